@@ -1,0 +1,86 @@
+// Reading files with bounds, and writing them so that a reader sees the old file or the new one, never a mixture.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace stepforge {
+
+/// The whole file as bytes. Throws Error if it is no regular file, cannot be read, or holds more than `max_bytes`.
+std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
+
+/// Writes beside `path`, fsyncs, renames over it, fsyncs the folder. On failure throws Error and leaves `path` as it was.
+void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
+
+/// A file being written in order. Throws Error (naming the path and the system's reason) on any failed or short write.
+class FileWriter {
+ public:
+  explicit FileWriter(const std::filesystem::path& path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* bytes, size_t count);
+  void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  int64_t written() const { return written_; }
+  /// Flushes to the disk and closes. Without it the destructor closes silently, as after an error.
+  void finish();
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  int64_t written_ = 0;
+};
+
+/// A read-only mapping of a regular file; empty files map to an empty span. Throws Error.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(address_), size_}; }
+  std::string_view text() const { return {static_cast<const char*>(address_), size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  void* address_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// A folder that appears under its final name only when complete. Files are written into `staging()`; publish()
+/// fsyncs every file and the folder, then renames it to the final name. Without publish() the destructor removes it.
+class StagedFolder {
+ public:
+  /// Staging is "<final>.tmp" beside the final folder; a left-over of an earlier crash is removed first.
+  explicit StagedFolder(std::filesystem::path final_path);
+  ~StagedFolder();
+  StagedFolder(const StagedFolder&) = delete;
+  StagedFolder& operator=(const StagedFolder&) = delete;
+
+  const std::filesystem::path& staging() const { return staging_; }
+  /// Throws Error if the final name exists already or a step of the publication fails.
+  void publish();
+
+ private:
+  std::filesystem::path final_;
+  std::filesystem::path staging_;
+  bool published_ = false;
+};
+
+void fsync_path(const std::filesystem::path& path);
+
+/// XXH3 128-bit hash as 32 hex digits: guards against damage, not against an attacker.
+std::string content_hash(std::span<const std::byte> bytes);
+std::string content_hash(std::string_view bytes);
+std::string file_hash(const std::filesystem::path& path);
+
+}  // namespace stepforge

@@ -1,0 +1,27 @@
+// Strict JSON: size and depth caps, duplicate keys refused. Values are nlohmann::ordered_json.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace stepforge {
+
+using Json = nlohmann::ordered_json;
+
+struct JsonLimits {
+  int64_t max_bytes = int64_t{256} << 20;
+  int max_depth = 64;
+};
+
+/// Parses one document. Throws FormatError naming `source`, the byte offset and the fault: bad syntax, a duplicate key,
+/// more than max_depth levels, more than max_bytes.
+Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
+
+/// Throws Error if the file cannot be read, else as parse_json.
+Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
+
+}  // namespace stepforge
