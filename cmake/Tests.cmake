@@ -1,6 +1,5 @@
 # tests/<room>/*_test.cpp become one program per room: test_<room>, run by CTest as one test per program.
 find_package(GTest REQUIRED)
-find_package(rapidcheck REQUIRED)
 
 function(stepforge_test room)
   cmake_parse_arguments(TEST "" "" "LINK" ${ARGN})
