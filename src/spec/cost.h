@@ -1,0 +1,65 @@
+// What layers cost, as data: FLOPs, bytes kept for backward, bytes in flight. Costs of blocks are sums over these
+// descriptors; a test compares them with what autograd really saved.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace stepforge {
+
+/// Elements per token: of the compute dtype, and of fp32 (statistics).
+struct Elements {
+  int64_t compute = 0;
+  int64_t fp32 = 0;
+
+  int64_t bytes(int64_t tokens, DType compute_dtype) const {
+    return tokens * (compute * static_cast<int64_t>(dtype_bytes(compute_dtype)) + fp32 * 4);
+  }
+  Elements operator+(const Elements& other) const { return {compute + other.compute, fp32 + other.fp32}; }
+};
+
+/// One layer call inside a block. Sizes are per token unless they say bytes.
+struct OpCost {
+  std::string name;            ///< "rms_norm"
+  double flops = 0;            ///< forward, per token, of matrix products
+  double flops_per_key = 0;    ///< forward, per token and key of its document: attention without a causal discount
+  Elements output;             ///< allocated for the result; lives until its segment returns, or longer if saved
+  Elements extra;              ///< allocated beside the result and kept for backward: statistics
+  Elements saves;              ///< freed when this call's backward is done: its saved inputs, results, statistics
+  Elements forward_workspace;  ///< allocated and freed during the forward
+  Elements gradient;           ///< allocated by its backward for its input's gradient
+  Elements backward_workspace; ///< allocated and freed during the backward
+  int64_t forward_workspace_bytes = 0;   ///< further workspace that does not grow with tokens
+  int64_t backward_workspace_bytes = 0;
+};
+
+/// A named stretch of a block ("attention", "mlp"): the grain at which a pass chooses save or recompute.
+struct SegmentCost {
+  std::string name;
+  std::vector<OpCost> ops;
+  bool residual = false;  ///< its input is added to its result, so the incoming gradient lives until the end of its backward
+};
+
+struct CostContext {
+  int64_t tokens = 0;       ///< in one micro-batch
+  int64_t document_length = 0;  ///< keys that a token may look at, before the causal mask
+  DType compute = DType::f32;
+};
+
+/// The bytes and FLOPs of one call of a block on one micro-batch.
+struct BlockCost {
+  int64_t saved_bytes = 0;          ///< kept by autograd from forward to backward, without the block's inputs and outputs
+  int64_t forward_peak_bytes = 0;   ///< most bytes in flight during forward, above its inputs, its output included
+  int64_t backward_peak_bytes = 0;  ///< most bytes in flight during backward, above inputs, saved bytes and incoming gradients
+  double forward_flops = 0;
+  double backward_flops = 0;
+};
+
+/// Adds up the segments of a block. `recomputed` names segments that keep only their input and run again in backward.
+BlockCost block_cost(const std::vector<SegmentCost>& segments, const CostContext& context,
+                     const std::vector<std::string>& recomputed = {});
+
+}  // namespace stepforge

@@ -1,0 +1,118 @@
+// The step program: one rank's step as a list of operations. Plain data. The passes write it, the checker proves it,
+// the executor runs it, the drawings show it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stepforge {
+
+enum class OpKind : uint8_t {
+  load_batch,             ///< takes micro-batch m from the loader
+  gather_start,           ///< unit u: begins to fill its slot with the whole unit in the gather dtype
+  gather_wait,            ///< unit u may be used from here on
+  release,                ///< unit u's slot is free again
+  forward,                ///< block b on micro-batch m; keeps its graph if keep_graph
+  recompute,              ///< block b on m again, now with its graph
+  loss,                   ///< head block, evaluation: loss only
+  loss_forward_backward,  ///< head block, training: loss, gradients of the head and of its input in one operation
+  logits,                 ///< head block, generation: logits of the last position of each document
+  backward,               ///< block b on m: gradients of inputs and weights
+  backward_input,         ///< ... of inputs only; weights' part is queued
+  backward_weight,        ///< ... the queued part
+  start_gradient,         ///< unit u's gradient is empty: the next write overwrites
+  stash_gradient,         ///< ordered mode: unit u's gradient moves to the tree's level l
+  add_gradient,           ///< ordered mode: unit u's gradient = level l + gradient; the level is freed
+  reduce_start,           ///< unit u: begins to sum its gradient over the group (sharded: reduce-scatter)
+  reduce_wait,
+  all_reduce_start,       ///< unit u: sum over the replicas
+  all_reduce_wait,
+  tie_reduce,             ///< sums a tied parameter's gradient over its holders
+  reduce_loss,            ///< sums loss and counts over the group
+  send,                   ///< a bundle to `peer`
+  receive,                ///< a bundle from `peer`
+  gradient_norm,          ///< global norm of all trainable units' gradients, clip coefficient
+  check_finite,           ///< the step stops or is skipped here if loss or norm is not finite
+  update,                 ///< unit u: one optimizer pass
+  offload_start,          ///< buffer to host
+  offload_wait,
+  reload_start,           ///< buffer back from the host
+  reload_wait,
+};
+
+std::string_view op_name(OpKind kind);
+
+/// Operations of one lane run in list order; lanes run beside each other, tied only by Operation::needs.
+enum class Lane : uint8_t { compute, gather, reduce, peer, copy };
+
+std::string_view lane_name(Lane lane);
+
+enum class BufferKind : uint8_t { weights, gradients, optimizer, gather_slot, batch, bundle, graph, bundle_gradient, gradient_level, kv_cache, host };
+
+std::string_view buffer_kind_name(BufferKind kind);
+
+/// Memory with a life: from the operation that allocates it to the one that frees it. Persistent buffers live always.
+struct Buffer {
+  std::string name;  ///< "hidden layers.2 m0"
+  BufferKind kind = BufferKind::bundle;
+  int64_t bytes = 0;
+  bool persistent = false;
+};
+
+struct Operation {
+  OpKind kind = OpKind::forward;
+  Lane lane = Lane::compute;
+  int unit = -1;
+  int block = -1;
+  int micro_batch = -1;
+  int level = -1;   ///< ordered mode: level of the summation tree
+  int group = -1;   ///< index into StepProgram::groups, for collectives
+  int peer = -1;    ///< global rank, for send and receive
+  int tag = 0;      ///< which bundle a send or receive carries, equal on both sides
+  int64_t bytes = 0;      ///< message size of communication
+  int64_t workspace = 0;  ///< bytes allocated and freed while it runs
+  bool keep_graph = false;
+  std::vector<int> needs;      ///< indices of earlier operations on other lanes that must have finished
+  std::vector<int> reads;      ///< buffers
+  std::vector<int> allocates;  ///< buffers that come to life here
+  std::vector<int> frees;      ///< buffers that end when it has finished
+};
+
+struct ProgramGroup {
+  std::string name;        ///< "dp_shard"
+  std::vector<int> ranks;  ///< global ranks, ascending
+};
+
+struct ProgramUnit {
+  std::string name;
+  bool trainable = true;
+  bool resident = true;    ///< always gathered: no gather operations are needed
+  int shard_group = -1;    ///< reduce_start must happen once per step over this group; -1: whole on this rank
+  int replica_group = -1;  ///< then all_reduce over this group; -1: none
+};
+
+struct ProgramBlock {
+  std::string name;
+  std::vector<int> units;
+  bool first = false;  ///< takes a batch, no bundle
+  bool last = false;   ///< the head: makes the loss
+  std::vector<std::string> recomputed_segments;  ///< segments inside the block that run again in backward
+};
+
+enum class ProgramKind : uint8_t { train, evaluate, generate };
+
+/// One rank's step. Blocks are this rank's, in forward order; on a pipeline stage `first` and `last` may be false for all.
+struct StepProgram {
+  ProgramKind kind = ProgramKind::train;
+  int rank = 0;
+  int micro_batches = 1;
+  std::vector<ProgramGroup> groups;
+  std::vector<ProgramUnit> units;
+  std::vector<ProgramBlock> blocks;
+  std::vector<Buffer> buffers;
+  std::vector<Operation> operations;
+};
+
+}  // namespace stepforge
