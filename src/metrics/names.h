@@ -1,0 +1,32 @@
+// The names under which values are logged: torchtitan's TensorBoard tags where it has one, so that its
+// dashboards and scripts read our runs.
+#pragma once
+
+#include <string_view>
+
+namespace stepforge::metric {
+
+inline constexpr std::string_view loss = "loss_metrics/global_avg_loss";
+inline constexpr std::string_view max_loss = "loss_metrics/global_max_loss";
+inline constexpr std::string_view grad_norm = "grad_norm";
+/// The rate used by this step's update.
+inline constexpr std::string_view lr = "lr";
+/// Tokens per second and device.
+inline constexpr std::string_view tps = "throughput(tps)";
+inline constexpr std::string_view tflops = "tflops";
+inline constexpr std::string_view mfu = "mfu(%)";
+/// Seconds per step, and how long of it the step waited for data.
+inline constexpr std::string_view end_to_end = "time_metrics/end_to_end(s)";
+inline constexpr std::string_view data_loading = "time_metrics/data_loading(s)";
+inline constexpr std::string_view data_loading_share = "time_metrics/data_loading(%)";
+inline constexpr std::string_view memory_active = "memory/max_active(GiB)";
+inline constexpr std::string_view memory_active_share = "memory/max_active(%)";
+inline constexpr std::string_view memory_reserved = "memory/max_reserved(GiB)";
+inline constexpr std::string_view tokens_seen = "n_tokens_seen";
+
+inline constexpr std::string_view validation_loss = "validation_metrics/global_avg_loss";
+inline constexpr std::string_view validation_perplexity = "validation_metrics/perplexity";
+inline constexpr std::string_view validation_bits_per_byte = "validation_metrics/bits_per_byte";
+inline constexpr std::string_view validation_tps = "validation_throughput(tps)";
+
+}  // namespace stepforge::metric
