@@ -1,0 +1,220 @@
+#include "metrics/jsonl.h"
+
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "tests/metrics/temporary_folder.h"
+
+namespace stepforge {
+namespace {
+
+MetricsRecord record_of(int64_t step, double loss = 2.5) {
+  return {"train", step, 1000.5, {{std::string(metric::loss), loss}}};
+}
+
+std::string line_of(int64_t step) {
+  return to_json_line(record_of(step)) + "\n";
+}
+
+TEST(JsonLine, IsFlatAndInOrder) {
+  MetricsRecord record{"train", 3, 1700000000.25, {}};
+  record.add(metric::loss, 3.0625);
+  record.add(metric::lr, 8e-4);
+  EXPECT_EQ(
+      to_json_line(record),
+      R"({"kind":"train","step":3,"wall_time":1700000000.25,"loss_metrics/global_avg_loss":3.0625,"lr":0.0008})");
+}
+
+TEST(JsonLine, ReadsBackExactly) {
+  MetricsRecord record{"validation", int64_t{1} << 60, 1.0 / 3, {}};
+  record.add("a \"quoted\" name", 0.1 + 0.2);
+  record.add("tiny", std::numeric_limits<double>::denorm_min());
+  const MetricsRecord back = parse_json_line(to_json_line(record), "test");
+  EXPECT_EQ(back.kind, record.kind);
+  EXPECT_EQ(back.step, record.step);
+  EXPECT_EQ(back.wall_time, record.wall_time);
+  EXPECT_EQ(back.values, record.values);
+}
+
+TEST(JsonLine, WritesNonFiniteValuesAsStrings) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const MetricsRecord record{"train", 1, 0, {{"a", NAN}, {"b", infinity}, {"c", -infinity}}};
+  const std::string line = to_json_line(record);
+  EXPECT_EQ(line, R"({"kind":"train","step":1,"wall_time":0.0,"a":"NaN","b":"Infinity","c":"-Infinity"})");
+  const MetricsRecord back = parse_json_line(line, "test");
+  EXPECT_TRUE(std::isnan(back.values[0].second));
+  EXPECT_EQ(back.values[1].second, infinity);
+  EXPECT_EQ(back.values[2].second, -infinity);
+}
+
+TEST(JsonLine, RefusesAValueNamedLikeAField) {
+  const MetricsRecord record{"train", 1, 0, {{"step", 2}}};
+  EXPECT_TRUE(contains(message_of<Error>([&] { to_json_line(record); }), "\"step\""));
+}
+
+TEST(JsonLine, RefusesMalformedLinesNamingTheField) {
+  const auto fault = [](std::string_view line) {
+    return message_of<FormatError>([&] { parse_json_line(line, "m.jsonl:7"); });
+  };
+  EXPECT_EQ(fault("[]"), "m.jsonl:7: not a JSON object");
+  EXPECT_EQ(fault(R"({"kind":"train","wall_time":0})"), "m.jsonl:7: field \"step\" is missing");
+  EXPECT_EQ(fault(R"({"kind":1,"step":1,"wall_time":0})"), "m.jsonl:7: \"kind\" is not a string");
+  EXPECT_EQ(fault(R"({"kind":"train","step":1.5,"wall_time":0})"),
+            "m.jsonl:7: \"step\" is not a whole number");
+  EXPECT_EQ(fault(R"({"kind":"train","step":9223372036854775808,"wall_time":0})"),
+            "m.jsonl:7: \"step\" is not a whole number");
+  EXPECT_EQ(fault(R"({"kind":"train","step":1,"wall_time":0,"lr":"high"})"),
+            "m.jsonl:7: \"lr\" is \"high\", not a number");
+  EXPECT_TRUE(contains(fault("{\"kind\":\"tr"), "m.jsonl:7: bad JSON"));
+}
+
+TEST(ReadJsonl, LeavesOutATornLastLine) {
+  const TemporaryFolder folder;
+  write_text(folder / "m.jsonl", line_of(1) + line_of(2) + R"({"kind":"train","st)");
+  const std::vector<MetricsRecord> records = read_jsonl(folder / "m.jsonl");
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[1].step, 2);
+}
+
+TEST(ReadJsonl, NamesTheLineOfOtherDamage) {
+  const TemporaryFolder folder;
+  write_text(folder / "m.jsonl", line_of(1) + "{\n" + line_of(3));
+  EXPECT_TRUE(
+      contains(message_of<FormatError>([&] { read_jsonl(folder / "m.jsonl"); }), "m.jsonl:2: bad JSON"));
+}
+
+TEST(RewindJsonl, KeepsExactlyTheLinesUpToTheStep) {
+  const TemporaryFolder folder;
+  for (uint32_t trial = 0; trial < 60; ++trial) {
+    // Lines in any order and with repeated steps, now and then damaged, now and then torn at the end.
+    std::string text;
+    std::string expected;
+    JsonlRewind counts;
+    const int64_t cut = philox(7, trial)[0] % 20;
+    const uint32_t lines = philox(8, trial)[0] % 40;
+    for (uint32_t i = 0; i < lines; ++i) {
+      const auto random = philox(trial, i);
+      if (random[1] % 10 == 0) {
+        text += "{\"kind\":\"train\"\n";
+        ++counts.damaged;
+        continue;
+      }
+      const int64_t step = random[0] % 20;
+      text += line_of(step);
+      if (step <= cut) expected += line_of(step);
+      ++(step <= cut ? counts.kept : counts.removed);
+    }
+    if (trial % 3 == 0) {
+      text += line_of(0).substr(0, 1 + trial % 30);
+      ++counts.damaged;
+    }
+    write_text(folder / "m.jsonl", text);
+    const JsonlRewind result = rewind_jsonl(folder / "m.jsonl", cut);
+    EXPECT_EQ(read_text(folder / "m.jsonl"), expected);
+    EXPECT_EQ(result.kept, counts.kept);
+    EXPECT_EQ(result.removed, counts.removed);
+    EXPECT_EQ(result.damaged, counts.damaged);
+  }
+}
+
+TEST(RewindJsonl, CompletesAWholeLastLineWithoutItsEnd) {
+  const TemporaryFolder folder;
+  const std::string line = line_of(1);
+  write_text(folder / "m.jsonl", line.substr(0, line.size() - 1));
+  rewind_jsonl(folder / "m.jsonl", 5);
+  EXPECT_EQ(read_text(folder / "m.jsonl"), line);
+}
+
+TEST(RewindJsonl, WithoutAFileDoesNothing) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(rewind_jsonl(folder / "m.jsonl", 5).kept, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "m.jsonl"));
+}
+
+TEST(JsonlSink, EachRecordIsInTheFileAtOnce) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  JsonlSink sink(folder / "m.jsonl", logger);
+  sink.write(record_of(1));
+  EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1));
+  sink.write(record_of(2));
+  EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1) + line_of(2));
+}
+
+TEST(JsonlSink, ContinuesAfterATornLine) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  write_text(folder / "m.jsonl", line_of(1) + R"({"kind":)");
+  JsonlSink sink(folder / "m.jsonl", logger);
+  sink.write(record_of(2));
+  EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1) + line_of(2));
+}
+
+TEST(JsonlSink, NamesAFileThatCannotBeOpened) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  const std::string path = folder / "missing/m.jsonl";
+  EXPECT_EQ(message_of<Error>([&] { JsonlSink(path, logger); }),
+            "cannot write the metrics file " + path + ": No such file or directory");
+}
+
+/// While alive, no file of this process can grow beyond `bytes`, as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(JsonlSink, AFullDiskCostsRecordsAndOneWarningAndLeavesNoHalfLine) {
+  const TemporaryFolder folder;
+  {
+    Logger logger(LogLevel::warning);
+    logger.add_file(folder / "log.txt");
+    JsonlSink sink(folder / "m.jsonl", logger);
+    sink.write(record_of(1));
+    testing::internal::CaptureStderr();
+    {
+      const FileSizeLimit limit(line_of(1).size() + 10);
+      sink.write(record_of(2));
+      EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1));
+      sink.write(record_of(3));
+    }
+    const std::string warnings = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(count_of(warnings, "cannot write"), 1U) << warnings;
+    EXPECT_TRUE(contains(warnings, (folder / "m.jsonl").string())) << warnings;
+    sink.write(record_of(4));
+    EXPECT_EQ(sink.lost(), 2);
+  }
+  EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1) + line_of(4));
+  EXPECT_TRUE(contains(read_text(folder / "log.txt"), "lacks 2 records"));
+}
+
+}  // namespace
+}  // namespace stepforge

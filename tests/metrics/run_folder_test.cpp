@@ -1,0 +1,140 @@
+#include "metrics/run_folder.h"
+
+#include <regex>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "tests/metrics/temporary_folder.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(RunFolder, IsCreatedWithItsParents) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  const RunFolder run(folder / "a/b/run", logger);
+  EXPECT_TRUE(fs::is_directory(folder / "a/b/run"));
+  EXPECT_EQ(run.metrics_file(), folder / "a/b/run/metrics.jsonl");
+  EXPECT_TRUE(run.history().empty());
+}
+
+TEST(RunFolder, RefusesAPlaceThatCannotBeWrittenNamingIt) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  write_text(folder / "file", "");
+  const std::string below = folder / "file/run";
+  const std::string message = message_of<UsageError>([&] { RunFolder(below, logger); });
+  EXPECT_TRUE(contains(message, "cannot create the run folder " + below)) << message;
+  const std::string file = folder / "file";
+  EXPECT_EQ(message_of<UsageError>([&] { RunFolder(file, logger); }),
+            "the run folder " + file + " is a file; name another place");
+  // A folder in which even root cannot create files.
+  const std::string sealed = message_of<UsageError>([&] { RunFolder("/proc/self", logger); });
+  EXPECT_TRUE(contains(sealed, "the run folder /proc/self cannot be written")) << sealed;
+}
+
+TEST(RunFolder, RefusesASecondLiveProcessNamingTheFirst) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  {
+    const RunFolder first(folder.path(), logger);
+    const std::string message = message_of<UsageError>([&] { RunFolder(folder.path(), logger); });
+    EXPECT_TRUE(contains(message, format("in use by process {} on ", static_cast<int64_t>(getpid()))))
+        << message;
+  }
+  const RunFolder next(folder.path(), logger);
+}
+
+TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  {
+    RunFolder run(folder.path(), logger);
+    run.begin("0.1.0", "abc123", 0);
+    run.progress(40, 4000, 10.5);
+    run.finish("interrupted");
+  }
+  {
+    RunFolder run(folder.path(), logger);
+    run.begin("0.1.0", "abc124", 30);
+    run.progress(35, 3500, 1.5);
+    run.progress(50, 5000, 4);
+    run.finish("completed");
+  }
+  const std::vector<RunStart> starts = read_run_history(folder.path());
+  ASSERT_EQ(starts.size(), 2U);
+  EXPECT_EQ(starts[0].exit_reason, "interrupted");
+  EXPECT_EQ(starts[0].commit, "abc123");
+  EXPECT_EQ(starts[0].end_step, 40);
+  EXPECT_EQ(starts[1].begin_step, 30);
+  EXPECT_EQ(starts[1].end_step, 50);
+  EXPECT_EQ(starts[1].tokens, 5000);
+  EXPECT_EQ(starts[1].seconds, 14.5);
+  EXPECT_EQ(starts[1].exit_reason, "completed");
+  EXPECT_EQ(starts[1].pid, getpid());
+  EXPECT_FALSE(starts[1].host.empty());
+  EXPECT_TRUE(std::regex_match(starts[1].time, std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)")))
+      << starts[1].time;
+}
+
+TEST(RunFolder, MarksAStartWithoutALastWordAsDied) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  {
+    RunFolder run(folder.path(), logger);
+    run.begin("0.1.0", "abc", 0);
+    run.progress(7, 700, 1);
+    EXPECT_EQ(read_run_history(folder.path())[0].exit_reason, "running");
+  }
+  RunFolder run(folder.path(), logger);
+  run.begin("0.1.0", "abc", 5);
+  const std::vector<RunStart> starts = read_run_history(folder.path());
+  EXPECT_EQ(starts[0].exit_reason, "died");
+  EXPECT_EQ(starts[0].end_step, 7);
+  EXPECT_EQ(starts[1].exit_reason, "running");
+}
+
+TEST(RunFolder, RefusesADamagedHistoryWithTheRemedy) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  const auto fault = [&](std::string_view text) {
+    write_text(folder / "run.json", text);
+    return message_of<FormatError>([&] { RunFolder(folder.path(), logger); });
+  };
+  EXPECT_TRUE(contains(fault("{"), "run.json: bad JSON"));
+  EXPECT_TRUE(contains(fault(R"({"format_version": 1, "starts": [{"host": 5}]})"), "move the file away"));
+  EXPECT_TRUE(
+      contains(fault(R"({"format_version": 9, "starts": []})"), "format_version 9, this program reads 1"));
+  // The lock of the refused attempts is gone.
+  write_text(folder / "run.json", R"({"format_version": 1, "starts": []})");
+  const RunFolder run(folder.path(), logger);
+}
+
+TEST(RunFolder, ProgressSurvivesAHistoryThatCannotBeWritten) {
+  const TemporaryFolder folder;
+  testing::internal::CaptureStderr();
+  Logger logger(LogLevel::warning);
+  RunFolder run(folder / "run", logger);
+  run.begin("0.1.0", "abc", 0);
+  fs::create_directory(folder / "run/run.json.tmp");
+  write_text(folder / "run/run.json.tmp/in-the-way", "");
+  run.progress(3, 300, 1);
+  EXPECT_TRUE(contains(testing::internal::GetCapturedStderr(), "run.json.tmp"));
+  EXPECT_EQ(run.history()[0].end_step, 3);
+}
+
+TEST(RunFolder, WritesTheResolvedConfig) {
+  const TemporaryFolder folder;
+  Logger logger(LogLevel::error);
+  const RunFolder run(folder.path(), logger);
+  run.write_config("[training]\nsteps = 10\n");
+  EXPECT_EQ(read_text(folder / "config.toml"), "[training]\nsteps = 10\n");
+}
+
+}  // namespace
+}  // namespace stepforge
