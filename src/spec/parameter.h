@@ -7,7 +7,8 @@
 
 namespace stepforge {
 
-/// How a parameter's elements start. Values depend on (seed, segment's Hugging Face name, element index) only.
+/// How a parameter's elements start. Values depend on (seed, segment's Hugging Face name, element index)
+/// only.
 struct Initializer {
   enum class Kind : uint8_t { zeros, ones, normal, truncated_normal };
   Kind kind = Kind::zeros;
@@ -18,8 +19,8 @@ struct Initializer {
 /// What a parameter is, as far as optimizer groups and parallel plans care.
 enum class ParameterTag : uint8_t { matrix, norm, bias, embedding, head };
 
-/// One logical tensor inside a packed parameter: consecutive rows of it. It is the grain of Hugging Face names,
-/// checkpoints, initialisation and tensor-parallel cuts.
+/// One logical tensor inside a packed parameter: consecutive rows of it. It is the grain of Hugging Face
+/// names, checkpoints, initialisation and tensor-parallel cuts.
 struct Segment {
   std::string name;     ///< "q", "gate"; "weight" when the parameter is not packed
   std::string hf_name;  ///< "model.layers.0.self_attn.q_proj.weight"

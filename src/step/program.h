@@ -1,5 +1,5 @@
-// The step program: one rank's step as a list of operations. Plain data. The passes write it, the checker proves it,
-// the executor runs it, the drawings show it.
+// The step program: one rank's step as a list of operations. Plain data. The passes write it, the checker
+// proves it, the executor runs it, the drawings show it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ enum class OpKind : uint8_t {
   forward,                ///< block b on micro-batch m; keeps its graph if keep_graph
   recompute,              ///< block b on m again, now with its graph
   loss,                   ///< head block, evaluation: loss only
-  loss_forward_backward,  ///< head block, training: loss, gradients of the head and of its input in one operation
+  loss_forward_backward,  ///< head block, training: loss, gradients of the head and of its input in one
+                          ///< operation
   logits,                 ///< head block, generation: logits of the last position of each document
   backward,               ///< block b on m: gradients of inputs and weights
   backward_input,         ///< ... of inputs only; weights' part is queued
@@ -27,18 +28,18 @@ enum class OpKind : uint8_t {
   add_gradient,           ///< ordered mode: unit u's gradient = level l + gradient; the level is freed
   reduce_start,           ///< unit u: begins to sum its gradient over the group (sharded: reduce-scatter)
   reduce_wait,
-  all_reduce_start,       ///< unit u: sum over the replicas
+  all_reduce_start,  ///< unit u: sum over the replicas
   all_reduce_wait,
-  tie_reduce,             ///< sums a tied parameter's gradient over its holders
-  reduce_loss,            ///< sums loss and counts over the group
-  send,                   ///< a bundle to `peer`
-  receive,                ///< a bundle from `peer`
-  gradient_norm,          ///< global norm of all trainable units' gradients, clip coefficient
-  check_finite,           ///< the step stops or is skipped here if loss or norm is not finite
-  update,                 ///< unit u: one optimizer pass
-  offload_start,          ///< buffer to host
+  tie_reduce,     ///< sums a tied parameter's gradient over its holders
+  reduce_loss,    ///< sums loss and counts over the group
+  send,           ///< a bundle to `peer`
+  receive,        ///< a bundle from `peer`
+  gradient_norm,  ///< global norm of all trainable units' gradients, clip coefficient
+  check_finite,   ///< the step stops or is skipped here if loss or norm is not finite
+  update,         ///< unit u: one optimizer pass
+  offload_start,  ///< buffer to host
   offload_wait,
-  reload_start,           ///< buffer back from the host
+  reload_start,  ///< buffer back from the host
   reload_wait,
 };
 
@@ -49,11 +50,24 @@ enum class Lane : uint8_t { compute, gather, reduce, peer, copy };
 
 std::string_view lane_name(Lane lane);
 
-enum class BufferKind : uint8_t { weights, gradients, optimizer, gather_slot, batch, bundle, graph, bundle_gradient, gradient_level, kv_cache, host };
+enum class BufferKind : uint8_t {
+  weights,
+  gradients,
+  optimizer,
+  gather_slot,
+  batch,
+  bundle,
+  graph,
+  bundle_gradient,
+  gradient_level,
+  kv_cache,
+  host
+};
 
 std::string_view buffer_kind_name(BufferKind kind);
 
-/// Memory with a life: from the operation that allocates it to the one that frees it. Persistent buffers live always.
+/// Memory with a life: from the operation that allocates it to the one that frees it. Persistent buffers live
+/// always.
 struct Buffer {
   std::string name;  ///< "hidden layers.2 m0"
   BufferKind kind = BufferKind::bundle;
@@ -67,10 +81,10 @@ struct Operation {
   int unit = -1;
   int block = -1;
   int micro_batch = -1;
-  int level = -1;   ///< ordered mode: level of the summation tree
-  int group = -1;   ///< index into StepProgram::groups, for collectives
-  int peer = -1;    ///< global rank, for send and receive
-  int tag = 0;      ///< which bundle a send or receive carries, equal on both sides
+  int level = -1;         ///< ordered mode: level of the summation tree
+  int group = -1;         ///< index into StepProgram::groups, for collectives
+  int peer = -1;          ///< global rank, for send and receive
+  int tag = 0;            ///< which bundle a send or receive carries, equal on both sides
   int64_t bytes = 0;      ///< message size of communication
   int64_t workspace = 0;  ///< bytes allocated and freed while it runs
   bool keep_graph = false;
@@ -96,14 +110,17 @@ struct ProgramUnit {
 struct ProgramBlock {
   std::string name;
   std::vector<int> units;
-  bool first = false;  ///< takes a batch, no bundle
-  bool last = false;   ///< the head: makes the loss
+  bool first = false;                            ///< takes a batch, no bundle
+  bool last = false;                             ///< the head: makes the loss
   std::vector<std::string> recomputed_segments;  ///< segments inside the block that run again in backward
 };
 
 enum class ProgramKind : uint8_t { train, evaluate, generate };
 
-/// One rank's step. Blocks are this rank's, in forward order; on a pipeline stage `first` and `last` may be false for all.
+std::string_view program_kind_name(ProgramKind kind);
+
+/// One rank's step. Blocks are this rank's, in forward order; on a pipeline stage `first` and `last` may be
+/// false for all.
 struct StepProgram {
   ProgramKind kind = ProgramKind::train;
   int rank = 0;
@@ -114,5 +131,12 @@ struct StepProgram {
   std::vector<Buffer> buffers;
   std::vector<Operation> operations;
 };
+
+/// The buffer of this kind among `buffers` (an operation's reads, allocates or frees), -1 if there is none.
+/// An operation never lists two of one kind in one of these.
+int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind);
+
+/// "forward layers.3 m0 graph": what an operation does, without its index. Safe for malformed programs.
+std::string operation_text(const StepProgram& program, const Operation& operation);
 
 }  // namespace stepforge

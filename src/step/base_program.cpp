@@ -1,0 +1,136 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "step/passes.h"
+
+namespace stepforge {
+
+namespace {
+
+bool trains(const ModelSpec& model, const BlockSpec& block) {
+  return std::any_of(block.units.begin(), block.units.end(),
+                     [&](int unit) { return model.units[static_cast<std::size_t>(unit)].trainable; });
+}
+
+/// Nothing below it needs a gradient.
+int lowest_trained_block(const ModelSpec& model) {
+  const auto found = std::find_if(model.blocks.begin(), model.blocks.end(),
+                                  [&](const BlockSpec& block) { return trains(model, block); });
+  if (found == model.blocks.end()) {
+    throw UsageError(
+        "every unit of the model is frozen: there is nothing to train; make at least one trainable");
+  }
+  return static_cast<int>(found - model.blocks.begin());
+}
+
+class Writer {
+ public:
+  explicit Writer(StepProgram& program) : program_(program) {}
+
+  void add(OpKind kind, int block, int micro_batch, bool keep_graph = false) {
+    Operation operation;
+    operation.kind = kind;
+    operation.block = block;
+    operation.micro_batch = micro_batch;
+    operation.keep_graph = keep_graph;
+    program_.operations.push_back(std::move(operation));
+  }
+  void add(OpKind kind) { add(kind, -1, -1); }
+  void add_for_trainable_units(OpKind kind) {
+    for (std::size_t u = 0; u < program_.units.size(); ++u) {
+      if (program_.units[u].trainable) {
+        add(kind);
+        program_.operations.back().unit = static_cast<int>(u);
+      }
+    }
+  }
+
+ private:
+  StepProgram& program_;
+};
+
+void write_training(StepProgram& program, const ModelSpec& model) {
+  Writer writer(program);
+  const int head = static_cast<int>(program.blocks.size()) - 1;
+  const int lowest = lowest_trained_block(model);
+  writer.add_for_trainable_units(OpKind::start_gradient);
+  for (int m = 0; m < program.micro_batches; ++m) {
+    writer.add(OpKind::load_batch, -1, m);
+    for (int b = 0; b < head; ++b) {
+      writer.add(OpKind::forward, b, m, b >= lowest);
+    }
+    writer.add(OpKind::loss_forward_backward, head, m);
+    for (int b = head - 1; b >= lowest; --b) {
+      writer.add(OpKind::backward, b, m);
+    }
+  }
+  writer.add(OpKind::gradient_norm);
+  writer.add(OpKind::check_finite);
+  writer.add_for_trainable_units(OpKind::update);
+}
+
+void write_forward_only(StepProgram& program, OpKind last) {
+  Writer writer(program);
+  const int head = static_cast<int>(program.blocks.size()) - 1;
+  for (int m = 0; m < program.micro_batches; ++m) {
+    writer.add(OpKind::load_batch, -1, m);
+    for (int b = 0; b < head; ++b) {
+      writer.add(OpKind::forward, b, m);
+    }
+    writer.add(last, head, m);
+  }
+}
+
+void check_model(const ModelSpec& model) {
+  if (model.blocks.size() < 2 || model.blocks.front().kind != BlockKind::embedding ||
+      model.blocks.back().kind != BlockKind::head) {
+    throw UsageError(format(
+        "model family \"{}\": its blocks must begin with an embedding and end with a head", model.family));
+  }
+  for (const BlockSpec& block : model.blocks) {
+    for (const int unit : block.units) {
+      if (unit < 0 || static_cast<std::size_t>(unit) >= model.units.size()) {
+        throw UsageError(format("block {} uses unit {}, but the model has {} units", block.name, unit,
+                                model.units.size()));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+StepProgram write_base_program(const ModelSpec& model, const StepOptions& options) {
+  check_model(model);
+  if (options.micro_batches < 1) {
+    throw UsageError(format("a step needs at least one micro-batch, not {}", options.micro_batches));
+  }
+  StepProgram program;
+  program.kind = options.kind;
+  program.micro_batches = options.micro_batches;
+  for (const UnitSpec& unit : model.units) {
+    program.units.push_back(
+        {.name = unit.name, .trainable = unit.trainable, .resident = options.gather.dtype == DType::f32});
+  }
+  for (const BlockSpec& block : model.blocks) {
+    ProgramBlock& added = program.blocks.emplace_back();
+    added.name = block.name;
+    added.units = block.units;
+  }
+  program.blocks.front().first = true;
+  program.blocks.back().last = true;
+  switch (options.kind) {
+    case ProgramKind::train:
+      write_training(program, model);
+      break;
+    case ProgramKind::evaluate:
+      write_forward_only(program, OpKind::loss);
+      break;
+    case ProgramKind::generate:
+      write_forward_only(program, OpKind::logits);
+      break;
+  }
+  return program;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,232 @@
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/format.h"
+#include "spec/flat_layout.h"
+#include "step/passes.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr int64_t kMasterBytes = 4;  // masters and gradients are fp32
+
+class BufferWriter {
+ public:
+  BufferWriter(StepProgram& program, const ModelSpec& model, const StepOptions& options)
+      : program_(program), model_(model), options_(options) {
+    for (const UnitSpec& unit : model.units) {
+      unit_elements_.push_back(flat_layout(unit).size);
+    }
+    for (std::size_t b = 0; b < model.blocks.size(); ++b) {
+      costs_.push_back(
+          block_cost(model.blocks[b].segments, options.cost, program.blocks[b].recomputed_segments));
+    }
+    has_backward_.resize(model.blocks.size(), false);
+    for (const Operation& operation : program.operations) {
+      if (operation.kind == OpKind::backward) {
+        has_backward_[at(operation.block)] = true;
+      }
+    }
+  }
+
+  void write() {
+    add_persistent();
+    for (Operation& operation : program_.operations) {
+      assign(operation);
+    }
+    free_after_last_use();
+  }
+
+ private:
+  /// What a buffer is for: (kind, block or unit, micro-batch or level).
+  using Key = std::tuple<BufferKind, int, int>;
+
+  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+  void add_persistent() {
+    const auto add = [this](BufferKind kind, const std::string& owner, int64_t bytes) {
+      program_.buffers.push_back({.name = format("{} {}", buffer_kind_name(kind), owner),
+                                  .kind = kind,
+                                  .bytes = bytes,
+                                  .persistent = true});
+    };
+    for (std::size_t u = 0; u < model_.units.size(); ++u) {
+      add(BufferKind::weights, model_.units[u].name, unit_elements_[u] * kMasterBytes);
+      if (program_.kind == ProgramKind::train && model_.units[u].trainable) {
+        add(BufferKind::gradients, model_.units[u].name, unit_elements_[u] * kMasterBytes);
+        add(BufferKind::optimizer, model_.units[u].name,
+            unit_elements_[u] * options_.optimizer_bytes_per_element);
+      }
+    }
+    if (program_.kind == ProgramKind::generate && options_.kv_cache_tokens > 0) {
+      add(BufferKind::kv_cache, model_.family,
+          2 * model_.layers * model_.kv_heads * model_.head_dim * options_.kv_cache_tokens *
+              dtype_bytes(options_.cost.compute));
+    }
+  }
+
+  /// A buffer that starts at `operation`. Returns its bytes.
+  int64_t allocate(Operation& operation, const Key& key, const std::string& name, int64_t bytes) {
+    const BufferKind kind = std::get<0>(key);
+    live_[key] = static_cast<int>(program_.buffers.size());
+    operation.allocates.push_back(live_[key]);
+    program_.buffers.push_back(
+        {.name = format("{} {}", buffer_kind_name(kind), name), .kind = kind, .bytes = bytes});
+    return bytes;
+  }
+
+  void read(Operation& operation, const Key& key) const {
+    if (const auto found = live_.find(key); found != live_.end()) {
+      operation.reads.push_back(found->second);
+    }
+  }
+
+  std::string place(int block, int micro_batch) const {
+    return format("{} m{}", program_.blocks[at(block)].name, micro_batch);
+  }
+
+  int64_t bundle_bytes(int block) const {
+    int64_t width = 0;
+    for (const BundleEntry& entry : model_.blocks[at(block)].outputs) {
+      width += entry.width;
+    }
+    return options_.cost.tokens * width * dtype_bytes(options_.cost.compute);
+  }
+
+  int64_t allocate_bundle(Operation& operation) {
+    const int b = operation.block;
+    const int m = operation.micro_batch;
+    return allocate(operation, {BufferKind::bundle, b, m}, place(b, m), bundle_bytes(b));
+  }
+
+  int64_t allocate_graph(Operation& operation) {
+    const int b = operation.block;
+    const int m = operation.micro_batch;
+    return allocate(operation, {BufferKind::graph, b, m}, place(b, m), costs_[at(b)].saved_bytes);
+  }
+
+  /// The gradient of the block's input, if a block below wants it.
+  int64_t allocate_input_gradient(Operation& operation) {
+    const int below = operation.block - 1;
+    if (below < 0 || !has_backward_[at(below)]) {
+      return 0;
+    }
+    const int m = operation.micro_batch;
+    return allocate(operation, {BufferKind::bundle_gradient, below, m}, place(below, m), bundle_bytes(below));
+  }
+
+  void assign(Operation& operation) {
+    if (operation.kind == OpKind::load_batch) {
+      const int m = operation.micro_batch;
+      allocate(operation, {BufferKind::batch, -1, m}, format("m{}", m),
+               options_.cost.tokens * options_.batch_bytes_per_token);
+    } else if (operation.block >= 0) {
+      assign_compute(operation);
+    } else if (operation.unit >= 0) {
+      assign_unit(operation);
+    }
+  }
+
+  void assign_compute(Operation& operation) {
+    const int b = operation.block;
+    const int m = operation.micro_batch;
+    const BlockCost& cost = costs_[at(b)];
+    read(operation, {BufferKind::batch, -1, m});
+    read(operation, {BufferKind::bundle, b - 1, m});
+    int64_t peak = 0;       // of everything that comes to life while it runs
+    int64_t allocated = 0;  // of that, what has a buffer of its own
+    switch (operation.kind) {
+      case OpKind::forward:
+        peak = operation.keep_graph ? cost.forward_peak_bytes : cost.inference_peak_bytes;
+        allocated = allocate_bundle(operation) + (operation.keep_graph ? allocate_graph(operation) : 0);
+        break;
+      case OpKind::recompute:
+        peak = cost.forward_peak_bytes;
+        allocated = allocate_graph(operation);
+        break;
+      case OpKind::backward:
+        read(operation, {BufferKind::graph, b, m});
+        read(operation, {BufferKind::bundle_gradient, b, m});
+        peak = cost.backward_peak_bytes;
+        allocated = allocate_input_gradient(operation);
+        break;
+      case OpKind::loss_forward_backward:
+        peak = std::max(cost.forward_peak_bytes,
+                        cost.saved_bytes + cost.output_bytes + cost.backward_peak_bytes);
+        allocated = allocate_input_gradient(operation);
+        break;
+      case OpKind::loss:
+        peak = cost.inference_peak_bytes;
+        break;
+      case OpKind::logits:
+        peak =
+            options_.sequences * (model_.vocab_size * 4 + model_.width * dtype_bytes(options_.cost.compute));
+        break;
+      default:
+        break;
+    }
+    operation.workspace = std::max<int64_t>(0, peak - allocated);
+  }
+
+  void assign_unit(Operation& operation) {
+    const int u = operation.unit;
+    const std::string& name = program_.units[at(u)].name;
+    const Key slot{BufferKind::gather_slot, u, -1};
+    const Key level{BufferKind::gradient_level, u, operation.level};
+    switch (operation.kind) {
+      case OpKind::gather_start:
+        operation.bytes =
+            allocate(operation, slot, name, unit_elements_[at(u)] * dtype_bytes(options_.gather.dtype));
+        break;
+      case OpKind::gather_wait:
+      case OpKind::release:
+        read(operation, slot);
+        break;
+      case OpKind::stash_gradient:
+        allocate(operation, level, format("{} level {}", name, operation.level),
+                 unit_elements_[at(u)] * kMasterBytes);
+        break;
+      case OpKind::add_gradient:
+        read(operation, level);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void free_after_last_use() {
+    std::vector<int> last_use(program_.buffers.size(), -1);
+    for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+      for (const int buffer : program_.operations[i].allocates) {
+        last_use[at(buffer)] = static_cast<int>(i);
+      }
+      for (const int buffer : program_.operations[i].reads) {
+        last_use[at(buffer)] = static_cast<int>(i);
+      }
+    }
+    for (std::size_t buffer = 0; buffer < last_use.size(); ++buffer) {
+      if (last_use[buffer] >= 0) {
+        program_.operations[at(last_use[buffer])].frees.push_back(static_cast<int>(buffer));
+      }
+    }
+  }
+
+  StepProgram& program_;
+  const ModelSpec& model_;
+  const StepOptions& options_;
+  std::vector<int64_t> unit_elements_;
+  std::vector<BlockCost> costs_;
+  std::vector<bool> has_backward_;
+  std::map<Key, int> live_;
+};
+
+}  // namespace
+
+void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options) {
+  BufferWriter(program, model, options).write();
+}
+
+}  // namespace stepforge

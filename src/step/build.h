@@ -1,0 +1,78 @@
+// Writes the step program of one rank from a model's specification: a base list, then small passes over it
+// (step/passes.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "spec/cost.h"
+#include "spec/model_spec.h"
+#include "step/program.h"
+
+namespace stepforge {
+
+/// What runs again in backward instead of being kept. The head never does: its gradients come from its
+/// forward.
+struct RecomputePolicy {
+  enum class Mode : uint8_t {
+    none,
+    full,      ///< every transformer layer
+    every_n,   ///< layers 0, n, 2n, ...
+    blocks,    ///< the blocks named
+    segments,  ///< the segments named, in every block that has them
+  };
+  Mode mode = Mode::none;
+  int n = 1;
+  std::vector<std::string> blocks;
+  std::vector<std::string> segments;
+};
+
+/// When a unit that is not resident is gathered. A unit is resident if its gather dtype is that of the
+/// masters (fp32) and it is whole on this rank.
+struct GatherPolicy {
+  enum class Reshard : uint8_t {
+    never,   ///< gathered before its first use in the step, released after its last
+    always,  ///< gathered before and released after each run of consecutive uses
+  };
+  DType dtype = DType::f32;
+  Reshard reshard = Reshard::never;
+  int prefetch = 0;  ///< how many gathers run ahead of the compute that waits for the next one
+};
+
+struct StepOptions {
+  ProgramKind kind = ProgramKind::train;
+  int micro_batches = 1;
+  bool ordered = false;  ///< gradients of micro-batches are summed by one fixed binary tree
+  CostContext cost;      ///< of one micro-batch
+  RecomputePolicy recompute;
+  GatherPolicy gather;
+  int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
+  int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
+  int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences
+  int64_t sequences = 1;                    ///< generation: rows of logits
+};
+
+/// The program's blocks and units have the model's indices; its buffers begin with the persistent ones.
+///
+/// Which buffers the operations carry (m: micro-batch, b: block):
+///   load_batch m           allocates batch(m)
+///   forward b,m            reads batch(m), bundle(b-1,m); allocates bundle(b,m), and graph(b,m) if
+///   keep_graph recompute b,m          reads batch(m), bundle(b-1,m); allocates graph(b,m)
+///   loss_forward_backward  reads batch(m), bundle(b-1,m); allocates bundle_gradient(b-1,m)
+///   loss, logits           reads batch(m), bundle(b-1,m)
+///   backward b,m           reads batch(m), bundle(b-1,m), graph(b,m), bundle_gradient(b,m); allocates
+///                          bundle_gradient(b-1,m)
+///   gather_start u         allocates u's gather_slot; gather_wait and release read it, release frees it
+///   stash_gradient u,l     allocates u's gradient_level l; add_gradient u,l reads and frees it
+/// and every buffer is freed by its last reader: so backward b frees graph(b,m), bundle_gradient(b,m) and,
+/// since nothing below needs its input any more, bundle(b-1,m). bundle(b,m) is what block b returns,
+/// bundle_gradient(b,m) the gradient of that. A graph is what autograd saved; it must not hold the block's
+/// output or input, which are buffers of their own. Blocks below the lowest trainable unit run without graph
+/// and have no backward.
+///
+/// Throws UsageError if the options do not fit the model: no micro-batch, nothing to train, unknown names.
+StepProgram build_step(const ModelSpec& model, const StepOptions& options);
+
+}  // namespace stepforge

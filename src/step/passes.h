@@ -1,0 +1,42 @@
+// The passes that build_step runs, in this order. Each is a pure function from a program to a program.
+#pragma once
+
+#include <vector>
+
+#include "spec/model_spec.h"
+#include "step/build.h"
+#include "step/program.h"
+
+namespace stepforge {
+
+/// Load, forwards, loss, backwards of every micro-batch; then norm, check and updates. No buffers yet.
+StepProgram write_base_program(const ModelSpec& model, const StepOptions& options);
+
+/// The chosen blocks run forward without a graph and again before their backward.
+void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy);
+
+/// Each micro-batch's gradient is a leaf of a fixed binary tree, summed like a binary counter: before leaf g
+/// the tree holds one finished subtree of 2^j leaves for each set bit j of g. After leaf g the subtrees of
+/// its trailing 1 bits are added, lowest first, and the sum is stashed at the level of its lowest 0 bit.
+/// After the last leaf all remaining subtrees are added, lowest first.
+void ordered_pass(StepProgram& program);
+
+/// Units that are not resident are gathered before use and released after it.
+void gather_pass(StepProgram& program, const GatherPolicy& policy);
+
+/// Gives every operation its buffers and workspace, and frees each buffer after its last reader.
+void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options);
+
+/// `operation` to be put before the one at `before` (or at the end, if that is the size of the list).
+struct Insertion {
+  std::size_t before = 0;
+  Operation operation;
+};
+
+/// Inserts all, those for one place in the order given, and renumbers `needs`. `before` must not decrease.
+void insert_operations(std::vector<Operation>& operations, const std::vector<Insertion>& insertions);
+
+/// Whether the operation computes with its block's units.
+bool uses_units(OpKind kind);
+
+}  // namespace stepforge
