@@ -1,0 +1,56 @@
+// Causal attention over packed documents, with grouped key-value heads.
+//
+// A row of qkv is [q heads | k heads | v heads], head_dim numbers each, rope already applied. Query head h
+// reads key-value head h / (heads / kv_heads). Within each document [cu_seqlens[i], cu_seqlens[i + 1]):
+//   s[t, u] = scale * q[t] . k[u] for u <= t       lse[t] = log sum_u exp(s[t, u])       out[t] = sum_u
+//   exp(s[t, u] - lse[t]) v[u]
+// The t x u matrix never exists: it is made block by block (Dao et al., "FlashAttention", 2022).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+namespace stepforge {
+
+struct AttentionShape {
+  int64_t heads = 0;
+  int64_t kv_heads = 0;  ///< divides heads
+  int64_t head_dim = 0;
+  double scale = 1.0;  ///< usually 1 / sqrt(head_dim)
+
+  int64_t group() const { return heads / kv_heads; }
+  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t out_width() const { return heads * head_dim; }
+};
+
+/// qkv: [N, (H + 2K) d]; out: [N, H d], of one type, fp32 or bf16; lse: [N, H] fp32 (fp64 for fp64 qkv).
+/// cu_seqlens: borders of the documents, rising from 0 to N. No autograd. Each result is independent of the
+/// number of threads and of the other documents.
+void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
+                       std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse);
+
+/// grad_qkv: [N, (H + 2K) d], written in whole. qkv, out, lse: forward's.
+void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+                        const at::Tensor& lse, const AttentionShape& shape,
+                        std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv);
+
+/// Generation: Tq new queries a row against a cache that already holds their own keys and values.
+/// q, out: [B, Tq, H d]; k_cache, v_cache: [B, max_len, K, d], all of one type. Query t of row b sees cache
+/// entries [0, past_lengths[b] + t]; past_lengths[b] + Tq <= max_len.
+void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
+                      std::span<const int64_t> past_lengths, const AttentionShape& shape,
+                      const at::Tensor& out);
+
+void attention_forward_reference(const at::Tensor& qkv, const AttentionShape& shape,
+                                 std::span<const int32_t> cu_seqlens, const at::Tensor& out,
+                                 const at::Tensor& lse);
+void attention_backward_reference(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+                                  const at::Tensor& lse, const AttentionShape& shape,
+                                  std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv);
+void attention_cached_reference(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
+                                std::span<const int64_t> past_lengths, const AttentionShape& shape,
+                                const at::Tensor& out);
+
+}  // namespace stepforge

@@ -1,0 +1,44 @@
+// Residual connection with dropout: out = residual + keep(x) * x / (1 - p).
+//
+// Whether an element is kept is a pure function of (key, row id, position in the row, channel): it does not
+// depend on which rank, micro-batch or place in the batch holds the row. Element c of token n is kept when
+// word c % 4 of philox(key, position[n] << 32 | c / 4, row_id[n]) is at least p * 2^32.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace stepforge {
+
+/// What one dropout site of one optimizer step draws from.
+struct DropoutKey {
+  uint64_t key = 0;
+};
+
+/// `site` numbers the places in the model that drop (layer * sites per layer + place).
+DropoutKey make_dropout_key(uint64_t seed, uint64_t step, uint64_t site);
+
+/// Which logical place in the data each token of the batch has.
+struct TokenPlaces {
+  at::Tensor row_ids;    ///< int64 [N]: number of the token's row in the whole data order
+  at::Tensor positions;  ///< int32 [N]: position within that row
+};
+
+/// x, residual, out: [N, D] of one type, fp32 or bf16; 0 <= p < 1. out may be the same memory as x or
+/// residual. With p == 0 it is a plain sum and `places` is not read. No autograd.
+void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
+                         const TokenPlaces& places, const at::Tensor& out);
+
+/// grad_x = keep * grad_out / (1 - p); may be the same memory. (The residual's gradient is grad_out itself.)
+void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenPlaces& places,
+                          const at::Tensor& grad_x);
+
+/// The factors 0 or 1 / (1 - p) as an fp32 tensor [N, D] on the CPU.
+at::Tensor dropout_factors_reference(int64_t channels, double p, DropoutKey key, const TokenPlaces& places);
+void dropout_add_forward_reference(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
+                                   const TokenPlaces& places, const at::Tensor& out);
+void dropout_add_backward_reference(const at::Tensor& grad_out, double p, DropoutKey key,
+                                    const TokenPlaces& places, const at::Tensor& grad_x);
+
+}  // namespace stepforge

@@ -1,0 +1,22 @@
+// Token embedding: out[n] = weight[tokens[n]]; backward adds grad_out[n] to grad_weight[tokens[n]], in token
+// order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace stepforge {
+
+/// tokens: int32 [N]; weight: [V, D]; out: [N, D] of weight's type. Throws Error on a token outside [0, V).
+/// No autograd.
+void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out);
+
+/// grad_out: [N, D] fp32 or bf16; grad_weight: [V, D] fp32, written (rows without tokens become 0) or, with
+/// `accumulate`, added to. Each element is summed in token order: the result does not depend on the threads.
+void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
+                        bool accumulate);
+
+void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out);
+void embedding_backward_reference(const at::Tensor& tokens, const at::Tensor& grad_out,
+                                  const at::Tensor& grad_weight, bool accumulate);
+
+}  // namespace stepforge

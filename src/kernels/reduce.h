@@ -1,0 +1,38 @@
+// Sums whose bits depend on nothing but the numbers: not on threads, shards or instruction set.
+//
+// A flat buffer is cut into chunks of 1,024 elements; a chunk's sum is formed in fp64 in one fixed order, and
+// chunk sums are added in logical order. Shard borders fall on chunks, so ranks can exchange chunk sums and
+// agree bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+namespace stepforge {
+
+constexpr int64_t kReduceChunk = 1024;
+
+/// Number of chunks of a buffer, the last one perhaps shorter.
+constexpr int64_t reduce_chunks(int64_t elements) {
+  return (elements + kReduceChunk - 1) / kReduceChunk;
+}
+
+/// One fp64 sum of squares per chunk of `flat` (fp32, one-dimensional). partials.size() must be
+/// reduce_chunks(numel).
+void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials);
+
+/// Sum of squares of a flat fp32 buffer. NaN and infinity propagate.
+double sum_of_squares(const at::Tensor& flat);
+
+/// Whether a flat fp32 buffer holds no NaN and no infinity.
+bool all_finite(const at::Tensor& flat);
+
+/// Sum of a flat fp32 tensor in fp64, element by element in order (loss sums).
+double sum_in_order(const at::Tensor& flat);
+
+void sum_of_squares_by_chunk_reference(const at::Tensor& flat, std::span<double> partials);
+bool all_finite_reference(const at::Tensor& flat);
+
+}  // namespace stepforge
