@@ -38,6 +38,7 @@ function(stepforge_torch_half)
   set(src ${CMAKE_SOURCE_DIR}/src)
   file(GLOB sources CONFIGURE_DEPENDS
     ${src}/kernels/*.cpp ${src}/kernels/cpu/*.cpp ${src}/nn/*.cpp ${src}/models/*/forward.cpp
+    ${src}/models/forwards.cpp ${src}/models/decoder_forward.cpp
     ${src}/parallel/*.cpp ${src}/optim/*.cpp ${src}/checkpoint/*.cpp ${src}/train/*.cpp ${src}/app/torch/*.cpp)
   list(REMOVE_ITEM sources ${src}/optim/schedule.cpp)
   if(NOT sources)

@@ -8,9 +8,9 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace stepforge {
+#include "data/batch.h"
 
-constexpr int64_t kIgnoredLabel = -100;
+namespace stepforge {
 
 /// logits: [n, V] fp32 or bf16; labels: int32 or int64 [n]; token_loss: [n] fp32 (fp64 logits: fp64),
 /// written. Throws Error on a label that is neither -100 nor in [0, V). No autograd.

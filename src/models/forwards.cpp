@@ -1,0 +1,31 @@
+#include "models/forwards.h"
+
+#include <array>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "models/llama/forward.h"
+#include "models/qwen3/forward.h"
+
+namespace stepforge {
+
+namespace {
+
+struct ForwardFamily {
+  std::string_view name;
+  ModelForward (*build)(const ModelConfig&, const ParameterLookup&, const ForwardOptions&);
+};
+
+constexpr std::array<ForwardFamily, 2> families = {{{"llama", &llama_forward}, {"qwen3", &qwen3_forward}}};
+
+}  // namespace
+
+ModelForward build_forward(const ModelConfig& config, const ParameterLookup& parameters, const ForwardOptions& options) {
+  for (const auto& family : families) {
+    if (family.name == config.family) return family.build(config, parameters, options);
+  }
+  throw UsageError(format("model.family = \"{}\" has no forward code", config.family));
+}
+
+}  // namespace stepforge

@@ -1,0 +1,11 @@
+#include "models/llama/spec.h"
+
+#include "models/decoder_spec.h"
+
+namespace stepforge {
+
+ModelSpec llama_spec(const ModelConfig& config, int64_t loss_chunk) {
+  return decoder_spec(config, /*qk_norm=*/false, loss_chunk);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,42 @@
+// Carrying plain C++ data from the forward of an autograd function to its backward.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+namespace stepforge {
+
+/// The object must outlive the graph: parameters, tables and batches do, they belong to the executor.
+template <typename T>
+void keep_pointer(torch::autograd::AutogradContext& context, const char* name, const T* pointer) {
+  context.saved_data[name] = static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer));
+}
+
+template <typename T>
+T* kept_pointer(const torch::autograd::AutogradContext& context, const char* name) {
+  return reinterpret_cast<T*>(static_cast<intptr_t>(context.saved_data.at(name).toInt()));
+}
+
+template <typename T>
+struct Capsule : torch::CustomClassHolder {
+  explicit Capsule(T kept) : value(std::move(kept)) {}
+  T value;
+};
+
+/// A value that lives as long as the graph.
+template <typename T>
+void keep_value(torch::autograd::AutogradContext& context, const char* name, T value) {
+  context.saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<Capsule<T>>(std::move(value)));
+}
+
+template <typename T>
+T& kept_value(const torch::autograd::AutogradContext& context, const char* name) {
+  return static_cast<Capsule<T>*>(context.saved_data.at(name).toCapsule().get())->value;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,38 @@
+// Keys and values of the tokens seen so far, for generation one token at a time.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace stepforge {
+
+/// One sequence per row. Per layer keys and values are [rows, capacity, kv_heads, head_dim] of the compute dtype.
+class KvCache {
+ public:
+  KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_heads, int64_t head_dim, at::ScalarType dtype);
+
+  /// Stores the rotated keys and the values of `count` new tokens per row, behind those already there. qkv [rows * count,
+  /// (heads + 2 kv_heads) head_dim]. Throws Error if the cache is full.
+  void append(int64_t layer, const at::Tensor& qkv, int64_t count);
+  /// After all layers have appended: the tokens count as seen.
+  void advance(int64_t count) { length_ += count; }
+
+  int64_t length() const { return length_; }
+  int64_t rows() const { return rows_; }
+  int64_t capacity() const { return capacity_; }
+  const at::Tensor& keys(int64_t layer) const { return keys_.at(static_cast<size_t>(layer)); }
+  const at::Tensor& values(int64_t layer) const { return values_.at(static_cast<size_t>(layer)); }
+
+ private:
+  int64_t rows_;
+  int64_t capacity_;
+  int64_t kv_heads_;
+  int64_t head_dim_;
+  int64_t length_ = 0;
+  std::vector<at::Tensor> keys_;
+  std::vector<at::Tensor> values_;
+};
+
+}  // namespace stepforge
