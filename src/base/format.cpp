@@ -36,7 +36,8 @@ std::string human_bytes(int64_t bytes) {
   static constexpr std::array<const char*, 6> units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
-  while (std::abs(value) >= 1024.0 && unit + 1 < units.size()) {
+  // 1023.95 would be printed as 1024.0.
+  while (std::abs(value) >= (unit == 0 ? 1024.0 : 1023.95) && unit + 1 < units.size()) {
     value /= 1024.0;
     ++unit;
   }
@@ -56,7 +57,7 @@ std::string human_count(int64_t count) {
 
 std::string human_duration(double seconds) {
   if (!std::isfinite(seconds)) return "?";
-  if (seconds < 60.0) return fmt::format("{:.1f}s", seconds);
+  if (seconds < 59.95) return fmt::format("{:.1f}s", seconds);
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   if (whole < 3600) return fmt::format("{}m {:02}s", whole / 60, whole % 60);
   return fmt::format("{}h {:02}m", whole / 3600, (whole % 3600) / 60);

@@ -1,0 +1,174 @@
+#include "base/files.h"
+
+#include <fstream>
+#include <utility>
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::contains;
+using testing::message_of;
+using testing::TempFolder;
+
+void put(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TEST(ReadFile, GivesEveryByte) {
+  const TempFolder folder;
+  const std::string bytes("a\0b\r\n\xff", 6);
+  put(folder / "f", bytes);
+  EXPECT_EQ(read_file(folder / "f"), bytes);
+  put(folder / "empty", "");
+  EXPECT_EQ(read_file(folder / "empty"), "");
+}
+
+TEST(ReadFile, RefusesMoreThanTheLimitAndNamesTheFile) {
+  const TempFolder folder;
+  put(folder / "f", "12345");
+  EXPECT_EQ(read_file(folder / "f", 5), "12345");
+  const std::string message = message_of<Error>([&] { read_file(folder / "f", 4); });
+  EXPECT_TRUE(contains(message, (folder / "f").string()));
+  EXPECT_TRUE(contains(message, "5 bytes"));
+}
+
+TEST(ReadFile, RefusesWhatIsNoRegularFile) {
+  const TempFolder folder;
+  EXPECT_THROW(read_file(folder / "missing"), Error);
+  EXPECT_TRUE(contains(message_of<Error>([&] { read_file(folder.path()); }), "not a regular file"));
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(contains(message_of<Error>([&] { read_file(folder / "pipe"); }), "not a regular file"));
+}
+
+TEST(WriteFileAtomic, ReplacesTheOldFile) {
+  const TempFolder folder;
+  write_file_atomic(folder / "f", "old");
+  write_file_atomic(folder / "f", "new");
+  EXPECT_EQ(read_file(folder / "f"), "new");
+}
+
+TEST(WriteFileAtomic, NeverWritesIntoTheOldFile) {
+  const TempFolder folder;
+  write_file_atomic(folder / "f", "old");
+  const MappedFile reader(folder / "f");
+  write_file_atomic(folder / "f", "new");
+  EXPECT_EQ(reader.text(), "old");
+}
+
+TEST(WriteFileAtomic, FailureLeavesTheOldFileAndNothingElse) {
+  const TempFolder folder;
+  write_file_atomic(folder / "f", "old");
+  fs::create_directories(folder / "f.tmp" / "in the way");
+  EXPECT_THROW(write_file_atomic(folder / "f", "new"), Error);
+  EXPECT_EQ(read_file(folder / "f"), "old");
+}
+
+TEST(WriteFileAtomic, AFailedRenameLeavesNoStagedFile) {
+  const TempFolder folder;
+  fs::create_directories(folder / "target" / "content");
+  EXPECT_THROW(write_file_atomic(folder / "target", "new"), Error);
+  EXPECT_TRUE(fs::is_directory(folder / "target" / "content"));
+  EXPECT_FALSE(fs::exists(folder / "target.tmp"));
+}
+
+TEST(FileWriter, AFullDiskIsAnErrorThatNamesThePath) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  FileWriter writer("/dev/full");
+  const std::string message = message_of<Error>([&] { writer.write("bytes"); });
+  EXPECT_TRUE(contains(message, "/dev/full"));
+  EXPECT_TRUE(contains(message, "No space left"));
+}
+
+TEST(FileWriter, CountsWhatItWrote) {
+  const TempFolder folder;
+  FileWriter writer(folder / "f");
+  writer.write("abc");
+  writer.write("de");
+  EXPECT_EQ(writer.written(), 5);
+  writer.finish();
+  EXPECT_EQ(read_file(folder / "f"), "abcde");
+}
+
+TEST(MappedFile, ShowsTheBytesAndMovesThem) {
+  const TempFolder folder;
+  put(folder / "f", "content");
+  MappedFile first(folder / "f");
+  const MappedFile second = std::move(first);
+  EXPECT_EQ(text_of(second.bytes()), "content");
+  put(folder / "empty", "");
+  EXPECT_TRUE(MappedFile(folder / "empty").bytes().empty());
+  EXPECT_THROW(MappedFile(folder.path()), Error);
+}
+
+TEST(StagedFolder, AppearsOnlyWhenPublished) {
+  const TempFolder folder;
+  const fs::path final_path = folder / "step-1";
+  StagedFolder staged(final_path);
+  put(staged.staging() / "f", "x");
+  EXPECT_FALSE(fs::exists(final_path));
+  staged.publish();
+  EXPECT_EQ(read_file(final_path / "f"), "x");
+  EXPECT_FALSE(fs::exists(folder / "step-1.tmp"));
+}
+
+TEST(StagedFolder, VanishesWithoutPublish) {
+  const TempFolder folder;
+  {
+    const StagedFolder staged(folder / "step-1");
+    put(staged.staging() / "f", "x");
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(StagedFolder, RemovesTheLeftOverOfACrash) {
+  const TempFolder folder;
+  fs::create_directories(folder / "step-1.tmp" / "deep");
+  put(folder / "step-1.tmp" / "stale", "half-written");
+  StagedFolder staged(folder / "step-1");
+  EXPECT_TRUE(fs::is_empty(staged.staging()));
+  put(staged.staging() / "f", "x");
+  staged.publish();
+  EXPECT_FALSE(fs::exists(folder / "step-1" / "stale"));
+}
+
+TEST(StagedFolder, NeverOverwritesAPublishedFolder) {
+  const TempFolder folder;
+  fs::create_directories(folder / "step-1");
+  put(folder / "step-1" / "f", "first");
+  {
+    StagedFolder staged(folder / "step-1");
+    put(staged.staging() / "f", "second");
+    EXPECT_THROW(staged.publish(), Error);
+  }
+  EXPECT_EQ(read_file(folder / "step-1" / "f"), "first");
+  EXPECT_FALSE(fs::exists(folder / "step-1.tmp"));
+}
+
+TEST(ContentHash, IsXxh3AndSeesEveryBit) {
+  // XXH3_128bits of no bytes, from the algorithm's published test vectors.
+  EXPECT_EQ(content_hash(std::string_view("")), "99aa06d3014798d86001c324468d497f");
+  EXPECT_NE(content_hash(std::string_view("a")), content_hash(std::string_view("b")));
+}
+
+TEST(ContentHash, AFileHashesAsItsBytes) {
+  const TempFolder folder;
+  std::string bytes((size_t{5} << 18) + 3, 'x');  // more than one chunk
+  bytes.back() = 'y';
+  put(folder / "f", bytes);
+  EXPECT_EQ(file_hash(folder / "f"), content_hash(bytes));
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,94 @@
+#include "base/json.h"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+
+namespace stepforge {
+namespace {
+
+using testing::contains;
+using testing::message_of;
+using testing::TempFolder;
+
+std::string refusal(std::string_view text, const JsonLimits& limits = {}) {
+  return message_of<FormatError>([&] { parse_json(text, "some.json", limits); });
+}
+
+TEST(ParseJson, BuildsTheDocumentInItsOrder) {
+  const Json document = parse_json(
+      R"({"z": [1, -2, 18446744073709551615, 2.5, true, false, null], "a": {"b": "\u00e9\n", "": {}}, "m": []})",
+      "some.json");
+  EXPECT_EQ(document.dump(),
+            R"({"z":[1,-2,18446744073709551615,2.5,true,false,null],"a":{"b":"é\n","":{}},"m":[]})");
+}
+
+TEST(ParseJson, TakesAScalarDocument) {
+  EXPECT_EQ(parse_json(" 7 ", "some.json"), Json(7));
+  EXPECT_EQ(parse_json("\"x\"", "some.json"), Json("x"));
+}
+
+TEST(ParseJson, AgreesWithTheLibrarysOwnBuilder) {
+  const std::string text =
+      R"([{"a":[[[]],{}],"b":{"c":{"d":[1,{"e":"f"}]}}},[],{},"",-0.0,1e-5,[null,[true]]])";
+  EXPECT_EQ(parse_json(text, "some.json"), Json::parse(text));
+}
+
+TEST(ParseJson, RefusesADuplicateKeyInOneObjectOnly) {
+  EXPECT_TRUE(contains(refusal(R"({"a":1,"b":{},"a":2})"), "key \"a\" appears twice"));
+  EXPECT_TRUE(contains(refusal(R"({"a":1,"\u0061":2})"), "key \"a\" appears twice"));
+  EXPECT_EQ(parse_json(R"({"a":{"a":{"a":1}},"b":{"a":2}})", "some.json").size(), 2U);
+}
+
+TEST(ParseJson, NamesSourceAndByteOfAFault) {
+  EXPECT_TRUE(contains(refusal(R"({"a": tru})"), "some.json: bad JSON at byte "));
+  // The cursor stands after the second key.
+  EXPECT_TRUE(contains(refusal(R"({"a":1,"a":2})"), "some.json: byte 10:"));
+}
+
+TEST(ParseJson, RefusesBadSyntax) {
+  for (const char* text :
+       {"",       " ",           "{",         "[1,]", "{\"a\":1,}",   "{'a':1}",         "[1] x", "[1][2]",
+        "nul",    "01",          "+1",        "1.",   "NaN",          "[Infinity]",      "1e999", "\"\\x\"",
+        "\"\t\"", "\"\\ud800\"", "/* c */ 1", "\xff", "\"\xc0\x80\"", "\"\xed\xa0\x80\""}) {
+    EXPECT_TRUE(contains(refusal(text), "some.json: ")) << text;
+  }
+}
+
+TEST(ParseJson, RefusesDepthBeyondTheLimit) {
+  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_NO_THROW(parse_json(nested(64), "some.json"));
+  EXPECT_TRUE(contains(refusal(nested(65)), "some.json: byte 65: JSON nested deeper than 64 levels"));
+  EXPECT_TRUE(contains(refusal(std::string(10'000'000, '[')), "deeper than 64"));
+  EXPECT_TRUE(contains(refusal(R"({"a":{"a":1}})", {.max_depth = 1}), "deeper than 1 "));
+}
+
+TEST(ParseJson, RefusesMoreBytesThanTheLimit) {
+  EXPECT_TRUE(contains(refusal("[1, 2]", {.max_bytes = 5}), "6 bytes of JSON; at most 5"));
+}
+
+// The work per key must not grow with the number of keys: 300,000 keys took minutes once.
+TEST(ParseJson, ReadsAnObjectOfManyKeys) {
+  std::string text = "{";
+  for (int i = 0; i < 300'000; ++i) text += format("{}\"token {}\":{}", i == 0 ? "" : ",", i, i);
+  text += "}";
+  const Json document = parse_json(text, "some.json");
+  EXPECT_EQ(document.size(), 300'000U);
+  EXPECT_EQ(document.back(), Json(299'999));
+}
+
+TEST(ReadJsonFile, NamesTheFile) {
+  const TempFolder folder;
+  std::ofstream(folder / "bad.json") << "{";
+  const std::string message = message_of<FormatError>([&] { read_json_file(folder / "bad.json"); });
+  EXPECT_TRUE(contains(message, (folder / "bad.json").string()));
+  EXPECT_THROW(read_json_file(folder / "missing.json"), Error);
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,90 @@
+#include "base/log.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+
+namespace stepforge {
+namespace {
+
+using testing::contains;
+using testing::TempFolder;
+
+TEST(Logger, WritesLinesToTheTerminalFromItsThresholdOn) {
+  ::testing::internal::CaptureStderr();
+  {
+    Logger logger(LogLevel::info);
+    logger.debug("hidden");
+    logger.info("step {} done", 3);
+    logger.error("broken");
+    logger.flush();
+  }
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(lines, "step 3 done\n"));
+  EXPECT_TRUE(contains(lines, "broken\n"));
+  EXPECT_EQ(lines.find("hidden"), std::string::npos);
+  EXPECT_EQ(lines.find('\033'), std::string::npos) << "no colour unless asked for";
+}
+
+TEST(Logger, ColoursWarningsWhenAsked) {
+  ::testing::internal::CaptureStderr();
+  {
+    Logger logger(LogLevel::info, /*colour=*/true);
+    logger.warning("careful");
+    logger.flush();
+  }
+  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "\033["));
+}
+
+TEST(Logger, AppendsToTheFile) {
+  const TempFolder folder;
+  ::testing::internal::CaptureStderr();
+  for (const char* text : {"first start", "second start"}) {
+    Logger logger;
+    logger.add_file(folder / "log.txt");
+    logger.info("{}", text);
+    logger.flush();
+  }
+  ::testing::internal::GetCapturedStderr();
+  const std::string lines = read_file(folder / "log.txt");
+  EXPECT_TRUE(contains(lines, "first start"));
+  EXPECT_TRUE(contains(lines, "second start"));
+}
+
+TEST(Logger, AnUnwritableFileIsAnErrorThatNamesIt) {
+  const TempFolder folder;
+  Logger logger;
+  const auto add = [&] { logger.add_file(folder.path()); };
+  EXPECT_TRUE(contains(testing::message_of<Error>(add), folder.path().string()));
+}
+
+TEST(Logger, GuardsEveryLineThatReachesTheTerminal) {
+  ::testing::internal::CaptureStderr();
+  std::vector<std::string> calls;
+  {
+    Logger logger(LogLevel::warning);
+    logger.set_terminal_guard([&] { calls.emplace_back("before"); }, [&] { calls.emplace_back("after"); });
+    logger.info("not shown");
+    logger.warning("shown");
+  }
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(calls, (std::vector<std::string>{"before", "after"}));
+}
+
+TEST(Logger, TextIsNotAFormat) {
+  ::testing::internal::CaptureStderr();
+  {
+    Logger logger;
+    logger.write(LogLevel::info, "{} %s {broken");
+    logger.flush();
+  }
+  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "{} %s {broken"));
+}
+
+}  // namespace
+}  // namespace stepforge
