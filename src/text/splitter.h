@@ -1,0 +1,49 @@
+// Pre-tokenization: cuts text into the pieces ("words") inside which byte-level BPE merges.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stepforge {
+
+/// The pattern of GPT-4 and Llama 3: contractions, words with one leading character, up to three digits,
+/// punctuation, line breaks, spaces.
+inline constexpr std::string_view llama3_pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+/// The pattern of GPT-2, which Hugging Face's ByteLevel pre-tokenizer uses when use_regex is true.
+inline constexpr std::string_view gpt2_pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+/// A compiled pattern; immutable, may be shared between threads.
+class SplitPattern {
+ public:
+  /// `pattern` in Oniguruma's language (see pattern_rewriter.h). Throws FormatError naming `source` if it is
+  /// not supported, does not compile or can match the empty string.
+  SplitPattern(std::string_view pattern, const std::string& source);
+
+  /// One thread's working memory for matching; fits every pattern.
+  class Scratch {
+   public:
+    Scratch();
+
+   private:
+    friend class SplitPattern;
+    struct State;
+    std::shared_ptr<State> state_;
+  };
+
+  /// Length of the first piece of `text` from `position` on: a match, or the text before the next match.
+  /// `text` must be valid UTF-8 with a character at `position`. Throws Error if the match takes more steps
+  /// than any sensible pattern needs.
+  size_t piece_length(std::string_view text, size_t position, Scratch& scratch) const;
+
+ private:
+  std::string source_;
+  std::shared_ptr<const void> code_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,19 @@
+// Debian's PCRE2 knows Unicode 14; Hugging Face's engine knows Unicode 16. A letter assigned in between would
+// split text differently, so the letters, numbers, marks, punctuation and symbols added since are listed
+// here.
+#pragma once
+
+#include <span>
+
+namespace stepforge {
+
+struct CategoryRange {
+  char32_t first;
+  char32_t last;
+  /// A general category: "Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "Nl", "No", or a whole class: "M", "P", "S".
+  const char* category;
+};
+
+std::span<const CategoryRange> unicode_supplement();
+
+}  // namespace stepforge
