@@ -1,0 +1,52 @@
+// The curves of a run, read from its metrics.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace stepforge {
+
+/// Points in order of their steps. A NaN in `y` is a gap.
+struct Curve {
+  std::vector<double> x;
+  std::vector<double> y;
+
+  void add(double at, double value) {
+    x.push_back(at);
+    y.push_back(value);
+  }
+  bool empty() const { return x.empty(); }
+  /// The last finite value, NaN if there is none.
+  double last() const;
+};
+
+/// What a plot shows of one run.
+struct RunSeries {
+  /// The folder's name.
+  std::string name;
+  Curve loss;
+  Curve validation_loss;
+  Curve grad_norm;
+  Curve lr;
+  Curve tokens_per_second;
+  double tokens_seen = std::numeric_limits<double>::quiet_NaN();
+};
+
+/// Reads `run`, a run folder or a metrics file. A torn last line is passed over; values that are not finite
+/// become gaps. Throws UsageError if the file is missing or holds no training step, FormatError if it is
+/// malformed; both name the path.
+RunSeries read_run_series(const std::filesystem::path& run);
+
+/// The curve smoothed for the eye: each point is the mean of its neighbours on both sides, whose weights fall
+/// off exponentially (to 1/e over a 200th of the points, at least 2). Two-sided, so that it does not lag.
+/// Gaps stay.
+Curve smoothed_curve(const Curve& curve);
+
+/// A curve that draws the same on `columns` columns with at most four points each: the first, lowest, highest
+/// and last of the column, in order. Gaps stay. Curves that are short enough come back as they are.
+Curve thinned_curve(const Curve& curve, int columns);
+
+}  // namespace stepforge
