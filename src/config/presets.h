@@ -1,0 +1,20 @@
+// Configurations shipped inside the program: presets/<name>.toml of the source tree.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace stepforge {
+
+struct EmbeddedPreset {
+  std::string_view name;
+  std::string_view text;  ///< TOML.
+};
+
+/// In the order of their names.
+std::span<const EmbeddedPreset> embedded_presets();
+
+/// nullptr if there is none of that name.
+const EmbeddedPreset* find_preset(std::string_view name);
+
+}  // namespace stepforge

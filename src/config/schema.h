@@ -1,0 +1,168 @@
+// The typed schema: what fields a configuration struct has, and for each its type, unit, range and
+// description. Parsing, validation, help, documentation and printing are all walks over it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace stepforge {
+
+class TableSchema;
+
+/// What a field accepts beside its type.
+struct FieldRules {
+  std::string_view doc;                ///< One sentence.
+  std::string_view unit = {};          ///< Of a number: "tokens", "steps".
+  std::optional<double> min = {};      ///< Smallest accepted number.
+  std::optional<double> max = {};      ///< Largest accepted number.
+  std::optional<double> above = {};    ///< Numbers must be above this.
+  std::optional<double> below = {};    ///< Numbers must be below this.
+  std::optional<double> special = {};  ///< One number accepted outside the range; `doc` says what it means.
+  std::vector<std::string_view> choices = {};  ///< The accepted strings; of a list, of its elements.
+  bool non_empty = false;                      ///< An empty string is refused.
+};
+
+/// A nested table inside its owner.
+struct TableSlot {
+  void* object;
+};
+
+/// A std::vector of structs without its element type.
+struct TableListSlot {
+  void* list;
+  size_t (*size)(void* list);
+  void* (*at)(void* list, size_t index);
+  void (*resize)(void* list, size_t count);
+};
+
+/// The place of one field's value inside one object.
+using FieldSlot = std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*,
+                               std::vector<std::string>*, TableSlot, TableListSlot>;
+
+enum class FieldType { boolean, integer, number, text, integers, texts, table, tables };
+
+struct Field {
+  std::string name;
+  FieldType type;
+  FieldRules rules;
+  std::shared_ptr<const TableSchema>
+      table;  ///< Of types table and tables: the schema of the (element) struct.
+  std::function<FieldSlot(void* owner)>
+      slot;  ///< Finds this field's value in an object of the schema's struct.
+};
+
+/// The fields of one struct, in the order in which they are printed.
+class TableSchema {
+ public:
+  const std::vector<Field>& fields() const { return fields_; }
+  /// nullptr if there is none of that name.
+  const Field* find(std::string_view name) const;
+  std::vector<std::string> names() const;
+  /// A fresh object of the struct; its values are the defaults.
+  std::shared_ptr<void> make_default() const { return make_default_(); }
+
+ protected:
+  explicit TableSchema(std::function<std::shared_ptr<void>()> make_default)
+      : make_default_(std::move(make_default)) {}
+  void add(std::string_view name, FieldType type, FieldRules rules, std::shared_ptr<const TableSchema> table,
+           std::function<FieldSlot(void*)> slot);
+
+ private:
+  std::vector<Field> fields_;
+  std::function<std::shared_ptr<void>()> make_default_;
+};
+
+/// A TableSchema being written down for the struct `Owner`.
+template <typename Owner>
+class SchemaOf : public TableSchema {
+ public:
+  SchemaOf() : TableSchema([]() -> std::shared_ptr<void> { return std::make_shared<Owner>(); }) {}
+
+  template <typename Value>
+  SchemaOf& field(std::string_view name, Value Owner::* member, FieldRules rules) {
+    add(name, type_of<Value>(), std::move(rules), nullptr,
+        [member](void* owner) -> FieldSlot { return &(static_cast<Owner*>(owner)->*member); });
+    return *this;
+  }
+
+  /// A nested table.
+  template <typename Table>
+  SchemaOf& table(std::string_view name, Table Owner::* member, const SchemaOf<Table>& schema,
+                  std::string_view doc) {
+    add(name, FieldType::table, {.doc = doc}, std::make_shared<const TableSchema>(schema),
+        [member](void* owner) -> FieldSlot { return TableSlot{&(static_cast<Owner*>(owner)->*member)}; });
+    return *this;
+  }
+
+  /// A list of tables.
+  template <typename Table>
+  SchemaOf& tables(std::string_view name, std::vector<Table> Owner::* member, const SchemaOf<Table>& schema,
+                   std::string_view doc) {
+    using List = std::vector<Table>;
+    add(name, FieldType::tables, {.doc = doc}, std::make_shared<const TableSchema>(schema),
+        [member](void* owner) -> FieldSlot {
+          return TableListSlot{
+              &(static_cast<Owner*>(owner)->*member),
+              [](void* list) { return static_cast<List*>(list)->size(); },
+              [](void* list, size_t index) -> void* { return &(*static_cast<List*>(list))[index]; },
+              [](void* list, size_t count) { static_cast<List*>(list)->resize(count); }};
+        });
+    return *this;
+  }
+
+ private:
+  template <typename Value>
+  static constexpr FieldType type_of() {
+    if constexpr (std::is_same_v<Value, bool>) return FieldType::boolean;
+    if constexpr (std::is_same_v<Value, int64_t>) return FieldType::integer;
+    if constexpr (std::is_same_v<Value, double>) return FieldType::number;
+    if constexpr (std::is_same_v<Value, std::string>) return FieldType::text;
+    if constexpr (std::is_same_v<Value, std::vector<int64_t>>) return FieldType::integers;
+    if constexpr (std::is_same_v<Value, std::vector<std::string>>) return FieldType::texts;
+  }
+};
+
+/// The schema of struct Config: the two fields at the top, then one table per section.
+const TableSchema& config_schema();
+
+/// A field found by its dotted name. `field` is nullptr if there is none; then `known` names the part that
+/// was found
+/// ("training"), `unknown` the part that was not ("stepz"), and `schema` is where it was sought.
+struct FieldPlace {
+  const Field* field = nullptr;
+  void* owner = nullptr;          ///< The object that holds the field.
+  std::optional<size_t> element;  ///< The name ends in an index: that element of a list of tables.
+  const TableSchema* schema = nullptr;
+  std::string known;
+  std::string unknown;
+};
+
+/// Finds "training.steps" or "data.sources.0.path" in `object`, a struct of `schema`. An index equal to the
+/// length of its list appends an element if `may_append`.
+FieldPlace find_field(const TableSchema& schema, void* object, std::string_view dotted_name,
+                      bool may_append = false);
+
+/// The slot of the field that find_field found; of an element of a list of tables, that element.
+FieldSlot slot_of(const FieldPlace& place);
+
+/// "section.name", or "name" at the top.
+std::string dotted(std::string_view section, std::string_view name);
+
+/// "an integer (at least 0)", "one of "fp32", "bf16"", "true or false".
+std::string expected_text(const Field& field);
+
+/// "at least 1", "above 0 and below 1", "-1, or 0 to 1"; "" without limits.
+std::string range_text(const FieldRules& rules);
+
+bool in_range(const FieldRules& rules, double value);
+
+}  // namespace stepforge
