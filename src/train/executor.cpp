@@ -1,0 +1,180 @@
+#include "train/executor.h"
+
+#include <exception>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "base/error.h"
+#include "base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The same bytes as leaves of a new graph.
+Bundle as_leaves(const Bundle& bundle, bool requires_grad) {
+  Bundle leaves;
+  for (const auto& tensor : bundle) {
+    leaves.push_back(tensor.detach());
+    leaves.back().set_requires_grad(requires_grad);
+  }
+  return leaves;
+}
+
+Bundle detached(const Bundle& bundle) { return as_leaves(bundle, false); }
+
+}  // namespace
+
+Executor::Executor(const StepProgram& program, ModelForward& model, ModelStore& store)
+    : program_(program), model_(model), store_(store), values_(program.buffers.size()) {}
+
+int Executor::buffer_of(const Operation& operation, const std::vector<int>& list, BufferKind kind) const {
+  for (const int buffer : list) {
+    if (program_.buffers.at(static_cast<size_t>(buffer)).kind == kind) return buffer;
+  }
+  throw Error(format("step program: {} names no {} buffer", op_name(operation.kind), buffer_kind_name(kind)));
+}
+
+bool Executor::has_buffer(const std::vector<int>& list, BufferKind kind) const {
+  for (const int buffer : list) {
+    if (program_.buffers.at(static_cast<size_t>(buffer)).kind == kind) return true;
+  }
+  return false;
+}
+
+Executor::Value& Executor::read(const Operation& operation, BufferKind kind) {
+  return values_.at(static_cast<size_t>(buffer_of(operation, operation.reads, kind)));
+}
+
+Executor::Value& Executor::allocate(const Operation& operation, BufferKind kind) {
+  return values_.at(static_cast<size_t>(buffer_of(operation, operation.allocates, kind)));
+}
+
+void Executor::run(const StepInputs& inputs, StepServices& services) {
+  updates_allowed_ = true;
+  for (const Operation& operation : program_.operations) {
+    try {
+      execute(operation, inputs, services);
+    } catch (const std::exception& failure) {
+      std::vector<Value>(values_.size()).swap(values_);
+      const std::string block = operation.block >= 0 ? " " + program_block(operation).name : "";
+      throw Error(format("{}{} (micro-batch {}): {}", op_name(operation.kind), block, operation.micro_batch,
+                         failure.what()));
+    }
+    for (const int buffer : operation.frees) values_.at(static_cast<size_t>(buffer)) = Value();
+  }
+}
+
+Context Executor::context_for(const Operation& operation, const StepInputs& inputs) {
+  Context context;
+  context.batch = &*read(operation, BufferKind::batch).batch;
+  context.dropout = inputs.dropout;
+  context.dropout_key = inputs.dropout_key;
+  context.cache = inputs.cache;
+  context.recomputed_segments = program_block(operation).recomputed_segments;
+  return context;
+}
+
+void Executor::execute(const Operation& operation, const StepInputs& inputs, StepServices& services) {
+  const auto unit = [&]() -> UnitStore& { return store_.unit(static_cast<size_t>(operation.unit)); };
+  switch (operation.kind) {
+    case OpKind::load_batch:
+      allocate(operation, BufferKind::batch).batch.emplace(services.load_batch(operation.micro_batch));
+      return;
+    case OpKind::forward:
+    case OpKind::recompute:
+      return forward(operation, inputs);
+    case OpKind::backward:
+      return backward(operation, inputs);
+    case OpKind::loss:
+    case OpKind::loss_forward_backward:
+    case OpKind::logits:
+      return loss(operation, inputs, services);
+    case OpKind::gather_start:
+      return gather(operation);
+    case OpKind::gather_wait:
+      return;  // one thread: the gather is done when it starts
+    case OpKind::release:
+      return unit().release();
+    case OpKind::start_gradient:
+      return unit().start_gradient();
+    case OpKind::stash_gradient:
+      return unit().stash_gradient(operation.level);
+    case OpKind::add_gradient:
+      return unit().add_gradient(operation.level);
+    case OpKind::gradient_norm:
+      for (size_t i = 0; i < store_.size(); ++i) {
+        if (store_.unit(i).trained()) store_.unit(i).finish_gradient();
+      }
+      return services.gradient_norm();
+    case OpKind::check_finite:
+      updates_allowed_ = services.check_finite();
+      return;
+    case OpKind::update:
+      if (updates_allowed_) services.update(operation.unit);
+      return;
+    default:
+      throw Error("this operation needs other ranks; this executor serves one");
+  }
+}
+
+void Executor::forward(const Operation& operation, const StepInputs& inputs) {
+  const Context context = context_for(operation, inputs);
+  const bool first = program_block(operation).first;
+  const bool keep = operation.keep_graph || operation.kind == OpKind::recompute;
+  Bundle leaves;
+  if (!first) leaves = as_leaves(read(operation, BufferKind::bundle).bundle, keep);
+  const at::AutoGradMode mode(keep);
+  Bundle outputs = block(operation).forward(leaves, context);
+  if (operation.kind == OpKind::forward) {
+    Value& result = allocate(operation, BufferKind::bundle);
+    result.bundle = detached(outputs);
+    if (inputs.inspect) inputs.inspect(program_block(operation), result.bundle, /*is_gradient=*/false);
+  }
+  if (keep) {
+    Value& graph = allocate(operation, BufferKind::graph);
+    graph.bundle = std::move(leaves);
+    graph.outputs = std::move(outputs);
+  }
+}
+
+void Executor::backward(const Operation& operation, const StepInputs& inputs) {
+  Value& graph = read(operation, BufferKind::graph);
+  Bundle gradients = std::move(read(operation, BufferKind::bundle_gradient).bundle);
+  torch::autograd::backward(graph.outputs, gradients);
+  gradients.clear();
+  graph.outputs.clear();
+  if (!has_buffer(operation.allocates, BufferKind::bundle_gradient)) return;
+  Value& result = allocate(operation, BufferKind::bundle_gradient);
+  for (auto& leaf : graph.bundle) result.bundle.push_back(std::move(leaf.mutable_grad()));
+  if (inputs.inspect) inputs.inspect(program_block(operation), result.bundle, /*is_gradient=*/true);
+}
+
+void Executor::loss(const Operation& operation, const StepInputs& inputs, StepServices& services) {
+  const Context context = context_for(operation, inputs);
+  const Bundle& bundle = read(operation, BufferKind::bundle).bundle;
+  if (operation.kind == OpKind::logits) {
+    services.logits_ready(model_.head->last_logits(bundle, context));
+    return;
+  }
+  const bool train = operation.kind == OpKind::loss_forward_backward;
+  LossResult result = train ? model_.head->loss_with_gradients(bundle, context, inputs.loss_scale)
+                            : model_.head->loss(bundle, context, inputs.with_logits);
+  services.loss_ready(operation.micro_batch, *context.batch, result);
+  if (train && has_buffer(operation.allocates, BufferKind::bundle_gradient)) {
+    Value& gradient = allocate(operation, BufferKind::bundle_gradient);
+    gradient.bundle = std::move(result.input_gradients);
+    if (inputs.inspect) inputs.inspect(program_block(operation), gradient.bundle, /*is_gradient=*/true);
+  }
+}
+
+void Executor::gather(const Operation& operation) {
+  UnitStore& unit = store_.unit(static_cast<size_t>(operation.unit));
+  at::Tensor slot = at::empty({unit.layout().size}, unit.parameters().front().value().scalar_type());
+  allocate(operation, BufferKind::gather_slot).slot = slot;
+  unit.gather(std::move(slot));
+}
+
+}  // namespace stepforge
