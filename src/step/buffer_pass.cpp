@@ -127,7 +127,17 @@ class BufferWriter {
       assign_compute(operation);
     } else if (operation.unit >= 0) {
       assign_unit(operation);
+    } else if (operation.kind == OpKind::gradient_norm) {
+      operation.bytes = trainable_elements() * kMasterBytes;
     }
+  }
+
+  int64_t trainable_elements() const {
+    int64_t sum = 0;
+    for (std::size_t u = 0; u < unit_elements_.size(); ++u) {
+      sum += program_.units[u].trainable ? unit_elements_[u] : 0;
+    }
+    return sum;
   }
 
   void assign_compute(Operation& operation) {
@@ -138,6 +148,7 @@ class BufferWriter {
     read(operation, {BufferKind::bundle, b - 1, m});
     int64_t peak = 0;       // of everything that comes to life while it runs
     int64_t allocated = 0;  // of that, what has a buffer of its own
+    operation.flops = cost.forward_flops;
     switch (operation.kind) {
       case OpKind::forward:
         peak = operation.keep_graph ? cost.forward_peak_bytes : cost.inference_peak_bytes;
@@ -151,9 +162,11 @@ class BufferWriter {
         read(operation, {BufferKind::graph, b, m});
         read(operation, {BufferKind::bundle_gradient, b, m});
         peak = cost.backward_peak_bytes;
+        operation.flops = cost.backward_flops;
         allocated = allocate_input_gradient(operation);
         break;
       case OpKind::loss_forward_backward:
+        operation.flops = cost.forward_flops + cost.backward_flops;
         peak = std::max(cost.forward_peak_bytes,
                         cost.saved_bytes + cost.output_bytes + cost.backward_peak_bytes);
         allocated = allocate_input_gradient(operation);
@@ -174,23 +187,27 @@ class BufferWriter {
   void assign_unit(Operation& operation) {
     const int u = operation.unit;
     const std::string& name = program_.units[at(u)].name;
+    const int64_t elements = unit_elements_[at(u)];
     const Key slot{BufferKind::gather_slot, u, -1};
     const Key level{BufferKind::gradient_level, u, operation.level};
     switch (operation.kind) {
       case OpKind::gather_start:
-        operation.bytes =
-            allocate(operation, slot, name, unit_elements_[at(u)] * dtype_bytes(options_.gather.dtype));
+        operation.bytes = allocate(operation, slot, name, elements * dtype_bytes(options_.gather.dtype));
         break;
       case OpKind::gather_wait:
       case OpKind::release:
         read(operation, slot);
         break;
       case OpKind::stash_gradient:
-        allocate(operation, level, format("{} level {}", name, operation.level),
-                 unit_elements_[at(u)] * kMasterBytes);
+        allocate(operation, level, format("{} level {}", name, operation.level), elements * kMasterBytes);
+        operation.bytes = 2 * elements * kMasterBytes;
         break;
       case OpKind::add_gradient:
+        operation.bytes = 3 * elements * kMasterBytes;
         read(operation, level);
+        break;
+      case OpKind::update:  // reads masters, gradient and state, writes masters and state
+        operation.bytes = elements * (3 * kMasterBytes + 2 * options_.optimizer_bytes_per_element);
         break;
       default:
         break;

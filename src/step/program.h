@@ -81,12 +81,14 @@ struct Operation {
   int unit = -1;
   int block = -1;
   int micro_batch = -1;
-  int level = -1;         ///< ordered mode: level of the summation tree
-  int group = -1;         ///< index into StepProgram::groups, for collectives
-  int peer = -1;          ///< global rank, for send and receive
-  int tag = 0;            ///< which bundle a send or receive carries, equal on both sides
-  int64_t bytes = 0;      ///< message size of communication
+  int level = -1;  ///< ordered mode: level of the summation tree
+  int group = -1;  ///< index into StepProgram::groups, for collectives
+  int peer = -1;   ///< global rank, for send and receive
+  int tag = 0;     ///< which bundle a send or receive carries, equal on both sides
+  int64_t bytes =
+      0;  ///< communication: message size; gradient_norm, update, stash, add: memory read and written
   int64_t workspace = 0;  ///< bytes allocated and freed while it runs
+  double flops = 0;       ///< of matrix products
   bool keep_graph = false;
   std::vector<int> needs;      ///< indices of earlier operations on other lanes that must have finished
   std::vector<int> reads;      ///< buffers

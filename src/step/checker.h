@@ -1,0 +1,48 @@
+// Proves the step programs of all ranks sound before anything runs: no tensors, no communication.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "step/program.h"
+
+namespace stepforge {
+
+/// A program that must not run. The text names rank, operation and reason.
+class ProgramError : public Error {
+ public:
+  /// `operation` is the program's operation count where the fault is that something never happens.
+  ProgramError(const StepProgram& program, std::size_t operation, const std::string& reason);
+
+  int rank() const { return rank_; }
+  std::size_t operation() const { return operation_; }
+
+ private:
+  int rank_;
+  std::size_t operation_;
+};
+
+struct CheckResult {
+  std::vector<int64_t> peak_bytes;  ///< of each rank: most bytes live at once, workspace included
+};
+
+/// `all_ranks[r]` is the program of rank r. What is proved, each rule a function in step/check_rules.h:
+/// - indices, lanes and fields are sound, and `needs` point backward;
+/// - every block's computation finds its input, graph and gradient, and each of them is used as often as it
+/// must be;
+/// - units that are not resident are gathered when used;
+/// - the contributions of all blocks and micro-batches to each trainable unit's gradient are summed exactly
+/// once, reduced
+///   exactly once where the unit has groups, then measured, checked, and used in exactly one update;
+/// - buffers are allocated before, and freed once after, all uses;
+/// - what one lane makes and another uses is ordered by `needs`;
+/// - sends and receives pair up, the ranks of a group agree on their collectives, and no cycle of waits
+/// exists. A send
+///   does not wait for its receiver; receives and collectives wait for their partners.
+/// Throws ProgramError for the first fault found.
+CheckResult check_programs(std::span<const StepProgram> all_ranks);
+
+}  // namespace stepforge
