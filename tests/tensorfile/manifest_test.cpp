@@ -1,0 +1,168 @@
+#include "tensorfile/manifest.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/format.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+#include "tests/tensorfile/build_file.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::contains;
+using testing::message_of;
+using testing::put_file;
+using testing::TempFolder;
+
+/// A folder of two files with a manifest.
+class Manifest : public ::testing::Test {
+ protected:
+  Manifest() {
+    put_file(folder_ / "model.safetensors", "weights and more weights");
+    put_file(folder_ / "state.json", "{}");
+    write_manifest(folder_.path(), build_manifest(folder_.path(), 12, {{"ranks", 1}}));
+  }
+
+  std::string refusal() const {
+    return message_of<FormatError>([&] { verify_folder(folder_.path()); });
+  }
+
+  /// The refusal after one change of the manifest's JSON.
+  std::string refusal_after(const std::function<void(Json&)>& change) const {
+    Json document = read_json_file(folder_ / "manifest.json");
+    change(document);
+    put_file(folder_ / "manifest.json", document.dump());
+    return refusal();
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(Manifest, AWholeFolderVerifies) {
+  const CheckpointManifest manifest = verify_folder(folder_.path());
+  EXPECT_EQ(manifest.step, 12);
+  EXPECT_EQ(manifest.layout, Json({{"ranks", 1}}));
+  ASSERT_EQ(manifest.files.size(), 2U);
+  EXPECT_EQ(manifest.files[0].name, "model.safetensors");
+  EXPECT_EQ(manifest.files[0].bytes, 24);
+  EXPECT_EQ(manifest.files[0].hash, file_hash(folder_ / "model.safetensors"));
+}
+
+TEST_F(Manifest, EveryTruncationIsFound) {
+  for (uintmax_t size = 24; size-- > 0;) {
+    fs::resize_file(folder_ / "model.safetensors", size);
+    EXPECT_TRUE(contains(refusal(), format("model.safetensors: truncated: {} of 24 bytes", size)));
+  }
+}
+
+TEST_F(Manifest, EveryFlippedBitIsFound) {
+  const std::string good = read_file(folder_ / "model.safetensors");
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string bytes = good;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+    put_file(folder_ / "model.safetensors", bytes);
+    EXPECT_TRUE(contains(refusal(), "model.safetensors: changed"));
+  }
+}
+
+TEST_F(Manifest, EveryDamagedFileIsNamed) {
+  fs::remove(folder_ / "state.json");
+  put_file(folder_ / "model.safetensors", "weights and more weights!");
+  EXPECT_TRUE(contains(refusal(), folder_.path().string()));
+  EXPECT_TRUE(contains(refusal(), "state.json: missing"));
+  EXPECT_TRUE(contains(refusal(), "model.safetensors: 25 bytes instead of 24"));
+}
+
+TEST_F(Manifest, AFolderOrLinkInPlaceOfAFileIsFound) {
+  fs::rename(folder_ / "state.json", folder_ / "elsewhere.json");
+  fs::create_symlink("elsewhere.json", folder_ / "state.json");
+  EXPECT_TRUE(contains(refusal(), "state.json: not a regular file"));
+}
+
+TEST_F(Manifest, UnlistedTensorsAreRefusedAndOtherFilesIgnored) {
+  put_file(folder_ / "notes.txt", "mine");
+  EXPECT_NO_THROW(verify_folder(folder_.path()));
+  put_file(folder_ / "stray.safetensors", "");
+  EXPECT_TRUE(contains(refusal(), "\"stray.safetensors\": not listed in manifest.json"));
+}
+
+TEST_F(Manifest, AMissingManifestIsAnErrorThatNamesIt) {
+  fs::remove(folder_ / "manifest.json");
+  const std::string message = message_of<Error>([&] { verify_folder(folder_.path()); });
+  EXPECT_TRUE(contains(message, (folder_ / "manifest.json").string()));
+}
+
+TEST_F(Manifest, EveryTruncatedManifestIsRefused) {
+  const std::string good = read_file(folder_ / "manifest.json");
+  for (size_t size = 0; size + 1 < good.size(); ++size) {
+    put_file(folder_ / "manifest.json", good.substr(0, size));
+    EXPECT_TRUE(contains(refusal(), "manifest.json")) << size;
+  }
+}
+
+TEST_F(Manifest, AForeignFormatIsRefused) {
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["format"] = "other"; }), "field \"format\""));
+}
+
+TEST_F(Manifest, ALaterVersionIsRefused) {
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["version"] = 2; }), "field \"version\" is 2"));
+}
+
+TEST_F(Manifest, MissingAndMistypedFieldsAreNamed) {
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json.erase("step"); }), "field \"step\" is missing"));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = -1; }), "field \"step\" is not"));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = 1.5; }), "field \"step\" is not"));
+  EXPECT_TRUE(
+      contains(refusal_after([](Json& json) { json["step"] = ~uint64_t{0}; }), "field \"step\" is not"));
+}
+
+TEST_F(Manifest, FileEntriesAreChecked) {
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"][1]["bytes"] = "2"; }),
+                       "files[1]: field \"bytes\""));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"][0]["hash"] = "XYZ"; }),
+                       "files[0]: field \"hash\""));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"][0]["name"] = "../x"; }),
+                       "\"../x\" is not a plain"));
+  EXPECT_TRUE(
+      contains(refusal_after([](Json& json) { json["files"] = 3; }), "field \"files\" is not a list"));
+}
+
+TEST_F(Manifest, AFileListedTwiceIsRefused) {
+  const auto twice = [](Json& json) { json["files"].push_back(json["files"][0]); };
+  EXPECT_TRUE(contains(refusal_after(twice), "files[2]: model.safetensors is listed twice"));
+}
+
+TEST_F(Manifest, OnlyPlainFilesBelongIntoACheckpoint) {
+  fs::create_directory(folder_ / "sub");
+  EXPECT_THROW(build_manifest(folder_.path(), 1, {}), Error);
+  EXPECT_THROW(build_manifest(folder_ / "missing", 1, {}), Error);
+}
+
+TEST(ListCheckpoints, GivesCompleteFoldersNewestFirst) {
+  const TempFolder folder;
+  const auto make = [&](const std::string& name, bool complete) {
+    fs::create_directories(folder / name);
+    if (complete) put_file(folder / name / "manifest.json", "{}");
+  };
+  for (const char* name : {"step-5", "step-100", "step-20"}) make(name, true);
+  for (const char* name : {"step-200.tmp", "step-", "step-x", "step-05", "step--1", "step-7x", "other",
+                           "step-99999999999999999999"}) {
+    make(name, true);
+  }
+  make("step-300", false);
+  put_file(folder / "step-400", "a file");
+  std::vector<int64_t> steps;
+  for (const CheckpointFolder& found : list_checkpoints(folder.path())) {
+    steps.push_back(found.step);
+    EXPECT_EQ(found.path, folder / checkpoint_folder_name(found.step));
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{100, 20, 5}));
+  EXPECT_TRUE(list_checkpoints(folder / "missing").empty());
+}
+
+}  // namespace
+}  // namespace stepforge
