@@ -38,6 +38,11 @@ int decimals_of(double step) {
 
 std::string tick_label(double tick, double step, double largest) {
   if (tick == 0) return "0";
+  if (largest < 1e-2 || largest >= 1e13) {
+    const int exponent = static_cast<int>(std::floor(std::log10(largest) + 1e-9));
+    const double unit = std::pow(10, exponent);
+    return format("{:.{}f}e{}", tick / unit, decimals_of(step / unit), exponent);
+  }
   struct Unit {
     double size;
     const char* suffix;
@@ -46,11 +51,6 @@ std::string tick_label(double tick, double step, double largest) {
     if (largest >= 10 * unit.size || (largest >= unit.size && unit.size > 1e3)) {
       return format("{:.{}f}{}", tick / unit.size, decimals_of(step / unit.size), unit.suffix);
     }
-  }
-  if (largest < 1e-2) {
-    const int exponent = static_cast<int>(std::floor(std::log10(largest) + 1e-9));
-    const double unit = std::pow(10, exponent);
-    return format("{:.{}f}e{}", tick / unit, decimals_of(step / unit), exponent);
   }
   if (step >= 1) return with_thousands(static_cast<int64_t>(std::llround(tick)));
   return format("{:.{}f}", tick, decimals_of(step));
@@ -63,9 +63,13 @@ Axis nice_axis(double low, double high, int wanted_ticks, bool round_ends) {
     low = 0;
     high = 1;
   }
+  // Beyond these, the difference of two values or a tick's label is no longer a number.
+  low = std::clamp(low, -1e300, 1e300);
+  high = std::clamp(high, -1e300, 1e300);
+  const double size = std::max(std::abs(low), std::abs(high));
+  if (size < 1e-300) low = high = 0;
   // Narrower than this, ticks would be equal after rounding.
-  const double least = std::max({std::abs(low), std::abs(high), 1e-12}) * 1e-6;
-  if (high - low < least) {
+  if (!(high - low > size * 1e-6)) {
     const double middle = (low + high) / 2;
     const double margin = middle == 0 ? 0.5 : std::abs(middle) / 2;
     low = middle - margin;

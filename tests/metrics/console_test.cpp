@@ -93,7 +93,8 @@ TEST(StatusText, FitsAnyWidth) {
   for (int width = 0; width <= 120; ++width) {
     EXPECT_LE(static_cast<int>(status_text(quarter(), width, false).size()), width);
   }
-  EXPECT_EQ(status_text(quarter(), 60, false), " 25% #------  100/400  loss 3.1234  6,120 tok/s  ETA 12m 03s");
+  EXPECT_EQ(status_text(quarter(), 60, false),
+            " 25% #------  100/400  loss 3.1234  6,120 tok/s  ETA 12m 03s");
   EXPECT_EQ(status_text(quarter(), 50, false), "100/400  loss 3.1234  6,120 tok/s  ETA 12m 03s");
   EXPECT_EQ(status_text(quarter(), 25, false), "100/400  loss 3.1234");
   EXPECT_EQ(status_text(quarter(), 6, false), "");
@@ -108,7 +109,7 @@ TEST(StatusText, LeavesOutWhatIsUnknown) {
 /// A terminal whose screen side the test reads.
 class Terminal {
  public:
-  explicit Terminal(unsigned short columns) : screen_(posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK)) {
+  explicit Terminal(unsigned short columns) : screen_(posix_openpt(O_RDWR | O_NOCTTY)) {
     std::array<char, 128> name{};
     if (screen_ < 0 || grantpt(screen_) != 0 || unlockpt(screen_) != 0 ||
         ptsname_r(screen_, name.data(), name.size()) != 0) {
@@ -127,11 +128,19 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   int descriptor() const { return program_; }
-  /// What was written since the last call.
+  /// What was written since the last call. A terminal hands bytes on in its own time, so an end mark is sent
+  /// after them.
   std::string take() const {
-    std::array<char, 4096> buffer{};
-    const ssize_t got = read(screen_, buffer.data(), buffer.size());
-    return {buffer.data(), static_cast<size_t>(got > 0 ? got : 0)};
+    constexpr std::string_view mark = "<end>";
+    EXPECT_EQ(write(program_, mark.data(), mark.size()), static_cast<ssize_t>(mark.size()));
+    std::string text;
+    while (!text.ends_with(mark)) {
+      std::array<char, 4096> buffer{};
+      const ssize_t got = read(screen_, buffer.data(), buffer.size());
+      if (got <= 0) throw std::runtime_error("the pseudo terminal was closed");
+      text.append(buffer.data(), static_cast<size_t>(got));
+    }
+    return text.substr(0, text.size() - mark.size());
   }
 
  private:

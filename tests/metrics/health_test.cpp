@@ -1,0 +1,110 @@
+#include "metrics/health.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/metrics/temporary_folder.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t gibibyte = int64_t{1} << 30;
+
+MachineFacts good_machine() {
+  MachineFacts machine;
+  machine.host = "box";
+  machine.kernel = "Linux 6.1.0 x86_64";
+  machine.cpu = {"Test CPU", 8, 4, {"avx2", "avx512f"}};
+  machine.memory = {16 * gibibyte, 8 * gibibyte};
+  machine.usable_threads = 8;
+  return machine;
+}
+
+TEST(Health, AGoodMachinePasses) {
+  const MachineFacts machine = good_machine();
+  EXPECT_EQ(health_table({check_kernel(machine), check_processor(machine), check_memory(machine)}, false),
+            "ok    system     Linux 6.1.0 x86_64 on box\n"
+            "ok    processor  Test CPU, 4 cores, 8 threads, 8 usable here (avx2 avx512f)\n"
+            "ok    memory     8.0 GiB free of 16.0 GiB\n");
+}
+
+TEST(Health, WarnsOfAProcessorWithoutAvx2AndOfAPartOfOne) {
+  MachineFacts machine = good_machine();
+  machine.usable_threads = 3;
+  EXPECT_EQ(check_processor(machine).health, Health::warning);
+  EXPECT_TRUE(contains(check_processor(machine).remedy, "taskset"));
+  machine.cpu.instruction_sets = {"avx"};
+  EXPECT_EQ(check_processor(machine).health, Health::warning);
+  EXPECT_TRUE(contains(check_processor(machine).remedy, "AVX2"));
+}
+
+TEST(Health, WarnsOfLittleMemory) {
+  MachineFacts machine = good_machine();
+  machine.memory.available = gibibyte / 2;
+  EXPECT_EQ(check_memory(machine).health, Health::warning);
+  machine.memory = {};
+  EXPECT_EQ(check_memory(machine).finding, "unknown");
+}
+
+TEST(Health, JudgesDiskSpace) {
+  EXPECT_EQ(check_disk("runs", "/runs", 100 * gibibyte).health, Health::ok);
+  EXPECT_EQ(check_disk("runs", "/runs", 2 * gibibyte).health, Health::warning);
+  EXPECT_EQ(check_disk("runs", "/runs", gibibyte / 8).health, Health::failure);
+  EXPECT_EQ(check_disk("runs", "/runs", std::nullopt).health, Health::warning);
+  EXPECT_EQ(check_disk("runs", "/runs", 2 * gibibyte).subject, "disk (runs)");
+}
+
+TEST(Health, MeasuresTheCacheFolderOrSaysWhyNot) {
+  const TemporaryFolder folder;
+  write_text(folder / "file", std::string(2048, 'x'));
+  EXPECT_EQ(check_cache_folder(folder.path()).finding, folder.path().string() + ", 2.0 KiB");
+  EXPECT_EQ(check_cache_folder(folder / "new").finding, (folder / "new").string() + ", created when needed");
+  const HealthCheck blocked = check_cache_folder(folder / "file/below");
+  EXPECT_EQ(blocked.health, Health::failure);
+  EXPECT_TRUE(contains(blocked.remedy, "XDG_CACHE_HOME"));
+}
+
+TEST(Health, JudgesTheTorchHalf) {
+  EXPECT_EQ(check_torch_half({"/x/libstepforge_torch.so", true, ""}).health, Health::ok);
+  EXPECT_EQ(check_torch_half({"/x/libstepforge_torch.so", true, std::nullopt}).finding,
+            "/x/libstepforge_torch.so (not tried)");
+  const HealthCheck broken = check_torch_half({"/x/libstepforge_torch.so", true, "libc10.so: not found"});
+  EXPECT_EQ(broken.health, Health::failure);
+  EXPECT_EQ(broken.finding, "cannot be loaded: libc10.so: not found");
+  EXPECT_EQ(check_torch_half({"/x/libstepforge_torch.so", false, std::nullopt}).health, Health::failure);
+}
+
+TEST(Health, RefusesALibtorchOfAnotherMinorVersion) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "lib");
+  write_text(folder / "version.py", "debug = False\n__version__ = '2.11.0+cu130'\n");
+  const fs::path library = folder / "lib/libtorch_cpu.so";
+  EXPECT_EQ(check_libtorch(library, "2.11.2").health, Health::ok);
+  EXPECT_EQ(check_libtorch(library, "").health, Health::ok);
+  EXPECT_EQ(check_libtorch(library, "2.11.0").finding, "2.11.0+cu130 at " + (folder / "lib").string());
+  EXPECT_EQ(check_libtorch(library, "2.12.0").health, Health::failure);
+  EXPECT_EQ(check_libtorch(library, "2.1.0").health, Health::failure);
+  EXPECT_EQ(check_libtorch("", "2.11.0").health, Health::warning);
+}
+
+TEST(Health, WarnsOfATerminalWithoutUtf8) {
+  EXPECT_EQ(check_terminal(true, true, "xterm").finding, "a terminal (xterm), UTF-8");
+  EXPECT_EQ(check_terminal(false, false, "").health, Health::warning);
+}
+
+TEST(HealthTable, PutsTheRemedyBelowAndColoursTheVerdict) {
+  const std::vector<HealthCheck> checks = {{Health::warning, "a", "low", "add more"},
+                                           {Health::failure, "bcd", "none", ""}};
+  EXPECT_EQ(health_table(checks, false),
+            "warn  a    low\n"
+            "           -> add more\n"
+            "FAIL  bcd  none\n");
+  EXPECT_TRUE(health_table(checks, true).starts_with("\x1b[33mwarn\x1b[0m  a    low\n"));
+  EXPECT_EQ(worst_of(checks), Health::failure);
+  EXPECT_EQ(worst_of({checks[0]}), Health::warning);
+  EXPECT_EQ(worst_of({}), Health::ok);
+}
+
+}  // namespace
+}  // namespace stepforge

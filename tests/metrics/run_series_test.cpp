@@ -1,0 +1,102 @@
+#include "metrics/run_series.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "tests/metrics/temporary_folder.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view two_steps_and_a_validation =
+    R"J({"kind":"train","step":1,"wall_time":1,"loss_metrics/global_avg_loss":4.5,"grad_norm":2,"lr":1e-3,"throughput(tps)":1000,"n_tokens_seen":256}
+{"kind":"validation","step":1,"wall_time":1,"validation_metrics/global_avg_loss":4.75}
+{"kind":"train","step":2,"wall_time":2,"loss_metrics/global_avg_loss":"Infinity","n_tokens_seen":512}
+{"kind":"event","step":2,"wall_time":2,"grad_norm":99}
+{"kind":"tr)J";
+
+TEST(ReadRunSeries, SortsRecordsIntoCurves) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "small");
+  write_text(folder / "small/metrics.jsonl", two_steps_and_a_validation);
+  for (const fs::path& path : {folder / "small", folder / "small/", folder / "small/metrics.jsonl"}) {
+    const RunSeries run = read_run_series(path);
+    EXPECT_EQ(run.name, "small");
+    EXPECT_EQ(run.loss.x, (std::vector<double>{1, 2}));
+    EXPECT_EQ(run.loss.y[0], 4.5);
+    EXPECT_TRUE(std::isnan(run.loss.y[1]));
+    EXPECT_EQ(run.loss.last(), 4.5);
+    EXPECT_EQ(run.validation_loss.y, (std::vector<double>{4.75}));
+    EXPECT_EQ(run.grad_norm.y, (std::vector<double>{2}));
+    EXPECT_EQ(run.lr.y, (std::vector<double>{1e-3}));
+    EXPECT_EQ(run.tokens_per_second.y, (std::vector<double>{1000}));
+    EXPECT_EQ(run.tokens_seen, 512);
+  }
+}
+
+TEST(ReadRunSeries, NamesAMissingFile) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(message_of<UsageError>([&] { read_run_series(folder / "nowhere"); }),
+            (folder / "nowhere").string() + " does not exist; give a run folder, or a metrics.jsonl");
+  EXPECT_EQ(message_of<UsageError>([&] { read_run_series(folder.path()); }),
+            (folder / "metrics.jsonl").string() + " does not exist; give a run folder, or a metrics.jsonl");
+  write_text(folder / "metrics.jsonl", "");
+  EXPECT_EQ(message_of<UsageError>([&] { read_run_series(folder.path()); }),
+            (folder / "metrics.jsonl").string() + " holds no training step yet");
+}
+
+TEST(SmoothedCurve, KeepsAConstantAndGaps) {
+  Curve curve;
+  for (int i = 0; i < 50; ++i) curve.add(i, i == 20 ? NAN : 3.0);
+  const Curve smooth = smoothed_curve(curve);
+  ASSERT_EQ(smooth.x, curve.x);
+  for (size_t i = 0; i < 50; ++i) {
+    if (i == 20) {
+      EXPECT_TRUE(std::isnan(smooth.y[i]));
+    } else {
+      EXPECT_NEAR(smooth.y[i], 3, 1e-12);
+    }
+  }
+}
+
+TEST(SmoothedCurve, DoesNotLagBehindALine) {
+  Curve curve;
+  for (int i = 0; i < 101; ++i) curve.add(i, i);
+  EXPECT_NEAR(smoothed_curve(curve).y[50], 50, 1e-9);
+}
+
+TEST(ThinnedCurve, KeepsEveryExtremeAndTheEnds) {
+  Curve curve;
+  for (int i = 0; i < 100000; ++i) curve.add(i, std::sin(i * 0.7));
+  curve.y[54321] = 40;
+  curve.y[77777] = -40;
+  const Curve thin = thinned_curve(curve, 100);
+  EXPECT_LE(thin.x.size(), 4U * 101U);
+  EXPECT_EQ(*std::max_element(thin.y.begin(), thin.y.end()), 40);
+  EXPECT_EQ(*std::min_element(thin.y.begin(), thin.y.end()), -40);
+  EXPECT_EQ(thin.x.front(), 0);
+  EXPECT_EQ(thin.x.back(), 99999);
+  EXPECT_TRUE(std::is_sorted(thin.x.begin(), thin.x.end()));
+}
+
+TEST(ThinnedCurve, KeepsAGapOfOnePoint) {
+  Curve curve;
+  for (int i = 0; i < 10000; ++i) curve.add(i, i == 5005 ? NAN : 1.0);
+  const Curve thin = thinned_curve(curve, 10);
+  EXPECT_EQ(std::count_if(thin.y.begin(), thin.y.end(), [](double value) { return std::isnan(value); }), 1);
+}
+
+TEST(ThinnedCurve, LeavesShortCurvesAlone) {
+  Curve curve;
+  for (int i = 0; i < 40; ++i) curve.add(i, i);
+  EXPECT_EQ(thinned_curve(curve, 10).x, curve.x);
+}
+
+}  // namespace
+}  // namespace stepforge
