@@ -1,0 +1,62 @@
+// Which row of which source comes when: pure functions of a seed and a row number, nothing stored.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace stepforge {
+
+/// Row `running` of source `source`, counted over all its epochs.
+struct RowPlace {
+  int64_t source = 0;
+  int64_t running = 0;
+};
+
+/// Shares out rows among weighted sources. Every block of 4,096 rows holds the same exact number of rows of
+/// each source (largest remainder), in an order shuffled by (seed, block); each source's rows come in running
+/// order.
+class Mixture {
+ public:
+  static constexpr int64_t kBlockRows = 4096;
+
+  /// `names` are for messages. Throws UsageError if a weight is not a positive number, or so small that its
+  /// source would never get a row.
+  Mixture(const std::vector<double>& weights, const std::vector<std::string>& names, uint64_t seed);
+
+  /// Rows of each source in every block; they add up to kBlockRows.
+  const std::vector<int64_t>& rows_per_block() const { return rows_per_block_; }
+  /// The place of global row `row` >= 0. Safe to call from several threads.
+  RowPlace place(int64_t row) const;
+
+ private:
+  struct Block {
+    int64_t number = -1;
+    std::vector<int32_t> source;  ///< [kBlockRows]
+    std::vector<int32_t> rank;    ///< [kBlockRows] how many rows of that source come before in the block
+  };
+  std::shared_ptr<const Block> block(int64_t number) const;
+
+  std::vector<int64_t> rows_per_block_;
+  uint64_t key_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Block> latest_;  ///< the last block asked for; a cache only
+};
+
+/// The order in which a source's rows are drawn: in each epoch every row once, shuffled by (seed, source,
+/// epoch).
+class SampleOrder {
+ public:
+  SampleOrder(int64_t samples, uint64_t seed, int64_t source, bool shuffle);
+  /// The row of the source that is drawn as its `running`-th: epoch running / samples.
+  int64_t operator()(int64_t running) const;
+
+ private:
+  int64_t samples_;
+  uint64_t key_;
+  bool shuffle_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,87 @@
+// Raw text on disk as a sequence of documents: text files, folders of them, and JSON Lines.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stepforge {
+
+/// What one document of a plain text file is. JSON Lines always have one document a line.
+enum class DocumentMode {
+  file,       ///< the whole file
+  line,       ///< every line that is not blank
+  paragraph,  ///< lines up to a blank line
+};
+
+/// "file", "line" or "paragraph"; throws UsageError on another word.
+DocumentMode parse_document_mode(std::string_view word);
+std::string document_mode_name(DocumentMode mode);
+
+/// "auto" tells by the name: .jsonl, .ndjson and .json (as Megatron writes it) are JSON Lines, all else is
+/// text.
+enum class TextFormat { automatic, text, json_lines };
+
+/// "auto", "text" or "jsonl"; throws UsageError on another word.
+TextFormat parse_text_format(std::string_view word);
+
+struct TextSourceOptions {
+  std::vector<std::filesystem::path> paths;  ///< files and folders, read in this order
+  TextFormat format = TextFormat::automatic;
+  DocumentMode mode = DocumentMode::file;
+  std::string field = "text";  ///< of a JSON line
+};
+
+/// One file of a source.
+struct TextFile {
+  std::filesystem::path path;
+  bool json_lines = false;
+  int64_t bytes = 0;
+};
+
+/// A byte range of one file that begins and ends at document borders.
+struct TextChunk {
+  size_t file = 0;  ///< index into TextSource::files()
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// Documents in a fixed order. Folders are searched recursively for *.txt, *.text, *.md, *.jsonl and *.ndjson
+/// (of the wanted format), sorted by path; hidden files are left out. Documents without a character that is
+/// not white space are left out, as is a byte order mark. const members may be called from several threads.
+class TextSource {
+ public:
+  /// Throws UsageError if a path does not exist or there is no file, Error if something cannot be read.
+  explicit TextSource(TextSourceOptions options);
+
+  const TextSourceOptions& options() const { return options_; }
+  const std::vector<TextFile>& files() const { return files_; }
+  int64_t total_bytes() const { return total_bytes_; }
+  /// The paths as given, for messages: "book.txt, more/".
+  std::string description() const;
+
+  /// Hash of the contents of all files and of how documents are cut from them; names do not count. Reads
+  /// every byte.
+  std::string content_key(int workers) const;
+
+  /// Cuts a file into ranges of about `target_bytes`, in order.
+  std::vector<TextChunk> chunks(size_t file, int64_t target_bytes) const;
+  /// Calls `document` with each document of the chunk, in order. Throws FormatError: not UTF-8 (file, byte),
+  /// a JSON line that is no object or lacks the field (file, line, the keys it has).
+  void read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const;
+
+ private:
+  void add_path(const std::filesystem::path& path);
+  void add_folder(const std::filesystem::path& folder);
+  void add_file(const std::filesystem::path& path);
+  bool is_json_lines(const std::filesystem::path& path) const;
+
+  TextSourceOptions options_;
+  std::vector<TextFile> files_;
+  int64_t total_bytes_ = 0;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,158 @@
+#include "data/data_plan.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "tests/data/test_support.h"
+
+namespace stepforge {
+namespace {
+
+using namespace testing_support;
+
+class DataPlanTest : public testing::Test {
+ protected:
+  DataPlan plan(std::vector<SourceSpec> sources) const {
+    DataPlan made;
+    made.sources = std::move(sources);
+    made.documents = "line";
+    made.seq_len = 8;
+    made.seed = 1;
+    made.cache_dir = folder_ / "cache";
+    return made;
+  }
+  DataSet open(const DataPlan& made) const { return open_data(made, tokenizer_.get()); }
+  std::string message(const DataPlan& made, bool with_tokenizer = true) const {
+    return message_of<UsageError>([&] { open_data(made, with_tokenizer ? tokenizer_.get() : nullptr); });
+  }
+  std::filesystem::path lines(const std::string& name, int count) const {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += format("line {} of {}\n", i, name);
+    return folder_.write(name, text);
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<Tokenizer> tokenizer_ = make_byte_tokenizer();
+};
+
+TEST_F(DataPlanTest, MixesTextJsonLinesIndexedAndSynthetic) {
+  const auto text = lines("a.txt", 50);
+  const auto jsonl =
+      folder_.write("b.jsonl", "{\"body\": \"some words in a line\"}\n{\"body\": \"and more\"}\n");
+  Documents documents = counting_documents({100});
+  write_dataset(folder_ / "pair", documents);
+  const DataSet data = open(plan({{.path = text.string()},
+                                  {.path = jsonl.string(), .field = "body"},
+                                  {.path = (folder_ / "pair").string()},
+                                  {.path = "", .format = "synthetic"}}));
+  EXPECT_EQ(data.train->sources().size(), 4U);
+  EXPECT_EQ(data.validation, nullptr);
+  EXPECT_EQ(data.train->rows(0, 5).rows, 5);
+  EXPECT_EQ(data.train->bytes_per_token(), std::nullopt);  // nobody knows the text behind the pair
+}
+
+TEST_F(DataPlanTest, HoldsOutDocumentsForValidation) {
+  auto made = plan({{.path = lines("a.txt", 500).string()}});
+  made.validation_fraction = 0.2;
+  const DataSet data = open(made);
+  ASSERT_NE(data.validation, nullptr);
+  const int64_t held_out = data.validation->sources()[0].source->tokens();
+  const int64_t kept = data.train->sources()[0].source->tokens();
+  EXPECT_NEAR(static_cast<double>(held_out) / static_cast<double>(held_out + kept), 0.2, 0.08);
+  EXPECT_EQ(data.validation->total_rows(), (held_out - 1) / 8);
+  EXPECT_GT(*data.validation->bytes_per_token(), 0.9);
+  EXPECT_LT(*data.validation->bytes_per_token(), 1.0);  // the end-of-text tokens stand for no byte
+}
+
+TEST_F(DataPlanTest, TakesValidationFromItsOwnSources) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}});
+  made.validation_sources = {{.path = lines("b.txt", 20).string()}};
+  EXPECT_GT(open(made).validation->total_rows().value(), 0);
+  made.validation_fraction = 0.1;
+  EXPECT_CONTAINS(message(made), "both a validation fraction (0.1) and 1 validation source(s)");
+}
+
+TEST_F(DataPlanTest, HoldsOutSyntheticRowsThatTrainingNeverSees) {
+  auto made = plan({{.format = "synthetic"}});
+  made.synthetic.samples = 100;
+  made.validation_fraction = 0.1;
+  made.seq_len = 32;
+  const DataSet data = open_data(made, tokenizer_.get());
+  EXPECT_EQ(data.train->rows_per_epoch(), 90);
+  EXPECT_EQ(data.validation->total_rows(), 10);
+  std::set<std::vector<int32_t>> rows;
+  for (int64_t i = 0; i < 90; ++i) rows.insert(data.train->rows(i, 1).tokens);
+  for (int64_t i = 0; i < 10; ++i) rows.insert(data.validation->rows(i, 1).tokens);
+  EXPECT_EQ(rows.size(), 100U);
+}
+
+TEST_F(DataPlanTest, SyntheticAndIndexedDataNeedNoTokenizer) {
+  write_dataset(folder_ / "pair", counting_documents({100}));
+  auto made = plan({{.path = (folder_ / "pair.idx").string()}, {.format = "synthetic"}});
+  made.vocab_size = 1000;
+  EXPECT_EQ(open_data(made, nullptr).train->rows(0, 3).rows, 3);
+  EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 50).string()}}), false),
+                  "is text, but no tokenizer is configured");
+}
+
+TEST_F(DataPlanTest, AFinishedDatasetCannotBeSplit) {
+  write_dataset(folder_ / "pair", counting_documents({100}));
+  auto made = plan({{.path = (folder_ / "pair").string(), .format = "bin"}});
+  made.validation_fraction = 0.1;
+  EXPECT_CONTAINS(message(made), "is a finished dataset");
+}
+
+TEST_F(DataPlanTest, RefusesADatasetOfAnotherTokenizer) {
+  const auto dataset = write_dataset(folder_ / "pair", counting_documents({100}));
+  folder_.write(
+      "pair.json",
+      "{\"documents\": 1, \"tokens\": 100, \"text_bytes\": 400, \"tokenizer_fingerprint\": \"other\"}");
+  EXPECT_CONTAINS(message(plan({{.path = (folder_ / "pair").string()}})),
+                  "was built with another tokenizer (fingerprint other");
+}
+
+TEST_F(DataPlanTest, SaysWhyAPartIsTooSmall) {
+  auto made = plan({{.path = folder_.write("a.txt", "just one line of text").string()}});
+  made.documents = "file";
+  made.validation_fraction = 0.5;
+  const auto text = message(made);
+  EXPECT_CONTAINS(text, "of its 1 documents");
+  EXPECT_CONTAINS(
+      text,
+      "another validation fraction, or shorter documents (\"line\" or \"paragraph\" instead of \"file\")");
+}
+
+TEST_F(DataPlanTest, RefusesPlansThatCannotBe) {
+  auto made = plan({{.path = lines("a.txt", 50).string()}});
+  made.validation_fraction = 1.0;
+  EXPECT_CONTAINS(message(made), "a validation fraction of 1");
+  made.validation_fraction = std::nan("");
+  EXPECT_CONTAINS(message(made), "a validation fraction of nan");
+  made = plan({{.path = lines("a.txt", 50).string()}});
+  made.seq_len = 0;
+  EXPECT_CONTAINS(message(made), "a sequence length of 0");
+  EXPECT_CONTAINS(message(plan({})), "no data source was named");
+  EXPECT_CONTAINS(message(plan({{.path = ""}})), "without a path");
+  EXPECT_CONTAINS(message(plan({{.path = (folder_ / "none").string()}})), "none does not exist");
+  EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 5).string(), .format = "parquet"}})),
+                  "\"parquet\" is no text format");
+}
+
+TEST_F(DataPlanTest, TheFingerprintFollowsThePlan) {
+  const auto a = lines("a.txt", 50);
+  const auto print = [&](auto change) {
+    auto made = plan({{.path = a.string()}});
+    change(made);
+    return open(made).train->fingerprint();
+  };
+  const auto base = print([](DataPlan&) {});
+  EXPECT_EQ(base, print([](DataPlan& p) { p.workers = 1; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.seed = 2; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.seq_len = 9; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.documents = "file"; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.validation_fraction = 0.3; }));
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,180 @@
+#include "data/dataset_cache.h"
+
+#include <atomic>
+#include <thread>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/data/test_support.h"
+
+namespace stepforge {
+namespace {
+
+using namespace testing_support;
+
+/// Counts the tokenizations it is asked to show.
+struct CountedBuild {
+  int calls = 0;
+  CachedDataset open(const TextSource& source, const std::filesystem::path& cache,
+                     const TokenizeOptions& options = {}) {
+    return open_cached_dataset(source, *tokenizer, options, cache,
+                               [this](const TokenizeProgress&) { ++calls; });
+  }
+  std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer();
+};
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  return names;
+}
+
+TEST(DatasetCache, TokenizesTheSameTextOnce) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  const auto first = build.open(source, folder / "cache");
+  EXPECT_EQ(build.calls, 1);
+  EXPECT_EQ(first.train->index().tokens(), 6);
+  EXPECT_EQ(first.train_statistics, (DatasetStatistics{.documents = 1, .tokens = 6, .text_bytes = 5}));
+  const TextSource moved({.paths = {folder.write("moved/b.txt", "hello")}});
+  const auto second = build.open(moved, folder / "cache");
+  EXPECT_EQ(build.calls, 1);
+  EXPECT_EQ(second.folder, first.folder);
+  EXPECT_EQ(names_in(folder / "cache").size(), 1U);  // no lock, no staging left
+}
+
+TEST(DatasetCache, BuildsAnewIfTextOrSplitChanges) {
+  const TempFolder folder;
+  CountedBuild build;
+  const auto open = [&](std::string_view text, const TokenizeOptions& options) {
+    return build
+        .open(TextSource({.paths = {folder.write("a.txt", text)}, .mode = DocumentMode::line}),
+              folder / "cache", options)
+        .folder;
+  };
+  const auto plain = open("a\nb\nc\nd\n", {});
+  EXPECT_NE(open("a\nb\nc\nD\n", {}), plain);
+  EXPECT_NE(open("a\nb\nc\nd\n", {.append_eos = false}), plain);
+  const auto split = open("a\nb\nc\nd\n", {.split = {.fraction = 0.5, .seed = 1}});
+  EXPECT_NE(split, plain);
+  EXPECT_NE(open("a\nb\nc\nd\n", {.split = {.fraction = 0.5, .seed = 2}}), split);
+  EXPECT_EQ(open("a\nb\nc\nd\n", {.split = {.fraction = 0.0, .seed = 2}}), plain);
+  EXPECT_EQ(open("a\nb\nc\nd\n", {.workers = 1, .chunk_bytes = 1}), plain);
+}
+
+TEST(DatasetCache, AFailedBuildLeavesNoEntry) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.txt", "caf\xE9")}});
+  message_of<FormatError>([&] { build.open(source, folder / "cache"); });
+  for (const auto& name : names_in(folder / "cache")) EXPECT_TRUE(name.ends_with(".lock")) << name;
+}
+
+TEST(DatasetCache, ADamagedEntryIsNamedWithTheRemedy) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  const auto entry = build.open(source, folder / "cache").folder;
+  std::filesystem::resize_file(entry / "train.bin", 4);
+  const auto message = message_of([&] { build.open(source, folder / "cache"); });
+  EXPECT_CONTAINS(message, "is damaged");
+  EXPECT_CONTAINS(message, "delete the folder");
+}
+
+TEST(DatasetCache, AnUnusableCacheFolderIsNamed) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  EXPECT_CONTAINS(message_of([&] { build.open(source, folder.write("file", "") / "cache"); }),
+                  "cannot create the data cache");
+}
+
+TEST(DatasetCache, ProcessesThatRaceForAnEntryAllGetIt) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += format("line {}\n", i);
+  const auto path = folder.write("a.txt", text);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      int code = 1;
+      try {
+        CountedBuild build;
+        const TextSource source({.paths = {path}, .mode = DocumentMode::line});
+        if (build.open(source, folder / "cache", {.workers = 1}).train->index().documents() == 20000)
+          code = 0;
+      } catch (...) {
+      }
+      _exit(code);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(names_in(folder / "cache").size(), 1U);
+}
+
+TEST(DatasetCache, ThreadsThatRaceForAnEntryBuildItOnce) {
+  const TempFolder folder;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  std::atomic<int> builds = 0;
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      const auto tokenizer = make_byte_tokenizer();
+      const auto cached =
+          open_cached_dataset(source, *tokenizer, {.workers = 1}, folder / "cache",
+                              [&](const TokenizeProgress& progress) { builds += progress.waiting ? 0 : 1; });
+      EXPECT_EQ(cached.train->index().tokens(), 6);
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(builds, 1);
+}
+
+TEST(DatasetCache, AnEntryThatAppearsMeanwhileIsTaken) {
+  const TempFolder folder;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  CountedBuild build;
+  // As where files cannot be locked: while this build runs, another one publishes the entry.
+  const auto tokenizer = make_byte_tokenizer();
+  const auto other = build.open(source, folder / "other");
+  const auto entry = folder / "cache" / other.folder.filename().string();
+  const auto cached =
+      open_cached_dataset(source, *tokenizer, {}, folder / "cache", [&](const TokenizeProgress&) {
+        std::filesystem::copy(other.folder, entry, std::filesystem::copy_options::recursive);
+      });
+  EXPECT_EQ(cached.train->index().tokens(), 6);
+  EXPECT_EQ(names_in(folder / "cache").size(), 1U);
+}
+
+TEST(DatasetCache, OldLeftoversOfKilledBuildsAreRemoved) {
+  const TempFolder folder;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  CountedBuild build;
+  const auto entry = build.open(source, folder / "cache").folder;
+  std::filesystem::remove_all(entry);
+  const auto old = std::filesystem::path(entry.string() + ".building-abc123");
+  const auto young = std::filesystem::path(entry.string() + ".building-def456");
+  std::filesystem::create_directory(old);
+  std::filesystem::create_directory(young);
+  std::filesystem::last_write_time(old,
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(48));
+  build.open(source, folder / "cache");
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_TRUE(std::filesystem::exists(young));
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,202 @@
+#include "data/text_source.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <sys/stat.h>
+
+#include "data/json_lines.h"
+#include "tests/data/test_support.h"
+#include "text/utf8.h"
+
+namespace stepforge {
+namespace {
+
+using namespace testing_support;
+
+std::vector<std::string> documents_of(const TextSource& source, int64_t chunk_bytes = 1 << 20) {
+  std::vector<std::string> documents;
+  for (size_t file = 0; file < source.files().size(); ++file) {
+    for (const auto& chunk : source.chunks(file, chunk_bytes)) {
+      source.read(chunk, [&](std::string_view text) { documents.emplace_back(text); });
+    }
+  }
+  return documents;
+}
+
+using Texts = std::vector<std::string>;
+
+TEST(TextSource, ADocumentIsAFileALineOrAParagraph) {
+  const TempFolder folder;
+  const auto path = folder.write("a.txt", "one\r\ntwo\n \t\n\n\nthree\nfour");
+  const auto read = [&](DocumentMode mode) {
+    return documents_of(TextSource({.paths = {path}, .mode = mode}));
+  };
+  EXPECT_EQ(read(DocumentMode::file), (Texts{"one\r\ntwo\n \t\n\n\nthree\nfour"}));
+  EXPECT_EQ(read(DocumentMode::line), (Texts{"one", "two", "three", "four"}));
+  EXPECT_EQ(read(DocumentMode::paragraph), (Texts{"one\r\ntwo", "three\nfour"}));
+}
+
+TEST(TextSource, TheSizeOfChunksDoesNotChangeTheDocuments) {
+  const bool holds = rc::check("chunks", [] {
+    const auto letters = rc::gen::element('a', 'b', ' ', '\n', '\n', '\r');
+    const auto text = "x" + *rc::gen::container<std::string>(letters);
+    const auto mode = *rc::gen::element(DocumentMode::file, DocumentMode::line, DocumentMode::paragraph);
+    const TempFolder folder;
+    const TextSource source({.paths = {folder.write("a.txt", text)}, .mode = mode});
+    const auto whole = documents_of(source);
+    for (const int64_t bytes : {1, 2, 3, 7}) RC_ASSERT(documents_of(source, bytes) == whole);
+    // The chunks cover the file without a gap.
+    int64_t end = 0;
+    for (const auto& chunk : source.chunks(0, 3)) {
+      RC_ASSERT(chunk.begin == end);
+      end = chunk.end;
+    }
+    RC_ASSERT(end == static_cast<int64_t>(text.size()));
+  });
+  EXPECT_TRUE(holds);
+}
+
+TEST(TextSource, ReadsFoldersRecursivelySortedByPath) {
+  const TempFolder folder;
+  folder.write("b.txt", "B");
+  folder.write("a/z.md", "Z");
+  folder.write("a/y.jsonl", "{\"text\": \"Y\"}\n{\"text\": \"Y2\"}");
+  folder.write("c.py", "no");
+  folder.write(".hidden.txt", "no");
+  folder.write(".git/x.txt", "no");
+  EXPECT_EQ(documents_of(TextSource({.paths = {folder.path()}})), (Texts{"Y", "Y2", "Z", "B"}));
+  EXPECT_EQ(documents_of(TextSource({.paths = {folder.path()}, .format = TextFormat::text})),
+            (Texts{"Z", "B"}));
+}
+
+TEST(TextSource, ReadsJsonLinesOfEverySizeUpToTheEndOfTheFile) {
+  const TempFolder folder;
+  std::string file;
+  Texts expected;
+  for (int i = 0; i < 200; ++i) {
+    expected.push_back(std::string(static_cast<size_t>(i + 1), 'x') + "\n\"é😀");
+    file += "{\"id\": 1, \"body\": \"" + std::string(static_cast<size_t>(i + 1), 'x') +
+            "\\n\\\"\\u00e9\\ud83d\\ude00\"}\n";
+    if (i % 7 == 0) file += "\r\n";
+  }
+  file.pop_back();
+  const TextSource source({.paths = {folder.write("a.jsonl", file)}, .field = "body"});
+  EXPECT_EQ(documents_of(source), expected);
+  EXPECT_EQ(documents_of(source, 100), expected);
+}
+
+TEST(TextSource, LeavesOutBlankDocumentsAndByteOrderMarks) {
+  const TempFolder folder;
+  const auto jsonl =
+      folder.write("a.jsonl", "\xEF\xBB\xBF{\"text\": \" \\n\"}\n{\"text\": \"\"}\n{\"text\": \"x\"}");
+  EXPECT_EQ(documents_of(TextSource({.paths = {jsonl}})), (Texts{"x"}));
+  const auto text = folder.write("a.txt", "\xEF\xBB\xBFy");
+  EXPECT_EQ(documents_of(TextSource({.paths = {text}})), (Texts{"y"}));
+}
+
+std::string open_message(TextSourceOptions options) {
+  return message_of<UsageError>([&] { const TextSource source(std::move(options)); });
+}
+
+TEST(TextSource, SaysWhatIsMissingOrEmpty) {
+  const TempFolder folder;
+  EXPECT_CONTAINS(open_message({}), "no text was named");
+  EXPECT_CONTAINS(open_message({.paths = {folder / "none.txt"}}), "none.txt does not exist");
+  EXPECT_CONTAINS(open_message({.paths = {folder.write("empty.txt", "")}}), "empty.txt is empty");
+  std::filesystem::create_directory(folder / "nothing");
+  EXPECT_CONTAINS(open_message({.paths = {folder / "nothing"}}), "nothing holds no *.txt");
+  folder.write("code/a.py", "x");
+  EXPECT_CONTAINS(open_message({.paths = {folder / "code"}}), "only *.py");
+}
+
+TEST(TextSource, RefusesWhatIsNoRegularFile) {
+  const TempFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe.txt").c_str(), 0600), 0);
+  EXPECT_CONTAINS(message_of([&] { const TextSource source({.paths = {folder / "pipe.txt"}}); }),
+                  "pipe.txt is not a regular file");
+}
+
+TEST(TextSource, AFileThatCannotBeReadIsNamedWhenTheSourceIsOpened) {
+  const TempFolder folder;
+  const auto path = folder.write("secret.txt", "x");
+  std::filesystem::permissions(path, std::filesystem::perms::none);
+  if (access(path.c_str(), R_OK) == 0) GTEST_SKIP() << "this user may read everything";
+  EXPECT_CONTAINS(message_of([&] { const TextSource source({.paths = {path}}); }),
+                  "cannot open " + path.string());
+}
+
+std::string read_message(const TextSourceOptions& options, int64_t chunk_bytes = 1 << 20) {
+  return message_of<FormatError>([&] { documents_of(TextSource(options), chunk_bytes); });
+}
+
+TEST(TextSource, NamesTheByteThatIsNotUtf8) {
+  const TempFolder folder;
+  const auto path = folder.write("latin.txt", "ab\ncd\ncaf\xE9 x\n");
+  for (const auto mode : {DocumentMode::file, DocumentMode::line, DocumentMode::paragraph}) {
+    EXPECT_CONTAINS(read_message({.paths = {path}, .mode = mode}, 2), "latin.txt: byte 9 is 0xe9");
+  }
+  const auto jsonl = folder.write("latin.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xFF\"}\n");
+  EXPECT_CONTAINS(read_message({.paths = {jsonl}}), "latin.jsonl: byte 24 is 0xff");
+}
+
+TEST(TextSource, NamesLineAndKeysIfAJsonLineLacksTheField) {
+  const TempFolder folder;
+  const auto path = folder.write("a.jsonl", "{\"text\": \"a\"}\n\n{\"title\": \"b\", \"body\": \"c\"}\n");
+  for (const int64_t chunk_bytes : {1, 1 << 20}) {
+    const auto message = read_message({.paths = {path}}, chunk_bytes);
+    EXPECT_CONTAINS(message, "a.jsonl:3: no field \"text\"; it has \"title\", \"body\"");
+  }
+}
+
+TEST(TextSource, SaysWhatAJsonLineIsInsteadOfAnObjectWithText) {
+  const TempFolder folder;
+  const auto message = [&](const std::string& line) {
+    return read_message({.paths = {folder.write("a.jsonl", "{\"text\": \"a\"}\n" + line + "\n")}});
+  };
+  EXPECT_CONTAINS(message("[1, 2]"), "a.jsonl:2: an array, not an object");
+  EXPECT_CONTAINS(message("\"text\""), "a.jsonl:2: a string, not an object");
+  EXPECT_CONTAINS(message("{\"text\": 5}"), "a.jsonl:2: field \"text\" is a number, not a string");
+  EXPECT_CONTAINS(message("{\"text\": null}"), "field \"text\" is null");
+  EXPECT_CONTAINS(message("{\"text\": \"a\""), "a.jsonl:2: bad JSON");
+  EXPECT_CONTAINS(message("{\"text\": \"a\"} {}"), "a.jsonl:2: bad JSON");
+  EXPECT_CONTAINS(message("plain words"), "a.jsonl:2: bad JSON");
+  EXPECT_CONTAINS(message("{}"), "it has no keys");
+  EXPECT_CONTAINS(message(std::string(3000, '[')), "a.jsonl:2: bad JSON");
+}
+
+TEST(TextSource, DocumentsOfJsonLinesAreAlwaysUtf8) {
+  const TempFolder folder;
+  for (const std::string escape : {"\\ud83d", "\\ude00", "\\ud83dx", "\\ud83d\\u0041"}) {
+    const TextSource source({.paths = {folder.write("a.jsonl", "{\"text\": \"" + escape + "\"}\n")}});
+    Texts documents;
+    try {
+      documents = documents_of(source);
+    } catch (const FormatError& error) {
+      EXPECT_CONTAINS(error.what(), "a.jsonl:1: bad JSON");
+    }
+    for (const auto& text : documents) EXPECT_EQ(find_invalid_utf8(text), std::string::npos) << escape;
+  }
+}
+
+TEST(TextSource, TheContentKeyFollowsContentAndCuttingNotNames) {
+  const TempFolder folder;
+  const auto key = [](TextSourceOptions options) { return TextSource(std::move(options)).content_key(2); };
+  const auto a = folder.write("a.txt", "text");
+  const auto copy = folder.write("copy.txt", "text");
+  const auto other = folder.write("other.txt", "texT");
+  EXPECT_EQ(key({.paths = {a}}), key({.paths = {copy}}));
+  EXPECT_NE(key({.paths = {a}}), key({.paths = {other}}));
+  EXPECT_NE(key({.paths = {a}}), key({.paths = {a, copy}}));
+  EXPECT_NE(key({.paths = {a}}), key({.paths = {a}, .mode = DocumentMode::line}));
+  EXPECT_NE(key({.paths = {a}}), key({.paths = {a}, .field = "body"}));
+  EXPECT_NE(key({.paths = {a}}), key({.paths = {a}, .format = TextFormat::json_lines}));
+}
+
+TEST(TextSource, RefusesUnknownWords) {
+  EXPECT_CONTAINS(message_of<UsageError>([] { parse_document_mode("page"); }),
+                  "\"page\" is no document mode");
+  EXPECT_CONTAINS(message_of<UsageError>([] { parse_text_format("csv"); }), "\"csv\" is no text format");
+}
+
+}  // namespace
+}  // namespace stepforge
