@@ -18,14 +18,20 @@ struct Count {
 
 thread_local Count count;
 
-void* allocate(size_t bytes) {
+/// nullptr if there is no memory.
+void* try_allocate(size_t bytes) {
   void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  if (count.counting) {
+  if (memory != nullptr && count.counting) {
     count.largest = std::max(count.largest, bytes);
     count.live += static_cast<int64_t>(malloc_usable_size(memory));
     count.peak = std::max(count.peak, count.live);
   }
+  return memory;
+}
+
+void* allocate(size_t bytes) {
+  void* memory = try_allocate(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
@@ -41,6 +47,12 @@ void* operator new(size_t bytes) {
 }
 void* operator new[](size_t bytes) {
   return allocate(bytes);
+}
+void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return try_allocate(bytes);
+}
+void* operator new[](size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return try_allocate(bytes);
 }
 void operator delete(void* memory) noexcept {
   release(memory);
