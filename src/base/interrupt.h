@@ -1,0 +1,31 @@
+// Ctrl-C and SIGTERM, without a signal handler: one thread waits for them, so nothing runs in signal context.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+namespace stepforge {
+
+/// The first SIGINT or SIGTERM sets requested(); the second ends the process at once with exit code 130. Make one before any
+/// other thread starts: threads inherit the blocked signals.
+class InterruptWatcher {
+ public:
+  /// `announce` is called from the watching thread at the first signal.
+  explicit InterruptWatcher(std::function<void()> announce);
+  ~InterruptWatcher();
+  InterruptWatcher(const InterruptWatcher&) = delete;
+  InterruptWatcher& operator=(const InterruptWatcher&) = delete;
+
+  bool requested() const { return requested_; }
+
+ private:
+  void watch();
+
+  std::function<void()> announce_;
+  std::atomic<bool> requested_{false};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,59 @@
+// What can be hooked into a run. Our own logging, validation, sampling and checkpoints are callbacks too.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace stepforge {
+
+class Trainer;
+
+/// The events of a run, in their order:
+///
+///   init_end                      everything is built, nothing has run
+///   load                          a checkpoint was restored (only then)
+///   train_begin
+///     epoch_begin                 before the first step of an epoch
+///       step_begin
+///         micro_step_end          after each micro-batch's loss (and gradients) is known
+///         pre_update              norm and clip are known and finite; weights are still the old ones
+///       step_end                  weights are the new ones, or the step was skipped
+///       log                       every metrics.log_freq steps, after step_end
+///       evaluate                  after a validation that was due
+///       save                      after a checkpoint was staged
+///     epoch_end                   after the last step of an epoch
+///   train_end                     also after an interruption, not after an error
+///
+/// For one event callbacks are called in the order in which they were added: ours first.
+class Callback {
+ public:
+  virtual ~Callback() = default;
+  virtual std::string_view name() const = 0;
+  virtual void init_end(Trainer& trainer) {}
+  virtual void load(Trainer& trainer) {}
+  virtual void train_begin(Trainer& trainer) {}
+  virtual void epoch_begin(Trainer& trainer) {}
+  virtual void step_begin(Trainer& trainer) {}
+  virtual void micro_step_end(Trainer& trainer) {}
+  virtual void pre_update(Trainer& trainer) {}
+  virtual void step_end(Trainer& trainer) {}
+  virtual void log(Trainer& trainer) {}
+  virtual void evaluate(Trainer& trainer) {}
+  virtual void save(Trainer& trainer) {}
+  virtual void epoch_end(Trainer& trainer) {}
+  virtual void train_end(Trainer& trainer) {}
+};
+
+class CallbackList {
+ public:
+  void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
+  void emit(void (Callback::*event)(Trainer&), Trainer& trainer) const {
+    for (const auto& callback : callbacks_) (callback.get()->*event)(trainer);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Callback>> callbacks_;
+};
+
+}  // namespace stepforge

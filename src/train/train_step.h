@@ -1,0 +1,55 @@
+// One optimizer step: data in, loss and norm out, weights updated if they are finite.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "data/batch.h"
+#include "optim/adamw.h"
+#include "train/executor.h"
+
+namespace stepforge {
+
+struct StepResult {
+  double loss = 0.0;       ///< sum over valid labels of the step / their number, natural log
+  double grad_norm = 0.0;  ///< before clipping
+  int64_t valid_labels = 0;
+  bool updated = false;
+  std::string culprit;  ///< if not finite: the first block with a value that is not, and which kind
+};
+
+/// What a step needs to know of its place in the run.
+struct StepPlace {
+  int64_t step = 0;        ///< zero-based
+  double lr_factor = 1.0;
+};
+
+class TrainStep {
+ public:
+  TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer);
+
+  /// Called between two points of the step; see Callback.
+  std::function<void()> on_micro_step_end;
+  std::function<void()> on_pre_update;
+
+  /// Runs the program on `micro_batches`. Never updates from a loss or norm that is not finite: weights and moments then keep
+  /// their bits and `culprit` tells where it began.
+  StepResult run(const std::vector<Batch>& micro_batches, const StepPlace& place);
+
+ private:
+  StepInputs inputs_for(const StepPlace& place) const;
+  std::string find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs);
+
+  const Config& config_;
+  Executor& executor_;
+  ModelStore& store_;
+  AdamW& optimizer_;
+};
+
+/// The factor on gradients that brings `norm` down to `max_norm`; 1 if max_norm is 0. As torch.nn.utils.clip_grad_norm_.
+double clip_coefficient(double norm, double max_norm);
+
+}  // namespace stepforge
