@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
 
@@ -26,39 +26,24 @@ void check_operands(const at::Tensor& logits, const at::Tensor& labels, const at
   check_tensor(token_loss, "cross_entropy token_loss", {logits.size(0)}, compute_type(logits));
 }
 
-/// out (fp32; fp64 for fp64 operands) = a b, or out += a b. bf16 operands are summed in fp32.
-void multiply_into(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulate) {
-  at::Tensor target = out;
-  if (a.scalar_type() == out.scalar_type()) {
-    if (accumulate) {
-      at::addmm_out(target, target, a, b);
-    } else {
-      at::mm_out(target, a, b);
-    }
-  } else if (has_cpu_kernel(a)) {
-    cpu::multiply_bf16(a, b, target, accumulate);
-  } else {
-    write_or_add(target, at::mm(a.to(out.scalar_type()), b.to(out.scalar_type())), accumulate);
-  }
-}
-
 bool has_valid_label(const at::Tensor& labels) {
   return labels.ne(kIgnoredLabel).any().item<bool>();
 }
 
-/// Computes the chunks one after the other; owns the one workspace they share.
+/// Computes the chunks one after the other; owns the workspace they share.
 class ChunkedHead {
  public:
   ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, double scale, int64_t chunk,
               const LinearCrossEntropyOutputs& outputs)
-      : hidden_(hidden), weight_(weight), scale_(scale), outputs_(outputs) {
-    const int64_t rows = std::min(chunk, hidden.size(0));
-    const auto options = hidden.options().dtype(compute_type(hidden));
-    if (!outputs.logits.defined()) logits_ = at::empty({rows, weight.size(0)}, options);
-    if (wants_gradients() && hidden.scalar_type() != compute_type(hidden)) {
-      narrow_grad_ = at::empty({rows, weight.size(0)}, hidden.options());
+      : hidden_(hidden),
+        weight_(weight),
+        scale_(scale),
+        outputs_(outputs),
+        weight_written_(outputs.accumulate_weight) {
+    logits_ = at::empty({std::min(chunk, hidden.size(0)), weight.size(0)}, hidden.options());
+    if (outputs.grad_weight.defined() && outputs.grad_weight.scalar_type() != hidden.scalar_type()) {
+      narrow_product_ = at::empty(weight.sizes(), hidden.options());
     }
-    weight_written_ = outputs.accumulate_weight;
   }
 
   void run(int64_t begin, int64_t end, const at::Tensor& labels) {
@@ -70,15 +55,19 @@ class ChunkedHead {
       return;
     }
     const at::Tensor hidden = hidden_.slice(0, begin, end);
-    const at::Tensor logits =
-        outputs_.logits.defined() ? outputs_.logits.slice(0, begin, end) : logits_.slice(0, 0, end - begin);
-    multiply_into(logits, hidden, weight_.t(), false);
-    if (!wants_gradients()) {
+    at::Tensor logits = logits_.slice(0, 0, end - begin);
+    at::mm_out(logits, hidden, weight_.t());
+    if (outputs_.logits.defined()) outputs_.logits.slice(0, begin, end).copy_(logits);
+    if (!outputs_.grad_hidden.defined() && !outputs_.grad_weight.defined()) {
       cross_entropy_forward(logits, labels, token_loss);
       return;
     }
     cross_entropy_forward_backward(logits, labels, scale_, token_loss);
-    write_gradients(hidden, logits, begin, end);
+    if (outputs_.grad_hidden.defined()) {
+      at::Tensor grad_hidden = outputs_.grad_hidden.slice(0, begin, end);
+      at::mm_out(grad_hidden, logits, weight_);
+    }
+    if (outputs_.grad_weight.defined()) add_weight_gradient(logits, hidden);
   }
 
   /// Once all chunks are done: a gradient that no chunk wrote is zero.
@@ -87,31 +76,26 @@ class ChunkedHead {
   }
 
  private:
-  bool wants_gradients() const { return outputs_.grad_hidden.defined() || outputs_.grad_weight.defined(); }
-
-  void write_gradients(const at::Tensor& hidden, const at::Tensor& grad_logits, int64_t begin, int64_t end) {
-    at::Tensor grad = grad_logits;
-    if (narrow_grad_.defined()) {
-      grad = narrow_grad_.slice(0, 0, end - begin);
-      grad.copy_(grad_logits);
+  void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& hidden) {
+    at::Tensor target = outputs_.grad_weight;
+    if (narrow_product_.defined()) {
+      at::mm_out(narrow_product_, grad_logits.t(), hidden);
+      write_or_add(target, narrow_product_, weight_written_);
+    } else if (weight_written_) {
+      at::addmm_out(target, target, grad_logits.t(), hidden);
+    } else {
+      at::mm_out(target, grad_logits.t(), hidden);
     }
-    if (outputs_.grad_hidden.defined()) {
-      at::Tensor grad_hidden = outputs_.grad_hidden.slice(0, begin, end);
-      at::mm_out(grad_hidden, grad, weight_);
-    }
-    if (outputs_.grad_weight.defined()) {
-      multiply_into(outputs_.grad_weight, grad.t(), hidden, weight_written_);
-      weight_written_ = true;
-    }
+    weight_written_ = true;
   }
 
   const at::Tensor& hidden_;
   const at::Tensor& weight_;
   double scale_;
   const LinearCrossEntropyOutputs& outputs_;
-  at::Tensor logits_;
-  at::Tensor narrow_grad_;  ///< grad of the logits in hidden's type
-  bool weight_written_ = false;
+  bool weight_written_;
+  at::Tensor logits_;          ///< of one chunk; then their gradient
+  at::Tensor narrow_product_;  ///< one chunk's share of grad_weight, where products come in hidden's type
 };
 
 void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,

@@ -31,8 +31,9 @@ struct LinearCrossEntropyOutputs {
 
 /// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, loss, and the gradients of scale *
 /// sum(loss), so that the logits of all tokens never exist at once. hidden: [N, D], weight: [V, D] of one
-/// type; logits are formed in fp32 (bf16: products of bf16 summed in fp32). A chunk whose labels are all
-/// ignored costs nothing. The sum of the losses is sum_in_order(token_loss).
+/// type. With bf16 the products are summed in fp32 and rounded to bf16 as in PyTorch (logits, their gradient,
+/// and each chunk's share of grad_weight before it is added in fp32); the loss is fp32. A chunk whose labels
+/// are all ignored costs nothing. The sum of the losses is sum_in_order(token_loss).
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                           double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs);
 

@@ -49,9 +49,6 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
 void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
                    const at::Tensor& token_loss);
 
-/// out (fp32) = a b or += a b for bf16 matrices that are contiguous or the transpose of a contiguous one.
-void multiply_bf16(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, bool accumulate);
-
 void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out);
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
                         bool accumulate);

@@ -1,0 +1,82 @@
+#include "kernels/reduce.h"
+
+#include <atomic>
+
+#include <ATen/Parallel.h>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/reduce_rows.h"
+#include "kernels/cpu/simd.h"
+
+namespace stepforge::cpu {
+namespace {
+
+/// Sixteen lanes, element i in lane i % 16, folded in halves: the same order on every instruction set. (The
+/// square of an fp32 number is exact in fp64, so fused and separate multiply-add agree.)
+STEPFORGE_SIMD_CLONES double chunk_sum_of_squares(const float* x, int64_t count) {
+  constexpr int64_t kLanes = 16;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const double value = x[i + lane];
+      lanes[lane] += value * value;
+    }
+  }
+  for (int64_t lane = 0; i + lane < count; ++lane) {
+    const double value = x[i + lane];
+    lanes[lane] += value * value;
+  }
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
+
+/// Whether every exponent is below the one of infinity and NaN.
+STEPFORGE_SIMD_CLONES bool range_is_finite(const float* x, int64_t count) {
+  constexpr uint32_t kExponent = 0x7F800000U;
+  uint32_t bad = 0;
+#pragma omp simd reduction(| : bad)
+  for (int64_t i = 0; i < count; ++i) {
+    bad |= static_cast<uint32_t>((std::bit_cast<uint32_t>(x[i]) & kExponent) == kExponent);
+  }
+  return bad == 0;
+}
+
+STEPFORGE_SIMD_CLONES void add_row(const float* row, int64_t width, float* target) {
+#pragma omp simd
+  for (int64_t c = 0; c < width; ++c) target[c] += row[c];
+}
+
+}  // namespace
+
+void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t stride, float* target,
+                 bool accumulate) {
+  if (!accumulate) std::fill_n(target, width, 0.0F);
+  for (int64_t r = 0; r < rows; ++r) add_row(partials + r * stride, width, target);
+}
+
+void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials) {
+  const float* data = flat.const_data_ptr<float>();
+  const int64_t elements = flat.numel();
+  constexpr int64_t kChunksPerTask = 32;
+  at::parallel_for(0, static_cast<int64_t>(partials.size()), kChunksPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t first = chunk * kReduceChunk;
+      partials[static_cast<size_t>(chunk)] =
+          chunk_sum_of_squares(data + first, std::min(kReduceChunk, elements - first));
+    }
+  });
+}
+
+bool all_finite(const at::Tensor& flat) {
+  const float* data = flat.const_data_ptr<float>();
+  std::atomic<bool> finite = true;
+  at::parallel_for(0, flat.numel(), kElementsPerTask, [&](int64_t begin, int64_t end) {
+    if (!range_is_finite(data + begin, end - begin)) finite = false;
+  });
+  return finite;
+}
+
+}  // namespace stepforge::cpu

@@ -1,0 +1,98 @@
+// What the CPU kernels share: one source for every x86-64 machine, element types, a vectorisable exponential.
+//
+// A kernel's inner loop is a STEPFORGE_SIMD_CLONES function: the compiler builds it for AVX-512, AVX2 and
+// plain x86-64, and the loader picks. Helpers it calls must be inlined into each build (STEPFORGE_INLINE);
+// lambdas and parallel regions do not inherit the instruction set, so parallel loops stand outside.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include <c10/util/BFloat16.h>
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define STEPFORGE_SIMD_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define STEPFORGE_SIMD_CLONES
+#endif
+#define STEPFORGE_INLINE inline __attribute__((always_inline))
+
+namespace stepforge::cpu {
+
+using c10::BFloat16;
+
+STEPFORGE_INLINE float load(const float* p) {
+  return *p;
+}
+STEPFORGE_INLINE float load(const BFloat16* p) {
+  return std::bit_cast<float>(static_cast<uint32_t>(p->x) << 16);
+}
+
+STEPFORGE_INLINE void store(float* p, float value) {
+  *p = value;
+}
+/// Rounds to nearest, ties to even; NaN stays NaN.
+STEPFORGE_INLINE void store(BFloat16* p, float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
+  const uint32_t quiet = (bits >> 16) | 0x40U;
+  p->x = static_cast<uint16_t>((bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet : rounded);
+}
+
+/// 2^x for |x| <= 126, within 2 ulp; below -126 it is 2^-126, above 126 it is 2^126. NaN stays NaN.
+/// x = n + f with |f| <= 1/2: adding 1.5 * 2^23 rounds x to n and leaves n in the low bits of the sum.
+STEPFORGE_INLINE float exp2_approx(float x) {
+  x = x < -126.0F ? -126.0F : x;
+  x = x > 126.0F ? 126.0F : x;
+  constexpr float kRound = 12582912.0F;
+  const float shifted = x + kRound;
+  const float f = x - (shifted - kRound);
+  // Taylor coefficients ln(2)^k / k!; the first one left out is below 2^-26 relative.
+  float y = 1.5252733804e-5F;
+  y = y * f + 1.5403530394e-4F;
+  y = y * f + 1.3333558146e-3F;
+  y = y * f + 9.6181291076e-3F;
+  y = y * f + 5.5504108665e-2F;
+  y = y * f + 2.4022650696e-1F;
+  y = y * f + 6.9314718056e-1F;
+  y = y * f + 1.0F;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(y) + (std::bit_cast<uint32_t>(shifted) << 23));
+}
+
+/// e^x for |x| <= 87, relative error below 4e-7; clamped outside. The product is rounded into two parts so
+/// that large x keep their precision.
+STEPFORGE_INLINE float exp_approx(float x) {
+  x = x < -87.0F ? -87.0F : x;
+  x = x > 87.0F ? 87.0F : x;
+  constexpr float kRound = 12582912.0F;
+  const float shifted = x * 1.44269504F + kRound;
+  const float n = shifted - kRound;
+  // ln(2) in two parts: n times the first is exact.
+  const float f = (x - n * 0.693359375F) - n * -2.12194440e-4F;
+  float y = 1.9841269841e-4F;
+  y = y * f + 1.3888888889e-3F;
+  y = y * f + 8.3333333333e-3F;
+  y = y * f + 4.1666666667e-2F;
+  y = y * f + 1.6666666667e-1F;
+  y = y * f + 5.0e-1F;
+  y = y * f + 1.0F;
+  y = y * f + 1.0F;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(y) + (std::bit_cast<uint32_t>(shifted) << 23));
+}
+
+/// Rows of one partial sum when `rows` rows are reduced over: a function of the number of rows only, so that
+/// the sum's order does not depend on threads. At most 64 partial sums.
+constexpr int64_t rows_per_partial(int64_t rows) {
+  constexpr int64_t kPartials = 64;
+  constexpr int64_t kLeastRows = 16;
+  const int64_t even = (rows + kPartials - 1) / kPartials;
+  return even > kLeastRows ? even : kLeastRows;
+}
+
+/// Parallel loops hand a thread at least about this many elements.
+constexpr int64_t kElementsPerTask = 16384;
+constexpr int64_t rows_per_task(int64_t row_elements) {
+  return row_elements >= kElementsPerTask ? 1 : kElementsPerTask / (row_elements > 0 ? row_elements : 1);
+}
+
+}  // namespace stepforge::cpu
