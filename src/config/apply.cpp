@@ -1,6 +1,7 @@
 #include "config/apply.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -62,6 +63,10 @@ struct Assignment {
   bool operator()(const TableListSlot&) const { return false; }
 };
 
+bool is_whole(double number) {
+  return number == std::floor(number) && std::abs(number) < 1e15;
+}
+
 /// What to write instead, where that can be told from the value; else "".
 std::string spelling_remedy(const Field& field, const ConfigValue& value) {
   const bool is_list = field.type == FieldType::integers || field.type == FieldType::texts;
@@ -82,8 +87,7 @@ std::string spelling_remedy(const Field& field, const ConfigValue& value) {
   if (field.type == FieldType::text && value.kind != Kind::text && value.kind <= Kind::number) {
     return format("write \"{}\"", shown_value(value));
   }
-  if (field.type == FieldType::integer && value.kind == Kind::number &&
-      value.number == static_cast<double>(static_cast<int64_t>(std::clamp(value.number, -1e15, 1e15)))) {
+  if (field.type == FieldType::integer && value.kind == Kind::number && is_whole(value.number)) {
     return format("write {}", static_cast<int64_t>(value.number));
   }
   if (field.type <= FieldType::number && value.kind == Kind::text) {
@@ -99,11 +103,32 @@ std::string spelling_remedy(const Field& field, const ConfigValue& value) {
 std::vector<std::string> sections_with(std::string_view name) {
   std::vector<std::string> found;
   for (const Field& section : config_schema().fields()) {
-    if (section.table && section.type == FieldType::table && section.table->find(name) != nullptr) {
+    if (section.type == FieldType::table && section.table->find(name) != nullptr) {
       found.push_back(dotted(section.name, name));
     }
   }
   return found;
+}
+
+/// The key of any section whose name is nearest to `word`; "" for words too short to tell.
+std::string near_key(std::string_view word) {
+  constexpr size_t shortest = 4;
+  std::vector<std::string> keys;
+  for (const Field& section : config_schema().fields()) {
+    if (section.type != FieldType::table) continue;
+    const std::vector<std::string> names = section.table->names();
+    keys.insert(keys.end(), names.begin(), names.end());
+  }
+  return word.size() < shortest ? "" : did_you_mean(word, keys);
+}
+
+/// What the unknown key `name` of the table `path` may stand for, in full.
+std::vector<std::string> meant_keys(const TableSchema& schema, std::string_view path, std::string_view name) {
+  std::vector<std::string> elsewhere = sections_with(name);
+  if (!elsewhere.empty()) return elsewhere;
+  const std::string here = did_you_mean(name, schema.names());
+  if (!here.empty()) return {dotted(path, here)};
+  return sections_with(near_key(name));
 }
 
 }  // namespace
@@ -130,16 +155,13 @@ void LayerApplier::refuse(const TableSchema& schema, const Field& field, const C
 
 void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view known, std::string_view unknown,
                                   TextPosition position) {
-  std::vector<std::string> meant = sections_with(unknown);
-  if (meant.empty()) {
-    const std::string near = did_you_mean(unknown, schema.names());
-    if (!near.empty()) meant.push_back(dotted(known, near));
+  std::vector<std::string> meant = meant_keys(schema, known, unknown);
+  for (std::string& name : meant) {
+    const Field* top = config_schema().find(name);
+    if (top != nullptr && top->type == FieldType::table) name = format("[{}]", name);
   }
-  const std::string remedy = meant.empty() ? format("known here: {}", join(schema.names(), ", "))
-                             : known.empty() && meant.front().find('.') == std::string::npos &&
-                                     schema.find(meant.front())->type == FieldType::table
-                                 ? format("did you mean [{}]?", meant.front())
-                                 : format("did you mean {}?", join(meant, " or "));
+  const std::string remedy = meant.empty() ? "known here: " + join(schema.names(), ", ")
+                                           : format("did you mean {}?", join(meant, " or "));
   problems_.add(
       layer_, position,
       format("{}: unknown {}; {}", dotted(known, unknown), known.empty() ? "section or key" : "key", remedy));

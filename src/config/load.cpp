@@ -1,5 +1,6 @@
 #include "config/load.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "base/files.h"
 #include "base/format.h"
 #include "config/apply.h"
+#include "config/override_value.h"
 #include "config/presets.h"
 #include "config/problems.h"
 #include "config/rules.h"
@@ -29,7 +31,6 @@ class Loading {
  public:
   void add_text(std::string_view text, const std::string& name);
   void add_overrides(std::span<const std::string> words) { overrides_ = read_overrides(words, problems_); }
-  void add_problem(const ConfigLayer& layer, std::string_view text) { problems_.add(layer, {}, text); }
   LoadedConfig finish(ConfigUse use);
 
  private:
@@ -55,16 +56,19 @@ void Loading::add_text(std::string_view text, const std::string& name) {
 }
 
 void Loading::apply_chosen_preset() {
-  const ConfigValue* in_file = file_.find("preset");
   const Override* typed = nullptr;
   for (const Override& word : overrides_) {
     if (word.name == "preset") typed = &word;
   }
+  std::optional<ConfigValue> choice;
   if (typed != nullptr) {
-    if (!typed->text.empty()) apply_preset(typed->text, command_line_, {}, 0);
-  } else if (in_file != nullptr && in_file->kind == ConfigValue::Kind::text && !in_file->text.empty()) {
-    apply_preset(in_file->text, file_layer_, in_file->position, 0);
+    std::string ignored;  // a faulty word is reported when it is applied
+    choice = override_value(*config_schema().find("preset"), typed->text, ignored);
+  } else if (const ConfigValue* in_file = file_.find("preset")) {
+    choice = *in_file;
   }
+  if (!choice || choice->kind != ConfigValue::Kind::text || choice->text.empty()) return;
+  apply_preset(choice->text, typed != nullptr ? command_line_ : file_layer_, choice->position, 0);
 }
 
 void Loading::apply_preset(const std::string& name, const ConfigLayer& chosen_in, TextPosition position,
@@ -129,13 +133,22 @@ void validate_for_training(const LoadedConfig& loaded) {
 }
 
 std::string where(const LoadedConfig& loaded, std::string_view field) {
+  std::string_view name = field;
   while (true) {
-    const auto found = loaded.places.find(field);
+    const auto found = loaded.places.find(name);
     if (found != loaded.places.end()) return found->second;
-    const size_t dot = field.rfind('.');
-    if (dot == std::string_view::npos) return "default";
-    field = field.substr(0, dot);
+    const size_t dot = name.rfind('.');
+    if (dot == std::string_view::npos) break;
+    name = name.substr(0, dot);
   }
+  // A nested table merged from several places has them all.
+  const std::string inside = std::string(field) + ".";
+  std::vector<std::string> parts;
+  for (auto part = loaded.places.lower_bound(inside);
+       part != loaded.places.end() && part->first.starts_with(inside); ++part) {
+    if (std::find(parts.begin(), parts.end(), part->second) == parts.end()) parts.push_back(part->second);
+  }
+  return parts.empty() ? "default" : join(parts, ", ");
 }
 
 }  // namespace stepforge

@@ -119,7 +119,9 @@ ConfigValue parse_toml(std::string_view text) {
   try {
     return convert(toml::parse(text, std::string_view("config")));
   } catch (const toml::parse_error& error) {
-    throw TomlError(std::string(error.description()), position_of(error.source()));
+    const std::string reason(error.description());
+    const bool duplicate = reason.find("redefine") != std::string::npos;
+    throw TomlError(reason + (duplicate ? "; a key may stand only once" : ""), position_of(error.source()));
   }
 }
 

@@ -11,8 +11,9 @@ namespace {
 
 /// What is written around the values.
 struct Comments {
-  bool docs = false;
-  std::function<std::string(const std::string& path)> behind;  ///< Comment behind a field; may be null.
+  bool docs = false;  ///< Description above each field and section.
+  std::function<std::string(const std::string& path)>
+      behind;  ///< Comment behind each field, instead; may be null.
 };
 
 std::string doc_comment(const Field& field) {
@@ -28,8 +29,8 @@ std::string doc_comment(const Field& field) {
 
 std::string field_line(const Field& field, void* owner, const std::string& path, const Comments& comments) {
   const std::string line = format("{} = {}", field.name, toml_value(field, field.slot(owner)));
-  const std::string behind = comments.behind ? "  # " + comments.behind(path) : "";
-  return (comments.docs ? doc_comment(field) : "") + line + behind + "\n";
+  if (!comments.behind) return (comments.docs ? doc_comment(field) : "") + line + "\n";
+  return format("{:<40}  # {}\n", line, comments.behind(path));
 }
 
 std::string write(Config config, const Comments& comments) {

@@ -1,0 +1,108 @@
+// No key is accepted and ignored: each field of the schema is read by some room.
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "base/format.h"
+#include "config/schema_docs.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path sources = STEPFORGE_SOURCE_DIR "/src";
+
+bool is_word(char character) {
+  return std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '_';
+}
+
+/// Blanks out comments, so that a name in prose is not taken for a read.
+std::string without_comments(const std::string& text) {
+  std::string code;
+  for (size_t at = 0; at < text.size();) {
+    if (text.compare(at, 2, "//") == 0) {
+      at = std::min(text.find('\n', at), text.size());
+    } else if (text.compare(at, 2, "/*") == 0) {
+      at = std::min(text.find("*/", at), text.size() - 2) + 2;
+    } else {
+      code += text[at++];
+    }
+  }
+  return code;
+}
+
+/// Whether `code` has ".field" or "->field" as a whole word, after the word `owner` or `owner()` if one is
+/// given.
+bool reads(const std::string& code, const std::string& owner, const std::string& field) {
+  for (const std::string access : {".", "->"}) {
+    const std::string wanted = access + field;
+    for (size_t at = code.find(wanted); at != std::string::npos; at = code.find(wanted, at + 1)) {
+      const size_t end = at + wanted.size();
+      if (end < code.size() && is_word(code[end])) continue;
+      std::string before = code.substr(at > 80 ? at - 80 : 0, std::min<size_t>(at, 80));
+      if (before.ends_with("()")) before.resize(before.size() - 2);
+      if (!before.ends_with(owner)) continue;
+      const size_t start = before.size() - owner.size();
+      if (owner.empty() || start == 0 || !is_word(before[start - 1])) return true;
+    }
+  }
+  return false;
+}
+
+std::string code_outside_config() {
+  std::string code;
+  for (const auto& entry : fs::recursive_directory_iterator(sources)) {
+    const fs::path inside = entry.path().lexically_relative(sources);
+    const fs::path extension = entry.path().extension();
+    if (!entry.is_regular_file() || *inside.begin() == "config") continue;
+    if (extension == ".cpp" || extension == ".h") code += without_comments(read_file(entry.path())) + "\n";
+  }
+  return code;
+}
+
+bool has_trainer() {
+  if (!fs::exists(sources / "train")) return false;
+  const fs::directory_iterator files(sources / "train");
+  return std::any_of(begin(files), end(files),
+                     [](const auto& entry) { return entry.path().extension() == ".cpp"; });
+}
+
+/// The owner's name by which a field is read: its section, or none for the top and for nested tables, which
+/// code passes on under names of its own.
+std::pair<std::string, std::string> owner_and_field(const FieldInfo& info) {
+  const size_t dot = info.name.rfind('.');
+  if (dot == std::string::npos) return {info.section, info.name};
+  return {"", info.name.substr(dot + 1)};
+}
+
+TEST(ConfigFields, ReadsAreTold) {
+  EXPECT_TRUE(reads("x = config.training.steps;", "training", "steps"));
+  EXPECT_TRUE(reads("training().steps", "training", "steps"));
+  EXPECT_TRUE(reads("training->steps", "training", "steps"));
+  EXPECT_TRUE(reads("s.factor)", "", "factor"));
+  EXPECT_FALSE(reads("x = config.training.steps_left;", "training", "steps"));
+  EXPECT_FALSE(reads("pretraining.steps", "training", "steps"));
+  EXPECT_FALSE(reads("validation.steps", "training", "steps"));
+  EXPECT_FALSE(reads(without_comments("// training.steps\n/* training.steps */"), "training", "steps"));
+}
+
+TEST(ConfigFields, EachIsReadSomewhereOutsideTheConfigRoom) {
+  if (!has_trainer()) GTEST_SKIP() << "there is no src/train/*.cpp";
+  const std::string code = code_outside_config();
+  std::vector<std::string> unread;
+  for (const FieldInfo& info : all_fields()) {
+    if (info.path() == "preset") continue;  // what it names is applied by load_config
+    const auto [owner, field] = owner_and_field(info);
+    if (!reads(code, owner, field)) unread.push_back(info.path());
+  }
+  EXPECT_TRUE(unread.empty()) << "accepted but read by nobody: " << join(unread, ", ");
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,295 @@
+#include "config/load.h"
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/format.h"
+#include "tests/config/config_testing.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(LoadConfig, WithoutAnySourceGivesTheDefaults) {
+  const LoadedConfig loaded = load_config(std::nullopt);
+  EXPECT_EQ(loaded.config, Config{});
+  EXPECT_EQ(where(loaded, "training.steps"), "default");
+}
+
+TEST(LoadConfig, PresetIsOverruledByFileAndFileByCommandLine) {
+  const std::string text = "preset = \"debug\"\n[model]\ndim = 128\nn_layers = 3\n";
+  const Config config = parsed(text, {"model.n_layers=2"}).config;
+  EXPECT_EQ(config.model.ffn_dim, 176);  // preset
+  EXPECT_EQ(config.model.dim, 128);      // file
+  EXPECT_EQ(config.model.n_layers, 2);   // command line
+  EXPECT_EQ(config.model.dropout, 0.0);  // default
+}
+
+TEST(LoadConfig, PresetOnTheCommandLineReplacesThePresetOfTheFile) {
+  const Config config = parsed("preset = \"debug\"\n", {"preset=llama3-8b"}).config;
+  EXPECT_EQ(config.model.dim, 4096);
+  EXPECT_EQ(config.data.sources, std::vector<DataSourceConfig>{});
+  EXPECT_EQ(config.preset, "llama3-8b");
+  EXPECT_EQ(parsed("preset = \"debug\"\n", {"preset="}).config.model, ModelConfig{});
+}
+
+TEST(LoadConfig, LastOverrideOfAFieldWins) {
+  EXPECT_EQ(parsed("", {"training.steps=1", "--training.steps=2"}).config.training.steps, 2);
+}
+
+TEST(LoadConfig, RemembersWhereEachValueCameFrom) {
+  const std::string text = "preset = \"debug\"\n\n[training]\n  seed = 7\n";
+  const LoadedConfig loaded = parsed(text, {"optimizer.lr=0.1"});
+  EXPECT_EQ(where(loaded, "preset"), "run.toml:1:10");
+  EXPECT_EQ(where(loaded, "training.seed"), "run.toml:4:10");
+  EXPECT_EQ(where(loaded, "optimizer.lr"), "command line");
+  EXPECT_EQ(where(loaded, "model.dim"), "preset debug");
+  EXPECT_EQ(where(loaded, "metrics.smoothing"), "default");
+}
+
+TEST(LoadConfig, RemembersWherePartsOfListsAndTablesCameFrom) {
+  const std::string text =
+      "preset = \"llama3.1-8b\"\n[data]\nsources = [\n  { path = \"a\", weight = 2 },\n]\n";
+  const LoadedConfig loaded = parsed(text, {"data.sources.0.weight=3", "model.rope_scaling.factor=4"});
+  EXPECT_EQ(where(loaded, "data.sources"), "run.toml:3:11");
+  EXPECT_EQ(where(loaded, "data.sources.0"), "run.toml:4:3");
+  EXPECT_EQ(where(loaded, "data.sources.0.path"), "run.toml:4:12");
+  EXPECT_EQ(where(loaded, "data.sources.0.weight"), "command line");
+  EXPECT_EQ(where(loaded, "data.sources.0.format"), "run.toml:4:3");
+  EXPECT_EQ(where(loaded, "model.rope_scaling.type"), "preset llama3.1-8b");
+  EXPECT_EQ(where(loaded, "model.rope_scaling"), "command line, preset llama3.1-8b");
+}
+
+TEST(LoadConfig, ForgetsThePlacesOfAListThatWasReplaced) {
+  const LoadedConfig loaded =
+      parsed("[data]\nsources = [{ path = \"a\" }, { path = \"b\" }]\n", {"data.sources=[{path=\"c\"}]"});
+  EXPECT_EQ(loaded.config.data.sources, (std::vector<DataSourceConfig>{{.path = "c"}}));
+  EXPECT_EQ(where(loaded, "data.sources.0.path"), "command line");
+  EXPECT_FALSE(loaded.places.contains("data.sources.1.path"));
+}
+
+TEST(LoadConfig, MergesNestedTablesAndReplacesLists) {
+  const std::string text = "preset = \"llama3.2-1b\"\n[model.rope_scaling]\nlow_freq_factor = 2\n";
+  const Config config = parsed(text).config;
+  EXPECT_EQ(config.model.rope_scaling, (RopeScalingConfig{"llama3", 32.0, 2.0, 4.0, 8192}));
+  EXPECT_EQ(parsed("preset = \"debug\"\n[data]\nsources = []\n").config.data.sources.size(), 0U);
+}
+
+TEST(LoadConfig, ReadsEveryTypeOfField) {
+  const std::string text = R"(
+run_dir = "runs/é"
+[model]
+tie_embeddings = true
+norm_eps = 1
+[training]
+steps = 1_000
+[activation_checkpoint]
+mode = "blocks"
+blocks = [0, 2]
+[checkpoint]
+allow_changed = ["data", "seed"]
+[[optimizer.param_groups]]
+pattern = "embed"
+lr = 1e-4
+[[optimizer.param_groups]]
+pattern = "norm"
+)";
+  const Config config = parsed(text).config;
+  EXPECT_EQ(config.run_dir, "runs/é");
+  EXPECT_TRUE(config.model.tie_embeddings);
+  EXPECT_EQ(config.model.norm_eps, 1.0);
+  EXPECT_EQ(config.training.steps, 1000);
+  EXPECT_EQ(config.activation_checkpoint.blocks, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(config.checkpoint.allow_changed, (Words{"data", "seed"}));
+  const std::vector<ParamGroupConfig> groups{{.pattern = "embed", .lr = 1e-4}, {.pattern = "norm"}};
+  EXPECT_EQ(config.optimizer.param_groups, groups);
+}
+
+TEST(LoadConfig, WrongTypesAreRefusedWithPlaceValueRuleAndRemedy) {
+  EXPECT_EQ(error_of("[training]\n\n    steps = \"ten\"\n"),
+            "run.toml:3:13: training.steps = \"ten\": expected an integer (0 to 1e12); the default is 0");
+  EXPECT_EQ(
+      error_of("[training]\nsteps = \"10\"\n"),
+      "run.toml:2:9: training.steps = \"10\": expected an integer (0 to 1e12); write 10 without quotes");
+  EXPECT_EQ(error_of("[training]\nsteps = 1e3\n"),
+            "run.toml:2:9: training.steps = 1000.0: expected an integer (0 to 1e12); write 1000");
+  EXPECT_EQ(error_of("[checkpoint]\nenable = 1\n"),
+            "run.toml:2:10: checkpoint.enable = 1: expected true or false; the default is true");
+  EXPECT_EQ(error_of("[checkpoint]\nenable = \"true\"\n"),
+            "run.toml:2:10: checkpoint.enable = \"true\": expected true or false; write true without quotes");
+  EXPECT_EQ(error_of("run_dir = 8\n"),
+            "run.toml:1:11: run_dir = 8: expected a string that is not empty; write \"8\"");
+  EXPECT_EQ(
+      error_of("run_dir = \"\"\n"),
+      "run.toml:1:11: run_dir = \"\": expected a string that is not empty; the default is \"runs/default\"");
+  EXPECT_EQ(error_of("training = 3\n"), "run.toml:1:12: training = 3: expected a table of keys");
+  EXPECT_EQ(error_of("[[training]]\nsteps = 3\n"),
+            "run.toml:1:1: training = [{ steps = 3 }]: expected a table of keys");
+  EXPECT_EQ(error_of("[data]\nseed = 2026-01-01\n"),
+            "run.toml:2:8: data.seed = a date or time: expected an integer (0 to 1e15); the default is 42");
+  EXPECT_EQ(error_of("run_dir = \"a\\u0000b\"\n"),
+            "run.toml:1:11: run_dir = \"a\\u0000b\": expected a string that is not empty; the default is "
+            "\"runs/default\"");
+}
+
+TEST(LoadConfig, WrongListsAreRefused) {
+  EXPECT_EQ(error_of("[activation_checkpoint]\nblocks = 3\n"),
+            "run.toml:2:10: activation_checkpoint.blocks = 3: expected a list of integers (each 0 to 9999); "
+            "write [3]");
+  EXPECT_EQ(
+      error_of("[activation_checkpoint]\nmode = \"segments\"\nsegments = [\"mlp\", \"atention\"]\n"),
+      "run.toml:3:12: activation_checkpoint.segments = [\"mlp\", \"atention\"]: expected a list of any of "
+      "\"attention\", \"mlp\"; did you mean \"attention\"?");
+  EXPECT_EQ(error_of("[data]\nsources = [{ path = 3 }, 4]\n"),
+            "2 errors in the configuration:\n"
+            "  run.toml:2:21: data.sources.0.path = 3: expected a string; write \"3\"\n"
+            "  run.toml:2:26: data.sources.1 = 4: expected a table of path, weight, field, format");
+}
+
+TEST(LoadConfig, NumbersOutOfRangeAreRefused) {
+  EXPECT_EQ(error_of("[training]\nsteps = -5\n"),
+            "run.toml:2:9: training.steps = -5: expected an integer (0 to 1e12); the default is 0");
+  EXPECT_EQ(
+      error_of("[checkpoint]\nkeep_latest_k = 1\n"),
+      "run.toml:2:17: checkpoint.keep_latest_k = 1: expected an integer (0, or 2 to 1e9); the default is 10");
+  EXPECT_EQ(error_of("[training]\nglobal_batch_size = 0\n"),
+            "run.toml:2:21: training.global_batch_size = 0: expected an integer (-1, or 1 to 2^24); the "
+            "default is -1");
+  for (const char* value : {"-1", "0", "0.0"}) {
+    EXPECT_TRUE(contains(error_of(format("[data]\nsources = [{{ path = \"a\", weight = {} }}]\n", value)),
+                         "expected a number (above 0 and at most 1e9); the default is 1.0"))
+        << value;
+  }
+  for (const char* value : {"nan", "inf", "-inf", "1.0"}) {
+    EXPECT_TRUE(contains(error_of(format("[optimizer]\nbeta1 = {}\n", value)), "(at least 0 and below 1)"))
+        << value;
+  }
+}
+
+TEST(LoadConfig, ChoicesAreRefusedWithDidYouMean) {
+  EXPECT_EQ(error_of("[precision]\ncompute = \"bf61\"\n"),
+            "run.toml:2:11: precision.compute = \"bf61\": expected one of \"fp32\", \"bf16\"; did you mean "
+            "\"bf16\"?");
+}
+
+TEST(LoadConfig, UnknownKeysAreRefusedWithDidYouMean) {
+  EXPECT_EQ(error_of("[training]\nstepz = 3\n"),
+            "run.toml:2:1: training.stepz: unknown key; did you mean training.steps?");
+  EXPECT_EQ(error_of("[training]\nlr = 3\n"),
+            "run.toml:2:1: training.lr: unknown key; did you mean optimizer.lr?");
+  EXPECT_EQ(error_of("[trainin]\nsteps = 3\n"),
+            "run.toml:1:2: trainin: unknown section or key; did you mean [training]?");
+  EXPECT_EQ(error_of("steps = 3\n"),
+            "run.toml:1:1: steps: unknown section or key; did you mean training.steps or validation.steps?");
+  EXPECT_EQ(error_of("[precision]\nxyzzy = 3\n"),
+            "run.toml:2:1: precision.xyzzy: unknown key; known here: compute");
+  EXPECT_EQ(error_of("", {"model.rope_scaling.fctor=1"}),
+            "command line: model.rope_scaling.fctor: unknown key; did you mean model.rope_scaling.factor?");
+  EXPECT_EQ(error_of("[data]\nsources = [{ path = \"a\", wieght = 3 }]\n"),
+            "run.toml:2:26: data.sources.0.wieght: unknown key; did you mean data.sources.0.weight?");
+}
+
+TEST(LoadConfig, AllErrorsAreReportedTogetherInTheOrderOfTheFile) {
+  const std::string text =
+      "[training]\nseed = -1\nepoks = 3\n[checkpoint]\ninterval = 0\n[model]\nn_kv_heads = 3\n";
+  EXPECT_EQ(
+      error_of(text, {"metrics.smoothing=2", "nonsense"}),
+      "6 errors in the configuration:\n"
+      "  run.toml:2:8: training.seed = -1: expected an integer (0 to 1e15); the default is 42\n"
+      "  run.toml:3:1: training.epoks: unknown key; did you mean training.epochs?\n"
+      "  run.toml:5:12: checkpoint.interval = 0: expected an integer (1 to 1e12); the default is 500\n"
+      "  command line: \"nonsense\": expected SECTION.KEY=VALUE\n"
+      "  command line: metrics.smoothing = 2: expected a number (at least 0 and below 1); the default is "
+      "0.9\n"
+      "  default: model.n_heads = 8 and run.toml:7:14: model.n_kv_heads = 3: n_heads must be a multiple of "
+      "n_kv_heads");
+}
+
+TEST(LoadConfig, AFieldThatWasRefusedIsNotJudgedAgainByCombinationRules) {
+  EXPECT_EQ(
+      error_of("[model]\nn_heads = 7\nn_kv_heads = \"7\"\ndim = 14\n"),
+      "run.toml:3:14: model.n_kv_heads = \"7\": expected an integer (1 to 2^16); write 7 without quotes");
+}
+
+TEST(LoadConfig, SyntaxErrorsAndDuplicateKeysNameLineAndColumn) {
+  EXPECT_EQ(error_of("[training]\nsteps = 1\nsteps = 2\n"),
+            "run.toml:3:9: not valid TOML: Error while parsing key-value pair: cannot redefine existing "
+            "integer 'steps'; "
+            "a key may stand only once");
+  EXPECT_TRUE(error_of("[training]\nsteps = = 1\n").starts_with("run.toml:2:9: not valid TOML: "));
+  EXPECT_TRUE(error_of("run_dir = \"\xff\"\n")
+                  .starts_with("run.toml:1:11: not valid TOML: Encountered invalid utf-8"));
+}
+
+TEST(LoadConfig, UnknownPresetIsRefusedWithDidYouMeanAndTheList) {
+  const std::string error = error_of("preset = \"llama3-8\"\n[model]\nn_kv_heads = 3\n");
+  EXPECT_TRUE(
+      error.starts_with("run.toml:1:10: preset = \"llama3-8\": no such preset; did you mean \"llama3-8b\"? "
+                        "known: debug, demo, llama2-13b,"))
+      << error;
+  EXPECT_FALSE(contains(error, "n_kv_heads"));  // nothing is known about the rest
+  EXPECT_TRUE(
+      contains(error_of("", {"preset=qwen3-0.6"}), "command line: preset = \"qwen3-0.6\": no such preset"));
+}
+
+TEST(LoadConfig, ExitCodeOfARefusedConfigurationIsUsage) {
+  try {
+    parsed("x = 1\n");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::usage);
+  }
+}
+
+class LoadConfigFile : public testing::Test {
+ protected:
+  LoadConfigFile()
+      : folder_(fs::path(testing::TempDir()) / format("config_load_{}", static_cast<int64_t>(getpid()))) {
+    fs::create_directories(folder_);
+  }
+  ~LoadConfigFile() override { fs::remove_all(folder_); }
+
+  fs::path write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return folder_ / name;
+  }
+  static std::string error_of_file(const fs::path& path) {
+    try {
+      load_config(path);
+      return "";
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(LoadConfigFile, IsNamedInPlacesAsItWasGiven) {
+  const fs::path path = write("run.toml", "[training]\nsteps = 3\n");
+  const LoadedConfig loaded = load_config(path);
+  EXPECT_EQ(loaded.config.training.steps, 3);
+  EXPECT_EQ(where(loaded, "training.steps"), path.string() + ":2:9");
+}
+
+TEST_F(LoadConfigFile, MissingOrUnreadableIsAUsageError) {
+  const std::string path = (folder_ / "none.toml").string();
+  EXPECT_EQ(error_of_file(path),
+            format("configuration file {}: cannot open {}: No such file or directory", path, path));
+  EXPECT_TRUE(contains(error_of_file(folder_), "is not a regular file"));
+  EXPECT_TRUE(contains(error_of_file("llama3-8b"), "; a preset has this name: write preset=llama3-8b"));
+}
+
+TEST_F(LoadConfigFile, LargerThanFourMebibytesIsRefused) {
+  EXPECT_EQ(error_of_file(write("large.toml", std::string(size_t{4} << 20, '\n'))), "");
+  EXPECT_TRUE(contains(error_of_file(write("larger.toml", std::string((size_t{4} << 20) + 1, '\n'))),
+                       "holds 4194305 bytes; at most 4194304 are accepted here"));
+}
+
+}  // namespace
+}  // namespace stepforge

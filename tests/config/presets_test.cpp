@@ -1,0 +1,94 @@
+#include "config/presets.h"
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "base/format.h"
+#include "config/schema_docs.h"
+#include "tests/config/config_testing.h"
+
+namespace stepforge {
+namespace {
+
+Config preset_config(std::string_view name) {
+  return load_config(std::nullopt, Words{format("preset={}", name)}).config;
+}
+
+/// Parameters of the published architectures: projections without biases, gated MLP, two norms a layer.
+int64_t parameter_count(const ModelConfig& model) {
+  const int64_t head = model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
+  const int64_t attention = model.dim * head * (2 * model.n_heads + 2 * model.n_kv_heads);
+  const int64_t head_norms = model.family == "qwen3" ? 2 * head : 0;
+  const int64_t layer = attention + head_norms + 3 * model.dim * model.ffn_dim + 2 * model.dim;
+  const int64_t embedding = model.vocab_size * model.dim;
+  return model.n_layers * layer + model.dim + (model.tie_embeddings ? embedding : 2 * embedding);
+}
+
+TEST(Presets, ParameterCountsEqualThePublishedOnes) {
+  const std::map<std::string, int64_t> published{
+      {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},   {"llama2-70b", 68976648192},
+      {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},   {"llama3.1-8b", 8030261248},
+      {"llama3.1-70b", 70553706496}, {"llama3.3-70b", 70553706496}, {"llama3.1-405b", 405853388800},
+      {"llama3-405b", 405853388800}, {"llama3.2-1b", 1235814400},   {"llama3.2-3b", 3212749824},
+      {"qwen3-0.6b", 596049920},     {"qwen3-1.7b", 1720574976},    {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264}};
+  for (const auto& [name, count] : published)
+    EXPECT_EQ(parameter_count(preset_config(name).model), count) << name;
+  EXPECT_EQ(published.size() + 2, embedded_presets().size())
+      << "a preset whose published count is not checked";
+}
+
+TEST(Presets, DemoHasSixAndAHalfMillionParameters) {
+  Config demo = preset_config("demo");
+  demo.model.vocab_size = demo.tokenizer.vocab_size;
+  EXPECT_EQ(human_count(parameter_count(demo.model)), "6.52M");
+}
+
+TEST(Presets, AreAllSound) {
+  for (const EmbeddedPreset& preset : embedded_presets())
+    EXPECT_NO_THROW(preset_config(preset.name)) << preset.name;
+}
+
+TEST(Presets, AreTheFilesOfTheSourceTree) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(STEPFORGE_SOURCE_DIR "/presets")) {
+    if (entry.path().extension() != ".toml") continue;
+    const std::string name = entry.path().stem().string();
+    names.insert(name);
+    const EmbeddedPreset* preset = find_preset(name);
+    ASSERT_NE(preset, nullptr) << name;
+    EXPECT_EQ(preset->text, read_file(entry.path())) << name;
+  }
+  EXPECT_EQ(names.size(), embedded_presets().size());
+}
+
+TEST(Presets, OneMayBuildOnAnother) {
+  Config base = preset_config("llama3.1-405b");
+  base.preset = "llama3-405b";
+  EXPECT_EQ(preset_config("llama3-405b"), base);
+}
+
+TEST(Presets, LongContextModelsStretchTheirFrequencies) {
+  EXPECT_EQ(preset_config("llama3-8b").model.rope_scaling.type, "none");
+  EXPECT_EQ(preset_config("llama3.1-8b").model.rope_scaling,
+            (RopeScalingConfig{"llama3", 8.0, 1.0, 4.0, 8192}));
+  EXPECT_EQ(preset_config("llama3.2-3b").model.rope_scaling,
+            (RopeScalingConfig{"llama3", 32.0, 1.0, 4.0, 8192}));
+  EXPECT_EQ(preset_config("llama3.2-3b").model.max_position, 131072);
+}
+
+TEST(Presets, PrintAndLoadToTheSameConfig) {
+  for (const EmbeddedPreset& preset : embedded_presets()) {
+    const Config config = preset_config(preset.name);
+    EXPECT_EQ(parsed(config_toml(config)).config, config) << preset.name;
+    EXPECT_EQ(parsed(config_toml(config, true)).config, config) << preset.name;
+  }
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,204 @@
+#include "config/rules.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/config/config_testing.h"
+
+namespace stepforge {
+namespace {
+
+TEST(ModelRules, HeadsDivide) {
+  EXPECT_EQ(error_of("[model]\nn_heads = 6\nn_kv_heads = 4\nhead_dim = 32\n"),
+            "run.toml:2:11: model.n_heads = 6 and run.toml:3:14: model.n_kv_heads = 4: n_heads must be a "
+            "multiple of "
+            "n_kv_heads");
+  EXPECT_EQ(error_of("[model]\ndim = 100\n"),
+            "run.toml:2:7: model.dim = 100 and default: model.n_heads = 8: dim must be a multiple of "
+            "n_heads; or set "
+            "model.head_dim");
+  EXPECT_EQ(error_of("[model]\ndim = 100\nhead_dim = 12\n"), "");
+}
+
+TEST(ModelRules, WidthOfAHeadIsEven) {
+  EXPECT_EQ(error_of("[model]\nhead_dim = 33\n"),
+            "run.toml:2:12: model.head_dim = 33: rotary positions need an even width");
+  EXPECT_EQ(error_of("[model]\ndim = 24\n"),
+            "run.toml:2:7: model.dim = 24 and default: model.n_heads = 8: heads of width 3; rotary positions "
+            "need an "
+            "even width");
+}
+
+TEST(ModelRules, RopeScalingKeepsItsFactorsInOrder) {
+  const std::string text = "[model.rope_scaling]\nlow_freq_factor = 4\n";
+  EXPECT_EQ(error_of(text), "");
+  EXPECT_EQ(error_of(text, {"model.rope_scaling.type=llama3"}),
+            "run.toml:2:19: model.rope_scaling.low_freq_factor = 4.0 and default: "
+            "model.rope_scaling.high_freq_factor = "
+            "4.0: low_freq_factor must be below high_freq_factor");
+}
+
+TEST(TokenizerRules, BytesHaveNoFile) {
+  EXPECT_EQ(error_of("[tokenizer]\npath = \"x\"\n"),
+            "default: tokenizer.type = \"bytes\" and run.toml:2:8: tokenizer.path = \"x\": a bytes tokenizer "
+            "has no "
+            "file; remove path, or set type to \"bpe\" or \"hf\"");
+}
+
+TEST(TokenizerRules, ATrainedVocabularyFitsTheModel) {
+  EXPECT_EQ(error_of("[model]\nvocab_size = 300\n[tokenizer]\ntype = \"bpe\"\n"),
+            "default: tokenizer.vocab_size = 4096 and run.toml:2:14: model.vocab_size = 300: the tokenizer "
+            "would have "
+            "more tokens than the model; set model.vocab_size to 0 or more");
+  EXPECT_EQ(error_of("[model]\nvocab_size = 5000\n[tokenizer]\ntype = \"bpe\"\n"), "");
+}
+
+TEST(DataRules, ASourceHasAPathUnlessItIsSynthetic) {
+  EXPECT_EQ(
+      error_of("[data]\nsources = [{ weight = 2 }]\n"),
+      "run.toml:2:12: data.sources.0.path = \"\": a source needs a path, unless its format is \"synthetic\"");
+  EXPECT_EQ(error_of("[data]\nvalidation = [{ format = \"synthetic\", path = \"a\" }]\n"),
+            "run.toml:2:46: data.validation.0.path = \"a\" and run.toml:2:26: data.validation.0.format = "
+            "\"synthetic\": "
+            "a synthetic source has no path; remove it, or choose another format");
+}
+
+TEST(DataRules, ValidationDataIsHeldOutOrListed) {
+  EXPECT_TRUE(contains(
+      error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
+      "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ path = "
+      "\"a\", weight = 1.0, field = \"text\", format = \"auto\" }]: validation data is either held out "
+      "of the sources or listed; set one of them only"));
+}
+
+TEST(TrainingRules, LengthIsGivenOnce) {
+  EXPECT_EQ(error_of("[training]\nsteps = 10\nepochs = 2\n"),
+            "run.toml:2:9: training.steps = 10 and run.toml:3:10: training.epochs = 2: exactly one of them "
+            "gives the "
+            "length of the run; set the other to 0");
+}
+
+TEST(TrainingRules, GlobalBatchIsWholeMicroBatches) {
+  EXPECT_EQ(error_of("[training]\nlocal_batch_size = 3\n", {"training.global_batch_size=8"}),
+            "command line: training.global_batch_size = 8 and run.toml:2:20: training.local_batch_size = 3: "
+            "global_batch_size must be a multiple of local_batch_size");
+  EXPECT_EQ(error_of("[training]\nlocal_batch_size = 3\nglobal_batch_size = 9\n"), "");
+  EXPECT_EQ(error_of("[training]\nlocal_batch_size = 3\nglobal_batch_size = -1\n"), "");
+}
+
+TEST(TrainingRules, RowsFitTheContext) {
+  EXPECT_EQ(error_of("[model]\nmax_position = 1024\n"),
+            "default: training.seq_len = 2048 and run.toml:2:16: model.max_position = 1024: rows must not be "
+            "longer than "
+            "the model's context");
+}
+
+TEST(TrainingRules, WarmUpMayBeLongerThanTheRun) {
+  EXPECT_EQ(error_of("[training]\nsteps = 10\n[lr_scheduler]\nwarmup_steps = 100\n"), "");
+}
+
+TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
+  EXPECT_EQ(
+      error_of("[optimizer]\nparam_groups = [{ lr = 1 }]\n"),
+      "run.toml:2:17: optimizer.param_groups.0.pattern = \"\": a group needs a pattern, such as \"embed\"");
+  EXPECT_TRUE(
+      contains(error_of("[optimizer]\nparam_groups = [{ pattern = \"(a\" }]\n"),
+               "run.toml:2:29: optimizer.param_groups.0.pattern = \"(a\": not a regular expression: "));
+  EXPECT_TRUE(
+      contains(error_of("[optimizer]\nparam_groups = [{ pattern = \"" + std::string(1001, '(') + "\" }]\n"),
+               ": longer than 1000 characters"));
+  EXPECT_EQ(error_of("[optimizer]\nparam_groups = [{ pattern = \"a\" }, { pattern = \"a\" }]\n"),
+            "run.toml:2:48: optimizer.param_groups.1.pattern = \"a\": an earlier group has the same pattern "
+            "and takes "
+            "all its parameters; remove one");
+}
+
+TEST(RecomputeRules, AListAndItsModeGoTogether) {
+  EXPECT_EQ(error_of("[activation_checkpoint]\nblocks = [1]\n"),
+            "run.toml:2:10: activation_checkpoint.blocks = [1] and default: activation_checkpoint.mode = "
+            "\"none\": the "
+            "list is used with mode \"blocks\" only; set the mode, or remove the list");
+  EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"segments\"\n"),
+            "run.toml:2:8: activation_checkpoint.mode = \"segments\" and default: "
+            "activation_checkpoint.segments = []: "
+            "mode \"segments\" needs the list");
+}
+
+TEST(RecomputeRules, ListsNameEachLayerOfTheModelOnce) {
+  const std::string blocks = "[activation_checkpoint]\nmode = \"blocks\"\nblocks = ";
+  EXPECT_EQ(error_of(blocks + "[0, 5]\n"), "");
+  EXPECT_EQ(error_of(blocks + "[0, 6]\n"),
+            "run.toml:3:10: activation_checkpoint.blocks = [0, 6] and default: model.n_layers = 6: layers "
+            "are counted "
+            "from 0 to 5");
+  EXPECT_EQ(error_of(blocks + "[1, 0, 1]\n"),
+            "run.toml:3:10: activation_checkpoint.blocks = [1, 0, 1]: a layer is listed twice");
+  EXPECT_TRUE(
+      contains(error_of("[activation_checkpoint]\nmode = \"segments\"\nsegments = [\"mlp\", \"mlp\"]\n"),
+               "a segment is listed twice"));
+}
+
+TEST(RunRules, AStepIsLoadedOnResumeOnly) {
+  EXPECT_EQ(error_of("[checkpoint]\nload_step = 5\nresume = false\n"),
+            "run.toml:2:13: checkpoint.load_step = 5 and run.toml:3:10: checkpoint.resume = false: a step is "
+            "loaded on "
+            "resume only; set resume to true or load_step to -1");
+}
+
+TEST(RunRules, APlantedValueHasStepAndBlock) {
+  EXPECT_TRUE(contains(error_of("[debug]\nplant_nan_step = 5\n"), "set both of them or neither"));
+  EXPECT_TRUE(contains(error_of("[debug]\nplant_nan_block = \"head\"\n"), "set both of them or neither"));
+  EXPECT_EQ(error_of("[debug]\nplant_nan_step = 5\nplant_nan_block = \"head\"\n"), "");
+}
+
+TEST(TrainingUse, NeedsALengthAndData) {
+  EXPECT_EQ(error_of("", {}, ConfigUse::inspect), "");
+  EXPECT_EQ(error_of("", {}, ConfigUse::train),
+            "2 errors in the configuration:\n"
+            "  default: training.steps = 0 and default: training.epochs = 0: one of them must give the "
+            "length of the "
+            "run, such as training.steps = 1000\n"
+            "  default: data.sources = []: there is nothing to train on; write data.sources = [{ path = "
+            "\"book.txt\" }]");
+}
+
+TEST(TrainingUse, DebugPresetIsComplete) {
+  EXPECT_EQ(error_of("preset = \"debug\"\n", {}, ConfigUse::train), "");
+}
+
+TEST(TrainingUse, ValidationNeedsData) {
+  const std::string text = "preset = \"debug\"\n[validation]\nfreq = 5\n";
+  EXPECT_EQ(error_of(text, {}, ConfigUse::train),
+            "run.toml:3:8: validation.freq = 5 and default: data.validation = []: there is nothing to "
+            "validate on; list "
+            "data.validation or set data.validation_fraction, such as 0.01");
+  EXPECT_EQ(error_of(text, {"data.validation_fraction=0.1"}, ConfigUse::train), "");
+  EXPECT_EQ(error_of(text, {"data.validation=[{format=\"synthetic\"}]"}, ConfigUse::train), "");
+}
+
+TEST(TrainingUse, HuggingFaceTokenizerIsNamed) {
+  EXPECT_EQ(error_of("preset = \"debug\"\n[tokenizer]\ntype = \"hf\"\n", {}, ConfigUse::train),
+            "run.toml:3:8: tokenizer.type = \"hf\" and default: tokenizer.path = \"\": name the folder of "
+            "the Hugging "
+            "Face model, or its tokenizer.json");
+}
+
+TEST(TrainingUse, NamedFilesExist) {
+  const std::string text =
+      "preset = \"debug\"\n[tokenizer]\ntype = \"bpe\"\npath = \"/none/t.json\"\n[data]\nsources = [{ path = "
+      "\"/none/a\" }]\n"
+      "[checkpoint]\ninitial_load_path = \"/none/c\"\n";
+  EXPECT_EQ(error_of(text), "");
+  EXPECT_EQ(error_of(text, {}, ConfigUse::train),
+            "3 errors in the configuration:\n"
+            "  run.toml:4:8: tokenizer.path = \"/none/t.json\": there is no such file or folder\n"
+            "  run.toml:8:21: checkpoint.initial_load_path = \"/none/c\": there is no such file or folder\n"
+            "  run.toml:6:21: data.sources.0.path = \"/none/a\": there is no such file or folder");
+}
+
+TEST(TrainingUse, CanBeCheckedLater) {
+  EXPECT_NO_THROW(validate_for_training(parsed("preset = \"debug\"\n")));
+  EXPECT_THROW(validate_for_training(parsed("")), UsageError);
+}
+
+}  // namespace
+}  // namespace stepforge
