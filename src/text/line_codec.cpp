@@ -23,7 +23,7 @@ void require_written(std::ostream& output) {
   if (!output) throw Error("cannot write the output; is the disk full or the pipe closed?");
 }
 
-/// Calls `convert` with each line, naming source and line number in whatever it throws.
+/// Calls `convert` with each line and its place, "source:number".
 void for_each_line(std::istream& input, const std::string& source,
                    const std::function<void(const std::string& line, const std::string& place)>& convert) {
   std::string line;
@@ -49,6 +49,18 @@ int32_t parse_id(std::string_view word, const std::string& place) {
   return id;
 }
 
+/// Names the place in errors that do not know it.
+template <typename Action>
+auto at_place(const std::string& place, const Action& action) {
+  try {
+    return action();
+  } catch (const FormatError& error) {
+    throw FormatError(format("{}: {}", place, error.what()));
+  } catch (const Error& error) {
+    throw Error(format("{}: {}", place, error.what()));
+  }
+}
+
 std::vector<int32_t> parse_id_array(const std::string& line, const std::string& place) {
   const Json array = parse_json(line, place);
   if (!array.is_array()) throw FormatError(format("{}: expected a JSON array of token ids", place));
@@ -62,12 +74,7 @@ std::vector<int32_t> parse_id_array(const std::string& line, const std::string& 
 void encode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
                   const std::string& source) {
   const std::string text = read_all(input);
-  std::vector<int32_t> ids;
-  try {
-    tokenizer.encoder()->append(text, ids);
-  } catch (const FormatError& error) {
-    throw FormatError(format("{}: {}", source, error.what()));
-  }
+  const std::vector<int32_t> ids = at_place(source, [&] { return tokenizer.encode(text); });
   output << ids_text(ids, ' ') << '\n';
   require_written(output);
 }
@@ -90,8 +97,9 @@ void decode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream&
                   const std::string& source) {
   std::string word;
   for (int64_t number = 1; input >> word; ++number) {
-    const int32_t id = parse_id(word, format("{}: word {}", source, number));
-    output << tokenizer.token_bytes(id);
+    const std::string place = format("{}: word {}", source, number);
+    const int32_t id = parse_id(word, place);
+    output << at_place(place, [&] { return tokenizer.token_bytes(id); });
   }
   require_written(output);
 }
@@ -99,7 +107,8 @@ void decode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream&
 void decode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
                   const std::string& source) {
   for_each_line(input, source, [&](const std::string& line, const std::string& place) {
-    const std::string text = tokenizer.decode(parse_id_array(line, place));
+    const std::vector<int32_t> ids = parse_id_array(line, place);
+    const std::string text = at_place(place, [&] { return tokenizer.decode(ids); });
     output << Json(text).dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
   });
   require_written(output);

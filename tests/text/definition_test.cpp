@@ -1,0 +1,186 @@
+#include "text/definition.h"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/text/definitions.h"
+#include "tests/text/expect_throw.h"
+
+namespace stepforge {
+namespace {
+
+struct Hostile {
+  std::string name;
+  std::function<void(Json&)> spoil;
+  std::vector<std::string> message;
+};
+
+void PrintTo(const Hostile& hostile, std::ostream* out) {
+  *out << hostile.name;
+}
+
+Json& vocab(Json& json) {
+  return json["model"]["vocab"];
+}
+Json& steps(Json& json) {
+  return json["pre_tokenizer"]["pretokenizers"];
+}
+
+std::vector<Hostile> hostile_definitions() {
+  return {
+      {"no_model", [](Json& j) { j.erase("model"); }, {"\"model\""}},
+      {"model_of_wrong_type", [](Json& j) { j["model"] = 3; }, {"model", "3", "object"}},
+      {"not_bpe", [](Json& j) { j["model"]["type"] = "Unigram"; }, {"model.type", "Unigram", "BPE"}},
+      {"no_vocab", [](Json& j) { j["model"].erase("vocab"); }, {"\"vocab\""}},
+      {"no_merges", [](Json& j) { j["model"].erase("merges"); }, {"\"merges\""}},
+      {"vocab_is_a_list", [](Json& j) { vocab(j) = Json::array({"a"}); }, {"model.vocab", "object"}},
+      {"duplicate_id", [](Json& j) { vocab(j)["abc"] = 256; }, {"model.vocab", "256", "\"ab\"", "\"abc\""}},
+      {"hole_in_ids", [](Json& j) { vocab(j).erase("ab"); }, {"model.vocab", "without holes"}},
+      {"id_beyond_the_end", [](Json& j) { vocab(j)["bc"] = 1000000; }, {"\"bc\"", "1000000"}},
+      {"negative_id", [](Json& j) { vocab(j)["bc"] = -1; }, {"\"bc\"", "-1"}},
+      {"huge_id",
+       [](Json& j) { vocab(j)["bc"] = 18446744073709551615U; },
+       {"\"bc\"", "18446744073709551615"}},
+      {"fractional_id", [](Json& j) { vocab(j)["bc"] = 258.5; }, {"\"bc\"", "258.5"}},
+      {"id_as_text", [](Json& j) { vocab(j)["bc"] = "258"; }, {"\"bc\"", "\"258\""}},
+      {"empty_token", [](Json& j) { vocab(j).erase("bc"), vocab(j)[""] = 258; }, {"empty token"}},
+      {"missing_byte",
+       [](Json& j) { vocab(j).erase("z"), vocab(j)["zz"] = 'z'; },
+       {"\"z\"", "0x7A", "all 256"}},
+      {"merge_of_unknown_token",
+       [](Json& j) { j["model"]["merges"][1] = "ab qq"; },
+       {"merges[1]", "\"qq\"", "vocabulary"}},
+      {"merge_into_unknown_token",
+       [](Json& j) { j["model"]["merges"][1] = "ab z"; },
+       {"merges[1]", "\"abz\""}},
+      {"merge_of_three", [](Json& j) { j["model"]["merges"][0] = "a b c"; }, {"merges[0]", "two parts"}},
+      {"merge_of_one", [](Json& j) { j["model"]["merges"][0] = "ab"; }, {"merges[0]", "two parts"}},
+      {"merge_list_of_three",
+       [](Json& j) { j["model"]["merges"][0] = Json::array({"a", "b", "c"}); },
+       {"merges[0]"}},
+      {"merge_of_numbers",
+       [](Json& j) { j["model"]["merges"][0] = Json::array({1, 2}); },
+       {"merges[0][0]", "string"}},
+      {"merge_twice", [](Json& j) { j["model"]["merges"][2] = "a b"; }, {"merges[2]", "before"}},
+      {"merges_of_wrong_type", [](Json& j) { j["model"]["merges"] = "a b"; }, {"model.merges", "array"}},
+      {"byte_fallback", [](Json& j) { j["model"]["byte_fallback"] = true; }, {"byte_fallback", "false"}},
+      {"dropout", [](Json& j) { j["model"]["dropout"] = 0.1; }, {"dropout", "0.1"}},
+      {"word_suffix",
+       [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; },
+       {"end_of_word_suffix", "</w>"}},
+      {"word_prefix",
+       [](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; },
+       {"continuing_subword_prefix"}},
+      {"ignore_merges_of_wrong_type",
+       [](Json& j) { j["model"]["ignore_merges"] = 1; },
+       {"ignore_merges", "true or false"}},
+      {"unknown_model_key", [](Json& j) { j["model"]["magic"] = 1; }, {"model", "\"magic\""}},
+      {"unknown_key", [](Json& j) { j["magic"] = 1; }, {"\"magic\""}},
+      {"other_version", [](Json& j) { j["version"] = "2.0"; }, {"version", "2.0"}},
+      {"normalizer", [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }, {"normalizer", "NFC"}},
+      {"truncation", [](Json& j) { j["truncation"] = {{"max_length", 8}}; }, {"truncation"}},
+      {"padding", [](Json& j) { j["padding"] = {{"pad_id", 8}}; }, {"padding"}},
+      {"no_pre_tokenizer", [](Json& j) { j["pre_tokenizer"] = nullptr; }, {"pre_tokenizer"}},
+      {"unknown_pre_tokenizer",
+       [](Json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; },
+       {"pre_tokenizer.type", "Metaspace"}},
+      {"unknown_step",
+       [](Json& j) { steps(j)[0] = {{"type", "Digits"}}; },
+       {"pretokenizers[0].type", "Digits"}},
+      {"split_at_the_end",
+       [](Json& j) { steps(j).erase(1); },
+       {"pretokenizers[0].type", "Split", "ByteLevel"}},
+      {"no_steps", [](Json& j) { steps(j) = Json::array(); }, {"pretokenizers", "empty"}},
+      {"prefix_space", [](Json& j) { steps(j)[1]["add_prefix_space"] = true; }, {"add_prefix_space"}},
+      {"removed", [](Json& j) { steps(j)[0]["behavior"] = "Removed"; }, {"behavior", "Removed"}},
+      {"inverted", [](Json& j) { steps(j)[0]["invert"] = true; }, {"invert"}},
+      {"string_pattern", [](Json& j) { steps(j)[0]["pattern"] = {{"String", " "}}; }, {"pattern", "String"}},
+      {"broken_pattern", [](Json& j) { steps(j)[0]["pattern"]["Regex"] = "(a"; }, {"pre_tokenizer", "(a"}},
+      {"unknown_pattern",
+       [](Json& j) { steps(j)[0]["pattern"]["Regex"] = "\\w+"; },
+       {"pre_tokenizer", "\\w"}},
+      {"no_decoder", [](Json& j) { j["decoder"] = nullptr; }, {"decoder"}},
+      {"other_decoder", [](Json& j) { j["decoder"]["type"] = "WordPiece"; }, {"decoder.type", "WordPiece"}},
+      {"other_post_processor",
+       [](Json& j) { j["post_processor"] = {{"type", "Bert"}}; },
+       {"post_processor.type", "Bert"}},
+      {"added_tokens_of_wrong_type", [](Json& j) { j["added_tokens"] = 1; }, {"added_tokens", "array"}},
+      {"hole_before_added",
+       [](Json& j) { j["added_tokens"][0]["id"] = 300; },
+       {"added_tokens[0].id", "300", "259"}},
+      {"added_over_model", [](Json& j) { j["added_tokens"][0]["id"] = 5; }, {"added_tokens[0].id", "5"}},
+      {"added_without_id", [](Json& j) { j["added_tokens"][0].erase("id"); }, {"added_tokens[0]", "\"id\""}},
+      {"added_empty", [](Json& j) { j["added_tokens"][0]["content"] = ""; }, {"added_tokens[0]", "empty"}},
+      {"added_twice",
+       [](Json& j) { j["added_tokens"].push_back(j["added_tokens"][0]); },
+       {"added_tokens[1]", "twice"}},
+      {"lstrip", [](Json& j) { j["added_tokens"][0]["lstrip"] = true; }, {"added_tokens[0].lstrip"}},
+      {"rstrip", [](Json& j) { j["added_tokens"][0]["rstrip"] = true; }, {"added_tokens[0].rstrip"}},
+      {"single_word",
+       [](Json& j) { j["added_tokens"][0]["single_word"] = true; },
+       {"added_tokens[0].single_word"}},
+      {"unknown_token_flag",
+       [](Json& j) { j["added_tokens"][0]["bold"] = true; },
+       {"added_tokens[0]", "bold"}},
+  };
+}
+
+class HostileDefinition : public ::testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileDefinition, IsRefusedWithFileComponentAndValue) {
+  Json json = good_definition();
+  GetParam().spoil(json);
+  std::vector<std::string> message = GetParam().message;
+  message.emplace_back("dir/tokenizer.json");
+  EXPECT_THROW_WITH(parse_definition(json.dump(), "dir/tokenizer.json"), FormatError, (message));
+}
+
+INSTANTIATE_TEST_SUITE_P(Definition, HostileDefinition, ::testing::ValuesIn(hostile_definitions()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Definition, RefusesWhatIsNoJson) {
+  const std::string good = good_definition().dump();
+  EXPECT_THROW_WITH(parse_definition("", "t.json"), FormatError, {"t.json"});
+  EXPECT_THROW_WITH(parse_definition("[]", "t.json"), FormatError, {"t.json", "object"});
+  EXPECT_THROW_WITH(parse_definition(good.substr(0, good.size() / 2), "t.json"), FormatError, {"t.json"});
+  EXPECT_THROW_WITH(parse_definition(good + "x", "t.json"), FormatError, {"t.json"});
+  EXPECT_THROW_WITH(parse_definition("{\"version\": \"\xFF\"}", "t.json"), FormatError, {"t.json"});
+  EXPECT_THROW_WITH(parse_definition(R"({"model": 1, "model": 2})", "t.json"), FormatError,
+                    {"t.json", "model", "twice"});
+}
+
+TEST(Definition, RefusesDeepNestingWithoutExhaustingTheStack) {
+  const std::string deep = std::string(2'000'000, '[') + std::string(2'000'000, ']');
+  EXPECT_THROW_WITH(parse_definition(deep, "t.json"), FormatError, {"t.json", "nested"});
+  EXPECT_THROW_WITH(parse_definition("{\"post_processor\":" + deep + "}", "t.json"), FormatError, {"nested"});
+}
+
+TEST(Definition, TakesBothFormsOfMerges) {
+  Json json = good_definition();
+  const TokenizerDefinition as_text = parse_definition(json.dump(), "t.json");
+  json["model"]["merges"] = Json::array({{"a", "b"}, {"ab", "c"}, {"b", "c"}});
+  const TokenizerDefinition as_lists = parse_definition(json.dump(), "t.json");
+  EXPECT_EQ(as_text.merges, as_lists.merges);
+  EXPECT_EQ(as_text.merged_ids, (std::vector<int32_t>{256, 257, 258}));
+}
+
+TEST(Definition, AnAddedTokenOfTheModelKeepsTheModelsId) {
+  Json json = good_definition();
+  json["added_tokens"].push_back(json["added_tokens"][0]);
+  json["added_tokens"][1]["content"] = "abc";
+  json["added_tokens"][1]["id"] = 257;
+  EXPECT_EQ(parse_definition(json.dump(), "t.json").added_tokens.at(1).id, 257);
+}
+
+TEST(Definition, TheHashSeesValuesAndNotLayout) {
+  Json json = good_definition();
+  const std::string hash = parse_definition(json.dump(), "a").content_hash;
+  EXPECT_EQ(parse_definition(json.dump(4), "b").content_hash, hash);
+  json["model"]["merges"].erase(2);
+  EXPECT_NE(parse_definition(json.dump(), "a").content_hash, hash);
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,35 @@
+// Small tokenizer definitions for the tests: a good one to be varied, and what it takes to use it.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "text/bpe_tokenizer.h"
+#include "text/tokenizer_json.h"
+
+namespace stepforge {
+
+/// The bytes, the merges "a b", "ab c", "b c" as ids 256 to 258, and "<|endoftext|>" as 259; Llama 3 pattern.
+inline Json good_definition() {
+  const std::vector<TokenPair> merges = {token_pair('a', 'b'), token_pair(256, 'c'), token_pair('b', 'c')};
+  // "abc" and "bc" are both new strings, so ids follow the order of the merges.
+  return Json::parse(tokenizer_json(merges, llama3_pattern));
+}
+
+inline std::unique_ptr<Tokenizer> tokenizer_of(const std::string& json) {
+  TokenizerFiles files;
+  files["tokenizer.json"] = json;
+  return std::make_unique<BpeTokenizer>(std::move(files), "test");
+}
+
+inline std::unique_ptr<Tokenizer> tokenizer_of(const Json& definition) {
+  return tokenizer_of(definition.dump());
+}
+
+inline std::filesystem::path golden_folder(const std::string& name) {
+  return std::filesystem::path(STEPFORGE_SOURCE_DIR) / "tests/golden/text" / name;
+}
+
+}  // namespace stepforge

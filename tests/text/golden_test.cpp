@@ -1,0 +1,30 @@
+// Ids recorded from Hugging Face `tokenizers` (tools/oracle/make_tokenizer_golden.py).
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "tests/text/definitions.h"
+#include "text/tokenizer.h"
+
+namespace stepforge {
+namespace {
+
+class Golden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Golden, GivesTheIdsOfHuggingFaceTokenizers) {
+  const auto tokenizer = load_tokenizer(golden_folder(GetParam()));
+  const Json golden = read_json_file(golden_folder(GetParam()) / "golden.json");
+  EXPECT_EQ(tokenizer->vocab_size(), golden["vocab_size"].get<int32_t>());
+  ASSERT_GE(golden["cases"].size(), 25U);
+  for (const Json& test : golden["cases"]) {
+    const std::string text = test["text"].get<std::string>();
+    const auto ids = test["ids"].get<std::vector<int32_t>>();
+    EXPECT_EQ(tokenizer->encode(text), ids) << text;
+    EXPECT_EQ(tokenizer->decode(ids), text);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizer, Golden, ::testing::Values("llama3_like", "gpt2_like"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace stepforge

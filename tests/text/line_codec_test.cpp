@@ -1,0 +1,69 @@
+#include "text/line_codec.h"
+
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/text/definitions.h"
+#include "tests/text/expect_throw.h"
+
+namespace stepforge {
+namespace {
+
+using Codec = void (*)(const Tokenizer&, std::istream&, std::ostream&, const std::string&);
+
+std::string run(Codec codec, const std::string& input) {
+  const auto tokenizer = tokenizer_of(good_definition());
+  std::istringstream in(input);
+  std::ostringstream out;
+  codec(*tokenizer, in, out, "stdin");
+  return out.str();
+}
+
+TEST(LineCodec, PlainEncodesTheWholeInputAsOneText) {
+  EXPECT_EQ(run(encode_plain, "abc\nabc"), "257 10 257\n");
+  EXPECT_EQ(run(encode_plain, ""), "\n");
+}
+
+TEST(LineCodec, PlainDecodesToExactlyTheBytes) {
+  EXPECT_EQ(run(decode_plain, "257 10\n 257\t255"), "abc\nabc\xFF");
+}
+
+TEST(LineCodec, JsonLinesEncodeOneArrayForEachString) {
+  EXPECT_EQ(run(encode_jsonl, "\"abc\"\n\"\"\n\"a\\nb\"\n\"\\u00e9\""), "[257]\n[]\n[97,10,98]\n[195,169]\n");
+}
+
+TEST(LineCodec, JsonLinesDecodeOneStringForEachArray) {
+  EXPECT_EQ(run(decode_jsonl, "[257, 10]\n[]\n[195,169]\n[255]\n"),
+            "\"abc\\n\"\n\"\"\n\"\u00E9\"\n\"\uFFFD\"\n");
+}
+
+TEST(LineCodec, ABadLineIsNamedByItsNumber) {
+  EXPECT_THROW_WITH(run(encode_jsonl, "\"a\"\n\"b\n"), FormatError, {"stdin:2"});
+  EXPECT_THROW_WITH(run(encode_jsonl, "\"a\"\n\n\"b\"\n"), FormatError, {"stdin:2"});
+  EXPECT_THROW_WITH(run(encode_jsonl, "[1]\n"), FormatError, {"stdin:1", "string"});
+  EXPECT_THROW_WITH(run(encode_jsonl, "\"\\ud800\"\n"), FormatError, {"stdin:1"});
+  EXPECT_THROW_WITH(run(encode_jsonl, "\"\xFF\"\n"), FormatError, {"stdin:1"});
+  EXPECT_THROW_WITH(run(decode_jsonl, "[1]\n{}\n"), FormatError, {"stdin:2", "array"});
+  EXPECT_THROW_WITH(run(decode_jsonl, "[1]\n[1.5]\n"), FormatError, {"stdin:2", "1.5"});
+  EXPECT_THROW_WITH(run(decode_jsonl, "[99999999999]\n"), FormatError, {"stdin:1", "99999999999"});
+  EXPECT_THROW_WITH(run(decode_jsonl, "[1]\n[5000]\n"), Error, {"stdin:2", "5000"});
+}
+
+TEST(LineCodec, APlainInputThatIsNoTextOrNoNumbersIsRefused) {
+  EXPECT_THROW_WITH(run(encode_plain, "ab\xFF"), FormatError, {"stdin", "byte 2"});
+  EXPECT_THROW_WITH(run(decode_plain, "1 2 x3"), FormatError, {"stdin", "word 3", "x3"});
+  EXPECT_THROW_WITH(run(decode_plain, "1 5000"), Error, {"stdin", "word 2", "5000"});
+}
+
+TEST(LineCodec, AFailingOutputIsAnError) {
+  const auto tokenizer = tokenizer_of(good_definition());
+  std::istringstream in("abc");
+  std::ostringstream out;
+  out.setstate(std::ios::badbit);
+  EXPECT_THROW_WITH(encode_plain(*tokenizer, in, out, "stdin"), Error, {"output"});
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,94 @@
+#include "text/splitter.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/text/expect_throw.h"
+#include "text/pattern_rewriter.h"
+
+namespace stepforge {
+namespace {
+
+using Pieces = std::vector<std::string>;
+
+Pieces split(std::string_view pattern, std::string_view text) {
+  const SplitPattern compiled(pattern, "test");
+  SplitPattern::Scratch scratch;
+  Pieces pieces;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t length = compiled.piece_length(text, begin, scratch);
+    pieces.emplace_back(text.substr(begin, length));
+    begin += length;
+  }
+  return pieces;
+}
+
+TEST(Splitter, Llama3PatternCutsAsPublished) {
+  EXPECT_EQ(split(llama3_pattern, "She'd pay $12345,\n\n  we'LL see  "),
+            (Pieces{"She", "'d", " pay", " $", "123", "45", ",\n\n", " ", " we", "'LL", " see", "  "}));
+}
+
+TEST(Splitter, Gpt2PatternKeepsRunsOfDigitsAndLowerCaseContractions) {
+  EXPECT_EQ(split(gpt2_pattern, "it's IT'S 12345  x"),
+            (Pieces{"it", "'s", " IT", "'", "S", " 12345", " ", " x"}));
+}
+
+TEST(Splitter, TextBetweenMatchesIsAPiece) {
+  EXPECT_EQ(split("[0-9]+", "ab12c3d"), (Pieces{"ab", "12", "c", "3", "d"}));
+}
+
+TEST(Splitter, KnowsLettersAndDigitsOfUnicode16) {
+  // CJK Extension H (15.0) and I (15.1), Kawi digits (15.0), Garay letters (16.0).
+  EXPECT_EQ(split(llama3_pattern, "a\U00031350\U0002EBF0 \U00011F50\U00011F51!"),
+            (Pieces{"a\U00031350\U0002EBF0", " ", "\U00011F50\U00011F51", "!"}));
+  EXPECT_EQ(split(R"(\p{Lu}+)", "A\U00010D50b\U00010D70"), (Pieces{"A\U00010D50", "b\U00010D70"}));
+  EXPECT_EQ(split(R"([^\p{L}]+)", "!\U00031350?"), (Pieces{"!", "\U00031350", "?"}));
+  EXPECT_EQ(split(R"(\P{L}+)", "!\U00031350?"), (Pieces{"!", "\U00031350", "?"}));
+}
+
+TEST(Splitter, TheMongolianVowelSeparatorIsNoSpace) {
+  EXPECT_EQ(split(R"(\s+)", "a \u180E\u3000b"), (Pieces{"a", " ", "\u180E", "\u3000", "b"}));
+  EXPECT_EQ(split(R"([\S]+)", "a \u180E"), (Pieces{"a", " ", "\u180E"}));
+  EXPECT_EQ(split(R"(\S+)", "a \u180E"), (Pieces{"a", " ", "\u180E"}));
+}
+
+TEST(Splitter, LongRunsTakeLinearTime) {
+  EXPECT_EQ(split(llama3_pattern, std::string(3'000'000, ' ')).size(), 1U);
+  EXPECT_EQ(split(llama3_pattern, std::string(3'000'000, 'x') + "!").size(), 2U);
+  EXPECT_EQ(split(llama3_pattern, std::string(3'000'000, '\n') + "x").size(), 2U);
+  EXPECT_EQ(split(llama3_pattern, std::string(3'000'000, '-')).size(), 1U);
+}
+
+TEST(Splitter, ACatastrophicPatternEndsInAnErrorThatNamesIt) {
+  const SplitPattern pattern("(?:a+)+[bc]", "bad.json");
+  SplitPattern::Scratch scratch;
+  EXPECT_THROW_WITH(pattern.piece_length(std::string(60, 'a'), 0, scratch), Error,
+                    {"bad.json", "byte 0", "limit"});
+}
+
+TEST(Splitter, RefusesWhatOnigurumaReadsOtherwiseOrCannotBeKept) {
+  const std::string_view refused[] = {
+      "^a",       "a$",      R"(\bword)", R"(\w+)",      R"(\h)",     R"(\p{Han}+)", R"(\p{^L})",
+      R"(\pL)",   "(?i)a",   "(?m:a)",    "(?<name>a)",  "(*FAIL)",   "[[:alpha:]]", "[a[bc]]",
+      "[a&&b]",   "[]a]",    "[-a]",      R"([\P{L}])",  R"([a-\s])", R"([\s-z])",   "a{2}+",
+      "a{2}?",    "a{,3}",   "{",         "(?i:\u00E9)", "(?i:ss)",   "(?i:[a])",    R"(\x41)",
+      R"((a)\1)", R"(\p{L)", R"(\x{41)",  "[a",          ")",         R"([\h])",     R"(\u0041)"};
+  for (const std::string_view pattern : refused) {
+    EXPECT_THROW_WITH(rewrite_pattern(pattern, "x/tokenizer.json"), FormatError,
+                      {"x/tokenizer.json", "not supported"})
+        << pattern;
+  }
+}
+
+TEST(Splitter, RefusesPatternsThatDoNotCompileOrMatchNothing) {
+  EXPECT_THROW_WITH(SplitPattern("(a", "t.json"), FormatError, {"t.json", "(a"});
+  EXPECT_THROW_WITH(SplitPattern("a*", "t.json"), FormatError, {"t.json", "empty string"});
+  EXPECT_THROW_WITH(SplitPattern("+", "t.json"), FormatError, {"t.json"});
+  EXPECT_THROW_WITH(SplitPattern(std::string(5000, 'a'), "t.json"), FormatError, {"5000 bytes"});
+  EXPECT_THROW_WITH(SplitPattern(std::string(2000, '('), "t.json"), FormatError, {"t.json"});
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,57 @@
+#include "text/training_corpus.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "tests/base/temp_folder.h"
+#include "tests/text/expect_throw.h"
+
+namespace stepforge {
+namespace {
+
+using testing::TempFolder;
+
+TEST(TrainingCorpus, ReadsTextJsonLinesAndFolders) {
+  const TempFolder folder;
+  std::filesystem::create_directories(folder / "deep/er");
+  write_file_atomic(folder / "deep/a.txt", "one");
+  write_file_atomic(folder / "deep/er/b.jsonl", "{\"text\": \"two\"}\n\n{\"id\": 1, \"text\": \"three\"}");
+  write_file_atomic(folder / "deep/ignored.bin", "\xFF");
+  write_file_atomic(folder / "plain", "four");
+  WordCounter counter;
+  count_corpus({folder / "deep", folder / "plain"}, "text", counter);
+  EXPECT_EQ(counter.counts(), (WordCounts{{"one", 1}, {"two", 1}, {"three", 1}, {"four", 1}}));
+}
+
+TEST(TrainingCorpus, RefusesWhatIsNotThere) {
+  const TempFolder folder;
+  WordCounter counter;
+  EXPECT_THROW_WITH(count_corpus({folder / "none.txt"}, "text", counter), UsageError, {"none.txt"});
+  EXPECT_THROW_WITH(count_corpus({folder.path()}, "text", counter), UsageError,
+                    {folder.path().string(), ".txt"});
+  EXPECT_THROW_WITH(count_corpus({}, "text", counter), UsageError, {"no text"});
+}
+
+TEST(TrainingCorpus, NamesFileAndLineOfABadLine) {
+  const TempFolder folder;
+  const struct {
+    std::string content;
+    std::vector<std::string> message;
+  } cases[] = {{"{\"text\": \"a\"}\n{\"body\": 1}\n", {"x.jsonl:2", "\"text\""}},
+               {"{\"text\": 5}\n", {"x.jsonl:1", "\"text\"", "string"}},
+               {"\n\n[1]\n", {"x.jsonl:3", "object"}},
+               {"{\"text\": \"a\"\n", {"x.jsonl:1"}},
+               {"{\"text\": \"\xFF\"}\n", {"x.jsonl:1"}}};
+  for (const auto& test : cases) {
+    write_file_atomic(folder / "x.jsonl", test.content);
+    WordCounter counter;
+    EXPECT_THROW_WITH(count_corpus({folder / "x.jsonl"}, "text", counter), FormatError, (test.message));
+  }
+  write_file_atomic(folder / "x.txt", "ab\xC3");
+  WordCounter counter;
+  EXPECT_THROW_WITH(count_corpus({folder / "x.txt"}, "text", counter), FormatError, {"x.txt", "byte 2"});
+}
+
+}  // namespace
+}  // namespace stepforge

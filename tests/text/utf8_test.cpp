@@ -1,0 +1,75 @@
+#include "text/utf8.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/text/expect_throw.h"
+
+namespace stepforge {
+namespace {
+
+TEST(Utf8, AcceptsTheFirstAndLastCodePointOfEachLength) {
+  for (const char32_t c :
+       {0x0U, 0x7FU, 0x80U, 0x7FFU, 0x800U, 0xD7FFU, 0xE000U, 0xFFFFU, 0x10000U, 0x10FFFFU}) {
+    std::string text;
+    append_utf8(text, c);
+    EXPECT_EQ(utf8_sequence_length(text), text.size());
+    EXPECT_EQ(decode_code_point(text), c);
+  }
+}
+
+TEST(Utf8, FindsTheFirstByteThatIsIllFormed) {
+  const struct {
+    std::string text;
+    size_t offset;
+  } cases[] = {{"abc\x80", 3},
+               {"12345678\xFFz", 8},
+               {"\xC0\x80", 0},
+               {"x\xC1\xBF", 1},
+               {"\xE0\x9F\xBF", 0},
+               {"a\xED\xA0\x80", 1},
+               {"\xF0\x8F\x80\x80", 0},
+               {"\xF4\x90\x80\x80", 0},
+               {"ok\xE4\xB8", 2},
+               {"\xF5\x80\x80\x80", 0},
+               {"\xC3(", 0}};
+  for (const auto& test : cases) EXPECT_EQ(find_invalid_utf8(test.text), test.offset) << test.text;
+  EXPECT_EQ(find_invalid_utf8("d\xC3\xA9j\xC3\xA0 vu, \xE4\xB8\x96\xE7\x95\x8C \xF0\x9F\x98\x80"),
+            std::string_view::npos);
+}
+
+TEST(Utf8, TheErrorNamesSourceOffsetAndByte) {
+  EXPECT_THROW_WITH(require_utf8("ab\xE9", "notes.txt"), FormatError,
+                    {"notes.txt", "byte 2", "0xE9", "UTF-8"});
+}
+
+TEST(Utf8, OnlyAProperPrefixIsIncomplete) {
+  EXPECT_TRUE(is_incomplete_utf8("\xF0\x9F\x98"));
+  EXPECT_TRUE(is_incomplete_utf8("\xE4"));
+  EXPECT_FALSE(is_incomplete_utf8("\xF0\x9F\x98\x80"));
+  EXPECT_FALSE(is_incomplete_utf8("\xE0\x80"));
+  EXPECT_FALSE(is_incomplete_utf8("\x80"));
+  EXPECT_FALSE(is_incomplete_utf8("a"));
+  EXPECT_FALSE(is_incomplete_utf8(""));
+}
+
+TEST(ByteAlphabet, WritesEachByteAsOneOfThe256CharactersOfGpt2) {
+  EXPECT_EQ(to_byte_alphabet(" a\n"),
+            "\xC4\xA0"
+            "a"
+            "\xC4\x8A");  // U+0120 and U+010A
+  EXPECT_EQ(to_byte_alphabet(std::string("\x00\xAD\xFF", 3)), "\xC4\x80\xC5\x83\xC3\xBF");
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string bytes(1, static_cast<char>(byte));
+    EXPECT_EQ(from_byte_alphabet(to_byte_alphabet(bytes)), bytes);
+  }
+}
+
+TEST(ByteAlphabet, HasNoPlaceForOtherCharacters) {
+  EXPECT_EQ(from_byte_alphabet("a b"), std::nullopt);
+  EXPECT_EQ(from_byte_alphabet("\xE4\xB8\x96"), std::nullopt);
+  EXPECT_EQ(from_byte_alphabet("\xC5\x84"), std::nullopt);  // U+0144, one past the end
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,76 @@
+#include "text/word_counts.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "tests/text/expect_throw.h"
+#include "text/bpe_trainer.h"
+
+namespace stepforge {
+namespace {
+
+/// Several slices of text with line breaks, spaces and every kind of piece.
+std::string long_text() {
+  const std::string_view parts[] = {
+      "word",          " ",      "\n",   "\n\n", "  \n", "12345", ",",     "...\n",
+      "\u00E9t\u00E9", "\u00A0", "it's", "\t",   "\r\n", " x",    "\u3000"};
+  std::string text;
+  for (uint64_t i = 0; text.size() < 5'000'000; ++i) text += parts[mix_bits(i) % std::size(parts)];
+  return text;
+}
+
+TEST(WordCounter, CountsThePiecesOfThePattern) {
+  WordCounter counter;
+  counter.add("to be or not to be", "test");
+  EXPECT_EQ(counter.counts(), (WordCounts{{"to", 1}, {" be", 2}, {" or", 1}, {" not", 1}, {" to", 1}}));
+  EXPECT_EQ(counter.bytes(), 18);
+}
+
+TEST(WordCounter, CutsLongTextsOnlyWhereThePatternCuts) {
+  const std::string text = long_text();
+  WordCounter counter(llama3_pattern, 4);
+  counter.add(text, "test");
+  const SplitPattern pattern(llama3_pattern, "test");
+  SplitPattern::Scratch scratch;
+  WordCounts expected;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t length = pattern.piece_length(text, begin, scratch);
+    ++expected[text.substr(begin, length)];
+    begin += length;
+  }
+  EXPECT_EQ(counter.counts(), expected);
+}
+
+TEST(WordCounter, TheNumberOfThreadsChangesNothing) {
+  const std::string text = long_text();
+  WordCounter one(llama3_pattern, 1);
+  WordCounter many(llama3_pattern, 7);
+  one.add(text, "test");
+  many.add(text, "test");
+  EXPECT_EQ(one.counts(), many.counts());
+  EXPECT_EQ(train_bpe(one.counts(), {.vocab_size = 300}).merges,
+            train_bpe(many.counts(), {.vocab_size = 300}).merges);
+}
+
+TEST(WordCounter, EndOfTextSeparatesAndIsNotCounted) {
+  WordCounter counter;
+  counter.add("ab<|endoftext|>cd<|endoftext|>", "test");
+  EXPECT_EQ(counter.counts(), (WordCounts{{"ab", 1}, {"cd", 1}}));
+}
+
+TEST(WordCounter, EndlessWordsAreCountedInPartsCutBetweenCharacters) {
+  WordCounter counter;
+  std::string word;
+  for (int i = 0; i < 200; ++i) word += "\u4E16";  // 600 bytes
+  counter.add(word, "test");
+  EXPECT_EQ(counter.counts(), (WordCounts{{word.substr(0, 255), 2}, {word.substr(0, 90), 1}}));
+}
+
+TEST(WordCounter, RefusesTextThatIsNotUtf8) {
+  WordCounter counter;
+  EXPECT_THROW_WITH(counter.add("ab\xFF", "a.txt"), FormatError, {"a.txt", "byte 2"});
+}
+
+}  // namespace
+}  // namespace stepforge
