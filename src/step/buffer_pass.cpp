@@ -37,7 +37,6 @@ class BufferWriter {
     for (Operation& operation : program_.operations) {
       assign(operation);
     }
-    free_after_last_use();
   }
 
  private:
@@ -214,23 +213,6 @@ class BufferWriter {
     }
   }
 
-  void free_after_last_use() {
-    std::vector<int> last_use(program_.buffers.size(), -1);
-    for (std::size_t i = 0; i < program_.operations.size(); ++i) {
-      for (const int buffer : program_.operations[i].allocates) {
-        last_use[at(buffer)] = static_cast<int>(i);
-      }
-      for (const int buffer : program_.operations[i].reads) {
-        last_use[at(buffer)] = static_cast<int>(i);
-      }
-    }
-    for (std::size_t buffer = 0; buffer < last_use.size(); ++buffer) {
-      if (last_use[buffer] >= 0) {
-        program_.operations[at(last_use[buffer])].frees.push_back(static_cast<int>(buffer));
-      }
-    }
-  }
-
   StepProgram& program_;
   const ModelSpec& model_;
   const StepOptions& options_;
@@ -242,8 +224,27 @@ class BufferWriter {
 
 }  // namespace
 
+void free_after_last_use(StepProgram& program) {
+  std::vector<int> last_use(program.buffers.size(), -1);
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    for (const int buffer : program.operations[i].allocates) {
+      last_use[static_cast<std::size_t>(buffer)] = static_cast<int>(i);
+    }
+    for (const int buffer : program.operations[i].reads) {
+      last_use[static_cast<std::size_t>(buffer)] = static_cast<int>(i);
+    }
+  }
+  for (std::size_t buffer = 0; buffer < last_use.size(); ++buffer) {
+    if (last_use[buffer] >= 0 && !program.buffers[buffer].persistent) {
+      program.operations[static_cast<std::size_t>(last_use[buffer])].frees.push_back(
+          static_cast<int>(buffer));
+    }
+  }
+}
+
 void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options) {
   BufferWriter(program, model, options).write();
+  free_after_last_use(program);
 }
 
 }  // namespace stepforge

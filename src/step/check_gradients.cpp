@@ -110,7 +110,7 @@ class Gradients {
     if (norm_ >= 0) {
       fail(format("the gradient has already been measured by {}", text(norm_)));
     }
-    if (!gradient.writers.empty()) {
+    if (!gradient.writers.empty() && gradient.writers.back() != at_) {
       checked_.require_order(gradient.writers.back(), at_);
     }
     gradient.writers.push_back(at_);

@@ -27,6 +27,10 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy);
 /// Gives every operation its buffers and workspace, and frees each buffer after its last reader.
 void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options);
 
+/// Each buffer that is not persistent is freed by the last operation, in list order, that allocates or reads
+/// it.
+void free_after_last_use(StepProgram& program);
+
 /// `operation` to be put before the one at `before` (or at the end, if that is the size of the list).
 struct Insertion {
   std::size_t before = 0;

@@ -40,10 +40,16 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
   model.kv_heads = 2;
   model.head_dim = 4;
   model.attention_width = 8;
-  model.units.push_back({"embedding", {parameter("embedding.weight", {32, 8}, ParameterTag::embedding)}, true});
+  model.units.push_back(
+      {"embedding", {parameter("embedding.weight", {32, 8}, ParameterTag::embedding)}, true});
   const std::vector<BundleEntry> hidden = {{"hidden", 8}};
-  model.blocks.push_back(
-      {"embedding", BlockKind::embedding, -1, {0}, {}, hidden, {{"embedding", {call("lookup", 8, 0, 0)}, false}}});
+  model.blocks.push_back({"embedding",
+                          BlockKind::embedding,
+                          -1,
+                          {0},
+                          {},
+                          hidden,
+                          {{"embedding", {call("lookup", 8, 0, 0)}, false}}});
   for (int layer = 0; layer < layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     model.units.push_back({name,

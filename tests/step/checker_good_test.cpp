@@ -1,0 +1,140 @@
+#include <gtest/gtest.h>
+
+#include "step/memory.h"
+#include "tests/step/programs.h"
+
+namespace stepforge::test {
+namespace {
+
+std::vector<RecomputePolicy> recompute_policies() {
+  std::vector<RecomputePolicy> policies(5);
+  policies[1].mode = RecomputePolicy::Mode::full;
+  policies[2].mode = RecomputePolicy::Mode::every_n;
+  policies[2].n = 2;
+  policies[3].mode = RecomputePolicy::Mode::blocks;
+  policies[3].blocks = {"embedding", "layers.1"};
+  policies[4].mode = RecomputePolicy::Mode::segments;
+  policies[4].segments = {"attention"};
+  return policies;
+}
+
+std::vector<GatherPolicy> gather_policies() {
+  std::vector<GatherPolicy> policies = {GatherPolicy{}};
+  for (const auto reshard : {GatherPolicy::Reshard::never, GatherPolicy::Reshard::always}) {
+    for (int prefetch = 0; prefetch < 4; ++prefetch) {
+      policies.push_back({DType::bf16, reshard, prefetch});
+    }
+  }
+  return policies;
+}
+
+/// Builds and checks the program, and compares the checker's peak with the account's.
+void expect_accepted(const ModelSpec& model, const StepOptions& options) {
+  const StepProgram program = build_step(model, options);
+  try {
+    const CheckResult result = check_programs({&program, 1});
+    ASSERT_EQ(result.peak_bytes, std::vector<int64_t>{account(program).peak_bytes});
+  } catch (const ProgramError& error) {
+    FAIL() << error.what() << "\n" << listing(program);
+  }
+}
+
+TEST(Checker, AcceptsEveryTrainingProgramThatIsBuilt) {
+  for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+    StepOptions options = small_options(micro_batches);
+    for (const RecomputePolicy& recompute : recompute_policies()) {
+      for (const GatherPolicy& gather : gather_policies()) {
+        for (const bool ordered : {false, true}) {
+          for (const bool tied : {false, true}) {
+            options.recompute = recompute;
+            options.gather = gather;
+            options.ordered = ordered;
+            expect_accepted(small_model(3, tied), options);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Checker, AcceptsEveryForwardOnlyProgramThatIsBuilt) {
+  for (const ProgramKind kind : {ProgramKind::evaluate, ProgramKind::generate}) {
+    for (const GatherPolicy& gather : gather_policies()) {
+      for (int micro_batches = 1; micro_batches <= 3; ++micro_batches) {
+        StepOptions options = small_options(micro_batches);
+        options.kind = kind;
+        options.gather = gather;
+        options.kv_cache_tokens = 16;
+        expect_accepted(small_model(3), options);
+      }
+    }
+  }
+}
+
+TEST(Checker, AcceptsAnyChoiceOfFrozenUnits) {
+  for (unsigned frozen = 0; frozen + 1 < 16; ++frozen) {
+    ModelSpec model = small_model(2);
+    for (std::size_t u = 0; u < model.units.size(); ++u) {
+      model.units[u].trainable = ((frozen >> u) & 1U) == 0;
+    }
+    StepOptions options = small_options(3);
+    options.ordered = frozen % 2 == 0;
+    options.recompute.mode = RecomputePolicy::Mode::full;
+    expect_accepted(model, options);
+  }
+}
+
+TEST(Checker, AcceptsShardedUnitsOverTwoRanks) {
+  for (int prefetch = 0; prefetch < 3; ++prefetch) {
+    StepOptions options = small_options();
+    options.gather.reshard = GatherPolicy::Reshard::always;
+    options.gather.prefetch = prefetch;
+    EXPECT_NO_THROW(check_programs(sharded(2, 1, 3, options)));
+  }
+}
+
+TEST(Checker, AcceptsShardsOfTwoInTwoReplicas) {
+  StepOptions options = small_options();
+  options.ordered = true;
+  EXPECT_NO_THROW(check_programs(sharded(2, 2, 4, options)));
+}
+
+TEST(Checker, AcceptsOneForwardOneBackwardOverTwoStages) {
+  for (int micro_batches = 1; micro_batches <= 5; ++micro_batches) {
+    const Programs programs = pipeline_1f1b(micro_batches);
+    EXPECT_NO_THROW(check_programs(programs)) << listing(programs[0]);
+  }
+}
+
+TEST(Checker, AcceptsWeightGradientsThatComeLater) {
+  StepProgram program = build_step(small_model(2), small_options(2));
+  std::vector<Insertion> later;
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    Operation& operation = program.operations[i];
+    if (operation.kind == OpKind::backward) {
+      Operation weight = operation;
+      weight.kind = OpKind::backward_weight;
+      weight.allocates.clear();
+      weight.needs.clear();
+      operation.kind = OpKind::backward_input;
+      operation.frees.clear();
+      later.push_back({find(program, {OpKind::gradient_norm}), weight});
+    }
+  }
+  insert_operations(program.operations, later);
+  EXPECT_NO_THROW(check_programs({&program, 1}));
+}
+
+TEST(Checker, FindsThePeakOfLiveBytes) {
+  StepProgram program = build_step(small_model(1), small_options(1));
+  const auto at = find(program, {OpKind::load_batch});
+  program.operations[at].workspace = int64_t{1} << 30;
+  int64_t persistent = 0;
+  for (const Buffer& buffer : program.buffers) {
+    persistent += buffer.persistent ? buffer.bytes : 0;
+  }
+  EXPECT_EQ(check_programs({&program, 1}).peak_bytes.front(), persistent + 16 * 24 + (int64_t{1} << 30));
+}
+
+}  // namespace
+}  // namespace stepforge::test

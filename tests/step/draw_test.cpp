@@ -1,0 +1,73 @@
+#include "step/draw.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "step/memory.h"
+#include "tests/step/fixture.h"
+
+namespace stepforge::test {
+namespace {
+
+int64_t lines(const std::string& text) {
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+TEST(OperationTable, ShowsEveryOperationOnRequest) {
+  const StepProgram program = build_step(small_model(8), small_options(5));
+  const std::string table = operation_table(program, {true, true});
+  EXPECT_EQ(lines(table), static_cast<int64_t>(program.operations.size()) + 1);
+}
+
+TEST(OperationTable, FoldsLayersAndMicroBatches) {
+  const StepProgram program = build_step(small_model(126), small_options(32));
+  const std::string table = operation_table(program);
+  EXPECT_LT(lines(table), 40);
+  EXPECT_NE(table.find("and so on for micro-batches 1 to 31"), std::string::npos) << table;
+  EXPECT_NE(table.find("forward layers.125 m0 graph"), std::string::npos) << table;
+  EXPECT_NE(table.find("x 124 more of its kind"), std::string::npos) << table;
+  EXPECT_NE(table.find("check_finite"), std::string::npos) << table;
+}
+
+TEST(OperationTable, FoldsPatternsOfSeveralOperations) {
+  StepOptions options = small_options(1);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  const std::string table = operation_table(build_step(small_model(20), options));
+  EXPECT_NE(table.find("more of these 4 operations"), std::string::npos) << table;
+}
+
+TEST(OperationTable, SaysWhichOperationDoesWhatAndWhatIsLive) {
+  StepOptions options = small_options(1);
+  const StepProgram program = build_step(small_model(1), options);
+  const std::string table = operation_table(program);
+  const int64_t live = account(program).live_after[3];
+  EXPECT_NE(table.find("      3  compute  load_batch m0"), std::string::npos) << table;
+  EXPECT_NE(table.find(human_bytes(live)), std::string::npos) << table;
+}
+
+TEST(TraceJson, HasOneEventPerOperationAndEndsWithThePersistentBytes) {
+  StepOptions options = small_options(2);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  const StepProgram program = build_step(small_model(2), options);
+  const Json trace = parse_json(trace_json(program, simulate(program, MachineModel{})), "trace");
+  std::size_t operations = 0;
+  int64_t live = 0;
+  double last_counter = -1;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "X") {
+      ++operations;
+      EXPECT_GT(event.at("dur").get<double>(), 0);
+    } else if (event.at("ph") == "C") {
+      EXPECT_GE(event.at("ts").get<double>(), last_counter);
+      last_counter = event.at("ts").get<double>();
+      live = event.at("args").at("bytes").get<int64_t>();
+    }
+  }
+  EXPECT_EQ(operations, program.operations.size());
+  EXPECT_EQ(live, account(program).persistent_bytes());
+}
+
+}  // namespace
+}  // namespace stepforge::test

@@ -1,0 +1,49 @@
+#include "step/memory.h"
+
+#include <gtest/gtest.h>
+
+namespace stepforge::test {
+namespace {
+
+StepProgram three_operations() {
+  StepProgram program;
+  program.buffers = {{"w", BufferKind::weights, 100, true},
+                     {"a", BufferKind::bundle, 10, false},
+                     {"b", BufferKind::graph, 20, false}};
+  program.operations.resize(3);
+  program.operations[0].allocates = {1};
+  program.operations[0].workspace = 50;
+  program.operations[1].allocates = {2};
+  program.operations[1].workspace = 25;
+  program.operations[1].frees = {1};
+  program.operations[2].frees = {2};
+  return program;
+}
+
+TEST(MemoryAccount, FollowsLiveBytesOperationByOperation) {
+  EXPECT_EQ(account(three_operations()).live_after, (std::vector<int64_t>{110, 120, 100}));
+}
+
+TEST(MemoryAccount, PeakHasWorkspaceAndWhatIsFreedInTheSameOperation) {
+  const MemoryAccount memory = account(three_operations());
+  EXPECT_EQ(memory.peak_bytes, 100 + 10 + 50);
+  EXPECT_EQ(memory.peak_operation, 0U);
+  EXPECT_EQ(memory.workspace_at_peak, 50);
+  StepProgram program = three_operations();
+  program.operations[1].workspace = 31;
+  EXPECT_EQ(account(program).peak_bytes, 100 + 10 + 20 + 31);
+  EXPECT_EQ(account(program).peak_operation, 1U);
+}
+
+TEST(MemoryAccount, BreaksThePeakDownByKind) {
+  StepProgram program = three_operations();
+  program.operations[1].workspace = 31;
+  const MemoryAccount memory = account(program);
+  EXPECT_EQ(memory.at_peak.at(BufferKind::weights), 100);
+  EXPECT_EQ(memory.at_peak.at(BufferKind::bundle), 10);
+  EXPECT_EQ(memory.at_peak.at(BufferKind::graph), 20);
+  EXPECT_EQ(memory.persistent_bytes(), 100);
+}
+
+}  // namespace
+}  // namespace stepforge::test

@@ -1,0 +1,315 @@
+// Programs of several ranks, written by hand, and tools to damage good programs.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "step/checker.h"
+#include "step/passes.h"
+#include "step/program.h"
+#include "tests/step/fixture.h"
+
+namespace stepforge::test {
+
+using Programs = std::vector<StepProgram>;
+
+/// Writes a program operation by operation, giving values the buffers that the builder would.
+class Script {
+ public:
+  explicit Script(int rank, int micro_batches) {
+    program.rank = rank;
+    program.micro_batches = micro_batches;
+  }
+
+  StepProgram program;
+
+  int add(Operation operation) {
+    program.operations.push_back(std::move(operation));
+    return static_cast<int>(program.operations.size()) - 1;
+  }
+  int add_unit(OpKind kind, int unit, Lane lane = Lane::compute, int group = -1,
+               std::vector<int> needs = {}) {
+    Operation operation;
+    operation.kind = kind;
+    operation.unit = unit;
+    operation.lane = lane;
+    operation.group = group;
+    operation.needs = std::move(needs);
+    return add(std::move(operation));
+  }
+  /// `allocates` and `reads` are (kind, name of the value).
+  using Value = std::pair<BufferKind, std::string>;
+  int add_block(OpKind kind, int block, int micro_batch, const std::vector<Value>& allocates,
+                const std::vector<Value>& reads, std::vector<int> needs = {}) {
+    Operation operation;
+    operation.kind = kind;
+    operation.block = block;
+    operation.micro_batch = micro_batch;
+    operation.keep_graph = kind == OpKind::forward;
+    operation.needs = std::move(needs);
+    for (const Value& value : allocates) {
+      values_[value] = static_cast<int>(program.buffers.size());
+      operation.allocates.push_back(values_[value]);
+      program.buffers.push_back({value.second, value.first, 64, false});
+    }
+    for (const Value& value : reads) {
+      operation.reads.push_back(values_.at(value));
+    }
+    return add(std::move(operation));
+  }
+  /// A message on the peer lane of what the operation allocates or reads.
+  int message(OpKind kind, int block, int micro_batch, int peer, int tag, const Value& value,
+              std::vector<int> needs = {}) {
+    const bool sends = kind == OpKind::send;
+    const int index =
+        add_block(kind, block, micro_batch, sends ? std::vector<Value>{} : std::vector<Value>{value},
+                  sends ? std::vector<Value>{value} : std::vector<Value>{}, std::move(needs));
+    Operation& operation = program.operations.back();
+    operation.lane = Lane::peer;
+    operation.peer = peer;
+    operation.tag = tag;
+    operation.bytes = 64;
+    operation.keep_graph = false;
+    return index;
+  }
+
+  StepProgram finish() {
+    free_after_last_use(program);
+    return program;
+  }
+
+ private:
+  std::map<Value, int> values_;
+};
+
+/// Two stages of a pipeline, one forward, one backward in turn: rank 0 has the embedding and a layer, rank 1
+/// a layer and the head. Each micro-batch's hidden states have tag 2m, their gradients 2m + 1.
+inline Programs pipeline_1f1b(int micro_batches) {
+  using K = BufferKind;
+  const auto at = [](const char* name, int m) { return format("{} m{}", name, m); };
+  Script first(0, micro_batches);
+  first.program.units.resize(2);
+  first.program.units[0].name = "embedding";
+  first.program.units[1].name = "layers.0";
+  first.program.blocks.resize(2);
+  first.program.blocks[0] = {"embedding", {0}, true, false, {}};
+  first.program.blocks[1] = {"layers.0", {1}, false, false, {}};
+  first.add_unit(OpKind::start_gradient, 0);
+  first.add_unit(OpKind::start_gradient, 1);
+  const auto first_forward = [&](int m) {
+    first.add_block(OpKind::load_batch, -1, m, {{K::batch, at("batch", m)}}, {});
+    first.program.operations.back().keep_graph = false;
+    first.add_block(OpKind::forward, 0, m, {{K::bundle, at("b0", m)}, {K::graph, at("g0", m)}},
+                    {{K::batch, at("batch", m)}});
+    const int last =
+        first.add_block(OpKind::forward, 1, m, {{K::bundle, at("b1", m)}, {K::graph, at("g1", m)}},
+                        {{K::bundle, at("b0", m)}});
+    first.message(OpKind::send, 1, m, 1, 2 * m, {K::bundle, at("b1", m)}, {last});
+  };
+  const auto first_backward = [&](int m) {
+    const int got = first.message(OpKind::receive, 1, m, 1, 2 * m + 1, {K::bundle_gradient, at("d1", m)});
+    first.add_block(OpKind::backward, 1, m, {{K::bundle_gradient, at("d0", m)}},
+                    {{K::bundle, at("b0", m)}, {K::graph, at("g1", m)}, {K::bundle_gradient, at("d1", m)}},
+                    {got});
+    first.add_block(OpKind::backward, 0, m, {},
+                    {{K::batch, at("batch", m)}, {K::graph, at("g0", m)}, {K::bundle_gradient, at("d0", m)}});
+  };
+  Script second(1, micro_batches);
+  second.program.units.resize(2);
+  second.program.units[0].name = "layers.1";
+  second.program.units[1].name = "head";
+  second.program.blocks.resize(2);
+  second.program.blocks[0] = {"layers.1", {0}, false, false, {}};
+  second.program.blocks[1] = {"head", {1}, false, true, {}};
+  second.add_unit(OpKind::start_gradient, 0);
+  second.add_unit(OpKind::start_gradient, 1);
+  first_forward(0);
+  for (int m = 0; m < micro_batches; ++m) {
+    if (m + 1 < micro_batches) {
+      first_forward(m + 1);
+    }
+    first_backward(m);
+    second.add_block(OpKind::load_batch, -1, m, {{K::batch, at("batch", m)}}, {});
+    second.program.operations.back().keep_graph = false;
+    const int got = second.message(OpKind::receive, 0, m, 0, 2 * m, {K::bundle, at("in", m)});
+    second.add_block(OpKind::forward, 0, m, {{K::bundle, at("b0", m)}, {K::graph, at("g0", m)}},
+                     {{K::bundle, at("in", m)}}, {got});
+    second.add_block(OpKind::loss_forward_backward, 1, m, {{K::bundle_gradient, at("d0", m)}},
+                     {{K::batch, at("batch", m)}, {K::bundle, at("b0", m)}});
+    const int done = second.add_block(
+        OpKind::backward, 0, m, {{K::bundle_gradient, at("din", m)}},
+        {{K::bundle, at("in", m)}, {K::graph, at("g0", m)}, {K::bundle_gradient, at("d0", m)}});
+    second.message(OpKind::send, 0, m, 0, 2 * m + 1, {K::bundle_gradient, at("din", m)}, {done});
+  }
+  Programs programs;
+  for (Script* script : {&first, &second}) {
+    script->program.groups.push_back({"pp", {0, 1}});
+    Operation norm;
+    norm.kind = OpKind::gradient_norm;
+    norm.group = 0;
+    norm.bytes = 8;
+    script->add(norm);
+    Operation check;
+    check.kind = OpKind::check_finite;
+    script->add(check);
+    script->add_unit(OpKind::update, 0);
+    script->add_unit(OpKind::update, 1);
+    programs.push_back(script->finish());
+  }
+  return programs;
+}
+
+/// `shards` x `replicas` ranks with the units of the small model cut over the shard group, gathered around
+/// each use, and reduced at the end; then summed over the replicas if there are several.
+inline Programs sharded(int shards, int replicas, int micro_batches, const StepOptions& base) {
+  StepOptions options = base;
+  options.micro_batches = micro_batches;
+  options.gather.dtype = DType::bf16;
+  Programs programs;
+  for (int rank = 0; rank < shards * replicas; ++rank) {
+    StepProgram program = build_step(small_model(), options);
+    program.rank = rank;
+    ProgramGroup shard{"dp_shard", {}};
+    ProgramGroup replicate{"dp_replicate", {}};
+    for (int i = 0; i < shards; ++i) {
+      shard.ranks.push_back(rank / shards * shards + i);
+    }
+    for (int i = 0; i < replicas; ++i) {
+      replicate.ranks.push_back(rank % shards + i * shards);
+    }
+    program.groups = {shard, replicate};
+    std::vector<Insertion> insertions;
+    std::size_t norm = 0;
+    while (program.operations[norm].kind != OpKind::gradient_norm) {
+      if (program.operations[norm].kind == OpKind::gather_start) {
+        program.operations[norm].group = 0;
+      }
+      ++norm;
+    }
+    auto place = static_cast<int>(norm);  // where the next inserted operation will stand
+    const int last_compute = place - 1;
+    const auto insert = [&](OpKind kind, std::size_t unit, Lane lane, int group, int need) {
+      Operation operation;
+      operation.kind = kind;
+      operation.unit = static_cast<int>(unit);
+      operation.lane = lane;
+      operation.group = group;
+      operation.needs = {need};
+      operation.bytes = lane == Lane::reduce ? 4096 : 0;
+      insertions.push_back({norm, operation});
+      return place++;
+    };
+    for (std::size_t u = 0; u < program.units.size(); ++u) {
+      program.units[u].shard_group = 0;
+      int start = insert(OpKind::reduce_start, u, Lane::reduce, 0, last_compute);
+      int wait = insert(OpKind::reduce_wait, u, Lane::compute, -1, start);
+      if (replicas > 1) {
+        program.units[u].replica_group = 1;
+        start = insert(OpKind::all_reduce_start, u, Lane::reduce, 1, wait);
+        insert(OpKind::all_reduce_wait, u, Lane::compute, -1, start);
+      }
+    }
+    insert_operations(program.operations, insertions);
+    programs.push_back(std::move(program));
+  }
+  return programs;
+}
+
+struct Place {
+  OpKind kind;
+  int unit = -1;
+  int block = -1;
+  int micro_batch = -1;
+};
+
+/// The first operation from `begin` on that fits; fields of -1 fit all.
+inline std::size_t find(const StepProgram& program, const Place& place, std::size_t begin = 0) {
+  for (std::size_t i = begin; i < program.operations.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    if (operation.kind == place.kind && (place.unit < 0 || operation.unit == place.unit) &&
+        (place.block < 0 || operation.block == place.block) &&
+        (place.micro_batch < 0 || operation.micro_batch == place.micro_batch)) {
+      return i;
+    }
+  }
+  ADD_FAILURE() << "no operation " << op_name(place.kind);
+  return 0;
+}
+
+/// Puts the operations into another order (`order[new place] = old place`; what is left out is dropped),
+/// renumbering needs. Needs of what is dropped or comes later are dropped too.
+inline void rearrange(StepProgram& program, const std::vector<std::size_t>& order) {
+  std::vector<int> place(program.operations.size(), -1);
+  std::vector<Operation> operations;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    place[order[i]] = static_cast<int>(i);
+    operations.push_back(program.operations[order[i]]);
+  }
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    std::vector<int> needs;
+    for (const int need : operations[i].needs) {
+      const int moved = place[static_cast<std::size_t>(need)];
+      if (moved >= 0 && moved < static_cast<int>(i)) {
+        needs.push_back(moved);
+      }
+    }
+    operations[i].needs = needs;
+  }
+  program.operations = std::move(operations);
+}
+
+inline std::vector<std::size_t> list_order(const StepProgram& program) {
+  std::vector<std::size_t> order(program.operations.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    order[i] = i;
+  }
+  return order;
+}
+
+inline void erase(StepProgram& program, std::size_t at) {
+  std::vector<std::size_t> order = list_order(program);
+  order.erase(order.begin() + static_cast<std::ptrdiff_t>(at));
+  rearrange(program, order);
+}
+
+/// Moves the operation at `from` before the one at `to`.
+inline void move(StepProgram& program, std::size_t from, std::size_t to) {
+  std::vector<std::size_t> order = list_order(program);
+  order.erase(order.begin() + static_cast<std::ptrdiff_t>(from));
+  order.insert(order.begin() + static_cast<std::ptrdiff_t>(to > from ? to - 1 : to), from);
+  rearrange(program, order);
+}
+
+/// Puts a copy of the operation, without its buffers, behind it.
+inline void repeat(StepProgram& program, std::size_t at) {
+  Operation copy = program.operations[at];
+  copy.allocates.clear();
+  copy.frees.clear();
+  insert_operations(program.operations, {{at + 1, copy}});
+}
+
+/// The programs are refused at this rank, with these words in the operation's text and in the reason.
+inline void expect_refused(const Programs& programs, int rank, const std::string& operation,
+                           const std::string& reason) {
+  try {
+    check_programs(programs);
+    ADD_FAILURE() << "accepted; expected: " << reason;
+  } catch (const ProgramError& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(error.rank(), rank) << text;
+    EXPECT_NE(text.find(format("rank {}, ", rank)), std::string::npos) << text;
+    const std::size_t border = text.find("): ");
+    const std::string head =
+        border == std::string::npos ? text.substr(0, text.find(": ")) : text.substr(0, border);
+    EXPECT_NE(head.find(operation), std::string::npos) << text;
+    EXPECT_NE(text.find(reason, head.size()), std::string::npos) << text;
+  }
+}
+
+}  // namespace stepforge::test
