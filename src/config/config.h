@@ -66,6 +66,7 @@ struct DataConfig {
   int64_t prefetch = 2;
   std::string cache_dir;
   int64_t synthetic_tokens = int64_t{1} << 20;
+  int64_t synthetic_document_length = 0;
 
   bool operator==(const DataConfig&) const = default;
 };

@@ -134,7 +134,12 @@ SchemaOf<DataConfig> data_section() {
              {.doc = "Length of a synthetic source before it repeats.",
               .unit = "tokens",
               .min = 2,
-              .max = 1e12});
+              .max = 1e12})
+      .field("synthetic_document_length", &DataConfig::synthetic_document_length,
+             {.doc = "Mean length of a synthetic document; 0 = each row is one document.",
+              .unit = "tokens",
+              .min = 0,
+              .max = 1e9});
   return schema;
 }
 

@@ -26,7 +26,7 @@ std::string number_text(double value) {
 }
 
 std::string toml_float(double value) {
-  std::string text = number_text(value);
+  const std::string text = number_text(value);
   return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
 }
 
