@@ -24,35 +24,38 @@ using Clock = std::chrono::steady_clock;
 class ProgressLine {
  public:
   void update(const TokenizeProgress& progress) {
-    const auto now = Clock::now();
-    const bool done = progress.bytes_done >= progress.bytes_total;
     if (progress.waiting) {
-      std::cerr << "another process is building this data; waiting for it" << std::endl;
+      std::cerr << "another process is building this data; waiting for it\n" << std::flush;
       return;
     }
+    const auto now = Clock::now();
+    if (progress.bytes_done == 0) begin_ = now;
+    const bool done = progress.bytes_done >= progress.bytes_total;
     if (!done && now - drawn_ < std::chrono::milliseconds(100)) return;
     drawn_ = now;
-    if (begin_ == Clock::time_point{} || progress.bytes_done < last_bytes_) begin_ = now;
-    last_bytes_ = progress.bytes_done;
     const double seconds = std::chrono::duration<double>(now - begin_).count();
-    const double share = static_cast<double>(progress.bytes_done) /
-                         static_cast<double>(std::max<int64_t>(1, progress.bytes_total));
-    const double rate = seconds > 0.0 ? static_cast<double>(progress.bytes_done) / seconds : 0.0;
-    const double left = static_cast<double>(progress.bytes_total - progress.bytes_done) / rate;
-    constexpr int kWidth = 30;
-    const auto filled = static_cast<size_t>(std::lround(share * kWidth));
-    std::cerr << format("\r\033[Ktokenizing [{}{}] {:3.0f}%  {} of {}  {} tokens  {}/s  {}",
-                        std::string(filled, '#'), std::string(kWidth - filled, '.'), 100.0 * share,
-                        human_bytes(progress.bytes_done), human_bytes(progress.bytes_total),
-                        human_count(progress.tokens), human_bytes(std::llround(rate)),
-                        done ? "took " + human_duration(seconds) : human_duration(left) + " left")
-              << (done ? "\n" : "") << std::flush;
+    std::cerr << "\r\033[K" << bar(progress, seconds, done) << (done ? "\n" : "") << std::flush;
   }
 
  private:
+  static std::string bar(const TokenizeProgress& progress, double seconds, bool done) {
+    constexpr int kWidth = 30;
+    const auto bytes = static_cast<double>(progress.bytes_done);
+    const double share = bytes / static_cast<double>(std::max<int64_t>(1, progress.bytes_total));
+    const auto filled = static_cast<size_t>(std::lround(share * kWidth));
+    std::string text =
+        format("tokenizing [{}{}] {:3.0f}%  {} of {}  {} tokens", std::string(filled, '#'),
+               std::string(kWidth - filled, '.'), 100.0 * share, human_bytes(progress.bytes_done),
+               human_bytes(progress.bytes_total), human_count(progress.tokens));
+    if (progress.bytes_done == 0 || seconds <= 0.0) return text;
+    const double rate = bytes / seconds;
+    const double left = static_cast<double>(progress.bytes_total - progress.bytes_done) / rate;
+    return text + format("  {}/s  {}", human_bytes(std::llround(rate)),
+                         done ? "took " + human_duration(seconds) : human_duration(left) + " left");
+  }
+
   Clock::time_point begin_{};
   Clock::time_point drawn_{};
-  int64_t last_bytes_ = 0;
 };
 
 fs::path output_name(const DataBuildOptions& options, const std::string& part) {

@@ -65,7 +65,9 @@ class BuildFolder {
   /// Renames to `entry`, unless another process was quicker.
   void publish(const fs::path& entry) {
     fsync_path(path_);
-    fs::permissions(path_, fs::perms(0755));  // mkdtemp makes it private
+    // mkdtemp makes it private.
+    fs::permissions(path_, fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec |
+                               fs::perms::others_read | fs::perms::others_exec);
     std::error_code failure;
     fs::rename(path_, entry, failure);
     if (failure && !fs::is_directory(entry)) {

@@ -13,7 +13,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-const BatchLayout& checked(const BatchLayout& layout) {
+BatchLayout checked(const BatchLayout& layout) {
   layout.check();
   return layout;
 }
@@ -108,6 +108,7 @@ Batch PrefetchLoader::next() {
   const auto begin = std::chrono::steady_clock::now();
   auto item = queue_->pop();
   wait_seconds_ += seconds_since(begin);
+  if (!item) throw Error("the prefetching thread has stopped");
   failure_ = item->failure;
   if (failure_) std::rethrow_exception(failure_);
   cursor_.advance();

@@ -45,6 +45,7 @@ std::shared_ptr<const RowStream> RowStream::mixture(std::vector<WeightedSource> 
 std::shared_ptr<const RowStream> RowStream::one_pass(
     std::vector<std::shared_ptr<const SampleSource>> sources) {
   std::vector<WeightedSource> weighted;
+  weighted.reserve(sources.size());
   for (auto& source : sources) weighted.push_back({std::move(source), 1.0});
   const std::shared_ptr<RowStream> stream(new RowStream(std::move(weighted)));
   std::string identity = "one pass";

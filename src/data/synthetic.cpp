@@ -14,7 +14,7 @@ void require(bool allowed, std::string_view what, int64_t value, std::string_vie
   if (!allowed) throw UsageError(format("synthetic data: {} is {}, but {}", what, value, rule));
 }
 
-const SyntheticOptions& checked(const SyntheticOptions& options) {
+SyntheticOptions checked(const SyntheticOptions& options) {
   constexpr int64_t kMost = int64_t{1} << 31;
   require(options.vocab_size >= 1 && options.vocab_size < kMost, "the vocabulary size", options.vocab_size,
           "token ids need 1 to 2^31 - 1");

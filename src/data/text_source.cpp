@@ -54,12 +54,12 @@ std::string_view without_carriage_return(std::string_view line) {
 
 /// The end of the paragraph that contains `from`: just behind the next blank line, or the end of the text.
 size_t behind_blank_line(std::string_view text, size_t from) {
-  size_t begin = text.find('\n', from);
-  while (begin != std::string_view::npos && ++begin < text.size()) {
-    const auto line = line_at(text, begin);
-    const size_t next = begin + line.size();
-    if (is_blank(line)) return std::min(next + 1, text.size());
-    begin = text.find('\n', next);
+  size_t line_feed = text.find('\n', from);
+  while (line_feed != std::string_view::npos) {
+    const auto line = line_at(text, line_feed + 1);
+    const size_t end = line_feed + 1 + line.size();
+    if (is_blank(line)) return std::min(end + 1, text.size());
+    line_feed = text.find('\n', end);
   }
   return text.size();
 }
@@ -137,6 +137,7 @@ TextSource::TextSource(TextSourceOptions options) : options_(std::move(options))
 
 std::string TextSource::description() const {
   std::vector<std::string> names;
+  names.reserve(options_.paths.size());
   for (const auto& path : options_.paths) names.push_back(path.string());
   return join(names, ", ");
 }

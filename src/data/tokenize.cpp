@@ -161,6 +161,7 @@ TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, co
   TokenizeResult result;
   TokenizeProgress state;
   state.bytes_total = source.total_bytes();
+  if (progress) progress(state);
   int64_t document = 0;
   while (const auto next = encoder.next()) {
     const auto& [chunk, encoded] = *next;

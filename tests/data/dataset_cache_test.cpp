@@ -16,13 +16,18 @@ namespace {
 
 using namespace testing_support;
 
+bool is_end(const TokenizeProgress& progress) {
+  return progress.bytes_done == progress.bytes_total;
+}
+
 /// Counts the tokenizations it is asked to show.
 struct CountedBuild {
   int calls = 0;
   CachedDataset open(const TextSource& source, const std::filesystem::path& cache,
                      const TokenizeOptions& options = {}) {
-    return open_cached_dataset(source, *tokenizer, options, cache,
-                               [this](const TokenizeProgress&) { ++calls; });
+    return open_cached_dataset(source, *tokenizer, options, cache, [this](const TokenizeProgress& progress) {
+      calls += is_end(progress) ? 1 : 0;
+    });
   }
   std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer();
 };
@@ -135,7 +140,7 @@ TEST(DatasetCache, ThreadsThatRaceForAnEntryBuildItOnce) {
       const auto tokenizer = make_byte_tokenizer();
       const auto cached =
           open_cached_dataset(source, *tokenizer, {.workers = 1}, folder / "cache",
-                              [&](const TokenizeProgress& progress) { builds += progress.waiting ? 0 : 1; });
+                              [&](const TokenizeProgress& progress) { builds += is_end(progress) ? 1 : 0; });
       EXPECT_EQ(cached.train->index().tokens(), 6);
     });
   }
@@ -152,8 +157,9 @@ TEST(DatasetCache, AnEntryThatAppearsMeanwhileIsTaken) {
   const auto other = build.open(source, folder / "other");
   const auto entry = folder / "cache" / other.folder.filename().string();
   const auto cached =
-      open_cached_dataset(source, *tokenizer, {}, folder / "cache", [&](const TokenizeProgress&) {
-        std::filesystem::copy(other.folder, entry, std::filesystem::copy_options::recursive);
+      open_cached_dataset(source, *tokenizer, {}, folder / "cache", [&](const TokenizeProgress& progress) {
+        if (is_end(progress))
+          std::filesystem::copy(other.folder, entry, std::filesystem::copy_options::recursive);
       });
   EXPECT_EQ(cached.train->index().tokens(), 6);
   EXPECT_EQ(names_in(folder / "cache").size(), 1U);
