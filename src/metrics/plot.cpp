@@ -269,10 +269,10 @@ std::string plot_svg(const std::vector<RunSeries>& runs) {
   canvas.text(margin, 42, title, {.size = 22, .colour = ink, .bold = true});
   draw_table(canvas, runs);
   for (size_t i = 0; i < panels.size(); ++i) {
-    const auto column = static_cast<double>(i % 2);
-    const auto row = static_cast<double>(i / 2);
-    draw_panel(canvas, runs, panels[i], margin + column * (panel_width + margin),
-               first_panel + row * (panel_height + panel_gap));
+    const size_t column = i % 2;
+    const size_t row = i / 2;
+    draw_panel(canvas, runs, panels[i], margin + static_cast<double>(column) * (panel_width + margin),
+               first_panel + static_cast<double>(row) * (panel_height + panel_gap));
   }
   return std::move(canvas).finish();
 }
