@@ -338,8 +338,9 @@ TEST(CheckerRefuses, ReduceWaitWithoutStart) {
 
 TEST(CheckerRefuses, ReductionBeforeTheLastContribution) {
   Programs programs = two_ranks();
-  move(programs[0], find(programs[0], {OpKind::reduce_start, 1}),
-       find(programs[0], {OpKind::backward, -1, 1}));
+  const auto backward = find(programs[0], {OpKind::backward, -1, 1});
+  move(programs[0], find(programs[0], {OpKind::reduce_start, 1}), backward);
+  programs[0].operations[backward].needs = {static_cast<int>(backward) - 1};
   expect_refused(programs, 0, "backward layers.0 m0", "already been reduced by");
 }
 
