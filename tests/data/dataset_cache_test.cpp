@@ -73,6 +73,33 @@ TEST(DatasetCache, BuildsAnewIfTextOrSplitChanges) {
   EXPECT_EQ(open("a\nb\nc\nd\n", {.workers = 1, .chunk_bytes = 1}), plain);
 }
 
+/// The byte tokenizer under another fingerprint.
+class OtherTokenizer : public Tokenizer {
+ public:
+  int32_t vocab_size() const override { return bytes_->vocab_size(); }
+  std::unique_ptr<Encoder> encoder() const override { return bytes_->encoder(); }
+  std::string_view token_bytes(int32_t id) const override { return bytes_->token_bytes(id); }
+  bool is_special(int32_t id) const override { return bytes_->is_special(id); }
+  std::optional<int32_t> eos_id() const override { return bytes_->eos_id(); }
+  std::optional<int32_t> bos_id() const override { return bytes_->bos_id(); }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  void save_pretrained(const std::filesystem::path& folder) const override {
+    bytes_->save_pretrained(folder);
+  }
+
+ private:
+  std::unique_ptr<Tokenizer> bytes_ = make_byte_tokenizer();
+  std::string fingerprint_ = "other";
+};
+
+TEST(DatasetCache, EachTokenizerHasItsOwnEntry) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  EXPECT_NE(cache_key(source, OtherTokenizer(), {}), cache_key(source, *build.tokenizer, {}));
+  EXPECT_EQ(cache_key(source, *make_byte_tokenizer(), {}), cache_key(source, *build.tokenizer, {}));
+}
+
 TEST(DatasetCache, AFailedBuildLeavesNoEntry) {
   const TempFolder folder;
   CountedBuild build;
