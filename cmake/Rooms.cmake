@@ -24,6 +24,17 @@ function(stepforge_room name)
   set_property(GLOBAL APPEND PROPERTY STEPFORGE_LIBRARIES ${ROOM_LINK})
 endfunction()
 
+# What `stepforge version` says, compiled into one file only.
+function(stepforge_version)
+  execute_process(COMMAND git rev-parse --short HEAD WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+    OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(NOT commit)
+    set(commit unknown)
+  endif()
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/base/version.cpp PROPERTIES COMPILE_DEFINITIONS
+    "STEPFORGE_VERSION=\"${PROJECT_VERSION}\";STEPFORGE_COMMIT=\"${commit}\";STEPFORGE_TORCH_VERSION=\"${TorchWheel_VERSION}\";STEPFORGE_COMPILER=\"${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\"")
+endfunction()
+
 function(stepforge_core)
   get_property(rooms GLOBAL PROPERTY STEPFORGE_ROOMS)
   get_property(libraries GLOBAL PROPERTY STEPFORGE_LIBRARIES)

@@ -20,6 +20,9 @@ endif()
 
 add_compile_options(-Wall -Wextra -Wno-unused-parameter
   -Wno-restrict)  # a false positive of g++ 12 in std::string::insert
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-fpch-preprocess)  # lets ccache see what a precompiled header holds
+endif()
 add_compile_options(-fno-strict-aliasing)
 if(STEPFORGE_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
