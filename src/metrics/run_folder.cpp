@@ -143,7 +143,7 @@ void RunFolder::write_config(std::string_view toml) const {
   write_file_atomic(config_file(), toml);
 }
 
-void RunFolder::begin(std::string_view version, std::string_view commit, int64_t begin_step) {
+void RunFolder::begin(std::string_view version, std::string_view commit, int64_t begin_step, int64_t tokens) {
   for (RunStart& start : history_) {
     if (start.exit_reason == running) start.exit_reason = "died";
   }
@@ -154,7 +154,7 @@ void RunFolder::begin(std::string_view version, std::string_view commit, int64_t
                       .commit = std::string(commit),
                       .begin_step = begin_step,
                       .end_step = begin_step,
-                      .tokens = 0,
+                      .tokens = tokens,
                       .seconds = earlier_seconds_,
                       .exit_reason = std::string(running)});
   save();

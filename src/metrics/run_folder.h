@@ -53,8 +53,8 @@ class RunFolder {
   void write_config(std::string_view toml) const;
 
   /// Adds a start to the history. An earlier start that still says "running" died: this process holds its
-  /// lock. Throws Error if run.json cannot be written.
-  void begin(std::string_view version, std::string_view commit, int64_t begin_step);
+  /// lock. `tokens`: those of the run up to begin_step. Throws Error if run.json cannot be written.
+  void begin(std::string_view version, std::string_view commit, int64_t begin_step, int64_t tokens = 0);
   /// Updates the start of begin(): last finished step, tokens of the whole run, seconds of this start. A disk
   /// that cannot be written costs a warning, not the run. After begin() only.
   void progress(int64_t end_step, int64_t tokens, double seconds);

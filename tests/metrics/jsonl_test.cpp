@@ -194,25 +194,28 @@ size_t count_of(std::string_view text, std::string_view part) {
 
 TEST(JsonlSink, AFullDiskCostsRecordsAndOneWarningAndLeavesNoHalfLine) {
   const TemporaryFolder folder;
+  // Long enough that the limit below leaves room for the captured warnings, which go to a file as well.
+  std::string before;
+  for (int64_t step = 1; step <= 200; ++step) before += line_of(step);
+  write_text(folder / "m.jsonl", before);
   {
     Logger logger(LogLevel::warning);
     logger.add_file(folder / "log.txt");
     JsonlSink sink(folder / "m.jsonl", logger);
-    sink.write(record_of(1));
     testing::internal::CaptureStderr();
     {
-      const FileSizeLimit limit(line_of(1).size() + 10);
-      sink.write(record_of(2));
-      EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1));
-      sink.write(record_of(3));
+      const FileSizeLimit limit(before.size() + 10);
+      sink.write(record_of(201));
+      EXPECT_EQ(read_text(folder / "m.jsonl"), before);
+      sink.write(record_of(202));
     }
     const std::string warnings = testing::internal::GetCapturedStderr();
     EXPECT_EQ(count_of(warnings, "cannot write"), 1U) << warnings;
     EXPECT_TRUE(contains(warnings, (folder / "m.jsonl").string())) << warnings;
-    sink.write(record_of(4));
+    sink.write(record_of(203));
     EXPECT_EQ(sink.lost(), 2);
   }
-  EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1) + line_of(4));
+  EXPECT_EQ(read_text(folder / "m.jsonl"), before + line_of(203));
   EXPECT_TRUE(contains(read_text(folder / "log.txt"), "lacks 2 records"));
 }
 

@@ -92,11 +92,13 @@ TEST(RunFolder, MarksAStartWithoutALastWordAsDied) {
     EXPECT_EQ(read_run_history(folder.path())[0].exit_reason, "running");
   }
   RunFolder run(folder.path(), logger);
-  run.begin("0.1.0", "abc", 5);
+  run.begin("0.1.0", "abc", 5, 500);
   const std::vector<RunStart> starts = read_run_history(folder.path());
   EXPECT_EQ(starts[0].exit_reason, "died");
   EXPECT_EQ(starts[0].end_step, 7);
   EXPECT_EQ(starts[1].exit_reason, "running");
+  EXPECT_EQ(starts[1].end_step, 5);
+  EXPECT_EQ(starts[1].tokens, 500);
 }
 
 TEST(RunFolder, RefusesADamagedHistoryWithTheRemedy) {
