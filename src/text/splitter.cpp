@@ -1,6 +1,7 @@
 #include "text/splitter.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <new>
@@ -17,8 +18,9 @@ namespace {
 
 constexpr size_t max_pattern_bytes = 4096;
 // A piece needs a few steps for each of its characters; a pattern that backtracks exponentially runs into
-// this instead.
-constexpr uint32_t max_match_steps = 50'000'000;
+// this limit.
+constexpr size_t base_match_steps = 10'000'000;
+constexpr size_t match_steps_per_byte = 4;
 constexpr size_t max_jit_stack_bytes = size_t{4} << 20;
 
 std::string pcre2_message(int code) {
@@ -61,7 +63,6 @@ struct SplitPattern::Scratch::State {
         // Null where the machine allows no just-in-time compilation; matching then falls back to the
         // interpreter.
         stack(pcre2_jit_stack_create(size_t{32} << 10, max_jit_stack_bytes, nullptr)) {
-    pcre2_set_match_limit(context, max_match_steps);
     if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
   }
   ~State() {
@@ -98,6 +99,8 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& source) 
 size_t SplitPattern::piece_length(std::string_view text, size_t position, Scratch& scratch) const {
   const Scratch::State& state = *scratch.state_;
   const auto* code = static_cast<const pcre2_code*>(code_.get());
+  const size_t steps = std::min<size_t>(base_match_steps + match_steps_per_byte * text.size(), UINT32_MAX);
+  pcre2_set_match_limit(state.context, static_cast<uint32_t>(steps));
   const int found =
       pcre2_match(code, units(text), text.size(), position, PCRE2_NO_UTF_CHECK, state.match, state.context);
   if (found == PCRE2_ERROR_NOMATCH) return text.size() - position;

@@ -55,10 +55,10 @@ TEST(Splitter, TheMongolianVowelSeparatorIsNoSpace) {
 }
 
 TEST(Splitter, LongRunsTakeLinearTime) {
-  EXPECT_EQ(split(llama3_pattern, std::string(3'000'000, ' ')).size(), 1U);
-  EXPECT_EQ(split(llama3_pattern, std::string(3'000'000, 'x') + "!").size(), 2U);
-  EXPECT_EQ(split(llama3_pattern, std::string(3'000'000, '\n') + "x").size(), 2U);
-  EXPECT_EQ(split(llama3_pattern, std::string(3'000'000, '-')).size(), 1U);
+  EXPECT_EQ(split(llama3_pattern, std::string(20'000'000, ' ')).size(), 1U);
+  EXPECT_EQ(split(llama3_pattern, std::string(20'000'000, 'x') + "!").size(), 2U);
+  EXPECT_EQ(split(llama3_pattern, std::string(20'000'000, '\n') + "x").size(), 2U);
+  EXPECT_EQ(split(llama3_pattern, std::string(20'000'000, '-')).size(), 1U);
 }
 
 TEST(Splitter, ACatastrophicPatternEndsInAnErrorThatNamesIt) {
