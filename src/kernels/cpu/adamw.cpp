@@ -7,9 +7,6 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
-// std::sqrt may not set errno here, or the loop would not be vectorised.
-#pragma GCC optimize("no-math-errno")
-
 namespace stepforge::cpu {
 namespace {
 
@@ -25,6 +22,7 @@ struct Coefficients {
   float grad_scale;
 };
 
+/// Vectorised only where square roots need not set errno (-fno-math-errno).
 STEPFORGE_SIMD_CLONES void update_range(float* parameter, const float* grad, float* first, float* second,
                                         int64_t count, const Coefficients& settings) {
   const Coefficients c = settings;

@@ -51,36 +51,39 @@ struct BackwardRows {
   int64_t width;
 };
 
+/// One row. The members are copied to locals so that the compiler knows no store changes them.
+template <bool kResidual, typename T>
+STEPFORGE_INLINE void backward_row_body(const BackwardRows<T>& r, int64_t n) {
+  const int64_t width = r.width;
+  const T* grad = r.grad_out + n * width;
+  const T* x = r.x + n * width;
+  const T* residual = r.residual_grad + (kResidual ? n * width : 0);
+  const float* weight = r.weight;
+  T* target = r.grad_x + n * width;
+  float* partial = r.partial;
+  const float scale = r.rstd[n];
+  float dot = 0.0F;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t d = 0; d < width; ++d) dot += load(grad + d) * weight[d] * load(x + d);
+  const float pull = dot * scale * scale / static_cast<float>(width);
+#pragma omp simd
+  for (int64_t d = 0; d < width; ++d) {
+    const float g = load(grad + d);
+    const float value = load(x + d);
+    partial[d] += g * value * scale;
+    const float own = scale * (g * weight[d] - value * pull);
+    store(target + d, kResidual ? own + load(residual + d) : own);
+  }
+}
+
 template <typename T>
 STEPFORGE_INLINE void backward_rows_body(const BackwardRows<T>& r) {
-  const int64_t width = r.width;
-  for (int64_t d = 0; d < width; ++d) r.partial[d] = 0.0F;
+  for (int64_t d = 0; d < r.width; ++d) r.partial[d] = 0.0F;
   for (int64_t n = 0; n < r.rows; ++n) {
-    const T* grad = r.grad_out + n * width;
-    const T* x = r.x + n * width;
-    T* target = r.grad_x + n * width;
-    const float scale = r.rstd[n];
-    float dot = 0.0F;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t d = 0; d < width; ++d) dot += load(grad + d) * r.weight[d] * load(x + d);
-    const float pull = dot * scale * scale / static_cast<float>(width);
     if (r.residual_grad != nullptr) {
-      const T* residual = r.residual_grad + n * width;
-#pragma omp simd
-      for (int64_t d = 0; d < width; ++d) {
-        const float g = load(grad + d);
-        const float value = load(x + d);
-        r.partial[d] += g * value * scale;
-        store(target + d, scale * (g * r.weight[d] - value * pull) + load(residual + d));
-      }
+      backward_row_body<true>(r, n);
     } else {
-#pragma omp simd
-      for (int64_t d = 0; d < width; ++d) {
-        const float g = load(grad + d);
-        const float value = load(x + d);
-        r.partial[d] += g * value * scale;
-        store(target + d, scale * (g * r.weight[d] - value * pull));
-      }
+      backward_row_body<false>(r, n);
     }
   }
 }

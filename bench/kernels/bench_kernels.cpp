@@ -1,0 +1,139 @@
+// Times the fused kernels against libtorch's own on this machine: `bench_kernels [threads]`. Best of several
+// rounds.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_rms_norm.h>
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
+
+#include "kernels/adamw.h"
+#include "kernels/attention.h"
+#include "kernels/rms_norm.h"
+#include "kernels/swiglu.h"
+
+namespace stepforge {
+namespace {
+
+double seconds_of(const std::function<void()>& body) {
+  double best = 1e9;
+  for (int round = 0; round < 30; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+void compare(const std::string& name, const std::function<void()>& ours,
+             const std::function<void()>& theirs) {
+  const double own = seconds_of(ours);
+  const double other = seconds_of(theirs);
+  std::printf("%-44s %9.3f ms   libtorch %9.3f ms   ratio %.2f\n", name.c_str(), own * 1e3, other * 1e3,
+              other / own);
+}
+
+void attention(const std::string& name, int64_t documents, int64_t length, const AttentionShape& shape,
+               at::ScalarType type) {
+  const int64_t tokens = documents * length;
+  const at::Tensor qkv = at::randn({tokens, shape.qkv_width()}).to(type);
+  at::Tensor out = at::empty({tokens, shape.out_width()}, qkv.options());
+  at::Tensor lse = at::empty({tokens, shape.heads});
+  const at::Tensor grad_out = at::randn_like(out);
+  at::Tensor grad_qkv = at::empty_like(qkv);
+  std::vector<int32_t> borders;
+  for (int64_t d = 0; d <= documents; ++d) borders.push_back(static_cast<int32_t>(d * length));
+
+  const at::Tensor heads = qkv.view({documents, length, -1, shape.head_dim}).transpose(1, 2);
+  const int64_t h = shape.heads;
+  const at::Tensor q = heads.slice(1, 0, h);
+  const auto expand = [&](int64_t begin) {
+    return heads.slice(1, begin, begin + shape.kv_heads).repeat_interleave(shape.group(), 1);
+  };
+  const auto torch_forward = [&] {
+    return at::_scaled_dot_product_flash_attention_for_cpu(q, expand(h), expand(h + shape.kv_heads), 0.0,
+                                                           true);
+  };
+  compare(name + " forward", [&] { attention_forward(qkv, shape, borders, out, lse); }, torch_forward);
+  const auto [their_out, their_lse] = torch_forward();
+  const at::Tensor grad = grad_out.view({documents, length, h, shape.head_dim}).transpose(1, 2);
+  const at::Tensor k = expand(h);
+  const at::Tensor v = expand(h + shape.kv_heads);
+  const at::Tensor saved_out = their_out;
+  const at::Tensor saved_lse = their_lse;
+  compare(
+      name + " backward", [&] { attention_backward(grad_out, qkv, out, lse, shape, borders, grad_qkv); },
+      [&] {
+        at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, saved_out, saved_lse, 0.0,
+                                                                 true);
+      });
+}
+
+void element_wise() {
+  const at::Tensor x = at::randn({2048, 768});
+  const at::Tensor weight = at::randn({768});
+  const at::Tensor rstd = at::empty({2048});
+  const at::Tensor out = at::empty_like(x);
+  const at::Tensor grad_weight = at::empty({768});
+  compare(
+      "rms_norm forward 2048x768", [&] { rms_norm_forward(x, weight, 1e-6, out, rstd); },
+      [&] { at::_fused_rms_norm(x, {768}, weight, 1e-6); });
+  std::printf(
+      "%-44s %9.3f ms\n", "rms_norm backward 2048x768",
+      1e3 * seconds_of([&] { rms_norm_backward(out, x, weight, rstd, {}, out, grad_weight, false); }));
+  const at::Tensor gate_up = at::randn({2048, 4096});
+  const at::Tensor mixed = at::empty({2048, 2048});
+  const at::Tensor grad_gate_up = at::empty_like(gate_up);
+  compare(
+      "swiglu forward 2048x2048", [&] { swiglu_forward(gate_up, mixed); },
+      [&] { at::silu(gate_up.slice(1, 0, 2048)) * gate_up.slice(1, 2048, 4096); });
+  std::printf("%-44s %9.3f ms\n", "swiglu backward 2048x2048",
+              1e3 * seconds_of([&] { swiglu_backward(mixed, gate_up, grad_gate_up); }));
+}
+
+void optimizer() {
+  constexpr int64_t kElements = 16 << 20;
+  at::Tensor p = at::randn({kElements});
+  at::Tensor g = at::randn({kElements});
+  at::Tensor m = at::zeros({kElements});
+  at::Tensor v = at::zeros({kElements});
+  at::Tensor step = at::zeros({});
+  compare(
+      "adamw 16M", [&] { adamw_update(p, g, m, v, 0, kElements, {}); },
+      [&] { at::_fused_adamw_({p}, {g}, {m}, {v}, {}, {step}, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false); });
+}
+
+}  // namespace
+}  // namespace stepforge
+
+int main(int argc, char** argv) {
+  using stepforge::AttentionShape;
+  const at::NoGradGuard no_grad;
+  at::set_num_threads(argc > 1 ? std::atoi(argv[1]) : 2);
+  const AttentionShape small = {.heads = 8, .kv_heads = 4, .head_dim = 32, .scale = 1 / std::sqrt(32.0)};
+  const AttentionShape large = {.heads = 12, .kv_heads = 4, .head_dim = 64, .scale = 1 / std::sqrt(64.0)};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const std::string suffix = type == at::kFloat ? " fp32" : " bf16";
+    stepforge::attention("attention 8 x 256, d 32" + suffix, 8, 256, small, type);
+    stepforge::attention("attention 1 x 1024, d 64" + suffix, 1, 1024, large, type);
+  }
+  stepforge::element_wise();
+  stepforge::optimizer();
+}
