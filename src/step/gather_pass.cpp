@@ -17,32 +17,37 @@ struct Stay {
   std::size_t earliest_start = 0;  ///< just behind the unit's previous stay
 };
 
-bool uses(const StepProgram& program, const Operation& operation, int unit) {
-  if (!uses_units(operation.kind)) {
-    return false;
-  }
-  const std::vector<int>& units = program.blocks[static_cast<std::size_t>(operation.block)].units;
-  return std::find(units.begin(), units.end(), unit) != units.end();
-}
-
-/// The unit's stays in order: one, or one for each run of uses with no other block's computation between.
-void find_stays(const StepProgram& program, int unit, GatherPolicy::Reshard reshard,
-                std::vector<Stay>& stays) {
-  bool open = false;
-  std::size_t earliest = 0;
+/// All stays in order of their first use: one for each unit, or one for each run of its uses with no other
+/// block's computation between.
+std::vector<Stay> find_stays(const StepProgram& program, GatherPolicy::Reshard reshard) {
+  constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::vector<Stay> stays;
+  std::vector<std::size_t> latest(program.units.size(), kNone);        // the unit's latest stay
+  std::vector<std::size_t> last_computation(program.units.size(), 0);  // that used the unit
+  std::size_t computation = 0;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
-    if (uses(program, operation, unit)) {
-      if (!open) {
-        stays.push_back({unit, i, i, earliest});
-        open = true;
+    if (!uses_units(operation.kind)) {
+      continue;
+    }
+    ++computation;
+    for (const int unit : program.blocks[static_cast<std::size_t>(operation.block)].units) {
+      const auto u = static_cast<std::size_t>(unit);
+      if (program.units[u].resident) {
+        continue;
       }
-      stays.back().last_use = i;
-      earliest = i + 1;
-    } else if (uses_units(operation.kind) && reshard == GatherPolicy::Reshard::always) {
-      open = false;
+      const bool goes_on = latest[u] != kNone && (reshard == GatherPolicy::Reshard::never ||
+                                                  last_computation[u] + 1 == computation);
+      if (!goes_on) {
+        const std::size_t earliest = latest[u] == kNone ? 0 : stays[latest[u]].last_use + 1;
+        latest[u] = stays.size();
+        stays.push_back({unit, i, i, earliest});
+      }
+      stays[latest[u]].last_use = i;
+      last_computation[u] = computation;
     }
   }
+  return stays;
 }
 
 Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
@@ -112,14 +117,7 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy) {
   if (policy.prefetch < 0) {
     throw UsageError(format("the prefetch distance of gathers must be 0 or more, not {}", policy.prefetch));
   }
-  std::vector<Stay> stays;
-  for (std::size_t u = 0; u < program.units.size(); ++u) {
-    if (!program.units[u].resident) {
-      find_stays(program, static_cast<int>(u), policy.reshard, stays);
-    }
-  }
-  std::stable_sort(stays.begin(), stays.end(),
-                   [](const Stay& a, const Stay& b) { return a.first_use < b.first_use; });
+  const std::vector<Stay> stays = find_stays(program, policy.reshard);
   std::vector<Insertion> insertions;
   for (Placed& placed : place(program, stays, policy.prefetch)) {
     insertions.push_back({placed.before, std::move(placed.operation)});
