@@ -1,0 +1,52 @@
+// Saves checkpoints while training goes on, and deletes old ones.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <thread>
+
+#include "base/log.h"
+#include "checkpoint/native.h"
+
+namespace stepforge {
+
+/// Used by one thread. One save is under way at a time: whatever needs the writer meanwhile waits for its
+/// end.
+///
+///     writer.save(step, stage_checkpoint(model, store, &optimizer, state, writer.reusable()));
+class CheckpointWriter {
+ public:
+  /// Makes `dir` and removes what saves cut short by a crash left there. `keep_latest_k` 0 keeps all.
+  /// `background` false writes inside save(). Throws Error if `dir` cannot be made. `logger` must outlive it.
+  CheckpointWriter(std::filesystem::path dir, int64_t keep_latest_k, Logger& logger, bool background);
+  /// Waits for the save under way.
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// The memory of the last save, to be staged into again. Waits for its end.
+  StagedCheckpoint reusable();
+
+  /// Writes step-N, then deletes the oldest steps beyond keep_latest_k. Steps beyond this one, of a run that
+  /// went on from an earlier step, are neither counted nor deleted. A failure (a full disk) is an error line
+  /// in the log; nothing is deleted then, and the next save tries anew.
+  void save(int64_t step, StagedCheckpoint staged);
+
+  /// Waits for the save under way. False if the last save failed.
+  bool wait();
+
+ private:
+  void write(int64_t step);
+  void delete_old(int64_t step);
+
+  std::filesystem::path dir_;
+  int64_t keep_latest_k_;
+  Logger& logger_;
+  bool background_;
+  bool succeeded_ = true;
+  bool warned_of_later_steps_ = false;
+  StagedCheckpoint staged_;  // like everything below dir_, belongs to thread_ while it runs
+  std::thread thread_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,129 @@
+// Small models with recognisable contents, and what tests ask of checkpoint folders.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "checkpoint/native.h"
+#include "checkpoint/tensor_names.h"
+#include "models/families.h"
+#include "optim/adamw.h"
+#include "optim/param_groups.h"
+#include "parallel/unit_store.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+
+namespace stepforge::testing {
+
+inline ModelConfig small_config(const std::string& family = "llama", bool tied = false) {
+  ModelConfig config;
+  config.family = family;
+  config.dim = 16;
+  config.n_layers = 2;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = 6;  // so that query rows differ from the width
+  config.ffn_dim = 24;
+  config.vocab_size = 40;
+  config.tie_embeddings = tied;
+  return config;
+}
+
+/// A model and its optimizer. Two of the same seed hold the same bits, of different seeds nowhere the same
+/// tensor.
+struct SmallModel {
+  explicit SmallModel(uint64_t seed, const ModelConfig& model_config = small_config())
+      : config(model_config),
+        spec(model_spec(config)),
+        store(spec.units, DType::f32, /*with_gradients=*/true),
+        optimizer(store, resolve_param_groups(OptimizerConfig(), spec), 1e-8) {
+    refill(seed);
+  }
+  SmallModel(const SmallModel&) = delete;
+  SmallModel& operator=(const SmallModel&) = delete;
+
+  void refill(uint64_t seed) {
+    optimizer.set_steps(static_cast<int64_t>(seed) + 100);
+    for (const NamedTensor& tensor : named_tensors(spec)) {
+      for (at::Tensor flat : flats(tensor.unit)) {
+        float* values = flat.data_ptr<float>() + tensor.offset;
+        const uint64_t key = stream_key(seed++, tensor.name);
+        for (int64_t i = 0; i < tensor.elements; ++i) {
+          values[i] = unit_float(static_cast<uint32_t>(mix_bits(key + static_cast<uint64_t>(i)))) - 0.5F;
+        }
+      }
+    }
+  }
+
+  std::vector<at::Tensor> flats(size_t unit) const {
+    return {store.unit(unit).master(), optimizer.slot(unit, 0), optimizer.slot(unit, 1)};
+  }
+
+  /// Every bit: masters only, or moments and steps too.
+  std::string bits(bool masters_only = false) const {
+    std::string all = masters_only ? "" : std::to_string(optimizer.steps());
+    for (size_t unit = 0; unit < store.size(); ++unit) {
+      for (const at::Tensor& flat : flats(unit)) {
+        all.append(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
+        if (masters_only) break;
+      }
+    }
+    return all;
+  }
+
+  StagedCheckpoint stage(const Json& state = {{"note", "state of the trainer"}}) const {
+    return stage_checkpoint(spec, store, &optimizer, state);
+  }
+
+  ModelConfig config;
+  ModelSpec spec;
+  ModelStore store;
+  AdamW optimizer;
+};
+
+/// A logger whose lines can be read back.
+class RecordedLog {
+ public:
+  RecordedLog() { logger_.add_file(folder_ / "log"); }
+  Logger& logger() { return logger_; }
+  std::string text() {
+    logger_.flush();
+    return read_file(folder_ / "log");
+  }
+
+ private:
+  TempFolder folder_;
+  Logger logger_;
+};
+
+inline void overwrite_byte(const std::filesystem::path& path, int64_t from_end) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-from_end, std::ios::end);
+  const int byte = file.get();
+  file.seekp(-from_end, std::ios::end);
+  file.put(static_cast<char>(byte ^ 0x10));
+}
+
+inline void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// The names in a folder, sorted.
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace stepforge::testing

@@ -1,0 +1,332 @@
+#include "checkpoint/hf_folder.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "tensorfile/safetensors.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::contains;
+using testing::message_of;
+using testing::names_in;
+using testing::small_config;
+using testing::SmallModel;
+using testing::TempFolder;
+using Names = std::vector<std::string>;
+
+/// A tensor to be put into a test's own folder.
+struct FileTensor {
+  TensorSpec spec;
+  std::string bytes;
+};
+
+void write_tensors(const fs::path& path, const std::vector<FileTensor>& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const FileTensor& tensor : tensors) specs.push_back(tensor.spec);
+  SafetensorsWriter writer(path, specs);
+  for (const FileTensor& tensor : tensors) {
+    if (!tensor.bytes.empty()) writer.write(tensor.spec.name, std::as_bytes(std::span(tensor.bytes)));
+  }
+  writer.finish();
+}
+
+std::vector<FileTensor> tensors_of(const fs::path& folder) {
+  const TensorFolder files = TensorFolder::open(folder);
+  std::vector<FileTensor> tensors;
+  for (const std::string& name : files.names()) {
+    const TensorEntry& entry = *files.find(name);
+    const auto bytes = files.bytes(name);
+    tensors.push_back({{name, entry.dtype, entry.shape},
+                       std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+  }
+  return tensors;
+}
+
+FileTensor& tensor_named(std::vector<FileTensor>& tensors, const std::string& name) {
+  return *std::find_if(tensors.begin(), tensors.end(),
+                       [&](const FileTensor& tensor) { return tensor.spec.name == name; });
+}
+
+/// The model's tensors in `dtype`, with bits of every finite kind: for bf16 and f16 any value, subnormals
+/// included.
+std::vector<FileTensor> original_tensors(const ModelSpec& model, DType dtype) {
+  std::vector<FileTensor> tensors;
+  uint64_t key = 1;
+  for (const NamedTensor& tensor : named_tensors(model)) {
+    FileTensor file = {{tensor.name, dtype, tensor.shape}, ""};
+    for (int64_t i = 0; i < tensor.elements; ++i) {
+      auto word = static_cast<uint32_t>(mix_bits(key++));
+      // An exponent of all ones would be infinity or not a number.
+      if (dtype == DType::f16 && (word & 0x7C00) == 0x7C00) word ^= 0x0400;
+      if (dtype == DType::bf16 && (word & 0x7F80) == 0x7F80) word ^= 0x0080;
+      if (dtype == DType::f32 && (word & 0x7F800000) == 0x7F800000) word ^= 0x00800000;
+      file.bytes.append(reinterpret_cast<const char*>(&word), static_cast<size_t>(dtype_bytes(dtype)));
+    }
+    tensors.push_back(std::move(file));
+  }
+  return tensors;
+}
+
+void expect_equal(const std::vector<FileTensor>& left, std::vector<FileTensor> right) {
+  ASSERT_EQ(left.size(), right.size());
+  for (const FileTensor& tensor : left) {
+    const FileTensor& other = tensor_named(right, tensor.spec.name);
+    EXPECT_EQ(tensor.spec.dtype, other.spec.dtype);
+    EXPECT_EQ(tensor.spec.shape, other.spec.shape);
+    EXPECT_TRUE(tensor.bytes == other.bytes) << tensor.spec.name;
+  }
+}
+
+TEST(HfFolder, ImportThenExportGivesBitEqualTensors) {
+  for (const char* family : {"llama", "qwen3"}) {
+    for (const bool tied : {false, true}) {
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        SCOPED_TRACE(std::string(family) + (tied ? " tied " : " ") + std::string(dtype_name(dtype)));
+        const TempFolder folder;
+        SmallModel model(1, small_config(family, tied));
+        const std::vector<FileTensor> original = original_tensors(model.spec, dtype);
+        write_tensors(folder / "model.safetensors", original);
+        import_hf(folder.path(), model.spec, model.store);
+        for (const int64_t shard_bytes : {kDefaultShardBytes, int64_t{3000}}) {
+          const fs::path exported = folder / ("exported-" + std::to_string(shard_bytes));
+          export_hf(exported, model.config, model.spec, model.store, nullptr, {dtype, shard_bytes});
+          EXPECT_EQ(fs::exists(exported / kIndexFileName), shard_bytes == 3000);
+          EXPECT_EQ(fs::exists(exported / kSingleFileName), shard_bytes != 3000);
+          expect_equal(original, tensors_of(exported));
+        }
+      }
+    }
+  }
+}
+
+TEST(HfFolder, ExportThenImportRestoresTheMastersAndTheModelSection) {
+  const TempFolder folder;
+  for (const char* family : {"llama", "qwen3"}) {
+    const SmallModel model(1, small_config(family, true));
+    export_hf(folder / family, model.config, model.spec, model.store, nullptr, {DType::f32, 3000});
+    EXPECT_EQ(hf_model_config(folder / family), model.config);
+    SmallModel loaded(2, model.config);
+    import_hf(folder / family, loaded.spec, loaded.store);
+    EXPECT_EQ(loaded.bits(true), model.bits(true));
+  }
+}
+
+TEST(HfFolder, BF16RoundsToNearestEven) {
+  const TempFolder folder;
+  SmallModel model(1);
+  float* values = model.store.unit(0).master().data_ptr<float>();
+  // 1 + 2^-8 lies between 1 and 1 + 2^-7: to even, down; 1 + 3 * 2^-8 likewise, up; a little more than half:
+  // up.
+  values[0] = 1.00390625F;
+  values[1] = 1.01171875F;
+  values[2] = 1.00390637F;
+  export_hf(folder / "out", model.config, model.spec, model.store, nullptr,
+            {DType::bf16, kDefaultShardBytes});
+  import_hf(folder / "out", model.spec, model.store);
+  EXPECT_EQ(values[0], 1.0F);
+  EXPECT_EQ(values[1], 1.015625F);
+  EXPECT_EQ(values[2], 1.0078125F);
+}
+
+TEST(HfFolder, Fp16RefusesValuesBeyondItsRange) {
+  const TempFolder folder;
+  const SmallModel model(1);
+  const HfExportOptions options = {DType::f16, kDefaultShardBytes};
+  model.store.unit(0).master().data_ptr<float>()[5] = 70000.0F;
+  const std::string message = message_of<Error>(
+      [&] { export_hf(folder / "out", model.config, model.spec, model.store, nullptr, options); });
+  EXPECT_TRUE(contains(message, "model.embed_tokens.weight holds 70000"));
+  EXPECT_EQ(names_in(folder.path()), Names{});
+}
+
+TEST(HfFolder, ExportHoldsConfigWeightsAndTokenizerAndNothingElse) {
+  const TempFolder folder;
+  ModelConfig config = small_config();
+  config.vocab_size = 257;
+  const SmallModel model(1, config);
+  const std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer();
+  export_hf(folder / "out", model.config, model.spec, model.store, tokenizer.get(),
+            {DType::bf16, kDefaultShardBytes});
+  EXPECT_EQ(names_in(folder / "out"),
+            (Names{"config.json", "generation_config.json", "model.safetensors", "special_tokens_map.json",
+                   "tokenizer.json", "tokenizer_config.json"}));
+  EXPECT_EQ(names_in(folder.path()), Names{"out"});
+  const Json written = read_json_file(folder / "out" / "config.json");
+  EXPECT_EQ(written.at("model_type"), "llama");
+  EXPECT_EQ(written.at("torch_dtype"), "bfloat16");
+  EXPECT_EQ(written.at("eos_token_id"), 256);
+  EXPECT_EQ(read_json_file(folder / "out" / "generation_config.json").at("eos_token_id"), 256);
+  EXPECT_EQ(SafetensorsFile(folder / "out" / "model.safetensors").metadata().at("format"), "pt");
+  EXPECT_EQ(load_tokenizer(folder / "out")->fingerprint(),
+            load_tokenizer(folder / "out" / "tokenizer.json")->fingerprint());
+}
+
+TEST(HfFolder, AnExistingFolderIsNotOverwritten) {
+  const TempFolder folder;
+  const SmallModel model(1);
+  fs::create_directory(folder / "out");
+  const std::string message = message_of<UsageError>(
+      [&] { export_hf(folder / "out", model.config, model.spec, model.store, nullptr); });
+  EXPECT_TRUE(contains(message, "exists already"));
+  EXPECT_EQ(names_in(folder.path()), Names{"out"});
+  EXPECT_EQ(names_in(folder / "out"), Names{});
+}
+
+TEST(HfFolder, OtherTypesAreNotExported) {
+  const TempFolder folder;
+  const SmallModel model(1);
+  EXPECT_THROW(export_hf(folder / "out", model.config, model.spec, model.store, nullptr, {DType::i32, 1}),
+               UsageError);
+}
+
+class HfImport : public ::testing::Test {
+ protected:
+  explicit HfImport(bool tied = false) : model_(1, small_config("llama", tied)) {
+    export_hf(folder_ / "good", model_.config, model_.spec, model_.store, nullptr);
+    tensors_ = tensors_of(folder_ / "good");
+    model_.refill(50);
+    before_ = model_.bits();
+  }
+
+  void import() {
+    fs::create_directories(folder_ / "in");
+    write_tensors(folder_ / "in" / "model.safetensors", aligned());
+    import_hf(folder_ / "in", model_.spec, model_.store);
+  }
+  /// The message with which the tensors are refused; the model must stay as it was.
+  std::string refusal() {
+    std::string message = message_of<Error>([&] { import(); });
+    EXPECT_EQ(model_.bits(), before_);
+    return message;
+  }
+  void remove(const std::string& name) {
+    std::erase_if(tensors_, [&](const FileTensor& tensor) { return tensor.spec.name == name; });
+  }
+
+  TempFolder folder_;
+  SmallModel model_;
+  std::vector<FileTensor> tensors_;
+  std::string before_;
+
+ private:
+  std::vector<FileTensor> aligned() {
+    std::stable_sort(tensors_.begin(), tensors_.end(), [](const FileTensor& left, const FileTensor& right) {
+      return dtype_bytes(left.spec.dtype) > dtype_bytes(right.spec.dtype);
+    });
+    return tensors_;
+  }
+};
+
+TEST_F(HfImport, AllDifferencesAreToldAtOnceAndNothingChanges) {
+  remove("model.layers.0.self_attn.k_proj.weight");
+  remove("model.norm.weight");
+  tensors_.push_back({{"model.layers.0.self_attn.q_proj.bias", DType::f32, {2}}, std::string(8, '\0')});
+  tensors_.push_back({{"model.layers.2.input_layernorm.weight", DType::f32, {1}}, std::string(4, '\0')});
+  tensor_named(tensors_, "model.layers.1.mlp.up_proj.weight").spec.shape = {16, 24};
+  FileTensor& norm = tensor_named(tensors_, "model.layers.1.input_layernorm.weight");
+  norm.spec.dtype = DType::i32;
+  const std::string message = refusal();
+  EXPECT_TRUE(contains(message, (folder_ / "in").string() + " do not fit the model"));
+  EXPECT_TRUE(contains(message, "2 tensors missing, 2 unexpected, 2 different"));
+  EXPECT_TRUE(contains(message, "missing: model.layers.0.self_attn.k_proj.weight [12, 16]"));
+  EXPECT_TRUE(contains(message, "missing: model.norm.weight [16]"));
+  EXPECT_TRUE(contains(message, "unexpected: \"model.layers.0.self_attn.q_proj.bias\""));
+  EXPECT_TRUE(contains(message, "unexpected: \"model.layers.2.input_layernorm.weight\""));
+  EXPECT_TRUE(contains(
+      message, "other shape: model.layers.1.mlp.up_proj.weight is [16, 24], the model's is [24, 16]"));
+  EXPECT_TRUE(
+      contains(message, "other type: model.layers.1.input_layernorm.weight is I32, expected F32, BF16, F16"));
+}
+
+TEST_F(HfImport, RotaryBuffersOfOlderExportsArePassedOver) {
+  tensors_.push_back(
+      {{"model.layers.0.self_attn.rotary_emb.inv_freq", DType::f32, {3}}, std::string(12, 'x')});
+  import();
+  EXPECT_EQ(model_.bits(true), SmallModel(1).bits(true));
+}
+
+TEST_F(HfImport, AnUntiedModelNeedsItsHead) {
+  remove("lm_head.weight");
+  EXPECT_TRUE(contains(refusal(), "missing: lm_head.weight [40, 16]"));
+}
+
+TEST_F(HfImport, ATensorInTwoShardsIsRefused) {
+  const fs::path shards = folder_ / "shards";
+  fs::create_directories(shards);
+  HfIndex index;
+  for (const FileTensor& tensor : tensors_) index.weight_map.emplace(tensor.spec.name, "a.safetensors");
+  index.weight_map["model.norm.weight"] = "b.safetensors";
+  write_hf_index(shards / kIndexFileName, index);
+  write_tensors(shards / "a.safetensors", tensors_);
+  write_tensors(shards / "b.safetensors", {tensor_named(tensors_, "model.norm.weight")});
+  const std::string message = message_of<Error>([&] { import_hf(shards, model_.spec, model_.store); });
+  EXPECT_TRUE(contains(message, "model.norm.weight"));
+  EXPECT_EQ(model_.bits(), before_);
+}
+
+TEST_F(HfImport, FoldersThatAreNoneAreRefusedNamingTheFault) {
+  const auto refused = [&](const fs::path& path) {
+    std::string message = message_of<Error>([&] { import_hf(path, model_.spec, model_.store); });
+    EXPECT_EQ(model_.bits(), before_);
+    return message;
+  };
+  fs::create_directories(folder_ / "bad");
+  const fs::path weights = folder_ / "bad" / "model.safetensors";
+  const fs::path index = folder_ / "bad" / kIndexFileName;
+  EXPECT_TRUE(contains(refused(folder_ / "absent"), "absent"));
+  EXPECT_TRUE(contains(refused(folder_ / "bad"), "bad"));
+  testing::write_text(weights, "");
+  EXPECT_TRUE(contains(refused(folder_ / "bad"), weights.string()));
+  testing::write_text(weights, std::string(8, '\xff') + "{}");
+  EXPECT_TRUE(contains(refused(folder_ / "bad"), weights.string()));
+  fs::copy_file(folder_ / "good" / "model.safetensors", weights, fs::copy_options::overwrite_existing);
+  fs::resize_file(weights, fs::file_size(weights) - 1);
+  EXPECT_TRUE(contains(refused(folder_ / "bad"), weights.string()));
+  fs::remove(weights);
+  testing::write_text(index, R"({"weight_map": {"model.norm.weight": "../good/model.safetensors"}})");
+  EXPECT_TRUE(contains(refused(folder_ / "bad"), "../good/model.safetensors"));
+  testing::write_text(index, R"({"weight_map": {"model.norm.weight": "gone.safetensors"}})");
+  EXPECT_TRUE(contains(refused(folder_ / "bad"), "gone.safetensors"));
+}
+
+TEST_F(HfImport, AHostileNameIsCutAndCleanedInTheMessage) {
+  tensors_.push_back({{"evil\x1b[31m" + std::string(900, 'x'), DType::f32, {0}}, ""});
+  const std::string message = refusal();
+  EXPECT_EQ(message.find('\x1b'), std::string::npos);
+  EXPECT_LT(message.size(), 500);
+}
+
+class HfImportTied : public HfImport {
+ protected:
+  HfImportTied() : HfImport(true) {}
+  FileTensor head() {
+    FileTensor copy = tensor_named(tensors_, "model.embed_tokens.weight");
+    copy.spec.name = "lm_head.weight";
+    return copy;
+  }
+};
+
+TEST_F(HfImportTied, AnEqualCopyOfTheTiedTensorIsAccepted) {
+  tensors_.push_back(head());
+  import();
+  EXPECT_EQ(model_.bits(true), SmallModel(1, model_.config).bits(true));
+}
+
+TEST_F(HfImportTied, ACopyThatDiffersInOneBitIsRefused) {
+  tensors_.push_back(head());
+  tensors_.back().bytes[77] ^= 1;
+  EXPECT_TRUE(contains(refusal(), "lm_head.weight: differs from model.embed_tokens.weight"));
+}
+
+TEST_F(HfImportTied, ACopyOfAnotherShapeIsRefused) {
+  tensors_.push_back(head());
+  tensors_.back().spec.shape = {16, 40};
+  EXPECT_TRUE(contains(refusal(), "lm_head.weight: is F32 [16, 40], but tied to model.embed_tokens.weight"));
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,359 @@
+#include "checkpoint/native.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <ATen/ops/equal.h>
+
+#include "base/error.h"
+#include "tensorfile/dcp.h"
+#include "tensorfile/manifest.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::contains;
+using testing::message_of;
+using testing::names_in;
+using testing::RecordedLog;
+using testing::small_config;
+using testing::SmallModel;
+using testing::TempFolder;
+using Names = std::vector<std::string>;
+
+TEST(NativeCheckpoint, RestoresEveryBitOfMastersMomentsStepsAndState) {
+  const TempFolder folder;
+  for (const bool tied : {false, true}) {
+    const SmallModel saved(1, small_config("qwen3", tied));
+    const Json state = {{"step", 7}, {"loss", 0.1}, {"loader", {{"epoch", 1}, {"row", 12345678901}}}};
+    write_checkpoint(folder.path(), tied ? 8 : 7, saved.stage(state));
+    SmallModel loaded(2, saved.config);
+    Json found =
+        load_checkpoint(folder / (tied ? "step-8" : "step-7"), loaded.spec, loaded.store, &loaded.optimizer);
+    EXPECT_EQ(loaded.bits(), saved.bits());
+    EXPECT_EQ(loaded.optimizer.steps(), 101);
+    EXPECT_EQ(found.at("optimizer_steps"), 101);
+    found.erase("optimizer_steps");
+    EXPECT_EQ(found, state);
+  }
+}
+
+TEST(NativeCheckpoint, NamesTensorsAsHuggingFaceDoesOnePerSegment) {
+  const TempFolder folder;
+  const SmallModel model(1, small_config("llama", /*tied=*/true));
+  write_checkpoint(folder.path(), 1, model.stage());
+  EXPECT_EQ(names_in(folder / "step-1"),
+            (Names{"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}));
+
+  const SafetensorsFile weights(folder / "step-1" / "model.safetensors");
+  const std::string layer = "model.layers.1.";
+  const auto shape_of = [&](const std::string& name) { return weights.find(name)->shape; };
+  EXPECT_EQ(weights.tensors().size(), 2 + 2 * 9);  // the tied head is not stored twice
+  EXPECT_EQ(weights.find("lm_head.weight"), nullptr);
+  EXPECT_EQ(shape_of("model.embed_tokens.weight"), (std::vector<int64_t>{40, 16}));
+  EXPECT_EQ(shape_of(layer + "self_attn.q_proj.weight"), (std::vector<int64_t>{24, 16}));
+  EXPECT_EQ(shape_of(layer + "self_attn.k_proj.weight"), (std::vector<int64_t>{12, 16}));
+  EXPECT_EQ(shape_of(layer + "self_attn.v_proj.weight"), (std::vector<int64_t>{12, 16}));
+  EXPECT_EQ(shape_of(layer + "self_attn.o_proj.weight"), (std::vector<int64_t>{16, 24}));
+  EXPECT_EQ(shape_of(layer + "mlp.gate_proj.weight"), (std::vector<int64_t>{24, 16}));
+  EXPECT_EQ(shape_of(layer + "mlp.up_proj.weight"), (std::vector<int64_t>{24, 16}));
+  EXPECT_EQ(shape_of(layer + "mlp.down_proj.weight"), (std::vector<int64_t>{16, 24}));
+  EXPECT_EQ(shape_of(layer + "input_layernorm.weight"), (std::vector<int64_t>{16}));
+  EXPECT_EQ(shape_of("model.norm.weight"), (std::vector<int64_t>{16}));
+
+  const SafetensorsFile moments(folder / "step-1" / "optimizer.safetensors");
+  EXPECT_EQ(moments.tensors().size(), 2 * weights.tensors().size());
+  EXPECT_EQ(moments.find("optim.state." + layer + "mlp.up_proj.weight.exp_avg")->shape,
+            (std::vector<int64_t>{24, 16}));
+  EXPECT_NE(moments.find("optim.state.model.norm.weight.exp_avg_sq"), nullptr);
+}
+
+TEST(NativeCheckpoint, AFilesTensorHoldsTheSegmentsOwnRows) {
+  const TempFolder folder;
+  const SmallModel model(3);
+  write_checkpoint(folder.path(), 1, model.stage());
+  const SafetensorsFile weights(folder / "step-1" / "model.safetensors");
+  size_t seen = 0;
+  for (size_t unit = 0; unit < model.spec.units.size(); ++unit) {
+    for (size_t i = 0; i < model.spec.units[unit].parameters.size(); ++i) {
+      at::Tensor rest = model.store.unit(unit).master_view(i);
+      for (const Segment& segment : model.spec.units[unit].parameters[i].segments) {
+        const at::Tensor rows = rest.narrow(0, 0, segment.rows);
+        rest = rest.narrow(0, segment.rows, rest.size(0) - segment.rows);
+        const std::span<const std::byte> bytes = weights.bytes(*weights.find(segment.hf_name));
+        ASSERT_EQ(bytes.size(), rows.nbytes());
+        EXPECT_EQ(std::memcmp(bytes.data(), rows.const_data_ptr(), bytes.size()), 0) << segment.hf_name;
+        ++seen;
+      }
+    }
+  }
+  EXPECT_EQ(seen, weights.tensors().size());
+}
+
+TEST(NativeCheckpoint, CarriesShardingInformationForEveryTensor) {
+  const TempFolder folder;
+  const SmallModel model(1);
+  write_checkpoint(folder.path(), 1, model.stage());
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    const SafetensorsFile file(folder / "step-1" / name);
+    ASSERT_TRUE(file.metadata().contains("DCP_SHARDING_INFO"));
+    EXPECT_EQ(read_saved_offsets(file).size(), file.tensors().size());
+  }
+}
+
+TEST(NativeCheckpoint, WeightsOnlyLoadsWithoutTouchingTheOptimizer) {
+  const TempFolder folder;
+  const SmallModel saved(1);
+  write_checkpoint(folder.path(), 1, saved.stage());
+  write_checkpoint(folder.path(), 2, stage_checkpoint(saved.spec, saved.store, nullptr, Json::object()));
+  EXPECT_EQ(names_in(folder / "step-2"), (Names{"manifest.json", "model.safetensors", "state.json"}));
+  for (const char* step : {"step-1", "step-2"}) {
+    SmallModel loaded(2);
+    const SmallModel untouched(2);
+    load_checkpoint(folder / step, loaded.spec, loaded.store, nullptr);
+    EXPECT_EQ(loaded.bits(true), saved.bits(true));
+    EXPECT_TRUE(at::equal(loaded.optimizer.slot(1, 0), untouched.optimizer.slot(1, 0)));
+    EXPECT_EQ(loaded.optimizer.steps(), untouched.optimizer.steps());
+  }
+  SmallModel loaded(2);
+  EXPECT_TRUE(contains(message_of<Error>([&] {
+                         load_checkpoint(folder / "step-2", loaded.spec, loaded.store, &loaded.optimizer);
+                       }),
+                       "holds weights only"));
+}
+
+TEST(NativeCheckpoint, AnotherModelIsRefusedWithEveryDifferenceAndNothingChanges) {
+  const TempFolder folder;
+  write_checkpoint(folder.path(), 1, SmallModel(1).stage());
+  ModelConfig config = small_config("qwen3", /*tied=*/true);
+  config.vocab_size = 48;
+  config.n_layers = 1;
+  SmallModel other(2, config);
+  const std::string before = other.bits();
+  const std::string message = message_of<Error>(
+      [&] { load_checkpoint(folder / "step-1", other.spec, other.store, &other.optimizer); });
+  EXPECT_EQ(other.bits(), before);
+  EXPECT_TRUE(contains(message, "step-1 is a checkpoint of another model"));
+  EXPECT_TRUE(contains(message, "missing: model.layers.0.self_attn.q_norm.weight [6]"));
+  EXPECT_TRUE(
+      contains(message, "missing: optim.state.model.layers.0.self_attn.k_norm.weight.exp_avg_sq [6]"));
+  EXPECT_TRUE(contains(message, "unexpected: \"lm_head.weight\""));
+  EXPECT_TRUE(contains(message, "unexpected: \"optim.state.model.layers.1.mlp.up_proj.weight.exp_avg\""));
+  EXPECT_TRUE(
+      contains(message, "other shape: model.embed_tokens.weight is [40, 16], the model's is [48, 16]"));
+  // 2 norms and their moments; the head, layer 1 and their moments; the embedding and its moments.
+  EXPECT_TRUE(contains(message, "6 tensors missing, 30 unexpected, 3 different"));
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 6 + 30 + 3);
+}
+
+TEST(NativeCheckpoint, TensorsOfAnotherTypeAreRefused) {
+  const TempFolder folder;
+  const SmallModel model(1);
+  fs::create_directories(folder / "step-1");
+  std::vector<TensorSpec> specs;
+  for (const NamedTensor& tensor : named_tensors(model.spec))
+    specs.push_back({tensor.name, DType::bf16, tensor.shape});
+  SafetensorsWriter writer(folder / "step-1" / "model.safetensors", specs);
+  for (const TensorSpec& spec : specs) {
+    writer.write(spec.name, std::vector<std::byte>(static_cast<size_t>(spec.bytes())));
+  }
+  writer.finish();
+  testing::write_text(folder / "step-1" / "state.json", "{}");
+  write_manifest(folder / "step-1", build_manifest(folder / "step-1", 1, Json::object()));
+  SmallModel other(2);
+  const std::string message =
+      message_of<Error>([&] { load_checkpoint(folder / "step-1", other.spec, other.store, nullptr); });
+  EXPECT_TRUE(contains(message, "other type: model.norm.weight is BF16, expected F32"));
+  EXPECT_EQ(other.bits(), SmallModel(2).bits());
+}
+
+TEST(NativeCheckpoint, WithoutTheOptimizersStepsItIsNotResumed) {
+  const TempFolder folder;
+  const SmallModel model(1);
+  for (const char* text : {"{}", "{\"optimizer_steps\": -1}", "{\"optimizer_steps\": 1.5}", "[]"}) {
+    write_checkpoint(folder.path(), 1, model.stage());
+    testing::write_text(folder / "step-1" / "state.json", text);
+    write_manifest(folder / "step-1", build_manifest(folder / "step-1", 1, Json::object()));
+    SmallModel other(2);
+    const std::string message = message_of<FormatError>(
+        [&] { load_checkpoint(folder / "step-1", other.spec, other.store, &other.optimizer); });
+    EXPECT_TRUE(contains(message, "state.json")) << text;
+    EXPECT_EQ(other.bits(), SmallModel(2).bits());
+  }
+}
+
+TEST(NativeCheckpoint, SavingAStepAgainReplacesItWhole) {
+  const TempFolder folder;
+  const SmallModel first(1);
+  const SmallModel second(2);
+  write_checkpoint(folder.path(), 5, first.stage());
+  testing::overwrite_byte(folder / "step-5" / "model.safetensors", 9);  // a damaged one is replaced as well
+  write_checkpoint(folder.path(), 5, stage_checkpoint(second.spec, second.store, nullptr, Json::object()));
+  EXPECT_EQ(names_in(folder.path()), Names{"step-5"});
+  EXPECT_EQ(names_in(folder / "step-5"), (Names{"manifest.json", "model.safetensors", "state.json"}));
+  SmallModel loaded(3);
+  load_checkpoint(folder / "step-5", loaded.spec, loaded.store, nullptr);
+  EXPECT_EQ(loaded.bits(true), second.bits(true));
+}
+
+TEST(NativeCheckpoint, StagingAgainUsesTheSameMemory) {
+  const TempFolder folder;
+  SmallModel model(1);
+  StagedCheckpoint staged = model.stage();
+  model.refill(9);
+  staged = stage_checkpoint(model.spec, model.store, &model.optimizer, Json::object(), std::move(staged));
+  EXPECT_EQ(staged.bytes(), 3 * 4 * model.spec.parameter_count());
+  write_checkpoint(folder.path(), 1, staged);
+  SmallModel loaded(2);
+  load_checkpoint(folder / "step-1", loaded.spec, loaded.store, &loaded.optimizer);
+  EXPECT_EQ(loaded.bits(), model.bits());
+}
+
+struct Damage {
+  std::string file;   // that must be named
+  std::string fault;  // that must be told
+  std::function<void(const fs::path& step_folder)> inflict;
+};
+
+std::vector<Damage> damages() {
+  using testing::overwrite_byte;
+  using testing::write_text;
+  const auto truncate = [](const std::string& file, uintmax_t by) {
+    return [=](const fs::path& step) { fs::resize_file(step / file, fs::file_size(step / file) - by); };
+  };
+  return {
+      {"model.safetensors", "truncated", truncate("model.safetensors", 1)},
+      {"optimizer.safetensors", "truncated", truncate("optimizer.safetensors", 4096)},
+      {"state.json", "truncated", truncate("state.json", 2)},
+      {"model.safetensors", "changed",
+       [](const fs::path& step) { overwrite_byte(step / "model.safetensors", 1); }},
+      {"model.safetensors", "changed",
+       [](const fs::path& step) {
+         overwrite_byte(step / "model.safetensors",
+                        static_cast<int64_t>(fs::file_size(step / "model.safetensors")) - 20);
+       }},
+      {"optimizer.safetensors", "changed",
+       [](const fs::path& step) { overwrite_byte(step / "optimizer.safetensors", 777); }},
+      {"state.json", "changed", [](const fs::path& step) { overwrite_byte(step / "state.json", 5); }},
+      {"model.safetensors", "missing", [](const fs::path& step) { fs::remove(step / "model.safetensors"); }},
+      {"optimizer.safetensors", "missing",
+       [](const fs::path& step) { fs::remove(step / "optimizer.safetensors"); }},
+      {"state.json", "missing", [](const fs::path& step) { fs::remove(step / "state.json"); }},
+      {"state.json", "not a regular file",
+       [](const fs::path& step) {
+         fs::rename(step / "state.json", step / "elsewhere");
+         fs::create_symlink("elsewhere", step / "state.json");
+       }},
+      {"extra.safetensors", "not listed",
+       [](const fs::path& step) { fs::copy_file(step / "model.safetensors", step / "extra.safetensors"); }},
+      {"manifest.json", "", [](const fs::path& step) { fs::remove(step / "manifest.json"); }},
+      {"manifest.json", "", truncate("manifest.json", 20)},
+      {"manifest.json", "",
+       [](const fs::path& step) { write_text(step / "manifest.json", "\x00\xff garbage"); }},
+      {"manifest.json", "", [](const fs::path& step) { write_text(step / "manifest.json", ""); }},
+      {"manifest.json", "",
+       [](const fs::path& step) {
+         write_text(step / "manifest.json",
+                    R"({"format":"stepforge-checkpoint","version":1,"step":20,"layout":{},"files":[]})");
+       }},
+      {"manifest.json", "is of step 21",
+       [](const fs::path& step) { write_manifest(step, build_manifest(step, 21, Json::object())); }},
+  };
+}
+
+TEST(NativeCheckpoint, EveryDamageIsRefusedNamingTheFileAndThePreviousStepIsUsed) {
+  const SmallModel good(1);
+  const SmallModel newer(2);
+  for (size_t i = 0; i < damages().size(); ++i) {
+    SCOPED_TRACE(i);
+    const Damage damage = damages()[i];
+    const TempFolder folder;
+    write_checkpoint(folder.path(), 10, good.stage());
+    write_checkpoint(folder.path(), 20, newer.stage());
+    damage.inflict(folder / "step-20");
+
+    const std::string message = message_of<Error>([&] { checkpoint_of_step(folder.path(), 20); });
+    EXPECT_TRUE(contains(message, damage.file));
+    EXPECT_TRUE(contains(message, damage.fault));
+
+    RecordedLog log;
+    const auto found = newest_complete_checkpoint(folder.path(), log.logger());
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->step, 10);
+    EXPECT_EQ(found->path, folder / "step-10");
+    EXPECT_TRUE(contains(log.text(), " error "));
+    EXPECT_TRUE(contains(log.text(), damage.file));
+    EXPECT_TRUE(contains(log.text(), (folder / "step-10").string() + " is used instead"));
+    SmallModel loaded(3);
+    load_checkpoint(*found, loaded.spec, loaded.store, &loaded.optimizer);
+    EXPECT_EQ(loaded.bits(), good.bits());
+  }
+}
+
+TEST(NativeCheckpoint, LoadingADamagedFolderChangesNothing) {
+  const TempFolder folder;
+  const SmallModel saved(1);
+  for (const Damage& damage : damages()) {
+    if (damage.fault == "is of step 21") continue;  // a folder by itself may have any name
+    write_checkpoint(folder.path(), 20, saved.stage());
+    damage.inflict(folder / "step-20");
+    SmallModel loaded(2);
+    EXPECT_THROW(load_checkpoint(folder / "step-20", loaded.spec, loaded.store, &loaded.optimizer), Error);
+    EXPECT_EQ(loaded.bits(), SmallModel(2).bits());
+  }
+}
+
+TEST(NewestCompleteCheckpoint, IsTheHighestStepNotTheLastWritten) {
+  const TempFolder folder;
+  const SmallModel model(1);
+  for (const int64_t step : {9, 100, 20}) write_checkpoint(folder.path(), step, model.stage());
+  RecordedLog log;
+  EXPECT_EQ(newest_complete_checkpoint(folder.path(), log.logger())->step, 100);
+  EXPECT_EQ(log.text(), "");
+}
+
+TEST(NewestCompleteCheckpoint, IsNoneInAnEmptyOrAbsentFolderOrWithOnlyUnfinishedSaves) {
+  const TempFolder folder;
+  RecordedLog log;
+  EXPECT_FALSE(newest_complete_checkpoint(folder.path(), log.logger()).has_value());
+  EXPECT_FALSE(newest_complete_checkpoint(folder / "absent", log.logger()).has_value());
+  const SmallModel model(1);
+  write_checkpoint(folder.path(), 1, model.stage());
+  fs::rename(folder / "step-1", folder / "step-1.tmp");
+  EXPECT_FALSE(newest_complete_checkpoint(folder.path(), log.logger()).has_value());
+  EXPECT_EQ(log.text(), "");
+}
+
+TEST(NewestCompleteCheckpoint, SaysSoWhenAllAreDamaged) {
+  const TempFolder folder;
+  write_checkpoint(folder.path(), 1, SmallModel(1).stage());
+  testing::overwrite_byte(folder / "step-1" / "model.safetensors", 1);
+  RecordedLog log;
+  EXPECT_FALSE(newest_complete_checkpoint(folder.path(), log.logger()).has_value());
+  EXPECT_TRUE(contains(log.text(), "no complete checkpoint is left in " + folder.path().string()));
+}
+
+TEST(CheckpointOfStep, NamesTheStepsThatAreThere) {
+  const TempFolder folder;
+  write_checkpoint(folder.path(), 10, SmallModel(1).stage());
+  write_checkpoint(folder.path(), 20, SmallModel(1).stage());
+  EXPECT_EQ(checkpoint_of_step(folder.path(), 10).path, folder / "step-10");
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { checkpoint_of_step(folder.path(), 15); }),
+                       "there are steps: 20, 10"));
+}
+
+TEST(ReadCheckpointState, NeedsNoModel) {
+  const TempFolder folder;
+  write_checkpoint(folder.path(), 10, SmallModel(1).stage({{"model", {{"dim", 16}}}}));
+  EXPECT_EQ(read_checkpoint_state(verify_checkpoint(folder / "step-10")).at("model").at("dim"), 16);
+}
+
+TEST(StageCheckpoint, RefusesAStateThatIsNoObject) {
+  const SmallModel model(1);
+  EXPECT_THROW(model.stage(Json::array()), Error);
+}
+
+}  // namespace
+}  // namespace stepforge

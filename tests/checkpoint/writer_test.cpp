@@ -1,0 +1,158 @@
+#include "checkpoint/writer.h"
+
+#include <csignal>
+
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::contains;
+using testing::names_in;
+using testing::RecordedLog;
+using testing::SmallModel;
+using testing::TempFolder;
+using Names = std::vector<std::string>;
+
+/// While it lives no file may grow beyond `bytes`: writes fail as on a full disk.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  void (*handler_)(int);
+  rlimit before_ = {};
+};
+
+class CheckpointWriterTest : public ::testing::TestWithParam<bool> {
+ protected:
+  TempFolder folder_;
+  RecordedLog log_;
+};
+
+TEST_P(CheckpointWriterTest, KeepsTheLatestK) {
+  CheckpointWriter writer(folder_ / "checkpoint", 2, log_.logger(), GetParam());
+  const SmallModel model(1);
+  for (const int64_t step : {8, 9, 10, 11}) writer.save(step, model.stage());
+  EXPECT_TRUE(writer.wait());
+  EXPECT_EQ(names_in(folder_ / "checkpoint"), (Names{"step-10", "step-11"}));
+  EXPECT_TRUE(contains(log_.text(), "step-11: "));
+  EXPECT_TRUE(contains(log_.text(), "GB/s"));
+}
+
+TEST_P(CheckpointWriterTest, ZeroKeepsAll) {
+  CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
+  const SmallModel model(1);
+  for (const int64_t step : {1, 2, 3}) writer.save(step, model.stage());
+  writer.wait();
+  EXPECT_EQ(names_in(folder_.path()), (Names{"step-1", "step-2", "step-3"}));
+}
+
+TEST_P(CheckpointWriterTest, AFullDiskIsALoudLineDeletesNothingAndTheNextSaveWorks) {
+  CheckpointWriter writer(folder_.path(), 1, log_.logger(), GetParam());
+  SmallModel model(1);
+  writer.save(1, model.stage());
+  ASSERT_TRUE(writer.wait());
+  model.refill(2);
+  for (const rlim_t space : {rlim_t{20000}, rlim_t{2000}}) {  // enough for the header; not even that
+    const FullDisk full(space);
+    writer.save(2, model.stage());
+    EXPECT_FALSE(writer.wait());
+  }
+  EXPECT_EQ(names_in(folder_.path()), Names{"step-1"});
+  EXPECT_NO_THROW(checkpoint_of_step(folder_.path(), 1));
+  EXPECT_TRUE(contains(log_.text(), " error "));
+  EXPECT_TRUE(contains(log_.text(), "CHECKPOINT NOT SAVED at step 2: cannot write"));
+  EXPECT_TRUE(contains(log_.text(), "File too large"));
+
+  writer.save(3, model.stage());
+  EXPECT_TRUE(writer.wait());
+  EXPECT_EQ(names_in(folder_.path()), Names{"step-3"});
+  SmallModel loaded(7);
+  load_checkpoint(folder_ / "step-3", loaded.spec, loaded.store, &loaded.optimizer);
+  EXPECT_EQ(loaded.bits(), model.bits());
+}
+
+TEST_P(CheckpointWriterTest, AFolderThatCannotBeWrittenIsALoudLineAndTheNextSaveWorks) {
+  CheckpointWriter writer(folder_ / "checkpoint", 0, log_.logger(), GetParam());
+  const SmallModel model(1);
+  fs::remove(folder_ / "checkpoint");
+  testing::write_text(folder_ / "checkpoint", "a file in the way");
+  writer.save(1, model.stage());
+  EXPECT_FALSE(writer.wait());
+  EXPECT_TRUE(contains(log_.text(), "CHECKPOINT NOT SAVED at step 1"));
+  fs::remove(folder_ / "checkpoint");
+  writer.save(2, model.stage());
+  EXPECT_TRUE(writer.wait());
+  EXPECT_EQ(names_in(folder_ / "checkpoint"), Names{"step-2"});
+}
+
+TEST_P(CheckpointWriterTest, DoesNotSeeWeightsChangedAfterStaging) {
+  CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
+  SmallModel model(1);
+  for (int64_t step = 1; step <= 5; ++step) {
+    model.refill(static_cast<uint64_t>(step));
+    writer.save(
+        step, stage_checkpoint(model.spec, model.store, &model.optimizer, Json::object(), writer.reusable()));
+    model.refill(1000);  // while the save is under way
+  }
+  writer.wait();
+  for (int64_t step = 1; step <= 5; ++step) {
+    SmallModel loaded(77);
+    load_checkpoint(checkpoint_of_step(folder_.path(), step), loaded.spec, loaded.store, &loaded.optimizer);
+    EXPECT_EQ(loaded.bits(), SmallModel(static_cast<uint64_t>(step)).bits());
+  }
+}
+
+TEST_P(CheckpointWriterTest, ItsEndWaitsForTheSave) {
+  const SmallModel model(1);
+  {
+    CheckpointWriter(folder_.path(), 0, log_.logger(), GetParam()).save(4, model.stage());
+  }
+  EXPECT_NO_THROW(checkpoint_of_step(folder_.path(), 4));
+}
+
+TEST_P(CheckpointWriterTest, LaterStepsOfAnAbandonedRunAreNeitherCountedNorDeleted) {
+  CheckpointWriter writer(folder_.path(), 1, log_.logger(), GetParam());
+  const SmallModel model(1);
+  write_checkpoint(folder_.path(), 30, model.stage());
+  for (const int64_t step : {10, 20}) writer.save(step, model.stage());
+  writer.wait();
+  EXPECT_EQ(names_in(folder_.path()), (Names{"step-20", "step-30"}));
+  EXPECT_TRUE(contains(log_.text(), "step-30 is beyond step 10"));
+  EXPECT_FALSE(contains(log_.text(), "step-30 is beyond step 20"));
+}
+
+TEST_P(CheckpointWriterTest, RemovesWhatACrashLeft) {
+  fs::create_directories(folder_ / "step-3.tmp");
+  testing::write_text(folder_ / "step-3.tmp" / "model.safetensors", "half");
+  testing::write_text(folder_ / "notes.tmp", "the user's");
+  const CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
+  EXPECT_EQ(names_in(folder_.path()), Names{"notes.tmp"});
+  EXPECT_TRUE(contains(log_.text(), "step-3.tmp"));
+}
+
+TEST_P(CheckpointWriterTest, AnImpossibleFolderIsRefusedAtOnce) {
+  testing::write_text(folder_ / "file", "");
+  EXPECT_THROW(CheckpointWriter(folder_ / "file", 0, log_.logger(), GetParam()), Error);
+  EXPECT_THROW(CheckpointWriter(folder_ / "file" / "below", 0, log_.logger(), GetParam()), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(ForegroundAndBackground, CheckpointWriterTest, ::testing::Bool());
+
+}  // namespace
+}  // namespace stepforge
