@@ -45,6 +45,9 @@ std::array<float, 4> value_group(const Initializer& init, uint64_t key, uint64_t
   return values;
 }
 
+/// Rejection draws about 1.25 / cutoff times for each element.
+constexpr double kLeastCutoff = 0.05;
+
 void check_arguments(int64_t first_index, int64_t count, const Initializer& init) {
   if (first_index < 0 || count < 0) {
     throw Error(format("fill_initial: no such elements: {} from index {}", count, first_index));
@@ -54,7 +57,7 @@ void check_arguments(int64_t first_index, int64_t count, const Initializer& init
   if (random && !(init.std >= 0.0 && std::isfinite(init.std))) {
     throw Error(format("fill_initial: a standard deviation of {}", init.std));
   }
-  if (init.kind == Initializer::Kind::truncated_normal && !(init.cutoff > 0.0)) {
+  if (init.kind == Initializer::Kind::truncated_normal && !(init.cutoff >= kLeastCutoff)) {
     throw Error(
         format("fill_initial: truncation at {} standard deviations; it must be above 0", init.cutoff));
   }

@@ -13,7 +13,7 @@ namespace stepforge {
 
 /// Fills data[0 .. count) with the values of elements first_index .. first_index + count of the tensor that
 /// owns `key` (stream_key(seed, name)). Throws Error for a negative index or count, a std that is negative or
-/// not finite, or a cutoff that is not above 0.
+/// not finite, or a cutoff below 0.05.
 void fill_initial(float* data, int64_t first_index, int64_t count, const Initializer& initializer,
                   uint64_t key);
 

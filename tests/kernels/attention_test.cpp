@@ -1,0 +1,190 @@
+#include "kernels/attention.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+
+#include "base/error.h"
+#include "tests/kernels/compare.h"
+
+namespace stepforge {
+namespace {
+
+using test::expect_close;
+using test::random_tensor;
+
+struct Results {
+  at::Tensor out;
+  at::Tensor lse;
+  at::Tensor grad_qkv;
+};
+
+at::ScalarType statistics_type(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+Results run(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape,
+            const std::vector<int32_t>& borders) {
+  Results r;
+  r.out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
+  r.lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(statistics_type(qkv)));
+  r.grad_qkv = at::empty_like(qkv);
+  attention_forward(qkv, shape, borders, r.out, r.lse);
+  attention_backward(grad_out, qkv, r.out, r.lse, shape, borders, r.grad_qkv);
+  return r;
+}
+
+AttentionShape make_shape(int64_t heads, int64_t kv_heads, int64_t head_dim) {
+  return {.heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
+}
+
+/// Documents shorter than, as long as and longer than every block size, one of a single token and one that is
+/// empty.
+const std::vector<int32_t> kBorders = {0, 1, 1, 17, 65, 114, 210, 307, 560};
+
+class AttentionShapes : public testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
+
+TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
+  const auto [heads, kv_heads, head_dim] = GetParam();
+  const AttentionShape shape = make_shape(heads, kv_heads, head_dim);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor qkv = random_tensor({kBorders.back(), shape.qkv_width()}, 1).to(type);
+    const at::Tensor grad_out = random_tensor({kBorders.back(), shape.out_width()}, 2).to(type);
+    const Results actual = run(qkv, grad_out, shape, kBorders);
+    const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, kBorders);
+    // fp32: sums of up to 253 terms with a few roundings each. bf16: out is rounded before delta is formed
+    // from it.
+    const double tolerance = type == at::kFloat ? 64 * test::kEps32 : 2 * test::kEps16;
+    expect_close(actual.out, expected.out, tolerance, "out");
+    expect_close(actual.lse, expected.lse, 32 * test::kEps32, "lse");
+    expect_close(actual.grad_qkv, expected.grad_qkv, tolerance, "grad_qkv");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Attention, AttentionShapes,
+                         testing::Values(std::tuple{1, 1, 16}, std::tuple{8, 4, 32}, std::tuple{3, 1, 64},
+                                         std::tuple{2, 2, 128}, std::tuple{4, 2, 24}, std::tuple{2, 1, 100},
+                                         std::tuple{2, 1, 4}));
+
+TEST(Attention, ReferenceGradientIsTheDerivative) {
+  const AttentionShape shape = make_shape(4, 2, 6);
+  const std::vector<int32_t> borders = {0, 5, 6, 19};
+  const at::Tensor qkv = random_tensor({19, shape.qkv_width()}, 3).to(at::kDouble);
+  const at::Tensor grad_out = random_tensor({19, shape.out_width()}, 4).to(at::kDouble);
+  const Results exact = run(qkv, grad_out, shape, borders);
+  test::expect_derivative(
+      [&](const at::Tensor& x) {
+        return (run(x, grad_out, shape, borders).out * grad_out).sum().item<double>();
+      },
+      qkv, exact.grad_qkv, "qkv");
+}
+
+TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
+  const AttentionShape shape = make_shape(6, 2, 32);
+  const at::Tensor qkv = random_tensor({kBorders.back(), shape.qkv_width()}, 5);
+  const at::Tensor grad_out = random_tensor({kBorders.back(), shape.out_width()}, 6);
+  test::expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
+    const Results r = run(qkv, grad_out, shape, kBorders);
+    return {r.out, r.lse, r.grad_qkv};
+  });
+}
+
+TEST(Attention, ADocumentGivesTheSameBitsAloneAndPacked) {
+  const AttentionShape shape = make_shape(4, 2, 32);
+  const at::Tensor qkv = random_tensor({kBorders.back(), shape.qkv_width()}, 7);
+  const at::Tensor grad_out = random_tensor({kBorders.back(), shape.out_width()}, 8);
+  const Results packed = run(qkv, grad_out, shape, kBorders);
+  for (size_t i = 1; i < kBorders.size(); ++i) {
+    const int64_t begin = kBorders[i - 1];
+    const int64_t end = kBorders[i];
+    if (begin == end) continue;
+    const Results alone = run(qkv.slice(0, begin, end), grad_out.slice(0, begin, end), shape,
+                              {0, static_cast<int32_t>(end - begin)});
+    EXPECT_TRUE(at::equal(packed.out.slice(0, begin, end), alone.out)) << "document " << i;
+    EXPECT_TRUE(at::equal(packed.grad_qkv.slice(0, begin, end), alone.grad_qkv)) << "document " << i;
+  }
+}
+
+TEST(Attention, ATokenDoesNotSeeLaterOnes) {
+  const AttentionShape shape = make_shape(2, 1, 16);
+  at::Tensor qkv = random_tensor({150, shape.qkv_width()}, 9);
+  const at::Tensor grad_out = random_tensor({150, shape.out_width()}, 10);
+  const Results before = run(qkv, grad_out, shape, {0, 150});
+  qkv.slice(0, 101, 150).fill_(1e6);
+  const Results after = run(qkv, grad_out, shape, {0, 150});
+  EXPECT_TRUE(at::equal(before.out.slice(0, 0, 101), after.out.slice(0, 0, 101)));
+  EXPECT_FALSE(at::equal(before.out.slice(0, 101, 102), after.out.slice(0, 101, 102)));
+}
+
+TEST(Attention, LargeScoresStayFinite) {
+  const AttentionShape shape = make_shape(2, 1, 16);
+  const at::Tensor qkv = random_tensor({130, shape.qkv_width()}, 11) * 200;
+  const at::Tensor grad_out = random_tensor({130, shape.out_width()}, 12);
+  const Results actual = run(qkv, grad_out, shape, {0, 130});
+  const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, {0, 130});
+  // Scores reach 1e5: their absolute error, not their relative one, is the relative error of the
+  // probabilities.
+  const double largest_score = expected.lse.abs().max().item<double>();
+  expect_close(actual.out, expected.out, 64 * test::kEps32 * largest_score, "out");
+  EXPECT_TRUE(actual.grad_qkv.isfinite().all().item<bool>());
+}
+
+TEST(AttentionCached, AgreesWithAttentionOverTheWholeDocument) {
+  const AttentionShape shape = make_shape(6, 2, 40);
+  constexpr int64_t kLength = 50;
+  constexpr int64_t kCapacity = 64;
+  const int64_t kv_width = shape.kv_heads * shape.head_dim;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::Tensor qkv = random_tensor({2 * kLength, shape.qkv_width()}, 13).to(type);
+    const Results whole = run(qkv, at::empty({2 * kLength, shape.out_width()}, qkv.options()).zero_(), shape,
+                              {0, kLength, 2 * kLength});
+    const at::Tensor rows = qkv.view({2, kLength, shape.qkv_width()});
+    const auto cache_of = [&](int64_t column) {
+      at::Tensor cache = at::empty({2, kCapacity, shape.kv_heads, shape.head_dim}, qkv.options());
+      cache.fill_(1e4);  // what stands behind the valid entries must not be read
+      cache.slice(1, 0, kLength)
+          .copy_(rows.slice(2, column, column + kv_width).view({2, kLength, shape.kv_heads, shape.head_dim}));
+      return cache;
+    };
+    const at::Tensor keys = cache_of(shape.out_width());
+    const at::Tensor values = cache_of(shape.out_width() + kv_width);
+    const std::vector<int64_t> past = {20, 47};
+    constexpr int64_t kChunk = 3;
+    const at::Tensor q = at::cat({rows[0].slice(0, 20, 23), rows[1].slice(0, 47, 50)})
+                             .slice(1, 0, shape.out_width())
+                             .contiguous()
+                             .view({2, kChunk, shape.out_width()});
+    const at::Tensor out = at::empty_like(q);
+    attention_cached(q, keys, values, past, shape, out);
+    const at::Tensor expected = whole.out.view({2, kLength, shape.out_width()});
+    const double tolerance = type == at::kBFloat16 ? test::kEps16 : 64 * test::kEps32;
+    expect_close(out[0], expected[0].slice(0, 20, 23), tolerance, "row 0");
+    expect_close(out[1], expected[1].slice(0, 47, 50), tolerance, "row 1");
+  }
+}
+
+TEST(Attention, RefusesBordersThatDoNotCoverTheTokens) {
+  const AttentionShape shape = make_shape(2, 1, 16);
+  const at::Tensor qkv = random_tensor({10, shape.qkv_width()}, 14);
+  const at::Tensor out = at::empty({10, shape.out_width()});
+  const at::Tensor lse = at::empty({10, shape.heads});
+  for (const std::vector<int32_t>& borders :
+       std::vector<std::vector<int32_t>>{{}, {0, 9}, {1, 10}, {0, 7, 5, 10}}) {
+    EXPECT_THROW(attention_forward(qkv, shape, borders, out, lse), Error);
+  }
+  EXPECT_THROW(attention_forward(qkv, make_shape(3, 2, 16), std::vector<int32_t>{0, 10}, out, lse), Error);
+}
+
+TEST(AttentionCached, RefusesMoreTokensThanTheCacheHolds) {
+  const AttentionShape shape = make_shape(2, 1, 16);
+  const at::Tensor q = random_tensor({1, 2, shape.out_width()}, 15);
+  const at::Tensor cache = random_tensor({1, 8, 1, 16}, 16);
+  const at::Tensor out = at::empty_like(q);
+  EXPECT_THROW(attention_cached(q, cache, cache, std::vector<int64_t>{7}, shape, out), Error);
+  EXPECT_NO_THROW(attention_cached(q, cache, cache, std::vector<int64_t>{6}, shape, out));
+}
+
+}  // namespace
+}  // namespace stepforge

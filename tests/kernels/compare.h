@@ -1,0 +1,82 @@
+// How the kernels' tests judge numbers.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace stepforge::test {
+
+constexpr double kEps32 = 0x1.0p-24;  ///< unit roundoff of fp32
+constexpr double kEps16 =
+    0x1.0p-8;  ///< two units of roundoff of bf16: the output's own rounding and a bit's worth
+
+/// Numbers in about [-2, 2], the same in every run.
+inline at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
+  at::Tensor tensor = at::empty(shape, at::kFloat);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    const auto words = philox(seed, static_cast<uint64_t>(i));
+    const float sum =
+        unit_float(words[0]) + unit_float(words[1]) + unit_float(words[2]) + unit_float(words[3]);
+    tensor.mutable_data_ptr<float>()[i] = sum - 2.0F;
+  }
+  return tensor;
+}
+
+inline at::Tensor int_tensor(const std::vector<int32_t>& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kInt);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int32_t>());
+  return tensor;
+}
+
+/// max |actual - expected| / (|expected| + root mean square of expected) is at most `tolerance`.
+inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, double tolerance,
+                         const char* what) {
+  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+  if (actual.numel() == 0) return;
+  const at::Tensor wanted = expected.to(at::kDouble);
+  const double typical = std::sqrt(wanted.square().mean().item<double>()) + 1e-30;
+  const double error =
+      ((actual.to(at::kDouble) - wanted).abs() / (wanted.abs() + typical)).max().item<double>();
+  EXPECT_LE(error, tolerance) << what;
+}
+
+/// `gradient` [like x, fp64] is the derivative of `loss` at x along one random direction.
+inline void expect_derivative(const std::function<double(const at::Tensor&)>& loss, const at::Tensor& x,
+                              const at::Tensor& gradient, const char* what) {
+  const at::Tensor direction = random_tensor(x.sizes(), 77).to(at::kDouble);
+  constexpr double kStep = 1e-5;
+  const double numeric = (loss(x + direction * kStep) - loss(x - direction * kStep)) / (2 * kStep);
+  const double exact = (gradient * direction).sum().item<double>();
+  EXPECT_NEAR(numeric, exact, 1e-7 * (std::abs(exact) + 1.0)) << what;
+}
+
+/// `compute` returns the same bits with 1, 2, 3 and 7 threads.
+inline void expect_same_for_all_threads(const std::function<std::vector<at::Tensor>()>& compute) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const std::vector<at::Tensor> expected = compute();
+  for (const int threads : {2, 3, 7}) {
+    at::set_num_threads(threads);
+    const std::vector<at::Tensor> actual = compute();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(at::equal(actual[i], expected[i])) << "output " << i << " with " << threads << " threads";
+    }
+  }
+  at::set_num_threads(before);
+}
+
+}  // namespace stepforge::test

@@ -1,0 +1,164 @@
+#include "kernels/cross_entropy.h"
+
+#include <ATen/ops/zeros_like.h>
+
+#include "base/error.h"
+#include "kernels/reduce.h"
+#include "tests/kernels/compare.h"
+
+namespace stepforge {
+namespace {
+
+using test::expect_close;
+using test::int_tensor;
+using test::random_tensor;
+
+at::Tensor some_labels(int32_t count, int32_t vocabulary) {
+  std::vector<int32_t> labels;
+  for (int32_t n = 0; n < count; ++n) labels.push_back(n % 5 == 2 ? -100 : n * 31 % vocabulary);
+  return int_tensor(labels);
+}
+
+TEST(CrossEntropy, AgreesWithTheFp64Reference) {
+  for (const int64_t vocabulary : {2, 77, 3000}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor logits = (random_tensor({23, vocabulary}, 1) * 4).to(type);
+      const at::Tensor labels = some_labels(23, static_cast<int32_t>(vocabulary));
+      const at::Tensor wide = logits.to(at::kDouble);
+      const at::Tensor expected_loss = at::empty({23}, at::kDouble);
+      cross_entropy_forward_backward_reference(wide, labels, 0.125, expected_loss);
+      const at::Tensor loss = at::empty({23});
+      cross_entropy_forward(logits, labels, loss);
+      expect_close(loss, expected_loss, 16 * test::kEps32, "loss alone");
+      const at::Tensor grad = logits.clone();
+      cross_entropy_forward_backward(grad, labels.to(at::kLong), 0.125, loss);
+      expect_close(loss, expected_loss, 16 * test::kEps32, "loss");
+      expect_close(grad, wide, type == at::kFloat ? 32 * test::kEps32 : test::kEps16, "gradient");
+    }
+  }
+}
+
+TEST(CrossEntropy, ReferenceGradientIsTheDerivative) {
+  const at::Tensor logits = random_tensor({6, 9}, 2).to(at::kDouble);
+  const at::Tensor labels = some_labels(6, 9);
+  const at::Tensor loss = at::empty({6}, at::kDouble);
+  const at::Tensor grad = logits.clone();
+  cross_entropy_forward_backward(grad, labels, 1.0, loss);
+  test::expect_derivative(
+      [&](const at::Tensor& x) {
+        cross_entropy_forward(x, labels, loss);
+        return loss.sum().item<double>();
+      },
+      logits, grad, "logits");
+}
+
+TEST(CrossEntropy, IgnoredRowsAreExactlyZero) {
+  const at::Tensor logits = random_tensor({3, 50}, 3);
+  const at::Tensor loss = at::empty({3}).fill_(7);
+  cross_entropy_forward_backward(logits, int_tensor({-100, 4, -100}), 1.0, loss);
+  EXPECT_EQ(loss[0].item<float>(), 0.0F);
+  EXPECT_GT(loss[1].item<float>(), 0.0F);
+  EXPECT_TRUE(logits[0].eq(0).all().item<bool>());
+  EXPECT_TRUE(logits[2].eq(0).all().item<bool>());
+}
+
+TEST(CrossEntropy, HugeLogitsStayFinite) {
+  for (const float huge : {1e4F, -1e4F}) {
+    at::Tensor logits = random_tensor({2, 33}, 4);
+    logits[0][5] = huge;
+    logits[1] += huge;
+    const at::Tensor wide = logits.to(at::kDouble);
+    const at::Tensor expected = at::empty({2}, at::kDouble);
+    cross_entropy_forward_backward_reference(wide, int_tensor({7, 5}), 1.0, expected);
+    const at::Tensor loss = at::empty({2});
+    cross_entropy_forward_backward(logits, int_tensor({7, 5}), 1.0, loss);
+    expect_close(loss, expected, 16 * test::kEps32, "loss");
+    expect_close(logits, wide, 32 * test::kEps32, "gradient");
+  }
+}
+
+TEST(CrossEntropy, NanInARowReachesItsLoss) {
+  const at::Tensor logits = random_tensor({1, 40}, 5);
+  logits[0][17] = std::nan("");
+  const at::Tensor loss = at::empty({1});
+  cross_entropy_forward(logits, int_tensor({3}), loss);
+  EXPECT_TRUE(std::isnan(loss[0].item<float>()));
+}
+
+TEST(CrossEntropy, RefusesLabelsOutsideTheVocabulary) {
+  const at::Tensor logits = random_tensor({2, 10}, 6);
+  const at::Tensor loss = at::empty({2});
+  for (const int32_t label : {10, -1, -101}) {
+    EXPECT_THROW(cross_entropy_forward(logits, int_tensor({0, label}), loss), Error) << label;
+  }
+}
+
+struct Head {
+  at::Tensor hidden = random_tensor({29, 24}, 7);
+  at::Tensor weight = random_tensor({53, 24}, 8);
+  at::Tensor labels = some_labels(29, 53);
+
+  LinearCrossEntropyOutputs outputs(at::ScalarType type, at::ScalarType wide) const {
+    return {.token_loss = at::empty({29}, wide),
+            .grad_hidden = at::empty({29, 24}, type),
+            .grad_weight = at::empty({53, 24}, wide),
+            .accumulate_weight = false,
+            .logits = {}};
+  }
+};
+
+TEST(LinearCrossEntropy, ChunksAgreeWithTheWholeInFp64) {
+  const Head head;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor hidden = head.hidden.to(type);
+    const at::Tensor weight = head.weight.to(type);
+    const LinearCrossEntropyOutputs expected = head.outputs(at::kDouble, at::kDouble);
+    linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), head.labels, 0.25,
+                                   expected);
+    for (const int64_t chunk : {1, 8, 29, 100}) {
+      const LinearCrossEntropyOutputs actual = head.outputs(type, at::kFloat);
+      linear_cross_entropy(hidden, weight, head.labels, 0.25, chunk, actual);
+      const double tolerance = type == at::kFloat ? 64 * test::kEps32 : 4 * test::kEps16;
+      expect_close(actual.token_loss, expected.token_loss, tolerance, "loss");
+      expect_close(actual.grad_hidden, expected.grad_hidden, tolerance, "grad_hidden");
+      expect_close(actual.grad_weight, expected.grad_weight, tolerance, "grad_weight");
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, AddsToTheWeightGradientWhenAsked) {
+  const Head head;
+  LinearCrossEntropyOutputs once = head.outputs(at::kFloat, at::kFloat);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, 1.0, 10, once);
+  LinearCrossEntropyOutputs twice = once;
+  twice.grad_weight = once.grad_weight.clone();
+  twice.accumulate_weight = true;
+  linear_cross_entropy(head.hidden, head.weight, head.labels, 1.0, 10, twice);
+  expect_close(twice.grad_weight, once.grad_weight * 2, 32 * test::kEps32, "grad_weight");
+}
+
+TEST(LinearCrossEntropy, WithoutValidLabelsEverythingIsExactlyZero) {
+  const Head head;
+  const at::Tensor ignored = at::empty({29}, at::kInt).fill_(-100);
+  const LinearCrossEntropyOutputs outputs = head.outputs(at::kFloat, at::kFloat);
+  outputs.grad_weight.fill_(5);
+  linear_cross_entropy(head.hidden, head.weight, ignored, 1.0, 10, outputs);
+  EXPECT_EQ(sum_in_order(outputs.token_loss), 0.0);
+  EXPECT_TRUE(outputs.grad_hidden.eq(0).all().item<bool>());
+  EXPECT_TRUE(outputs.grad_weight.eq(0).all().item<bool>());
+}
+
+TEST(LinearCrossEntropy, EvaluationGivesTheSameLossAndTheLogits) {
+  const Head head;
+  const LinearCrossEntropyOutputs training = head.outputs(at::kFloat, at::kFloat);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, 1.0, 10, training);
+  const LinearCrossEntropyOutputs evaluation = {
+      .token_loss = at::empty({29}), .grad_hidden = {}, .grad_weight = {}, .logits = at::empty({29, 53})};
+  linear_cross_entropy(head.hidden, head.weight, head.labels, 1.0, 10, evaluation);
+  EXPECT_TRUE(at::equal(evaluation.token_loss, training.token_loss));
+  expect_close(evaluation.logits, head.hidden.to(at::kDouble).matmul(head.weight.to(at::kDouble).t()),
+               32 * test::kEps32, "logits");
+}
+
+}  // namespace
+}  // namespace stepforge

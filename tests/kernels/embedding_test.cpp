@@ -1,0 +1,62 @@
+#include "kernels/embedding.h"
+
+#include "base/error.h"
+#include "tests/kernels/compare.h"
+
+namespace stepforge {
+namespace {
+
+using test::int_tensor;
+using test::random_tensor;
+
+TEST(Embedding, CopiesTheRowsOfTheTokens) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::Tensor weight = random_tensor({5, 19}, 1).to(type);
+    const at::Tensor out = at::empty({4, 19}, weight.options());
+    embedding_forward(int_tensor({4, 0, 4, 2}), weight, out);
+    EXPECT_TRUE(at::equal(out[0], weight[4]));
+    EXPECT_TRUE(at::equal(out[1], weight[0]));
+    EXPECT_TRUE(at::equal(out[2], weight[4]));
+    EXPECT_TRUE(at::equal(out[3], weight[2]));
+  }
+}
+
+// 2^24 + 1 + 1 in fp32 is 2^24 when added one by one, and 2^24 + 2 in the other order.
+TEST(Embedding, AddsGradientsInTokenOrder) {
+  at::Tensor grad_out = at::empty({3, 40}).fill_(1);
+  grad_out[0].fill_(0x1.0p24);
+  const at::Tensor grad_weight = at::empty({2, 40}).fill_(9);
+  embedding_backward(int_tensor({1, 1, 1}), grad_out, grad_weight, false);
+  EXPECT_TRUE(grad_weight[1].eq(0x1.0p24).all().item<bool>());
+  EXPECT_TRUE(grad_weight[0].eq(0).all().item<bool>());
+  embedding_backward(int_tensor({1, 1, 1}), grad_out.flip(0).contiguous(), grad_weight, false);
+  EXPECT_TRUE(grad_weight[1].eq(0x1.0p24 + 2).all().item<bool>());
+}
+
+TEST(Embedding, AgreesWithTheReferenceWhateverTheThreads) {
+  std::vector<int32_t> tokens;
+  for (int32_t n = 0; n < 500; ++n) tokens.push_back(n * n % 37);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor grad_out = random_tensor({500, 67}, 2).to(type);
+    const at::Tensor start = random_tensor({40, 67}, 3);
+    const at::Tensor expected = start.to(at::kDouble);
+    embedding_backward_reference(int_tensor(tokens), grad_out.to(at::kDouble), expected, true);
+    test::expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
+      const at::Tensor grad_weight = start.clone();
+      embedding_backward(int_tensor(tokens), grad_out, grad_weight, true);
+      test::expect_close(grad_weight, expected, 32 * test::kEps32, "grad_weight");
+      return {grad_weight};
+    });
+  }
+}
+
+TEST(Embedding, RefusesTokensOutsideTheVocabulary) {
+  const at::Tensor weight = random_tensor({5, 8}, 4);
+  const at::Tensor out = at::empty({2, 8});
+  EXPECT_THROW(embedding_forward(int_tensor({0, 5}), weight, out), Error);
+  EXPECT_THROW(embedding_forward(int_tensor({-1, 0}), weight, out), Error);
+  EXPECT_THROW(embedding_backward(int_tensor({0, 5}), out, weight, true), Error);
+}
+
+}  // namespace
+}  // namespace stepforge

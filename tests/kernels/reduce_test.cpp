@@ -1,0 +1,85 @@
+#include "kernels/reduce.h"
+
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "tests/kernels/compare.h"
+
+namespace stepforge {
+namespace {
+
+using test::random_tensor;
+
+TEST(SumOfSquares, AgreesWithFp64) {
+  for (const int64_t elements : {0, 1, 15, 1024, 1025, 100003}) {
+    const at::Tensor flat = random_tensor({elements}, 1);
+    const double expected = flat.to(at::kDouble).square().sum().item<double>();
+    EXPECT_NEAR(sum_of_squares(flat), expected, 1e-13 * expected) << elements;
+  }
+}
+
+TEST(SumOfSquares, ShardsThatEndOnChunksGiveTheSameBits) {
+  const at::Tensor flat = random_tensor({5000}, 2);
+  std::vector<double> whole(5);
+  std::vector<double> pieces(5);
+  sum_of_squares_by_chunk(flat, whole);
+  sum_of_squares_by_chunk(flat.slice(0, 0, 2048), std::span(pieces).subspan(0, 2));
+  sum_of_squares_by_chunk(flat.slice(0, 2048), std::span(pieces).subspan(2));
+  EXPECT_EQ(whole, pieces);
+  double sum = 0;
+  for (const double partial : whole) sum += partial;
+  EXPECT_EQ(sum, sum_of_squares(flat));
+}
+
+TEST(SumOfSquares, DoesNotDependOnTheNumberOfThreads) {
+  const at::Tensor flat = random_tensor({200000}, 3);
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const double one = sum_of_squares(flat);
+  at::set_num_threads(3);
+  EXPECT_EQ(sum_of_squares(flat), one);
+  at::set_num_threads(before);
+}
+
+TEST(SumOfSquares, NanAndInfinityPropagate) {
+  at::Tensor flat = random_tensor({3000}, 4);
+  flat[2999] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(sum_of_squares(flat), std::numeric_limits<double>::infinity());
+  flat[17] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(sum_of_squares(flat)));
+}
+
+TEST(SumOfSquares, LargeNumbersDoNotOverflow) {
+  EXPECT_EQ(sum_of_squares(at::empty({4}).fill_(0x1.0p100)), 4 * 0x1.0p200);
+}
+
+TEST(SumOfSquares, RefusesTheWrongNumberOfPartials) {
+  std::vector<double> partials(1);
+  EXPECT_THROW(sum_of_squares_by_chunk(random_tensor({1025}, 5), partials), Error);
+}
+
+TEST(AllFinite, SeesNanAndBothInfinitiesAnywhere) {
+  for (const int64_t place : {0, 7, 40000, 49999}) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity()}) {
+      at::Tensor flat = random_tensor({50000}, 6);
+      flat[0] = std::numeric_limits<float>::max();
+      EXPECT_TRUE(all_finite(flat));
+      flat[place] = bad;
+      EXPECT_FALSE(all_finite(flat)) << bad << " at " << place;
+      EXPECT_FALSE(all_finite_reference(flat));
+    }
+  }
+}
+
+TEST(SumInOrder, AddsFirstToLastInFp64) {
+  const at::Tensor flat = at::empty({3});
+  flat[0] = 0x1.0p60F;
+  flat[1] = -0x1.0p60F;
+  flat[2] = 1.0F;
+  EXPECT_EQ(sum_in_order(flat), 1.0);
+}
+
+}  // namespace
+}  // namespace stepforge
