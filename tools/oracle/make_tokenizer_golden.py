@@ -20,7 +20,7 @@ LEARN_FROM = [
     "for (int i = 0; i < 100; ++i) {\n    total += values[i] * weights[i];\n}\n\treturn total;\n",
     "El río corre hacia el mar. Über den Wolken. Der Straßenbauer grüßt. Привет, мир! 世界 世界 世界 你好 你好 0123456789 999 1000",
     # Learnt as pieces, so that cutting them otherwise changes the ids: letters of Unicode 15, U+180E behind a space.
-    "x\U00031350\U000323af x\U00031350\U000323af x\U00031350\U000323af \u180e\u180e \u180e\u180e \u180e\u180e",
+    "x\U00031350\U000323af x\U00031350\U000323af x\U00031350\U000323af \u180e\u180e! \u180e\u180e! \u180e\u180e!",
 ] * 4
 TEXTS = [
     "", " ", "a", "The river turns the wheel.", "  The\n\n  wheel\t\tturns \n", "she'd SHE'D it'ſ we'RE 'tis", "1 12 123 1234 12345 ٣٤٥ ½Ⅷ",
@@ -28,7 +28,7 @@ TEXTS = [
     "the note <note> of <note>s", "Crème brûlée, naïve façade", "e\u0301o\u0302\u0323 \u0301", "世界你好。漢字かな交じり文", "😀👩‍👩‍👧‍👦🇩🇪 🏳️‍🌈",
     # Letters and digits that came with Unicode 15 and 16: CJK Extension H and I, Kawi, Garay, Kaktovik.
     "a\U00031350\U000323afb 1\U0002ebf0 \U00011f04\U00011f50\U00011f51\U00011f52\U00011f53 \U00010d50\U00010d70 \U0001d2c0\U0001d2c1!",
-    "a\u180eb \u180e \u180e\n", "x\U00031350\U000323af \u180e\u180e", "x\U00031350 \u180e", "a\u00a0b\u3000c\u2028d\u0085e \u200b f\ufeff", "\x00\x01\x7f\u0080", "\t \t  x \n \n  y   ", " " * 40, "ab" * 60,
+    "a\u180eb \u180e \u180e\n", "x\U00031350\U000323af \u180e\u180e!", "x\U00031350 \u180e!", "a\u00a0b\u3000c\u2028d\u0085e \u200b f\ufeff", "\x00\x01\x7f\u0080", "\t \t  x \n \n  y   ", " " * 40, "ab" * 60,
     "wheel" * 30, "-" * 100 + "\n", "the the the the", "\U0010ffff\ufffd\ufffe",
 ]
 
