@@ -29,11 +29,16 @@ if(TorchWheel_FOUND AND NOT TARGET torch::cpu)
   set(TorchWheel_RPATH ${STEPFORGE_TORCH}/lib ${cuda_dirs})
   add_library(torch::c10 SHARED IMPORTED)
   set_target_properties(torch::c10 PROPERTIES IMPORTED_LOCATION ${STEPFORGE_TORCH}/lib/libc10.so)
+  # The wheel's own OpenMP run time: a second one in the process would bring threads of its own.
+  file(GLOB gomp ${STEPFORGE_TORCH}/lib/libgomp*.so*)
+  list(GET gomp 0 gomp)
+  add_library(torch::openmp SHARED IMPORTED)
+  set_target_properties(torch::openmp PROPERTIES IMPORTED_LOCATION ${gomp})
   add_library(torch::cpu SHARED IMPORTED)
   set_target_properties(torch::cpu PROPERTIES
     IMPORTED_LOCATION ${STEPFORGE_TORCH}/lib/libtorch_cpu.so
     INTERFACE_INCLUDE_DIRECTORIES "${STEPFORGE_TORCH}/include;${STEPFORGE_TORCH}/include/torch/csrc/api/include"
-    INTERFACE_LINK_LIBRARIES torch::c10
+    INTERFACE_LINK_LIBRARIES "torch::c10;torch::openmp"
     # libtorch_cpu names libcupti and libcudart; the loader finds them through the rpath.
     INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined;-Wl,-rpath-link,${STEPFORGE_TORCH}/lib")
 endif()

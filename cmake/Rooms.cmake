@@ -61,6 +61,7 @@ function(stepforge_torch_half)
   add_library(stepforge_torch SHARED ${sources})
   target_link_libraries(stepforge_torch PUBLIC stepforge_core torch::cpu nlohmann_json::nlohmann_json Threads::Threads)
   target_compile_options(stepforge_torch PRIVATE -fopenmp)
+  target_link_options(stepforge_torch PRIVATE -Wl,-z,defs)
   target_precompile_headers(stepforge_torch PRIVATE ${src}/kernels/torch_pch.h)
   # Kernels are vectorised for the machine's instruction sets by function multiversioning, not by -march=native.
   set_target_properties(stepforge_torch PROPERTIES BUILD_RPATH "$ORIGIN;${TorchWheel_RPATH}")

@@ -6,8 +6,8 @@
 #include <system_error>
 #include <vector>
 
-#include "app/version_command.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "metrics/console.h"
 #include "metrics/health.h"
 #include "metrics/machine.h"
@@ -56,7 +56,7 @@ int doctor_command(const DoctorOptions& options) {
       check_cache_folder(cache),
       check_torch_half(try_torch_half(options)),
       // After the torch half was loaded, so that its libtorch is mapped.
-      check_libtorch(mapped_library("libtorch_cpu.so"), build_info().torch_version),
+      check_libtorch(mapped_library("libtorch_cpu.so"), std::string(built_for_torch())),
       check_terminal(stdout_is_terminal(), locale_is_utf8(), environment("TERM")),
   };
   const Health worst = worst_of(checks);

@@ -3,18 +3,17 @@
 #include <ostream>
 
 #include "base/files.h"
-#include "step/checker.h"
+#include "step/draw.h"
 #include "step/simulate.h"
 
 namespace stepforge {
 
-int plan_command(const PlanOptions& options, std::ostream& out) {
-  const StepProgram program = build_step(options.model, options.step);
-  check_programs({&program, 1});
-  out << render_plan(options.model, program, options.text);
-  if (!options.trace.empty()) {
-    write_file_atomic(options.trace, trace_json(program, simulate(program, MachineModel{})));
-    out << "\nTrace of the predicted step: " << options.trace.string() << " (open it in ui.perfetto.dev)\n";
+int print_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text,
+               const std::filesystem::path& trace, std::ostream& out) {
+  out << render_plan(model, program, text);
+  if (!trace.empty()) {
+    write_file_atomic(trace, trace_json(program, simulate(program, MachineModel{})));
+    out << "\nTrace of the predicted step: " << trace.string() << " (open it in ui.perfetto.dev)\n";
   }
   return 0;
 }

@@ -5,20 +5,14 @@
 #include <iosfwd>
 
 #include "spec/model_spec.h"
-#include "step/build.h"
 #include "step/plan.h"
+#include "step/program.h"
 
 namespace stepforge {
 
-struct PlanOptions {
-  ModelSpec model;
-  StepOptions step;
-  PlanText text;
-  std::filesystem::path trace;  ///< where the predicted step's trace-event JSON goes; none if empty
-};
-
-/// Builds the step program, proves it, prints the plan to `out`. Returns the exit code. Throws UsageError for
-/// options that do not fit the model, Error if the trace cannot be written.
-int plan_command(const PlanOptions& options, std::ostream& out);
+/// Prints the plan of a checked program to `out`; with `trace` also writes the predicted step as trace-event JSON there.
+/// Returns the exit code. Throws Error if the trace cannot be written.
+int print_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text,
+               const std::filesystem::path& trace, std::ostream& out);
 
 }  // namespace stepforge

@@ -1,0 +1,19 @@
+// The program: parses words, calls one function per sub-command, turns errors into messages and exit codes.
+#include <exception>
+#include <iostream>
+#include <string>
+
+#include "app/command_line.h"
+#include "base/error.h"
+
+int main(int argc, char** argv) {
+  try {
+    return stepforge::run_command_line(argc, argv);
+  } catch (const stepforge::Error& error) {
+    std::cerr << "error: " << error.what() << '\n';
+    return static_cast<int>(error.exit_code());
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << '\n';
+    return static_cast<int>(stepforge::ExitCode::failure);
+  }
+}

@@ -1,0 +1,32 @@
+// A trained model from wherever it lies: a checkpoint, the newest checkpoint of a run, a Hugging Face folder.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "base/log.h"
+#include "config/config.h"
+#include "nn/block.h"
+#include "parallel/unit_store.h"
+#include "spec/model_spec.h"
+#include "text/tokenizer.h"
+
+namespace stepforge {
+
+struct LoadedModel {
+  Config config;  ///< of the run; of a Hugging Face folder only the model section is set
+  ModelSpec spec;
+  std::unique_ptr<ModelStore> store;
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
+
+  /// Forward code for up to `context_length` positions.
+  ModelForward forward(int64_t context_length) const;
+};
+
+/// `path`: step-N, a run folder or a Hugging Face folder. Throws UsageError if it is none of them.
+LoadedModel load_model(const std::filesystem::path& path, DType compute, Logger& log);
+
+/// "fp32" or "bf16"; throws UsageError otherwise.
+DType parse_compute(const std::string& name);
+
+}  // namespace stepforge

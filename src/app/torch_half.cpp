@@ -1,0 +1,49 @@
+#include "app/torch_half.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace stepforge {
+
+namespace {
+
+std::filesystem::path beside_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libstepforge_torch.so";
+}
+
+/// OpenMP reads its settings when libgomp loads. Spinning for ever starves other processes; not spinning at all costs speed.
+void prepare_openmp() {
+  setenv("GOMP_SPINCOUNT", "20000", /*overwrite=*/0);
+}
+
+TorchEntry load(const std::filesystem::path& library, std::string& failure) {
+  prepare_openmp();
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  void* symbol = handle != nullptr ? dlsym(handle, torch_entry_name) : nullptr;
+  if (symbol == nullptr) failure = dlerror();
+  return reinterpret_cast<TorchEntry>(symbol);
+}
+
+}  // namespace
+
+std::string try_torch_half(const std::filesystem::path& library) {
+  std::string failure;
+  load(library, failure);
+  return failure;
+}
+
+int run_in_torch_half(const TorchCommand& command) {
+  std::string failure;
+  const TorchEntry entry = load(beside_program(), failure);
+  if (entry == nullptr) {
+    throw Error(format("the part that needs libtorch cannot be loaded: {}; run `stepforge doctor`, or scripts/setup.sh and "
+                       "build again",
+                       failure));
+  }
+  return entry(command);
+}
+
+}  // namespace stepforge

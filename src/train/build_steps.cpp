@@ -1,0 +1,195 @@
+#include "train/build_steps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <ATen/Parallel.h>
+
+#include "base/error.h"
+#include "checkpoint/hf_folder.h"
+#include "config/schema_docs.h"
+#include "kernels/cpu_allocator.h"
+#include "metrics/console.h"
+#include "metrics/jsonl.h"
+#include "models/forwards.h"
+#include "models/job_data.h"
+#include "train/builtin_callbacks.h"
+
+namespace stepforge {
+
+namespace {
+
+void build_run_folder(Trainer& trainer) {
+  trainer.run_folder = std::make_unique<RunFolder>(trainer.config.run_dir, trainer.log);
+  trainer.log.add_file(trainer.run_folder->log_file());
+}
+
+void build_threads(Trainer& trainer) {
+  const auto& training = trainer.config.training;
+  install_cpu_allocator();
+  if (training.threads > 0) at::set_num_threads(static_cast<int>(training.threads));
+}
+
+void build_tokenizer_step(Trainer& trainer) {
+  trainer.tokenizer = job_tokenizer(trainer.config, trainer.log);
+}
+
+void fit_vocabulary(Trainer& trainer) {
+  auto& model = trainer.config.model;
+  const int64_t tokens = trainer.tokenizer->vocab_size();
+  if (model.vocab_size == 0) model.vocab_size = tokens;
+  if (tokens > model.vocab_size) {
+    throw UsageError(format("{}: model.vocab_size = {}, but the tokenizer has {} tokens; raise model.vocab_size or leave "
+                            "it 0",
+                            where(trainer.loaded, "model.vocab_size"), model.vocab_size, tokens));
+  }
+}
+
+void build_data(Trainer& trainer) {
+  const auto& data = trainer.config.data;
+  fit_vocabulary(trainer);
+  trainer.data = open_data(data_plan(trainer.config, trainer.config.model.vocab_size), trainer.tokenizer.get(),
+                           [&](const TokenizeProgress& progress) {
+                             if (progress.bytes_done == progress.bytes_total) {
+                               trainer.log.info("tokenized {} into {} tokens", human_bytes(progress.bytes_total),
+                                                with_thousands(progress.tokens));
+                             }
+                           });
+  if (trainer.config.validation.freq > 0 && trainer.data.validation == nullptr) {
+    throw UsageError(format("{}: validation.freq = {} needs data.validation or data.validation_fraction (now {})",
+                            where(trainer.loaded, "validation.freq"), trainer.config.validation.freq,
+                            data.validation_fraction));
+  }
+}
+
+void build_specification(Trainer& trainer) {
+  const auto& training = trainer.config.training;
+  trainer.model_spec = plan_model(trainer.config);
+  trainer.batch = plan_batch(training);
+  const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
+  trainer.steps_per_epoch = std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));
+  trainer.total_steps = training.steps > 0 ? training.steps : training.epochs * trainer.steps_per_epoch;
+}
+
+void build_step_program(Trainer& trainer) {
+  trainer.train_program = plan_train_step(trainer.config, trainer.model_spec);
+  trainer.evaluation_program = plan_evaluation(trainer.config, trainer.model_spec);
+  trainer.predicted_memory = account(trainer.train_program);
+}
+
+void build_parameters(Trainer& trainer) {
+  trainer.store = std::make_unique<ModelStore>(trainer.model_spec.units, compute_dtype(trainer.config.precision),
+                                               /*with_gradients=*/true);
+  trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
+}
+
+void build_model(Trainer& trainer) {
+  const ForwardOptions options{std::max(trainer.config.training.seq_len, generation_context(trainer.config)),
+                               trainer.config.training.loss_chunk};
+  trainer.model = build_forward(trainer.config.model, trainer.store->lookup(), options);
+}
+
+void build_optimizer(Trainer& trainer) {
+  const auto& optimizer = trainer.config.optimizer;
+  trainer.optimizer = std::make_unique<AdamW>(
+      *trainer.store, resolve_param_groups(optimizer, trainer.model_spec), optimizer.eps);
+  trainer.schedule = std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
+  if (trainer.schedule->decay_was_cut()) {
+    trainer.log.warning("warm-up and decay are longer than the run: the decay is cut to what the warm-up leaves");
+  }
+}
+
+void build_loader(Trainer& trainer) {
+  const auto& data = trainer.config.data;
+  const BatchLayout layout{trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch, 1, 0};
+  trainer.loader = std::make_unique<PrefetchLoader>(trainer.data.train, layout, std::max<int64_t>(1, data.prefetch));
+}
+
+void build_executor(Trainer& trainer) {
+  trainer.executor = std::make_unique<Executor>(trainer.train_program, trainer.model, *trainer.store);
+  trainer.evaluator = std::make_unique<Executor>(trainer.evaluation_program, trainer.model, *trainer.store);
+  trainer.train_step =
+      std::make_unique<TrainStep>(trainer.config, *trainer.executor, *trainer.store, *trainer.optimizer);
+}
+
+/// Takes over what the checkpoint holds, after saying what its configuration had otherwise.
+void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
+  const std::filesystem::path& folder = found.path;
+  const Json json = read_checkpoint_state(found);
+  const ConfigChanges changes = compare_with_checkpoint(json, trainer.config);
+  if (!changes.refused.empty()) {
+    throw UsageError(format("the checkpoint {} belongs to another run:\n  {}", folder.string(),
+                            join(changes.refused, "\n  ")));
+  }
+  for (const auto& change : changes.accepted) trainer.log.info("changed since the checkpoint: {}", change);
+  const TrainerState state = state_from_json(json, (folder / "state.json").string());
+  load_checkpoint(found, trainer.model_spec, *trainer.store, trainer.optimizer.get());
+  const auto& allowed = trainer.config.checkpoint.allow_changed;
+  const bool data_may_change = std::find(allowed.begin(), allowed.end(), "data") != allowed.end();
+  trainer.loader->restore(state.loader, data_may_change);
+  trainer.state = state;
+  trainer.resumed = true;
+  trainer.log.info("resumed from {} at step {}", folder.string(), state.step);
+}
+
+void initial_load(Trainer& trainer) {
+  const auto& checkpoint = trainer.config.checkpoint;
+  const std::filesystem::path path = checkpoint.initial_load_path;
+  if (std::filesystem::exists(path / "manifest.json")) {
+    if (!checkpoint.initial_load_model_only) return resume_from(trainer, verify_checkpoint(path));
+    load_checkpoint(path, trainer.model_spec, *trainer.store, nullptr);
+  } else {
+    import_hf(path, trainer.model_spec, *trainer.store);
+  }
+  trainer.log.info("weights loaded from {}", path.string());
+}
+
+void build_checkpoint(Trainer& trainer) {
+  const auto& checkpoint = trainer.config.checkpoint;
+  if (checkpoint.enable) {
+    trainer.checkpoints = std::make_unique<CheckpointWriter>(trainer.checkpoint_dir(), checkpoint.keep_latest_k,
+                                                             trainer.log, checkpoint.async);
+  }
+  if (checkpoint.load_step >= 0) {
+    return resume_from(trainer, checkpoint_of_step(trainer.checkpoint_dir(), checkpoint.load_step));
+  }
+  if (checkpoint.resume) {
+    if (const auto found = newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log)) {
+      return resume_from(trainer, *found);
+    }
+  }
+  if (!checkpoint.initial_load_path.empty()) initial_load(trainer);
+}
+
+void build_metrics(Trainer& trainer) {
+  const auto& metrics = trainer.config.metrics;
+  trainer.run_folder->write_config(config_toml(trainer.config, /*with_comments=*/false));
+  const auto file = trainer.run_folder->metrics_file();
+  rewind_jsonl(file, trainer.state.step);
+  std::vector<std::unique_ptr<MetricsSink>> sinks;
+  sinks.push_back(std::make_unique<ConsoleSink>(trainer.log, stderr_is_terminal()));
+  if (metrics.enable_jsonl) sinks.push_back(std::make_unique<JsonlSink>(file, trainer.log));
+  trainer.metrics = std::make_unique<SinkQueue>(std::move(sinks), trainer.log);
+}
+
+}  // namespace
+
+std::vector<Trainer::BuildStep> standard_build_steps() {
+  return {{"run_folder", build_run_folder},
+          {"threads", build_threads},
+          {"tokenizer", build_tokenizer_step},
+          {"data", build_data},
+          {"specification", build_specification},
+          {"step_program", build_step_program},
+          {"parameters", build_parameters},
+          {"model", build_model},
+          {"optimizer", build_optimizer},
+          {"loader", build_loader},
+          {"executor", build_executor},
+          {"checkpoint", build_checkpoint},
+          {"metrics", build_metrics},
+          {"callbacks", add_builtin_callbacks}};
+}
+
+}  // namespace stepforge

@@ -1,0 +1,170 @@
+#include "train/builtin_callbacks.h"
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "kernels/cpu_allocator.h"
+#include "metrics/console.h"
+#include "metrics/names.h"
+#include "metrics/record.h"
+#include "metrics/smoothed.h"
+#include "metrics/throughput.h"
+#include "train/generation.h"
+#include "train/trainer.h"
+
+namespace stepforge {
+
+namespace {
+
+/// What is about to happen, and at the end what memory it took.
+class ReportCallback : public Callback {
+ public:
+  std::string_view name() const override { return "report"; }
+
+  void init_end(Trainer& trainer) override {
+    const auto& model = trainer.model_spec;
+    trainer.log.info("model {}: {} parameters ({}), {} layers, vocabulary {}", trainer.config.model.family,
+                     with_thousands(model.parameter_count()), human_count(model.parameter_count()), model.layers,
+                     with_thousands(model.vocab_size));
+    trainer.log.info("step: {} micro-batches of {} x {} tokens = {} tokens; {} operations; predicted peak memory {}",
+                     trainer.batch.micro_batches, trainer.batch.rows_per_micro_batch, trainer.batch.seq_len,
+                     with_thousands(trainer.batch.tokens_per_step()), trainer.train_program.operations.size(),
+                     human_bytes(trainer.predicted_memory.peak_bytes));
+    trainer.log.info("run: {} steps, {} tokens in all; one epoch is {} steps; folder {}", trainer.total_steps,
+                     with_thousands(trainer.total_steps * trainer.batch.tokens_per_step()), trainer.steps_per_epoch,
+                     trainer.run_folder->path().string());
+  }
+
+  void train_begin(Trainer& trainer) override { reset_cpu_peak(); }
+
+  void step_end(Trainer& trainer) override {
+    // Validation and samples have programs of their own: what is compared with the plan is the training step.
+    step_peak_ = std::max(step_peak_, cpu_memory().peak_bytes);
+  }
+  void step_begin(Trainer& trainer) override { reset_cpu_peak(); }
+
+  void train_end(Trainer& trainer) override {
+    const auto predicted = static_cast<double>(trainer.predicted_memory.peak_bytes);
+    if (step_peak_ == 0) return;
+    trainer.log.info("peak tensor memory of a step: {} measured, {} predicted ({:+.1f} %)", human_bytes(step_peak_),
+                     human_bytes(trainer.predicted_memory.peak_bytes),
+                     100.0 * (predicted - static_cast<double>(step_peak_)) / static_cast<double>(step_peak_));
+  }
+
+ private:
+  int64_t step_peak_ = 0;
+};
+
+class LoggingCallback : public Callback {
+ public:
+  explicit LoggingCallback(const Trainer& trainer) : smoothed_(trainer.config.metrics.smoothing) {}
+  std::string_view name() const override { return "logging"; }
+
+  void train_begin(Trainer& trainer) override {
+    const auto& metrics = trainer.config.metrics;
+    smoothed_.restore(trainer.state.smoothed_loss);
+    const bool wanted = metrics.status_line == "on" || (metrics.status_line == "auto" && stderr_is_terminal());
+    if (wanted) status_ = std::make_unique<StatusLine>(trainer.log);
+    waited_ = trainer.loader->wait_seconds();
+    meter_ = ThroughputMeter();
+    recent_ = ThroughputMeter();
+  }
+
+  void step_end(Trainer& trainer) override {
+    const double waited = trainer.loader->wait_seconds();
+    meter_.add_step(trainer.batch.tokens_per_step(), waited - waited_);
+    waited_ = waited;
+    smoothed_.add(trainer.last_step.loss);
+    trainer.state.smoothed_loss = smoothed_.state();
+    if (status_ == nullptr) return;
+    recent_.add_step(trainer.batch.tokens_per_step(), 0.0);
+    const ThroughputWindow window = recent_.take();
+    seconds_per_step_.add(window.seconds_per_step());
+    const double seconds = seconds_per_step_.value();
+    status_->update({trainer.state.step, trainer.total_steps, smoothed_.value(),
+                     static_cast<double>(trainer.batch.tokens_per_step()) / seconds, seconds});
+  }
+
+  void log(Trainer& trainer) override {
+    const ThroughputWindow window = meter_.take();
+    const double tps = window.tokens_per_second();
+    const double tflops = tps * trainer.model_spec.flops_per_token(trainer.batch.seq_len) * 1e-12;
+    const double peak = trainer.config.metrics.peak_tflops;
+    MetricsRecord record{"train", trainer.state.step, wall_time_now(), {}};
+    record.add(metric::loss, trainer.last_step.loss);
+    record.add(metric::grad_norm, trainer.last_step.grad_norm);
+    record.add(metric::lr, trainer.last_lr);
+    record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));
+    record.add(metric::tps, tps);
+    record.add(metric::tflops, tflops);
+    if (peak > 0.0) record.add(metric::mfu, 100.0 * tflops / peak);
+    record.add(metric::end_to_end, window.seconds_per_step());
+    record.add(metric::data_loading, window.data_seconds / static_cast<double>(std::max<int64_t>(1, window.steps)));
+    record.add(metric::data_loading_share, window.data_percent());
+    record.add(metric::tokens_seen, static_cast<double>(trainer.state.tokens));
+    trainer.metrics->write(std::move(record));
+  }
+
+  void evaluate(Trainer& trainer) override {
+    const EvaluationResult& result = trainer.last_validation;
+    MetricsRecord record{"validation", trainer.state.step, wall_time_now(), {}};
+    record.add(metric::validation_loss, result.loss);
+    record.add(metric::validation_perplexity, result.perplexity);
+    if (std::isfinite(result.bits_per_byte)) record.add(metric::validation_bits_per_byte, result.bits_per_byte);
+    record.add(metric::validation_tps, static_cast<double>(result.tokens) / result.seconds);
+    trainer.metrics->write(std::move(record));
+    meter_.take();  // the time of a validation is no training
+    recent_.take();
+  }
+
+  void train_end(Trainer& trainer) override {
+    status_.reset();
+    trainer.metrics->flush();
+  }
+
+ private:
+  Smoothed smoothed_;
+  Smoothed seconds_per_step_{0.9};
+  ThroughputMeter meter_;
+  ThroughputMeter recent_;
+  std::unique_ptr<StatusLine> status_;
+  double waited_ = 0.0;
+};
+
+/// Lets the model write every sampling.freq steps.
+class SamplingCallback : public Callback {
+ public:
+  std::string_view name() const override { return "sampling"; }
+
+  void step_end(Trainer& trainer) override {
+    const auto& sampling = trainer.config.sampling;
+    if (trainer.state.step % sampling.freq != 0) return;
+    Generator generator(trainer.model_spec, trainer.model, *trainer.store, compute_dtype(trainer.config.precision),
+                        generation_context(trainer.config));
+    GenerationOptions options;
+    options.max_tokens = sampling.max_tokens;
+    options.temperature = sampling.temperature;
+    options.top_k = sampling.top_k;
+    options.seed = static_cast<uint64_t>(sampling.seed);
+    trainer.log.info("sample at step {}: {}{}", trainer.state.step, sampling.prompt,
+                     generate_text(generator, *trainer.tokenizer, sampling.prompt, options));
+  }
+};
+
+}  // namespace
+
+int64_t generation_context(const Config& config) {
+  const auto& sampling = config.sampling;
+  // A prompt has at most as many tokens as bytes, or the one token of an empty prompt.
+  return sampling.freq > 0 ? sampling.max_tokens + static_cast<int64_t>(sampling.prompt.size()) + 1 : 0;
+}
+
+void add_builtin_callbacks(Trainer& trainer) {
+  trainer.add_callback(std::make_unique<ReportCallback>());
+  trainer.add_callback(std::make_unique<LoggingCallback>(trainer));
+  if (trainer.config.sampling.freq > 0) trainer.add_callback(std::make_unique<SamplingCallback>());
+}
+
+}  // namespace stepforge

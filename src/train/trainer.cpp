@@ -1,0 +1,124 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "train/build_steps.h"
+
+namespace stepforge {
+
+Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatcher* interrupts)
+    : loaded(std::move(loaded_config)),
+      config(loaded.config),
+      log(logger),
+      interrupts_(interrupts),
+      build_steps_(standard_build_steps()) {}
+
+Trainer::~Trainer() = default;
+
+void Trainer::replace_build_step(const std::string& name, std::function<void(Trainer&)> build) {
+  for (auto& step : build_steps_) {
+    if (step.name == name) {
+      step.build = std::move(build);
+      return;
+    }
+  }
+  throw Error(format("the trainer has no build step \"{}\"", name));
+}
+
+void Trainer::build() {
+  for (const auto& step : build_steps_) step.build(*this);
+  emit(&Callback::init_end);
+  if (resumed) emit(&Callback::load);
+}
+
+std::filesystem::path Trainer::checkpoint_dir() const {
+  return std::filesystem::path(config.run_dir) / config.checkpoint.folder;
+}
+
+RunOutcome Trainer::run() {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  run_folder->begin(version(), commit(), state.step);
+  try {
+    emit(&Callback::train_begin);
+    while (state.step < total_steps && !interrupted()) {
+      if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_begin);
+      step();
+      run_folder->progress(state.step, state.tokens, seconds());
+      if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_end);
+    }
+    const bool save_now = interrupted() || config.checkpoint.save_at_end;
+    if (save_now && state.step != last_saved_step_ && state.step > 0) save_checkpoint();
+    if (checkpoints != nullptr) checkpoints->wait();
+    emit(&Callback::train_end);
+    run_folder->progress(state.step, state.tokens, seconds());
+    const bool done = state.step >= total_steps;
+    run_folder->finish(done ? "completed" : "interrupted");
+    return done ? RunOutcome::completed : RunOutcome::interrupted;
+  } catch (const std::exception& failure) {
+    run_folder->progress(state.step, state.tokens, seconds());
+    run_folder->finish(format("failed: {}", failure.what()));
+    throw;
+  }
+}
+
+void Trainer::step() {
+  emit(&Callback::step_begin);
+  std::vector<Batch> micro_batches;
+  for (int i = 0; i < batch.micro_batches; ++i) micro_batches.push_back(loader->next());
+
+  const double lr_factor = schedule->factor(state.step);
+  last_lr = config.optimizer.lr * lr_factor;
+  train_step->on_micro_step_end = [this] { emit(&Callback::micro_step_end); };
+  train_step->on_pre_update = [this] { emit(&Callback::pre_update); };
+  last_step = train_step->run(micro_batches, {state.step, lr_factor});
+
+  if (!last_step.updated) handle_nonfinite();
+  ++state.step;
+  state.tokens += batch.tokens_per_step();
+  state.loader = loader->state();
+  emit(&Callback::step_end);
+  const bool last = state.step == total_steps;
+  if (due(config.metrics.log_freq) || state.step == 1 || last) emit(&Callback::log);
+  if (due(config.validation.freq) || (last && config.validation.freq > 0)) validate();
+  if (checkpoints != nullptr && due(config.checkpoint.interval)) save_checkpoint();
+}
+
+void Trainer::handle_nonfinite() {
+  const std::string what = format("step {}: loss {}, gradient norm {}: first not finite in {}", state.step + 1,
+                                  last_step.loss, last_step.grad_norm, last_step.culprit);
+  if (config.training.nonfinite == "stop") {
+    throw Error(what + "; weights and moments are those of the step before (training.nonfinite = \"skip\" passes over "
+                       "such steps)");
+  }
+  ++state.skipped;
+  if (state.skipped > config.training.max_skipped) {
+    throw Error(format("{}; more than training.max_skipped = {} steps have been skipped", what,
+                       config.training.max_skipped));
+  }
+  log.warning("{}; the step is skipped ({} of at most {})", what, state.skipped, config.training.max_skipped);
+}
+
+void Trainer::validate() {
+  if (last_validated_step_ == state.step) return;
+  last_validated_step_ = state.step;
+  last_validation = evaluate(*evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
+                             [this] { return interrupted(); });
+  emit(&Callback::evaluate);
+}
+
+void Trainer::save_checkpoint() {
+  if (checkpoints == nullptr) return;
+  last_saved_step_ = state.step;
+  checkpoints->save(state.step,
+                    stage_checkpoint(model_spec, *store, optimizer.get(), state_to_json(state, config),
+                                     checkpoints->reusable()));
+  emit(&Callback::save);
+}
+
+}  // namespace stepforge

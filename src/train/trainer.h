@@ -1,0 +1,116 @@
+// The trainer: a sequence of named build steps that make its parts, then a loop that runs steps and emits events.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "checkpoint/writer.h"
+#include "config/load.h"
+#include "data/data_plan.h"
+#include "data/loader.h"
+#include "metrics/run_folder.h"
+#include "metrics/sink.h"
+#include "models/job_plan.h"
+#include "optim/adamw.h"
+#include "optim/schedule.h"
+#include "parallel/unit_store.h"
+#include "step/memory.h"
+#include "text/tokenizer.h"
+#include "train/callback.h"
+#include "train/evaluation.h"
+#include "train/executor.h"
+#include "train/state.h"
+#include "train/train_step.h"
+
+namespace stepforge {
+
+enum class RunOutcome : uint8_t { completed, interrupted };
+
+/// Everything a run is made of. Public: build steps fill it in, callbacks look at it.
+class Trainer {
+ public:
+  /// One named part of setting up. Steps run in order; each uses what earlier ones made.
+  struct BuildStep {
+    std::string name;
+    std::function<void(Trainer&)> build;
+  };
+
+  /// `interrupts` may be null. All references must outlive the trainer.
+  Trainer(LoadedConfig loaded, Logger& log, const InterruptWatcher* interrupts);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// The standard steps: run_folder, threads, tokenizer, data, specification, step_program, parameters, model, optimizer,
+  /// loader, executor, metrics, checkpoint, callbacks. Replace one by name before build(); throws Error if there is no such step.
+  void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
+  const std::vector<BuildStep>& build_steps() const { return build_steps_; }
+
+  /// Runs the build steps. Nothing is allocated before the configuration, data and vocabulary are known to fit.
+  void build();
+
+  /// Trains to the last step, or until interrupted. build() first.
+  RunOutcome run();
+
+  /// Adds to the callbacks, behind our own.
+  void add_callback(std::unique_ptr<Callback> callback) { callbacks.add(std::move(callback)); }
+
+  /// Saves a checkpoint of the last finished step now (in the background unless checkpoint.async is off).
+  void save_checkpoint();
+  /// Validation now; the result is logged and kept in `last_validation`.
+  void validate();
+
+  bool interrupted() const { return interrupts_ != nullptr && interrupts_->requested(); }
+  std::filesystem::path checkpoint_dir() const;
+
+  // The parts, in the order in which they are made.
+  LoadedConfig loaded;
+  Config& config;
+  Logger& log;
+  std::unique_ptr<RunFolder> run_folder;
+  std::unique_ptr<Tokenizer> tokenizer;
+  DataSet data;
+  ModelSpec model_spec;
+  BatchPlan batch;
+  int64_t total_steps = 0;
+  int64_t steps_per_epoch = 0;
+  StepProgram train_program;
+  StepProgram evaluation_program;
+  MemoryAccount predicted_memory;
+  std::unique_ptr<ModelStore> store;
+  ModelForward model;
+  std::unique_ptr<AdamW> optimizer;
+  std::unique_ptr<LearningRateSchedule> schedule;
+  std::unique_ptr<Loader> loader;
+  std::unique_ptr<Executor> executor;
+  std::unique_ptr<Executor> evaluator;
+  std::unique_ptr<TrainStep> train_step;
+  std::unique_ptr<SinkQueue> metrics;
+  std::unique_ptr<CheckpointWriter> checkpoints;
+  CallbackList callbacks;
+
+  // Where the run stands.
+  TrainerState state;
+  StepResult last_step;
+  double last_lr = 0.0;  ///< the default group's rate that the last step used
+  EvaluationResult last_validation;
+  bool resumed = false;
+
+ private:
+  void step();
+  void handle_nonfinite();
+  void emit(void (Callback::*event)(Trainer&)) { callbacks.emit(event, *this); }
+  bool due(int64_t interval) const { return interval > 0 && state.step % interval == 0; }
+
+  const InterruptWatcher* interrupts_;
+  std::vector<BuildStep> build_steps_;
+  int64_t last_saved_step_ = -1;
+  int64_t last_validated_step_ = -1;
+};
+
+}  // namespace stepforge
