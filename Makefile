@@ -1,0 +1,41 @@
+# Every target is a script in scripts/; each does the set-up it needs by itself.
+.DEFAULT_GOAL := build
+SECONDS ?= 60
+ROUNDS ?= 3
+.PHONY: build demo test test-all lint format docs oracle bench fuzz clean help
+
+build: ## Install what is missing and build build/release/stepforge
+	@scripts/build.sh
+
+demo: ## Train a small model on a book, kill it, resume it, export it, let it write; FILE=my.txt for a text of yours
+	@scripts/demo.sh $(if $(FILE),"$(FILE)")
+
+test: ## Build, lint and test everything
+	@scripts/test.sh
+
+test-all: ## The same with the long tests
+	@scripts/test.sh --all
+
+lint: ## Check format, rules of the house, generated documents; clang-tidy
+	@scripts/lint.sh
+
+format: ## Format all C++ files
+	@scripts/lint.sh --format
+
+docs: ## Write docs/configuration.md from the program's schema
+	@scripts/docs.sh
+
+oracle: ## Compare with PyTorch, transformers and tokenizers (downloads about 5 GB once)
+	@scripts/oracle.sh
+
+bench: ## Speed and memory against PyTorch, torch.compile and transformers; ROUNDS=3
+	@scripts/bench.sh $(ROUNDS)
+
+fuzz: ## Feed the readers of files with random bytes; SECONDS=60 for each
+	@scripts/fuzz.sh $(SECONDS)
+
+clean: ## Remove the build folder; runs and caches stay
+	@rm -rf build
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Checks the rules of the house that no compiler checks. Prints one line per fault, path:line: rule; exit code 1 if any.
+
+    scripts/check_rooms.py              checks the files git knows, and new ones it does not ignore
+    scripts/check_rooms.py --tree DIR   checks all files below DIR
+    scripts/check_rooms.py --draw       prints which room includes which, as a Mermaid graph
+    scripts/check_rooms.py --sizes      prints files of over 300 lines
+
+The rules: a room includes only rooms before it; what stands above the libtorch line reaches no torch header by any way;
+fmt and toml++ stay out of headers; nothing outlives a call and changes; layers and models know no rank; no file exceeds
+800 lines; each room has a README.md of at most 80 lines; no path of somebody's machine, no note of things left to do.
+"""
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+from cpp_source import mutable_state, own_includes, system_includes, without_literals
+
+TORCH_FREE_ROOMS = ["base", "config", "text", "data", "tensorfile", "metrics", "spec", "step"]
+TORCH_ROOMS = ["comm", "kernels", "nn", "models", "parallel", "optim", "checkpoint", "train", "app"]
+ROOMS = TORCH_FREE_ROOMS + TORCH_ROOMS
+# Parts of the rooms below the libtorch line that are built above it.
+TORCH_FREE_PARTS = re.compile(
+    r"src/(nn/spec/[^/]+|models/(families|decoder_spec|hf_config|job_plan|job_data)|models/[^/]+/spec|optim/schedule|app/[^/]+)\.(h|cpp)$"
+)
+TORCH_HEADER = re.compile(r"^(ATen|torch|c10)/")
+FORMATTING_HEADER = re.compile(r"^(fmt|spdlog|toml\+\+)/")
+RANK_WORDS = re.compile(r"\b(rank|world_size|ProcessGroup|DeviceMesh|mesh)\b")
+# libtorch's CPU allocator is one per process: the only object that all ranks of a process share.
+MAY_HOLD_STATE = {"src/kernels/cpu_allocator.cpp"}
+CODE = {".h", ".cpp"}
+TEXT = CODE | {".py", ".sh", ".cmake", ".md", ".toml", ".txt", ".json", ""}
+SIZED = CODE | {".py", ".sh", ".cmake"}
+MOST_LINES, MANY_LINES, README_LINES = 800, 300, 80
+# Written apart so that this file obeys its own rules.
+MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(" + "|".join(["root", "work", "home"]) + r")/")
+LEFT_TO_DO = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+
+
+def room_of(path):
+    parts = PurePosixPath(path).parts
+    return parts[1] if len(parts) > 2 and parts[0] == "src" else None
+
+
+class Tree:
+    """The files of a project by their paths, as text."""
+
+    def __init__(self, root, paths):
+        self.root = root
+        self.text = {}
+        for path in paths:
+            if (root / path).is_file() and PurePosixPath(path).suffix in TEXT:
+                self.text[path] = (root / path).read_bytes().decode("utf-8", "replace")
+        self.faults = []
+
+    def fault(self, path, line, message):
+        self.faults.append((path, line, message))
+
+    def code(self, *prefixes):
+        for path, text in sorted(self.text.items()):
+            if PurePosixPath(path).suffix in CODE and path.startswith(prefixes or ("src/",)):
+                yield path, text
+
+    def line_of(self, path, needle):
+        position = self.text[path].find(needle)
+        return self.text[path].count("\n", 0, max(position, 0)) + 1
+
+
+def is_torch_free(path):
+    return room_of(path) in TORCH_FREE_ROOMS or TORCH_FREE_PARTS.match(path) is not None
+
+
+def check_arrows(tree):
+    for path, text in tree.code():
+        room = room_of(path)
+        if room not in ROOMS:
+            tree.fault(path, 1, f"{room} is no room of the house; they are {' '.join(ROOMS)}")
+            continue
+        for include in own_includes(text):
+            other = PurePosixPath(include).parts[0]
+            if other in ROOMS and ROOMS.index(other) > ROOMS.index(room):
+                tree.fault(path, tree.line_of(path, f'"{include}"'), f'room {room} includes "{include}", but {other} stands below it')
+
+
+def way_to_torch(tree, path, seen):
+    """The chain of headers from `path` to one of torch, or None."""
+    for include in system_includes(tree.text[path]) + own_includes(tree.text[path]):
+        if TORCH_HEADER.match(include):
+            return [path, include]
+    for include in own_includes(tree.text[path]):
+        header = "src/" + include
+        if header in tree.text and header not in seen:
+            seen.add(header)
+            way = way_to_torch(tree, header, seen)
+            if way:
+                return [path, *way]
+    return None
+
+
+def check_torch_line(tree):
+    for path, _ in tree.code():
+        if is_torch_free(path):
+            way = way_to_torch(tree, path, {path})
+            if way:
+                tree.fault(path, 1, "is above the libtorch line but reaches a torch header: " + " -> ".join(way[1:]))
+
+
+def check_headers(tree):
+    for path, text in tree.code():
+        if not path.endswith(".h"):
+            continue
+        for include in system_includes(text) + own_includes(text):
+            if FORMATTING_HEADER.match(include):
+                tree.fault(path, tree.line_of(path, include), f"<{include}> in a header; torch brings another version: include it in a .cpp")
+        if not re.search(r"^#pragma once$", text, re.MULTILINE):
+            tree.fault(path, 1, "a header without #pragma once")
+
+
+def check_state(tree):
+    for path, text in tree.code():
+        if path in MAY_HOLD_STATE:
+            continue
+        for line, declaration in mutable_state(text):
+            tree.fault(path, line, f"state that outlives a call: `{declaration[:80]}`; pass it in an object instead")
+
+
+def check_ranks(tree):
+    for path, text in tree.code("src/models/", "src/nn/"):
+        for number, line in enumerate(without_literals(text).split("\n"), 1):
+            word = RANK_WORDS.search(line)
+            if word and not line.lstrip().startswith("#"):
+                tree.fault(path, number, f"`{word.group(0)}` in a model: layers and models are single-device code")
+
+
+def check_sizes(tree):
+    for path, text in sorted(tree.text.items()):
+        lines = text.count("\n")
+        if PurePosixPath(path).suffix in SIZED and lines > MOST_LINES:
+            tree.fault(path, lines, f"{lines} lines; {MOST_LINES} are the most: split it by ideas")
+
+
+def check_readmes(tree):
+    for room in sorted({room_of(path) for path, _ in tree.code()} - {None}):
+        path = f"src/{room}/README.md"
+        if path not in tree.text:
+            tree.fault(path, 1, f"room {room} has no README.md: what it is for, what it may include, where to start reading")
+        elif tree.text[path].count("\n") > README_LINES:
+            tree.fault(path, README_LINES, f"over {README_LINES} lines; a room's README is under a page")
+
+
+def check_words(tree):
+    for path, text in sorted(tree.text.items()):
+        for number, line in enumerate(text.split("\n"), 1):
+            for pattern, message in ((MACHINE_PATH, "a path of one machine"), (LEFT_TO_DO, "a note of something left to do")):
+                word = pattern.search(line)
+                if word:
+                    tree.fault(path, number, f"{message}: `{word.group(0)}`")
+
+
+CHECKS = [check_arrows, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words]
+
+
+def faults_of(tree):
+    for check in CHECKS:
+        check(tree)
+    return tree.faults
+
+
+def known_to_git(root):
+    command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    return [path for path in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0") if path]
+
+
+def below(root):
+    return [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.is_file()]
+
+
+def draw(tree):
+    """Arrows of direct includes, without those that follow from others."""
+    includes = {room: set() for room in ROOMS}
+    for path, text in tree.code():
+        for include in own_includes(text):
+            other = PurePosixPath(include).parts[0]
+            if other in includes and other != room_of(path):
+                includes[room_of(path)].add(other)
+    reach = {}
+    for room in ROOMS:
+        reach[room] = includes[room].union(*(reach.get(other, set()) for other in includes[room]))
+    print("graph BT")
+    for room in ROOMS:
+        for other in sorted(includes[room], key=ROOMS.index):
+            if not any(other in reach.get(between, set()) for between in includes[room]):
+                print(f"  {room} --> {other}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tree", type=Path, help="check all files below this folder instead of those git knows")
+    parser.add_argument("--draw", action="store_true", help="print which room includes which as a Mermaid graph")
+    parser.add_argument("--sizes", action="store_true", help=f"print files of over {MANY_LINES} lines")
+    options = parser.parse_args()
+    root = options.tree or Path(__file__).resolve().parent.parent
+    tree = Tree(root, below(root) if options.tree else known_to_git(root))
+    if options.draw:
+        draw(tree)
+        return 0
+    if options.sizes:
+        for path, text in sorted(tree.text.items()):
+            if PurePosixPath(path).suffix in SIZED and text.count("\n") > MANY_LINES:
+                print(f"{text.count(chr(10)):5} {path}")
+        return 0
+    faults = faults_of(tree)
+    for path, line, message in faults:
+        print(f"{path}:{line}: {message}")
+    if faults:
+        print(f"{len(faults)} faults against the rules of the house", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

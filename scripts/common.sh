@@ -1,0 +1,34 @@
+# Sourced by the other scripts: where things are, how they speak, how they measure.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+program=build/release/stepforge
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/stepforge
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+  bold=$'\033[1m' dim=$'\033[2m' red=$'\033[1;31m' green=$'\033[1;32m' blue=$'\033[1;36m' plain=$'\033[0m'
+else
+  bold='' dim='' red='' green='' blue='' plain=''
+fi
+
+say() { printf '%s==>%s %s\n' "$bold" "$plain" "$*"; }
+die() { printf '%serror:%s %s\n' "$red" "$plain" "$*" >&2; exit 1; }
+
+# stage NAME COMMAND...: runs it and says how long it took. Commands run with errexit, which `stage ... || ...` would switch off.
+stage() {
+  local name=$1 began=$SECONDS
+  shift
+  say "$name"
+  "$@"
+  printf '%s    %s: %d s%s\n' "$dim" "$name" $((SECONDS - began)) "$plain"
+}
+
+# Always anew: it takes a second or two, takes up the commit and another STEPFORGE_TORCH, and is quiet unless it fails.
+configure() {
+  local preset=$1 words=() log
+  if [ "$preset" = release ]; then words=(-D STEPFORGE_TORCH="$(scripts/setup.sh --print)"); fi
+  log=$(cmake --preset "$preset" "${words[@]}" 2>&1) || { printf '%s\n' "$log" >&2; return 1; }
+}
+build_preset() {
+  configure "$1"
+  cmake --build --preset "$1" "${@:2}"
+}

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Writes docs/configuration.md from the program's own schema.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+scripts/build.sh
+mkdir -p docs
+"$program" config schema --format markdown > docs/configuration.md.new
+mv docs/configuration.md.new docs/configuration.md
+say "Wrote docs/configuration.md"

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Builds the libFuzzer targets with clang and runs each for some seconds. What they learn stays in build/fuzz/corpus;
+# an input that breaks a rule is left in build/fuzz/found and ends the run.
+#
+#   scripts/fuzz.sh [SECONDS]
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+seconds=${1:-60}
+scripts/setup.sh
+say "Build of the fuzz targets"
+cmake -S . -B build/fuzz -G Ninja -D CMAKE_BUILD_TYPE=RelWithDebInfo -D CMAKE_CXX_COMPILER=clang++-19 -D CMAKE_C_COMPILER=clang-19 \
+  -D STEPFORGE_FUZZ=ON -D STEPFORGE_WITH_TORCH=OFF >/dev/null
+cmake --build build/fuzz --target fuzzers
+for source in tests/fuzz/*_fuzz.cpp; do
+  name=$(basename "$source" .cpp)
+  corpus=build/fuzz/corpus/$name
+  mkdir -p "$corpus" build/fuzz/found
+  seeds=()
+  # Shipped presets are the best first inputs there are.
+  if [ "$name" = config_fuzz ]; then seeds=(presets); fi
+  say "$name for $seconds s"
+  "build/fuzz/$name" -max_total_time="$seconds" -max_len=8192 -rss_limit_mb=2048 -malloc_limit_mb=256 -timeout=10 \
+    -print_final_stats=1 -verbosity=0 -artifact_prefix="build/fuzz/found/$name-" "$corpus" "${seeds[@]}"
+done
+say "${green}No input broke a rule.${plain}"

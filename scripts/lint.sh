@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Format, rules of the house, generated documents, clang-tidy. Changes nothing.
+#
+#   scripts/lint.sh          clang-tidy on torch-free and changed files
+#   scripts/lint.sh --all    clang-tidy on every file
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+cpp_files() { git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' | sort -zu; }
+
+check_format() {
+  cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 --dry-run --Werror || die "wrong format: run \`make format\`"
+}
+
+check_scripts() {
+  local file
+  for file in scripts/*.sh .ci/run; do bash -n "$file"; done
+  PYTHONDONTWRITEBYTECODE=1 python3 - scripts tools tests <<'END'
+import ast, pathlib, sys
+for folder in sys.argv[1:]:
+    for path in sorted(pathlib.Path(folder).rglob("*.py")):
+        ast.parse(path.read_text(), str(path))
+END
+}
+
+# The generated page is compared with what the program says now; without a program there is nothing to compare.
+check_docs() {
+  if [ ! -x "$program" ]; then
+    say "docs/configuration.md is not checked: $program is not built"
+  elif ! "$program" config schema --format markdown | cmp -s - docs/configuration.md; then
+    die "docs/configuration.md is out of date: run \`make docs\`"
+  fi
+}
+
+if [ "${1:-}" = --format ]; then
+  cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 -i
+  exit 0
+fi
+scripts/setup.sh
+configure release
+check_format
+check_scripts
+python3 -B scripts/check_rooms.py
+check_docs
+python3 -B scripts/tidy.py "$@"

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""clang-tidy on the files that need it, on all cores; every warning is an error.
+
+    scripts/tidy.py            all torch-free files, and the others that differ from the last commit
+    scripts/tidy.py --all      all files (half a minute for each that sees libtorch)
+    scripts/tidy.py FILE...    these
+
+A file whose text, own headers, flags and rules passed before is not checked again: passes are kept under the user's cache
+directory by a hash of all these, so that a fresh clone starts warm.
+"""
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from check_rooms import is_torch_free
+from cpp_source import own_includes
+
+ROOT = Path(__file__).resolve().parent.parent
+CLANG_TIDY = "clang-tidy-19"
+DATABASE = ROOT / "build/release/compile_commands.json"
+KEPT_FLAGS = ("-I", "-D", "-std=", "-fopenmp")
+
+
+def cache_folder():
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "stepforge" / "tidy"
+
+
+def flags_of(command):
+    """The flags that change what clang parses; gcc's own and the precompiled header stay behind."""
+    flags = []
+    words = iter(shlex.split(command))
+    for word in words:
+        if word == "-isystem":
+            flags += [word, next(words)]
+        elif word.startswith(KEPT_FLAGS):
+            flags.append(word)
+    # Other people's headers raise no warnings.
+    return ["-isystem" + flag[2:] if flag.startswith("-I") and not flag[2:].startswith(str(ROOT)) else flag for flag in flags]
+
+
+def read_database():
+    """Source file, relative -> flags."""
+    if not DATABASE.exists():
+        sys.exit(f"{DATABASE} is missing: run `cmake --preset release` (or `make build`) first")
+    commands = {}
+    for entry in json.loads(DATABASE.read_text()):
+        path = Path(entry["file"])
+        if path.is_relative_to(ROOT / "src"):
+            commands[path.relative_to(ROOT).as_posix()] = flags_of(entry["command"])
+    return commands
+
+
+def headers_of(path, found):
+    for include in own_includes((ROOT / path).read_text()):
+        header = "src/" + include
+        if header not in found and (ROOT / header).exists():
+            found.add(header)
+            headers_of(header, found)
+    return found
+
+
+def key_of(path, flags, version):
+    digest = hashlib.sha256()
+    for part in [version, (ROOT / ".clang-tidy").read_text(), path, *(flag.replace(str(ROOT), "") for flag in flags)]:
+        digest.update(part.encode() + b"\0")
+    for file in [path, *sorted(headers_of(path, set()))]:
+        digest.update(file.encode() + b"\0" + (ROOT / file).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def changed_files():
+    shown = subprocess.run(["git", "-C", str(ROOT), "status", "--porcelain", "-uall"], check=True, capture_output=True, text=True)
+    return {line[3:] for line in shown.stdout.splitlines()}
+
+
+def check(path, flags):
+    command = [CLANG_TIDY, "--quiet", path, "--", "-xc++", *flags, "-w"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.returncode, done.stdout.replace(str(ROOT) + "/", "") + ("" if done.returncode == 0 else done.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--all", action="store_true", help="the files that see libtorch too")
+    parser.add_argument("files", nargs="*", help="only these source files")
+    options = parser.parse_args()
+    commands = read_database()
+    version = subprocess.run([CLANG_TIDY, "--version"], check=True, capture_output=True, text=True).stdout
+    changed = changed_files()
+    wanted = options.files or [path for path in commands if options.all or is_torch_free(path) or path in changed]
+    cache = cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    to_do = []
+    for path in sorted(wanted):
+        if path not in commands:
+            sys.exit(f"{path} is not compiled by the release build")
+        key = key_of(path, commands[path], version)
+        if not (cache / key).exists():
+            to_do.append((path, key))
+    print(f"clang-tidy: {len(wanted)} files, {len(wanted) - len(to_do)} unchanged since they passed", flush=True)
+
+    failed = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [(path, key, pool.submit(check, path, commands[path])) for path, key in to_do]
+        for number, (path, key, job) in enumerate(jobs, 1):
+            code, output = job.result()
+            if code == 0:
+                (cache / key).touch()
+            else:
+                failed += 1
+                print(output.rstrip(), flush=True)
+            if sys.stderr.isatty():
+                print(f"\r\033[K[{number}/{len(jobs)}] {path}", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty() and to_do:
+        print("\r\033[K", end="", file=sys.stderr)
+    if failed:
+        print(f"clang-tidy: {failed} files with warnings", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

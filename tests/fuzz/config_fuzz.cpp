@@ -1,0 +1,33 @@
+// Any text at all as a config file: it is refused with an Error, or what it became is written and read back
+// the same.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "config/load.h"
+#include "config/schema_docs.h"
+
+namespace {
+
+std::optional<stepforge::LoadedConfig> accepted(std::string_view text) {
+  try {
+    return stepforge::parse_config(text, "fuzz");
+  } catch (const stepforge::Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto loaded = accepted(std::string_view(reinterpret_cast<const char*>(data), size));
+  if (!loaded) return 0;
+  const std::string written = stepforge::config_toml(loaded->config);
+  const auto again = accepted(written);
+  if (!again || stepforge::config_toml(again->config) != written) std::abort();
+  return 0;
+}

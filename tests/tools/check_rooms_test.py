@@ -1,0 +1,120 @@
+"""Each rule of scripts/check_rooms.py against a tiny tree that breaks it, and one that only seems to."""
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.dont_write_bytecode = True
+from check_rooms import Tree, below, faults_of  # noqa: E402
+
+HEADER = "#pragma once\n"
+
+
+class CheckRooms(unittest.TestCase):
+    def faults(self, files):
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            for path, text in files.items():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text)
+            rooms = {path.split("/")[1] for path in files if path.startswith("src/")}
+            for room in rooms:
+                readme = root / "src" / room / "README.md"
+                if f"src/{room}/README.md" not in files:
+                    readme.write_text("A room.\n")
+            return [f"{path}:{line}: {message}" for path, line, message in faults_of(Tree(root, below(root)))]
+
+    def refused(self, files, *words):
+        faults = self.faults(files)
+        self.assertEqual(len(faults), 1, faults)
+        for word in words:
+            self.assertIn(word, faults[0])
+
+    def accepted(self, files):
+        self.assertEqual(self.faults(files), [])
+
+    def test_a_room_includes_only_rooms_before_it(self):
+        self.refused({"src/text/a.cpp": '\n#include "data/b.h"\n', "src/data/b.h": HEADER}, "src/text/a.cpp:2", "room text", "data/b.h")
+        self.accepted({"src/data/a.cpp": '#include "text/b.h"\n', "src/text/b.h": HEADER})
+
+    def test_every_folder_is_a_room_of_the_map(self):
+        self.refused({"src/utils/a.cpp": "\n"}, "utils is no room")
+
+    def test_no_torch_header_is_reached_from_above_the_line(self):
+        self.refused({"src/base/a.cpp": "#include <torch/torch.h>\n"}, "src/base/a.cpp:1", "torch/torch.h")
+        self.refused({"src/models/job_plan.cpp": "#include <ATen/ATen.h>\n"}, "ATen/ATen.h")
+        self.refused({"src/app/main.cpp": '#include "nn/a.h"\n', "src/nn/a.h": HEADER + '#include "nn/b.h"\n', "src/nn/b.h": HEADER + "#include <c10/a.h>\n"},
+                     "src/app/main.cpp", "nn/a.h -> src/nn/b.h -> c10/a.h")
+        self.accepted({"src/nn/a.cpp": "#include <torch/torch.h>\n", "src/app/torch/a.cpp": "#include <ATen/ATen.h>\n"})
+
+    def test_formatting_libraries_stay_out_of_headers(self):
+        self.refused({"src/base/a.h": HEADER + "#include <fmt/core.h>\n"}, "src/base/a.h:2", "fmt/core.h")
+        self.refused({"src/config/a.h": HEADER + "#include <toml++/toml.h>\n"}, "toml++/toml.h")
+        self.accepted({"src/base/a.cpp": "#include <fmt/core.h>\n"})
+
+    def test_a_header_is_guarded(self):
+        self.refused({"src/base/a.h": "int f();\n"}, "#pragma once")
+
+    def test_nothing_outlives_a_call_and_changes(self):
+        for line in [
+            "int counter = 0;",
+            "std::mutex lock;",
+            "static std::vector<int> seen{1, 2};",
+            "const char* name = \"x\";",
+            "inline bool verbose{};",
+            "namespace a { namespace { std::string text; } }",
+            "int f() { static int calls = 0; return ++calls; }",
+            "int f() { auto g = [] { static int calls; return ++calls; }; return g(); }",
+            "int f() { thread_local int calls = 0; return ++calls; }",
+            "struct S { static int count; };",
+            "struct S { inline static std::map<int, int> all{}; };",
+            "struct S { int a; } shared;",
+        ]:
+            with self.subTest(line):
+                self.refused({"src/base/a.cpp": "\n" + line + "\n"}, "src/base/a.cpp:2", "outlives a call")
+
+    def test_constants_functions_and_locals_are_no_state(self):
+        self.accepted({"src/base/a.cpp": """
+            #define MANY \\
+              int counter;
+            constexpr int a[] = {1, 2};
+            const std::string b = "int c;";
+            const char* const d = "static int e;";  // int f;
+            /* int g; */
+            using G = int;
+            template <typename T> T h(T x) { return x; }
+            template <typename T> struct I { T x; static int j(int a = 0); };
+            enum class K { l, m };
+            extern "C" int n(const char* o) { static const int p = 1; static constexpr char q[] = "r"; return p; }
+            S::S() : t_{1}, u_(2) { for (int v = 0; v < 2; ++v) { int w; } }
+            S::~S() = default;
+            const auto x = [](int y) { int z = y; return z; };
+            bool operator==(const S& a, const S& b) { return true; }
+            auto character = '{'; """.replace("auto character", "const auto character")})
+
+    def test_models_know_no_rank(self):
+        self.refused({"src/models/llama/a.cpp": "\nint f(int rank) { return 0; }\n"}, "src/models/llama/a.cpp:2", "`rank`")
+        self.refused({"src/nn/a.cpp": "void f(ProcessGroup& g);\n"}, "ProcessGroup")
+        self.accepted({"src/nn/a.cpp": "// Any rank runs this.\nint ranking();\n", "src/train/a.cpp": "int f(int rank);\n"})
+
+    def test_no_file_is_too_long(self):
+        self.refused({"src/base/a.cpp": "\n" * 801}, "801 lines")
+        self.accepted({"src/base/a.cpp": "\n" * 800})
+
+    def test_a_room_has_a_short_readme(self):
+        self.refused({"src/base/a.cpp": "\n", "src/base/README.md": "\n" * 81}, "over 80 lines")
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "src/base").mkdir(parents=True)
+            (Path(folder) / "src/base/a.cpp").write_text("\n")
+            faults = faults_of(Tree(Path(folder), below(Path(folder))))
+            self.assertEqual([fault[0] for fault in faults], ["src/base/README.md"])
+
+    def test_no_path_of_a_machine_and_nothing_left_to_do(self):
+        self.refused({"docs/a.md": "see /" + "home/me/x\n"}, "docs/a.md:1", "a path of one machine")
+        self.refused({"scripts/a.sh": "# TO" + "DO: more\n"}, "left to do")
+        self.accepted({"docs/a.md": "see https://example.org/work/x and src/home/y\n"})
+
+
+if __name__ == "__main__":
+    unittest.main()
