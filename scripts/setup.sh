@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh            packages and libtorch
 #   scripts/setup.sh --print    prints the libtorch folder and does nothing else
+#   scripts/setup.sh --packages NAME...    these Debian packages only
 #
 # STEPFORGE_TORCH=/path/to/site-packages/torch uses an installed PyTorch 2.11 instead.
 set -euo pipefail
@@ -22,7 +23,7 @@ say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
 
 install_packages() {
   local missing=() name
-  for name in "${packages[@]}"; do
+  for name in "$@"; do
     # A tool that is on PATH from elsewhere (a newer cmake, a pyenv) counts as installed.
     case $name in
       git|make|cmake|ccache|mold|unzip|python3|g++) command -v "$name" >/dev/null && continue ;;
@@ -78,7 +79,11 @@ if [ "${1:-}" = --print ]; then
   echo "${STEPFORGE_TORCH:-$torch_home/torch}"
   exit 0
 fi
-install_packages
+if [ "${1:-}" = --packages ]; then
+  install_packages "${@:2}"
+  exit 0
+fi
+install_packages "${packages[@]}"
 if [ -z "${STEPFORGE_TORCH:-}" ]; then
   install_torch
 elif [ ! -f "$STEPFORGE_TORCH/version.py" ]; then

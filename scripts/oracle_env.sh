@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Makes the private Python environment of `make oracle` and `make bench` under the user's cache directory, about 5 GB, once;
+# prints its python. What it holds is pinned in oracle-requirements.txt; when that changes, it is brought up to date.
+#
+#   scripts/oracle_env.sh            makes it if need be, prints .../bin/python
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+venv=$cache/oracle-venv
+requirements=scripts/oracle-requirements.txt
+wanted=$(sha256sum <"$requirements" | cut -d' ' -f1)
+
+ready() { [ "$(cat "$venv/.requirements" 2>/dev/null)" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; }
+
+if ! ready; then
+  mkdir -p "$cache"
+  exec 9>"$cache/oracle.lock"
+  flock 9
+  if ! ready; then
+    say "Installing PyTorch and transformers into $venv (about 5 GB, once)" >&2
+    if [ ! -x "$venv/bin/pip" ]; then
+      rm -rf "$venv"
+      python3 -c 'import ensurepip' 2>/dev/null || scripts/setup.sh --packages python3-venv >&2
+      python3 -m venv "$venv" >&2
+    fi
+    rm -f "$venv/.requirements"
+    "$venv/bin/python" -m pip install --disable-pip-version-check -r "$requirements" >&2
+    echo "$wanted" >"$venv/.requirements"
+  fi
+fi
+echo "$venv/bin/python"

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Compares logits and per-token losses of `stepforge eval` with those of Hugging Face `transformers`, fp32 on the CPU.
+
+    pip install torch==2.11.0 transformers safetensors numpy
+    tools/oracle/model_oracle.py STEPFORGE
+    tools/oracle/model_oracle.py --record FOLDER      writes tests/golden/models: tiny models, tokens, what transformers says
+
+Models are random and tiny. Each is given whole rows, and rows packed with several documents, which transformers sees one at a
+time. Allowed: 2e-5 of the largest |logit|, and as much for losses. Then each folder goes through `stepforge import` and
+`stepforge export`, whose tensors must be bit-equal. Exit code 1 with the differences.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging
+
+TOLERANCE = 2e-5
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 256}
+
+
+def llama(heads, kv_heads, tied, theta=10000.0, scaling=None, **sizes):
+    rope = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
+    config = LlamaConfig(
+        **{**SMALL, **sizes}, num_attention_heads=heads, num_key_value_heads=kv_heads, tie_word_embeddings=tied, rope_parameters=rope,
+        rms_norm_eps=1e-5, attn_implementation="eager", bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def qwen3(heads, kv_heads, head_dim, tied, **sizes):
+    config = Qwen3Config(
+        **{**SMALL, **sizes}, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, tie_word_embeddings=tied,
+        rope_parameters={"rope_theta": 1e6, "rope_type": "default"}, rms_norm_eps=1e-6, attn_implementation="eager",
+        bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config)
+
+
+GOLDEN = {
+    "llama3": lambda: llama(4, 2, False, 500000.0, LLAMA3_ROPE),
+    "llama_tied": lambda: llama(4, 2, True),
+    "qwen3": lambda: qwen3(4, 2, 16, True),
+}
+MODELS = {
+    **GOLDEN,
+    "llama2, all heads": lambda: llama(4, 4, False),
+    "llama, one key head, wider": lambda: llama(8, 1, False, hidden_size=128, intermediate_size=200, num_hidden_layers=4, vocab_size=1000),
+    "llama3.1, long wavelengths": lambda: llama(2, 2, False, 500000.0, LLAMA3_ROPE, hidden_size=128, num_hidden_layers=3),
+    "qwen3, untied, wider": lambda: qwen3(6, 3, 32, False, hidden_size=96, intermediate_size=176, num_hidden_layers=4, vocab_size=1000),
+}
+
+
+def randomise(model, seed):
+    """Weights far from their initial scale, so that a mistake anywhere shows in the logits."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.3 * noise if name.endswith("norm.weight") else noise * (2.0 / parameter.shape[-1]) ** 0.5)
+    return model.eval()
+
+
+def make_tokens(vocab, rows, length, seed):
+    return torch.randint(0, vocab, (rows, length), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+
+
+def make_borders(rows, length):
+    """Documents of many lengths, one of a single token; every row's end is a border."""
+    inside = [[1, 4, length // 2, length // 2 + 1], [], [length // 3], [length - 1]]
+    return torch.tensor([0] + [row * length + b for row in range(rows) for b in [*inside[row % 4], length]], dtype=torch.int32)
+
+
+def whole_rows(rows, length):
+    return torch.arange(0, rows * length + 1, length, dtype=torch.int32)
+
+
+def transformers_says(model, tokens, borders):
+    """Logits and losses, each document alone; the last token of a document predicts nothing: loss 0."""
+    flat = tokens.flatten().long()
+    logits = torch.zeros(len(flat), model.config.vocab_size)
+    loss = torch.zeros(len(flat))
+    with torch.no_grad():
+        for begin, end in zip(borders[:-1].tolist(), borders[1:].tolist()):
+            logits[begin:end] = model(flat[None, begin:end]).logits[0]
+            if end - begin > 1:
+                loss[begin : end - 1] = torch.nn.functional.cross_entropy(logits[begin : end - 1], flat[begin + 1 : end], reduction="none")
+    return {"logits": logits.view(*tokens.shape, -1).contiguous(), "token_loss": loss.view(tokens.shape)}
+
+
+def save_model(model, folder):
+    model.save_pretrained(folder)
+    # What Llama 2 and 3 were published with: the older spelling of the rope settings must be read too.
+    config_file = Path(folder) / "config.json"
+    config = json.loads(config_file.read_text())
+    rope = config.pop("rope_parameters", None)
+    if rope and isinstance(model, LlamaForCausalLM):
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    elif rope:
+        config["rope_parameters"] = rope
+    config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def stepforge_says(program, folder, tokens, borders, work):
+    inputs, output = work / "tokens.safetensors", work / "out.safetensors"
+    save_file({"tokens": tokens, **({"cu_seqlens": borders} if borders is not None else {})}, inputs)
+    output.unlink(missing_ok=True)
+    subprocess.run(
+        [program, "eval", folder, "--tokens", inputs, "--logits", "--output", output], check=True, stdout=subprocess.DEVNULL
+    )
+    return load_file(output)
+
+
+def compare(name, expected, got):
+    scale = expected["logits"].abs().max().item()
+    worst = 0.0
+    for key, tensor in expected.items():
+        if key not in got or got[key].shape != tensor.shape or got[key].dtype != torch.float32:
+            print(f"  {name}: {key} is missing or of another shape or type")
+            return 1
+        worst = max(worst, (got[key] - tensor).abs().max().item() / scale)
+    good = worst <= TOLERANCE
+    print(f"{'equal ' if good else 'DIFFER'}  {name:48} {worst:.1e} of the largest |logit| {scale:.2f}")
+    return 0 if good else 1
+
+
+def compare_export(program, name, folder, work):
+    run, export = work / "run", work / "export"
+    subprocess.run([program, "import", folder, run], check=True, capture_output=True)
+    subprocess.run([program, "export", run / "checkpoint" / "step-0", export], check=True, capture_output=True)
+    before, after = load_file(folder / "model.safetensors"), load_file(export / "model.safetensors")
+    wrong = sorted(set(before) ^ set(after)) + [key for key in set(before) & set(after) if not torch.equal(before[key], after[key])]
+    print(f"{'DIFFER' if wrong else 'equal '}  {name + ', imported and exported':48} {len(before)} tensors {' '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def exported_folder_loads(name, folder, work, tokens):
+    """transformers reads our export and says what it said of the original."""
+    kind = LlamaForCausalLM if json.loads((folder / "config.json").read_text())["model_type"] == "llama" else Qwen3ForCausalLM
+    with torch.no_grad():
+        ours = kind.from_pretrained(work / "export", dtype=torch.float32).eval()(tokens.long()).logits
+        original = kind.from_pretrained(folder, dtype=torch.float32).eval()(tokens.long()).logits
+    good = torch.equal(ours, original)
+    print(f"{'equal ' if good else 'DIFFER'}  {name + ', export read by transformers':48}")
+    return 0 if good else 1
+
+
+def check(program):
+    faults = 0
+    for seed, (name, make) in enumerate(MODELS.items()):
+        with tempfile.TemporaryDirectory() as temporary:
+            work = Path(temporary)
+            model = randomise(make(), seed)
+            folder = work / "model"
+            save_model(model, folder)
+            rows, length = 4, 96
+            tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_borders(rows, length)
+            expected = transformers_says(model, tokens, whole_rows(rows, length))
+            faults += compare(name, expected, stepforge_says(program, folder, tokens, None, work))
+            expected = transformers_says(model, tokens, borders)
+            faults += compare(name + ", packed", expected, stepforge_says(program, folder, tokens, borders, work))
+            faults += compare_export(program, name, folder, work)
+            faults += exported_folder_loads(name, folder, work, tokens)
+    return faults
+
+
+def record(target):
+    for seed, (name, make) in enumerate(GOLDEN.items()):
+        model = randomise(make(), seed)
+        folder = target / name
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(model, folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        rows, length = 2, 24
+        tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_borders(rows, length)
+        save_file({"tokens": tokens, "cu_seqlens": borders}, folder / "tokens.safetensors")
+        save_file(transformers_says(model, tokens, borders), folder / "expected.safetensors")
+        print(f"{folder}: {sum(file.stat().st_size for file in folder.iterdir()):,} bytes")
+
+
+def main():
+    torch.set_num_threads(2)
+    logging.disable_progress_bar()
+    if len(sys.argv) == 3 and sys.argv[1] == "--record":
+        record(Path(sys.argv[2]))
+    elif len(sys.argv) == 2:
+        sys.exit(1 if check(Path(sys.argv[1]).resolve()) else 0)
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
