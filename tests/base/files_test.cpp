@@ -156,6 +156,13 @@ TEST(StagedFolder, NeverOverwritesAPublishedFolder) {
   EXPECT_FALSE(fs::exists(folder / "step-1.tmp"));
 }
 
+TEST(StagedFolder, DoesNotTakeThePlaceOfAnEmptyFolderEither) {
+  const TempFolder folder;
+  fs::create_directories(folder / "step-1");
+  StagedFolder staged(folder / "step-1");
+  EXPECT_TRUE(contains(message_of<Error>([&] { staged.publish(); }), "exists already"));
+}
+
 TEST(ContentHash, IsXxh3AndSeesEveryBit) {
   // XXH3_128bits of no bytes, from the algorithm's published test vectors.
   EXPECT_EQ(content_hash(std::string_view("")), "99aa06d3014798d86001c324468d497f");

@@ -1,6 +1,7 @@
 #include "base/threads.h"
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -29,23 +30,30 @@ TEST(BoundedQueue, TryPushRefusesWhenFullOrClosed) {
   EXPECT_FALSE(queue.try_push(3));
 }
 
+/// Runs `wait` in a thread and closes the queue once the thread has most likely gone to sleep in it; 20
+/// times, for the sake of the likelihood. A thread that is not woken hangs the test.
+template <typename Wait>
+void close_under_a_waiting_thread(bool full, Wait wait) {
+  for (int i = 0; i < 20; ++i) {
+    BoundedQueue<int> queue(1);
+    if (full) queue.push(1);
+    std::atomic<bool> started{false};
+    const std::jthread thread([&] {
+      started = true;
+      wait(queue);
+    });
+    while (!started) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    queue.close();
+  }
+}
+
 TEST(BoundedQueue, CloseWakesAWaitingProducer) {
-  BoundedQueue<int> queue(1);
-  queue.push(1);
-  std::atomic<bool> accepted{true};
-  std::jthread producer([&] { accepted = queue.push(2); });
-  queue.close();
-  producer.join();
-  EXPECT_FALSE(accepted);
+  close_under_a_waiting_thread(true, [](BoundedQueue<int>& queue) { EXPECT_FALSE(queue.push(2)); });
 }
 
 TEST(BoundedQueue, CloseWakesAWaitingConsumer) {
-  BoundedQueue<int> queue(1);
-  std::optional<int> got = 1;
-  std::jthread consumer([&] { got = queue.pop(); });
-  queue.close();
-  consumer.join();
-  EXPECT_EQ(got, std::nullopt);
+  close_under_a_waiting_thread(false, [](BoundedQueue<int>& queue) { EXPECT_EQ(queue.pop(), std::nullopt); });
 }
 
 TEST(BoundedQueue, AClosedQueueStillGivesWhatItHolds) {
