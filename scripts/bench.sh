@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work.
+# About fifteen minutes; the machine should do nothing else. Needs about 5 GB once, see oracle_env.sh.
+#
+#   scripts/bench.sh [ROUNDS]
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+scripts/build.sh
+python=$(scripts/oracle_env.sh)
+python3 -B tools/bench/compare.py --program "$program" --python "$python" --rounds "${1:-3}"
