@@ -92,6 +92,7 @@ void build_model(Trainer& trainer) {
 
 void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
+  if (optimizer.name != "adamw") throw UsageError(format("optimizer.name = \"{}\": there is adamw", optimizer.name));
   trainer.optimizer = std::make_unique<AdamW>(
       *trainer.store, resolve_param_groups(optimizer, trainer.model_spec), optimizer.eps);
   trainer.schedule = std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);

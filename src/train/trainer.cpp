@@ -43,7 +43,7 @@ std::filesystem::path Trainer::checkpoint_dir() const {
 RunOutcome Trainer::run() {
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  run_folder->begin(version(), commit(), state.step);
+  run_folder->begin(version(), commit(), state.step, state.tokens);
   try {
     emit(&Callback::train_begin);
     while (state.step < total_steps && !interrupted()) {
@@ -109,6 +109,7 @@ void Trainer::validate() {
   last_validated_step_ = state.step;
   last_validation = evaluate(*evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
                              [this] { return interrupted(); });
+  if (interrupted()) return;  // part of the data says nothing
   emit(&Callback::evaluate);
 }
 
