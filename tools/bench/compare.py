@@ -109,6 +109,9 @@ def print_table(title, table, rate):
                 f"{ours['best_tps'] / row['best_tps']:.2f}), memory x {ours['peak_mib'] / row['peak_mib']:.2f}, time to the end of "
                 f"step 1 x {ours['first_step_s'] / row['first_step_s']:.2f}"
             )
+    if len(ours["medians_s"]) == 1:
+        print("Floor of noise: unknown, it takes two rounds.")
+        return
     floor = max(row["noise"] for row in table.values())
     print(f"Floor of noise: the medians of one program's rounds lie up to {floor:.1%} apart; ratios closer to 1 than that say nothing.")
 

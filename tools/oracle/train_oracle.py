@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Compares twenty training steps of `stepforge train` with the same steps in PyTorch: same weights, tokens, rates, fp32.
+
+    pip install torch==2.11.0 transformers safetensors numpy
+    tools/oracle/train_oracle.py STEPFORGE
+
+The peer is Hugging Face's LlamaForCausalLM or Qwen3ForCausalLM with cross-entropy over all labels of a step, clip_grad_norm_ and
+AdamW that spares norms from decay. Each step's loss and gradient norm agree to 1e-5 relative, and the weights at the end to
+1e-4 of the tensor's largest element: AdamW divides by the gradient's own size, which shows the rounding of the smallest
+gradients in full. The learning rates are those Stepforge logged. Exit code 1 with the differences.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from model_oracle import llama, qwen3, randomise, save_model
+from safetensors.torch import load_file
+from transformers.utils import logging
+
+STEPS, ROWS, LENGTH, MICRO_ROWS = 20, 8, 48, 4
+LR, WEIGHT_DECAY, MAX_NORM = 1e-3, 0.1, 1.0
+TOLERANCE, WEIGHT_TOLERANCE = 1e-5, 1e-4
+BYTE_VOCABULARY = 257
+SIZES = {"hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 3, "vocab_size": BYTE_VOCABULARY}
+MODELS = {
+    "llama": lambda: llama(4, 2, False, **SIZES),
+    "llama, tied": lambda: llama(4, 2, True, **SIZES),
+    "qwen3": lambda: qwen3(4, 2, 32, False, **SIZES),
+    "qwen3, tied": lambda: qwen3(4, 2, 16, True, **SIZES),
+}
+
+
+def write_text(path):
+    """One document long enough that no row is seen twice."""
+    generator = torch.Generator().manual_seed(7)
+    letters = torch.randint(97, 123, (STEPS * ROWS * LENGTH + 200,), generator=generator)
+    path.write_bytes(bytes(letters.tolist()))
+    return letters
+
+
+def write_config(folder, model):
+    c = model.config
+    rope = c.rope_parameters
+    (folder / "run.toml").write_text(f"""
+run_dir = "{folder / 'run'}"
+[model]
+family = "{c.model_type}"
+dim = {c.hidden_size}
+n_layers = {c.num_hidden_layers}
+n_heads = {c.num_attention_heads}
+n_kv_heads = {c.num_key_value_heads}
+head_dim = {c.head_dim}
+ffn_dim = {c.intermediate_size}
+vocab_size = {c.vocab_size}
+norm_eps = {c.rms_norm_eps}
+rope_theta = {rope['rope_theta']}
+tie_embeddings = {str(c.tie_word_embeddings).lower()}
+max_position = {c.max_position_embeddings}
+[tokenizer]
+type = "bytes"
+[data]
+sources = [{{ path = "{folder / 'text.txt'}" }}]
+document = "file"
+shuffle = false
+cache_dir = "{folder / 'cache'}"
+[training]
+seq_len = {LENGTH}
+local_batch_size = {MICRO_ROWS}
+global_batch_size = {ROWS}
+steps = {STEPS}
+max_norm = {MAX_NORM}
+[optimizer]
+lr = {LR}
+weight_decay = {WEIGHT_DECAY}
+[lr_scheduler]
+warmup_steps = 4
+[checkpoint]
+initial_load_path = "{folder / 'model'}"
+[metrics]
+log_freq = 1
+""")
+
+
+def pytorch_steps(model, letters, rates):
+    decayed = [p for p in model.parameters() if p.dim() == 2]
+    spared = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": spared, "weight_decay": 0.0}]
+    update = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    losses, norms = [], []
+    for step, rate in enumerate(rates):
+        rows = [(step * ROWS + row) * LENGTH for row in range(ROWS)]
+        tokens = torch.stack([letters[begin : begin + LENGTH + 1] for begin in rows])
+        logits = model(tokens[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM).item())
+        for group in update.param_groups:
+            group["lr"] = rate
+        update.step()
+        update.zero_grad()
+        losses.append(loss.item())
+    return losses, norms
+
+
+def worst_relative(got, expected):
+    return max(abs(a - b) / abs(b) for a, b in zip(got, expected, strict=True))
+
+
+def check(program, name, make, seed):
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        model = randomise(make(), seed)
+        save_model(model, folder / "model")
+        letters = write_text(folder / "text.txt")
+        write_config(folder, model)
+        subprocess.run([program, "train", folder / "run.toml"], check=True, capture_output=True)
+        lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+        steps = [line for line in lines if line["kind"] == "train"]
+        losses, norms = pytorch_steps(model.train(), letters, [step["lr"] for step in steps])
+        loss_gap = worst_relative([step["loss_metrics/global_avg_loss"] for step in steps], losses)
+        norm_gap = worst_relative([step["grad_norm"] for step in steps], norms)
+        weights = load_file(folder / f"run/checkpoint/step-{STEPS}/model.safetensors")
+        weight_gap = 0.0
+        for key, tensor in model.state_dict().items():
+            if key in weights:
+                weight_gap = max(weight_gap, ((weights[key] - tensor).abs().max() / tensor.abs().max()).item())
+    good = len(steps) == STEPS and max(loss_gap, norm_gap) <= TOLERANCE and weight_gap <= WEIGHT_TOLERANCE
+    print(f"{'equal ' if good else 'DIFFER'}  {name:16} {len(steps)} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}: "
+          f"losses {loss_gap:.1e}, gradient norms {norm_gap:.1e}, weights {weight_gap:.1e}")  # fmt: skip
+    return 0 if good else 1
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    torch.set_num_threads(2)
+    logging.disable_progress_bar()
+    program = Path(sys.argv[1]).resolve()
+    sys.exit(1 if sum(check(program, name, make, seed) for seed, (name, make) in enumerate(MODELS.items())) else 0)
+
+
+if __name__ == "__main__":
+    main()
