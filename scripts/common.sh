@@ -4,6 +4,9 @@ cd "$root"
 program=build/release/stepforge
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/stepforge
 
+# Another clone finds the same objects in ccache.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
   bold=$'\033[1m' dim=$'\033[2m' red=$'\033[1;31m' green=$'\033[1;32m' blue=$'\033[1;36m' plain=$'\033[0m'
 else
