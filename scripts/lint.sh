@@ -27,7 +27,7 @@ END
 check_docs() {
   if [ ! -x "$program" ]; then
     say "docs/configuration.md is not checked: $program is not built"
-  elif ! "$program" config schema --format markdown | cmp -s - docs/configuration.md; then
+  elif ! configuration_page | cmp -s - docs/configuration.md; then
     die "docs/configuration.md is out of date: run \`make docs\`"
   fi
 }
