@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/threads.h"
 #include "models/families.h"
 #include "step/checker.h"
 
@@ -57,7 +58,8 @@ StepOptions common_options(const Config& config, ProgramKind kind) {
   const BatchPlan batch = plan_batch(config.training);
   StepOptions options;
   options.kind = kind;
-  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, compute_dtype(config.precision)};
+  const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
+  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, compute_dtype(config.precision), threads};
   options.gather.dtype = options.cost.compute;
   return options;
 }

@@ -41,28 +41,35 @@ double forward_flops(const SegmentCost& segment, const CostContext& context) {
   return sum;
 }
 
-/// Most bytes in flight while the segment runs, above its input: results and statistics of all its calls live
-/// until it returns, since its local variables hold them.
-int64_t segment_forward_peak(const SegmentCost& segment, const CostContext& context) {
+/// Most bytes in flight while the segment runs, above its input: results of all its calls live until it
+/// returns, since its local variables hold them; statistics only if a graph keeps them.
+int64_t segment_forward_peak(const SegmentCost& segment, const CostContext& context, bool graph) {
   int64_t live = 0;
   int64_t peak = 0;
   for (const OpCost& op : segment.ops) {
-    live += bytes(op.output, context) + bytes(op.extra, context);
-    peak = std::max(peak, live + bytes(op.forward_workspace, context) + op.forward_workspace_bytes);
+    const int64_t extra = bytes(op.extra, context);
+    live += bytes(op.output, context) + extra;
+    peak = std::max(peak, live + op.forward_workspace.bytes(context));
+    live -= graph ? 0 : extra;
   }
   return peak;
 }
 
-/// One segment after the other. kept[i] bytes stay when segment i has returned; its result until the next
-/// returns.
+/// What stays of a segment when it has returned, and whether its calls keep a graph.
+struct Kept {
+  int64_t bytes = 0;
+  bool graph = false;
+};
+
+/// One segment after the other; a segment's result lives until the next returns.
 int64_t block_forward_peak(const std::vector<SegmentCost>& segments, const CostContext& context,
-                           const std::vector<int64_t>& kept) {
+                           const std::vector<Kept>& kept) {
   int64_t stays = 0;
   int64_t input = 0;  // of the segment at hand; the block's own input is not counted
   int64_t peak = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    peak = std::max(peak, stays + input + segment_forward_peak(segments[i], context));
-    stays += kept[i];
+    peak = std::max(peak, stays + input + segment_forward_peak(segments[i], context, kept[i].graph));
+    stays += kept[i].bytes;
     input = output_bytes(segments[i], context);
   }
   return std::max(peak, stays + input);
@@ -72,76 +79,83 @@ int64_t block_forward_peak(const std::vector<SegmentCost>& segments, const CostC
 /// freed.
 class BackwardWalk {
  public:
-  BackwardWalk(const CostContext& context, int64_t incoming) : context_(context), incoming_(incoming) {}
-
-  /// Runs the segment's forward again; then its saved tensors are there.
-  void recompute(const SegmentCost& segment) {
-    peak_ = std::max(peak_, live_ + segment_forward_peak(segment, context_));
-    live_ += saved_bytes(segment, context_);
-  }
+  explicit BackwardWalk(const CostContext& context) : context_(context) {}
 
   void run(const SegmentCost& segment) {
     const int64_t into_segment = incoming_;
-    bool inside_branch = false;
+    bool held = segment.residual;  // until a call of the branch has a gradient of its own
     for (auto op = segment.ops.rbegin(); op != segment.ops.rend(); ++op) {
       const int64_t gradient = bytes(op->gradient, context_);
-      peak_ = std::max(
-          peak_, live_ + gradient + bytes(op->backward_workspace, context_) + op->backward_workspace_bytes);
+      peak_ = std::max(peak_, live_ + gradient + op->backward_workspace.bytes(context_));
       live_ += gradient - bytes(op->saves, context_);
-      if (gradient == 0) {
-        continue;
-      }
-      const bool is_residual_gradient = segment.residual && !inside_branch;
-      live_ -= is_residual_gradient ? 0 : incoming_;
+      if (gradient == 0) continue;
+      live_ -= held ? 0 : incoming_;
       incoming_ = gradient;
-      inside_branch = true;
+      held = false;
     }
-    if (segment.residual && inside_branch) {
-      live_ -= into_segment;
-    }
+    if (segment.residual && !held) live_ -= into_segment;
   }
 
-  void free(int64_t freed) { live_ -= freed; }
+  /// Runs the segment's forward again, then its backward. `kept`: bytes of its input, which its saves count
+  /// too.
+  void run_again(const SegmentCost& segment, int64_t kept) {
+    peak_ = std::max(peak_, live_ + segment_forward_peak(segment, context_, /*graph=*/true));
+    const int64_t result = output_bytes(segment, context_);
+    const int64_t into_segment = incoming_;
+    live_ += saved_bytes(segment, context_) - kept + result;
+    incoming_ = 0;  // its caller's, as a block's is
+    run(segment);
+    live_ -= result + into_segment;
+  }
+
   int64_t peak() const { return peak_; }
 
  private:
   const CostContext& context_;
   int64_t live_ = 0;
   int64_t peak_ = 0;
-  int64_t incoming_ = 0;  // bytes of the gradient that flows into the next call
+  int64_t incoming_ = 0;  // bytes of the gradient that flows into the next call and is freed by it
 };
 
 }  // namespace
 
+int64_t Workspace::bytes(const CostContext& context) const {
+  const int64_t narrow_bytes =
+      context.compute == DType::f32 ? 0 : narrow * static_cast<int64_t>(dtype_bytes(context.compute));
+  const int64_t document = std::max<int64_t>(1, context.document_length);
+  const int64_t tasks = (context.tokens + document - 1) / document * tasks_per_document;
+  const int64_t threads = std::clamp<int64_t>(context.threads, 1, std::max<int64_t>(tasks, 1));
+  return token.bytes(context.tokens, context.compute) +
+         chunk_token.bytes(std::min(chunk, context.tokens), context.compute) + narrow_bytes +
+         threads * (thread_bytes + thread_bytes_per_key * context.document_length);
+}
+
 BlockCost block_cost(const std::vector<SegmentCost>& segments, const CostContext& context,
                      const std::vector<std::string>& recomputed) {
   BlockCost cost;
-  std::vector<int64_t> kept;  // of each segment, from forward to backward
+  std::vector<Kept> kept;  // of each segment, from forward to backward
   double recomputed_flops = 0;
   for (const SegmentCost& segment : segments) {
     if (contains(recomputed, segment.name)) {
-      kept.push_back(cost.output_bytes);
+      kept.push_back({cost.output_bytes, false});
       recomputed_flops += forward_flops(segment, context);
     } else {
-      kept.push_back(saved_bytes(segment, context));
+      kept.push_back({saved_bytes(segment, context), true});
     }
-    cost.saved_bytes += kept.back();
+    cost.saved_bytes += kept.back().bytes;
     cost.forward_flops += forward_flops(segment, context);
     cost.output_bytes = output_bytes(segment, context);
   }
   cost.backward_flops = 2 * cost.forward_flops + recomputed_flops;
   cost.forward_peak_bytes = block_forward_peak(segments, context, kept);
-  cost.inference_peak_bytes = block_forward_peak(segments, context, std::vector<int64_t>(segments.size(), 0));
+  cost.inference_peak_bytes = block_forward_peak(segments, context, std::vector<Kept>(segments.size()));
 
-  BackwardWalk walk(context, cost.output_bytes);
+  BackwardWalk walk(context);
   for (std::size_t i = segments.size(); i-- > 0;) {
-    const bool again = contains(recomputed, segments[i].name);
-    if (again) {
-      walk.recompute(segments[i]);
-    }
-    walk.run(segments[i]);
-    if (again) {
-      walk.free(kept[i]);
+    if (contains(recomputed, segments[i].name)) {
+      walk.run_again(segments[i], kept[i].bytes);
+    } else {
+      walk.run(segments[i]);
     }
   }
   cost.backward_peak_bytes = walk.peak();

@@ -21,7 +21,27 @@ struct Elements {
   Elements operator+(const Elements& other) const { return {compute + other.compute, fp32 + other.fp32}; }
 };
 
-/// One layer call inside a block. Sizes are per token unless they say bytes.
+struct CostContext {
+  int64_t tokens = 0;           ///< in one micro-batch
+  int64_t document_length = 0;  ///< keys that a token may look at, before the causal mask
+  DType compute = DType::f32;
+  int64_t threads = 1;  ///< that kernels run on: each has scratch of its own
+};
+
+/// What a call allocates and frees while it runs.
+struct Workspace {
+  Elements token;                    ///< per token
+  Elements chunk_token;              ///< per token of one chunk
+  int64_t chunk = 0;                 ///< tokens of a chunk; there are never more than the micro-batch has
+  int64_t narrow = 0;                ///< elements of the compute dtype, only where that is not fp32
+  int64_t thread_bytes = 0;          ///< of each running thread
+  int64_t thread_bytes_per_key = 0;  ///< of each running thread, times document_length
+  int64_t tasks_per_document = 1;    ///< no more threads run than there are tasks
+
+  int64_t bytes(const CostContext& context) const;
+};
+
+/// One layer call inside a block. Sizes are per token.
 struct OpCost {
   std::string name;  ///< "rms_norm"
   double flops = 0;  ///< forward, per token, of matrix products
@@ -30,11 +50,9 @@ struct OpCost {
   Elements output;  ///< allocated for the result; lives until its segment returns, or longer if saved
   Elements extra;   ///< allocated beside the result and kept for backward: statistics
   Elements saves;   ///< freed when this call's backward is done: its saved inputs, results, statistics
-  Elements forward_workspace;           ///< allocated and freed during the forward
-  Elements gradient;                    ///< allocated by its backward for its input's gradient
-  Elements backward_workspace;          ///< allocated and freed during the backward
-  int64_t forward_workspace_bytes = 0;  ///< further workspace that does not grow with tokens
-  int64_t backward_workspace_bytes = 0;
+  Workspace forward_workspace;   ///< allocated and freed during the forward
+  Elements gradient;             ///< allocated by its backward for its input's gradient; none: in place
+  Workspace backward_workspace;  ///< allocated and freed during the backward
 };
 
 /// A named stretch of a block ("attention", "mlp"): the grain at which a pass chooses save or recompute.
@@ -43,12 +61,6 @@ struct SegmentCost {
   std::vector<OpCost> ops;
   bool residual = false;  ///< its input is added to its result, so the incoming gradient lives until the end
                           ///< of its backward
-};
-
-struct CostContext {
-  int64_t tokens = 0;           ///< in one micro-batch
-  int64_t document_length = 0;  ///< keys that a token may look at, before the causal mask
-  DType compute = DType::f32;
 };
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
@@ -72,13 +84,14 @@ struct BlockCost {
 /// returns; then its `saves` stay and, until the next segment has returned, its result. (A result that is
 /// saved as the next segment's input is counted by that segment's `saves`; a segment must not save its own
 /// result.) A recomputed segment saves nothing; its input stays instead, unless that is the block's own
-/// input. Without a graph nothing is saved.
+/// input. Without a graph nothing is saved, and `extra` lives only during its call.
 ///
 /// Backward walks segments and calls in reverse and counts from 0 when it begins. A call allocates `gradient`
 /// and, while it runs, `backward_workspace`; then its `saves` and the gradient that came into it are freed. A
-/// call without a `gradient` passes the incoming one on. In a residual segment the gradient that came into
-/// the segment stays to its end and is then added into the branch's. A recomputed segment first runs forward
-/// again, and its `saves` come back.
+/// call without a `gradient` works in place and passes the incoming one on. In a residual segment the
+/// gradient that came into the segment stays to its end and is then added into the branch's. The gradient
+/// that came into the block is its caller's and stays. A recomputed segment first runs forward again, its
+/// `saves` come back, and its result and the gradient that came into it stay to its end.
 ///
 /// backward_flops is twice the forward, and once more for what is recomputed.
 BlockCost block_cost(const std::vector<SegmentCost>& segments, const CostContext& context,

@@ -166,8 +166,7 @@ class BufferWriter {
         break;
       case OpKind::loss_forward_backward:
         operation.flops = cost.forward_flops + cost.backward_flops;
-        peak = std::max(cost.forward_peak_bytes,
-                        cost.saved_bytes + cost.output_bytes + cost.backward_peak_bytes);
+        peak = cost.forward_peak_bytes + cost.backward_peak_bytes;  // chunk by chunk, both at once
         allocated = allocate_input_gradient(operation);
         break;
       case OpKind::loss:

@@ -1,0 +1,95 @@
+// A training job in memory: configuration, step program, storage, optimizer, and steps on made-up rows.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+
+#include "config/load.h"
+#include "models/job_plan.h"
+#include "optim/param_groups.h"
+#include "tests/nn/tiny_model.h"
+#include "train/train_step.h"
+
+namespace stepforge::testing {
+
+/// 8 rows of 32 tokens a step on the tiny model, fp32, no clipping.
+inline Config tiny_job(const std::string& family = "llama", bool tied = false) {
+  Config config;
+  config.model = tiny_config(family, tied);
+  config.training.seq_len = 32;
+  config.training.local_batch_size = 8;
+  config.training.global_batch_size = 8;
+  config.training.max_norm = 0.0;
+  config.optimizer.lr = 1e-2;
+  return config;
+}
+
+class Job {
+ public:
+  explicit Job(const Config& job_config, uint64_t seed = 7)
+      : config(job_config),
+        spec(plan_model(config)),
+        program(plan_train_step(config, spec)),
+        store(spec.units, compute_dtype(config.precision), /*with_gradients=*/true),
+        model(build_forward(config.model, store.lookup(), {config.model.max_position, config.training.loss_chunk})),
+        optimizer(store, resolve_param_groups(config.optimizer, spec), config.optimizer.eps),
+        executor(program, model, store),
+        train_step(config, executor, store, optimizer) {
+    store.initialize(seed);
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  /// The rows cut into this job's micro-batches.
+  std::vector<Batch> cut(const std::vector<Row>& rows, uint64_t first_row = 0) const {
+    const BatchPlan plan = plan_batch(config.training);
+    std::vector<Batch> batches;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (i % static_cast<size_t>(plan.rows_per_micro_batch) == 0) {
+        batches.push_back(empty_batch(plan.seq_len, plan.rows_per_micro_batch));
+      }
+      append_row(rows[i], first_row + i, batches.back());
+    }
+    return batches;
+  }
+
+  std::vector<Row> made_up_rows(uint64_t first_row = 0) const {
+    std::vector<Row> rows;
+    for (int64_t r = 0; r < plan_batch(config.training).rows_per_step; ++r) {
+      rows.push_back(made_up_row(first_row + static_cast<uint64_t>(r), config.training.seq_len, spec.vocab_size));
+    }
+    return rows;
+  }
+
+  /// One step with learning-rate factor 0 unless told otherwise: gradients are left in the store.
+  StepResult step(const std::vector<Batch>& batches, int64_t number = 0, double lr_factor = 0.0) {
+    return train_step.run(batches, {number, lr_factor});
+  }
+
+  /// All gradients of the model in one line.
+  at::Tensor gradients() const {
+    std::vector<at::Tensor> all;
+    for (size_t u = 0; u < store.size(); ++u) all.push_back(store.unit(u).gradient().clone());
+    return at::cat(all);
+  }
+  at::Tensor masters() const {
+    std::vector<at::Tensor> all;
+    for (size_t u = 0; u < store.size(); ++u) all.push_back(store.unit(u).master().clone());
+    return at::cat(all);
+  }
+
+  Config config;
+  ModelSpec spec;
+  StepProgram program;
+  ModelStore store;
+  ModelForward model;
+  AdamW optimizer;
+  Executor executor;
+  TrainStep train_step;
+};
+
+}  // namespace stepforge::testing

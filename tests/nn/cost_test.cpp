@@ -1,0 +1,120 @@
+// The specification's costs against what autograd saves and the counting allocator sees.
+#include <string>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tests/nn/tiny_model.h"
+
+namespace stepforge {
+namespace {
+
+using testing::TinyModel;
+
+struct CostCase {
+  std::string name;
+  std::string family;
+  DType compute = DType::f32;
+  double dropout = 0.0;
+  std::vector<std::string> recomputed;
+};
+
+struct Measured {
+  int64_t saved = 0;
+  int64_t output = 0;
+  int64_t forward_peak = 0;
+  int64_t backward_peak = 0;
+};
+
+class BlockCostTest : public ::testing::TestWithParam<CostCase> {
+ protected:
+  static constexpr int64_t rows = 8;
+  static constexpr int64_t seq_len = 128;
+
+  BlockCostTest() { install_cpu_allocator(); }
+
+  ModelConfig config() const {
+    ModelConfig config = testing::tiny_config(GetParam().family);
+    config.dropout = GetParam().dropout;
+    return config;
+  }
+
+  Measured measure() const {
+    TinyModel tiny(config(), GetParam().compute);
+    const BatchTensors batch(testing::made_up_batch(rows, seq_len, tiny.config.vocab_size));
+    Context context;
+    context.batch = &batch;
+    context.dropout = tiny.config.dropout;
+    context.recomputed_segments = GetParam().recomputed;
+    run(tiny, context);  // libtorch's own first-call allocations
+    return run(tiny, context);
+  }
+
+  static Measured run(TinyModel& tiny, const Context& context) {
+    Measured measured;
+    const at::ScalarType dtype = tiny.parameter("head.norm").value().scalar_type();
+    at::Tensor hidden = testing::random_values({rows * seq_len, tiny.config.dim}, 3, dtype);
+    const at::Tensor gradient = testing::random_values(hidden.sizes(), 4, dtype);
+    hidden.set_requires_grad(true);
+    reset_cpu_peak();
+    const int64_t before = cpu_memory().live_bytes;
+    Bundle outputs = tiny.model.blocks.at(1)->forward({hidden}, context);
+    measured.output = static_cast<int64_t>(outputs.at(0).nbytes());
+    measured.forward_peak = cpu_memory().peak_bytes - before;
+    measured.saved = cpu_memory().live_bytes - before - measured.output;
+    reset_cpu_peak();
+    const int64_t between = cpu_memory().live_bytes;
+    torch::autograd::backward(outputs, {gradient});
+    measured.backward_peak = cpu_memory().peak_bytes - between;
+    return measured;
+  }
+
+  BlockCost predicted() const {
+    const CostContext context{rows * seq_len, seq_len, GetParam().compute, at::get_num_threads()};
+    return block_cost(model_spec(config()).blocks.at(1).segments, context, GetParam().recomputed);
+  }
+};
+
+TEST_P(BlockCostTest, SavedBytesAreThoseThatAutogradKeeps) {
+  const Measured measured = measure();
+  EXPECT_EQ(predicted().saved_bytes, measured.saved);
+  EXPECT_EQ(predicted().output_bytes, measured.output);
+}
+
+TEST_P(BlockCostTest, PeaksAreThoseOfTheAllocator) {
+  const Measured measured = measure();
+  if (GetParam().compute == DType::f32) {
+    EXPECT_EQ(predicted().forward_peak_bytes, measured.forward_peak);
+    EXPECT_EQ(predicted().backward_peak_bytes, measured.backward_peak);
+  } else {
+    // bf16 widens norm weights for a moment: a few numbers per channel.
+    EXPECT_NEAR(predicted().forward_peak_bytes, measured.forward_peak, 4096);
+    EXPECT_NEAR(predicted().backward_peak_bytes, measured.backward_peak, 4096);
+  }
+}
+
+std::vector<CostCase> cost_cases() {
+  std::vector<CostCase> cases;
+  for (const char* family : {"llama", "qwen3"}) {
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      for (const double dropout : {0.0, 0.1}) {
+        for (const std::vector<std::string>& recomputed :
+             std::vector<std::vector<std::string>>{{}, {"attention"}, {"mlp"}, {"attention", "mlp"}}) {
+          std::string name = std::string(family) + (compute == DType::f32 ? "_fp32" : "_bf16") +
+                             (dropout > 0 ? "_dropout" : "");
+          for (const auto& segment : recomputed) name += "_again_" + segment;
+          cases.push_back({name, family, compute, dropout, recomputed});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, BlockCostTest, ::testing::ValuesIn(cost_cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace stepforge

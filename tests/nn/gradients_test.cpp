@@ -1,0 +1,270 @@
+// Every layer's forward and gradients against plain fp64 tensor operations under libtorch's autograd.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "models/decoder_forward.h"
+#include "nn/functions.h"
+#include "nn/layers.h"
+#include "tests/nn/reference.h"
+#include "tests/nn/tiny_model.h"
+
+namespace stepforge {
+namespace {
+
+using testing::expect_near;
+using testing::leaf64;
+using testing::random_values;
+using testing::TinyModel;
+
+constexpr double tolerance = 2e-6;
+constexpr int64_t seq_len = 24;
+
+/// Two rows with three documents and a masked label.
+Batch packed_batch(int64_t vocab) {
+  Batch batch = empty_batch(seq_len, 2);
+  append_row(testing::made_up_row(0, seq_len, vocab, {7}), 0, batch);
+  append_row(testing::made_up_row(1, seq_len, vocab), 1, batch);
+  testing::mask_labels(batch, [](size_t i) { return i % 11 == 3; });
+  return batch;
+}
+
+at::Tensor leaf(const at::Tensor& values) {
+  at::Tensor tensor = values.clone();
+  tensor.set_requires_grad(true);
+  return tensor;
+}
+
+class Gradients : public ::testing::Test {
+ protected:
+  explicit Gradients(const std::string& family = "llama")
+      : tiny(testing::tiny_config(family)),
+        batch(packed_batch(tiny.config.vocab_size)),
+        shape(attention_shape(tiny.config)),
+        rope(make_rope_table(64, tiny.config.head_dim, tiny.config.rope_theta, {})) {
+    context.batch = &batch;
+    for (size_t u = 0; u < tiny.store.size(); ++u) {
+      // Norm weights that differ from 1 and matrices large enough to matter.
+      for (size_t i = 0; i < tiny.store.unit(u).parameters().size(); ++i) {
+        at::Tensor master = tiny.store.unit(u).master_view(i);
+        const bool norm = tiny.store.unit(u).spec().parameters[i].tag == ParameterTag::norm;
+        master.copy_(random_values(master.sizes(), 100 * u + i) * (norm ? 0.25 : 0.2) + (norm ? 1.0 : 0.0));
+      }
+    }
+    tiny.start_gradients();
+  }
+
+  int64_t tokens() const { return batch.token_count(); }
+  Parameter& parameter(const std::string& name) { return tiny.parameter(name); }
+
+  TinyModel tiny;
+  BatchTensors batch;
+  AttentionShape shape;
+  RopeTable rope;
+  Context context;
+};
+
+TEST_F(Gradients, OfTheEmbedding) {
+  Parameter& table = parameter("embedding.weight");
+  const at::Tensor expected_table = leaf64(table.value());
+  const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 1);
+  const at::Tensor out = embed(batch.tokens, table);
+  torch::autograd::backward({out}, {cotangent});
+  const at::Tensor expected = at::embedding(expected_table, batch.tokens.to(at::kLong));
+  torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
+  EXPECT_TRUE(at::equal(out.detach().to(at::kDouble), expected.detach()));
+  expect_near(table.gradient(), expected_table.grad(), tolerance, "table");
+}
+
+TEST_F(Gradients, OfALinearLayer) {
+  Parameter& weight = parameter("layers.0.mlp.down");
+  const at::Tensor x = leaf(random_values({tokens(), tiny.config.ffn_dim}, 2));
+  const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 3);
+  const at::Tensor x64 = leaf64(x);
+  const at::Tensor weight64 = leaf64(weight.value());
+  const at::Tensor out = linear(x, weight);
+  torch::autograd::backward({out}, {cotangent});
+  const at::Tensor expected = at::matmul(x64, weight64.t());
+  torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
+  expect_near(out, expected, tolerance, "out");
+  expect_near(x.grad(), x64.grad(), tolerance, "x");
+  expect_near(weight.gradient(), weight64.grad(), tolerance, "weight");
+}
+
+TEST_F(Gradients, OfASecondBackwardAreAddedUntilTheGradientStartsAnew) {
+  Parameter& weight = parameter("layers.0.mlp.down");
+  const at::Tensor x = random_values({tokens(), tiny.config.ffn_dim}, 2);
+  const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 3);
+  const auto run = [&] { torch::autograd::backward({linear(x, weight)}, {cotangent}); };
+  run();
+  const at::Tensor once = weight.gradient().clone();
+  run();
+  expect_near(weight.gradient(), once * 2, tolerance, "added");
+  weight.start_gradient();
+  run();
+  EXPECT_TRUE(at::equal(weight.gradient(), once));
+}
+
+TEST_F(Gradients, OfTheNormAndOfTheResidualPathBesideIt) {
+  Parameter& weight = parameter("layers.0.attention.norm");
+  const at::Tensor x = leaf(random_values({tokens(), tiny.config.dim}, 4));
+  const at::Tensor to_normed = random_values(x.sizes(), 5);
+  const at::Tensor to_residual = random_values(x.sizes(), 6);
+  const at::Tensor x64 = leaf64(x);
+  const at::Tensor weight64 = leaf64(weight.value());
+  const auto [normed, residual] = pre_norm(x, weight, 1e-5);
+  EXPECT_TRUE(at::equal(residual, x));
+  // Gradients are turned in place: each node gets tensors of its own.
+  torch::autograd::backward({normed, residual}, {to_normed.clone(), to_residual.clone()});
+  const at::Tensor expected = testing::reference_norm(x64, weight64, 1e-5);
+  torch::autograd::backward({expected, x64.clone()}, {to_normed.to(at::kDouble), to_residual.to(at::kDouble)});
+  expect_near(normed, expected, tolerance, "normed");
+  expect_near(x.grad(), x64.grad(), tolerance, "x");
+  expect_near(weight.gradient(), weight64.grad(), tolerance, "weight");
+}
+
+TEST_F(Gradients, OfRope) {
+  const at::Tensor qkv = leaf(random_values({tokens(), shape.qkv_width()}, 7));
+  const at::Tensor qkv64 = leaf64(qkv);
+  const at::Tensor cotangent = random_values(qkv.sizes(), 8);
+  const at::Tensor out = rotate(qkv * 1.0F, shape, batch.positions, rope, nullptr, nullptr, 1e-6);
+  torch::autograd::backward({out}, {cotangent.clone()});
+  const at::Tensor expected = testing::reference_rotate(qkv64, shape, batch.positions, rope, {}, {}, 1e-6);
+  torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
+  expect_near(out, expected, tolerance, "out");
+  expect_near(qkv.grad(), qkv64.grad(), tolerance, "qkv");
+}
+
+TEST_F(Gradients, OfAttentionWithinDocuments) {
+  const at::Tensor qkv = leaf(random_values({tokens(), shape.qkv_width()}, 9));
+  const at::Tensor qkv64 = leaf64(qkv);
+  const at::Tensor cotangent = random_values({tokens(), shape.out_width()}, 10);
+  const at::Tensor out = attend(qkv, shape, batch);
+  torch::autograd::backward({out}, {cotangent});
+  const at::Tensor expected = testing::reference_attention(qkv64, shape, batch.host.cu_seqlens);
+  torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
+  expect_near(out, expected, tolerance, "out");
+  expect_near(qkv.grad(), qkv64.grad(), tolerance, "qkv");
+}
+
+TEST_F(Gradients, OfSwiglu) {
+  const at::Tensor gate_up = leaf(random_values({tokens(), 2 * tiny.config.ffn_dim}, 11));
+  const at::Tensor gate_up64 = leaf64(gate_up);
+  const at::Tensor cotangent = random_values({tokens(), tiny.config.ffn_dim}, 12);
+  const at::Tensor out = swiglu(gate_up);
+  torch::autograd::backward({out}, {cotangent});
+  const at::Tensor expected = testing::reference_swiglu(gate_up64);
+  torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
+  expect_near(out, expected, tolerance, "out");
+  expect_near(gate_up.grad(), gate_up64.grad(), tolerance, "gate_up");
+}
+
+TEST_F(Gradients, OfTheResidualWithDropoutAreThoseOfItsMask) {
+  context.dropout = 0.25;
+  context.dropout_key = 99;
+  const at::Tensor branch = leaf(random_values({tokens(), tiny.config.dim}, 13));
+  const at::Tensor residual = leaf(random_values(branch.sizes(), 14));
+  const at::Tensor cotangent = random_values(branch.sizes(), 15);
+  const at::Tensor mask = residual_add(at::ones_like(branch), at::zeros_like(residual), context, 5);
+  EXPECT_NEAR(mask.eq(0).to(at::kDouble).mean().item<double>(), 0.25, 0.03);
+  EXPECT_NEAR(mask.mean().item<double>(), 1.0, 0.04);
+  const at::Tensor out = residual_add(branch * 1.0F, residual, context, 5);
+  torch::autograd::backward({out}, {cotangent});
+  expect_near(out, branch * mask + residual, tolerance, "out");
+  EXPECT_TRUE(at::equal(residual.grad(), cotangent));
+  expect_near(branch.grad(), cotangent * mask, tolerance, "branch");
+  const at::Tensor elsewhere = residual_add(at::ones_like(branch), at::zeros_like(residual), context, 6);
+  EXPECT_FALSE(at::equal(elsewhere, mask));
+}
+
+TEST_F(Gradients, OfHeadAndLossAreScaledAndSkipMaskedLabels) {
+  Parameter& norm = parameter("head.norm");
+  Parameter& weight = parameter("head.weight");
+  const at::Tensor hidden = random_values({tokens(), tiny.config.dim}, 16);
+  const at::Tensor hidden64 = leaf64(hidden);
+  const at::Tensor norm64 = leaf64(norm.value());
+  const at::Tensor weight64 = leaf64(weight.value());
+  const at::Tensor logits = at::matmul(testing::reference_norm(hidden64, norm64, 1e-5), weight64.t());
+  const at::Tensor loss = testing::reference_loss(logits, batch.labels);
+  torch::autograd::backward({loss * 0.125});
+  for (const int64_t chunk : {int64_t{64}, int64_t{48}, int64_t{7}, int64_t{1}}) {  // 48 tokens
+    LinearCrossEntropyHead head(norm, weight, 1e-5, chunk);
+    tiny.start_gradients();
+    const LossResult result = head.loss_with_gradients({hidden}, context, 0.125);
+    EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-5 * loss.item<double>()) << chunk;
+    expect_near(result.input_gradients.at(0), hidden64.grad(), tolerance, "hidden");
+    expect_near(norm.gradient(), norm64.grad(), tolerance, "norm");
+    expect_near(weight.gradient(), weight64.grad(), tolerance, "weight");
+    EXPECT_EQ(head.loss({hidden}, context, /*with_logits=*/false).loss_sum, result.loss_sum) << chunk;
+    expect_near(head.loss({hidden}, context, /*with_logits=*/true).logits, logits, tolerance, "logits");
+  }
+}
+
+/// A whole layer, by both families.
+class LayerGradients : public Gradients, public ::testing::WithParamInterface<std::string> {
+ protected:
+  LayerGradients() : Gradients(GetParam()) {}
+
+  at::Tensor reference_layer(const at::Tensor& x, std::map<std::string, at::Tensor>& weights) {
+    const auto weight = [&](const std::string& name) {
+      const std::string full = "layers.1." + name;
+      return weights.try_emplace(full, leaf64(parameter(full).value())).first->second;
+    };
+    const double eps = tiny.config.norm_eps;
+    const bool qk_norm = find_family(GetParam()).qk_norm;
+    const at::Tensor qkv = at::matmul(testing::reference_norm(x, weight("attention.norm"), eps), weight("attention.qkv").t());
+    const at::Tensor rotated = testing::reference_rotate(
+        qkv, shape, batch.positions, rope, qk_norm ? weight("attention.q_norm") : at::Tensor(),
+        qk_norm ? weight("attention.k_norm") : at::Tensor(), eps);
+    const at::Tensor attended = testing::reference_attention(rotated, shape, batch.host.cu_seqlens);
+    const at::Tensor middle = x + at::matmul(attended, weight("attention.out").t());
+    const at::Tensor gate_up = at::matmul(testing::reference_norm(middle, weight("mlp.norm"), eps), weight("mlp.gate_up").t());
+    return middle + at::matmul(testing::reference_swiglu(gate_up), weight("mlp.down").t());
+  }
+};
+
+TEST_P(LayerGradients, OfAWholeLayerAreThoseOfItsFormula) {
+  const at::Tensor x = leaf(random_values({tokens(), tiny.config.dim}, 17));
+  const at::Tensor x64 = leaf64(x);
+  const at::Tensor cotangent = random_values(x.sizes(), 18);
+  std::map<std::string, at::Tensor> weights;
+  const at::Tensor expected = reference_layer(x64, weights);
+  torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
+  const Bundle outputs = tiny.model.blocks.at(2)->forward({x}, context);
+  torch::autograd::backward(outputs, {cotangent});
+  expect_near(outputs.at(0), expected, 4 * tolerance, "out");
+  expect_near(x.grad(), x64.grad(), 4 * tolerance, "x");
+  EXPECT_EQ(weights.size(), tiny.store.unit(2).parameters().size());
+  for (const auto& [name, weight] : weights) {
+    expect_near(parameter(name).gradient(), weight.grad(), 4 * tolerance, name.c_str());
+  }
+}
+
+TEST_P(LayerGradients, OfALayerAreBitEqualWhenSegmentsRunAgain) {
+  context.dropout = 0.1;
+  context.dropout_key = 4;
+  const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 18);
+  const auto run = [&](const std::vector<std::string>& again) {
+    context.recomputed_segments = again;
+    const at::Tensor x = leaf(random_values({tokens(), tiny.config.dim}, 17));
+    tiny.start_gradients();
+    const Bundle outputs = tiny.model.blocks.at(1)->forward({x}, context);
+    torch::autograd::backward(outputs, {cotangent});
+    return std::vector<at::Tensor>{outputs.at(0).detach(), x.grad(), tiny.store.unit(1).gradient().clone()};
+  };
+  const std::vector<at::Tensor> expected = run({});
+  for (const std::vector<std::string>& again :
+       std::vector<std::vector<std::string>>{{"attention"}, {"mlp"}, {"attention", "mlp"}}) {
+    const std::vector<at::Tensor> actual = run(again);
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(actual[i], expected[i])) << again.front() << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, LayerGradients, ::testing::Values("llama", "qwen3"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace stepforge

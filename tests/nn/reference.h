@@ -1,0 +1,110 @@
+// The layers once more as plain fp64 tensor operations that libtorch's own autograd differentiates.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/silu.h>
+#include <gtest/gtest.h>
+
+#include "kernels/attention.h"
+#include "kernels/rope.h"
+#include "nn/context.h"
+
+namespace stepforge::testing {
+
+/// A leaf of its own in fp64.
+inline at::Tensor leaf64(const at::Tensor& tensor) {
+  at::Tensor leaf = tensor.detach().to(at::kDouble).clone();
+  leaf.set_requires_grad(true);
+  return leaf;
+}
+
+inline at::Tensor reference_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return x * (x.square().mean(-1, /*keepdim=*/true) + eps).rsqrt() * weight;
+}
+
+/// x [tokens, heads, head_dim], rotated by each token's position.
+inline at::Tensor reference_rope(const at::Tensor& x, const at::Tensor& positions, const RopeTable& table) {
+  const at::Tensor index = positions.to(at::kLong);
+  const at::Tensor cos = table.cos.index_select(0, index).to(at::kDouble).unsqueeze(1);
+  const at::Tensor sin = table.sin.index_select(0, index).to(at::kDouble).unsqueeze(1);
+  const auto halves = x.chunk(2, -1);
+  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
+}
+
+/// q, k, v of packed qkv, each [tokens, heads, head_dim].
+inline std::vector<at::Tensor> unpack(const at::Tensor& qkv, const AttentionShape& shape) {
+  const int64_t tokens = qkv.size(0);
+  const auto parts = qkv.view({tokens, -1, shape.head_dim}).split_with_sizes({shape.heads, shape.kv_heads, shape.kv_heads}, 1);
+  return {parts[0], parts[1], parts[2]};
+}
+
+inline at::Tensor pack(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  return at::cat({q, k, v}, 1).reshape({q.size(0), -1});
+}
+
+/// Norm (if the weights are defined) and rope on packed qkv.
+inline at::Tensor reference_rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
+                                   const RopeTable& table, const at::Tensor& q_weight, const at::Tensor& k_weight,
+                                   double eps) {
+  auto parts = unpack(qkv, shape);
+  if (q_weight.defined()) {
+    parts[0] = reference_norm(parts[0], q_weight, eps);
+    parts[1] = reference_norm(parts[1], k_weight, eps);
+  }
+  return pack(reference_rope(parts[0], positions, table), reference_rope(parts[1], positions, table), parts[2]);
+}
+
+/// Causal attention inside each document, with the whole matrix of scores.
+inline at::Tensor reference_attention(const at::Tensor& qkv, const AttentionShape& shape,
+                                      const std::vector<int32_t>& cu_seqlens) {
+  const auto parts = unpack(qkv, shape);
+  std::vector<at::Tensor> documents;
+  for (size_t d = 1; d < cu_seqlens.size(); ++d) {
+    const int64_t begin = cu_seqlens[d - 1];
+    const int64_t length = cu_seqlens[d] - begin;
+    const auto heads_first = [&](const at::Tensor& x) { return x.narrow(0, begin, length).transpose(0, 1); };
+    const at::Tensor k = heads_first(parts[1]).repeat_interleave(shape.group(), 0);
+    const at::Tensor v = heads_first(parts[2]).repeat_interleave(shape.group(), 0);
+    const at::Tensor future = at::ones({length, length}, at::kBool).triu(1);
+    const at::Tensor scores = (at::matmul(heads_first(parts[0]), k.transpose(1, 2)) * shape.scale)
+                                  .masked_fill(future, -std::numeric_limits<double>::infinity());
+    documents.push_back(at::matmul(scores.softmax(-1), v).transpose(0, 1).reshape({length, shape.out_width()}));
+  }
+  return at::cat(documents, 0);
+}
+
+inline at::Tensor reference_swiglu(const at::Tensor& gate_up) {
+  const auto halves = gate_up.chunk(2, 1);
+  return at::silu(halves[0]) * halves[1];
+}
+
+/// Sum of the cross-entropy over valid labels.
+inline at::Tensor reference_loss(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor ignored = labels.eq(kIgnoredLabel);
+  const at::Tensor index = labels.to(at::kLong).masked_fill(ignored, 0).unsqueeze(1);
+  return -at::log_softmax(logits, 1).gather(1, index).squeeze(1).masked_fill(ignored, 0).sum();
+}
+
+/// max |actual - expected| is at most `tolerance` times max |expected|.
+inline void expect_near(const at::Tensor& actual, const at::Tensor& expected, double tolerance, const char* what) {
+  ASSERT_TRUE(actual.defined() && expected.defined()) << what;
+  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+  const at::Tensor wanted = expected.detach().to(at::kDouble);
+  const double error = (actual.detach().to(at::kDouble) - wanted).abs().max().item<double>();
+  const double largest = wanted.abs().max().item<double>();
+  EXPECT_GT(largest, 0.0) << what << ": nothing to compare";
+  EXPECT_LE(error, tolerance * largest) << what;
+}
+
+}  // namespace stepforge::testing

@@ -1,0 +1,111 @@
+// Small models bound to their storage, and batches to feed them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include "base/random.h"
+#include "kernels/cpu_allocator.h"
+#include "models/families.h"
+#include "models/forwards.h"
+#include "nn/block.h"
+#include "parallel/unit_store.h"
+
+namespace stepforge::testing {
+
+/// Head size 16 times heads differs from the width, so that no two sizes are mistaken for one another.
+inline ModelConfig tiny_config(const std::string& family = "llama", bool tied = false) {
+  ModelConfig config;
+  config.family = family;
+  config.dim = 48;
+  config.n_layers = 2;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = 16;
+  config.ffn_dim = 80;
+  config.vocab_size = 96;
+  config.tie_embeddings = tied;
+  config.max_position = 256;
+  return config;
+}
+
+/// A model with storage and forward code; gathered from the start, whatever its compute dtype.
+struct TinyModel {
+  explicit TinyModel(const ModelConfig& model_config, DType compute = DType::f32, uint64_t seed = 7,
+                     int64_t loss_chunk = 0)
+      : config(model_config),
+        spec(model_spec(config, loss_chunk)),
+        store(spec.units, compute, /*with_gradients=*/true),
+        model(build_forward(config, store.lookup(), {config.max_position, loss_chunk})) {
+    store.initialize(seed);
+    gather();
+  }
+  TinyModel(const TinyModel&) = delete;
+  TinyModel& operator=(const TinyModel&) = delete;
+
+  void gather() {
+    for (size_t u = 0; u < store.size(); ++u) {
+      UnitStore& unit = store.unit(u);
+      if (unit.resident()) continue;
+      unit.gather(at::empty({unit.layout().size}, unit.parameters().front().value().scalar_type()));
+    }
+  }
+  void start_gradients() {
+    for (size_t u = 0; u < store.size(); ++u) store.unit(u).start_gradient();
+  }
+  Parameter& parameter(const std::string& name) { return store.parameter(name); }
+
+  ModelConfig config;
+  ModelSpec spec;
+  ModelStore store;
+  ModelForward model;
+};
+
+/// Row number `id`: tokens below `vocab` that depend on (id, place) only; `document_starts` as in Row.
+inline Row made_up_row(uint64_t id, int64_t seq_len, int64_t vocab, std::vector<int32_t> document_starts = {}) {
+  Row row;
+  for (int64_t place = 0; place <= seq_len; ++place) {
+    const auto bits = mix_bits(mix_bits(id) + static_cast<uint64_t>(place));
+    row.tokens.push_back(static_cast<int32_t>(bits % static_cast<uint64_t>(vocab)));
+  }
+  row.document_starts = std::move(document_starts);
+  return row;
+}
+
+/// Rows first_row ... first_row + rows - 1, each one document.
+inline Batch made_up_batch(int64_t rows, int64_t seq_len, int64_t vocab, uint64_t first_row = 0) {
+  Batch batch = empty_batch(seq_len, rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    const uint64_t id = first_row + static_cast<uint64_t>(r);
+    append_row(made_up_row(id, seq_len, vocab), id, batch);
+  }
+  return batch;
+}
+
+/// Labels at the places for which `masked(token index)` holds no longer count.
+template <typename Masked>
+void mask_labels(Batch& batch, const Masked& masked) {
+  batch.valid_labels = 0;
+  for (size_t i = 0; i < batch.labels.size(); ++i) {
+    if (masked(i)) batch.labels[i] = kIgnoredLabel;
+    batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
+  }
+}
+
+/// Numbers in about [-2, 2], the same in every run.
+inline at::Tensor random_values(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype = at::kFloat) {
+  at::Tensor tensor = at::empty(shape, at::kFloat);
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    const auto words = philox(seed, static_cast<uint64_t>(i));
+    tensor.mutable_data_ptr<float>()[i] =
+        unit_float(words[0]) + unit_float(words[1]) + unit_float(words[2]) + unit_float(words[3]) - 2.0F;
+  }
+  return tensor.to(dtype);
+}
+
+}  // namespace stepforge::testing
