@@ -8,14 +8,15 @@ set -euo pipefail
 
 cpp_files() { git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' | sort -zu; }
 
+# Each check returns its verdict; errexit is off inside them.
 check_format() {
-  cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 --dry-run --Werror || die "wrong format: run \`make format\`"
+  cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 --dry-run --Werror || { say "wrong format: run \`make format\`"; return 1; }
 }
 
 check_scripts() {
   local file
-  for file in scripts/*.sh .ci/run; do bash -n "$file"; done
-  PYTHONDONTWRITEBYTECODE=1 python3 - scripts tools tests <<'END'
+  for file in scripts/*.sh .ci/run; do bash -n "$file" || return 1; done
+  python3 -B - scripts tools tests <<'END'
 import ast, pathlib, sys
 for folder in sys.argv[1:]:
     for path in sorted(pathlib.Path(folder).rglob("*.py")):
@@ -23,14 +24,20 @@ for folder in sys.argv[1:]:
 END
 }
 
+check_rooms() { python3 -B scripts/check_rooms.py; }
+
 # The generated page is compared with what the program says now; without a program there is nothing to compare.
 check_docs() {
   if [ ! -x "$program" ]; then
     say "docs/configuration.md is not checked: $program is not built"
   elif ! configuration_page | cmp -s - docs/configuration.md; then
-    die "docs/configuration.md is out of date: run \`make docs\`"
+    say "docs/configuration.md is out of date: run \`make docs\`"
+    return 1
   fi
 }
+
+tidy_words=("$@")
+check_tidy() { python3 -B scripts/tidy.py "${tidy_words[@]}"; }
 
 if [ "${1:-}" = --format ]; then
   cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 -i
@@ -38,8 +45,8 @@ if [ "${1:-}" = --format ]; then
 fi
 scripts/setup.sh
 configure release
-check_format
-check_scripts
-python3 -B scripts/check_rooms.py
-check_docs
-python3 -B scripts/tidy.py "$@"
+failed=()
+for check in format scripts rooms docs tidy; do
+  "check_$check" || failed+=("$check")
+done
+if [ ${#failed[@]} -gt 0 ]; then die "lint: ${failed[*]}"; fi
