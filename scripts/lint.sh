@@ -6,7 +6,12 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-cpp_files() { git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' | sort -zu; }
+# Tracked and new ones, not those that were just deleted.
+cpp_files() {
+  local file
+  git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' | sort -zu |
+    while IFS= read -r -d '' file; do if [ -f "$file" ]; then printf '%s\0' "$file"; fi; done
+}
 
 # Each check returns its verdict; errexit is off inside them.
 check_format() {
