@@ -31,8 +31,19 @@ void build_threads(Trainer& trainer) {
   if (training.threads > 0) at::set_num_threads(static_cast<int>(training.threads));
 }
 
+/// Text or a tokenizer that cannot be used is refused like a wrong configuration: nothing has been allocated
+/// yet.
+template <typename Read>
+auto reading_input(const Read& read) {
+  try {
+    return read();
+  } catch (const FormatError& malformed) {
+    throw UsageError(malformed.what());
+  }
+}
+
 void build_tokenizer_step(Trainer& trainer) {
-  trainer.tokenizer = job_tokenizer(trainer.config, trainer.log);
+  trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log); });
 }
 
 void fit_vocabulary(Trainer& trainer) {
@@ -40,26 +51,27 @@ void fit_vocabulary(Trainer& trainer) {
   const int64_t tokens = trainer.tokenizer->vocab_size();
   if (model.vocab_size == 0) model.vocab_size = tokens;
   if (tokens > model.vocab_size) {
-    throw UsageError(format("{}: model.vocab_size = {}, but the tokenizer has {} tokens; raise model.vocab_size or leave "
-                            "it 0",
-                            where(trainer.loaded, "model.vocab_size"), model.vocab_size, tokens));
+    throw UsageError(
+        format("{}: model.vocab_size = {}, but the tokenizer has {} tokens; raise model.vocab_size or leave "
+               "it 0",
+               where(trainer.loaded, "model.vocab_size"), model.vocab_size, tokens));
   }
 }
 
 void build_data(Trainer& trainer) {
   const auto& data = trainer.config.data;
   fit_vocabulary(trainer);
-  trainer.data = open_data(data_plan(trainer.config, trainer.config.model.vocab_size), trainer.tokenizer.get(),
-                           [&](const TokenizeProgress& progress) {
-                             if (progress.bytes_done == progress.bytes_total) {
-                               trainer.log.info("tokenized {} into {} tokens", human_bytes(progress.bytes_total),
-                                                with_thousands(progress.tokens));
-                             }
-                           });
+  const auto report = [&](const TokenizeProgress& progress) {
+    if (progress.bytes_done < progress.bytes_total) return;
+    trainer.log.info("tokenized {} into {} tokens", human_bytes(progress.bytes_total),
+                     with_thousands(progress.tokens));
+  };
+  const DataPlan plan = data_plan(trainer.config, trainer.config.model.vocab_size);
+  trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), report); });
   if (trainer.config.validation.freq > 0 && trainer.data.validation == nullptr) {
-    throw UsageError(format("{}: validation.freq = {} needs data.validation or data.validation_fraction (now {})",
-                            where(trainer.loaded, "validation.freq"), trainer.config.validation.freq,
-                            data.validation_fraction));
+    throw UsageError(format(
+        "{}: validation.freq = {} needs data.validation or data.validation_fraction (now {})",
+        where(trainer.loaded, "validation.freq"), trainer.config.validation.freq, data.validation_fraction));
   }
 }
 
@@ -68,19 +80,32 @@ void build_specification(Trainer& trainer) {
   trainer.model_spec = plan_model(trainer.config);
   trainer.batch = plan_batch(training);
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
-  trainer.steps_per_epoch = std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));
+  trainer.steps_per_epoch =
+      std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));
   trainer.total_steps = training.steps > 0 ? training.steps : training.epochs * trainer.steps_per_epoch;
+}
+
+/// debug.plant_nan_block names a block of the model.
+void check_planted_block(const Trainer& trainer) {
+  const std::string& planted = trainer.config.debug.plant_nan_block;
+  std::vector<std::string> names;
+  for (const auto& block : trainer.train_program.blocks) names.push_back(block.name);
+  if (planted.empty() || std::find(names.begin(), names.end(), planted) != names.end()) return;
+  throw UsageError(format("{}: debug.plant_nan_block = \"{}\": the model has no such block; it has: {}",
+                          where(trainer.loaded, "debug.plant_nan_block"), planted, join(names, ", ")));
 }
 
 void build_step_program(Trainer& trainer) {
   trainer.train_program = plan_train_step(trainer.config, trainer.model_spec);
+  check_planted_block(trainer);
   trainer.evaluation_program = plan_evaluation(trainer.config, trainer.model_spec);
   trainer.predicted_memory = account(trainer.train_program);
 }
 
 void build_parameters(Trainer& trainer) {
-  trainer.store = std::make_unique<ModelStore>(trainer.model_spec.units, compute_dtype(trainer.config.precision),
-                                               /*with_gradients=*/true);
+  trainer.store =
+      std::make_unique<ModelStore>(trainer.model_spec.units, compute_dtype(trainer.config.precision),
+                                   /*with_gradients=*/true);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }
 
@@ -92,19 +117,22 @@ void build_model(Trainer& trainer) {
 
 void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
-  if (optimizer.name != "adamw") throw UsageError(format("optimizer.name = \"{}\": there is adamw", optimizer.name));
+  if (optimizer.name != "adamw")
+    throw UsageError(format("optimizer.name = \"{}\": there is adamw", optimizer.name));
   trainer.optimizer = std::make_unique<AdamW>(
       *trainer.store, resolve_param_groups(optimizer, trainer.model_spec), optimizer.eps);
   trainer.schedule = std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
   if (trainer.schedule->decay_was_cut()) {
-    trainer.log.warning("warm-up and decay are longer than the run: the decay is cut to what the warm-up leaves");
+    trainer.log.warning(
+        "warm-up and decay are longer than the run: the decay is cut to what the warm-up leaves");
   }
 }
 
 void build_loader(Trainer& trainer) {
   const auto& data = trainer.config.data;
   const BatchLayout layout{trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch, 1, 0};
-  trainer.loader = std::make_unique<PrefetchLoader>(trainer.data.train, layout, std::max<int64_t>(1, data.prefetch));
+  trainer.loader =
+      std::make_unique<PrefetchLoader>(trainer.data.train, layout, std::max<int64_t>(1, data.prefetch));
 }
 
 void build_executor(Trainer& trainer) {
@@ -128,10 +156,15 @@ void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
   load_checkpoint(found, trainer.model_spec, *trainer.store, trainer.optimizer.get());
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   const bool data_may_change = std::find(allowed.begin(), allowed.end(), "data") != allowed.end();
-  trainer.loader->restore(state.loader, data_may_change);
+  trainer.loader->restore(state.loader, data_may_change || changes.other_rows);
   trainer.state = state;
   trainer.resumed = true;
   trainer.log.info("resumed from {} at step {}", folder.string(), state.step);
+}
+
+void resume_own(Trainer& trainer, const FoundCheckpoint& found) {
+  resume_from(trainer, found);
+  trainer.last_saved_step = found.step;
 }
 
 void initial_load(Trainer& trainer) {
@@ -149,15 +182,15 @@ void initial_load(Trainer& trainer) {
 void build_checkpoint(Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
   if (checkpoint.enable) {
-    trainer.checkpoints = std::make_unique<CheckpointWriter>(trainer.checkpoint_dir(), checkpoint.keep_latest_k,
-                                                             trainer.log, checkpoint.async);
+    trainer.checkpoints = std::make_unique<CheckpointWriter>(
+        trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async);
   }
   if (checkpoint.load_step >= 0) {
-    return resume_from(trainer, checkpoint_of_step(trainer.checkpoint_dir(), checkpoint.load_step));
+    return resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), checkpoint.load_step));
   }
   if (checkpoint.resume) {
     if (const auto found = newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log)) {
-      return resume_from(trainer, *found);
+      return resume_own(trainer, *found);
     }
   }
   if (!checkpoint.initial_load_path.empty()) initial_load(trainer);

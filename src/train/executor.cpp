@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"
@@ -23,7 +24,15 @@ Bundle as_leaves(const Bundle& bundle, bool requires_grad) {
   return leaves;
 }
 
-Bundle detached(const Bundle& bundle) { return as_leaves(bundle, false); }
+Bundle detached(const Bundle& bundle) {
+  return as_leaves(bundle, false);
+}
+
+/// libtorch's messages come with a stack trace, which says nothing to a user.
+std::string reason(const std::exception& failure) {
+  const auto* from_torch = dynamic_cast<const c10::Error*>(&failure);
+  return from_torch != nullptr ? from_torch->what_without_backtrace() : failure.what();
+}
 
 }  // namespace
 
@@ -61,7 +70,7 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
       std::vector<Value>(values_.size()).swap(values_);
       const std::string block = operation.block >= 0 ? " " + program_block(operation).name : "";
       throw Error(format("{}{} (micro-batch {}): {}", op_name(operation.kind), block, operation.micro_batch,
-                         failure.what()));
+                         reason(failure)));
     }
     for (const int buffer : operation.frees) values_.at(static_cast<size_t>(buffer)) = Value();
   }

@@ -1,5 +1,5 @@
-// Runs a step program: the operations of the list in order, nothing else. Buffers of the program are the only places
-// where a value lives between two operations, and they die where the program says.
+// Runs a step program: the operations of the list in order, nothing else. Buffers of the program are the only
+// places where a value lives between two operations, and they die where the program says.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,14 @@
 
 namespace stepforge {
 
-/// What a program needs from outside: data, and what happens with the summed gradients. Called by the executor at the
-/// operations of the same name.
+/// What a program needs from outside: data, and what happens with the summed gradients. Called by the
+/// executor at the operations of the same name.
 class StepServices {
  public:
   virtual ~StepServices() = default;
   virtual BatchTensors load_batch(int micro_batch) = 0;
-  /// Global norm of all gradients; returns false if the step must not update (the rest of its updates are passed over).
+  /// Global norm of all gradients; returns false if the step must not update (the rest of its updates are
+  /// passed over).
   virtual void gradient_norm() {}
   virtual bool check_finite() { return true; }
   virtual void update(int unit) {}
@@ -43,12 +44,12 @@ struct StepInputs {
 
 class Executor {
  public:
-  /// `program` must have passed the checker; model and store belong to the same specification as the program. All three
-  /// must outlive the executor.
+  /// `program` must have passed the checker; model and store belong to the same specification as the program.
+  /// All three must outlive the executor.
   Executor(const StepProgram& program, ModelForward& model, ModelStore& store);
 
-  /// Runs the whole list. Throws what an operation throws, wrapped in an Error that names the operation; the buffers are
-  /// then cleared, so the next run starts clean.
+  /// Runs the whole list. Throws what an operation throws, wrapped in an Error that names the operation; the
+  /// buffers are then cleared, so the next run starts clean.
   void run(const StepInputs& inputs, StepServices& services);
 
   const StepProgram& program() const { return program_; }
@@ -57,7 +58,8 @@ class Executor {
   /// A live buffer's contents: one of these, by BufferKind.
   struct Value {
     std::optional<BatchTensors> batch;
-    Bundle bundle;    ///< bundle: a block's detached outputs; bundle_gradient: their gradients; graph: its inputs as leaves
+    Bundle bundle;    ///< bundle: a block's detached outputs; bundle_gradient: their gradients; graph: its
+                      ///< inputs as leaves
     Bundle outputs;   ///< graph: its outputs with history
     at::Tensor slot;  ///< gather_slot
   };

@@ -21,23 +21,27 @@ struct GenerationOptions {
   int64_t top_k = 0;         ///< 0 = no limit
   double top_p = 1.0;        ///< the smallest set of likeliest tokens with at least this probability
   uint64_t seed = 42;
-  std::vector<std::string> stop;  ///< the text ends before the first of these
+  std::vector<std::string> stop{};  ///< the text ends before the first of these
 };
 
-/// Draws a token id from logits [vocab] fp32. The same (options.seed, position) and logits give the same token.
+/// Draws a token id from logits [vocab] fp32. The same (options.seed, position) and logits give the same
+/// token.
 int32_t sample_token(std::span<const float> logits, const GenerationOptions& options, int64_t position);
 
 class Generator {
  public:
-  /// Holds up to `capacity` tokens, prompt included. All must outlive it; the model's rope tables must cover `capacity`.
+  /// Holds up to `capacity` tokens, prompt included. All must outlive it; the model's rope tables must cover
+  /// `capacity`.
   Generator(const ModelSpec& spec, ModelForward& model, ModelStore& store, DType compute, int64_t capacity);
 
-  /// Continues `prompt` (at least one token). `emit` is called with each new token's id and returns false to stop. Returns all
-  /// new ids. Stops at `eos` (not returned; -1 = none), options.max_tokens or when the cache is full.
-  std::vector<int32_t> generate(std::span<const int32_t> prompt, const GenerationOptions& options, int32_t eos,
-                                const std::function<bool(int32_t)>& emit = {});
+  /// Continues `prompt` (at least one token). `emit` is called with each new token's id and returns false to
+  /// stop. Returns all new ids. Stops at `eos` (not returned; -1 = none), options.max_tokens or when the
+  /// cache is full.
+  std::vector<int32_t> generate(std::span<const int32_t> prompt, const GenerationOptions& options,
+                                int32_t eos, const std::function<bool(int32_t)>& emit = {});
 
-  /// The logits [vocab] after `tokens`, computed at once without a cache from earlier calls: what generate() must agree with.
+  /// The logits [vocab] after `tokens`, computed at once without a cache from earlier calls: what generate()
+  /// must agree with.
   std::vector<float> logits_after(std::span<const int32_t> tokens);
 
  private:
@@ -51,9 +55,10 @@ class Generator {
   int64_t capacity_;
 };
 
-/// Text in, text out: encodes, generates, decodes as it comes, and cuts at stop strings. `print` gets each piece of text that
-/// can no longer become part of a stop string. Returns the generated text.
+/// Text in, text out: encodes, generates, decodes as it comes, and cuts at stop strings. `print` gets each
+/// piece of text that can no longer become part of a stop string. Returns the generated text.
 std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
-                          const GenerationOptions& options, const std::function<void(std::string_view)>& print = {});
+                          const GenerationOptions& options,
+                          const std::function<void(std::string_view)>& print = {});
 
 }  // namespace stepforge

@@ -6,17 +6,21 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "config/schema_docs.h"
+#include "models/job_plan.h"
 
 namespace stepforge {
 
 namespace {
 
-/// Fields of each group that decides what is trained on what. Changing one would make a silent break in the run.
+/// Fields of each group that decides what is trained on what. Changing one would make a silent break in the
+/// run.
 const std::map<std::string, std::vector<std::string>>& guarded_groups() {
   static const std::map<std::string, std::vector<std::string>> groups = {
       {"model", {"model."}},
       {"seed", {"training.seed", "data.seed"}},
-      {"data", {"data.sources", "data.validation_fraction", "data.document", "data.shuffle", "training.seq_len"}},
+      {"data",
+       {"data.sources", "data.validation_fraction", "data.document", "data.shuffle", "data.synthetic",
+        "training.seq_len"}},
       {"batch", {"training.global_batch_size"}},
   };
   return groups;
@@ -53,11 +57,17 @@ std::string group_of(const std::string& field) {
 
 /// Where a run writes and what it prints may differ freely.
 bool is_bookkeeping(const std::string& field) {
-  for (const char* prefix : {"run_dir", "preset", "metrics.", "checkpoint.", "debug.", "sampling.", "data.cache_dir",
-                             "data.prefetch", "training.threads"}) {
+  for (const char* prefix : {"run_dir", "preset", "metrics.", "checkpoint.", "debug.", "sampling.",
+                             "data.cache_dir", "data.prefetch", "training.threads"}) {
     if (field.starts_with(prefix)) return true;
   }
   return false;
+}
+
+/// A global batch left to the local one becomes a number, so that changing the local one shows.
+Config with_open_fields_closed(Config config) {
+  config.training.global_batch_size = plan_batch(config.training).rows_per_step;
+  return config;
 }
 
 template <typename T>
@@ -79,7 +89,7 @@ Json state_to_json(const TrainerState& state, const Config& config) {
   json["rows_consumed"] = state.loader.rows_consumed;
   json["data_fingerprint"] = state.loader.fingerprint;
   json["smoothed_loss"] = {{"sum", state.smoothed_loss.sum}, {"weight", state.smoothed_loss.weight}};
-  json["config"] = config_toml(config);
+  json["config"] = config_toml(with_open_fields_closed(config));
   return json;
 }
 
@@ -98,18 +108,20 @@ TrainerState state_from_json(const Json& json, const std::string& source) {
 ConfigChanges compare_with_checkpoint(const Json& json, const Config& config) {
   const auto& allowed = config.checkpoint.allow_changed;
   std::map<std::string, std::string> before = flatten(json.value("config", std::string()));
-  const std::map<std::string, std::string> now = flatten(config_toml(config));
+  const std::map<std::string, std::string> now = flatten(config_toml(with_open_fields_closed(config)));
   ConfigChanges changes;
   for (const auto& [name, value] : now) {
     const std::string old = before[name];
     if (old == value || is_bookkeeping(name)) continue;
     const std::string group = group_of(name);
     const bool refused = !group.empty() && std::find(allowed.begin(), allowed.end(), group) == allowed.end();
-    const std::string text = format("{}: {} in the checkpoint, {} now", name, old.empty() ? "unset" : old, value);
+    const std::string text =
+        format("{}: {} in the checkpoint, {} now", name, old.empty() ? "unset" : old, value);
     if (refused) {
       changes.refused.push_back(text + format(" (checkpoint.allow_changed = [\"{}\"] accepts it)", group));
     } else {
       changes.accepted.push_back(text);
+      if (group == "data" || name == "data.seed") changes.other_rows = true;
     }
   }
   return changes;

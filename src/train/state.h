@@ -13,9 +13,9 @@
 namespace stepforge {
 
 struct TrainerState {
-  int64_t step = 0;            ///< finished steps
-  int64_t tokens = 0;          ///< seen in them
-  int64_t skipped = 0;         ///< steps without an update, in all
+  int64_t step = 0;     ///< finished steps
+  int64_t tokens = 0;   ///< seen in them
+  int64_t skipped = 0;  ///< steps without an update, in all
   LoaderState loader;
   Smoothed::State smoothed_loss;
 };
@@ -27,8 +27,10 @@ TrainerState state_from_json(const Json& json, const std::string& source);
 
 /// What the checkpoint's configuration says otherwise than `config`.
 struct ConfigChanges {
-  std::vector<std::string> refused;  ///< of the model, seed, data and batch: "model.dim: 64 in the checkpoint, 128 now"
-  std::vector<std::string> accepted; ///< hyper-parameters, and groups that checkpoint.allow_changed names
+  std::vector<std::string>
+      refused;  ///< of the model, seed, data and batch: "model.dim: 64 in the checkpoint, 128 now"
+  std::vector<std::string> accepted;  ///< hyper-parameters, and groups that checkpoint.allow_changed names
+  bool other_rows = false;            ///< an accepted change gives other rows of data
 };
 
 ConfigChanges compare_with_checkpoint(const Json& json, const Config& config);

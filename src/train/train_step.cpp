@@ -14,7 +14,9 @@ namespace stepforge {
 
 namespace {
 
-bool finite(const at::Tensor& tensor) { return at::isfinite(tensor).all().item<bool>(); }
+bool finite(const at::Tensor& tensor) {
+  return at::isfinite(tensor).all().item<bool>();
+}
 
 /// Collects losses and, if `optimizer` is given, applies the update.
 class StepRun : public StepServices {
@@ -29,7 +31,9 @@ class StepRun : public StepServices {
   const std::function<void()>* on_pre_update = nullptr;
   StepResult result;
 
-  BatchTensors load_batch(int micro_batch) override { return BatchTensors(batches_.at(static_cast<size_t>(micro_batch))); }
+  BatchTensors load_batch(int micro_batch) override {
+    return BatchTensors(batches_.at(static_cast<size_t>(micro_batch)));
+  }
 
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
     loss_sum_ += loss.loss_sum;
@@ -79,10 +83,16 @@ StepInputs TrainStep::inputs_for(const StepPlace& place) const {
   inputs.dropout_key = mix_bits(stream_key(static_cast<uint64_t>(training.seed), "dropout") ^
                                 mix_bits(static_cast<uint64_t>(place.step)));
   if (debug.plant_nan_step == place.step + 1) {
-    inputs.inspect = [name = debug.plant_nan_block](const ProgramBlock& block, Bundle& bundle, bool is_gradient) {
+    inputs.inspect = [name = debug.plant_nan_block](const ProgramBlock& block, Bundle& bundle,
+                                                    bool is_gradient) {
       // The head returns gradients only; any other block is hit in its forward.
       if (block.name != name || is_gradient != block.last) return;
-      bundle.at(0).data_ptr<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+      constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+      if (bundle.at(0).scalar_type() == at::kBFloat16) {
+        bundle.at(0).data_ptr<at::BFloat16>()[0] = at::BFloat16(nan);
+      } else {
+        bundle.at(0).data_ptr<float>()[0] = nan;
+      }
     };
   }
   return inputs;
@@ -94,7 +104,8 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepPla
   step.on_micro_step_end = &on_micro_step_end;
   step.on_pre_update = &on_pre_update;
   // A step whose labels are all masked has zero gradients.
-  inputs.loss_scale = step.result.valid_labels > 0 ? 1.0 / static_cast<double>(step.result.valid_labels) : 0.0;
+  inputs.loss_scale =
+      step.result.valid_labels > 0 ? 1.0 / static_cast<double>(step.result.valid_labels) : 0.0;
   executor_.run(inputs, step);
   if (step.result.updated) {
     optimizer_.end_update();
@@ -114,7 +125,8 @@ std::string TrainStep::find_culprit(const std::vector<Batch>& micro_batches, Ste
   }
   // The same step again without an update, looking at every bundle as it appears.
   std::string culprit;
-  inputs.inspect = [&culprit, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle, bool is_gradient) {
+  inputs.inspect = [&culprit, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
+                                                        bool is_gradient) {
     if (planted) planted(block, bundle, is_gradient);
     for (const auto& tensor : bundle) {
       if (culprit.empty() && !finite(tensor)) {

@@ -23,7 +23,7 @@ struct StepResult {
 
 /// What a step needs to know of its place in the run.
 struct StepPlace {
-  int64_t step = 0;        ///< zero-based
+  int64_t step = 0;  ///< zero-based
   double lr_factor = 1.0;
 };
 
@@ -35,8 +35,8 @@ class TrainStep {
   std::function<void()> on_micro_step_end;
   std::function<void()> on_pre_update;
 
-  /// Runs the program on `micro_batches`. Never updates from a loss or norm that is not finite: weights and moments then keep
-  /// their bits and `culprit` tells where it began.
+  /// Runs the program on `micro_batches`. Never updates from a loss or norm that is not finite: weights and
+  /// moments then keep their bits and `culprit` tells where it began.
   StepResult run(const std::vector<Batch>& micro_batches, const StepPlace& place);
 
  private:
@@ -49,7 +49,8 @@ class TrainStep {
   AdamW& optimizer_;
 };
 
-/// The factor on gradients that brings `norm` down to `max_norm`; 1 if max_norm is 0. As torch.nn.utils.clip_grad_norm_.
+/// The factor on gradients that brings `norm` down to `max_norm`; 1 if max_norm is 0. As
+/// torch.nn.utils.clip_grad_norm_.
 double clip_coefficient(double norm, double max_norm);
 
 }  // namespace stepforge

@@ -27,11 +27,24 @@ void Trainer::replace_build_step(const std::string& name, std::function<void(Tra
       return;
     }
   }
-  throw Error(format("the trainer has no build step \"{}\"", name));
+  std::vector<std::string> names;
+  for (const auto& step : build_steps_) names.push_back(step.name);
+  throw Error(format("the trainer has no build step \"{}\"; there are: {}", name, join(names, ", ")));
+}
+
+void Trainer::add_callback(std::unique_ptr<Callback> callback) {
+  (adding_own_ ? callbacks : added_callbacks_).add(std::move(callback));
+}
+
+void Trainer::emit(void (Callback::*event)(Trainer&)) {
+  callbacks.emit(event, *this);
+  added_callbacks_.emit(event, *this);
 }
 
 void Trainer::build() {
+  adding_own_ = true;
   for (const auto& step : build_steps_) step.build(*this);
+  adding_own_ = false;
   emit(&Callback::init_end);
   if (resumed) emit(&Callback::load);
 }
@@ -42,7 +55,9 @@ std::filesystem::path Trainer::checkpoint_dir() const {
 
 RunOutcome Trainer::run() {
   const auto begin = std::chrono::steady_clock::now();
-  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   run_folder->begin(version(), commit(), state.step, state.tokens);
   try {
     emit(&Callback::train_begin);
@@ -53,8 +68,13 @@ RunOutcome Trainer::run() {
       if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_end);
     }
     const bool save_now = interrupted() || config.checkpoint.save_at_end;
-    if (save_now && state.step != last_saved_step_ && state.step > 0) save_checkpoint();
-    if (checkpoints != nullptr) checkpoints->wait();
+    if (save_now && state.step != last_saved_step && state.step > 0) save_checkpoint();
+    if (checkpoints != nullptr && !checkpoints->wait()) {
+      throw Error(format(
+          "the checkpoint of step {} could not be saved: the steps since the one before are lost; make room "
+          "and start the run again",
+          last_saved_step));
+    }
     emit(&Callback::train_end);
     run_folder->progress(state.step, state.tokens, seconds());
     const bool done = state.step >= total_steps;
@@ -90,11 +110,13 @@ void Trainer::step() {
 }
 
 void Trainer::handle_nonfinite() {
-  const std::string what = format("step {}: loss {}, gradient norm {}: first not finite in {}", state.step + 1,
-                                  last_step.loss, last_step.grad_norm, last_step.culprit);
+  const std::string what = format("step {}: loss {}, gradient norm {}: first not finite in {}",
+                                  state.step + 1, last_step.loss, last_step.grad_norm, last_step.culprit);
   if (config.training.nonfinite == "stop") {
-    throw Error(what + "; weights and moments are those of the step before (training.nonfinite = \"skip\" passes over "
-                       "such steps)");
+    throw Error(
+        what +
+        "; weights and moments are those of the step before (training.nonfinite = \"skip\" passes over "
+        "such steps)");
   }
   ++state.skipped;
   if (state.skipped > config.training.max_skipped) {
@@ -107,18 +129,19 @@ void Trainer::handle_nonfinite() {
 void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
   last_validated_step_ = state.step;
-  last_validation = evaluate(*evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
-                             [this] { return interrupted(); });
+  last_validation = evaluate(*evaluator, *data.validation, batch.rows_per_micro_batch,
+                             config.validation.steps, [this] { return interrupted(); });
   if (interrupted()) return;  // part of the data says nothing
   emit(&Callback::evaluate);
 }
 
 void Trainer::save_checkpoint() {
   if (checkpoints == nullptr) return;
-  last_saved_step_ = state.step;
-  checkpoints->save(state.step,
-                    stage_checkpoint(model_spec, *store, optimizer.get(), state_to_json(state, config),
-                                     checkpoints->reusable()));
+  last_saved_step = state.step;
+  // What a resume takes for done must be on record before it can resume from there.
+  metrics->flush();
+  checkpoints->save(state.step, stage_checkpoint(model_spec, *store, optimizer.get(),
+                                                 state_to_json(state, config), checkpoints->reusable()));
   emit(&Callback::save);
 }
 

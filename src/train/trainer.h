@@ -1,4 +1,5 @@
-// The trainer: a sequence of named build steps that make its parts, then a loop that runs steps and emits events.
+// The trainer: a sequence of named build steps that make its parts, then a loop that runs steps and emits
+// events.
 #pragma once
 
 #include <cstdint>
@@ -46,19 +47,23 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The standard steps: run_folder, threads, tokenizer, data, specification, step_program, parameters, model, optimizer,
-  /// loader, executor, metrics, checkpoint, callbacks. Replace one by name before build(); throws Error if there is no such step.
+  /// The standard steps: run_folder, threads, tokenizer, data, specification, step_program, parameters,
+  /// model, optimizer, loader, executor, checkpoint, metrics, callbacks. Replace one by name before build();
+  /// throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
   const std::vector<BuildStep>& build_steps() const { return build_steps_; }
 
-  /// Runs the build steps. Nothing is allocated before the configuration, data and vocabulary are known to fit.
+  /// Runs the build steps. Nothing is allocated before the configuration, data and vocabulary are known to
+  /// fit.
   void build();
 
-  /// Trains to the last step, or until interrupted. build() first.
+  /// Trains to the last step, or until interrupted. build() first. Throws Error if the last checkpoint could
+  /// not be saved, or a step is not finite and may not be skipped.
   RunOutcome run();
 
-  /// Adds to the callbacks, behind our own.
-  void add_callback(std::unique_ptr<Callback> callback) { callbacks.add(std::move(callback)); }
+  /// Adds to the callbacks, behind our own (those that a build step adds) and behind those added before. Add
+  /// before build() to see init_end and load.
+  void add_callback(std::unique_ptr<Callback> callback);
 
   /// Saves a checkpoint of the last finished step now (in the background unless checkpoint.async is off).
   void save_checkpoint();
@@ -92,7 +97,7 @@ class Trainer {
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointWriter> checkpoints;
-  CallbackList callbacks;
+  CallbackList callbacks;  ///< our own
 
   // Where the run stands.
   TrainerState state;
@@ -100,16 +105,18 @@ class Trainer {
   double last_lr = 0.0;  ///< the default group's rate that the last step used
   EvaluationResult last_validation;
   bool resumed = false;
+  int64_t last_saved_step = -1;  ///< in checkpoint_dir(): the last checkpoint staged, or the one resumed from
 
  private:
   void step();
   void handle_nonfinite();
-  void emit(void (Callback::*event)(Trainer&)) { callbacks.emit(event, *this); }
+  void emit(void (Callback::*event)(Trainer&));
   bool due(int64_t interval) const { return interval > 0 && state.step % interval == 0; }
 
   const InterruptWatcher* interrupts_;
   std::vector<BuildStep> build_steps_;
-  int64_t last_saved_step_ = -1;
+  CallbackList added_callbacks_;
+  bool adding_own_ = false;
   int64_t last_validated_step_ = -1;
 };
 

@@ -1,0 +1,192 @@
+// The order of events, and the build steps that can be replaced.
+#include <algorithm>
+
+#include "models/job_data.h"
+#include "optim/param_groups.h"
+#include "tests/train/fixture.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// Writes down every event with the number of finished steps.
+class EventRecorder : public Callback {
+ public:
+  explicit EventRecorder(Words& events) : events_(events) {}
+  std::string_view name() const override { return "recorder"; }
+  void init_end(Trainer& trainer) override { note("init_end", trainer); }
+  void load(Trainer& trainer) override { note("load", trainer); }
+  void train_begin(Trainer& trainer) override { note("train_begin", trainer); }
+  void epoch_begin(Trainer& trainer) override { note("epoch_begin", trainer); }
+  void step_begin(Trainer& trainer) override { note("step_begin", trainer); }
+  void micro_step_end(Trainer& trainer) override { note("micro_step_end", trainer); }
+  void pre_update(Trainer& trainer) override { note("pre_update", trainer); }
+  void step_end(Trainer& trainer) override { note("step_end", trainer); }
+  void log(Trainer& trainer) override { note("log", trainer); }
+  void evaluate(Trainer& trainer) override { note("evaluate", trainer); }
+  void save(Trainer& trainer) override { note("save", trainer); }
+  void epoch_end(Trainer& trainer) override { note("epoch_end", trainer); }
+  void train_end(Trainer& trainer) override { note("train_end", trainer); }
+
+ private:
+  void note(const char* event, const Trainer& trainer) {
+    events_.push_back(format("{} {}", event, trainer.state.step));
+  }
+  Words& events_;
+};
+
+/// 4 steps in 2 epochs, 2 micro-batches a step.
+Words two_epochs(const TempFolder& folder) {
+  return small_run(folder / "run") +
+         Words{"training.steps=4",  "data.synthetic_tokens=320", "data.validation_fraction=0.2",
+               "validation.freq=2", "metrics.log_freq=2",        "checkpoint.interval=3"};
+}
+
+Words events_of(const Words& words) {
+  Words events;
+  TestRun run(words);
+  run.trainer().add_callback(std::make_unique<EventRecorder>(events));
+  run.build();
+  run.trainer().run();
+  return events;
+}
+
+/// The events of a step up to its update, `done` steps being finished before it.
+Words step_events(int done) {
+  return {format("step_begin {}", done), format("micro_step_end {}", done), format("micro_step_end {}", done),
+          format("pre_update {}", done), format("step_end {}", done + 1)};
+}
+
+TEST(Callbacks, OfAWholeRunComeInTheDocumentedOrder) {
+  const TempFolder folder;
+  const Words expected =
+      Words{"init_end 0", "train_begin 0", "epoch_begin 0"} + step_events(0) + Words{"log 1"} +
+      step_events(1) + Words{"log 2", "evaluate 2", "epoch_end 2", "epoch_begin 2"} + step_events(2) +
+      Words{"save 3"} + step_events(3) + Words{"log 4", "evaluate 4", "epoch_end 4", "save 4", "train_end 4"};
+  EXPECT_EQ(events_of(two_epochs(folder)), expected);
+}
+
+TEST(Callbacks, OfAResumedRunComeInTheDocumentedOrder) {
+  const TempFolder folder;
+  TestRun(two_epochs(folder)).run(3);
+  const Words expected = Words{"init_end 3", "load 3", "train_begin 3"} + step_events(3) +
+                         Words{"log 4", "evaluate 4", "epoch_end 4", "save 4", "train_end 4"};
+  EXPECT_EQ(events_of(two_epochs(folder)), expected);
+}
+
+TEST(Callbacks, OfASkippedStepLackOnlyTheUpdate) {
+  const TempFolder folder;
+  const Words events =
+      events_of(two_epochs(folder) +
+                Words{"training.nonfinite=skip", "debug.plant_nan_step=2", "debug.plant_nan_block=layers.0"});
+  EXPECT_EQ(std::count(events.begin(), events.end(), "pre_update 1"), 0);
+  EXPECT_EQ(std::count(events.begin(), events.end(), "micro_step_end 1"), 2);
+  EXPECT_EQ(std::count(events.begin(), events.end(), "step_end 2"), 1);
+}
+
+TEST(Callbacks, OfTheSameEventAreCalledInTheOrderOfAdding) {
+  const TempFolder folder;
+  std::string order;
+  TestRun run(two_epochs(folder));
+  for (const char name : {'a', 'b', 'c'}) {
+    run.trainer().add_callback(std::make_unique<CallAt>([&order, name](Trainer&) { order += name; }));
+  }
+  run.build();
+  run.trainer().run();
+  EXPECT_EQ(order, "abcabcabcabc");
+}
+
+TEST(Callbacks, AddedBeforeBuildComeBehindOurOwn) {
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  // Our own logging has taken the loss into the smoothed one before a user's callback sees the step's end.
+  bool first = true;
+  run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
+    if (!std::exchange(first, false)) return;
+    EXPECT_GT(trainer.state.smoothed_loss.weight, 0.0);
+  }));
+  run.build();
+  run.trainer().run();
+  EXPECT_FALSE(first);
+}
+
+TEST(Callbacks, SeeOldWeightsInPreUpdateAndNewOnesInStepEnd) {
+  class Watcher : public Callback {
+   public:
+    std::string_view name() const override { return "watcher"; }
+    void step_begin(Trainer& trainer) override { before_ = bits_of(trainer); }
+    void pre_update(Trainer& trainer) override { EXPECT_EQ(bits_of(trainer), before_); }
+    void step_end(Trainer& trainer) override { EXPECT_NE(bits_of(trainer), before_); }
+
+   private:
+    std::string before_;
+  };
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  run.trainer().add_callback(std::make_unique<Watcher>());
+  run.build();
+  run.trainer().run();
+}
+
+TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  Words names;
+  for (const auto& step : run.trainer().build_steps()) names.push_back(step.name);
+  const Words documented = {"run_folder",   "threads",    "tokenizer", "data",      "specification",
+                            "step_program", "parameters", "model",     "optimizer", "loader",
+                            "executor",     "checkpoint", "metrics",   "callbacks"};
+  EXPECT_EQ(names, documented);
+}
+
+TEST(BuildSteps, ReplacedLoaderIsTheOneThatFeedsTheRun) {
+  class SameRows : public Loader {
+   public:
+    using Loader::Loader;
+    Batch next() override {
+      Loader::next();
+      return stream_->rows(0, layout_.local_batch_size);
+    }
+  };
+  const TempFolder folder;
+  TestRun run(two_epochs(folder) + Words{"optimizer.lr=0.0"});
+  run.trainer().replace_build_step("loader", [](Trainer& trainer) {
+    trainer.loader = std::make_unique<SameRows>(
+        trainer.data.train,
+        BatchLayout{trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch, 1, 0});
+  });
+  run.run();
+  ASSERT_EQ(run.records.size(), 4U);
+  EXPECT_EQ(run.records[1].loss, run.records[0].loss);
+  EXPECT_EQ(run.records[3].loss, run.records[0].loss);
+}
+
+TEST(BuildSteps, ReplacedOptimizerIsTheOneThatUpdates) {
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  std::string initial;
+  run.trainer().replace_build_step("optimizer", [&](Trainer& trainer) {
+    OptimizerConfig frozen = trainer.config.optimizer;
+    frozen.lr = 0.0;
+    trainer.optimizer =
+        std::make_unique<AdamW>(*trainer.store, resolve_param_groups(frozen, trainer.model_spec), 1e-8);
+    trainer.schedule =
+        std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
+  });
+  Trainer& trainer = run.build();
+  const at::Tensor before = trainer.store->unit(1).master().clone();
+  trainer.run();
+  EXPECT_TRUE(at::equal(trainer.store->unit(1).master(), before));
+  EXPECT_EQ(trainer.optimizer->steps(), 4);
+}
+
+TEST(BuildSteps, OfAnUnknownNameAreAnErrorThatListsTheNames) {
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  const std::string message =
+      message_of<Error>([&] { run.trainer().replace_build_step("optimiser", [](Trainer&) {}); });
+  EXPECT_TRUE(contains(message, "\"optimiser\""));
+  EXPECT_TRUE(contains(message, "optimizer, loader"));
+}
+
+}  // namespace
+}  // namespace stepforge::testing

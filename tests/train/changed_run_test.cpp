@@ -1,0 +1,202 @@
+// A checkpoint of another run, or a damaged one, is not continued by mistake.
+#include <csignal>
+
+#include <sys/resource.h>
+
+#include "checkpoint/native.h"
+#include "tests/train/fixture.h"
+
+namespace stepforge::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Trains 4 steps, one checkpoint a step.
+Words trained(const TempFolder& folder) {
+  const Words words = small_run(folder / "run") + Words{"checkpoint.interval=1"};
+  TestRun(words).run(4);
+  return words;
+}
+
+struct Change {
+  const char* name;
+  Words words;
+  const char* field;
+  const char* group;
+};
+
+class GuardedChange : public ::testing::TestWithParam<Change> {};
+
+TEST_P(GuardedChange, IsRefusedWithTheRemedy) {
+  const TempFolder folder;
+  const Words words = trained(folder) + GetParam().words;
+  TestRun run(words);
+  const std::string message = message_of<UsageError>([&] { run.build(); });
+  EXPECT_TRUE(contains(message, "step-4 belongs to another run"));
+  EXPECT_TRUE(contains(message, GetParam().field));
+  EXPECT_TRUE(contains(message, "in the checkpoint"));
+  EXPECT_TRUE(contains(message, format("checkpoint.allow_changed = [\"{}\"]", GetParam().group)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, GuardedChange,
+    ::testing::Values(
+        Change{"Model", {"model.dim=64"}, "model.dim: 32 in the checkpoint, 64 now", "model"},
+        Change{"Seed", {"training.seed=7"}, "training.seed: 42 in the checkpoint, 7 now", "seed"},
+        Change{"DataSeed", {"data.seed=7"}, "data.seed: 42", "seed"},
+        Change{"RowLength", {"training.seq_len=16"}, "training.seq_len: 32", "data"},
+        Change{"SyntheticData", {"data.synthetic_tokens=8192"}, "data.synthetic_tokens: 4096", "data"},
+        Change{"HeldOutShare", {"data.validation_fraction=0.1"}, "data.validation_fraction: 0.0", "data"},
+        Change{"GlobalBatch", {"training.global_batch_size=8"}, "training.global_batch_size: 4", "batch"}),
+    [](const ::testing::TestParamInfo<Change>& change) { return std::string(change.param.name); });
+
+class AcceptedChange : public ::testing::TestWithParam<Change> {};
+
+TEST_P(AcceptedChange, IsMadeWhenTheGroupIsAllowedAndToldInTheLog) {
+  const TempFolder folder;
+  TestRun run(trained(folder) + GetParam().words +
+              Words{format("checkpoint.allow_changed={}", GetParam().group)});
+  run.run();
+  EXPECT_EQ(run.records.size(), 4U);
+  EXPECT_EQ(run.records.front().step, 5);
+  EXPECT_TRUE(contains(run.log_text(), format("changed since the checkpoint: {}", GetParam().field)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, AcceptedChange,
+    ::testing::Values(
+        Change{"Seed", {"training.seed=7"}, "training.seed: 42 in the checkpoint, 7 now", "seed"},
+        Change{"DataSeed", {"data.seed=7"}, "data.seed", "seed"},
+        Change{"RowLength", {"training.seq_len=16"}, "training.seq_len", "data"},
+        Change{"GlobalBatch", {"training.global_batch_size=8"}, "training.global_batch_size", "batch"}),
+    [](const ::testing::TestParamInfo<Change>& change) { return std::string(change.param.name); });
+
+TEST(ChangedRun, ModelOfAnotherShapeIsRefusedEvenWhenAllowed) {
+  const TempFolder folder;
+  TestRun run(trained(folder) + Words{"model.dim=64", "checkpoint.allow_changed=model"});
+  const std::string message = message_of<Error>([&] { run.build(); });
+  EXPECT_TRUE(contains(message, "checkpoint of another model"));
+}
+
+TEST(ChangedRun, LocalBatchIsFreeWhereTheGlobalBatchIsGivenAndGuardedWhereItIsNot) {
+  const TempFolder folder;
+  const Words words = trained(folder);
+  TestRun other_split(words + Words{"training.local_batch_size=1"});
+  EXPECT_EQ(other_split.run(5).size(), 1U);
+
+  const Words open = small_run(folder / "open") + Words{"training.global_batch_size=-1"};
+  TestRun(open).run(2);
+  TestRun changed(open + Words{"training.local_batch_size=4"});
+  const std::string message = message_of<UsageError>([&] { changed.build(); });
+  EXPECT_TRUE(contains(message, "checkpoint.allow_changed = [\"batch\"]"));
+}
+
+TEST(ChangedRun, HyperparametersAreToldInTheLog) {
+  const TempFolder folder;
+  TestRun run(trained(folder) + Words{"optimizer.lr=1e-4", "lr_scheduler.warmup_steps=3"});
+  run.run(5);
+  const std::string log = run.log_text();
+  EXPECT_TRUE(
+      contains(log, "changed since the checkpoint: optimizer.lr: 0.0008 in the checkpoint, 0.0001 now") ||
+      contains(log, "changed since the checkpoint: optimizer.lr: 8e-4 in the checkpoint, 1e-4 now"));
+  EXPECT_TRUE(contains(log, "lr_scheduler.warmup_steps: 2 in the checkpoint, 3 now"));
+  EXPECT_EQ(run.records.front().lr, 1e-4 * run.trainer().schedule->factor(4));
+}
+
+TEST(ChangedRun, WhereItWritesAndWhatItPrintsChangesSilently) {
+  const TempFolder folder;
+  TestRun run(trained(folder) + Words{"metrics.log_freq=3", "checkpoint.keep_latest_k=3"});
+  run.run(5);
+  EXPECT_FALSE(contains(run.log_text(), "changed since the checkpoint"));
+}
+
+void flip_byte(const fs::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-5, std::ios::end);
+  const int byte = file.get();
+  file.seekp(-5, std::ios::end);
+  file.put(static_cast<char>(byte ^ 0x10));
+}
+
+TEST(DamagedCheckpoint, IsPassedOverWithALoudLineForThePreviousOne) {
+  const TempFolder folder;
+  const Words words = trained(folder);
+  const auto& checkpoints = folder / "run" / "checkpoint";
+  flip_byte(checkpoints / "step-4" / "model.safetensors");
+  fs::resize_file(checkpoints / "step-3" / "optimizer.safetensors", 100);
+  fs::remove(checkpoints / "step-2" / "state.json");
+  TestRun run(words);
+  run.run();
+  ASSERT_EQ(run.records.front().step, 2);
+  const std::string log = run.log_text();
+  for (const char* part :
+       {"error", "model.safetensors", "optimizer.safetensors", "state.json", "step-1 is used instead"}) {
+    EXPECT_TRUE(contains(log, part));
+  }
+}
+
+TEST(DamagedCheckpoint, AskedForByStepIsAnError) {
+  const TempFolder folder;
+  const Words words = trained(folder);
+  flip_byte(folder / "run" / "checkpoint" / "step-3" / "model.safetensors");
+  TestRun run(words + Words{"checkpoint.load_step=3"});
+  EXPECT_TRUE(contains(message_of<Error>([&] { run.build(); }), "model.safetensors"));
+}
+
+TEST(MissingCheckpoint, AskedForByStepIsAnErrorThatListsTheSteps) {
+  const TempFolder folder;
+  TestRun run(trained(folder) + Words{"checkpoint.load_step=9"});
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { run.build(); }), "4, 3, 2, 1"));
+}
+
+/// While it lives no file grows beyond `bytes`.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(FullDisk, DuringASaveCostsThatSaveOnlyAndIsTold) {
+  const TempFolder folder;
+  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=2"});
+  Trainer& trainer = run.build();
+  std::unique_ptr<FileSizeLimit> full;
+  trainer.add_callback(std::make_unique<CallAt>([&](Trainer& now) {
+    if (now.state.step == 3) full = std::make_unique<FileSizeLimit>(32 << 10);
+    if (now.state.step == 5) full.reset();
+  }));
+  EXPECT_EQ(trainer.run(), RunOutcome::completed);
+  EXPECT_EQ(run.records.size(), 8U);
+  const auto checkpoints = folder / "run" / "checkpoint";
+  EXPECT_TRUE(fs::exists(checkpoints / "step-2" / "manifest.json"));
+  EXPECT_FALSE(fs::exists(checkpoints / "step-4"));
+  EXPECT_NO_THROW(verify_checkpoint(checkpoints / "step-6"));
+  EXPECT_TRUE(contains(run.log_text(), "CHECKPOINT NOT SAVED at step 4"));
+}
+
+TEST(FullDisk, AtTheLastSaveMakesTheRunFail) {
+  const TempFolder folder;
+  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=100"});
+  Trainer& trainer = run.build();
+  std::unique_ptr<FileSizeLimit> full;
+  trainer.add_callback(std::make_unique<CallAt>([&](Trainer& now) {
+    if (now.state.step == 8) full = std::make_unique<FileSizeLimit>(32 << 10);
+  }));
+  const std::string message = message_of<Error>([&] { trainer.run(); });
+  full.reset();
+  EXPECT_TRUE(contains(message, "step 8"));
+  EXPECT_TRUE(read_run_history(folder / "run").back().exit_reason.starts_with("failed"));
+}
+
+}  // namespace
+}  // namespace stepforge::testing

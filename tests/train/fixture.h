@@ -1,0 +1,194 @@
+// Runs so small that a step takes milliseconds, and what tests ask of them.
+#pragma once
+
+#include <bit>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/format.h"
+#include "config/load.h"
+#include "metrics/jsonl.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+#include "train/trainer.h"
+
+namespace stepforge::testing {
+
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words left, const Words& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+/// The debug preset made smaller: 2 layers of width 32, rows of 32 tokens, 2 micro-batches of 2 rows.
+inline Words small_run(const std::filesystem::path& run_dir) {
+  return {"preset=debug",
+          format("run_dir={}", run_dir.string()),
+          format("data.cache_dir={}", (run_dir.parent_path() / "cache").string()),
+          "data.synthetic_tokens=4096",
+          "model.dim=32",
+          "model.n_layers=2",
+          "model.n_heads=2",
+          "model.n_kv_heads=1",
+          "model.ffn_dim=48",
+          "training.seq_len=32",
+          "training.local_batch_size=2",
+          "training.global_batch_size=4",
+          "training.steps=8",
+          "training.threads=1",
+          "checkpoint.async=false",
+          "metrics.status_line=off"};
+}
+
+inline void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// `lines` lines of different lengths.
+inline std::string some_text(int lines) {
+  std::string text;
+  for (int line = 0; line < lines; ++line) {
+    text += format("Line {} of the tale tells of {} ships{}\n", line, line * line % 17,
+                   std::string(static_cast<size_t>(line * 7 % 23), '.'));
+  }
+  return text;
+}
+
+/// Every bit of weights and moments, and the number of updates.
+inline std::string bits_of(const Trainer& trainer) {
+  std::string all = std::to_string(trainer.optimizer->steps());
+  const auto append = [&all](const at::Tensor& tensor) {
+    const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+    all += ' ';
+    all += content_hash(std::span(bytes, tensor.nbytes()));
+  };
+  for (size_t unit = 0; unit < trainer.store->size(); ++unit) {
+    append(trainer.store->unit(unit).master());
+    append(trainer.optimizer->slot(unit, 0));
+    append(trainer.optimizer->slot(unit, 1));
+  }
+  return all;
+}
+
+/// What one step ate and made.
+struct StepRecord {
+  int64_t step = 0;
+  std::vector<int32_t> tokens;  ///< tokens, labels and borders of all micro-batches
+  double loss = 0.0;
+  double grad_norm = 0.0;
+  double lr = 0.0;
+  int64_t tokens_seen = 0;
+  std::string bits;
+
+  /// Bit for bit, so that NaN equals NaN.
+  bool operator==(const StepRecord& other) const {
+    const auto same = [](double left, double right) {
+      return std::bit_cast<uint64_t>(left) == std::bit_cast<uint64_t>(right);
+    };
+    return step == other.step && tokens == other.tokens && same(loss, other.loss) &&
+           same(grad_norm, other.grad_norm) && same(lr, other.lr) && tokens_seen == other.tokens_seen &&
+           bits == other.bits;
+  }
+};
+
+inline void PrintTo(const StepRecord& record, std::ostream* out) {
+  *out << format("step {}: {} ids {}, loss {}, norm {}, rate {}, {} tokens seen, {}", record.step,
+                 record.tokens.size(), content_hash(std::as_bytes(std::span(record.tokens))), record.loss,
+                 record.grad_norm, record.lr, record.tokens_seen, record.bits);
+}
+
+/// A loader that tells what it has served.
+class TappedLoader : public PrefetchLoader {
+ public:
+  TappedLoader(const Trainer& trainer, std::vector<int32_t>& served)
+      : PrefetchLoader(trainer.data.train,
+                       {trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch, 1, 0}, 2),
+        served_(served) {}
+  Batch next() override {
+    Batch batch = PrefetchLoader::next();
+    for (const auto* ids : {&batch.tokens, &batch.labels, &batch.cu_seqlens}) {
+      served_.insert(served_.end(), ids->begin(), ids->end());
+    }
+    return batch;
+  }
+
+ private:
+  std::vector<int32_t>& served_;
+};
+
+/// Calls a function at one event.
+class CallAt : public Callback {
+ public:
+  explicit CallAt(std::function<void(Trainer&)> at_step_end) : at_step_end_(std::move(at_step_end)) {}
+  std::string_view name() const override { return "test"; }
+  void step_end(Trainer& trainer) override { at_step_end_(trainer); }
+
+ private:
+  std::function<void(Trainer&)> at_step_end_;
+};
+
+/// A trainer with its log, which records every step.
+class TestRun {
+ public:
+  explicit TestRun(const Words& words, const InterruptWatcher* interrupts = nullptr)
+      : run_dir_(load_config(std::nullopt, words).config.run_dir),
+        trainer_(load_config(std::nullopt, words, ConfigUse::train), log_, interrupts) {
+    trainer_.replace_build_step("loader", [this](Trainer& trainer) {
+      trainer.loader = std::make_unique<TappedLoader>(trainer, served_);
+    });
+  }
+
+  Trainer& trainer() { return trainer_; }
+  Trainer& build() {
+    trainer_.build();
+    trainer_.add_callback(std::make_unique<CallAt>([this](Trainer& trainer) { record(trainer); }));
+    return trainer_;
+  }
+  /// Builds and runs, to the end or until `last_step` steps are done.
+  std::vector<StepRecord> run(std::optional<int64_t> last_step = {}) {
+    build();
+    if (last_step) trainer_.total_steps = std::min(*last_step, trainer_.total_steps);
+    trainer_.run();
+    return records;
+  }
+
+  /// What the log file of the run holds so far.
+  std::string log_text() {
+    log_.flush();
+    return read_file(run_dir_ / "log.txt");
+  }
+  Logger& log() { return log_; }
+
+  std::vector<StepRecord> records;
+
+ private:
+  void record(const Trainer& trainer) {
+    records.push_back({trainer.state.step, std::exchange(served_, {}), trainer.last_step.loss,
+                       trainer.last_step.grad_norm, trainer.last_lr, trainer.state.tokens, bits_of(trainer)});
+  }
+
+  std::filesystem::path run_dir_;
+  Logger log_;
+  std::vector<int32_t> served_;
+  Trainer trainer_;
+};
+
+inline bool long_tests() {
+  const char* wanted = std::getenv("STEPFORGE_LONG_TESTS");
+  return wanted != nullptr && std::string(wanted) == "1";
+}
+
+}  // namespace stepforge::testing

@@ -1,0 +1,209 @@
+// What a run leaves behind: metrics.jsonl, run.json, the run folder.
+#include <cmath>
+#include <set>
+
+#include "base/json.h"
+#include "tests/train/fixture.h"
+
+namespace stepforge::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+TEST(LearningRate, ThatIsLoggedIsTheOneUsed) {
+  // Without moments and decay an update is lr * sign(gradient): the largest change of a weight is the rate.
+  const TempFolder folder;
+  TestRun run(small_run(folder / "run") + Words{"optimizer.beta1=0.0", "optimizer.beta2=0.0",
+                                                "optimizer.eps=1e-30", "optimizer.weight_decay=0.0",
+                                                "optimizer.lr=0.01", "lr_scheduler.warmup_steps=3",
+                                                "lr_scheduler.min_lr_factor=0.1"});
+  Trainer& trainer = run.build();
+  std::vector<double> used;
+  at::Tensor before = trainer.store->unit(1).master().clone();
+  trainer.add_callback(std::make_unique<CallAt>([&](Trainer& now) {
+    const at::Tensor& after = now.store->unit(1).master();
+    used.push_back((after - before).abs().max().item<double>());
+    before = after.clone();
+  }));
+  trainer.run();
+  const auto records = read_jsonl(folder / "run" / "metrics.jsonl");
+  ASSERT_EQ(records.size(), used.size());
+  for (size_t i = 0; i < used.size(); ++i) {
+    EXPECT_NEAR(*records[i].find(metric::lr), used[i], 1e-6) << "step " << i + 1;
+  }
+  EXPECT_DOUBLE_EQ(*records[0].find(metric::lr), 0.01 / 3);
+}
+
+TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
+  const TempFolder folder;
+  TestRun(small_run(folder / "run") +
+          Words{"data.validation_fraction=0.2", "validation.freq=8", "metrics.peak_tflops=1.0"})
+      .run();
+  const auto records = read_jsonl(folder / "run" / "metrics.jsonl");
+  ASSERT_EQ(records.size(), 9U);
+  const auto fields = [](const MetricsRecord& record) {
+    Words names;
+    for (const auto& [name, value] : record.values) names.push_back(name);
+    return names;
+  };
+  const Words train = {"loss_metrics/global_avg_loss",
+                       "grad_norm",
+                       "lr",
+                       "memory/max_active(GiB)",
+                       "throughput(tps)",
+                       "tflops",
+                       "mfu(%)",
+                       "time_metrics/end_to_end(s)",
+                       "time_metrics/data_loading(s)",
+                       "time_metrics/data_loading(%)",
+                       "n_tokens_seen"};
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(records[i].kind, "train");
+    EXPECT_EQ(records[i].step, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(fields(records[i]), train);
+    EXPECT_EQ(*records[i].find(metric::tokens_seen), static_cast<double>(i + 1) * 4 * 32);
+  }
+  EXPECT_EQ(records[8].kind, "validation");
+  // Synthetic tokens stand for no text: no bits per byte.
+  EXPECT_EQ(fields(records[8]), (Words{"validation_metrics/global_avg_loss", "validation_metrics/perplexity",
+                                       "validation_throughput(tps)"}));
+}
+
+TEST(MetricsFile, HoldsEachStepOnceAfterACrashAndAResume) {
+  const TempFolder folder;
+  const Words words = small_run(folder / "run") + Words{"training.steps=12", "checkpoint.interval=4",
+                                                        "data.validation_fraction=0.2", "validation.freq=3"};
+  {
+    TestRun run(words);
+    Trainer& trainer = run.build();
+    trainer.add_callback(std::make_unique<CallAt>([](Trainer& now) {
+      if (now.state.step == 11) throw Error("the machine is struck by lightning");
+    }));
+    EXPECT_THROW(trainer.run(), Error);
+  }
+  TestRun(words).run();
+  std::vector<int64_t> train;
+  std::vector<int64_t> validation;
+  for (const auto& record : read_jsonl(folder / "run" / "metrics.jsonl")) {
+    (record.kind == "train" ? train : validation).push_back(record.step);
+  }
+  EXPECT_EQ(train, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(validation, (std::vector<int64_t>{3, 6, 9, 12}));
+}
+
+TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
+  const TempFolder folder;
+  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=1"});
+  Trainer& trainer = run.build();
+  class AtSave : public Callback {
+   public:
+    explicit AtSave(fs::path file) : file_(std::move(file)) {}
+    std::string_view name() const override { return "at save"; }
+    void save(Trainer& trainer) override { EXPECT_EQ(read_jsonl(file_).back().step, trainer.state.step); }
+
+   private:
+    fs::path file_;
+  };
+  trainer.add_callback(std::make_unique<AtSave>(folder / "run" / "metrics.jsonl"));
+  trainer.run();
+}
+
+TEST(RunHistory, TellsEveryStartWithItsStepsTokensAndEnd) {
+  const TempFolder folder;
+  const Words words = small_run(folder / "run") + Words{"checkpoint.interval=3"};
+  {
+    TestRun run(words);
+    Trainer& trainer = run.build();
+    trainer.add_callback(std::make_unique<CallAt>([](Trainer& now) {
+      if (now.state.step == 5) throw Error("struck by lightning");
+    }));
+    EXPECT_THROW(trainer.run(), Error);
+  }
+  TestRun(words).run();
+  const auto history = read_run_history(folder / "run");
+  ASSERT_EQ(history.size(), 2U);
+  EXPECT_EQ(history[0].begin_step, 0);
+  EXPECT_EQ(history[0].exit_reason, "failed: struck by lightning");
+  EXPECT_EQ(history[1].begin_step, 3);
+  EXPECT_EQ(history[1].end_step, 8);
+  EXPECT_EQ(history[1].tokens, 8 * 4 * 32);
+  EXPECT_EQ(history[1].exit_reason, "completed");
+  EXPECT_GT(history[0].seconds, 0.0);
+  EXPECT_GT(history[1].seconds, history[0].seconds);
+  for (const auto& start : history) {
+    EXPECT_FALSE(start.host.empty());
+    EXPECT_EQ(start.pid, getpid());
+    EXPECT_EQ(start.time.size(), std::string("2026-03-01T12:30:00Z").size());
+    EXPECT_FALSE(start.commit.empty());
+  }
+}
+
+TEST(RunHistory, KnowsTheTokensOfAResumedStartFromItsBeginning) {
+  const TempFolder folder;
+  const Words words = small_run(folder / "run") + Words{"checkpoint.interval=3"};
+  TestRun(words).run(3);
+  TestRun resumed(words);
+  Trainer& trainer = resumed.build();
+  class AtBegin : public Callback {
+   public:
+    explicit AtBegin(fs::path folder) : folder_(std::move(folder)) {}
+    std::string_view name() const override { return "at begin"; }
+    void train_begin(Trainer& trainer) override {
+      EXPECT_EQ(read_run_history(folder_).back().exit_reason, "running");
+      EXPECT_EQ(read_run_history(folder_).back().tokens, 3 * 4 * 32);
+    }
+
+   private:
+    fs::path folder_;
+  };
+  trainer.add_callback(std::make_unique<AtBegin>(folder / "run"));
+  trainer.run();
+}
+
+TEST(RunFolderContent, IsConfigHistoryLogMetricsAndCheckpoints) {
+  const TempFolder folder;
+  TestRun(small_run(folder / "run") + Words{"checkpoint.interval=3", "checkpoint.keep_latest_k=2"}).run();
+  EXPECT_EQ(names_in(folder / "run"), (std::set<std::string>{"checkpoint", "config.toml", "log.txt",
+                                                             "metrics.jsonl", "run.json", "run.lock"}));
+  EXPECT_EQ(names_in(folder / "run" / "checkpoint"), (std::set<std::string>{"step-6", "step-8"}));
+  EXPECT_EQ(
+      names_in(folder / "run" / "checkpoint" / "step-8"),
+      (std::set<std::string>{"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}));
+}
+
+TEST(RunFolderContent, TheWrittenConfigIsTheOneThatRan) {
+  const TempFolder folder;
+  TestRun run(small_run(folder / "run"));
+  run.run();
+  EXPECT_EQ(load_config(folder / "run" / "config.toml").config, run.trainer().config);
+  EXPECT_EQ(run.trainer().config.model.vocab_size, 257);
+}
+
+TEST(RunFolderContent, ThatIsAFileIsRefusedBeforeAnythingIsMade) {
+  const TempFolder folder;
+  write_text(folder / "run", "I am a file");
+  TestRun run(small_run(folder / "run"));
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { run.trainer().build(); }), "is a file"));
+  EXPECT_EQ(run.trainer().store, nullptr);
+  EXPECT_EQ(run.trainer().tokenizer, nullptr);
+  EXPECT_EQ(run.trainer().data.train, nullptr);
+}
+
+TEST(RunFolderContent, OfALiveRunIsRefusedToASecondOne) {
+  const TempFolder folder;
+  TestRun first(small_run(folder / "run"));
+  first.build();
+  TestRun second(small_run(folder / "run"));
+  const std::string message = message_of<UsageError>([&] { second.trainer().build(); });
+  EXPECT_TRUE(contains(message, "in use by process"));
+  EXPECT_EQ(second.trainer().store, nullptr);
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,60 @@
+// A step through the whole trainer: its gradient depends on its rows, not on how the configuration cuts them.
+#include <cmath>
+
+#include "tests/train/fixture.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// All gradients after one step of 8 packed rows cut into micro-batches of `local`.
+std::vector<at::Tensor> gradients(const TempFolder& folder, int64_t local, const Words& more) {
+  TestRun run(small_run(folder / format("run-{}", local)) +
+              Words{"training.global_batch_size=8", format("training.local_batch_size={}", local),
+                    "model.dropout=0.1", "data.synthetic_document_length=13", "training.steps=1",
+                    "checkpoint.enable=false"} +
+              more);
+  run.run();
+  std::vector<at::Tensor> all;
+  for (size_t unit = 0; unit < run.trainer().store->size(); ++unit) {
+    all.push_back(run.trainer().store->unit(unit).gradient().clone());
+  }
+  return all;
+}
+
+double relative_difference(const std::vector<at::Tensor>& left, const std::vector<at::Tensor>& right) {
+  double difference = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < left.size(); ++i) {
+    difference += (left[i].to(at::kDouble) - right[i].to(at::kDouble)).square().sum().item<double>();
+    norm += right[i].to(at::kDouble).square().sum().item<double>();
+  }
+  return std::sqrt(difference / norm);
+}
+
+TEST(BatchContract, EverySplitGivesTheSameGradient) {
+  const TempFolder folder;
+  const auto whole = gradients(folder, 8, {});
+  for (const int64_t local : {1, 2, 4}) {
+    EXPECT_LE(relative_difference(gradients(folder, local, {}), whole), 1e-6)
+        << local << " rows a micro-batch";
+  }
+}
+
+TEST(BatchContract, EverySplitGivesTheSameBitsInOrderedMode) {
+  const TempFolder folder;
+  const Words ordered = {"training.reduction=ordered"};
+  const auto whole = gradients(folder, 8, ordered);
+  for (const int64_t local : {1, 2, 4}) {
+    const auto split = gradients(folder, local, ordered);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(split[i], whole[i])) << local;
+  }
+}
+
+TEST(Clipping, ScalesDownToTheNormAndZeroTurnsItOff) {
+  EXPECT_EQ(clip_coefficient(0.5, 1.0), 1.0);
+  EXPECT_EQ(clip_coefficient(4.0, 0.0), 1.0);
+  EXPECT_DOUBLE_EQ(clip_coefficient(4.0, 1.0), 1.0 / (4.0 + 1e-6));
+}
+
+}  // namespace
+}  // namespace stepforge::testing
