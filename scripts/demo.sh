@@ -10,7 +10,7 @@ given=${1:+$(realpath -- "$1")}
 run=runs/demo
 text=runs/demo-text.txt
 config=runs/demo.toml
-steps=${STEPFORGE_DEMO_STEPS:-800}
+steps=${STEPFORGE_DEMO_STEPS:-1000}
 checkpoint_every=$((steps / 10))
 # Between two checkpoints, so that the resumed run has steps to repeat.
 kill_at=$((checkpoint_every * 3 + checkpoint_every / 2))
