@@ -1,12 +1,12 @@
 #include "app/command_line.h"
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "app/data_command.h"
 #include "app/doctor_command.h"
@@ -27,25 +27,39 @@ using Action = std::function<int()>;
 
 /// The config file and overrides of commands that take a run.
 struct RunWords {
-  std::string file;
   std::string preset;
 
   void add_to(CLI::App& command) {
-    command.add_option("config", file, "TOML file of the run; without one the defaults and overrides count");
     command.add_option("--preset", preset, "Preset to start from, for example llama3-8b");
     command.allow_extras();
-    command.footer("Every field of the configuration can be given as section.key=value, for example training.steps=10.\n"
-                   "`stepforge config schema` lists them.");
+    command.footer(
+        "Further words: a TOML file, and fields of the configuration as section.key=value or --section.key "
+        "value,\n"
+        "for example: run.toml training.steps=10. They win over the file, the file over the preset, the "
+        "preset over\n"
+        "the defaults. `stepforge config schema` lists all fields.");
   }
 
+  /// The file is the one word that neither is an override nor belongs to the one before. Throws UsageError if
+  /// there are more.
   JobWords words(const CLI::App& command) const {
-    JobWords result{file.empty() ? std::nullopt : std::optional<std::filesystem::path>(file), command.remaining()};
-    // A first word with "=" is an override, not a file.
-    if (file.find('=') != std::string::npos) {
-      result.file.reset();
-      result.overrides.insert(result.overrides.begin(), file);
+    JobWords result;
+    if (!preset.empty()) result.overrides.push_back("preset=" + preset);
+    bool value_follows = false;
+    for (const std::string& word : command.remaining()) {
+      const bool assigns = word.find('=') != std::string::npos;
+      if (value_follows || assigns || word.starts_with("-")) {
+        result.overrides.push_back(word);
+        value_follows = !value_follows && !assigns;
+      } else if (result.file) {
+        throw UsageError(
+            format("two configuration files, {} and {}: one of them can be given; the fields of the other as "
+                   "section.key=value",
+                   result.file->string(), word));
+      } else {
+        result.file = word;
+      }
     }
-    if (!preset.empty()) result.overrides.insert(result.overrides.begin(), "preset=" + preset);
     return result;
   }
 };
@@ -53,7 +67,8 @@ struct RunWords {
 /// Collects sub-commands; each registers its options and its action.
 class CommandLine {
  public:
-  CommandLine() : app_("Stepforge trains large language models: raw text in, a talking model out.", "stepforge") {
+  CommandLine()
+      : app_("Stepforge trains large language models: raw text in, a talking model out.", "stepforge") {
     app_.require_subcommand(1);
     app_.set_help_all_flag("--help-all", "Help of all commands");
     app_.set_version_flag("--version", std::string(version()));
@@ -74,6 +89,7 @@ class CommandLine {
   }
 
   int run(int argc, const char* const* argv) {
+    check_commands(argc, argv);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -84,7 +100,28 @@ class CommandLine {
   }
 
  private:
-  CLI::App* add(CLI::App& parent, const char* name, const char* text) { return parent.add_subcommand(name, text); }
+  /// CLI11 says of a wrong command only that one is required.
+  void check_commands(int argc, const char* const* argv) const {
+    const CLI::App* parent = &app_;
+    for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+      const auto children = parent->get_subcommands([](const CLI::App*) { return true; });
+      if (children.empty()) return;
+      std::vector<std::string> names;
+      for (const CLI::App* child : children) names.push_back(child->get_name());
+      const auto found = std::find(names.begin(), names.end(), argv[i]);
+      if (found == names.end()) {
+        const std::string near = did_you_mean(argv[i], names);
+        throw UsageError(format("no such command: \"{}\"{}; `{} --help` lists them", argv[i],
+                                near.empty() ? "" : format("; did you mean \"{}\"?", near),
+                                parent == &app_ ? "stepforge" : "stepforge " + parent->get_name()));
+      }
+      parent = children[static_cast<size_t>(found - names.begin())];
+    }
+  }
+
+  CLI::App* add(CLI::App& parent, const char* name, const char* text) {
+    return parent.add_subcommand(name, text);
+  }
 
   template <typename Options>
   std::shared_ptr<Options> options() {
@@ -96,7 +133,8 @@ class CommandLine {
   }
 
   void add_train() {
-    CLI::App* command = add(app_, "train", "Train a model; continues by itself where an earlier start of the run ended");
+    CLI::App* command =
+        add(app_, "train", "Train a model; continues by itself where an earlier start of the run ended");
     auto words = options<RunWords>();
     words->add_to(*command);
     on(command, [=] { return train_command(words->words(*command)); });
@@ -105,9 +143,13 @@ class CommandLine {
   void add_eval() {
     CLI::App* command = add(app_, "eval", "Loss, perplexity and bits per byte of a trained model");
     auto eval = options<EvalOptions>();
-    command->add_option("model", eval->model, "Checkpoint (step-N), run folder or Hugging Face folder")->required();
+    command->add_option("model", eval->model, "Checkpoint (step-N), run folder or Hugging Face folder")
+        ->required();
     command->add_option("--data", eval->data, "Text files, folders or .jsonl to evaluate on");
-    command->add_option("--tokens", eval->tokens, "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
+    command->add_option("--documents", eval->documents,
+                        "What a document of a text file is: file, line or paragraph");
+    command->add_option("--tokens", eval->tokens,
+                        "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
     command->add_option("--output", eval->output, "Safetensors file for the loss of each token");
     command->add_flag("--logits", eval->logits, "Write the logits too");
     command->add_option("--seq-len", eval->seq_len, "Tokens in a row (0: as the model was trained, or 512)");
@@ -118,11 +160,14 @@ class CommandLine {
   void add_generate() {
     CLI::App* command = add(app_, "generate", "Let a trained model write");
     auto generate = options<GenerateOptions>();
-    command->add_option("model", generate->model, "Checkpoint (step-N), run folder or Hugging Face folder")->required();
+    command->add_option("model", generate->model, "Checkpoint (step-N), run folder or Hugging Face folder")
+        ->required();
     command->add_option("--prompt", generate->prompt, "Text to continue");
-    command->add_option("--max-tokens", generate->max_tokens, "Tokens to write")->check(CLI::NonNegativeNumber);
+    command->add_option("--max-tokens", generate->max_tokens, "Tokens to write")
+        ->check(CLI::NonNegativeNumber);
     command->add_option("--temperature", generate->temperature, "0 = greedy")->check(CLI::NonNegativeNumber);
-    command->add_option("--top-k", generate->top_k, "Only the k likeliest tokens (0 = all)")->check(CLI::NonNegativeNumber);
+    command->add_option("--top-k", generate->top_k, "Only the k likeliest tokens (0 = all)")
+        ->check(CLI::NonNegativeNumber);
     command->add_option("--top-p", generate->top_p, "Only the likeliest tokens of this probability together")
         ->check(CLI::Range(0.0, 1.0));
     command->add_option("--seed", generate->seed, "Seed of the draws");
@@ -134,7 +179,8 @@ class CommandLine {
   void add_export() {
     CLI::App* command = add(app_, "export", "Write a checkpoint as a Hugging Face folder");
     auto what = options<ExportOptions>();
-    command->add_option("model", what->model, "Checkpoint (step-N) or run folder (its newest checkpoint)")->required();
+    command->add_option("model", what->model, "Checkpoint (step-N) or run folder (its newest checkpoint)")
+        ->required();
     command->add_option("output", what->output, "Folder to create")->required();
     command->add_option("--dtype", what->dtype, "fp32, bf16 or fp16");
     command->add_option("--max-shard-gib", what->max_shard_gib, "Largest size of one weight file");
@@ -163,7 +209,8 @@ class CommandLine {
     add_codec(*command, "decode", "Token ids to text", tokenizer_decode);
   }
 
-  void add_codec(CLI::App& parent, const char* name, const char* text, int (*run)(const TokenizerCodecOptions&)) {
+  void add_codec(CLI::App& parent, const char* name, const char* text,
+                 int (*run)(const TokenizerCodecOptions&)) {
     CLI::App* command = add(parent, name, text);
     auto codec = options<TokenizerCodecOptions>();
     command->add_option("--tokenizer", codec->tokenizer, "tokenizer.json or its folder")->required();
@@ -179,13 +226,16 @@ class CommandLine {
     auto what = options<DataBuildOptions>();
     auto tokenizer = std::make_shared<std::string>("bytes");
     build->add_option("--input", what->input, "Text files, .jsonl files or folders")->required();
-    build->add_option("--output-prefix", what->output_prefix, "Writes <prefix>_<key>_document.{bin,idx}")->required();
+    build->add_option("--output-prefix", what->output_prefix, "Writes <prefix>_<key>_document.{bin,idx}")
+        ->required();
     build->add_option("--tokenizer", *tokenizer, "tokenizer.json, its folder, or \"bytes\"");
     build->add_option("--json-keys", what->json_key, "Field of a JSON line that holds the text");
-    build->add_flag("--append-eod,!--no-append-eod", what->append_eod, "End each document with the end-of-text token");
+    build->add_flag("--append-eod,!--no-append-eod", what->append_eod,
+                    "End each document with the end-of-text token");
     build->add_option("--workers", what->workers, "Threads (0 = all cores)");
     build->add_option("--format", what->format, "auto, text or jsonl");
-    build->add_option("--documents", what->documents, "What a document of a text file is: file, line or paragraph");
+    build->add_option("--documents", what->documents,
+                      "What a document of a text file is: file, line or paragraph");
     build->add_option("--validation-fraction", what->validation_fraction, "Share of documents held out");
     on(build, [=] { return data_build_command(*what, *tokenizer); });
 
@@ -201,7 +251,8 @@ class CommandLine {
   }
 
   void add_plan() {
-    CLI::App* command = add(app_, "plan", "What a run will hold and do: parameters, bytes, operations; allocates nothing");
+    CLI::App* command =
+        add(app_, "plan", "What a run will hold and do: parameters, bytes, operations; allocates nothing");
     auto words = options<RunWords>();
     auto what = options<PlanWords>();
     words->add_to(*command);
@@ -213,7 +264,7 @@ class CommandLine {
   void add_config() {
     CLI::App* command = add(app_, "config", "Show a resolved configuration, or describe all fields");
     command->require_subcommand(1);
-    CLI::App* show = add(*command, "show", "The configuration after preset, file and command line, and where values come from");
+    CLI::App* show = add(*command, "show", "The resolved configuration, and where each value comes from");
     auto words = options<RunWords>();
     words->add_to(*show);
     on(show, [=] { return config_show_command(words->words(*show)); });
@@ -248,6 +299,8 @@ class CommandLine {
 
 }  // namespace
 
-int run_command_line(int argc, const char* const* argv) { return CommandLine().run(argc, argv); }
+int run_command_line(int argc, const char* const* argv) {
+  return CommandLine().run(argc, argv);
+}
 
 }  // namespace stepforge

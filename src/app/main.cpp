@@ -1,4 +1,5 @@
 // The program: parses words, calls one function per sub-command, turns errors into messages and exit codes.
+#include <csignal>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -7,6 +8,8 @@
 #include "base/error.h"
 
 int main(int argc, char** argv) {
+  // A file that may not grow is an error to report, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return stepforge::run_command_line(argc, argv);
   } catch (const stepforge::Error& error) {

@@ -1,8 +1,8 @@
 #include "app/torch_half.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
+
+#include <dlfcn.h>
 
 #include "base/error.h"
 
@@ -14,7 +14,8 @@ std::filesystem::path beside_program() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libstepforge_torch.so";
 }
 
-/// OpenMP reads its settings when libgomp loads. Spinning for ever starves other processes; not spinning at all costs speed.
+/// OpenMP reads its settings when libgomp loads. Spinning for ever starves other processes; not spinning at
+/// all costs speed.
 void prepare_openmp() {
   setenv("GOMP_SPINCOUNT", "20000", /*overwrite=*/0);
 }
@@ -39,9 +40,10 @@ int run_in_torch_half(const TorchCommand& command) {
   std::string failure;
   const TorchEntry entry = load(beside_program(), failure);
   if (entry == nullptr) {
-    throw Error(format("the part that needs libtorch cannot be loaded: {}; run `stepforge doctor`, or scripts/setup.sh and "
-                       "build again",
-                       failure));
+    throw Error(format(
+        "the part that needs libtorch cannot be loaded: {}; run `stepforge doctor`, or scripts/setup.sh and "
+        "build again",
+        failure));
   }
   return entry(command);
 }

@@ -1,5 +1,5 @@
-// The border between the program, which links no torch, and libstepforge_torch.so, which it loads when a command needs
-// tensors. Both are built together; the library exports one function.
+// The border between the program, which links no torch, and libstepforge_torch.so, which it loads when a
+// command needs tensors. Both are built together; the library exports one function.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,13 @@
 namespace stepforge {
 
 struct EvalOptions {
-  std::filesystem::path model;              ///< checkpoint step, run folder or Hugging Face folder
-  std::filesystem::path tokens;             ///< safetensors with int32 "tokens" [rows, length]; instead of the config's data
-  std::filesystem::path output;             ///< safetensors: "token_loss" [rows, length] and, if asked, "logits"
+  std::filesystem::path model;  ///< checkpoint step, run folder or Hugging Face folder
+  std::filesystem::path
+      tokens;  ///< safetensors with int32 "tokens" [rows, length]; instead of the config's data
+  std::filesystem::path output;  ///< safetensors: "token_loss" [rows, length] and, if asked, "logits"
   bool logits = false;
   std::vector<std::filesystem::path> data;  ///< text to evaluate on
+  std::string documents = "file";           ///< what a document of a text file of `data` is
   int64_t seq_len = 0;                      ///< 0 = as trained, or 512
   std::string compute = "fp32";
 };
@@ -43,8 +45,8 @@ struct ExportOptions {
 };
 
 struct ImportOptions {
-  std::filesystem::path model;  ///< Hugging Face folder
-  std::filesystem::path output; ///< run folder; its checkpoint folder gets step-0
+  std::filesystem::path model;   ///< Hugging Face folder
+  std::filesystem::path output;  ///< run folder; its checkpoint folder gets step-0
 };
 
 struct TorchCommand {
@@ -63,7 +65,8 @@ struct TorchCommand {
 using TorchEntry = int (*)(const TorchCommand& command);
 inline constexpr const char* torch_entry_name = "stepforge_torch_entry";
 
-/// Loads the library beside the program (once) and runs the command. Throws Error with the loader's message and the remedy.
+/// Loads the library beside the program (once) and runs the command. Throws Error with the loader's message
+/// and the remedy.
 int run_in_torch_half(const TorchCommand& command);
 
 /// Loads `library`; "" or the loader's message.

@@ -44,7 +44,8 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   Executor executor(program, forward, *model.store);
 
   std::vector<TensorSpec> tensors{{"token_loss", DType::f32, {batch.rows, batch.seq_len}}};
-  if (options.logits) tensors.push_back({"logits", DType::f32, {batch.rows, batch.seq_len, model.spec.vocab_size}});
+  if (options.logits)
+    tensors.push_back({"logits", DType::f32, {batch.rows, batch.seq_len, model.spec.vocab_size}});
   std::optional<SafetensorsWriter> writer;
   double loss_sum = 0.0;
   // One tensor after the other is how the file is written; the rows run once for each.
@@ -60,14 +61,19 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   }
   if (writer) writer->finish();
   const double loss = loss_sum / static_cast<double>(std::max<int64_t>(1, batch.valid_labels));
-  std::cout << format("loss {:.6f}  perplexity {:.4f}  over {} tokens\n", loss, std::exp(loss), batch.valid_labels);
+  std::cout << format("loss {:.6f}  perplexity {:.4f}  over {} tokens\n", loss, std::exp(loss),
+                      batch.valid_labels);
   return 0;
 }
 
 int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
-  if (model.tokenizer == nullptr) throw UsageError(format("{} has no tokenizer.json", options.model.string()));
-  const int64_t trained = std::filesystem::exists(options.model / "config.json") ? default_seq_len : model.config.training.seq_len;
-  const int64_t seq_len = std::min(model.config.model.max_position, options.seq_len > 0 ? options.seq_len : trained);
+  if (model.tokenizer == nullptr)
+    throw UsageError(format("{} has no tokenizer.json", options.model.string()));
+  const int64_t trained = std::filesystem::exists(options.model / "config.json")
+                              ? default_seq_len
+                              : model.config.training.seq_len;
+  const int64_t seq_len =
+      std::min(model.config.model.max_position, options.seq_len > 0 ? options.seq_len : trained);
   Config config = evaluation_config(model, seq_len, compute);
   std::shared_ptr<const RowStream> rows;
   if (options.data.empty()) {
@@ -78,6 +84,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     // Everything is held out: as validation sources of a plan whose training source is the same text.
     config.data.sources.clear();
     config.data.validation_fraction = 0.0;
+    config.data.document = options.documents;
     for (const auto& path : options.data) config.data.sources.push_back({path.string()});
     config.data.validation = config.data.sources;
     rows = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get()).validation;
@@ -87,7 +94,8 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   Executor executor(program, forward, *model.store);
   const EvaluationResult result = evaluate(executor, *rows, evaluation_rows, -1);
   std::cout << format("loss {:.6f}  perplexity {:.4f}  ", result.loss, result.perplexity);
-  if (std::isfinite(result.bits_per_byte)) std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);
+  if (std::isfinite(result.bits_per_byte))
+    std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);
   std::cout << format("over {} tokens, {:.0f} tok/s\n", with_thousands(result.valid_labels),
                       static_cast<double>(result.tokens) / result.seconds);
   return 0;
@@ -103,7 +111,8 @@ int run_eval(const TorchCommand& command) {
   }
   const DType compute = parse_compute(options.compute);
   const LoadedModel model = load_model(options.model, compute, *command.log);
-  return options.tokens.empty() ? evaluate_text(options, model, compute) : evaluate_tokens(options, model, compute);
+  return options.tokens.empty() ? evaluate_text(options, model, compute)
+                                : evaluate_tokens(options, model, compute);
 }
 
 }  // namespace stepforge

@@ -1,0 +1,125 @@
+// Text in: the data and tokenizer commands, and text that cannot be trained on.
+#include <sstream>
+
+#include "base/json.h"
+#include "data/indexed_dataset.h"
+#include "tests/app/program.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// The refusal of a training run on a file of this content.
+std::string refusal_of_text(const std::string& name, const std::string& text, const Words& more = {}) {
+  const TempFolder folder;
+  write_text(folder / name, text);
+  return refusal_of(Words{"train"} + small_run(folder / "run") +
+                    Words{format("data.sources=[{{path=\"{}\"}}]", (folder / name).string())} + more);
+}
+
+TEST(BadText, ThatIsEmptyIsNamed) {
+  const std::string message = refusal_of_text("empty.txt", "");
+  EXPECT_TRUE(contains(message, "empty.txt"));
+}
+
+TEST(BadText, OfTooFewTokensIsNamedWithItsCounts) {
+  const std::string message = refusal_of_text("short.txt", "one line\n");
+  EXPECT_TRUE(contains(message, "short.txt"));
+  EXPECT_TRUE(contains(message, "too few for one row of 32 tokens"));
+}
+
+TEST(BadText, ThatIsNotUtf8IsNamedWithTheOffset) {
+  const std::string good = some_text(20);
+  const std::string message = refusal_of_text("latin.txt", good + "caf\xE9 and more\n" + good);
+  EXPECT_TRUE(contains(message, "latin.txt"));
+  EXPECT_TRUE(contains(message, "UTF-8"));
+  EXPECT_TRUE(contains(message, format("{}", good.size() + 3)));
+}
+
+TEST(BadText, OfAJsonLineWithoutTheFieldIsNamedWithLineAndField) {
+  const std::string message =
+      refusal_of_text("tale.jsonl", "{\"text\": \"once upon a time\"}\n{\"txet\": \"there was\"}\n");
+  EXPECT_TRUE(contains(message, "tale.jsonl"));
+  EXPECT_TRUE(contains(message, "line 2") || contains(message, "tale.jsonl:2"));
+  EXPECT_TRUE(contains(message, "\"text\""));
+}
+
+TEST(BadText, ThatIsMissingIsNamedWithItsPlaceInTheConfiguration) {
+  const TempFolder folder;
+  const std::string message =
+      refusal_of(Words{"train"} + small_run(folder / "run") + Words{"data.sources=[{path=\"nowhere.txt\"}]"});
+  EXPECT_TRUE(contains(message, "nowhere.txt"));
+  EXPECT_TRUE(contains(message, "command line"));
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
+TEST(Vocabulary, LargerThanTheModelsIsRefusedWithBothSizes) {
+  const TempFolder folder;
+  const std::string message =
+      refusal_of(Words{"train"} + small_run(folder / "run") + Words{"model.vocab_size=100"});
+  EXPECT_TRUE(contains(message, "command line: model.vocab_size = 100, but the tokenizer has 257 tokens"));
+  EXPECT_FALSE(fs::exists(folder / "run" / "checkpoint"));
+}
+
+TEST(Tokenizer, IsTrainedAndGivesBackTheBytesThatItEncodes) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(300));
+  const std::string tokenizer = (folder / "tokenizer").string();
+  output_of(
+      {"tokenizer", "train", (folder / "tale.txt").string(), "--vocab-size", "300", "--output", tokenizer});
+  EXPECT_TRUE(fs::exists(folder / "tokenizer" / "tokenizer.json"));
+
+  const std::string text = "Line 7 tells of gulls\nand \xC3\xA9t\xC3\xA9.\n";
+  const std::string ids = output_of({"tokenizer", "encode", "--tokenizer", tokenizer}, text);
+  EXPECT_EQ(output_of({"tokenizer", "decode", "--tokenizer", tokenizer}, ids), text);
+
+  // One JSON string a line in, one array of ids a line out, and back.
+  const std::string lines = Json(text).dump() + "\n\"\"\n\"Line\"\n";
+  const std::string arrays = output_of({"tokenizer", "encode", "--tokenizer", tokenizer, "--jsonl"}, lines);
+  std::istringstream rows(arrays);
+  std::string row;
+  std::getline(rows, row);
+  EXPECT_TRUE(Json::parse(row).is_array());
+  EXPECT_LT(Json::parse(row).size(), text.size());
+  std::getline(rows, row);
+  EXPECT_EQ(row, "[]");
+  std::istringstream texts(output_of({"tokenizer", "decode", "--tokenizer", tokenizer, "--jsonl"}, arrays));
+  std::getline(texts, row);
+  EXPECT_EQ(Json::parse(row).get<std::string>(), text);
+}
+
+TEST(Tokenizer, ThatIsMissingIsNamed) {
+  EXPECT_TRUE(contains(refusal_of({"tokenizer", "encode", "--tokenizer", "nowhere"}), "nowhere"));
+}
+
+TEST(DataBuild, WritesAPairThatTrainingReadsLikeTheText) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(100));
+  const std::string text = (folder / "tale.txt").string();
+  output_of({"data", "build", "--input", text, "--output-prefix", (folder / "tale").string(), "--documents",
+             "line"});
+  const fs::path prefix = folder / "tale_text_document";
+  const IndexedDataset dataset(prefix);
+  EXPECT_EQ(dataset.index().documents(), 100);
+
+  const Words show = Words{"data", "show", "--rows", "3"} + small_run(folder / "run");
+  const std::string from_pair =
+      output_of(show + Words{format("data.sources=[{{path=\"{}\"}}]", prefix.string())});
+  const std::string from_text =
+      output_of(show + Words{format("data.sources=[{{path=\"{}\"}}]", text), "data.document=line"});
+  EXPECT_EQ(from_pair, from_text);
+  EXPECT_TRUE(contains(from_text, "document part"));
+}
+
+TEST(DataShow, PrintsTokensPositionsAndLabelsOfTheRowsAskedFor) {
+  const TempFolder folder;
+  const std::string text = output_of(Words{"data", "show", "--row", "5", "--rows", "2", "--max-tokens", "4"} +
+                                     small_run(folder / "run"));
+  EXPECT_TRUE(contains(text, "row 5:"));
+  EXPECT_TRUE(contains(text, "row 6:"));
+  EXPECT_FALSE(contains(text, "row 7:"));
+  EXPECT_TRUE(contains(text, "position"));
+  EXPECT_TRUE(contains(text, "label"));
+}
+
+}  // namespace
+}  // namespace stepforge::testing

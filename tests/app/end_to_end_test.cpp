@@ -1,0 +1,201 @@
+// From text to a trained, exported model that is evaluated and writes.
+#include <bit>
+#include <cmath>
+
+#include "base/json.h"
+#include "tensorfile/safetensors.h"
+#include "tests/app/program.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// One model for all tests of this file: 12 steps on a text with a tokenizer of 300 tokens made from it, then
+/// exported.
+class EndToEnd : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TempFolder;
+    setenv("XDG_CACHE_HOME", (*folder_ / "user-cache").c_str(), /*overwrite=*/1);
+    write_text(*folder_ / "tale.txt", some_text(400));
+    Words words = Words{"train"} + small_run(run()) +
+                  Words{format("data.sources=[{{path=\"{}\"}}]", (*folder_ / "tale.txt").string()),
+                        "data.document=line",
+                        "data.validation_fraction=0.1",
+                        "validation.freq=12",
+                        "tokenizer.type=bpe",
+                        "tokenizer.vocab_size=300",
+                        "training.steps=12",
+                        "checkpoint.interval=12"};
+    training_ = run_program(words);
+    export_ = run_program({"export", run().string(), exported().string()});
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  void SetUp() override {
+    ASSERT_EQ(training_.exit_code, 0) << training_.err;
+    ASSERT_EQ(export_.exit_code, 0) << export_.err;
+  }
+
+  static fs::path run() { return *folder_ / "run"; }
+  static fs::path step() { return run() / "checkpoint" / "step-12"; }
+  static fs::path exported() { return *folder_ / "exported"; }
+  static fs::path file(const std::string& name) { return *folder_ / name; }
+
+  inline static TempFolder* folder_ = nullptr;
+  inline static ProgramResult training_;
+  inline static ProgramResult export_;
+};
+
+/// The number behind `name` in a line such as "loss 5.1234  perplexity 12.3".
+double number_behind(const std::string& text, const std::string& name) {
+  const size_t place = text.rfind(name + " ");
+  if (place == std::string::npos) {
+    ADD_FAILURE() << name << " is not in " << text;
+    return NAN;
+  }
+  return std::stod(text.substr(place + name.size() + 1));
+}
+
+Json last_validation(const fs::path& run) {
+  std::ifstream lines(run / "metrics.jsonl");
+  Json last;
+  for (std::string line; std::getline(lines, line);) {
+    Json json = Json::parse(line);
+    if (json["kind"] == "validation") last = std::move(json);
+  }
+  return last;
+}
+
+TEST_F(EndToEnd, ExportIsAFolderThatHuggingFaceKnows) {
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}) {
+    EXPECT_TRUE(fs::exists(exported() / name)) << name;
+  }
+  const Json config = Json::parse(read_file(exported() / "config.json"));
+  EXPECT_EQ(config["vocab_size"], 300);
+  EXPECT_EQ(config["hidden_size"], 32);
+}
+
+TEST_F(EndToEnd, EvalOfTheCheckpointIsTheValidationOfTheRun) {
+  const std::string text = output_of({"eval", run().string()});
+  const Json validation = last_validation(run());
+  EXPECT_NEAR(number_behind(text, "loss"), validation["validation_metrics/global_avg_loss"].get<double>(),
+              2e-6);
+  EXPECT_NEAR(number_behind(text, "bits per byte"),
+              validation["validation_metrics/bits_per_byte"].get<double>(), 1e-4);
+  EXPECT_EQ(output_of({"eval", step().string()}).substr(0, 40), text.substr(0, 40));
+}
+
+TEST_F(EndToEnd, EvalAndGenerateOfTheExportEqualThoseOfTheCheckpoint) {
+  const auto loss_of = [&](const fs::path& model) {
+    const std::string line =
+        output_of({"eval", model.string(), "--data", file("tale.txt").string(), "--seq-len", "32"});
+    return line.substr(0, line.find(" tok"));
+  };
+  const auto until_speed = [](const std::string& line) { return line.substr(0, line.rfind(',')); };
+  EXPECT_EQ(until_speed(loss_of(exported())), until_speed(loss_of(step())));
+  const Words how = {"--prompt", "Line 3 of", "--max-tokens", "30", "--temperature", "0"};
+  EXPECT_EQ(output_of(Words{"generate", exported().string()} + how),
+            output_of(Words{"generate", step().string()} + how));
+}
+
+TEST_F(EndToEnd, ImportOfTheExportGivesTheTensorsBackBitForBit) {
+  output_of({"import", exported().string(), file("imported").string()});
+  const SafetensorsFile before(step() / "model.safetensors");
+  const SafetensorsFile after(file("imported") / "checkpoint" / "step-0" / "model.safetensors");
+  ASSERT_EQ(before.tensors().size(), after.tensors().size());
+  for (const auto& entry : before.tensors()) {
+    const TensorEntry* other = after.find(entry.name);
+    ASSERT_NE(other, nullptr) << entry.name;
+    const auto left = before.bytes(entry);
+    const auto right = after.bytes(*other);
+    EXPECT_TRUE(std::equal(left.begin(), left.end(), right.begin(), right.end())) << entry.name;
+  }
+  // And it is a model: it writes, and a run can start from it.
+  const Words how = {"--prompt", "Line", "--max-tokens", "8", "--temperature", "0"};
+  EXPECT_EQ(output_of(Words{"generate", (file("imported") / "checkpoint" / "step-0").string()} + how),
+            output_of(Words{"generate", step().string()} + how));
+}
+
+TEST_F(EndToEnd, GreedyIsTheSameEachTimeAndASeedDecidesTheDraws) {
+  const Words how = {"generate", exported().string(), "--prompt", "Line", "--max-tokens", "24"};
+  const std::string greedy = output_of(how + Words{"--temperature", "0"});
+  EXPECT_EQ(greedy.substr(0, 4), "Line");
+  EXPECT_EQ(output_of(how + Words{"--temperature", "0", "--seed", "9"}), greedy);
+  const std::string first = output_of(how + Words{"--temperature", "1.5", "--seed", "1"});
+  EXPECT_EQ(output_of(how + Words{"--temperature", "1.5", "--seed", "1"}), first);
+  EXPECT_NE(output_of(how + Words{"--temperature", "1.5", "--seed", "2"}), first);
+  EXPECT_EQ(output_of(how + Words{"--temperature", "1.5", "--top-k", "1"}), greedy);
+}
+
+TEST_F(EndToEnd, GenerationEndsBeforeAStopString) {
+  const Words how = {"generate", exported().string(), "--prompt", "Line", "--max-tokens",
+                     "24",       "--temperature",     "0"};
+  const std::string whole = output_of(how);
+  const std::string written = whole.substr(4, whole.size() - 5);
+  ASSERT_GE(written.size(), 4U);
+  const std::string stop = written.substr(written.size() / 2, 2);
+  EXPECT_EQ(output_of(how + Words{"--stop", stop}), "Line" + written.substr(0, written.find(stop)) + "\n");
+}
+
+TEST_F(EndToEnd, EvalOfTokenIdsWritesLossesAndLogitsThatAgree) {
+  constexpr int64_t rows = 2;
+  constexpr int64_t length = 12;
+  constexpr int64_t vocab = 300;
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < rows * length; ++i) tokens.push_back(i * 37 % static_cast<int32_t>(vocab));
+  {
+    SafetensorsWriter writer(file("tokens.safetensors"), {{"tokens", DType::i32, {rows, length}}});
+    writer.write("tokens", std::as_bytes(std::span(tokens)));
+    writer.finish();
+  }
+  const std::string line =
+      output_of({"eval", step().string(), "--tokens", file("tokens.safetensors").string(), "--output",
+                 file("losses.safetensors").string(), "--logits"});
+  const SafetensorsFile result(file("losses.safetensors"));
+  const auto floats = [&](const char* name) {
+    const auto bytes = result.bytes(*result.find(name));
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  };
+  const auto losses = floats("token_loss");
+  const auto logits = floats("logits");
+  ASSERT_EQ(losses.size(), static_cast<size_t>(rows * length));
+  ASSERT_EQ(logits.size(), static_cast<size_t>(rows * length * vocab));
+  double sum = 0.0;
+  for (size_t place = 0; place < losses.size(); ++place) {
+    if ((place + 1) % length == 0) {
+      EXPECT_EQ(losses[place], 0.0F) << "a row's last token has no label";
+      continue;
+    }
+    const std::span<const float> row(logits.data() + place * vocab, static_cast<size_t>(vocab));
+    double total = 0.0;
+    for (const float logit : row) total += std::exp(static_cast<double>(logit));
+    const double expected = std::log(total) - row[static_cast<size_t>(tokens[place + 1])];
+    EXPECT_NEAR(losses[place], expected, 1e-4) << place;
+    sum += losses[place];
+  }
+  EXPECT_NEAR(number_behind(line, "loss"), sum / (rows * (length - 1)), 1e-5);
+}
+
+TEST_F(EndToEnd, PlotWritesAnSvg) {
+  output_of({"plot", run().string(), "--output", file("plot.svg").string()});
+  const std::string svg = read_file(file("plot.svg"));
+  EXPECT_TRUE(svg.starts_with("<svg") || svg.starts_with("<?xml"));
+  EXPECT_TRUE(contains(svg, "</svg>"));
+  EXPECT_TRUE(contains(svg, "loss"));
+}
+
+TEST_F(EndToEnd, AFolderThatIsNoModelIsRefused) {
+  const std::string message = refusal_of({"generate", (*folder_ / "cache").string()});
+  EXPECT_TRUE(contains(message, "is no model"));
+  EXPECT_TRUE(contains(refusal_of({"export", "nowhere", file("out").string()}), "nowhere"));
+  EXPECT_TRUE(contains(refusal_of({"plot", "nowhere"}), "nowhere"));
+}
+
+TEST_F(EndToEnd, AnExportOverAnExistingFolderIsRefused) {
+  EXPECT_TRUE(contains(refusal_of({"export", run().string(), exported().string()}), "exported"));
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,136 @@
+// Ctrl-C and SIGTERM: once finishes the step and saves, twice ends at once.
+#include "metrics/run_folder.h"
+#include "tests/app/program.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// More steps than any test waits for.
+Words long_run(const fs::path& run) {
+  return Words{"train"} + small_run(run) + Words{"training.steps=100000", "checkpoint.interval=100000"};
+}
+
+std::vector<fs::path> step_folders(const fs::path& run) {
+  std::vector<fs::path> folders;
+  if (!fs::exists(run / "checkpoint")) return folders;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoint")) folders.push_back(entry.path());
+  return folders;
+}
+
+bool has_steps(const fs::path& run, int64_t steps) {
+  return fs::exists(run / "run.json") && !read_run_history(run).empty() &&
+         read_run_history(run).back().end_step >= steps;
+}
+
+class InterruptedBy : public ::testing::TestWithParam<int> {};
+
+TEST_P(InterruptedBy, OneSignalFinishesTheStepSavesItAndExits130) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  Child child(long_run(run));
+  ASSERT_TRUE(child.wait_until([&] { return has_steps(run, 3); })) << child.err();
+  child.signal(GetParam());
+  const ProgramResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_TRUE(contains(result.err, "interrupted: finishing the step and saving"));
+
+  const auto history = read_run_history(run);
+  ASSERT_EQ(history.size(), 1U);
+  EXPECT_EQ(history[0].exit_reason, "interrupted");
+  const auto folders = step_folders(run);
+  ASSERT_EQ(folders.size(), 1U);
+  EXPECT_EQ(folders[0].filename().string(), format("step-{}", history[0].end_step));
+  EXPECT_TRUE(fs::exists(folders[0] / "manifest.json"));
+
+  // The next start goes on from there by itself.
+  const int64_t done = history[0].end_step;
+  const ProgramResult resumed = run_program(long_run(run) + Words{format("training.steps={}", done + 2)});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_TRUE(contains(resumed.err, format("at step {}", done)));
+  EXPECT_EQ(read_run_history(run).back().begin_step, done);
+  EXPECT_EQ(read_run_history(run).back().exit_reason, "completed");
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, InterruptedBy, ::testing::Values(SIGINT, SIGTERM), [](const auto& number) {
+  return std::string(number.param == SIGINT ? "CtrlC" : "Sigterm");
+});
+
+TEST(Interrupt, TwoSignalsEndAtOnceWithNothingHalfWritten) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  // Steps long enough, so that the second signal comes before the step's end.
+  Child child(long_run(run) + Words{"training.global_batch_size=800", "checkpoint.interval=1"});
+  ASSERT_TRUE(child.wait_until([&] { return has_steps(run, 1); })) << child.err();
+  child.signal(SIGINT);
+  ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "once more ends at once"); }));
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait().exit_code, 130);
+  for (const auto& path : step_folders(run)) {
+    EXPECT_TRUE(path.extension() == ".tmp" || fs::exists(path / "manifest.json")) << path;
+  }
+  const ProgramResult resumed =
+      run_program(long_run(run) + Words{"training.global_batch_size=800", "training.steps=2"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  for (const auto& path : step_folders(run)) EXPECT_TRUE(fs::exists(path / "manifest.json")) << path;
+}
+
+TEST(Interrupt, WhileSavingKeepsTheSaveWhole) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  const Words words = long_run(run) + Words{"checkpoint.interval=1", "checkpoint.keep_latest_k=2"};
+  Child child(words);
+  ASSERT_TRUE(child.wait_until([&] { return has_steps(run, 4); })) << child.err();
+  child.signal(SIGINT);
+  child.signal(SIGTERM);
+  EXPECT_EQ(child.wait().exit_code, 130);
+  const ProgramResult resumed = run_program(words + Words{"training.steps=1"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_FALSE(contains(resumed.err, "damaged"));
+  for (const auto& path : step_folders(run)) EXPECT_TRUE(fs::exists(path / "manifest.json")) << path;
+}
+
+TEST(Interrupt, DuringSetUpTrainsNothingAndExits130) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(200000));
+  Child child(long_run(folder / "run") +
+              Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string())});
+  ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "run" / "run.lock"); }));
+  child.signal(SIGINT);
+  const ProgramResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_TRUE(step_folders(folder / "run").empty());
+}
+
+TEST(Nan, StopsWithExitCodeOneNamingStepAndBlock) {
+  const TempFolder folder;
+  const ProgramResult result = run_program(Words{"train"} + small_run(folder / "run") +
+                                           Words{"debug.plant_nan_step=3", "debug.plant_nan_block=layers.1"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(contains(result.err, "error: step 3: "));
+  EXPECT_TRUE(contains(result.err, "first not finite in block layers.1 (output)"));
+}
+
+TEST(RunFolder, InUseIsRefusedToASecondProcess) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  Child first(long_run(run));
+  ASSERT_TRUE(first.wait_until([&] { return has_steps(run, 1); })) << first.err();
+  const ProgramResult second = run_program(long_run(run));
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_TRUE(contains(second.err, format("in use by process {}", first.pid())));
+  first.signal(SIGINT);
+  EXPECT_EQ(first.wait().exit_code, 130);
+}
+
+TEST(RunFolder, ThatCannotBeWrittenIsRefusedBeforeAnythingIsMade) {
+  const TempFolder folder;
+  write_text(folder / "file", "a file in the way");
+  EXPECT_TRUE(contains(refusal_of(Words{"train"} + small_run(folder / "file")), "is a file"));
+  const std::string below = refusal_of(Words{"train"} + small_run(folder / "file" / "run"));
+  EXPECT_TRUE(contains(below, "cannot create the run folder"));
+  // Where nobody can write, not even root.
+  EXPECT_TRUE(contains(refusal_of(Words{"train"} + small_run("/proc/run")), "/proc/run"));
+}
+
+}  // namespace
+}  // namespace stepforge::testing

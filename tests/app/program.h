@@ -1,0 +1,174 @@
+// Runs the built program as a child process.
+#pragma once
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/files.h"
+#include "base/format.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+
+namespace stepforge::testing {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words left, const Words& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+inline fs::path program_path() {
+  return fs::path(STEPFORGE_BINARY_DIR) / "stepforge";
+}
+
+struct ProgramResult {
+  int exit_code = 0;  ///< 128 + signal if a signal ended it, as a shell says
+  std::string out;
+  std::string err;
+};
+
+/// A child process whose output goes to files of a temporary folder.
+class Child {
+ public:
+  /// `environment`: "NAME=value" words on top of this process's.
+  explicit Child(const Words& words, const std::string& input = "", const Words& environment = {},
+                 const fs::path& program = program_path()) {
+    std::ofstream(folder_ / "in", std::ios::binary) << input;
+    Words arguments = Words{program.string()} + words;
+    Words variables = environment;
+    for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, (folder_ / "in").c_str(), O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, (folder_ / "out").c_str(), O_WRONLY | O_CREAT,
+                                     0644);
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, (folder_ / "err").c_str(), O_WRONLY | O_CREAT,
+                                     0644);
+    const int failure = posix_spawnp(&pid_, program.c_str(), &files, nullptr, pointers(arguments).data(),
+                                     pointers(variables).data());
+    posix_spawn_file_actions_destroy(&files);
+    EXPECT_EQ(failure, 0) << "cannot start " << program;
+  }
+  ~Child() {
+    if (running_) {
+      kill(pid_, SIGKILL);
+      wait();
+    }
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const { kill(pid_, number); }
+  std::string err() const { return read_file(folder_ / "err"); }
+
+  /// Waits for the end. A signal's number + 128 if one ended it.
+  ProgramResult wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    running_ = false;
+    const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return {code, read_file(folder_ / "out"), read_file(folder_ / "err")};
+  }
+
+  /// Whether `condition` came true before the child ended.
+  bool wait_until(const std::function<bool()>& condition) const {
+    while (!condition()) {
+      siginfo_t info{};
+      if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+          info.si_pid == pid_) {
+        return condition();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
+  }
+
+ private:
+  static std::vector<char*> pointers(Words& words) {
+    std::vector<char*> result;
+    for (std::string& word : words) result.push_back(word.data());
+    result.push_back(nullptr);
+    return result;
+  }
+
+  TempFolder folder_;
+  pid_t pid_ = -1;
+  bool running_ = true;
+};
+
+inline ProgramResult run_program(const Words& words, const std::string& input = "",
+                                 const Words& environment = {}) {
+  return Child(words, input, environment).wait();
+}
+
+/// The output of a run that must succeed.
+inline std::string output_of(const Words& words, const std::string& input = "") {
+  const ProgramResult result = run_program(words, input);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.out;
+}
+
+/// The message of a run that must be refused with exit code 2, before anything is printed.
+inline std::string refusal_of(const Words& words, const std::string& input = "") {
+  const ProgramResult result = run_program(words, input);
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  EXPECT_EQ(result.out, "");
+  return result.err;
+}
+
+inline void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// `lines` lines of different lengths.
+inline std::string some_text(int lines) {
+  std::string text;
+  for (int line = 0; line < lines; ++line) {
+    text += format("Line {} of the tale tells of {} ships and {} gulls{}\n", line, line * line % 17, line % 5,
+                   std::string(static_cast<size_t>(line * 7 % 23), '.'));
+  }
+  return text;
+}
+
+/// A training run of milliseconds a step: 2 layers of width 32, 2 micro-batches of 2 rows of 32 tokens.
+inline Words small_run(const fs::path& run_dir) {
+  return {"preset=debug",
+          format("run_dir={}", run_dir.string()),
+          format("data.cache_dir={}", (run_dir.parent_path() / "cache").string()),
+          "data.synthetic_tokens=4096",
+          "model.dim=32",
+          "model.n_layers=2",
+          "model.n_heads=2",
+          "model.n_kv_heads=1",
+          "model.ffn_dim=48",
+          "training.seq_len=32",
+          "training.local_batch_size=2",
+          "training.global_batch_size=4",
+          "training.threads=1",
+          "training.steps=8"};
+}
+
+inline bool long_tests() {
+  const char* wanted = std::getenv("STEPFORGE_LONG_TESTS");
+  return wanted != nullptr && std::string(wanted) == "1";
+}
+
+}  // namespace stepforge::testing
