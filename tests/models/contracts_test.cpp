@@ -1,4 +1,5 @@
-// The batch and loss contracts: what a step computes depends on its rows only, not on how they are cut or kept.
+// The batch and loss contracts: what a step computes depends on its rows only, not on how they are cut or
+// kept.
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ void mask_unevenly(std::vector<Batch>& batches) {
     const auto seq_len = static_cast<size_t>(batch.seq_len);
     testing::mask_labels(batch, [&](size_t i) {
       const uint64_t row = batch.row_ids[i / seq_len] % 8;
-      return row == 5 || (row == 2 && i % seq_len != 9) || (row == 3 && i % 3 == 0);
+      const size_t place = i % seq_len;
+      return row == 5 || (row == 2 && place != 9) || (row == 3 && place % 3 == 0);
     });
   }
 }
@@ -83,11 +85,13 @@ TEST_P(Contracts, OrderedModeIsBitEqualForAnyMicroBatchAndAnyNumberOfThreads) {
   ordered.training.reduction = "ordered";
   ordered.model.dropout = 0.1;
   const Outcome expected = run(ordered);
-  EXPECT_LE(distance(expected.gradients, [&] {
-    Config fast = ordered;
-    fast.training.reduction = "fast";
-    return run(fast).gradients;
-  }()), 1e-6);
+  EXPECT_LE(distance(expected.gradients,
+                     [&] {
+                       Config fast = ordered;
+                       fast.training.reduction = "fast";
+                       return run(fast).gradients;
+                     }()),
+            1e-6);
   const int threads = at::get_num_threads();
   for (const int64_t rows : {1, 2, 4}) {
     at::set_num_threads(static_cast<int>(rows));
@@ -162,7 +166,13 @@ TEST(LossContract, LossIsTheMeanOverTheValidLabelsOfTheWholeStep) {
 }
 
 TEST(LossContract, AnAllMaskedMicroBatchContributesExactlyZero) {
-  Job one(cut([] { Config config = tiny_job(); config.training.global_batch_size = 4; return config; }(), 4));
+  Job one(cut(
+      [] {
+        Config config = tiny_job();
+        config.training.global_batch_size = 4;
+        return config;
+      }(),
+      4));
   one.step(one.cut(one.made_up_rows()));
   for (const bool masked_first : {false, true}) {
     Job two(cut(tiny_job(), 4));
@@ -210,7 +220,8 @@ struct Place {
   int64_t length;
 };
 
-/// Packs whole documents into rows of 32 tokens in the order given; returns where each document went, by its number.
+/// Packs whole documents into rows of 32 tokens in the order given; returns where each document went, by its
+/// number.
 std::map<int, Place> pack(const std::vector<std::vector<int>>& rows, Batch& batch) {
   const std::vector<int64_t> lengths = {5, 9, 18, 32, 14, 11, 7};
   std::map<int, Place> places;
@@ -236,7 +247,8 @@ TEST(Packing, TheSameDocumentsPackedOtherwiseHaveTheSameTokenLosses) {
   config.training.local_batch_size = 4;
   config.training.global_batch_size = 4;
   Job job(config);
-  for (size_t u = 0; u < job.store.size(); ++u) job.store.unit(u).master().mul_(4.0);  // attention that matters
+  for (size_t u = 0; u < job.store.size(); ++u)
+    job.store.unit(u).master().mul_(4.0);  // attention that matters
   const StepProgram program = plan_evaluation(config, job.spec);
   Executor evaluator(program, job.model, job.store);
   const std::vector<std::vector<std::vector<int>>> packings = {
@@ -250,7 +262,8 @@ TEST(Packing, TheSameDocumentsPackedOtherwiseHaveTheSameTokenLosses) {
       const float* data = loss.token_loss.data_ptr<float>() + place.begin;
       const std::vector<float> losses(data, data + place.length);
       const auto& wanted = expected.try_emplace(document, losses).first->second;
-      for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], wanted[i], 1e-5) << document << " " << i;
+      for (size_t i = 0; i < losses.size(); ++i)
+        EXPECT_NEAR(losses[i], wanted[i], 1e-5) << document << " " << i;
     }
   }
   EXPECT_EQ(expected.size(), 7U);
@@ -260,7 +273,10 @@ TEST(TiedEmbedding, GradientIsTheSumOfBothUsesAndCountsOnceInTheNorm) {
   const auto run_with = [](bool tied) {
     Job job(tiny_job("llama", tied));
     if (!tied) {
-      job.store.parameter("head.weight").value().detach().copy_(job.store.parameter("embedding.weight").value());
+      job.store.parameter("head.weight")
+          .value()
+          .detach()
+          .copy_(job.store.parameter("embedding.weight").value());
     }
     const StepResult result = job.step(job.cut(job.made_up_rows()));
     double squares = 0.0;

@@ -35,7 +35,8 @@ class Job {
         spec(plan_model(config)),
         program(plan_train_step(config, spec)),
         store(spec.units, compute_dtype(config.precision), /*with_gradients=*/true),
-        model(build_forward(config.model, store.lookup(), {config.model.max_position, config.training.loss_chunk})),
+        model(build_forward(config.model, store.lookup(),
+                            {config.model.max_position, config.training.loss_chunk})),
         optimizer(store, resolve_param_groups(config.optimizer, spec), config.optimizer.eps),
         executor(program, model, store),
         train_step(config, executor, store, optimizer) {
@@ -60,7 +61,8 @@ class Job {
   std::vector<Row> made_up_rows(uint64_t first_row = 0) const {
     std::vector<Row> rows;
     for (int64_t r = 0; r < plan_batch(config.training).rows_per_step; ++r) {
-      rows.push_back(made_up_row(first_row + static_cast<uint64_t>(r), config.training.seq_len, spec.vocab_size));
+      rows.push_back(
+          made_up_row(first_row + static_cast<uint64_t>(r), config.training.seq_len, spec.vocab_size));
     }
     return rows;
   }

@@ -120,7 +120,8 @@ TEST_F(Gradients, OfTheNormAndOfTheResidualPathBesideIt) {
   // Gradients are turned in place: each node gets tensors of its own.
   torch::autograd::backward({normed, residual}, {to_normed.clone(), to_residual.clone()});
   const at::Tensor expected = testing::reference_norm(x64, weight64, 1e-5);
-  torch::autograd::backward({expected, x64.clone()}, {to_normed.to(at::kDouble), to_residual.to(at::kDouble)});
+  torch::autograd::backward({expected, x64.clone()},
+                            {to_normed.to(at::kDouble), to_residual.to(at::kDouble)});
   expect_near(normed, expected, tolerance, "normed");
   expect_near(x.grad(), x64.grad(), tolerance, "x");
   expect_near(weight.gradient(), weight64.grad(), tolerance, "weight");
@@ -215,13 +216,15 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
     };
     const double eps = tiny.config.norm_eps;
     const bool qk_norm = find_family(GetParam()).qk_norm;
-    const at::Tensor qkv = at::matmul(testing::reference_norm(x, weight("attention.norm"), eps), weight("attention.qkv").t());
+    const at::Tensor qkv =
+        at::matmul(testing::reference_norm(x, weight("attention.norm"), eps), weight("attention.qkv").t());
     const at::Tensor rotated = testing::reference_rotate(
         qkv, shape, batch.positions, rope, qk_norm ? weight("attention.q_norm") : at::Tensor(),
         qk_norm ? weight("attention.k_norm") : at::Tensor(), eps);
     const at::Tensor attended = testing::reference_attention(rotated, shape, batch.host.cu_seqlens);
     const at::Tensor middle = x + at::matmul(attended, weight("attention.out").t());
-    const at::Tensor gate_up = at::matmul(testing::reference_norm(middle, weight("mlp.norm"), eps), weight("mlp.gate_up").t());
+    const at::Tensor gate_up =
+        at::matmul(testing::reference_norm(middle, weight("mlp.norm"), eps), weight("mlp.gate_up").t());
     return middle + at::matmul(testing::reference_swiglu(gate_up), weight("mlp.down").t());
   }
 };
@@ -259,7 +262,8 @@ TEST_P(LayerGradients, OfALayerAreBitEqualWhenSegmentsRunAgain) {
   for (const std::vector<std::string>& again :
        std::vector<std::vector<std::string>>{{"attention"}, {"mlp"}, {"attention", "mlp"}}) {
     const std::vector<at::Tensor> actual = run(again);
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(actual[i], expected[i])) << again.front() << i;
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(at::equal(actual[i], expected[i])) << again.front() << i;
   }
 }
 

@@ -45,7 +45,8 @@ inline at::Tensor reference_rope(const at::Tensor& x, const at::Tensor& position
 /// q, k, v of packed qkv, each [tokens, heads, head_dim].
 inline std::vector<at::Tensor> unpack(const at::Tensor& qkv, const AttentionShape& shape) {
   const int64_t tokens = qkv.size(0);
-  const auto parts = qkv.view({tokens, -1, shape.head_dim}).split_with_sizes({shape.heads, shape.kv_heads, shape.kv_heads}, 1);
+  const auto parts = qkv.view({tokens, -1, shape.head_dim})
+                         .split_with_sizes({shape.heads, shape.kv_heads, shape.kv_heads}, 1);
   return {parts[0], parts[1], parts[2]};
 }
 
@@ -54,15 +55,16 @@ inline at::Tensor pack(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 }
 
 /// Norm (if the weights are defined) and rope on packed qkv.
-inline at::Tensor reference_rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
-                                   const RopeTable& table, const at::Tensor& q_weight, const at::Tensor& k_weight,
-                                   double eps) {
+inline at::Tensor reference_rotate(const at::Tensor& qkv, const AttentionShape& shape,
+                                   const at::Tensor& positions, const RopeTable& table,
+                                   const at::Tensor& q_weight, const at::Tensor& k_weight, double eps) {
   auto parts = unpack(qkv, shape);
   if (q_weight.defined()) {
     parts[0] = reference_norm(parts[0], q_weight, eps);
     parts[1] = reference_norm(parts[1], k_weight, eps);
   }
-  return pack(reference_rope(parts[0], positions, table), reference_rope(parts[1], positions, table), parts[2]);
+  return pack(reference_rope(parts[0], positions, table), reference_rope(parts[1], positions, table),
+              parts[2]);
 }
 
 /// Causal attention inside each document, with the whole matrix of scores.
@@ -79,7 +81,8 @@ inline at::Tensor reference_attention(const at::Tensor& qkv, const AttentionShap
     const at::Tensor future = at::ones({length, length}, at::kBool).triu(1);
     const at::Tensor scores = (at::matmul(heads_first(parts[0]), k.transpose(1, 2)) * shape.scale)
                                   .masked_fill(future, -std::numeric_limits<double>::infinity());
-    documents.push_back(at::matmul(scores.softmax(-1), v).transpose(0, 1).reshape({length, shape.out_width()}));
+    documents.push_back(
+        at::matmul(scores.softmax(-1), v).transpose(0, 1).reshape({length, shape.out_width()}));
   }
   return at::cat(documents, 0);
 }
@@ -97,7 +100,8 @@ inline at::Tensor reference_loss(const at::Tensor& logits, const at::Tensor& lab
 }
 
 /// max |actual - expected| is at most `tolerance` times max |expected|.
-inline void expect_near(const at::Tensor& actual, const at::Tensor& expected, double tolerance, const char* what) {
+inline void expect_near(const at::Tensor& actual, const at::Tensor& expected, double tolerance,
+                        const char* what) {
   ASSERT_TRUE(actual.defined() && expected.defined()) << what;
   ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
   const at::Tensor wanted = expected.detach().to(at::kDouble);

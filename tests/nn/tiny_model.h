@@ -67,7 +67,8 @@ struct TinyModel {
 };
 
 /// Row number `id`: tokens below `vocab` that depend on (id, place) only; `document_starts` as in Row.
-inline Row made_up_row(uint64_t id, int64_t seq_len, int64_t vocab, std::vector<int32_t> document_starts = {}) {
+inline Row made_up_row(uint64_t id, int64_t seq_len, int64_t vocab,
+                       std::vector<int32_t> document_starts = {}) {
   Row row;
   for (int64_t place = 0; place <= seq_len; ++place) {
     const auto bits = mix_bits(mix_bits(id) + static_cast<uint64_t>(place));

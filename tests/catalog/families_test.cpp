@@ -1,0 +1,161 @@
+#include "models/families.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "config/load.h"
+#include "config/presets.h"
+#include "models/job_plan.h"
+#include "tests/base/throws.h"
+
+namespace stepforge {
+namespace {
+
+using testing::contains;
+using testing::message_of;
+
+ModelConfig preset(const std::string& name) {
+  const std::vector<std::string> words = {"preset=" + name};
+  return load_config({}, words).config.model;
+}
+
+ModelConfig tiny(const std::string& family, bool tied = false) {
+  ModelConfig config;
+  config.family = family;
+  config.dim = 32;
+  config.n_layers = 2;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = 12;
+  config.ffn_dim = 56;
+  config.vocab_size = 100;
+  config.tie_embeddings = tied;
+  return config;
+}
+
+/// Name -> shape of every Hugging Face tensor.
+std::map<std::string, std::vector<int64_t>> hf_tensors(const ModelSpec& spec) {
+  std::map<std::string, std::vector<int64_t>> tensors;
+  for (const UnitSpec& unit : spec.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      int64_t rows = 0;
+      for (const Segment& segment : parameter.segments) {
+        std::vector<int64_t> shape = parameter.shape;
+        shape[0] = segment.rows;
+        rows += segment.rows;
+        EXPECT_TRUE(tensors.emplace(segment.hf_name, shape).second) << segment.hf_name;
+      }
+      EXPECT_EQ(rows, parameter.shape[0]) << parameter.name;
+    }
+  }
+  return tensors;
+}
+
+TEST(ModelSpec, ParameterCountsOfThePresetsAreThePublishedOnes) {
+  const std::map<std::string, int64_t> published{
+      {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},   {"llama2-70b", 68976648192},
+      {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},   {"llama3.1-8b", 8030261248},
+      {"llama3.1-70b", 70553706496}, {"llama3.3-70b", 70553706496}, {"llama3.1-405b", 405853388800},
+      {"llama3-405b", 405853388800}, {"llama3.2-1b", 1235814400},   {"llama3.2-3b", 3212749824},
+      {"qwen3-0.6b", 596049920},     {"qwen3-1.7b", 1720574976},    {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360},      {"qwen3-14b", 14768307200},    {"qwen3-32b", 32762123264}};
+  EXPECT_EQ(published.size() + 2, embedded_presets().size());  // and debug, demo
+  for (const auto& [name, count] : published) {
+    EXPECT_EQ(model_spec(preset(name)).parameter_count(), count) << name;
+  }
+}
+
+TEST(ModelSpec, HuggingFaceTensorsAreThoseOfTheFamily) {
+  const std::map<std::string, std::vector<int64_t>> layer = {
+      {"input_layernorm.weight", {32}},      {"self_attn.q_proj.weight", {48, 32}},
+      {"self_attn.k_proj.weight", {24, 32}}, {"self_attn.v_proj.weight", {24, 32}},
+      {"self_attn.o_proj.weight", {32, 48}}, {"post_attention_layernorm.weight", {32}},
+      {"mlp.gate_proj.weight", {56, 32}},    {"mlp.up_proj.weight", {56, 32}},
+      {"mlp.down_proj.weight", {32, 56}}};
+  for (const std::string family : {"llama", "qwen3"}) {
+    std::map<std::string, std::vector<int64_t>> expected = {
+        {"model.embed_tokens.weight", {100, 32}}, {"model.norm.weight", {32}}, {"lm_head.weight", {100, 32}}};
+    for (const int index : {0, 1}) {
+      for (const auto& [name, shape] : layer) expected[format("model.layers.{}.{}", index, name)] = shape;
+      if (family == "llama") continue;
+      expected[format("model.layers.{}.self_attn.q_norm.weight", index)] = {12};
+      expected[format("model.layers.{}.self_attn.k_norm.weight", index)] = {12};
+    }
+    EXPECT_EQ(hf_tensors(model_spec(tiny(family))), expected) << family;
+  }
+}
+
+TEST(ModelSpec, ATiedHeadUsesTheEmbeddingsUnitAndHasNoMatrixOfItsOwn) {
+  const ModelSpec tied = model_spec(tiny("llama", true));
+  const ModelSpec untied = model_spec(tiny("llama", false));
+  EXPECT_EQ(tied.parameter_count(), untied.parameter_count() - 100 * 32);
+  EXPECT_EQ(hf_tensors(tied).count("lm_head.weight"), 0U);
+  EXPECT_EQ(tied.blocks.back().units, (std::vector<int>{3, 0}));
+  ASSERT_EQ(tied.ties.size(), 1U);
+  EXPECT_EQ(tied.ties[0].hf_alias, "lm_head.weight");
+  EXPECT_TRUE(untied.ties.empty());
+}
+
+TEST(ModelSpec, BlocksAndUnitsStandInForwardOrder) {
+  const ModelSpec spec = model_spec(tiny("qwen3"));
+  std::vector<std::string> names;
+  for (const BlockSpec& block : spec.blocks) names.push_back(block.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"embedding", "layers.0", "layers.1", "head"}));
+  for (size_t b = 1; b < spec.blocks.size(); ++b) {
+    EXPECT_EQ(spec.blocks[b].inputs.at(0).name, spec.blocks[b - 1].outputs.at(0).name);
+  }
+  EXPECT_EQ(spec.blocks[1].segments.at(0).name, "attention");
+  EXPECT_EQ(spec.blocks[1].segments.at(1).name, "mlp");
+}
+
+TEST(ModelSpec, ForwardFlopsAreTwoPerMatrixElementAndFourPerKeyAndChannel) {
+  const ModelConfig config = tiny("llama");
+  const ModelSpec spec = model_spec(config);
+  double flops = 0;
+  for (const BlockSpec& block : spec.blocks)
+    flops += block_cost(block.segments, {10, 10, DType::f32}).forward_flops;
+  const double matrices = 2 * (96 * 32 + 48 * 32 + 3 * 56 * 32) + 100 * 32;
+  EXPECT_DOUBLE_EQ(flops, 10 * (2 * matrices + 2 * 4.0 * 48 * 10));
+}
+
+TEST(ModelSpec, AnOpenVocabularyIsRefused) {
+  ModelConfig config = tiny("llama");
+  config.vocab_size = 0;
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "vocab_size"));
+}
+
+TEST(Families, AnUnknownOneIsRefusedWithTheListOfThoseThereAre) {
+  const std::string message = message_of<UsageError>([] { find_family("gpt2"); });
+  EXPECT_TRUE(contains(message, "\"gpt2\""));
+  EXPECT_TRUE(contains(message, "llama, qwen3"));
+}
+
+TEST(PlanBatch, CutsTheGlobalBatchIntoMicroBatches) {
+  TrainingConfig training;
+  training.seq_len = 16;
+  training.local_batch_size = 4;
+  EXPECT_EQ(plan_batch(training).micro_batches, 1);
+  training.global_batch_size = 12;
+  EXPECT_EQ(plan_batch(training).micro_batches, 3);
+  EXPECT_EQ(plan_batch(training).tokens_per_step(), 192);
+  training.reduction = "ordered";
+  EXPECT_EQ(plan_batch(training).micro_batches, 12);
+  EXPECT_EQ(plan_batch(training).rows_per_micro_batch, 1);
+}
+
+TEST(PlanBatch, WhatDoesNotDivideIsRefusedWithBothNumbers) {
+  TrainingConfig training;
+  training.local_batch_size = 4;
+  training.global_batch_size = 10;
+  const std::string message = message_of<UsageError>([&] { plan_batch(training); });
+  EXPECT_TRUE(contains(message, "global_batch_size = 10"));
+  EXPECT_TRUE(contains(message, "local_batch_size = 4"));
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,214 @@
+// Generation with the KV cache against computing everything anew, and the choice of tokens.
+#include "train/generation.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/base/throws.h"
+#include "tests/nn/tiny_model.h"
+
+namespace stepforge {
+namespace {
+
+using testing::TinyModel;
+
+constexpr int64_t capacity = 48;
+
+GenerationOptions greedy(int64_t max_tokens) {
+  GenerationOptions options;
+  options.max_tokens = max_tokens;
+  options.temperature = 0.0;
+  return options;
+}
+
+struct GenerationCase {
+  std::string family;
+  DType compute;
+};
+
+class Generation : public ::testing::TestWithParam<GenerationCase> {
+ protected:
+  Generation()
+      : tiny(testing::tiny_config(GetParam().family), GetParam().compute), prompt({5, 1, 90, 17, 3}) {
+    // Logits far enough apart that rounding cannot change the choice.
+    for (size_t u = 0; u < tiny.store.size(); ++u) tiny.store.unit(u).master().mul_(4.0);
+    for (size_t u = 0; u < tiny.store.size(); ++u) {
+      if (!tiny.store.unit(u).resident()) tiny.store.unit(u).release();
+    }
+  }
+  Generator generator() { return {tiny.spec, tiny.model, tiny.store, GetParam().compute, capacity}; }
+
+  TinyModel tiny;
+  std::vector<int32_t> prompt;
+};
+
+TEST_P(Generation, GreedyEqualsFullRecomputationTokenByToken) {
+  Generator with_cache = generator();
+  const std::vector<int32_t> generated = with_cache.generate(prompt, greedy(24), /*eos=*/-1);
+  ASSERT_EQ(generated.size(), 24U);
+  std::vector<int32_t> tokens = prompt;
+  for (const int32_t token : generated) {
+    const std::vector<float> logits = with_cache.logits_after(tokens);
+    EXPECT_EQ(token, sample_token(logits, greedy(1), 0)) << "token " << tokens.size();
+    tokens.push_back(token);
+  }
+  EXPECT_GT(std::set<int32_t>(generated.begin(), generated.end()).size(), 2U)
+      << "the model says one thing only";
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Generation,
+                         ::testing::Values(GenerationCase{"llama", DType::f32},
+                                           GenerationCase{"qwen3", DType::f32},
+                                           GenerationCase{"qwen3", DType::bf16}),
+                         [](const auto& info) {
+                           return info.param.family + (info.param.compute == DType::f32 ? "_fp32" : "_bf16");
+                         });
+
+class LlamaGeneration : public ::testing::Test {
+ protected:
+  LlamaGeneration() : tiny(config()), generator(tiny.spec, tiny.model, tiny.store, DType::f32, capacity) {
+    for (size_t u = 0; u < tiny.store.size(); ++u) tiny.store.unit(u).master().mul_(4.0);
+  }
+  static ModelConfig config() {
+    ModelConfig config = testing::tiny_config();
+    config.vocab_size = 257;  // bytes
+    return config;
+  }
+  std::string text(const GenerationOptions& options, std::vector<std::string>* pieces = nullptr) {
+    return generate_text(generator, *tokenizer, "In the beginning", options, [&](std::string_view piece) {
+      if (pieces != nullptr) pieces->emplace_back(piece);
+    });
+  }
+
+  TinyModel tiny;
+  Generator generator;
+  std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer();
+};
+
+TEST_F(LlamaGeneration, StopsAtTheEndOfText) {
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const std::vector<int32_t> all = generator.generate(prompt, greedy(6), -1);
+  const int32_t eos = all.at(3);
+  std::vector<int32_t> expected(all.begin(), std::find(all.begin(), all.end(), eos));
+  EXPECT_EQ(generator.generate(prompt, greedy(6), eos), expected);
+}
+
+TEST_F(LlamaGeneration, StopsWhenTheCacheIsFullAndRefusesAPromptThatFillsIt) {
+  const std::vector<int32_t> prompt(capacity - 2, 7);
+  EXPECT_EQ(generator.generate(prompt, greedy(100), -1).size(), 3U);
+  const std::vector<int32_t> full(capacity, 7);
+  EXPECT_TRUE(testing::contains(
+      testing::message_of<UsageError>([&] { generator.generate(full, greedy(1), -1); }), "48 tokens"));
+  EXPECT_TRUE(testing::contains(
+      testing::message_of<UsageError>([&] { generator.generate({}, greedy(1), -1); }), "prompt is empty"));
+}
+
+TEST_F(LlamaGeneration, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {
+  GenerationOptions options;
+  options.max_tokens = 20;
+  options.temperature = 1.5;
+  const std::string once = text(options);
+  EXPECT_EQ(text(options), once);
+  options.seed = 43;
+  EXPECT_NE(text(options), once);
+}
+
+TEST_F(LlamaGeneration, AStopStringEndsTheTextAndIsNeverPrintedEvenInPart) {
+  GenerationOptions options = greedy(24);
+  const std::string whole = text(options);
+  ASSERT_GT(whole.size(), 8U);
+  for (size_t begin = 0; begin + 3 < whole.size(); ++begin) {
+    const std::string stop = whole.substr(begin, 3);
+    const std::string expected = whole.substr(0, whole.find(stop));
+    // The second one never comes, but begins like the text all the time.
+    options.stop = {stop, whole.substr(0, 6) + "never"};
+    std::vector<std::string> pieces;
+    EXPECT_EQ(text(options, &pieces), expected);
+    std::string printed;
+    for (const auto& piece : pieces) printed += piece;
+    EXPECT_EQ(printed, expected);
+  }
+}
+
+TEST_F(LlamaGeneration, TextHeldBackAsAPossibleStopIsPrintedAtTheEnd) {
+  GenerationOptions options = greedy(12);
+  const std::string whole = text(options);
+  options.stop = {whole.substr(whole.size() - 2) + "\x01\x02never"};
+  std::vector<std::string> pieces;
+  EXPECT_EQ(text(options, &pieces), whole);
+  std::string printed;
+  for (const auto& piece : pieces) printed += piece;
+  EXPECT_EQ(printed, whole);
+}
+
+const std::vector<float> logits = {1.0F, 3.0F, 2.0F, 3.0F, -std::numeric_limits<float>::infinity()};
+
+std::map<int32_t, double> frequencies(GenerationOptions options) {
+  constexpr int draws = 20000;
+  std::map<int32_t, double> result;
+  for (int i = 0; i < draws; ++i) result[sample_token(logits, options, i)] += 1.0 / draws;
+  return result;
+}
+
+TEST(SampleToken, GreedyTakesTheLowestIdAmongTheLikeliest) {
+  EXPECT_EQ(sample_token(logits, greedy(1), 0), 1);
+}
+
+TEST(SampleToken, FollowsTheSoftmaxAtItsTemperature) {
+  GenerationOptions options;
+  options.temperature = 2.0;
+  const auto found = frequencies(options);
+  const double total = std::exp(0.5) + 2 * std::exp(1.5) + std::exp(1.0);
+  EXPECT_NEAR(found.at(0), std::exp(0.5) / total, 0.015);
+  EXPECT_NEAR(found.at(1), std::exp(1.5) / total, 0.015);
+  EXPECT_NEAR(found.at(2), std::exp(1.0) / total, 0.015);
+  EXPECT_EQ(found.count(4), 0U);
+}
+
+TEST(SampleToken, TopKKeepsTheKLikeliest) {
+  GenerationOptions options;
+  options.temperature = 1.0;
+  options.top_k = 1;
+  EXPECT_EQ(frequencies(options).size(), 1U);
+  EXPECT_EQ(frequencies(options).count(1), 1U);
+  options.top_k = 3;
+  const auto found = frequencies(options);
+  EXPECT_EQ(found.size(), 3U);
+  EXPECT_EQ(found.count(0), 0U);
+}
+
+TEST(SampleToken, TopPKeepsTheSmallestSetThatReachesIt) {
+  GenerationOptions options;
+  options.temperature = 1.0;
+  options.top_p = 0.3;  // the likeliest alone has 0.40
+  EXPECT_EQ(frequencies(options).size(), 1U);
+  options.top_p = 0.6;
+  const auto found = frequencies(options);
+  EXPECT_EQ(found.size(), 2U);
+  EXPECT_EQ(found.count(1) + found.count(3), 2U);
+}
+
+TEST(SampleToken, ADrawDependsOnSeedAndPositionOnly) {
+  GenerationOptions options;
+  options.temperature = 1.0;
+  std::set<int32_t> by_position;
+  std::set<int32_t> by_seed;
+  for (int64_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(sample_token(logits, options, i), sample_token(logits, options, i));
+    by_position.insert(sample_token(logits, options, i));
+    GenerationOptions other = options;
+    other.seed = static_cast<uint64_t>(i);
+    by_seed.insert(sample_token(logits, other, 0));
+  }
+  EXPECT_GT(by_position.size(), 1U);
+  EXPECT_GT(by_seed.size(), 1U);
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,87 @@
+// Models against logits recorded from transformers (tools/oracle/model_oracle.py --record).
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
+
+#include "app/torch/token_rows.h"
+#include "checkpoint/hf_folder.h"
+#include "models/forwards.h"
+#include "models/job_plan.h"
+#include "tensorfile/safetensors.h"
+#include "train/evaluation.h"
+
+namespace stepforge {
+namespace {
+
+constexpr double tolerance = 2e-5;  // of the largest |expected|
+
+at::Tensor read_fp32(const SafetensorsFile& file, const std::string& name) {
+  const TensorEntry* entry = file.find(name);
+  EXPECT_NE(entry, nullptr) << name;
+  EXPECT_EQ(entry->dtype, DType::f32) << name;
+  at::Tensor tensor = at::empty(entry->shape, at::kFloat);
+  const auto bytes = file.bytes(*entry);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+std::vector<std::string> recorded_models() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(STEPFORGE_SOURCE_DIR "/tests/golden/models")) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+class Golden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Golden, LogitsAndLossesOfPackedRowsEqualThoseOfTransformers) {
+  const std::filesystem::path folder =
+      std::filesystem::path(STEPFORGE_SOURCE_DIR "/tests/golden/models") / GetParam();
+  Config config;
+  config.model = hf_model_config(folder);
+  const Batch batch = read_token_rows(folder / "tokens.safetensors", config.model.vocab_size);
+  config.training.seq_len = batch.seq_len;
+  config.training.local_batch_size = batch.rows;
+  const ModelSpec spec = plan_model(config);
+  ModelStore store(spec.units, DType::f32, /*with_gradients=*/false);
+  import_hf(folder, spec, store);
+  ModelForward model = build_forward(config.model, store.lookup(), {batch.seq_len, 0});
+  const StepProgram program = plan_evaluation(config, spec);
+  Executor executor(program, model, store);
+  const LossResult result = evaluate_batch(executor, batch, /*with_logits=*/true);
+
+  const SafetensorsFile expected(folder / "expected.safetensors");
+  const at::Tensor logits = read_fp32(expected, "logits").view(result.logits.sizes());
+  const double largest = logits.abs().max().item<double>();
+  EXPECT_GT(largest, 0.1);
+  EXPECT_LE((result.logits - logits).abs().max().item<double>(), tolerance * largest);
+  const at::Tensor token_loss = read_fp32(expected, "token_loss").view(-1);
+  EXPECT_LE((result.token_loss - token_loss).abs().max().item<double>(), tolerance * largest);
+  EXPECT_TRUE(at::equal(result.token_loss.eq(0), token_loss.eq(0)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Recorded, Golden, ::testing::ValuesIn(recorded_models()),
+                         [](const auto& info) { return info.param; });
+
+TEST(Golden, CoversBothFamiliesTiedEmbeddingsAndScaledRope) {
+  bool qwen3 = false;
+  bool tied = false;
+  bool scaled = false;
+  for (const std::string& name : recorded_models()) {
+    const ModelConfig model =
+        hf_model_config(std::filesystem::path(STEPFORGE_SOURCE_DIR "/tests/golden/models") / name);
+    qwen3 = qwen3 || model.family == "qwen3";
+    tied = tied || model.tie_embeddings;
+    scaled = scaled || model.rope_scaling.type == "llama3";
+  }
+  EXPECT_TRUE(qwen3 && tied && scaled);
+}
+
+}  // namespace
+}  // namespace stepforge

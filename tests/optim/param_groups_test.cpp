@@ -1,0 +1,121 @@
+#include "optim/param_groups.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/base/throws.h"
+#include "tests/nn/tiny_model.h"
+
+namespace stepforge {
+namespace {
+
+using testing::contains;
+using testing::message_of;
+
+ModelSpec tiny_spec() {
+  return model_spec(testing::tiny_config());
+}
+
+/// The group of each parameter, by name.
+std::map<std::string, ParamGroup> groups_by_parameter(const OptimizerConfig& optimizer,
+                                                      const ModelSpec& spec) {
+  const ParamGroups groups = resolve_param_groups(optimizer, spec);
+  std::map<std::string, ParamGroup> result;
+  for (size_t u = 0; u < spec.units.size(); ++u) {
+    const FlatLayout layout = flat_layout(spec.units[u]);
+    for (size_t i = 0; i < spec.units[u].parameters.size(); ++i) {
+      const int64_t begin = layout.offsets[i];
+      const int64_t end = begin + spec.units[u].parameters[i].elements();
+      for (const ParamInterval& interval : groups.intervals[u]) {
+        if (interval.begin <= begin && end <= interval.end) {
+          result[spec.units[u].parameters[i].name] = groups.groups.at(static_cast<size_t>(interval.group));
+        }
+      }
+    }
+  }
+  return result;
+}
+
+TEST(ParamGroups, EveryParameterIsInExactlyOneIntervalAndIntervalsRise) {
+  OptimizerConfig optimizer;
+  optimizer.param_groups = {{"qkv", 1e-4}};
+  const ModelSpec spec = tiny_spec();
+  const ParamGroups groups = resolve_param_groups(optimizer, spec);
+  size_t parameters = 0;
+  for (size_t u = 0; u < spec.units.size(); ++u) {
+    parameters += spec.units[u].parameters.size();
+    int64_t last = 0;
+    for (const ParamInterval& interval : groups.intervals[u]) {
+      EXPECT_LE(last, interval.begin);
+      EXPECT_LT(interval.begin, interval.end);
+      last = interval.end;
+    }
+  }
+  EXPECT_EQ(groups_by_parameter(optimizer, spec).size(), parameters);
+}
+
+TEST(ParamGroups, NormsDoNotDecayUnlessAskedTo) {
+  OptimizerConfig optimizer;
+  optimizer.weight_decay = 0.3;
+  auto groups = groups_by_parameter(optimizer, tiny_spec());
+  EXPECT_EQ(groups.at("layers.0.attention.norm").weight_decay, 0.0);
+  EXPECT_EQ(groups.at("head.norm").weight_decay, 0.0);
+  EXPECT_EQ(groups.at("layers.0.attention.qkv").weight_decay, 0.3);
+  EXPECT_EQ(groups.at("embedding.weight").weight_decay, 0.3);
+  optimizer.decay_all = true;
+  groups = groups_by_parameter(optimizer, tiny_spec());
+  EXPECT_EQ(groups.at("layers.0.attention.norm").weight_decay, 0.3);
+}
+
+TEST(ParamGroups, TheFirstPatternThatMatchesWins) {
+  OptimizerConfig optimizer;
+  optimizer.lr = 1e-3;
+  optimizer.param_groups = {{"^layers\\.1\\.", 2e-3}, {"mlp", 3e-3, 0.05, 0.7, 0.8}};
+  const auto groups = groups_by_parameter(optimizer, tiny_spec());
+  EXPECT_EQ(groups.at("layers.1.mlp.down").lr, 2e-3);
+  EXPECT_EQ(groups.at("layers.1.mlp.down").name, "^layers\\.1\\.");
+  EXPECT_EQ(groups.at("layers.0.mlp.down").lr, 3e-3);
+  EXPECT_EQ(groups.at("layers.0.mlp.down").weight_decay, 0.05);
+  EXPECT_EQ(groups.at("layers.0.mlp.down").beta1, 0.7);
+  EXPECT_EQ(groups.at("layers.0.mlp.down").beta2, 0.8);
+  EXPECT_EQ(groups.at("layers.0.mlp.norm").weight_decay, 0.05) << "a group's own decay counts for norms too";
+  EXPECT_EQ(groups.at("layers.0.attention.out").lr, 1e-3);
+  EXPECT_EQ(groups.at("layers.1.attention.norm").weight_decay, 0.0)
+      << "a group without decay leaves it to the tag";
+}
+
+TEST(ParamGroups, APatternThatMatchesNothingIsAnError) {
+  OptimizerConfig optimizer;
+  optimizer.param_groups = {{"experts", 1e-4}};
+  const std::string message = message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); });
+  EXPECT_TRUE(contains(message, "\"experts\""));
+  EXPECT_TRUE(contains(message, "head."));
+}
+
+TEST(ParamGroups, APatternThatEarlierOnesLeaveNothingToIsAnError) {
+  OptimizerConfig optimizer;
+  optimizer.param_groups = {{"mlp", 1e-4}, {"mlp\\.down", 1e-4}};
+  EXPECT_TRUE(
+      contains(message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); }), "mlp\\.down"));
+}
+
+TEST(ParamGroups, APatternThatIsNoRegularExpressionIsAnError) {
+  OptimizerConfig optimizer;
+  optimizer.param_groups = {{"layers.(0", 1e-4}};
+  const std::string message = message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); });
+  EXPECT_TRUE(contains(message, "layers.(0"));
+  EXPECT_TRUE(contains(message, "no regular expression"));
+}
+
+TEST(ParamGroups, AFrozenUnitHasNoIntervals) {
+  ModelSpec spec = tiny_spec();
+  spec.units[1].trainable = false;
+  EXPECT_TRUE(resolve_param_groups({}, spec).intervals[1].empty());
+  EXPECT_FALSE(resolve_param_groups({}, spec).intervals[2].empty());
+}
+
+}  // namespace
+}  // namespace stepforge
