@@ -11,6 +11,8 @@ run=runs/demo
 text=runs/demo-text.txt
 config=runs/demo.toml
 steps=${STEPFORGE_DEMO_STEPS:-1000}
+[ "$steps" -ge 10 ] || die "STEPFORGE_DEMO_STEPS=$steps: at least 10"
+log_every=$(((steps + 49) / 50))
 checkpoint_every=$((steps / 10))
 # Between two checkpoints, so that the resumed run has steps to repeat.
 kill_at=$((checkpoint_every * 3 + checkpoint_every / 2))
@@ -45,7 +47,21 @@ prepare_text() {
   head -c 300 "$text" | head -n 3 | sed "s/^/    $dim/; s/\$/$plain/"
 }
 
+# A share of the paragraphs is held out for validation, if the text is long enough to spare it.
+choose_validation() {
+  local bytes paragraphs
+  bytes=$(wc -c <"$text")
+  paragraphs=$(awk 'BEGIN { RS = "" } END { print NR }' "$text")
+  [ "$bytes" -ge 2000 ] || die "$given is too short to learn from: $bytes bytes; some hundred kilobytes are a good start"
+  if [ "$bytes" -ge 400000 ] && [ "$paragraphs" -ge 500 ]; then
+    held_out=0.02 validate_every=$((steps / 4))
+  else
+    held_out=0.0 validate_every=0
+  fi
+}
+
 write_config() {
+  choose_validation
   cat >"$config" <<END
 # Written by \`make demo\`; \`stepforge config schema\` explains every field.
 preset = "demo"
@@ -54,7 +70,7 @@ run_dir = "$run"
 [data]
 sources = [{ path = "$text" }]
 document = "paragraph"
-validation_fraction = 0.02
+validation_fraction = $held_out
 
 [training]
 steps = $steps
@@ -64,7 +80,7 @@ interval = $checkpoint_every
 keep_latest_k = 2
 
 [validation]
-freq = $((steps / 4))
+freq = $validate_every
 
 [sampling]
 freq = $((steps / 4))
@@ -72,7 +88,7 @@ prompt = "$prompt"
 max_tokens = 60
 
 [metrics]
-log_freq = 20
+log_freq = $log_every
 END
   title "2. The run: a preset and what differs from it, in $config"
   sed "s/^/    /" "$config"
