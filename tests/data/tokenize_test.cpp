@@ -1,5 +1,7 @@
 #include "data/tokenize.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -86,6 +88,22 @@ TEST(Tokenize, HoldsOutTheSameDocumentsEachTimeAndLosesNone) {
     const std::string line = format("line number {}$", i);
     EXPECT_EQ(split.holds_out(i) ? validation[next_validation++] : train[next_train++], line);
   }
+}
+
+TEST(ValidationSplit, ChoosesByTheSeedAndTheDocumentOnly) {
+  const auto held_out = [](uint64_t seed, double fraction) {
+    std::vector<int64_t> documents;
+    for (int64_t i = 0; i < 1000; ++i) {
+      if (ValidationSplit{.fraction = fraction, .seed = seed}.holds_out(i)) documents.push_back(i);
+    }
+    return documents;
+  };
+  EXPECT_EQ(held_out(1, 0.1), held_out(1, 0.1));
+  EXPECT_NE(held_out(1, 0.1), held_out(2, 0.1));
+  EXPECT_TRUE(held_out(1, 0.0).empty());
+  // A larger fraction holds out more of the same.
+  const auto few = held_out(1, 0.1), many = held_out(1, 0.3);
+  EXPECT_TRUE(std::includes(many.begin(), many.end(), few.begin(), few.end()));
 }
 
 TEST(Tokenize, TellsItsProgressUpToTheEnd) {
