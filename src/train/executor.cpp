@@ -1,11 +1,13 @@
 #include "train/executor.h"
 
 #include <exception>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "base/error.h"
 #include "base/format.h"
@@ -145,16 +147,17 @@ void Executor::forward(const Operation& operation, const StepInputs& inputs) {
   if (keep) {
     Value& graph = allocate(operation, BufferKind::graph);
     graph.bundle = std::move(leaves);
-    graph.outputs = std::move(outputs);
+    for (const auto& output : outputs) graph.roots.push_back(torch::autograd::impl::gradient_edge(output));
   }
 }
 
 void Executor::backward(const Operation& operation, const StepInputs& inputs) {
   Value& graph = read(operation, BufferKind::graph);
   Bundle gradients = std::move(read(operation, BufferKind::bundle_gradient).bundle);
-  torch::autograd::backward(graph.outputs, gradients);
+  torch::autograd::Engine::get_default_engine().execute(std::exchange(graph.roots, {}), gradients,
+                                                        /*keep_graph=*/false,
+                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
   gradients.clear();
-  graph.outputs.clear();
   if (!has_buffer(operation.allocates, BufferKind::bundle_gradient)) return;
   Value& result = allocate(operation, BufferKind::bundle_gradient);
   for (auto& leaf : graph.bundle) result.bundle.push_back(std::move(leaf.mutable_grad()));

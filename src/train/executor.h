@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
 #include "nn/block.h"
 #include "parallel/unit_store.h"
 #include "step/program.h"
@@ -58,9 +61,10 @@ class Executor {
   /// A live buffer's contents: one of these, by BufferKind.
   struct Value {
     std::optional<BatchTensors> batch;
-    Bundle bundle;    ///< bundle: a block's detached outputs; bundle_gradient: their gradients; graph: its
-                      ///< inputs as leaves
-    Bundle outputs;   ///< graph: its outputs with history
+    Bundle bundle;  ///< bundle: a block's detached outputs; bundle_gradient: their gradients; graph: its
+                    ///< inputs as leaves
+    torch::autograd::edge_list
+        roots;        ///< graph: where the gradients of its outputs enter; keeps no output's bytes
     at::Tensor slot;  ///< gather_slot
   };
 

@@ -293,5 +293,21 @@ TEST(TiedEmbedding, GradientIsTheSumOfBothUsesAndCountsOnceInTheNorm) {
   EXPECT_LE(distance(run_with(true), run_with(false)), 1e-6);
 }
 
+TEST(NonFinite, APlantedNanStopsTheUpdateAndIsFoundInBf16Too) {
+  for (const char* compute : {"fp32", "bf16"}) {
+    Config config = tiny_job();
+    config.precision.compute = compute;
+    config.debug.plant_nan_step = 1;
+    config.debug.plant_nan_block = "layers.1";
+    Job job(config);
+    const at::Tensor before = job.masters();
+    const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
+    EXPECT_FALSE(result.updated);
+    EXPECT_TRUE(testing::contains(result.culprit, "layers.1")) << compute;
+    EXPECT_TRUE(at::equal(job.masters(), before));
+    EXPECT_TRUE(job.step(job.cut(job.made_up_rows()), 1, 1.0).updated);
+  }
+}
+
 }  // namespace
 }  // namespace stepforge

@@ -1,0 +1,58 @@
+#include "nn/spec/layers.h"
+
+#include <cmath>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace stepforge {
+namespace {
+
+TEST(LossChunk, HoldsAboutFourMebibytesOfLogitsInWholeBlocksOfSixtyFour) {
+  for (const int64_t vocab : {257, 4096, 32000, 151936}) {
+    const int64_t chunk = automatic_loss_chunk(vocab);
+    EXPECT_EQ(chunk % 64, 0) << vocab;
+    EXPECT_GE(chunk, 64) << vocab;
+    if (chunk > 64) EXPECT_LE(chunk * vocab * 4, int64_t{4} << 20) << vocab;
+    EXPECT_GT((chunk + 64) * vocab * 4, int64_t{4} << 20) << vocab;
+  }
+}
+
+TEST(Layers, ResidualOutputsStartSmallerTheDeeperTheyLie) {
+  EXPECT_DOUBLE_EQ(residual_std(0), 0.02 / std::sqrt(2.0));
+  EXPECT_DOUBLE_EQ(residual_std(7), 0.02 / 4.0);
+  const LayerSpec mlp = mlp_layer("layers.7.mlp", "model.layers.7.", 8, 16, residual_std(7), false);
+  EXPECT_DOUBLE_EQ(mlp.parameters.back().segments.front().init.std, 0.02 / 4.0);
+}
+
+TEST(Layers, PackedParametersKeepTheirPartsAsSegmentsInOrder) {
+  const AttentionDims dims{.width = 32, .heads = 4, .kv_heads = 2, .head_dim = 12, .qk_norm = false};
+  const LayerSpec attention = attention_layer("layers.0.attention", "model.layers.0.", dims, 0.01, false);
+  const ParameterSpec& qkv = attention.parameters.at(1);
+  EXPECT_EQ(qkv.shape, (std::vector<int64_t>{48 + 24 + 24, 32}));
+  EXPECT_EQ(qkv.segments.at(0).name + qkv.segments.at(1).name + qkv.segments.at(2).name, "qkv");
+  EXPECT_EQ(qkv.segments.at(0).rows, 48);
+  EXPECT_EQ(qkv.segments.at(2).rows, 24);
+  const LayerSpec mlp = mlp_layer("layers.0.mlp", "model.layers.0.", 32, 56, 0.01, false);
+  EXPECT_EQ(mlp.parameters.at(1).segments.at(0).name, "gate");
+  EXPECT_EQ(mlp.parameters.at(1).segments.at(1).name, "up");
+}
+
+TEST(Layers, NormsStartAtOneAndAreTaggedSoThatTheyDoNotDecay) {
+  const LayerSpec head = head_layer("head", 32, 100, /*tied=*/false, 64);
+  EXPECT_EQ(head.parameters.at(0).segments.at(0).init.kind, Initializer::Kind::ones);
+  EXPECT_FALSE(head.parameters.at(0).decays());
+  EXPECT_EQ(head.parameters.at(1).tag, ParameterTag::head);
+  EXPECT_EQ(head_layer("head", 32, 100, /*tied=*/true, 64).parameters.size(), 1U);
+}
+
+TEST(Layers, DropoutCostsAGradientOfItsOwn) {
+  const CostContext context{.tokens = 10, .document_length = 10, .compute = DType::f32};
+  const auto peak = [&](bool dropout) {
+    return block_cost({mlp_layer("mlp", "mlp.", 32, 56, 0.01, dropout).cost}, context).backward_peak_bytes;
+  };
+  EXPECT_GT(peak(true), peak(false));
+}
+
+}  // namespace
+}  // namespace stepforge
