@@ -152,7 +152,8 @@ class CommandLine {
                         "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
     command->add_option("--output", eval->output, "Safetensors file for the loss of each token");
     command->add_flag("--logits", eval->logits, "Write the logits too");
-    command->add_option("--seq-len", eval->seq_len, "Tokens in a row (0: as the model was trained, or 512)");
+    command->add_option("--seq-len", eval->seq_len, "Tokens in a row (0: as the model was trained, or 512)")
+        ->check(CLI::NonNegativeNumber);
     command->add_option("--compute", eval->compute, "fp32 or bf16");
     on(command, [=] { return eval_command(*eval); });
   }
@@ -183,7 +184,8 @@ class CommandLine {
         ->required();
     command->add_option("output", what->output, "Folder to create")->required();
     command->add_option("--dtype", what->dtype, "fp32, bf16 or fp16");
-    command->add_option("--max-shard-gib", what->max_shard_gib, "Largest size of one weight file");
+    command->add_option("--max-shard-gib", what->max_shard_gib, "Largest size of one weight file")
+        ->check(CLI::PositiveNumber);
     on(command, [=] { return export_command(*what); });
   }
 

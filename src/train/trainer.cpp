@@ -59,12 +59,16 @@ RunOutcome Trainer::run() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   run_folder->begin(version(), commit(), state.step, state.tokens);
+  double recorded = 0.0;  // when the history was last written: each time waits for the disk
   try {
     emit(&Callback::train_begin);
     while (state.step < total_steps && !interrupted()) {
       if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_begin);
       step();
-      run_folder->progress(state.step, state.tokens, seconds());
+      if (seconds() - recorded >= 1.0) {
+        recorded = seconds();
+        run_folder->progress(state.step, state.tokens, recorded);
+      }
       if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_end);
     }
     const bool save_now = interrupted() || config.checkpoint.save_at_end;

@@ -110,10 +110,20 @@ TEST_F(EndToEnd, ImportOfTheExportGivesTheTensorsBackBitForBit) {
     const auto right = after.bytes(*other);
     EXPECT_TRUE(std::equal(left.begin(), left.end(), right.begin(), right.end())) << entry.name;
   }
-  // And it is a model: it writes, and a run can start from it.
+  // And it is a run: it writes, also when its folder has moved, and another one can start from it.
+  fs::rename(file("imported"), file("moved"));
   const Words how = {"--prompt", "Line", "--max-tokens", "8", "--temperature", "0"};
-  EXPECT_EQ(output_of(Words{"generate", (file("imported") / "checkpoint" / "step-0").string()} + how),
+  EXPECT_EQ(output_of(Words{"generate", file("moved").string()} + how),
             output_of(Words{"generate", step().string()} + how));
+  EXPECT_TRUE(
+      contains(refusal_of({"import", exported().string(), file("moved").string()}), "exists already"));
+  const Words next =
+      Words{"train"} + small_run(file("next")) +
+      Words{format("checkpoint.initial_load_path={}", (file("moved") / "checkpoint" / "step-0").string()),
+            "model.vocab_size=300", "training.steps=1"};
+  const ProgramResult started = run_program(next);
+  EXPECT_EQ(started.exit_code, 0);
+  EXPECT_TRUE(contains(started.err, "weights loaded from"));
 }
 
 TEST_F(EndToEnd, GreedyIsTheSameEachTimeAndASeedDecidesTheDraws) {

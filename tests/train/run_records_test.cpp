@@ -1,6 +1,8 @@
 // What a run leaves behind: metrics.jsonl, run.json, the run folder.
+#include <chrono>
 #include <cmath>
 #include <set>
+#include <thread>
 
 #include "base/json.h"
 #include "tests/train/fixture.h"
@@ -98,20 +100,38 @@ TEST(MetricsFile, HoldsEachStepOnceAfterACrashAndAResume) {
 }
 
 TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
-  const TempFolder folder;
-  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=1"});
-  Trainer& trainer = run.build();
+  class SlowSink : public MetricsSink {
+   public:
+    std::string name() const override { return "slow"; }
+    void write(const MetricsRecord& record) override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  };
   class AtSave : public Callback {
    public:
     explicit AtSave(fs::path file) : file_(std::move(file)) {}
     std::string_view name() const override { return "at save"; }
-    void save(Trainer& trainer) override { EXPECT_EQ(read_jsonl(file_).back().step, trainer.state.step); }
+    void save(Trainer& trainer) override {
+      const auto records = read_jsonl(file_);
+      ASSERT_FALSE(records.empty());
+      EXPECT_EQ(records.back().step, trainer.state.step);
+    }
 
    private:
     fs::path file_;
   };
-  trainer.add_callback(std::make_unique<AtSave>(folder / "run" / "metrics.jsonl"));
-  trainer.run();
+  const TempFolder folder;
+  const fs::path file = folder / "run" / "metrics.jsonl";
+  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=1", "training.steps=3"});
+  run.trainer().replace_build_step("metrics", [&](Trainer& trainer) {
+    std::vector<std::unique_ptr<MetricsSink>> sinks;
+    sinks.push_back(std::make_unique<SlowSink>());
+    sinks.push_back(std::make_unique<JsonlSink>(file, trainer.log));
+    trainer.metrics = std::make_unique<SinkQueue>(std::move(sinks), trainer.log);
+  });
+  run.trainer().add_callback(std::make_unique<AtSave>(file));
+  run.run();
+  EXPECT_EQ(run.records.size(), 3U);
 }
 
 TEST(RunHistory, TellsEveryStartWithItsStepsTokensAndEnd) {

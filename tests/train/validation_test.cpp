@@ -68,12 +68,11 @@ TEST(Validation, DoesNotDropOut) {
   const TempFolder folder;
   TestRun run(on_text(folder) + Words{"model.dropout=0.5"});
   Trainer& trainer = run.build();
-  const auto batch = trainer.data.validation->rows(0, 2);
-  const double first = evaluate_batch(*trainer.evaluator, batch, false).loss_sum;
-  TestRun sober(on_text(folder) +
-                Words{"model.dropout=0.0", format("run_dir={}", (folder / "other").string())});
-  sober.build();
-  EXPECT_EQ(evaluate_batch(*sober.trainer().evaluator, batch, false).loss_sum, first);
+  Batch batch = trainer.data.validation->rows(0, 2);
+  const double loss = evaluate_batch(*trainer.evaluator, batch, false).loss_sum;
+  // What is dropped depends on the number of the row.
+  batch.row_ids = {1000, 1001};
+  EXPECT_EQ(evaluate_batch(*trainer.evaluator, batch, false).loss_sum, loss);
 }
 
 TEST(Samples, AreWrittenEveryFewStepsAndChangeNothing) {

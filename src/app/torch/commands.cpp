@@ -6,8 +6,10 @@
 
 #include "app/torch/loaded_model.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/writer.h"
+#include "config/schema_docs.h"
 #include "kernels/cpu_allocator.h"
 #include "models/families.h"
 #include "train/generation.h"
@@ -28,13 +30,15 @@ int run_generate(const TorchCommand& command) {
   const GenerateOptions& options = command.generate;
   const DType compute = parse_compute(options.compute);
   const LoadedModel model = load_model(options.model, compute, *command.log);
-  if (model.tokenizer == nullptr) throw UsageError(format("{} has no tokenizer.json", options.model.string()));
+  if (model.tokenizer == nullptr)
+    throw UsageError(format("{} has no tokenizer.json", options.model.string()));
   const auto prompt_tokens = static_cast<int64_t>(model.tokenizer->encode(options.prompt).size());
-  const int64_t capacity = std::min(model.config.model.max_position, std::max<int64_t>(1, prompt_tokens) + options.max_tokens);
+  const int64_t capacity =
+      std::min(model.config.model.max_position, std::max<int64_t>(1, prompt_tokens) + options.max_tokens);
   ModelForward forward = model.forward(capacity);
   Generator generator(model.spec, forward, *model.store, compute, capacity);
-  const GenerationOptions how{options.max_tokens, options.temperature, options.top_k, options.top_p,
-                              options.seed,       options.stop};
+  const GenerationOptions how{options.max_tokens, options.temperature, options.top_k,
+                              options.top_p,      options.seed,        options.stop};
   std::cout << options.prompt << std::flush;
   generate_text(generator, *model.tokenizer, options.prompt, how,
                 [](std::string_view piece) { std::cout << piece << std::flush; });
@@ -48,7 +52,8 @@ int run_export(const TorchCommand& command) {
   if (!dtype) throw UsageError(format("--dtype {}: expected fp32, bf16 or fp16", options.dtype));
   const LoadedModel model = load_model(options.model, DType::f32, *command.log);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
-  export_hf(options.output, model.config.model, model.spec, *model.store, model.tokenizer.get(), {*dtype, shard});
+  export_hf(options.output, model.config.model, model.spec, *model.store, model.tokenizer.get(),
+            {*dtype, shard});
   command.log->info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
                     options.output.string());
   return 0;
@@ -56,17 +61,22 @@ int run_export(const TorchCommand& command) {
 
 int run_import(const TorchCommand& command) {
   const ImportOptions& options = command.import_options;
+  if (std::filesystem::exists(options.output)) {
+    throw UsageError(
+        format("{} exists already; name a run folder that import can create", options.output.string()));
+  }
   LoadedModel model = load_model(options.model, DType::f32, *command.log);
   Config config = model.config;
   config.run_dir = options.output.string();
   if (model.tokenizer != nullptr) {
+    // A run finds a tokenizer in its own folder, wherever that is moved.
     model.tokenizer->save_pretrained(options.output / "tokenizer");
-    config.tokenizer.type = "hf";
-    config.tokenizer.path = (options.output / "tokenizer").string();
+    config.tokenizer = {.type = "bpe", .path = "", .vocab_size = model.tokenizer->vocab_size()};
   }
   CheckpointWriter writer(options.output / config.checkpoint.folder, 0, *command.log, /*background=*/false);
   writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr, state_to_json(TrainerState{}, config)));
   if (!writer.wait()) return 1;
+  write_file_atomic(options.output / "config.toml", config_toml(config));
   command.log->info("imported {} parameters; start from them with checkpoint.initial_load_path=\"{}\"",
                     with_thousands(model.spec.parameter_count()),
                     (options.output / config.checkpoint.folder / "step-0").string());

@@ -1,0 +1,60 @@
+// What ends a run or keeps it from starting, seen from outside.
+#include "tests/app/program.h"
+
+namespace stepforge::testing {
+namespace {
+
+Words endless_run(const fs::path& run) {
+  return Words{"train"} + small_run(run) + Words{"training.steps=100000"};
+}
+
+TEST(Nan, StopsWithExitCodeOneNamingStepAndBlock) {
+  const TempFolder folder;
+  const ProgramResult result = run_program(Words{"train"} + small_run(folder / "run") +
+                                           Words{"debug.plant_nan_step=3", "debug.plant_nan_block=layers.1"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(contains(result.err, "error: step 3: "));
+  EXPECT_TRUE(contains(result.err, "first not finite in block layers.1 (output)"));
+}
+
+TEST(RunFolder, InUseIsRefusedToASecondProcess) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  Child first(endless_run(run));
+  ASSERT_TRUE(first.wait_until([&] { return fs::exists(run / "run.json"); })) << first.err();
+  const ProgramResult second = run_program(endless_run(run));
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_TRUE(contains(second.err, format("in use by process {}", first.pid())));
+  first.signal(SIGINT);
+  EXPECT_EQ(first.wait().exit_code, 130);
+}
+
+TEST(RunFolder, ThatCannotBeWrittenIsRefusedBeforeAnythingIsMade) {
+  const TempFolder folder;
+  write_text(folder / "file", "a file in the way");
+  EXPECT_TRUE(contains(refusal_of(Words{"train"} + small_run(folder / "file")), "is a file"));
+  const std::string below = refusal_of(Words{"train"} + small_run(folder / "file" / "run"));
+  EXPECT_TRUE(contains(below, "cannot create the run folder"));
+  // Where nobody can write, not even root.
+  EXPECT_TRUE(contains(refusal_of(Words{"train"} + small_run("/proc/run")), "/proc/run"));
+}
+
+TEST(FullDisk, LosesSavesButNotTheTrainingAndIsTold) {
+  // A limit on the size of files stands for the full disk: the shell sets it to at most 80 KiB, the weights
+  // need more.
+  const TempFolder folder;
+  const Words limited = {"-c", "ulimit -f 80; exec \"$0\" \"$@\"", program_path().string(), "train"};
+  const ProgramResult result =
+      Child(limited + small_run(folder / "run") + Words{"training.steps=4", "checkpoint.interval=2"}, "", {},
+            "/bin/sh")
+          .wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(contains(result.err, "CHECKPOINT NOT SAVED at step 2"));
+  EXPECT_TRUE(contains(result.err, "step: 4  loss:"));
+  EXPECT_TRUE(contains(result.err, "error: the checkpoint of step 4 could not be saved"));
+  EXPECT_TRUE(fs::is_empty(folder / "run" / "checkpoint"));
+  EXPECT_EQ(run_program(Words{"train"} + small_run(folder / "run") + Words{"training.steps=4"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace stepforge::testing
