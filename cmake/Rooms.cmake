@@ -64,9 +64,9 @@ function(stepforge_torch_half)
   target_link_options(stepforge_torch PRIVATE -Wl,-z,defs)
   target_precompile_headers(stepforge_torch PRIVATE ${src}/kernels/torch_pch.h)
   # Kernels are vectorised for the machine's instruction sets by function multiversioning, not by -march=native. A square
-  # root that may set errno is not vectorised at all.
-  file(GLOB kernels CONFIGURE_DEPENDS ${src}/kernels/cpu/*.cpp)
-  set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS -fno-math-errno)
+  # root that may set errno is not vectorised at all; the precompiled header is made without this flag.
+  set_source_files_properties(${src}/kernels/cpu/adamw.cpp PROPERTIES
+    COMPILE_OPTIONS -fno-math-errno SKIP_PRECOMPILE_HEADERS ON)
   set_target_properties(stepforge_torch PROPERTIES BUILD_RPATH "$ORIGIN;${TorchWheel_RPATH}")
 endfunction()
 
