@@ -46,13 +46,5 @@ TEST(Layers, NormsStartAtOneAndAreTaggedSoThatTheyDoNotDecay) {
   EXPECT_EQ(head_layer("head", 32, 100, /*tied=*/true, 64).parameters.size(), 1U);
 }
 
-TEST(Layers, DropoutCostsAGradientOfItsOwn) {
-  const CostContext context{.tokens = 10, .document_length = 10, .compute = DType::f32};
-  const auto peak = [&](bool dropout) {
-    return block_cost({mlp_layer("mlp", "mlp.", 32, 56, 0.01, dropout).cost}, context).backward_peak_bytes;
-  };
-  EXPECT_GT(peak(true), peak(false));
-}
-
 }  // namespace
 }  // namespace stepforge
