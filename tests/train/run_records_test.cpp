@@ -104,7 +104,7 @@ TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
    public:
     std::string name() const override { return "slow"; }
     void write(const MetricsRecord& record) override {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
     }
   };
   class AtSave : public Callback {
@@ -122,7 +122,7 @@ TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
   };
   const TempFolder folder;
   const fs::path file = folder / "run" / "metrics.jsonl";
-  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=1", "training.steps=3"});
+  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=1", "training.steps=2"});
   run.trainer().replace_build_step("metrics", [&](Trainer& trainer) {
     std::vector<std::unique_ptr<MetricsSink>> sinks;
     sinks.push_back(std::make_unique<SlowSink>());
@@ -131,7 +131,7 @@ TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
   });
   run.trainer().add_callback(std::make_unique<AtSave>(file));
   run.run();
-  EXPECT_EQ(run.records.size(), 3U);
+  EXPECT_EQ(run.records.size(), 2U);
 }
 
 TEST(RunHistory, TellsEveryStartWithItsStepsTokensAndEnd) {
