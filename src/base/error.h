@@ -1,4 +1,5 @@
-// The error types of the whole program. An error's text names the offending value, where it came from, and the remedy.
+// The error types of the whole program. An error's text names the offending value, where it came from, and
+// the remedy.
 #pragma once
 
 #include <stdexcept>
@@ -9,15 +10,16 @@ namespace stepforge {
 /// Exit codes of the program, beside 0 for success.
 enum class ExitCode : int { failure = 1, usage = 2, interrupted = 130 };
 
-/// Something failed while running: a file, a tensor, a numeric check. Ends the program with exit code 1 if not handled.
+/// Something failed while running: a file, a tensor, a numeric check. Ends the program with exit code 1 if
+/// not handled.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message) : std::runtime_error(message) {}
   virtual ExitCode exit_code() const { return ExitCode::failure; }
 };
 
-/// The user asked for something that cannot be done: a config value, a command-line word, a file that is not there.
-/// Raised before anything is allocated or written. Exit code 2.
+/// The user asked for something that cannot be done: a config value, a command-line word, a file that is not
+/// there. Raised before anything is allocated or written. Exit code 2.
 class UsageError : public Error {
  public:
   using Error::Error;

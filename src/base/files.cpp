@@ -1,10 +1,5 @@
 #include "base/files.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,6 +7,10 @@
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/error.h"
@@ -23,7 +22,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string system_reason() { return std::strerror(errno); }
+std::string system_reason() {
+  return std::strerror(errno);
+}
 
 /// Closes on scope exit.
 struct Descriptor {
@@ -36,11 +37,12 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
-/// Opens a regular file for reading and returns its size; refuses folders, pipes and devices (a FIFO would hang).
+/// Opens a regular file for reading and returns its size; refuses folders, pipes and devices (a FIFO would
+/// hang).
 int64_t open_regular(const fs::path& path, int& descriptor) {
   descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw Error(format("cannot open {}: {}", path.string(), system_reason()));
-  struct stat status {};
+  struct stat status{};
   if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     close(descriptor);
     throw Error(format("{} is not a regular file", path.string()));
@@ -179,7 +181,9 @@ std::string content_hash(std::span<const std::byte> bytes) {
   return format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
-std::string content_hash(std::string_view bytes) { return content_hash(std::as_bytes(std::span(bytes))); }
+std::string content_hash(std::string_view bytes) {
+  return content_hash(std::as_bytes(std::span(bytes)));
+}
 
 std::string file_hash(const fs::path& path) {
   int raw = -1;

@@ -1,4 +1,5 @@
-// Reading files with bounds, and writing them so that a reader sees the old file or the new one, never a mixture.
+// Reading files with bounds, and writing them so that a reader sees the old file or the new one, never a
+// mixture.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +11,16 @@
 
 namespace stepforge {
 
-/// The whole file as bytes. Throws Error if it is no regular file, cannot be read, or holds more than `max_bytes`.
+/// The whole file as bytes. Throws Error if it is no regular file, cannot be read, or holds more than
+/// `max_bytes`.
 std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
 
-/// Writes beside `path`, fsyncs, renames over it, fsyncs the folder. On failure throws Error and leaves `path` as it was.
+/// Writes beside `path`, fsyncs, renames over it, fsyncs the folder. On failure throws Error and leaves
+/// `path` as it was.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
-/// A file being written in order. Throws Error (naming the path and the system's reason) on any failed or short write.
+/// A file being written in order. Throws Error (naming the path and the system's reason) on any failed or
+/// short write.
 class FileWriter {
  public:
   explicit FileWriter(const std::filesystem::path& path);
@@ -56,8 +60,9 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// A folder that appears under its final name only when complete. Files are written into `staging()`; publish()
-/// fsyncs every file and the folder, then renames it to the final name. Without publish() the destructor removes it.
+/// A folder that appears under its final name only when complete. Files are written into `staging()`;
+/// publish() fsyncs every file and the folder, then renames it to the final name. Without publish() the
+/// destructor removes it.
 class StagedFolder {
  public:
   /// Staging is "<final>.tmp" beside the final folder; a left-over of an earlier crash is removed first.

@@ -1,4 +1,5 @@
-// Text formatting with fmt's syntax, without a fmt type in any header: libtorch brings another fmt than Debian's.
+// Text formatting with fmt's syntax, without a fmt type in any header: libtorch brings another fmt than
+// Debian's.
 #pragma once
 
 #include <concepts>
@@ -12,11 +13,14 @@ namespace stepforge {
 
 using FormatArgument = std::variant<bool, int64_t, uint64_t, double, std::string_view>;
 
-/// Formats `arguments` into `pattern` (fmt syntax: "{}", "{:>8.3f}"). Throws std::invalid_argument on a bad pattern.
+/// Formats `arguments` into `pattern` (fmt syntax: "{}", "{:>8.3f}"). Throws std::invalid_argument on a bad
+/// pattern.
 std::string format_arguments(std::string_view pattern, const std::vector<FormatArgument>& arguments);
 
 namespace detail {
-inline FormatArgument format_argument(bool value) { return value; }
+inline FormatArgument format_argument(bool value) {
+  return value;
+}
 template <std::signed_integral T>
 FormatArgument format_argument(T value) {
   return static_cast<int64_t>(value);

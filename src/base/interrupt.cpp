@@ -2,11 +2,10 @@
 
 #include <csignal>
 #include <ctime>
+#include <utility>
 
 #include <pthread.h>
 #include <unistd.h>
-
-#include <utility>
 
 #include "base/error.h"
 

@@ -7,8 +7,8 @@
 
 namespace stepforge {
 
-/// The first SIGINT or SIGTERM sets requested(); the second ends the process at once with exit code 130. Make one before any
-/// other thread starts: threads inherit the blocked signals.
+/// The first SIGINT or SIGTERM sets requested(); the second ends the process at once with exit code 130. Make
+/// one before any other thread starts: threads inherit the blocked signals.
 class InterruptWatcher {
  public:
   /// `announce` is called from the watching thread at the first signal.

@@ -3,10 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-
-#include <nlohmann/json.hpp>
 
 namespace stepforge {
 
@@ -17,8 +16,8 @@ struct JsonLimits {
   int max_depth = 64;
 };
 
-/// Parses one document. Throws FormatError naming `source`, the byte offset and the fault: bad syntax, a duplicate key,
-/// more than max_depth levels, more than max_bytes.
+/// Parses one document. Throws FormatError naming `source`, the byte offset and the fault: bad syntax, a
+/// duplicate key, more than max_depth levels, more than max_bytes.
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
 
 /// Throws Error if the file cannot be read, else as parse_json.

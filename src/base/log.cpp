@@ -1,7 +1,5 @@
 #include "base/log.h"
 
-#include <unistd.h>
-
 #include <mutex>
 #include <utility>
 
@@ -9,6 +7,7 @@
 #include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
 
 #include "base/error.h"
 
@@ -78,9 +77,15 @@ void Logger::write(LogLevel level, std::string_view text) {
   if (implementation_->after) implementation_->after();
 }
 
-void Logger::flush() { implementation_->logger.flush(); }
+void Logger::flush() {
+  implementation_->logger.flush();
+}
 
-bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
-bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+bool stderr_is_terminal() {
+  return isatty(STDERR_FILENO) == 1;
+}
+bool stdout_is_terminal() {
+  return isatty(STDOUT_FILENO) == 1;
+}
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
-// The program's log: lines to the terminal and, once a run folder exists, to a file. A Logger is passed by reference;
-// there is no global one.
+// The program's log: lines to the terminal and, once a run folder exists, to a file. A Logger is passed by
+// reference; there is no global one.
 #pragma once
 
 #include <filesystem>
@@ -23,7 +23,8 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  /// From now on every line also goes to `path` (appended, flushed on warnings and errors). Throws Error if it cannot be opened.
+  /// From now on every line also goes to `path` (appended, flushed on warnings and errors). Throws Error if
+  /// it cannot be opened.
   void add_file(const std::filesystem::path& path);
 
   /// Called before and after a line reaches the terminal, so that a status line can be cleared and redrawn.

@@ -1,5 +1,6 @@
-// Counter-based random numbers: a value is a pure function of (key, counter), so nothing has to be saved and nothing
-// depends on who draws first. Philox 4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+// Counter-based random numbers: a value is a pure function of (key, counter), so nothing has to be saved and
+// nothing depends on who draws first. Philox 4x32-10 of Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3" (2011).
 #pragma once
 
 #include <array>
@@ -12,8 +13,9 @@ namespace stepforge {
 inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_low, uint64_t counter_high = 0) {
   uint32_t key0 = static_cast<uint32_t>(key);
   uint32_t key1 = static_cast<uint32_t>(key >> 32);
-  std::array<uint32_t, 4> state = {static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
-                                   static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)};
+  std::array<uint32_t, 4> state = {
+      static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
+      static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)};
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * state[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57} * state[2];
@@ -37,7 +39,9 @@ inline uint64_t mix_bits(uint64_t value) {
 uint64_t stream_key(uint64_t seed, std::string_view purpose);
 
 /// A number in [0, 1) with 24 random bits.
-inline float unit_float(uint32_t word) { return static_cast<float>(word >> 8) * 0x1.0p-24F; }
+inline float unit_float(uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1.0p-24F;
+}
 /// A number in [0, 1) with 53 random bits.
 inline double unit_double(uint32_t high, uint32_t low) {
   return static_cast<double>(((uint64_t{high} << 32) | low) >> 11) * 0x1.0p-53;

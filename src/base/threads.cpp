@@ -8,7 +8,9 @@
 
 namespace stepforge {
 
-int hardware_threads() { return std::max(1U, std::thread::hardware_concurrency()); }
+int hardware_threads() {
+  return std::max(1U, std::thread::hardware_concurrency());
+}
 
 void parallel_for_each(int64_t count, int workers, const std::function<void(int64_t)>& body) {
   if (workers <= 0) workers = hardware_threads();

@@ -64,8 +64,8 @@ class BoundedQueue {
   bool closed_ = false;
 };
 
-/// Calls body(i) for every i in [0, count) on up to `workers` threads (0 = all cores). The first exception is rethrown
-/// in the caller after all threads have stopped.
+/// Calls body(i) for every i in [0, count) on up to `workers` threads (0 = all cores). The first exception is
+/// rethrown in the caller after all threads have stopped.
 void parallel_for_each(int64_t count, int workers, const std::function<void(int64_t)>& body);
 
 int hardware_threads();

@@ -130,11 +130,9 @@ SchemaOf<DataConfig> data_section() {
              {.doc = "Batches prepared ahead of the step.", .unit = "batches", .min = 0, .max = 1024})
       .field("cache_dir", &DataConfig::cache_dir,
              {.doc = "Folder of tokenized data; empty = stepforge under the user's cache directory."})
-      .field("synthetic_tokens", &DataConfig::synthetic_tokens,
-             {.doc = "Length of a synthetic source before it repeats.",
-              .unit = "tokens",
-              .min = 2,
-              .max = 1e12})
+      .field(
+          "synthetic_tokens", &DataConfig::synthetic_tokens,
+          {.doc = "Length of a synthetic source before it repeats.", .unit = "tokens", .min = 2, .max = 1e12})
       .field("synthetic_document_length", &DataConfig::synthetic_document_length,
              {.doc = "Mean length of a synthetic document; 0 = each row is one document.",
               .unit = "tokens",

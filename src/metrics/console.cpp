@@ -236,7 +236,7 @@ void StatusLine::draw() {
   visible_ = true;
 }
 
-void StatusLine::put(std::string_view text) {
+void StatusLine::put(std::string_view text) const {
   // Nothing can be done about a terminal that has gone away, and the run goes on without it.
   while (!text.empty()) {
     const ssize_t done = ::write(descriptor_, text.data(), text.size());

@@ -73,7 +73,7 @@ class StatusLine {
  private:
   void erase();
   void draw();
-  void put(std::string_view text);
+  void put(std::string_view text) const;
   int width() const;
 
   Logger& logger_;

@@ -157,7 +157,7 @@ JsonlSink::~JsonlSink() {
   }
 }
 
-bool JsonlSink::append(std::string_view bytes) {
+bool JsonlSink::append(std::string_view bytes) const {
   while (!bytes.empty()) {
     const ssize_t put = ::write(descriptor_, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;

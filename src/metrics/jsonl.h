@@ -55,7 +55,7 @@ class JsonlSink : public MetricsSink {
   int64_t lost() const { return lost_; }
 
  private:
-  bool append(std::string_view bytes);
+  bool append(std::string_view bytes) const;
   void report_failure(std::string_view action);
 
   std::filesystem::path path_;

@@ -95,7 +95,7 @@ double cut_top(const std::vector<RunSeries>& runs, const Panel& panel, double hi
 
 /// From values to pixels.
 struct Frame {
-  double left, top, width, height;
+  double left = 0, top = 0, width = 0, height = 0;
   Axis x, y;
 
   double pixel_x(double value) const { return left + (value - x.low) / (x.high - x.low) * width; }

@@ -35,7 +35,8 @@ ModelForward decoder_forward(const ModelConfig& config, const ParameterLookup& p
   model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight")));
   for (int64_t layer = 0; layer < config.n_layers; ++layer) model.blocks.push_back(make_layer(layer, rope));
   Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
-  model.head = std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps, chunk);
+  model.head =
+      std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps, chunk);
   return model;
 }
 

@@ -21,9 +21,11 @@ struct ForwardOptions {
 AttentionShape attention_shape(const ModelConfig& config);
 
 /// Makes the block of layer `layer`; the table lives as long as the block.
-using LayerFactory = std::function<std::unique_ptr<Block>(int64_t layer, std::shared_ptr<const RopeTable> rope)>;
+using LayerFactory =
+    std::function<std::unique_ptr<Block>(int64_t layer, std::shared_ptr<const RopeTable> rope)>;
 
-/// embedding, `make_layer` for each layer, head (tied or not). Parameters are looked up by their specification's names.
+/// embedding, `make_layer` for each layer, head (tied or not). Parameters are looked up by their
+/// specification's names.
 ModelForward decoder_forward(const ModelConfig& config, const ParameterLookup& parameters,
                              const ForwardOptions& options, const LayerFactory& make_layer);
 

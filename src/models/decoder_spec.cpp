@@ -18,7 +18,8 @@ AttentionDims attention_dims(const ModelConfig& config, bool qk_norm) {
 namespace {
 
 /// Adds a unit with the layers' parameters and a block that uses it.
-void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int layer, std::vector<LayerSpec> layers) {
+void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int layer,
+               std::vector<LayerSpec> layers) {
   UnitSpec unit;
   unit.name = name;
   BlockSpec block;

@@ -17,7 +17,9 @@ constexpr std::array<ModelFamily, 2> families = {{
 }};
 }  // namespace
 
-std::span<const ModelFamily> model_families() { return families; }
+std::span<const ModelFamily> model_families() {
+  return families;
+}
 
 const ModelFamily& find_family(std::string_view name) {
   std::vector<std::string> names;
@@ -25,7 +27,8 @@ const ModelFamily& find_family(std::string_view name) {
     if (family.name == name) return family;
     names.emplace_back(family.name);
   }
-  throw UsageError(format("model.family = \"{}\": there is no such family; there are {}", name, join(names, ", ")));
+  throw UsageError(
+      format("model.family = \"{}\": there is no such family; there are {}", name, join(names, ", ")));
 }
 
 ModelSpec model_spec(const ModelConfig& config, int64_t loss_chunk) {

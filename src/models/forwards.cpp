@@ -21,7 +21,8 @@ constexpr std::array<ForwardFamily, 2> families = {{{"llama", &llama_forward}, {
 
 }  // namespace
 
-ModelForward build_forward(const ModelConfig& config, const ParameterLookup& parameters, const ForwardOptions& options) {
+ModelForward build_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                           const ForwardOptions& options) {
   for (const auto& family : families) {
     if (family.name == config.family) return family.build(config, parameters, options);
   }

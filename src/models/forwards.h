@@ -6,6 +6,7 @@
 namespace stepforge {
 
 /// The blocks of config.family bound to `parameters`. Throws UsageError for an unknown family.
-ModelForward build_forward(const ModelConfig& config, const ParameterLookup& parameters, const ForwardOptions& options);
+ModelForward build_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                           const ForwardOptions& options);
 
 }  // namespace stepforge

@@ -48,7 +48,8 @@ class Reader {
   const Json& at(const char* key) const { return object_.at(key); }
 
   [[noreturn]] void refuse(const char* key, const std::string& why) const {
-    throw FormatError(format("{}: \"{}\" = {}: {}", source_, key, has(key) ? object_.at(key).dump() : "absent", why));
+    throw FormatError(
+        format("{}: \"{}\" = {}: {}", source_, key, has(key) ? object_.at(key).dump() : "absent", why));
   }
 
  private:
@@ -76,7 +77,8 @@ RopeScalingConfig read_rope_scaling(const Json& object, const std::string& sourc
   scaling.factor = reader.number("factor", scaling.factor);
   scaling.low_freq_factor = reader.number("low_freq_factor", scaling.low_freq_factor);
   scaling.high_freq_factor = reader.number("high_freq_factor", scaling.high_freq_factor);
-  scaling.original_max_position = reader.integer("original_max_position_embeddings", scaling.original_max_position);
+  scaling.original_max_position =
+      reader.integer("original_max_position_embeddings", scaling.original_max_position);
   return scaling;
 }
 
@@ -89,7 +91,9 @@ Json rope_scaling_json(const RopeScalingConfig& scaling) {
           {"original_max_position_embeddings", scaling.original_max_position}};
 }
 
-Json token_or_null(int64_t id) { return id >= 0 ? Json(id) : Json(nullptr); }
+Json token_or_null(int64_t id) {
+  return id >= 0 ? Json(id) : Json(nullptr);
+}
 
 }  // namespace
 
@@ -123,7 +127,9 @@ Json hf_config(const ModelConfig& model, DType dtype, int64_t bos, int64_t eos) 
 }
 
 Json hf_generation_config(int64_t bos, int64_t eos) {
-  return {{"_from_model_config", true}, {"bos_token_id", token_or_null(bos)}, {"eos_token_id", token_or_null(eos)}};
+  return {{"_from_model_config", true},
+          {"bos_token_id", token_or_null(bos)},
+          {"eos_token_id", token_or_null(eos)}};
 }
 
 ModelConfig model_from_hf_config(const Json& config, const std::string& source) {

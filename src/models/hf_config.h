@@ -13,8 +13,9 @@ namespace stepforge {
 Json hf_config(const ModelConfig& model, DType dtype, int64_t bos, int64_t eos);
 Json hf_generation_config(int64_t bos, int64_t eos);
 
-/// Reads config.json. Throws FormatError naming `source` and the key: an unknown model_type, a missing or mistyped value, or a
-/// setting that changes the mathematics and that we do not have (biases, another activation, sliding windows).
+/// Reads config.json. Throws FormatError naming `source` and the key: an unknown model_type, a missing or
+/// mistyped value, or a setting that changes the mathematics and that we do not have (biases, another
+/// activation, sliding windows).
 ModelConfig model_from_hf_config(const Json& config, const std::string& source);
 
 }  // namespace stepforge

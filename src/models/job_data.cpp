@@ -13,7 +13,9 @@ namespace stepforge {
 
 namespace {
 
-bool is_synthetic(const DataSourceConfig& source) { return source.format == "synthetic"; }
+bool is_synthetic(const DataSourceConfig& source) {
+  return source.format == "synthetic";
+}
 
 std::filesystem::path default_cache_dir() {
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
@@ -23,12 +25,14 @@ std::filesystem::path default_cache_dir() {
   return std::filesystem::path(home != nullptr ? home : ".") / ".cache" / "stepforge" / "data";
 }
 
-std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::filesystem::path& folder, Logger& log) {
+std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::filesystem::path& folder,
+                                           Logger& log) {
   const auto& tokenizer = config.tokenizer;
   WordCounter counter;
   for (const auto& source : config.data.sources) {
     if (is_synthetic(source) || counter.bytes() >= tokenizer.train_bytes) continue;
-    const TextSource text({{source.path}, parse_text_format(source.format), DocumentMode::file, source.field});
+    const TextSource text(
+        {{source.path}, parse_text_format(source.format), DocumentMode::file, source.field});
     for (size_t file = 0; file < text.files().size(); ++file) {
       for (const TextChunk& chunk : text.chunks(file, int64_t{1} << 20)) {
         if (counter.bytes() >= tokenizer.train_bytes) break;
@@ -37,9 +41,11 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
     }
   }
   if (counter.counts().empty()) {
-    throw UsageError("tokenizer.type = \"bpe\" without tokenizer.path: no text source to train a tokenizer on");
+    throw UsageError(
+        "tokenizer.type = \"bpe\" without tokenizer.path: no text source to train a tokenizer on");
   }
-  const TrainedBpe trained = train_bpe(counter.counts(), {.vocab_size = static_cast<int32_t>(tokenizer.vocab_size)});
+  const TrainedBpe trained =
+      train_bpe(counter.counts(), {.vocab_size = static_cast<int32_t>(tokenizer.vocab_size)});
   auto made = make_bpe_tokenizer(trained);
   made->save_pretrained(folder);
   log.info("trained a BPE tokenizer of {} tokens on {} of text: {}", with_thousands(trained.vocab_size),
@@ -63,7 +69,8 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   const auto& data = config.data;
   const auto convert = [](const std::vector<DataSourceConfig>& sources) {
     std::vector<SourceSpec> specs;
-    for (const auto& source : sources) specs.push_back({source.path, source.weight, source.format, source.field});
+    for (const auto& source : sources)
+      specs.push_back({source.path, source.weight, source.format, source.field});
     return specs;
   };
   DataPlan plan;

@@ -1,5 +1,5 @@
-// From a configuration to what the model is fed: tokenizer and rows. No tensors: the trainer and `stepforge data show` see the
-// same rows.
+// From a configuration to what the model is fed: tokenizer and rows. No tensors: the trainer and `stepforge
+// data show` see the same rows.
 #pragma once
 
 #include <filesystem>

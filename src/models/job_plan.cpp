@@ -23,7 +23,8 @@ RecomputePolicy recompute_policy(const ActivationCheckpointConfig& activation_ch
                 : mode == "segments" ? Mode::segments
                                      : Mode::none;
   policy.n = static_cast<int>(activation_checkpoint.every_n);
-  for (const int64_t layer : activation_checkpoint.blocks) policy.blocks.push_back(format("layers.{}", layer));
+  for (const int64_t layer : activation_checkpoint.blocks)
+    policy.blocks.push_back(format("layers.{}", layer));
   policy.segments = activation_checkpoint.segments;
   return policy;
 }
@@ -38,19 +39,25 @@ StepProgram checked(StepProgram program) {
 BatchPlan plan_batch(const TrainingConfig& training) {
   BatchPlan batch;
   batch.seq_len = training.seq_len;
-  batch.rows_per_step = training.global_batch_size > 0 ? training.global_batch_size : training.local_batch_size;
+  batch.rows_per_step =
+      training.global_batch_size > 0 ? training.global_batch_size : training.local_batch_size;
   batch.rows_per_micro_batch = training.reduction == "ordered" ? 1 : training.local_batch_size;
   if (batch.rows_per_step % batch.rows_per_micro_batch != 0) {
-    throw UsageError(format("training.global_batch_size = {} is no multiple of training.local_batch_size = {}",
-                            batch.rows_per_step, batch.rows_per_micro_batch));
+    throw UsageError(
+        format("training.global_batch_size = {} is no multiple of training.local_batch_size = {}",
+               batch.rows_per_step, batch.rows_per_micro_batch));
   }
   batch.micro_batches = static_cast<int>(batch.rows_per_step / batch.rows_per_micro_batch);
   return batch;
 }
 
-DType compute_dtype(const PrecisionConfig& precision) { return precision.compute == "bf16" ? DType::bf16 : DType::f32; }
+DType compute_dtype(const PrecisionConfig& precision) {
+  return precision.compute == "bf16" ? DType::bf16 : DType::f32;
+}
 
-ModelSpec plan_model(const Config& config) { return model_spec(config.model, config.training.loss_chunk); }
+ModelSpec plan_model(const Config& config) {
+  return model_spec(config.model, config.training.loss_chunk);
+}
 
 namespace {
 

@@ -1,5 +1,5 @@
-// From a configuration to what will run: the model's specification and its step programs. No tensors: the trainer and
-// `stepforge plan` see the same lists.
+// From a configuration to what will run: the model's specification and its step programs. No tensors: the
+// trainer and `stepforge plan` see the same lists.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ BatchPlan plan_batch(const TrainingConfig& training);
 /// The compute dtype of precision.compute.
 DType compute_dtype(const PrecisionConfig& precision);
 
-/// The specification of config.model. Throws UsageError if model.vocab_size is open and no tokenizer gives it.
+/// The specification of config.model. Throws UsageError if model.vocab_size is open and no tokenizer gives
+/// it.
 ModelSpec plan_model(const Config& config);
 
 /// The checked training program of one rank.
@@ -37,7 +38,8 @@ StepProgram plan_train_step(const Config& config, const ModelSpec& model);
 /// The checked forward-only program of validation and `eval`, for micro-batches of the training's shape.
 StepProgram plan_evaluation(const Config& config, const ModelSpec& model);
 
-/// The checked forward-only program that generation runs once per token: `cache_tokens` positions of KV cache.
+/// The checked forward-only program that generation runs once per token: `cache_tokens` positions of KV
+/// cache.
 StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache_tokens);
 
 }  // namespace stepforge

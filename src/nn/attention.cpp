@@ -30,7 +30,8 @@ struct RotateArguments {
 };
 
 struct RotateFunction : torch::autograd::Function<RotateFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, const RotateArguments* arguments) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
+                            const RotateArguments* arguments) {
     const QkNorm norm = arguments->norm();
     at::Tensor out = qkv;
     at::Tensor rstd;
@@ -67,8 +68,8 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
       arguments.k_norm->mark_written();
     }
     // In place: attention's backward made this tensor for us alone.
-    qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm, rstd,
-                          q_gradient, k_gradient, accumulate);
+    qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm,
+                          rstd, q_gradient, k_gradient, accumulate);
     return {gradients[0], at::Tensor()};
   }
 };
@@ -89,18 +90,20 @@ struct AttendFunction : torch::autograd::Function<AttendFunction> {
     const auto saved = context->get_saved_variables();
     const auto* batch = kept_pointer<BatchTensors>(*context, "batch");
     at::Tensor qkv_gradient = at::empty_like(saved[0]);
-    attention_backward(gradients[0], saved[0], saved[1], saved[2], kept_value<AttentionShape>(*context, "shape"),
-                       batch->host.cu_seqlens, qkv_gradient);
+    attention_backward(gradients[0], saved[0], saved[1], saved[2],
+                       kept_value<AttentionShape>(*context, "shape"), batch->host.cu_seqlens, qkv_gradient);
     return {qkv_gradient, at::Tensor(), at::Tensor()};
   }
 };
 
 /// Generation: the new tokens' keys and values join the cache, and queries look at all of it.
-at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context, int64_t layer) {
+at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
+                         int64_t layer) {
   KvCache& cache = *context.cache;
   const int64_t count = qkv.size(0) / cache.rows();
   cache.append(layer, qkv, count);
-  const at::Tensor queries = qkv.narrow(1, 0, shape.out_width()).contiguous().view({cache.rows(), count, shape.out_width()});
+  const at::Tensor queries =
+      qkv.narrow(1, 0, shape.out_width()).contiguous().view({cache.rows(), count, shape.out_width()});
   const std::vector<int64_t> past(static_cast<size_t>(cache.rows()), cache.length());
   at::Tensor out = at::empty_like(queries);
   attention_cached(queries, cache.keys(layer), cache.values(layer), past, shape, out);
@@ -109,8 +112,8 @@ at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, con
 
 }  // namespace
 
-at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions, const RopeTable& rope,
-                  Parameter* q_norm, Parameter* k_norm, double eps) {
+at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
+                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps) {
   const RotateArguments arguments{shape, positions, &rope, q_norm, k_norm, eps};
   return RotateFunction::apply(qkv, &arguments);
 }
@@ -119,8 +122,9 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
   return AttendFunction::apply(qkv, shape, &batch);
 }
 
-AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, const AttentionShape& shape,
-                               double eps, bool qk_norm, const RopeTable& rope, int64_t layer)
+AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix,
+                               const AttentionShape& shape, double eps, bool qk_norm, const RopeTable& rope,
+                               int64_t layer)
     : norm_(parameters(prefix + ".norm")),
       qkv_(parameters(prefix + ".qkv")),
       out_(parameters(prefix + ".out")),

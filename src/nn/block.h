@@ -24,10 +24,10 @@ class Block {
 };
 
 struct LossResult {
-  double loss_sum = 0.0;        ///< sum of the cross-entropy over valid labels, natural log
-  at::Tensor token_loss;        ///< [tokens] fp32, 0 where the label is ignored
-  at::Tensor logits;            ///< [tokens, vocab] fp32 if asked for
-  Bundle input_gradients;       ///< of loss_sum * scale, if gradients were asked for
+  double loss_sum = 0.0;   ///< sum of the cross-entropy over valid labels, natural log
+  at::Tensor token_loss;   ///< [tokens] fp32, 0 where the label is ignored
+  at::Tensor logits;       ///< [tokens, vocab] fp32 if asked for
+  Bundle input_gradients;  ///< of loss_sum * scale, if gradients were asked for
 };
 
 class Head {

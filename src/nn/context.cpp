@@ -7,7 +7,8 @@ namespace stepforge {
 
 namespace {
 at::Tensor view_of(std::vector<int32_t>& values) {
-  return at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::TensorOptions().dtype(at::kInt));
+  return at::from_blob(values.data(), {static_cast<int64_t>(values.size())},
+                       at::TensorOptions().dtype(at::kInt));
 }
 }  // namespace
 

@@ -1,4 +1,5 @@
-// What travels with a micro-batch through the blocks: token ids and borders, random keys, the KV cache. No global state.
+// What travels with a micro-batch through the blocks: token ids and borders, random keys, the KV cache. No
+// global state.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@ struct BatchTensors {
   BatchTensors& operator=(const BatchTensors&) = delete;
 
   Batch host;
-  at::Tensor tokens;     ///< [rows * seq_len] int32
-  at::Tensor positions;  ///< [rows * seq_len] int32, restarting at document borders
-  at::Tensor labels;     ///< [rows * seq_len] int32, -100 = ignored
+  at::Tensor tokens;         ///< [rows * seq_len] int32
+  at::Tensor positions;      ///< [rows * seq_len] int32, restarting at document borders
+  at::Tensor labels;         ///< [rows * seq_len] int32, -100 = ignored
   at::Tensor row_ids;        ///< [rows * seq_len] int64: global row of each token
   at::Tensor row_positions;  ///< [rows * seq_len] int32: place of each token in its row
   int64_t token_count() const { return host.rows * host.seq_len; }
@@ -34,8 +35,8 @@ struct BatchTensors {
 struct Context {
   const BatchTensors* batch = nullptr;
   double dropout = 0.0;
-  uint64_t dropout_key = 0;  ///< of (seed, step); layers mix their own site into it
-  KvCache* cache = nullptr;  ///< set during generation only
+  uint64_t dropout_key = 0;                          ///< of (seed, step); layers mix their own site into it
+  KvCache* cache = nullptr;                          ///< set during generation only
   std::span<const std::string> recomputed_segments;  ///< of the running block
 };
 

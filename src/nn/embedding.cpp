@@ -1,7 +1,8 @@
+#include "kernels/embedding.h"
+
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "kernels/embedding.h"
 #include "nn/function_data.h"
 #include "nn/functions.h"
 #include "nn/layers.h"
@@ -24,7 +25,8 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
                                                  torch::autograd::variable_list gradients) {
     auto* parameter = kept_pointer<Parameter>(*context, "parameter");
     if (parameter->trained()) {
-      embedding_backward(context->get_saved_variables()[0], gradients[0], parameter->gradient(), parameter->written());
+      embedding_backward(context->get_saved_variables()[0], gradients[0], parameter->gradient(),
+                         parameter->written());
       parameter->mark_written();
     }
     return {at::Tensor(), at::Tensor(), at::Tensor()};

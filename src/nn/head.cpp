@@ -27,7 +27,8 @@ Normed norm(const at::Tensor& hidden, const Parameter& weight, double eps) {
 
 }  // namespace
 
-LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, const Context& context, double scale) {
+LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, const Context& context,
+                                                       double scale) {
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = inputs.at(0).detach();
   const Normed normed = norm(hidden, norm_, eps_);
@@ -44,8 +45,8 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
 
   at::Tensor norm_gradient = norm_.trained() ? norm_.gradient() : at::empty({hidden.size(1)}, at::kFloat);
   // The normed hidden's gradient turns into the hidden's in place.
-  rms_norm_backward(outputs.grad_hidden, hidden, norm_.value(), normed.rstd, at::Tensor(), outputs.grad_hidden,
-                    norm_gradient, norm_.trained() && norm_.written());
+  rms_norm_backward(outputs.grad_hidden, hidden, norm_.value(), normed.rstd, at::Tensor(),
+                    outputs.grad_hidden, norm_gradient, norm_.trained() && norm_.written());
   if (norm_.trained()) norm_.mark_written();
   return {sum_in_order(outputs.token_loss), outputs.token_loss, at::Tensor(), {outputs.grad_hidden}};
 }
@@ -56,8 +57,8 @@ LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& con
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
   if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
-  linear_cross_entropy(norm(hidden, norm_, eps_).out, weight_.value().detach(), context.batch->labels, 1.0, chunk_,
-                       outputs);
+  linear_cross_entropy(norm(hidden, norm_, eps_).out, weight_.value().detach(), context.batch->labels, 1.0,
+                       chunk_, outputs);
   return {sum_in_order(outputs.token_loss), outputs.token_loss, outputs.logits, {}};
 }
 

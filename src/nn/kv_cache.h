@@ -8,13 +8,15 @@
 
 namespace stepforge {
 
-/// One sequence per row. Per layer keys and values are [rows, capacity, kv_heads, head_dim] of the compute dtype.
+/// One sequence per row. Per layer keys and values are [rows, capacity, kv_heads, head_dim] of the compute
+/// dtype.
 class KvCache {
  public:
-  KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_heads, int64_t head_dim, at::ScalarType dtype);
+  KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_heads, int64_t head_dim,
+          at::ScalarType dtype);
 
-  /// Stores the rotated keys and the values of `count` new tokens per row, behind those already there. qkv [rows * count,
-  /// (heads + 2 kv_heads) head_dim]. Throws Error if the cache is full.
+  /// Stores the rotated keys and the values of `count` new tokens per row, behind those already there. qkv
+  /// [rows * count, (heads + 2 kv_heads) head_dim]. Throws Error if the cache is full.
   void append(int64_t layer, const at::Tensor& qkv, int64_t count);
   /// After all layers have appended: the tokens count as seen.
   void advance(int64_t count) { length_ += count; }

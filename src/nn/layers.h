@@ -11,9 +11,10 @@ namespace stepforge {
 /// Normed multi-head attention with a residual: x + out(attend(rotate(qkv(norm(x))))).
 class AttentionLayer {
  public:
-  /// `prefix` is "layers.3.attention"; the parameters norm, qkv, out, and with `qk_norm` q_norm and k_norm are looked up.
-  AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, const AttentionShape& shape, double eps,
-                 bool qk_norm, const RopeTable& rope, int64_t layer);
+  /// `prefix` is "layers.3.attention"; the parameters norm, qkv, out, and with `qk_norm` q_norm and k_norm
+  /// are looked up.
+  AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, const AttentionShape& shape,
+                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer);
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:

@@ -10,8 +10,8 @@ namespace {
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
   // The weight is an argument so that a graph is built even where x needs no gradient.
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            Parameter* parameter) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight, Parameter* parameter) {
     context->save_for_backward({x});
     keep_pointer(*context, "parameter", parameter);
     return at::mm(x, weight.t());

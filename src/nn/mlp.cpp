@@ -29,7 +29,9 @@ struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor& gate_up) { return SwigluFunction::apply(gate_up); }
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  return SwigluFunction::apply(gate_up);
+}
 
 MlpLayer::MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer)
     : norm_(parameters(prefix + ".norm")),

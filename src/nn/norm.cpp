@@ -11,8 +11,9 @@ namespace stepforge {
 namespace {
 
 struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                                                const at::Tensor& weight, double eps, Parameter* parameter) {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                const at::Tensor& x, const at::Tensor& weight, double eps,
+                                                Parameter* parameter) {
     at::Tensor normed = at::empty_like(x);
     at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
     rms_norm_forward(x, weight, eps, normed, rstd);
@@ -31,8 +32,8 @@ struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
     if (!parameter->trained()) weight_gradient = at::empty({saved[0].size(1)}, at::kFloat);
     // In place of the normed branch's gradient: nobody else holds it.
     const at::Tensor& x_gradient = gradients[0];
-    rms_norm_backward(gradients[0], saved[0], parameter->value(), saved[1], gradients[1], x_gradient, weight_gradient,
-                      parameter->trained() && parameter->written());
+    rms_norm_backward(gradients[0], saved[0], parameter->value(), saved[1], gradients[1], x_gradient,
+                      weight_gradient, parameter->trained() && parameter->written());
     if (parameter->trained()) parameter->mark_written();
     return {x_gradient, at::Tensor(), at::Tensor(), at::Tensor()};
   }

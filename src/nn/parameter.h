@@ -1,5 +1,5 @@
-// A parameter as layers see it: a persistent leaf of the compute dtype, and a view into the unit's flat fp32 gradient
-// that backward writes straight into.
+// A parameter as layers see it: a persistent leaf of the compute dtype, and a view into the unit's flat fp32
+// gradient that backward writes straight into.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,7 +8,8 @@
 
 namespace stepforge {
 
-/// Owned by the unit's storage (parallel/), which also binds the leaf's bytes. Layers only read `value` and add gradients.
+/// Owned by the unit's storage (parallel/), which also binds the leaf's bytes. Layers only read `value` and
+/// add gradients.
 class Parameter {
  public:
   Parameter() = default;
@@ -27,7 +28,8 @@ class Parameter {
   bool written() const { return written_; }
   void mark_written() { written_ = true; }
 
-  /// gradient (+)= left^T right, the weight gradient of a linear layer. left [tokens, rows], right [tokens, columns].
+  /// gradient (+)= left^T right, the weight gradient of a linear layer. left [tokens, rows], right [tokens,
+  /// columns].
   void add_product(const at::Tensor& left, const at::Tensor& right);
 
  private:

@@ -39,7 +39,8 @@ struct ResidualFunction : torch::autograd::Function<ResidualFunction> {
 
 }  // namespace
 
-at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context, uint64_t site) {
+at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
+                        uint64_t site) {
   ResidualArguments arguments{context.dropout, {}, {}};
   if (context.dropout > 0.0) {
     arguments.key.key = mix_bits(context.dropout_key ^ mix_bits(site));

@@ -14,7 +14,8 @@ namespace {
 using SegmentBody = std::function<at::Tensor(const at::Tensor&)>;
 
 struct RecomputedSegment : torch::autograd::Function<RecomputedSegment> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const SegmentBody* body) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const SegmentBody* body) {
     context->save_for_backward({x});
     keep_value(*context, "body", *body);
     return (*body)(x);  // grad mode is off here: nothing is kept
@@ -35,8 +36,8 @@ struct RecomputedSegment : torch::autograd::Function<RecomputedSegment> {
 
 }  // namespace
 
-at::Tensor segment(const Context& context, const char* name, const std::function<at::Tensor(const at::Tensor&)>& body,
-                   const at::Tensor& x) {
+at::Tensor segment(const Context& context, const char* name,
+                   const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x) {
   const auto& recomputed = context.recomputed_segments;
   const bool recompute = std::find(recomputed.begin(), recomputed.end(), name) != recomputed.end();
   if (!recompute || !at::GradMode::is_enabled()) return body(x);

@@ -29,8 +29,8 @@ void AdamW::update(int unit) {
   UnitStore& storage = store_.unit(index);
   for (const ParamInterval& interval : groups_.intervals.at(index)) {
     const ParamGroup& group = groups_.groups.at(static_cast<size_t>(interval.group));
-    const AdamWSettings settings{group.lr * lr_factor_, group.beta1, group.beta2,
-                                 eps_, group.weight_decay, steps_ + 1, grad_scale_};
+    const AdamWSettings settings{group.lr * lr_factor_, group.beta1, group.beta2, eps_,
+                                 group.weight_decay,    steps_ + 1,  grad_scale_};
     adamw_update(storage.master(), storage.gradient(), slots_[index][0], slots_[index][1], interval.begin,
                  interval.end, settings);
   }

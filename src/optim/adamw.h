@@ -1,4 +1,5 @@
-// AdamW over flat buffers: one pass per unit and interval, gradient clipping folded in, fp32 masters and moments.
+// AdamW over flat buffers: one pass per unit and interval, gradient clipping folded in, fp32 masters and
+// moments.
 #pragma once
 
 #include <array>
@@ -21,7 +22,8 @@ class AdamW {
 
   AdamW(ModelStore& store, ParamGroups groups, double eps);
 
-  /// Starts update number steps() + 1 with every group's rate multiplied by `lr_factor` and gradients by `grad_scale`.
+  /// Starts update number steps() + 1 with every group's rate multiplied by `lr_factor` and gradients by
+  /// `grad_scale`.
   void begin_update(double lr_factor, double grad_scale);
   /// Updates unit `unit` in one pass. Between begin_update and end_update, once per trained unit.
   void update(int unit);
@@ -43,7 +45,8 @@ class AdamW {
   std::vector<std::array<at::Tensor, 2>> slots_;
 };
 
-/// Global l2 norm of the gradients of all trained units: fp64 partial sums over chunks of 1,024 elements, in order.
+/// Global l2 norm of the gradients of all trained units: fp64 partial sums over chunks of 1,024 elements, in
+/// order.
 double gradient_norm(const ModelStore& store);
 
 }  // namespace stepforge

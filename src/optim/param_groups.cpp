@@ -21,20 +21,22 @@ std::vector<Pattern> compile(const OptimizerConfig& optimizer) {
     try {
       patterns.push_back({std::regex(group.pattern)});
     } catch (const std::regex_error& error) {
-      throw UsageError(format("optimizer.param_groups: pattern \"{}\" is no regular expression: {}", group.pattern,
-                              error.what()));
+      throw UsageError(format("optimizer.param_groups: pattern \"{}\" is no regular expression: {}",
+                              group.pattern, error.what()));
     }
   }
   return patterns;
 }
 
-double or_default(double value, double fallback) { return value < 0.0 ? fallback : value; }
+double or_default(double value, double fallback) {
+  return value < 0.0 ? fallback : value;
+}
 
 ParamGroup settings_of(const OptimizerConfig& optimizer, const ParamGroupConfig* group, bool decays) {
   const double decay = decays || optimizer.decay_all ? optimizer.weight_decay : 0.0;
   if (group == nullptr) {
-    return {decay == optimizer.weight_decay ? "default" : "default, no decay", optimizer.lr, decay, optimizer.beta1,
-            optimizer.beta2};
+    return {decay == optimizer.weight_decay ? "default" : "default, no decay", optimizer.lr, decay,
+            optimizer.beta1, optimizer.beta2};
   }
   return {group->pattern, or_default(group->lr, optimizer.lr), or_default(group->weight_decay, decay),
           or_default(group->beta1, optimizer.beta1), or_default(group->beta2, optimizer.beta2)};
@@ -75,9 +77,10 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
   }
   for (size_t p = 0; p < patterns.size(); ++p) {
     if (!patterns[p].used) {
-      throw UsageError(format("optimizer.param_groups: pattern \"{}\" matches no parameter that an earlier pattern left; "
-                              "names look like \"{}\"",
-                              optimizer.param_groups[p].pattern, model.units.back().parameters.front().name));
+      throw UsageError(
+          format("optimizer.param_groups: pattern \"{}\" matches no parameter that an earlier pattern left; "
+                 "names look like \"{}\"",
+                 optimizer.param_groups[p].pattern, model.units.back().parameters.front().name));
     }
   }
   return result;

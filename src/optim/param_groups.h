@@ -1,4 +1,5 @@
-// Which hyper-parameters each parameter has: groups by name pattern, turned into a sorted table of intervals per unit.
+// Which hyper-parameters each parameter has: groups by name pattern, turned into a sorted table of intervals
+// per unit.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ struct ParamGroup {
   bool operator==(const ParamGroup&) const = default;
 };
 
-/// Elements [begin, end) of a unit's flat buffers belong to `group`. Neighbours of one group are merged across padding.
+/// Elements [begin, end) of a unit's flat buffers belong to `group`. Neighbours of one group are merged
+/// across padding.
 struct ParamInterval {
   int64_t begin = 0;
   int64_t end = 0;
@@ -35,9 +37,10 @@ struct ParamGroups {
   std::vector<std::vector<ParamInterval>> intervals;  ///< per unit, sorted; empty for a frozen unit
 };
 
-/// Patterns are ECMAScript regular expressions searched in the parameter's name ("layers.3.attention.qkv"); the first that
-/// matches wins, and what none matches has the section's own values. Norms and biases do not decay unless decay_all is set or a
-/// group says so itself. Throws UsageError for a pattern that is no regular expression or that matches nothing.
+/// Patterns are ECMAScript regular expressions searched in the parameter's name ("layers.3.attention.qkv");
+/// the first that matches wins, and what none matches has the section's own values. Norms and biases do not
+/// decay unless decay_all is set or a group says so itself. Throws UsageError for a pattern that is no
+/// regular expression or that matches nothing.
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model);
 
 }  // namespace stepforge

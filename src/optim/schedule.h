@@ -1,4 +1,5 @@
-// The learning rate as a factor per step: warm-up, flat part, decay. torchtitan's table (components/lr_scheduler.py).
+// The learning rate as a factor per step: warm-up, flat part, decay. torchtitan's table
+// (components/lr_scheduler.py).
 #pragma once
 
 #include <cstdint>
@@ -7,10 +8,11 @@
 
 namespace stepforge {
 
-/// With T = total steps: W = min(warm-up, T); D = round(T * decay_ratio), or T - W where decay_ratio is negative; if W + D > T
-/// then D = T - W; S = T + 1 - W - D flat steps. For the zero-based step s the factor is (s + 1) / W in the warm-up, 1 in the
-/// flat part, then m + (1 - m) f with m = min_lr_factor, p = (s + 1 - W - S) / D and f = 1 - p (linear), 1 - sqrt(p) (sqrt) or
-/// (1 + cos(pi p)) / 2 (cosine). Past T it stays at the last value.
+/// With T = total steps: W = min(warm-up, T); D = round(T * decay_ratio), or T - W where decay_ratio is
+/// negative; if W + D > T then D = T - W; S = T + 1 - W - D flat steps. For the zero-based step s the factor
+/// is (s + 1) / W in the warm-up, 1 in the flat part, then m + (1 - m) f with m = min_lr_factor, p = (s + 1 -
+/// W - S) / D and f = 1 - p (linear), 1 - sqrt(p) (sqrt) or (1 + cos(pi p)) / 2 (cosine). Past T it stays at
+/// the last value.
 class LearningRateSchedule {
  public:
   /// `training_steps` is used where config.total_steps is 0.

@@ -49,10 +49,12 @@ UnitStore::UnitStore(const UnitSpec& spec, DType gather_dtype, bool with_gradien
     release();
   }
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
-    // variable_data gives each leaf its own version counter, so refilling the bytes does not trip saved-tensor checks.
+    // variable_data gives each leaf its own version counter, so refilling the bytes does not trip
+    // saved-tensor checks.
     at::Tensor value = view(values_, i).variable_data();
     value.set_requires_grad(train);
-    parameters_.emplace_back(&spec.parameters[i], std::move(value), train ? view(gradient_, i) : at::Tensor());
+    parameters_.emplace_back(&spec.parameters[i], std::move(value),
+                             train ? view(gradient_, i) : at::Tensor());
   }
 }
 
@@ -61,7 +63,9 @@ at::Tensor UnitStore::view(const at::Tensor& flat, size_t index) const {
   return flat.narrow(0, layout_.offsets.at(index), parameter.elements()).view(parameter.shape);
 }
 
-at::Tensor UnitStore::master_view(size_t index) const { return view(master_, index); }
+at::Tensor UnitStore::master_view(size_t index) const {
+  return view(master_, index);
+}
 
 void UnitStore::gather(at::Tensor slot) {
   slot_ = std::move(slot);
@@ -115,7 +119,8 @@ void UnitStore::initialize(uint64_t seed) {
 }
 
 ModelStore::ModelStore(const std::vector<UnitSpec>& units, DType gather_dtype, bool with_gradients) {
-  for (const auto& unit : units) units_.push_back(std::make_unique<UnitStore>(unit, gather_dtype, with_gradients));
+  for (const auto& unit : units)
+    units_.push_back(std::make_unique<UnitStore>(unit, gather_dtype, with_gradients));
 }
 
 Parameter& ModelStore::parameter(std::string_view name) {

@@ -1,5 +1,5 @@
-// The storage of one unit: flat fp32 masters, a flat fp32 gradient, and the gathered values that layers read. Tensors are
-// views at the offsets of spec/flat_layout.h. What fully_shard and the executor share.
+// The storage of one unit: flat fp32 masters, a flat fp32 gradient, and the gathered values that layers read.
+// Tensors are views at the offsets of spec/flat_layout.h. What fully_shard and the executor share.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace stepforge {
 
 class UnitStore {
  public:
-  /// Allocates masters (zero) and, if the unit is trained and `with_gradient`, the gradient (zero). `spec` must outlive it.
-  /// A unit gathered in fp32 is resident: its values are the masters themselves. Otherwise its values have no bytes until
-  /// gather(); using them before throws c10::Error ("not allocated").
+  /// Allocates masters (zero) and, if the unit is trained and `with_gradient`, the gradient (zero). `spec`
+  /// must outlive it. A unit gathered in fp32 is resident: its values are the masters themselves. Otherwise
+  /// its values have no bytes until gather(); using them before throws c10::Error ("not allocated").
   UnitStore(const UnitSpec& spec, DType gather_dtype, bool with_gradient);
   UnitStore(const UnitStore&) = delete;
   UnitStore& operator=(const UnitStore&) = delete;
@@ -31,13 +31,16 @@ class UnitStore {
   bool resident() const { return gather_dtype_ == DType::f32; }
   bool trained() const { return gradient_.defined(); }
 
-  const at::Tensor& master() const { return master_; }      ///< [layout().size] fp32
-  const at::Tensor& gradient() const { return gradient_; }  ///< [layout().size] fp32; undefined if not trained
+  const at::Tensor& master() const { return master_; }  ///< [layout().size] fp32
+  const at::Tensor& gradient() const {
+    return gradient_;
+  }  ///< [layout().size] fp32; undefined if not trained
   std::vector<Parameter>& parameters() { return parameters_; }
   /// The fp32 master values of parameter `index`, with its shape.
   at::Tensor master_view(size_t index) const;
 
-  /// Fills `slot` with the masters in the gather dtype and binds every parameter's value to it. `slot` [layout().size].
+  /// Fills `slot` with the masters in the gather dtype and binds every parameter's value to it. `slot`
+  /// [layout().size].
   void gather(at::Tensor slot);
   /// The values lose their bytes.
   void release();

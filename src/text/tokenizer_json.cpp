@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -46,7 +47,7 @@ std::string tokenizer_json(const std::vector<TokenPair>& merges, std::string_vie
   for (const TokenPair pair : merges) {
     const std::string left = pieces.at(static_cast<size_t>(left_token(pair)));
     const std::string right = pieces.at(static_cast<size_t>(right_token(pair)));
-    merge_list.push_back(left + " " + right);
+    merge_list.push_back(format("{} {}", left, right));
     pieces.push_back(left + right);
   }
   // Appended past ordered_json's own insertion, which walks all keys each time.

@@ -50,6 +50,9 @@ void fit_vocabulary(Trainer& trainer) {
   auto& model = trainer.config.model;
   const int64_t tokens = trainer.tokenizer->vocab_size();
   if (model.vocab_size == 0) model.vocab_size = tokens;
+  // A short text may yield fewer tokens than asked for; the configuration that is kept says what there is.
+  auto& tokenizer = trainer.config.tokenizer;
+  tokenizer.vocab_size = std::min(tokenizer.vocab_size, tokens);
   if (tokens > model.vocab_size) {
     throw UsageError(
         format("{}: model.vocab_size = {}, but the tokenizer has {} tokens; raise model.vocab_size or leave "

@@ -26,15 +26,16 @@ class ReportCallback : public Callback {
   void init_end(Trainer& trainer) override {
     const auto& model = trainer.model_spec;
     trainer.log.info("model {}: {} parameters ({}), {} layers, vocabulary {}", trainer.config.model.family,
-                     with_thousands(model.parameter_count()), human_count(model.parameter_count()), model.layers,
-                     with_thousands(model.vocab_size));
-    trainer.log.info("step: {} micro-batches of {} x {} tokens = {} tokens; {} operations; predicted peak memory {}",
-                     trainer.batch.micro_batches, trainer.batch.rows_per_micro_batch, trainer.batch.seq_len,
-                     with_thousands(trainer.batch.tokens_per_step()), trainer.train_program.operations.size(),
-                     human_bytes(trainer.predicted_memory.peak_bytes));
+                     with_thousands(model.parameter_count()), human_count(model.parameter_count()),
+                     model.layers, with_thousands(model.vocab_size));
+    trainer.log.info(
+        "step: {} micro-batches of {} x {} tokens = {} tokens; {} operations; predicted peak memory {}",
+        trainer.batch.micro_batches, trainer.batch.rows_per_micro_batch, trainer.batch.seq_len,
+        with_thousands(trainer.batch.tokens_per_step()), trainer.train_program.operations.size(),
+        human_bytes(trainer.predicted_memory.peak_bytes));
     trainer.log.info("run: {} steps, {} tokens in all; one epoch is {} steps; folder {}", trainer.total_steps,
-                     with_thousands(trainer.total_steps * trainer.batch.tokens_per_step()), trainer.steps_per_epoch,
-                     trainer.run_folder->path().string());
+                     with_thousands(trainer.total_steps * trainer.batch.tokens_per_step()),
+                     trainer.steps_per_epoch, trainer.run_folder->path().string());
   }
 
   void train_begin(Trainer& trainer) override { reset_cpu_peak(); }
@@ -48,8 +49,8 @@ class ReportCallback : public Callback {
   void train_end(Trainer& trainer) override {
     const auto predicted = static_cast<double>(trainer.predicted_memory.peak_bytes);
     if (step_peak_ == 0) return;
-    trainer.log.info("peak tensor memory of a step: {} measured, {} predicted ({:+.1f} %)", human_bytes(step_peak_),
-                     human_bytes(trainer.predicted_memory.peak_bytes),
+    trainer.log.info("peak tensor memory of a step: {} measured, {} predicted ({:+.1f} %)",
+                     human_bytes(step_peak_), human_bytes(trainer.predicted_memory.peak_bytes),
                      100.0 * (predicted - static_cast<double>(step_peak_)) / static_cast<double>(step_peak_));
   }
 
@@ -65,7 +66,8 @@ class LoggingCallback : public Callback {
   void train_begin(Trainer& trainer) override {
     const auto& metrics = trainer.config.metrics;
     smoothed_.restore(trainer.state.smoothed_loss);
-    const bool wanted = metrics.status_line == "on" || (metrics.status_line == "auto" && stderr_is_terminal());
+    const bool wanted =
+        metrics.status_line == "on" || (metrics.status_line == "auto" && stderr_is_terminal());
     if (wanted) status_ = std::make_unique<StatusLine>(trainer.log);
     waited_ = trainer.loader->wait_seconds();
     meter_ = ThroughputMeter();
@@ -101,7 +103,8 @@ class LoggingCallback : public Callback {
     record.add(metric::tflops, tflops);
     if (peak > 0.0) record.add(metric::mfu, 100.0 * tflops / peak);
     record.add(metric::end_to_end, window.seconds_per_step());
-    record.add(metric::data_loading, window.data_seconds / static_cast<double>(std::max<int64_t>(1, window.steps)));
+    record.add(metric::data_loading,
+               window.data_seconds / static_cast<double>(std::max<int64_t>(1, window.steps)));
     record.add(metric::data_loading_share, window.data_percent());
     record.add(metric::tokens_seen, static_cast<double>(trainer.state.tokens));
     trainer.metrics->write(std::move(record));
@@ -112,7 +115,8 @@ class LoggingCallback : public Callback {
     MetricsRecord record{"validation", trainer.state.step, wall_time_now(), {}};
     record.add(metric::validation_loss, result.loss);
     record.add(metric::validation_perplexity, result.perplexity);
-    if (std::isfinite(result.bits_per_byte)) record.add(metric::validation_bits_per_byte, result.bits_per_byte);
+    if (std::isfinite(result.bits_per_byte))
+      record.add(metric::validation_bits_per_byte, result.bits_per_byte);
     record.add(metric::validation_tps, static_cast<double>(result.tokens) / result.seconds);
     trainer.metrics->write(std::move(record));
     meter_.take();  // the time of a validation is no training
@@ -141,8 +145,8 @@ class SamplingCallback : public Callback {
   void step_end(Trainer& trainer) override {
     const auto& sampling = trainer.config.sampling;
     if (trainer.state.step % sampling.freq != 0) return;
-    Generator generator(trainer.model_spec, trainer.model, *trainer.store, compute_dtype(trainer.config.precision),
-                        generation_context(trainer.config));
+    Generator generator(trainer.model_spec, trainer.model, *trainer.store,
+                        compute_dtype(trainer.config.precision), generation_context(trainer.config));
     GenerationOptions options;
     options.max_tokens = sampling.max_tokens;
     options.temperature = sampling.temperature;

@@ -13,7 +13,9 @@ class OneBatch : public StepServices {
  public:
   explicit OneBatch(const Batch& batch) : batch_(batch) {}
   BatchTensors load_batch(int micro_batch) override { return BatchTensors(batch_); }
-  void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override { result = loss; }
+  void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
+    result = loss;
+  }
   LossResult result;
 
  private:

@@ -107,7 +107,8 @@ int32_t sample_token(std::span<const float> logits, const GenerationOptions& opt
   return candidates.back().id;
 }
 
-Generator::Generator(const ModelSpec& spec, ModelForward& model, ModelStore& store, DType compute, int64_t capacity)
+Generator::Generator(const ModelSpec& spec, ModelForward& model, ModelStore& store, DType compute,
+                     int64_t capacity)
     : spec_(spec),
       program_(plan_generation(compute, spec, capacity)),
       executor_(program_, model, store),
@@ -132,11 +133,13 @@ std::vector<float> Generator::logits_after(std::span<const int32_t> tokens) {
   return run(tokens, cache);
 }
 
-std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const GenerationOptions& options, int32_t eos,
-                                         const std::function<bool(int32_t)>& emit) {
-  if (prompt.empty()) throw UsageError("the prompt is empty; generation needs at least one token to continue");
+std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const GenerationOptions& options,
+                                         int32_t eos, const std::function<bool(int32_t)>& emit) {
+  if (prompt.empty())
+    throw UsageError("the prompt is empty; generation needs at least one token to continue");
   if (static_cast<int64_t>(prompt.size()) >= capacity_) {
-    throw UsageError(format("the prompt has {} tokens; the model's context holds {}", prompt.size(), capacity_));
+    throw UsageError(
+        format("the prompt has {} tokens; the model's context holds {}", prompt.size(), capacity_));
   }
   KvCache cache = make_cache();
   std::vector<float> logits = run(prompt, cache);
@@ -153,7 +156,8 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const 
 }
 
 std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
-                          const GenerationOptions& options, const std::function<void(std::string_view)>& print) {
+                          const GenerationOptions& options,
+                          const std::function<void(std::string_view)>& print) {
   std::vector<int32_t> ids = tokenizer.encode(prompt);
   const int32_t eos = tokenizer.eos_id().value_or(-1);
   // A model that saw documents one after the other has learned to begin one after the end of another.

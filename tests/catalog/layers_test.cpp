@@ -13,7 +13,9 @@ TEST(LossChunk, HoldsAboutFourMebibytesOfLogitsInWholeBlocksOfSixtyFour) {
     const int64_t chunk = automatic_loss_chunk(vocab);
     EXPECT_EQ(chunk % 64, 0) << vocab;
     EXPECT_GE(chunk, 64) << vocab;
-    if (chunk > 64) EXPECT_LE(chunk * vocab * 4, int64_t{4} << 20) << vocab;
+    if (chunk > 64) {
+      EXPECT_LE(chunk * vocab * 4, int64_t{4} << 20) << vocab;
+    }
     EXPECT_GT((chunk + 64) * vocab * 4, int64_t{4} << 20) << vocab;
   }
 }

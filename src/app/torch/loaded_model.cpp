@@ -27,7 +27,8 @@ LoadedModel from_hf(const fs::path& folder, DType compute) {
 LoadedModel from_checkpoint(const FoundCheckpoint& found, DType compute, Logger& log) {
   const Json state = read_checkpoint_state(found);
   LoadedModel model;
-  model.config = parse_config(state.value("config", std::string()), (found.path / "state.json").string()).config;
+  model.config =
+      parse_config(state.value("config", std::string()), (found.path / "state.json").string()).config;
   model.spec = model_spec(model.config.model, model.config.training.loss_chunk);
   model.store = std::make_unique<ModelStore>(model.spec.units, compute, /*with_gradients=*/false);
   load_checkpoint(found, model.spec, *model.store, nullptr);
@@ -57,9 +58,10 @@ LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
     if (found) return from_checkpoint(*found, compute, log);
     throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
   }
-  throw UsageError(format("{} is no model: expected a checkpoint (manifest.json), a run folder (config.toml) or a Hugging "
-                          "Face folder (config.json)",
-                          path.string()));
+  throw UsageError(
+      format("{} is no model: expected a checkpoint (manifest.json), a run folder (config.toml) or a Hugging "
+             "Face folder (config.json)",
+             path.string()));
 }
 
 DType parse_compute(const std::string& name) {

@@ -28,7 +28,8 @@ std::vector<int32_t> borders(const SafetensorsFile& file, const Batch& batch) {
   const TensorEntry* entry = file.find("cu_seqlens");
   if (entry == nullptr) return ends;
   std::vector<int32_t> values = int32_values(file, *entry);
-  const bool rising = std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) == values.end();
+  const bool rising =
+      std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) == values.end();
   if (values.empty() || values.front() != 0 || values.back() != ends.back() || !rising ||
       !std::includes(values.begin(), values.end(), ends.begin(), ends.end())) {
     throw FormatError(format("{}: \"cu_seqlens\" must rise from 0 to {} and hold every row's end",
@@ -51,7 +52,8 @@ void derive(Batch& batch) {
       if (token + 1 < end) batch.labels[place] = batch.tokens[place + 1];
     }
   }
-  batch.valid_labels = std::ssize(batch.labels) - std::count(batch.labels.begin(), batch.labels.end(), kIgnoredLabel);
+  batch.valid_labels =
+      std::ssize(batch.labels) - std::count(batch.labels.begin(), batch.labels.end(), kIgnoredLabel);
 }
 
 }  // namespace
@@ -68,8 +70,8 @@ Batch read_token_rows(const std::filesystem::path& path, int64_t vocab) {
   batch.tokens = int32_values(file, *entry);
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
     if (batch.tokens[i] < 0 || batch.tokens[i] >= vocab) {
-      throw FormatError(format("{}: token {} at place {} is outside the model's vocabulary of {}", path.string(),
-                               batch.tokens[i], i, vocab));
+      throw FormatError(format("{}: token {} at place {} is outside the model's vocabulary of {}",
+                               path.string(), batch.tokens[i], i, vocab));
     }
   }
   batch.cu_seqlens = borders(file, batch);

@@ -11,10 +11,10 @@
 
 namespace stepforge {
 
-/// "tokens": int32 [rows, length]; optional "cu_seqlens": int32, borders of documents over the flattened tokens, rows' ends
-/// among them (without it each row is one document). Labels are the next token of the same document.
-/// Throws FormatError naming `path` and the tensor: missing, another type or shape, an id outside [0, vocab), borders that do
-/// not rise from 0 to rows * length.
+/// "tokens": int32 [rows, length]; optional "cu_seqlens": int32, borders of documents over the flattened
+/// tokens, rows' ends among them (without it each row is one document). Labels are the next token of the same
+/// document. Throws FormatError naming `path` and the tensor: missing, another type or shape, an id outside
+/// [0, vocab), borders that do not rise from 0 to rows * length.
 Batch read_token_rows(const std::filesystem::path& path, int64_t vocab);
 
 /// The row of `batch` as a batch of its own.

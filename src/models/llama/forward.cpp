@@ -33,7 +33,8 @@ class LlamaLayer : public Block {
 
 }  // namespace
 
-ModelForward llama_forward(const ModelConfig& config, const ParameterLookup& parameters, const ForwardOptions& options) {
+ModelForward llama_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                           const ForwardOptions& options) {
   return decoder_forward(config, parameters, options,
                          [&](int64_t layer, std::shared_ptr<const RopeTable> rope) -> std::unique_ptr<Block> {
                            return std::make_unique<LlamaLayer>(config, parameters, layer, std::move(rope));

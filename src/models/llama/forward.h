@@ -5,6 +5,7 @@
 
 namespace stepforge {
 
-ModelForward llama_forward(const ModelConfig& config, const ParameterLookup& parameters, const ForwardOptions& options);
+ModelForward llama_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                           const ForwardOptions& options);
 
 }  // namespace stepforge

@@ -33,7 +33,8 @@ class Qwen3Layer : public Block {
 
 }  // namespace
 
-ModelForward qwen3_forward(const ModelConfig& config, const ParameterLookup& parameters, const ForwardOptions& options) {
+ModelForward qwen3_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                           const ForwardOptions& options) {
   return decoder_forward(config, parameters, options,
                          [&](int64_t layer, std::shared_ptr<const RopeTable> rope) -> std::unique_ptr<Block> {
                            return std::make_unique<Qwen3Layer>(config, parameters, layer, std::move(rope));

@@ -1,4 +1,5 @@
-// Qwen3 dense models (Yang et al. 2025): Llama with a norm on each head of q and k, and an explicit head size.
+// Qwen3 dense models (Yang et al. 2025): Llama with a norm on each head of q and k, and an explicit head
+// size.
 #pragma once
 
 #include "config/config.h"

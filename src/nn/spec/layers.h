@@ -1,5 +1,6 @@
-// The torch-free half of nn/: for each layer its parameters and its cost. Families compose their specification from these;
-// the forward code beside this folder uses the parameters in the same order and keeps for backward what is stated here.
+// The torch-free half of nn/: for each layer its parameters and its cost. Families compose their
+// specification from these; the forward code beside this folder uses the parameters in the same order and
+// keeps for backward what is stated here.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +28,13 @@ struct AttentionDims {
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-/// Token embedding: [vocab, width]. `prefix` is Stepforge's name, `hf_name` the tensor's name in Hugging Face files.
-LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab, int64_t width);
+/// Token embedding: [vocab, width]. `prefix` is Stepforge's name, `hf_name` the tensor's name in Hugging Face
+/// files.
+LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab,
+                          int64_t width);
 
-/// norm, packed q/k/v projection, optional q/k norm, rope, packed causal attention, output projection, residual add.
-/// `hf_prefix` is "model.layers.3."; `depth_std` initialises the output projection.
+/// norm, packed q/k/v projection, optional q/k norm, rope, packed causal attention, output projection,
+/// residual add. `hf_prefix` is "model.layers.3."; `depth_std` initialises the output projection.
 LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& dims,
                           double depth_std, bool dropout);
 
@@ -39,8 +42,8 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
 LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width, int64_t hidden,
                     double depth_std, bool dropout);
 
-/// Final norm, and the output projection unless it is tied to the embedding. Head and loss are one operation over chunks
-/// of `chunk` tokens, so that the full logits never exist.
+/// Final norm, and the output projection unless it is tied to the embedding. Head and loss are one operation
+/// over chunks of `chunk` tokens, so that the full logits never exist.
 LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk);
 
 /// Standard deviation of residual outputs in layer `layer`, as torchtitan: 0.02 / sqrt(2 (layer + 1)).
