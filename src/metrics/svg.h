@@ -30,7 +30,7 @@ class SvgCanvas {
     double width = 1;
     double opacity = 1;
     /// "" for a solid line, else lengths: "6 3".
-    std::string_view dashes;
+    std::string_view dashes{};
   };
 
   void text(double x, double y, std::string_view content, const TextStyle& style);
