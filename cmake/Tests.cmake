@@ -41,8 +41,8 @@ if(TARGET stepforge_torch)
     endif()
   endforeach()
 endif()
-# Tests of the built program itself.
-if(TARGET stepforge)
+# Tests of the whole program, so only where its torch half is built.
+if(TARGET stepforge AND TARGET stepforge_torch)
   stepforge_test(app LINK stepforge_core fmt::fmt nlohmann_json::nlohmann_json)
   if(TARGET test_app)
     add_dependencies(test_app stepforge)

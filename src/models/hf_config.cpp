@@ -64,7 +64,7 @@ class Reader {
   }
 
   const Json& object_;
-  const std::string& source_;
+  std::string source_;
 };
 
 RopeScalingConfig read_rope_scaling(const Json& object, const std::string& source) {

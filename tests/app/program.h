@@ -142,8 +142,8 @@ inline void write_text(const fs::path& path, const std::string& text) {
 inline std::string some_text(int lines) {
   std::string text;
   for (int line = 0; line < lines; ++line) {
-    text += format("Line {} of the tale tells of {} ships and {} gulls{}\n", line, line * line % 17, line % 5,
-                   std::string(static_cast<size_t>(line * 7 % 23), '.'));
+    text += format("Line {} of the tale tells of {} ships and {} gulls{}\n", line, line % 17 * line % 17,
+                   line % 5, std::string(static_cast<size_t>(line * 7 % 23), '.'));
   }
   return text;
 }
