@@ -18,10 +18,11 @@ if(MOLD_PROGRAM)
   add_link_options(-fuse-ld=mold)
 endif()
 
-add_compile_options(-Wall -Wextra -Wno-unused-parameter
-  -Wno-restrict)  # a false positive of g++ 12 in std::string::insert
+add_compile_options(-Wall -Wextra -Wno-unused-parameter)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-fpch-preprocess)  # lets ccache see what a precompiled header holds
+  add_compile_options(
+    -Wno-restrict  # a false positive of g++ 12 in std::string::insert
+    -fpch-preprocess)  # lets ccache see what a precompiled header holds
 endif()
 add_compile_options(-fno-strict-aliasing)
 if(STEPFORGE_SANITIZE)

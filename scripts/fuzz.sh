@@ -9,7 +9,7 @@ seconds=${1:-60}
 scripts/setup.sh
 say "Build of the fuzz targets"
 cmake -S . -B build/fuzz -G Ninja -D CMAKE_BUILD_TYPE=RelWithDebInfo -D CMAKE_CXX_COMPILER=clang++-19 -D CMAKE_C_COMPILER=clang-19 \
-  -D CMAKE_CXX_FLAGS=-Wno-unknown-warning-option -D STEPFORGE_FUZZ=ON -D STEPFORGE_WITH_TORCH=OFF >/dev/null
+  -D STEPFORGE_FUZZ=ON -D STEPFORGE_WITH_TORCH=OFF >/dev/null
 cmake --build build/fuzz --target fuzzers
 for source in tests/fuzz/*_fuzz.cpp; do
   name=$(basename "$source" .cpp)

@@ -21,6 +21,7 @@ namespace detail {
 inline FormatArgument format_argument(bool value) {
   return value;
 }
+FormatArgument format_argument(char value) = delete;  // a number or a letter? Pass a string
 template <std::signed_integral T>
 FormatArgument format_argument(T value) {
   return static_cast<int64_t>(value);

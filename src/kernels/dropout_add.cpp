@@ -21,8 +21,12 @@ void check_operands(const at::Tensor& x, double p, const TokenPlaces& places) {
 
 }  // namespace
 
-DropoutKey make_dropout_key(uint64_t seed, uint64_t step, uint64_t site) {
-  return {mix_bits(mix_bits(stream_key(seed, "dropout") ^ mix_bits(step)) ^ site)};
+DropoutKey dropout_key_of_step(uint64_t seed, uint64_t step) {
+  return {mix_bits(stream_key(seed, "dropout") ^ mix_bits(step))};
+}
+
+DropoutKey at_site(DropoutKey step_key, uint64_t site) {
+  return {mix_bits(step_key.key ^ mix_bits(site))};
 }
 
 void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,

@@ -11,13 +11,16 @@
 
 namespace stepforge {
 
-/// What one dropout site of one optimizer step draws from.
+/// What dropout draws from.
 struct DropoutKey {
   uint64_t key = 0;
 };
 
+/// The key of one optimizer step; each place in the model that drops takes its own by at_site.
+DropoutKey dropout_key_of_step(uint64_t seed, uint64_t step);
+
 /// `site` numbers the places in the model that drop (layer * sites per layer + place).
-DropoutKey make_dropout_key(uint64_t seed, uint64_t step, uint64_t site);
+DropoutKey at_site(DropoutKey step_key, uint64_t site);
 
 /// Which logical place in the data each token of the batch has.
 struct TokenPlaces {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <utility>
 
 namespace stepforge {
 
@@ -10,7 +11,7 @@ namespace stepforge {
 struct ThroughputWindow {
   int64_t tokens = 0;
   int64_t steps = 0;
-  /// Time of the steps themselves; pauses are not in it.
+  /// Time of the steps themselves.
   double seconds = 0;
   /// How much of `seconds` the steps waited for data.
   double data_seconds = 0;
@@ -21,49 +22,31 @@ struct ThroughputWindow {
   double data_percent() const { return seconds > 0 ? 100 * data_seconds / seconds : 0; }
 };
 
-/// Counts tokens against time. Validation, and the part of a checkpoint that the step waits for, are pauses:
-/// they are no training, and a rate that dips at each of them says nothing. The clock starts with the object.
+/// Counts tokens against the time of steps. What lies between two steps (validation, samples, the part of a
+/// checkpoint that the trainer waits for) is no training, and a rate that dips at each of them says nothing.
 /// One thread.
 class ThroughputMeter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit ThroughputMeter(Clock::time_point now = Clock::now()) : window_start_(now) {}
+  void begin_step(Clock::time_point now = Clock::now()) { step_began_ = now; }
 
-  /// After each step: its tokens (on this device) and the seconds it waited for data.
-  void add_step(int64_t tokens, double data_seconds) {
+  /// The tokens of the step (on this device) and the seconds it waited for data. Returns the step's seconds.
+  double end_step(int64_t tokens, double data_seconds, Clock::time_point now = Clock::now()) {
+    const double seconds = std::chrono::duration<double>(now - step_began_).count();
     window_.tokens += tokens;
     window_.data_seconds += data_seconds;
+    window_.seconds += seconds;
     ++window_.steps;
+    return seconds;
   }
 
-  /// Stops the clock until resume(). Pauses do not nest.
-  void pause(Clock::time_point now = Clock::now()) {
-    elapsed_ += now - window_start_;
-    paused_ = true;
-  }
-  void resume(Clock::time_point now = Clock::now()) {
-    window_start_ = now;
-    paused_ = false;
-  }
-
-  /// The window that ends now; the next one begins.
-  ThroughputWindow take(Clock::time_point now = Clock::now()) {
-    if (!paused_) elapsed_ += now - window_start_;
-    ThroughputWindow result = window_;
-    result.seconds = std::chrono::duration<double>(elapsed_).count();
-    window_ = {};
-    elapsed_ = {};
-    window_start_ = now;
-    return result;
-  }
+  /// The steps since the last call.
+  ThroughputWindow take() { return std::exchange(window_, {}); }
 
  private:
   ThroughputWindow window_;
-  Clock::time_point window_start_;
-  /// Unpaused time of the window before window_start_.
-  Clock::duration elapsed_{};
-  bool paused_ = false;
+  Clock::time_point step_began_{};
 };
 
 }  // namespace stepforge

@@ -55,8 +55,18 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
 
 }  // namespace
 
+std::filesystem::path run_tokenizer_folder(const Config& config) {
+  return std::filesystem::path(config.run_dir) / "tokenizer";
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config) {
+  if (config.tokenizer.type == "bytes") return make_byte_tokenizer();
+  const std::filesystem::path folder = run_tokenizer_folder(config);
+  return std::filesystem::exists(folder / "tokenizer.json") ? load_tokenizer(folder) : nullptr;
+}
+
 std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log) {
-  const std::filesystem::path folder = std::filesystem::path(config.run_dir) / "tokenizer";
+  const std::filesystem::path folder = run_tokenizer_folder(config);
   const auto& tokenizer = config.tokenizer;
   if (tokenizer.type == "bytes") return make_byte_tokenizer();
   if (!tokenizer.path.empty()) return load_tokenizer(tokenizer.path);

@@ -16,6 +16,14 @@ namespace stepforge {
 /// config.run_dir/tokenizer, where a later start finds it. Throws what reading the text throws.
 std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log);
 
+/// Where a run keeps its tokenizer.
+std::filesystem::path run_tokenizer_folder(const Config& config);
+
+/// The tokenizer that a finished or running run at config.run_dir used: the copy in its folder, so that it
+/// does not matter where a relative tokenizer.path once led. nullptr if it has none, as a run imported
+/// without tokenizer files.
+std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config);
+
 /// The data section as the data room wants it; `vocab_size` for synthetic rows.
 DataPlan data_plan(const Config& config, int64_t vocab_size);
 

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "data/batch.h"
+#include "kernels/dropout_add.h"
 
 namespace stepforge {
 
@@ -35,7 +36,7 @@ struct BatchTensors {
 struct Context {
   const BatchTensors* batch = nullptr;
   double dropout = 0.0;
-  uint64_t dropout_key = 0;                          ///< of (seed, step); layers mix their own site into it
+  DropoutKey dropout_key;                            ///< of the step; layers take their own site's
   KvCache* cache = nullptr;                          ///< set during generation only
   std::span<const std::string> recomputed_segments;  ///< of the running block
 };

@@ -1,7 +1,6 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "base/random.h"
 #include "kernels/dropout_add.h"
 #include "nn/function_data.h"
 #include "nn/functions.h"
@@ -43,7 +42,7 @@ at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, co
                         uint64_t site) {
   ResidualArguments arguments{context.dropout, {}, {}};
   if (context.dropout > 0.0) {
-    arguments.key.key = mix_bits(context.dropout_key ^ mix_bits(site));
+    arguments.key = at_site(context.dropout_key, site);
     arguments.places = {context.batch->row_ids, context.batch->row_positions};
   }
   return ResidualFunction::apply(branch, residual, &arguments);

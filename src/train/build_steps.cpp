@@ -44,6 +44,9 @@ auto reading_input(const Read& read) {
 
 void build_tokenizer_step(Trainer& trainer) {
   trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log); });
+  // A copy: the run is evaluated and exported from its folder alone.
+  if (trainer.config.tokenizer.type != "bytes")
+    trainer.tokenizer->save_pretrained(run_tokenizer_folder(trainer.config));
 }
 
 void fit_vocabulary(Trainer& trainer) {

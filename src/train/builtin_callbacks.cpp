@@ -7,6 +7,8 @@
 
 #include "kernels/cpu_allocator.h"
 #include "metrics/console.h"
+#include "metrics/flops.h"
+#include "metrics/machine.h"
 #include "metrics/names.h"
 #include "metrics/record.h"
 #include "metrics/smoothed.h"
@@ -70,30 +72,29 @@ class LoggingCallback : public Callback {
         metrics.status_line == "on" || (metrics.status_line == "auto" && stderr_is_terminal());
     if (wanted) status_ = std::make_unique<StatusLine>(trainer.log);
     waited_ = trainer.loader->wait_seconds();
-    meter_ = ThroughputMeter();
-    recent_ = ThroughputMeter();
+    const double given = trainer.config.metrics.peak_tflops;
+    peak_tflops_ = given > 0.0 ? given : peak_tflops_of(read_machine_facts().cpu.model);
   }
+
+  void step_begin(Trainer& trainer) override { meter_.begin_step(); }
 
   void step_end(Trainer& trainer) override {
     const double waited = trainer.loader->wait_seconds();
-    meter_.add_step(trainer.batch.tokens_per_step(), waited - waited_);
+    const double seconds = meter_.end_step(trainer.batch.tokens_per_step(), waited - waited_);
     waited_ = waited;
     smoothed_.add(trainer.last_step.loss);
     trainer.state.smoothed_loss = smoothed_.state();
     if (status_ == nullptr) return;
-    recent_.add_step(trainer.batch.tokens_per_step(), 0.0);
-    const ThroughputWindow window = recent_.take();
-    seconds_per_step_.add(window.seconds_per_step());
-    const double seconds = seconds_per_step_.value();
+    seconds_per_step_.add(seconds);
+    const double smoothed = seconds_per_step_.value();
     status_->update({trainer.state.step, trainer.total_steps, smoothed_.value(),
-                     static_cast<double>(trainer.batch.tokens_per_step()) / seconds, seconds});
+                     static_cast<double>(trainer.batch.tokens_per_step()) / smoothed, smoothed});
   }
 
   void log(Trainer& trainer) override {
     const ThroughputWindow window = meter_.take();
     const double tps = window.tokens_per_second();
     const double tflops = tps * trainer.model_spec.flops_per_token(trainer.batch.seq_len) * 1e-12;
-    const double peak = trainer.config.metrics.peak_tflops;
     MetricsRecord record{"train", trainer.state.step, wall_time_now(), {}};
     record.add(metric::loss, trainer.last_step.loss);
     record.add(metric::grad_norm, trainer.last_step.grad_norm);
@@ -101,7 +102,7 @@ class LoggingCallback : public Callback {
     record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));
     record.add(metric::tps, tps);
     record.add(metric::tflops, tflops);
-    if (peak > 0.0) record.add(metric::mfu, 100.0 * tflops / peak);
+    if (peak_tflops_ > 0.0) record.add(metric::mfu, 100.0 * tflops / peak_tflops_);
     record.add(metric::end_to_end, window.seconds_per_step());
     record.add(metric::data_loading,
                window.data_seconds / static_cast<double>(std::max<int64_t>(1, window.steps)));
@@ -119,8 +120,6 @@ class LoggingCallback : public Callback {
       record.add(metric::validation_bits_per_byte, result.bits_per_byte);
     record.add(metric::validation_tps, static_cast<double>(result.tokens) / result.seconds);
     trainer.metrics->write(std::move(record));
-    meter_.take();  // the time of a validation is no training
-    recent_.take();
   }
 
   void train_end(Trainer& trainer) override {
@@ -132,9 +131,9 @@ class LoggingCallback : public Callback {
   Smoothed smoothed_;
   Smoothed seconds_per_step_{0.9};
   ThroughputMeter meter_;
-  ThroughputMeter recent_;
   std::unique_ptr<StatusLine> status_;
   double waited_ = 0.0;
+  double peak_tflops_ = 0.0;
 };
 
 /// Lets the model write every sampling.freq steps.

@@ -35,9 +35,9 @@ class StepServices {
 
 /// Where a run of a program stands in the training: what random keys and scales depend on.
 struct StepInputs {
-  double loss_scale = 1.0;   ///< 1 / valid labels of the whole step
-  double dropout = 0.0;      ///< 0 in evaluation
-  uint64_t dropout_key = 0;  ///< of (seed, step)
+  double loss_scale = 1.0;  ///< 1 / valid labels of the whole step
+  double dropout = 0.0;     ///< 0 in evaluation
+  DropoutKey dropout_key;   ///< of the step
   KvCache* cache = nullptr;
   bool with_logits = false;  ///< evaluation: keep the logits of all tokens in LossResult
   /// Looks at every block's outputs (and at the gradients it returns) as they appear: used to find the first

@@ -80,8 +80,8 @@ StepInputs TrainStep::inputs_for(const StepPlace& place) const {
   const auto& debug = config_.debug;
   StepInputs inputs;
   inputs.dropout = model.dropout;
-  inputs.dropout_key = mix_bits(stream_key(static_cast<uint64_t>(training.seed), "dropout") ^
-                                mix_bits(static_cast<uint64_t>(place.step)));
+  inputs.dropout_key =
+      dropout_key_of_step(static_cast<uint64_t>(training.seed), static_cast<uint64_t>(place.step));
   if (debug.plant_nan_step == place.step + 1) {
     inputs.inspect = [name = debug.plant_nan_block](const ProgramBlock& block, Bundle& bundle,
                                                     bool is_gradient) {

@@ -126,6 +126,30 @@ TEST_F(EndToEnd, ImportOfTheExportGivesTheTensorsBackBitForBit) {
   EXPECT_TRUE(contains(started.err, "weights loaded from"));
 }
 
+TEST_F(EndToEnd, AModelWithoutTokenizerComesBackWithoutOne) {
+  fs::copy(exported(), file("bare"));
+  fs::remove(file("bare") / "tokenizer.json");
+  output_of({"import", file("bare").string(), file("bare-run").string()});
+  output_of({"export", file("bare-run").string(), file("bare-again").string()});
+  EXPECT_FALSE(fs::exists(file("bare-again") / "tokenizer.json"));
+  EXPECT_FALSE(Json::parse(read_file(file("bare-again") / "config.json")).contains("eos_token_id"));
+  EXPECT_TRUE(
+      contains(refusal_of({"generate", file("bare-run").string(), "--prompt", "a"}), "tokenizer.json"));
+}
+
+TEST_F(EndToEnd, ARunNeedsNothingButItsFolderToBeEvaluated) {
+  fs::copy(run() / "tokenizer", file("given"));
+  const Words words =
+      Words{"train"} + small_run(file("by-path")) +
+      Words{format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string()), "tokenizer.type=hf",
+            format("tokenizer.path={}", file("given").string()), "training.steps=1"};
+  ASSERT_EQ(run_program(words).exit_code, 0);
+  fs::remove_all(file("given"));
+  EXPECT_EQ(
+      output_of({"generate", file("by-path").string(), "--prompt", "Line", "--max-tokens", "4"}).substr(0, 4),
+      "Line");
+}
+
 TEST_F(EndToEnd, GreedyIsTheSameEachTimeAndASeedDecidesTheDraws) {
   const Words how = {"generate", exported().string(), "--prompt", "Line", "--max-tokens", "24"};
   const std::string greedy = output_of(how + Words{"--temperature", "0"});

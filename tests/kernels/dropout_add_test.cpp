@@ -75,12 +75,14 @@ TEST(DropoutAdd, WithoutDropoutItIsASumAndReadsNoPlaces) {
 }
 
 TEST(DropoutAdd, KeysDifferBySeedStepAndSite) {
-  const uint64_t key = make_dropout_key(1, 2, 3).key;
-  EXPECT_EQ(key, make_dropout_key(1, 2, 3).key);
-  EXPECT_NE(key, make_dropout_key(2, 2, 3).key);
-  EXPECT_NE(key, make_dropout_key(1, 3, 3).key);
-  EXPECT_NE(key, make_dropout_key(1, 2, 4).key);
-  EXPECT_NE(make_dropout_key(1, 2, 3).key, make_dropout_key(1, 3, 2).key);
+  const auto key = [](uint64_t seed, uint64_t step, uint64_t site) {
+    return at_site(dropout_key_of_step(seed, step), site).key;
+  };
+  EXPECT_EQ(key(1, 2, 3), key(1, 2, 3));
+  EXPECT_NE(key(1, 2, 3), key(2, 2, 3));
+  EXPECT_NE(key(1, 2, 3), key(1, 3, 3));
+  EXPECT_NE(key(1, 2, 3), key(1, 2, 4));
+  EXPECT_NE(key(1, 2, 3), key(1, 3, 2));
 }
 
 TEST(DropoutAdd, RefusesAProbabilityOutsideZeroToOne) {

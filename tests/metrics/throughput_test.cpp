@@ -12,37 +12,33 @@ using std::chrono::seconds;
 const ThroughputMeter::Clock::time_point start{};
 
 TEST(ThroughputMeter, DividesTokensByTheTimeOfTheWindow) {
-  ThroughputMeter meter(start);
-  meter.add_step(1000, 0.5);
-  meter.add_step(1000, 0.5);
-  const ThroughputWindow window = meter.take(start + seconds(4));
+  ThroughputMeter meter;
+  meter.begin_step(start);
+  meter.end_step(1000, 0.5, start + seconds(1));
+  meter.begin_step(start + seconds(1));
+  meter.end_step(1000, 0.5, start + seconds(4));
+  const ThroughputWindow window = meter.take();
   EXPECT_EQ(window.tokens, 2000);
   EXPECT_EQ(window.tokens_per_second(), 500);
   EXPECT_EQ(window.seconds_per_step(), 2);
   EXPECT_EQ(window.data_percent(), 25);
 }
 
-TEST(ThroughputMeter, LeavesPausesOut) {
-  ThroughputMeter meter(start);
-  meter.add_step(1000, 0);
-  meter.pause(start + seconds(2));
-  meter.resume(start + seconds(12));
-  EXPECT_EQ(meter.take(start + seconds(14)).seconds, 4);
-}
-
-TEST(ThroughputMeter, CountsAPauseOverAWindowBorderInNeitherWindow) {
-  ThroughputMeter meter(start);
-  meter.pause(start + seconds(3));
-  EXPECT_EQ(meter.take(start + seconds(5)).seconds, 3);
-  meter.resume(start + seconds(10));
-  EXPECT_EQ(meter.take(start + seconds(11)).seconds, 1);
+TEST(ThroughputMeter, LeavesOutWhatLiesBetweenSteps) {
+  ThroughputMeter meter;
+  meter.begin_step(start);
+  meter.end_step(1000, 0, start + seconds(2));
+  meter.begin_step(start + seconds(12));
+  meter.end_step(1000, 0, start + seconds(14));
+  EXPECT_EQ(meter.take().seconds, 4);
 }
 
 TEST(ThroughputMeter, BeginsEachWindowAtZero) {
-  ThroughputMeter meter(start);
-  meter.add_step(1000, 1);
-  meter.take(start + seconds(1));
-  const ThroughputWindow window = meter.take(start + seconds(1));
+  ThroughputMeter meter;
+  meter.begin_step(start);
+  meter.end_step(1000, 1, start + seconds(1));
+  meter.take();
+  const ThroughputWindow window = meter.take();
   EXPECT_EQ(window.tokens, 0);
   EXPECT_EQ(window.tokens_per_second(), 0);
   EXPECT_EQ(window.seconds_per_step(), 0);

@@ -165,7 +165,7 @@ TEST_F(Gradients, OfSwiglu) {
 
 TEST_F(Gradients, OfTheResidualWithDropoutAreThoseOfItsMask) {
   context.dropout = 0.25;
-  context.dropout_key = 99;
+  context.dropout_key.key = 99;
   const at::Tensor branch = leaf(random_values({tokens(), tiny.config.dim}, 13));
   const at::Tensor residual = leaf(random_values(branch.sizes(), 14));
   const at::Tensor cotangent = random_values(branch.sizes(), 15);
@@ -248,7 +248,7 @@ TEST_P(LayerGradients, OfAWholeLayerAreThoseOfItsFormula) {
 
 TEST_P(LayerGradients, OfALayerAreBitEqualWhenSegmentsRunAgain) {
   context.dropout = 0.1;
-  context.dropout_key = 4;
+  context.dropout_key.key = 4;
   const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 18);
   const auto run = [&](const std::vector<std::string>& again) {
     context.recomputed_segments = again;

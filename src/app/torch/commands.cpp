@@ -68,10 +68,11 @@ int run_import(const TorchCommand& command) {
   LoadedModel model = load_model(options.model, DType::f32, *command.log);
   Config config = model.config;
   config.run_dir = options.output.string();
+  // The tokenizer is the one in the run's own folder, wherever that is moved; or there is none.
+  config.tokenizer = {.type = "bpe", .path = "", .vocab_size = model.spec.vocab_size};
   if (model.tokenizer != nullptr) {
-    // A run finds a tokenizer in its own folder, wherever that is moved.
     model.tokenizer->save_pretrained(options.output / "tokenizer");
-    config.tokenizer = {.type = "bpe", .path = "", .vocab_size = model.tokenizer->vocab_size()};
+    config.tokenizer.vocab_size = model.tokenizer->vocab_size();
   }
   CheckpointWriter writer(options.output / config.checkpoint.folder, 0, *command.log, /*background=*/false);
   writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr, state_to_json(TrainerState{}, config)));

@@ -43,23 +43,25 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   ModelForward forward = model.forward(batch.seq_len);
   Executor executor(program, forward, *model.store);
 
-  std::vector<TensorSpec> tensors{{"token_loss", DType::f32, {batch.rows, batch.seq_len}}};
+  // The large tensor first: its rows go to the file as they come, the losses wait in memory.
+  std::vector<TensorSpec> tensors;
   if (options.logits)
     tensors.push_back({"logits", DType::f32, {batch.rows, batch.seq_len, model.spec.vocab_size}});
+  tensors.push_back({"token_loss", DType::f32, {batch.rows, batch.seq_len}});
   std::optional<SafetensorsWriter> writer;
-  double loss_sum = 0.0;
-  // One tensor after the other is how the file is written; the rows run once for each.
   if (!options.output.empty()) writer.emplace(options.output, tensors);
-  for (const auto& tensor : tensors) {
-    const bool logits = tensor.name == "logits";
-    for (int64_t row = 0; row < batch.rows; ++row) {
-      const LossResult result = evaluate_batch(executor, one_row(batch, row), logits);
-      if (!logits) loss_sum += result.loss_sum;
-      if (writer) writer->write(tensor.name, bytes_of(logits ? result.logits : result.token_loss));
-    }
-    if (!writer) break;
+  std::vector<at::Tensor> token_losses;
+  double loss_sum = 0.0;
+  for (int64_t row = 0; row < batch.rows; ++row) {
+    const LossResult result = evaluate_batch(executor, one_row(batch, row), options.logits);
+    loss_sum += result.loss_sum;
+    token_losses.push_back(result.token_loss);
+    if (options.logits) writer->write("logits", bytes_of(result.logits));
   }
-  if (writer) writer->finish();
+  if (writer) {
+    for (const auto& losses : token_losses) writer->write("token_loss", bytes_of(losses));
+    writer->finish();
+  }
   const double loss = loss_sum / static_cast<double>(std::max<int64_t>(1, batch.valid_labels));
   std::cout << format("loss {:.6f}  perplexity {:.4f}  over {} tokens\n", loss, std::exp(loss),
                       batch.valid_labels);

@@ -34,7 +34,7 @@ LoadedModel from_checkpoint(const FoundCheckpoint& found, DType compute, Logger&
   load_checkpoint(found, model.spec, *model.store, nullptr);
   // The run may have moved since: its tokenizer lies beside its checkpoints.
   model.config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
-  model.tokenizer = job_tokenizer(model.config, log);
+  model.tokenizer = tokenizer_of_run(model.config);
   return model;
 }
 
