@@ -132,7 +132,7 @@ TEST_F(EndToEnd, AModelWithoutTokenizerComesBackWithoutOne) {
   output_of({"import", file("bare").string(), file("bare-run").string()});
   output_of({"export", file("bare-run").string(), file("bare-again").string()});
   EXPECT_FALSE(fs::exists(file("bare-again") / "tokenizer.json"));
-  EXPECT_FALSE(Json::parse(read_file(file("bare-again") / "config.json")).contains("eos_token_id"));
+  EXPECT_TRUE(Json::parse(read_file(file("bare-again") / "config.json")).at("eos_token_id").is_null());
   EXPECT_TRUE(
       contains(refusal_of({"generate", file("bare-run").string(), "--prompt", "a"}), "tokenizer.json"));
 }
