@@ -16,7 +16,7 @@ function(stepforge_test room)
   set_tests_properties(${room} PROPERTIES TIMEOUT 900)
 endfunction()
 
-foreach(room base config text data tensorfile metrics spec step catalog)
+foreach(room base config text data tensorfile metrics spec step comm catalog)
   if(TARGET sf_${room})
     if(room STREQUAL "data" OR room STREQUAL "text" OR room STREQUAL "base")
       stepforge_test(${room} LINK sf_${room} rapidcheck)

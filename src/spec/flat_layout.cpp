@@ -23,4 +23,8 @@ FlatLayout flat_layout(const UnitSpec& unit) {
   return layout;
 }
 
+int64_t shard_elements(int64_t size, int shards) {
+  return round_up((size + shards - 1) / shards, kUnitBorder);
+}
+
 }  // namespace stepforge
