@@ -1,0 +1,75 @@
+// How the ranks of a job are arranged: the degrees of each kind of parallelism, and which ranks form a group
+// along each axis.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stepforge {
+
+/// One rank among all of the job.
+struct RankPlace {
+  int rank = 0;
+  int world_size = 1;
+};
+
+/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: what is left of the
+/// world. `ep` is no factor of the world: experts are spread over ranks of the axes dp_shard, cp and tp.
+struct ParallelDims {
+  int64_t dp_replicate = 1;
+  int64_t dp_shard = -1;
+  int64_t cp = 1;
+  int64_t tp = 1;
+  int64_t pp = 1;
+  int64_t ep = 1;
+
+  bool operator==(const ParallelDims&) const = default;
+};
+
+/// "dp_replicate 2 x dp_shard -1 x cp 1 x tp 1 x pp 1, ep 1"
+std::string dims_text(const ParallelDims& dims);
+
+/// Fills in the -1. Throws UsageError, with all degrees printed, if a degree is neither positive nor that -1,
+/// if dp_replicate x dp_shard x cp x tp x pp is not the world size, or if ep does not divide dp_shard x cp x
+/// tp.
+ParallelDims resolve_dims(ParallelDims dims, int world_size);
+
+/// All ranks as a grid: pp outermost, then dp_replicate, dp_shard, cp, and tp innermost. An axis of size 1 is
+/// there as any other. Beside these five, axes have the names
+///   dp, batch  dp_replicate x dp_shard: ranks that read different rows
+///   loss       dp_replicate x dp_shard x cp: ranks over which a loss is summed
+///   fsdp       dp_shard x cp: ranks among which dense parameters are cut
+///   ep         the innermost `ep` ranks of dp_shard x cp x tp: ranks that hold different experts
+///   efsdp      dp_shard x cp x tp / ep: ranks among which one expert is cut
+///   world      all ranks
+/// Every function throws Error for another name, or a rank outside the world.
+class Mesh {
+ public:
+  /// `resolved` as resolve_dims returns it for this world size; throws UsageError as that does.
+  Mesh(ParallelDims resolved, int world_size);
+
+  /// The ranks that differ from `rank` in this axis only, with `rank`, ascending.
+  std::vector<int> group(std::string_view axis, int rank) const;
+  int size(std::string_view axis) const;
+  /// The number of `rank` in its group.
+  int coordinate(std::string_view axis, int rank) const;
+
+  const ParallelDims& dims() const { return dims_; }
+  int world_size() const { return world_size_; }
+
+ private:
+  /// An axis visits every `stride`-th rank, `size` times.
+  struct Axis {
+    int size = 1;
+    int stride = 1;
+  };
+  Axis axis(std::string_view name) const;
+  void check_rank(int rank) const;
+
+  ParallelDims dims_;
+  int world_size_ = 1;
+};
+
+}  // namespace stepforge

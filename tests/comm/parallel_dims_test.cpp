@@ -1,0 +1,144 @@
+#include "comm/parallel_dims.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "tests/base/throws.h"
+
+namespace stepforge {
+namespace {
+
+using testing::contains;
+using Ranks = std::vector<int>;
+
+/// The message of a refusal; "" if the degrees are accepted.
+std::string refusal_of(const ParallelDims& dims, int world_size) {
+  try {
+    resolve_dims(dims, world_size);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ParallelDims, OneDegreeTakesWhatIsLeftOfTheWorld) {
+  EXPECT_EQ(resolve_dims({}, 8), (ParallelDims{1, 8, 1, 1, 1, 1}));
+  EXPECT_EQ(resolve_dims({.dp_replicate = 2}, 8), (ParallelDims{2, 4, 1, 1, 1, 1}));
+  EXPECT_EQ(resolve_dims({2, -1, 3, 2, 2, 1}, 48), (ParallelDims{2, 2, 3, 2, 2, 1}));
+  EXPECT_EQ(resolve_dims({-1, 2, 1, 1, 1, 1}, 8), (ParallelDims{4, 2, 1, 1, 1, 1}));
+  EXPECT_EQ(resolve_dims({1, 1, -1, 1, 1, 1}, 8), (ParallelDims{1, 1, 8, 1, 1, 1}));
+  EXPECT_EQ(resolve_dims({1, 2, 1, -1, 1, 1}, 8), (ParallelDims{1, 2, 1, 4, 1, 1}));
+  EXPECT_EQ(resolve_dims({1, 2, 1, 2, -1, 1}, 8), (ParallelDims{1, 2, 1, 2, 2, 1}));
+}
+
+TEST(ParallelDims, NothingIsFilledInWhereAllAreGiven) {
+  const ParallelDims dims{2, 2, 1, 2, 1, 2};
+  EXPECT_EQ(resolve_dims(dims, 8), dims);
+}
+
+TEST(ParallelDims, AProductOtherThanTheWorldIsRefusedWithAllDegrees) {
+  const std::string message = refusal_of({2, 3, 5, 7, 11, 1}, 8);
+  for (const char* part : {"dp_replicate 2", "dp_shard 3", "cp 5", "tp 7", "pp 11", "ep 1", "8 ranks"}) {
+    EXPECT_TRUE(contains(message, part)) << message;
+  }
+  EXPECT_NE(refusal_of({1, 4, 1, 1, 1, 1}, 8), "");
+  EXPECT_NE(refusal_of({1, 16, 1, 1, 1, 1}, 8), "");
+}
+
+TEST(ParallelDims, DegreesThatDoNotDivideTheWorldAreRefused) {
+  EXPECT_TRUE(contains(refusal_of({.dp_replicate = 3}, 8), "does not divide"));
+  EXPECT_TRUE(contains(refusal_of({.tp = 16}, 8), "does not divide"));
+}
+
+TEST(ParallelDims, ZeroAndNegativeDegreesAreRefusedByName) {
+  EXPECT_TRUE(contains(refusal_of({.dp_shard = 0}, 8), "dp_shard = 0"));
+  EXPECT_TRUE(contains(refusal_of({.dp_shard = -2}, 8), "dp_shard = -2"));
+  EXPECT_TRUE(contains(refusal_of({.tp = 0}, 8), "tp = 0"));
+  EXPECT_TRUE(contains(refusal_of({.ep = 0}, 8), "ep = 0"));
+  EXPECT_TRUE(contains(refusal_of({.ep = -1}, 8), "ep = -1"));
+  EXPECT_TRUE(contains(refusal_of({.pp = -1}, 8), "one degree at most"));
+  EXPECT_NE(refusal_of({}, 0), "");
+}
+
+TEST(ParallelDims, HugeDegreesAreRefusedNotMultiplied) {
+  const int64_t huge = int64_t{1} << 33;  // huge * huge is 0 in 64 bits
+  EXPECT_NE(refusal_of({huge, huge, 1, 1, 1, 1}, 8), "");
+  EXPECT_NE(refusal_of({huge, -1, huge, 1, 1, 1}, 8), "");
+}
+
+TEST(ParallelDims, ExpertsAreSpreadOverDataRanksAndAreNoFactorOfTheWorld) {
+  EXPECT_EQ(refusal_of({1, 8, 1, 1, 1, 8}, 8), "");
+  EXPECT_EQ(refusal_of({2, 2, 2, 1, 1, 4}, 8), "");
+  EXPECT_TRUE(contains(refusal_of({1, 8, 1, 1, 1, 3}, 8), "ep = 3"));
+  EXPECT_NE(refusal_of({2, 4, 1, 1, 1, 8}, 8), "") << "replicas hold the same experts";
+  EXPECT_NE(refusal_of({1, 4, 1, 1, 2, 8}, 8), "") << "pipeline stages hold different layers";
+}
+
+TEST(Mesh, OrdersAxesFromPipelineOutermostToTensorInnermost) {
+  const Mesh mesh({2, 2, 2, 2, 2, 1}, 32);
+  EXPECT_EQ(mesh.group("tp", 5), (Ranks{4, 5}));
+  EXPECT_EQ(mesh.group("cp", 5), (Ranks{5, 7}));
+  EXPECT_EQ(mesh.group("dp_shard", 5), (Ranks{1, 5}));
+  EXPECT_EQ(mesh.group("dp_replicate", 5), (Ranks{5, 13}));
+  EXPECT_EQ(mesh.group("pp", 5), (Ranks{5, 21}));
+}
+
+TEST(Mesh, FlattensDataAxes) {
+  const Mesh mesh({2, 2, 3, 2, 1, 1}, 24);
+  EXPECT_EQ(mesh.group("dp", 1), (Ranks{1, 7, 13, 19}));
+  EXPECT_EQ(mesh.group("batch", 1), mesh.group("dp", 1));
+  EXPECT_EQ(mesh.group("fsdp", 1), (Ranks{1, 3, 5, 7, 9, 11}));
+  EXPECT_EQ(mesh.group("loss", 1), (Ranks{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23}));
+  EXPECT_EQ(mesh.size("world"), 24);
+}
+
+TEST(Mesh, HasEveryAxisAlsoOfSizeOne) {
+  const Mesh mesh({1, 1, 1, 4, 1, 1}, 4);
+  for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "dp", "fsdp", "batch", "loss", "ep"}) {
+    EXPECT_EQ(mesh.group(axis, 2), (Ranks{2})) << axis;
+    EXPECT_EQ(mesh.size(axis), 1) << axis;
+    EXPECT_EQ(mesh.coordinate(axis, 2), 0) << axis;
+  }
+}
+
+TEST(Mesh, CutsExpertGroupsOutOfTheDataAxes) {
+  const Mesh mesh({2, 4, 1, 2, 1, 4}, 16);
+  EXPECT_EQ(mesh.group("ep", 6), (Ranks{4, 5, 6, 7}));
+  EXPECT_EQ(mesh.group("efsdp", 6), (Ranks{2, 6}));
+  EXPECT_EQ(mesh.group("efsdp", 14), (Ranks{10, 14}));
+}
+
+TEST(Mesh, PutsEveryRankIntoOneGroupOfEachAxis) {
+  const Mesh mesh({2, 3, 2, 1, 2, 6}, 24);
+  for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "tp", "dp", "fsdp", "batch", "loss", "ep",
+                           "efsdp", "world"}) {
+    std::map<int, Ranks> group_of;
+    for (int rank = 0; rank < 24; ++rank) {
+      const Ranks group = mesh.group(axis, rank);
+      EXPECT_TRUE(std::is_sorted(group.begin(), group.end()));
+      EXPECT_EQ(static_cast<int>(group.size()), mesh.size(axis));
+      EXPECT_EQ(group[static_cast<size_t>(mesh.coordinate(axis, rank))], rank) << axis;
+      for (const int member : group) {
+        const auto [known, is_new] = group_of.try_emplace(member, group);
+        EXPECT_EQ(known->second, group) << axis << " of rank " << member;
+      }
+    }
+    EXPECT_EQ(group_of.size(), 24U);
+  }
+}
+
+TEST(Mesh, RefusesOtherNamesAndRanksOutside) {
+  const Mesh mesh({1, 4, 1, 1, 1, 1}, 4);
+  EXPECT_THROW(mesh.size("data"), Error);
+  EXPECT_THROW(mesh.group("dp", 4), Error);
+  EXPECT_THROW(mesh.coordinate("dp", -1), Error);
+  EXPECT_THROW(Mesh({1, 3, 1, 1, 1, 1}, 4), UsageError);
+}
+
+}  // namespace
+}  // namespace stepforge
