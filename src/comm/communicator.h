@@ -14,16 +14,16 @@
 
 namespace stepforge {
 
-/// A collective that did not happen because of another rank: it failed, is gone, called something else, or did
-/// not come before the deadline.
+/// A collective that did not happen because of another rank: it failed, is gone, called something else, or
+/// did not come before the deadline.
 class PeerError : public Error {
  public:
   using Error::Error;
 };
 
-/// One rank's membership in a group. Its ranks call the same collectives with the same sizes in the same order;
-/// what differs is found and refused on every rank with both calls named. Each call returns when this rank's
-/// part is done. One thread at a time; traffic that shall overlap has a communicator of its own.
+/// One rank's membership in a group. Its ranks call the same collectives with the same sizes in the same
+/// order; what differs is found and refused on every rank with both calls named. Each call returns when this
+/// rank's part is done. One thread at a time; traffic that shall overlap has a communicator of its own.
 ///
 /// Sums are formed in one fixed order whatever the engine and the timing: the binary tree over the group's
 /// ranks in which ranks 2k and 2k + 1 are added first, then pairs of pairs, and what is left over joins as in
@@ -57,8 +57,8 @@ class Communicator {
 
   virtual void barrier() = 0;
 
-  /// Ends the group's collectives, also those other ranks wait in: they throw PeerError with this rank's number
-  /// and `reason`. May be called from any thread.
+  /// Ends the group's collectives, also those other ranks wait in: they throw PeerError with this rank's
+  /// number and `reason`. May be called from any thread.
   virtual void abort(const std::string& reason) = 0;
 };
 
@@ -73,8 +73,9 @@ class World {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Called by each rank of `ranks` (ascending, this one among them) with the same `name`, which no other group
-  /// of these ranks may have. Waits until all are there; throws PeerError naming those that did not come.
+  /// Called by each rank of `ranks` (ascending, this one among them) with the same `name`, which no other
+  /// group of these ranks may have. Waits until all are there; throws PeerError naming those that did not
+  /// come.
   virtual std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) = 0;
 
   /// abort() on every communicator made here and on those still waiting to be made.

@@ -1,0 +1,29 @@
+// Why a group or a world ended, in memory that all its ranks see.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace stepforge {
+
+/// The first reason stays. Written and read by any thread or process; holds no pointer.
+class FailureNote {
+ public:
+  bool is_set() const { return state_.load(std::memory_order_acquire) != empty; }
+  /// Longer texts are cut.
+  void set(std::string_view text);
+  /// nullopt while nothing failed.
+  std::optional<std::string> text() const;
+
+ private:
+  enum State : uint32_t { empty, being_written, written };
+  std::atomic<uint32_t> state_{empty};
+  std::atomic<uint32_t> length_{0};
+  std::array<char, 2048> text_{};
+};
+
+}  // namespace stepforge

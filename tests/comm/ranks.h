@@ -1,0 +1,130 @@
+// Runs a function as every rank of a world: as threads, or as forked processes.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/files.h"
+#include "base/format.h"
+#include "comm/communicator.h"
+#include "comm/shared_memory.h"
+#include "tests/base/temp_folder.h"
+
+namespace stepforge::testing {
+
+inline std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+template <typename T>
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+template <typename T>
+std::span<std::byte> writable_bytes_of(std::vector<T>& values) {
+  return std::as_writable_bytes(std::span(values));
+}
+
+/// What a rank does; the text it returns is its result.
+using RankBody = std::function<std::string(World&)>;
+
+/// The result of a rank's body, or "PeerError: ..." or "Error: ..." with what it threw.
+inline std::string result_of(const std::function<std::string()>& body) {
+  try {
+    return body();
+  } catch (const PeerError& error) {
+    return std::string("PeerError: ") + error.what();
+  } catch (const std::exception& error) {
+    return std::string("Error: ") + error.what();
+  }
+}
+
+/// Staging buffers so small that most messages need many rounds.
+constexpr std::size_t small_staging = 1024;
+
+inline std::vector<std::string> run_threads(int size, const RankBody& body,
+                                            CommDeadlines deadlines = {60, 60},
+                                            std::size_t staging_bytes = small_staging) {
+  const auto worlds = thread_worlds(size, deadlines, staging_bytes);
+  std::vector<std::string> results(worlds.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < worlds.size(); ++rank) {
+    threads.emplace_back([&, rank] { results[rank] = result_of([&] { return body(*worlds[rank]); }); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+/// Processes forked from this one; their results come through files.
+class RankProcesses {
+ public:
+  void start(const std::function<std::string()>& body) {
+    const std::filesystem::path path = folder_ / std::to_string(processes_.size());
+    const pid_t process = fork();
+    if (process == 0) {
+      const std::string result = result_of(body);
+      std::ofstream(path, std::ios::binary) << result;
+      _exit(0);
+    }
+    processes_.push_back(process);
+  }
+  pid_t process(std::size_t rank) const { return processes_[rank]; }
+
+  /// Waits for all. "status N" for one that did not end by itself with 0.
+  std::vector<std::string> results() {
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < processes_.size(); ++i) {
+      int status = 0;
+      waitpid(processes_[i], &status, 0);
+      texts.push_back(status == 0 ? read_file(folder_ / std::to_string(i)) : format("status {}", status));
+    }
+    return texts;
+  }
+
+ private:
+  TempFolder folder_;
+  std::vector<pid_t> processes_;
+};
+
+/// A run id that no other test has.
+inline std::string unique_run_id() {
+  static int count = 0;
+  return format("test-{}-{}", getpid(), count++);
+}
+
+inline std::vector<std::string> run_processes(int size, const RankBody& body,
+                                              CommDeadlines deadlines = {60, 60},
+                                              std::size_t staging_bytes = small_staging) {
+  const std::string run_id = unique_run_id();
+  RankProcesses processes;
+  for (int rank = 0; rank < size; ++rank) {
+    processes.start([&, rank] {
+      const auto world = process_world(run_id, rank, size, deadlines, staging_bytes);
+      return body(*world);
+    });
+  }
+  return processes.results();
+}
+
+/// The same ranks as threads and as processes.
+enum class Ranks { threads, processes };
+
+inline std::vector<std::string> run_ranks(Ranks kind, int size, const RankBody& body,
+                                          CommDeadlines deadlines = {60, 60}) {
+  return kind == Ranks::threads ? run_threads(size, body, deadlines) : run_processes(size, body, deadlines);
+}
+
+}  // namespace stepforge::testing
