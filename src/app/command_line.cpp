@@ -259,6 +259,9 @@ class CommandLine {
     auto what = options<PlanWords>();
     words->add_to(*command);
     command->add_flag("--all", what->all, "Every operation, nothing folded");
+    command->add_option("--world-size", what->world_size, "Ranks of the job")->check(CLI::Range(1, 1 << 20));
+    command->add_option("--rank", what->rank, "The rank whose program is shown")
+        ->check(CLI::NonNegativeNumber);
     command->add_option("--trace", what->trace, "Write the predicted step as a Chrome/Perfetto trace");
     on(command, [=] { return plan_run_command(words->words(*command), *what); });
   }

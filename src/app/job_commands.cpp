@@ -5,6 +5,7 @@
 
 #include "app/plan_command.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "config/schema_docs.h"
 #include "models/job_data.h"
 #include "models/job_plan.h"
@@ -101,14 +102,21 @@ int plan_run_command(const JobWords& words, const PlanWords& what) {
   Config& config = loaded.config;
   config.model.vocab_size = planned_vocabulary(config);
   const ModelSpec model = plan_model(config);
-  const StepProgram program = plan_train_step(config, model);
+  if (what.rank >= what.world_size) {
+    throw UsageError(format("--rank {} is outside a world of {} ranks; the last is {}", what.rank,
+                            what.world_size, what.world_size - 1));
+  }
+  const RankPlace place{what.rank, what.world_size};
+  const auto data_ranks = static_cast<int>(data_parallel_of(config, place).loss_ranks.size());
+  const ProvedStep step = prove_train_step(config, model, place);
   PlanText text;
+  text.proof = step.proof;
   text.title = words.file ? words.file->string() : (config.preset.empty() ? "defaults" : config.preset);
   text.seq_len = config.training.seq_len;
-  text.tokens_per_step = plan_batch(config.training).tokens_per_step();
+  text.tokens_per_step = plan_batch(config.training, data_ranks).tokens_per_step();
   text.table.all_micro_batches = what.all;
   text.table.all_repetitions = what.all;
-  return print_plan(model, program, text, what.trace, std::cout);
+  return print_plan(model, step.program, text, what.trace, std::cout);
 }
 
 int config_show_command(const JobWords& words) {

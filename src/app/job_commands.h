@@ -27,6 +27,8 @@ struct DataShowWords {
 
 struct PlanWords {
   bool all = false;
+  int world_size = 1;
+  int rank = 0;
   std::filesystem::path trace;
 };
 

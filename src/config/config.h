@@ -127,6 +127,25 @@ struct LrSchedulerConfig {
   bool operator==(const LrSchedulerConfig&) const = default;
 };
 
+struct ParallelismConfig {
+  int64_t data_parallel_replicate_degree = 1;
+  int64_t data_parallel_shard_degree = -1;
+  std::string fsdp_reshard_after_forward = "default";
+  int64_t fsdp_reshard_every_n = 2;
+  int64_t fsdp_prefetch = 1;
+  int64_t fsdp_reduce_in_flight = 1;
+  bool fsdp_reduce_each_micro_batch = false;
+
+  bool operator==(const ParallelismConfig&) const = default;
+};
+
+struct CommConfig {
+  double init_timeout = 300.0;
+  double train_timeout = 100.0;
+
+  bool operator==(const CommConfig&) const = default;
+};
+
 struct ActivationCheckpointConfig {
   std::string mode = "none";
   int64_t every_n = 2;
@@ -198,6 +217,8 @@ struct Config {
   PrecisionConfig precision;
   OptimizerConfig optimizer;
   LrSchedulerConfig lr_scheduler;
+  ParallelismConfig parallelism;
+  CommConfig comm;
   ActivationCheckpointConfig activation_checkpoint;
   CheckpointConfig checkpoint;
   ValidationConfig validation;

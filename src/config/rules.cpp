@@ -108,6 +108,19 @@ void check_training(const Judge& judge) {
                       "rows must not be longer than the model's context");
 }
 
+void check_parallelism(const Judge& judge) {
+  const ParallelismConfig& parallelism = judge.config().parallelism;
+  judge.refuse_unless(
+      parallelism.data_parallel_replicate_degree != -1 || parallelism.data_parallel_shard_degree != -1,
+      {"parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"},
+      "only one of them can be what is left of the ranks; set the other");
+  judge.refuse_unless(
+      !parallelism.fsdp_reduce_each_micro_batch || judge.config().training.reduction != "ordered",
+      {"parallelism.fsdp_reduce_each_micro_batch", "training.reduction"},
+      "the ordered sum is one tree over the micro-batches of a step, which cannot be reduced one by one; set "
+      "fsdp_reduce_each_micro_batch to false, or reduction to \"fast\"");
+}
+
 /// The regular expression's fault, or "".
 std::string pattern_fault(const std::string& pattern) {
   constexpr size_t longest = 1000;  // std::regex compiles by recursion
@@ -181,6 +194,7 @@ void check_combinations(const LoadedConfig& loaded, Problems& problems) {
   check_tokenizer(judge);
   check_data(judge);
   check_training(judge);
+  check_parallelism(judge);
   check_optimizer(judge);
   check_activation_checkpoint(judge);
   check_run(judge);

@@ -24,6 +24,9 @@ SchemaOf<Config> make_config_schema() {
       .table("optimizer", &Config::optimizer, optimizer_section(), "The parameter update.")
       .table("lr_scheduler", &Config::lr_scheduler, lr_scheduler_section(),
              "The learning rate over the steps.")
+      .table("parallelism", &Config::parallelism, parallelism_section(),
+             "How the work is spread over the ranks of a job.")
+      .table("comm", &Config::comm, comm_section(), "Traffic between ranks.")
       .table("activation_checkpoint", &Config::activation_checkpoint, activation_checkpoint_section(),
              "Which activations are dropped in the forward pass and recomputed in the backward pass.")
       .table("checkpoint", &Config::checkpoint, checkpoint_section(), "Saving, resuming and initial weights.")

@@ -36,9 +36,10 @@ SchemaOf<TrainingConfig> training_section() {
               .min = 1,
               .max = 1 << 20})
       .field("global_batch_size", &TrainingConfig::global_batch_size,
-             {.doc = "Rows of one optimizer step, a multiple of local_batch_size (the rest is gradient "
+             {.doc = "Rows of one optimizer step, a multiple of local_batch_size times the ranks that read "
+                     "different rows (the rest is gradient "
                      "accumulation); "
-                     "-1 = one micro-batch.",
+                     "-1 = one micro-batch on each rank.",
               .unit = "rows",
               .min = 1,
               .max = 1 << 24,

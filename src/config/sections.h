@@ -13,6 +13,8 @@ SchemaOf<TrainingConfig> training_section();
 SchemaOf<PrecisionConfig> precision_section();
 SchemaOf<OptimizerConfig> optimizer_section();
 SchemaOf<LrSchedulerConfig> lr_scheduler_section();
+SchemaOf<ParallelismConfig> parallelism_section();
+SchemaOf<CommConfig> comm_section();
 SchemaOf<ActivationCheckpointConfig> activation_checkpoint_section();
 SchemaOf<CheckpointConfig> checkpoint_section();
 SchemaOf<ValidationConfig> validation_section();

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "comm/parallel_dims.h"
 #include "config/config.h"
 #include "spec/model_spec.h"
 #include "step/build.h"
+#include "step/checker.h"
 #include "step/program.h"
 
 namespace stepforge {
@@ -17,13 +20,20 @@ struct BatchPlan {
   int64_t seq_len = 0;
   int64_t rows_per_step = 0;         ///< global batch size
   int64_t rows_per_micro_batch = 0;  ///< 1 in ordered mode: a row is a leaf of the summation tree
-  int micro_batches = 0;
+  int micro_batches = 0;             ///< of each rank
 
   int64_t tokens_per_step() const { return rows_per_step * seq_len; }
   int64_t tokens_per_micro_batch() const { return rows_per_micro_batch * seq_len; }
 };
 
-BatchPlan plan_batch(const TrainingConfig& training);
+/// `data_ranks`: how many ranks read different rows. Throws UsageError if they cannot have whole
+/// micro-batches, or, in ordered mode, if the sums of their rows are not subtrees of the one over all rows:
+/// over several ranks, both their number and the rows of each must be powers of two.
+BatchPlan plan_batch(const TrainingConfig& training, int data_ranks = 1);
+
+/// The groups of a rank by the degrees in config.parallelism. It reads the rows of data rank number
+/// (its place in loss_ranks) of loss_ranks.size(). Throws UsageError if the degrees do not fit the world.
+DataParallel data_parallel_of(const Config& config, RankPlace place);
 
 /// The compute dtype of precision.compute.
 DType compute_dtype(const PrecisionConfig& precision);
@@ -32,11 +42,19 @@ DType compute_dtype(const PrecisionConfig& precision);
 /// it.
 ModelSpec plan_model(const Config& config);
 
-/// The checked training program of one rank.
-StepProgram plan_train_step(const Config& config, const ModelSpec& model);
+/// The program of one rank, and what was proved of those of all.
+struct ProvedStep {
+  StepProgram program;
+  SymmetryProof proof;
+};
 
-/// The checked forward-only program of validation and `eval`, for micro-batches of the training's shape.
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model);
+/// The training program of one rank. Those of all ranks are checked.
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankPlace place = {});
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankPlace place = {});
+
+/// The forward-only program of validation and `eval`, for micro-batches of the training's shape. Those of all
+/// ranks are checked. Losses are not reduced in it.
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankPlace place = {});
 
 /// The checked forward-only program that generation runs once per token: `cache_tokens` positions of KV
 /// cache.

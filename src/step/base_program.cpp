@@ -37,6 +37,10 @@ class Writer {
     program_.operations.push_back(std::move(operation));
   }
   void add(OpKind kind) { add(kind, -1, -1); }
+  void add_collective(OpKind kind, int group) {
+    add(kind);
+    program_.operations.back().group = group;
+  }
   void add_for_trainable_units(OpKind kind) {
     for (std::size_t u = 0; u < program_.units.size(); ++u) {
       if (program_.units[u].trainable) {
@@ -50,11 +54,25 @@ class Writer {
   StepProgram& program_;
 };
 
+/// Where the program's group of this name stands, -1 if there is none.
+int find_group(const StepProgram& program, std::string_view name) {
+  const auto found = std::find_if(program.groups.begin(), program.groups.end(),
+                                  [&](const ProgramGroup& group) { return group.name == name; });
+  return found == program.groups.end() ? -1 : static_cast<int>(found - program.groups.begin());
+}
+
 void write_training(StepProgram& program, const ModelSpec& model) {
   Writer writer(program);
   const int head = static_cast<int>(program.blocks.size()) - 1;
   const int lowest = lowest_trained_block(model);
-  writer.add_for_trainable_units(OpKind::start_gradient);
+  const int shard = find_group(program, kShardGroup);
+  const int loss = find_group(program, kLossGroup);
+  if (loss >= 0) {
+    writer.add_collective(OpKind::count_labels, loss);
+  }
+  if (shard < 0) {  // else each is started where reduce_pass says
+    writer.add_for_trainable_units(OpKind::start_gradient);
+  }
   for (int m = 0; m < program.micro_batches; ++m) {
     writer.add(OpKind::load_batch, -1, m);
     for (int b = 0; b < head; ++b) {
@@ -65,7 +83,10 @@ void write_training(StepProgram& program, const ModelSpec& model) {
       writer.add(OpKind::backward, b, m);
     }
   }
-  writer.add(OpKind::gradient_norm);
+  if (loss >= 0) {
+    writer.add_collective(OpKind::reduce_loss, loss);
+  }
+  writer.add_collective(OpKind::gradient_norm, shard);
   writer.add(OpKind::check_finite);
   writer.add_for_trainable_units(OpKind::update);
 }
@@ -100,6 +121,19 @@ void check_model(const ModelSpec& model) {
 
 }  // namespace
 
+std::vector<ProgramGroup> groups_of(const DataParallel& place) {
+  std::vector<ProgramGroup> groups;
+  const auto add = [&](std::string_view name, const std::vector<int>& ranks) {
+    if (ranks.size() > 1) {
+      groups.push_back({std::string(name), ranks});
+    }
+  };
+  add(kShardGroup, place.shard_ranks);
+  add(kReplicaGroup, place.replica_ranks);
+  add(kLossGroup, place.loss_ranks);
+  return groups;
+}
+
 StepProgram write_base_program(const ModelSpec& model, const StepOptions& options) {
   check_model(model);
   if (options.micro_batches < 1) {
@@ -107,10 +141,16 @@ StepProgram write_base_program(const ModelSpec& model, const StepOptions& option
   }
   StepProgram program;
   program.kind = options.kind;
+  program.rank = options.data_parallel.rank;
   program.micro_batches = options.micro_batches;
+  program.groups = groups_of(options.data_parallel);
+  const int shard = find_group(program, kShardGroup);
   for (const UnitSpec& unit : model.units) {
-    program.units.push_back(
-        {.name = unit.name, .trainable = unit.trainable, .resident = options.gather.dtype == DType::f32});
+    program.units.push_back({.name = unit.name,
+                             .trainable = unit.trainable,
+                             .resident = options.gather.dtype == DType::f32 && shard < 0,
+                             .shard_group = shard,
+                             .replica_group = find_group(program, kReplicaGroup)});
   }
   for (const BlockSpec& block : model.blocks) {
     ProgramBlock& added = program.blocks.emplace_back();

@@ -11,14 +11,20 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kMasterBytes = 4;  // masters and gradients are fp32
+constexpr int64_t kMasterBytes = 4;      // masters and gradients are fp32
+constexpr int64_t kPartialSumBytes = 8;  // fp64, of each kUnitBorder elements
+constexpr int64_t kLabelCountBytes = 8;
+constexpr int64_t kLossBytes = 16;  // sum and largest
 
 class BufferWriter {
  public:
   BufferWriter(StepProgram& program, const ModelSpec& model, const StepOptions& options)
       : program_(program), model_(model), options_(options) {
+    const auto shards = static_cast<int>(options.data_parallel.shard_ranks.size());
     for (const UnitSpec& unit : model.units) {
-      unit_elements_.push_back(flat_layout(unit).size);
+      const int64_t size = flat_layout(unit).size;
+      shard_elements_.push_back(shards > 1 ? shard_elements(size, shards) : size);
+      whole_elements_.push_back(shards * shard_elements_.back());
     }
     for (std::size_t b = 0; b < model.blocks.size(); ++b) {
       costs_.push_back(
@@ -53,11 +59,11 @@ class BufferWriter {
                                   .persistent = true});
     };
     for (std::size_t u = 0; u < model_.units.size(); ++u) {
-      add(BufferKind::weights, model_.units[u].name, unit_elements_[u] * kMasterBytes);
+      add(BufferKind::weights, model_.units[u].name, shard_elements_[u] * kMasterBytes);
       if (program_.kind == ProgramKind::train && model_.units[u].trainable) {
-        add(BufferKind::gradients, model_.units[u].name, unit_elements_[u] * kMasterBytes);
+        add(BufferKind::gradients, model_.units[u].name, shard_elements_[u] * kMasterBytes);
         add(BufferKind::optimizer, model_.units[u].name,
-            unit_elements_[u] * options_.optimizer_bytes_per_element);
+            shard_elements_[u] * options_.optimizer_bytes_per_element);
       }
     }
     if (program_.kind == ProgramKind::generate && options_.kv_cache_tokens > 0) {
@@ -127,14 +133,19 @@ class BufferWriter {
     } else if (operation.unit >= 0) {
       assign_unit(operation);
     } else if (operation.kind == OpKind::gradient_norm) {
-      operation.bytes = trainable_elements() * kMasterBytes;
+      operation.bytes = operation.group < 0 ? trainable_sum(shard_elements_) * kMasterBytes
+                                            : trainable_sum(whole_elements_) / kUnitBorder * kPartialSumBytes;
+    } else if (operation.kind == OpKind::count_labels) {
+      operation.bytes = kLabelCountBytes;
+    } else if (operation.kind == OpKind::reduce_loss) {
+      operation.bytes = kLossBytes;
     }
   }
 
-  int64_t trainable_elements() const {
+  int64_t trainable_sum(const std::vector<int64_t>& unit_elements) const {
     int64_t sum = 0;
-    for (std::size_t u = 0; u < unit_elements_.size(); ++u) {
-      sum += program_.units[u].trainable ? unit_elements_[u] : 0;
+    for (std::size_t u = 0; u < unit_elements.size(); ++u) {
+      sum += program_.units[u].trainable ? unit_elements[u] : 0;
     }
     return sum;
   }
@@ -185,9 +196,11 @@ class BufferWriter {
   void assign_unit(Operation& operation) {
     const int u = operation.unit;
     const std::string& name = program_.units[at(u)].name;
-    const int64_t elements = unit_elements_[at(u)];
+    const int64_t shard = shard_elements_[at(u)];
+    const int64_t elements = whole_elements_[at(u)];
     const Key slot{BufferKind::gather_slot, u, -1};
     const Key level{BufferKind::gradient_level, u, operation.level};
+    const Key whole{BufferKind::whole_gradient, u, -1};
     switch (operation.kind) {
       case OpKind::gather_start:
         operation.bytes = allocate(operation, slot, name, elements * dtype_bytes(options_.gather.dtype));
@@ -196,7 +209,24 @@ class BufferWriter {
       case OpKind::release:
         read(operation, slot);
         break;
+      case OpKind::start_gradient:
+        if (program_.units[at(u)].shard_group >= 0) {
+          allocate(operation, whole, name, elements * kMasterBytes);
+        }
+        break;
+      case OpKind::reduce_start:
+        read(operation, whole);
+        operation.bytes = elements * kMasterBytes;
+        operation.workspace = operation.accumulate ? shard * kMasterBytes : 0;  // the sum to be added
+        break;
+      case OpKind::reduce_wait:
+        read(operation, whole);
+        break;
+      case OpKind::all_reduce_start:
+        operation.bytes = shard * kMasterBytes;
+        break;
       case OpKind::stash_gradient:
+        read(operation, whole);
         allocate(operation, level, format("{} level {}", name, operation.level), elements * kMasterBytes);
         operation.bytes = 2 * elements * kMasterBytes;
         break;
@@ -205,7 +235,7 @@ class BufferWriter {
         read(operation, level);
         break;
       case OpKind::update:  // reads masters, gradient and state, writes masters and state
-        operation.bytes = elements * (3 * kMasterBytes + 2 * options_.optimizer_bytes_per_element);
+        operation.bytes = shard * (3 * kMasterBytes + 2 * options_.optimizer_bytes_per_element);
         break;
       default:
         break;
@@ -215,7 +245,8 @@ class BufferWriter {
   StepProgram& program_;
   const ModelSpec& model_;
   const StepOptions& options_;
-  std::vector<int64_t> unit_elements_;
+  std::vector<int64_t> shard_elements_;  // of each unit
+  std::vector<int64_t> whole_elements_;  // of all its shards
   std::vector<BlockCost> costs_;
   std::vector<bool> has_backward_;
   std::map<Key, int> live_;

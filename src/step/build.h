@@ -33,13 +33,33 @@ struct RecomputePolicy {
 /// masters (fp32) and it is whole on this rank.
 struct GatherPolicy {
   enum class Reshard : uint8_t {
-    never,   ///< gathered before its first use in the step, released after its last
-    always,  ///< gathered before and released after each run of consecutive uses
+    never,    ///< gathered before its first use in the step, released after its last
+    always,   ///< gathered before and released after each run of consecutive uses
+    every_n,  ///< units 0, n, 2n, ... always, the others never
   };
   DType dtype = DType::f32;
   Reshard reshard = Reshard::never;
   int prefetch = 0;  ///< how many gathers run ahead of the compute that waits for the next one
+  int n = 1;         ///< of every_n
 };
+
+/// How gradients of sharded units are reduced.
+struct ReducePolicy {
+  int in_flight = 1;              ///< at most so many whole gradients wait for their reduction to end
+  bool each_micro_batch = false;  ///< reduced after each micro-batch, added up in the shards; not if ordered
+};
+
+/// This rank's place among the ranks that train the same model on different rows. All ranks are global
+/// numbers; the lists are ascending and this rank is in each.
+struct DataParallel {
+  int rank = 0;
+  std::vector<int> shard_ranks{0};    ///< each holds a part of every unit
+  std::vector<int> replica_ranks{0};  ///< each holds the same part
+  std::vector<int> loss_ranks{0};     ///< all whose rows make up the step
+};
+
+/// The groups with more than one rank, as a program carries them.
+std::vector<ProgramGroup> groups_of(const DataParallel& place);
 
 struct StepOptions {
   ProgramKind kind = ProgramKind::train;
@@ -48,6 +68,8 @@ struct StepOptions {
   CostContext cost;      ///< of one micro-batch
   RecomputePolicy recompute;
   GatherPolicy gather;
+  ReducePolicy reduce;
+  DataParallel data_parallel;
   int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
   int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
   int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences
@@ -66,11 +88,18 @@ struct StepOptions {
 ///                          bundle_gradient(b-1,m)
 ///   gather_start u         allocates u's gather_slot; gather_wait and release read it, release frees it
 ///   stash_gradient u,l     allocates u's gradient_level l; add_gradient u,l reads and frees it
+///   start_gradient u       of a sharded unit allocates its whole_gradient; stash_gradient reads and frees
+///   it, or
+///                          reduce_start reads it and reduce_wait reads and frees it
 /// and every buffer is freed by its last reader: so backward b frees graph(b,m), bundle_gradient(b,m) and,
 /// since nothing below needs its input any more, bundle(b-1,m). bundle(b,m) is what block b returns,
 /// bundle_gradient(b,m) the gradient of that. A graph is what autograd saved; it must not hold the block's
 /// output or input, which are buffers of their own. Blocks below the lowest trainable unit run without graph
 /// and have no backward.
+///
+/// Groups "dp_shard", "dp_replicate" and "loss" are there if they have more than one rank. Persistent buffers
+/// are of this rank's shard; gather slots, whole gradients and levels of the whole unit, padded to equal
+/// shards.
 ///
 /// Throws UsageError if the options do not fit the model: no micro-batch, nothing to train, unknown names.
 StepProgram build_step(const ModelSpec& model, const StepOptions& options);

@@ -20,9 +20,11 @@ using Contents = std::vector<Contribution>;
 struct Gradient {
   bool started = false;
   Contents contents;
+  Contents reduced;  // a sharded unit's: summed into this rank's shard
   std::map<int, Contents> levels;
-  std::vector<std::size_t> writers;  // all that touched it
-  int reduce_start = -1;
+  std::vector<std::size_t> writers;  // all that touched it since it was last reduced
+  int whole = -1;                    // a sharded unit's: the buffer of the gradient that is not reduced yet
+  int reduce_start = -1;             // the latest, until the gradient is started again
   int reduce_wait = -1;
   int all_reduce_start = -1;
   int all_reduce_wait = -1;
@@ -58,10 +60,10 @@ class Gradients {
   void visit(const Operation& operation) {
     switch (operation.kind) {
       case OpKind::start_gradient:
-        start(trainable(operation));
+        start(trainable(operation), operation);
         return;
       case OpKind::stash_gradient:
-        stash(trainable(operation), operation.level);
+        stash(trainable(operation), operation);
         return;
       case OpKind::add_gradient:
         add(trainable(operation), operation.level);
@@ -76,7 +78,7 @@ class Gradients {
         tie(trainable(operation));
         return;
       case OpKind::gradient_norm:
-        norm();
+        norm(operation);
         return;
       case OpKind::check_finite:
         check_finite();
@@ -116,15 +118,35 @@ class Gradients {
     gradient.writers.push_back(at_);
   }
 
-  void start(Gradient& gradient) {
+  void start(Gradient& gradient, const Operation& operation) {
+    if (gradient.reduce_wait >= 0) {
+      require_order(gradient.reduce_wait);
+      gradient.reduce_start = gradient.reduce_wait = -1;
+      gradient.writers.clear();
+    }
     write(gradient);
     if (!gradient.contents.empty()) {
       fail(format("it drops the gradient of {}", contribution_text(gradient.contents.front())));
     }
     gradient.started = true;
+    if (unit(static_cast<std::size_t>(operation.unit)).shard_group >= 0) {
+      gradient.whole = find_buffer(program_, operation.allocates, BufferKind::whole_gradient);
+      if (gradient.whole < 0) {
+        fail("the unit is sharded, but there is no buffer for its whole gradient");
+      }
+    }
   }
 
-  void stash(Gradient& gradient, int level) {
+  /// The unit's whole gradient, which the operation must read.
+  void require_whole(const Gradient& gradient, const Operation& operation) const {
+    if (find_buffer(program_, operation.reads, BufferKind::whole_gradient) != gradient.whole) {
+      fail(format("it does not read buffer {}",
+                  program_.buffers[static_cast<std::size_t>(gradient.whole)].name));
+    }
+  }
+
+  void stash(Gradient& gradient, const Operation& operation) {
+    const int level = operation.level;
     write(gradient);
     if (!gradient.started || gradient.contents.empty()) {
       fail("there is no gradient to stash");
@@ -136,6 +158,9 @@ class Gradients {
     gradient.levels[level] = std::move(gradient.contents);
     gradient.contents.clear();
     gradient.started = false;
+    if (gradient.whole >= 0) {
+      require_whole(gradient, operation);
+    }
   }
 
   void add(Gradient& gradient, int level) {
@@ -185,9 +210,11 @@ class Gradients {
     switch (operation.kind) {
       case OpKind::reduce_start:
         begin_reduction(gradient, gradient.reduce_start);
+        reduce_shards(gradient, operation);
         return;
       case OpKind::reduce_wait:
         end_reduction(gradient.reduce_start, gradient.reduce_wait);
+        require_whole(gradient, operation);
         return;
       case OpKind::all_reduce_start:
         if (unit(static_cast<std::size_t>(operation.unit)).shard_group >= 0) {
@@ -217,6 +244,30 @@ class Gradients {
     started = here();
   }
 
+  /// What was summed in the whole gradient goes into the shard.
+  void reduce_shards(Gradient& gradient, const Operation& operation) {
+    if (!gradient.started || gradient.contents.empty()) {
+      fail("there is no gradient to reduce");
+    }
+    require_whole(gradient, operation);
+    const int64_t size = program_.buffers[static_cast<std::size_t>(gradient.whole)].bytes;
+    if (operation.bytes != size) {
+      fail(format("it sums {} bytes, but the gradient has {}", operation.bytes, size));
+    }
+    if (operation.accumulate && gradient.reduced.empty()) {
+      fail("it adds to the gradient of the step before");
+    }
+    if (!operation.accumulate && !gradient.reduced.empty()) {
+      fail(format("it overwrites the reduced gradient of {}", contribution_text(gradient.reduced.front())));
+    }
+    Contents sum;
+    std::merge(gradient.contents.begin(), gradient.contents.end(), gradient.reduced.begin(),
+               gradient.reduced.end(), std::back_inserter(sum));
+    gradient.reduced = std::move(sum);
+    gradient.contents.clear();
+    gradient.started = false;
+  }
+
   void end_reduction(int started, int& waited) {
     if (started < 0) {
       fail("no reduction of the unit is under way");
@@ -230,7 +281,7 @@ class Gradients {
 
   void tie(Gradient& gradient) { write(gradient); }
 
-  void norm() {
+  void norm(const Operation& operation) {
     if (program_.kind != ProgramKind::train) {
       fail("only a training program measures gradients");
     }
@@ -241,9 +292,20 @@ class Gradients {
       if (unit(u).trainable) {
         require_complete(gradients_[u], static_cast<int>(u));
         require_reduced(gradients_[u], unit(u));
+        require_measured_over(unit(u).shard_group, operation.group);
       }
     }
     norm_ = here();
+  }
+
+  /// Each rank has a part of the gradients: their norm is summed over the group.
+  void require_measured_over(int shard_group, int group) const {
+    if (shard_group >= 0 && group != shard_group) {
+      const auto text = [&](int index) {
+        return index < 0 ? "no group" : group_key(program_.groups[static_cast<std::size_t>(index)]);
+      };
+      fail(format("the gradients are cut over {}, but measured over {}", text(shard_group), text(group)));
+    }
   }
 
   /// Each block that uses the unit has contributed once for each micro-batch.
@@ -253,8 +315,11 @@ class Gradients {
       fail(format("unit {}: the gradient stashed at level {} was never added", name,
                   gradient.levels.begin()->first));
     }
-    const auto twice = std::adjacent_find(gradient.contents.begin(), gradient.contents.end());
-    if (twice != gradient.contents.end()) {
+    Contents all;
+    std::merge(gradient.contents.begin(), gradient.contents.end(), gradient.reduced.begin(),
+               gradient.reduced.end(), std::back_inserter(all));
+    const auto twice = std::adjacent_find(all.begin(), all.end());
+    if (twice != all.end()) {
       fail(format("unit {}: the gradient of {} was added twice", name, contribution_text(*twice)));
     }
     for (int b = 0; b < static_cast<int>(program_.blocks.size()); ++b) {
@@ -263,7 +328,7 @@ class Gradients {
         continue;
       }
       for (int m = 0; m < program_.micro_batches; ++m) {
-        if (!std::binary_search(gradient.contents.begin(), gradient.contents.end(), Contribution{b, m})) {
+        if (!std::binary_search(all.begin(), all.end(), Contribution{b, m})) {
           fail(format("unit {}: the gradient of {} is missing", name, contribution_text({b, m})));
         }
       }

@@ -50,7 +50,8 @@ struct Use {
   BufferKind kind = BufferKind::bundle;
 };
 
-void check_structure(std::span<const StepProgram> all_ranks, const StepProgram& program);
+/// `world_size` is the number of ranks.
+void check_structure(const StepProgram& program, std::size_t world_size);
 
 /// Inputs, graphs and gradients between blocks. Returns who uses what, for check_buffers.
 std::vector<Use> check_dataflow(const CheckedProgram& checked);
@@ -59,8 +60,15 @@ void check_gathers(const CheckedProgram& checked);
 
 void check_gradients(const CheckedProgram& checked);
 
+/// Labels are counted before the first loss, and the loss is reduced after the last.
+void check_loss(const CheckedProgram& checked);
+
 /// Returns the most bytes live at once when operations run in list order.
 int64_t check_buffers(const CheckedProgram& checked, const std::vector<Use>& uses);
+
+/// All rules above but the first: what is true of a rank whatever the others do. Returns the peak of live
+/// bytes.
+int64_t check_one(const StepProgram& program);
 
 void check_messages(std::span<const StepProgram> all_ranks);
 

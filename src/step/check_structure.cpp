@@ -9,8 +9,7 @@ namespace {
 
 class Structure {
  public:
-  Structure(std::span<const StepProgram> all_ranks, const StepProgram& program)
-      : world_(all_ranks.size()), program_(program) {}
+  Structure(std::size_t world, const StepProgram& program) : world_(world), program_(program) {}
 
   void check() {
     check_header();
@@ -49,6 +48,9 @@ class Structure {
     for (const ProgramUnit& unit : program_.units) {
       require_optional_index(unit.shard_group, program_.groups.size(), "group");
       require_optional_index(unit.replica_group, program_.groups.size(), "group");
+      if (unit.resident && unit.shard_group >= 0) {
+        fail(format("unit {} is sharded and must be gathered", unit.name));
+      }
     }
     for (const ProgramGroup& group : program_.groups) {
       if (group.ranks.empty() || !std::is_sorted(group.ranks.begin(), group.ranks.end()) ||
@@ -80,6 +82,10 @@ class Structure {
       if (needed < 0 || static_cast<std::size_t>(needed) >= at_) {
         fail(format("it needs operation {}, which is not an earlier one", needed));
       }
+    }
+    if (operation.lane != lane_of(operation.kind)) {
+      fail(format("it runs on lane {}, not {}", lane_name(operation.lane),
+                  lane_name(lane_of(operation.kind))));
     }
     check_fields(operation);
   }
@@ -134,6 +140,7 @@ class Structure {
         require_index(operation.unit, program_.units.size(), "unit");
         require_index(operation.level, kMaxLevels, "level");
         return;
+      case OpKind::count_labels:
       case OpKind::reduce_loss:
       case OpKind::gradient_norm:
       case OpKind::check_finite:
@@ -181,13 +188,8 @@ std::string group_key(const ProgramGroup& group) {
   return format("{} {{{}}}", group.name, join(ranks, ", "));
 }
 
-void check_structure(std::span<const StepProgram> all_ranks, const StepProgram& program) {
-  const auto place = static_cast<int>(&program - all_ranks.data());
-  if (program.rank != place) {
-    throw ProgramError(program, program.operations.size(),
-                       format("it stands at place {} of the list of all ranks", place));
-  }
-  Structure(all_ranks, program).check();
+void check_structure(const StepProgram& program, std::size_t world_size) {
+  Structure(world_size, program).check();
 }
 
 }  // namespace stepforge

@@ -64,17 +64,26 @@ void CheckedProgram::require_order(std::size_t first, std::size_t second) const 
   }
 }
 
+int64_t check_one(const StepProgram& program) {
+  const CheckedProgram checked{program, HappensBefore(program)};
+  const std::vector<Use> uses = check_dataflow(checked);
+  check_gathers(checked);
+  check_gradients(checked);
+  check_loss(checked);
+  return check_buffers(checked, uses);
+}
+
 CheckResult check_programs(std::span<const StepProgram> all_ranks) {
-  for (const StepProgram& program : all_ranks) {
-    check_structure(all_ranks, program);
+  for (std::size_t r = 0; r < all_ranks.size(); ++r) {
+    if (all_ranks[r].rank != static_cast<int>(r)) {
+      throw ProgramError(all_ranks[r], all_ranks[r].operations.size(),
+                         format("it stands at place {} of the list of all ranks", r));
+    }
+    check_structure(all_ranks[r], all_ranks.size());
   }
   CheckResult result;
   for (const StepProgram& program : all_ranks) {
-    const CheckedProgram checked{program, HappensBefore(program)};
-    const std::vector<Use> uses = check_dataflow(checked);
-    check_gathers(checked);
-    check_gradients(checked);
-    result.peak_bytes.push_back(check_buffers(checked, uses));
+    result.peak_bytes.push_back(check_one(program));
   }
   check_messages(all_ranks);
   check_collectives(all_ranks);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ struct CheckResult {
 
 /// `all_ranks[r]` is the program of rank r. What is proved, each rule a function in step/check_rules.h:
 /// - indices, lanes and fields are sound, and `needs` point backward;
+/// - with several ranks, the labels of the step are counted before the first loss and the loss is reduced
+/// after
+///   the last;
 /// - every block's computation finds its input, graph and gradient, and each of them is used as often as it
 /// must be;
 /// - units that are not resident are gathered when used;
@@ -44,5 +48,28 @@ struct CheckResult {
 ///   does not wait for its receiver; receives and collectives wait for their partners.
 /// Throws ProgramError for the first fault found.
 CheckResult check_programs(std::span<const StepProgram> all_ranks);
+
+/// The groups of a rank, in the order of StepProgram::groups.
+using GroupsOfRank = std::function<std::vector<ProgramGroup>(int rank)>;
+
+struct SymmetryProof {
+  int world_size = 1;
+  std::size_t groups = 0;  ///< distinct ones, over all ranks
+  int64_t peak_bytes = 0;  ///< of every rank
+};
+
+/// Proves the job in which each rank runs the operations of `program`, over its own groups. What
+/// check_programs proves of all ranks follows from one of them and from this:
+/// - each rank has the same number of groups, of the same names and sizes, and is in each of its own; all
+/// members
+///   of a group have the very same group. So its members issue the same collectives in the same order;
+/// - needs point backward. So the ranks can finish the list operation by operation, each collective meeting
+/// itself
+///   on the other ranks: no cycle of waits can exist.
+/// There must be no messages to single peers. Throws ProgramError for the first fault found.
+SymmetryProof check_symmetric(const StepProgram& program, int world_size, const GroupsOfRank& groups_of);
+
+/// The same operations on another rank.
+StepProgram same_program_on(int rank, std::vector<ProgramGroup> groups, const StepProgram& program);
 
 }  // namespace stepforge

@@ -60,8 +60,9 @@ class Table {
 
   static bool alike(const Operation& a, const Operation& b) {
     const auto looks = [](const Operation& operation) {
-      return std::tuple(operation.kind, operation.lane, operation.keep_graph, operation.bytes,
-                        operation.workspace, operation.level, operation.group, operation.peer);
+      return std::tuple(operation.kind, operation.lane, operation.keep_graph, operation.accumulate,
+                        operation.bytes, operation.workspace, operation.level, operation.group,
+                        operation.peer);
     };
     return looks(a) == looks(b);
   }

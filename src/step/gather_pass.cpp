@@ -19,7 +19,11 @@ struct Stay {
 
 /// All stays in order of their first use: one for each unit, or one for each run of its uses with no other
 /// block's computation between.
-std::vector<Stay> find_stays(const StepProgram& program, GatherPolicy::Reshard reshard) {
+std::vector<Stay> find_stays(const StepProgram& program, const GatherPolicy& policy) {
+  using Reshard = GatherPolicy::Reshard;
+  const auto stays_gathered = [&](int unit) {
+    return policy.reshard == Reshard::never || (policy.reshard == Reshard::every_n && unit % policy.n != 0);
+  };
   constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   std::vector<Stay> stays;
   std::vector<std::size_t> latest(program.units.size(), kNone);        // the unit's latest stay
@@ -36,8 +40,8 @@ std::vector<Stay> find_stays(const StepProgram& program, GatherPolicy::Reshard r
       if (program.units[u].resident) {
         continue;
       }
-      const bool goes_on = latest[u] != kNone && (reshard == GatherPolicy::Reshard::never ||
-                                                  last_computation[u] + 1 == computation);
+      const bool goes_on =
+          latest[u] != kNone && (stays_gathered(unit) || last_computation[u] + 1 == computation);
       if (!goes_on) {
         const std::size_t earliest = latest[u] == kNone ? 0 : stays[latest[u]].last_use + 1;
         latest[u] = stays.size();
@@ -54,8 +58,8 @@ Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
   Operation operation;
   operation.kind = kind;
   operation.unit = unit;
+  operation.lane = lane_of(kind);
   if (kind == OpKind::gather_start) {
-    operation.lane = Lane::gather;
     operation.group = program.units[static_cast<std::size_t>(unit)].shard_group;
   }
   return operation;
@@ -117,7 +121,10 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy) {
   if (policy.prefetch < 0) {
     throw UsageError(format("the prefetch distance of gathers must be 0 or more, not {}", policy.prefetch));
   }
-  const std::vector<Stay> stays = find_stays(program, policy.reshard);
+  if (policy.n < 1) {
+    throw UsageError(format("resharding every n-th unit: n must be at least 1, not {}", policy.n));
+  }
+  const std::vector<Stay> stays = find_stays(program, policy);
   std::vector<Insertion> insertions;
   for (Placed& placed : place(program, stays, policy.prefetch)) {
     insertions.push_back({placed.before, std::move(placed.operation)});

@@ -1,5 +1,9 @@
 #include "step/passes.h"
 
+#include <algorithm>
+
+#include "base/error.h"
+
 namespace stepforge {
 
 void insert_operations(std::vector<Operation>& operations, const std::vector<Insertion>& insertions) {
@@ -38,13 +42,31 @@ bool uses_units(OpKind kind) {
   }
 }
 
+bool contributes(OpKind kind) {
+  return kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::loss_forward_backward;
+}
+
+bool contributes_to(const StepProgram& program, const Operation& operation, int unit) {
+  if (!contributes(operation.kind)) {
+    return false;
+  }
+  const std::vector<int>& units = program.blocks[static_cast<std::size_t>(operation.block)].units;
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
+
 StepProgram build_step(const ModelSpec& model, const StepOptions& options) {
   StepProgram program = write_base_program(model, options);
   if (options.kind == ProgramKind::train) {
     recompute_pass(program, model, options.recompute);
     if (options.ordered) {
+      if (options.reduce.each_micro_batch) {
+        throw UsageError(
+            "the ordered sum is one tree over the micro-batches of a step: they cannot be reduced one by "
+            "one");
+      }
       ordered_pass(program);
     }
+    reduce_pass(program, options.reduce);
   }
   gather_pass(program, options.gather);
   buffer_pass(program, model, options);

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "spec/flat_layout.h"
+#include "step/collectives.h"
 #include "step/memory.h"
 
 namespace stepforge {
@@ -129,6 +130,46 @@ std::string memory_table(const StepProgram& program) {
   return text;
 }
 
+std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
+  if (program.groups.empty()) {
+    return {};
+  }
+  std::vector<std::string> groups;
+  for (const ProgramGroup& group : program.groups) {
+    groups.push_back(
+        format("{} of {}", group.name, with_thousands(static_cast<int64_t>(group.ranks.size()))));
+  }
+  return format(
+      "Rank {} of {}, in groups {}\nProved for all ranks: they run the same operations over {} groups (by "
+      "symmetry)\n",
+      program.rank, with_thousands(proof.world_size), join(groups, ", "),
+      with_thousands(static_cast<int64_t>(proof.groups)));
+}
+
+std::string collective_table(const StepProgram& program) {
+  const std::vector<CollectiveTotal> totals = collective_totals(program);
+  if (totals.empty()) {
+    return {};
+  }
+  std::string text = "Collectives per step, of this rank\n";
+  add_line(text, "", {"number", "bytes", ""});
+  for (std::size_t g = 0; g < program.groups.size(); ++g) {
+    CollectiveTotal sum;
+    for (const CollectiveTotal& total : totals) {
+      if (total.group != static_cast<int>(g)) {
+        continue;
+      }
+      add_line(text, format("{} {}", program.groups[g].name, op_name(total.kind)),
+               {with_thousands(total.count), human_bytes(total.bytes), with_thousands(total.bytes)});
+      sum.count += total.count;
+      sum.bytes += total.bytes;
+    }
+    add_line(text, format("{} in all", program.groups[g].name),
+             {with_thousands(sum.count), human_bytes(sum.bytes), with_thousands(sum.bytes)});
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string render_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text) {
@@ -139,8 +180,10 @@ std::string render_plan(const ModelSpec& model, const StepProgram& program, cons
       "{} FLOPs per token at sequence length {}; {} tokens per step in {} micro-batch{} per rank\n\n",
       human_count(static_cast<int64_t>(model.flops_per_token(text.seq_len))), text.seq_len,
       with_thousands(text.tokens_per_step), program.micro_batches, program.micro_batches == 1 ? "" : "es");
+  plan += ranks_text(program, text.proof);
   plan += "Units\n" + unit_table(model, program) + "\n";
   plan += "Blocks, per micro-batch\n" + block_table(program) + "\n";
+  plan += collective_table(program);
   plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";
   plan +=
       format("Step program: {}, {} operations\n", program_kind_name(program.kind), program.operations.size());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "spec/model_spec.h"
+#include "step/checker.h"
 #include "step/draw.h"
 #include "step/program.h"
 
@@ -14,11 +15,12 @@ struct PlanText {
   std::string title;            ///< "llama3-8b" or the config's path
   int64_t seq_len = 0;          ///< for FLOPs per token
   int64_t tokens_per_step = 0;  ///< of the whole job
+  SymmetryProof proof;          ///< of the programs of all ranks
   TableOptions table;
 };
 
-/// Units, blocks, parameters, FLOPs, bytes, the predicted peak, the operation table. Alike neighbours are
-/// folded into one line. `program` must be the one built from `model`.
+/// Units, blocks, parameters, FLOPs, bytes, collectives, the predicted peak, the operation table. Alike
+/// neighbours are folded into one line. `program` must be the one built from `model`.
 std::string render_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text);
 
 }  // namespace stepforge

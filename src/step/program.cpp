@@ -6,6 +6,8 @@ namespace stepforge {
 
 std::string_view op_name(OpKind kind) {
   switch (kind) {
+    case OpKind::count_labels:
+      return "count_labels";
     case OpKind::load_batch:
       return "load_batch";
     case OpKind::gather_start:
@@ -86,6 +88,24 @@ std::string_view lane_name(Lane lane) {
   return "?";
 }
 
+Lane lane_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::gather_start:
+      return Lane::gather;
+    case OpKind::reduce_start:
+    case OpKind::all_reduce_start:
+      return Lane::reduce;
+    case OpKind::send:
+    case OpKind::receive:
+      return Lane::peer;
+    case OpKind::offload_start:
+    case OpKind::reload_start:
+      return Lane::copy;
+    default:
+      return Lane::compute;
+  }
+}
+
 std::string_view buffer_kind_name(BufferKind kind) {
   switch (kind) {
     case BufferKind::weights:
@@ -106,6 +126,8 @@ std::string_view buffer_kind_name(BufferKind kind) {
       return "bundle_gradient";
     case BufferKind::gradient_level:
       return "gradient_level";
+    case BufferKind::whole_gradient:
+      return "whole_gradient";
     case BufferKind::kv_cache:
       return "kv_cache";
     case BufferKind::host:
@@ -168,6 +190,9 @@ std::string operation_text(const StepProgram& program, const Operation& operatio
   }
   if (operation.keep_graph) {
     text += " graph";
+  }
+  if (operation.accumulate) {
+    text += " accumulate";
   }
   return text;
 }

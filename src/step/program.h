@@ -10,6 +10,7 @@
 namespace stepforge {
 
 enum class OpKind : uint8_t {
+  count_labels,           ///< valid labels of the whole step, over the group: the loss's divisor
   load_batch,             ///< takes micro-batch m from the loader
   gather_start,           ///< unit u: begins to fill its slot with the whole unit in the gather dtype
   gather_wait,            ///< unit u may be used from here on
@@ -23,11 +24,13 @@ enum class OpKind : uint8_t {
   backward,               ///< block b on m: gradients of inputs and weights
   backward_input,         ///< ... of inputs only; weights' part is queued
   backward_weight,        ///< ... the queued part
-  start_gradient,         ///< unit u's gradient is empty: the next write overwrites
-  stash_gradient,         ///< ordered mode: unit u's gradient moves to the tree's level l
-  add_gradient,           ///< ordered mode: unit u's gradient = level l + gradient; the level is freed
-  reduce_start,           ///< unit u: begins to sum its gradient over the group (sharded: reduce-scatter)
-  reduce_wait,
+  start_gradient,  ///< unit u's gradient is empty: the next write overwrites; of a sharded unit it lies
+                   ///< in a buffer as large as the whole unit
+  stash_gradient,  ///< ordered mode: unit u's gradient moves to the tree's level l
+  add_gradient,    ///< ordered mode: unit u's gradient = level l + gradient; the level is freed
+  reduce_start,  ///< unit u: begins to sum the whole gradient over the shard group into this rank's shard of
+                 ///< it
+  reduce_wait,   ///< ... has done so; the whole gradient is no longer needed
   all_reduce_start,  ///< unit u: sum over the replicas
   all_reduce_wait,
   tie_reduce,     ///< sums a tied parameter's gradient over its holders
@@ -46,13 +49,18 @@ enum class OpKind : uint8_t {
 std::string_view op_name(OpKind kind);
 
 /// Operations of one lane run in list order; lanes run beside each other, tied only by Operation::needs.
+/// Traffic of one group on several lanes may overlap: each pair of lane and group has a communicator of its
+/// own.
 enum class Lane : uint8_t { compute, gather, reduce, peer, copy };
 
 std::string_view lane_name(Lane lane);
 
+/// On which lane operations of this kind run.
+Lane lane_of(OpKind kind);
+
 enum class BufferKind : uint8_t {
   weights,
-  gradients,
+  gradients,  ///< of this rank's shard
   optimizer,
   gather_slot,
   batch,
@@ -60,6 +68,7 @@ enum class BufferKind : uint8_t {
   graph,
   bundle_gradient,
   gradient_level,
+  whole_gradient,  ///< of a sharded unit, until it is reduced
   kv_cache,
   host
 };
@@ -81,20 +90,25 @@ struct Operation {
   int unit = -1;
   int block = -1;
   int micro_batch = -1;
-  int level = -1;  ///< ordered mode: level of the summation tree
-  int group = -1;  ///< index into StepProgram::groups, for collectives
-  int peer = -1;   ///< global rank, for send and receive
-  int tag = 0;     ///< which bundle a send or receive carries, equal on both sides
-  int64_t bytes =
-      0;  ///< communication: message size; gradient_norm, update, stash, add: memory read and written
+  int level = -1;         ///< ordered mode: level of the summation tree
+  int group = -1;         ///< index into StepProgram::groups, for collectives
+  int peer = -1;          ///< global rank, for send and receive
+  int tag = 0;            ///< which bundle a send or receive carries, equal on both sides
+  int64_t bytes = 0;      ///< communication: size of the message, a gather's or reduction's as a whole;
+                          ///< gradient_norm without a group, update, stash, add: memory read and written
   int64_t workspace = 0;  ///< bytes allocated and freed while it runs
   double flops = 0;       ///< of matrix products
   bool keep_graph = false;
+  bool accumulate = false;     ///< reduce_start: adds to the shard's gradient instead of overwriting it
   std::vector<int> needs;      ///< indices of earlier operations on other lanes that must have finished
   std::vector<int> reads;      ///< buffers
   std::vector<int> allocates;  ///< buffers that come to life here
   std::vector<int> frees;      ///< buffers that end when it has finished
 };
+
+inline constexpr std::string_view kShardGroup = "dp_shard";
+inline constexpr std::string_view kReplicaGroup = "dp_replicate";
+inline constexpr std::string_view kLossGroup = "loss";
 
 struct ProgramGroup {
   std::string name;        ///< "dp_shard"
@@ -104,8 +118,8 @@ struct ProgramGroup {
 struct ProgramUnit {
   std::string name;
   bool trainable = true;
-  bool resident = true;    ///< always gathered: no gather operations are needed
-  int shard_group = -1;    ///< reduce_start must happen once per step over this group; -1: whole on this rank
+  bool resident = true;  ///< always gathered: no gather operations are needed
+  int shard_group = -1;  ///< its ranks hold equal parts: gathered and reduced over it; -1: whole on this rank
   int replica_group = -1;  ///< then all_reduce over this group; -1: none
 };
 

@@ -78,7 +78,7 @@ TEST(CheckerRefuses, GroupWithoutItsRank) {
 TEST(CheckerRefuses, ReductionOverAnotherGroup) {
   Programs programs = two_ranks();
   operation(programs[0], {OpKind::reduce_start}).group = 1;
-  expect_refused(programs, 0, "reduce_start embedding", "the unit's group is dp_shard {0, 1}");
+  expect_refused(programs, 0, "reduce_start head", "the unit's group is dp_shard {0, 1}");
 }
 
 // ---- computation ----
@@ -337,11 +337,10 @@ TEST(CheckerRefuses, ReduceWaitWithoutStart) {
 }
 
 TEST(CheckerRefuses, ReductionBeforeTheLastContribution) {
-  Programs programs = two_ranks();
-  const auto backward = find(programs[0], {OpKind::backward, -1, 1});
-  move(programs[0], find(programs[0], {OpKind::reduce_start, 1}), backward);
-  programs[0].operations[backward].needs = {static_cast<int>(backward) - 1};
-  expect_refused(programs, 0, "backward layers.0 m0", "already been reduced by");
+  Programs programs = sharded(2, 1, 2, small_options());
+  move(programs[0], find(programs[0], {OpKind::reduce_start, 1}),
+       find(programs[0], {OpKind::backward, -1, 1, 1}));
+  expect_refused(programs, 0, "backward layers.0 m1", "already been reduced by");
 }
 
 TEST(CheckerRefuses, ReductionThatDoesNotNeedTheBackward) {
@@ -351,7 +350,7 @@ TEST(CheckerRefuses, ReductionThatDoesNotNeedTheBackward) {
       at.needs.clear();
     }
   }
-  expect_refused(programs, 0, "reduce_start embedding", "may run before operation");
+  expect_refused(programs, 0, "reduce_start head", "may run before operation");
 }
 
 TEST(CheckerRefuses, MissingAllReduceOverReplicas) {
@@ -554,40 +553,42 @@ TEST(CheckerRefuses, CrossedSendAndReceiveThatDeadlock) {
 // ---- collectives ----
 
 TEST(CheckerRefuses, CollectivesInAnotherOrder) {
-  Programs programs = two_ranks();
+  StepOptions options = small_options();
+  options.reduce.in_flight = 4;
+  Programs programs = sharded(2, 1, 1, options);
   StepProgram& program = programs[1];
-  const auto first = find(program, {OpKind::reduce_start, 0});
-  const int need = program.operations[first].needs.front();
-  move(program, find(program, {OpKind::reduce_start, 1}), first);
-  program.operations[first].needs = {need};
-  expect_refused(programs, 1, "reduce_start layers.0", "is another one than rank 0, operation");
+  move(program, find(program, {OpKind::reduce_start, 3}), find(program, {OpKind::reduce_start, 2}) + 1);
+  expect_refused(programs, 1, "reduce_start layers.1", "is another one than rank 0, operation");
 }
 
 TEST(CheckerRefuses, CollectiveThatOneRankLacks) {
-  Programs programs = two_ranks();
-  StepProgram& program = programs[1];
-  program.units[3].shard_group = -1;
-  erase(program, find(program, {OpKind::reduce_wait, 3}));
-  erase(program, find(program, {OpKind::reduce_start, 3}));
-  operation(program, {OpKind::gather_start, 3}).group = -1;
-  program.units[3].name = "elsewhere";
-  expect_refused(programs, 1, "reduce_start embedding", "is another one than rank 0, operation");
+  StepOptions options = small_options();
+  options.gather.reshard = GatherPolicy::Reshard::always;
+  Programs programs = sharded(2, 1, 1, options);
+  options.gather.reshard = GatherPolicy::Reshard::never;
+  programs[1] = sharded(2, 1, 1, options)[1];
+  expect_refused(programs, 1, "reduce_start layers.1", "is another one than rank 0, operation");
 }
 
 TEST(CheckerRefuses, LastCollectiveThatOneRankLacks) {
   Programs programs = two_ranks();
   StepProgram& program = programs[0];
-  Operation loss;
-  loss.kind = OpKind::reduce_loss;
-  loss.group = 0;
-  program.operations.push_back(loss);
-  expect_refused(programs, 0, "reduce_loss over dp_shard", "has no partner on rank 1");
+  for (const OpKind kind : {OpKind::gather_start, OpKind::gather_wait, OpKind::release}) {
+    Operation again;
+    again.kind = kind;
+    again.lane = lane_of(kind);
+    again.unit = 1;
+    again.group = kind == OpKind::gather_start ? 0 : -1;
+    again.needs = {static_cast<int>(program.operations.size()) - 1};
+    program.operations.push_back(again);
+  }
+  expect_refused(programs, 0, "gather_start layers.0 over dp_shard", "has no partner on rank 1");
 }
 
 TEST(CheckerRefuses, CollectivesOfOtherSizes) {
   Programs programs = two_ranks();
-  operation(programs[1], {OpKind::reduce_start, 2}).bytes = 8192;
-  expect_refused(programs, 1, "reduce_start layers.1", "has 8192 bytes, but rank 0, operation");
+  operation(programs[1], {OpKind::gather_start, 2}).bytes = 1;
+  expect_refused(programs, 1, "gather_start layers.1", "has 1 bytes, but rank 0, operation");
 }
 
 TEST(CheckerRefuses, GroupOnWhichRanksDisagree) {
@@ -599,39 +600,18 @@ TEST(CheckerRefuses, GroupOnWhichRanksDisagree) {
 
 TEST(CheckerRefuses, GroupsWhoseOrderMakesACycle) {
   Programs programs = two_ranks();
-  for (StepProgram& program : programs) {
-    program.groups.push_back({"loss", {0, 1}});
-    program.groups.push_back({"tally", {0, 1}});
-    const bool flipped = program.rank == 1;
-    for (const int group : {flipped ? 3 : 2, flipped ? 2 : 3}) {
-      Operation reduce;
-      reduce.kind = OpKind::reduce_loss;
-      reduce.group = group;
-      program.operations.push_back(reduce);
-    }
-  }
+  StepProgram& program = programs[1];
+  move(program, find(program, {OpKind::reduce_loss}), find(program, {OpKind::check_finite}));
   expect_refused(programs, 0, "reduce_loss over loss", "waits for rank 1 to join; rank 1 at operation");
 }
 
 TEST(CheckerRefuses, CycleThroughTwoLanes) {
-  // Rank 0 joins "tally" on the copy lane only after "loss" on the compute lane; rank 1 the other way round.
+  // Rank 0 begins its last reduction only after the loss is reduced; rank 1 the other way round.
   Programs programs = two_ranks();
-  for (StepProgram& program : programs) {
-    program.groups.push_back({"loss", {0, 1}});
-    program.groups.push_back({"tally", {0, 1}});
-    Operation loss;
-    loss.kind = OpKind::reduce_loss;
-    loss.group = 2;
-    Operation tally = loss;
-    tally.group = 3;
-    tally.lane = Lane::copy;
-    std::vector<Operation> pair = {loss, tally};
-    if (program.rank == 1) {
-      std::swap(pair[0], pair[1]);
-    }
-    pair[1].needs = {static_cast<int>(program.operations.size())};
-    program.operations.insert(program.operations.end(), pair.begin(), pair.end());
-  }
+  StepProgram& program = programs[0];
+  const auto loss = find(program, {OpKind::reduce_start, 0});
+  move(program, find(program, {OpKind::reduce_loss}), loss);
+  operation(program, {OpKind::reduce_start, 0}).needs = {static_cast<int>(loss)};
   expect_refused(programs, 0, "reduce_loss over loss", "a cycle of waits");
 }
 

@@ -165,60 +165,36 @@ inline Programs pipeline_1f1b(int micro_batches) {
   return programs;
 }
 
-/// `shards` x `replicas` ranks with the units of the small model cut over the shard group, gathered around
-/// each use, and reduced at the end; then summed over the replicas if there are several.
-inline Programs sharded(int shards, int replicas, int micro_batches, const StepOptions& base) {
-  StepOptions options = base;
-  options.micro_batches = micro_batches;
-  options.gather.dtype = DType::bf16;
+/// The place of a rank among `replicas` groups of `shards` neighbours.
+inline DataParallel data_parallel(int rank, int shards, int replicas) {
+  DataParallel place{rank, {}, {}, {}};
+  for (int i = 0; i < shards; ++i) {
+    place.shard_ranks.push_back(rank / shards * shards + i);
+  }
+  for (int i = 0; i < replicas; ++i) {
+    place.replica_ranks.push_back(rank % shards + i * shards);
+  }
+  for (int i = 0; i < shards * replicas; ++i) {
+    place.loss_ranks.push_back(i);
+  }
+  return place;
+}
+
+/// The programs of `shards` x `replicas` ranks.
+inline Programs programs_of(const ModelSpec& model, int shards, int replicas, StepOptions options) {
   Programs programs;
   for (int rank = 0; rank < shards * replicas; ++rank) {
-    StepProgram program = build_step(small_model(), options);
-    program.rank = rank;
-    ProgramGroup shard{"dp_shard", {}};
-    ProgramGroup replicate{"dp_replicate", {}};
-    for (int i = 0; i < shards; ++i) {
-      shard.ranks.push_back(rank / shards * shards + i);
-    }
-    for (int i = 0; i < replicas; ++i) {
-      replicate.ranks.push_back(rank % shards + i * shards);
-    }
-    program.groups = {shard, replicate};
-    std::vector<Insertion> insertions;
-    std::size_t norm = 0;
-    while (program.operations[norm].kind != OpKind::gradient_norm) {
-      if (program.operations[norm].kind == OpKind::gather_start) {
-        program.operations[norm].group = 0;
-      }
-      ++norm;
-    }
-    auto place = static_cast<int>(norm);  // where the next inserted operation will stand
-    const int last_compute = place - 1;
-    const auto insert = [&](OpKind kind, std::size_t unit, Lane lane, int group, int need) {
-      Operation operation;
-      operation.kind = kind;
-      operation.unit = static_cast<int>(unit);
-      operation.lane = lane;
-      operation.group = group;
-      operation.needs = {need};
-      operation.bytes = lane == Lane::reduce ? 4096 : 0;
-      insertions.push_back({norm, operation});
-      return place++;
-    };
-    for (std::size_t u = 0; u < program.units.size(); ++u) {
-      program.units[u].shard_group = 0;
-      int start = insert(OpKind::reduce_start, u, Lane::reduce, 0, last_compute);
-      int wait = insert(OpKind::reduce_wait, u, Lane::compute, -1, start);
-      if (replicas > 1) {
-        program.units[u].replica_group = 1;
-        start = insert(OpKind::all_reduce_start, u, Lane::reduce, 1, wait);
-        insert(OpKind::all_reduce_wait, u, Lane::compute, -1, start);
-      }
-    }
-    insert_operations(program.operations, insertions);
-    programs.push_back(std::move(program));
+    options.data_parallel = data_parallel(rank, shards, replicas);
+    programs.push_back(build_step(model, options));
   }
   return programs;
+}
+
+/// `shards` x `replicas` ranks with the small model, gathered in bf16.
+inline Programs sharded(int shards, int replicas, int micro_batches, StepOptions options) {
+  options.micro_batches = micro_batches;
+  options.gather.dtype = DType::bf16;
+  return programs_of(small_model(), shards, replicas, options);
 }
 
 struct Place {
@@ -243,7 +219,8 @@ inline std::size_t find(const StepProgram& program, const Place& place, std::siz
 }
 
 /// Puts the operations into another order (`order[new place] = old place`; what is left out is dropped),
-/// renumbering needs. Needs of what is dropped or comes later are dropped too.
+/// renumbering needs. Who needed what is dropped needs what came before that on its lane instead. Needs of
+/// what comes later now are dropped.
 inline void rearrange(StepProgram& program, const std::vector<std::size_t>& order) {
   std::vector<int> place(program.operations.size(), -1);
   std::vector<Operation> operations;
@@ -253,7 +230,15 @@ inline void rearrange(StepProgram& program, const std::vector<std::size_t>& orde
   }
   for (std::size_t i = 0; i < operations.size(); ++i) {
     std::vector<int> needs;
-    for (const int need : operations[i].needs) {
+    for (int need : operations[i].needs) {
+      const Lane lane = program.operations[static_cast<std::size_t>(need)].lane;
+      while (need >= 0 && (place[static_cast<std::size_t>(need)] < 0 ||
+                           program.operations[static_cast<std::size_t>(need)].lane != lane)) {
+        --need;
+      }
+      if (need < 0) {
+        continue;
+      }
       const int moved = place[static_cast<std::size_t>(need)];
       if (moved >= 0 && moved < static_cast<int>(i)) {
         needs.push_back(moved);

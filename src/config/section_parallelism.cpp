@@ -1,0 +1,70 @@
+// Sections [parallelism] and [comm].
+#include "config/sections.h"
+
+namespace stepforge {
+
+SchemaOf<ParallelismConfig> parallelism_section() {
+  SchemaOf<ParallelismConfig> schema;
+  schema
+      .field("data_parallel_replicate_degree", &ParallelismConfig::data_parallel_replicate_degree,
+             {.doc = "Copies of the model that read different rows; -1 = as many as there are ranks left.",
+              .unit = "ranks",
+              .min = 1,
+              .max = 1 << 24,
+              .special = -1})
+      .field(
+          "data_parallel_shard_degree", &ParallelismConfig::data_parallel_shard_degree,
+          {.doc =
+               "Ranks that read different rows and among which weights, gradients and moments of one copy of "
+               "the model are cut; -1 = as many as there are ranks left.",
+           .unit = "ranks",
+           .min = 1,
+           .max = 1 << 24,
+           .special = -1})
+      .field(
+          "fsdp_reshard_after_forward", &ParallelismConfig::fsdp_reshard_after_forward,
+          {.doc =
+               "When gathered weights are given back: always after each use, every_n for one unit in "
+               "fsdp_reshard_every_n while the others stay, never before the last use of the step; default = "
+               "always. A copy that lies on one rank is not given back.",
+           .choices = {"default", "always", "never", "every_n"}})
+      .field("fsdp_reshard_every_n", &ParallelismConfig::fsdp_reshard_every_n,
+             {.doc = "With fsdp_reshard_after_forward every_n: one unit in so many is given back.",
+              .unit = "units",
+              .min = 1,
+              .max = 10000})
+      .field("fsdp_prefetch", &ParallelismConfig::fsdp_prefetch,
+             {.doc = "Gathers of sharded weights that run ahead of the computation.",
+              .unit = "units",
+              .min = 0,
+              .max = 10000})
+      .field("fsdp_reduce_in_flight", &ParallelismConfig::fsdp_reduce_in_flight,
+             {.doc = "Whole gradients of sharded weights that are in memory for their reduction while the "
+                     "computation goes on.",
+              .unit = "units",
+              .min = 1,
+              .max = 10000})
+      .field(
+          "fsdp_reduce_each_micro_batch", &ParallelismConfig::fsdp_reduce_each_micro_batch,
+          {.doc = "Whether gradients of sharded weights are reduced after each micro-batch, which takes less "
+                  "memory and more traffic than after the last one."});
+  return schema;
+}
+
+SchemaOf<CommConfig> comm_section() {
+  SchemaOf<CommConfig> schema;
+  schema
+      .field("init_timeout", &CommConfig::init_timeout,
+             {.doc = "Longest wait for the other ranks at the start.",
+              .unit = "seconds",
+              .max = 1e6,
+              .above = 0})
+      .field("train_timeout", &CommConfig::train_timeout,
+             {.doc = "Longest wait for another rank in one collective of a step.",
+              .unit = "seconds",
+              .max = 1e6,
+              .above = 0});
+  return schema;
+}
+
+}  // namespace stepforge

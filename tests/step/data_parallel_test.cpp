@@ -1,0 +1,453 @@
+// Programs of several ranks as they are built: what stands where, how much memory and traffic it is, and that
+// the checker accepts them all.
+#include <algorithm>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "spec/flat_layout.h"
+#include "step/collectives.h"
+#include "step/memory.h"
+#include "tests/step/programs.h"
+
+namespace stepforge::test {
+namespace {
+
+StepProgram built(int shards, int replicas, StepOptions options, const ModelSpec& model = small_model(1)) {
+  options.data_parallel = data_parallel(0, shards, replicas);
+  return build_step(model, options);
+}
+
+/// Names of the operations that belong to sharding and replication, and of the computations between them.
+std::string outline(const StepProgram& program) {
+  std::string text;
+  for (const Operation& operation : program.operations) {
+    if (operation.kind != OpKind::load_batch && operation.kind != OpKind::update) {
+      text += operation_text(program, operation) + "\n";
+    }
+  }
+  return text;
+}
+
+int64_t bytes_of(const StepProgram& program, BufferKind kind, const std::string& owner) {
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.kind == kind && buffer.name.ends_with(" " + owner)) {
+      return buffer.bytes;
+    }
+  }
+  ADD_FAILURE() << "no such buffer of " << owner;
+  return 0;
+}
+
+TEST(DataParallel, AShardedProgramReadsLikeThis) {
+  StepOptions options = small_options(1);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  EXPECT_EQ(listing(built(2, 1, options)),
+            "count_labels over loss\n"
+            "load_batch m0 +batch m0\n"
+            "gather_start embedding over dp_shard +gather_slot embedding\n"
+            "gather_wait embedding\n"
+            "gather_start layers.0 over dp_shard +gather_slot layers.0\n"
+            "forward embedding m0 graph +bundle embedding m0 +graph embedding m0\n"
+            "release embedding -gather_slot embedding\n"
+            "gather_wait layers.0\n"
+            "gather_start head over dp_shard +gather_slot head\n"
+            "forward layers.0 m0 graph +bundle layers.0 m0 +graph layers.0 m0\n"
+            "release layers.0 -gather_slot layers.0\n"
+            "start_gradient head +whole_gradient head\n"
+            "gather_wait head\n"
+            "gather_start layers.0 over dp_shard +gather_slot layers.0\n"
+            "loss_forward_backward head m0 +bundle_gradient layers.0 m0 -bundle layers.0 m0\n"
+            "release head -gather_slot head\n"
+            "reduce_start head over dp_shard\n"
+            "start_gradient layers.0 +whole_gradient layers.0\n"
+            "gather_wait layers.0\n"
+            "gather_start embedding over dp_shard +gather_slot embedding\n"
+            "backward layers.0 m0 +bundle_gradient embedding m0 -bundle embedding m0 -graph layers.0 m0"
+            " -bundle_gradient layers.0 m0\n"
+            "release layers.0 -gather_slot layers.0\n"
+            "reduce_wait head -whole_gradient head\n"
+            "reduce_start layers.0 over dp_shard\n"
+            "start_gradient embedding +whole_gradient embedding\n"
+            "gather_wait embedding\n"
+            "backward embedding m0 -batch m0 -graph embedding m0 -bundle_gradient embedding m0\n"
+            "release embedding -gather_slot embedding\n"
+            "reduce_wait layers.0 -whole_gradient layers.0\n"
+            "reduce_start embedding over dp_shard\n"
+            "reduce_wait embedding -whole_gradient embedding\n"
+            "reduce_loss over loss\n"
+            "gradient_norm over dp_shard\n"
+            "check_finite\n"
+            "update embedding\n"
+            "update layers.0\n"
+            "update head\n");
+}
+
+TEST(DataParallel, ReplicasSumTheirShardsBesideTheBackward) {
+  EXPECT_EQ(outline(built(2, 2, small_options(1))),
+            "count_labels over loss\n"
+            "gather_start embedding over dp_shard\n"
+            "gather_wait embedding\n"
+            "forward embedding m0 graph\n"
+            "gather_start layers.0 over dp_shard\n"
+            "gather_wait layers.0\n"
+            "forward layers.0 m0 graph\n"
+            "start_gradient head\n"
+            "gather_start head over dp_shard\n"
+            "gather_wait head\n"
+            "loss_forward_backward head m0\n"
+            "release head\n"
+            "reduce_start head over dp_shard\n"
+            "start_gradient layers.0\n"
+            "backward layers.0 m0\n"
+            "release layers.0\n"
+            "reduce_wait head\n"
+            "all_reduce_start head over dp_replicate\n"
+            "reduce_start layers.0 over dp_shard\n"
+            "start_gradient embedding\n"
+            "backward embedding m0\n"
+            "release embedding\n"
+            "reduce_wait layers.0\n"
+            "all_reduce_start layers.0 over dp_replicate\n"
+            "reduce_start embedding over dp_shard\n"
+            "reduce_wait embedding\n"
+            "all_reduce_start embedding over dp_replicate\n"
+            "all_reduce_wait head\n"
+            "all_reduce_wait layers.0\n"
+            "all_reduce_wait embedding\n"
+            "reduce_loss over loss\n"
+            "gradient_norm over dp_shard\n"
+            "check_finite\n");
+}
+
+TEST(DataParallel, ReplicasOfAWholeModelSumTheGradientsThemselves) {
+  EXPECT_EQ(outline(built(1, 2, small_options(2))),
+            "count_labels over loss\n"
+            "start_gradient embedding\n"
+            "start_gradient layers.0\n"
+            "start_gradient head\n"
+            "forward embedding m0 graph\n"
+            "forward layers.0 m0 graph\n"
+            "loss_forward_backward head m0\n"
+            "backward layers.0 m0\n"
+            "backward embedding m0\n"
+            "forward embedding m1 graph\n"
+            "forward layers.0 m1 graph\n"
+            "loss_forward_backward head m1\n"
+            "all_reduce_start head over dp_replicate\n"
+            "backward layers.0 m1\n"
+            "all_reduce_start layers.0 over dp_replicate\n"
+            "backward embedding m1\n"
+            "all_reduce_start embedding over dp_replicate\n"
+            "all_reduce_wait head\n"
+            "all_reduce_wait layers.0\n"
+            "all_reduce_wait embedding\n"
+            "reduce_loss over loss\n"
+            "gradient_norm\n"
+            "check_finite\n");
+}
+
+TEST(DataParallel, ReducingEachMicroBatchAddsUpInTheShards) {
+  StepOptions options = small_options(2);
+  options.reduce.each_micro_batch = true;
+  const StepProgram program = built(2, 2, options, small_model(0));
+  std::string text;
+  for (const Operation& operation : program.operations) {
+    if (operation.unit == 0 && operation.kind != OpKind::gather_start) {
+      text += operation_text(program, operation) + "\n";
+    }
+  }
+  EXPECT_EQ(text,
+            "gather_wait embedding\n"
+            "start_gradient embedding\n"
+            "reduce_start embedding over dp_shard\n"
+            "reduce_wait embedding\n"
+            "start_gradient embedding\n"
+            "release embedding\n"
+            "reduce_start embedding over dp_shard accumulate\n"
+            "reduce_wait embedding\n"
+            "all_reduce_start embedding over dp_replicate\n"
+            "all_reduce_wait embedding\n"
+            "update embedding\n");
+}
+
+TEST(DataParallel, OrderedSumsAreFormedInTheWholeGradientAndReducedOnce) {
+  StepOptions options = small_options(4);
+  options.ordered = true;
+  const StepProgram program = built(2, 1, options, small_model(0));
+  std::string text;
+  for (const Operation& operation : program.operations) {
+    if (operation.unit == 1 && operation.lane != Lane::gather && operation.kind != OpKind::gather_wait) {
+      text += operation_text(program, operation) + "\n";
+    }
+  }
+  EXPECT_EQ(text,
+            "start_gradient head\nstash_gradient head level 0\n"
+            "start_gradient head\nadd_gradient head level 0\nstash_gradient head level 1\n"
+            "start_gradient head\nstash_gradient head level 0\n"
+            "start_gradient head\nrelease head\nadd_gradient head level 0\nadd_gradient head level 1\n"
+            "reduce_start head over dp_shard\nreduce_wait head\nupdate head\n");
+}
+
+TEST(DataParallel, OneRankHasNoCollective) {
+  StepOptions options = small_options(2);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  const StepProgram program = built(1, 1, options);
+  EXPECT_TRUE(program.groups.empty());
+  EXPECT_TRUE(collective_totals(program).empty());
+}
+
+TEST(DataParallel, AnEvaluationGathersOnly) {
+  StepOptions options = small_options(1);
+  options.kind = ProgramKind::evaluate;
+  for (const CollectiveTotal& total : collective_totals(built(4, 2, options))) {
+    EXPECT_EQ(total.kind, OpKind::gather_start);
+    EXPECT_EQ(total.count, 3);
+  }
+}
+
+TEST(DataParallel, EachRankKeepsEqualPartsOfWholeChunks) {
+  ModelSpec model = small_model(1);
+  model.units[0].parameters[0].shape = {700, 8};  // 5,600 elements: 6 chunks of 1,024
+  const StepProgram program = built(4, 1, small_options(1), model);
+  EXPECT_EQ(bytes_of(program, BufferKind::weights, "embedding"), 2 * 1024 * 4);
+  EXPECT_EQ(bytes_of(program, BufferKind::gradients, "embedding"), 2 * 1024 * 4);
+  EXPECT_EQ(bytes_of(program, BufferKind::optimizer, "embedding"), 2 * 1024 * 8);
+  EXPECT_EQ(bytes_of(program, BufferKind::gather_slot, "embedding"), 4 * 2 * 1024 * 4);
+  EXPECT_EQ(bytes_of(program, BufferKind::whole_gradient, "embedding"), 4 * 2 * 1024 * 4);
+}
+
+TEST(DataParallel, CountsAndBytesOfCollectives) {
+  StepOptions options = small_options(3);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  const StepProgram program = built(2, 4, options, small_model(2));
+  const int64_t whole = 4 * 2 * 1024;  // elements of all units, each one chunk cut in two
+  std::vector<std::tuple<int, OpKind, int64_t, int64_t>> totals;
+  for (const CollectiveTotal& total : collective_totals(program)) {
+    totals.emplace_back(total.group, total.kind, total.count, total.bytes);
+  }
+  // 7 gathers a micro-batch: 3 forward, the head once, 3 backward; the embedding stays from one micro-batch's
+  // backward to the next one's forward.
+  const int64_t gathers = 3 * 7 - 2;
+  EXPECT_EQ(totals, (std::vector<std::tuple<int, OpKind, int64_t, int64_t>>{
+                        {0, OpKind::gather_start, gathers, gathers * 2 * 1024 * 2},
+                        {0, OpKind::reduce_start, 4, whole * 4},
+                        {0, OpKind::gradient_norm, 1, whole / 1024 * 8},
+                        {1, OpKind::all_reduce_start, 4, whole / 2 * 4},
+                        {2, OpKind::count_labels, 1, 8},
+                        {2, OpKind::reduce_loss, 1, 16}}));
+}
+
+TEST(DataParallel, NoMoreWholeGradientsWaitThanAllowed) {
+  for (int in_flight = 1; in_flight <= 3; ++in_flight) {
+    StepOptions options = small_options(1);
+    options.reduce.in_flight = in_flight;
+    const StepProgram program = built(2, 1, options, small_model(6));
+    int waiting = 0;
+    int most = 0;
+    for (const Operation& operation : program.operations) {
+      waiting += operation.kind == OpKind::reduce_start ? 1 : 0;
+      waiting -= operation.kind == OpKind::reduce_wait ? 1 : 0;
+      most = std::max(most, waiting);
+    }
+    EXPECT_EQ(most, in_flight);
+  }
+}
+
+TEST(DataParallel, ReshardingEveryNthUnitKeepsTheOthers) {
+  StepOptions options = small_options(1);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::every_n, 0, 2};
+  const StepProgram program = built(2, 1, options, small_model(3));
+  std::vector<int> gathers(program.units.size());
+  for (const Operation& operation : program.operations) {
+    if (operation.kind == OpKind::gather_start) {
+      ++gathers[static_cast<std::size_t>(operation.unit)];
+    }
+  }
+  EXPECT_EQ(gathers, (std::vector<int>{2, 1, 2, 1, 1}));  // the head's two uses are one operation
+}
+
+TEST(DataParallel, FrozenUnitsAreGatheredButNotReduced) {
+  ModelSpec model = small_model(2);
+  model.units[1].trainable = false;
+  const StepProgram program = built(2, 2, small_options(2), model);
+  EXPECT_NO_THROW(check_programs(programs_of(model, 2, 2, small_options(2))));
+  for (const Operation& operation : program.operations) {
+    if (operation.unit == 1) {
+      EXPECT_TRUE(operation.kind == OpKind::gather_start || operation.kind == OpKind::gather_wait ||
+                  operation.kind == OpKind::release)
+          << operation_text(program, operation);
+    }
+  }
+}
+
+TEST(DataParallel, WhatDoesNotFitIsRefused) {
+  StepOptions options = small_options(1);
+  options.reduce.in_flight = 0;
+  EXPECT_THROW(built(2, 1, options), UsageError);
+  options = small_options(1);
+  options.gather.n = 0;
+  EXPECT_THROW(built(2, 1, options), UsageError);
+  options = small_options(2);
+  options.ordered = true;
+  options.reduce.each_micro_batch = true;
+  EXPECT_THROW(built(2, 1, options), UsageError);
+}
+
+struct Job {
+  int shards;
+  int replicas;
+};
+
+const std::vector<Job> kJobs = {{2, 1}, {1, 2}, {2, 2}, {3, 1}, {4, 2}};
+
+/// Builds and checks all ranks, and once more by symmetry, which must find the same.
+void expect_accepted(const ModelSpec& model, const Job& job, const StepOptions& options) {
+  const Programs programs = programs_of(model, job.shards, job.replicas, options);
+  try {
+    const CheckResult result = check_programs(programs);
+    const SymmetryProof proof = check_symmetric(programs[0], job.shards * job.replicas, [&](int rank) {
+      return programs[static_cast<std::size_t>(rank)].groups;
+    });
+    for (const int64_t peak : result.peak_bytes) {
+      ASSERT_EQ(peak, proof.peak_bytes);
+    }
+    ASSERT_EQ(proof.peak_bytes, account(programs[0]).peak_bytes);
+  } catch (const ProgramError& error) {
+    FAIL() << error.what() << "\n" << listing(programs[static_cast<std::size_t>(error.rank())]);
+  }
+}
+
+std::vector<GatherPolicy> gather_policies() {
+  using Reshard = GatherPolicy::Reshard;
+  return {{DType::f32, Reshard::never, 0},  {DType::bf16, Reshard::always, 0},
+          {DType::f32, Reshard::always, 1}, {DType::bf16, Reshard::always, 3},
+          {DType::bf16, Reshard::never, 2}, {DType::f32, Reshard::every_n, 1, 2}};
+}
+
+std::vector<StepOptions> variants(int micro_batches) {
+  std::vector<StepOptions> all;
+  for (const GatherPolicy& gather : gather_policies()) {
+    for (const int in_flight : {1, 2, 100}) {
+      for (const int sum : {0, 1, 2}) {
+        for (const auto recompute : {RecomputePolicy::Mode::none, RecomputePolicy::Mode::full}) {
+          StepOptions options = small_options(micro_batches);
+          options.gather = gather;
+          options.reduce = {in_flight, sum == 1};
+          options.ordered = sum == 2;
+          options.recompute.mode = recompute;
+          all.push_back(options);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+TEST(Checker, AcceptsEveryProgramOfSeveralRanksThatIsBuilt) {
+  for (const int micro_batches : {1, 2, 5}) {
+    for (const StepOptions& options : variants(micro_batches)) {
+      for (const Job& job : kJobs) {
+        for (const bool tied : {false, true}) {
+          ASSERT_NO_FATAL_FAILURE(expect_accepted(small_model(3, tied), job, options));
+        }
+      }
+    }
+  }
+}
+
+TEST(Checker, AcceptsAnyChoiceOfFrozenUnitsOnSeveralRanks) {
+  for (unsigned frozen = 0; frozen + 1 < 16; ++frozen) {
+    ModelSpec model = small_model(2);
+    for (std::size_t u = 0; u < model.units.size(); ++u) {
+      model.units[u].trainable = ((frozen >> u) & 1U) == 0;
+    }
+    for (const StepOptions& options : variants(2)) {
+      ASSERT_NO_FATAL_FAILURE(expect_accepted(model, {2, 2}, options));
+    }
+  }
+}
+
+TEST(Symmetry, AProgramIsTheSameOnAllRanksUpToItsGroups) {
+  const Programs programs = sharded(4, 2, 3, small_options());
+  for (const StepProgram& program : programs) {
+    EXPECT_EQ(listing(same_program_on(program.rank, program.groups, programs[0])), listing(program));
+  }
+}
+
+/// What check_symmetric says of 4 x 2 ranks whose groups are changed by `damage`.
+std::string fault(const std::function<void(int rank, std::vector<ProgramGroup>&)>& damage) {
+  const Programs programs = sharded(4, 2, 1, small_options());
+  try {
+    check_symmetric(programs[0], 8, [&](int rank) {
+      std::vector<ProgramGroup> groups = programs[static_cast<std::size_t>(rank)].groups;
+      damage(rank, groups);
+      return groups;
+    });
+  } catch (const ProgramError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void expect_fault(const std::string& text, const std::string& rank, const std::string& reason) {
+  EXPECT_NE(text.find(rank + ","), std::string::npos) << text;
+  EXPECT_NE(text.find(reason), std::string::npos) << text;
+}
+
+TEST(Symmetry, GroupsMustBeMutual) {
+  EXPECT_EQ(fault([](int, std::vector<ProgramGroup>&) {}), "accepted");
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 5) groups[0].ranks = {2, 3, 5, 6};
+               }),
+               "rank 2", "only 1 have that group");
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 5) groups[0].ranks = {4, 5, 6, 8};
+               }),
+               "rank 5", "ascending and below 8");
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 5) groups[0].ranks = {3, 4, 5, 6};
+               }),
+               "rank 3", "only 1 have that group");
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 5) groups[0].ranks = {4, 5, 6, 9};
+               }),
+               "rank 5", "below 8");
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 6) groups[1].ranks = {2, 7};
+               }),
+               "rank 6", "not a member");
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 6) groups[0].ranks = {4, 5, 6};
+               }),
+               "rank 6", "has 3 ranks, but rank 0 has a group dp_shard of 4");
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 7) groups.pop_back();
+               }),
+               "rank 7", "has 2 groups, but rank 0 has 3");
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 0) groups[0].ranks = {0, 1, 2, 4};
+               }),
+               "rank 0", "its program has the group");
+}
+
+TEST(Symmetry, MessagesToOnePeerAreProvedRankByRank) {
+  const Programs programs = pipeline_1f1b(1);
+  EXPECT_THROW(check_symmetric(programs[0], 2,
+                               [&](int rank) { return programs[static_cast<std::size_t>(rank)].groups; }),
+               ProgramError);
+}
+
+TEST(Symmetry, SixteenThousandRanksAreProved) {
+  StepOptions options = small_options(8);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  options.data_parallel = data_parallel(16383, 64, 256);
+  const StepProgram program = build_step(small_model(126), options);
+  const SymmetryProof proof =
+      check_symmetric(program, 16384, [](int rank) { return groups_of(data_parallel(rank, 64, 256)); });
+  EXPECT_EQ(proof.groups, 256U + 64U + 1U);
+}
+
+}  // namespace
+}  // namespace stepforge::test
