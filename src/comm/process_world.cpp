@@ -189,7 +189,10 @@ class ProcessWorld : public World, private WorldWatch {
     const int members = static_cast<int>(ranks.size());
     Polling polling(deadlines_.init_seconds);
     for (;;) {
-      check_failure();
+      if (failure().is_set()) {
+        throw PeerError(
+            format("{} (rank {} stopped in the making of group \"{}\")", *failure().text(), rank_, name));
+      }
       if (const auto file = SharedFile::open(file_name, Segment::bytes_for(members, staging_bytes_))) {
         const Segment segment(file->memory(), members, staging_bytes_);
         if (segment.header().ready.load(std::memory_order_acquire) == Segment::ready_mark) return segment;

@@ -1,0 +1,52 @@
+// Which rank this process is: told by its launcher through environment variables.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "comm/communicator.h"
+#include "comm/shared_memory.h"
+
+namespace stepforge {
+
+enum class Launcher { none, stepforge, torchrun, slurm, open_mpi };
+
+/// "torchrun", "Slurm"; "none"
+std::string_view launcher_name(Launcher launcher);
+
+struct RankEnvironment {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;        ///< among the ranks of this host
+  int local_world_size = 1;  ///< ranks on this host
+  Launcher launcher = Launcher::none;
+  /// Equal on all ranks of one start, and of no other start: also a restart has another. "" without launcher.
+  std::string run_id;
+};
+
+/// The value of an environment variable; nullopt if it is not set.
+using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// Looks into this process's environment.
+EnvironmentLookup process_environment();
+
+/// Reads the variables of
+///   `stepforge launch` and torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID,
+///   ... Open MPI                         OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE Slurm's srun
+///   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_ID, ...
+/// and else is one rank alone. Slurm's variables without SLURM_STEP_ID are those of a batch script, not of a
+/// task. TORCHELASTIC_RUN_ID is set by an agent, which may itself be a task of Slurm or MPI: then theirs are
+/// not read.
+///
+/// Throws UsageError naming the variables if one is malformed or missing, if numbers contradict each other,
+/// or if two launchers disagree about rank or world size.
+RankEnvironment discover_ranks(const EnvironmentLookup& lookup);
+
+/// The world of these ranks: single, or through shared memory if all are on this host. Throws UsageError if
+/// they are not, PeerError if some do not come before the deadline.
+std::unique_ptr<World> make_world(const RankEnvironment& environment, CommDeadlines deadlines = {});
+
+}  // namespace stepforge

@@ -1,0 +1,128 @@
+#include <atomic>
+#include <chrono>
+
+#include <gtest/gtest.h>
+
+#include "comm/delayed.h"
+#include "comm/recording.h"
+#include "tests/base/throws.h"
+#include "tests/comm/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+TEST(DelayedWorld, AsksForTheDelayOfEachCallAndChangesNoResult) {
+  std::atomic<int> calls{0};
+  std::atomic<uint64_t> bytes{0};
+  auto worlds = thread_worlds(2);
+  std::vector<std::thread> threads;
+  std::vector<int32_t> sums(2);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto world = delayed_world(std::move(worlds[rank]), [&](const CollectiveCall& call) {
+        ++calls;
+        bytes += call.bytes;
+        return Delay{.before = rank == 0 ? 0.002 : 0, .after = rank == 1 ? 0.002 : 0, .per_byte = 1e-6};
+      });
+      const auto group = world->group("all", {0, 1});
+      const auto alone = world->group("alone", {static_cast<int>(rank)});
+      std::vector<int32_t> values(3, static_cast<int32_t>(rank) + 1);
+      for (int i = 0; i < 4; ++i) group->all_reduce(writable_bytes_of(values), DType::i32);
+      alone->all_reduce(writable_bytes_of(values), DType::i32);
+      group->barrier();
+      sums[rank] = values[0];
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(sums, (std::vector<int32_t>{24, 24}));
+  EXPECT_EQ(calls, 10);
+  EXPECT_EQ(bytes, 2U * 4 * 12);
+}
+
+TEST(DelayedWorld, SleepsAtLeastTheDelay) {
+  // A lower bound only: sleeping never takes less.
+  const auto start = std::chrono::steady_clock::now();
+  auto worlds = thread_worlds(2);
+  const auto barrier = [&](std::size_t rank) {
+    const auto world = delayed_world(std::move(worlds[rank]), [](const CollectiveCall& call) {
+      return call.kind == CollectiveKind::all_gather ? Delay{.before = 0.01, .after = 0.01, .per_byte = 0.001}
+                                                     : Delay{};
+    });
+    const auto group = world->group("all", {0, 1});
+    std::vector<std::byte> whole(20);
+    group->all_gather(std::vector<std::byte>(10), whole);
+    group->barrier();
+  };
+  std::thread other([&] { barrier(1); });
+  barrier(0);
+  other.join();
+  EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0.04);
+}
+
+TEST(DelayedWorld, PassesAbortOn) {
+  auto worlds = thread_worlds(1);
+  const auto world = delayed_world(std::move(worlds[0]), [](const CollectiveCall&) { return Delay{}; });
+  const auto group = world->group("alone", {0});
+  world->abort("enough");
+  EXPECT_THROW(group->barrier(), PeerError);
+}
+
+TEST(RecordingWorld, CountsCallsAndBytesByGroupAndKind) {
+  RecordingWorld world(5, 16384);
+  std::vector<int> column;
+  for (int rank = 5; rank < 16384; rank += 8) column.push_back(rank);
+  const auto shard = world.group("dp_shard", {0, 1, 2, 3, 4, 5, 6, 7});
+  const auto replicate = world.group("dp_replicate", column);
+  const auto alone = world.group("tp", {5});
+  EXPECT_EQ(shard->rank(), 5);
+  EXPECT_EQ(replicate->size(), 2048);
+  std::vector<float> part(10);
+  std::vector<float> whole(80);
+  shard->all_gather(bytes_of(part), writable_bytes_of(whole));
+  shard->all_gather(bytes_of(part), writable_bytes_of(whole));
+  shard->reduce_scatter(bytes_of(whole), writable_bytes_of(part), DType::f32);
+  replicate->all_reduce(writable_bytes_of(part), DType::f32);
+  replicate->broadcast(writable_bytes_of(part), 2047);
+  replicate->barrier();
+  alone->all_reduce(writable_bytes_of(part), DType::f32);
+  const std::vector<Traffic> expected = {{"dp_replicate", CollectiveKind::all_reduce, 1, 40},
+                                         {"dp_replicate", CollectiveKind::broadcast, 1, 40},
+                                         {"dp_replicate", CollectiveKind::barrier, 1, 0},
+                                         {"dp_shard", CollectiveKind::all_gather, 2, 640},
+                                         {"dp_shard", CollectiveKind::reduce_scatter, 1, 320}};
+  EXPECT_EQ(world.traffic(), expected);
+  world.reset_traffic();
+  EXPECT_TRUE(world.traffic().empty());
+}
+
+TEST(RecordingWorld, FillsGathersAndKeepsValuesOfThisRank) {
+  RecordingWorld world(1, 3);
+  const auto group = world.group("all", {0, 1, 2});
+  std::vector<int32_t> part = {7, 8};
+  std::vector<int32_t> whole(6);
+  group->all_gather(bytes_of(part), writable_bytes_of(whole));
+  EXPECT_EQ(whole, (std::vector<int32_t>{7, 8, 7, 8, 7, 8}));
+  whole = {1, 2, 3, 4, 5, 6};
+  group->reduce_scatter(bytes_of(whole), writable_bytes_of(part), DType::i32);
+  EXPECT_EQ(part, (std::vector<int32_t>{3, 4}));
+  group->all_reduce(writable_bytes_of(whole), DType::i32);
+  EXPECT_EQ(whole, (std::vector<int32_t>{1, 2, 3, 4, 5, 6}));
+}
+
+TEST(RecordingWorld, ChecksWordsAndEndsOnAbort) {
+  RecordingWorld world(1, 3);
+  EXPECT_THROW(world.group("all", {0, 2}), Error);
+  EXPECT_THROW(RecordingWorld(3, 3), Error);
+  const auto group = world.group("all", {0, 1, 2});
+  std::vector<std::byte> part(4);
+  std::vector<std::byte> whole(11);
+  EXPECT_THROW(group->all_gather(part, whole), Error);
+  EXPECT_THROW(group->broadcast(part, 3), Error);
+  EXPECT_THROW(group->all_reduce(part, DType::u8), Error);
+  EXPECT_TRUE(world.traffic().empty());
+  world.abort("enough");
+  EXPECT_THROW(group->barrier(), PeerError);
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,363 @@
+// How collectives and groups fail: which ranks are told, and what.
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "comm/shared_file.h"
+#include "tests/base/throws.h"
+#include "tests/comm/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+class Failures : public ::testing::TestWithParam<Ranks> {
+ protected:
+  /// `deadline` seconds for each wait of a collective.
+  static std::vector<std::string> run(int size, const std::function<std::string(World&, Communicator&)>& body,
+                                      double deadline = 60) {
+    return run_ranks(GetParam(), size,
+                     [&](World& world) { return body(world, *world.group("all", all_ranks(world.size()))); },
+                     {60, deadline});
+  }
+
+  static void expect_all_contain(const std::vector<std::string>& results,
+                                 const std::vector<std::string>& parts) {
+    for (const std::string& result : results) {
+      for (const std::string& part : parts) EXPECT_TRUE(contains(result, part));
+    }
+  }
+};
+
+TEST_P(Failures, CallsOfAnotherKindAreRefusedOnEveryRankWithBothNamed) {
+  const auto results = run(3, [](World&, Communicator& group) {
+    group.barrier();
+    std::vector<float> values(4);
+    if (group.rank() == 1) {
+      group.all_reduce(writable_bytes_of(values), DType::f32);
+    } else {
+      group.broadcast(writable_bytes_of(values), 2);
+    }
+    return std::string("went through");
+  });
+  expect_all_contain(results, {"PeerError", "\"all\"", "call 2", "rank 1 called all_reduce of 16 bytes fp32",
+                               "broadcast of 16 bytes from member 2"});
+}
+
+TEST_P(Failures, CallsOfAnotherSizeTypeOrRootAreRefused) {
+  const auto sizes = run(2, [](World&, Communicator& group) {
+    std::vector<float> values(group.rank() == 0 ? 10 : 5000);  // in one round, in many
+    group.all_reduce(writable_bytes_of(values), DType::f32);
+    return std::string("went through");
+  });
+  expect_all_contain(sizes, {"PeerError", "all_reduce of 40 bytes fp32", "all_reduce of 20000 bytes fp32"});
+  const auto types = run(2, [](World&, Communicator& group) {
+    std::vector<float> values(10);
+    group.all_reduce(writable_bytes_of(values), group.rank() == 0 ? DType::f32 : DType::i32);
+    return std::string("went through");
+  });
+  expect_all_contain(types, {"PeerError", "40 bytes fp32", "40 bytes int32"});
+  const auto roots = run(2, [](World&, Communicator& group) {
+    std::vector<float> values(10);
+    group.broadcast(writable_bytes_of(values), group.rank());
+    return std::string("went through");
+  });
+  expect_all_contain(roots, {"PeerError", "from member 0", "from member 1"});
+}
+
+TEST_P(Failures, ADeadlineNamesTheMissingRankAndWhatItReached) {
+  const auto results = run(
+      3,
+      [](World&, Communicator& group) {
+        std::vector<float> values(3000);
+        group.barrier();
+        if (group.rank() == 2) {
+          while (true) {
+            // Stays away until the others have given up.
+            if (group.rank() == 2) usleep(1500000);
+            group.all_reduce(writable_bytes_of(values), DType::f32);
+          }
+        }
+        group.all_reduce(writable_bytes_of(values), DType::f32);
+        return std::string("went through");
+      },
+      0.5);
+  expect_all_contain(results,
+                     {"PeerError", "0.5 s", "all_reduce of 12000 bytes fp32, call 2 of group \"all\"",
+                      "for rank 2 (last reached barrier, its call 1)"});
+}
+
+TEST_P(Failures, AbortFromAnotherThreadEndsEverybodysWaitAndAllFurtherCalls) {
+  const auto results = run(3, [](World&, Communicator& group) {
+    std::thread other;
+    if (group.rank() == 1) {
+      other = std::thread([&] {
+        usleep(100000);
+        group.abort("the disk is full");
+      });
+    }
+    std::string text;
+    try {
+      if (group.rank() != 2) group.barrier();
+    } catch (const PeerError& error) {
+      text = error.what();
+    }
+    if (other.joinable()) other.join();
+    if (group.rank() == 2) usleep(300000);
+    try {
+      group.barrier();
+    } catch (const PeerError& error) {
+      return text + " | " + error.what();
+    }
+    return std::string("went through");
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const auto [first, second] = std::pair{results[rank].substr(0, results[rank].find(" | ")),
+                                           results[rank].substr(results[rank].find(" | ") + 3)};
+    if (rank != 2) {
+      EXPECT_TRUE(contains(first, "rank 1: the disk is full"));
+    }
+    EXPECT_TRUE(contains(second, "rank 1: the disk is full"));
+  }
+}
+
+TEST_P(Failures, AbortOfTheWorldReachesAllItsGroupsAndThoseBeingMade) {
+  const auto results = run(3, [](World& world, Communicator& group) {
+    if (world.rank() == 0) {
+      usleep(100000);
+      world.abort("out of memory");
+      return std::string("aborted");
+    }
+    if (world.rank() == 1) {
+      world.group("another", {0, 1});
+    } else {
+      group.barrier();
+    }
+    return std::string("went through");
+  });
+  EXPECT_TRUE(contains(results[1], "PeerError: rank 0: out of memory"));
+  EXPECT_TRUE(contains(results[1], "the making of group \"another\""));
+  EXPECT_TRUE(contains(results[2], "PeerError: rank 0: out of memory"));
+}
+
+TEST_P(Failures, ARankThatLeavesTheGroupIsNotWaitedFor) {
+  const auto results = run_ranks(GetParam(), 3, [](World& world) {
+    auto group = world.group("all", {0, 1, 2});
+    group->barrier();
+    if (world.rank() == 0) {
+      group.reset();
+      usleep(500000);
+      return std::string("left");
+    }
+    group->barrier();
+    return std::string("went through");
+  });
+  for (const std::size_t rank : {1U, 2U}) {
+    EXPECT_TRUE(contains(results[rank], "PeerError: rank 0 has left the group"));
+  }
+}
+
+TEST_P(Failures, WrongWordsOfOneRankEndTheCallOfAll) {
+  const auto results = run(2, [](World&, Communicator& group) {
+    std::vector<float> values(3);
+    std::vector<float> whole(group.rank() == 0 ? 6 : 7);
+    group.all_gather(bytes_of(values), writable_bytes_of(whole));
+    return std::string("went through");
+  });
+  EXPECT_TRUE(contains(results[1], "Error: 2 parts of 12 bytes are not a whole of 28 bytes"));
+  EXPECT_TRUE(contains(results[0], "PeerError: rank 1: 2 parts of 12 bytes"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Failures, ::testing::Values(Ranks::threads, Ranks::processes),
+                         [](const auto& info) {
+                           return std::string(info.param == Ranks::threads ? "Threads" : "Processes");
+                         });
+
+TEST(GroupMaking, ThatARankDoesNotJoinNamesItAtTheDeadline) {
+  for (const Ranks kind : {Ranks::threads, Ranks::processes}) {
+    const auto results = run_ranks(kind, 3,
+                                   [](World& world) {
+                                     if (world.rank() == 1) {
+                                       usleep(1500000);
+                                       return std::string("stayed away");
+                                     }
+                                     world.group("all", {0, 1, 2});
+                                     return std::string("went through");
+                                   },
+                                   {0.5, 60});
+    for (const std::size_t rank : {0U, 2U}) {
+      EXPECT_TRUE(contains(results[rank], "PeerError: no answer within 0.5 s"));
+      EXPECT_TRUE(contains(results[rank], "in the making of group \"all\" for rank 1 (not there)"));
+    }
+  }
+}
+
+/// Ranks as processes; the last one ends as `end` says, in its second call.
+std::vector<std::string> run_with_death(const std::function<void()>& end,
+                                        CommDeadlines deadlines = {60, 60}) {
+  return run_processes(
+      3,
+      [&](World& world) {
+        const auto group = world.group("all", {0, 1, 2});
+        std::vector<float> values(100000);
+        group->all_reduce(writable_bytes_of(values), DType::f32);
+        if (world.rank() == 2) end();
+        group->all_reduce(writable_bytes_of(values), DType::f32);
+        return std::string("went through");
+      },
+      deadlines);
+}
+
+TEST(ProcessDeath, IsNoticedAndNamedByAllThatWait) {
+  // The dead are not waited for by their parent yet, so they are there as zombies.
+  for (const auto& end :
+       std::vector<std::function<void()>>{[] { _exit(1); }, [] { kill(getpid(), SIGKILL); }}) {
+    const auto results = run_with_death(end);
+    EXPECT_TRUE(contains(results[2], "status"));
+    for (const std::size_t rank : {0U, 1U}) {
+      EXPECT_TRUE(contains(results[rank], "PeerError: rank 2 (process "));
+      EXPECT_TRUE(contains(results[rank], "is gone"));
+      EXPECT_TRUE(contains(results[rank], "all_reduce of 400000 bytes fp32, call 2"));
+    }
+  }
+}
+
+TEST(ProcessDeath, InTheMiddleOfACollectiveIsNoticed) {
+  const std::string run_id = unique_run_id();
+  RankProcesses processes;
+  for (int rank = 0; rank < 3; ++rank) {
+    processes.start([&, rank] {
+      const auto world = process_world(run_id, rank, 3, {60, 60}, small_staging);
+      const auto group = world->group("all", {0, 1, 2});
+      std::vector<float> values(1000);
+      for (;;) group->all_reduce(writable_bytes_of(values), DType::f32);
+      return std::string();
+    });
+  }
+  usleep(200000);
+  kill(processes.process(1), SIGKILL);
+  const auto results = processes.results();
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_TRUE(contains(results[rank], "PeerError: rank 1 (process "));
+  }
+}
+
+TEST(ProcessDeath, BeforeAGroupIsMadeIsNoticed) {
+  const auto results = run_processes(3, [](World& world) {
+    if (world.rank() == 0) _exit(3);
+    world.group("all", {0, 1, 2});
+    return std::string("went through");
+  });
+  for (const std::size_t rank : {1U, 2U}) {
+    EXPECT_TRUE(contains(results[rank], "PeerError: rank 0 (process "));
+    EXPECT_TRUE(contains(results[rank], "group \"all\""));
+  }
+}
+
+TEST(ProcessDeath, OfAStoppedProcessIsADeadline) {
+  const std::string run_id = unique_run_id();
+  RankProcesses processes;
+  for (int rank = 0; rank < 2; ++rank) {
+    processes.start([&, rank] {
+      const auto world = process_world(run_id, rank, 2, {60, 0.5}, small_staging);
+      const auto group = world->group("all", {0, 1});
+      group->barrier();
+      if (rank == 1) raise(SIGSTOP);
+      group->barrier();
+      return std::string("went through");
+    });
+  }
+  int status = 0;
+  waitpid(processes.process(0), &status, WUNTRACED);
+  kill(processes.process(1), SIGCONT);
+  EXPECT_EQ(status, 0);
+}
+
+/// Rank `rank` of `size` makes a world and ends.
+std::function<std::string()> only_start(const std::string& run_id, int rank, int size,
+                                        CommDeadlines deadlines) {
+  return [=] {
+    process_world(run_id, rank, size, deadlines);
+    return std::string("there");
+  };
+}
+
+TEST(ProcessWorld, NamesTheRanksThatNeverStart) {
+  const std::string run_id = unique_run_id();
+  RankProcesses processes;
+  processes.start(only_start(run_id, 0, 4, {0.5, 60}));
+  processes.start(only_start(run_id, 2, 4, {60, 60}));
+  for (const std::string& result : processes.results()) {
+    EXPECT_TRUE(contains(result, "PeerError"));
+    EXPECT_TRUE(contains(result, "for rank 1 (not there), rank 3 (not there)"));
+  }
+}
+
+TEST(ProcessWorld, WithoutRankZeroSaysSo) {
+  const std::string run_id = unique_run_id();
+  const std::string message = message_of<PeerError>([&] { process_world(run_id, 1, 2, {0.2, 60}); });
+  EXPECT_TRUE(contains(message, "found no rank 0 within 0.2 s"));
+}
+
+TEST(ProcessWorld, RefusesRanksStartedForAnotherNumberOfRanks) {
+  const std::string run_id = unique_run_id();
+  RankProcesses processes;
+  processes.start(only_start(run_id, 0, 3, {2, 60}));
+  processes.start(only_start(run_id, 1, 2, {60, 60}));
+  EXPECT_TRUE(contains(processes.results()[1], "was started for 2 ranks, rank 0 for 3"));
+}
+
+TEST(ProcessWorld, RefusesASecondProcessOfTheSameRank) {
+  const std::string run_id = unique_run_id();
+  RankProcesses processes;
+  processes.start(only_start(run_id, 0, 3, {2, 60}));
+  processes.start(only_start(run_id, 1, 3, {60, 60}));
+  processes.start([&] {
+    usleep(300000);
+    return only_start(run_id, 1, 3, {0.3, 60})();
+  });
+  EXPECT_TRUE(contains(processes.results()[2], "rank 1 of run"));
+}
+
+TEST(ProcessWorld, IsNotMistakenForOneThatAnInterruptedStartLeft) {
+  const std::string run_id = unique_run_id();
+  RankProcesses interrupted;
+  interrupted.start(only_start(run_id, 0, 2, {60, 60}));
+  usleep(200000);
+  kill(interrupted.process(0), SIGKILL);
+  interrupted.results();
+  RankProcesses processes;
+  processes.start(only_start(run_id, 1, 2, {60, 60}));  // finds what was left first
+  usleep(100000);
+  processes.start(only_start(run_id, 0, 2, {60, 60}));
+  for (const std::string& result : processes.results()) EXPECT_EQ(result, "there");
+}
+
+std::set<std::string> shared_files() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("stepforge-")) names.insert(name);
+  }
+  return names;
+}
+
+TEST(ProcessWorld, LeavesNoFilesAlsoWhenARankIsKilled) {
+  const std::set<std::string> before = shared_files();
+  run_with_death([] { kill(getpid(), SIGKILL); });
+  const std::set<std::string> after = shared_files();
+  for (const std::string& name : after) EXPECT_TRUE(before.contains(name)) << name;
+}
+
+TEST(SharedFile, RefusesMoreThanTheHostHasNamingTheFolder) {
+  const std::string message =
+      message_of<Error>([] { SharedFile::create("/stepforge-test-huge", std::size_t{1} << 50); });
+  EXPECT_TRUE(contains(message, "/dev/shm"));
+  EXPECT_TRUE(SharedFile::open("/stepforge-test-huge", 1) == nullptr) << "it must be removed";
+}
+
+}  // namespace
+}  // namespace stepforge::testing
