@@ -21,13 +21,11 @@ SchemaOf<ParallelismConfig> parallelism_section() {
            .min = 1,
            .max = 1 << 24,
            .special = -1})
-      .field(
-          "fsdp_reshard_after_forward", &ParallelismConfig::fsdp_reshard_after_forward,
-          {.doc =
-               "When gathered weights are given back: always after each use, every_n for one unit in "
-               "fsdp_reshard_every_n while the others stay, never before the last use of the step; default = "
-               "always. A copy that lies on one rank is not given back.",
-           .choices = {"default", "always", "never", "every_n"}})
+      .field("fsdp_reshard_after_forward", &ParallelismConfig::fsdp_reshard_after_forward,
+             {.doc = "When gathered weights are given back: after each use (always, default), after each use "
+                     "of one unit in "
+                     "fsdp_reshard_every_n (every_n), or after the last use of the step (never).",
+              .choices = {"default", "always", "never", "every_n"}})
       .field("fsdp_reshard_every_n", &ParallelismConfig::fsdp_reshard_every_n,
              {.doc = "With fsdp_reshard_after_forward every_n: one unit in so many is given back.",
               .unit = "units",

@@ -54,7 +54,13 @@ Mesh mesh_of(const Config& config, int world_size) {
   ParallelDims dims;
   dims.dp_replicate = config.parallelism.data_parallel_replicate_degree;
   dims.dp_shard = config.parallelism.data_parallel_shard_degree;
-  return {resolve_dims(dims, world_size), world_size};
+  try {
+    return {resolve_dims(dims, world_size), world_size};
+  } catch (const UsageError& refusal) {
+    throw UsageError(format(
+        "parallelism.data_parallel_replicate_degree = {} and parallelism.data_parallel_shard_degree = {}: {}",
+        dims.dp_replicate, dims.dp_shard, refusal.what()));
+  }
 }
 
 DataParallel place_in(const Mesh& mesh, int rank) {

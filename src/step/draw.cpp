@@ -37,16 +37,26 @@ class Table {
     show(0, skip_begin);
     if (skip_begin < skip_end) {
       text_ += format("{:>7}  and so on for micro-batches 1 to {}: operations {} to {}\n", "...",
-                      program_.micro_batches - 1, skip_begin, skip_end - 1);
+                      program_.micro_batches - (reduces_at_the_end() ? 2 : 1), skip_begin, skip_end - 1);
       show(skip_end, count);
     }
     return std::move(text_);
   }
 
  private:
-  /// From the first operation of micro-batch 1 to the last of any.
+  /// Whether the last micro-batch is unlike the others.
+  bool reduces_at_the_end() const {
+    return std::any_of(program_.operations.begin(), program_.operations.end(),
+                       [](const Operation& operation) { return operation.lane == Lane::reduce; });
+  }
+
+  /// From the first operation of micro-batch 1 to the last of any, or to the last micro-batch if that is
+  /// unlike.
   std::pair<std::size_t, std::size_t> later_micro_batches() const {
     const auto& operations = program_.operations;
+    const auto of_last = std::find_if(operations.begin(), operations.end(), [&](const Operation& operation) {
+      return operation.micro_batch == program_.micro_batches - 1;
+    });
     const auto first = std::find_if(operations.begin(), operations.end(),
                                     [](const Operation& operation) { return operation.micro_batch > 0; });
     const auto last = std::find_if(operations.rbegin(), operations.rend(),
@@ -55,7 +65,7 @@ class Table {
       return {operations.size(), operations.size()};
     }
     return {static_cast<std::size_t>(first - operations.begin()),
-            static_cast<std::size_t>(last.base() - operations.begin())};
+            static_cast<std::size_t>((reduces_at_the_end() ? of_last : last.base()) - operations.begin())};
   }
 
   static bool alike(const Operation& a, const Operation& b) {

@@ -141,7 +141,7 @@ std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
   }
   return format(
       "Rank {} of {}, in groups {}\nProved for all ranks: they run the same operations over {} groups (by "
-      "symmetry)\n",
+      "symmetry)\n\n",
       program.rank, with_thousands(proof.world_size), join(groups, ", "),
       with_thousands(static_cast<int64_t>(proof.groups)));
 }
@@ -152,7 +152,7 @@ std::string collective_table(const StepProgram& program) {
     return {};
   }
   std::string text = "Collectives per step, of this rank\n";
-  add_line(text, "", {"number", "bytes", ""});
+  add_line(text, "", {"number", "bytes", "in bytes"});
   for (std::size_t g = 0; g < program.groups.size(); ++g) {
     CollectiveTotal sum;
     for (const CollectiveTotal& total : totals) {

@@ -73,7 +73,9 @@ TEST(DataParallelOf, ShardsAreNeighboursAndReplicasApart) {
 
 TEST(DataParallelOf, DegreesThatDoNotFitTheWorldAreRefused) {
   const Config config = with({"parallelism.data_parallel_shard_degree=4"});
-  EXPECT_THROW(data_parallel_of(config, {0, 6}), UsageError);
+  const std::string message = message_of<UsageError>([&] { data_parallel_of(config, {0, 6}); });
+  EXPECT_TRUE(contains(message, "parallelism.data_parallel_shard_degree = 4")) << message;
+  EXPECT_TRUE(contains(message, "for 6 ranks")) << message;
 }
 
 TEST(PlanTrainStep, OneRankIgnoresHowShardsWouldBeMoved) {

@@ -96,6 +96,23 @@ TEST(TrainingRules, WarmUpMayBeLongerThanTheRun) {
   EXPECT_EQ(error_of("[training]\nsteps = 10\n[lr_scheduler]\nwarmup_steps = 100\n"), "");
 }
 
+TEST(ParallelismRules, OneDegreeAtMostIsWhatIsLeft) {
+  EXPECT_EQ(
+      error_of("[parallelism]\ndata_parallel_replicate_degree = -1\n"),
+      "run.toml:2:34: parallelism.data_parallel_replicate_degree = -1 and default: "
+      "parallelism.data_parallel_shard_degree = -1: only one of them can be what is left of the ranks; set "
+      "the other");
+  EXPECT_EQ(error_of("[parallelism]\ndata_parallel_replicate_degree = -1\ndata_parallel_shard_degree = 1\n"),
+            "");
+}
+
+TEST(ParallelismRules, OrderedSumsAreReducedOnce) {
+  const std::string each = "[parallelism]\nfsdp_reduce_each_micro_batch = true\n";
+  EXPECT_EQ(error_of(each), "");
+  EXPECT_TRUE(
+      contains(error_of(each + "[training]\nreduction = \"ordered\"\n"), "cannot be reduced one by one"));
+}
+
 TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
   EXPECT_EQ(
       error_of("[optimizer]\nparam_groups = [{ lr = 1 }]\n"),

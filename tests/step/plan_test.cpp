@@ -6,7 +6,7 @@
 
 #include "step/build.h"
 #include "step/memory.h"
-#include "tests/step/fixture.h"
+#include "tests/step/programs.h"
 
 namespace stepforge::test {
 namespace {
@@ -48,6 +48,36 @@ TEST(RenderPlan, SaysWhatIsFrozenAndRecomputed) {
   const std::string plan = plan_of(model, options);
   EXPECT_NE(plan.find("frozen"), std::string::npos) << plan;
   EXPECT_NE(plan.find("attention+mlp"), std::string::npos) << plan;
+}
+
+TEST(RenderPlan, SaysWhatOneOfManyRanksSends) {
+  StepOptions options = small_options(3);
+  options.data_parallel = data_parallel(5, 4, 2);
+  const ModelSpec model = small_model(2);
+  PlanText text;
+  const StepProgram program = build_step(model, options);
+  text.proof = check_symmetric(program, 8, [](int rank) { return groups_of(data_parallel(rank, 4, 2)); });
+  const std::string plan = render_plan(model, program, text);
+  EXPECT_NE(plan.find("Rank 5 of 8, in groups dp_shard of 4, dp_replicate of 2, loss of 8"),
+            std::string::npos)
+      << plan;
+  EXPECT_NE(plan.find("over 7 groups (by symmetry)"), std::string::npos) << plan;
+  for (const char* line : {"dp_shard gather_start                          4      64.0 KiB        65,536",
+                           "dp_shard reduce_start                          4      64.0 KiB        65,536",
+                           "dp_replicate all_reduce_start                  4      16.0 KiB        16,384",
+                           "loss in all                                    2          24 B            24"}) {
+    EXPECT_NE(plan.find(line), std::string::npos) << plan;
+  }
+}
+
+TEST(RenderPlan, ShowsTheLastMicroBatchIfItReduces) {
+  StepOptions options = small_options(5);
+  options.data_parallel = data_parallel(0, 1, 2);
+  const StepProgram program = build_step(small_model(1), options);
+  const std::string table = operation_table(program);
+  EXPECT_NE(table.find("for micro-batches 1 to 3: operations"), std::string::npos) << table;
+  EXPECT_NE(table.find("loss_forward_backward head m4"), std::string::npos) << table;
+  EXPECT_EQ(table.find("loss_forward_backward head m3"), std::string::npos) << table;
 }
 
 }  // namespace

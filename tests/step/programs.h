@@ -219,8 +219,7 @@ inline std::size_t find(const StepProgram& program, const Place& place, std::siz
 }
 
 /// Puts the operations into another order (`order[new place] = old place`; what is left out is dropped),
-/// renumbering needs. Who needed what is dropped needs what came before that on its lane instead. Needs of
-/// what comes later now are dropped.
+/// renumbering needs. Who needed what is dropped, or comes later now, needs what is before that on its lane.
 inline void rearrange(StepProgram& program, const std::vector<std::size_t>& order) {
   std::vector<int> place(program.operations.size(), -1);
   std::vector<Operation> operations;
@@ -228,20 +227,17 @@ inline void rearrange(StepProgram& program, const std::vector<std::size_t>& orde
     place[order[i]] = static_cast<int>(i);
     operations.push_back(program.operations[order[i]]);
   }
+  const auto lane = [&](int old) { return program.operations[static_cast<std::size_t>(old)].lane; };
   for (std::size_t i = 0; i < operations.size(); ++i) {
     std::vector<int> needs;
-    for (int need : operations[i].needs) {
-      const Lane lane = program.operations[static_cast<std::size_t>(need)].lane;
-      while (need >= 0 && (place[static_cast<std::size_t>(need)] < 0 ||
-                           program.operations[static_cast<std::size_t>(need)].lane != lane)) {
-        --need;
+    for (const int need : operations[i].needs) {
+      int old = need;
+      while (old >= 0 && (lane(old) != lane(need) || place[static_cast<std::size_t>(old)] < 0 ||
+                          place[static_cast<std::size_t>(old)] >= static_cast<int>(i))) {
+        --old;
       }
-      if (need < 0) {
-        continue;
-      }
-      const int moved = place[static_cast<std::size_t>(need)];
-      if (moved >= 0 && moved < static_cast<int>(i)) {
-        needs.push_back(moved);
+      if (old >= 0) {
+        needs.push_back(place[static_cast<std::size_t>(old)]);
       }
     }
     operations[i].needs = needs;

@@ -1,0 +1,396 @@
+// Faults that an engineer could plant in the programs of several ranks: each is found, with rank, operation
+// and reason.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/step/programs.h"
+
+namespace stepforge::test {
+namespace {
+
+StepOptions two_micro_batches() {
+  StepOptions options = small_options(2);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  return options;
+}
+
+/// Two shards.
+Programs fsdp(const StepOptions& options = two_micro_batches()) {
+  return programs_of(small_model(), 2, 1, options);
+}
+
+/// Two shards in two replicas: shard groups {0, 1} and {2, 3}.
+Programs hsdp(const StepOptions& options = two_micro_batches()) {
+  return programs_of(small_model(), 2, 2, options);
+}
+
+StepOptions each_micro_batch() {
+  StepOptions options = two_micro_batches();
+  options.reduce.each_micro_batch = true;
+  return options;
+}
+
+StepOptions ordered() {
+  StepOptions options = two_micro_batches();
+  options.ordered = true;
+  return options;
+}
+
+StepOptions many_in_flight() {
+  StepOptions options = two_micro_batches();
+  options.reduce.in_flight = 4;
+  return options;
+}
+
+using Damage = std::function<void(StepProgram&)>;
+
+constexpr int kEveryRank = -1;
+
+struct Fault {
+  std::string name;
+  Programs (*programs)(const StepOptions&);
+  StepOptions options;
+  int damaged;  ///< rank, or kEveryRank
+  Damage damage;
+  int found_at;  ///< rank
+  std::string operation;
+  std::string reason;
+};
+
+void PrintTo(const Fault& fault, std::ostream* out) {
+  *out << fault.name;
+}
+
+constexpr int kShard = 0;  // groups
+constexpr int kReplica = 1;
+
+Operation& at(StepProgram& program, const Place& place) {
+  return program.operations[find(program, place)];
+}
+
+/// The second operation that fits.
+std::size_t second(const StepProgram& program, const Place& place) {
+  return find(program, place, find(program, place) + 1);
+}
+
+void erase_both(StepProgram& program, OpKind start, OpKind wait, int unit) {
+  erase(program, find(program, {wait, unit}));
+  erase(program, find(program, {start, unit}));
+}
+
+std::vector<Fault> reduction_faults() {
+  using K = OpKind;
+  const StepOptions plain = two_micro_batches();
+  return {
+      {"NoUnitIsReduced", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { erase_both(p, K::reduce_start, K::reduce_wait, 1); }, 0, "gradient_norm",
+       "unit layers.0: its gradient has not been reduced over dp_shard {0, 1}"},
+      {"OneRankSkipsAReduction", fsdp, plain, 1,
+       [](StepProgram& p) { erase_both(p, K::reduce_start, K::reduce_wait, 3); }, 1, "gradient_norm",
+       "unit head: its gradient has not been reduced"},
+      {"ReducedTwice", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { repeat(p, find(p, {K::reduce_start, 2})); }, 0, "reduce_start layers.1",
+       "already reduced by"},
+      {"TheLastMicroBatchIsForgotten", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_start, 2}), find(p, {K::backward, -1, 2, 1})); }, 0,
+       "backward layers.1 m1", "already been reduced by"},
+      {"OneRankForgetsTheLastMicroBatch", fsdp, plain, 1,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_start, 2}), find(p, {K::backward, -1, 2, 1})); }, 1,
+       "backward layers.1 m1", "already been reduced by"},
+      {"ReductionDoesNotWaitForTheBackward", fsdp, plain, 1,
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).needs.clear(); }, 1, "reduce_start layers.0",
+       "may run before operation"},
+      {"TheWaitDoesNotWait", fsdp, plain, 0, [](StepProgram& p) { at(p, {K::reduce_wait, 1}).needs.clear(); },
+       0, "reduce_wait layers.0", "may run before operation"},
+      {"NormBesideTheLastReduction", fsdp, plain, 1,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_wait, 0}), find(p, {K::check_finite})); }, 1,
+       "gradient_norm", "unit embedding: its gradient is still being reduced"},
+      {"ReducedOverTheReplicas", hsdp, plain, 2,
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).group = kReplica; }, 2, "reduce_start layers.0",
+       "it runs over dp_replicate {0, 2}, but the unit's group is dp_shard {2, 3}"},
+      {"ReductionOnTheComputeLane", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).lane = Lane::compute; }, 0, "reduce_start layers.0",
+       "on lane compute, not reduce"},
+      {"OnlyTheShardIsSummed", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).bytes /= 2; }, 0, "reduce_start layers.0",
+       "it sums 4096 bytes, but the gradient has 8192"},
+      {"ReducesAnotherUnitsGradient", fsdp, many_in_flight(), 1,
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).reads = at(p, {K::reduce_start, 2}).reads; }, 1,
+       "reduce_start layers.0", "does not read buffer whole_gradient layers.0"},
+      {"FreesTheGradientWhileItIsReduced", fsdp, plain, 1,
+       [](StepProgram& p) { std::swap(at(p, {K::reduce_start, 1}).frees, at(p, {K::reduce_wait, 1}).frees); },
+       1, "reduce_wait layers.0", "buffer whole_gradient layers.0 was freed by"},
+      {"KeepsTheWholeGradient", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::reduce_wait, 1}).frees.clear(); }, 0, "start_gradient layers.0",
+       "buffer whole_gradient layers.0 leaks"},
+      {"NoMemoryForTheWholeGradient", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::start_gradient, 1}).allocates.clear(); }, 0, "start_gradient layers.0",
+       "no buffer for its whole gradient"},
+      {"GradientIsNotStarted", fsdp, plain, 0,
+       [](StepProgram& p) { erase(p, find(p, {K::start_gradient, 3})); }, 0, "loss_forward_backward head m0",
+       "gradient of unit head has not been started"},
+      {"GradientIsStartedAnewInEachMicroBatch", fsdp, plain, 1,
+       [](StepProgram& p) {
+         const Operation start = at(p, {K::start_gradient, 1});
+         insert_operations(p.operations, {{find(p, {K::backward, -1, 1, 1}), start}});
+       },
+       1, "start_gradient layers.0", "drops the gradient of block layers.0 on micro-batch 0"},
+      {"AFrozenUnitIsReduced", fsdp, plain, kEveryRank, [](StepProgram& p) { p.units[0].trainable = false; },
+       0, "start_gradient embedding", "unit embedding is frozen"},
+      {"BackwardTwice", fsdp, plain, 1, [](StepProgram& p) { repeat(p, find(p, {K::backward, -1, 2, 0})); },
+       1, "backward layers.1 m0", "already done by"},
+      {"UpdateBeforeTheReduction", fsdp, plain, 1,
+       [](StepProgram& p) { move(p, find(p, {K::update, 3}), find(p, {K::reduce_wait, 3})); }, 1,
+       "update head", "have not been measured"},
+      {"UpdateIsForgotten", hsdp, plain, 3, [](StepProgram& p) { erase(p, find(p, {K::update, 3})); }, 3,
+       "end of the program", "unit head is never updated"},
+  };
+}
+
+std::vector<Fault> gather_faults() {
+  using K = OpKind;
+  const StepOptions plain = two_micro_batches();
+  return {
+      {"OneRankGathersLess", fsdp, plain, 1, [](StepProgram& p) { at(p, {K::gather_start, 1}).bytes /= 2; },
+       1, "gather_start layers.0", "has 2048 bytes, but rank 0, operation"},
+      {"NotGatheredAgainForTheBackward", fsdp, plain, kEveryRank,
+       [](StepProgram& p) {
+         erase(p, second(p, {K::gather_wait, 1}));
+         erase(p, second(p, {K::gather_start, 1}));
+       },
+       0, "backward layers.0 m0", "(release layers.0) gave it back"},
+      {"UsedWhileItIsGathered", fsdp, plain, 0,
+       [](StepProgram& p) { erase(p, find(p, {K::gather_wait, 2})); }, 0, "forward layers.1 m0",
+       "not gathered yet"},
+      {"TheGatherIsNotWaitedFor", fsdp, plain, 1,
+       [](StepProgram& p) { at(p, {K::gather_wait, 2}).needs.clear(); }, 1, "gather_wait layers.1",
+       "may run before operation"},
+      {"ReleasedBeforeTheBackward", fsdp, plain, 1,
+       [](StepProgram& p) { move(p, second(p, {K::release, 1}), find(p, {K::backward, -1, 1, 0})); }, 1,
+       "backward layers.0 m0", "gave it back"},
+      {"NeverReleased", fsdp, plain, kEveryRank, [](StepProgram& p) { erase(p, find(p, {K::release, 2})); },
+       0, "gather_start layers.1", "already gathered by"},
+      {"StaleCopyOverTheUpdate", fsdp, plain, 1,
+       [](StepProgram& p) {
+         std::size_t last = find(p, {K::release, 0});
+         for (std::size_t i = last; i < p.operations.size(); ++i) {
+           last = p.operations[i].kind == K::release && p.operations[i].unit == 0 ? i : last;
+         }
+         erase(p, last);
+       },
+       1, "update embedding", "would be stale"},
+      {"PrefetchIntoASlotInUse", fsdp, plain, 0,
+       [](StepProgram& p) {
+         for (Operation& operation : p.operations) {
+           if (operation.kind == K::gather_start) operation.needs.clear();
+         }
+       },
+       0, "gather_start layers.1", "may run before operation"},
+      {"GatheredOverAllRanks", hsdp, plain, 1, [](StepProgram& p) { at(p, {K::gather_start, 1}).group = 2; },
+       1, "gather_start layers.0", "it runs over loss {0, 1, 2, 3}, but the unit's group is dp_shard {0, 1}"},
+      {"OneRankGathersInAnotherOrder", fsdp, plain, 1,
+       [](StepProgram& p) { move(p, find(p, {K::gather_start, 2}), find(p, {K::gather_start, 1})); }, 1,
+       "gather_start layers.1", "is another one than rank 0, operation"},
+      {"OneRankPrefetchesFurther", fsdp, plain, 1,
+       [](StepProgram& p) {
+         StepOptions options = two_micro_batches();
+         options.gather.prefetch = 3;
+         p = fsdp(options)[1];
+       },
+       1, "dp_shard", "is another one than rank 0, operation"},
+      {"OneRankNeverReshards", fsdp, plain, 1,
+       [](StepProgram& p) {
+         StepOptions options = two_micro_batches();
+         options.gather.reshard = GatherPolicy::Reshard::never;
+         p = fsdp(options)[1];
+       },
+       1, "dp_shard", "is another one than rank 0, operation"},
+      {"OneRankHasMoreMicroBatches", fsdp, plain, 1,
+       [](StepProgram& p) {
+         StepOptions options = two_micro_batches();
+         options.micro_batches = 3;
+         p = fsdp(options)[1];
+       },
+       1, "dp_shard", "is another one than rank 0, operation"},
+      {"OneRankFreezesAUnit", fsdp, plain, 1,
+       [](StepProgram& p) {
+         ModelSpec model = small_model();
+         model.units[3].trainable = false;
+         p = programs_of(model, 2, 1, two_micro_batches())[1];
+       },
+       1, "dp_shard", "is another one than rank 0, operation"},
+      {"AShardTakenForTheWhole", fsdp, plain, 1, [](StepProgram& p) { p.units[1].resident = true; }, 1,
+       "end of the program", "unit layers.0 is sharded and must be gathered"},
+  };
+}
+
+std::vector<Fault> loss_faults() {
+  using K = OpKind;
+  const StepOptions plain = two_micro_batches();
+  return {
+      {"LabelsAreNotCounted", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { erase(p, find(p, {K::count_labels})); }, 0, "loss_forward_backward head m0",
+       "the labels of the step have not been counted over loss {0, 1}"},
+      {"LabelsAreCountedAfterTheFirstLoss", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { move(p, find(p, {K::count_labels}), find(p, {K::load_batch, -1, -1, 1})); }, 0,
+       "loss_forward_backward head m0", "have not been counted"},
+      {"LabelsAreCountedPerReplica", hsdp, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::count_labels}).group = kShard; }, 0, "count_labels over dp_shard",
+       "it must run over loss {0, 1, 2, 3}"},
+      {"LabelsAreCountedTwice", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { repeat(p, find(p, {K::count_labels})); }, 0, "count_labels",
+       "has already done so"},
+      {"LossIsNotReduced", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { erase(p, find(p, {K::reduce_loss})); }, 0, "check_finite",
+       "the loss has not been reduced over loss {0, 1}"},
+      {"LossOfTheLastMicroBatchIsForgotten", fsdp, plain, 1,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_loss}), find(p, {K::load_batch, -1, -1, 1})); }, 1,
+       "loss_forward_backward head m1", "the loss has already been reduced by"},
+      {"LossIsReducedTwice", hsdp, plain, 2, [](StepProgram& p) { repeat(p, find(p, {K::reduce_loss})); }, 2,
+       "reduce_loss", "has already done so"},
+      {"LossIsReducedAfterTheCheck", fsdp, plain, 0,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_loss}), find(p, {K::update})); }, 0, "check_finite",
+       "the loss has not been reduced"},
+      {"NormOfTheShardOnly", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::gradient_norm}).group = -1; }, 0, "gradient_norm",
+       "cut over dp_shard {0, 1}, but measured over no group"},
+      {"NormOverTheReplicas", hsdp, plain, 3,
+       [](StepProgram& p) { at(p, {K::gradient_norm}).group = kReplica; }, 3, "gradient_norm",
+       "cut over dp_shard {2, 3}, but measured over dp_replicate {1, 3}"},
+  };
+}
+
+std::vector<Fault> replica_faults() {
+  using K = OpKind;
+  const StepOptions plain = two_micro_batches();
+  return {
+      {"ReplicasDriftApart", hsdp, plain, kEveryRank,
+       [](StepProgram& p) { erase_both(p, K::all_reduce_start, K::all_reduce_wait, 2); }, 0, "gradient_norm",
+       "unit layers.1: its gradient has not been all-reduced over dp_replicate {0, 2}"},
+      {"AllReduceBeforeTheShardIsReady", hsdp, plain, 3,
+       [](StepProgram& p) { move(p, find(p, {K::all_reduce_start, 1}), find(p, {K::reduce_wait, 1})); }, 3,
+       "all_reduce_start layers.0", "must have finished first"},
+      {"AllReduceIsNotWaitedFor", hsdp, plain, 1,
+       [](StepProgram& p) { erase(p, find(p, {K::all_reduce_wait, 0})); }, 1, "gradient_norm",
+       "unit embedding: its gradient is still being all-reduced"},
+      {"AllReduceOverTheShards", hsdp, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::all_reduce_start, 1}).group = kShard; }, 0, "all_reduce_start layers.0",
+       "the unit's group is dp_replicate {0, 2}"},
+      {"AllReduceTwice", hsdp, plain, 2, [](StepProgram& p) { repeat(p, find(p, {K::all_reduce_start, 1})); },
+       2, "all_reduce_start layers.0", "already reduced by"},
+      {"OneReplicaSumsInAnotherOrder", hsdp, plain, 2,
+       [](StepProgram& p) {
+         move(p, find(p, {K::all_reduce_start, 3}), find(p, {K::all_reduce_start, 2}) + 1);
+       },
+       2, "all_reduce_start layers.1", "is another one than rank 0, operation"},
+      {"WholeModelsAreSummedTooEarly",
+       [](const StepOptions& options) { return programs_of(small_model(), 1, 2, options); }, plain, 1,
+       [](StepProgram& p) { move(p, find(p, {K::all_reduce_start, 2}), find(p, {K::backward, -1, 2, 1})); },
+       1, "backward layers.1 m1", "already been reduced by"},
+      {"GroupsThatAreNotMutual", hsdp, plain, 3, [](StepProgram& p) { p.groups[kShard].ranks = {1, 3}; }, 2,
+       "gather_start embedding over dp_shard", "rank 3 is a member of dp_shard {2, 3} here"},
+      {"GroupWithoutItself", hsdp, plain, 3, [](StepProgram& p) { p.groups[kShard].ranks = {1, 2}; }, 3,
+       "end of the program", "not a member of its group dp_shard {1, 2}"},
+  };
+}
+
+std::vector<Fault> accumulation_faults() {
+  using K = OpKind;
+  return {
+      {"TheSecondReductionOverwritesTheFirst", fsdp, each_micro_batch(), kEveryRank,
+       [](StepProgram& p) { p.operations[second(p, {K::reduce_start, 1})].accumulate = false; }, 0,
+       "reduce_start layers.0", "overwrites the reduced gradient of block layers.0 on micro-batch 0"},
+      {"TheFirstReductionAddsToTheStepBefore", fsdp, each_micro_batch(), kEveryRank,
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).accumulate = true; }, 0, "reduce_start layers.0",
+       "adds to the gradient of the step before"},
+      {"TheLastMicroBatchIsNotReduced", fsdp, each_micro_batch(), kEveryRank,
+       [](StepProgram& p) {
+         erase(p, second(p, {K::reduce_wait, 1}));
+         erase(p, second(p, {K::reduce_start, 1}));
+       },
+       0, "gradient_norm", "unit layers.0: its gradient has not been reduced"},
+      {"TheFirstMicroBatchIsNotReduced", fsdp, each_micro_batch(), 1,
+       [](StepProgram& p) { erase_both(p, K::reduce_start, K::reduce_wait, 1); }, 1,
+       "start_gradient layers.0", "drops the gradient of block layers.0 on micro-batch 0"},
+      {"WrittenWhileItIsReduced", fsdp, each_micro_batch(), 1,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_wait, 0}), second(p, {K::start_gradient, 0}) + 1); },
+       1, "start_gradient embedding", "already been reduced by"},
+      {"ReplicasAreSummedBeforeTheLastMicroBatch", hsdp, each_micro_batch(), kEveryRank,
+       [](StepProgram& p) { move(p, find(p, {K::all_reduce_start, 3}), find(p, {K::reduce_wait, 3}) + 1); },
+       0, "start_gradient head", "already been reduced by"},
+      {"AStashIsNeverAdded", fsdp, ordered(), kEveryRank,
+       [](StepProgram& p) { erase(p, find(p, {K::add_gradient, 1})); }, 0, "gradient_norm",
+       "the gradient stashed at level 0 was never added"},
+      {"AStashFromAnotherLevel", fsdp, ordered(), 1,
+       [](StepProgram& p) { at(p, {K::add_gradient, 1}).level = 1; }, 1, "add_gradient layers.0 level 1",
+       "level 1 holds no gradient"},
+      {"ReducedBeforeTheTreeIsSummed", fsdp, ordered(), kEveryRank,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_start, 1}), find(p, {K::add_gradient, 1})); }, 0,
+       "add_gradient layers.0 level 0", "already been reduced by"},
+      {"AStashThatKeepsTheWholeGradient", fsdp, ordered(), 1,
+       [](StepProgram& p) { at(p, {K::stash_gradient, 1}).frees.clear(); }, 1, "start_gradient layers.0",
+       "buffer whole_gradient layers.0 leaks"},
+  };
+}
+
+std::vector<Fault> cycles() {
+  using K = OpKind;
+  return {
+      {"LossAndNormInAnotherOrder", hsdp, two_micro_batches(), 3,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_loss}), find(p, {K::check_finite})); }, 0,
+       "reduce_loss over loss", "waits for rank 3 to join"},
+      {"TheLossBeforeTheLastReductionOnOneRank", fsdp, two_micro_batches(), 0,
+       [](StepProgram& p) {
+         const auto loss = find(p, {K::reduce_start, 0});
+         move(p, find(p, {K::reduce_loss}), loss);
+         p.operations[loss + 1].needs = {static_cast<int>(loss)};
+       },
+       0, "reduce_loss over loss", "a cycle of waits"},
+      {"AllReducesWaitForEachOther", hsdp, two_micro_batches(), 2,
+       [](StepProgram& p) {
+         // Its last reduction waits for a sum over the replicas, theirs for that reduction.
+         move(p, find(p, {K::all_reduce_wait, 1}), find(p, {K::reduce_start, 0}));
+         const auto reduce = find(p, {K::reduce_start, 0});
+         p.operations[reduce].needs = {static_cast<int>(reduce) - 1};
+         move(p, find(p, {K::reduce_loss}), find(p, {K::all_reduce_wait, 1}));
+       },
+       0, "all_reduce_start embedding", "a cycle of waits"},
+  };
+}
+
+std::vector<Fault> all_faults() {
+  std::vector<Fault> all;
+  for (const auto& faults : {reduction_faults(), gather_faults(), loss_faults(), replica_faults(),
+                             accumulation_faults(), cycles()}) {
+    all.insert(all.end(), faults.begin(), faults.end());
+  }
+  return all;
+}
+
+class PlantedFault : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(PlantedFault, IsFound) {
+  const Fault& fault = GetParam();
+  Programs programs = fault.programs(fault.options);
+  ASSERT_NO_THROW(check_programs(programs));
+  for (StepProgram& program : programs) {
+    if (fault.damaged == kEveryRank || fault.damaged == program.rank) {
+      fault.damage(program);
+    }
+  }
+  expect_refused(programs, fault.found_at, fault.operation, fault.reason);
+  if (fault.damaged == kEveryRank) {
+    EXPECT_THROW(check_symmetric(programs[0], static_cast<int>(programs.size()),
+                                 [&](int rank) { return programs[static_cast<std::size_t>(rank)].groups; }),
+                 ProgramError);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Checker, PlantedFault, ::testing::ValuesIn(all_faults()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace stepforge::test
