@@ -11,6 +11,7 @@
 #include "app/data_command.h"
 #include "app/doctor_command.h"
 #include "app/job_commands.h"
+#include "app/launch_command.h"
 #include "app/plot_command.h"
 #include "app/tokenizer_command.h"
 #include "app/torch_half.h"
@@ -74,6 +75,7 @@ class CommandLine {
     app_.set_version_flag("--version", std::string(version()));
     app_.get_formatter()->column_width(30);
     add_train();
+    add_launch();
     add_eval();
     add_generate();
     add_export();
@@ -138,6 +140,26 @@ class CommandLine {
     auto words = options<RunWords>();
     words->add_to(*command);
     on(command, [=] { return train_command(words->words(*command)); });
+  }
+
+  void add_launch() {
+    CLI::App* command =
+        add(app_, "launch", "Train on several ranks of this machine: starts and watches them");
+    auto what = options<LaunchWords>();
+    command->add_option("--nproc", what->processes, "Ranks to start")->required()->check(CLI::PositiveNumber);
+    command
+        ->add_option("--max-restarts", what->max_restarts,
+                     "Starts after failures; training continues by itself")
+        ->check(CLI::NonNegativeNumber);
+    command->add_option("--log-dir", what->log_folder, "Folder for the output of each rank: rank-<r>.log");
+    command->add_option("--ranks", what->shown, "Ranks to show here: 0, or 0,2,4-7, or all");
+    command->prefix_command();
+    command->footer(
+        "Further words: train and what belongs to it, as in `stepforge launch --nproc 2 train run.toml`.");
+    on(command, [=] {
+      what->command = command->remaining();
+      return launch_command(*what);
+    });
   }
 
   void add_eval() {

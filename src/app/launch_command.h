@@ -1,0 +1,21 @@
+// `stepforge launch`: starts this program once for each rank of this host.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace stepforge {
+
+struct LaunchWords {
+  int processes = 0;
+  int max_restarts = 0;
+  std::filesystem::path log_folder = "launch-logs";
+  std::string shown = "0";
+  std::vector<std::string> command;  ///< "train" and what belongs to it
+};
+
+/// Returns the exit code. Throws UsageError for wrong words, Error if the ranks cannot be started.
+int launch_command(const LaunchWords& words);
+
+}  // namespace stepforge
