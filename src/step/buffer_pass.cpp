@@ -11,10 +11,10 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kMasterBytes = 4;      // masters and gradients are fp32
-constexpr int64_t kPartialSumBytes = 8;  // fp64, of each kUnitBorder elements
-constexpr int64_t kLabelCountBytes = 8;
-constexpr int64_t kLossBytes = 16;  // sum and largest
+constexpr int64_t kMasterBytes = 4;       // masters and gradients are fp32
+constexpr int64_t kPartialSumBytes = 8;   // fp64, of each kUnitBorder elements
+constexpr int64_t kLabelCountBytes = 16;  // labels, and whether a rank was told to stop
+constexpr int64_t kLossBytes = 8;         // fp64, of each micro-batch; and each rank's mean
 
 class BufferWriter {
  public:
@@ -132,13 +132,31 @@ class BufferWriter {
       assign_compute(operation);
     } else if (operation.unit >= 0) {
       assign_unit(operation);
-    } else if (operation.kind == OpKind::gradient_norm) {
-      operation.bytes = operation.group < 0 ? trainable_sum(shard_elements_) * kMasterBytes
-                                            : trainable_sum(whole_elements_) / kUnitBorder * kPartialSumBytes;
-    } else if (operation.kind == OpKind::count_labels) {
-      operation.bytes = kLabelCountBytes;
-    } else if (operation.kind == OpKind::reduce_loss) {
-      operation.bytes = kLossBytes;
+    } else {
+      assign_whole_step(operation);
+    }
+  }
+
+  void assign_whole_step(Operation& operation) {
+    const DataParallel& place = options_.data_parallel;
+    switch (operation.kind) {
+      case OpKind::count_labels:
+        operation.bytes = kLabelCountBytes;
+        break;
+      case OpKind::reduce_loss:
+        operation.bytes =
+            static_cast<int64_t>(place.loss_ranks.size()) * (program_.micro_batches + 1) * kLossBytes;
+        break;
+      case OpKind::gradient_norm:
+        if (operation.group < 0) {
+          operation.bytes = trainable_sum(shard_elements_) * kMasterBytes;
+        } else {
+          operation.bytes = trainable_sum(whole_elements_) / kUnitBorder * kPartialSumBytes;
+          operation.workspace = operation.bytes;
+        }
+        break;
+      default:
+        break;
     }
   }
 

@@ -75,6 +75,11 @@ class Gathers {
     if (at.release >= 0) {
       require_order(at.release);
     }
+    const int buffer = find_buffer(program_, operation.allocates, BufferKind::gather_slot);
+    if (buffer >= 0 && program_.buffers[static_cast<std::size_t>(buffer)].bytes != operation.bytes) {
+      fail(format("it gathers {} bytes into a slot of {}", operation.bytes,
+                  program_.buffers[static_cast<std::size_t>(buffer)].bytes));
+    }
     at.state = Slot::State::filling;
     at.start = static_cast<int>(at_);
   }

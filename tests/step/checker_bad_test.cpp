@@ -587,7 +587,9 @@ TEST(CheckerRefuses, LastCollectiveThatOneRankLacks) {
 
 TEST(CheckerRefuses, CollectivesOfOtherSizes) {
   Programs programs = two_ranks();
-  operation(programs[1], {OpKind::gather_start, 2}).bytes = 1;
+  Operation& gather = operation(programs[1], {OpKind::gather_start, 2});
+  gather.bytes = 1;
+  programs[1].buffers[static_cast<std::size_t>(gather.allocates.front())].bytes = 1;
   expect_refused(programs, 1, "gather_start layers.1", "has 1 bytes, but rank 0, operation");
 }
 

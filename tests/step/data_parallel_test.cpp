@@ -235,8 +235,8 @@ TEST(DataParallel, CountsAndBytesOfCollectives) {
                         {0, OpKind::reduce_start, 4, whole * 4},
                         {0, OpKind::gradient_norm, 1, whole / 1024 * 8},
                         {1, OpKind::all_reduce_start, 4, whole / 2 * 4},
-                        {2, OpKind::count_labels, 1, 8},
-                        {2, OpKind::reduce_loss, 1, 16}}));
+                        {2, OpKind::count_labels, 1, 16},
+                        {2, OpKind::reduce_loss, 1, 8 * (3 + 1) * 8}}));
 }
 
 TEST(DataParallel, NoMoreWholeGradientsWaitThanAllowed) {

@@ -65,7 +65,7 @@ TEST(RenderPlan, SaysWhatOneOfManyRanksSends) {
   for (const char* line : {"dp_shard gather_start                          4      64.0 KiB        65,536",
                            "dp_shard reduce_start                          4      64.0 KiB        65,536",
                            "dp_replicate all_reduce_start                  4      16.0 KiB        16,384",
-                           "loss in all                                    2          24 B            24"}) {
+                           "loss in all                                    2         272 B           272"}) {
     EXPECT_NE(plan.find(line), std::string::npos) << plan;
   }
 }

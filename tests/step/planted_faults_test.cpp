@@ -154,7 +154,15 @@ std::vector<Fault> gather_faults() {
   using K = OpKind;
   const StepOptions plain = two_micro_batches();
   return {
-      {"OneRankGathersLess", fsdp, plain, 1, [](StepProgram& p) { at(p, {K::gather_start, 1}).bytes /= 2; },
+      {"OnlyTheShardIsGathered", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { at(p, {K::gather_start, 1}).bytes /= 2; }, 0, "gather_start layers.0",
+       "it gathers 2048 bytes into a slot of 4096"},
+      {"OneRankGathersLess", fsdp, plain, 1,
+       [](StepProgram& p) {
+         Operation& gather = at(p, {K::gather_start, 1});
+         gather.bytes /= 2;
+         p.buffers[static_cast<std::size_t>(gather.allocates.front())].bytes /= 2;
+       },
        1, "gather_start layers.0", "has 2048 bytes, but rank 0, operation"},
       {"NotGatheredAgainForTheBackward", fsdp, plain, kEveryRank,
        [](StepProgram& p) {
