@@ -316,19 +316,15 @@ void SharedCommunicator::fail(const std::string& reason) {
 }
 
 void SharedCommunicator::fail_at_deadline(Progress progress, uint64_t target, double seconds) {
-  // Who has not even begun the call keeps all others waiting, also where they wait for one another.
-  std::vector<std::string> late;
-  std::vector<std::string> waiting;
+  std::vector<std::string> missing;
   for (int member = 0; member < size_; ++member) {
-    const RankSlot& slot = segment_.slot(member);
-    const std::string text =
-        format("rank {} ({})", ranks_[static_cast<std::size_t>(member)], last_call_text(member));
-    if (slot.calls.load(std::memory_order_acquire) < calls_) late.push_back(text);
-    if ((slot.*progress).load() < target) waiting.push_back(text);
+    if ((segment_.slot(member).*progress).load() < target) {
+      missing.push_back(
+          format("rank {} ({})", ranks_[static_cast<std::size_t>(member)], last_call_text(member)));
+    }
   }
   fail(format("no answer within {} s: rank {} waits in {} for {}", seconds,
-              ranks_[static_cast<std::size_t>(rank_)], here_text(),
-              join(late.empty() ? waiting : late, ", ")));
+              ranks_[static_cast<std::size_t>(rank_)], here_text(), join(missing, ", ")));
 }
 
 std::string SharedCommunicator::last_call_text(int member) const {

@@ -323,17 +323,19 @@ TEST(ProcessWorld, RefusesASecondProcessOfTheSameRank) {
 }
 
 TEST(ProcessWorld, IsNotMistakenForOneThatAnInterruptedStartLeft) {
-  const std::string run_id = unique_run_id();
-  RankProcesses interrupted;
-  interrupted.start(only_start(run_id, 0, 2, {60, 60}));
-  usleep(200000);
-  kill(interrupted.process(0), SIGKILL);
-  interrupted.results();
-  RankProcesses processes;
-  processes.start(only_start(run_id, 1, 2, {60, 60}));  // finds what was left first
-  usleep(100000);
-  processes.start(only_start(run_id, 0, 2, {60, 60}));
-  for (const std::string& result : processes.results()) EXPECT_EQ(result, "there");
+  for (const int size_before : {2, 3}) {
+    const std::string run_id = unique_run_id();
+    RankProcesses interrupted;
+    interrupted.start(only_start(run_id, 0, size_before, {60, 60}));
+    usleep(200000);
+    kill(interrupted.process(0), SIGKILL);
+    interrupted.results();
+    RankProcesses processes;
+    processes.start(only_start(run_id, 1, 2, {60, 60}));  // finds what was left first
+    usleep(100000);
+    processes.start(only_start(run_id, 0, 2, {60, 60}));
+    for (const std::string& result : processes.results()) EXPECT_EQ(result, "there");
+  }
 }
 
 std::set<std::string> shared_files() {

@@ -69,6 +69,7 @@ TEST(ParallelDims, HugeDegreesAreRefusedNotMultiplied) {
   const int64_t huge = int64_t{1} << 33;  // huge * huge is 0 in 64 bits
   EXPECT_NE(refusal_of({huge, huge, 1, 1, 1, 1}, 8), "");
   EXPECT_NE(refusal_of({huge, -1, huge, 1, 1, 1}, 8), "");
+  EXPECT_NE(refusal_of({3, 6148914691236517208, 1, 1, 1, 1}, 8), "") << "their product is 8 in 64 bits";
 }
 
 TEST(ParallelDims, ExpertsAreSpreadOverDataRanksAndAreNoFactorOfTheWorld) {
