@@ -63,6 +63,11 @@ void Logger::add_file(const std::filesystem::path& path) {
   }
 }
 
+void Logger::quiet_terminal() {
+  const std::lock_guard lock(implementation_->mutex);
+  implementation_->logger.sinks().front()->set_level(spdlog::level::err);
+}
+
 void Logger::set_terminal_guard(std::function<void()> before, std::function<void()> after) {
   const std::lock_guard lock(implementation_->mutex);
   implementation_->before = std::move(before);

@@ -27,6 +27,9 @@ class Logger {
   /// it cannot be opened.
   void add_file(const std::filesystem::path& path);
 
+  /// From now on only errors reach the terminal; files still get every line.
+  void quiet_terminal();
+
   /// Called before and after a line reaches the terminal, so that a status line can be cleared and redrawn.
   void set_terminal_guard(std::function<void()> before, std::function<void()> after);
 

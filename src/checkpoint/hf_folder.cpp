@@ -134,7 +134,12 @@ void import_hf(const fs::path& folder, const ModelSpec& model, ModelStore& store
   const std::vector<NamedTensor> tensors = named_tensors(model);
   require_fit(folder, files, model, tensors);
   for (const NamedTensor& tensor : tensors) {
-    widen(files.bytes(tensor.name), files.find(tensor.name)->dtype, master_of(store, tensor));
+    const UnitStore& unit = store.unit(tensor.unit);
+    const HeldRange range = unit.held(tensor.offset, tensor.offset + tensor.elements);
+    const DType dtype = files.find(tensor.name)->dtype;
+    const auto skipped = static_cast<size_t>((range.begin - tensor.offset) * dtype_bytes(dtype));
+    widen(files.bytes(tensor.name).subspan(skipped), dtype,
+          unit.master().narrow(0, range.local, range.size()));
   }
 }
 

@@ -61,34 +61,36 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
   const size_t slots = optimizer == nullptr ? 0 : AdamW::slot_names.size();
 
   // Whole flat buffers are copied, padding included: one copy per unit and slot.
-  std::vector<std::vector<at::Tensor>> flats(store.size());
+  const bool keeps = store.groups().data_rank() == 0;
+  const auto slots_of = [&](size_t unit) { return store.unit(unit).trained() ? slots : 0; };
+  const auto flat_bytes = [&](size_t unit) {
+    return static_cast<size_t>(store.unit(unit).layout().size) * sizeof(float);
+  };
   std::vector<size_t> unit_begin;
   size_t total = 0;
   for (size_t unit = 0; unit < store.size(); ++unit) {
     unit_begin.push_back(total);
-    flats[unit].push_back(store.unit(unit).master());
-    for (size_t slot = 0; slot < slots && store.unit(unit).trained(); ++slot) {
-      flats[unit].push_back(optimizer->slot(unit, slot));
-    }
-    for (const at::Tensor& flat : flats[unit]) total += flat.nbytes();
+    total += flat_bytes(unit) * (1 + slots_of(unit));
   }
-  reused.reserve(total);
+  if (keeps) reused.reserve(total);
   for (size_t unit = 0; unit < store.size(); ++unit) {
-    std::byte* next = reused.memory_.get() + unit_begin[unit];
-    for (const at::Tensor& flat : flats[unit]) {
-      at::from_blob(next, flat.sizes(), at::kFloat).copy_(flat);
-      next += flat.nbytes();
+    for (size_t flat = 0; flat <= slots_of(unit); ++flat) {
+      const UnitStore& storage = store.unit(unit);
+      const at::Tensor whole = storage.whole(flat == 0 ? storage.master() : optimizer->slot(unit, flat - 1));
+      if (!keeps) continue;
+      std::byte* target = reused.memory_.get() + unit_begin[unit] + flat * flat_bytes(unit);
+      at::from_blob(target, whole.sizes(), at::kFloat).copy_(whole);
     }
   }
+  if (!keeps) return reused;
 
   reused.model_.clear();
   reused.optimizer_.clear();
   for (NamedTensor& tensor : named_tensors(model)) {
-    const size_t flat_bytes = flats[tensor.unit][0].nbytes();
     size_t begin = unit_begin[tensor.unit] + static_cast<size_t>(tensor.offset) * sizeof(float);
     reused.model_.push_back({{tensor.name, DType::f32, tensor.shape}, begin});
-    for (size_t slot = 0; slot + 1 < flats[tensor.unit].size(); ++slot) {
-      begin += flat_bytes;
+    for (size_t slot = 0; slot < slots_of(tensor.unit); ++slot) {
+      begin += flat_bytes(tensor.unit);
       reused.optimizer_.push_back(
           {{optimizer_tensor_name(tensor.name, AdamW::slot_names[slot]), DType::f32, tensor.shape}, begin});
     }

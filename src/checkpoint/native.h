@@ -55,8 +55,9 @@ class StagedCheckpoint {
 };
 
 /// Copies masters, moments (unless `optimizer` is null) and `state`, a JSON object, to which
-/// "optimizer_steps" is added. Pass the previous copy as `reused`: its memory serves again, so that nothing
-/// large is allocated after the first save. Throws Error if `state` is no object.
+/// "optimizer_steps" is added. Over several ranks all call it together; data rank 0 gets the copy, whole, and
+/// writes it, the others' is empty. Pass the previous copy as `reused`: its memory serves again, so that
+/// nothing large is allocated after the first save. Throws Error if `state` is no object.
 StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const AdamW* optimizer,
                                   Json state, StagedCheckpoint reused = {});
 

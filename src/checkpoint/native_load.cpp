@@ -77,10 +77,14 @@ void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, 
       [with_optimizer](std::string_view name) { return !with_optimizer && is_optimizer_tensor(name); });
 }
 
-void copy_tensor(const TensorFolder& folder, const std::string& name, const at::Tensor& flat,
-                 int64_t offset) {
-  const std::span<const std::byte> bytes = folder.bytes(name);
-  std::memcpy(flat.data_ptr<float>() + offset, bytes.data(), bytes.size());
+/// This rank's part of `tensor`, which the file calls `name`, into `flat`, a shard of its unit.
+void copy_tensor(const TensorFolder& folder, const std::string& name, const UnitStore& unit,
+                 const NamedTensor& tensor, const at::Tensor& flat) {
+  const HeldRange range = unit.held(tensor.offset, tensor.offset + tensor.elements);
+  const auto bytes =
+      folder.bytes(name).subspan(static_cast<size_t>(range.begin - tensor.offset) * sizeof(float),
+                                 static_cast<size_t>(range.size()) * sizeof(float));
+  std::memcpy(flat.data_ptr<float>() + range.local, bytes.data(), bytes.size());
 }
 
 int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
@@ -159,11 +163,12 @@ Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, 
   const int64_t steps = optimizer == nullptr ? 0 : optimizer_steps(state, checkpoint);
 
   for (const NamedTensor& tensor : tensors) {
-    copy_tensor(folder, tensor.name, store.unit(tensor.unit).master(), tensor.offset);
-    if (optimizer == nullptr || !store.unit(tensor.unit).trained()) continue;
+    const UnitStore& unit = store.unit(tensor.unit);
+    copy_tensor(folder, tensor.name, unit, tensor, unit.master());
+    if (optimizer == nullptr || !unit.trained()) continue;
     for (size_t slot = 0; slot < AdamW::slot_names.size(); ++slot) {
-      copy_tensor(folder, optimizer_tensor_name(tensor.name, AdamW::slot_names[slot]),
-                  optimizer->slot(tensor.unit, slot), tensor.offset);
+      copy_tensor(folder, optimizer_tensor_name(tensor.name, AdamW::slot_names[slot]), unit, tensor,
+                  optimizer->slot(tensor.unit, slot));
     }
   }
   if (optimizer != nullptr) optimizer->set_steps(steps);

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -121,6 +122,12 @@ MachineFacts read_machine_facts() {
   }
   facts.usable_threads = hardware_threads();
   return facts;
+}
+
+int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
 }
 
 std::optional<int64_t> free_disk_bytes(const fs::path& folder) {

@@ -50,6 +50,9 @@ struct MachineFacts {
 /// Never throws; what cannot be found stays empty.
 MachineFacts read_machine_facts();
 
+/// Most bytes of this process that were in memory at once.
+int64_t peak_resident_bytes();
+
 /// Bytes that can be written in the file system that holds `folder` or, if it does not exist, its nearest
 /// parent that does.
 std::optional<int64_t> free_disk_bytes(const std::filesystem::path& folder);

@@ -22,6 +22,8 @@ inline constexpr std::string_view data_loading_share = "time_metrics/data_loadin
 inline constexpr std::string_view memory_active = "memory/max_active(GiB)";
 inline constexpr std::string_view memory_active_share = "memory/max_active(%)";
 inline constexpr std::string_view memory_reserved = "memory/max_reserved(GiB)";
+/// Most bytes of the process that were in memory at once, whatever for.
+inline constexpr std::string_view memory_resident = "memory/max_resident(GiB)";
 inline constexpr std::string_view tokens_seen = "n_tokens_seen";
 
 inline constexpr std::string_view validation_loss = "validation_metrics/global_avg_loss";

@@ -1,6 +1,8 @@
 #include "optim/adamw.h"
 
 #include <cmath>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include <ATen/ops/zeros.h>
@@ -15,7 +17,7 @@ AdamW::AdamW(ModelStore& store, ParamGroups groups, double eps)
   for (size_t i = 0; i < store_.size(); ++i) {
     auto& slots = slots_.emplace_back();
     if (!store_.unit(i).trained()) continue;
-    for (auto& slot : slots) slot = at::zeros({store_.unit(i).layout().size}, at::kFloat);
+    for (auto& slot : slots) slot = at::zeros({store_.unit(i).shard_size()}, at::kFloat);
   }
 }
 
@@ -31,15 +33,52 @@ void AdamW::update(int unit) {
     const ParamGroup& group = groups_.groups.at(static_cast<size_t>(interval.group));
     const AdamWSettings settings{group.lr * lr_factor_, group.beta1, group.beta2, eps_,
                                  group.weight_decay,    steps_ + 1,  grad_scale_};
-    adamw_update(storage.master(), storage.gradient(), slots_[index][0], slots_[index][1], interval.begin,
-                 interval.end, settings);
+    const HeldRange range = storage.held(interval.begin, interval.end);
+    adamw_update(storage.master(), storage.gradient(), slots_[index][0], slots_[index][1], range.local,
+                 range.local + range.size(), settings);
   }
 }
 
-double gradient_norm(const ModelStore& store) {
-  double sum = 0.0;
+namespace {
+
+/// The sums of squares of the chunks of all trained units on this rank, unit after unit.
+std::vector<double> chunk_sums(const ModelStore& store) {
+  std::vector<double> sums;
   for (size_t i = 0; i < store.size(); ++i) {
-    if (store.unit(i).trained()) sum += sum_of_squares(store.unit(i).gradient());
+    if (!store.unit(i).trained()) continue;
+    const at::Tensor& gradient = store.unit(i).gradient();
+    const auto chunks = static_cast<size_t>(reduce_chunks(gradient.numel()));
+    sums.resize(sums.size() + chunks);
+    sum_of_squares_by_chunk(gradient, std::span(sums).last(chunks));
+  }
+  return sums;
+}
+
+}  // namespace
+
+double gradient_norm(const ModelStore& store) {
+  const std::vector<double> own = chunk_sums(store);
+  const auto ranks = static_cast<size_t>(store.groups().shard().ranks);
+  std::vector<double> all(own.size() * ranks);
+  if (ranks == 1) {
+    all = own;
+  } else {
+    store.groups().across_shards()->all_gather(std::as_bytes(std::span(own)),
+                                               std::as_writable_bytes(std::span(all)));
+  }
+  // In logical order, unit by unit and there rank by rank: as if one rank held everything.
+  double sum = 0.0;
+  size_t begin = 0;
+  for (size_t i = 0; i < store.size(); ++i) {
+    if (!store.unit(i).trained()) continue;
+    const auto chunks = static_cast<size_t>(reduce_chunks(store.unit(i).shard_size()));
+    double of_unit = 0.0;
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const double* first = all.data() + rank * own.size() + begin;
+      of_unit = std::accumulate(first, first + chunks, of_unit);
+    }
+    sum += of_unit;
+    begin += chunks;
   }
   return std::sqrt(sum);
 }

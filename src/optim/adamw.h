@@ -32,7 +32,7 @@ class AdamW {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
   const ParamGroups& groups() const { return groups_; }
-  /// Flat fp32 slot of a unit, of its layout's size; undefined for a frozen unit.
+  /// Flat fp32 slot of a unit, of its shard's size; undefined for a frozen unit.
   const at::Tensor& slot(size_t unit, size_t slot) const { return slots_.at(unit).at(slot); }
 
  private:
@@ -45,8 +45,8 @@ class AdamW {
   std::vector<std::array<at::Tensor, 2>> slots_;
 };
 
-/// Global l2 norm of the gradients of all trained units: fp64 partial sums over chunks of 1,024 elements, in
-/// order.
+/// Global l2 norm of the gradients of all trained units: fp64 partial sums over chunks of 1,024 elements,
+/// added in logical order, so the same bits on every rank and for every cut. A collective of the shard group.
 double gradient_norm(const ModelStore& store);
 
 }  // namespace stepforge

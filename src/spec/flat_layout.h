@@ -25,8 +25,8 @@ struct FlatLayout {
 
 FlatLayout flat_layout(const UnitSpec& unit);
 
-/// Elements of a unit of `size` elements on each of `shards` ranks: equal parts, cut at multiples of kUnitBorder.
-/// The last parts may lie beyond the unit, in zeros.
+/// Elements of a unit of `size` elements on each of `shards` ranks: equal parts, cut at multiples of
+/// kUnitBorder. The last parts may lie beyond the unit, in zeros.
 int64_t shard_elements(int64_t size, int shards);
 
 }  // namespace stepforge

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "base/error.h"
+#include "base/version.h"
 #include "checkpoint/hf_folder.h"
 #include "config/schema_docs.h"
 #include "kernels/cpu_allocator.h"
@@ -14,15 +15,43 @@
 #include "metrics/jsonl.h"
 #include "models/forwards.h"
 #include "models/job_data.h"
+#include "train/agreement.h"
 #include "train/builtin_callbacks.h"
 
 namespace stepforge {
 
 namespace {
 
+void build_ranks(Trainer& trainer) {
+  if (trainer.world() == nullptr) {
+    trainer.groups = std::make_shared<const DataGroups>();
+    return;
+  }
+  World& world = *trainer.world();
+  trainer.place = {world.rank(), world.size()};
+  const Config& config = trainer.config;
+  auto groups = std::make_shared<const DataGroups>(world, data_parallel_of(config, trainer.place));
+  require_agreement(groups->data(), "the program", format("{} {}", version(), commit()));
+  require_agreement(groups->data(), "the configuration", config_toml(config, /*with_comments=*/false));
+  if (world.size() > 1 && config.sampling.freq > 0) {
+    throw UsageError(format("{}: sampling.freq = {}: several ranks cannot write samples; set it to 0",
+                            where(trainer.loaded, "sampling.freq"), config.sampling.freq));
+  }
+  trainer.groups = std::move(groups);
+}
+
 void build_run_folder(Trainer& trainer) {
-  trainer.run_folder = std::make_unique<RunFolder>(trainer.config.run_dir, trainer.log);
-  trainer.log.add_file(trainer.run_folder->log_file());
+  const std::filesystem::path run_dir = trainer.config.run_dir;
+  main_first(trainer.groups->data(), [&] {
+    if (trainer.is_main()) {
+      trainer.run_folder = std::make_unique<RunFolder>(run_dir, trainer.log);
+      trainer.log.add_file(trainer.run_folder->log_file());
+      return;
+    }
+    std::filesystem::create_directories(run_dir / "logs");
+    trainer.log.quiet_terminal();
+    trainer.log.add_file(run_dir / "logs" / format("rank-{}.txt", trainer.place.rank));
+  });
 }
 
 void build_threads(Trainer& trainer) {
@@ -43,10 +72,12 @@ auto reading_input(const Read& read) {
 }
 
 void build_tokenizer_step(Trainer& trainer) {
-  trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log); });
-  // A copy: the run is evaluated and exported from its folder alone.
-  if (trainer.config.tokenizer.type != "bytes")
-    trainer.tokenizer->save_pretrained(run_tokenizer_folder(trainer.config));
+  main_first(trainer.groups->data(), [&] {
+    trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log); });
+    // A copy: the run is evaluated and exported from its folder alone.
+    if (trainer.is_main() && trainer.config.tokenizer.type != "bytes")
+      trainer.tokenizer->save_pretrained(run_tokenizer_folder(trainer.config));
+  });
 }
 
 void fit_vocabulary(Trainer& trainer) {
@@ -73,7 +104,10 @@ void build_data(Trainer& trainer) {
                      with_thousands(progress.tokens));
   };
   const DataPlan plan = data_plan(trainer.config, trainer.config.model.vocab_size);
-  trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), report); });
+  main_first(trainer.groups->data(), [&] {
+    trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), report); });
+  });
+  require_agreement(trainer.groups->data(), "the data", trainer.data.train->fingerprint());
   if (trainer.config.validation.freq > 0 && trainer.data.validation == nullptr) {
     throw UsageError(format(
         "{}: validation.freq = {} needs data.validation or data.validation_fraction (now {})",
@@ -84,7 +118,7 @@ void build_data(Trainer& trainer) {
 void build_specification(Trainer& trainer) {
   const auto& training = trainer.config.training;
   trainer.model_spec = plan_model(trainer.config);
-  trainer.batch = plan_batch(training);
+  trainer.batch = plan_batch(training, trainer.groups->data_ranks());
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
   trainer.steps_per_epoch =
       std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));
@@ -102,16 +136,16 @@ void check_planted_block(const Trainer& trainer) {
 }
 
 void build_step_program(Trainer& trainer) {
-  trainer.train_program = plan_train_step(trainer.config, trainer.model_spec);
+  trainer.train_program = plan_train_step(trainer.config, trainer.model_spec, trainer.place);
   check_planted_block(trainer);
-  trainer.evaluation_program = plan_evaluation(trainer.config, trainer.model_spec);
+  trainer.evaluation_program = plan_evaluation(trainer.config, trainer.model_spec, trainer.place);
   trainer.predicted_memory = account(trainer.train_program);
 }
 
 void build_parameters(Trainer& trainer) {
   trainer.store =
       std::make_unique<ModelStore>(trainer.model_spec.units, compute_dtype(trainer.config.precision),
-                                   /*with_gradients=*/true);
+                                   /*with_gradients=*/true, trainer.groups);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }
 
@@ -136,7 +170,8 @@ void build_optimizer(Trainer& trainer) {
 
 void build_loader(Trainer& trainer) {
   const auto& data = trainer.config.data;
-  const BatchLayout layout{trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch, 1, 0};
+  const BatchLayout layout{trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch,
+                           trainer.groups->data_ranks(), trainer.groups->data_rank()};
   trainer.loader =
       std::make_unique<PrefetchLoader>(trainer.data.train, layout, std::max<int64_t>(1, data.prefetch));
 }
@@ -187,7 +222,7 @@ void initial_load(Trainer& trainer) {
 
 void build_checkpoint(Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
-  if (checkpoint.enable) {
+  if (checkpoint.enable && trainer.is_main()) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
         trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async);
   }
@@ -204,19 +239,22 @@ void build_checkpoint(Trainer& trainer) {
 
 void build_metrics(Trainer& trainer) {
   const auto& metrics = trainer.config.metrics;
-  trainer.run_folder->write_config(config_toml(trainer.config, /*with_comments=*/false));
-  const auto file = trainer.run_folder->metrics_file();
-  rewind_jsonl(file, trainer.state.step);
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  sinks.push_back(std::make_unique<ConsoleSink>(trainer.log, stderr_is_terminal()));
-  if (metrics.enable_jsonl) sinks.push_back(std::make_unique<JsonlSink>(file, trainer.log));
+  sinks.push_back(std::make_unique<ConsoleSink>(trainer.log, trainer.is_main() && stderr_is_terminal()));
+  if (trainer.is_main()) {
+    trainer.run_folder->write_config(config_toml(trainer.config, /*with_comments=*/false));
+    const auto file = trainer.run_folder->metrics_file();
+    rewind_jsonl(file, trainer.state.step);
+    if (metrics.enable_jsonl) sinks.push_back(std::make_unique<JsonlSink>(file, trainer.log));
+  }
   trainer.metrics = std::make_unique<SinkQueue>(std::move(sinks), trainer.log);
 }
 
 }  // namespace
 
 std::vector<Trainer::BuildStep> standard_build_steps() {
-  return {{"run_folder", build_run_folder},
+  return {{"ranks", build_ranks},
+          {"run_folder", build_run_folder},
           {"threads", build_threads},
           {"tokenizer", build_tokenizer_step},
           {"data", build_data},

@@ -37,7 +37,7 @@ class ReportCallback : public Callback {
         human_bytes(trainer.predicted_memory.peak_bytes));
     trainer.log.info("run: {} steps, {} tokens in all; one epoch is {} steps; folder {}", trainer.total_steps,
                      with_thousands(trainer.total_steps * trainer.batch.tokens_per_step()),
-                     trainer.steps_per_epoch, trainer.run_folder->path().string());
+                     trainer.steps_per_epoch, trainer.config.run_dir);
   }
 
   void train_begin(Trainer& trainer) override { reset_cpu_peak(); }
@@ -70,7 +70,7 @@ class LoggingCallback : public Callback {
     smoothed_.restore(trainer.state.smoothed_loss);
     const bool wanted =
         metrics.status_line == "on" || (metrics.status_line == "auto" && stderr_is_terminal());
-    if (wanted) status_ = std::make_unique<StatusLine>(trainer.log);
+    if (wanted && trainer.is_main()) status_ = std::make_unique<StatusLine>(trainer.log);
     waited_ = trainer.loader->wait_seconds();
     const double given = trainer.config.metrics.peak_tflops;
     peak_tflops_ = given > 0.0 ? given : peak_tflops_of(read_machine_facts().cpu.model);
@@ -80,7 +80,8 @@ class LoggingCallback : public Callback {
 
   void step_end(Trainer& trainer) override {
     const double waited = trainer.loader->wait_seconds();
-    const double seconds = meter_.end_step(trainer.batch.tokens_per_step(), waited - waited_);
+    const double seconds =
+        meter_.end_step(trainer.batch.tokens_per_step() / trainer.groups->data_ranks(), waited - waited_);
     waited_ = waited;
     smoothed_.add(trainer.last_step.loss);
     trainer.state.smoothed_loss = smoothed_.state();
@@ -97,9 +98,11 @@ class LoggingCallback : public Callback {
     const double tflops = tps * trainer.model_spec.flops_per_token(trainer.batch.seq_len) * 1e-12;
     MetricsRecord record{"train", trainer.state.step, wall_time_now(), {}};
     record.add(metric::loss, trainer.last_step.loss);
+    record.add(metric::max_loss, trainer.last_step.max_loss);
     record.add(metric::grad_norm, trainer.last_step.grad_norm);
     record.add(metric::lr, trainer.last_lr);
     record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));
+    record.add(metric::memory_resident, static_cast<double>(peak_resident_bytes()) / (1 << 30));
     record.add(metric::tps, tps);
     record.add(metric::tflops, tflops);
     if (peak_tflops_ > 0.0) record.add(metric::mfu, 100.0 * tflops / peak_tflops_);

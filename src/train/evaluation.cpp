@@ -1,9 +1,13 @@
 #include "train/evaluation.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace stepforge {
 
@@ -22,6 +26,34 @@ class OneBatch : public StepServices {
   const Batch& batch_;
 };
 
+/// What a rank says of its batch of a round.
+struct BatchTally {
+  int64_t rows = 0;
+  int64_t valid_labels = 0;
+  double loss_sum = 0.0;
+  int64_t stopped = 0;
+};
+
+/// One tally of each data rank, in their order.
+void gather(std::vector<BatchTally>& tallies, const DataGroups& groups) {
+  if (groups.data() == nullptr) return;
+  std::vector<BatchTally> all(static_cast<size_t>(groups.data_ranks()));
+  groups.data()->all_gather(std::as_bytes(std::span(tallies)), std::as_writable_bytes(std::span(all)));
+  tallies = std::move(all);
+}
+
+bool stopped(const std::vector<BatchTally>& tallies) {
+  return std::any_of(tallies.begin(), tallies.end(),
+                     [](const BatchTally& tally) { return tally.stopped > 0; });
+}
+
+/// The rank takes part in the round's collectives, but adds nothing.
+Batch masked(Batch batch) {
+  std::fill(batch.labels.begin(), batch.labels.end(), kIgnoredLabel);
+  batch.valid_labels = 0;
+  return batch;
+}
+
 }  // namespace
 
 LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logits) {
@@ -33,19 +65,29 @@ LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logi
 }
 
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
-                          const std::function<bool()>& stop) {
+                          const std::function<bool()>& stop, const DataGroups& groups) {
   const auto begin = std::chrono::steady_clock::now();
   EvaluationResult result;
   double loss_sum = 0.0;
-  int64_t first_row = 0;
-  for (int64_t number = 0; max_batches < 0 || number < max_batches; ++number) {
-    if (stop && stop()) break;
-    const Batch batch = stream.rows(first_row, rows);
-    if (batch.rows == 0) break;
-    first_row += batch.rows;
-    loss_sum += evaluate_batch(executor, batch, /*with_logits=*/false).loss_sum;
-    result.valid_labels += batch.valid_labels;
-    result.tokens += batch.rows * batch.seq_len;
+  const int ranks = groups.data_ranks();
+  for (int64_t first = 0; max_batches < 0 || first < max_batches; first += ranks) {
+    const int64_t number = first + groups.data_rank();
+    const bool wanted = max_batches < 0 || number < max_batches;
+    const Batch batch = wanted ? stream.rows(number * rows, rows) : Batch{};
+    std::vector<BatchTally> tallies{{.rows = batch.rows, .stopped = stop && stop() ? 1 : 0}};
+    gather(tallies, groups);
+    // The first rank of a round has the round's first batch; the sums are formed in the order of batches.
+    result.stopped = stopped(tallies);
+    if (tallies.front().rows == 0 || result.stopped) break;
+    const LossResult loss =
+        evaluate_batch(executor, batch.rows > 0 ? batch : masked(stream.rows(0, rows)), false);
+    tallies = {{.rows = batch.rows, .valid_labels = batch.valid_labels, .loss_sum = loss.loss_sum}};
+    gather(tallies, groups);
+    for (const BatchTally& tally : tallies) {
+      loss_sum += tally.loss_sum;
+      result.valid_labels += tally.valid_labels;
+      result.tokens += tally.rows * stream.seq_len();
+    }
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.loss = loss_sum / static_cast<double>(result.valid_labels);

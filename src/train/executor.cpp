@@ -1,5 +1,6 @@
 #include "train/executor.h"
 
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -39,7 +40,7 @@ std::string reason(const std::exception& failure) {
 }  // namespace
 
 Executor::Executor(const StepProgram& program, ModelForward& model, ModelStore& store)
-    : program_(program), model_(model), store_(store), values_(program.buffers.size()) {}
+    : program_(program), model_(model), store_(store), values_(program.buffers.size()), lanes_(program) {}
 
 int Executor::buffer_of(const Operation& operation, const std::vector<int>& list, BufferKind kind) const {
   for (const int buffer : list) {
@@ -65,16 +66,27 @@ Executor::Value& Executor::allocate(const Operation& operation, BufferKind kind)
 
 void Executor::run(const StepInputs& inputs, StepServices& services) {
   updates_allowed_ = true;
-  for (const Operation& operation : program_.operations) {
+  times_.assign(program_.operations.size(), {});
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [begin] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const auto run_one = [&](size_t index) {
+    const Operation& operation = program_.operations[index];
+    times_[index].start = seconds();
     try {
       execute(operation, inputs, services);
     } catch (const std::exception& failure) {
-      std::vector<Value>(values_.size()).swap(values_);
-      const std::string block = operation.block >= 0 ? " " + program_block(operation).name : "";
-      throw Error(format("{}{} (micro-batch {}): {}", op_name(operation.kind), block, operation.micro_batch,
-                         reason(failure)));
+      throw Error(format("{}: {}", operation_text(program_, operation), reason(failure)));
     }
     for (const int buffer : operation.frees) values_.at(static_cast<size_t>(buffer)) = Value();
+    times_[index].end = seconds();
+  };
+  try {
+    lanes_.run(run_one, [this](const std::string& reason) { store_.groups().abort(reason); });
+  } catch (...) {
+    std::vector<Value>(values_.size()).swap(values_);
+    throw;
   }
 }
 
@@ -89,8 +101,9 @@ Context Executor::context_for(const Operation& operation, const StepInputs& inpu
 }
 
 void Executor::execute(const Operation& operation, const StepInputs& inputs, StepServices& services) {
-  const auto unit = [&]() -> UnitStore& { return store_.unit(static_cast<size_t>(operation.unit)); };
   switch (operation.kind) {
+    case OpKind::count_labels:
+      return services.count_labels();
     case OpKind::load_batch:
       allocate(operation, BufferKind::batch).batch.emplace(services.load_batch(operation.micro_batch));
       return;
@@ -106,15 +119,24 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::gather_start:
       return gather(operation);
     case OpKind::gather_wait:
-      return;  // one thread: the gather is done when it starts
+    case OpKind::all_reduce_wait:
+      return;  // the lane has waited for what this operation needs
     case OpKind::release:
-      return unit().release();
+      return unit(operation).release();
     case OpKind::start_gradient:
-      return unit().start_gradient();
+      return start_gradient(operation);
     case OpKind::stash_gradient:
-      return unit().stash_gradient(operation.level);
+      return unit(operation).stash_gradient(operation.level);
     case OpKind::add_gradient:
-      return unit().add_gradient(operation.level);
+      return unit(operation).add_gradient(operation.level);
+    case OpKind::reduce_start:
+      return unit(operation).reduce(operation.accumulate);
+    case OpKind::reduce_wait:
+      return unit(operation).end_reduction();
+    case OpKind::all_reduce_start:
+      return unit(operation).all_reduce();
+    case OpKind::reduce_loss:
+      return services.reduce_loss();
     case OpKind::gradient_norm:
       for (size_t i = 0; i < store_.size(); ++i) {
         if (store_.unit(i).trained()) store_.unit(i).finish_gradient();
@@ -127,7 +149,7 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
       if (updates_allowed_) services.update(operation.unit);
       return;
     default:
-      throw Error("this operation needs other ranks; this executor serves one");
+      throw Error("this executor does not know the operation");
   }
 }
 
@@ -172,7 +194,7 @@ void Executor::loss(const Operation& operation, const StepInputs& inputs, StepSe
     return;
   }
   const bool train = operation.kind == OpKind::loss_forward_backward;
-  LossResult result = train ? model_.head->loss_with_gradients(bundle, context, inputs.loss_scale)
+  LossResult result = train ? model_.head->loss_with_gradients(bundle, context, services.loss_scale())
                             : model_.head->loss(bundle, context, inputs.with_logits);
   services.loss_ready(operation.micro_batch, *context.batch, result);
   if (train && has_buffer(operation.allocates, BufferKind::bundle_gradient)) {
@@ -183,10 +205,18 @@ void Executor::loss(const Operation& operation, const StepInputs& inputs, StepSe
 }
 
 void Executor::gather(const Operation& operation) {
-  UnitStore& unit = store_.unit(static_cast<size_t>(operation.unit));
-  at::Tensor slot = at::empty({unit.layout().size}, unit.parameters().front().value().scalar_type());
+  UnitStore& storage = unit(operation);
+  at::Tensor slot = at::empty({storage.whole_size()}, storage.parameters().front().value().scalar_type());
   allocate(operation, BufferKind::gather_slot).slot = slot;
-  unit.gather(std::move(slot));
+  storage.gather(std::move(slot));
+}
+
+void Executor::start_gradient(const Operation& operation) {
+  UnitStore& storage = unit(operation);
+  if (!storage.sharded()) return storage.start_gradient();
+  at::Tensor& buffer = allocate(operation, BufferKind::whole_gradient).slot;
+  buffer = at::empty({storage.whole_size()}, at::kFloat);
+  storage.start_gradient(buffer);
 }
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
-// Runs a step program: the operations of the list in order, nothing else. Buffers of the program are the only
-// places where a value lives between two operations, and they die where the program says.
+// Runs a step program: the operations of the list, each lane's in order, nothing else. Buffers of the program
+// are the only places where a value lives between two operations, and they die where the program says.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@
 #include "nn/block.h"
 #include "parallel/unit_store.h"
 #include "step/program.h"
+#include "step/simulate.h"
+#include "train/lanes.h"
 
 namespace stepforge {
 
@@ -22,7 +24,13 @@ namespace stepforge {
 class StepServices {
  public:
   virtual ~StepServices() = default;
+  /// Sums the valid labels of the step over all ranks.
+  virtual void count_labels() {}
   virtual BatchTensors load_batch(int micro_batch) = 0;
+  /// What each token's loss is multiplied with: 1 / valid labels of the whole step.
+  virtual double loss_scale() { return 1.0; }
+  /// Sums the losses of the step over all ranks.
+  virtual void reduce_loss() {}
   /// Global norm of all gradients; returns false if the step must not update (the rest of its updates are
   /// passed over).
   virtual void gradient_norm() {}
@@ -33,11 +41,10 @@ class StepServices {
   virtual void logits_ready(const at::Tensor& logits) {}
 };
 
-/// Where a run of a program stands in the training: what random keys and scales depend on.
+/// Where a run of a program stands in the training: what random keys depend on.
 struct StepInputs {
-  double loss_scale = 1.0;  ///< 1 / valid labels of the whole step
-  double dropout = 0.0;     ///< 0 in evaluation
-  DropoutKey dropout_key;   ///< of the step
+  double dropout = 0.0;    ///< 0 in evaluation
+  DropoutKey dropout_key;  ///< of the step
   KvCache* cache = nullptr;
   bool with_logits = false;  ///< evaluation: keep the logits of all tokens in LossResult
   /// Looks at every block's outputs (and at the gradients it returns) as they appear: used to find the first
@@ -52,10 +59,12 @@ class Executor {
   Executor(const StepProgram& program, ModelForward& model, ModelStore& store);
 
   /// Runs the whole list. Throws what an operation throws, wrapped in an Error that names the operation; the
-  /// buffers are then cleared, so the next run starts clean.
+  /// groups of the store are then aborted, so that no other rank waits, and the buffers cleared.
   void run(const StepInputs& inputs, StepServices& services);
 
   const StepProgram& program() const { return program_; }
+  /// When each operation of the last run began and ended, in seconds since the run began.
+  const std::vector<OperationTime>& times() const { return times_; }
 
  private:
   /// A live buffer's contents: one of these, by BufferKind.
@@ -65,7 +74,7 @@ class Executor {
                     ///< inputs as leaves
     torch::autograd::edge_list
         roots;        ///< graph: where the gradients of its outputs enter; keeps no output's bytes
-    at::Tensor slot;  ///< gather_slot
+    at::Tensor slot;  ///< gather_slot, whole_gradient
   };
 
   void execute(const Operation& operation, const StepInputs& inputs, StepServices& services);
@@ -73,6 +82,8 @@ class Executor {
   void backward(const Operation& operation, const StepInputs& inputs);
   void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
   void gather(const Operation& operation);
+  void start_gradient(const Operation& operation);
+  UnitStore& unit(const Operation& operation) { return store_.unit(static_cast<size_t>(operation.unit)); }
 
   Context context_for(const Operation& operation, const StepInputs& inputs);
   Block& block(const Operation& operation) { return *model_.blocks.at(static_cast<size_t>(operation.block)); }
@@ -89,6 +100,8 @@ class Executor {
   ModelForward& model_;
   ModelStore& store_;
   std::vector<Value> values_;
+  std::vector<OperationTime> times_;
+  Lanes lanes_;
   bool updates_allowed_ = true;
 };
 

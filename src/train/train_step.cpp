@@ -1,8 +1,11 @@
 #include "train/train_step.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <span>
 
 #include <ATen/ops/isfinite.h>
 
@@ -24,24 +27,58 @@ class StepRun : public StepServices {
   StepRun(const std::vector<Batch>& batches, const ModelStore& store, AdamW* optimizer, double max_norm,
           double lr_factor)
       : batches_(batches), store_(store), optimizer_(optimizer), max_norm_(max_norm), lr_factor_(lr_factor) {
-    for (const auto& batch : batches) result.valid_labels += batch.valid_labels;
+    for (const auto& batch : batches) own_labels_ += batch.valid_labels;
+    result.valid_labels = own_labels_;
   }
 
   const std::function<void()>* on_micro_step_end = nullptr;
   const std::function<void()>* on_pre_update = nullptr;
   StepResult result;
 
+  void count_labels() override {
+    std::array<int64_t, 2> sums{result.valid_labels, result.interrupted ? 1 : 0};
+    store_.groups().data()->all_reduce(std::as_writable_bytes(std::span(sums)), DType::i64);
+    result.valid_labels = sums[0];
+    result.interrupted = sums[1] > 0;
+  }
+
+  /// A step whose labels are all masked has zero gradients.
+  double loss_scale() override {
+    return result.valid_labels > 0 ? 1.0 / static_cast<double>(result.valid_labels) : 0.0;
+  }
+
+  /// The sums of all micro-batches of the step, in their order, whichever rank had them; and each rank's
+  /// mean.
+  void reduce_loss() override {
+    const DataGroups& groups = store_.groups();
+    std::vector<double> own = loss_sums_;
+    own.push_back(own_loss());
+    std::vector<double> all(own.size() * static_cast<size_t>(groups.data_ranks()));
+    groups.data()->all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+    loss_sums_.clear();
+    for (size_t i = 0; i < all.size(); ++i) {
+      const bool is_mean = (i + 1) % own.size() == 0;
+      if (is_mean) {
+        max_loss_ = std::max(max_loss_, all[i]);
+      } else {
+        loss_sums_.push_back(all[i]);
+      }
+    }
+  }
+
   BatchTensors load_batch(int micro_batch) override {
     return BatchTensors(batches_.at(static_cast<size_t>(micro_batch)));
   }
 
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
-    loss_sum_ += loss.loss_sum;
+    loss_sums_.push_back(loss.loss_sum);
     if (on_micro_step_end != nullptr && *on_micro_step_end) (*on_micro_step_end)();
   }
 
   void gradient_norm() override {
-    result.loss = result.valid_labels > 0 ? loss_sum_ / static_cast<double>(result.valid_labels) : 0.0;
+    const double sum = std::accumulate(loss_sums_.begin(), loss_sums_.end(), 0.0);
+    result.loss = result.valid_labels > 0 ? sum / static_cast<double>(result.valid_labels) : 0.0;
+    result.max_loss = store_.groups().data() != nullptr ? max_loss_ : result.loss;
     result.grad_norm = stepforge::gradient_norm(store_);
   }
 
@@ -56,12 +93,20 @@ class StepRun : public StepServices {
   void update(int unit) override { optimizer_->update(unit); }
 
  private:
+  /// Mean over the labels of this rank. Before reduce_loss().
+  double own_loss() const {
+    const double sum = std::accumulate(loss_sums_.begin(), loss_sums_.end(), 0.0);
+    return own_labels_ > 0 ? sum / static_cast<double>(own_labels_) : 0.0;
+  }
+
   const std::vector<Batch>& batches_;
   const ModelStore& store_;
   AdamW* optimizer_;
   double max_norm_;
   double lr_factor_;
-  double loss_sum_ = 0.0;
+  int64_t own_labels_ = 0;
+  std::vector<double> loss_sums_;  ///< of each micro-batch
+  double max_loss_ = 0.0;
 };
 
 }  // namespace
@@ -103,9 +148,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepPla
   StepRun step(micro_batches, store_, &optimizer_, config_.training.max_norm, place.lr_factor);
   step.on_micro_step_end = &on_micro_step_end;
   step.on_pre_update = &on_pre_update;
-  // A step whose labels are all masked has zero gradients.
-  inputs.loss_scale =
-      step.result.valid_labels > 0 ? 1.0 / static_cast<double>(step.result.valid_labels) : 0.0;
+  step.result.interrupted = interrupted && interrupted();
   executor_.run(inputs, step);
   if (step.result.updated) {
     optimizer_.end_update();
@@ -115,15 +158,59 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepPla
   return step.result;
 }
 
-std::string TrainStep::find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs) {
-  for (size_t unit = 0; unit < store_.size(); ++unit) {
-    for (size_t i = 0; i < store_.unit(unit).parameters().size(); ++i) {
-      if (!finite(store_.unit(unit).master_view(i))) {
-        return format("the weights of {}", store_.unit(unit).spec().parameters[i].name);
+namespace {
+
+/// What the first rank found that found anything: the same on all.
+std::string first_found(const DataGroups& groups, const std::string& own) {
+  if (groups.data() == nullptr) return own;
+  constexpr size_t longest = 200;
+  std::string sent = own.substr(0, longest);
+  sent.resize(longest);
+  std::string all(longest * static_cast<size_t>(groups.data_ranks()), '\0');
+  groups.data()->all_gather(std::as_bytes(std::span(sent)), std::as_writable_bytes(std::span(all)));
+  for (size_t begin = 0; begin < all.size(); begin += longest) {
+    const std::string found = all.substr(begin, longest).c_str();
+    if (!found.empty()) return format("{} on data rank {}", found, begin / longest);
+  }
+  return "";
+}
+
+std::string weights_that_are_not_finite(const ModelStore& store) {
+  for (size_t u = 0; u < store.size(); ++u) {
+    const UnitStore& unit = store.unit(u);
+    for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
+      const int64_t offset = unit.layout().offsets[i];
+      const HeldRange range = unit.held(offset, offset + unit.spec().parameters[i].elements());
+      if (!finite(unit.master().narrow(0, range.local, range.size()))) {
+        return format("the weights of {}", unit.spec().parameters[i].name);
       }
     }
   }
-  // The same step again without an update, looking at every bundle as it appears.
+  return "";
+}
+
+std::string gradient_that_is_not_finite(const ModelStore& store) {
+  for (size_t unit = 0; unit < store.size(); ++unit) {
+    if (store.unit(unit).trained() && !all_finite(store.unit(unit).gradient())) {
+      return format("block {} (gradient of its weights)", store.unit(unit).spec().name);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string TrainStep::find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs) {
+  const DataGroups& groups = store_.groups();
+  std::string culprit = first_found(groups, weights_that_are_not_finite(store_));
+  if (culprit.empty()) culprit = first_found(groups, replay(micro_batches, std::move(inputs)));
+  // Summed over the ranks by now: it no longer tells on which it began.
+  if (culprit.empty()) culprit = first_found(groups, gradient_that_is_not_finite(store_));
+  return culprit.empty() ? "the loss of the head" : culprit;
+}
+
+/// The same step again without an update, looking at every bundle as it appears.
+std::string TrainStep::replay(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   std::string culprit;
   inputs.inspect = [&culprit, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
                                                         bool is_gradient) {
@@ -134,15 +221,9 @@ std::string TrainStep::find_culprit(const std::vector<Batch>& micro_batches, Ste
       }
     }
   };
-  StepRun replay(micro_batches, store_, nullptr, 0.0, 0.0);
-  executor_.run(inputs, replay);
-  if (!culprit.empty()) return culprit;
-  for (size_t unit = 0; unit < store_.size(); ++unit) {
-    if (store_.unit(unit).trained() && !all_finite(store_.unit(unit).gradient())) {
-      return format("block {} (gradient of its weights)", store_.unit(unit).spec().name);
-    }
-  }
-  return "the loss of the head";
+  StepRun again(micro_batches, store_, nullptr, 0.0, 0.0);
+  executor_.run(inputs, again);
+  return culprit;
 }
 
 }  // namespace stepforge

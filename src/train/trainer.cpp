@@ -11,11 +11,12 @@
 
 namespace stepforge {
 
-Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatcher* interrupts)
+Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatcher* interrupts, World* world)
     : loaded(std::move(loaded_config)),
       config(loaded.config),
       log(logger),
       interrupts_(interrupts),
+      world_(world),
       build_steps_(standard_build_steps()) {}
 
 Trainer::~Trainer() = default;
@@ -42,11 +43,16 @@ void Trainer::emit(void (Callback::*event)(Trainer&)) {
 }
 
 void Trainer::build() {
-  adding_own_ = true;
-  for (const auto& step : build_steps_) step.build(*this);
-  adding_own_ = false;
-  emit(&Callback::init_end);
-  if (resumed) emit(&Callback::load);
+  try {
+    adding_own_ = true;
+    for (const auto& step : build_steps_) step.build(*this);
+    adding_own_ = false;
+    emit(&Callback::init_end);
+    if (resumed) emit(&Callback::load);
+  } catch (const std::exception& failure) {
+    if (groups != nullptr) groups->abort(failure.what());
+    throw;
+  }
 }
 
 std::filesystem::path Trainer::checkpoint_dir() const {
@@ -58,20 +64,20 @@ RunOutcome Trainer::run() {
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  run_folder->begin(version(), commit(), state.step, state.tokens);
+  if (is_main()) run_folder->begin(version(), commit(), state.step, state.tokens);
   double recorded = 0.0;  // when the history was last written: each time waits for the disk
   try {
     emit(&Callback::train_begin);
-    while (state.step < total_steps && !interrupted()) {
+    while (state.step < total_steps && !stop_wanted()) {
       if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_begin);
       step();
-      if (seconds() - recorded >= 1.0) {
+      if (is_main() && seconds() - recorded >= 1.0) {
         recorded = seconds();
         run_folder->progress(state.step, state.tokens, recorded);
       }
       if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_end);
     }
-    const bool save_now = interrupted() || config.checkpoint.save_at_end;
+    const bool save_now = stop_wanted() || config.checkpoint.save_at_end;
     if (save_now && state.step != last_saved_step && state.step > 0) save_checkpoint();
     if (checkpoints != nullptr && !checkpoints->wait()) {
       throw Error(format(
@@ -80,13 +86,18 @@ RunOutcome Trainer::run() {
           last_saved_step));
     }
     emit(&Callback::train_end);
-    run_folder->progress(state.step, state.tokens, seconds());
     const bool done = state.step >= total_steps;
-    run_folder->finish(done ? "completed" : "interrupted");
+    if (is_main()) {
+      run_folder->progress(state.step, state.tokens, seconds());
+      run_folder->finish(done ? "completed" : "interrupted");
+    }
     return done ? RunOutcome::completed : RunOutcome::interrupted;
   } catch (const std::exception& failure) {
-    run_folder->progress(state.step, state.tokens, seconds());
-    run_folder->finish(format("failed: {}", failure.what()));
+    groups->abort(failure.what());
+    if (is_main()) {
+      run_folder->progress(state.step, state.tokens, seconds());
+      run_folder->finish(format("failed: {}", failure.what()));
+    }
     throw;
   }
 }
@@ -100,6 +111,7 @@ void Trainer::step() {
   last_lr = config.optimizer.lr * lr_factor;
   train_step->on_micro_step_end = [this] { emit(&Callback::micro_step_end); };
   train_step->on_pre_update = [this] { emit(&Callback::pre_update); };
+  train_step->interrupted = [this] { return interrupted(); };
   last_step = train_step->run(micro_batches, {state.step, lr_factor});
 
   if (!last_step.updated) handle_nonfinite();
@@ -110,7 +122,7 @@ void Trainer::step() {
   const bool last = state.step == total_steps;
   if (due(config.metrics.log_freq) || state.step == 1 || last) emit(&Callback::log);
   if (due(config.validation.freq) || (last && config.validation.freq > 0)) validate();
-  if (checkpoints != nullptr && due(config.checkpoint.interval)) save_checkpoint();
+  if (due(config.checkpoint.interval)) save_checkpoint();
 }
 
 void Trainer::handle_nonfinite() {
@@ -133,19 +145,22 @@ void Trainer::handle_nonfinite() {
 void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
   last_validated_step_ = state.step;
-  last_validation = evaluate(*evaluator, *data.validation, batch.rows_per_micro_batch,
-                             config.validation.steps, [this] { return interrupted(); });
-  if (interrupted()) return;  // part of the data says nothing
+  last_validation = evaluate(
+      *evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
+      [this] { return interrupted(); }, *groups);
+  if (last_validation.stopped) return;  // part of the data says nothing
   emit(&Callback::evaluate);
 }
 
 void Trainer::save_checkpoint() {
-  if (checkpoints == nullptr) return;
+  if (!config.checkpoint.enable) return;
   last_saved_step = state.step;
   // What a resume takes for done must be on record before it can resume from there.
   metrics->flush();
-  checkpoints->save(state.step, stage_checkpoint(model_spec, *store, optimizer.get(),
-                                                 state_to_json(state, config), checkpoints->reusable()));
+  StagedCheckpoint staged =
+      stage_checkpoint(model_spec, *store, optimizer.get(), state_to_json(state, config),
+                       is_main() ? checkpoints->reusable() : StagedCheckpoint());
+  if (is_main()) checkpoints->save(state.step, std::move(staged));
   emit(&Callback::save);
 }
 

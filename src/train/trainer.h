@@ -41,15 +41,16 @@ class Trainer {
     std::function<void(Trainer&)> build;
   };
 
-  /// `interrupts` may be null. All references must outlive the trainer.
-  Trainer(LoadedConfig loaded, Logger& log, const InterruptWatcher* interrupts);
+  /// `interrupts` may be null. Without `world` the trainer is alone; with it each rank has a trainer and all
+  /// call the same members in the same order. All that is passed must outlive the trainer.
+  Trainer(LoadedConfig loaded, Logger& log, const InterruptWatcher* interrupts, World* world = nullptr);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// The standard steps: run_folder, threads, tokenizer, data, specification, step_program, parameters,
-  /// model, optimizer, loader, executor, checkpoint, metrics, callbacks. Replace one by name before build();
-  /// throws Error if there is no such step.
+  /// The standard steps: ranks, run_folder, threads, tokenizer, data, specification, step_program,
+  /// parameters, model, optimizer, loader, executor, checkpoint, metrics, callbacks. Replace one by name
+  /// before build(); throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
   const std::vector<BuildStep>& build_steps() const { return build_steps_; }
 
@@ -70,14 +71,21 @@ class Trainer {
   /// Validation now; the result is logged and kept in `last_validation`.
   void validate();
 
+  /// Whether this rank was asked to stop. Ranks act on StepResult::interrupted, which is the same on all.
   bool interrupted() const { return interrupts_ != nullptr && interrupts_->requested(); }
+  /// Rank 0: the one that writes the run folder and speaks to the terminal.
+  bool is_main() const { return place.rank == 0; }
   std::filesystem::path checkpoint_dir() const;
+  /// Null if the trainer is alone.
+  World* world() const { return world_; }
 
   // The parts, in the order in which they are made.
   LoadedConfig loaded;
   Config& config;
   Logger& log;
-  std::unique_ptr<RunFolder> run_folder;
+  RankPlace place;
+  std::shared_ptr<const DataGroups> groups;
+  std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
   ModelSpec model_spec;
@@ -96,8 +104,8 @@ class Trainer {
   std::unique_ptr<Executor> evaluator;
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
-  std::unique_ptr<CheckpointWriter> checkpoints;
-  CallbackList callbacks;  ///< our own
+  std::unique_ptr<CheckpointWriter> checkpoints;  ///< null but on rank 0
+  CallbackList callbacks;                         ///< our own
 
   // Where the run stands.
   TrainerState state;
@@ -111,9 +119,11 @@ class Trainer {
   void step();
   void handle_nonfinite();
   void emit(void (Callback::*event)(Trainer&));
+  bool stop_wanted() const { return groups->data() != nullptr ? last_step.interrupted : interrupted(); }
   bool due(int64_t interval) const { return interval > 0 && state.step % interval == 0; }
 
   const InterruptWatcher* interrupts_;
+  World* world_;
   std::vector<BuildStep> build_steps_;
   CallbackList added_callbacks_;
   bool adding_own_ = false;

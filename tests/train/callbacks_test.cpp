@@ -132,9 +132,9 @@ TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   TestRun run(two_epochs(folder));
   Words names;
   for (const auto& step : run.trainer().build_steps()) names.push_back(step.name);
-  const Words documented = {"run_folder",   "threads",    "tokenizer", "data",      "specification",
-                            "step_program", "parameters", "model",     "optimizer", "loader",
-                            "executor",     "checkpoint", "metrics",   "callbacks"};
+  const Words documented = {"ranks",         "run_folder",   "threads",    "tokenizer", "data",
+                            "specification", "step_program", "parameters", "model",     "optimizer",
+                            "loader",        "executor",     "checkpoint", "metrics",   "callbacks"};
   EXPECT_EQ(names, documented);
 }
 

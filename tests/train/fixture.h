@@ -67,7 +67,8 @@ inline std::string some_text(int lines) {
   return text;
 }
 
-/// Every bit of weights and moments, and the number of updates.
+/// Every bit of weights and moments, and the number of updates: of the whole model, also if ranks share it. A
+/// collective.
 inline std::string bits_of(const Trainer& trainer) {
   std::string all = std::to_string(trainer.optimizer->steps());
   const auto append = [&all](const at::Tensor& tensor) {
@@ -76,9 +77,10 @@ inline std::string bits_of(const Trainer& trainer) {
     all += content_hash(std::span(bytes, tensor.nbytes()));
   };
   for (size_t unit = 0; unit < trainer.store->size(); ++unit) {
-    append(trainer.store->unit(unit).master());
-    append(trainer.optimizer->slot(unit, 0));
-    append(trainer.optimizer->slot(unit, 1));
+    const UnitStore& storage = trainer.store->unit(unit);
+    append(storage.whole(storage.master()));
+    append(storage.whole(trainer.optimizer->slot(unit, 0)));
+    append(storage.whole(trainer.optimizer->slot(unit, 1)));
   }
   return all;
 }
@@ -115,7 +117,9 @@ class TappedLoader : public PrefetchLoader {
  public:
   TappedLoader(const Trainer& trainer, std::vector<int32_t>& served)
       : PrefetchLoader(trainer.data.train,
-                       {trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch, 1, 0}, 2),
+                       {trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch,
+                        trainer.groups->data_ranks(), trainer.groups->data_rank()},
+                       2),
         served_(served) {}
   Batch next() override {
     Batch batch = PrefetchLoader::next();
@@ -143,9 +147,9 @@ class CallAt : public Callback {
 /// A trainer with its log, which records every step.
 class TestRun {
  public:
-  explicit TestRun(const Words& words, const InterruptWatcher* interrupts = nullptr)
+  explicit TestRun(const Words& words, const InterruptWatcher* interrupts = nullptr, World* world = nullptr)
       : run_dir_(load_config(std::nullopt, words).config.run_dir),
-        trainer_(load_config(std::nullopt, words, ConfigUse::train), log_, interrupts) {
+        trainer_(load_config(std::nullopt, words, ConfigUse::train), log_, interrupts, world) {
     trainer_.replace_build_step("loader", [this](Trainer& trainer) {
       trainer.loader = std::make_unique<TappedLoader>(trainer, served_);
     });

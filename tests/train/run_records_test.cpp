@@ -55,9 +55,11 @@ TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
     return names;
   };
   const Words train = {"loss_metrics/global_avg_loss",
+                       "loss_metrics/global_max_loss",
                        "grad_norm",
                        "lr",
                        "memory/max_active(GiB)",
+                       "memory/max_resident(GiB)",
                        "throughput(tps)",
                        "tflops",
                        "mfu(%)",

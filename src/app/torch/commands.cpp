@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/writer.h"
+#include "comm/rank_environment.h"
 #include "config/schema_docs.h"
 #include "kernels/cpu_allocator.h"
 #include "models/families.h"
@@ -19,10 +20,18 @@
 namespace stepforge {
 
 int run_train(const TorchCommand& command) {
-  Trainer trainer(command.config, *command.log, command.interrupts);
-  trainer.build();
-  const RunOutcome outcome = trainer.run();
-  return outcome == RunOutcome::interrupted ? static_cast<int>(ExitCode::interrupted) : 0;
+  const CommConfig& comm = command.config.config.comm;
+  const RankEnvironment ranks = discover_ranks(process_environment());
+  const std::unique_ptr<World> world = make_world(ranks, {comm.init_timeout, comm.train_timeout});
+  try {
+    Trainer trainer(command.config, *command.log, command.interrupts, world.get());
+    trainer.build();
+    const RunOutcome outcome = trainer.run();
+    return outcome == RunOutcome::interrupted ? static_cast<int>(ExitCode::interrupted) : 0;
+  } catch (const std::exception& failure) {
+    world->abort(failure.what());
+    throw;
+  }
 }
 
 int run_generate(const TorchCommand& command) {
@@ -68,6 +77,7 @@ int run_import(const TorchCommand& command) {
   LoadedModel model = load_model(options.model, DType::f32, *command.log);
   Config config = model.config;
   config.run_dir = options.output.string();
+  config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
   // The tokenizer is the one in the run's own folder, wherever that is moved; or there is none.
   config.tokenizer = {.type = "bpe", .path = "", .vocab_size = model.spec.vocab_size};
   if (model.tokenizer != nullptr) {

@@ -1,0 +1,62 @@
+// The lanes of a step program as threads: operations of one lane run in list order, lanes run beside each
+// other, tied only by what the list says an operation needs.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "step/program.h"
+
+namespace stepforge {
+
+class Lanes {
+ public:
+  using Execute = std::function<void(std::size_t operation)>;
+  using OnFailure = std::function<void(const std::string& reason)>;
+
+  /// The compute lane is the thread that calls run(). Each other lane in use has a thread of its own, unless
+  /// the program has no groups: then nothing waits for another rank and all run in list order. `program` must
+  /// outlive it.
+  explicit Lanes(const StepProgram& program);
+  ~Lanes();
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  /// Runs the whole list. If an operation throws, no further one starts, `on_failure` is called once (it must
+  /// wake what waits for other ranks), and when all lanes have come to rest the exception is thrown again.
+  void run(const Execute& execute, const OnFailure& on_failure);
+
+ private:
+  static constexpr std::size_t kLanes = 5;
+
+  void serve(std::size_t lane);
+  void run_lane(std::size_t lane);
+  /// False if the run has failed meanwhile.
+  bool wait_for_needs(const Operation& operation);
+  void finish(std::size_t operation);
+  void fail(std::exception_ptr failure, const std::string& reason);
+
+  const StepProgram& program_;
+  std::array<std::vector<std::size_t>, kLanes>
+      operations_;  ///< of each lane that has a thread, in list order
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const Execute* execute_ = nullptr;
+  const OnFailure* on_failure_ = nullptr;
+  std::vector<bool> done_;
+  std::size_t run_ = 0;  ///< counts runs
+  std::size_t lanes_at_work_ = 0;
+  bool stopping_ = false;
+  std::exception_ptr failure_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,250 @@
+// Several ranks train what one rank trains.
+#include <cmath>
+#include <exception>
+#include <thread>
+
+#include "comm/shared_memory.h"
+#include "tests/train/fixture.h"
+
+namespace stepforge::testing {
+namespace {
+
+using Records = std::vector<StepRecord>;
+
+/// The same job on `ranks` ranks, each a thread with a trainer; `prepare` may change one before it is built.
+/// Returns each rank's records, or throws what the lowest failing rank threw.
+class Ranks {
+ public:
+  using Prepare = std::function<void(TestRun&, int rank)>;
+
+  explicit Ranks(int ranks, double deadline = 60) : worlds_(thread_worlds(ranks, {deadline, deadline})) {}
+
+  std::vector<Records> run(const std::function<Words(int rank)>& words, const Prepare& prepare = {},
+                           std::optional<int64_t> last_step = {}) {
+    std::vector<Records> records(worlds_.size());
+    failures.assign(worlds_.size(), "");
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < worlds_.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          TestRun run(words(static_cast<int>(rank)), nullptr, worlds_[rank].get());
+          if (prepare) prepare(run, static_cast<int>(rank));
+          records[rank] = run.run(last_step);
+        } catch (const std::exception& failure) {
+          failures[rank] = failure.what();
+          worlds_[rank]->abort(failure.what());
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return records;
+  }
+
+  /// Every rank's records, of a job that must succeed.
+  std::vector<Records> run(const Words& words, std::optional<int64_t> last_step = {}) {
+    auto records = run([&](int) { return words; }, {}, last_step);
+    for (const auto& failure : failures) EXPECT_EQ(failure, "");
+    return records;
+  }
+
+  std::vector<std::string> failures;
+
+ private:
+  std::vector<std::unique_ptr<World>> worlds_;
+};
+
+/// Eight rows a step, one a micro-batch.
+Words job(const TempFolder& folder, const std::string& name, const Words& more = {}) {
+  return small_run(folder / name) +
+         Words{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=4",
+               "model.dropout=0.1", "checkpoint.enable=false"} +
+         more;
+}
+
+/// Without token ids, of which each rank has its own.
+Records numbers(Records records) {
+  for (auto& record : records) record.tokens.clear();
+  return records;
+}
+
+void expect_same_numbers(const std::vector<Records>& ranks, const Records& expected,
+                         const std::string& what) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(numbers(ranks[rank]), numbers(expected)) << what << ", rank " << rank;
+  }
+}
+
+struct Layout {
+  int ranks;
+  int replicas;
+  Words more;
+};
+
+TEST(Ranks, InOrderedModeEveryLayoutGivesTheBitsOfOneRank) {
+  const TempFolder folder;
+  const Words ordered{"training.reduction=ordered"};
+  const Records one = TestRun(job(folder, "one", ordered)).run();
+  ASSERT_EQ(one.size(), 4U);
+  const std::vector<Layout> layouts = {
+      {2, 1, {}},
+      {2, 2, {}},
+      {4, 1, {"parallelism.fsdp_reshard_after_forward=never"}},
+      {4, 2, {"parallelism.fsdp_prefetch=0", "activation_checkpoint.mode=full"}},
+      {4, 4, {}},
+      {8, 1, {"parallelism.fsdp_prefetch=3"}},
+  };
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const Layout& layout = layouts[i];
+    const Words words =
+        job(folder, format("layout-{}", i),
+            ordered + layout.more +
+                Words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)});
+    expect_same_numbers(Ranks(layout.ranks).run(words), one,
+                        format("{} ranks, {} replicas", layout.ranks, layout.replicas));
+  }
+}
+
+TEST(Ranks, AgreeWithOneRankToRoundingForAnyNumber) {
+  const TempFolder folder;
+  for (const int ranks : {2, 3, 6}) {
+    const Words six{"training.global_batch_size=6", "training.steps=20", "model.dropout=0"};
+    const Records one = TestRun(job(folder, format("one-{}", ranks), six)).run();
+    const std::vector<Records> many = Ranks(ranks).run(job(folder, format("many-{}", ranks), six));
+    for (const Records& records : many) {
+      ASSERT_EQ(records.size(), one.size());
+      for (size_t step = 0; step < one.size(); ++step) {
+        EXPECT_NEAR(records[step].loss, one[step].loss, 1e-5) << ranks << " ranks, step " << step;
+        EXPECT_EQ(records[step].loss, many[0][step].loss);
+        EXPECT_EQ(records[step].bits, many[0][step].bits);
+        EXPECT_EQ(records[step].tokens_seen, one[step].tokens_seen);
+      }
+    }
+  }
+}
+
+TEST(Ranks, TheirRowsTogetherAreTheRowsOfOneRank) {
+  const TempFolder folder;
+  const Records one = TestRun(job(folder, "one")).run();
+  const std::vector<Records> many = Ranks(4).run(job(folder, "many"));
+  for (size_t step = 0; step < one.size(); ++step) {
+    std::vector<int32_t> tokens;
+    for (const Records& records : many) {
+      tokens.insert(tokens.end(), records[step].tokens.begin(), records[step].tokens.end());
+    }
+    EXPECT_EQ(tokens, one[step].tokens);
+  }
+}
+
+TEST(Ranks, GatherInBf16GivesTheSameBitsOnEachRank) {
+  const TempFolder folder;
+  const std::vector<Records> many =
+      Ranks(2).run(job(folder, "many", {"precision.compute=bf16", "training.reduction=ordered"}));
+  const Records one =
+      TestRun(job(folder, "one", {"precision.compute=bf16", "training.reduction=ordered"})).run();
+  expect_same_numbers(many, one, "bf16");
+}
+
+TEST(Ranks, ARunMovesFromOneToTwoToFourToOneRankByResume) {
+  const TempFolder folder;
+  const Words words = job(folder, "uncut", {"training.reduction=ordered", "training.steps=8"});
+  const Records uncut = TestRun(words).run();
+  const Words moving = job(folder, "moving",
+                           {"training.reduction=ordered", "training.steps=8", "checkpoint.enable=true",
+                            "checkpoint.interval=100"});
+  Records all = TestRun(moving).run(2);
+  const auto add = [&all](const Records& records) { all.insert(all.end(), records.begin(), records.end()); };
+  add(Ranks(2).run(moving, 4)[1]);
+  add(Ranks(4).run(moving, 6)[3]);
+  add(TestRun(moving).run());
+  EXPECT_EQ(numbers(all), numbers(uncut));
+}
+
+TEST(Ranks, ValidationIsThatOfOneRank) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(300));
+  const Words text{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                   "data.document=line", "data.validation_fraction=0.2", "validation.freq=2",
+                   "training.reduction=ordered"};
+  TestRun alone(job(folder, "one", text));
+  alone.run();
+  const EvaluationResult expected = alone.trainer().last_validation;
+  ASSERT_GT(expected.valid_labels, 0);
+  Ranks ranks(4);
+  const auto check = [&](TestRun& run, int) {
+    run.trainer().add_callback(std::make_unique<CallAt>([&run, &expected](Trainer& trainer) {
+      if (trainer.state.step != 3) return;  // the validation after step 2
+      EXPECT_GT(trainer.last_validation.valid_labels, 0);
+      EXPECT_EQ(trainer.last_validation.valid_labels, expected.valid_labels);
+    }));
+  };
+  ranks.run([&](int) { return job(folder, "many", text); }, check);
+  for (const auto& failure : ranks.failures) EXPECT_EQ(failure, "");
+  const auto last_loss = [&](const std::string& name) {
+    double loss = 0.0;
+    std::ifstream lines(folder / name / "metrics.jsonl");
+    for (std::string line; std::getline(lines, line);) {
+      const Json json = Json::parse(line);
+      if (json["kind"] == "validation") loss = json["validation_metrics/global_avg_loss"].get<double>();
+    }
+    return loss;
+  };
+  EXPECT_EQ(last_loss("many"), last_loss("one"));
+  EXPECT_EQ(last_loss("many"), expected.loss);
+}
+
+TEST(Ranks, AFailureOnOneEndsAllAndIsNamed) {
+  const TempFolder folder;
+  Ranks ranks(4);
+  ranks.run([&](int) { return job(folder, "run"); },
+            [](TestRun& run, int rank) {
+              if (rank != 2) return;
+              run.trainer().add_callback(std::make_unique<CallAt>([](Trainer& trainer) {
+                if (trainer.state.step == 2) throw Error("the disk burns");
+              }));
+            });
+  EXPECT_EQ(ranks.failures[2], "the disk burns");
+  for (const int rank : {0, 1, 3}) {
+    const std::string& failure = ranks.failures[static_cast<size_t>(rank)];
+    EXPECT_NE(failure.find("rank 2"), std::string::npos) << failure;
+    EXPECT_NE(failure.find("the disk burns"), std::string::npos) << failure;
+  }
+}
+
+TEST(Ranks, OfDifferentConfigurationsAreRefused) {
+  const TempFolder folder;
+  Ranks ranks(2);
+  ranks.run([&](int rank) {
+    return job(folder, "run", {format("optimizer.lr={}", rank == 0 ? "0.001" : "0.002")});
+  });
+  for (const auto& failure : ranks.failures) {
+    EXPECT_NE(failure.find("the configuration of rank 1 is not that of rank 0"), std::string::npos)
+        << failure;
+  }
+}
+
+TEST(Ranks, ANanOnOneStopsAllBeforeTheUpdateAndIsNamed) {
+  const TempFolder folder;
+  Ranks ranks(2);
+  ranks.run([&](int) { return job(folder, "run"); },
+            [](TestRun& run, int rank) {
+              if (rank != 1) return;
+              run.trainer().add_callback(std::make_unique<CallAt>([](Trainer& trainer) {
+                trainer.config.debug.plant_nan_step = 2;
+                trainer.config.debug.plant_nan_block = "layers.1";
+              }));
+            });
+  for (const auto& failure : ranks.failures) {
+    EXPECT_NE(failure.find("layers.1"), std::string::npos) << failure;
+    EXPECT_NE(failure.find("data rank 1"), std::string::npos) << failure;
+  }
+}
+
+TEST(Ranks, EachHasItsLogFile) {
+  const TempFolder folder;
+  Ranks(2).run(job(folder, "run", {"training.steps=1"}));
+  EXPECT_TRUE(std::filesystem::exists(folder / "run" / "log.txt"));
+  EXPECT_NE(read_file(folder / "run" / "logs" / "rank-1.txt").find("step: 1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stepforge::testing

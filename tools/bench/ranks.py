@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Stepforge on several ranks of one machine against PyTorch FSDP2 over Gloo, in turn, on the same work.
+
+    tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--ranks 2,4] [--rounds 3]
+
+The work is tools/bench/small.toml, its eight rows a step shared out over the ranks, one thread a rank. Memory is the peak of
+resident bytes of a rank (Stepforge: rank 0, which also writes the run; FSDP2: the largest).
+"""
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+COLD_STEPS = 2
+STEPS = 12
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def run_stepforge(options, ranks, rows):
+    folder = Path(tempfile.mkdtemp(prefix="stepforge-bench."))
+    try:
+        command = [
+            options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", HERE / "small.toml",
+            f"run_dir={folder / 'run'}", f"training.local_batch_size={rows // ranks}", f"training.global_batch_size={rows}",
+            f"training.steps={STEPS}", "training.threads=1",
+        ]  # fmt: skip
+        began = time.time()
+        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+        lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+        steps = [line for line in lines if line["kind"] == "train"]
+        return {
+            "step_seconds": [step["time_metrics/end_to_end(s)"] for step in steps],
+            "first_step_end": steps[0]["wall_time"] - began,
+            "peak_bytes": max(int(line["memory/max_resident(GiB)"] * 2**30) for line in steps),
+        }
+    finally:
+        shutil.rmtree(folder)
+
+
+def run_fsdp2(options, ranks, rows):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+                   "WORLD_SIZE": str(ranks), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    began = time.time()
+    processes = [
+        subprocess.Popen([options.python, HERE / "fsdp_peer.py", HERE / "small.toml", str(rows), str(STEPS)],
+                         env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]  # fmt: skip
+    outputs = [process.communicate()[0] for process in processes]
+    if any(process.returncode != 0 for process in processes):
+        sys.exit("the FSDP2 peer failed")
+    results = [json.loads(output.splitlines()[-1]) for output in outputs]
+    first = results[0]
+    return {
+        "step_seconds": first["step_seconds"],
+        "first_step_end": first["first_end"] - began,
+        "peak_bytes": max(result["peak_bytes"] for result in results),
+    }
+
+
+def summarise(runs, tokens):
+    medians = [statistics.median(run["step_seconds"][COLD_STEPS:]) for run in runs]
+    return {
+        "tps": tokens / statistics.median(medians),
+        "peak_mib": max(run["peak_bytes"] for run in runs) / 2**20,
+        "first_step_s": min(run["first_step_end"] for run in runs),
+        "noise": max(medians) / min(medians) - 1.0,
+    }
+
+
+def bench(options, ranks, rows, tokens):
+    runs = {"Stepforge": [], "FSDP2, Gloo": []}
+    for number in range(1, options.rounds + 1):
+        print(f"{ranks} ranks: round {number} of {options.rounds}", file=sys.stderr, flush=True)
+        runs["Stepforge"].append(run_stepforge(options, ranks, rows))
+        runs["FSDP2, Gloo"].append(run_fsdp2(options, ranks, rows))
+    table = {name: summarise(list_of_runs, tokens) for name, list_of_runs in runs.items()}
+    print(f"\n{ranks} ranks, {tokens} tokens a step\n{'':14}{'tok/s':>8}{'peak MiB a rank':>17}{'s to end of step 1':>20}{'noise':>8}")
+    for name, row in table.items():
+        print(f"{name:14}{row['tps']:8.0f}{row['peak_mib']:17.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
+    ours, theirs = table["Stepforge"], table["FSDP2, Gloo"]
+    print(
+        f"Stepforge against FSDP2: speed x {ours['tps'] / theirs['tps']:.2f}, memory a rank x {ours['peak_mib'] / theirs['peak_mib']:.2f}, "
+        f"time to the end of step 1 x {ours['first_step_s'] / theirs['first_step_s']:.2f}"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--program", type=Path, required=True)
+    parser.add_argument("--python", type=Path, required=True, help="a python with torch")
+    parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[2, 4])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with open(HERE / "small.toml", "rb") as file:
+        training = tomllib.load(file)["training"]
+    rows = training["local_batch_size"]
+    for ranks in options.ranks:
+        bench(options, ranks, rows, rows * training["seq_len"])
+
+
+if __name__ == "__main__":
+    main()
