@@ -92,7 +92,7 @@ void ChildProcess::signal(int number) const {
 
 std::vector<ChildOutput> ChildProcess::read_output() {
   std::vector<ChildOutput> outputs;
-  std::array<char, 65536> buffer;  // as much as a pipe holds
+  std::array<char, 65536> buffer{};  // as much as a pipe holds
   for (std::size_t i = 0; i < pipes_.size(); ++i) {
     if (pipes_[i] < 0) continue;
     const ssize_t count = read(pipes_[i], buffer.data(), buffer.size());

@@ -124,7 +124,7 @@ std::vector<std::string> environment_of(int rank, int restart, const LaunchOptio
     const std::string_view text = *variable;
     if (!own.contains(std::string(text.substr(0, text.find('='))))) variables.emplace_back(text);
   }
-  for (const auto& [name, value] : own) variables.push_back(name + "=" + value);
+  for (const auto& [name, value] : own) variables.push_back(format("{}={}", name, value));
   return variables;
 }
 

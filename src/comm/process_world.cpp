@@ -81,7 +81,7 @@ class ProcessWorld : public World, private WorldWatch {
 
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     const int member = member_number(name, ranks, rank_, size_);
-    check_failure();
+    throw_if_set(failure(), rank_, making_text(name));
     if (ranks.size() == 1) return single_communicator(rank_, shared_failure());
     std::string key = name;
     for (const int rank : ranks) key += format(" {}", rank);
@@ -106,9 +106,6 @@ class ProcessWorld : public World, private WorldWatch {
   /// The note in the world's memory, which it keeps.
   std::shared_ptr<const FailureNote> shared_failure() const {
     return {file_->memory(), &segment_->header().failure};
-  }
-  void check_failure() const {
-    if (failure().is_set()) throw PeerError(*failure().text());
   }
 
   std::unique_ptr<SharedFile> create_world(const std::string& name, const std::string& run_id) {
@@ -189,23 +186,18 @@ class ProcessWorld : public World, private WorldWatch {
     const int members = static_cast<int>(ranks.size());
     Polling polling(deadlines_.init_seconds);
     for (;;) {
-      if (failure().is_set()) {
-        throw PeerError(
-            format("{} (rank {} stopped in the making of group \"{}\")", *failure().text(), rank_, name));
-      }
+      throw_if_set(failure(), rank_, making_text(name));
       if (const auto file = SharedFile::open(file_name, Segment::bytes_for(members, staging_bytes_))) {
         const Segment segment(file->memory(), members, staging_bytes_);
         if (segment.header().ready.load(std::memory_order_acquire) == Segment::ready_mark) return segment;
       }
       if (!is_alive(ranks[0])) {
-        throw PeerError(
-            format("rank {} (process {}) is gone; rank {} waited for it in the making of group \"{}\"",
-                   ranks[0], segment_->slot(ranks[0]).process.load(), rank_, name));
+        throw PeerError(format("rank {} (process {}) is gone; rank {} waited for it in {}", ranks[0],
+                               segment_->slot(ranks[0]).process.load(), rank_, making_text(name)));
       }
       if (!polling.wait()) {
-        throw PeerError(
-            format("no answer within {} s: rank {} waits in the making of group \"{}\" for rank {}",
-                   deadlines_.init_seconds, rank_, name, ranks[0]));
+        throw PeerError(format("no answer within {} s: rank {} waits in {} for rank {}",
+                               deadlines_.init_seconds, rank_, making_text(name), ranks[0]));
       }
     }
   }

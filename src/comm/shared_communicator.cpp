@@ -51,6 +51,16 @@ constexpr std::nullptr_t no_reduction = nullptr;
 
 }  // namespace
 
+void throw_if_set(const FailureNote& note, int global_rank, const std::string& where) {
+  if (const auto text = note.text()) {
+    throw PeerError(format("{} (rank {} stopped in {})", *text, global_rank, where));
+  }
+}
+
+std::string making_text(const std::string& group) {
+  return format("the making of group \"{}\"", group);
+}
+
 SharedCommunicator::SharedCommunicator(std::string name, std::vector<int> ranks, int rank, Segment segment,
                                        const WorldWatch& watch, double train_seconds)
     : name_(std::move(name)),
@@ -291,10 +301,7 @@ void SharedCommunicator::wait_for(Progress progress, uint64_t target, int member
 
 void SharedCommunicator::check_failures() const {
   for (const FailureNote* note : {&std::as_const(segment_.header().failure), &watch_.failure()}) {
-    if (note->is_set()) {
-      throw PeerError(format("{} (rank {} stopped in {})", *note->text(),
-                             ranks_[static_cast<std::size_t>(rank_)], here_text()));
-    }
+    if (note->is_set()) throw_if_set(*note, ranks_[static_cast<std::size_t>(rank_)], here_text());
   }
 }
 
@@ -336,7 +343,7 @@ std::string SharedCommunicator::last_call_text(int member) const {
 }
 
 std::string SharedCommunicator::here_text() const {
-  if (calls_ == 0) return format("the making of group \"{}\"", name_);
+  if (calls_ == 0) return making_text(name_);
   return format("{}, call {} of group \"{}\"", collective_text(call_), calls_, name_);
 }
 

@@ -25,6 +25,12 @@ class WorldWatch {
   virtual bool is_alive(int global_rank) const = 0;
 };
 
+/// Throws PeerError, with the reason and with where the rank was, once the note is set.
+void throw_if_set(const FailureNote& note, int global_rank, const std::string& where);
+
+/// Where a rank is that makes a group: "the making of group "dp_shard"".
+std::string making_text(const std::string& group);
+
 /// A rank of a group of two or more. Data pass through the staging buffers in rounds: each rank writes round
 /// k
 /// + 1 before it reads round k of the others, so copying in and out overlap.

@@ -61,7 +61,7 @@ class ThreadWorld : public World {
 
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     const int member = member_number(name, ranks, rank_, size());
-    if (hub_->failure().is_set()) throw PeerError(*hub_->failure().text());
+    throw_if_set(hub_->failure(), rank_, making_text(name));
     if (ranks.size() == 1) return single_communicator(rank_, hub_->shared_failure());
     auto communicator = std::make_unique<SharedCommunicator>(name, ranks, member, hub_->segment(name, ranks),
                                                              *hub_, hub_->deadlines().train_seconds);

@@ -69,20 +69,22 @@ TEST_P(Failures, CallsOfAnotherSizeTypeOrRootAreRefused) {
 }
 
 TEST_P(Failures, ADeadlineNamesTheMissingRankAndWhatItReached) {
+  const Marks marks;
   const auto results = run(
       3,
-      [](World&, Communicator& group) {
+      [&](World&, Communicator& group) {
         std::vector<float> values(3000);
         group.barrier();
         if (group.rank() == 2) {
-          while (true) {
-            // Stays away until the others have given up.
-            if (group.rank() == 2) usleep(1500000);
-            group.all_reduce(writable_bytes_of(values), DType::f32);
-          }
+          marks.wait_for("0");
+          marks.wait_for("1");
         }
-        group.all_reduce(writable_bytes_of(values), DType::f32);
-        return std::string("went through");
+        const std::string result = result_of([&] {
+          group.all_reduce(writable_bytes_of(values), DType::f32);
+          return std::string("went through");
+        });
+        marks.set(std::to_string(group.rank()));
+        return result;
       },
       0.5);
   expect_all_contain(results,
@@ -178,18 +180,24 @@ INSTANTIATE_TEST_SUITE_P(Of, Failures, ::testing::Values(Ranks::threads, Ranks::
 
 TEST(GroupMaking, ThatARankDoesNotJoinNamesItAtTheDeadline) {
   for (const Ranks kind : {Ranks::threads, Ranks::processes}) {
+    const Marks marks;
     const auto results = run_ranks(kind, 3,
-                                   [](World& world) {
+                                   [&](World& world) {
                                      if (world.rank() == 1) {
-                                       usleep(1500000);
+                                       marks.wait_for("0");
+                                       marks.wait_for("2");
                                        return std::string("stayed away");
                                      }
-                                     world.group("all", {0, 1, 2});
-                                     return std::string("went through");
+                                     const std::string result = result_of([&] {
+                                       world.group("all", {0, 1, 2});
+                                       return std::string("went through");
+                                     });
+                                     marks.set(std::to_string(world.rank()));
+                                     return result;
                                    },
-                                   {0.5, 60});
+                                   {1, 60});
     for (const std::size_t rank : {0U, 2U}) {
-      EXPECT_TRUE(contains(results[rank], "PeerError: no answer within 0.5 s"));
+      EXPECT_TRUE(contains(results[rank], "PeerError: no answer within 1 s"));
       EXPECT_TRUE(contains(results[rank], "in the making of group \"all\" for rank 1 (not there)"));
     }
   }
@@ -319,7 +327,7 @@ TEST(ProcessWorld, RefusesASecondProcessOfTheSameRank) {
     usleep(300000);
     return only_start(run_id, 1, 3, {0.3, 60})();
   });
-  EXPECT_TRUE(contains(processes.results()[2], "rank 1 of run"));
+  EXPECT_TRUE(contains(processes.results()[2], "is there already; its place did not become free"));
 }
 
 TEST(ProcessWorld, IsNotMistakenForOneThatAnInterruptedStartLeft) {

@@ -99,6 +99,18 @@ class RankProcesses {
   std::vector<pid_t> processes_;
 };
 
+/// Lets ranks wait for one another outside of what is tested, also between processes.
+class Marks {
+ public:
+  void set(const std::string& name) const { std::ofstream(folder_ / name) << name; }
+  void wait_for(const std::string& name) const {
+    while (!std::filesystem::exists(folder_ / name)) usleep(2000);
+  }
+
+ private:
+  TempFolder folder_;
+};
+
 /// A run id that no other test has.
 inline std::string unique_run_id() {
   static int count = 0;

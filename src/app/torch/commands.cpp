@@ -79,11 +79,8 @@ int run_import(const TorchCommand& command) {
   config.run_dir = options.output.string();
   config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
   // The tokenizer is the one in the run's own folder, wherever that is moved; or there is none.
-  config.tokenizer = {.type = "bpe", .path = "", .vocab_size = model.spec.vocab_size};
-  if (model.tokenizer != nullptr) {
-    model.tokenizer->save_pretrained(options.output / "tokenizer");
-    config.tokenizer.vocab_size = model.tokenizer->vocab_size();
-  }
+  config.tokenizer = {.type = "hf", .path = (options.output / "tokenizer").string()};
+  if (model.tokenizer != nullptr) model.tokenizer->save_pretrained(options.output / "tokenizer");
   CheckpointWriter writer(options.output / config.checkpoint.folder, 0, *command.log, /*background=*/false);
   writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr, state_to_json(TrainerState{}, config)));
   if (!writer.wait()) return 1;
