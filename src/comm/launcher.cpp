@@ -9,7 +9,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <optional>
 #include <ostream>
 #include <random>
 
@@ -189,8 +188,8 @@ class Attempt {
         if (pipe >= 0) polled_.push_back({pipe, POLLIN, 0});
       }
     }
-    // After a failure the time of grace may end without any news.
-    poll(polled_.data(), polled_.size(), kill_at_ ? 100 : -1);
+    // After a failure the time of the next signal may come without any news.
+    poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : -1);
   }
 
   void pass_output() {
@@ -224,15 +223,20 @@ class Attempt {
       outcome_.rank = rank;
       outcome_.exit_code = code;
       if (outcome_.interrupted) continue;  // all have their signal and end in order
-      for (const auto& child : ranks_) child->signal(SIGTERM);
-      kill_at_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                    std::chrono::duration<double>(options_.grace_seconds));
+      end_next_with(SIGTERM, options_.notice_seconds);
     }
   }
 
+  void end_next_with(int number, double seconds) {
+    next_signal_ = number;
+    signal_at_ =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+  /// The ranks that are left after a failure get SIGTERM, then SIGKILL.
   void end_late_ranks() {
-    if (!kill_at_ || Clock::now() < *kill_at_) return;
-    for (const auto& child : ranks_) child->signal(SIGKILL);
+    if (next_signal_ == 0 || Clock::now() < signal_at_) return;
+    for (const auto& child : ranks_) child->signal(next_signal_);
+    if (next_signal_ == SIGTERM) end_next_with(SIGKILL, options_.grace_seconds);
   }
 
   const LaunchOptions& options_;
@@ -241,7 +245,8 @@ class Attempt {
   Terminal terminal_;
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
   std::vector<pollfd> polled_;
-  std::optional<Clock::time_point> kill_at_;
+  int next_signal_ = 0;  ///< for the ranks that are left after a failure
+  Clock::time_point signal_at_;
   Outcome outcome_;
 };
 

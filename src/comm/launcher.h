@@ -21,7 +21,10 @@ struct LaunchOptions {
   std::set<int> shown = {0};
   /// Program and words of every rank; the program is not searched for.
   std::vector<std::string> command;
-  /// Seconds between SIGTERM and SIGKILL for the ranks that are left after a failure.
+  /// Seconds after a failure in which the other ranks can notice it and end by themselves; then they get
+  /// SIGTERM.
+  double notice_seconds = 1;
+  /// Seconds after SIGTERM until those that are left get SIGKILL.
   double grace_seconds = 5;
 };
 

@@ -22,6 +22,7 @@ class Launcher : public ::testing::Test {
   /// Runs `script` in a shell as every rank.
   int run(const std::string& script, int processes, LaunchOptions options = {}) {
     options.processes = processes;
+    options.notice_seconds = 0.1;
     options.log_folder = folder_ / "logs";
     options.command = {"/bin/sh", "-c", script, "rank", folder_.path().string()};
     report_.str("");
@@ -97,6 +98,15 @@ TEST_F(Launcher, TheFirstFailureEndsTheOthersAndGivesTheCode) {
   EXPECT_TRUE(contains(report(), "rank 1 of 3 failed with exit code 7"));
   EXPECT_TRUE(contains(report(), "rank-1.log"));
   EXPECT_TRUE(contains(report(), "the disk is full"));
+}
+
+TEST_F(Launcher, LetsRanksThatNoticeAFailureEndByThemselves) {
+  EXPECT_EQ(run("trap 'echo told to end; exit 1' TERM; if [ $RANK = 0 ]; then touch $1/failed; exit 6; fi; "
+                "while [ ! -e "
+                "$1/failed ]; do sleep 0.01; done; echo rank 0 has failed; exit 1",
+                2),
+            6);
+  EXPECT_EQ(log("rank-1.log"), "rank 0 has failed\n");
 }
 
 TEST_F(Launcher, KillsRanksThatDoNotEndInTime) {
