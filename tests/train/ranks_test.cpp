@@ -1,8 +1,14 @@
 // Several ranks train what one rank trains.
+#include <atomic>
 #include <cmath>
 #include <exception>
+#include <map>
+#include <mutex>
+#include <set>
 #include <thread>
 
+#include "base/random.h"
+#include "comm/delayed.h"
 #include "comm/shared_memory.h"
 #include "tests/train/fixture.h"
 
@@ -17,7 +23,11 @@ class Ranks {
  public:
   using Prepare = std::function<void(TestRun&, int rank)>;
 
-  explicit Ranks(int ranks, double deadline = 60) : worlds_(thread_worlds(ranks, {deadline, deadline})) {}
+  /// `rule`: how long collectives take.
+  explicit Ranks(int ranks, const DelayRule& rule = {}) : worlds_(thread_worlds(ranks, {60, 60})) {
+    if (!rule) return;
+    for (auto& world : worlds_) world = delayed_world(std::move(world), rule);
+  }
 
   std::vector<Records> run(const std::function<Words(int rank)>& words, const Prepare& prepare = {},
                            std::optional<int64_t> last_step = {}) {
@@ -106,10 +116,13 @@ TEST(Ranks, InOrderedModeEveryLayoutGivesTheBitsOfOneRank) {
 
 TEST(Ranks, AgreeWithOneRankToRoundingForAnyNumber) {
   const TempFolder folder;
+  const Words six{"training.global_batch_size=6", "training.steps=20", "model.dropout=0"};
+  const Records one = TestRun(job(folder, "one", six)).run();
   for (const int ranks : {2, 3, 6}) {
-    const Words six{"training.global_batch_size=6", "training.steps=20", "model.dropout=0"};
-    const Records one = TestRun(job(folder, format("one-{}", ranks), six)).run();
-    const std::vector<Records> many = Ranks(ranks).run(job(folder, format("many-{}", ranks), six));
+    // Odd ones also reduce after each micro-batch, and add up in the shards.
+    const Words reduction{format("parallelism.fsdp_reduce_each_micro_batch={}", ranks == 3)};
+    const std::vector<Records> many =
+        Ranks(ranks).run(job(folder, format("many-{}", ranks), six + reduction));
     for (const Records& records : many) {
       ASSERT_EQ(records.size(), one.size());
       for (size_t step = 0; step < one.size(); ++step) {
@@ -190,6 +203,76 @@ TEST(Ranks, ValidationIsThatOfOneRank) {
   };
   EXPECT_EQ(last_loss("many"), last_loss("one"));
   EXPECT_EQ(last_loss("many"), expected.loss);
+}
+
+TEST(Ranks, DelaysOfCollectivesChangeNoBit) {
+  const TempFolder folder;
+  const Words layout{"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_prefetch=2",
+                     "parallelism.fsdp_reduce_in_flight=2"};
+  const Records quick = Ranks(4).run(job(folder, "quick", layout))[0];
+  std::atomic<uint64_t> calls{0};
+  const auto rule = [&calls](const CollectiveCall&) {
+    const uint64_t drawn = mix_bits(calls++);
+    return Delay{static_cast<double>(drawn % 7) * 1e-4, static_cast<double>(drawn / 7 % 5) * 1e-4, 0.0};
+  };
+  expect_same_numbers(Ranks(4, rule).run(job(folder, "slow", layout)), quick, "delayed");
+  EXPECT_GT(calls, 0U);
+}
+
+TEST(Ranks, IssueExactlyTheCollectivesOfTheirPrograms) {
+  const TempFolder folder;
+  std::mutex mutex;
+  std::map<CollectiveKind, int64_t> calls;
+  const auto count = [&](const CollectiveCall& call) {
+    const std::lock_guard lock(mutex);
+    ++calls[call.kind];
+    return Delay{};
+  };
+  int64_t gathers = 0;
+  int64_t reductions = 0;
+  Ranks(2, count).run([&](int) { return job(folder, "run"); },
+                      [&](TestRun& run, int rank) {
+                        run.trainer().add_callback(std::make_unique<CallAt>([&, rank](Trainer& trainer) {
+                          if (rank != 0) return;
+                          gathers = reductions = 0;
+                          for (const Operation& operation : trainer.train_program.operations) {
+                            gathers += operation.kind == OpKind::gather_start ? 1 : 0;
+                            reductions += operation.kind == OpKind::reduce_start ? 1 : 0;
+                          }
+                        }));
+                      });
+  EXPECT_GT(gathers, 0);
+  EXPECT_EQ(calls[CollectiveKind::reduce_scatter], 2 * 4 * reductions);
+  EXPECT_EQ(calls[CollectiveKind::all_reduce], 2 * 4);  // the valid labels of each step
+}
+
+TEST(Ranks, GathersAndReductionsRunBesideTheCompute) {
+  const TempFolder folder;
+  const auto slow_units = [](const CollectiveCall& call) {
+    const bool moves_a_unit = call.kind == CollectiveKind::reduce_scatter || call.bytes > 10000;
+    return moves_a_unit ? Delay{0.02, 0.0, 0.0} : Delay{};
+  };
+  std::set<OpKind> overlapped;
+  Ranks(2, slow_units)
+      .run([&](int) { return job(folder, "run", {"training.steps=1"}); },
+           [&](TestRun& run, int rank) {
+             run.trainer().add_callback(std::make_unique<CallAt>([&, rank](Trainer& trainer) {
+               if (rank != 0) return;
+               const auto& operations = trainer.train_program.operations;
+               const auto& times = trainer.executor->times();
+               for (size_t i = 0; i < operations.size(); ++i) {
+                 if (operations[i].lane != Lane::gather && operations[i].lane != Lane::reduce) continue;
+                 for (size_t j = 0; j < operations.size(); ++j) {
+                   const bool computes =
+                       operations[j].kind == OpKind::forward || operations[j].kind == OpKind::backward;
+                   if (computes && times[j].start >= times[i].start && times[j].end <= times[i].end) {
+                     overlapped.insert(operations[i].kind);
+                   }
+                 }
+               }
+             }));
+           });
+  EXPECT_EQ(overlapped, (std::set<OpKind>{OpKind::gather_start, OpKind::reduce_start}));
 }
 
 TEST(Ranks, AFailureOnOneEndsAllAndIsNamed) {
