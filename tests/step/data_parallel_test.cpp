@@ -418,6 +418,13 @@ TEST(Symmetry, GroupsMustBeMutual) {
                  if (rank == 6) groups[1].ranks = {2, 7};
                }),
                "rank 6", "not a member");
+  // Ranks 4 and 5 take each other's replica: each group still has as many ranks that name it as it has
+  // members.
+  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+                 if (rank == 4) groups[1].ranks = {1, 4};
+                 if (rank == 5) groups[1].ranks = {0, 5};
+               }),
+               "rank 4", "has the same first rank as dp_replicate {1, 5}, but other members");
   expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
                  if (rank == 6) groups[0].ranks = {4, 5, 6};
                }),
