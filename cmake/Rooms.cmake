@@ -54,7 +54,7 @@ function(stepforge_torch_half)
     ${src}/kernels/*.cpp ${src}/kernels/cpu/*.cpp ${src}/nn/*.cpp ${src}/models/*/forward.cpp
     ${src}/models/forwards.cpp ${src}/models/decoder_forward.cpp
     ${src}/parallel/*.cpp ${src}/optim/*.cpp ${src}/checkpoint/*.cpp ${src}/train/*.cpp ${src}/app/torch/*.cpp)
-  list(REMOVE_ITEM sources ${src}/optim/schedule.cpp)
+  list(REMOVE_ITEM sources ${src}/optim/schedule.cpp ${src}/train/job_plan.cpp ${src}/train/job_data.cpp)
   if(NOT sources)
     return()
   endif()

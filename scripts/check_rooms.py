@@ -23,7 +23,7 @@ TORCH_ROOMS = ["kernels", "nn", "models", "parallel", "optim", "checkpoint", "tr
 ROOMS = TORCH_FREE_ROOMS + TORCH_ROOMS
 # Parts of the rooms below the libtorch line that are built above it.
 TORCH_FREE_PARTS = re.compile(
-    r"src/(nn/spec/[^/]+|models/(families|decoder_spec|hf_config|job_plan|job_data)|models/[^/]+/spec|optim/schedule|app/[^/]+)\.(h|cpp)$"
+    r"src/(nn/spec/[^/]+|models/(families|decoder_spec|hf_config)|models/[^/]+/spec|optim/schedule|train/job_(plan|data)|app/[^/]+)\.(h|cpp)$"
 )
 TORCH_HEADER = re.compile(r"^(ATen|torch|c10)/")
 FORMATTING_HEADER = re.compile(r"^(fmt|spdlog|toml\+\+)/")

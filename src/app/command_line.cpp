@@ -139,7 +139,10 @@ class CommandLine {
         add(app_, "train", "Train a model; continues by itself where an earlier start of the run ended");
     auto words = options<RunWords>();
     words->add_to(*command);
-    on(command, [=] { return train_command(words->words(*command)); });
+    auto trace = options<std::filesystem::path>();
+    command->add_option("--trace", *trace,
+                        "Write the third step, as it ran and as predicted, for ui.perfetto.dev");
+    on(command, [=] { return train_command(words->words(*command), *trace); });
   }
 
   void add_launch() {

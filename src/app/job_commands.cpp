@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "config/schema_docs.h"
-#include "models/job_data.h"
-#include "models/job_plan.h"
 #include "text/tokenizer.h"
+#include "train/job_data.h"
+#include "train/job_plan.h"
 
 namespace stepforge {
 
@@ -30,9 +30,10 @@ std::unique_ptr<Tokenizer> load_or_bytes(const std::string& name) {
 
 }  // namespace
 
-int train_command(const JobWords& words) {
+int train_command(const JobWords& words, const std::filesystem::path& trace) {
   TorchCommand command;
   command.kind = TorchCommand::Kind::train;
+  command.trace = trace;
   command.config = load_config(words.file, words.overrides, ConfigUse::train);
   if (command.config.config.debug.print_config) std::cout << config_toml_with_places(command.config);
   Logger log(LogLevel::info, stderr_is_terminal());

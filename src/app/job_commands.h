@@ -33,7 +33,8 @@ struct PlanWords {
 };
 
 // Each returns the exit code and throws Error.
-int train_command(const JobWords& words);
+/// `trace`: file for the trace of a step, "" for none.
+int train_command(const JobWords& words, const std::filesystem::path& trace);
 int eval_command(const EvalOptions& options);
 int generate_command(const GenerateOptions& options);
 int export_command(const ExportOptions& options);

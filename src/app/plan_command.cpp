@@ -12,7 +12,7 @@ int print_plan(const ModelSpec& model, const StepProgram& program, const PlanTex
                const std::filesystem::path& trace, std::ostream& out) {
   out << render_plan(model, program, text);
   if (!trace.empty()) {
-    write_file_atomic(trace, trace_json(program, simulate(program, MachineModel{})));
+    write_file_atomic(trace, trace_json(program, {{"predicted", simulate(program, MachineModel{})}}));
     out << "\nTrace of the predicted step: " << trace.string() << " (open it in ui.perfetto.dev)\n";
   }
   return 0;

@@ -52,7 +52,8 @@ struct ImportOptions {
 struct TorchCommand {
   enum class Kind : uint8_t { check, train, evaluate, generate, export_model, import_model };
   Kind kind = Kind::check;
-  LoadedConfig config;  ///< train
+  LoadedConfig config;          ///< train
+  std::filesystem::path trace;  ///< train: file for the trace of a step, "" for none
   EvalOptions evaluate;
   GenerateOptions generate;
   ExportOptions export_options;

@@ -128,7 +128,7 @@ double microseconds(double seconds) {
   return seconds * 1e6;
 }
 
-Json operation_event(const StepProgram& program, std::size_t index, const OperationTime& time) {
+Json operation_event(const StepProgram& program, int process, std::size_t index, const OperationTime& time) {
   const Operation& operation = program.operations[index];
   Json arguments = {{"index", index}};
   if (operation.bytes > 0) {
@@ -145,27 +145,25 @@ Json operation_event(const StepProgram& program, std::size_t index, const Operat
           {"ph", "X"},
           {"ts", microseconds(time.start)},
           {"dur", microseconds(time.end - time.start)},
-          {"pid", program.rank},
+          {"pid", process},
           {"tid", static_cast<int>(operation.lane)},
           {"args", std::move(arguments)}};
 }
 
-void add_names(const StepProgram& program, Json& events) {
-  events.push_back({{"name", "process_name"},
-                    {"ph", "M"},
-                    {"pid", program.rank},
-                    {"args", {{"name", format("rank {}", program.rank)}}}});
+void add_names(int process, const std::string& name, Json& events) {
+  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"args", {{"name", name}}}});
   for (const Lane lane : {Lane::compute, Lane::gather, Lane::reduce, Lane::peer, Lane::copy}) {
     events.push_back({{"name", "thread_name"},
                       {"ph", "M"},
-                      {"pid", program.rank},
+                      {"pid", process},
                       {"tid", static_cast<int>(lane)},
                       {"args", {{"name", lane_name(lane)}}}});
   }
 }
 
 /// Live bytes grow when an operation starts and fall when it ends.
-void add_live_bytes(const StepProgram& program, const std::vector<OperationTime>& times, Json& events) {
+void add_live_bytes(const StepProgram& program, int process, const std::vector<OperationTime>& times,
+                    Json& events) {
   std::vector<std::pair<double, int64_t>> changes;
   const auto sum = [&](const std::vector<int>& buffers) {
     int64_t bytes = 0;
@@ -188,7 +186,7 @@ void add_live_bytes(const StepProgram& program, const std::vector<OperationTime>
       events.push_back({{"name", "live bytes"},
                         {"ph", "C"},
                         {"ts", microseconds(time)},
-                        {"pid", program.rank},
+                        {"pid", process},
                         {"args", {{"bytes", live}}}});
     }
   }
@@ -200,13 +198,16 @@ std::string operation_table(const StepProgram& program, const TableOptions& opti
   return Table(program, options).draw();
 }
 
-std::string trace_json(const StepProgram& program, const std::vector<OperationTime>& times) {
+std::string trace_json(const StepProgram& program, const std::vector<TracedRun>& runs) {
   Json events = Json::array();
-  add_names(program, events);
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    events.push_back(operation_event(program, i, times[i]));
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    const int process = program.rank * static_cast<int>(runs.size()) + static_cast<int>(run);
+    add_names(process, format("rank {}, {}", program.rank, runs[run].name), events);
+    for (std::size_t i = 0; i < program.operations.size(); ++i) {
+      events.push_back(operation_event(program, process, i, runs[run].times[i]));
+    }
+    add_live_bytes(program, process, runs[run].times, events);
   }
-  add_live_bytes(program, times, events);
   return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
 }
 

@@ -18,7 +18,13 @@ struct TableOptions {
 /// finished.
 std::string operation_table(const StepProgram& program, const TableOptions& options = {});
 
-/// Trace-event JSON: one process per rank, one thread per lane, and a counter track of live bytes.
-std::string trace_json(const StepProgram& program, const std::vector<OperationTime>& times);
+/// One course of a step, predicted or real.
+struct TracedRun {
+  std::string name;
+  std::vector<OperationTime> times;  ///< of each operation
+};
+
+/// Trace-event JSON: for each run a process with one thread per lane and a counter track of live bytes.
+std::string trace_json(const StepProgram& program, const std::vector<TracedRun>& runs);
 
 }  // namespace stepforge

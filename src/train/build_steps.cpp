@@ -14,9 +14,9 @@
 #include "metrics/console.h"
 #include "metrics/jsonl.h"
 #include "models/forwards.h"
-#include "models/job_data.h"
 #include "train/agreement.h"
 #include "train/builtin_callbacks.h"
+#include "train/job_data.h"
 
 namespace stepforge {
 

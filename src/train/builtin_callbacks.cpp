@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/files.h"
 #include "kernels/cpu_allocator.h"
 #include "metrics/console.h"
 #include "metrics/flops.h"
@@ -13,6 +14,9 @@
 #include "metrics/record.h"
 #include "metrics/smoothed.h"
 #include "metrics/throughput.h"
+#include "step/draw.h"
+#include "step/lane_report.h"
+#include "step/simulate.h"
 #include "train/generation.h"
 #include "train/trainer.h"
 
@@ -159,7 +163,40 @@ class SamplingCallback : public Callback {
   }
 };
 
+class TraceCallback : public Callback {
+ public:
+  explicit TraceCallback(std::filesystem::path path) : path_(std::move(path)) {}
+  std::string_view name() const override { return "trace"; }
+
+  void step_end(Trainer& trainer) override {
+    if (++steps_ != traced_step && (trainer.state.step != trainer.total_steps || steps_ > traced_step))
+      return;
+    if (!trainer.is_main()) return;
+    const StepProgram& program = trainer.train_program;
+    const std::vector<OperationTime>& times = trainer.executor->times();
+    write_file_atomic(
+        path_, trace_json(program, {{"predicted", simulate(program, MachineModel{})}, {"ran", times}}));
+    const LaneReport report = lane_report(program, times);
+    const auto percent = [&report](double seconds) { return 100.0 * seconds / report.total; };
+    trainer.log.info(
+        "step {} traced to {}: {:.1f} % computing, {:.1f} % waiting for other lanes, {:.2f} % outside "
+        "operations; "
+        "{:.0f} % of the communication hidden",
+        trainer.state.step, path_.string(), percent(report.computing), percent(report.waiting),
+        percent(report.outside), 100.0 * report.hidden_share);
+  }
+
+ private:
+  static constexpr int traced_step = 3;  // the first ones touch new memory
+  std::filesystem::path path_;
+  int steps_ = 0;
+};
+
 }  // namespace
+
+std::unique_ptr<Callback> make_trace_callback(std::filesystem::path path) {
+  return std::make_unique<TraceCallback>(std::move(path));
+}
 
 int64_t generation_context(const Config& config) {
   const auto& sampling = config.sampling;

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/random.h"
-#include "models/job_plan.h"
 #include "nn/kv_cache.h"
+#include "train/job_plan.h"
 
 namespace stepforge {
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "config/schema_docs.h"
-#include "models/job_plan.h"
+#include "train/job_plan.h"
 
 namespace stepforge {
 

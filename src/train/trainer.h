@@ -16,7 +16,6 @@
 #include "data/loader.h"
 #include "metrics/run_folder.h"
 #include "metrics/sink.h"
-#include "models/job_plan.h"
 #include "optim/adamw.h"
 #include "optim/schedule.h"
 #include "parallel/unit_store.h"
@@ -25,6 +24,7 @@
 #include "train/callback.h"
 #include "train/evaluation.h"
 #include "train/executor.h"
+#include "train/job_plan.h"
 #include "train/state.h"
 #include "train/train_step.h"
 

@@ -20,12 +20,12 @@ TEST_P(Help, FitsAScreen) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfEveryCommand, Help,
-                         ::testing::Values(Words{}, Words{"train"}, Words{"eval"}, Words{"generate"},
-                                           Words{"export"}, Words{"import"}, Words{"tokenizer"},
-                                           Words{"tokenizer", "train"}, Words{"tokenizer", "encode"},
-                                           Words{"tokenizer", "decode"}, Words{"data"},
-                                           Words{"data", "build"}, Words{"data", "show"}, Words{"plan"},
-                                           Words{"config"}, Words{"config", "show"},
+                         ::testing::Values(Words{}, Words{"train"}, Words{"launch"}, Words{"eval"},
+                                           Words{"generate"}, Words{"export"}, Words{"import"},
+                                           Words{"tokenizer"}, Words{"tokenizer", "train"},
+                                           Words{"tokenizer", "encode"}, Words{"tokenizer", "decode"},
+                                           Words{"data"}, Words{"data", "build"}, Words{"data", "show"},
+                                           Words{"plan"}, Words{"config"}, Words{"config", "show"},
                                            Words{"config", "schema"}, Words{"plot"}, Words{"doctor"},
                                            Words{"version"}),
                          [](const auto& command) {
@@ -36,8 +36,8 @@ INSTANTIATE_TEST_SUITE_P(OfEveryCommand, Help,
 
 TEST(Program, NamesItsCommandsInItsHelp) {
   const std::string text = output_of({"--help"});
-  for (const char* name : {"train", "eval", "generate", "export", "import", "tokenizer", "data", "plan",
-                           "config", "plot", "doctor", "version"}) {
+  for (const char* name : {"train", "launch", "eval", "generate", "export", "import", "tokenizer", "data",
+                           "plan", "config", "plot", "doctor", "version"}) {
     EXPECT_TRUE(contains(text, format("  {} ", name)));
   }
 }

@@ -10,8 +10,8 @@
 #include "base/format.h"
 #include "config/load.h"
 #include "config/presets.h"
-#include "models/job_plan.h"
 #include "tests/base/throws.h"
+#include "train/job_plan.h"
 
 namespace stepforge {
 namespace {

@@ -11,9 +11,9 @@
 #include "app/torch/token_rows.h"
 #include "checkpoint/hf_folder.h"
 #include "models/forwards.h"
-#include "models/job_plan.h"
 #include "tensorfile/safetensors.h"
 #include "train/evaluation.h"
+#include "train/job_plan.h"
 
 namespace stepforge {
 namespace {

@@ -9,9 +9,9 @@
 #include <ATen/ops/cat.h>
 
 #include "config/load.h"
-#include "models/job_plan.h"
 #include "optim/param_groups.h"
 #include "tests/nn/tiny_model.h"
+#include "train/job_plan.h"
 #include "train/train_step.h"
 
 namespace stepforge::testing {

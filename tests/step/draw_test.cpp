@@ -51,7 +51,8 @@ TEST(TraceJson, HasOneEventPerOperationAndEndsWithThePersistentBytes) {
   StepOptions options = small_options(2);
   options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
   const StepProgram program = build_step(small_model(2), options);
-  const Json trace = parse_json(trace_json(program, simulate(program, MachineModel{})), "trace");
+  const Json trace =
+      parse_json(trace_json(program, {{"predicted", simulate(program, MachineModel{})}}), "trace");
   std::size_t operations = 0;
   int64_t live = 0;
   double last_counter = -1;

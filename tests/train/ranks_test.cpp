@@ -4,7 +4,6 @@
 #include <exception>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "base/random.h"
@@ -244,35 +243,6 @@ TEST(Ranks, IssueExactlyTheCollectivesOfTheirPrograms) {
   EXPECT_GT(gathers, 0);
   EXPECT_EQ(calls[CollectiveKind::reduce_scatter], 2 * 4 * reductions);
   EXPECT_EQ(calls[CollectiveKind::all_reduce], 2 * 4);  // the valid labels of each step
-}
-
-TEST(Ranks, GathersAndReductionsRunBesideTheCompute) {
-  const TempFolder folder;
-  const auto slow_units = [](const CollectiveCall& call) {
-    const bool moves_a_unit = call.kind == CollectiveKind::reduce_scatter || call.bytes > 10000;
-    return moves_a_unit ? Delay{0.02, 0.0, 0.0} : Delay{};
-  };
-  std::set<OpKind> overlapped;
-  Ranks(2, slow_units)
-      .run([&](int) { return job(folder, "run", {"training.steps=1"}); },
-           [&](TestRun& run, int rank) {
-             run.trainer().add_callback(std::make_unique<CallAt>([&, rank](Trainer& trainer) {
-               if (rank != 0) return;
-               const auto& operations = trainer.train_program.operations;
-               const auto& times = trainer.executor->times();
-               for (size_t i = 0; i < operations.size(); ++i) {
-                 if (operations[i].lane != Lane::gather && operations[i].lane != Lane::reduce) continue;
-                 for (size_t j = 0; j < operations.size(); ++j) {
-                   const bool computes =
-                       operations[j].kind == OpKind::forward || operations[j].kind == OpKind::backward;
-                   if (computes && times[j].start >= times[i].start && times[j].end <= times[i].end) {
-                     overlapped.insert(operations[i].kind);
-                   }
-                 }
-               }
-             }));
-           });
-  EXPECT_EQ(overlapped, (std::set<OpKind>{OpKind::gather_start, OpKind::reduce_start}));
 }
 
 TEST(Ranks, AFailureOnOneEndsAllAndIsNamed) {

@@ -13,6 +13,7 @@
 #include "config/schema_docs.h"
 #include "kernels/cpu_allocator.h"
 #include "models/families.h"
+#include "train/builtin_callbacks.h"
 #include "train/generation.h"
 #include "train/state.h"
 #include "train/trainer.h"
@@ -25,6 +26,7 @@ int run_train(const TorchCommand& command) {
   const std::unique_ptr<World> world = make_world(ranks, {comm.init_timeout, comm.train_timeout});
   try {
     Trainer trainer(command.config, *command.log, command.interrupts, world.get());
+    if (!command.trace.empty()) trainer.add_callback(make_trace_callback(command.trace));
     trainer.build();
     const RunOutcome outcome = trainer.run();
     return outcome == RunOutcome::interrupted ? static_cast<int>(ExitCode::interrupted) : 0;

@@ -10,9 +10,9 @@
 #include "app/torch/token_rows.h"
 #include "base/error.h"
 #include "kernels/cpu_allocator.h"
-#include "models/job_data.h"
-#include "models/job_plan.h"
 #include "train/evaluation.h"
+#include "train/job_data.h"
+#include "train/job_plan.h"
 
 namespace stepforge {
 

@@ -6,7 +6,7 @@
 #include "config/load.h"
 #include "models/families.h"
 #include "models/forwards.h"
-#include "models/job_data.h"
+#include "train/job_data.h"
 
 namespace stepforge {
 

@@ -1,4 +1,4 @@
-#include "models/job_data.h"
+#include "train/job_data.h"
 
 #include <algorithm>
 #include <cstdlib>

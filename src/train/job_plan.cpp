@@ -1,4 +1,4 @@
-#include "models/job_plan.h"
+#include "train/job_plan.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,0 +1,169 @@
+// Ranks as processes: through our launcher, and through the variables that torchrun sets.
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "base/json.h"
+#include "tests/app/program.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// Eight rows a step in ordered mode: the same bits on any power of two of ranks.
+Words job(const fs::path& run) {
+  return Words{"train"} + small_run(run) +
+         Words{"training.local_batch_size=1", "training.global_batch_size=8",
+               "training.reduction=ordered",  "training.steps=6",
+               "checkpoint.interval=2",       "checkpoint.keep_latest_k=0"};
+}
+
+Words launched(const TempFolder& folder, int ranks, const Words& command) {
+  return Words{"launch", "--nproc", std::to_string(ranks), "--log-dir", (folder / "logs").string()} + command;
+}
+
+/// Loss and norm of each step, as written.
+std::vector<std::string> numbers(const fs::path& run) {
+  std::vector<std::string> all;
+  std::ifstream lines(run / "metrics.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line);
+    if (json["kind"] != "train") continue;
+    all.push_back(format("{} {} {}", json["step"].get<int64_t>(), json["loss_metrics/global_avg_loss"].dump(),
+                         json["grad_norm"].dump()));
+  }
+  return all;
+}
+
+std::string weights(const fs::path& run) {
+  return read_file(run / "checkpoint" / "step-6" / "model.safetensors");
+}
+
+TEST(Launch, TwoAndFourProcessesTrainWhatOneTrains) {
+  const TempFolder folder;
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  ASSERT_EQ(numbers(folder / "one").size(), 6U);
+  for (const int ranks : {2, 4}) {
+    const fs::path run = folder / format("of-{}", ranks);
+    const ProgramResult result = run_program(launched(folder, ranks, job(run)));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(numbers(run), numbers(folder / "one")) << ranks;
+    EXPECT_EQ(weights(run), weights(folder / "one")) << ranks;
+  }
+}
+
+TEST(Launch, ATraceShowsTheStepAsItRanBesideWhatWasPredicted) {
+  const TempFolder folder;
+  const fs::path trace = folder / "trace.json";
+  const ProgramResult result =
+      run_program(launched(folder, 2, job(folder / "run") + Words{"--trace", trace.string()}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.err, "step 3 traced to")) << result.err;
+  const Json json = Json::parse(read_file(trace));
+  std::map<int, int> operations;  // of each process
+  std::map<int, std::string> names;
+  for (const Json& event : json["traceEvents"]) {
+    if (event["ph"] == "X") ++operations[event["pid"].get<int>()];
+    if (event["name"] == "process_name") names[event["pid"].get<int>()] = event["args"]["name"];
+  }
+  EXPECT_EQ(names, (std::map<int, std::string>{{0, "rank 0, predicted"}, {1, "rank 0, ran"}}));
+  EXPECT_GT(operations[0], 0);
+  EXPECT_EQ(operations[0], operations[1]);
+}
+
+TEST(Launch, VariablesOfTorchrunMakeRanks) {
+  const TempFolder folder;
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  const auto environment = [&](int rank) {
+    return Words{format("RANK={}", rank),
+                 "WORLD_SIZE=2",
+                 format("LOCAL_RANK={}", rank),
+                 "LOCAL_WORLD_SIZE=2",
+                 "MASTER_ADDR=127.0.0.1",
+                 "MASTER_PORT=29500",
+                 format("TORCHELASTIC_RUN_ID=test-{}", getpid()),
+                 "TORCHELASTIC_RESTART_COUNT=0"};
+  };
+  Child first(job(folder / "two"), "", environment(0));
+  Child second(job(folder / "two"), "", environment(1));
+  const ProgramResult of_first = first.wait();
+  const ProgramResult of_second = second.wait();
+  EXPECT_EQ(of_first.exit_code, 0) << of_first.err;
+  EXPECT_EQ(of_second.exit_code, 0) << of_second.err;
+  EXPECT_EQ(of_second.err, "");
+  EXPECT_EQ(numbers(folder / "two"), numbers(folder / "one"));
+}
+
+/// Process ids of the children of `parent`.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
+      continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    const size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos) continue;
+    char state = 0;
+    pid_t of = 0;
+    std::istringstream(stat.substr(name_end + 1)) >> state >> of;
+    if (of == parent) children.push_back(std::stoi(name));
+  }
+  std::sort(children.begin(), children.end());
+  return children;
+}
+
+TEST(Launch, AKilledRankEndsTheJobAndARestartGoesOnToTheSameWeights) {
+  const TempFolder folder;
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  Words command = job(folder / "killed");
+  command.insert(command.begin(),
+                 {"launch", "--nproc", "2", "--max-restarts", "1", "--log-dir", (folder / "logs").string()});
+  Child child(command);
+  ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "killed" / "checkpoint" / "step-2"); }));
+  const std::vector<pid_t> ranks = children_of(child.pid());
+  if (!ranks.empty()) kill(ranks.back(), SIGKILL);
+  const ProgramResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(weights(folder / "killed"), weights(folder / "one"));
+}
+
+TEST(Launch, AKilledRankIsNamedAndTheExitCodeTells) {
+  const TempFolder folder;
+  const Words endless = job(folder / "killed") + Words{"training.steps=1000000"};
+  Child child(launched(folder, 2, endless));
+  ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "killed" / "checkpoint" / "step-4"); }));
+  const std::vector<pid_t> ranks = children_of(child.pid());
+  ASSERT_EQ(ranks.size(), 2U);
+  kill(ranks.back(), SIGKILL);
+  const ProgramResult result = child.wait();
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.err, "rank 1")) << result.err;
+}
+
+TEST(Launch, InterruptSavesOnAllRanksAndExits130) {
+  const TempFolder folder;
+  const Words endless = job(folder / "run") + Words{"training.steps=1000000", "checkpoint.interval=1000000"};
+  Child child(launched(folder, 2, endless));
+  ASSERT_TRUE(child.wait_until([&] { return numbers(folder / "run").size() >= 3; }));
+  child.signal(SIGINT);
+  const ProgramResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  bool saved = false;
+  for (const auto& entry : fs::directory_iterator(folder / "run" / "checkpoint")) {
+    saved = saved || fs::exists(entry.path() / "manifest.json");
+  }
+  EXPECT_TRUE(saved);
+}
+
+TEST(Launch, ABadConfigurationIsRefusedOnceWithItsExitCode) {
+  const TempFolder folder;
+  const ProgramResult result =
+      run_program(launched(folder, 2, job(folder / "run") + Words{"training.global_batch_size=7"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "global_batch_size")) << result.err;
+}
+
+}  // namespace
+}  // namespace stepforge::testing
