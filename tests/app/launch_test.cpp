@@ -51,6 +51,19 @@ TEST(Launch, TwoAndFourProcessesTrainWhatOneTrains) {
   }
 }
 
+TEST(Launch, AReplicatedRunIsEvaluatedAndContinuedOnOneRank) {
+  const TempFolder folder;
+  const Words replicated{"parallelism.data_parallel_replicate_degree=2"};
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  const Words command = job(folder / "run");
+  ASSERT_EQ(run_program(launched(folder, 2, command + replicated + Words{"training.steps=4"})).exit_code, 0);
+  write_text(folder / "tale.txt", some_text(20));
+  output_of({"eval", (folder / "run").string(), "--data", (folder / "tale.txt").string()});
+  const ProgramResult rest = run_program(command);
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_TRUE(contains(rest.err, "resumed from")) << rest.err;
+}
+
 TEST(Launch, ATraceShowsTheStepAsItRanBesideWhatWasPredicted) {
   const TempFolder folder;
   const fs::path trace = folder / "trace.json";

@@ -29,6 +29,7 @@ LoadedModel from_checkpoint(const FoundCheckpoint& found, DType compute, Logger&
   LoadedModel model;
   model.config =
       parse_config(state.value("config", std::string()), (found.path / "state.json").string()).config;
+  model.config.parallelism = {};  // evaluated on one rank, however it was trained
   model.spec = model_spec(model.config.model, model.config.training.loss_chunk);
   model.store = std::make_unique<ModelStore>(model.spec.units, compute, /*with_gradients=*/false);
   load_checkpoint(found, model.spec, *model.store, nullptr);
