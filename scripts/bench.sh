@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work.
+# Speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work; then
+# two and four ranks against FSDP2.
 # About fifteen minutes; the machine should do nothing else. Needs about 5 GB once, see oracle_env.sh.
 #
 #   scripts/bench.sh [ROUNDS]
@@ -8,3 +9,4 @@ set -euo pipefail
 scripts/build.sh
 python=$(scripts/oracle_env.sh)
 python3 -B tools/bench/compare.py --program "$program" --python "$python" --rounds "${1:-3}"
+python3 -B tools/bench/ranks.py --program "$program" --python "$python" --rounds "${1:-3}"

@@ -139,10 +139,14 @@ class CommandLine {
         add(app_, "train", "Train a model; continues by itself where an earlier start of the run ended");
     auto words = options<RunWords>();
     words->add_to(*command);
-    auto trace = options<std::filesystem::path>();
-    command->add_option("--trace", *trace,
+    auto what = options<TrainWords>();
+    command
+        ->add_option("--dry-run", what->dry_run_ranks,
+                     "Only try the first step, as rank 0 of so many, without the other ranks; keeps nothing")
+        ->check(CLI::PositiveNumber);
+    command->add_option("--trace", what->trace,
                         "Write the third step, as it ran and as predicted, for ui.perfetto.dev");
-    on(command, [=] { return train_command(words->words(*command), *trace); });
+    on(command, [=] { return train_command(words->words(*command), *what); });
   }
 
   void add_launch() {

@@ -30,10 +30,11 @@ std::unique_ptr<Tokenizer> load_or_bytes(const std::string& name) {
 
 }  // namespace
 
-int train_command(const JobWords& words, const std::filesystem::path& trace) {
+int train_command(const JobWords& words, const TrainWords& what) {
   TorchCommand command;
   command.kind = TorchCommand::Kind::train;
-  command.trace = trace;
+  command.dry_run_ranks = what.dry_run_ranks;
+  command.trace = what.trace;
   command.config = load_config(words.file, words.overrides, ConfigUse::train);
   if (command.config.config.debug.print_config) std::cout << config_toml_with_places(command.config);
   Logger log(LogLevel::info, stderr_is_terminal());

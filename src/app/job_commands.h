@@ -25,6 +25,11 @@ struct DataShowWords {
   bool validation = false;
 };
 
+struct TrainWords {
+  int dry_run_ranks = 0;        ///< 0: a real run
+  std::filesystem::path trace;  ///< file for the trace of a step, "" for none
+};
+
 struct PlanWords {
   bool all = false;
   int world_size = 1;
@@ -33,8 +38,7 @@ struct PlanWords {
 };
 
 // Each returns the exit code and throws Error.
-/// `trace`: file for the trace of a step, "" for none.
-int train_command(const JobWords& words, const std::filesystem::path& trace);
+int train_command(const JobWords& words, const TrainWords& what);
 int eval_command(const EvalOptions& options);
 int generate_command(const GenerateOptions& options);
 int export_command(const ExportOptions& options);

@@ -53,6 +53,7 @@ struct TorchCommand {
   enum class Kind : uint8_t { check, train, evaluate, generate, export_model, import_model };
   Kind kind = Kind::check;
   LoadedConfig config;          ///< train
+  int dry_run_ranks = 0;        ///< train: if positive, one step as rank 0 of so many, without the others
   std::filesystem::path trace;  ///< train: file for the trace of a step, "" for none
   EvalOptions evaluate;
   GenerateOptions generate;

@@ -24,14 +24,6 @@ void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials)
   }
 }
 
-double sum_of_squares(const at::Tensor& flat) {
-  std::vector<double> partials(static_cast<size_t>(reduce_chunks(flat.numel())));
-  sum_of_squares_by_chunk(flat, partials);
-  double sum = 0.0;
-  for (const double partial : partials) sum += partial;
-  return sum;
-}
-
 bool all_finite(const at::Tensor& flat) {
   check_tensor(flat, "all_finite buffer", {flat.numel()}, at::kFloat);
   return flat.is_cpu() ? cpu::all_finite(flat) : all_finite_reference(flat);

@@ -19,12 +19,9 @@ constexpr int64_t reduce_chunks(int64_t elements) {
   return (elements + kReduceChunk - 1) / kReduceChunk;
 }
 
-/// One fp64 sum of squares per chunk of `flat` (fp32, one-dimensional). partials.size() must be
-/// reduce_chunks(numel).
+/// One fp64 sum of squares per chunk of `flat` (fp32, one-dimensional). NaN and infinity propagate.
+/// partials.size() must be reduce_chunks(numel).
 void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials);
-
-/// Sum of squares of a flat fp32 buffer. NaN and infinity propagate.
-double sum_of_squares(const at::Tensor& flat);
 
 /// Whether a flat fp32 buffer holds no NaN and no infinity.
 bool all_finite(const at::Tensor& flat);

@@ -83,6 +83,16 @@ TEST(Launch, ATraceShowsTheStepAsItRanBesideWhatWasPredicted) {
   EXPECT_EQ(operations[0], operations[1]);
 }
 
+TEST(Launch, ADryRunTriesTheFirstStepOfOneRankOfManyAndKeepsNothing) {
+  const TempFolder folder;
+  const Words many = job(folder / "run") + Words{"training.global_batch_size=64", "--dry-run", "64"};
+  const std::string text = output_of(many);
+  EXPECT_TRUE(contains(text, "rank 0 of 64")) << text;
+  EXPECT_TRUE(contains(text, "gather from rank 0")) << text;
+  EXPECT_TRUE(contains(text, "reduce_scatter")) << text;
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
 TEST(Launch, VariablesOfTorchrunMakeRanks) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);

@@ -9,6 +9,12 @@
 namespace stepforge {
 namespace {
 
+double sum_of_squares(const at::Tensor& flat) {
+  std::vector<double> partials(static_cast<size_t>(reduce_chunks(flat.numel())));
+  sum_of_squares_by_chunk(flat, partials);
+  return std::accumulate(partials.begin(), partials.end(), 0.0);
+}
+
 using test::random_tensor;
 
 TEST(SumOfSquares, AgreesWithFp64) {

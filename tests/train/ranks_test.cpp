@@ -3,12 +3,13 @@
 #include <cmath>
 #include <exception>
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include "base/random.h"
 #include "comm/delayed.h"
+#include "comm/recording.h"
 #include "comm/shared_memory.h"
+#include "step/collectives.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {
@@ -218,31 +219,59 @@ TEST(Ranks, DelaysOfCollectivesChangeNoBit) {
   EXPECT_GT(calls, 0U);
 }
 
-TEST(Ranks, IssueExactlyTheCollectivesOfTheirPrograms) {
-  const TempFolder folder;
-  std::mutex mutex;
-  std::map<CollectiveKind, int64_t> calls;
-  const auto count = [&](const CollectiveCall& call) {
-    const std::lock_guard lock(mutex);
-    ++calls[call.kind];
-    return Delay{};
+/// Counts the collectives of the last step.
+class CountTraffic : public Callback {
+ public:
+  explicit CountTraffic(RecordingWorld& world) : world_(world) {}
+  std::string_view name() const override { return "count"; }
+  void step_begin(Trainer& trainer) override { world_.reset_traffic(); }
+
+ private:
+  RecordingWorld& world_;
+};
+
+TEST(Ranks, SendExactlyWhatTheirProgramsSay) {
+  // Which communicator and call serve an operation.
+  const std::map<OpKind, std::pair<std::string, CollectiveKind>> served = {
+      {OpKind::gather_start, {"gather from rank 0", CollectiveKind::all_gather}},
+      {OpKind::reduce_start, {"reduce from rank 0", CollectiveKind::reduce_scatter}},
+      {OpKind::all_reduce_start, {"replicate from rank 0", CollectiveKind::all_reduce}},
+      {OpKind::count_labels, {"data from rank 0", CollectiveKind::all_reduce}},
+      {OpKind::reduce_loss, {"data from rank 0", CollectiveKind::all_gather}},
+      {OpKind::gradient_norm, {"shards from rank 0", CollectiveKind::all_gather}},
   };
-  int64_t gathers = 0;
-  int64_t reductions = 0;
-  Ranks(2, count).run([&](int) { return job(folder, "run"); },
-                      [&](TestRun& run, int rank) {
-                        run.trainer().add_callback(std::make_unique<CallAt>([&, rank](Trainer& trainer) {
-                          if (rank != 0) return;
-                          gathers = reductions = 0;
-                          for (const Operation& operation : trainer.train_program.operations) {
-                            gathers += operation.kind == OpKind::gather_start ? 1 : 0;
-                            reductions += operation.kind == OpKind::reduce_start ? 1 : 0;
-                          }
-                        }));
-                      });
-  EXPECT_GT(gathers, 0);
-  EXPECT_EQ(calls[CollectiveKind::reduce_scatter], 2 * 4 * reductions);
-  EXPECT_EQ(calls[CollectiveKind::all_reduce], 2 * 4);  // the valid labels of each step
+  const TempFolder folder;
+  const std::vector<Layout> layouts = {
+      {1, 1, {}},
+      {2, 1, {}},
+      {2, 1, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
+      {4, 2, {"precision.compute=bf16"}},
+      {4, 4, {}},
+      {8, 2, {"parallelism.fsdp_reshard_after_forward=never", "activation_checkpoint.mode=full"}},
+  };
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const Layout& layout = layouts[i];
+    RecordingWorld world(0, layout.ranks);
+    TestRun run(
+        job(folder, format("layout-{}", i),
+            layout.more + Words{"training.steps=2",
+                                format("parallelism.data_parallel_replicate_degree={}", layout.replicas)}),
+        nullptr, &world);
+    // Before the fixture's own callback, which gathers weights to compare them.
+    run.trainer().add_callback(std::make_unique<CountTraffic>(world));
+    std::vector<Traffic> sent;
+    run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer&) { sent = world.traffic(); }));
+    run.run();
+    std::map<std::pair<std::string, CollectiveKind>, std::pair<int64_t, int64_t>> expected;
+    for (const CollectiveTotal& total : collective_totals(run.trainer().train_program)) {
+      auto& sum = expected[served.at(total.kind)];
+      sum.first += total.count;
+      sum.second += total.bytes;
+    }
+    std::map<std::pair<std::string, CollectiveKind>, std::pair<int64_t, int64_t>> counted;
+    for (const Traffic& line : sent) counted[{line.group, line.kind}] = {line.calls, line.bytes};
+    EXPECT_EQ(counted, expected) << layout.ranks << " ranks, layout " << i;
+  }
 }
 
 TEST(Ranks, AFailureOnOneEndsAllAndIsNamed) {

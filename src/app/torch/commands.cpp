@@ -21,6 +21,7 @@
 namespace stepforge {
 
 int run_train(const TorchCommand& command) {
+  if (command.dry_run_ranks > 0) return run_dry(command);
   const CommConfig& comm = command.config.config.comm;
   const RankEnvironment ranks = discover_ranks(process_environment());
   const std::unique_ptr<World> world = make_world(ranks, {comm.init_timeout, comm.train_timeout});

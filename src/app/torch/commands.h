@@ -7,6 +7,7 @@ namespace stepforge {
 
 // Each returns the exit code and throws Error.
 int run_train(const TorchCommand& command);
+int run_dry(const TorchCommand& command);
 int run_eval(const TorchCommand& command);
 int run_generate(const TorchCommand& command);
 int run_export(const TorchCommand& command);
