@@ -33,10 +33,6 @@ void build_ranks(Trainer& trainer) {
   auto groups = std::make_shared<const DataGroups>(world, data_parallel_of(config, trainer.place));
   require_agreement(groups->data(), "the program", format("{} {}", version(), commit()));
   require_agreement(groups->data(), "the configuration", config_toml(config, /*with_comments=*/false));
-  if (world.size() > 1 && config.sampling.freq > 0) {
-    throw UsageError(format("{}: sampling.freq = {}: several ranks cannot write samples; set it to 0",
-                            where(trainer.loaded, "sampling.freq"), config.sampling.freq));
-  }
   trainer.groups = std::move(groups);
 }
 

@@ -151,8 +151,10 @@ class SamplingCallback : public Callback {
   void step_end(Trainer& trainer) override {
     const auto& sampling = trainer.config.sampling;
     if (trainer.state.step % sampling.freq != 0) return;
-    Generator generator(trainer.model_spec, trainer.model, *trainer.store,
-                        compute_dtype(trainer.config.precision), generation_context(trainer.config));
+    const int64_t capacity = generation_context(trainer.config);
+    Generator generator(trainer.model_spec,
+                        plan_samples(trainer.config, trainer.model_spec, capacity, trainer.place),
+                        trainer.model, *trainer.store, compute_dtype(trainer.config.precision), capacity);
     GenerationOptions options;
     options.max_tokens = sampling.max_tokens;
     options.temperature = sampling.temperature;

@@ -8,7 +8,6 @@
 #include "base/format.h"
 #include "base/random.h"
 #include "nn/kv_cache.h"
-#include "train/job_plan.h"
 
 namespace stepforge {
 
@@ -107,10 +106,10 @@ int32_t sample_token(std::span<const float> logits, const GenerationOptions& opt
   return candidates.back().id;
 }
 
-Generator::Generator(const ModelSpec& spec, ModelForward& model, ModelStore& store, DType compute,
-                     int64_t capacity)
+Generator::Generator(const ModelSpec& spec, StepProgram program, ModelForward& model, ModelStore& store,
+                     DType compute, int64_t capacity)
     : spec_(spec),
-      program_(plan_generation(compute, spec, capacity)),
+      program_(std::move(program)),
       executor_(program_, model, store),
       compute_(compute),
       capacity_(capacity) {}

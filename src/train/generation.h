@@ -30,9 +30,11 @@ int32_t sample_token(std::span<const float> logits, const GenerationOptions& opt
 
 class Generator {
  public:
-  /// Holds up to `capacity` tokens, prompt included. All must outlive it; the model's rope tables must cover
-  /// `capacity`.
-  Generator(const ModelSpec& spec, ModelForward& model, ModelStore& store, DType compute, int64_t capacity);
+  /// Holds up to `capacity` tokens, prompt included, for which `program` was planned. The model and its
+  /// specification must outlive it; the model's rope tables must cover `capacity`. Over several ranks all
+  /// make the same calls, and get the same tokens.
+  Generator(const ModelSpec& spec, StepProgram program, ModelForward& model, ModelStore& store, DType compute,
+            int64_t capacity);
 
   /// Continues `prompt` (at least one token). `emit` is called with each new token's id and returns false to
   /// stop. Returns all new ids. Stops at `eos` (not returned; -1 = none), options.max_tokens or when the

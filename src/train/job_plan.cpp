@@ -67,6 +67,15 @@ DataParallel place_in(const Mesh& mesh, int rank) {
   return {rank, mesh.group(kShardGroup, rank), mesh.group(kReplicaGroup, rank), mesh.group(kLossGroup, rank)};
 }
 
+StepOptions generation_options(DType compute, int64_t cache_tokens) {
+  StepOptions options;
+  options.kind = ProgramKind::generate;
+  options.cost = {1, cache_tokens, compute};
+  options.gather.dtype = compute;
+  options.kv_cache_tokens = cache_tokens;
+  return options;
+}
+
 /// All ranks run what this one does, over their own groups.
 SymmetryProof prove(const StepProgram& program, const Mesh& mesh) {
   return check_symmetric(program, mesh.world_size(),
@@ -184,13 +193,18 @@ StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankPl
 }
 
 StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache_tokens) {
-  StepOptions options;
-  options.kind = ProgramKind::generate;
-  options.cost = {1, cache_tokens, compute};
-  options.gather.dtype = compute;
-  options.kv_cache_tokens = cache_tokens;
-  StepProgram program = build_step(model, options);
+  StepProgram program = build_step(model, generation_options(compute, cache_tokens));
   check_programs(std::span(&program, 1));
+  return program;
+}
+
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens,
+                         RankPlace place) {
+  const Mesh mesh = mesh_of(config, place.world_size);
+  StepOptions options = generation_options(compute_dtype(config.precision), cache_tokens);
+  options.data_parallel = place_in(mesh, place.rank);
+  StepProgram program = build_step(model, options);
+  prove(program, mesh);
   return program;
 }
 

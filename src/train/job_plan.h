@@ -60,4 +60,8 @@ StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankPl
 /// cache.
 StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache_tokens);
 
+/// The same for samples during training: every rank runs it on the same tokens, gathering units as it goes.
+/// The programs of all ranks are checked.
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankPlace place);
+
 }  // namespace stepforge

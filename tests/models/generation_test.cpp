@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "tests/base/throws.h"
 #include "tests/nn/tiny_model.h"
+#include "train/job_plan.h"
 
 namespace stepforge {
 namespace {
@@ -42,7 +43,11 @@ class Generation : public ::testing::TestWithParam<GenerationCase> {
       if (!tiny.store.unit(u).resident()) tiny.store.unit(u).release();
     }
   }
-  Generator generator() { return {tiny.spec, tiny.model, tiny.store, GetParam().compute, capacity}; }
+  Generator generator() {
+    return {tiny.spec,          plan_generation(GetParam().compute, tiny.spec, capacity),
+            tiny.model,         tiny.store,
+            GetParam().compute, capacity};
+  }
 
   TinyModel tiny;
   std::vector<int32_t> prompt;
@@ -72,7 +77,10 @@ INSTANTIATE_TEST_SUITE_P(Families, Generation,
 
 class LlamaGeneration : public ::testing::Test {
  protected:
-  LlamaGeneration() : tiny(config()), generator(tiny.spec, tiny.model, tiny.store, DType::f32, capacity) {
+  LlamaGeneration()
+      : tiny(config()),
+        generator(tiny.spec, plan_generation(DType::f32, tiny.spec, capacity), tiny.model, tiny.store,
+                  DType::f32, capacity) {
     for (size_t u = 0; u < tiny.store.size(); ++u) tiny.store.unit(u).master().mul_(4.0);
   }
   static ModelConfig config() {

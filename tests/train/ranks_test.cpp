@@ -205,6 +205,27 @@ TEST(Ranks, ValidationIsThatOfOneRank) {
   EXPECT_EQ(last_loss("many"), expected.loss);
 }
 
+TEST(Ranks, WriteTheSamplesOfOneRank) {
+  const TempFolder folder;
+  const Words sampling{"training.reduction=ordered", "sampling.freq=2", "sampling.prompt=Once",
+                       "sampling.max_tokens=12"};
+  const auto samples = [&](const std::filesystem::path& log) {
+    std::string all;
+    std::ifstream lines(log);
+    for (std::string line; std::getline(lines, line);) {
+      const size_t at = line.find("sample at step");
+      if (at != std::string::npos) all += line.substr(at) + "\n";
+    }
+    return all;
+  };
+  TestRun(job(folder, "one", sampling)).run();
+  Ranks(2).run(job(folder, "many", sampling));
+  const std::string expected = samples(folder / "one" / "log.txt");
+  EXPECT_NE(expected, "");
+  EXPECT_EQ(samples(folder / "many" / "log.txt"), expected);
+  EXPECT_EQ(samples(folder / "many" / "logs" / "rank-1.txt"), expected);
+}
+
 TEST(Ranks, DelaysOfCollectivesChangeNoBit) {
   const TempFolder folder;
   const Words layout{"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_prefetch=2",

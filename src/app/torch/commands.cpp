@@ -15,6 +15,7 @@
 #include "models/families.h"
 #include "train/builtin_callbacks.h"
 #include "train/generation.h"
+#include "train/job_plan.h"
 #include "train/state.h"
 #include "train/trainer.h"
 
@@ -48,7 +49,8 @@ int run_generate(const TorchCommand& command) {
   const int64_t capacity =
       std::min(model.config.model.max_position, std::max<int64_t>(1, prompt_tokens) + options.max_tokens);
   ModelForward forward = model.forward(capacity);
-  Generator generator(model.spec, forward, *model.store, compute, capacity);
+  Generator generator(model.spec, plan_generation(compute, model.spec, capacity), forward, *model.store,
+                      compute, capacity);
   const GenerationOptions how{options.max_tokens, options.temperature, options.top_k,
                               options.top_p,      options.seed,        options.stop};
   std::cout << options.prompt << std::flush;
