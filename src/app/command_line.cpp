@@ -142,7 +142,7 @@ class CommandLine {
     auto what = options<TrainWords>();
     command
         ->add_option("--dry-run", what->dry_run_ranks,
-                     "Only try the first step, as rank 0 of so many, without the other ranks; keeps nothing")
+                     "Only try the first step, as rank 0 of so many, alone; keeps nothing")
         ->check(CLI::PositiveNumber);
     command->add_option("--trace", what->trace,
                         "Write the third step, as it ran and as predicted, for ui.perfetto.dev");
