@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work; then
 # two and four ranks against FSDP2.
-# About fifteen minutes; the machine should do nothing else. Needs about 5 GB once, see oracle_env.sh.
+# About twenty minutes; the machine should do nothing else. Needs about 5 GB once, see oracle_env.sh.
 #
 #   scripts/bench.sh [ROUNDS]
 set -euo pipefail

@@ -8,7 +8,6 @@
 #include "base/files.h"
 #include "kernels/cpu_allocator.h"
 #include "metrics/console.h"
-#include "metrics/flops.h"
 #include "metrics/machine.h"
 #include "metrics/names.h"
 #include "metrics/record.h"
@@ -76,8 +75,6 @@ class LoggingCallback : public Callback {
         metrics.status_line == "on" || (metrics.status_line == "auto" && stderr_is_terminal());
     if (wanted && trainer.is_main()) status_ = std::make_unique<StatusLine>(trainer.log);
     waited_ = trainer.loader->wait_seconds();
-    const double given = trainer.config.metrics.peak_tflops;
-    peak_tflops_ = given > 0.0 ? given : peak_tflops_of(read_machine_facts().cpu.model);
   }
 
   void step_begin(Trainer& trainer) override { meter_.begin_step(); }
@@ -109,7 +106,8 @@ class LoggingCallback : public Callback {
     record.add(metric::memory_resident, static_cast<double>(peak_resident_bytes()) / (1 << 30));
     record.add(metric::tps, tps);
     record.add(metric::tflops, tflops);
-    if (peak_tflops_ > 0.0) record.add(metric::mfu, 100.0 * tflops / peak_tflops_);
+    const double peak = trainer.config.metrics.peak_tflops;
+    if (peak > 0.0) record.add(metric::mfu, 100.0 * tflops / peak);
     record.add(metric::end_to_end, window.seconds_per_step());
     record.add(metric::data_loading,
                window.data_seconds / static_cast<double>(std::max<int64_t>(1, window.steps)));
@@ -140,7 +138,6 @@ class LoggingCallback : public Callback {
   ThroughputMeter meter_;
   std::unique_ptr<StatusLine> status_;
   double waited_ = 0.0;
-  double peak_tflops_ = 0.0;
 };
 
 /// Lets the model write every sampling.freq steps.

@@ -42,26 +42,22 @@ std::string reason(const std::exception& failure) {
 Executor::Executor(const StepProgram& program, ModelForward& model, ModelStore& store)
     : program_(program), model_(model), store_(store), values_(program.buffers.size()), lanes_(program) {}
 
-int Executor::buffer_of(const Operation& operation, const std::vector<int>& list, BufferKind kind) const {
-  for (const int buffer : list) {
-    if (program_.buffers.at(static_cast<size_t>(buffer)).kind == kind) return buffer;
+Executor::Value& Executor::value_of(const Operation& operation, const std::vector<int>& list,
+                                    BufferKind kind) {
+  const int buffer = find_buffer(program_, list, kind);
+  if (buffer < 0) {
+    throw Error(
+        format("step program: {} names no {} buffer", op_name(operation.kind), buffer_kind_name(kind)));
   }
-  throw Error(format("step program: {} names no {} buffer", op_name(operation.kind), buffer_kind_name(kind)));
-}
-
-bool Executor::has_buffer(const std::vector<int>& list, BufferKind kind) const {
-  for (const int buffer : list) {
-    if (program_.buffers.at(static_cast<size_t>(buffer)).kind == kind) return true;
-  }
-  return false;
+  return values_.at(static_cast<size_t>(buffer));
 }
 
 Executor::Value& Executor::read(const Operation& operation, BufferKind kind) {
-  return values_.at(static_cast<size_t>(buffer_of(operation, operation.reads, kind)));
+  return value_of(operation, operation.reads, kind);
 }
 
 Executor::Value& Executor::allocate(const Operation& operation, BufferKind kind) {
-  return values_.at(static_cast<size_t>(buffer_of(operation, operation.allocates, kind)));
+  return value_of(operation, operation.allocates, kind);
 }
 
 void Executor::run(const StepInputs& inputs, StepServices& services) {
@@ -180,7 +176,7 @@ void Executor::backward(const Operation& operation, const StepInputs& inputs) {
                                                         /*keep_graph=*/false,
                                                         /*create_graph=*/false, /*accumulate_grad=*/true);
   gradients.clear();
-  if (!has_buffer(operation.allocates, BufferKind::bundle_gradient)) return;
+  if (find_buffer(program_, operation.allocates, BufferKind::bundle_gradient) < 0) return;
   Value& result = allocate(operation, BufferKind::bundle_gradient);
   for (auto& leaf : graph.bundle) result.bundle.push_back(std::move(leaf.mutable_grad()));
   if (inputs.inspect) inputs.inspect(program_block(operation), result.bundle, /*is_gradient=*/true);
@@ -197,7 +193,7 @@ void Executor::loss(const Operation& operation, const StepInputs& inputs, StepSe
   LossResult result = train ? model_.head->loss_with_gradients(bundle, context, services.loss_scale())
                             : model_.head->loss(bundle, context, inputs.with_logits);
   services.loss_ready(operation.micro_batch, *context.batch, result);
-  if (train && has_buffer(operation.allocates, BufferKind::bundle_gradient)) {
+  if (train && find_buffer(program_, operation.allocates, BufferKind::bundle_gradient) >= 0) {
     Value& gradient = allocate(operation, BufferKind::bundle_gradient);
     gradient.bundle = std::move(result.input_gradients);
     if (inputs.inspect) inputs.inspect(program_block(operation), gradient.bundle, /*is_gradient=*/true);

@@ -90,9 +90,8 @@ class Executor {
   const ProgramBlock& program_block(const Operation& operation) const {
     return program_.blocks.at(static_cast<size_t>(operation.block));
   }
-  /// The buffer of `kind` among those that the operation reads or allocates. Throws Error if there is none.
-  int buffer_of(const Operation& operation, const std::vector<int>& list, BufferKind kind) const;
-  bool has_buffer(const std::vector<int>& list, BufferKind kind) const;
+  /// The value of the buffer of `kind` in `list`. Throws Error if there is none.
+  Value& value_of(const Operation& operation, const std::vector<int>& list, BufferKind kind);
   Value& read(const Operation& operation, BufferKind kind);
   Value& allocate(const Operation& operation, BufferKind kind);
 

@@ -34,8 +34,8 @@ std::vector<std::string> numbers(const fs::path& run) {
   return all;
 }
 
-std::string weights(const fs::path& run) {
-  return read_file(run / "checkpoint" / "step-6" / "model.safetensors");
+std::string weights(const fs::path& run, int step = 6) {
+  return read_file(run / "checkpoint" / format("step-{}", step) / "model.safetensors");
 }
 
 TEST(Launch, TwoAndFourProcessesTrainWhatOneTrains) {
@@ -139,17 +139,20 @@ std::vector<pid_t> children_of(pid_t parent) {
 
 TEST(Launch, AKilledRankEndsTheJobAndARestartGoesOnToTheSameWeights) {
   const TempFolder folder;
-  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
-  Words command = job(folder / "killed");
+  const Words longer{"training.steps=200", "checkpoint.interval=20"};
+  ASSERT_EQ(run_program(job(folder / "one") + longer).exit_code, 0);
+  Words command = job(folder / "killed") + longer;
   command.insert(command.begin(),
                  {"launch", "--nproc", "2", "--max-restarts", "1", "--log-dir", (folder / "logs").string()});
   Child child(command);
-  ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "killed" / "checkpoint" / "step-2"); }));
+  ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "killed" / "checkpoint" / "step-20"); }));
   const std::vector<pid_t> ranks = children_of(child.pid());
-  if (!ranks.empty()) kill(ranks.back(), SIGKILL);
+  ASSERT_EQ(ranks.size(), 2U);
+  kill(ranks.back(), SIGKILL);
   const ProgramResult result = child.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(weights(folder / "killed"), weights(folder / "one"));
+  EXPECT_TRUE(fs::exists(folder / "logs" / "rank-0.restart-1.log"));
+  EXPECT_EQ(weights(folder / "killed", 200), weights(folder / "one", 200));
 }
 
 TEST(Launch, AKilledRankIsNamedAndTheExitCodeTells) {

@@ -21,19 +21,13 @@
 
 #include "base/files.h"
 #include "base/format.h"
+#include "tests/base/small_run.h"
 #include "tests/base/temp_folder.h"
 #include "tests/base/throws.h"
 
 namespace stepforge::testing {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words left, const Words& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
-
 inline fs::path program_path() {
   return fs::path(STEPFORGE_BINARY_DIR) / "stepforge";
 }
@@ -146,24 +140,6 @@ inline std::string some_text(int lines) {
                    line % 5, std::string(static_cast<size_t>(line * 7 % 23), '.'));
   }
   return text;
-}
-
-/// A training run of milliseconds a step: 2 layers of width 32, 2 micro-batches of 2 rows of 32 tokens.
-inline Words small_run(const fs::path& run_dir) {
-  return {"preset=debug",
-          format("run_dir={}", run_dir.string()),
-          format("data.cache_dir={}", (run_dir.parent_path() / "cache").string()),
-          "data.synthetic_tokens=4096",
-          "model.dim=32",
-          "model.n_layers=2",
-          "model.n_heads=2",
-          "model.n_kv_heads=1",
-          "model.ffn_dim=48",
-          "training.seq_len=32",
-          "training.local_batch_size=2",
-          "training.global_batch_size=4",
-          "training.threads=1",
-          "training.steps=8"};
 }
 
 inline bool long_tests() {

@@ -36,7 +36,7 @@ class EventRecorder : public Callback {
 
 /// 4 steps in 2 epochs, 2 micro-batches a step.
 Words two_epochs(const TempFolder& folder) {
-  return small_run(folder / "run") +
+  return trainer_run(folder / "run") +
          Words{"training.steps=4",  "data.synthetic_tokens=320", "data.validation_fraction=0.2",
                "validation.freq=2", "metrics.log_freq=2",        "checkpoint.interval=3"};
 }

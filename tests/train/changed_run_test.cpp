@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 /// Trains 4 steps, one checkpoint a step.
 Words trained(const TempFolder& folder) {
-  const Words words = small_run(folder / "run") + Words{"checkpoint.interval=1"};
+  const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=1"};
   TestRun(words).run(4);
   return words;
 }
@@ -84,7 +84,7 @@ TEST(ChangedRun, LocalBatchIsFreeWhereTheGlobalBatchIsGivenAndGuardedWhereItIsNo
   TestRun other_split(words + Words{"training.local_batch_size=1"});
   EXPECT_EQ(other_split.run(5).size(), 1U);
 
-  const Words open = small_run(folder / "open") + Words{"training.global_batch_size=-1"};
+  const Words open = trainer_run(folder / "open") + Words{"training.global_batch_size=-1"};
   TestRun(open).run(2);
   TestRun changed(open + Words{"training.local_batch_size=4"});
   const std::string message = message_of<UsageError>([&] { changed.build(); });
@@ -168,7 +168,7 @@ class FileSizeLimit {
 
 TEST(FullDisk, DuringASaveCostsThatSaveOnlyAndIsTold) {
   const TempFolder folder;
-  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=2"});
+  TestRun run(trainer_run(folder / "run") + Words{"checkpoint.interval=2"});
   Trainer& trainer = run.build();
   std::unique_ptr<FileSizeLimit> full;
   trainer.add_callback(std::make_unique<CallAt>([&](Trainer& now) {
@@ -186,7 +186,7 @@ TEST(FullDisk, DuringASaveCostsThatSaveOnlyAndIsTold) {
 
 TEST(FullDisk, AtTheLastSaveMakesTheRunFail) {
   const TempFolder folder;
-  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=100"});
+  TestRun run(trainer_run(folder / "run") + Words{"checkpoint.interval=100"});
   Trainer& trainer = run.build();
   std::unique_ptr<FileSizeLimit> full;
   trainer.add_callback(std::make_unique<CallAt>([&](Trainer& now) {

@@ -20,37 +20,16 @@
 #include "base/format.h"
 #include "config/load.h"
 #include "metrics/jsonl.h"
+#include "tests/base/small_run.h"
 #include "tests/base/temp_folder.h"
 #include "tests/base/throws.h"
 #include "train/trainer.h"
 
 namespace stepforge::testing {
 
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words left, const Words& right) {
-  left.insert(left.end(), right.begin(), right.end());
-  return left;
-}
-
-/// The debug preset made smaller: 2 layers of width 32, rows of 32 tokens, 2 micro-batches of 2 rows.
-inline Words small_run(const std::filesystem::path& run_dir) {
-  return {"preset=debug",
-          format("run_dir={}", run_dir.string()),
-          format("data.cache_dir={}", (run_dir.parent_path() / "cache").string()),
-          "data.synthetic_tokens=4096",
-          "model.dim=32",
-          "model.n_layers=2",
-          "model.n_heads=2",
-          "model.n_kv_heads=1",
-          "model.ffn_dim=48",
-          "training.seq_len=32",
-          "training.local_batch_size=2",
-          "training.global_batch_size=4",
-          "training.steps=8",
-          "training.threads=1",
-          "checkpoint.async=false",
-          "metrics.status_line=off"};
+/// Saved inside the step, without a status line.
+inline Words trainer_run(const std::filesystem::path& run_dir) {
+  return small_run(run_dir) + Words{"checkpoint.async=false", "metrics.status_line=off"};
 }
 
 inline void write_text(const std::filesystem::path& path, const std::string& text) {

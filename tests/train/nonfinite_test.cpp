@@ -7,7 +7,7 @@ namespace stepforge::testing {
 namespace {
 
 Words planted(const TempFolder& folder, const std::string& block, const Words& more = {}) {
-  return small_run(folder / "run") +
+  return trainer_run(folder / "run") +
          Words{"debug.plant_nan_step=3", format("debug.plant_nan_block={}", block)} + more;
 }
 
@@ -96,7 +96,7 @@ TEST(Nonfinite, IsFoundInBf16Too) {
 
 TEST(Nonfinite, WeightsThatAreNotFiniteAreNamedFirst) {
   const TempFolder folder;
-  TestRun run(small_run(folder / "run"));
+  TestRun run(trainer_run(folder / "run"));
   Trainer& trainer = run.build();
   const UnitStore& unit = trainer.store->unit(1);
   unit.master_view(1).data_ptr<float>()[0] = NAN;

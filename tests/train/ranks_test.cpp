@@ -65,7 +65,7 @@ class Ranks {
 
 /// Eight rows a step, one a micro-batch.
 Words job(const TempFolder& folder, const std::string& name, const Words& more = {}) {
-  return small_run(folder / name) +
+  return trainer_run(folder / name) +
          Words{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=4",
                "model.dropout=0.1", "checkpoint.enable=false"} +
          more;

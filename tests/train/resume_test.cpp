@@ -10,7 +10,7 @@ namespace {
 /// decay, epochs shorter than the run; a checkpoint after each step.
 Words everything_on(const TempFolder& folder, int64_t steps) {
   write_text(folder / "tale.txt", some_text(30));
-  return small_run(folder / "run") +
+  return trainer_run(folder / "run") +
          Words{format("training.steps={}", steps),
                "model.dropout=0.1",
                format("data.sources=[{{format=\"synthetic\"}},{{path=\"{}\",weight=0.5}}]",

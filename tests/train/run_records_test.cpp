@@ -21,10 +21,10 @@ std::set<std::string> names_in(const fs::path& folder) {
 TEST(LearningRate, ThatIsLoggedIsTheOneUsed) {
   // Without moments and decay an update is lr * sign(gradient): the largest change of a weight is the rate.
   const TempFolder folder;
-  TestRun run(small_run(folder / "run") + Words{"optimizer.beta1=0.0", "optimizer.beta2=0.0",
-                                                "optimizer.eps=1e-30", "optimizer.weight_decay=0.0",
-                                                "optimizer.lr=0.01", "lr_scheduler.warmup_steps=3",
-                                                "lr_scheduler.min_lr_factor=0.1"});
+  TestRun run(trainer_run(folder / "run") + Words{"optimizer.beta1=0.0", "optimizer.beta2=0.0",
+                                                  "optimizer.eps=1e-30", "optimizer.weight_decay=0.0",
+                                                  "optimizer.lr=0.01", "lr_scheduler.warmup_steps=3",
+                                                  "lr_scheduler.min_lr_factor=0.1"});
   Trainer& trainer = run.build();
   std::vector<double> used;
   at::Tensor before = trainer.store->unit(1).master().clone();
@@ -44,7 +44,7 @@ TEST(LearningRate, ThatIsLoggedIsTheOneUsed) {
 
 TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
   const TempFolder folder;
-  TestRun(small_run(folder / "run") +
+  TestRun(trainer_run(folder / "run") +
           Words{"data.validation_fraction=0.2", "validation.freq=8", "metrics.peak_tflops=1.0"})
       .run();
   const auto records = read_jsonl(folder / "run" / "metrics.jsonl");
@@ -81,8 +81,9 @@ TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
 
 TEST(MetricsFile, HoldsEachStepOnceAfterACrashAndAResume) {
   const TempFolder folder;
-  const Words words = small_run(folder / "run") + Words{"training.steps=12", "checkpoint.interval=4",
-                                                        "data.validation_fraction=0.2", "validation.freq=3"};
+  const Words words =
+      trainer_run(folder / "run") + Words{"training.steps=12", "checkpoint.interval=4",
+                                          "data.validation_fraction=0.2", "validation.freq=3"};
   {
     TestRun run(words);
     Trainer& trainer = run.build();
@@ -124,7 +125,7 @@ TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
   };
   const TempFolder folder;
   const fs::path file = folder / "run" / "metrics.jsonl";
-  TestRun run(small_run(folder / "run") + Words{"checkpoint.interval=1", "training.steps=2"});
+  TestRun run(trainer_run(folder / "run") + Words{"checkpoint.interval=1", "training.steps=2"});
   run.trainer().replace_build_step("metrics", [&](Trainer& trainer) {
     std::vector<std::unique_ptr<MetricsSink>> sinks;
     sinks.push_back(std::make_unique<SlowSink>());
@@ -138,7 +139,7 @@ TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
 
 TEST(RunHistory, TellsEveryStartWithItsStepsTokensAndEnd) {
   const TempFolder folder;
-  const Words words = small_run(folder / "run") + Words{"checkpoint.interval=3"};
+  const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=3"};
   {
     TestRun run(words);
     Trainer& trainer = run.build();
@@ -168,7 +169,7 @@ TEST(RunHistory, TellsEveryStartWithItsStepsTokensAndEnd) {
 
 TEST(RunHistory, KnowsTheTokensOfAResumedStartFromItsBeginning) {
   const TempFolder folder;
-  const Words words = small_run(folder / "run") + Words{"checkpoint.interval=3"};
+  const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=3"};
   TestRun(words).run(3);
   TestRun resumed(words);
   Trainer& trainer = resumed.build();
@@ -190,7 +191,7 @@ TEST(RunHistory, KnowsTheTokensOfAResumedStartFromItsBeginning) {
 
 TEST(RunFolderContent, IsConfigHistoryLogMetricsAndCheckpoints) {
   const TempFolder folder;
-  TestRun(small_run(folder / "run") + Words{"checkpoint.interval=3", "checkpoint.keep_latest_k=2"}).run();
+  TestRun(trainer_run(folder / "run") + Words{"checkpoint.interval=3", "checkpoint.keep_latest_k=2"}).run();
   EXPECT_EQ(names_in(folder / "run"), (std::set<std::string>{"checkpoint", "config.toml", "log.txt",
                                                              "metrics.jsonl", "run.json", "run.lock"}));
   EXPECT_EQ(names_in(folder / "run" / "checkpoint"), (std::set<std::string>{"step-6", "step-8"}));
@@ -201,7 +202,7 @@ TEST(RunFolderContent, IsConfigHistoryLogMetricsAndCheckpoints) {
 
 TEST(RunFolderContent, TheWrittenConfigIsTheOneThatRan) {
   const TempFolder folder;
-  TestRun run(small_run(folder / "run"));
+  TestRun run(trainer_run(folder / "run"));
   run.run();
   EXPECT_EQ(load_config(folder / "run" / "config.toml").config, run.trainer().config);
   EXPECT_EQ(run.trainer().config.model.vocab_size, 257);
@@ -210,7 +211,7 @@ TEST(RunFolderContent, TheWrittenConfigIsTheOneThatRan) {
 TEST(RunFolderContent, ThatIsAFileIsRefusedBeforeAnythingIsMade) {
   const TempFolder folder;
   write_text(folder / "run", "I am a file");
-  TestRun run(small_run(folder / "run"));
+  TestRun run(trainer_run(folder / "run"));
   EXPECT_TRUE(contains(message_of<UsageError>([&] { run.trainer().build(); }), "is a file"));
   EXPECT_EQ(run.trainer().store, nullptr);
   EXPECT_EQ(run.trainer().tokenizer, nullptr);
@@ -219,9 +220,9 @@ TEST(RunFolderContent, ThatIsAFileIsRefusedBeforeAnythingIsMade) {
 
 TEST(RunFolderContent, OfALiveRunIsRefusedToASecondOne) {
   const TempFolder folder;
-  TestRun first(small_run(folder / "run"));
+  TestRun first(trainer_run(folder / "run"));
   first.build();
-  TestRun second(small_run(folder / "run"));
+  TestRun second(trainer_run(folder / "run"));
   const std::string message = message_of<UsageError>([&] { second.trainer().build(); });
   EXPECT_TRUE(contains(message, "in use by process"));
   EXPECT_EQ(second.trainer().store, nullptr);

@@ -8,7 +8,7 @@ namespace {
 
 /// All gradients after one step of 8 packed rows cut into micro-batches of `local`.
 std::vector<at::Tensor> gradients(const TempFolder& folder, int64_t local, const Words& more) {
-  TestRun run(small_run(folder / format("run-{}", local)) +
+  TestRun run(trainer_run(folder / format("run-{}", local)) +
               Words{"training.global_batch_size=8", format("training.local_batch_size={}", local),
                     "model.dropout=0.1", "data.synthetic_document_length=13", "training.steps=1",
                     "checkpoint.enable=false"} +

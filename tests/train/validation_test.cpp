@@ -11,7 +11,7 @@ namespace {
 /// Text documents of a line each, a fifth of them held out.
 Words on_text(const TempFolder& folder) {
   write_text(folder / "tale.txt", some_text(120));
-  return small_run(folder / "run") +
+  return trainer_run(folder / "run") +
          Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()), "data.document=line",
                "data.validation_fraction=0.2", "validation.freq=4"};
 }
