@@ -168,9 +168,10 @@ class TraceCallback : public Callback {
   std::string_view name() const override { return "trace"; }
 
   void step_end(Trainer& trainer) override {
-    if (++steps_ != traced_step && (trainer.state.step != trainer.total_steps || steps_ > traced_step))
-      return;
-    if (!trainer.is_main()) return;
+    ++steps_;
+    const bool last = trainer.state.step == trainer.total_steps;
+    const bool traced = steps_ == traced_step || (last && steps_ < traced_step);
+    if (!traced || !trainer.is_main()) return;
     const StepProgram& program = trainer.train_program;
     const std::vector<OperationTime>& times = trainer.executor->times();
     write_file_atomic(
