@@ -1,44 +1,41 @@
 # Finds libtorch inside an installed PyTorch without asking Python or Torch's own CMake config, which demands a
-# CUDA toolkit on CUDA wheels. Looks at STEPFORGE_TORCH (cache variable or environment), then at the private folder
-# that scripts/setup.sh fills. Defines torch::cpu (libtorch_cpu and libc10 only), TorchWheel_VERSION and TorchWheel_RPATH.
+# CUDA toolkit on CUDA wheels. Looks at STEPFORGE_TORCH (cache variable or environment), then at TorchWheel_DEFAULT.
+# Defines torch::cpu (libtorch_cpu and libc10 only), TorchWheel_VERSION, TorchWheel_ROOT and TorchWheel_RPATH.
 set(STEPFORGE_TORCH "$ENV{STEPFORGE_TORCH}" CACHE PATH "The 'torch' folder of an installed PyTorch")
-if(NOT STEPFORGE_TORCH)
-  execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/setup.sh --print
-    OUTPUT_VARIABLE STEPFORGE_TORCH OUTPUT_STRIP_TRAILING_WHITESPACE)
+set(TorchWheel_ROOT "${STEPFORGE_TORCH}")
+if(NOT TorchWheel_ROOT)
+  set(TorchWheel_ROOT "${TorchWheel_DEFAULT}")
 endif()
 
 set(TorchWheel_VERSION "")
-if(EXISTS ${STEPFORGE_TORCH}/version.py)
-  file(STRINGS ${STEPFORGE_TORCH}/version.py version_line REGEX "^__version__")
+if(EXISTS ${TorchWheel_ROOT}/version.py)
+  file(STRINGS ${TorchWheel_ROOT}/version.py version_line REGEX "^__version__")
   string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" TorchWheel_VERSION "${version_line}")
 endif()
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchWheel
-  REQUIRED_VARS STEPFORGE_TORCH TorchWheel_VERSION
+  REQUIRED_VARS TorchWheel_ROOT TorchWheel_VERSION
   VERSION_VAR TorchWheel_VERSION
-  REASON_FAILURE_MESSAGE "run scripts/setup.sh, or set STEPFORGE_TORCH to the 'torch' folder of a PyTorch 2.11")
+  HANDLE_VERSION_RANGE
+  REASON_FAILURE_MESSAGE "looked at '${TorchWheel_ROOT}', ${TorchWheel_REMEDY}set STEPFORGE_TORCH to the 'torch' folder of a PyTorch ${TorchWheel_FIND_VERSION_MIN}")
 
 if(TorchWheel_FOUND AND NOT TARGET torch::cpu)
-  # libtorch promises no ABI across minor versions.
-  if(NOT TorchWheel_VERSION MATCHES "^2\\.11\\.")
-    message(FATAL_ERROR "libtorch ${TorchWheel_VERSION} at ${STEPFORGE_TORCH}: this source is made for 2.11")
-  endif()
-  get_filename_component(site ${STEPFORGE_TORCH} DIRECTORY)
+  get_filename_component(site ${TorchWheel_ROOT} DIRECTORY)
   file(GLOB cuda_dirs ${site}/nvidia/*/lib)
-  set(TorchWheel_RPATH ${STEPFORGE_TORCH}/lib ${cuda_dirs})
+  set(TorchWheel_RPATH ${TorchWheel_ROOT}/lib ${cuda_dirs})
   add_library(torch::c10 SHARED IMPORTED)
-  set_target_properties(torch::c10 PROPERTIES IMPORTED_LOCATION ${STEPFORGE_TORCH}/lib/libc10.so)
+  set_target_properties(torch::c10 PROPERTIES IMPORTED_LOCATION ${TorchWheel_ROOT}/lib/libc10.so)
   # The wheel's own OpenMP run time: a second one in the process would bring threads of its own.
-  file(GLOB gomp ${STEPFORGE_TORCH}/lib/libgomp*.so*)
+  file(GLOB gomp ${TorchWheel_ROOT}/lib/libgomp*.so*)
   list(GET gomp 0 gomp)
   add_library(torch::openmp SHARED IMPORTED)
   set_target_properties(torch::openmp PROPERTIES IMPORTED_LOCATION ${gomp})
   add_library(torch::cpu SHARED IMPORTED)
   set_target_properties(torch::cpu PROPERTIES
-    IMPORTED_LOCATION ${STEPFORGE_TORCH}/lib/libtorch_cpu.so
-    INTERFACE_INCLUDE_DIRECTORIES "${STEPFORGE_TORCH}/include;${STEPFORGE_TORCH}/include/torch/csrc/api/include"
+    IMPORTED_LOCATION ${TorchWheel_ROOT}/lib/libtorch_cpu.so
+    INTERFACE_INCLUDE_DIRECTORIES "${TorchWheel_ROOT}/include;${TorchWheel_ROOT}/include/torch/csrc/api/include"
     INTERFACE_LINK_LIBRARIES "torch::c10;torch::openmp"
     # libtorch_cpu names libcupti and libcudart; the loader finds them through the rpath.
-    INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined;-Wl,-rpath-link,${STEPFORGE_TORCH}/lib")
+    INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined;-Wl,-rpath-link,${TorchWheel_ROOT}/lib")
 endif()

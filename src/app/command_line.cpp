@@ -162,7 +162,9 @@ class CommandLine {
     command->add_option("--ranks", what->shown, "Ranks to show here: 0, or 0,2,4-7, or all");
     command->prefix_command();
     command->footer(
-        "Further words: train and what belongs to it, as in `stepforge launch --nproc 2 train run.toml`.");
+        "Further words: train and what belongs to it, as in `stepforge launch --nproc 2 train run.toml`, or "
+        "a\n"
+        "program of yours by its path, as in `stepforge launch --nproc 2 ./loop`.");
     on(command, [=] {
       what->command = command->remaining();
       return launch_command(*what);

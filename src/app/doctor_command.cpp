@@ -6,6 +6,7 @@
 #include <system_error>
 #include <vector>
 
+#include "app/torch_half.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "metrics/console.h"
@@ -28,14 +29,9 @@ fs::path default_cache_folder() {
   return (cache.empty() ? fs::path(environment("HOME")) / ".cache" : fs::path(cache)) / "stepforge";
 }
 
-fs::path default_torch_half() {
-  std::error_code failure;
-  return fs::read_symlink("/proc/self/exe", failure).parent_path() / "libstepforge_torch.so";
-}
-
 TorchHalf try_torch_half(const DoctorOptions& options) {
   TorchHalf half;
-  half.library = options.torch_half.empty() ? default_torch_half() : options.torch_half;
+  half.library = options.torch_half.empty() ? torch_half_path() : options.torch_half;
   half.exists = fs::exists(half.library);
   if (half.exists && options.load_torch_half) half.failure = options.load_torch_half(half.library);
   return half;

@@ -8,7 +8,7 @@
 namespace stepforge {
 
 struct DoctorOptions {
-  /// Where libstepforge_torch.so is expected; empty: beside the program.
+  /// Where libstepforge_torch.so is expected; empty: torch_half_path().
   std::filesystem::path torch_half;
   /// Empty: "stepforge" in XDG_CACHE_HOME or ~/.cache.
   std::filesystem::path cache_folder;

@@ -8,20 +8,32 @@
 
 namespace stepforge {
 
-int launch_command(const LaunchWords& words) {
-  if (words.command.empty() || words.command.front() != "train") {
-    throw UsageError(
-        format("{} where the command is expected: `launch` starts `train`, as in `stepforge launch "
-               "--nproc 2 train run.toml`",
-               words.command.empty() ? "nothing" : format("\"{}\"", words.command.front())));
+namespace {
+
+/// Program and words of every rank: this program if it shall train, or one of the user's, named by its path.
+std::vector<std::string> rank_command(const std::vector<std::string>& words) {
+  const std::string first = words.empty() ? "" : words.front();
+  if (first.find('/') != std::string::npos) return words;
+  if (first != "train") {
+    throw UsageError(format(
+        "{} where the command is expected: `launch` starts `train`, as in `stepforge launch --nproc 2 "
+        "train run.toml`, or a program of yours by its path, as in `stepforge launch --nproc 2 ./loop`",
+        words.empty() ? "nothing" : format("\"{}\"", first)));
   }
+  std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string()};
+  command.insert(command.end(), words.begin(), words.end());
+  return command;
+}
+
+}  // namespace
+
+int launch_command(const LaunchWords& words) {
   LaunchOptions options;
   options.processes = words.processes;
   options.max_restarts = words.max_restarts;
   options.log_folder = words.log_folder;
   options.shown = parse_rank_list(words.shown, words.processes);
-  options.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
-  options.command.insert(options.command.end(), words.command.begin(), words.command.end());
+  options.command = rank_command(words.command);
   return launch(options, std::cerr);
 }
 

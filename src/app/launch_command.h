@@ -1,4 +1,4 @@
-// `stepforge launch`: starts this program once for each rank of this host.
+// `stepforge launch`: starts this program, or another, once for each rank of this host.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@ struct LaunchWords {
   int max_restarts = 0;
   std::filesystem::path log_folder = "launch-logs";
   std::string shown = "0";
-  std::vector<std::string> command;  ///< "train" and what belongs to it
+  std::vector<std::string> command;  ///< "train" and what belongs to it, or a program's path and its words
 };
 
 /// Returns the exit code. Throws UsageError for wrong words, Error if the ranks cannot be started.

@@ -5,14 +5,11 @@
 #include <dlfcn.h>
 
 #include "base/error.h"
+#include "base/installation.h"
 
 namespace stepforge {
 
 namespace {
-
-std::filesystem::path beside_program() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libstepforge_torch.so";
-}
 
 /// OpenMP reads its settings when libgomp loads. Spinning for ever starves other processes; not spinning at
 /// all costs speed.
@@ -30,6 +27,10 @@ TorchEntry load(const std::filesystem::path& library, std::string& failure) {
 
 }  // namespace
 
+std::filesystem::path torch_half_path() {
+  return library_folder() / "libstepforge_torch.so";
+}
+
 std::string try_torch_half(const std::filesystem::path& library) {
   std::string failure;
   load(library, failure);
@@ -38,7 +39,7 @@ std::string try_torch_half(const std::filesystem::path& library) {
 
 int run_in_torch_half(const TorchCommand& command) {
   std::string failure;
-  const TorchEntry entry = load(beside_program(), failure);
+  const TorchEntry entry = load(torch_half_path(), failure);
   if (entry == nullptr) {
     throw Error(format(
         "the part that needs libtorch cannot be loaded: {}; run `stepforge doctor`, or scripts/setup.sh and "

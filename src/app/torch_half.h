@@ -67,7 +67,10 @@ struct TorchCommand {
 using TorchEntry = int (*)(const TorchCommand& command);
 inline constexpr const char* torch_entry_name = "stepforge_torch_entry";
 
-/// Loads the library beside the program (once) and runs the command. Throws Error with the loader's message
+/// Where the library is expected: beside libstepforge_core.so.
+std::filesystem::path torch_half_path();
+
+/// Loads the library (once) and runs the command. Throws Error with the loader's message
 /// and the remedy.
 int run_in_torch_half(const TorchCommand& command);
 

@@ -158,7 +158,7 @@ HealthCheck check_torch_half(const TorchHalf& half) {
   if (!half.exists) {
     check.health = Health::failure;
     check.finding = format("{} is missing: train, eval and generate cannot run", half.library.string());
-    check.remedy = "build it with make (it belongs beside the program)";
+    check.remedy = "build it with make (it belongs beside libstepforge_core.so)";
   } else if (half.failure && !half.failure->empty()) {
     check.health = Health::failure;
     check.finding = format("cannot be loaded: {}", *half.failure);

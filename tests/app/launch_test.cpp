@@ -183,6 +183,24 @@ TEST(Launch, InterruptSavesOnAllRanksAndExits130) {
   EXPECT_TRUE(saved);
 }
 
+TEST(Launch, StartsAProgramGivenByItsPath) {
+  const TempFolder folder;
+  Words command = launched(folder, 2, {"/bin/sh", "-c", "echo I am $RANK of $WORLD_SIZE"});
+  command.insert(command.begin() + 1, {"--ranks", "all"});
+  const ProgramResult result = run_program(command);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "[rank 0] I am 0 of 2")) << result.out;
+  EXPECT_TRUE(contains(result.out, "[rank 1] I am 1 of 2")) << result.out;
+}
+
+TEST(Launch, AWordThatIsNeitherTrainNorAPathIsRefused) {
+  for (const std::string word : {"trian", "sh"}) {
+    const std::string message = refusal_of({"launch", "--nproc", "2", word, "run.toml"});
+    EXPECT_TRUE(contains(message, format("\"{}\" where the command is expected", word))) << message;
+    EXPECT_TRUE(contains(message, "./loop")) << message;
+  }
+}
+
 TEST(Launch, ABadConfigurationIsRefusedOnceWithItsExitCode) {
   const TempFolder folder;
   const ProgramResult result =
