@@ -27,7 +27,7 @@ foreach(room base config text data tensorfile metrics spec step comm catalog)
 endforeach()
 
 if(TARGET stepforge_torch)
-  foreach(room kernels nn models parallel optim checkpoint train)
+  foreach(room kernels nn models parallel optim checkpoint train proofs)
     stepforge_test(${room} LINK stepforge_torch fmt::fmt)
     if(TARGET test_${room})
       target_compile_options(test_${room} PRIVATE -fopenmp)

@@ -58,6 +58,7 @@ inline std::string bits_of(const Trainer& trainer) {
   for (size_t unit = 0; unit < trainer.store->size(); ++unit) {
     const UnitStore& storage = trainer.store->unit(unit);
     append(storage.whole(storage.master()));
+    if (!storage.trained()) continue;
     append(storage.whole(trainer.optimizer->slot(unit, 0)));
     append(storage.whole(trainer.optimizer->slot(unit, 1)));
   }

@@ -1,88 +1,16 @@
 // Several ranks train what one rank trains.
+#include "tests/train/ranks.h"
+
 #include <atomic>
 #include <cmath>
-#include <exception>
 #include <map>
-#include <thread>
 
 #include "base/random.h"
-#include "comm/delayed.h"
 #include "comm/recording.h"
-#include "comm/shared_memory.h"
 #include "step/collectives.h"
-#include "tests/train/fixture.h"
 
 namespace stepforge::testing {
 namespace {
-
-using Records = std::vector<StepRecord>;
-
-/// The same job on `ranks` ranks, each a thread with a trainer; `prepare` may change one before it is built.
-/// Returns each rank's records, or throws what the lowest failing rank threw.
-class Ranks {
- public:
-  using Prepare = std::function<void(TestRun&, int rank)>;
-
-  /// `rule`: how long collectives take.
-  explicit Ranks(int ranks, const DelayRule& rule = {}) : worlds_(thread_worlds(ranks, {60, 60})) {
-    if (!rule) return;
-    for (auto& world : worlds_) world = delayed_world(std::move(world), rule);
-  }
-
-  std::vector<Records> run(const std::function<Words(int rank)>& words, const Prepare& prepare = {},
-                           std::optional<int64_t> last_step = {}) {
-    std::vector<Records> records(worlds_.size());
-    failures.assign(worlds_.size(), "");
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < worlds_.size(); ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          TestRun run(words(static_cast<int>(rank)), nullptr, worlds_[rank].get());
-          if (prepare) prepare(run, static_cast<int>(rank));
-          records[rank] = run.run(last_step);
-        } catch (const std::exception& failure) {
-          failures[rank] = failure.what();
-          worlds_[rank]->abort(failure.what());
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
-    return records;
-  }
-
-  /// Every rank's records, of a job that must succeed.
-  std::vector<Records> run(const Words& words, std::optional<int64_t> last_step = {}) {
-    auto records = run([&](int) { return words; }, {}, last_step);
-    for (const auto& failure : failures) EXPECT_EQ(failure, "");
-    return records;
-  }
-
-  std::vector<std::string> failures;
-
- private:
-  std::vector<std::unique_ptr<World>> worlds_;
-};
-
-/// Eight rows a step, one a micro-batch.
-Words job(const TempFolder& folder, const std::string& name, const Words& more = {}) {
-  return trainer_run(folder / name) +
-         Words{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=4",
-               "model.dropout=0.1", "checkpoint.enable=false"} +
-         more;
-}
-
-/// Without token ids, of which each rank has its own.
-Records numbers(Records records) {
-  for (auto& record : records) record.tokens.clear();
-  return records;
-}
-
-void expect_same_numbers(const std::vector<Records>& ranks, const Records& expected,
-                         const std::string& what) {
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(numbers(ranks[rank]), numbers(expected)) << what << ", rank " << rank;
-  }
-}
 
 struct Layout {
   int ranks;
@@ -109,7 +37,7 @@ TEST(Ranks, InOrderedModeEveryLayoutGivesTheBitsOfOneRank) {
         job(folder, format("layout-{}", i),
             ordered + layout.more +
                 Words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)});
-    expect_same_numbers(Ranks(layout.ranks).run(words), one,
+    expect_same_numbers(RankThreads(layout.ranks).run(words), one,
                         format("{} ranks, {} replicas", layout.ranks, layout.replicas));
   }
 }
@@ -122,7 +50,7 @@ TEST(Ranks, AgreeWithOneRankToRoundingForAnyNumber) {
     // Odd ones also reduce after each micro-batch, and add up in the shards.
     const Words reduction{format("parallelism.fsdp_reduce_each_micro_batch={}", ranks == 3)};
     const std::vector<Records> many =
-        Ranks(ranks).run(job(folder, format("many-{}", ranks), six + reduction));
+        RankThreads(ranks).run(job(folder, format("many-{}", ranks), six + reduction));
     for (const Records& records : many) {
       ASSERT_EQ(records.size(), one.size());
       for (size_t step = 0; step < one.size(); ++step) {
@@ -138,7 +66,7 @@ TEST(Ranks, AgreeWithOneRankToRoundingForAnyNumber) {
 TEST(Ranks, TheirRowsTogetherAreTheRowsOfOneRank) {
   const TempFolder folder;
   const Records one = TestRun(job(folder, "one")).run();
-  const std::vector<Records> many = Ranks(4).run(job(folder, "many"));
+  const std::vector<Records> many = RankThreads(4).run(job(folder, "many"));
   for (size_t step = 0; step < one.size(); ++step) {
     std::vector<int32_t> tokens;
     for (const Records& records : many) {
@@ -151,7 +79,7 @@ TEST(Ranks, TheirRowsTogetherAreTheRowsOfOneRank) {
 TEST(Ranks, GatherInBf16GivesTheSameBitsOnEachRank) {
   const TempFolder folder;
   const std::vector<Records> many =
-      Ranks(2).run(job(folder, "many", {"precision.compute=bf16", "training.reduction=ordered"}));
+      RankThreads(2).run(job(folder, "many", {"precision.compute=bf16", "training.reduction=ordered"}));
   const Records one =
       TestRun(job(folder, "one", {"precision.compute=bf16", "training.reduction=ordered"})).run();
   expect_same_numbers(many, one, "bf16");
@@ -166,8 +94,8 @@ TEST(Ranks, ARunMovesFromOneToTwoToFourToOneRankByResume) {
                             "checkpoint.interval=100"});
   Records all = TestRun(moving).run(2);
   const auto add = [&all](const Records& records) { all.insert(all.end(), records.begin(), records.end()); };
-  add(Ranks(2).run(moving, 4)[1]);
-  add(Ranks(4).run(moving, 6)[3]);
+  add(RankThreads(2).run(moving, 4)[1]);
+  add(RankThreads(4).run(moving, 6)[3]);
   add(TestRun(moving).run());
   EXPECT_EQ(numbers(all), numbers(uncut));
 }
@@ -182,7 +110,7 @@ TEST(Ranks, ValidationIsThatOfOneRank) {
   alone.run();
   const EvaluationResult expected = alone.trainer().last_validation;
   ASSERT_GT(expected.valid_labels, 0);
-  Ranks ranks(4);
+  RankThreads ranks(4);
   const auto check = [&](TestRun& run, int) {
     run.trainer().add_callback(std::make_unique<CallAt>([&run, &expected](Trainer& trainer) {
       if (trainer.state.step != 3) return;  // the validation after step 2
@@ -219,7 +147,7 @@ TEST(Ranks, WriteTheSamplesOfOneRank) {
     return all;
   };
   TestRun(job(folder, "one", sampling)).run();
-  Ranks(2).run(job(folder, "many", sampling));
+  RankThreads(2).run(job(folder, "many", sampling));
   const std::string expected = samples(folder / "one" / "log.txt");
   EXPECT_NE(expected, "");
   EXPECT_EQ(samples(folder / "many" / "log.txt"), expected);
@@ -230,13 +158,13 @@ TEST(Ranks, DelaysOfCollectivesChangeNoBit) {
   const TempFolder folder;
   const Words layout{"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_prefetch=2",
                      "parallelism.fsdp_reduce_in_flight=2"};
-  const Records quick = Ranks(4).run(job(folder, "quick", layout))[0];
+  const Records quick = RankThreads(4).run(job(folder, "quick", layout))[0];
   std::atomic<uint64_t> calls{0};
   const auto rule = [&calls](const CollectiveCall&) {
     const uint64_t drawn = mix_bits(calls++);
     return Delay{static_cast<double>(drawn % 7) * 1e-4, static_cast<double>(drawn / 7 % 5) * 1e-4, 0.0};
   };
-  expect_same_numbers(Ranks(4, rule).run(job(folder, "slow", layout)), quick, "delayed");
+  expect_same_numbers(RankThreads(4, rule).run(job(folder, "slow", layout)), quick, "delayed");
   EXPECT_GT(calls, 0U);
 }
 
@@ -297,7 +225,7 @@ TEST(Ranks, SendExactlyWhatTheirProgramsSay) {
 
 TEST(Ranks, AFailureOnOneEndsAllAndIsNamed) {
   const TempFolder folder;
-  Ranks ranks(4);
+  RankThreads ranks(4);
   ranks.run([&](int) { return job(folder, "run"); },
             [](TestRun& run, int rank) {
               if (rank != 2) return;
@@ -315,7 +243,7 @@ TEST(Ranks, AFailureOnOneEndsAllAndIsNamed) {
 
 TEST(Ranks, OfDifferentConfigurationsAreRefused) {
   const TempFolder folder;
-  Ranks ranks(2);
+  RankThreads ranks(2);
   ranks.run([&](int rank) {
     return job(folder, "run", {format("optimizer.lr={}", rank == 0 ? "0.001" : "0.002")});
   });
@@ -327,7 +255,7 @@ TEST(Ranks, OfDifferentConfigurationsAreRefused) {
 
 TEST(Ranks, ANanOnOneStopsAllBeforeTheUpdateAndIsNamed) {
   const TempFolder folder;
-  Ranks ranks(2);
+  RankThreads ranks(2);
   ranks.run([&](int) { return job(folder, "run"); },
             [](TestRun& run, int rank) {
               if (rank != 1) return;
@@ -344,7 +272,7 @@ TEST(Ranks, ANanOnOneStopsAllBeforeTheUpdateAndIsNamed) {
 
 TEST(Ranks, EachHasItsLogFile) {
   const TempFolder folder;
-  Ranks(2).run(job(folder, "run", {"training.steps=1"}));
+  RankThreads(2).run(job(folder, "run", {"training.steps=1"}));
   EXPECT_TRUE(std::filesystem::exists(folder / "run" / "log.txt"));
   EXPECT_NE(read_file(folder / "run" / "logs" / "rank-1.txt").find("step: 1"), std::string::npos);
 }

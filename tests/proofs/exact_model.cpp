@@ -1,0 +1,293 @@
+#include "tests/proofs/exact_model.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/round.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "nn/function_data.h"
+#include "nn/layers.h"
+
+namespace stepforge::testing {
+
+namespace {
+
+constexpr int64_t width = 37;
+constexpr int64_t hidden = 53;
+constexpr int64_t vocabulary = 257;  // the tokenizer's
+constexpr int layers = 3;
+constexpr double limit = 4.0;
+constexpr double gradient_unit = 1.0 / static_cast<double>(kExactLabels);
+
+at::Tensor to_integers(const at::Tensor& x) {
+  return at::clamp(at::round(x), -limit, limit);
+}
+
+at::Tensor to_gradients(const at::Tensor& x) {
+  return to_integers(x / gradient_unit) * gradient_unit;
+}
+
+/// x back among the integers, its gradient back among the gradients.
+struct Settle : torch::autograd::Function<Settle> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return to_integers(x); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {to_gradients(gradients[0])};
+  }
+};
+
+at::Tensor settle(const at::Tensor& x) {
+  return Settle::apply(x);
+}
+
+/// x + bias, whose gradient goes into the unit's as any other of the product's layers writes it.
+struct AddBias : torch::autograd::Function<AddBias> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& bias, Parameter* parameter) {
+    keep_pointer(*context, "parameter", parameter);
+    return x + bias;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* parameter = kept_pointer<Parameter>(*context, "parameter");
+    const at::Tensor sum = gradients[0].to(at::kFloat).sum(0);
+    if (parameter->written()) {
+      parameter->gradient().add_(sum);
+    } else {
+      parameter->gradient().copy_(sum);
+    }
+    parameter->mark_written();
+    return {gradients[0], at::Tensor(), at::Tensor()};
+  }
+};
+
+class ExactEmbedding : public Block {
+ public:
+  explicit ExactEmbedding(Parameter& table) : table_(table) {}
+  Bundle forward(const Bundle&, const Context& context) override {
+    return {settle(embed(context.batch->tokens, table_) * 4.0)};
+  }
+
+ private:
+  Parameter& table_;
+};
+
+/// Two segments with dropout, whose factors are 0 and 2, and residuals.
+class ExactLayer : public Block {
+ public:
+  ExactLayer(const ParameterLookup& parameters, int layer)
+      : mix_(parameters(format("layers.{}.mix", layer))),
+        up_(parameters(format("layers.{}.up", layer))),
+        bias_(parameters(format("layers.{}.bias", layer))),
+        down_(parameters(format("layers.{}.down", layer))),
+        layer_(static_cast<uint64_t>(layer)) {}
+
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    const auto attention = [this, context](const at::Tensor& x) {
+      return settle(residual_add(linear(x, mix_), x, context, 2 * layer_));
+    };
+    const auto mlp = [this, context](const at::Tensor& x) {
+      const at::Tensor inner = settle(AddBias::apply(linear(x, up_), bias_.value(), &bias_));
+      return settle(residual_add(linear(inner, down_), x, context, 2 * layer_ + 1));
+    };
+    return {segment(context, "mlp", mlp, segment(context, "attention", attention, inputs.at(0)))};
+  }
+
+ private:
+  Parameter& mix_;
+  Parameter& up_;
+  Parameter& bias_;
+  Parameter& down_;
+  uint64_t layer_;
+};
+
+/// Half the squared distance between the logits and 4 at the label's place.
+class ExactHead : public Head {
+ public:
+  explicit ExactHead(Parameter& weight) : weight_(weight) {}
+
+  LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override {
+    const at::NoGradGuard no_grad;
+    const at::Tensor& x = inputs.at(0);
+    const at::Tensor errors = errors_of(x, context);
+    LossResult result = loss_of(errors);
+    const at::Tensor gradient = (to_integers(errors) * scale).to(x.scalar_type());
+    weight_.add_product(gradient, x);
+    result.input_gradients = {to_gradients(at::mm(gradient, weight_.value()))};
+    return result;
+  }
+  LossResult loss(const Bundle& inputs, const Context& context, bool) override {
+    const at::NoGradGuard no_grad;
+    return loss_of(errors_of(inputs.at(0), context));
+  }
+  at::Tensor last_logits(const Bundle& inputs, const Context&) override {
+    return at::mm(inputs.at(0), weight_.value().t());
+  }
+
+ private:
+  /// [tokens, vocabulary] fp64, zero where the label is masked.
+  at::Tensor errors_of(const at::Tensor& x, const Context& context) const {
+    const at::Tensor labels = context.batch->labels.to(at::kLong).unsqueeze(1);
+    const at::Tensor valid = labels.ne(kIgnoredLabel);
+    const at::Tensor errors = at::mm(x, weight_.value().t()).to(at::kDouble);
+    const at::Tensor wanted = at::zeros_like(errors).scatter_(1, labels.clamp_min(0), limit);
+    return (errors - wanted) * valid;
+  }
+  static LossResult loss_of(const at::Tensor& errors) {
+    const at::Tensor losses = 0.5 * (errors * errors).sum(1);
+    return {losses.sum().item<double>(), losses.to(at::kFloat), at::Tensor(), {}};
+  }
+
+  Parameter& weight_;
+};
+
+ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
+  const Initializer spread{Initializer::Kind::normal, 0.4};
+  const int64_t rows = shape[0];
+  return {name, std::move(shape), {{"weight", name, rows, spread}}, tag};
+}
+
+ParameterSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
+  return parameter(name, {rows, columns}, ParameterTag::matrix);
+}
+
+/// A segment that keeps about what these layers keep.
+SegmentCost cost(const std::string& name, int64_t output, int64_t saved) {
+  OpCost op;
+  op.name = name;
+  op.output.compute = output;
+  op.saves.compute = saved;
+  op.gradient.compute = output;
+  return {name, {op}};
+}
+
+ModelSpec specification(ExactModel model) {
+  const bool shared = model == ExactModel::shared;
+  ModelSpec spec;
+  spec.family = "exact";
+  spec.vocab_size = vocabulary;
+  spec.width = width;
+  spec.layers = layers;
+  spec.max_position = kExactSeqLen;
+  const BundleEntry stream{"hidden", width};
+  spec.units.push_back({"embedding", {matrix("embedding.weight", vocabulary, width)}});
+  spec.blocks.push_back(
+      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {cost("embedding", width, 0)}});
+  for (int layer = 0; layer < layers; ++layer) {
+    const std::string name = format("layers.{}", layer);
+    BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
+    block.segments = {cost("attention", width, 2 * width), cost("mlp", width, 2 * width + 2 * hidden)};
+    const auto add_unit = [&](UnitSpec unit) {
+      block.units.push_back(static_cast<int>(spec.units.size()));
+      spec.units.push_back(std::move(unit));
+    };
+    UnitSpec trained{
+        name,
+        {matrix(name + ".up", hidden, width), parameter(name + ".bias", {hidden}, ParameterTag::bias),
+         matrix(name + ".down", width, hidden)}};
+    ParameterSpec mix = matrix(name + ".mix", width, width);
+    if (shared) {
+      trained.parameters.push_back(matrix(name + ".unused", 5, 3));
+      add_unit({name + ".frozen", {std::move(mix)}, /*trainable=*/false});
+    } else {
+      trained.parameters.push_back(std::move(mix));
+    }
+    add_unit(std::move(trained));
+    spec.blocks.push_back(std::move(block));
+  }
+  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {cost("head", vocabulary, 0)}};
+  if (shared) {
+    spec.ties.push_back({"embedding.weight", "head", "head.weight"});
+  } else {
+    head.units = {static_cast<int>(spec.units.size())};
+    spec.units.push_back({"head", {matrix("head.weight", vocabulary, width)}});
+  }
+  spec.blocks.push_back(std::move(head));
+  return spec;
+}
+
+ModelForward forward_of(ExactModel model, const ParameterLookup& parameters) {
+  ModelForward forward;
+  forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight")));
+  for (int layer = 0; layer < layers; ++layer)
+    forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer));
+  const char* output = model == ExactModel::shared ? "embedding.weight" : "head.weight";
+  forward.head = std::make_unique<ExactHead>(parameters(output));
+  return forward;
+}
+
+/// Masks labels by the row's number in its step: kExactLabels remain in each step.
+class ExactLoader : public PrefetchLoader {
+ public:
+  using PrefetchLoader::PrefetchLoader;
+  Batch next() override {
+    Batch batch = PrefetchLoader::next();
+    batch.valid_labels = 0;
+    for (size_t i = 0; i < batch.labels.size(); ++i) {
+      const auto row = static_cast<int64_t>(batch.row_ids[i / kExactSeqLen]) % kExactRows;
+      const bool last = i % kExactSeqLen == kExactSeqLen - 1;
+      if ((row >= 4 && row < 7) || (last && row >= 2)) batch.labels[i] = kIgnoredLabel;
+      batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
+    }
+    return batch;
+  }
+};
+
+void snap(const ModelStore& store) {
+  for (size_t u = 0; u < store.size(); ++u) {
+    at::Tensor master = store.unit(u).master();
+    // The sum with 0 makes zeros positive.
+    master.copy_(at::clamp(at::round(master * 4.0) / 4.0, -1.0, 1.0) + 0.0);
+  }
+}
+
+class Snap : public Callback {
+ public:
+  std::string_view name() const override { return "snap"; }
+  void init_end(Trainer& trainer) override { snap(*trainer.store); }
+  void step_end(Trainer& trainer) override {
+    EXPECT_EQ(trainer.last_step.valid_labels, kExactLabels);
+    snap(*trainer.store);
+  }
+};
+
+}  // namespace
+
+void use_exact_model(TestRun& run, ExactModel model) {
+  Trainer& trainer = run.trainer();
+  for (const Trainer::BuildStep& step : trainer.build_steps()) {
+    if (step.name != "specification") continue;
+    trainer.replace_build_step("specification", [model, standard = step.build](Trainer& built) {
+      standard(built);
+      built.model_spec = specification(model);
+    });
+  }
+  trainer.replace_build_step(
+      "model", [model](Trainer& built) { built.model = forward_of(model, built.store->lookup()); });
+  trainer.replace_build_step("loader", [](Trainer& built) {
+    const BatchLayout layout{built.batch.rows_per_step, built.batch.rows_per_micro_batch,
+                             built.groups->data_ranks(), built.groups->data_rank()};
+    built.loader = std::make_unique<ExactLoader>(built.data.train, layout, 2);
+  });
+  trainer.add_callback(std::make_unique<Snap>());
+}
+
+Words exact_job(const std::filesystem::path& run_dir) {
+  return trainer_run(run_dir) + Words{format("training.seq_len={}", kExactSeqLen),
+                                      "training.local_batch_size=1",
+                                      format("training.global_batch_size={}", kExactRows),
+                                      "training.steps=10",
+                                      "model.dropout=0.5",
+                                      "optimizer.lr=0.25",
+                                      "lr_scheduler.warmup_steps=0",
+                                      "lr_scheduler.min_lr_factor=1.0",
+                                      "checkpoint.enable=false"};
+}
+
+}  // namespace stepforge::testing

@@ -1,0 +1,169 @@
+// Exact arithmetic: ten steps have the same bits in every layout.
+#include "base/random.h"
+#include "tests/comm/ranks.h"
+#include "tests/proofs/exact_model.h"
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+struct World {
+  int ranks;
+  int replicas;  ///< 1: FSDP; as many as ranks: data parallel; between: HSDP
+};
+
+const std::vector<World> worlds = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1},
+                                   {4, 2}, {4, 4}, {8, 1}, {8, 2}, {8, 4}, {8, 8}};
+
+/// One axis of choices: what is said on the command line, with {} for the rows that a rank has of a step.
+using Axis = std::vector<Words>;
+
+const std::vector<Axis> axes = {
+    {{"parallelism.fsdp_reshard_after_forward=always"},
+     {"parallelism.fsdp_reshard_after_forward=never"},
+     {"parallelism.fsdp_reshard_after_forward=every_n"}},
+    {{"parallelism.fsdp_prefetch=0"}, {"parallelism.fsdp_prefetch=1"}, {"parallelism.fsdp_prefetch=3"}},
+    {{"activation_checkpoint.mode=none"},
+     {"activation_checkpoint.mode=full"},
+     {"activation_checkpoint.mode=every_n", "activation_checkpoint.every_n=2"},
+     {"activation_checkpoint.mode=segments", "activation_checkpoint.segments=[\"mlp\"]"}},
+    {{"training.local_batch_size=1"}, {"training.local_batch_size={}"}},
+    {{"parallelism.fsdp_reduce_each_micro_batch=false"}, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
+    {{"parallelism.fsdp_reduce_in_flight=1"}, {"parallelism.fsdp_reduce_in_flight=2"}},
+};
+
+int64_t combinations() {
+  int64_t count = 1;
+  for (const Axis& axis : axes) count *= static_cast<int64_t>(axis.size());
+  return count;
+}
+
+/// Choice number `index` of all combinations, in mixed radix.
+Words choice(const World& world, int64_t index) {
+  Words words{format("parallelism.data_parallel_replicate_degree={}", world.replicas)};
+  for (const Axis& axis : axes) {
+    const auto size = static_cast<int64_t>(axis.size());
+    for (std::string word : axis[static_cast<size_t>(index % size)]) {
+      const size_t open = word.find("{}");
+      if (open != std::string::npos) word.replace(open, 2, std::to_string(kExactRows / world.ranks));
+      words.push_back(word);
+    }
+    index /= size;
+  }
+  return words;
+}
+
+/// Different ones for each world and model.
+std::vector<int64_t> some_choices(ExactModel model, const World& world) {
+  const auto key = static_cast<uint64_t>(world.ranks * 100 + world.replicas * 10 + static_cast<int>(model));
+  const Permutation order(static_cast<uint64_t>(combinations()), mix_bits(key));
+  std::vector<int64_t> choices;
+  for (uint64_t i = 0; i < (long_tests() ? 60 : 3); ++i) choices.push_back(static_cast<int64_t>(order(i)));
+  return choices;
+}
+
+Records alone(const TempFolder& folder, ExactModel model, const Words& more = {}) {
+  TestRun run(exact_job(folder / "one") + more);
+  use_exact_model(run, model);
+  return run.run();
+}
+
+std::vector<Records> together(const TempFolder& folder, ExactModel model, int ranks, const Words& more) {
+  RankThreads threads(ranks);
+  const auto records = threads.run([&](int) { return exact_job(folder / "many") + more; },
+                                   [&](TestRun& run, int) { use_exact_model(run, model); });
+  for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << join(more, " ");
+  return records;
+}
+
+class ExactArithmetic : public ::testing::TestWithParam<ExactModel> {};
+
+TEST_P(ExactArithmetic, EveryStepChangesLossNormAndWeights) {
+  const TempFolder folder;
+  const Records steps = alone(folder, GetParam());
+  ASSERT_EQ(steps.size(), 10U);
+  for (size_t i = 1; i < steps.size(); ++i) {
+    EXPECT_NE(steps[i].loss, steps[i - 1].loss);
+    EXPECT_NE(steps[i].grad_norm, steps[i - 1].grad_norm);
+    EXPECT_NE(steps[i].bits, steps[i - 1].bits);
+  }
+}
+
+TEST_P(ExactArithmetic, EveryLayoutGivesTheBitsOfOneRank) {
+  const TempFolder folder;
+  const Records one = alone(folder, GetParam());
+  for (const World& world : worlds) {
+    for (const int64_t index : some_choices(GetParam(), world)) {
+      const Words words = choice(world, index);
+      const std::string what = format("{} ranks, {}", world.ranks, join(words, " "));
+      expect_same_numbers(together(folder, GetParam(), world.ranks, words), one, what);
+    }
+  }
+}
+
+TEST_P(ExactArithmetic, ProcessesGiveTheBitsOfOneRank) {
+  const TempFolder folder;
+  const auto text = [](const Records& records) {
+    std::string all;
+    for (const StepRecord& record : records) {
+      all += format("{} {} {}\n", record.loss, record.grad_norm, record.bits);
+    }
+    return all;
+  };
+  const std::string expected = text(alone(folder, GetParam()));
+  for (const int ranks : {2, 4}) {
+    const auto results = run_processes(ranks, [&](stepforge::World& world) {
+      TestRun run(exact_job(folder / format("processes-{}", ranks)), nullptr, &world);
+      use_exact_model(run, GetParam());
+      return text(run.run());
+    });
+    for (const std::string& result : results) EXPECT_EQ(result, expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ExactArithmetic, ::testing::Values(ExactModel::plain, ExactModel::shared),
+                         [](const auto& model) {
+                           return model.param == ExactModel::plain ? "plain" : "shared";
+                         });
+
+/// Whether some element of this rank's gradients has more bits than bf16.
+class LookForBits : public Callback {
+ public:
+  explicit LookForBits(bool& found) : found_(found) {}
+  std::string_view name() const override { return "bits"; }
+  void step_end(Trainer& trainer) override {
+    for (size_t u = 0; u < trainer.store->size(); ++u) {
+      const at::Tensor& gradient = trainer.store->unit(u).gradient();
+      if (gradient.defined() && !at::equal(gradient.to(at::kBFloat16).to(at::kFloat), gradient))
+        found_ = true;
+    }
+  }
+
+ private:
+  bool& found_;
+};
+
+TEST(ExactMixedPrecision, NothingIsLostBetweenMicroStepsOrRanks) {
+  // One row in each micro-batch: its gradients, at most 7 x 16 units, fit into the 8 bits of bf16, the sums
+  // of 24 rows do not.
+  const TempFolder folder;
+  const Words bf16{"precision.compute=bf16"};
+  bool wide = false;
+  TestRun run(exact_job(folder / "one") + bf16);
+  use_exact_model(run, ExactModel::plain);
+  run.trainer().add_callback(std::make_unique<LookForBits>(wide));
+  const Records one = run.run();
+  EXPECT_TRUE(wide);
+  for (const World& world : worlds) {
+    for (const char* each : {"false", "true"}) {
+      const Words words =
+          bf16 + Words{format("parallelism.data_parallel_replicate_degree={}", world.replicas),
+                       format("parallelism.fsdp_reduce_each_micro_batch={}", each)};
+      expect_same_numbers(together(folder, ExactModel::plain, world.ranks, words), one,
+                          format("{} ranks, {}", world.ranks, join(words, " ")));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,87 @@
+// Several ranks of one training job as threads of this process.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/delayed.h"
+#include "comm/shared_memory.h"
+#include "tests/train/fixture.h"
+
+namespace stepforge::testing {
+
+using Records = std::vector<StepRecord>;
+
+/// The same job on `ranks` ranks, each a thread with a trainer; `prepare` may change one before it is built.
+/// What a rank threw is in `failures`.
+class RankThreads {
+ public:
+  using Prepare = std::function<void(TestRun&, int rank)>;
+
+  /// `rule`: how long collectives take.
+  explicit RankThreads(int ranks, const DelayRule& rule = {}) : worlds_(thread_worlds(ranks, {60, 60})) {
+    if (!rule) return;
+    for (auto& world : worlds_) world = delayed_world(std::move(world), rule);
+  }
+
+  std::vector<Records> run(const std::function<Words(int rank)>& words, const Prepare& prepare = {},
+                           std::optional<int64_t> last_step = {}) {
+    std::vector<Records> records(worlds_.size());
+    failures.assign(worlds_.size(), "");
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < worlds_.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          TestRun run(words(static_cast<int>(rank)), nullptr, worlds_[rank].get());
+          if (prepare) prepare(run, static_cast<int>(rank));
+          records[rank] = run.run(last_step);
+        } catch (const std::exception& failure) {
+          failures[rank] = failure.what();
+          worlds_[rank]->abort(failure.what());
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return records;
+  }
+
+  /// Every rank's records, of a job that must succeed.
+  std::vector<Records> run(const Words& words, std::optional<int64_t> last_step = {}) {
+    auto records = run([&](int) { return words; }, {}, last_step);
+    for (const auto& failure : failures) EXPECT_EQ(failure, "");
+    return records;
+  }
+
+  std::vector<std::string> failures;
+
+ private:
+  std::vector<std::unique_ptr<World>> worlds_;
+};
+
+/// Eight rows a step, one a micro-batch.
+inline Words job(const TempFolder& folder, const std::string& name, const Words& more = {}) {
+  return trainer_run(folder / name) +
+         Words{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=4",
+               "model.dropout=0.1", "checkpoint.enable=false"} +
+         more;
+}
+
+/// Without token ids, of which each rank has its own.
+inline Records numbers(Records records) {
+  for (auto& record : records) record.tokens.clear();
+  return records;
+}
+
+inline void expect_same_numbers(const std::vector<Records>& ranks, const Records& expected,
+                                const std::string& what) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(numbers(ranks[rank]), numbers(expected)) << what << ", rank " << rank;
+  }
+}
+
+}  // namespace stepforge::testing
