@@ -18,51 +18,6 @@ struct Layout {
   Words more;
 };
 
-TEST(Ranks, InOrderedModeEveryLayoutGivesTheBitsOfOneRank) {
-  const TempFolder folder;
-  const Words ordered{"training.reduction=ordered"};
-  const Records one = TestRun(job(folder, "one", ordered)).run();
-  ASSERT_EQ(one.size(), 4U);
-  const std::vector<Layout> layouts = {
-      {2, 1, {}},
-      {2, 2, {}},
-      {4, 1, {"parallelism.fsdp_reshard_after_forward=never"}},
-      {4, 2, {"parallelism.fsdp_prefetch=0", "activation_checkpoint.mode=full"}},
-      {4, 4, {}},
-      {8, 1, {"parallelism.fsdp_prefetch=3"}},
-  };
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    const Layout& layout = layouts[i];
-    const Words words =
-        job(folder, format("layout-{}", i),
-            ordered + layout.more +
-                Words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)});
-    expect_same_numbers(RankThreads(layout.ranks).run(words), one,
-                        format("{} ranks, {} replicas", layout.ranks, layout.replicas));
-  }
-}
-
-TEST(Ranks, AgreeWithOneRankToRoundingForAnyNumber) {
-  const TempFolder folder;
-  const Words six{"training.global_batch_size=6", "training.steps=20", "model.dropout=0"};
-  const Records one = TestRun(job(folder, "one", six)).run();
-  for (const int ranks : {2, 3, 6}) {
-    // Odd ones also reduce after each micro-batch, and add up in the shards.
-    const Words reduction{format("parallelism.fsdp_reduce_each_micro_batch={}", ranks == 3)};
-    const std::vector<Records> many =
-        RankThreads(ranks).run(job(folder, format("many-{}", ranks), six + reduction));
-    for (const Records& records : many) {
-      ASSERT_EQ(records.size(), one.size());
-      for (size_t step = 0; step < one.size(); ++step) {
-        EXPECT_NEAR(records[step].loss, one[step].loss, 1e-5) << ranks << " ranks, step " << step;
-        EXPECT_EQ(records[step].loss, many[0][step].loss);
-        EXPECT_EQ(records[step].bits, many[0][step].bits);
-        EXPECT_EQ(records[step].tokens_seen, one[step].tokens_seen);
-      }
-    }
-  }
-}
-
 TEST(Ranks, TheirRowsTogetherAreTheRowsOfOneRank) {
   const TempFolder folder;
   const Records one = TestRun(job(folder, "one")).run();

@@ -1,0 +1,106 @@
+// Real arithmetic: several ranks against one, for both families in odd sizes.
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+struct Layout {
+  int ranks;
+  int replicas;
+  Words more;
+};
+
+Words words_of(const Layout& layout) {
+  return layout.more + Words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
+}
+
+/// Widths that are multiples of nothing; rows for 2, 3, 4 and 8 ranks.
+Words odd_job(const std::filesystem::path& run_dir, const std::string& family, int64_t steps) {
+  return trainer_run(run_dir) + Words{"model.family=" + family,
+                                      "model.dim=37",
+                                      "model.n_layers=3",
+                                      "model.n_heads=3",
+                                      "model.n_kv_heads=1",
+                                      "model.head_dim=14",
+                                      "model.ffn_dim=53",
+                                      "training.seq_len=19",
+                                      "training.local_batch_size=1",
+                                      "training.global_batch_size=24",
+                                      format("training.steps={}", steps),
+                                      "checkpoint.enable=false"};
+}
+
+class RealArithmetic : public ::testing::TestWithParam<const char*> {
+ protected:
+  /// The losses of every layout against those of one rank. Norm, weights and moments are those of rank 0 on
+  /// each rank.
+  void compare(const std::vector<Layout>& layouts, int64_t steps, double tolerance) {
+    const TempFolder folder;
+    const Records one = TestRun(odd_job(folder / "one", GetParam(), steps)).run();
+    ASSERT_EQ(static_cast<int64_t>(one.size()), steps);
+    EXPECT_LT(one.back().loss, one.front().loss);
+    for (const Layout& layout : layouts) {
+      const std::string what = format("{} ranks, {}", layout.ranks, join(words_of(layout), " "));
+      const auto many =
+          RankThreads(layout.ranks).run(odd_job(folder / "many", GetParam(), steps) + words_of(layout));
+      expect_same_numbers(many, many[0], what);
+      double apart = 0.0;
+      for (size_t step = 0; step < one.size(); ++step) {
+        apart = std::max(apart, std::abs(many[0][step].loss - one[step].loss));
+        EXPECT_EQ(many[0][step].tokens_seen, one[step].tokens_seen);
+      }
+      EXPECT_LE(apart, tolerance) << what;
+    }
+  }
+};
+
+const Words each_micro_batch{"parallelism.fsdp_reduce_each_micro_batch=true"};
+const Words never_reshard{"parallelism.fsdp_reshard_after_forward=never", "activation_checkpoint.mode=full"};
+const Words larger_micro_batches{"training.local_batch_size=3", "parallelism.fsdp_prefetch=2"};
+
+TEST_P(RealArithmetic, LossesOfTwentyStepsAreWithin1e5) {
+  compare({{2, 1, larger_micro_batches},
+           {3, 1, each_micro_batch},
+           {3, 3, {}},
+           {4, 1, never_reshard},
+           {4, 2, larger_micro_batches},
+           {8, 1, {}},
+           {8, 4, each_micro_batch}},
+          20, 1e-5);
+}
+
+TEST_P(RealArithmetic, LossesOfAHundredStepsAreWithin1e3) {
+  if (!long_tests()) GTEST_SKIP() << "STEPFORGE_LONG_TESTS=1 runs it";
+  compare(
+      {{2, 1, {}}, {3, 1, each_micro_batch}, {4, 2, larger_micro_batches}, {8, 1, never_reshard}, {8, 8, {}}},
+      100, 1e-3);
+}
+
+/// Five steps, in the long tests a hundred.
+TEST_P(RealArithmetic, InOrderedModeEverySplitByAPowerOfTwoGivesTheBitsOfOneRank) {
+  const TempFolder folder;
+  const Words ordered{"training.reduction=ordered", "training.global_batch_size=8", "model.dropout=0.1"};
+  const auto job = [&](const std::string& name) {
+    return odd_job(folder / name, GetParam(), long_tests() ? 100 : 5) + ordered;
+  };
+  const Records one = TestRun(job("one")).run();
+  const std::vector<Layout> layouts = {
+      {2, 1, {}},
+      {2, 2, {}},
+      {4, 1, {"parallelism.fsdp_reshard_after_forward=never"}},
+      {4, 2, {"parallelism.fsdp_prefetch=0", "activation_checkpoint.mode=full"}},
+      {4, 4, {}},
+      {8, 1, {"parallelism.fsdp_prefetch=3"}},
+      {8, 2, {"parallelism.fsdp_reduce_in_flight=3"}},
+  };
+  for (const Layout& layout : layouts) {
+    expect_same_numbers(RankThreads(layout.ranks).run(job("many") + words_of(layout)), one,
+                        format("{} ranks, {}", layout.ranks, join(words_of(layout), " ")));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RealArithmetic, ::testing::Values("llama", "qwen3"),
+                         [](const auto& family) { return std::string(family.param); });
+
+}  // namespace
+}  // namespace stepforge::testing
