@@ -1,6 +1,7 @@
 #include "comm/delayed.h"
 
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -14,8 +15,8 @@ void sleep_seconds(double seconds) {
 
 class DelayedCommunicator : public Communicator {
  public:
-  DelayedCommunicator(std::unique_ptr<Communicator> inner, const DelayRule& rule)
-      : inner_(std::move(inner)), rule_(rule) {}
+  DelayedCommunicator(std::unique_ptr<Communicator> inner, const DelayRule& rule, std::mutex& link)
+      : inner_(std::move(inner)), rule_(rule), link_(link) {}
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -46,11 +47,15 @@ class DelayedCommunicator : public Communicator {
     const Delay delay = rule_(call);
     sleep_seconds(delay.before);
     body();
-    sleep_seconds(delay.after + delay.per_byte * static_cast<double>(bytes));
+    sleep_seconds(delay.after);
+    if (delay.per_byte <= 0) return;
+    const std::lock_guard turn(link_);
+    sleep_seconds(delay.per_byte * static_cast<double>(bytes));
   }
 
   std::unique_ptr<Communicator> inner_;
   const DelayRule& rule_;
+  std::mutex& link_;
 };
 
 class DelayedWorld : public World {
@@ -63,16 +68,23 @@ class DelayedWorld : public World {
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     auto group = inner_->group(name, ranks);
     if (ranks.size() == 1) return group;
-    return std::make_unique<DelayedCommunicator>(std::move(group), rule_);
+    return std::make_unique<DelayedCommunicator>(std::move(group), rule_, link_);
   }
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
  private:
   std::unique_ptr<World> inner_;
   DelayRule rule_;
+  std::mutex link_;
 };
 
 }  // namespace
+
+DelayRule link_delay(double latency_seconds, double bytes_per_second) {
+  return [=](const CollectiveCall&) {
+    return Delay{.before = latency_seconds, .per_byte = 1.0 / bytes_per_second};
+  };
+}
 
 std::unique_ptr<World> delayed_world(std::unique_ptr<World> inner, DelayRule rule) {
   return std::make_unique<DelayedWorld>(std::move(inner), std::move(rule));

@@ -59,6 +59,28 @@ TEST(DelayedWorld, SleepsAtLeastTheDelay) {
   EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0.04);
 }
 
+TEST(DelayedWorld, TransfersOverALinkTakeTurns) {
+  // Two groups of the same ranks, 20 KB each over 1 MB/s: 20 ms each, one after the other, 5 ms of latency.
+  auto worlds = thread_worlds(2);
+  const auto start = std::chrono::steady_clock::now();
+  const auto transfer = [&](std::size_t rank) {
+    const auto world = delayed_world(std::move(worlds[rank]), link_delay(0.005, 1e6));
+    const auto first = world->group("first", {0, 1});
+    const auto second = world->group("second", {0, 1});
+    const auto gather = [](Communicator& group) {
+      std::vector<std::byte> whole(20000);
+      group.all_gather(std::vector<std::byte>(10000), whole);
+    };
+    std::thread beside([&] { gather(*second); });
+    gather(*first);
+    beside.join();
+  };
+  std::thread other([&] { transfer(1); });
+  transfer(0);
+  other.join();
+  EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0.045);
+}
+
 TEST(DelayedWorld, PassesAbortOn) {
   auto worlds = thread_worlds(1);
   const auto world = delayed_world(std::move(worlds[0]), [](const CollectiveCall&) { return Delay{}; });

@@ -1,0 +1,150 @@
+// How much of the communication hides behind the compute: two ranks train as threads of this process, over
+// links of several speeds, and the third step's recorded times tell. `bench_overlap CONFIG.toml
+// [section.key=value...]`
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include "base/log.h"
+#include "comm/delayed.h"
+#include "comm/shared_memory.h"
+#include "config/load.h"
+#include "step/lane_report.h"
+#include "train/trainer.h"
+
+namespace stepforge {
+namespace {
+
+constexpr int ranks = 2;
+constexpr int measured_steps = 5;
+constexpr int cold_steps = 2;
+
+struct Link {
+  const char* name;
+  double latency_seconds = 0;
+  double bytes_per_second = 0;  ///< 0: no delay at all
+};
+
+/// Of one step on one rank, in seconds.
+struct Overlap {
+  double step = 0;
+  double communicating = 0;  ///< on any lane
+  double exposed = 0;        ///< of that, what the compute lane waited for or did itself
+
+  double hidden_share() const { return communicating > 0 ? 1.0 - exposed / communicating : 1.0; }
+};
+
+/// Gathers and reductions as lane_report() sees them; what the compute lane itself exchanges (counts, norm,
+/// loss) is never hidden.
+Overlap overlap_of(const StepProgram& program, const std::vector<OperationTime>& times) {
+  const LaneReport report = lane_report(program, times);
+  Overlap overlap{report.total, report.communicating, report.waiting};
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    if (operation.lane != Lane::compute || operation.group < 0) continue;
+    const double seconds = times[i].end - times[i].start;
+    overlap.communicating += seconds;
+    overlap.exposed += seconds;
+  }
+  return overlap;
+}
+
+class Recorder : public Callback {
+ public:
+  explicit Recorder(std::vector<Overlap>& steps) : steps_(steps) {}
+  std::string_view name() const override { return "overlap"; }
+  void step_end(Trainer& trainer) override {
+    if (trainer.state.step > cold_steps)
+      steps_.push_back(overlap_of(trainer.train_program, trainer.executor->times()));
+  }
+
+ private:
+  std::vector<Overlap>& steps_;
+};
+
+/// The measured steps of every rank.
+std::vector<std::vector<Overlap>> train(const std::filesystem::path& config,
+                                        const std::vector<std::string>& overrides, const Link& link) {
+  auto worlds = thread_worlds(ranks);
+  std::vector<std::vector<Overlap>> steps(ranks);
+  std::vector<std::string> failures(ranks);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto world = std::move(worlds[rank]);
+      if (link.bytes_per_second > 0)
+        world = delayed_world(std::move(world), link_delay(link.latency_seconds, link.bytes_per_second));
+      try {
+        Logger log(LogLevel::error);
+        Trainer trainer(load_config(config, overrides, ConfigUse::train), log, nullptr, world.get());
+        trainer.add_callback(std::make_unique<Recorder>(steps[rank]));
+        trainer.build();
+        trainer.run();
+      } catch (const std::exception& failure) {
+        failures[rank] = failure.what();
+        world->abort(failure.what());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& failure : failures) {
+    if (!failure.empty()) throw Error(failure);
+  }
+  return steps;
+}
+
+/// The median step of the rank that hides least.
+Overlap typical(std::vector<std::vector<Overlap>> ranks_steps) {
+  std::optional<Overlap> worst;
+  for (auto& steps : ranks_steps) {
+    const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+    std::nth_element(steps.begin(), middle, steps.end(), [](const Overlap& left, const Overlap& right) {
+      return left.hidden_share() < right.hidden_share();
+    });
+    if (!worst || middle->hidden_share() < worst->hidden_share()) worst = *middle;
+  }
+  return *worst;
+}
+
+void run(const std::filesystem::path& config, std::vector<std::string> overrides) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("stepforge-overlap-" + std::to_string(getpid()));
+  overrides.insert(overrides.begin(),
+                   {"run_dir=" + folder.string(), "training.threads=1", "metrics.status_line=off",
+                    "checkpoint.enable=false", format("training.steps={}", cold_steps + measured_steps)});
+  std::printf(
+      "%d ranks, one thread each; median of %d steps, of the rank that hides least\n%-24s%12s%16s%12s%10s\n",
+      ranks, measured_steps, "link", "ms a step", "communicating", "exposed", "hidden");
+  for (const Link& link : {Link{"shared memory, no delay"}, Link{"100 Gbit/s, 10 us", 10e-6, 12.5e9},
+                           Link{"25 Gbit/s, 20 us", 20e-6, 3.125e9}, Link{"10 Gbit/s, 50 us", 50e-6, 1.25e9},
+                           Link{"5 Gbit/s, 50 us", 50e-6, 0.625e9}}) {
+    std::filesystem::remove_all(folder);
+    const Overlap overlap = typical(train(config, overrides, link));
+    std::printf("%-24s%12.1f%16.1f%12.1f%9.1f%%\n", link.name, 1e3 * overlap.step,
+                1e3 * overlap.communicating, 1e3 * overlap.exposed, 100.0 * overlap.hidden_share());
+    std::fflush(stdout);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace stepforge
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "bench_overlap CONFIG.toml [section.key=value...]\n");
+    return 2;
+  }
+  try {
+    stepforge::run(argv[1], {argv + 2, argv + argc});
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "error: %s\n", failure.what());
+    return 1;
+  }
+}

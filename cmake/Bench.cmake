@@ -1,0 +1,8 @@
+# bench/<name>/*.cpp become bench_<name>, built only when asked for: make bench does.
+foreach(name kernels overlap)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/${name}/*.cpp)
+  add_executable(bench_${name} EXCLUDE_FROM_ALL ${sources})
+  target_link_libraries(bench_${name} PRIVATE stepforge_torch)
+  target_compile_options(bench_${name} PRIVATE -fopenmp)
+  set_target_properties(bench_${name} PROPERTIES BUILD_RPATH "${CMAKE_BINARY_DIR};${TorchWheel_RPATH}")
+endforeach()
