@@ -16,6 +16,7 @@ write_checkpoints() {
 scripts/book.sh >"$work/book.txt"
 stage "Models against transformers" "$python" tools/oracle/model_oracle.py "$program"
 stage "Training against PyTorch" "$python" tools/oracle/train_oracle.py "$program"
+stage "Training on several ranks against FSDP2" "$python" tools/oracle/fsdp_oracle.py "$program"
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
 stage "A run with checkpoints" write_checkpoints
 stage "Checkpoints against PyTorch's reader" "$python" tools/oracle/dcp_oracle.py "$work"/run/checkpoint/step-*

@@ -33,12 +33,20 @@ MODELS = {
 }
 
 
-def write_text(path):
-    """One document long enough that no row is seen twice."""
-    generator = torch.Generator().manual_seed(7)
-    letters = torch.randint(97, 123, (STEPS * ROWS * LENGTH + 200,), generator=generator)
+def make_letters(rows=ROWS):
+    """Enough that no row is seen twice."""
+    return torch.randint(97, 123, (STEPS * rows * LENGTH + 200,), generator=torch.Generator().manual_seed(7))
+
+
+def tokens_of_step(letters, step, rows=ROWS):
+    """[rows, LENGTH + 1]: Stepforge's rows of that step."""
+    begins = [(step * rows + row) * LENGTH for row in range(rows)]
+    return torch.stack([letters[begin : begin + LENGTH + 1] for begin in begins])
+
+
+def write_text(path, letters):
+    """One document."""
     path.write_bytes(bytes(letters.tolist()))
-    return letters
 
 
 def write_config(folder, model):
@@ -84,15 +92,18 @@ log_freq = 1
 """)
 
 
-def pytorch_steps(model, letters, rates):
+def adamw(model):
     decayed = [p for p in model.parameters() if p.dim() == 2]
     spared = [p for p in model.parameters() if p.dim() == 1]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": spared, "weight_decay": 0.0}]
-    update = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
+
+
+def pytorch_steps(model, letters, rates):
+    update = adamw(model)
     losses, norms = [], []
     for step, rate in enumerate(rates):
-        rows = [(step * ROWS + row) * LENGTH for row in range(ROWS)]
-        tokens = torch.stack([letters[begin : begin + LENGTH + 1] for begin in rows])
+        tokens = tokens_of_step(letters, step)
         logits = model(tokens[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
@@ -109,28 +120,45 @@ def worst_relative(got, expected):
     return max(abs(a - b) / abs(b) for a, b in zip(got, expected, strict=True))
 
 
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+
+
+def stepforge_steps(program, folder, words):
+    """Runs the program with these words; the records of its training steps and the weights it ends with."""
+    run([program, *words])
+    run([program, "export", folder / "run", folder / "export"])
+    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "train"], load_file(folder / "export/model.safetensors")
+
+
+def compare(name, steps, weights, losses, norms, peer_weights):
+    """Prints one line; whether all agree."""
+    loss_gap = worst_relative([step["loss_metrics/global_avg_loss"] for step in steps], losses)
+    norm_gap = worst_relative([step["grad_norm"] for step in steps], norms)
+    weight_gap = 0.0
+    for key, tensor in peer_weights.items():
+        if key in weights:
+            weight_gap = max(weight_gap, ((weights[key] - tensor).abs().max() / tensor.abs().max()).item())
+    good = len(steps) == STEPS and max(loss_gap, norm_gap) <= TOLERANCE and weight_gap <= WEIGHT_TOLERANCE
+    print(f"{'equal ' if good else 'DIFFER'}  {name:24} {len(steps)} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}: "
+          f"losses {loss_gap:.1e}, gradient norms {norm_gap:.1e}, weights {weight_gap:.1e}")  # fmt: skip
+    return good
+
+
 def check(program, name, make, seed):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         model = randomise(make(), seed)
         save_model(model, folder / "model")
-        letters = write_text(folder / "text.txt")
+        letters = make_letters()
+        write_text(folder / "text.txt", letters)
         write_config(folder, model)
-        subprocess.run([program, "train", folder / "run.toml"], check=True, capture_output=True)
-        lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-        steps = [line for line in lines if line["kind"] == "train"]
+        steps, weights = stepforge_steps(program, folder, ["train", folder / "run.toml"])
         losses, norms = pytorch_steps(model.train(), letters, [step["lr"] for step in steps])
-        loss_gap = worst_relative([step["loss_metrics/global_avg_loss"] for step in steps], losses)
-        norm_gap = worst_relative([step["grad_norm"] for step in steps], norms)
-        weights = load_file(folder / f"run/checkpoint/step-{STEPS}/model.safetensors")
-        weight_gap = 0.0
-        for key, tensor in model.state_dict().items():
-            if key in weights:
-                weight_gap = max(weight_gap, ((weights[key] - tensor).abs().max() / tensor.abs().max()).item())
-    good = len(steps) == STEPS and max(loss_gap, norm_gap) <= TOLERANCE and weight_gap <= WEIGHT_TOLERANCE
-    print(f"{'equal ' if good else 'DIFFER'}  {name:16} {len(steps)} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}: "
-          f"losses {loss_gap:.1e}, gradient norms {norm_gap:.1e}, weights {weight_gap:.1e}")  # fmt: skip
-    return 0 if good else 1
+        return 0 if compare(name, steps, weights, losses, norms, model.state_dict()) else 1
 
 
 def main():

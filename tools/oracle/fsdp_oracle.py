@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Compares twenty training steps of `stepforge launch` with PyTorch FSDP2 over Gloo: same weights, tokens, rates, fp32.
+
+    pip install torch==2.11.0 transformers safetensors numpy
+    tools/oracle/fsdp_oracle.py STEPFORGE
+
+The peer's ranks are processes of this script. Every layer and the root are units (`fully_shard`), gradients are accumulated
+over two micro-batches and reduced with the second one. What must agree, and how well, is train_oracle.py's. Exit code 1 with
+the differences.
+"""
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from model_oracle import randomise, save_model
+from safetensors.torch import load_file, save_file
+from torch.distributed.fsdp import fully_shard
+from train_oracle import (
+    MAX_NORM, MODELS, STEPS, adamw, compare, make_letters, stepforge_steps, tokens_of_step, write_config, write_text,
+)  # fmt: skip
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+ROWS, MICRO_BATCHES = 24, 2
+# (model, ranks, replicas)
+LAYOUTS = [("llama", 2, 1), ("qwen3, tied", 2, 1), ("qwen3", 3, 1), ("llama, tied", 4, 1), ("qwen3", 4, 2)]
+
+
+def peer_mesh(ranks, replicas):
+    if replicas == 1:
+        return dist.init_device_mesh("cpu", (ranks,), mesh_dim_names=("shard",))
+    return dist.init_device_mesh("cpu", (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
+
+
+def peer_step(model, update, tokens):
+    """The rank's mean loss. FSDP2 averages gradients over the ranks, which have equally many labels."""
+    total = 0.0
+    for number, micro in enumerate(tokens.chunk(MICRO_BATCHES)):
+        model.set_requires_gradient_sync(number == MICRO_BATCHES - 1)
+        logits = model(micro[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), micro[:, 1:].flatten()) / MICRO_BATCHES
+        loss.backward()
+        total += loss.item()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+    update.step()
+    update.zero_grad()
+    return total, norm.full_tensor().item()
+
+
+def peer(folder, replicas, rates):
+    """One rank, started by run_peers; rank 0 writes losses, norms and whole weights into the folder."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").train()
+    mesh = peer_mesh(ranks, replicas)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    update = adamw(model)
+    letters = make_letters(ROWS)
+    results = []
+    for step, rate in enumerate(rates):
+        for group in update.param_groups:
+            group["lr"] = rate
+        loss, norm = peer_step(model, update, tokens_of_step(letters, step, ROWS).chunk(ranks)[rank])
+        mean = torch.tensor(loss, dtype=torch.float64)
+        dist.all_reduce(mean)
+        results.append((mean.item() / ranks, norm))
+    weights = {name: parameter.full_tensor().detach() for name, parameter in model.named_parameters()}
+    if rank == 0:
+        save_file(weights, folder / "peer.safetensors")
+        (folder / "peer.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+def run_peers(folder, ranks, replicas, rates):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                   "WORLD_SIZE": str(ranks)}  # fmt: skip
+    command = [sys.executable, __file__, "--peer", folder, str(replicas), json.dumps(rates)]
+    processes = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
+    if any([process.wait() != 0 for process in processes]):
+        sys.exit("the FSDP2 peer failed")
+    losses, norms = zip(*json.loads((folder / "peer.json").read_text()), strict=True)
+    return losses, norms, load_file(folder / "peer.safetensors")
+
+
+def check(program, seed, name, ranks, replicas):
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        model = randomise(MODELS[name](), seed)
+        save_model(model, folder / "model")
+        write_text(folder / "text.txt", make_letters(ROWS))
+        write_config(folder, model)
+        steps, weights = stepforge_steps(program, folder, [
+            "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", folder / "run.toml",
+            f"training.global_batch_size={ROWS}", f"training.local_batch_size={ROWS // ranks // MICRO_BATCHES}",
+            f"parallelism.data_parallel_replicate_degree={replicas}", "training.threads=1",
+        ])  # fmt: skip
+        losses, norms, peer_weights = run_peers(folder, ranks, replicas, [step["lr"] for step in steps])
+        layout = f"{ranks} ranks" if replicas == 1 else f"{replicas} x {ranks // replicas} ranks"
+        return 0 if compare(f"{name}, {layout}", steps, weights, losses, norms, peer_weights) else 1
+
+
+def main():
+    logging.disable_progress_bar()
+    if len(sys.argv) == 5 and sys.argv[1] == "--peer":
+        return peer(Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    program = Path(sys.argv[1]).resolve()
+    sys.exit(1 if sum(check(program, seed, *layout) for seed, layout in enumerate(LAYOUTS)) else 0)
+
+
+if __name__ == "__main__":
+    main()
