@@ -127,12 +127,22 @@ struct LrSchedulerConfig {
   bool operator==(const LrSchedulerConfig&) const = default;
 };
 
+struct PrefetchListConfig {
+  std::string unit;
+  std::vector<std::string> forward;
+  std::vector<std::string> backward;
+
+  bool operator==(const PrefetchListConfig&) const = default;
+};
+
 struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
   std::string fsdp_reshard_after_forward = "default";
   int64_t fsdp_reshard_every_n = 2;
-  int64_t fsdp_prefetch = 1;
+  int64_t fsdp_forward_prefetch = 1;
+  int64_t fsdp_backward_prefetch = 1;
+  std::vector<PrefetchListConfig> fsdp_prefetch_lists;
   int64_t fsdp_reduce_in_flight = 1;
   bool fsdp_reduce_each_micro_batch = false;
 

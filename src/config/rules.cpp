@@ -119,6 +119,23 @@ void check_parallelism(const Judge& judge) {
       {"parallelism.fsdp_reduce_each_micro_batch", "training.reduction"},
       "the ordered sum is one tree over the micro-batches of a step, which cannot be reduced one by one; set "
       "fsdp_reduce_each_micro_batch to false, or reduction to \"fast\"");
+  std::set<std::string> seen;
+  for (size_t i = 0; i < parallelism.fsdp_prefetch_lists.size(); ++i) {
+    const PrefetchListConfig& list = parallelism.fsdp_prefetch_lists[i];
+    const std::string name = format("parallelism.fsdp_prefetch_lists.{}", i);
+    judge.refuse_unless(seen.insert(list.unit).second, {name + ".unit"},
+                        "an earlier table names this unit; put both lists into one");
+    judge.refuse_unless(
+        !list.forward.empty() || !list.backward.empty(), {name + ".unit"},
+        "nothing is gathered while it computes; fill forward or backward, or remove the table");
+    const auto check = [&](const char* direction, const std::vector<std::string>& units) {
+      judge.refuse_unless(std::find(units.begin(), units.end(), list.unit) == units.end(),
+                          {format("{}.{}", name, direction)},
+                          "the unit itself is gathered by then; remove it");
+    };
+    check("forward", list.forward);
+    check("backward", list.backward);
+  }
 }
 
 /// The regular expression's fault, or "".

@@ -3,6 +3,22 @@
 
 namespace stepforge {
 
+namespace {
+
+SchemaOf<PrefetchListConfig> prefetch_list_table() {
+  SchemaOf<PrefetchListConfig> schema;
+  schema
+      .field("unit", &PrefetchListConfig::unit,
+             {.doc = "The unit that computes: embedding, layers.0 and so on, or head.", .non_empty = true})
+      .field("forward", &PrefetchListConfig::forward,
+             {.doc = "Units whose next gather starts when its forward does."})
+      .field("backward", &PrefetchListConfig::backward,
+             {.doc = "Units whose next gather starts when its backward does."});
+  return schema;
+}
+
+}  // namespace
+
 SchemaOf<ParallelismConfig> parallelism_section() {
   SchemaOf<ParallelismConfig> schema;
   schema
@@ -31,11 +47,19 @@ SchemaOf<ParallelismConfig> parallelism_section() {
               .unit = "units",
               .min = 1,
               .max = 10000})
-      .field("fsdp_prefetch", &ParallelismConfig::fsdp_prefetch,
-             {.doc = "Gathers of sharded weights that run ahead of the computation.",
+      .field("fsdp_forward_prefetch", &ParallelismConfig::fsdp_forward_prefetch,
+             {.doc = "Gathers of sharded weights that run ahead of the forward.",
               .unit = "units",
               .min = 0,
               .max = 10000})
+      .field("fsdp_backward_prefetch", &ParallelismConfig::fsdp_backward_prefetch,
+             {.doc = "Gathers of sharded weights that run ahead of the backward.",
+              .unit = "units",
+              .min = 0,
+              .max = 10000})
+      .tables("fsdp_prefetch_lists", &ParallelismConfig::fsdp_prefetch_lists, prefetch_list_table(),
+              "What is gathered while a unit computes, instead of the next ones: one table {unit, forward, "
+              "backward} per unit; an empty list leaves the distance.")
       .field("fsdp_reduce_in_flight", &ParallelismConfig::fsdp_reduce_in_flight,
              {.doc = "Whole gradients of sharded weights that are in memory for their reduction while the "
                      "computation goes on.",

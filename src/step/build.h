@@ -29,6 +29,25 @@ struct RecomputePolicy {
   std::vector<std::string> segments;
 };
 
+/// What is gathered while a unit computes, instead of what the distances say. An empty list leaves the
+/// distance.
+struct PrefetchList {
+  std::string unit;
+  std::vector<std::string> forward;   ///< units whose next gather starts when this one's forward does
+  std::vector<std::string> backward;  ///< ... or its backward
+};
+
+/// Which gathers run ahead of the computation that needs them.
+struct PrefetchPolicy {
+  PrefetchPolicy() = default;
+  /// The same distance in both directions.
+  PrefetchPolicy(int distance) : forward(distance), backward(distance) {}
+
+  int forward = 0;   ///< how many gathers start when the forward of a unit does, beyond its own
+  int backward = 0;  ///< ... or the backward; the head's loss_forward_backward counts as that
+  std::vector<PrefetchList> lists;
+};
+
 /// When a unit that is not resident is gathered. A unit is resident if its gather dtype is that of the
 /// masters (fp32) and it is whole on this rank.
 struct GatherPolicy {
@@ -39,8 +58,8 @@ struct GatherPolicy {
   };
   DType dtype = DType::f32;
   Reshard reshard = Reshard::never;
-  int prefetch = 0;  ///< how many gathers run ahead of the compute that waits for the next one
-  int n = 1;         ///< of every_n
+  PrefetchPolicy prefetch;
+  int n = 1;  ///< of every_n
 };
 
 /// How gradients of sharded units are reduced.

@@ -65,6 +65,126 @@ Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
   return operation;
 }
 
+/// Where each stay's gather starts: with the first use at the latest, never before the unit's previous stay
+/// has ended.
+class Starts {
+ public:
+  Starts(const StepProgram& program, const std::vector<Stay>& stays, const PrefetchPolicy& policy)
+      : program_(program), stays_(stays), policy_(policy), lists_(program.units.size()) {
+    for (const Stay& stay : stays) {
+      starts_.push_back(stay.first_use);
+    }
+    for (const PrefetchList& list : policy.lists) {
+      const auto unit = static_cast<std::size_t>(find_unit(list.unit));
+      add_list(lists_[unit].forward, list.forward);
+      add_list(lists_[unit].backward, list.backward);
+    }
+  }
+
+  std::vector<std::size_t> find() {
+    for (std::size_t k = 0; k < stays_.size(); ++k) {
+      start_within_distance(k);
+    }
+    int previous = -1;  // the block that computed last
+    for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+      const Operation& operation = program_.operations[i];
+      if (uses_units(operation.kind)) {
+        start_listed(i, previous);
+        previous = operation.block;
+      }
+    }
+    return std::move(starts_);
+  }
+
+ private:
+  struct Lists {
+    std::vector<int> forward;
+    std::vector<int> backward;
+  };
+
+  int find_unit(const std::string& name) const {
+    std::vector<std::string> names;
+    for (std::size_t u = 0; u < program_.units.size(); ++u) {
+      if (program_.units[u].name == name) {
+        return static_cast<int>(u);
+      }
+      names.push_back(program_.units[u].name);
+    }
+    throw UsageError(format("a prefetch list names the unit \"{}\", which the model does not have; it has {}",
+                            name, join(names, ", ")));
+  }
+
+  void add_list(std::vector<int>& list, const std::vector<std::string>& names) const {
+    for (const std::string& name : names) {
+      list.push_back(find_unit(name));
+    }
+  }
+
+  static bool is_backward(OpKind kind) {
+    return kind == OpKind::backward || kind == OpKind::backward_input || kind == OpKind::recompute ||
+           kind == OpKind::loss_forward_backward;
+  }
+  static bool is_forward(OpKind kind) { return !is_backward(kind) || kind == OpKind::loss_forward_backward; }
+
+  void start_by(std::size_t stay, std::size_t operation) {
+    const std::size_t earliest = std::max(operation, stays_[stay].earliest_start);
+    starts_[stay] = std::min(starts_[stay], earliest);
+  }
+
+  /// The next stays start with the first use of this one.
+  void start_within_distance(std::size_t k) {
+    const Stay& stay = stays_[k];
+    const Lists& lists = lists_[static_cast<std::size_t>(stay.unit)];
+    const bool backward = is_backward(program_.operations[stay.first_use].kind);
+    if (!(backward ? lists.backward : lists.forward).empty()) {
+      return;
+    }
+    const auto distance = static_cast<std::size_t>(backward ? policy_.backward : policy_.forward);
+    for (std::size_t next = k + 1; next < stays_.size() && next <= k + distance; ++next) {
+      start_by(next, stay.first_use);
+    }
+  }
+
+  /// A run of uses of a unit begins at operation i: its list starts.
+  void start_listed(std::size_t i, int previous_block) {
+    const Operation& operation = program_.operations[i];
+    for (const int unit : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
+      if (operation.block == previous_block) {
+        continue;
+      }
+      const Lists& lists = lists_[static_cast<std::size_t>(unit)];
+      for (const int listed : lists.forward) {
+        if (is_forward(operation.kind)) {
+          start_next_stay(listed, i);
+        }
+      }
+      for (const int listed : lists.backward) {
+        if (is_backward(operation.kind)) {
+          start_next_stay(listed, i);
+        }
+      }
+    }
+  }
+
+  /// Nothing starts if the unit is gathered at that time, or no longer used.
+  void start_next_stay(int unit, std::size_t operation) {
+    for (std::size_t k = 0; k < stays_.size(); ++k) {
+      if (stays_[k].unit == unit && stays_[k].first_use > operation) {
+        if (stays_[k].earliest_start <= operation) {
+          start_by(k, operation);
+        }
+        return;
+      }
+    }
+  }
+
+  const StepProgram& program_;
+  const std::vector<Stay>& stays_;
+  const PrefetchPolicy& policy_;
+  std::vector<Lists> lists_;  // of each unit
+  std::vector<std::size_t> starts_;
+};
+
 /// What comes first of several operations put in one place.
 enum class Rank : uint8_t { release, start, wait, prefetched_start };
 
@@ -74,18 +194,13 @@ struct Placed {
   Operation operation;
 };
 
-/// The k-th gather starts as soon as the compute has what the (k - prefetch)-th brought, but not while the
-/// unit's previous stay lasts.
-std::vector<Placed> place(const StepProgram& program, const std::vector<Stay>& stays, int prefetch) {
+std::vector<Placed> place(const StepProgram& program, const std::vector<Stay>& stays,
+                          const std::vector<std::size_t>& starts) {
   std::vector<Placed> placed;
-  const auto distance = static_cast<std::size_t>(prefetch);
   for (std::size_t k = 0; k < stays.size(); ++k) {
     const Stay& stay = stays[k];
-    const std::size_t wanted = stays[k < distance ? 0 : k - distance].first_use;
-    const std::size_t before = std::max(wanted, stay.earliest_start);
-    const bool is_prefetched = k >= distance && before < stay.first_use;
-    placed.push_back({before, is_prefetched ? Rank::prefetched_start : Rank::start,
-                      unit_operation(program, OpKind::gather_start, stay.unit)});
+    const Rank rank = starts[k] < stay.first_use ? Rank::prefetched_start : Rank::start;
+    placed.push_back({starts[k], rank, unit_operation(program, OpKind::gather_start, stay.unit)});
     placed.push_back({stay.first_use, Rank::wait, unit_operation(program, OpKind::gather_wait, stay.unit)});
     placed.push_back({stay.last_use + 1, Rank::release, unit_operation(program, OpKind::release, stay.unit)});
   }
@@ -118,15 +233,16 @@ void link_needs(std::vector<Operation>& operations, std::size_t units) {
 }  // namespace
 
 void gather_pass(StepProgram& program, const GatherPolicy& policy) {
-  if (policy.prefetch < 0) {
-    throw UsageError(format("the prefetch distance of gathers must be 0 or more, not {}", policy.prefetch));
+  if (const int least = std::min(policy.prefetch.forward, policy.prefetch.backward); least < 0) {
+    throw UsageError(format("the prefetch distance of gathers must be 0 or more, not {}", least));
   }
   if (policy.n < 1) {
     throw UsageError(format("resharding every n-th unit: n must be at least 1, not {}", policy.n));
   }
   const std::vector<Stay> stays = find_stays(program, policy);
+  const std::vector<std::size_t> starts = Starts(program, stays, policy.prefetch).find();
   std::vector<Insertion> insertions;
-  for (Placed& placed : place(program, stays, policy.prefetch)) {
+  for (Placed& placed : place(program, stays, starts)) {
     insertions.push_back({placed.before, std::move(placed.operation)});
   }
   insert_operations(program.operations, insertions);

@@ -42,7 +42,10 @@ GatherPolicy gather_policy(const Config& config, bool sharded) {
                    : reshard == "every_n" ? Reshard::every_n
                                           : Reshard::always;
   policy.n = static_cast<int>(parallelism.fsdp_reshard_every_n);
-  policy.prefetch = static_cast<int>(parallelism.fsdp_prefetch);
+  policy.prefetch.forward = static_cast<int>(parallelism.fsdp_forward_prefetch);
+  policy.prefetch.backward = static_cast<int>(parallelism.fsdp_backward_prefetch);
+  for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
+    policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
   return policy;
 }
 

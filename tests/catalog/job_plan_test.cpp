@@ -80,8 +80,9 @@ TEST(DataParallelOf, DegreesThatDoNotFitTheWorldAreRefused) {
 
 TEST(PlanTrainStep, OneRankIgnoresHowShardsWouldBeMoved) {
   const Config plain = with({"precision.compute=bf16"});
-  const Config moved = with({"precision.compute=bf16", "parallelism.fsdp_reshard_after_forward=always",
-                             "parallelism.fsdp_prefetch=3", "parallelism.fsdp_reduce_each_micro_batch=true"});
+  const Config moved =
+      with({"precision.compute=bf16", "parallelism.fsdp_reshard_after_forward=always",
+            "parallelism.fsdp_forward_prefetch=3", "parallelism.fsdp_reduce_each_micro_batch=true"});
   const ModelSpec model = plan_model(plain);
   const StepProgram program = plan_train_step(plain, model);
   EXPECT_EQ(count(program, OpKind::gather_start), 4);
@@ -107,7 +108,11 @@ TEST(PlanTrainStep, OptionsOfShardsReachTheProgram) {
   EXPECT_EQ(count(program({"parallelism.fsdp_reduce_each_micro_batch=true"}), OpKind::reduce_start), 8);
   EXPECT_EQ(usual.operations[3].kind, OpKind::gather_wait);
   EXPECT_EQ(usual.operations[4].kind, OpKind::gather_start);
-  EXPECT_EQ(program({"parallelism.fsdp_prefetch=0"}).operations[4].kind, OpKind::forward);
+  EXPECT_EQ(program({"parallelism.fsdp_forward_prefetch=0"}).operations[4].kind, OpKind::forward);
+  EXPECT_EQ(operation_text(usual, usual.operations[4]), "gather_start layers.0 over dp_shard");
+  const StepProgram listed =
+      program({"parallelism.fsdp_prefetch_lists=[{ unit = \"embedding\", forward = [\"head\"] }]"});
+  EXPECT_EQ(operation_text(listed, listed.operations[4]), "gather_start head over dp_shard");
   EXPECT_GT(account(program({"parallelism.fsdp_reduce_in_flight=9"})).peak_bytes, 0);
 }
 

@@ -82,6 +82,7 @@ const std::map<std::string, std::string> nested_types = {
     {"data.sources[]", "DataSourceConfig"},
     {"data.validation[]", "DataSourceConfig"},
     {"optimizer.param_groups[]", "ParamGroupConfig"},
+    {"parallelism.fsdp_prefetch_lists[]", "PrefetchListConfig"},
 };
 
 bool read_somewhere(const std::vector<std::string>& files, const FieldInfo& info) {

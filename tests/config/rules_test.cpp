@@ -113,6 +113,19 @@ TEST(ParallelismRules, OrderedSumsAreReducedOnce) {
       contains(error_of(each + "[training]\nreduction = \"ordered\"\n"), "cannot be reduced one by one"));
 }
 
+TEST(ParallelismRules, APrefetchListNamesOthersOnceAndForSomething) {
+  const auto list = [](const std::string& text) {
+    return error_of("[[parallelism.fsdp_prefetch_lists]]\n" + text);
+  };
+  EXPECT_EQ(list("unit = \"layers.0\"\nforward = [\"layers.1\", \"layers.2\"]\n"), "");
+  EXPECT_TRUE(contains(list("unit = \"layers.0\"\n"), "nothing is gathered while it computes"));
+  EXPECT_TRUE(contains(list("unit = \"head\"\nbackward = [\"head\"]\n"), "gathered by then; remove it"));
+  EXPECT_TRUE(
+      contains(list("unit = \"head\"\nforward = [\"embedding\"]\n"
+                    "[[parallelism.fsdp_prefetch_lists]]\nunit = \"head\"\nbackward = [\"layers.0\"]\n"),
+               "an earlier table names this unit"));
+}
+
 TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
   EXPECT_EQ(
       error_of("[optimizer]\nparam_groups = [{ lr = 1 }]\n"),

@@ -56,7 +56,7 @@ class RealArithmetic : public ::testing::TestWithParam<const char*> {
 
 const Words each_micro_batch{"parallelism.fsdp_reduce_each_micro_batch=true"};
 const Words never_reshard{"parallelism.fsdp_reshard_after_forward=never", "activation_checkpoint.mode=full"};
-const Words larger_micro_batches{"training.local_batch_size=3", "parallelism.fsdp_prefetch=2"};
+const Words larger_micro_batches{"training.local_batch_size=3", "parallelism.fsdp_forward_prefetch=2"};
 
 TEST_P(RealArithmetic, LossesOfTwentyStepsAreWithin1e5) {
   compare({{2, 1, larger_micro_batches},
@@ -88,9 +88,9 @@ TEST_P(RealArithmetic, InOrderedModeEverySplitByAPowerOfTwoGivesTheBitsOfOneRank
       {2, 1, {}},
       {2, 2, {}},
       {4, 1, {"parallelism.fsdp_reshard_after_forward=never"}},
-      {4, 2, {"parallelism.fsdp_prefetch=0", "activation_checkpoint.mode=full"}},
+      {4, 2, {"parallelism.fsdp_forward_prefetch=0", "activation_checkpoint.mode=full"}},
       {4, 4, {}},
-      {8, 1, {"parallelism.fsdp_prefetch=3"}},
+      {8, 1, {"parallelism.fsdp_forward_prefetch=3"}},
       {8, 2, {"parallelism.fsdp_reduce_in_flight=3"}},
   };
   for (const Layout& layout : layouts) {

@@ -111,8 +111,8 @@ TEST(Ranks, WriteTheSamplesOfOneRank) {
 
 TEST(Ranks, DelaysOfCollectivesChangeNoBit) {
   const TempFolder folder;
-  const Words layout{"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_prefetch=2",
-                     "parallelism.fsdp_reduce_in_flight=2"};
+  const Words layout{"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_forward_prefetch=2",
+                     "parallelism.fsdp_backward_prefetch=2", "parallelism.fsdp_reduce_in_flight=2"};
   const Records quick = RankThreads(4).run(job(folder, "quick", layout))[0];
   std::atomic<uint64_t> calls{0};
   const auto rule = [&calls](const CollectiveCall&) {

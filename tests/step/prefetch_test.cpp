@@ -1,0 +1,115 @@
+// Which gathers run ahead of the computation: by distance, forward and backward, or by lists.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/step/programs.h"
+
+namespace stepforge::test {
+namespace {
+
+/// "layers.1 > layers.0 embedding": while the unit before ">" computes, gathers of those behind it start. One
+/// line per computation; a gather that nothing covers stands alone, in brackets.
+std::string ahead(const PrefetchPolicy& prefetch, int layers = 3,
+                  GatherPolicy::Reshard reshard = GatherPolicy::Reshard::always) {
+  StepOptions options = small_options(1);
+  options.gather = {DType::bf16, reshard, prefetch, 2};
+  const StepProgram program = programs_of(small_model(layers), 2, 1, options)[0];
+  EXPECT_NO_THROW(check_programs(programs_of(small_model(layers), 2, 1, options)));
+  std::string text;
+  std::string started;
+  for (const Operation& operation : program.operations) {
+    if (operation.kind == OpKind::gather_start) {
+      started += " " + program.units[static_cast<std::size_t>(operation.unit)].name;
+    } else if (operation.kind == OpKind::gather_wait && !started.empty()) {
+      text += "[" + started.substr(1) + "]\n";
+      started.clear();
+    } else if (operation.block >= 0) {
+      text += program.blocks[static_cast<std::size_t>(operation.block)].name + (started.empty() ? "" : " >") +
+              started + "\n";
+      started.clear();
+    }
+  }
+  return text;
+}
+
+TEST(Prefetch, HasADistanceForEachDirection) {
+  PrefetchPolicy prefetch;
+  prefetch.forward = 2;
+  prefetch.backward = 1;
+  EXPECT_EQ(ahead(prefetch),
+            "[embedding]\nembedding > layers.0 layers.1\nlayers.0 > layers.2\nlayers.1 > head\nlayers.2\n"
+            "[layers.2]\nhead\nlayers.2 > layers.1\nlayers.1 > layers.0\nlayers.0 > embedding\n"
+            "embedding\n");
+  prefetch.forward = 0;
+  prefetch.backward = 2;
+  EXPECT_EQ(ahead(prefetch),
+            "[embedding]\nembedding\n[layers.0]\nlayers.0\n[layers.1]\nlayers.1\n[layers.2]\nlayers.2\n"
+            "[head]\nhead > layers.2 layers.1\nlayers.2 > layers.0\nlayers.1 > embedding\nlayers.0\n"
+            "embedding\n");
+}
+
+TEST(Prefetch, AListReplacesTheDistanceOfItsUnitAndDirection) {
+  PrefetchPolicy prefetch = 1;
+  prefetch.lists.push_back({"embedding", {"layers.1", "layers.0"}, {}});
+  prefetch.lists.push_back({"layers.2", {}, {"layers.0"}});
+  EXPECT_EQ(ahead(prefetch),
+            "[embedding]\nembedding > layers.0 layers.1\nlayers.0\nlayers.1 > layers.2\nlayers.2 > head\n"
+            "head > layers.2\nlayers.2 > layers.0\n[layers.1]\nlayers.1\nlayers.0 > embedding\nembedding\n");
+}
+
+TEST(Prefetch, TheHeadsListsStartWithItsOneComputation) {
+  PrefetchPolicy prefetch = 0;
+  prefetch.lists.push_back({"head", {"layers.2"}, {"layers.0"}});
+  EXPECT_EQ(ahead(prefetch),
+            "[embedding]\nembedding\n[layers.0]\nlayers.0\n[layers.1]\nlayers.1\n[layers.2]\nlayers.2\n"
+            "[head]\nhead > layers.2 layers.0\nlayers.2\n[layers.1]\nlayers.1\nlayers.0\n[embedding]\n"
+            "embedding\n");
+}
+
+TEST(Prefetch, WhatIsGatheredAlreadyOrNeverAgainIsPassedOver) {
+  PrefetchPolicy prefetch = 0;
+  prefetch.lists.push_back({"layers.0", {"embedding", "layers.1"}, {"head"}});
+  EXPECT_EQ(ahead(prefetch, 3, GatherPolicy::Reshard::never),
+            "[embedding]\nembedding\n[layers.0]\nlayers.0 > layers.1\nlayers.1\n[layers.2]\nlayers.2\n"
+            "[head]\nhead\nlayers.2\nlayers.1\nlayers.0\nembedding\n");
+}
+
+TEST(Prefetch, AUnitThatStaysGatheredStartsItsBackwardListToo) {
+  PrefetchPolicy prefetch = 0;
+  prefetch.lists.push_back({"layers.2", {}, {"layers.1"}});  // with every second unit, layers.2 stays
+  EXPECT_EQ(ahead(prefetch, 3, GatherPolicy::Reshard::every_n),
+            "[embedding]\nembedding\n[layers.0]\nlayers.0\n[layers.1]\nlayers.1\n[layers.2]\nlayers.2\n"
+            "[head]\nhead\nlayers.2 > layers.1\nlayers.1\nlayers.0\n[embedding]\nembedding\n");
+}
+
+TEST(Prefetch, ARecomputedBackwardStartsItsListOnce) {
+  StepOptions options = small_options(2);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 0};
+  options.gather.prefetch.lists.push_back({"layers.1", {}, {"layers.0", "embedding"}});
+  options.recompute.mode = RecomputePolicy::Mode::full;
+  const Programs programs = programs_of(small_model(2), 2, 1, options);
+  EXPECT_NO_THROW(check_programs(programs));
+  const auto recompute = find(programs[0], {OpKind::recompute, -1, 2, 0});
+  EXPECT_EQ(programs[0].operations[recompute - 1].kind, OpKind::gather_start);
+  EXPECT_EQ(programs[0].operations[recompute - 2].kind, OpKind::gather_start);
+}
+
+TEST(Prefetch, WhatDoesNotFitIsRefused) {
+  StepOptions options = small_options(1);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  options.gather.prefetch.backward = -1;
+  EXPECT_THROW(build_step(small_model(), options), UsageError);
+  options.gather.prefetch = 1;
+  options.gather.prefetch.lists.push_back({"layers.0", {"layers.7"}, {}});
+  try {
+    build_step(small_model(), options);
+    ADD_FAILURE() << "accepted";
+  } catch (const UsageError& refusal) {
+    const std::string text = refusal.what();
+    EXPECT_NE(text.find("\"layers.7\""), std::string::npos) << text;
+    EXPECT_NE(text.find("it has embedding, layers.0, layers.1, head"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace stepforge::test
