@@ -69,14 +69,16 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
   };
   const auto run_one = [&](size_t index) {
     const Operation& operation = program_.operations[index];
-    times_[index].start = seconds();
     try {
+      if (inputs.watch) inputs.watch(operation, /*ended=*/false);
+      times_[index].start = seconds();
       execute(operation, inputs, services);
+      for (const int buffer : operation.frees) values_.at(static_cast<size_t>(buffer)) = Value();
+      times_[index].end = seconds();
+      if (inputs.watch) inputs.watch(operation, /*ended=*/true);
     } catch (const std::exception& failure) {
       throw Error(format("{}: {}", operation_text(program_, operation), reason(failure)));
     }
-    for (const int buffer : operation.frees) values_.at(static_cast<size_t>(buffer)) = Value();
-    times_[index].end = seconds();
   };
   try {
     lanes_.run(run_one, [this](const std::string& reason) { store_.groups().abort(reason); });

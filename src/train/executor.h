@@ -50,6 +50,10 @@ struct StepInputs {
   /// Looks at every block's outputs (and at the gradients it returns) as they appear: used to find the first
   /// non-finite value and to plant one in tests. Null in normal steps.
   std::function<void(const ProgramBlock& block, Bundle& bundle, bool is_gradient)> inspect;
+  /// Called on the operation's lane when it is about to begin and when it has ended, its frees included, but
+  /// before operations of other lanes learn of it. What it throws fails the operation. For profilers and
+  /// tests; null in normal steps.
+  std::function<void(const Operation& operation, bool ended)> watch;
 };
 
 class Executor {

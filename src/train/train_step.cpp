@@ -124,6 +124,7 @@ StepInputs TrainStep::inputs_for(const StepPlace& place) const {
   const auto& training = config_.training;
   const auto& debug = config_.debug;
   StepInputs inputs;
+  inputs.watch = on_operation;
   inputs.dropout = model.dropout;
   inputs.dropout_key =
       dropout_key_of_step(static_cast<uint64_t>(training.seed), static_cast<uint64_t>(place.step));

@@ -36,6 +36,8 @@ class TrainStep {
   /// Called between two points of the step; see Callback.
   std::function<void()> on_micro_step_end;
   std::function<void()> on_pre_update;
+  /// See StepInputs::watch.
+  std::function<void(const Operation& operation, bool ended)> on_operation;
   /// Whether this rank was asked to stop.
   std::function<bool()> interrupted;
 
