@@ -3,8 +3,9 @@
 
     tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--ranks 2,4] [--rounds 3]
 
-The work is tools/bench/small.toml, its eight rows a step shared out over the ranks, one thread a rank. Memory is the peak of
-resident bytes of a rank (Stepforge: rank 0, which also writes the run; FSDP2: the largest).
+The work is the model of tools/bench/small.toml with one thread a rank: its eight rows a step shared out over the ranks, where matrix
+products are nearly all of it, and one row a rank, where the communication weighs more. Memory is the peak of resident bytes of a
+rank (Stepforge: rank 0, which also writes the run; FSDP2: the largest). Noise: how far the rounds of one program lie apart.
 """
 import argparse
 import json
@@ -21,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 COLD_STEPS = 2
-STEPS = 12
+TOKENS = 24576  # of a run, so that all runs take about as long
 
 
 def free_port():
@@ -30,13 +31,13 @@ def free_port():
         return server.getsockname()[1]
 
 
-def run_stepforge(options, ranks, rows):
+def run_stepforge(options, ranks, rows, steps):
     folder = Path(tempfile.mkdtemp(prefix="stepforge-bench."))
     try:
         command = [
             options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", HERE / "small.toml",
             f"run_dir={folder / 'run'}", f"training.local_batch_size={rows // ranks}", f"training.global_batch_size={rows}",
-            f"training.steps={STEPS}", "training.threads=1",
+            f"training.steps={steps}", "training.threads=1",
         ]  # fmt: skip
         began = time.time()
         done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
@@ -53,12 +54,12 @@ def run_stepforge(options, ranks, rows):
         shutil.rmtree(folder)
 
 
-def run_fsdp2(options, ranks, rows):
+def run_fsdp2(options, ranks, rows, steps):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                    "WORLD_SIZE": str(ranks), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
     began = time.time()
     processes = [
-        subprocess.Popen([options.python, HERE / "fsdp_peer.py", HERE / "small.toml", str(rows), str(STEPS)],
+        subprocess.Popen([options.python, HERE / "fsdp_peer.py", HERE / "small.toml", str(rows), str(steps)],
                          env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]  # fmt: skip
@@ -84,14 +85,16 @@ def summarise(runs, tokens):
     }
 
 
-def bench(options, ranks, rows, tokens):
+def bench(options, ranks, rows, seq_len):
+    tokens = rows * seq_len
+    steps = COLD_STEPS + max(1, TOKENS // tokens)
     runs = {"Stepforge": [], "FSDP2, Gloo": []}
     for number in range(1, options.rounds + 1):
-        print(f"{ranks} ranks: round {number} of {options.rounds}", file=sys.stderr, flush=True)
-        runs["Stepforge"].append(run_stepforge(options, ranks, rows))
-        runs["FSDP2, Gloo"].append(run_fsdp2(options, ranks, rows))
+        print(f"{ranks} ranks, {rows} rows a step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
+        runs["Stepforge"].append(run_stepforge(options, ranks, rows, steps))
+        runs["FSDP2, Gloo"].append(run_fsdp2(options, ranks, rows, steps))
     table = {name: summarise(list_of_runs, tokens) for name, list_of_runs in runs.items()}
-    print(f"\n{ranks} ranks, {tokens} tokens a step\n{'':14}{'tok/s':>8}{'peak MiB a rank':>17}{'s to end of step 1':>20}{'noise':>8}")
+    print(f"\n{ranks} ranks, {rows // ranks} rows a rank, {tokens} tokens a step\n{'':14}{'tok/s':>8}{'peak MiB a rank':>17}{'s to end of step 1':>20}{'noise':>8}")
     for name, row in table.items():
         print(f"{name:14}{row['tps']:8.0f}{row['peak_mib']:17.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
     ours, theirs = table["Stepforge"], table["FSDP2, Gloo"]
@@ -110,9 +113,9 @@ def main():
     options = parser.parse_args()
     with open(HERE / "small.toml", "rb") as file:
         training = tomllib.load(file)["training"]
-    rows = training["local_batch_size"]
     for ranks in options.ranks:
-        bench(options, ranks, rows, rows * training["seq_len"])
+        for rows in (training["local_batch_size"], ranks):
+            bench(options, ranks, rows, training["seq_len"])
 
 
 if __name__ == "__main__":
