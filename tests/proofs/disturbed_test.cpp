@@ -32,12 +32,15 @@ struct Case {
 };
 
 const std::vector<Case> cases = {
-    {2, {"parallelism.fsdp_prefetch=2", "parallelism.fsdp_reduce_in_flight=2"}},
+    {2,
+     {"parallelism.fsdp_forward_prefetch=2", "parallelism.fsdp_backward_prefetch=2",
+      "parallelism.fsdp_reduce_in_flight=2"}},
     {4,
      {"parallelism.data_parallel_replicate_degree=2", "activation_checkpoint.mode=full",
       "parallelism.fsdp_reduce_each_micro_batch=true"}},
     {2, {"parallelism.data_parallel_replicate_degree=2", "precision.compute=bf16"}},
-    {2, {"training.reduction=ordered", "training.global_batch_size=8", "parallelism.fsdp_prefetch=0"}},
+    {2,
+     {"training.reduction=ordered", "training.global_batch_size=8", "parallelism.fsdp_forward_prefetch=0"}},
 };
 
 Words job(const TempFolder& folder, const std::string& name, const Case& layout) {
