@@ -151,8 +151,13 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-StagedFolder::StagedFolder(fs::path final_path) : final_(std::move(final_path)), staging_(final_) {
-  staging_ += ".tmp";
+fs::path StagedFolder::staging_of(fs::path final_path) {
+  final_path += ".tmp";
+  return final_path;
+}
+
+StagedFolder::StagedFolder(fs::path final_path)
+    : final_(std::move(final_path)), staging_(staging_of(final_)) {
   std::error_code failure;
   fs::remove_all(staging_, failure);
   if (!failure) fs::create_directories(staging_, failure);

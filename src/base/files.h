@@ -72,6 +72,7 @@ class StagedFolder {
   StagedFolder& operator=(const StagedFolder&) = delete;
 
   const std::filesystem::path& staging() const { return staging_; }
+  static std::filesystem::path staging_of(std::filesystem::path final_path);
   /// Throws Error if the final name exists already or a step of the publication fails.
   void publish();
 

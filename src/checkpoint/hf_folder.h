@@ -9,6 +9,7 @@
 #include "parallel/unit_store.h"
 #include "spec/model_spec.h"
 #include "tensorfile/hf_index.h"
+#include "tensorfile/tensor_folder.h"
 #include "text/tokenizer.h"
 
 namespace stepforge {
@@ -17,10 +18,13 @@ namespace stepforge {
 /// the key that is wrong or not supported.
 ModelConfig hf_model_config(const std::filesystem::path& folder);
 
-/// Loads the fp32 masters from a folder with model.safetensors, or shards and their index. F32, BF16 and F16
-/// become fp32 exactly. A second copy of a tied tensor must equal the first bit for bit;
-/// "rotary_emb.inv_freq" buffers of older exports are passed over. Throws Error listing every tensor that is
-/// missing, unexpected, in two files, or of another shape or type, and changes nothing then.
+/// Loads what this rank holds of the fp32 masters from files with Hugging Face names, whole or cut over
+/// ranks. F32, BF16 and F16 become fp32 exactly. A second copy of a tied tensor must equal the first bit for
+/// bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are passed over. Throws Error
+/// listing every tensor that is missing, unexpected, or of another shape or type, and changes nothing then.
+void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store);
+
+/// The same from a folder with model.safetensors, or shards and their index.
 void import_hf(const std::filesystem::path& folder, const ModelSpec& model, ModelStore& store);
 
 struct HfExportOptions {
@@ -29,10 +33,12 @@ struct HfExportOptions {
 };
 
 /// Writes what transformers loads: config.json, generation_config.json, the weights as one file or as shards
-/// with an index, and the tokenizer's files unless `tokenizer` is null. The folder appears when it is
-/// complete. Throws UsageError if `folder` exists or the dtype is none of the three, Error if writing fails
-/// or a value is beyond fp16's range.
+/// with an index, and the tokenizer's files unless `tokenizer` is null. `weights` holds them under their
+/// Hugging Face names as F32, BF16 or F16, whole or cut over ranks: a checkpoint or another model folder;
+/// optimizer state among them is passed over. They are streamed: a few MiB of memory serve any model. The
+/// folder appears when it is complete. Throws UsageError if `folder` exists or the dtype is none of the
+/// three, Error if the weights do not fit the model, if writing fails or if a value is beyond fp16's range.
 void export_hf(const std::filesystem::path& folder, const ModelConfig& config, const ModelSpec& model,
-               const ModelStore& store, const Tokenizer* tokenizer, const HfExportOptions& options = {});
+               const TensorFolder& weights, const Tokenizer* tokenizer, const HfExportOptions& options = {});
 
 }  // namespace stepforge

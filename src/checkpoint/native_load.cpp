@@ -1,19 +1,21 @@
 // The reading half of native.h.
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/format.h"
+#include "checkpoint/held_boxes.h"
 #include "checkpoint/native.h"
 #include "checkpoint/tensor_comparison.h"
 #include "checkpoint/tensor_names.h"
 #include "tensorfile/file_names.h"
-#include "tensorfile/hf_index.h"
 #include "tensorfile/manifest.h"
+#include "tensorfile/tensor_folder.h"
 
 namespace stepforge {
 
@@ -23,9 +25,19 @@ namespace {
 
 constexpr std::string_view kOptimizerSteps = "optimizer_steps";
 
-bool lists(const CheckpointManifest& manifest, std::string_view name) {
-  return std::any_of(manifest.files.begin(), manifest.files.end(),
-                     [name](const ManifestFile& file) { return file.name == name; });
+bool is_tensor_file(const ManifestFile& file) {
+  return fs::path(file.name).extension() == ".safetensors";
+}
+
+/// A checkpoint has a state and tensors.
+void require_parts(const fs::path& folder, const CheckpointManifest& manifest) {
+  const auto lists = [&](const auto& wanted) {
+    return std::any_of(manifest.files.begin(), manifest.files.end(), wanted);
+  };
+  const bool state = lists([](const ManifestFile& file) { return file.name == kStateFileName; });
+  if (state && lists(is_tensor_file)) return;
+  throw FormatError(format("damaged checkpoint {}: {} does not list {}", folder.string(), kManifestFileName,
+                           state ? "any safetensors file" : kStateFileName));
 }
 
 /// Folders named like a checkpoint, but without a manifest: damaged, since a folder gets its name when it is
@@ -43,13 +55,15 @@ std::vector<fs::path> folders_without_manifest(const fs::path& dir) {
   return found;
 }
 
-/// The tensors of all safetensors files that the manifest lists.
-TensorFolder open_tensors(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const ManifestFile& file : read_manifest(folder).files) {
-    if (fs::path(file.name).extension() == ".safetensors") files.push_back(folder / file.name);
+/// The steps of `dir`, newest first, and what is wrong with folders that only look like one.
+std::string survey(const fs::path& dir) {
+  Json found = {{"steps", Json::array()}, {"damaged", Json::array()}};
+  for (const fs::path& path : folders_without_manifest(dir)) {
+    found["damaged"].push_back(
+        format("damaged checkpoint {}: {}: missing", path.string(), kManifestFileName));
   }
-  return TensorFolder(files);
+  for (const CheckpointFolder& folder : list_checkpoints(dir)) found["steps"].push_back(folder.step);
+  return found.dump();
 }
 
 bool is_optimizer_tensor(std::string_view name) {
@@ -77,14 +91,16 @@ void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, 
       [with_optimizer](std::string_view name) { return !with_optimizer && is_optimizer_tensor(name); });
 }
 
-/// This rank's part of `tensor`, which the file calls `name`, into `flat`, a shard of its unit.
-void copy_tensor(const TensorFolder& folder, const std::string& name, const UnitStore& unit,
-                 const NamedTensor& tensor, const at::Tensor& flat) {
-  const HeldRange range = unit.held(tensor.offset, tensor.offset + tensor.elements);
-  const auto bytes =
-      folder.bytes(name).subspan(static_cast<size_t>(range.begin - tensor.offset) * sizeof(float),
-                                 static_cast<size_t>(range.size()) * sizeof(float));
-  std::memcpy(flat.data_ptr<float>() + range.local, bytes.data(), bytes.size());
+/// This rank's part of `tensor`, which the files call `name`, into `flat`, a shard of its unit.
+void read_held(const TensorFolder& folder, const std::string& name, const std::vector<HeldBox>& held,
+               const at::Tensor& flat) {
+  const auto shard =
+      std::as_writable_bytes(std::span(flat.data_ptr<float>(), static_cast<size_t>(flat.numel())));
+  for (const auto& [box, local] : held) {
+    folder.read(name, box,
+                shard.subspan(static_cast<size_t>(local) * sizeof(float),
+                              static_cast<size_t>(box.elements()) * sizeof(float)));
+  }
 }
 
 int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
@@ -98,27 +114,34 @@ int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
 
 }  // namespace
 
-FoundCheckpoint verify_checkpoint(const fs::path& step_folder) {
-  const CheckpointManifest manifest = verify_folder(step_folder);
-  for (const std::string_view name : {kModelFileName, kStateFileName}) {
-    if (!lists(manifest, name)) {
-      throw FormatError(format("damaged checkpoint {}: {} does not list {}", step_folder.string(),
-                               kManifestFileName, name));
-    }
+FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointRanks& ranks) {
+  CheckpointManifest manifest;
+  const std::vector<std::string> seen = ranks.run([&] {
+    manifest = verify_folder(step_folder, ranks.rank(), ranks.size());
+    require_parts(step_folder, manifest);
+    return file_hash(step_folder / kManifestFileName);
+  });
+  for (size_t rank = 1; rank < seen.size(); ++rank) {
+    if (seen[rank] == seen[0]) continue;
+    throw Error(format("{} of rank {} is not that of rank 0; all ranks need one common run folder",
+                       (step_folder / kManifestFileName).string(), rank));
   }
   return {step_folder, manifest.step};
 }
 
-FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step) {
+FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const CheckpointRanks& ranks) {
   const fs::path path = dir / checkpoint_folder_name(step);
-  std::error_code failure;
-  if (!fs::is_directory(path, failure)) {
+  // What there is rank 0 says: all take the same way.
+  const std::string fault = ranks.run([&]() -> std::string {
+    std::error_code failure;
+    if (ranks.rank() != 0 || fs::is_directory(path, failure)) return "";
     std::vector<std::string> there;
     for (const CheckpointFolder& folder : list_checkpoints(dir)) there.push_back(format("{}", folder.step));
-    throw UsageError(format("there is no checkpoint of step {} in {}; there are steps: {}", step,
-                            dir.string(), there.empty() ? std::string("none") : join(there, ", ")));
-  }
-  FoundCheckpoint found = verify_checkpoint(path);
+    return format("there is no checkpoint of step {} in {}; there are steps: {}", step, dir.string(),
+                  there.empty() ? std::string("none") : join(there, ", "));
+  })[0];
+  if (!fault.empty()) throw UsageError(fault);
+  FoundCheckpoint found = verify_checkpoint(path, ranks);
   if (found.step != step) {
     throw FormatError(
         format("damaged checkpoint {}: its {} is of step {}", path.string(), kManifestFileName, found.step));
@@ -126,16 +149,17 @@ FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step) {
   return found;
 }
 
-std::optional<FoundCheckpoint> newest_complete_checkpoint(const fs::path& dir, Logger& logger) {
-  std::vector<std::string> refused;
-  for (const fs::path& path : folders_without_manifest(dir)) {
-    refused.push_back(format("damaged checkpoint {}: {}: missing", path.string(), kManifestFileName));
-  }
+std::optional<FoundCheckpoint> newest_complete_checkpoint(const fs::path& dir, Logger& logger,
+                                                          const CheckpointRanks& ranks) {
+  const Json there = Json::parse(ranks.run([&] { return ranks.rank() == 0 ? survey(dir) : ""; })[0]);
+  auto refused = there.at("damaged").get<std::vector<std::string>>();
   std::optional<FoundCheckpoint> found;
-  for (const CheckpointFolder& folder : list_checkpoints(dir)) {
+  for (const Json& step : there.at("steps")) {
     try {
-      found = checkpoint_of_step(dir, folder.step);
+      found = checkpoint_of_step(dir, step.get<int64_t>(), ranks);
       break;
+    } catch (const PeerError&) {
+      throw;
     } catch (const Error& failure) {
       refused.emplace_back(failure.what());
     }
@@ -154,21 +178,30 @@ Json read_checkpoint_state(const FoundCheckpoint& checkpoint) {
   return state;
 }
 
+TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint) {
+  std::vector<fs::path> files;
+  for (const ManifestFile& file : read_manifest(checkpoint.path).files) {
+    if (is_tensor_file(file)) files.push_back(checkpoint.path / file.name);
+  }
+  return TensorFolder(files);
+}
+
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
                      AdamW* optimizer) {
   Json state = read_checkpoint_state(checkpoint);
-  const TensorFolder folder = open_tensors(checkpoint.path);
+  const TensorFolder folder = checkpoint_tensors(checkpoint);
   const std::vector<NamedTensor> tensors = named_tensors(model);
   require_fit(checkpoint, folder, store, tensors, optimizer != nullptr);
   const int64_t steps = optimizer == nullptr ? 0 : optimizer_steps(state, checkpoint);
 
   for (const NamedTensor& tensor : tensors) {
     const UnitStore& unit = store.unit(tensor.unit);
-    copy_tensor(folder, tensor.name, unit, tensor, unit.master());
+    const std::vector<HeldBox> held = held_boxes(unit, tensor);
+    read_held(folder, tensor.name, held, unit.master());
     if (optimizer == nullptr || !unit.trained()) continue;
     for (size_t slot = 0; slot < AdamW::slot_names.size(); ++slot) {
-      copy_tensor(folder, optimizer_tensor_name(tensor.name, AdamW::slot_names[slot]), unit, tensor,
-                  optimizer->slot(tensor.unit, slot));
+      read_held(folder, optimizer_tensor_name(tensor.name, AdamW::slot_names[slot]), held,
+                optimizer->slot(tensor.unit, slot));
     }
   }
   if (optimizer != nullptr) optimizer->set_steps(steps);

@@ -25,27 +25,27 @@ std::string names_of(std::span<const DType> dtypes) {
 void TensorComparison::expect(const std::string& name, const std::vector<int64_t>& shape,
                               std::span<const DType> dtypes) {
   known_.insert(name);
-  const TensorEntry* entry = folder_.find(name);
-  if (entry == nullptr) {
+  const StoredTensor* stored = folder_.find(name);
+  if (stored == nullptr) {
     missing_.push_back(format("missing: {} {}", name, shape_text(shape)));
     return;
   }
-  if (entry->shape != shape) {
-    different_.push_back(format("other shape: {} is {}, the model's is {}", name, shape_text(entry->shape),
+  if (stored->shape != shape) {
+    different_.push_back(format("other shape: {} is {}, the model's is {}", name, shape_text(stored->shape),
                                 shape_text(shape)));
   }
-  if (std::find(dtypes.begin(), dtypes.end(), entry->dtype) == dtypes.end()) {
+  if (std::find(dtypes.begin(), dtypes.end(), stored->dtype) == dtypes.end()) {
     different_.push_back(
-        format("other type: {} is {}, expected {}", name, safetensors_name(entry->dtype), names_of(dtypes)));
+        format("other type: {} is {}, expected {}", name, safetensors_name(stored->dtype), names_of(dtypes)));
   }
 }
 
 void TensorComparison::allow(const std::string& name,
-                             const std::function<std::string(const TensorEntry&)>& fault) {
+                             const std::function<std::string(const StoredTensor&)>& fault) {
   known_.insert(name);
-  const TensorEntry* entry = folder_.find(name);
-  if (entry == nullptr) return;
-  const std::string text = fault(*entry);
+  const StoredTensor* stored = folder_.find(name);
+  if (stored == nullptr) return;
+  const std::string text = fault(*stored);
   if (!text.empty()) different_.push_back(format("{}: {}", name, text));
 }
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tensorfile/hf_index.h"
+#include "tensorfile/tensor_folder.h"
 
 namespace stepforge {
 
@@ -23,7 +23,7 @@ class TensorComparison {
   void expect(const std::string& name, const std::vector<int64_t>& shape, std::span<const DType> dtypes);
   /// The folder may hold this tensor: notes if it does and `fault`, called with its description, tells one
   /// ("" = none).
-  void allow(const std::string& name, const std::function<std::string(const TensorEntry&)>& fault);
+  void allow(const std::string& name, const std::function<std::string(const StoredTensor&)>& fault);
   /// Notes every tensor neither expected nor allowed, unless `ignored` says so, and throws Error if anything
   /// was noted: `what`, the differences counted by kind, then one a line.
   void finish(const std::string& what, const std::function<bool(std::string_view)>& ignored);

@@ -43,8 +43,14 @@ void remove_checkpoint(const fs::path& path) {
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(fs::path dir, int64_t keep_latest_k, Logger& logger, bool background)
-    : dir_(std::move(dir)), keep_latest_k_(keep_latest_k), logger_(logger), background_(background) {
+CheckpointWriter::CheckpointWriter(fs::path dir, int64_t keep_latest_k, Logger& logger, bool background,
+                                   const CheckpointRanks* ranks)
+    : dir_(std::move(dir)),
+      keep_latest_k_(keep_latest_k),
+      logger_(logger),
+      background_(background),
+      ranks_(ranks == nullptr ? alone_ : *ranks) {
+  if (ranks_.rank() != 0) return;
   std::error_code failure;
   fs::create_directories(dir_, failure);
   if (failure || !fs::is_directory(dir_)) {
@@ -86,12 +92,12 @@ bool CheckpointWriter::wait() {
 void CheckpointWriter::write(int64_t step) {
   try {
     const auto start = std::chrono::steady_clock::now();
-    write_checkpoint(dir_, step, staged_);
+    const int64_t bytes = write_checkpoint(dir_, step, staged_, ranks_);
     const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - start;
     succeeded_ = true;
+    if (ranks_.rank() != 0) return;
     logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s)", (dir_ / checkpoint_folder_name(step)).string(),
-                 human_bytes(staged_.bytes()), duration.count(),
-                 static_cast<double>(staged_.bytes()) / 1e9 / duration.count());
+                 human_bytes(bytes), duration.count(), static_cast<double>(bytes) / 1e9 / duration.count());
   } catch (const std::exception& failure) {
     succeeded_ = false;
     logger_.error(

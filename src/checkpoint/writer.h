@@ -11,14 +11,16 @@
 namespace stepforge {
 
 /// Used by one thread. One save is under way at a time: whatever needs the writer meanwhile waits for its
-/// end.
+/// end. Of several ranks each has a writer, and all save the same steps.
 ///
 ///     writer.save(step, stage_checkpoint(model, store, &optimizer, state, writer.reusable()));
 class CheckpointWriter {
  public:
-  /// Makes `dir` and removes what saves cut short by a crash left there. `keep_latest_k` 0 keeps all.
-  /// `background` false writes inside save(). Throws Error if `dir` cannot be made. `logger` must outlive it.
-  CheckpointWriter(std::filesystem::path dir, int64_t keep_latest_k, Logger& logger, bool background);
+  /// Rank 0 makes `dir` and removes what saves cut short by a crash left there. `keep_latest_k` 0 keeps all.
+  /// `background` false writes inside save(). `ranks` null: this rank alone. Throws Error if `dir` cannot be
+  /// made. `logger` and `ranks` must outlive it; nobody else may use `ranks` while a save is under way.
+  CheckpointWriter(std::filesystem::path dir, int64_t keep_latest_k, Logger& logger, bool background,
+                   const CheckpointRanks* ranks = nullptr);
   /// Waits for the save under way.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -29,7 +31,7 @@ class CheckpointWriter {
 
   /// Writes step-N, then deletes the oldest steps beyond keep_latest_k. Steps beyond this one, of a run that
   /// went on from an earlier step, are neither counted nor deleted. A failure (a full disk) is an error line
-  /// in the log; nothing is deleted then, and the next save tries anew.
+  /// in the log of every rank; nothing is deleted then, and the next save tries anew.
   void save(int64_t step, StagedCheckpoint staged);
 
   /// Waits for the save under way. False if the last save failed.
@@ -43,6 +45,8 @@ class CheckpointWriter {
   int64_t keep_latest_k_;
   Logger& logger_;
   bool background_;
+  CheckpointRanks alone_;
+  const CheckpointRanks& ranks_;
   bool succeeded_ = true;
   bool warned_of_later_steps_ = false;
   StagedCheckpoint staged_;  // like everything below dir_, belongs to thread_ while it runs

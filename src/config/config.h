@@ -172,6 +172,7 @@ struct CheckpointConfig {
   int64_t keep_latest_k = 10;
   bool save_at_end = true;
   bool async = true;
+  double timeout = 1800;
   bool resume = true;
   int64_t load_step = -1;
   std::vector<std::string> allow_changed;

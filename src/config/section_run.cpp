@@ -21,6 +21,12 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
       .field("save_at_end", &CheckpointConfig::save_at_end, {.doc = "Whether the last step is saved too."})
       .field("async", &CheckpointConfig::async,
              {.doc = "Whether a background thread writes while training goes on."})
+      .field("timeout", &CheckpointConfig::timeout,
+             {.doc = "How long ranks wait for the slowest disk of one of them when they save or check a "
+                     "checkpoint.",
+              .unit = "s",
+              .min = 1,
+              .max = 1e6})
       .field(
           "resume", &CheckpointConfig::resume,
           {.doc = "Whether a run folder that holds checkpoints is continued; false starts over at step 0."})

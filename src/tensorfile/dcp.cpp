@@ -86,11 +86,11 @@ SavedOffsets read_saved_offsets(const SafetensorsFile& file) {
   return offsets;
 }
 
-std::string dcp_file_name(int rank, int file, int files) {
+std::string dcp_file_name(std::string_view kind, int rank, int file, int files) {
   if (rank < 0 || file < 0 || file >= files) {
     throw Error(format("no checkpoint file {} of {} for rank {}", file, files, rank));
   }
-  return format("shard-{:05}-model-{:05}-of-{:05}.safetensors", rank + 1, file + 1, files);
+  return format("shard-{:05}-{}-{:05}-of-{:05}.safetensors", rank + 1, kind, file + 1, files);
 }
 
 }  // namespace stepforge

@@ -30,8 +30,8 @@ SafetensorsMetadata dcp_metadata(const SavedOffsets& offsets);
 /// FormatError if the information is malformed, lacks a tensor or names one that the file does not hold.
 SavedOffsets read_saved_offsets(const SafetensorsFile& file);
 
-/// "shard-00002-model-00001-of-00003.safetensors" for rank 1 and the first of three files. Throws Error on a
-/// number below 0 or a file beyond `files`.
-std::string dcp_file_name(int rank, int file, int files);
+/// "shard-00002-model-00001-of-00003.safetensors" for rank 1 and the first of its three files of kind
+/// "model". Throws Error on a number below 0 or a file beyond `files`.
+std::string dcp_file_name(std::string_view kind, int rank, int file, int files);
 
 }  // namespace stepforge

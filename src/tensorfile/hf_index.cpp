@@ -96,22 +96,6 @@ HfIndex index_of_shards(std::span<const TensorSpec> specs, std::span<const Shard
   return index;
 }
 
-TensorFolder::TensorFolder(const std::vector<fs::path>& paths) {
-  FaultList faults("duplicate tensors");
-  files_.reserve(paths.size());
-  for (const fs::path& path : paths) {
-    const SafetensorsFile& file = files_.emplace_back(path);
-    for (size_t i = 0; i < file.tensors().size(); ++i) {
-      const std::string& name = file.tensors()[i].name;
-      const auto [other, added] = tensors_.emplace(name, Place{files_.size() - 1, i});
-      if (added) continue;
-      faults.add(format("{} is in {} and in {}", quoted_for_message(name),
-                        files_[other->second.file].path().string(), path.string()));
-    }
-  }
-  faults.throw_if_any();
-}
-
 namespace {
 
 /// The files that the index names, each checked to be a file of the folder.
@@ -130,24 +114,32 @@ std::vector<fs::path> indexed_files(const fs::path& folder, const HfIndex& index
 
 void check_index(const fs::path& folder, const HfIndex& index, const TensorFolder& tensors) {
   FaultList faults((folder / kIndexFileName).string());
+  const auto file_of = [&tensors](const StoredPart& part) {
+    return tensors.files()[part.file].path().filename().string();
+  };
   for (const auto& [name, file] : index.weight_map) {
-    if (tensors.find(name) == nullptr) {
+    const StoredTensor* tensor = tensors.find(name);
+    if (tensor == nullptr) {
       faults.add(format("{} is missing from {}", quoted_for_message(name), file));
-    } else if (const std::string found = tensors.file_of(name).path().filename().string(); found != file) {
-      faults.add(format("{} is in {}, not in {}", quoted_for_message(name), found, file));
+      continue;
+    }
+    for (const StoredPart& part : tensor->parts) {
+      if (const std::string found = file_of(part); found != file) {
+        faults.add(format("{} is in {}, not in {}", quoted_for_message(name), found, file));
+      }
     }
   }
   for (const std::string& name : tensors.names()) {
     if (index.weight_map.contains(name)) continue;
     faults.add(format("{} of {} is not in the index", quoted_for_message(name),
-                      tensors.file_of(name).path().filename().string()));
+                      file_of(tensors.find(name)->parts.front())));
   }
   faults.throw_if_any();
 }
 
 }  // namespace
 
-TensorFolder TensorFolder::open(const fs::path& path) {
+TensorFolder open_hf_weights(const fs::path& path) {
   std::error_code failure;
   if (!fs::exists(path, failure))
     throw UsageError(format("there is no model folder or file {}", path.string()));
@@ -166,33 +158,6 @@ TensorFolder TensorFolder::open(const fs::path& path) {
   TensorFolder folder(indexed_files(path, index));
   check_index(path, index, folder);
   return folder;
-}
-
-std::vector<std::string> TensorFolder::names() const {
-  std::vector<std::string> names;
-  names.reserve(tensors_.size());
-  for (const auto& [name, place] : tensors_) names.push_back(name);
-  return names;
-}
-
-const TensorEntry* TensorFolder::find(std::string_view name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : &files_[found->second.file].tensors()[found->second.entry];
-}
-
-const TensorFolder::Place& TensorFolder::place_of(std::string_view name) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) throw Error(format("there is no tensor {}", quoted_for_message(name)));
-  return found->second;
-}
-
-const SafetensorsFile& TensorFolder::file_of(std::string_view name) const {
-  return files_[place_of(name).file];
-}
-
-std::span<const std::byte> TensorFolder::bytes(std::string_view name) const {
-  const Place& place = place_of(name);
-  return files_[place.file].bytes(files_[place.file].tensors()[place.entry]);
 }
 
 }  // namespace stepforge

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tensorfile/safetensors.h"
+#include "tensorfile/tensor_folder.h"
 
 namespace stepforge {
 
@@ -46,37 +47,9 @@ std::vector<ShardPlan> plan_shards(std::span<const TensorSpec> specs,
 /// The index of a plan.
 HfIndex index_of_shards(std::span<const TensorSpec> specs, std::span<const ShardPlan> shards);
 
-/// The tensors of several safetensors files under one roof.
-class TensorFolder {
- public:
-  /// A model folder (model.safetensors, else the files of the index) or one .safetensors file. Throws
-  /// UsageError if there is none, FormatError listing everything wrong: files missing, tensors that the index
-  /// names and the file lacks, and the other way round.
-  static TensorFolder open(const std::filesystem::path& path);
-
-  /// Throws FormatError listing every tensor that is in more than one file.
-  explicit TensorFolder(const std::vector<std::filesystem::path>& paths);
-
-  const std::vector<SafetensorsFile>& files() const { return files_; }
-  /// Every name, sorted.
-  std::vector<std::string> names() const;
-  size_t size() const { return tensors_.size(); }
-  /// nullptr if there is no such tensor.
-  const TensorEntry* find(std::string_view name) const;
-  /// The file that holds a tensor; throws Error if there is no such tensor.
-  const SafetensorsFile& file_of(std::string_view name) const;
-  /// As SafetensorsFile::bytes; throws Error if there is no such tensor.
-  std::span<const std::byte> bytes(std::string_view name) const;
-
- private:
-  struct Place {
-    size_t file;
-    size_t entry;
-  };
-  const Place& place_of(std::string_view name) const;
-
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, Place, std::less<>> tensors_;
-};
+/// A model folder (model.safetensors, else the files of the index) or one .safetensors file. Throws
+/// UsageError if there is none, FormatError listing everything wrong: files missing, tensors that the index
+/// names and the file lacks, and the other way round.
+TensorFolder open_hf_weights(const std::filesystem::path& path);
 
 }  // namespace stepforge

@@ -102,15 +102,49 @@ std::optional<int64_t> step_of(const std::string& name) {
 
 }  // namespace
 
-CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json layout) {
-  CheckpointManifest manifest = {step, std::move(layout), {}};
+ManifestFile manifest_file(const fs::path& path) {
+  return {path.filename().string(), file_bytes(path), file_hash(path)};
+}
+
+Json manifest_files_to_json(const std::vector<ManifestFile>& files) {
+  Json json = Json::array();
+  for (const ManifestFile& file : files) {
+    json.push_back({{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
+  }
+  return json;
+}
+
+std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source) {
+  if (!json.is_array()) throw FormatError(format("{}: field \"files\" is not a list", source));
+  std::vector<ManifestFile> files;
+  std::set<std::string> names;
+  for (size_t i = 0; i < json.size(); ++i) {
+    files.push_back(parse_file(json[i], format("{}: files[{}]", source, i)));
+    const std::string& name = files.back().name;
+    if (!names.insert(name).second)
+      throw FormatError(format("{}: files[{}]: {} is listed twice", source, i, name));
+  }
+  return files;
+}
+
+CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json layout,
+                                  const std::vector<ManifestFile>& known) {
+  CheckpointManifest manifest = {step, std::move(layout), known};
+  std::set<std::string> names;
+  for (const ManifestFile& file : known) {
+    if (!is_regular_file_itself(folder / file.name) || file_bytes(folder / file.name) != file.bytes) {
+      throw Error(format("{} was written with {} bytes, but is not there like that",
+                         (folder / file.name).string(), file.bytes));
+    }
+    if (!names.insert(file.name).second) throw Error(format("{} was written twice", file.name));
+  }
   for (const fs::path& path : entries_of(folder)) {
     const std::string name = path.filename().string();
-    if (name == kManifestFileName) continue;
+    if (name == kManifestFileName || names.contains(name)) continue;
     if (!is_plain_file_name(name) || !is_regular_file_itself(path)) {
       throw Error(format("{} does not belong into a checkpoint: not a plain file", path.string()));
     }
-    manifest.files.push_back({name, file_bytes(path), file_hash(path)});
+    manifest.files.push_back(manifest_file(path));
   }
   std::sort(manifest.files.begin(), manifest.files.end(),
             [](const ManifestFile& left, const ManifestFile& right) { return left.name < right.name; });
@@ -118,15 +152,11 @@ CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json lay
 }
 
 void write_manifest(const fs::path& folder, const CheckpointManifest& manifest) {
-  Json files = Json::array();
-  for (const ManifestFile& file : manifest.files) {
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
-  }
   const Json document = {{"format", kFormatName},
                          {"version", kFormatVersion},
                          {"step", manifest.step},
                          {"layout", manifest.layout},
-                         {"files", std::move(files)}};
+                         {"files", manifest_files_to_json(manifest.files)}};
   write_file_atomic(folder / kManifestFileName, document.dump(2) + "\n");
 }
 
@@ -142,25 +172,22 @@ CheckpointManifest read_manifest(const fs::path& folder) {
     throw FormatError(
         format("{}: field \"version\" is {}; this program reads version {}", where, version, kFormatVersion));
   }
-  CheckpointManifest manifest = {reader.count("step"), reader.at("layout"), {}};
-  const Json& files = reader.at("files");
-  if (!files.is_array()) throw FormatError(format("{}: field \"files\" is not a list", where));
-  std::set<std::string> names;
-  for (size_t i = 0; i < files.size(); ++i) {
-    manifest.files.push_back(parse_file(files[i], format("{}: files[{}]", where, i)));
-    const std::string& name = manifest.files.back().name;
-    if (!names.insert(name).second)
-      throw FormatError(format("{}: files[{}]: {} is listed twice", where, i, name));
-  }
-  return manifest;
+  return {reader.count("step"), reader.at("layout"), manifest_files_from_json(reader.at("files"), where)};
 }
 
-CheckpointManifest verify_folder(const fs::path& folder) {
+CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {
   CheckpointManifest manifest = read_manifest(folder);
   FaultList faults(format("damaged checkpoint {}", folder.string()));
+  double total = 1.0;
+  for (const ManifestFile& file : manifest.files) total += static_cast<double>(file.bytes);
+  double passed = 0.0;
   std::set<std::string> listed;
   for (const ManifestFile& file : manifest.files) {
     listed.insert(file.name);
+    // A file belongs to the part in which its middle lies.
+    const double middle = passed + static_cast<double>(file.bytes) / 2;
+    passed += static_cast<double>(file.bytes);
+    if (static_cast<int>(middle / total * parts) != part) continue;
     const std::string fault = fault_of(folder / file.name, file);
     if (!fault.empty()) faults.add(format("{}: {}", file.name, fault));
   }

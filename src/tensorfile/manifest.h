@@ -26,9 +26,18 @@ struct CheckpointManifest {
   std::vector<ManifestFile> files;
 };
 
-/// Lists and hashes every file of `folder` but the manifest. Throws Error if the folder holds anything but
-/// plain files.
-CheckpointManifest build_manifest(const std::filesystem::path& folder, int64_t step, Json layout);
+/// Reads and hashes one file. Throws Error.
+ManifestFile manifest_file(const std::filesystem::path& path);
+
+/// The list of files as it stands in a manifest.
+Json manifest_files_to_json(const std::vector<ManifestFile>& files);
+/// Throws FormatError naming `source`, the file and the field.
+std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source);
+
+/// Lists every file of `folder` but the manifest, and hashes those that are not `known` already. Throws Error
+/// if a known one is not there in its length, or if the folder holds anything but plain files.
+CheckpointManifest build_manifest(const std::filesystem::path& folder, int64_t step, Json layout,
+                                  const std::vector<ManifestFile>& known = {});
 
 /// Writes folder/manifest.json. Throws Error.
 void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
@@ -39,8 +48,9 @@ CheckpointManifest read_manifest(const std::filesystem::path& folder);
 
 /// Reads the manifest and then every byte of the checkpoint. Throws FormatError listing each file that is
 /// missing, truncated or otherwise of another length, changed, or an unlisted *.safetensors file. Other
-/// unlisted files are nobody's business.
-CheckpointManifest verify_folder(const std::filesystem::path& folder);
+/// unlisted files are nobody's business. Where several callers share the work, the one of number `part` of
+/// `parts` reads its share of the files, about as many bytes as the others.
+CheckpointManifest verify_folder(const std::filesystem::path& folder, int part = 0, int parts = 1);
 
 struct CheckpointFolder {
   int64_t step = 0;

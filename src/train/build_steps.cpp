@@ -208,25 +208,36 @@ void initial_load(Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
   const std::filesystem::path path = checkpoint.initial_load_path;
   if (std::filesystem::exists(path / "manifest.json")) {
-    if (!checkpoint.initial_load_model_only) return resume_from(trainer, verify_checkpoint(path));
-    load_checkpoint(path, trainer.model_spec, *trainer.store, nullptr);
+    const FoundCheckpoint found = verify_checkpoint(path, *trainer.checkpoint_ranks);
+    if (!checkpoint.initial_load_model_only) return resume_from(trainer, found);
+    load_checkpoint(found, trainer.model_spec, *trainer.store, nullptr);
   } else {
     import_hf(path, trainer.model_spec, *trainer.store);
   }
   trainer.log.info("weights loaded from {}", path.string());
 }
 
+/// All ranks with data; they have a communicator of their own, since they save while training goes on.
+std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) {
+  if (trainer.groups->data_ranks() == 1) return std::make_unique<CheckpointRanks>();
+  const std::vector<int> ranks = data_parallel_of(trainer.config, trainer.place).loss_ranks;
+  return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks),
+                                           trainer.config.checkpoint.timeout);
+}
+
 void build_checkpoint(Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
-  if (checkpoint.enable && trainer.is_main()) {
+  trainer.checkpoint_ranks = build_checkpoint_ranks(trainer);
+  const CheckpointRanks& ranks = *trainer.checkpoint_ranks;
+  if (checkpoint.enable) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
-        trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async);
+        trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);
   }
   if (checkpoint.load_step >= 0) {
-    return resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), checkpoint.load_step));
+    return resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), checkpoint.load_step, ranks));
   }
   if (checkpoint.resume) {
-    if (const auto found = newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log)) {
+    if (const auto found = newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log, ranks)) {
       return resume_own(trainer, *found);
     }
   }

@@ -157,10 +157,8 @@ void Trainer::save_checkpoint() {
   last_saved_step = state.step;
   // What a resume takes for done must be on record before it can resume from there.
   metrics->flush();
-  StagedCheckpoint staged =
-      stage_checkpoint(model_spec, *store, optimizer.get(), state_to_json(state, config),
-                       is_main() ? checkpoints->reusable() : StagedCheckpoint());
-  if (is_main()) checkpoints->save(state.step, std::move(staged));
+  checkpoints->save(state.step, stage_checkpoint(model_spec, *store, optimizer.get(),
+                                                 state_to_json(state, config), checkpoints->reusable()));
   emit(&Callback::save);
 }
 

@@ -104,7 +104,8 @@ class Trainer {
   std::unique_ptr<Executor> evaluator;
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
-  std::unique_ptr<CheckpointWriter> checkpoints;  ///< null but on rank 0
+  std::unique_ptr<CheckpointRanks> checkpoint_ranks;
+  std::unique_ptr<CheckpointWriter> checkpoints;  ///< null if checkpoint.enable is off
   CallbackList callbacks;                         ///< our own
 
   // Where the run stands.

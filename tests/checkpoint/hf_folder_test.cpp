@@ -35,15 +35,25 @@ void write_tensors(const fs::path& path, const std::vector<FileTensor>& tensors)
 }
 
 std::vector<FileTensor> tensors_of(const fs::path& folder) {
-  const TensorFolder files = TensorFolder::open(folder);
+  const TensorFolder files = open_hf_weights(folder);
   std::vector<FileTensor> tensors;
   for (const std::string& name : files.names()) {
-    const TensorEntry& entry = *files.find(name);
-    const auto bytes = files.bytes(name);
-    tensors.push_back({{name, entry.dtype, entry.shape},
-                       std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+    const StoredTensor& stored = *files.find(name);
+    FileTensor tensor = {{name, stored.dtype, stored.shape}, ""};
+    tensor.bytes.resize(static_cast<size_t>(tensor.spec.bytes()));
+    files.read(name, whole_box(stored.shape), std::as_writable_bytes(std::span(tensor.bytes)));
+    tensors.push_back(std::move(tensor));
   }
   return tensors;
+}
+
+/// Exports a model by way of a checkpoint.
+void export_model(const fs::path& out, const SmallModel& model, const Tokenizer* tokenizer = nullptr,
+                  const HfExportOptions& options = {}) {
+  const TempFolder folder;
+  write_checkpoint(folder.path(), 1, model.stage());
+  const FoundCheckpoint found = verify_checkpoint(folder / "step-1");
+  export_hf(out, model.config, model.spec, checkpoint_tensors(found), tokenizer, options);
 }
 
 FileTensor& tensor_named(std::vector<FileTensor>& tensors, const std::string& name) {
@@ -93,7 +103,7 @@ TEST(HfFolder, ImportThenExportGivesBitEqualTensors) {
         import_hf(folder.path(), model.spec, model.store);
         for (const int64_t shard_bytes : {kDefaultShardBytes, int64_t{3000}}) {
           const fs::path exported = folder / ("exported-" + std::to_string(shard_bytes));
-          export_hf(exported, model.config, model.spec, model.store, nullptr, {dtype, shard_bytes});
+          export_model(exported, model, nullptr, {dtype, shard_bytes});
           EXPECT_EQ(fs::exists(exported / kIndexFileName), shard_bytes == 3000);
           EXPECT_EQ(fs::exists(exported / kSingleFileName), shard_bytes != 3000);
           expect_equal(original, tensors_of(exported));
@@ -107,7 +117,7 @@ TEST(HfFolder, ExportThenImportRestoresTheMastersAndTheModelSection) {
   const TempFolder folder;
   for (const char* family : {"llama", "qwen3"}) {
     const SmallModel model(1, small_config(family, true));
-    export_hf(folder / family, model.config, model.spec, model.store, nullptr, {DType::f32, 3000});
+    export_model(folder / family, model, nullptr, {DType::f32, 3000});
     EXPECT_EQ(hf_model_config(folder / family), model.config);
     SmallModel loaded(2, model.config);
     import_hf(folder / family, loaded.spec, loaded.store);
@@ -124,8 +134,7 @@ TEST(HfFolder, BF16RoundsToNearestEven) {
   values[0] = 1.00390625F;
   values[1] = 1.01171875F;
   values[2] = 1.00390637F;
-  export_hf(folder / "out", model.config, model.spec, model.store, nullptr,
-            {DType::bf16, kDefaultShardBytes});
+  export_model(folder / "out", model, nullptr, {DType::bf16, kDefaultShardBytes});
   import_hf(folder / "out", model.spec, model.store);
   EXPECT_EQ(values[0], 1.0F);
   EXPECT_EQ(values[1], 1.015625F);
@@ -137,8 +146,8 @@ TEST(HfFolder, Fp16RefusesValuesBeyondItsRange) {
   const SmallModel model(1);
   const HfExportOptions options = {DType::f16, kDefaultShardBytes};
   model.store.unit(0).master().data_ptr<float>()[5] = 70000.0F;
-  const std::string message = message_of<Error>(
-      [&] { export_hf(folder / "out", model.config, model.spec, model.store, nullptr, options); });
+  const std::string message =
+      message_of<Error>([&] { export_model(folder / "out", model, nullptr, options); });
   EXPECT_TRUE(contains(message, "model.embed_tokens.weight holds 70000"));
   EXPECT_EQ(names_in(folder.path()), Names{});
 }
@@ -149,8 +158,7 @@ TEST(HfFolder, ExportHoldsConfigWeightsAndTokenizerAndNothingElse) {
   config.vocab_size = 257;
   const SmallModel model(1, config);
   const std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer();
-  export_hf(folder / "out", model.config, model.spec, model.store, tokenizer.get(),
-            {DType::bf16, kDefaultShardBytes});
+  export_model(folder / "out", model, tokenizer.get(), {DType::bf16, kDefaultShardBytes});
   EXPECT_EQ(names_in(folder / "out"),
             (Names{"config.json", "generation_config.json", "model.safetensors", "special_tokens_map.json",
                    "tokenizer.json", "tokenizer_config.json"}));
@@ -169,8 +177,7 @@ TEST(HfFolder, AnExistingFolderIsNotOverwritten) {
   const TempFolder folder;
   const SmallModel model(1);
   fs::create_directory(folder / "out");
-  const std::string message = message_of<UsageError>(
-      [&] { export_hf(folder / "out", model.config, model.spec, model.store, nullptr); });
+  const std::string message = message_of<UsageError>([&] { export_model(folder / "out", model); });
   EXPECT_TRUE(contains(message, "exists already"));
   EXPECT_EQ(names_in(folder.path()), Names{"out"});
   EXPECT_EQ(names_in(folder / "out"), Names{});
@@ -179,14 +186,13 @@ TEST(HfFolder, AnExistingFolderIsNotOverwritten) {
 TEST(HfFolder, OtherTypesAreNotExported) {
   const TempFolder folder;
   const SmallModel model(1);
-  EXPECT_THROW(export_hf(folder / "out", model.config, model.spec, model.store, nullptr, {DType::i32, 1}),
-               UsageError);
+  EXPECT_THROW(export_model(folder / "out", model, nullptr, {DType::i32, 1}), UsageError);
 }
 
 class HfImport : public ::testing::Test {
  protected:
   explicit HfImport(bool tied = false) : model_(1, small_config("llama", tied)) {
-    export_hf(folder_ / "good", model_.config, model_.spec, model_.store, nullptr);
+    export_model(folder_ / "good", model_);
     tensors_ = tensors_of(folder_ / "good");
     model_.refill(50);
     before_ = model_.bits();

@@ -75,10 +75,10 @@ TEST(DcpMetadata, MalformedOffsetsAreRefused) {
 }
 
 TEST(DcpFileName, CountsRanksAndFilesFromOne) {
-  EXPECT_EQ(dcp_file_name(0, 0, 1), "shard-00001-model-00001-of-00001.safetensors");
-  EXPECT_EQ(dcp_file_name(12, 1, 3), "shard-00013-model-00002-of-00003.safetensors");
-  EXPECT_THROW(dcp_file_name(-1, 0, 1), Error);
-  EXPECT_THROW(dcp_file_name(0, 1, 1), Error);
+  EXPECT_EQ(dcp_file_name("model", 0, 0, 1), "shard-00001-model-00001-of-00001.safetensors");
+  EXPECT_EQ(dcp_file_name("optimizer", 12, 1, 3), "shard-00013-optimizer-00002-of-00003.safetensors");
+  EXPECT_THROW(dcp_file_name("model", -1, 0, 1), Error);
+  EXPECT_THROW(dcp_file_name("model", 0, 1, 1), Error);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::as_bytes;
-using testing::as_text;
 using testing::contains;
 using testing::message_of;
 using testing::put_file;
@@ -27,6 +26,12 @@ void write_tensors(const fs::path& path, const std::vector<std::string>& names) 
   SafetensorsWriter writer(path, specs);
   for (const std::string& name : names) writer.write(name, as_bytes(name));
   writer.finish();
+}
+
+std::string content(const TensorFolder& folder, const std::string& name) {
+  std::string text(name.size(), '\0');
+  folder.read(name, 0, static_cast<int64_t>(name.size()), std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 void write_index(const TempFolder& folder, std::map<std::string, std::string, std::less<>> weight_map) {
@@ -106,36 +111,36 @@ TEST(PlanShards, OneFileHasThePlainName) {
   EXPECT_EQ(plan_shards(specs)[0].file_name, "model.safetensors");
 }
 
-TEST(TensorFolder, OpensASingleFile) {
+TEST(HfWeights, OpensASingleFile) {
   const TempFolder folder;
   write_tensors(folder / "model.safetensors", {"b", "a"});
-  const TensorFolder tensors = TensorFolder::open(folder.path());
+  const TensorFolder tensors = open_hf_weights(folder.path());
   EXPECT_EQ(tensors.names(), (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(as_text(tensors.bytes("b")), "b");
+  EXPECT_EQ(content(tensors, "b"), "b");
   EXPECT_EQ(tensors.find("c"), nullptr);
-  EXPECT_THROW(tensors.bytes("c"), Error);
-  EXPECT_EQ(TensorFolder::open(folder / "model.safetensors").size(), 2U);
+  EXPECT_THROW(content(tensors, "c"), Error);
+  EXPECT_EQ(open_hf_weights(folder / "model.safetensors").size(), 2U);
 }
 
-TEST(TensorFolder, OpensShardsThroughTheIndex) {
+TEST(HfWeights, OpensShardsThroughTheIndex) {
   const TempFolder folder;
   write_tensors(folder / "one.safetensors", {"a", "b"});
   write_tensors(folder / "two.safetensors", {"c"});
   write_tensors(folder / "unrelated.safetensors", {"a"});
   write_index(folder, {{"a", "one.safetensors"}, {"b", "one.safetensors"}, {"c", "two.safetensors"}});
-  const TensorFolder tensors = TensorFolder::open(folder.path());
+  const TensorFolder tensors = open_hf_weights(folder.path());
   EXPECT_EQ(tensors.size(), 3U);
-  EXPECT_EQ(as_text(tensors.bytes("c")), "c");
-  EXPECT_EQ(tensors.file_of("c").path().filename(), "two.safetensors");
+  EXPECT_EQ(content(tensors, "c"), "c");
+  EXPECT_EQ(tensors.files()[tensors.find("c")->parts[0].file].path().filename(), "two.safetensors");
   EXPECT_EQ(tensors.find("a")->shape, std::vector<int64_t>{1});
 }
 
-TEST(TensorFolder, ListsEveryDisagreementOfIndexAndFiles) {
+TEST(HfWeights, ListsEveryDisagreementOfIndexAndFiles) {
   const TempFolder folder;
   write_tensors(folder / "one.safetensors", {"a", "extra1", "extra2"});
   write_tensors(folder / "two.safetensors", {"c"});
   write_index(folder, {{"a", "two.safetensors"}, {"b", "one.safetensors"}, {"c", "two.safetensors"}});
-  const std::string message = message_of<FormatError>([&] { TensorFolder::open(folder.path()); });
+  const std::string message = message_of<FormatError>([&] { open_hf_weights(folder.path()); });
   EXPECT_TRUE(contains(message, "4 faults"));
   EXPECT_TRUE(contains(message, "\"a\" is in one.safetensors, not in two.safetensors"));
   EXPECT_TRUE(contains(message, "\"b\" is missing from one.safetensors"));
@@ -143,52 +148,41 @@ TEST(TensorFolder, ListsEveryDisagreementOfIndexAndFiles) {
   EXPECT_TRUE(contains(message, "\"extra2\" of one.safetensors is not in the index"));
 }
 
-TEST(TensorFolder, ListsEveryMissingFile) {
+TEST(HfWeights, ListsEveryMissingFile) {
   const TempFolder folder;
   fs::create_directory(folder / "dir.safetensors");
   write_index(folder, {{"a", "gone.safetensors"}, {"b", "dir.safetensors"}});
-  const std::string message = message_of<FormatError>([&] { TensorFolder::open(folder.path()); });
+  const std::string message = message_of<FormatError>([&] { open_hf_weights(folder.path()); });
   EXPECT_TRUE(contains(message, "gone.safetensors is not a regular file of the folder"));
   EXPECT_TRUE(contains(message, "dir.safetensors is not a regular file of the folder"));
 }
 
-TEST(TensorFolder, ListsEveryDuplicate) {
-  const TempFolder folder;
-  write_tensors(folder / "one.safetensors", {"a", "b", "c"});
-  write_tensors(folder / "two.safetensors", {"b", "c"});
-  const auto open = [&] { TensorFolder({folder / "one.safetensors", folder / "two.safetensors"}); };
-  const std::string message = message_of<FormatError>(open);
-  EXPECT_TRUE(contains(message, "2 faults"));
-  EXPECT_TRUE(contains(message, format("\"b\" is in {} and in {}", (folder / "one.safetensors").string(),
-                                       (folder / "two.safetensors").string())));
-}
-
-TEST(TensorFolder, AFolderWithoutAModelIsAUsageError) {
+TEST(HfWeights, AFolderWithoutAModelIsAUsageError) {
   const TempFolder folder;
   EXPECT_TRUE(
-      contains(message_of<UsageError>([&] { TensorFolder::open(folder.path()); }), "no Hugging Face model"));
-  EXPECT_THROW(TensorFolder::open(folder / "missing"), UsageError);
+      contains(message_of<UsageError>([&] { open_hf_weights(folder.path()); }), "no Hugging Face model"));
+  EXPECT_THROW(open_hf_weights(folder / "missing"), UsageError);
 }
 
-TEST(TensorFolder, LinksOutOfTheFolderAreRefused) {
+TEST(HfWeights, LinksOutOfTheFolderAreRefused) {
   const TempFolder outside;
   write_tensors(outside / "secret.safetensors", {"a"});
   const TempFolder folder;
   fs::create_symlink(outside / "secret.safetensors", folder / "one.safetensors");
   write_index(folder, {{"a", "one.safetensors"}});
-  const std::string message = message_of<FormatError>([&] { TensorFolder::open(folder.path()); });
+  const std::string message = message_of<FormatError>([&] { open_hf_weights(folder.path()); });
   EXPECT_TRUE(contains(message, "one.safetensors is not a regular file of the folder"));
   fs::create_symlink(outside / "secret.safetensors", folder / "model.safetensors");
-  EXPECT_THROW(TensorFolder::open(folder.path()), FormatError);
+  EXPECT_THROW(open_hf_weights(folder.path()), FormatError);
 }
 
-TEST(TensorFolder, TheLinksOfAHuggingFaceCacheAreFollowed) {
+TEST(HfWeights, TheLinksOfAHuggingFaceCacheAreFollowed) {
   const TempFolder cache;
   fs::create_directories(cache / "blobs");
   fs::create_directories(cache / "snapshots" / "abc");
   write_tensors(cache / "blobs" / "0123", {"a"});
   fs::create_symlink("../../blobs/0123", cache / "snapshots" / "abc" / "model.safetensors");
-  EXPECT_EQ(TensorFolder::open(cache / "snapshots" / "abc").size(), 1U);
+  EXPECT_EQ(open_hf_weights(cache / "snapshots" / "abc").size(), 1U);
 }
 
 }  // namespace

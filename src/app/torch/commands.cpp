@@ -64,9 +64,9 @@ int run_export(const TorchCommand& command) {
   const ExportOptions& options = command.export_options;
   const auto dtype = dtype_from_name(options.dtype);
   if (!dtype) throw UsageError(format("--dtype {}: expected fp32, bf16 or fp16", options.dtype));
-  const LoadedModel model = load_model(options.model, DType::f32, *command.log);
+  const ModelFiles model = open_model(options.model, *command.log);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
-  export_hf(options.output, model.config.model, model.spec, *model.store, model.tokenizer.get(),
+  export_hf(options.output, model.config.model, model.spec, model.weights, model.tokenizer.get(),
             {*dtype, shard});
   command.log->info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
                     options.output.string());

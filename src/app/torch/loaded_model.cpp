@@ -6,6 +6,7 @@
 #include "config/load.h"
 #include "models/families.h"
 #include "models/forwards.h"
+#include "tensorfile/hf_index.h"
 #include "train/job_data.h"
 
 namespace stepforge {
@@ -14,29 +15,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-LoadedModel from_hf(const fs::path& folder, DType compute) {
-  LoadedModel model;
-  model.config.model = hf_model_config(folder);
-  model.spec = model_spec(model.config.model);
-  model.store = std::make_unique<ModelStore>(model.spec.units, compute, /*with_gradients=*/false);
-  import_hf(folder, model.spec, *model.store);
-  if (fs::exists(folder / "tokenizer.json")) model.tokenizer = load_tokenizer(folder);
-  return model;
+ModelFiles from_hf(const fs::path& folder) {
+  Config config;
+  config.model = hf_model_config(folder);
+  ModelSpec spec = model_spec(config.model);
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (fs::exists(folder / "tokenizer.json")) tokenizer = load_tokenizer(folder);
+  return {std::move(config), std::move(spec), std::move(tokenizer), open_hf_weights(folder)};
 }
 
-LoadedModel from_checkpoint(const FoundCheckpoint& found, DType compute, Logger& log) {
+ModelFiles from_checkpoint(const FoundCheckpoint& found) {
   const Json state = read_checkpoint_state(found);
-  LoadedModel model;
-  model.config =
+  Config config =
       parse_config(state.value("config", std::string()), (found.path / "state.json").string()).config;
-  model.config.parallelism = {};  // evaluated on one rank, however it was trained
-  model.spec = model_spec(model.config.model, model.config.training.loss_chunk);
-  model.store = std::make_unique<ModelStore>(model.spec.units, compute, /*with_gradients=*/false);
-  load_checkpoint(found, model.spec, *model.store, nullptr);
+  config.parallelism = {};  // evaluated on one rank, however it was trained
+  ModelSpec spec = model_spec(config.model, config.training.loss_chunk);
   // The run may have moved since: its tokenizer lies beside its checkpoints.
-  model.config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
-  model.tokenizer = tokenizer_of_run(model.config);
-  return model;
+  config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
+  std::unique_ptr<Tokenizer> tokenizer = tokenizer_of_run(config);
+  return {std::move(config), std::move(spec), std::move(tokenizer), checkpoint_tensors(found)};
 }
 
 /// The checkpoint folder of a run, by its configuration.
@@ -51,18 +48,25 @@ ModelForward LoadedModel::forward(int64_t context_length) const {
   return build_forward(config.model, store->lookup(), {context_length, config.training.loss_chunk});
 }
 
-LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
-  if (fs::exists(path / "manifest.json")) return from_checkpoint(verify_checkpoint(path), compute, log);
-  if (fs::exists(path / "config.json")) return from_hf(path, compute);
+ModelFiles open_model(const fs::path& path, Logger& log) {
+  if (fs::exists(path / "manifest.json")) return from_checkpoint(verify_checkpoint(path));
+  if (fs::exists(path / "config.json")) return from_hf(path);
   if (fs::exists(path / "config.toml")) {
     const auto found = newest_complete_checkpoint(checkpoint_folder(path), log);
-    if (found) return from_checkpoint(*found, compute, log);
+    if (found) return from_checkpoint(*found);
     throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
   }
   throw UsageError(
       format("{} is no model: expected a checkpoint (manifest.json), a run folder (config.toml) or a Hugging "
              "Face folder (config.json)",
              path.string()));
+}
+
+LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
+  ModelFiles files = open_model(path, log);
+  auto store = std::make_unique<ModelStore>(files.spec.units, compute, /*with_gradients=*/false);
+  import_weights(files.weights, files.spec, *store);
+  return {std::move(files.config), std::move(files.spec), std::move(store), std::move(files.tokenizer)};
 }
 
 DType parse_compute(const std::string& name) {

@@ -9,12 +9,24 @@
 #include "nn/block.h"
 #include "parallel/unit_store.h"
 #include "spec/model_spec.h"
+#include "tensorfile/tensor_folder.h"
 #include "text/tokenizer.h"
 
 namespace stepforge {
 
-struct LoadedModel {
+/// A model as it lies on the disk, before a weight is read.
+struct ModelFiles {
   Config config;  ///< of the run; of a Hugging Face folder only the model section is set
+  ModelSpec spec;
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
+  TensorFolder weights;
+};
+
+/// `path`: step-N, a run folder or a Hugging Face folder. Throws UsageError if it is none of them.
+ModelFiles open_model(const std::filesystem::path& path, Logger& log);
+
+struct LoadedModel {
+  Config config;  ///< as of ModelFiles
   ModelSpec spec;
   std::unique_ptr<ModelStore> store;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
@@ -23,7 +35,7 @@ struct LoadedModel {
   ModelForward forward(int64_t context_length) const;
 };
 
-/// `path`: step-N, a run folder or a Hugging Face folder. Throws UsageError if it is none of them.
+/// open_model with its weights in memory.
 LoadedModel load_model(const std::filesystem::path& path, DType compute, Logger& log);
 
 /// "fp32" or "bf16"; throws UsageError otherwise.

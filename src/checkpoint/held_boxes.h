@@ -1,0 +1,32 @@
+// Which part of a tensor this rank holds, and where.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/tensor_box.h"
+#include "checkpoint/tensor_names.h"
+#include "parallel/unit_store.h"
+
+namespace stepforge {
+
+/// A box of a tensor whose elements follow one another, row-major, from `local` on in this rank's shard of
+/// the unit: of the masters and of every optimizer slot.
+struct HeldBox {
+  TensorBox box;
+  int64_t local = 0;
+};
+
+/// What this rank holds of `tensor`, a part of `unit`; perhaps nothing.
+std::vector<HeldBox> held_boxes(const UnitStore& unit, const NamedTensor& tensor);
+
+/// What this rank saves of each tensor: `tensors` in their order. Replicas hold the same, so each saves a
+/// share of it, cut where the shares have the same number of bytes, optimizer state included: `flats(unit)`
+/// tells how many buffers of a unit are saved. Over all ranks every element is there once.
+std::vector<std::vector<HeldBox>> saved_boxes(const std::vector<NamedTensor>& tensors,
+                                              const ModelStore& store,
+                                              const std::function<int64_t(size_t unit)>& flats);
+
+}  // namespace stepforge

@@ -1,0 +1,175 @@
+#include "tensorfile/tensor_folder.h"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/random.h"
+#include "tensorfile/dcp.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+#include "tests/tensorfile/build_file.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::contains;
+using testing::message_of;
+using testing::TempFolder;
+using Shape = std::vector<int64_t>;
+
+/// A part of tensor "t", of which element i is i.
+struct Part {
+  TensorBox box;
+  DType dtype = DType::i32;
+};
+
+std::vector<int32_t> numbers_in(const Shape& shape, const TensorBox& box) {
+  std::vector<int32_t> all(static_cast<size_t>(whole_box(shape).elements()));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<int32_t> numbers(static_cast<size_t>(box.elements()));
+  copy_part(box, whole_box(shape), std::as_bytes(std::span(all)), box,
+            std::as_writable_bytes(std::span(numbers)), sizeof(int32_t));
+  return numbers;
+}
+
+/// One file for each part.
+std::vector<fs::path> write_parts(const TempFolder& folder, const Shape& shape,
+                                  const std::vector<Part>& parts) {
+  std::vector<fs::path> paths;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto& [box, dtype] = parts[i];
+    paths.push_back(folder / format("{}.safetensors", i));
+    SafetensorsWriter writer(paths.back(), {{"t", dtype, box.sizes}}, dcp_metadata({{"t", box.offsets}}));
+    const std::vector<int32_t> numbers = contains(whole_box(shape), box)
+                                             ? numbers_in(shape, box)
+                                             : std::vector<int32_t>(static_cast<size_t>(box.elements()));
+    const auto bytes = std::as_bytes(std::span(numbers));
+    const auto size = static_cast<size_t>(dtype_bytes(dtype));
+    if (!bytes.empty()) writer.write("t", bytes.first(numbers.size() * size));
+    writer.finish();
+  }
+  return paths;
+}
+
+/// Every element of the tensor in parts of ranges cut at random.
+std::vector<Part> random_cut(const Shape& shape, uint64_t seed) {
+  const TensorBox whole = whole_box(shape);
+  std::vector<Part> parts;
+  int64_t begin = 0;
+  while (begin < whole.elements()) {
+    const int64_t most = whole.elements() - begin;
+    const int64_t end = begin + 1 + static_cast<int64_t>(mix_bits(seed++) % static_cast<uint64_t>(most));
+    for (TensorBox& box : boxes_of_range(whole, begin, end)) parts.push_back({std::move(box)});
+    begin = end;
+  }
+  return parts;
+}
+
+void expect_all_ranges(const TensorFolder& folder, const Shape& shape) {
+  const TensorBox whole = whole_box(shape);
+  for (int64_t begin = 0; begin <= whole.elements(); ++begin) {
+    for (int64_t end = begin; end <= whole.elements(); ++end) {
+      std::vector<int32_t> values(static_cast<size_t>(end - begin));
+      folder.read("t", begin, end, std::as_writable_bytes(std::span(values)));
+      std::vector<int32_t> expected(values.size());
+      std::iota(expected.begin(), expected.end(), static_cast<int32_t>(begin));
+      ASSERT_EQ(values, expected);
+      for (const TensorBox& box : boxes_of_range(whole, begin, end)) {
+        std::vector<int32_t> part(static_cast<size_t>(box.elements()));
+        folder.read("t", box, std::as_writable_bytes(std::span(part)));
+        ASSERT_EQ(part, numbers_in(shape, box));
+      }
+    }
+  }
+}
+
+TEST(TensorFolder, ReadsAnyPartOfATensorFromAnyCut) {
+  for (const Shape& shape : {Shape{11}, Shape{3, 5}, Shape{2, 3, 4}, Shape{1, 7}, Shape{5, 1}}) {
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      const TempFolder files;
+      const TensorFolder folder(write_parts(files, shape, random_cut(shape, 100 * seed)));
+      EXPECT_EQ(folder.find("t")->shape, shape);
+      EXPECT_EQ(folder.find("t")->dtype, DType::i32);
+      expect_all_ranges(folder, shape);
+    }
+  }
+}
+
+TEST(TensorFolder, ReadsColumnsAndScalars) {
+  const TempFolder files;
+  const Shape shape = {4, 6};
+  expect_all_ranges(
+      TensorFolder(write_parts(files, shape, {{{{0, 2}, {4, 3}}}, {{{0, 5}, {4, 1}}}, {{{0, 0}, {4, 2}}}})),
+      shape);
+  const TempFolder scalar;
+  expect_all_ranges(TensorFolder(write_parts(scalar, {}, {{{{}, {}}}})), {});
+}
+
+std::string refusal(const Shape& shape, const std::vector<Part>& parts) {
+  const TempFolder files;
+  const auto paths = write_parts(files, shape, parts);
+  return message_of<FormatError>([&] { const TensorFolder folder(paths); });
+}
+
+TEST(TensorFolder, RefusesPartsThatOverlapNamingFilesTensorAndPlace) {
+  const std::string message = refusal({4, 4}, {{{{0, 0}, {2, 4}}}, {{{1, 3}, {1, 1}}}, {{{2, 0}, {2, 4}}}});
+  EXPECT_TRUE(contains(message, "\"t\" is in "));
+  EXPECT_TRUE(contains(message, "/0.safetensors and in "));
+  EXPECT_TRUE(contains(message, "/1.safetensors, which both hold [1:2, 3:4]"));
+  // As many elements as there should be, but one twice and one not at all.
+  EXPECT_TRUE(contains(refusal({4}, {{{{0}, {2}}}, {{{1}, {1}}}, {{{3}, {1}}}}), "both hold [1:2]"));
+}
+
+TEST(TensorFolder, RefusesATensorWithHolesNamingItAndItsFiles) {
+  const std::string message = refusal({4, 4}, {{{{0, 0}, {2, 4}}}, {{{3, 0}, {1, 4}}}});
+  EXPECT_TRUE(contains(message, "\"t\" [4, 4]: 4 of 16 elements are in no file"));
+  EXPECT_TRUE(contains(message, "0.safetensors"));
+  EXPECT_TRUE(contains(message, "1.safetensors"));
+  EXPECT_TRUE(contains(refusal({4}, {{{{1}, {3}}}}), "1 of 4 elements"));
+  EXPECT_TRUE(contains(refusal({4}, {{{{0}, {4}}}, {{{9}, {0}}}}), "5 of 9 elements"));
+}
+
+TEST(TensorFolder, RefusesPartsOfDifferentTypesOrDimensions) {
+  EXPECT_TRUE(contains(refusal({4}, {{{{0}, {2}}}, {{{2}, {2}}, DType::u8}}), "is I32 of 1 dimensions in "));
+  EXPECT_TRUE(contains(refusal({4}, {{{{0}, {2}}}, {{{2, 0}, {2, 1}}}}), "but I32 of 2 in "));
+}
+
+TEST(TensorFolder, RefusesShapesThatNoTensorHas) {
+  const int64_t far = int64_t{1} << 40;
+  EXPECT_TRUE(contains(refusal({1, 1}, {{{{0, 0}, {1, 1}}}, {{{far, far}, {1, 1}}}}), "impossible shape"));
+}
+
+TEST(TensorFolder, ListsEveryTensorThatIsWrong) {
+  const TempFolder folder;
+  std::vector<fs::path> paths;
+  for (const char* name : {"one", "two"}) {
+    paths.push_back(folder / (std::string(name) + ".safetensors"));
+    SafetensorsWriter writer(paths.back(), {{"a", DType::u8, {1}}, {"b", DType::u8, {1}}});
+    writer.write("a", testing::as_bytes("a"));
+    writer.write("b", testing::as_bytes("b"));
+    writer.finish();
+  }
+  const std::string message = message_of<FormatError>([&] { const TensorFolder tensors(paths); });
+  EXPECT_TRUE(contains(message, "2 faults"));
+  EXPECT_TRUE(contains(message, format("\"b\" is in {} and in {}", paths[0].string(), paths[1].string())));
+}
+
+TEST(TensorFolder, RefusesToReadWhatIsNotThere) {
+  const TempFolder files;
+  const TensorFolder folder(write_parts(files, {2, 3}, {{{{0, 0}, {2, 3}}}}));
+  std::vector<std::byte> target(12);
+  EXPECT_THROW(folder.read("u", 0, 3, target), Error);
+  EXPECT_THROW(folder.read("t", 4, 7, target), Error);
+  EXPECT_THROW(folder.read("t", -1, 2, target), Error);
+  EXPECT_THROW(folder.read("t", 0, 4, target), Error);
+  EXPECT_THROW(folder.read("t", {{1, 1}, {1, 3}}, target), Error);
+  EXPECT_THROW(folder.read("t", {{0}, {3}}, target), Error);
+  EXPECT_NO_THROW(folder.read("t", {{1, 0}, {1, 3}}, target));
+}
+
+}  // namespace
+}  // namespace stepforge
