@@ -87,7 +87,7 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
       total += static_cast<size_t>(bytes_of(held.box)) * (1 + slots(tensors[i].unit));
     }
   }
-  StagedCheckpoint& staged = reused;
+  StagedCheckpoint staged = std::move(reused);
   staged.reserve(total);
   staged.used_ = 0;
   staged.model_.clear();
@@ -105,7 +105,7 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
   staged.ranks_ = store.groups().data_ranks();
   staged.state_ = std::move(state);
   if (optimizer != nullptr) staged.state_["optimizer_steps"] = optimizer->steps();
-  return std::move(reused);
+  return staged;
 }
 
 }  // namespace stepforge
