@@ -171,6 +171,8 @@ struct CheckpointConfig {
   int64_t interval = 500;
   int64_t keep_latest_k = 10;
   bool save_at_end = true;
+  bool last_save_in_hf = false;
+  std::string export_dtype = "fp32";
   bool async = true;
   double timeout = 1800;
   bool resume = true;

@@ -196,6 +196,11 @@ void check_activation_checkpoint(const Judge& judge) {
 
 void check_run(const Judge& judge) {
   const Config& config = judge.config();
+  judge.refuse_unless(
+      !config.checkpoint.last_save_in_hf || (config.checkpoint.enable && config.checkpoint.save_at_end),
+      {"checkpoint.last_save_in_hf", "checkpoint.enable", "checkpoint.save_at_end"},
+      "the Hugging Face folder is made from the last checkpoint; let it be saved, or export later with "
+      "`stepforge export`");
   judge.refuse_unless(config.checkpoint.resume || config.checkpoint.load_step == -1,
                       {"checkpoint.load_step", "checkpoint.resume"},
                       "a step is loaded on resume only; set resume to true or load_step to -1");

@@ -19,6 +19,10 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
               .max = 1e9,
               .special = 0})
       .field("save_at_end", &CheckpointConfig::save_at_end, {.doc = "Whether the last step is saved too."})
+      .field("last_save_in_hf", &CheckpointConfig::last_save_in_hf,
+             {.doc = "Whether the last step is also written as a Hugging Face folder, hf/step-N in run_dir."})
+      .field("export_dtype", &CheckpointConfig::export_dtype,
+             {.doc = "Type of the weights in that folder.", .choices = {"fp32", "bf16", "fp16"}})
       .field("async", &CheckpointConfig::async,
              {.doc = "Whether a background thread writes while training goes on."})
       .field("timeout", &CheckpointConfig::timeout,

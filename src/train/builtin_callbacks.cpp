@@ -5,7 +5,10 @@
 #include <memory>
 #include <optional>
 
+#include "base/dtype.h"
 #include "base/files.h"
+#include "checkpoint/hf_folder.h"
+#include "checkpoint/native.h"
 #include "kernels/cpu_allocator.h"
 #include "metrics/console.h"
 #include "metrics/machine.h"
@@ -16,6 +19,7 @@
 #include "step/draw.h"
 #include "step/lane_report.h"
 #include "step/simulate.h"
+#include "tensorfile/manifest.h"
 #include "train/generation.h"
 #include "train/trainer.h"
 
@@ -162,6 +166,27 @@ class SamplingCallback : public Callback {
   }
 };
 
+/// Writes the last checkpoint of a completed run as a Hugging Face folder.
+class ExportCallback : public Callback {
+ public:
+  std::string_view name() const override { return "export"; }
+
+  void train_end(Trainer& trainer) override {
+    if (!trainer.is_main() || trainer.state.step < trainer.total_steps) return;
+    const std::string step = checkpoint_folder_name(trainer.last_saved_step);
+    const auto output = std::filesystem::path(trainer.config.run_dir) / "hf" / step;
+    if (std::filesystem::exists(output)) {
+      return trainer.log.info("{} is there already and is kept", output.string());
+    }
+    std::filesystem::create_directories(output.parent_path());
+    const FoundCheckpoint found = verify_checkpoint(trainer.checkpoint_dir() / step);
+    const HfExportOptions options = {*dtype_from_name(trainer.config.checkpoint.export_dtype)};
+    export_hf(output, trainer.config.model, trainer.model_spec, checkpoint_tensors(found),
+              trainer.tokenizer.get(), options);
+    trainer.log.info("exported {} to {}", found.path.string(), output.string());
+  }
+};
+
 class TraceCallback : public Callback {
  public:
   explicit TraceCallback(std::filesystem::path path) : path_(std::move(path)) {}
@@ -208,6 +233,7 @@ void add_builtin_callbacks(Trainer& trainer) {
   trainer.add_callback(std::make_unique<ReportCallback>());
   trainer.add_callback(std::make_unique<LoggingCallback>(trainer));
   if (trainer.config.sampling.freq > 0) trainer.add_callback(std::make_unique<SamplingCallback>());
+  if (trainer.config.checkpoint.last_save_in_hf) trainer.add_callback(std::make_unique<ExportCallback>());
 }
 
 }  // namespace stepforge

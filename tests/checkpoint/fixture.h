@@ -5,7 +5,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,6 +16,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "checkpoint/held_boxes.h"
 #include "checkpoint/native.h"
 #include "checkpoint/tensor_names.h"
 #include "models/families.h"
@@ -38,13 +42,14 @@ inline ModelConfig small_config(const std::string& family = "llama", bool tied =
   return config;
 }
 
-/// A model and its optimizer. Two of the same seed hold the same bits, of different seeds nowhere the same
-/// tensor.
+/// A model and its optimizer, or one rank's part of them. Two of the same seed hold the same bits, of
+/// different seeds nowhere the same tensor.
 struct SmallModel {
-  explicit SmallModel(uint64_t seed, const ModelConfig& model_config = small_config())
+  explicit SmallModel(uint64_t seed, const ModelConfig& model_config = small_config(),
+                      std::shared_ptr<const DataGroups> groups = std::make_shared<const DataGroups>())
       : config(model_config),
         spec(model_spec(config)),
-        store(spec.units, DType::f32, /*with_gradients=*/true),
+        store(spec.units, DType::f32, /*with_gradients=*/true, std::move(groups)),
         optimizer(store, resolve_param_groups(OptimizerConfig(), spec), 1e-8) {
     refill(seed);
   }
@@ -54,11 +59,19 @@ struct SmallModel {
   void refill(uint64_t seed) {
     optimizer.set_steps(static_cast<int64_t>(seed) + 100);
     for (const NamedTensor& tensor : named_tensors(spec)) {
-      for (at::Tensor flat : flats(tensor.unit)) {
-        float* values = flat.data_ptr<float>() + tensor.offset;
+      for (const at::Tensor& flat : flats(tensor.unit)) {
+        std::vector<float> values(static_cast<size_t>(tensor.elements));
         const uint64_t key = stream_key(seed++, tensor.name);
-        for (int64_t i = 0; i < tensor.elements; ++i) {
-          values[i] = unit_float(static_cast<uint32_t>(mix_bits(key + static_cast<uint64_t>(i)))) - 0.5F;
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = unit_float(static_cast<uint32_t>(mix_bits(key + i))) - 0.5F;
+        }
+        const auto shard =
+            std::as_writable_bytes(std::span(flat.data_ptr<float>(), static_cast<size_t>(flat.numel())));
+        for (const auto& [box, local] : held_boxes(store.unit(tensor.unit), tensor)) {
+          copy_part(box, whole_box(tensor.shape), std::as_bytes(std::span(values)), box,
+                    shard.subspan(static_cast<size_t>(local) * sizeof(float),
+                                  static_cast<size_t>(box.elements()) * sizeof(float)),
+                    sizeof(float));
         }
       }
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/cpu_allocator.h"
 #include "tensorfile/safetensors.h"
 #include "tests/checkpoint/fixture.h"
 
@@ -171,6 +172,26 @@ TEST(HfFolder, ExportHoldsConfigWeightsAndTokenizerAndNothingElse) {
   EXPECT_EQ(SafetensorsFile(folder / "out" / "model.safetensors").metadata().at("format"), "pt");
   EXPECT_EQ(load_tokenizer(folder / "out")->fingerprint(),
             load_tokenizer(folder / "out" / "tokenizer.json")->fingerprint());
+}
+
+TEST(HfFolder, AnExportNeedsAFewMebibytesWhateverTheSizeOfTheModel) {
+  install_cpu_allocator();
+  const TempFolder folder;
+  ModelConfig config = small_config();
+  config.dim = 512;
+  config.vocab_size = 16384;
+  const fs::path step = folder / "step-1";
+  {
+    const SmallModel model(1, config);
+    write_checkpoint(folder.path(), 1, stage_checkpoint(model.spec, model.store, nullptr, Json::object()));
+  }
+  const ModelSpec spec = model_spec(config);
+  const int64_t before = cpu_memory().live_bytes;
+  reset_cpu_peak();
+  export_hf(folder / "out", config, spec, checkpoint_tensors(verify_checkpoint(step)), nullptr,
+            {DType::bf16, kDefaultShardBytes});
+  EXPECT_GT(4 * spec.parameter_count(), int64_t{64} << 20);
+  EXPECT_LE(cpu_memory().peak_bytes - before, int64_t{16} << 20);
 }
 
 TEST(HfFolder, AnExistingFolderIsNotOverwritten) {

@@ -52,6 +52,44 @@ TEST_F(Manifest, AWholeFolderVerifies) {
   EXPECT_EQ(manifest.files[0].hash, file_hash(folder_ / "model.safetensors"));
 }
 
+TEST_F(Manifest, CallersThatShareTheWorkFindEveryDamageBetweenThem) {
+  for (int i = 0; i < 5; ++i) put_file(folder_ / format("{}.safetensors", i), std::string(1 << (2 * i), 'w'));
+  write_manifest(folder_.path(), build_manifest(folder_.path(), 12, {}));
+  for (const int parts : {1, 2, 3, 7, 20}) {
+    for (const ManifestFile& file : read_manifest(folder_.path()).files) {
+      const std::string good = read_file(folder_ / file.name);
+      put_file(folder_ / file.name, good + "!");
+      int found = 0;
+      for (int part = 0; part < parts; ++part) {
+        try {
+          verify_folder(folder_.path(), part, parts);
+        } catch (const FormatError& damage) {
+          EXPECT_TRUE(contains(damage.what(), file.name));
+          ++found;
+        }
+      }
+      EXPECT_EQ(found, 1) << file.name << " of " << parts;
+      put_file(folder_ / file.name, good);
+    }
+  }
+}
+
+TEST_F(Manifest, WhatAnotherRankHasHashedIsTakenFromItIfItIsThere) {
+  const ManifestFile weights = manifest_file(folder_ / "model.safetensors");
+  const Json as_text = manifest_files_to_json({weights});
+  const auto known = manifest_files_from_json(parse_json(as_text.dump(), "rank 1"), "rank 1");
+  EXPECT_EQ(build_manifest(folder_.path(), 12, {}, known).files.size(), 2U);
+  put_file(folder_ / "model.safetensors", "cut");
+  EXPECT_TRUE(contains(message_of<Error>([&] { build_manifest(folder_.path(), 12, {}, known); }),
+                       "model.safetensors was written with 24 bytes, but is not there like that"));
+  fs::remove(folder_ / "model.safetensors");
+  EXPECT_THROW(build_manifest(folder_.path(), 12, {}, known), Error);
+  EXPECT_TRUE(contains(message_of<FormatError>([&] {
+                         manifest_files_from_json(Json::array({Json{{"name", "../x"}}}), "rank 1");
+                       }),
+                       "rank 1: files[0]"));
+}
+
 TEST_F(Manifest, EveryTruncationIsFound) {
   for (uintmax_t size = 24; size-- > 0;) {
     fs::resize_file(folder_ / "model.safetensors", size);

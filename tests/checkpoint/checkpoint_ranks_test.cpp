@@ -1,0 +1,96 @@
+#include "checkpoint/checkpoint_ranks.h"
+
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "tests/base/throws.h"
+#include "tests/comm/ranks.h"
+
+namespace stepforge {
+namespace {
+
+using testing::all_ranks;
+using testing::contains;
+using testing::run_threads;
+
+CheckpointRanks ranks_of(World& world, double limit = 60) {
+  return {world.group("checkpoint", all_ranks(world.size())), limit};
+}
+
+void sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+TEST(CheckpointRanks, AllLearnWhatEachReturned) {
+  const auto results = run_threads(3, [](World& world) {
+    const CheckpointRanks ranks = ranks_of(world);
+    std::string all;
+    for (const std::string& text : ranks.run([&] { return std::string(world.rank() * 700, 'a'); })) {
+      all += format("{} ", text.size());
+    }
+    return all;
+  });
+  EXPECT_EQ(results, std::vector<std::string>(3, "0 700 1400 "));
+}
+
+TEST(CheckpointRanks, AFailureIsThrownOnAllNamingEachRankThatFailed) {
+  const auto results = run_threads(4, [](World& world) -> std::string {
+    const CheckpointRanks ranks = ranks_of(world);
+    const auto odd_ones_fail = [&]() -> std::string {
+      if (world.rank() % 2 == 1) throw UsageError("no room");
+      return "";
+    };
+    const std::string message = testing::message_of<Error>([&] { ranks.run(odd_ones_fail); });
+    ranks.run([] { return ""; });  // and they go on
+    return message;
+  });
+  EXPECT_EQ(results, std::vector<std::string>(4, "rank 1: no room; rank 3: no room"));
+}
+
+TEST(CheckpointRanks, AloneThrowsWhatTheActionThrew) {
+  const CheckpointRanks alone;
+  EXPECT_THROW(alone.run([]() -> std::string { throw UsageError("wrong"); }), UsageError);
+  EXPECT_EQ(alone.run([] { return "fine"; }), std::vector<std::string>{"fine"});
+}
+
+TEST(CheckpointRanks, ASlowRankIsWaitedForBeyondTheDeadlineOfACollective) {
+  const auto results = run_threads(2,
+                                   [](World& world) -> std::string {
+                                     const CheckpointRanks ranks = ranks_of(world);
+                                     return ranks.run([&] {
+                                       if (world.rank() == 1) sleep_for(2.5);
+                                       return "done";
+                                     })[1];
+                                   },
+                                   {60, 1});
+  EXPECT_EQ(results, std::vector<std::string>(2, "done"));
+}
+
+TEST(CheckpointRanks, OneThatTakesLongerThanTheLimitFailsForAll) {
+  const auto results = run_threads(2, [](World& world) -> std::string {
+    const CheckpointRanks ranks = ranks_of(world, 0.3);
+    return testing::message_of<Error>([&] {
+      ranks.run([&] {
+        if (world.rank() == 1) sleep_for(1.5);
+        return "";
+      });
+    });
+  });
+  EXPECT_EQ(results, std::vector<std::string>(2, "rank 1: not done within 0.3 s"));
+}
+
+TEST(CheckpointRanks, OneThatLeavesEndsTheWaitOfTheOthers) {
+  const auto results = run_threads(3, [](World& world) -> std::string {
+    const CheckpointRanks ranks = ranks_of(world);
+    if (world.rank() == 2) return "left";
+    ranks.run([] { return ""; });
+    return "";
+  });
+  for (const int rank : {0, 1}) EXPECT_TRUE(contains(results[static_cast<size_t>(rank)], "PeerError"));
+  EXPECT_TRUE(contains(results[0], "rank 2"));
+}
+
+}  // namespace
+}  // namespace stepforge

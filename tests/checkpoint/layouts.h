@@ -1,0 +1,76 @@
+// One small model on several ranks, which are threads or processes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/checkpoint_ranks.h"
+#include "tests/checkpoint/fixture.h"
+#include "tests/comm/ranks.h"
+
+namespace stepforge::testing {
+
+/// How a model lies on ranks: cut over ranks / replicas of them.
+struct Layout {
+  int ranks = 1;
+  int replicas = 1;
+
+  std::string name() const { return format("{} ranks, {} replicas", ranks, replicas); }
+};
+
+inline std::shared_ptr<const DataGroups> groups_of_layout(World& world, const Layout& layout) {
+  const int shards = layout.ranks / layout.replicas;
+  const int rank = world.rank();
+  DataParallel place;
+  place.rank = rank;
+  place.shard_ranks.clear();
+  place.replica_ranks.clear();
+  for (int i = 0; i < shards; ++i) place.shard_ranks.push_back(rank / shards * shards + i);
+  for (int i = 0; i < layout.replicas; ++i) place.replica_ranks.push_back(rank % shards + i * shards);
+  place.loss_ranks = all_ranks(layout.ranks);
+  return std::make_shared<const DataGroups>(world, place);
+}
+
+/// Rows that no chunk of 1,024 elements ends with, fewer chunks in a unit than ranks, three-row tensors.
+inline ModelConfig odd_config() {
+  ModelConfig config = small_config("qwen3");
+  config.dim = 18;
+  config.ffn_dim = 25;
+  config.vocab_size = 83;
+  return config;
+}
+
+/// One rank's part of a model, and the ranks that save it.
+struct RankModel {
+  RankModel(World& world, const Layout& layout, uint64_t seed)
+      : model(seed, odd_config(), groups_of_layout(world, layout)),
+        ranks(world.group("checkpoint", all_ranks(world.size())), 60) {}
+
+  StagedCheckpoint stage() const { return model.stage(); }
+
+  SmallModel model;
+  CheckpointRanks ranks;
+};
+
+using LayoutBody = std::function<void(RankModel&)>;
+
+/// Runs `body` on each rank of a layout, with a model of `seed`. What each threw, "" if nothing.
+inline std::vector<std::string> failures_on(const Layout& layout, uint64_t seed, const LayoutBody& body,
+                                            Ranks kind = Ranks::threads) {
+  const auto on_rank = [&](World& world) -> std::string {
+    RankModel rank(world, layout, seed);
+    body(rank);
+    return "";
+  };
+  return run_ranks(kind, layout.ranks, on_rank);
+}
+
+inline void run_on(const Layout& layout, uint64_t seed, const LayoutBody& body) {
+  for (const std::string& failure : failures_on(layout, seed, body)) EXPECT_EQ(failure, "") << layout.name();
+}
+
+}  // namespace stepforge::testing

@@ -1,0 +1,229 @@
+// Ranks that fail, die or disagree while they save together: what is there afterwards is whole.
+#include <atomic>
+#include <csignal>
+
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "checkpoint/writer.h"
+#include "tests/checkpoint/layouts.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::all_ranks;
+using testing::contains;
+using testing::failures_on;
+using testing::Layout;
+using testing::message_of;
+using testing::names_in;
+using testing::RankModel;
+using testing::RecordedLog;
+using testing::run_on;
+using testing::TempFolder;
+using Names = std::vector<std::string>;
+
+constexpr Layout three = {3, 1};
+
+void limit_files(rlim_t bytes) {
+  rlimit limit = {};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  limit.rlim_cur = bytes;
+  setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+/// Saves step N of the model of seed N.
+void save(const fs::path& dir, uint64_t step) {
+  run_on(three, step, [&](RankModel& rank) {
+    write_checkpoint(dir, static_cast<int64_t>(step), rank.stage(), rank.ranks);
+  });
+}
+
+void expect_whole(const fs::path& dir, uint64_t step) {
+  run_on({2, 1}, 99, [&](RankModel& rank) {
+    const auto found = checkpoint_of_step(dir, static_cast<int64_t>(step), rank.ranks);
+    load_checkpoint(found, rank.model.spec, rank.model.store, &rank.model.optimizer);
+    const std::string loaded = rank.model.bits();
+    rank.model.refill(step);
+    EXPECT_TRUE(loaded == rank.model.bits());
+  });
+}
+
+TEST(SaveOfSeveralRanks, AFullDiskOnOneLeavesNoFolderAndIsNamedOnAllAndTheNextSaveWorks) {
+  const TempFolder folder;
+  const auto failures = failures_on(
+      three, 3,
+      [&](RankModel& rank) {
+        write_checkpoint(folder.path(), 1, rank.stage(), rank.ranks);
+        std::signal(SIGXFSZ, SIG_IGN);
+        if (rank.ranks.rank() == 1) limit_files(4000);
+        const std::string message =
+            message_of<Error>([&] { write_checkpoint(folder.path(), 2, rank.stage(), rank.ranks); });
+        rank.ranks.run([] { return ""; });
+        if (!contains(message, "rank 1: cannot write ") || !contains(message, "File too large") ||
+            contains(message, "rank 2") || names_in(folder.path()) != Names{"step-1"}) {
+          throw Error(message);
+        }
+        rank.ranks.run([] { return ""; });
+        limit_files(RLIM_INFINITY);
+        write_checkpoint(folder.path(), 3, rank.stage(), rank.ranks);
+      },
+      testing::Ranks::processes);
+  EXPECT_EQ(failures, Names(3, ""));
+  EXPECT_EQ(names_in(folder.path()), (Names{"step-1", "step-3"}));
+  expect_whole(folder.path(), 3);
+}
+
+/// Ends its process before collective number `fatal`.
+class MortalCommunicator : public Communicator {
+ public:
+  MortalCommunicator(std::unique_ptr<Communicator> inner, int fatal)
+      : inner_(std::move(inner)), fatal_(fatal) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
+    if (calls_++ == fatal_) std::raise(SIGKILL);
+    inner_->all_gather(part, whole);
+  }
+  void reduce_scatter(std::span<const std::byte>, std::span<std::byte>, DType) override {}
+  void all_reduce(std::span<std::byte>, DType) override {}
+  void broadcast(std::span<std::byte>, int) override {}
+  void barrier() override {}
+  void abort(const std::string& reason) override { inner_->abort(reason); }
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+  int fatal_;
+  int calls_ = 0;
+};
+
+/// What the folder of steps 1 and 2 may be after step 2 was cut short: step 1 is whole, and so is step 2 if
+/// it is there; the next start uses the newest, and saves as if nothing had happened.
+void expect_sound(const fs::path& dir) {
+  expect_whole(dir, 1);
+  const bool published = fs::exists(dir / "step-2");
+  if (published) expect_whole(dir, 2);
+  run_on(three, 3, [&](RankModel& rank) {
+    RecordedLog log;
+    const auto found = newest_complete_checkpoint(dir, log.logger(), rank.ranks);
+    EXPECT_EQ(found.value_or(FoundCheckpoint{}).step, published ? 2 : 1);
+    EXPECT_EQ(log.text(), "");
+    CheckpointWriter writer(dir, 0, log.logger(), /*background=*/true, &rank.ranks);
+    writer.save(3, rank.stage());
+    EXPECT_TRUE(writer.wait());
+  });
+  expect_whole(dir, 3);
+  EXPECT_EQ(names_in(dir), published ? (Names{"step-1", "step-2", "step-3"}) : (Names{"step-1", "step-3"}));
+}
+
+TEST(SaveOfSeveralRanks, ARankKilledAtAnyPointNeverLeavesAHalfPublishedFolder) {
+  bool published_once = false;
+  for (const int victim : {0, 2}) {
+    // Three collectives each to begin, write and publish; a slow machine takes a few more.
+    for (int fatal = 0; fatal < 9; ++fatal) {
+      SCOPED_TRACE(format("rank {} before collective {}", victim, fatal));
+      const TempFolder folder;
+      save(folder.path(), 1);
+      const auto body = [&](World& world) -> std::string {
+        const RankModel rank(world, three, 2);
+        auto group = world.group("mortal", all_ranks(world.size()));
+        if (world.rank() == victim) group = std::make_unique<MortalCommunicator>(std::move(group), fatal);
+        write_checkpoint(folder.path(), 2, rank.stage(), CheckpointRanks(std::move(group), 60));
+        return "saved";
+      };
+      const auto results = testing::run_processes(3, body);
+      EXPECT_EQ(results[static_cast<size_t>(victim)], format("status {}", SIGKILL));
+      for (const int other : {1, 2 - victim}) {
+        const std::string& result = results[static_cast<size_t>(other)];
+        if (result != "saved") EXPECT_TRUE(contains(result, format("rank {}", victim))) << result;
+      }
+      published_once |= fs::exists(folder / "step-2");
+      expect_sound(folder.path());
+    }
+  }
+  EXPECT_TRUE(published_once);
+}
+
+TEST(SaveOfSeveralRanks, ARankKilledInTheMiddleOfAFileLeavesNoFolder) {
+  for (const rlim_t bytes : {rlim_t{100}, rlim_t{4000}, rlim_t{9000}}) {
+    const TempFolder folder;
+    save(folder.path(), 1);
+    const auto results = failures_on(
+        three, 2,
+        [&](RankModel& rank) {
+          if (rank.ranks.rank() == 1) limit_files(bytes);  // and SIGXFSZ ends it
+          write_checkpoint(folder.path(), 2, rank.stage(), rank.ranks);
+        },
+        testing::Ranks::processes);
+    EXPECT_TRUE(contains(results[0], "PeerError")) << results[0];
+    EXPECT_FALSE(fs::exists(folder / "step-2"));
+    expect_sound(folder.path());
+  }
+}
+
+TEST(SaveOfSeveralRanks, RanksThatSaveDifferentStepsAreToldSo) {
+  const TempFolder folder;
+  const auto failures = failures_on(three, 1, [&](RankModel& rank) {
+    write_checkpoint(folder.path(), rank.ranks.rank() == 2 ? 8 : 7, rank.stage(), rank.ranks);
+  });
+  EXPECT_EQ(failures, Names(3, "Error: rank 2 saves step 8, but rank 0 step 7"));
+  EXPECT_EQ(names_in(folder.path()), Names{});
+}
+
+TEST(SaveOfSeveralRanks, RanksWithoutACommonFolderAreToldSo) {
+  const TempFolder shared;
+  const TempFolder other;
+  const auto failures = failures_on(three, 1, [&](RankModel& rank) {
+    write_checkpoint(rank.ranks.rank() == 1 ? other.path() : shared.path(), 7, rank.stage(), rank.ranks);
+  });
+  for (const std::string& failure : failures) {
+    EXPECT_TRUE(contains(failure, "rank 1: "));
+    EXPECT_TRUE(contains(failure, "all ranks need one common run folder"));
+  }
+  EXPECT_EQ(names_in(shared.path()), Names{});
+  EXPECT_EQ(names_in(other.path()), Names{});
+}
+
+TEST(SaveOfSeveralRanks, RetentionIsRankZerosAndOnlyItSpeaks) {
+  const TempFolder folder;
+  run_on(three, 1, [&](RankModel& rank) {
+    RecordedLog log;
+    CheckpointWriter writer(folder.path(), 2, log.logger(), /*background=*/true, &rank.ranks);
+    for (const int64_t step : {8, 9, 10, 11}) {
+      writer.save(step, stage_checkpoint(rank.model.spec, rank.model.store, &rank.model.optimizer,
+                                         Json::object(), writer.reusable()));
+    }
+    EXPECT_TRUE(writer.wait());
+    EXPECT_EQ(contains(log.text(), "saved"), rank.ranks.rank() == 0);
+  });
+  EXPECT_EQ(names_in(folder.path()), (Names{"step-10", "step-11"}));
+}
+
+TEST(SaveOfSeveralRanks, AFailureIsAnErrorLineOnEachAndTrainingGoesOn) {
+  const TempFolder folder;
+  run_on(three, 4, [&](RankModel& rank) {
+    RecordedLog log;
+    CheckpointWriter writer(folder / "checkpoint", 0, log.logger(), /*background=*/true, &rank.ranks);
+    rank.ranks.run([&] {
+      if (rank.ranks.rank() == 0) {
+        fs::remove(folder / "checkpoint");
+        testing::write_text(folder / "checkpoint", "in the way");
+      }
+      return "";
+    });
+    writer.save(1, rank.stage());
+    EXPECT_FALSE(writer.wait());
+    EXPECT_TRUE(contains(log.text(), "CHECKPOINT NOT SAVED at step 1: rank 0: cannot create"));
+    rank.ranks.run([&] {
+      if (rank.ranks.rank() == 0) fs::remove(folder / "checkpoint");
+      return "";
+    });
+    writer.save(4, rank.stage());
+    EXPECT_TRUE(writer.wait());
+  });
+  expect_whole(folder / "checkpoint", 4);
+}
+
+}  // namespace
+}  // namespace stepforge

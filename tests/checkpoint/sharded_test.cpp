@@ -1,0 +1,203 @@
+// Checkpoints of several ranks, and of one that several read.
+#include <map>
+
+#include "base/error.h"
+#include "checkpoint/hf_folder.h"
+#include "tensorfile/dcp.h"
+#include "tensorfile/manifest.h"
+#include "tests/checkpoint/layouts.h"
+
+namespace stepforge {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::contains;
+using testing::failures_on;
+using testing::Layout;
+using testing::message_of;
+using testing::names_in;
+using testing::RankModel;
+using testing::RecordedLog;
+using testing::run_on;
+using testing::SmallModel;
+using testing::TempFolder;
+
+std::vector<Layout> layouts() {
+  return {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1}, {4, 2}, {5, 1}, {6, 3}, {8, 1}};
+}
+
+/// Saves `dir`/step-N of the model of seed N.
+void save(const fs::path& dir, const Layout& layout, uint64_t seed) {
+  run_on(layout, seed, [&](RankModel& rank) {
+    write_checkpoint(dir, static_cast<int64_t>(seed), rank.stage(), rank.ranks);
+  });
+}
+
+std::vector<fs::path> tensor_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const std::string& name : names_in(folder)) {
+    if (fs::path(name).extension() == ".safetensors") files.push_back(folder / name);
+  }
+  return files;
+}
+
+TEST(ShardedCheckpoint, AnyLayoutReadsEveryBitOfAnyOther) {
+  const TempFolder folder;
+  for (size_t i = 0; i < layouts().size(); ++i) save(folder.path(), layouts()[i], i);
+  for (const Layout& layout : layouts()) {
+    run_on(layout, 1000, [&](RankModel& rank) {
+      for (uint64_t seed = 0; seed < layouts().size(); ++seed) {
+        const auto found = checkpoint_of_step(folder.path(), static_cast<int64_t>(seed), rank.ranks);
+        load_checkpoint(found, rank.model.spec, rank.model.store, &rank.model.optimizer);
+        const std::string loaded = rank.model.bits();
+        rank.model.refill(seed);
+        EXPECT_EQ(loaded == rank.model.bits(), true)
+            << layouts()[seed].name() << " into " << layout.name() << ", rank " << rank.ranks.rank();
+        rank.model.refill(1000);
+      }
+    });
+  }
+}
+
+TEST(ShardedCheckpoint, EachRankWritesFilesOfItsOwnAndEveryElementOnce) {
+  for (const Layout& layout : layouts()) {
+    if (layout.ranks == 1) continue;
+    const TempFolder folder;
+    save(folder.path(), layout, 1);
+    int64_t elements = 0;
+    for (const fs::path& path : tensor_files(folder / "step-1")) {
+      EXPECT_TRUE(path.filename().string().starts_with("shard-")) << path;
+      const SafetensorsFile file(path);
+      EXPECT_EQ(read_saved_offsets(file).size(), file.tensors().size());
+      for (const TensorEntry& tensor : file.tensors()) elements += tensor.bytes() / 4;
+    }
+    const SmallModel whole(1, testing::odd_config());
+    EXPECT_EQ(elements, 3 * whole.spec.parameter_count()) << layout.name();
+    EXPECT_EQ(checkpoint_tensors(verify_checkpoint(folder / "step-1")).size(),
+              3 * named_tensors(whole.spec).size());
+  }
+}
+
+TEST(ShardedCheckpoint, APartThatStartsAndEndsInsideARowIsThreeBoxesInThreeFiles) {
+  const TempFolder folder;
+  save(folder.path(), {3, 1}, 1);
+  size_t most = 0;
+  const TensorFolder tensors = checkpoint_tensors(verify_checkpoint(folder / "step-1"));
+  for (const std::string& name : tensors.names()) most = std::max(most, tensors.find(name)->parts.size());
+  EXPECT_GE(most, 4U);
+  EXPECT_TRUE(fs::exists(folder / "step-1" / "shard-00002-model-00003-of-00003.safetensors"));
+  EXPECT_TRUE(fs::exists(folder / "step-1" / "shard-00002-optimizer-00003-of-00003.safetensors"));
+}
+
+TEST(ShardedCheckpoint, ReplicasShareTheWorkEvenly) {
+  for (const Layout& layout : {Layout{2, 2}, Layout{4, 2}, Layout{6, 3}}) {
+    std::vector<int64_t> bytes(static_cast<size_t>(layout.ranks));
+    run_on(layout, 1,
+           [&](RankModel& rank) { bytes[static_cast<size_t>(rank.ranks.rank())] = rank.stage().bytes(); });
+    const int shards = layout.ranks / layout.replicas;
+    for (int rank = 0; rank < layout.ranks; ++rank) {
+      EXPECT_NEAR(static_cast<double>(bytes[static_cast<size_t>(rank)]),
+                  static_cast<double>(bytes[static_cast<size_t>(rank % shards)]), 24.0);
+    }
+  }
+}
+
+TEST(ShardedCheckpoint, ARankStagesNoMoreThanItHolds) {
+  run_on({4, 1}, 1, [](RankModel& rank) {
+    int64_t held = 0;
+    for (size_t unit = 0; unit < rank.model.store.size(); ++unit) {
+      for (const at::Tensor& flat : rank.model.flats(unit)) held += static_cast<int64_t>(flat.nbytes());
+    }
+    EXPECT_LE(rank.stage().bytes(), held);
+  });
+}
+
+TEST(ShardedCheckpoint, OnlyTheCutOfTheTensorsDependsOnRanks) {
+  const TempFolder folder;
+  save(folder / "one", {1, 1}, 1);
+  save(folder / "four", {4, 2}, 1);
+  const auto read = [&](const std::string& layout, std::string_view file) {
+    return read_file(folder / layout / "step-1" / file);
+  };
+  EXPECT_EQ(read("four", "state.json"), read("one", "state.json"));
+  Json one = Json::parse(read("one", "manifest.json"));
+  Json four = Json::parse(read("four", "manifest.json"));
+  one.erase("files");
+  four.erase("files");
+  EXPECT_EQ(four, one);
+  const FoundCheckpoint left = verify_checkpoint(folder / "one" / "step-1");
+  const FoundCheckpoint right = verify_checkpoint(folder / "four" / "step-1");
+  EXPECT_EQ(checkpoint_tensors(left).names(), checkpoint_tensors(right).names());
+}
+
+TEST(ShardedCheckpoint, SavingAStepAgainFromAnotherLayoutReplacesAllItsFiles) {
+  const TempFolder folder;
+  save(folder.path(), {3, 1}, 5);
+  save(folder.path(), {1, 1}, 5);
+  EXPECT_EQ(names_in(folder / "step-5"), (std::vector<std::string>{"manifest.json", "model.safetensors",
+                                                                   "optimizer.safetensors", "state.json"}));
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-5"});
+}
+
+TEST(ShardedCheckpoint, DamageInAnyFileIsSeenByAllRanksAndTheStepBeforeIsUsed) {
+  const TempFolder folder;
+  save(folder.path(), {3, 1}, 10);
+  save(folder.path(), {3, 1}, 20);
+  for (const fs::path& path : tensor_files(folder / "step-20")) {
+    testing::overwrite_byte(path, 1);
+    run_on({3, 1}, 1, [&](RankModel& rank) {
+      RecordedLog log;
+      const auto found = newest_complete_checkpoint(folder.path(), log.logger(), rank.ranks);
+      EXPECT_EQ(found.value_or(FoundCheckpoint{}).step, 10) << path;
+      EXPECT_TRUE(contains(log.text(), path.filename().string() + ": changed"));
+      EXPECT_TRUE(contains(log.text(), (folder / "step-10").string() + " is used instead"));
+    });
+    testing::overwrite_byte(path, 1);  // whole again
+  }
+  EXPECT_NO_THROW(verify_checkpoint(folder / "step-20"));
+}
+
+TEST(ShardedCheckpoint, AShardThatIsMissingOrTwiceIsRefusedNamingTensorAndFile) {
+  const TempFolder folder;
+  save(folder.path(), {2, 1}, 1);
+  const fs::path step = folder / "step-1";
+  const fs::path shard = step / "shard-00002-model-00001-of-00003.safetensors";
+  SmallModel model(7, testing::odd_config());
+  const std::string before = model.bits();
+  const auto refusal = [&] {
+    write_manifest(step, build_manifest(step, 1, Json::object()));
+    return message_of<FormatError>([&] { load_checkpoint(step, model.spec, model.store, &model.optimizer); });
+  };
+  fs::copy_file(shard, step / "copy.safetensors");
+  EXPECT_TRUE(contains(refusal(), "copy.safetensors and in " + shard.string() + ", which both hold ["));
+  fs::remove(shard);
+  fs::remove(step / "copy.safetensors");
+  EXPECT_TRUE(contains(refusal(), "elements are in no file"));
+  EXPECT_EQ(model.bits(), before);
+}
+
+TEST(ShardedCheckpoint, IsExportedAsOneRankWouldAndReadBackByAnyLayout) {
+  const TempFolder folder;
+  save(folder / "one", {1, 1}, 1);
+  save(folder / "six", {6, 3}, 1);
+  const SmallModel model(1, testing::odd_config());
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    std::map<std::string, std::string> exported;
+    for (const char* layout : {"one", "six"}) {
+      const fs::path out = folder / format("{}-{}", layout, dtype_name(dtype));
+      const FoundCheckpoint found = verify_checkpoint(folder / layout / "step-1");
+      export_hf(out, model.config, model.spec, checkpoint_tensors(found), nullptr, {dtype, 3000});
+      for (const std::string& name : names_in(out)) exported[layout] += name + read_file(out / name);
+    }
+    EXPECT_TRUE(exported["one"] == exported["six"]);
+  }
+  run_on({5, 1}, 2, [&](RankModel& rank) {
+    import_hf(folder / "six-fp32", rank.model.spec, rank.model.store);
+    const std::string loaded = rank.model.bits(true);
+    rank.model.refill(1);
+    EXPECT_TRUE(loaded == rank.model.bits(true));
+  });
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,172 @@
+// Runs of several ranks save, resume and move to other layouts.
+#include <thread>
+
+#include "checkpoint/native.h"
+#include "comm/shared_memory.h"
+#include "tensorfile/hf_index.h"
+#include "tests/train/fixture.h"
+
+namespace stepforge::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Records = std::vector<StepRecord>;
+
+struct Layout {
+  int ranks = 1;
+  int replicas = 1;
+};
+
+/// 24 rows a step; saved after every second step, while training goes on.
+Words job(const fs::path& run_dir, const Layout& layout, const Words& more = {}) {
+  return trainer_run(run_dir) +
+         Words{"training.local_batch_size=1",
+               "training.global_batch_size=24",
+               "training.steps=6",
+               "checkpoint.async=true",
+               "checkpoint.interval=2",
+               format("parallelism.data_parallel_replicate_degree={}", layout.replicas)} +
+         more;
+}
+
+using Look = std::function<void(TestRun&)>;
+
+/// Trains a job on the ranks of a layout, each a thread; `built` sees each trainer before it runs.
+std::vector<Records> train(const Layout& layout, const Words& words, std::optional<int64_t> last_step = {},
+                           const Look& built = {}) {
+  auto worlds = thread_worlds(layout.ranks, {60, 60});
+  std::vector<Records> records(worlds.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < worlds.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        TestRun run(words, nullptr, worlds[rank].get());
+        run.build();
+        if (built) built(run);
+        Trainer& trainer = run.trainer();
+        if (last_step) trainer.total_steps = std::min(*last_step, trainer.total_steps);
+        trainer.run();
+        records[rank] = run.records;
+      } catch (const std::exception& failure) {
+        ADD_FAILURE() << "rank " << rank << ": " << failure.what();
+        worlds[rank]->abort(failure.what());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return records;
+}
+
+TEST(CheckpointsOfRanks, ResumeWithTheSameLayoutIsExactToTheBit) {
+  const TempFolder folder;
+  for (const Layout& layout : {Layout{3, 1}, Layout{4, 2}, Layout{2, 2}}) {
+    const std::string name = format("{}-{}", layout.ranks, layout.replicas);
+    const auto uncut = train(layout, job(folder / ("uncut-" + name), layout));
+    const Words cut = job(folder / ("cut-" + name), layout);
+    auto records = train(layout, cut, 3);
+    const auto rest = train(layout, cut, {}, [](TestRun& run) {
+      EXPECT_TRUE(run.trainer().resumed);
+      EXPECT_EQ(run.trainer().state.step, 3);
+    });
+    for (size_t rank = 0; rank < records.size(); ++rank) {
+      records[rank].insert(records[rank].end(), rest[rank].begin(), rest[rank].end());
+      EXPECT_EQ(records[rank], uncut[rank]) << name << ", rank " << rank;
+    }
+  }
+}
+
+TEST(CheckpointsOfRanks, EveryWeightAndMomentMovesFromLayoutToLayout) {
+  const TempFolder folder;
+  const fs::path run_dir = folder / "run";
+  std::string bits;
+  int64_t step = 0;
+  for (const Layout& layout :
+       {Layout{1, 1}, Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{8, 1}, Layout{1, 1}}) {
+    const auto compare = [&](TestRun& run) {
+      const std::string loaded = bits_of(run.trainer());
+      if (step > 0) EXPECT_EQ(loaded, bits) << layout.ranks << " ranks at step " << step;
+      EXPECT_EQ(run.trainer().state.step, step);
+    };
+    const auto records = train(layout, job(run_dir, layout), step + 1, compare);
+    bits = records[0].at(0).bits;
+    ++step;
+  }
+}
+
+TEST(CheckpointsOfRanks, ADamagedShardSendsAllRanksToTheStepBefore) {
+  const TempFolder folder;
+  const Layout layout = {3, 1};
+  const Words words = job(folder / "run", layout);
+  const auto records = train(layout, words, 4);
+  for (const auto& entry : fs::directory_iterator(folder / "run" / "checkpoint" / "step-4")) {
+    if (!entry.path().filename().string().starts_with("shard-00003")) continue;
+    fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
+    break;
+  }
+  train(layout, words, 4, [&](TestRun& run) {
+    EXPECT_EQ(run.trainer().state.step, 2);
+    EXPECT_EQ(bits_of(run.trainer()), records[0][1].bits);
+    run.log().flush();
+  });
+  EXPECT_NE(read_file(folder / "run" / "logs" / "rank-2.txt").find("truncated"), std::string::npos);
+}
+
+TEST(CheckpointsOfRanks, ARunStartsFromTheWeightsOrTheWholeStateOfAnotherLayout) {
+  const TempFolder folder;
+  const auto records = train({4, 2}, job(folder / "first", {4, 2}), 2);
+  const Words from = {
+      format("checkpoint.initial_load_path=\"{}\"", (folder / "first" / "checkpoint" / "step-2").string())};
+  train({3, 1}, job(folder / "weights", {3, 1}, from), 1, [](TestRun& run) {
+    EXPECT_EQ(run.trainer().state.step, 0);
+    EXPECT_EQ(run.trainer().optimizer->steps(), 0);
+  });
+  train({2, 1}, job(folder / "all", {2, 1}, from + Words{"checkpoint.initial_load_model_only=false"}), 3,
+        [&](TestRun& run) {
+          EXPECT_EQ(run.trainer().state.step, 2);
+          EXPECT_EQ(bits_of(run.trainer()), records[0][1].bits);
+        });
+}
+
+TEST(CheckpointsOfRanks, TheLatestStepsAreKeptAndEachFolderIsCompleteOrAbsent) {
+  const TempFolder folder;
+  const Layout layout = {4, 1};
+  train(layout, job(folder / "run", layout, {"checkpoint.interval=1", "checkpoint.keep_latest_k=2"}));
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder / "run" / "checkpoint")) {
+    names.push_back(entry.path().filename().string());
+    EXPECT_NO_THROW(verify_checkpoint(entry.path()));
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"step-5", "step-6"}));
+}
+
+/// All weights of some files, one after the other.
+std::string weights_in(const TensorFolder& files) {
+  std::string all;
+  for (const std::string& name : files.names()) {
+    if (name.starts_with("optim.")) continue;
+    const TensorBox whole = whole_box(files.find(name)->shape);
+    std::vector<float> values(static_cast<size_t>(whole.elements()));
+    files.read(name, whole, std::as_writable_bytes(std::span(values)));
+    all += format("{} {} ", name, content_hash(std::as_bytes(std::span(values))));
+  }
+  return all;
+}
+
+TEST(CheckpointsOfRanks, TheLastSaveIsAlsoAHuggingFaceFolderIfWanted) {
+  const TempFolder folder;
+  const Layout layout = {4, 2};
+  const fs::path run = folder / "run";
+  const Words words = job(run, layout, {"checkpoint.last_save_in_hf=true"});
+  train(layout, words, 3);
+  const fs::path exported = run / "hf" / "step-3";
+  const auto checkpoint = verify_checkpoint(run / "checkpoint" / "step-3");
+  EXPECT_EQ(weights_in(open_hf_weights(exported)), weights_in(checkpoint_tensors(checkpoint)));
+  EXPECT_TRUE(fs::exists(exported / "config.json"));
+  EXPECT_TRUE(fs::exists(exported / "tokenizer.json"));
+  train(layout, words, 3);  // a run that is done already leaves it
+  EXPECT_NE(read_file(run / "log.txt").find("is there already and is kept"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stepforge::testing
