@@ -9,8 +9,17 @@ export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 work=$(mktemp -d "${TMPDIR:-/tmp}/stepforge-oracle.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
+# The same run on 1, 2 and 4 ranks, bit for bit the same in ordered mode, and on 3 ranks; sizes that no border fits.
 write_checkpoints() {
-  "$program" train --preset debug run_dir="$work/run" training.steps=6 checkpoint.interval=3 metrics.log_freq=3
+  local odd=(model.dim=66 model.head_dim=10 model.ffn_dim=151 model.n_layers=3 training.seq_len=32)
+  local steps=(training.local_batch_size=1 training.steps=4 checkpoint.interval=2 metrics.log_freq=4)
+  for ranks in 1 2 4; do
+    "$program" launch --log-dir "$work/logs" --nproc "$ranks" train --preset debug "${odd[@]}" "${steps[@]}" run_dir="$work/ranks-$ranks" \
+      training.global_batch_size=8 training.reduction=ordered
+  done
+  "$program" launch --log-dir "$work/logs" --nproc 4 train --preset debug "${odd[@]}" "${steps[@]}" run_dir="$work/ranks-2x2" \
+    training.global_batch_size=8 training.reduction=ordered parallelism.data_parallel_replicate_degree=2
+  "$program" launch --log-dir "$work/logs" --nproc 3 train --preset debug "${odd[@]}" "${steps[@]}" run_dir="$work/ranks-3" training.global_batch_size=9
 }
 
 scripts/book.sh >"$work/book.txt"
@@ -18,6 +27,8 @@ stage "Models against transformers" "$python" tools/oracle/model_oracle.py "$pro
 stage "Training against PyTorch" "$python" tools/oracle/train_oracle.py "$program"
 stage "Training on several ranks against FSDP2" "$python" tools/oracle/fsdp_oracle.py "$program"
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
-stage "A run with checkpoints" write_checkpoints
-stage "Checkpoints against PyTorch's reader" "$python" tools/oracle/dcp_oracle.py "$work"/run/checkpoint/step-*
+stage "Checkpoints of 1 to 4 ranks" write_checkpoints
+stage "Checkpoints against PyTorch's reader" "$python" tools/oracle/dcp_oracle.py "$work"/ranks-*/checkpoint/step-*
+stage "One step as several layouts have saved it" "$python" tools/oracle/dcp_oracle.py --same \
+  "$work"/ranks-{1,2,4,2x2}/checkpoint/step-4
 say "${green}Stepforge agrees with PyTorch, transformers and tokenizers.${plain}"

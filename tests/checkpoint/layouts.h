@@ -35,12 +35,13 @@ inline std::shared_ptr<const DataGroups> groups_of_layout(World& world, const La
   return std::make_shared<const DataGroups>(world, place);
 }
 
-/// Rows that no chunk of 1,024 elements ends with, fewer chunks in a unit than ranks, three-row tensors.
+/// Rows that no chunk of 1,024 elements ends with, a tensor of several chunks, fewer chunks in a unit than
+/// ranks.
 inline ModelConfig odd_config() {
   ModelConfig config = small_config("qwen3");
   config.dim = 18;
   config.ffn_dim = 25;
-  config.vocab_size = 83;
+  config.vocab_size = 183;
   return config;
 }
 
