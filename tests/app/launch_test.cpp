@@ -1,9 +1,15 @@
 // Ranks as processes: through our launcher, and through the variables that torchrun sets.
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <map>
+#include <random>
+#include <span>
+#include <thread>
 
 #include "base/json.h"
+#include "tensorfile/manifest.h"
+#include "tensorfile/tensor_folder.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {
@@ -34,8 +40,21 @@ std::vector<std::string> numbers(const fs::path& run) {
   return all;
 }
 
-std::string weights(const fs::path& run, int step = 6) {
-  return read_file(run / "checkpoint" / format("step-{}", step) / "model.safetensors");
+/// Names and hashes of weights and moments, however files hold them.
+Words tensors(const fs::path& run, int step = 6) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoint" / format("step-{}", step))) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  }
+  const TensorFolder folder(files);
+  Words all;
+  for (const std::string& name : folder.names()) {
+    const TensorBox whole = whole_box(folder.find(name)->shape);
+    std::vector<float> values(static_cast<size_t>(whole.elements()));
+    folder.read(name, whole, std::as_writable_bytes(std::span(values)));
+    all.push_back(name + " " + content_hash(std::as_bytes(std::span(values))));
+  }
+  return all;
 }
 
 TEST(Launch, TwoAndFourProcessesTrainWhatOneTrains) {
@@ -47,7 +66,7 @@ TEST(Launch, TwoAndFourProcessesTrainWhatOneTrains) {
     const ProgramResult result = run_program(launched(folder, ranks, job(run)));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(numbers(run), numbers(folder / "one")) << ranks;
-    EXPECT_EQ(weights(run), weights(folder / "one")) << ranks;
+    EXPECT_EQ(tensors(run), tensors(folder / "one")) << ranks;
   }
 }
 
@@ -152,7 +171,55 @@ TEST(Launch, AKilledRankEndsTheJobAndARestartGoesOnToTheSameWeights) {
   const ProgramResult result = child.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_TRUE(fs::exists(folder / "logs" / "rank-0.restart-1.log"));
-  EXPECT_EQ(weights(folder / "killed", 200), weights(folder / "one", 200));
+  EXPECT_EQ(tensors(folder / "killed", 200), tensors(folder / "one", 200));
+}
+
+/// The newest step with a checkpoint, 0 if there is none.
+int newest_step(const fs::path& run) {
+  int newest = 0;
+  for (const CheckpointFolder& folder : list_checkpoints(run / "checkpoint")) {
+    newest = std::max(newest, static_cast<int>(folder.step));
+  }
+  return newest;
+}
+
+TEST(Launch, RanksKilledWhileTheySaveEveryStepLeaveOnlyWholeCheckpoints) {
+  const TempFolder folder;
+  const Words steps{"training.steps=300", "checkpoint.interval=300"};
+  ASSERT_EQ(run_program(job(folder / "one") + steps).exit_code, 0);
+  const fs::path run = folder / "killed";
+  const Words command =
+      launched(folder, 2, job(run) + steps + Words{"checkpoint.interval=1", "checkpoint.keep_latest_k=3"});
+  std::mt19937 random(20240517);
+  for (int killed = 0; killed < 5; ++killed) {
+    const int goal = newest_step(run) + 1 + static_cast<int>(random() % 3);
+    Child child(command);
+    ASSERT_TRUE(child.wait_until([&] { return newest_step(run) >= goal; })) << child.err();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 10'000));
+    const std::vector<pid_t> ranks = children_of(child.pid());
+    ASSERT_EQ(ranks.size(), 2U);
+    kill(ranks[random() % 2], SIGKILL);
+    EXPECT_NE(child.wait().exit_code, 0);
+    for (const CheckpointFolder& step : list_checkpoints(run / "checkpoint")) {
+      EXPECT_NO_THROW(verify_folder(step.path));
+    }
+  }
+  const ProgramResult last = run_program(command);
+  EXPECT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_EQ(tensors(run, 300), tensors(folder / "one", 300));
+}
+
+TEST(Launch, AShardedCheckpointIsExportedWithNoRankAlive) {
+  const TempFolder folder;
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  const ProgramResult result = run_program(launched(folder, 4, job(folder / "many")));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* run : {"one", "many"}) {
+    output_of({"export", (folder / run).string(), (folder / (std::string(run) + "-hf")).string()});
+  }
+  for (const char* file : {"model.safetensors", "config.json", "tokenizer.json"}) {
+    EXPECT_TRUE(read_file(folder / "many-hf" / file) == read_file(folder / "one-hf" / file)) << file;
+  }
 }
 
 TEST(Launch, AKilledRankIsNamedAndTheExitCodeTells) {
