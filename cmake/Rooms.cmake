@@ -52,7 +52,7 @@ endfunction()
 function(stepforge_torch_half)
   set(src ${CMAKE_SOURCE_DIR}/src)
   file(GLOB sources CONFIGURE_DEPENDS
-    ${src}/kernels/*.cpp ${src}/kernels/cpu/*.cpp ${src}/nn/*.cpp ${src}/models/*/forward.cpp
+    ${src}/engines/*.cpp ${src}/kernels/*.cpp ${src}/kernels/cpu/*.cpp ${src}/nn/*.cpp ${src}/models/*/forward.cpp
     ${src}/models/forwards.cpp ${src}/models/decoder_forward.cpp
     ${src}/parallel/*.cpp ${src}/optim/*.cpp ${src}/checkpoint/*.cpp ${src}/train/*.cpp ${src}/app/torch/*.cpp)
   list(REMOVE_ITEM sources ${src}/optim/schedule.cpp ${src}/train/job_plan.cpp ${src}/train/job_data.cpp)
@@ -68,6 +68,9 @@ function(stepforge_torch_half)
   # root that may set errno is not vectorised at all; the precompiled header is made without this flag.
   set_source_files_properties(${src}/kernels/cpu/adamw.cpp PROPERTIES
     COMPILE_OPTIONS -fno-math-errno SKIP_PRECOMPILE_HEADERS ON)
+  # The header of c10d's Gloo group includes headers of Gloo that no package of PyTorch holds.
+  set_source_files_properties(${src}/engines/gloo_links.cpp PROPERTIES
+    COMPILE_DEFINITIONS USE_C10D_GLOO INCLUDE_DIRECTORIES ${src}/engines/gloo_declarations)
   set_target_properties(stepforge_torch PROPERTIES BUILD_RPATH "$ORIGIN;${TorchWheel_RPATH}")
 endfunction()
 

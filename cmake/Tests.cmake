@@ -41,6 +41,13 @@ if(TARGET stepforge_torch)
     endif()
   endforeach()
 endif()
+# No tensor in it: it needs no precompiled header.
+if(TARGET stepforge_torch)
+  stepforge_test(engines LINK stepforge_torch fmt::fmt)
+  if(TARGET test_engines)
+    set_target_properties(test_engines PROPERTIES BUILD_RPATH "${CMAKE_BINARY_DIR};${TorchWheel_RPATH}")
+  endif()
+endif()
 # Tests of the whole program, so only where its torch half is built.
 if(TARGET stepforge AND TARGET stepforge_torch)
   stepforge_test(app LINK stepforge_core fmt::fmt nlohmann_json::nlohmann_json)

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from cpp_source import mutable_state, own_includes, system_includes, without_literals
 
 TORCH_FREE_ROOMS = ["base", "config", "text", "data", "tensorfile", "metrics", "spec", "step", "comm"]
-TORCH_ROOMS = ["kernels", "nn", "models", "parallel", "optim", "checkpoint", "train", "app"]
+TORCH_ROOMS = ["engines", "kernels", "nn", "models", "parallel", "optim", "checkpoint", "train", "app"]
 ROOMS = TORCH_FREE_ROOMS + TORCH_ROOMS
 # Parts of the rooms below the libtorch line that are built above it.
 TORCH_FREE_PARTS = re.compile(

@@ -3,6 +3,7 @@
 // files.
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <thread>
@@ -60,13 +61,17 @@ uint64_t random_nonce() {
   return uint64_t{device()} << 32 | device();
 }
 
-class ProcessWorld : public World, private WorldWatch {
+class ProcessWorld : public HostWorld, private WorldWatch {
  public:
-  ProcessWorld(const std::string& run_id, int rank, int size, CommDeadlines deadlines,
+  ProcessWorld(const std::string& run_id, const HostRanks& host, CommDeadlines deadlines,
                std::size_t staging_bytes)
-      : rank_(rank), size_(size), deadlines_(deadlines), staging_bytes_(staging_bytes) {
+      : host_(host),
+        size_(static_cast<int>(host.ranks.size())),
+        number_(member_number("host", host.ranks, host.rank, host.world_size)),
+        deadlines_(deadlines),
+        staging_bytes_(staging_bytes) {
     const std::string name = format("/stepforge-{}-{}", getuid(), content_hash(run_id));
-    if (rank != 0) {
+    if (number_ != 0) {
       file_ = join_world(name, run_id);
       meet();
       return;
@@ -76,13 +81,14 @@ class ProcessWorld : public World, private WorldWatch {
     meet();
   }
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
+  int rank() const override { return host_.rank; }
+  int size() const override { return host_.world_size; }
 
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-    const int member = member_number(name, ranks, rank_, size_);
-    throw_if_set(failure(), rank_, making_text(name));
-    if (ranks.size() == 1) return single_communicator(rank_, shared_failure());
+    const int member = member_number(name, ranks, rank(), size());
+    throw_if_set(failure(), rank(), making_text(name));
+    if (ranks.size() == 1) return single_communicator(rank(), shared_failure());
+    for (const int rank : ranks) number_of(rank);
     std::string key = name;
     for (const int rank : ranks) key += format(" {}", rank);
     const std::string file_name =
@@ -93,14 +99,23 @@ class ProcessWorld : public World, private WorldWatch {
     return arrived(name, ranks, member, segment);
   }
 
-  void abort(const std::string& reason) override { segment_->fail(format("rank {}: {}", rank_, reason)); }
+  void abort(const std::string& reason) override { fail(format("rank {}: {}", rank(), reason)); }
+  void fail(const std::string& reason) override { segment_->fail(reason); }
 
  private:
   const WorldWatch& watch() const { return *this; }
   const FailureNote& failure() const override { return segment_->header().failure; }
   bool is_alive(int global_rank) const override {
-    const bool has_come = segment_->slot(global_rank).process.load() != 0;
-    return global_rank == rank_ || !has_come || file_->is_locked_by_another(global_rank);
+    const int number = number_of(global_rank);
+    const bool has_come = segment_->slot(number).process.load() != 0;
+    return number == number_ || !has_come || file_->is_locked_by_another(number);
+  }
+
+  /// A rank's number among those of the host. Throws Error if it is none of them.
+  int number_of(int global_rank) const {
+    const auto found = std::find(host_.ranks.begin(), host_.ranks.end(), global_rank);
+    if (found == host_.ranks.end()) throw Error(format("rank {} is not on this host", global_rank));
+    return static_cast<int>(found - host_.ranks.begin());
   }
 
   /// The note in the world's memory, which it keeps.
@@ -122,9 +137,9 @@ class ProcessWorld : public World, private WorldWatch {
         SharedFile::remove(name);  // left by a run that has ended
       } else if (!polling.wait()) {
         throw PeerError(
-            format("rank 0 of run \"{}\" is there already: another job of the same run id waits for "
+            format("rank {} of run \"{}\" is there already: another job of the same run id waits for "
                    "its ranks; end it, or give another id",
-                   run_id));
+                   host_.ranks[0], run_id));
       }
     }
   }
@@ -136,16 +151,16 @@ class ProcessWorld : public World, private WorldWatch {
       if (is_open) {
         auto file = SharedFile::open(name, Segment::bytes_for(size_, 0));
         // The lock can be held by an earlier attempt's process that has not ended yet.
-        if (file != nullptr && file->lock(rank_) && file->is_locked_by_another(0) && !file->is_removed()) {
+        if (file != nullptr && file->lock(number_) && file->is_locked_by_another(0) && !file->is_removed()) {
           segment_.emplace(file->memory(), size_, 0);
           return file;
         }
       }
       if (!polling.wait()) {
-        throw PeerError(
-            format("rank {} of run \"{}\" {} within {} s", rank_, run_id,
-                   is_open ? "is there already; its place did not become free" : "found no rank 0",
-                   deadlines_.init_seconds));
+        throw PeerError(format("rank {} of run \"{}\" {} within {} s", rank(), run_id,
+                               is_open ? "is there already; its place did not become free"
+                                       : format("found no rank {}", host_.ranks[0]),
+                               deadlines_.init_seconds));
       }
     }
   }
@@ -157,7 +172,7 @@ class ProcessWorld : public World, private WorldWatch {
     const auto& header = *reinterpret_cast<const SegmentHeader*>(file->memory().get());
     if (header.ready.load(std::memory_order_acquire) != Segment::ready_mark) return false;
     if (header.size != size_) {
-      throw PeerError(format("rank {} of run \"{}\" was started for {} ranks, rank 0 for {}", rank_, run_id,
+      throw PeerError(format("rank {} of run \"{}\" was started for {} ranks, rank 0 for {}", rank(), run_id,
                              size_, header.size));
     }
     return true;
@@ -165,10 +180,8 @@ class ProcessWorld : public World, private WorldWatch {
 
   /// Waits until all ranks have joined.
   void meet() {
-    std::vector<int> all(static_cast<std::size_t>(size_));
-    for (int rank = 0; rank < size_; ++rank) all[static_cast<std::size_t>(rank)] = rank;
-    segment_->slot(rank_).process.store(getpid());
-    meeting_ = std::make_unique<SharedCommunicator>("world", all, rank_, *segment_, watch(),
+    segment_->slot(number_).process.store(getpid());
+    meeting_ = std::make_unique<SharedCommunicator>("world", host_.ranks, number_, *segment_, watch(),
                                                     deadlines_.init_seconds);
     meeting_->arrive(deadlines_.init_seconds);
   }
@@ -186,18 +199,19 @@ class ProcessWorld : public World, private WorldWatch {
     const int members = static_cast<int>(ranks.size());
     Polling polling(deadlines_.init_seconds);
     for (;;) {
-      throw_if_set(failure(), rank_, making_text(name));
+      throw_if_set(failure(), rank(), making_text(name));
       if (const auto file = SharedFile::open(file_name, Segment::bytes_for(members, staging_bytes_))) {
         const Segment segment(file->memory(), members, staging_bytes_);
         if (segment.header().ready.load(std::memory_order_acquire) == Segment::ready_mark) return segment;
       }
       if (!is_alive(ranks[0])) {
         throw PeerError(format("rank {} (process {}) is gone; rank {} waited for it in {}", ranks[0],
-                               segment_->slot(ranks[0]).process.load(), rank_, making_text(name)));
+                               segment_->slot(number_of(ranks[0])).process.load(), rank(),
+                               making_text(name)));
       }
       if (!polling.wait()) {
         throw PeerError(format("no answer within {} s: rank {} waits in {} for rank {}",
-                               deadlines_.init_seconds, rank_, making_text(name), ranks[0]));
+                               deadlines_.init_seconds, rank(), making_text(name), ranks[0]));
       }
     }
   }
@@ -211,8 +225,9 @@ class ProcessWorld : public World, private WorldWatch {
     return communicator;
   }
 
-  int rank_;
-  int size_;
+  HostRanks host_;
+  int size_;    ///< ranks on this host
+  int number_;  ///< this one's among them
   CommDeadlines deadlines_;
   std::size_t staging_bytes_;
   std::unique_ptr<SharedFile> file_;  ///< holds this rank's lock
@@ -226,7 +241,14 @@ std::unique_ptr<World> process_world(const std::string& run_id, int rank, int si
                                      std::size_t staging_bytes) {
   if (rank < 0 || rank >= size) throw Error(format("rank {} is outside a world of {} ranks", rank, size));
   if (size == 1) return single_world();
-  return std::make_unique<ProcessWorld>(run_id, rank, size, deadlines, staging_bytes);
+  HostRanks all{std::vector<int>(static_cast<std::size_t>(size)), rank, size};
+  std::iota(all.ranks.begin(), all.ranks.end(), 0);
+  return host_world(run_id, all, deadlines, staging_bytes);
+}
+
+std::unique_ptr<HostWorld> host_world(const std::string& run_id, const HostRanks& host,
+                                      CommDeadlines deadlines, std::size_t staging_bytes) {
+  return std::make_unique<ProcessWorld>(run_id, host, deadlines, staging_bytes);
 }
 
 }  // namespace stepforge

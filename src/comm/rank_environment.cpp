@@ -117,6 +117,21 @@ std::optional<int> tasks_on_node(const std::string& list, int node) {
   return std::nullopt;
 }
 
+/// The first host of Slurm's list, as in "node[03-07,12],login1"; "" if it is no such list.
+std::string first_host(const std::string& list) {
+  const std::size_t bracket = list.find_first_of("[,");
+  const std::string name = list.substr(0, bracket);
+  if (bracket == std::string::npos || list[bracket] == ',') return name;
+  const std::size_t end = list.find_first_of("-,]", bracket);
+  if (end == std::string::npos) return "";
+  return name + list.substr(bracket + 1, end - bracket - 1);
+}
+
+/// Slurm gives batch and interactive steps large numbers; they are one rank alone mostly.
+int64_t number_of_step(const std::string& step) {
+  return number(step).value_or(0) % 16;
+}
+
 std::optional<RankEnvironment> from_slurm(const Variables& variables) {
   const std::string step = variables.first_of({"SLURM_STEP_ID", "SLURM_STEPID"});
   if (!variables.has("SLURM_PROCID") || !variables.has(step)) return std::nullopt;
@@ -133,10 +148,28 @@ std::optional<RankEnvironment> from_slurm(const Variables& variables) {
         format("{} = \"{}\" does not say how many tasks run on node {}", list, variables.text(list), node));
   }
   found.local_world_size = *tasks;
+  found.master_address = first_host(
+      variables.text(variables.first_of({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})));
+  // Steps of one job run beside one another, and jobs on one host.
+  const int64_t job = variables.optional("SLURM_JOB_ID").value_or(0);
+  const int64_t number = number_of_step(variables.text(step));
+  found.master_port = static_cast<int>(20000 + (job * 16 + number) % 10000);
   found.launcher = Launcher::slurm;
   found.run_id = format("slurm {}.{} attempt {}", variables.text("SLURM_JOB_ID"), variables.text(step),
                         variables.text("SLURM_RESTART_COUNT"));
   return found;
+}
+
+/// Where the ranks' store is, if anybody says so.
+void read_meeting_point(const Variables& variables, RankEnvironment& found) {
+  if (variables.has("MASTER_ADDR")) found.master_address = variables.text("MASTER_ADDR");
+  if (const std::optional<int> port = variables.optional("MASTER_PORT")) {
+    if (*port < 1 || *port > 65535)
+      throw UsageError(format("MASTER_PORT = {} is no port of 1 to 65535", *port));
+    found.master_port = *port;
+  }
+  found.launcher_holds_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (found.rank == 0) found.store_listener = variables.optional("STEPFORGE_STORE_LISTENER");
 }
 
 }  // namespace
@@ -184,17 +217,9 @@ RankEnvironment discover_ranks(const EnvironmentLookup& lookup) {
     }
     if (!result) result = found;
   }
-  return result.value_or(RankEnvironment{});
-}
-
-std::unique_ptr<World> make_world(const RankEnvironment& environment, CommDeadlines deadlines) {
-  if (environment.world_size == 1) return single_world();
-  if (environment.local_world_size != environment.world_size) {
-    throw UsageError(
-        format("{} started {} ranks, {} of them on this host: only ranks of one host are served so far",
-               launcher_name(environment.launcher), environment.world_size, environment.local_world_size));
-  }
-  return process_world(environment.run_id, environment.rank, environment.world_size, deadlines);
+  if (!result) return {};
+  read_meeting_point(variables, *result);
+  return *result;
 }
 
 }  // namespace stepforge

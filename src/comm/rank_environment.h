@@ -2,13 +2,9 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include "comm/communicator.h"
-#include "comm/shared_memory.h"
 
 namespace stepforge {
 
@@ -25,6 +21,14 @@ struct RankEnvironment {
   Launcher launcher = Launcher::none;
   /// Equal on all ranks of one start, and of no other start: also a restart has another. "" without launcher.
   std::string run_id;
+  /// Where rank 0's process (or the launcher) holds the store through which ranks of several hosts meet. ""
+  /// and 0: not told.
+  std::string master_address;
+  int master_port = 0;
+  /// The launcher holds the store; all ranks connect to it.
+  bool launcher_holds_store = false;
+  /// Rank 0: a socket on master_port that the launcher opened, on which to hold the store.
+  std::optional<int> store_listener;
 };
 
 /// The value of an environment variable; nullopt if it is not set.
@@ -34,19 +38,16 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const std::st
 EnvironmentLookup process_environment();
 
 /// Reads the variables of
-///   `stepforge launch` and torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID,
-///   ... Open MPI                         OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE Slurm's srun
-///   SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_ID, ...
-/// and else is one rank alone. Slurm's variables without SLURM_STEP_ID are those of a batch script, not of a
-/// task. TORCHELASTIC_RUN_ID is set by an agent, which may itself be a task of Slurm or MPI: then theirs are
-/// not read.
+///   `stepforge launch`, torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID, ...
+///   Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
+///   Slurm's srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_ID, ...
+/// and else is one rank alone. MASTER_ADDR and MASTER_PORT tell where ranks meet, whatever started them;
+/// Slurm's default is the first host of the step and a port made of the job's number. Slurm's variables
+/// without SLURM_STEP_ID are those of a batch script, not of a task. TORCHELASTIC_RUN_ID is set by an agent,
+/// which may itself be a task of Slurm or MPI: then theirs are not read.
 ///
 /// Throws UsageError naming the variables if one is malformed or missing, if numbers contradict each other,
 /// or if two launchers disagree about rank or world size.
 RankEnvironment discover_ranks(const EnvironmentLookup& lookup);
-
-/// The world of these ranks: single, or through shared memory if all are on this host. Throws UsageError if
-/// they are not, PeerError if some do not come before the deadline.
-std::unique_ptr<World> make_world(const RankEnvironment& environment, CommDeadlines deadlines = {});
 
 }  // namespace stepforge

@@ -150,6 +150,8 @@ struct ParallelismConfig {
 };
 
 struct CommConfig {
+  std::string backend = "auto";
+  std::string interface;
   double init_timeout = 300.0;
   double train_timeout = 100.0;
 

@@ -76,6 +76,14 @@ SchemaOf<ParallelismConfig> parallelism_section() {
 SchemaOf<CommConfig> comm_section() {
   SchemaOf<CommConfig> schema;
   schema
+      .field(
+          "backend", &CommConfig::backend,
+          {.doc = "What carries the traffic: shared memory among ranks of one host, gloo (TCP) among hosts, "
+                  "nccl among GPUs; auto takes shared memory for groups on one host and gloo for others.",
+           .choices = {"auto", "shared_memory", "gloo", "nccl"}})
+      .field(
+          "interface", &CommConfig::interface,
+          {.doc = "Network interface for gloo, as in \"eth0\"; \"\" = the one that leads to rank 0's host."})
       .field("init_timeout", &CommConfig::init_timeout,
              {.doc = "Longest wait for the other ranks at the start.",
               .unit = "seconds",

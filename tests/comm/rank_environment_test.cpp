@@ -148,26 +148,38 @@ TEST(RunId, IsOfOneStartOnly) {
   EXPECT_NE(id(open_mpi), id(with(open_mpi, {{"PMIX_NAMESPACE", "host-1234@2"}})));
 }
 
-TEST(MakeWorld, IsOfOneHostSoFar) {
-  EXPECT_EQ(make_world(discover({}))->size(), 1);
-  const std::string message = message_of<UsageError>([] { make_world(discover(torchrun)); });
-  EXPECT_TRUE(contains(message, "torchrun started 4 ranks, 2 of them on this host"));
+TEST(RankEnvironment, TellsWhereTheRanksMeet) {
+  const RankEnvironment of_torchrun = discover(torchrun);
+  EXPECT_EQ(of_torchrun.master_address, "localhost");
+  EXPECT_EQ(of_torchrun.master_port, 29500);
+  EXPECT_FALSE(of_torchrun.launcher_holds_store);
+  EXPECT_TRUE(discover(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})).launcher_holds_store);
+  EXPECT_EQ(discover(open_mpi).master_address, "");
+  EXPECT_EQ(discover(open_mpi).master_port, 0);
+  const RankEnvironment told =
+      discover(with(open_mpi, {{"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "4711"}}));
+  EXPECT_EQ(told.master_address, "10.0.0.7");
+  EXPECT_EQ(told.master_port, 4711);
+  for (const char* port : {"0", "65536", "http", "-1", ""}) {
+    EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"MASTER_PORT", port}})), "MASTER_PORT")) << port;
+  }
 }
 
-TEST(MakeWorld, ConnectsTheProcessesOfALauncher) {
-  const std::string port = unique_run_id();
-  RankProcesses processes;
-  for (int rank = 0; rank < 2; ++rank) {
-    processes.start([=] {
-      const std::string number = std::to_string(rank);
-      const auto world = make_world(discover(with(
-          torchrun, {{"RANK", number}, {"LOCAL_RANK", number}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}})));
-      std::vector<int32_t> values = {rank + 1};
-      world->group("all", {0, 1})->all_reduce(writable_bytes_of(values), DType::i32);
-      return std::to_string(values[0]);
-    });
-  }
-  EXPECT_EQ(processes.results(), (std::vector<std::string>{"3", "3"}));
+TEST(RankEnvironment, OfSlurmMeetsOnTheFirstHostOfTheStep) {
+  const auto address = [](const std::string& list) {
+    return discover(with(slurm, {{"SLURM_STEP_NODELIST", list}})).master_address;
+  };
+  EXPECT_EQ(address("node7"), "node7");
+  EXPECT_EQ(address("node7,node9"), "node7");
+  EXPECT_EQ(address("node[03-07,12],login1"), "node03");
+  EXPECT_EQ(address("node[12,14]"), "node12");
+  EXPECT_EQ(address("node[5]"), "node5");
+  EXPECT_EQ(address("node["), "");
+  const int port = discover(slurm).master_port;
+  EXPECT_GE(port, 20000);
+  EXPECT_LT(port, 30000);
+  EXPECT_NE(discover(with(slurm, {{"SLURM_JOB_ID", "78"}})).master_port, port);
+  EXPECT_EQ(discover(with(slurm, {{"MASTER_PORT", "4711"}})).master_port, 4711);
 }
 
 }  // namespace

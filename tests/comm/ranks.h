@@ -55,17 +55,24 @@ inline std::string result_of(const std::function<std::string()>& body) {
 /// Staging buffers so small that most messages need many rounds.
 constexpr std::size_t small_staging = 1024;
 
-inline std::vector<std::string> run_threads(int size, const RankBody& body,
-                                            CommDeadlines deadlines = {60, 60},
-                                            std::size_t staging_bytes = small_staging) {
-  const auto worlds = thread_worlds(size, deadlines, staging_bytes);
+/// Each world is destroyed by its rank's thread, after the body.
+inline std::vector<std::string> run_worlds(std::vector<std::unique_ptr<World>> worlds, const RankBody& body) {
   std::vector<std::string> results(worlds.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < worlds.size(); ++rank) {
-    threads.emplace_back([&, rank] { results[rank] = result_of([&] { return body(*worlds[rank]); }); });
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<World> world = std::move(worlds[rank]);
+      results[rank] = result_of([&] { return body(*world); });
+    });
   }
   for (std::thread& thread : threads) thread.join();
   return results;
+}
+
+inline std::vector<std::string> run_threads(int size, const RankBody& body,
+                                            CommDeadlines deadlines = {60, 60},
+                                            std::size_t staging_bytes = small_staging) {
+  return run_worlds(thread_worlds(size, deadlines, staging_bytes), body);
 }
 
 /// Processes forked from this one; their results come through files.
@@ -131,12 +138,29 @@ inline std::vector<std::string> run_processes(int size, const RankBody& body,
   return processes.results();
 }
 
-/// The same ranks as threads and as processes.
-enum class Ranks { threads, processes };
+/// A way to have ranks: as threads or as processes, on some engine.
+struct RankRunner {
+  std::string name;
+  std::function<std::vector<std::string>(int size, const RankBody& body, CommDeadlines deadlines)> start;
 
-inline std::vector<std::string> run_ranks(Ranks kind, int size, const RankBody& body,
-                                          CommDeadlines deadlines = {60, 60}) {
-  return kind == Ranks::threads ? run_threads(size, body, deadlines) : run_processes(size, body, deadlines);
+  std::vector<std::string> run(int size, const RankBody& body, CommDeadlines deadlines = {60, 60}) const {
+    return start(size, body, deadlines);
+  }
+};
+
+inline void PrintTo(const RankRunner& runner, std::ostream* out) {
+  *out << runner.name;
+}
+
+inline RankRunner as_threads() {
+  return {"Threads", [](int size, const RankBody& body, CommDeadlines deadlines) {
+            return run_threads(size, body, deadlines);
+          }};
+}
+inline RankRunner as_processes() {
+  return {"Processes", [](int size, const RankBody& body, CommDeadlines deadlines) {
+            return run_processes(size, body, deadlines);
+          }};
 }
 
 }  // namespace stepforge::testing

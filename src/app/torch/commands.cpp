@@ -11,6 +11,7 @@
 #include "checkpoint/writer.h"
 #include "comm/rank_environment.h"
 #include "config/schema_docs.h"
+#include "engines/world.h"
 #include "kernels/cpu_allocator.h"
 #include "models/families.h"
 #include "train/builtin_callbacks.h"
@@ -23,9 +24,8 @@ namespace stepforge {
 
 int run_train(const TorchCommand& command) {
   if (command.dry_run_ranks > 0) return run_dry(command);
-  const CommConfig& comm = command.config.config.comm;
   const RankEnvironment ranks = discover_ranks(process_environment());
-  const std::unique_ptr<World> world = make_world(ranks, {comm.init_timeout, comm.train_timeout});
+  const std::unique_ptr<World> world = make_world(ranks, command.config.config.comm);
   try {
     Trainer trainer(command.config, *command.log, command.interrupts, world.get());
     if (!command.trace.empty()) trainer.add_callback(make_trace_callback(command.trace));

@@ -1,0 +1,2 @@
+// Nothing of it is used; see README.md of gloo_declarations.
+#pragma once

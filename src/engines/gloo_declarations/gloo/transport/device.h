@@ -1,0 +1,8 @@
+// Declares what ProcessGroupGloo.hpp names; see README.md of gloo_declarations.
+#pragma once
+
+namespace gloo::transport {
+
+class Device;
+
+}  // namespace gloo::transport

@@ -1,0 +1,80 @@
+#include "engines/world.h"
+
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "comm/hosts_world.h"
+#include "comm/message_world.h"
+#include "comm/shared_memory.h"
+#include "engines/c10d_store.h"
+#include "engines/gloo_links.h"
+#include "engines/local_address.h"
+
+namespace stepforge {
+
+namespace {
+
+CommDeadlines deadlines_of(const CommConfig& config) {
+  return {config.init_timeout, config.train_timeout};
+}
+
+bool is_one_host(const RankEnvironment& ranks) {
+  return ranks.local_world_size == ranks.world_size;
+}
+
+/// Where the ranks' store is. Throws UsageError if nobody said so.
+StoreAddress meeting_point(const RankEnvironment& ranks) {
+  if (ranks.master_port == 0 || (ranks.master_address.empty() && !is_one_host(ranks))) {
+    throw UsageError(format(
+        "{} ranks, {} of them on this host, need a place to meet: set MASTER_ADDR to the host of rank 0 "
+        "and MASTER_PORT to a free port there, the same for all ranks",
+        ranks.world_size, ranks.local_world_size));
+  }
+  return {ranks.master_address.empty() ? "127.0.0.1" : ranks.master_address, ranks.master_port};
+}
+
+std::unique_ptr<World> gloo_world(const RankEnvironment& ranks, const CommConfig& config,
+                                  std::function<void(const std::string&)> on_failure) {
+  const StoreAddress address = meeting_point(ranks);
+  const bool holds_store = ranks.rank == 0 && !ranks.launcher_holds_store;
+  auto store = tcp_store(address, holds_store, config.init_timeout, ranks.store_listener);
+  GlooAddress own{config.interface, ""};
+  if (own.interface.empty()) own.address = address_towards(address.host, address.port);
+  LinksFactory links = gloo_links(*store, own, config.init_timeout);
+  MessageWorldOptions options;
+  options.run_id = ranks.run_id;
+  options.rank = ranks.rank;
+  options.size = ranks.world_size;
+  options.deadlines = deadlines_of(config);
+  options.rank_zero_holds_store = !ranks.launcher_holds_store;
+  options.on_failure = std::move(on_failure);
+  return message_world(std::move(options), std::move(store), std::move(links));
+}
+
+std::unique_ptr<World> shared_memory_world(const RankEnvironment& ranks, const CommConfig& config) {
+  if (!is_one_host(ranks)) {
+    throw UsageError(
+        format("comm.backend = shared_memory: {} started {} ranks, {} of them on this host; use auto or gloo "
+               "for several hosts",
+               launcher_name(ranks.launcher), ranks.world_size, ranks.local_world_size));
+  }
+  return process_world(ranks.run_id, ranks.rank, ranks.world_size, deadlines_of(config));
+}
+
+}  // namespace
+
+std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& config) {
+  if (environment.world_size == 1) return single_world();
+  if (config.backend == "gloo") return gloo_world(environment, config, {});
+  if (config.backend == "shared_memory" || is_one_host(environment)) {
+    return shared_memory_world(environment, config);
+  }
+  const auto make_far = [&](std::function<void(const std::string&)> on_failure) {
+    return gloo_world(environment, config, std::move(on_failure));
+  };
+  return hosts_world(environment.run_id, host_identity(), make_far, deadlines_of(config));
+}
+
+}  // namespace stepforge

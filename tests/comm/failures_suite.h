@@ -1,0 +1,201 @@
+// How collectives and groups fail, on any engine: which ranks are told, and what.
+#pragma once
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "tests/base/throws.h"
+#include "tests/comm/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+class Failures : public ::testing::TestWithParam<RankRunner> {
+ protected:
+  /// `deadline` seconds for each wait of a collective.
+  static std::vector<std::string> run(int size, const std::function<std::string(World&, Communicator&)>& body,
+                                      double deadline = 60) {
+    return GetParam().run(
+        size, [&](World& world) { return body(world, *world.group("all", all_ranks(world.size()))); },
+        {60, deadline});
+  }
+
+  static void expect_all_contain(const std::vector<std::string>& results,
+                                 const std::vector<std::string>& parts) {
+    for (const std::string& result : results) {
+      for (const std::string& part : parts) EXPECT_TRUE(contains(result, part));
+    }
+  }
+};
+
+TEST_P(Failures, CallsOfAnotherKindAreRefusedOnEveryRankWithBothNamed) {
+  const auto results = run(3, [](World&, Communicator& group) {
+    group.barrier();
+    std::vector<float> values(4);
+    if (group.rank() == 1) {
+      group.all_reduce(writable_bytes_of(values), DType::f32);
+    } else {
+      group.broadcast(writable_bytes_of(values), 2);
+    }
+    return std::string("went through");
+  });
+  expect_all_contain(results, {"PeerError", "\"all\"", "call 2", "rank 1 called all_reduce of 16 bytes fp32",
+                               "broadcast of 16 bytes from member 2"});
+}
+
+TEST_P(Failures, CallsOfAnotherSizeTypeOrRootAreRefused) {
+  const auto sizes = run(2, [](World&, Communicator& group) {
+    std::vector<float> values(group.rank() == 0 ? 10 : 5000);  // in one round, in many
+    group.all_reduce(writable_bytes_of(values), DType::f32);
+    return std::string("went through");
+  });
+  expect_all_contain(sizes, {"PeerError", "all_reduce of 40 bytes fp32", "all_reduce of 20000 bytes fp32"});
+  const auto types = run(2, [](World&, Communicator& group) {
+    std::vector<float> values(10);
+    group.all_reduce(writable_bytes_of(values), group.rank() == 0 ? DType::f32 : DType::i32);
+    return std::string("went through");
+  });
+  expect_all_contain(types, {"PeerError", "40 bytes fp32", "40 bytes int32"});
+  const auto roots = run(2, [](World&, Communicator& group) {
+    std::vector<float> values(10);
+    group.broadcast(writable_bytes_of(values), group.rank());
+    return std::string("went through");
+  });
+  expect_all_contain(roots, {"PeerError", "from member 0", "from member 1"});
+}
+
+TEST_P(Failures, ADeadlineNamesTheMissingRankAndWhatItReached) {
+  const Marks marks;
+  const auto results = run(
+      3,
+      [&](World&, Communicator& group) {
+        std::vector<float> values(3000);
+        group.barrier();
+        if (group.rank() == 2) {
+          marks.wait_for("0");
+          marks.wait_for("1");
+        }
+        const std::string result = result_of([&] {
+          group.all_reduce(writable_bytes_of(values), DType::f32);
+          return std::string("went through");
+        });
+        marks.set(std::to_string(group.rank()));
+        return result;
+      },
+      0.5);
+  expect_all_contain(results,
+                     {"PeerError", "0.5 s", "all_reduce of 12000 bytes fp32, call 2 of group \"all\"",
+                      "for rank 2 (last reached barrier, its call 1)"});
+}
+
+TEST_P(Failures, AbortFromAnotherThreadEndsEverybodysWaitAndAllFurtherCalls) {
+  const auto results = run(3, [](World&, Communicator& group) {
+    std::thread other;
+    if (group.rank() == 1) {
+      other = std::thread([&] {
+        usleep(100000);
+        group.abort("the disk is full");
+      });
+    }
+    std::string text;
+    try {
+      if (group.rank() != 2) group.barrier();
+    } catch (const PeerError& error) {
+      text = error.what();
+    }
+    if (other.joinable()) other.join();
+    if (group.rank() == 2) usleep(300000);
+    try {
+      group.barrier();
+    } catch (const PeerError& error) {
+      return text + " | " + error.what();
+    }
+    return std::string("went through");
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const auto [first, second] = std::pair{results[rank].substr(0, results[rank].find(" | ")),
+                                           results[rank].substr(results[rank].find(" | ") + 3)};
+    if (rank != 2) {
+      EXPECT_TRUE(contains(first, "rank 1: the disk is full"));
+    }
+    EXPECT_TRUE(contains(second, "rank 1: the disk is full"));
+  }
+}
+
+TEST_P(Failures, AbortOfTheWorldReachesAllItsGroupsAndThoseBeingMade) {
+  const auto results = run(3, [](World& world, Communicator& group) {
+    if (world.rank() == 0) {
+      usleep(100000);
+      world.abort("out of memory");
+      return std::string("aborted");
+    }
+    if (world.rank() == 1) {
+      world.group("another", {0, 1});
+    } else {
+      group.barrier();
+    }
+    return std::string("went through");
+  });
+  EXPECT_TRUE(contains(results[1], "PeerError: rank 0: out of memory"));
+  EXPECT_TRUE(contains(results[1], "the making of group \"another\""));
+  EXPECT_TRUE(contains(results[2], "PeerError: rank 0: out of memory"));
+}
+
+TEST_P(Failures, ARankThatLeavesTheGroupIsNotWaitedFor) {
+  const auto results = GetParam().run(3, [](World& world) {
+    auto group = world.group("all", {0, 1, 2});
+    group->barrier();
+    if (world.rank() == 0) {
+      group.reset();
+      usleep(500000);
+      return std::string("left");
+    }
+    group->barrier();
+    return std::string("went through");
+  });
+  for (const std::size_t rank : {1U, 2U}) {
+    EXPECT_TRUE(contains(results[rank], "PeerError: rank 0 has left the group"));
+  }
+}
+
+TEST_P(Failures, WrongWordsOfOneRankEndTheCallOfAll) {
+  const auto results = run(2, [](World&, Communicator& group) {
+    std::vector<float> values(3);
+    std::vector<float> whole(group.rank() == 0 ? 6 : 7);
+    group.all_gather(bytes_of(values), writable_bytes_of(whole));
+    return std::string("went through");
+  });
+  EXPECT_TRUE(contains(results[1], "Error: 2 parts of 12 bytes are not a whole of 28 bytes"));
+  EXPECT_TRUE(contains(results[0], "PeerError: rank 1: 2 parts of 12 bytes"));
+}
+
+TEST_P(Failures, AGroupThatARankDoesNotJoinNamesItAtTheDeadline) {
+  const Marks marks;
+  const auto results = GetParam().run(3,
+                                      [&](World& world) {
+                                        if (world.rank() == 1) {
+                                          marks.wait_for("0");
+                                          marks.wait_for("2");
+                                          return std::string("stayed away");
+                                        }
+                                        const std::string result = result_of([&] {
+                                          world.group("all", {0, 1, 2});
+                                          return std::string("went through");
+                                        });
+                                        marks.set(std::to_string(world.rank()));
+                                        return result;
+                                      },
+                                      {1, 60});
+  for (const std::size_t rank : {0U, 2U}) {
+    EXPECT_TRUE(contains(results[rank], "PeerError: no answer within 1 s"));
+    EXPECT_TRUE(contains(results[rank], "in the making of group \"all\" for rank 1 (not there)"));
+  }
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,101 @@
+// Ranks on Gloo: as threads that find each other in memory, or as processes over TCP.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "comm/message_world.h"
+#include "engines/c10d_store.h"
+#include "engines/gloo_links.h"
+#include "tests/comm/ranks.h"
+
+namespace stepforge::testing {
+
+inline MessageWorldOptions options_of(int rank, int size, CommDeadlines deadlines) {
+  MessageWorldOptions options;
+  options.run_id = "test";
+  options.rank = rank;
+  options.size = size;
+  options.deadlines = deadlines;
+  options.staging_bytes = 32 << 10;  // most sums need several rounds
+  return options;
+}
+
+/// A world of rank `rank` over Gloo on this host's loopback.
+inline std::unique_ptr<World> gloo_world(std::unique_ptr<C10dStore> store, MessageWorldOptions options) {
+  LinksFactory links = gloo_links(*store, {"", "127.0.0.1"}, options.deadlines.init_seconds);
+  return message_world(std::move(options), std::move(store), std::move(links));
+}
+
+inline std::vector<std::string> run_gloo_threads(int size, const RankBody& body, CommDeadlines deadlines) {
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+  const auto store = memory_store();
+  std::vector<std::string> results(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      results[static_cast<std::size_t>(rank)] = result_of([&] {
+        const auto world = gloo_world(store->share(), options_of(rank, size, deadlines));
+        return body(*world);
+      });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+/// A socket bound to a free port of the loopback.
+class Listener {
+ public:
+  Listener() : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(listen(descriptor_, 128), 0);
+    getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+  }
+  ~Listener() { close(descriptor_); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  int descriptor() const { return descriptor_; }
+  int port() const { return port_; }
+
+ private:
+  int descriptor_;
+  int port_ = 0;
+};
+
+/// Starts `size` ranks as processes over TCP; the store is in rank 0's.
+inline void start_gloo_processes(RankProcesses& processes, int size, const RankBody& body,
+                                 CommDeadlines deadlines) {
+  const Listener listener;
+  for (int rank = 0; rank < size; ++rank) {
+    processes.start([&, rank] {
+      auto store = tcp_store({"127.0.0.1", listener.port()}, rank == 0, deadlines.init_seconds,
+                             rank == 0 ? std::optional(listener.descriptor()) : std::nullopt);
+      if (rank != 0) close(listener.descriptor());
+      MessageWorldOptions options = options_of(rank, size, deadlines);
+      options.rank_zero_holds_store = true;
+      const auto world = gloo_world(std::move(store), std::move(options));
+      return body(*world);
+    });
+  }
+}
+
+inline std::vector<std::string> run_gloo_processes(int size, const RankBody& body, CommDeadlines deadlines) {
+  RankProcesses processes;
+  start_gloo_processes(processes, size, body, deadlines);
+  return processes.results();
+}
+
+inline RankRunner as_gloo_threads() {
+  return {"GlooThreads", run_gloo_threads};
+}
+inline RankRunner as_gloo_processes() {
+  return {"GlooProcesses", run_gloo_processes};
+}
+
+}  // namespace stepforge::testing

@@ -1,0 +1,124 @@
+// The rules of every engine, on Gloo; and what is its own.
+#include <csignal>
+
+#include <gtest/gtest.h>
+
+#include "tests/comm/collectives_suite.h"
+#include "tests/comm/failures_suite.h"
+#include "tests/engines/gloo_ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(OfThreads, Collectives,
+                         ::testing::Combine(::testing::Values(as_gloo_threads()),
+                                            ::testing::Values(2, 3, 5, 8)),
+                         collectives_name);
+INSTANTIATE_TEST_SUITE_P(OfProcesses, Collectives,
+                         ::testing::Combine(::testing::Values(as_gloo_processes()), ::testing::Values(3)),
+                         collectives_name);
+INSTANTIATE_TEST_SUITE_P(Of, Groups, ::testing::Values(as_gloo_threads(), as_gloo_processes()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, Failures, ::testing::Values(as_gloo_threads(), as_gloo_processes()),
+                         [](const auto& info) { return info.param.name; });
+
+/// A call of each kind, again and again.
+const std::vector<std::pair<std::string, std::function<void(Communicator&, std::vector<float>&)>>> kinds = {
+    {"all_gather",
+     [](Communicator& group, std::vector<float>& values) {
+       std::vector<float> whole(values.size() * 3);
+       group.all_gather(bytes_of(values), writable_bytes_of(whole));
+     }},
+    {"reduce_scatter",
+     [](Communicator& group, std::vector<float>& values) {
+       std::vector<float> part(values.size() / 3);
+       group.reduce_scatter(bytes_of(values), writable_bytes_of(part), DType::f32);
+     }},
+    {"all_reduce",
+     [](Communicator& group, std::vector<float>& values) {
+       group.all_reduce(writable_bytes_of(values), DType::f32);
+     }},
+    {"broadcast",
+     [](Communicator& group, std::vector<float>& values) { group.broadcast(writable_bytes_of(values), 1); }},
+    {"barrier", [](Communicator& group, std::vector<float>&) { group.barrier(); }}};
+
+TEST(GlooDeath, InsideEachKindOfCollectiveIsNoticedAndNamed) {
+  for (const auto& [kind, call] : kinds) {
+    for (const int victim : {0, 1}) {  // with the store and without
+      RankProcesses processes;
+      start_gloo_processes(processes, 3,
+                           [&call = call](World& world) {
+                             const auto group = world.group("all", {0, 1, 2});
+                             std::vector<float> values(30000, 1);
+                             for (;;) call(*group, values);
+                             return std::string();
+                           },
+                           {60, 60});
+      usleep(400000);
+      kill(processes.process(static_cast<std::size_t>(victim)), SIGKILL);
+      const auto results = processes.results();
+      for (const std::size_t rank : {0U, 1U, 2U}) {
+        if (static_cast<int>(rank) == victim) continue;
+        EXPECT_TRUE(contains(results[rank], format("PeerError: rank {} (process ", victim))) << kind;
+        EXPECT_TRUE(contains(results[rank], kind));
+      }
+    }
+  }
+}
+
+TEST(GlooDeath, OfAStoppedProcessIsADeadline) {
+  RankProcesses processes;
+  start_gloo_processes(processes, 2,
+                       [](World& world) {
+                         const auto group = world.group("all", {0, 1});
+                         group->barrier();
+                         if (world.rank() == 1) raise(SIGSTOP);
+                         group->barrier();
+                         return std::string("went through");
+                       },
+                       {60, 0.5});
+  int status = 0;
+  waitpid(processes.process(0), &status, WUNTRACED);
+  kill(processes.process(1), SIGCONT);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(GlooWorld, RefusesRanksOfAnotherNumberAndThoseThatAreThereTwice) {
+  const auto store = memory_store();
+  const auto join = [&](int rank, int size, double seconds) {
+    return result_of([&] {
+      gloo_world(store->share(), options_of(rank, size, {seconds, 60}));
+      return std::string("there");
+    });
+  };
+  EXPECT_TRUE(contains(join(0, 3, 0.2), "for rank 1 (not there), rank 2 (not there)"));
+  EXPECT_TRUE(contains(join(1, 2, 0.2), "rank 1 was started for 2 ranks, rank 0 for 3"));
+  EXPECT_TRUE(contains(join(0, 3, 0.2), "rank 0 of this run is there already"));
+}
+
+TEST(GlooWorld, AnExceptionOfOneThreadEndsTheOthersWithItsReason) {
+  const auto results = run_gloo_threads(4,
+                                        [](World& world) -> std::string {
+                                          const auto group = world.group("all", all_ranks(4));
+                                          try {
+                                            std::vector<float> values(5000);
+                                            for (int i = 0; i < 100; ++i) {
+                                              if (world.rank() == 2 && i == 50)
+                                                throw Error("the disk is full");
+                                              group->all_reduce(writable_bytes_of(values), DType::f32);
+                                            }
+                                          } catch (const Error& error) {
+                                            world.abort(error.what());
+                                            throw;
+                                          }
+                                          return "went through";
+                                        },
+                                        {60, 60});
+  EXPECT_EQ(results[2], "Error: the disk is full");
+  for (const std::size_t rank : {0U, 1U, 3U}) {
+    EXPECT_TRUE(contains(results[rank], "PeerError: rank 2: the disk is full"));
+  }
+}
+
+}  // namespace
+}  // namespace stepforge::testing

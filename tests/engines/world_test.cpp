@@ -1,0 +1,188 @@
+// Which engine a job gets, and worlds over several hosts.
+#include "engines/world.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/hosts_world.h"
+#include "engines/local_address.h"
+#include "tests/base/throws.h"
+#include "tests/engines/gloo_ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// Rank `rank` of `size`, `on_host` of them on each host.
+RankEnvironment place(int rank, int size, int on_host, int port) {
+  RankEnvironment environment;
+  environment.rank = rank;
+  environment.world_size = size;
+  environment.local_rank = rank % on_host;
+  environment.local_world_size = on_host;
+  environment.launcher = Launcher::torchrun;
+  environment.run_id = format("{} {}", getpid(), port);
+  environment.master_address = "127.0.0.1";
+  environment.master_port = port;
+  return environment;
+}
+
+CommConfig over(const std::string& backend, double init_timeout = 60) {
+  CommConfig config;
+  config.backend = backend;
+  config.init_timeout = init_timeout;
+  return config;
+}
+
+/// The sum of all ranks' numbers, as each of `size` processes has it.
+std::vector<std::string> sums(int size, int on_host, const std::string& backend) {
+  const Listener listener;
+  RankProcesses processes;
+  for (int rank = 0; rank < size; ++rank) {
+    processes.start([&, rank] {
+      RankEnvironment environment = place(rank, size, on_host, listener.port());
+      if (rank == 0) environment.store_listener = listener.descriptor();
+      const auto world = make_world(environment, over(backend));
+      std::vector<int32_t> values = {rank + 1};
+      world->group("all", all_ranks(size))->all_reduce(writable_bytes_of(values), DType::i32);
+      return std::to_string(values[0]);
+    });
+  }
+  return processes.results();
+}
+
+TEST(MakeWorld, ConnectsTheRanksOfOneHostByEachBackend) {
+  for (const char* backend : {"auto", "shared_memory", "gloo"}) {
+    EXPECT_EQ(sums(2, 2, backend), (std::vector<std::string>{"3", "3"})) << backend;
+  }
+}
+
+TEST(MakeWorld, ConnectsSeveralHosts) {
+  EXPECT_EQ(sums(4, 2, "auto"), (std::vector<std::string>{"10", "10", "10", "10"}));
+}
+
+TEST(MakeWorld, OfOneRankWaitsForNobody) {
+  EXPECT_EQ(make_world({}, over("gloo"))->size(), 1);
+}
+
+TEST(MakeWorld, RefusesSharedMemoryAmongHosts) {
+  const std::string message =
+      message_of<UsageError>([] { make_world(place(3, 4, 2, 29500), over("shared_memory")); });
+  EXPECT_TRUE(contains(message, "torchrun started 4 ranks, 2 of them on this host"));
+}
+
+TEST(MakeWorld, RefusesSeveralHostsWithoutAPlaceToMeet) {
+  RankEnvironment environment = place(3, 4, 2, 0);
+  EXPECT_TRUE(
+      contains(message_of<UsageError>([&] { make_world(environment, over("auto")); }), "MASTER_PORT"));
+  environment.master_port = 29500;
+  environment.master_address = "";
+  EXPECT_TRUE(
+      contains(message_of<UsageError>([&] { make_world(environment, over("auto")); }), "MASTER_ADDR"));
+}
+
+TEST(MakeWorld, NamesAPortThatIsInUse) {
+  const Listener listener;
+  const std::string message =
+      message_of<UsageError>([&] { make_world(place(0, 2, 1, listener.port()), over("gloo")); });
+  EXPECT_TRUE(contains(message, format("port {} is in use", listener.port())));
+}
+
+TEST(MakeWorld, NamesTheAddressWhereNobodyAnswers) {
+  int port = 0;
+  {
+    const Listener listener;
+    port = listener.port();
+  }
+  const std::string message =
+      message_of<PeerError>([&] { make_world(place(1, 2, 1, port), over("gloo", 0.5)); });
+  EXPECT_TRUE(contains(message, format("127.0.0.1:{}", port)));
+}
+
+TEST(MakeWorld, NamesTheRanksThatNeverStart) {
+  const Listener listener;
+  RankProcesses processes;
+  for (const int rank : {0, 2}) {
+    processes.start([&, rank] {
+      RankEnvironment environment = place(rank, 4, 2, listener.port());
+      if (rank == 0) environment.store_listener = listener.descriptor();
+      make_world(environment, over("gloo", rank == 0 ? 1 : 60));
+      return std::string("there");
+    });
+  }
+  for (const std::string& result : processes.results()) {
+    EXPECT_TRUE(contains(result, "PeerError"));
+    EXPECT_TRUE(contains(result, "for rank 1 (not there), rank 3 (not there)"));
+  }
+}
+
+TEST(MakeWorld, RefusesAnInterfaceThatIsNotThere) {
+  const Listener listener;
+  CommConfig config = over("gloo");
+  config.interface = "nothing0";
+  RankEnvironment environment = place(0, 2, 1, listener.port());
+  environment.store_listener = dup(listener.descriptor());
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { make_world(environment, config); }), "nothing0"));
+}
+
+TEST(AddressTowards, IsTheOneThatLeadsThere) {
+  EXPECT_EQ(address_towards("127.0.0.1", 80), "127.0.0.1");
+  EXPECT_TRUE(contains(message_of<UsageError>([] { address_towards("no such host", 80); }), "no such host"));
+}
+
+/// Ranks 0 and 2 on one host, 1 and 3 on another.
+std::vector<std::string> run_on_two_hosts(const RankBody& body) {
+  const Listener listener;
+  RankProcesses processes;
+  for (int rank = 0; rank < 4; ++rank) {
+    processes.start([&, rank] {
+      auto store = tcp_store({"127.0.0.1", listener.port()}, rank == 0, 60,
+                             rank == 0 ? std::optional(listener.descriptor()) : std::nullopt);
+      MessageWorldOptions options = options_of(rank, 4, {60, 60});
+      options.rank_zero_holds_store = true;
+      const auto world =
+          hosts_world(format("{} {}", getppid(), listener.port()), rank % 2 == 0 ? "even" : "odd",
+                      [&](const auto& on_failure) {
+                        options.on_failure = on_failure;
+                        return gloo_world(std::move(store), options);
+                      },
+                      {60, 60});
+      return body(*world);
+    });
+  }
+  return processes.results();
+}
+
+TEST(HostsWorld, HasGroupsWithinHostsAndAmongThem) {
+  const auto results = run_on_two_hosts([](World& world) {
+    const auto near = world.group("near", {world.rank() % 2, world.rank() % 2 + 2});
+    const auto far = world.group("far", {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1});
+    const auto all = world.group("all", all_ranks(4));
+    std::vector<int32_t> values = {1 << world.rank()};
+    near->all_reduce(writable_bytes_of(values), DType::i32);
+    const int32_t of_near = values[0];
+    far->all_reduce(writable_bytes_of(values), DType::i32);
+    const int32_t of_far = values[0];
+    all->all_reduce(writable_bytes_of(values), DType::i32);
+    return format("{} {} {}", of_near, of_far, values[0]);
+  });
+  EXPECT_EQ(results, (std::vector<std::string>{"5 15 60", "10 15 60", "5 15 60", "10 15 60"}));
+}
+
+TEST(HostsWorld, ARanksFailureReachesGroupsOfTheOtherHost) {
+  const auto results = run_on_two_hosts([](World& world) {
+    const auto near = world.group("near", {world.rank() % 2, world.rank() % 2 + 2});
+    if (world.rank() == 0) {
+      usleep(100000);
+      world.abort("the disk is full");
+      return std::string("aborted");
+    }
+    if (world.rank() != 3) near->barrier();
+    if (world.rank() == 3) usleep(300000);
+    return std::string("went through");
+  });
+  for (const std::size_t rank : {1U, 2U}) {
+    EXPECT_TRUE(contains(results[rank], "PeerError: rank 0: the disk is full"));
+  }
+}
+
+}  // namespace
+}  // namespace stepforge::testing
