@@ -17,7 +17,7 @@ install(EXPORT StepforgeTargets NAMESPACE Stepforge:: DESTINATION ${package})
 # Inside the tree a header says "base/error.h", which would meet a base/error.h of its user: installed it says
 # "stepforge/base/error.h".
 file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/src/*/*.h ${CMAKE_SOURCE_DIR}/src/*/*/*.h)
-list(FILTER headers EXCLUDE REGEX "^app/|_pch\\.h$")
+list(FILTER headers EXCLUDE REGEX "^app/|^engines/nccl/|_pch\\.h$")
 if(NOT TARGET stepforge_torch)
   list(FILTER headers INCLUDE REGEX "^(base|config|text|data|tensorfile|metrics|spec|step|comm)/")
 endif()

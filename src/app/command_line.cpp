@@ -151,9 +151,18 @@ class CommandLine {
 
   void add_launch() {
     CLI::App* command =
-        add(app_, "launch", "Train on several ranks of this machine: starts and watches them");
+        add(app_, "launch", "Train on several ranks, of one machine or many: starts and watches them");
     auto what = options<LaunchWords>();
-    command->add_option("--nproc", what->processes, "Ranks to start")->required()->check(CLI::PositiveNumber);
+    command->add_option("--nproc", what->processes, "Ranks to start on this machine")
+        ->required()
+        ->check(CLI::PositiveNumber);
+    command->add_option("--nnodes", what->nodes, "Machines; start the same command on each")
+        ->check(CLI::PositiveNumber);
+    command->add_option("--node-rank", what->node, "Number of this machine, from 0")
+        ->check(CLI::NonNegativeNumber);
+    command->add_option("--rendezvous", what->rendezvous, "HOST:PORT of machine 0, where all meet");
+    command->add_option("--rendezvous-timeout", what->init_seconds, "Seconds to wait for all machines")
+        ->check(CLI::PositiveNumber);
     command
         ->add_option("--max-restarts", what->max_restarts,
                      "Starts after failures; training continues by itself")

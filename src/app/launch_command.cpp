@@ -32,7 +32,11 @@ int launch_command(const LaunchWords& words) {
   options.processes = words.processes;
   options.max_restarts = words.max_restarts;
   options.log_folder = words.log_folder;
-  options.shown = parse_rank_list(words.shown, words.processes);
+  options.nodes = words.nodes;
+  options.node = words.node;
+  options.rendezvous = words.rendezvous;
+  options.init_seconds = words.init_seconds;
+  options.shown = words.shown;
   options.command = rank_command(words.command);
   return launch(options, std::cerr);
 }

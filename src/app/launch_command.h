@@ -9,6 +9,10 @@ namespace stepforge {
 
 struct LaunchWords {
   int processes = 0;
+  int nodes = 1;
+  int node = 0;
+  std::string rendezvous;
+  double init_seconds = 300;
   int max_restarts = 0;
   std::filesystem::path log_folder = "launch-logs";
   std::string shown = "0";

@@ -5,17 +5,25 @@
 #include <string>
 
 #include "app/command_line.h"
+#include "app/error_file.h"
 #include "base/error.h"
+#include "comm/communicator.h"
 
 int main(int argc, char** argv) {
   // A file that may not grow is an error to report, as a full disk is.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     return stepforge::run_command_line(argc, argv);
+  } catch (const stepforge::PeerError& error) {
+    // The rank that failed tells its agent; this one only stops because of it.
+    std::cerr << "error: " << error.what() << '\n';
+    return static_cast<int>(error.exit_code());
   } catch (const stepforge::Error& error) {
+    stepforge::write_error_file(error.what());
     std::cerr << "error: " << error.what() << '\n';
     return static_cast<int>(error.exit_code());
   } catch (const std::exception& error) {
+    stepforge::write_error_file(error.what());
     std::cerr << "error: " << error.what() << '\n';
     return static_cast<int>(stepforge::ExitCode::failure);
   }

@@ -11,14 +11,15 @@ namespace stepforge {
 
 namespace {
 
-/// OpenMP reads its settings when libgomp loads. Spinning for ever starves other processes; not spinning at
-/// all costs speed.
-void prepare_openmp() {
+/// Libraries read these when they load. OpenMP: spinning for ever starves other processes; not spinning at
+/// all costs speed. c10d: its record of calls is not safe for ranks that are threads.
+void prepare_libraries() {
   setenv("GOMP_SPINCOUNT", "20000", /*overwrite=*/0);
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
 }
 
 TorchEntry load(const std::filesystem::path& library, std::string& failure) {
-  prepare_openmp();
+  prepare_libraries();
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
   void* symbol = handle != nullptr ? dlsym(handle, torch_entry_name) : nullptr;
   if (symbol == nullptr) failure = dlerror();

@@ -29,7 +29,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 
 /// What the new process does before it becomes the program: only calls that are safe after fork().
 [[noreturn]] void become_program(char* const* command, char* const* environment, const sigset_t& signals,
-                                 pid_t parent, int output, int errors) {
+                                 pid_t parent, int output, int errors, int descriptor) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(127);  // the parent died before
@@ -37,6 +37,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   if (input >= 0) dup2(input, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
   dup2(errors, STDERR_FILENO);
+  if (descriptor >= 0) fcntl(descriptor, F_SETFD, 0);
   sigprocmask(SIG_SETMASK, &signals, nullptr);
   execve(command[0], command, environment);
   constexpr std::string_view message = "this program cannot be run: ";
@@ -64,7 +65,8 @@ ChildProcess::ChildProcess(const Start& start) : log_(start.log) {
   const pid_t parent = getpid();
   process_ = fork();
   if (process_ == 0) {
-    become_program(command.data(), environment.data(), start.signals, parent, output[1], errors[1]);
+    become_program(command.data(), environment.data(), start.signals, parent, output[1], errors[1],
+                   start.descriptor);
   }
   const int failure = errno;
   close(output[1]);

@@ -31,7 +31,8 @@ class ChildProcess {
     std::vector<std::string> command;
     std::vector<std::string> environment;  ///< "NAME=value", all of them
     std::filesystem::path log;
-    sigset_t signals;  ///< blocked signals it shall have
+    sigset_t signals;     ///< blocked signals it shall have
+    int descriptor = -1;  ///< one more that it shall have open, by the same number
   };
 
   /// Throws Error if the log cannot be written or no process can be made. A program that cannot be run ends

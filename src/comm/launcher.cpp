@@ -6,11 +6,13 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
-#include <random>
+#include <utility>
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -19,6 +21,8 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "comm/child_process.h"
+#include "comm/nodes.h"
+#include "comm/tcp_socket.h"
 
 namespace stepforge {
 
@@ -78,7 +82,7 @@ void write_all(int descriptor, std::string_view bytes) {
 /// Passes output on: as it is from one rank, in whole lines with their rank in front from several.
 class Terminal {
  public:
-  explicit Terminal(const std::set<int>& shown) : shown_(shown) {}
+  explicit Terminal(std::set<int> shown) : shown_(std::move(shown)) {}
 
   void show(int rank, const ChildOutput& output) {
     if (!shown_.contains(rank)) return;
@@ -102,29 +106,56 @@ class Terminal {
     line.clear();
   }
 
-  const std::set<int>& shown_;
+  std::set<int> shown_;
   std::map<std::pair<int, int>, std::string> lines_;
 };
 
-std::vector<std::string> environment_of(int rank, int restart, const LaunchOptions& options,
-                                        const std::string& launch_id) {
-  const std::map<std::string, std::string> own = {
+/// One attempt to run all ranks of the job.
+struct Plan {
+  const LaunchOptions& options;
+  NodeStart start;
+  int restart = 0;
+  int store_listener = -1;  ///< for rank 0
+};
+
+std::vector<std::string> environment_of(int local_rank, const Plan& plan) {
+  const NodeStart& start = plan.start;
+  const int rank = start.first_rank + local_rank;
+  std::map<std::string, std::string> own = {
       {"RANK", std::to_string(rank)},
-      {"LOCAL_RANK", std::to_string(rank)},
-      {"WORLD_SIZE", std::to_string(options.processes)},
-      {"LOCAL_WORLD_SIZE", std::to_string(options.processes)},
-      {"GROUP_RANK", "0"},
-      {"TORCHELASTIC_RUN_ID", launch_id},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
-      {"STEPFORGE_LAUNCH_ID", launch_id}};
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"WORLD_SIZE", std::to_string(start.world_size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(plan.options.processes)},
+      {"GROUP_RANK", std::to_string(plan.options.node)},
+      {"GROUP_WORLD_SIZE", std::to_string(plan.options.nodes)},
+      {"MASTER_ADDR", start.master_address},
+      {"MASTER_PORT", std::to_string(start.master_port)},
+      {"TORCHELASTIC_RUN_ID", start.launch_id},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(plan.restart)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.options.max_restarts)},
+      {"STEPFORGE_LAUNCH_ID", start.launch_id}};
+  if (rank == 0) own["STEPFORGE_STORE_LISTENER"] = std::to_string(plan.store_listener);
+  // What another launcher around this one has set for itself.
+  const std::set<std::string> foreign = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+                                         "STEPFORGE_STORE_LISTENER"};
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
-    if (!own.contains(std::string(text.substr(0, text.find('='))))) variables.emplace_back(text);
+    const std::string name(text.substr(0, text.find('=')));
+    if (!own.contains(name) && !foreign.contains(name)) variables.emplace_back(text);
   }
   for (const auto& [name, value] : own) variables.push_back(format("{}={}", name, value));
   return variables;
+}
+
+/// Opens the socket on which rank 0 will hold the ranks' store: nobody can take the port in between.
+Descriptor listen_for_store(const LaunchOptions& options) {
+  if (options.nodes == 1) return listen_at({"127.0.0.1", 0});
+  const char* wanted = std::getenv("MASTER_PORT");
+  const std::string host = parse_tcp_address(options.rendezvous, "--rendezvous").host;
+  return listen_at(wanted == nullptr
+                       ? TcpAddress{host, 0}
+                       : parse_tcp_address(format("[{}]:{}", host, wanted), "MASTER_ADDR:MASTER_PORT"));
 }
 
 std::filesystem::path log_path(const LaunchOptions& options, int rank, int restart) {
@@ -135,19 +166,21 @@ std::filesystem::path log_path(const LaunchOptions& options, int rank, int resta
 /// What ended one attempt.
 struct Outcome {
   int exit_code = 0;
-  int rank = -1;  ///< the first that failed
   bool interrupted = false;
+  bool can_repeat = true;
+  std::string report;  ///< of a failure
 };
 
-/// All ranks once, from start to end.
+/// All ranks of this node once, from start to end.
 class Attempt {
  public:
-  Attempt(const LaunchOptions& options, int restart, const std::string& launch_id, const Signals& signals)
-      : options_(options), restart_(restart), signals_(signals), terminal_(options.shown) {
-    for (int rank = 0; rank < options.processes; ++rank) {
-      ranks_.push_back(std::make_unique<ChildProcess>(
-          ChildProcess::Start{options.command, environment_of(rank, restart, options, launch_id),
-                              log_path(options, rank, restart), signals.before()}));
+  Attempt(const Plan& plan, Nodes& nodes, const Signals& signals, const std::set<int>& shown)
+      : plan_(plan), nodes_(nodes), signals_(signals), terminal_(shown) {
+    for (int local = 0; local < plan.options.processes; ++local) {
+      const int rank = plan.start.first_rank + local;
+      ranks_.push_back(std::make_unique<ChildProcess>(ChildProcess::Start{
+          plan.options.command, environment_of(local, plan), log_path(plan.options, rank, plan.restart),
+          signals.before(), rank == 0 ? plan.store_listener : -1}));
     }
   }
 
@@ -155,28 +188,40 @@ class Attempt {
     while (is_any_running()) {
       wait_for_news();
       while (const int number = signals_.next()) {
-        if (number != SIGCHLD) pass_on(number);
+        if (number == SIGCHLD) continue;
+        nodes_.tell_signal(number);
+        pass_on(number);
       }
+      hear_nodes();
       pass_output();
       reap();
       end_late_ranks();
     }
     terminal_.finish();
-    return outcome_;
-  }
-
-  /// The failed rank's end in words, with its last lines.
-  std::string report() const {
-    const auto& child = *ranks_[static_cast<std::size_t>(outcome_.rank)];
-    const std::string how = outcome_.exit_code > 128
-                                ? format("was ended by signal {} ({})", outcome_.exit_code - 128,
-                                         sigdescr_np(outcome_.exit_code - 128))
-                                : format("failed with exit code {}", outcome_.exit_code);
-    return format("rank {} of {} {}; its log is {}, its last lines:\n{}\n", outcome_.rank, options_.processes,
-                  how, log_path(options_, outcome_.rank, restart_).string(), child.tail());
+    const std::optional<NodeFailure> failure = nodes_.finish();
+    Outcome outcome;
+    outcome.interrupted = interrupted_;
+    if (failure) {
+      outcome.exit_code = failure->exit_code;
+      outcome.can_repeat = !failure->node_is_lost && failure->exit_code != static_cast<int>(ExitCode::usage);
+      outcome.report = failure->text + "\n";
+    }
+    return outcome;
   }
 
  private:
+  /// A rank's end in words, with its last lines.
+  std::string failure_text(int local_rank, int code) const {
+    const int rank = plan_.start.first_rank + local_rank;
+    const std::string how = code > 128
+                                ? format("was ended by signal {} ({})", code - 128, sigdescr_np(code - 128))
+                                : format("failed with exit code {}", code);
+    const std::string where = plan_.options.nodes > 1 ? format(" on node {}", plan_.options.node) : "";
+    return format("rank {} of {} {}{}; its log is {}, its last lines:\n{}", rank, plan_.start.world_size, how,
+                  where, log_path(plan_.options, rank, plan_.restart).string(),
+                  ranks_[static_cast<std::size_t>(local_rank)]->tail());
+  }
+
   bool is_any_running() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& child) { return child->is_running(); });
   }
@@ -188,8 +233,11 @@ class Attempt {
         if (pipe >= 0) polled_.push_back({pipe, POLLIN, 0});
       }
     }
-    // After a failure the time of the next signal may come without any news.
-    poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : -1);
+    nodes_.add_polled(polled_);
+    // After a failure the time of the next signal may come without any news; other nodes expect signs of
+    // life.
+    const int idle = plan_.options.nodes > 1 ? 500 : -1;
+    poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : idle);
   }
 
   void pass_output() {
@@ -198,7 +246,7 @@ class Attempt {
   /// False if there was nothing.
   bool show_output(int rank) {
     const std::vector<ChildOutput> outputs = ranks_[static_cast<std::size_t>(rank)]->read_output();
-    for (const ChildOutput& output : outputs) terminal_.show(rank, output);
+    for (const ChildOutput& output : outputs) terminal_.show(plan_.start.first_rank + rank, output);
     return !outputs.empty();
   }
   /// What a rank wrote between the last look and its end: no more than a few reads, since a process that it
@@ -208,23 +256,36 @@ class Attempt {
     }
   }
 
+  void hear_nodes() {
+    const NodeNews news = nodes_.news();
+    if (news.signal != 0) pass_on(news.signal);
+    if (news.failure) fail();
+  }
+
   void pass_on(int number) {
-    outcome_.interrupted = true;
+    interrupted_ = true;
     for (const auto& child : ranks_) child->signal(number);
   }
 
   void reap() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       if (!ranks_[i]->reap()) continue;
-      const int rank = static_cast<int>(i);
-      show_rest(rank);
+      const int local_rank = static_cast<int>(i);
+      show_rest(local_rank);
       const int code = *ranks_[i]->exit_code();
-      if (code == 0 || outcome_.rank >= 0) continue;
-      outcome_.rank = rank;
-      outcome_.exit_code = code;
-      if (outcome_.interrupted) continue;  // all have their signal and end in order
-      end_next_with(SIGTERM, options_.notice_seconds);
+      if (code == 0) continue;
+      if (!has_failed_) {
+        nodes_.tell_failure({plan_.options.node, code, failure_text(local_rank, code), false});
+      }
+      fail();
     }
+  }
+
+  /// A rank has failed, here or elsewhere: the others end.
+  void fail() {
+    if (std::exchange(has_failed_, true)) return;
+    if (interrupted_) return;  // all have their signal and end in order
+    end_next_with(SIGTERM, plan_.options.notice_seconds);
   }
 
   void end_next_with(int number, double seconds) {
@@ -236,18 +297,19 @@ class Attempt {
   void end_late_ranks() {
     if (next_signal_ == 0 || Clock::now() < signal_at_) return;
     for (const auto& child : ranks_) child->signal(next_signal_);
-    if (next_signal_ == SIGTERM) end_next_with(SIGKILL, options_.grace_seconds);
+    if (next_signal_ == SIGTERM) end_next_with(SIGKILL, plan_.options.grace_seconds);
   }
 
-  const LaunchOptions& options_;
-  int restart_;
+  const Plan& plan_;
+  Nodes& nodes_;
   const Signals& signals_;
   Terminal terminal_;
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
   std::vector<pollfd> polled_;
+  bool has_failed_ = false;
+  bool interrupted_ = false;
   int next_signal_ = 0;  ///< for the ranks that are left after a failure
   Clock::time_point signal_at_;
-  Outcome outcome_;
 };
 
 /// A number for one side of "4-7"; -1 if it is none.
@@ -259,11 +321,11 @@ int rank_number(std::string_view text) {
 
 }  // namespace
 
-std::set<int> parse_rank_list(const std::string& text, int processes) {
-  std::set<int> ranks;
+std::set<int> parse_rank_list(const std::string& text, int ranks) {
+  std::set<int> result;
   if (text == "all") {
-    for (int rank = 0; rank < processes; ++rank) ranks.insert(rank);
-    return ranks;
+    for (int rank = 0; rank < ranks; ++rank) result.insert(rank);
+    return result;
   }
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -271,16 +333,16 @@ std::set<int> parse_rank_list(const std::string& text, int processes) {
     const std::size_t dash = entry.find('-');
     const int first = rank_number(entry.substr(0, dash));
     const int last = dash == std::string_view::npos ? first : rank_number(entry.substr(dash + 1));
-    if (first < 0 || last < first || last >= processes) {
+    if (first < 0 || last < first || last >= ranks) {
       throw UsageError(
           format("\"{}\" is no list of ranks below {}: expected for example \"0\", \"0,2,4-7\" or "
                  "\"all\"",
-                 text, processes));
+                 text, ranks));
     }
-    for (int rank = first; rank <= last; ++rank) ranks.insert(rank);
+    for (int rank = first; rank <= last; ++rank) result.insert(rank);
     begin = end + 1;
   }
-  return ranks;
+  return result;
 }
 
 int launch(const LaunchOptions& options, std::ostream& report) {
@@ -293,18 +355,28 @@ int launch(const LaunchOptions& options, std::ostream& report) {
     throw Error(
         format("cannot make the folder of logs {}: {}", options.log_folder.string(), failure.message()));
   }
-  std::random_device device;
-  const std::string launch_id = format("{}-{:08x}", getpid(), device());
   const Signals signals;
+  const std::unique_ptr<Nodes> nodes =
+      meet_nodes({options.nodes, options.node, options.processes, options.max_restarts, options.rendezvous,
+                  options.init_seconds},
+                 report);
+  bool is_interrupted = false;
+  const auto stop = [&] {
+    while (const int number = signals.next()) is_interrupted = is_interrupted || number != SIGCHLD;
+    return is_interrupted;
+  };
   for (int restart = 0;; ++restart) {
-    Attempt attempt(options, restart, launch_id, signals);
-    const Outcome outcome = attempt.run();
-    if (outcome.exit_code == 0) return 0;
-    if (outcome.interrupted) return outcome.exit_code;
-    report << attempt.report() << std::flush;
-    if (restart >= options.max_restarts || outcome.exit_code == static_cast<int>(ExitCode::usage)) {
-      return outcome.exit_code;
-    }
+    const Descriptor store_listener = options.node == 0 ? listen_for_store(options) : Descriptor();
+    const int port = store_listener ? port_of(store_listener) : 0;
+    const std::optional<NodeStart> start = nodes->begin(restart, port, stop);
+    if (!start) return static_cast<int>(ExitCode::interrupted);
+    const std::set<int> shown =
+        options.shown.empty() ? std::set<int>() : parse_rank_list(options.shown, start->world_size);
+    const Plan plan{options, *start, restart, store_listener.number()};
+    const Outcome outcome = Attempt(plan, *nodes, signals, shown).run();
+    if (outcome.exit_code == 0 || outcome.interrupted) return outcome.exit_code;
+    report << outcome.report << std::flush;
+    if (restart >= options.max_restarts || !outcome.can_repeat) return outcome.exit_code;
     report << format("starting all ranks again: restart {} of {}\n", restart + 1, options.max_restarts)
            << std::flush;
   }

@@ -31,6 +31,8 @@ namespace {
 constexpr std::chrono::milliseconds longest_pause{50};
 /// How long a failure may take to come back through the store before it counts as known anyway.
 constexpr double echo_seconds = 2;
+/// How long rank 0 waits for the others to hear of a failure.
+constexpr double linger_seconds = 1;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -55,18 +57,29 @@ class MessageWorld : public World, private MessageWatch {
         prefix_(format("stepforge/{}", content_hash(options_.run_id))),
         store_(std::move(store)),
         connect_(std::move(connect)) {
-    introduce();
-    log_ = std::make_unique<FailureLog>(
-        *store_, prefix_, options_.rank, options_.size, store_lost_text(),
-        [this](const std::string& scope, const std::string& reason) { hear(scope, reason); });
     std::vector<int> all(static_cast<std::size_t>(options_.size));
     std::iota(all.begin(), all.end(), 0);
-    meet("world", prefix_, all, *failure_);
+    try {
+      introduce();
+      log_ = std::make_unique<FailureLog>(
+          *store_, prefix_, options_.rank, options_.size, store_lost_text(),
+          [this](const std::string& scope, const std::string& reason) { hear(scope, reason); });
+      meet("world", prefix_, all, *failure_);
+    } catch (const PeerError&) {
+      linger();
+      throw;
+    } catch (const Error& error) {
+      fail_without_store("world", error);
+    }
   }
 
   ~MessageWorld() override {
     try {
-      say_farewell();
+      if (has_failed_) {
+        linger();
+      } else {
+        say_farewell();
+      }
     } catch (const Error&) {
       // The store is gone, and with it those that could be waited for.
     }
@@ -96,15 +109,15 @@ class MessageWorld : public World, private MessageWatch {
       throw;
     } catch (const Error& error) {
       forget(key);
-      throw_if_set(*failure_, options_.rank, making_text(name));
-      throw PeerError(format("rank {} in {}: {}", options_.rank, making_text(name), error.what()));
+      fail_without_store(name, error);
     }
   }
 
   void abort(const std::string& reason) override {
     const std::string text = format("rank {}: {}", options_.rank, reason);
     if (!failure_->is_set()) tell("", *failure_, text);
-    hear("", text);
+    has_failed_ = true;
+    spread("", text);
   }
 
  private:
@@ -135,10 +148,10 @@ class MessageWorld : public World, private MessageWatch {
       throw PeerError(format("no answer within {} s: rank {} waits for rank 0 (not there)",
                              options_.deadlines.init_seconds, options_.rank));
     }
-    if (*size != std::to_string(options_.size)) {
-      throw PeerError(
-          format("rank {} was started for {} ranks, rank 0 for {}", options_.rank, options_.size, *size));
-    }
+    const std::string size_of_zero = store_->get(size_key);
+    if (size_of_zero == std::to_string(options_.size)) return;
+    throw PeerError(format("rank {} was started for {} ranks, rank 0 for {}", options_.rank, options_.size,
+                           size_of_zero));
   }
 
   /// "process 71 on node-3"
@@ -204,6 +217,16 @@ class MessageWorld : public World, private MessageWatch {
   /// A failure that the store tells.
   void hear(const std::string& scope, const std::string& reason) {
     has_failed_ = true;
+    spread(scope, reason);
+    try {
+      store_->add(prefix_ + "/heard", 1);
+    } catch (const Error&) {
+      // Rank 0, who waits for this, is gone.
+    }
+  }
+
+  /// Notes a failure and wakes those it concerns.
+  void spread(const std::string& scope, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (scope.empty()) {
       const bool is_first = !failure_->is_set();
@@ -248,9 +271,27 @@ class MessageWorld : public World, private MessageWatch {
     }
   }
 
+  /// What a rank throws that cannot reach the store: the failure that took it away, if that is known.
+  [[noreturn]] void fail_without_store(const std::string& name, const Error& error) {
+    for (int i = 0; i < 100 && !failure_->is_set(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    throw_if_set(*failure_, options_.rank, making_text(name));
+    throw PeerError(format("{} (rank {} stopped in {})", error.what(), options_.rank, making_text(name)));
+  }
+
+  /// After a failure rank 0 keeps the store a moment, so that the others hear of it.
+  void linger() {
+    if (options_.rank != 0 || !options_.rank_zero_holds_store) return;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(linger_seconds);
+    while (std::chrono::steady_clock::now() < end && store_->add(prefix_ + "/heard", 0) < options_.size) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
   /// After a good end rank 0 keeps the store until all others are done with it.
   void say_farewell() {
-    if (has_failed_ || std::uncaught_exceptions() > 0 || !options_.rank_zero_holds_store) return;
+    if (std::uncaught_exceptions() > 0 || !options_.rank_zero_holds_store) return;
     const std::string all_left = prefix_ + "/farewell-of-all";
     if (options_.rank != 0) {
       if (store_->add(prefix_ + "/farewell", 1) == options_.size - 1) store_->set(all_left, "");

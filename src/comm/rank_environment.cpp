@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/error.h"
 #include "base/format.h"
 
 namespace stepforge {

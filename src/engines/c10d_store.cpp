@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include "base/format.h"
@@ -36,6 +38,12 @@ auto reached(const Call& call) {
   } catch (const std::exception& failure) {
     throw Error(format("the store through which ranks find each other: {}", first_line(failure.what())));
   }
+}
+
+/// c10d logs each lost connection with a call stack; what matters of that is in our messages.
+void quiet_c10d() {
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+  c10::initLogging();
 }
 
 class Store : public C10dStore {
@@ -88,6 +96,7 @@ class Store : public C10dStore {
 
 std::unique_ptr<C10dStore> tcp_store(const StoreAddress& address, bool is_server, double seconds,
                                      std::optional<int> listener) {
+  quiet_c10d();
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(address.port);
   options.isServer = is_server;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -95,6 +96,7 @@ std::string first_line(const char* text) {
 
 LinksFactory gloo_links(const C10dStore& store, const GlooAddress& address, double init_seconds) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to connections that a dead rank has closed
   auto options = Gloo::Options::create(milliseconds(init_seconds));
   options->threads = 1;  // only messages are used, which need none
   try {

@@ -20,8 +20,8 @@ struct GlooAddress {
 /// `init_seconds` is an Error. The groups of one rank share one thread that sends and receives. Throws
 /// UsageError if there is no such interface or address.
 ///
-/// The first call in a process sets TORCH_FR_BUFFER_SIZE to 0 unless it is set: c10d's record of calls is not
-/// safe for ranks that are threads.
+/// In the whole process, SIGPIPE is ignored from then on, and TORCH_FR_BUFFER_SIZE set to 0 unless it is set:
+/// c10d's record of calls is not safe for ranks that are threads.
 LinksFactory gloo_links(const C10dStore& store, const GlooAddress& address, double init_seconds);
 
 }  // namespace stepforge

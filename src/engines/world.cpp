@@ -1,6 +1,6 @@
 #include "engines/world.h"
 
-#include <array>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +11,7 @@
 #include "engines/c10d_store.h"
 #include "engines/gloo_links.h"
 #include "engines/local_address.h"
+#include "engines/nccl/plugin.h"
 
 namespace stepforge {
 
@@ -66,6 +67,12 @@ std::unique_ptr<World> shared_memory_world(const RankEnvironment& ranks, const C
 }  // namespace
 
 std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& config) {
+  if (config.backend == "nccl") {
+    const auto control = [&]() -> std::unique_ptr<World> {
+      return environment.world_size == 1 ? single_world() : gloo_world(environment, config, {});
+    };
+    return nccl_world(control, environment.local_rank, config.train_timeout);
+  }
   if (environment.world_size == 1) return single_world();
   if (config.backend == "gloo") return gloo_world(environment, config, {});
   if (config.backend == "shared_memory" || is_one_host(environment)) {

@@ -11,6 +11,7 @@
 #include "tensorfile/manifest.h"
 #include "tensorfile/tensor_folder.h"
 #include "tests/app/program.h"
+#include "tests/comm/listener.h"
 
 namespace stepforge::testing {
 namespace {
@@ -68,6 +69,44 @@ TEST(Launch, TwoAndFourProcessesTrainWhatOneTrains) {
     EXPECT_EQ(numbers(run), numbers(folder / "one")) << ranks;
     EXPECT_EQ(tensors(run), tensors(folder / "one")) << ranks;
   }
+}
+
+TEST(Launch, GlooTrainsWhatOneRankTrains) {
+  const TempFolder folder;
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  const ProgramResult result =
+      run_program(launched(folder, 2, job(folder / "gloo") + Words{"comm.backend=gloo"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(numbers(folder / "gloo"), numbers(folder / "one"));
+  EXPECT_EQ(weights(folder / "gloo"), weights(folder / "one"));
+}
+
+TEST(Launch, TwoNodesTrainWhatOneRankTrains) {
+  const TempFolder folder;
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  const std::string rendezvous = format("127.0.0.1:{}", free_port());
+  const auto node = [&](int number) {
+    return Words{"launch",
+                 "--nproc",
+                 "1",
+                 "--nnodes",
+                 "2",
+                 "--node-rank",
+                 std::to_string(number),
+                 "--rendezvous",
+                 rendezvous,
+                 "--log-dir",
+                 (folder / format("logs-{}", number)).string()} +
+           job(folder / "two");
+  };
+  Child first(node(0));
+  Child second(node(1));
+  const ProgramResult of_first = first.wait();
+  const ProgramResult of_second = second.wait();
+  EXPECT_EQ(of_first.exit_code, 0) << of_first.err;
+  EXPECT_EQ(of_second.exit_code, 0) << of_second.err;
+  EXPECT_EQ(numbers(folder / "two"), numbers(folder / "one"));
+  EXPECT_EQ(weights(folder / "two"), weights(folder / "one"));
 }
 
 TEST(Launch, AReplicatedRunIsEvaluatedAndContinuedOnOneRank) {
@@ -233,6 +272,79 @@ TEST(Launch, AKilledRankIsNamedAndTheExitCodeTells) {
   const ProgramResult result = child.wait();
   EXPECT_NE(result.exit_code, 0);
   EXPECT_TRUE(contains(result.err, "rank 1")) << result.err;
+}
+
+TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithWhatItReached) {
+  for (const char* backend : {"shared_memory", "gloo"}) {
+    const TempFolder folder;
+    const Words endless = job(folder / "stopped") + Words{"training.steps=1000000", "comm.train_timeout=1",
+                                                          format("comm.backend={}", backend)};
+    Child child(launched(folder, 2, endless));
+    ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "stopped" / "checkpoint" / "step-4"); }));
+    const std::vector<pid_t> ranks = children_of(child.pid());
+    ASSERT_EQ(ranks.size(), 2U);
+    kill(ranks.back(), SIGSTOP);
+    const ProgramResult result = child.wait();
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_TRUE(contains(result.err, "no answer within 1 s: rank 0 waits in ")) << result.err;
+    EXPECT_TRUE(contains(result.err, "for rank 1 (last reached ")) << result.err;
+  }
+}
+
+TEST(Launch, NcclWithoutAGpuIsRefused) {
+  const TempFolder folder;
+  const ProgramResult result = run_program(job(folder / "run") + Words{"comm.backend=nccl"});
+  if (fs::exists("/dev/nvidiactl")) GTEST_SKIP() << "this host has a GPU";
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "comm.backend = nccl")) << result.err;
+}
+
+/// torchrun of the environment that the comparisons with PyTorch use; "" if it is not there.
+fs::path torchrun() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const fs::path base = cache != nullptr ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
+  const fs::path program = base / "stepforge" / "oracle-venv" / "bin" / "torchrun";
+  return fs::exists(program) ? program : fs::path();
+}
+
+Words under_torchrun(const Words& command) {
+  return Words{"--no-python", "--nproc-per-node", "2", "--standalone", program_path().string()} + command;
+}
+
+TEST(Torchrun, StartsRanksThatMeetInItsStore) {
+  const fs::path agent = torchrun();
+  if (agent.empty()) GTEST_SKIP() << "no torchrun: scripts/oracle.sh installs one";
+  const TempFolder folder;
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  Child child(under_torchrun(job(folder / "two") + Words{"comm.backend=gloo"}), "", {}, agent);
+  const ProgramResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(numbers(folder / "two"), numbers(folder / "one"));
+}
+
+TEST(Torchrun, ShowsTheMessageOfTheRankThatFailed) {
+  const fs::path agent = torchrun();
+  if (agent.empty()) GTEST_SKIP() << "no torchrun: scripts/oracle.sh installs one";
+  const TempFolder folder;
+  Child child(under_torchrun(job(folder / "run") + Words{"training.global_batch_size=7"}), "", {}, agent);
+  const ProgramResult result = child.wait();
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.err, "error_file")) << result.err;
+  const size_t table = result.err.find("Root Cause");
+  ASSERT_NE(table, std::string::npos) << result.err;
+  EXPECT_TRUE(contains(result.err.substr(table), "global_batch_size")) << result.err;
+}
+
+TEST(ErrorFile, HoldsTheMessageAsTorchrunReadsIt) {
+  const TempFolder folder;
+  const fs::path file = folder / "error.json";
+  const ProgramResult result = run_program(job(folder / "run") + Words{"training.global_batch_size=7"}, "",
+                                           {format("TORCHELASTIC_ERROR_FILE={}", file.string())});
+  EXPECT_EQ(result.exit_code, 2);
+  const Json content = Json::parse(read_file(file));
+  EXPECT_TRUE(contains(content["message"]["message"].get<std::string>(), "global_batch_size"));
+  EXPECT_GT(std::stoll(content["message"]["extraInfo"]["timestamp"].get<std::string>()), 1700000000);
 }
 
 TEST(Launch, InterruptSavesOnAllRanksAndExits130) {

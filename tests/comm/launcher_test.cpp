@@ -58,7 +58,7 @@ TEST_F(Launcher, ReplacesVariablesThatItsOwnLauncherSet) {
   LaunchOptions options;
   options.log_folder = folder_ / "logs";
   options.command = {"/usr/bin/env"};  // a shell would show each variable once
-  options.shown = {};
+  options.shown = "";
   setenv("RANK", "7", 1);
   EXPECT_EQ(launch(options, report_), 0);
   unsetenv("RANK");
@@ -79,7 +79,7 @@ TEST_F(Launcher, ShowsRankZeroAsItIsAndLogsAll) {
 
 TEST_F(Launcher, ShowsSeveralRanksInWholeLinesWithTheirNumbers) {
   LaunchOptions options;
-  options.shown = {1, 2};
+  options.shown = "1,2";
   EXPECT_EQ(run("printf \"a\"; sleep 0.0$RANK; printf \"b\\nc\"", 3, options), 0);
   for (const char* line : {"[rank 1] ab\n", "[rank 1] c\n", "[rank 2] ab\n", "[rank 2] c\n"}) {
     EXPECT_TRUE(contains(out_, line));
@@ -183,7 +183,7 @@ TEST_F(Launcher, TellsOfAProgramThatCannotBeRun) {
   LaunchOptions options;
   options.log_folder = folder_ / "logs";
   options.command = {(folder_ / "nothing").string()};
-  options.shown = {};
+  options.shown = "";
   EXPECT_EQ(launch(options, report_), 127);
   EXPECT_TRUE(contains(report(), "this program cannot be run"));
 }

@@ -1,12 +1,10 @@
 // Ranks on Gloo: as threads that find each other in memory, or as processes over TCP.
 #pragma once
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include "comm/message_world.h"
 #include "engines/c10d_store.h"
 #include "engines/gloo_links.h"
+#include "tests/comm/listener.h"
 #include "tests/comm/ranks.h"
 
 namespace stepforge::testing {
@@ -43,30 +41,6 @@ inline std::vector<std::string> run_gloo_threads(int size, const RankBody& body,
   for (std::thread& thread : threads) thread.join();
   return results;
 }
-
-/// A socket bound to a free port of the loopback.
-class Listener {
- public:
-  Listener() : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(descriptor_, 128), 0);
-    getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &length);
-    port_ = ntohs(address.sin_port);
-  }
-  ~Listener() { close(descriptor_); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-  int descriptor() const { return descriptor_; }
-  int port() const { return port_; }
-
- private:
-  int descriptor_;
-  int port_ = 0;
-};
 
 /// Starts `size` ranks as processes over TCP; the store is in rank 0's.
 inline void start_gloo_processes(RankProcesses& processes, int size, const RankBody& body,

@@ -19,7 +19,7 @@ RankEnvironment place(int rank, int size, int on_host, int port) {
   environment.local_rank = rank % on_host;
   environment.local_world_size = on_host;
   environment.launcher = Launcher::torchrun;
-  environment.run_id = format("{} {}", getpid(), port);
+  environment.run_id = format("test of engines {}", port);
   environment.master_address = "127.0.0.1";
   environment.master_port = port;
   return environment;
@@ -182,6 +182,20 @@ TEST(HostsWorld, ARanksFailureReachesGroupsOfTheOtherHost) {
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_TRUE(contains(results[rank], "PeerError: rank 0: the disk is full"));
   }
+}
+
+TEST(Nccl, WithoutAGpuSaysSo) {
+  std::string message;
+  try {
+    make_world(place(0, 2, 2, free_port()), over("nccl", 0.2));
+  } catch (const UsageError& error) {
+    message = error.what();
+  } catch (const PeerError&) {
+    GTEST_SKIP() << "this host has a GPU";
+  }
+  EXPECT_TRUE(contains(message, "comm.backend = nccl"));
+  EXPECT_TRUE(contains(message, "no GPU") || contains(message, "no plug-in"));
+  EXPECT_TRUE(contains(message_of<UsageError>([] { make_world({}, over("nccl")); }), "comm.backend = nccl"));
 }
 
 }  // namespace

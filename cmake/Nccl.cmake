@@ -1,0 +1,36 @@
+# libstepforge_nccl.so, the engine for GPUs, where nvcc and NCCL are found. Nothing links it: the torch half loads it when
+# [comm] backend = nccl.
+find_program(STEPFORGE_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+if(STEPFORGE_NVCC)
+  get_filename_component(nvcc ${STEPFORGE_NVCC} REALPATH)
+  get_filename_component(cuda ${nvcc} DIRECTORY)
+  get_filename_component(cuda ${cuda} DIRECTORY)
+  find_path(STEPFORGE_NCCL_INCLUDE nccl.h HINTS ${cuda}/include)
+  find_library(STEPFORGE_NCCL nccl HINTS ${cuda}/lib64 ${cuda}/lib)
+  find_library(STEPFORGE_CUDART cudart HINTS ${cuda}/lib64 ${cuda}/lib)
+endif()
+if(NOT STEPFORGE_NVCC OR NOT STEPFORGE_NCCL_INCLUDE OR NOT STEPFORGE_NCCL OR NOT STEPFORGE_CUDART)
+  message(STATUS "No NCCL plug-in: it needs nvcc, nccl.h, libnccl and libcudart")
+  return()
+endif()
+
+set(STEPFORGE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs for which kernels are compiled")
+set(targets "")
+foreach(architecture ${STEPFORGE_CUDA_ARCHITECTURES})
+  list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
+endforeach()
+set(kernel ${CMAKE_SOURCE_DIR}/src/engines/nccl/device_sum)
+# The options of the rest of the build are none of nvcc's, so CUDA is no language of this project.
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/device_sum.o
+  COMMAND ${STEPFORGE_NVCC} -std=c++20 -O3 -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC ${targets}
+    -I ${CMAKE_SOURCE_DIR}/src -c ${kernel}.cu -o ${CMAKE_BINARY_DIR}/device_sum.o
+  DEPENDS ${kernel}.cu ${kernel}.h ${CMAKE_SOURCE_DIR}/src/base/dtype.h
+  COMMENT "Building CUDA object device_sum.o" VERBATIM)
+add_library(stepforge_nccl MODULE ${CMAKE_SOURCE_DIR}/src/engines/nccl/nccl_world.cpp ${CMAKE_BINARY_DIR}/device_sum.o)
+target_include_directories(stepforge_nccl SYSTEM PRIVATE ${cuda}/include ${STEPFORGE_NCCL_INCLUDE})
+target_link_libraries(stepforge_nccl PRIVATE stepforge_core ${STEPFORGE_NCCL} ${STEPFORGE_CUDART})
+target_link_options(stepforge_nccl PRIVATE -Wl,-z,defs)
+get_filename_component(libraries ${STEPFORGE_CUDART} DIRECTORY)
+set_target_properties(stepforge_nccl PROPERTIES BUILD_RPATH "$ORIGIN;${libraries}" INSTALL_RPATH "$ORIGIN;${libraries}")
+add_dependencies(stepforge stepforge_nccl)
+install(TARGETS stepforge_nccl LIBRARY DESTINATION lib)

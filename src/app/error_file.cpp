@@ -1,0 +1,28 @@
+#include "app/error_file.h"
+
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <iostream>
+
+#include "base/files.h"
+#include "base/json.h"
+
+namespace stepforge {
+
+void write_error_file(const std::string& message) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  // torchrun takes the process with the smallest time for the one that failed first.
+  const Json content = {
+      {"message",
+       {{"message", message},
+        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(std::time(nullptr))}}}}}};
+  try {
+    write_file_atomic(path, content.dump(-1, ' ', false, Json::error_handler_t::replace));
+  } catch (const std::exception& failure) {
+    std::cerr << "error: " << failure.what() << '\n';
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,52 @@
+// Messages between the launchers of a job's nodes: one JSON object a line over TCP.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "comm/tcp_socket.h"
+
+namespace stepforge {
+
+/// One connection. Reading and writing never wait. A line that is too long or no JSON object closes it.
+class NodeChannel {
+ public:
+  /// A longer line is none of ours.
+  static constexpr std::size_t most_bytes = std::size_t{256} << 10;
+
+  explicit NodeChannel(Descriptor socket);
+
+  int descriptor() const { return socket_.number(); }
+  /// False once the other end has closed, said something malformed, or said nothing for `silence` seconds.
+  bool is_open() const { return closed_because_.empty(); }
+  const std::string& closed_because() const { return closed_because_; }
+  /// The other end's address.
+  const std::string& peer() const { return peer_; }
+
+  /// Sends as much as goes out now; the rest goes with the next call of send or receive.
+  void send(const Json& message);
+  /// What came since the last call, without the signs of life, of which one is sent now and then.
+  std::vector<Json> receive(double silence);
+  /// Closes it, for what it sent.
+  void close(const std::string& reason);
+  /// Whether something is still to be sent.
+  bool has_unsent() const { return !unsent_.empty(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void flush();
+
+  Descriptor socket_;
+  std::string peer_;
+  std::string closed_because_;
+  std::string unread_;
+  std::string unsent_;
+  Clock::time_point last_heard_ = Clock::now();
+  Clock::time_point last_sent_ = Clock::now();
+};
+
+}  // namespace stepforge

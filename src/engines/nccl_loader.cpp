@@ -1,0 +1,69 @@
+// Loads the plug-in with NCCL.
+#include <filesystem>
+#include <functional>
+#include <utility>
+
+#include <dlfcn.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "engines/nccl/plugin.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The world over NCCL with the control world it stands on.
+class OwningWorld : public World {
+ public:
+  OwningWorld(std::unique_ptr<World> control, std::unique_ptr<World> world)
+      : control_(std::move(control)), world_(std::move(world)) {}
+  int rank() const override { return world_->rank(); }
+  int size() const override { return world_->size(); }
+  std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
+    return world_->group(name, ranks);
+  }
+  void abort(const std::string& reason) override { world_->abort(reason); }
+
+ private:
+  std::unique_ptr<World> control_;
+  std::unique_ptr<World> world_;
+};
+
+/// The folder of the library that holds this function.
+std::filesystem::path own_folder() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<const void*>(&nccl_world), &info);
+  return std::filesystem::path(info.dli_fname == nullptr ? "" : info.dli_fname).parent_path();
+}
+
+NcclEntry load() {
+  const std::filesystem::path library = own_folder() / "libstepforge_nccl.so";
+  if (!std::filesystem::exists(library)) {
+    throw UsageError(
+        format("comm.backend = nccl: this build has no plug-in for it ({}): it is built where nvcc and "
+               "nccl.h are found; set comm.backend to auto or gloo",
+               library.string()));
+  }
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* symbol = handle != nullptr ? dlsym(handle, nccl_entry_name) : nullptr;
+  if (symbol == nullptr)
+    throw UsageError(format("comm.backend = nccl: its plug-in cannot be loaded: {}", dlerror()));
+  return reinterpret_cast<NcclEntry>(symbol);
+}
+
+}  // namespace
+
+std::unique_ptr<World> nccl_world(const std::function<std::unique_ptr<World>()>& make_control, int device,
+                                  double train_seconds) {
+  const NcclEntry entry = load();
+  // The GPU first: without it there is no need to wait for others.
+  NcclRequest request{nullptr, device, train_seconds};
+  entry(request);
+  std::unique_ptr<World> control = make_control();
+  request.control = control.get();
+  std::unique_ptr<World> world = entry(request);
+  return std::make_unique<OwningWorld>(std::move(control), std::move(world));
+}
+
+}  // namespace stepforge
