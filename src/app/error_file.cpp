@@ -13,11 +13,12 @@ namespace stepforge {
 void write_error_file(const std::string& message) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == '\0') return;
-  // torchrun takes the process with the smallest time for the one that failed first.
+  // torchrun takes the process with the smallest time for the one that failed first, and shows its call
+  // stack, which for a Python program holds the message.
   const Json content = {
       {"message",
        {{"message", message},
-        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(std::time(nullptr))}}}}}};
+        {"extraInfo", {{"py_callstack", message}, {"timestamp", std::to_string(std::time(nullptr))}}}}}};
   try {
     write_file_atomic(path, content.dump(-1, ' ', false, Json::error_handler_t::replace));
   } catch (const std::exception& failure) {

@@ -78,7 +78,7 @@ TEST(Launch, GlooTrainsWhatOneRankTrains) {
       run_program(launched(folder, 2, job(folder / "gloo") + Words{"comm.backend=gloo"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(numbers(folder / "gloo"), numbers(folder / "one"));
-  EXPECT_EQ(weights(folder / "gloo"), weights(folder / "one"));
+  EXPECT_EQ(tensors(folder / "gloo"), tensors(folder / "one"));
 }
 
 TEST(Launch, TwoNodesTrainWhatOneRankTrains) {
@@ -106,7 +106,69 @@ TEST(Launch, TwoNodesTrainWhatOneRankTrains) {
   EXPECT_EQ(of_first.exit_code, 0) << of_first.err;
   EXPECT_EQ(of_second.exit_code, 0) << of_second.err;
   EXPECT_EQ(numbers(folder / "two"), numbers(folder / "one"));
-  EXPECT_EQ(weights(folder / "two"), weights(folder / "one"));
+  EXPECT_EQ(tensors(folder / "two"), tensors(folder / "one"));
+}
+
+/// Two hosts with a cable between them: network namespaces, where the system lets us make them.
+class TwoHosts {
+ public:
+  TwoHosts() {
+    is_there_ = shell(
+        "ip netns add {0}-a && ip netns add {0}-b && ip link add {0}a type veth peer name {0}b && "
+        "ip link set {0}a netns {0}-a && ip link set {0}b netns {0}-b && "
+        "ip -n {0}-a addr add 10.77.0.1/24 dev {0}a && ip -n {0}-b addr add 10.77.0.2/24 dev {0}b && "
+        "ip -n {0}-a link set {0}a up && ip -n {0}-b link set {0}b up && "
+        "ip -n {0}-a link set lo up && ip -n {0}-b link set lo up");
+  }
+  ~TwoHosts() { shell("ip netns del {0}-a; ip netns del {0}-b"); }
+  TwoHosts(const TwoHosts&) = delete;
+  TwoHosts& operator=(const TwoHosts&) = delete;
+
+  bool is_there() const { return is_there_; }
+  /// The command line that runs the program on host 0 or 1.
+  Words on(int host, const Words& words) const {
+    return Words{"netns", "exec", format("{}-{}", name_, host == 0 ? "a" : "b"), program_path().string()} +
+           words;
+  }
+
+ private:
+  bool shell(std::string command) const {
+    for (size_t at = command.find("{0}"); at != std::string::npos; at = command.find("{0}")) {
+      command.replace(at, 3, name_);
+    }
+    return std::system(format("({}) >/dev/null 2>&1", command).c_str()) == 0;
+  }
+
+  std::string name_ = format("sf{}", getpid() % 100000);
+  bool is_there_;
+};
+
+TEST(Launch, HostsWithNetworksOfTheirOwnTrainWhatOneRankTrains) {
+  const TwoHosts hosts;
+  if (!hosts.is_there()) GTEST_SKIP() << "no network namespaces can be made here";
+  const TempFolder folder;
+  ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  const auto node = [&](int number) {
+    const Words launch{"launch",
+                       "--nproc",
+                       "1",
+                       "--nnodes",
+                       "2",
+                       "--node-rank",
+                       std::to_string(number),
+                       "--rendezvous",
+                       "10.77.0.1:29400",
+                       "--log-dir",
+                       (folder / format("logs-{}", number)).string()};
+    return hosts.on(number, launch + job(folder / "two") + Words{"comm.backend=gloo"});
+  };
+  Child first(node(0), "", {}, "ip");
+  Child second(node(1), "", {}, "ip");
+  const ProgramResult of_first = first.wait();
+  const ProgramResult of_second = second.wait();
+  EXPECT_EQ(of_first.exit_code, 0) << of_first.err;
+  EXPECT_EQ(of_second.exit_code, 0) << of_second.err;
+  EXPECT_EQ(numbers(folder / "two"), numbers(folder / "one"));
 }
 
 TEST(Launch, AReplicatedRunIsEvaluatedAndContinuedOnOneRank) {
@@ -339,11 +401,11 @@ TEST(Torchrun, ShowsTheMessageOfTheRankThatFailed) {
 TEST(ErrorFile, HoldsTheMessageAsTorchrunReadsIt) {
   const TempFolder folder;
   const fs::path file = folder / "error.json";
-  const ProgramResult result = run_program(job(folder / "run") + Words{"training.global_batch_size=7"}, "",
+  const ProgramResult result = run_program(job(folder / "run") + Words{"training.steps=ten"}, "",
                                            {format("TORCHELASTIC_ERROR_FILE={}", file.string())});
   EXPECT_EQ(result.exit_code, 2);
   const Json content = Json::parse(read_file(file));
-  EXPECT_TRUE(contains(content["message"]["message"].get<std::string>(), "global_batch_size"));
+  EXPECT_TRUE(contains(content["message"]["message"].get<std::string>(), "training.steps"));
   EXPECT_GT(std::stoll(content["message"]["extraInfo"]["timestamp"].get<std::string>()), 1700000000);
 }
 

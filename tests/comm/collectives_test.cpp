@@ -1,8 +1,9 @@
-// Collectives through shared memory, and of one rank alone.
+// Collectives through shared memory, by messages, and of one rank alone.
 #include <gtest/gtest.h>
 
 #include "tests/base/throws.h"
 #include "tests/comm/collectives_suite.h"
+#include "tests/comm/memory_engine.h"
 
 namespace stepforge::testing {
 namespace {
@@ -14,7 +15,11 @@ INSTANTIATE_TEST_SUITE_P(OfThreads, Collectives,
 INSTANTIATE_TEST_SUITE_P(OfProcesses, Collectives,
                          ::testing::Combine(::testing::Values(as_processes()), ::testing::Values(2, 4)),
                          collectives_name);
-INSTANTIATE_TEST_SUITE_P(Of, Groups, ::testing::Values(as_threads(), as_processes()),
+INSTANTIATE_TEST_SUITE_P(OfMessages, Collectives,
+                         ::testing::Combine(::testing::Values(as_messages()),
+                                            ::testing::Values(1, 2, 3, 4, 5, 8)),
+                         collectives_name);
+INSTANTIATE_TEST_SUITE_P(Of, Groups, ::testing::Values(as_threads(), as_processes(), as_messages()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(GroupRules, RefuseRanksThatDoNotAscendOrLackTheCaller) {

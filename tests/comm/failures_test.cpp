@@ -1,4 +1,4 @@
-// How collectives through shared memory fail, and worlds of processes.
+// How collectives through shared memory and by messages fail, and worlds of processes.
 #include <csignal>
 #include <filesystem>
 #include <set>
@@ -9,11 +9,12 @@
 #include "comm/shared_file.h"
 #include "tests/base/throws.h"
 #include "tests/comm/failures_suite.h"
+#include "tests/comm/memory_engine.h"
 
 namespace stepforge::testing {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Of, Failures, ::testing::Values(as_threads(), as_processes()),
+INSTANTIATE_TEST_SUITE_P(Of, Failures, ::testing::Values(as_threads(), as_processes(), as_messages()),
                          [](const auto& info) { return info.param.name; });
 
 /// Ranks as processes; the last one ends as `end` says, in its second call.
