@@ -1,6 +1,6 @@
 // Exact arithmetic: ten steps have the same bits in every layout.
 #include "base/random.h"
-#include "tests/comm/ranks.h"
+#include "tests/engines/gloo_ranks.h"
 #include "tests/proofs/exact_model.h"
 #include "tests/train/ranks.h"
 
@@ -105,7 +105,7 @@ TEST_P(ExactArithmetic, EveryLayoutGivesTheBitsOfOneRank) {
   }
 }
 
-TEST_P(ExactArithmetic, ProcessesGiveTheBitsOfOneRank) {
+TEST_P(ExactArithmetic, EveryEngineGivesTheBitsOfOneRank) {
   const TempFolder folder;
   const auto text = [](const Records& records) {
     std::string all;
@@ -114,14 +114,21 @@ TEST_P(ExactArithmetic, ProcessesGiveTheBitsOfOneRank) {
     }
     return all;
   };
-  const std::string expected = text(alone(folder, GetParam()));
-  for (const int ranks : {2, 4}) {
-    const auto results = run_processes(ranks, [&](stepforge::World& world) {
-      TestRun run(exact_job(folder / format("processes-{}", ranks)), nullptr, &world);
-      use_exact_model(run, GetParam());
-      return text(run.run());
-    });
-    for (const std::string& result : results) EXPECT_EQ(result, expected);
+  // Three steps, in the long tests ten: TCP takes its time.
+  const Words words{"parallelism.fsdp_forward_prefetch=2", "parallelism.fsdp_reduce_in_flight=2",
+                    format("training.steps={}", long_tests() ? 10 : 3)};
+  const std::string expected = text(alone(folder, GetParam(), words));
+  for (const RankRunner& engine : {as_processes(), as_gloo_processes(), as_gloo_threads()}) {
+    for (const int ranks : {2, 4}) {
+      const auto body = [&](stepforge::World& world) {
+        TestRun run(exact_job(folder / format("{}-{}", engine.name, ranks)) + words, nullptr, &world);
+        use_exact_model(run, GetParam());
+        return text(run.run());
+      };
+      for (const std::string& result : engine.run(ranks, body, {60, 60})) {
+        EXPECT_EQ(result, expected) << engine.name << ", " << ranks << " ranks";
+      }
+    }
   }
 }
 

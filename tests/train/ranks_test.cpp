@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <cmath>
+#include <csignal>
 #include <map>
 
 #include "base/random.h"
 #include "comm/recording.h"
 #include "step/collectives.h"
+#include "tests/comm/ranks.h"
 
 namespace stepforge::testing {
 namespace {
@@ -223,6 +225,23 @@ TEST(Ranks, ANanOnOneStopsAllBeforeTheUpdateAndIsNamed) {
     EXPECT_NE(failure.find("layers.1"), std::string::npos) << failure;
     EXPECT_NE(failure.find("data rank 1"), std::string::npos) << failure;
   }
+}
+
+TEST(Ranks, AllStopAfterTheSameStepWhenOneIsAskedTo) {
+  const TempFolder folder;
+  const auto steps = run_processes(2, [&](World& world) {
+    std::optional<InterruptWatcher> interrupts;
+    if (world.rank() == 1) interrupts.emplace([] {});
+    TestRun run(job(folder, "run"), interrupts ? &*interrupts : nullptr, &world);
+    run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
+      if (!interrupts || trainer.state.step != 2) return;
+      kill(getpid(), SIGINT);
+      while (!interrupts->requested()) usleep(1000);
+    }));
+    run.run();
+    return format("{}", run.records.size());
+  });
+  EXPECT_EQ(steps, (std::vector<std::string>{"3", "3"}));
 }
 
 TEST(Ranks, EachHasItsLogFile) {
