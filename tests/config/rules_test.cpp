@@ -174,6 +174,14 @@ TEST(RunRules, AStepIsLoadedOnResumeOnly) {
             "resume only; set resume to true or load_step to -1");
 }
 
+TEST(RunRules, TheLastSaveAsAHuggingFaceFolderNeedsALastSave) {
+  const std::string wanted = "[checkpoint]\nlast_save_in_hf = true\n";
+  EXPECT_EQ(error_of(wanted), "");
+  for (const char* without : {"save_at_end = false\n", "enable = false\n"}) {
+    EXPECT_TRUE(contains(error_of(wanted + without), "is made from the last checkpoint")) << without;
+  }
+}
+
 TEST(RunRules, APlantedValueHasStepAndBlock) {
   EXPECT_TRUE(contains(error_of("[debug]\nplant_nan_step = 5\n"), "set both of them or neither"));
   EXPECT_TRUE(contains(error_of("[debug]\nplant_nan_block = \"head\"\n"), "set both of them or neither"));

@@ -143,6 +143,30 @@ TEST(TensorFolder, RefusesShapesThatNoTensorHas) {
   EXPECT_TRUE(contains(refusal({1, 1}, {{{{0, 0}, {1, 1}}}, {{{far, far}, {1, 1}}}}), "impossible shape"));
 }
 
+TEST(TensorFolder, EmptyPartsAtTheEndOfTheNumbersAreRefusedLikeOthers) {
+  TensorBox far = {Shape(30, 1), Shape(30, 0)};
+  far.offsets[0] = int64_t{1} << 62;
+  EXPECT_TRUE(contains(refusal(Shape(30, 1), {{far, DType::u8}}), "elements are in no file"));
+  const TempFolder files;
+  const TensorFolder empty(write_parts(files, {0, 4}, {{{{0, 0}, {0, 4}}}}));
+  EXPECT_EQ(empty.find("t")->shape, (Shape{0, 4}));
+  EXPECT_NO_THROW(empty.read("t", 0, 0, {}));
+}
+
+/// What was read would end the program: a mapped file that has become shorter.
+TEST(TensorFolder, ReadsNoBytesButThoseItIsAskedFor) {
+  const TempFolder files;
+  const Shape shape = {4, 65536};
+  const auto paths = write_parts(files, shape, {{{{0, 0}, {3, 65536}}}, {{{3, 0}, {1, 65536}}}});
+  const TensorFolder folder(paths);
+  fs::resize_file(paths[0], 2 * 65536 * sizeof(int32_t));
+  fs::resize_file(paths[1], 0);
+  const TensorBox wanted = {{0, 60000}, {2, 100}};
+  std::vector<int32_t> values(200);
+  folder.read("t", wanted, std::as_writable_bytes(std::span(values)));
+  EXPECT_EQ(values, numbers_in(shape, wanted));
+}
+
 TEST(TensorFolder, ListsEveryTensorThatIsWrong) {
   const TempFolder folder;
   std::vector<fs::path> paths;
