@@ -60,11 +60,11 @@ TEST(CheckpointRanks, ASlowRankIsWaitedForBeyondTheDeadlineOfACollective) {
                                    [](World& world) -> std::string {
                                      const CheckpointRanks ranks = ranks_of(world);
                                      return ranks.run([&] {
-                                       if (world.rank() == 1) sleep_for(2.5);
+                                       if (world.rank() == 1) sleep_for(4);
                                        return "done";
                                      })[1];
                                    },
-                                   {60, 1});
+                                   {60, 2});
   EXPECT_EQ(results, std::vector<std::string>(2, "done"));
 }
 

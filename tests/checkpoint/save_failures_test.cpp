@@ -75,15 +75,15 @@ TEST(SaveOfSeveralRanks, AFullDiskOnOneLeavesNoFolderAndIsNamedOnAllAndTheNextSa
   expect_whole(folder.path(), 3);
 }
 
-/// Ends its process before collective number `fatal`.
+/// Sends its process a signal before collective number `fatal`.
 class MortalCommunicator : public Communicator {
  public:
-  MortalCommunicator(std::unique_ptr<Communicator> inner, int fatal)
-      : inner_(std::move(inner)), fatal_(fatal) {}
+  MortalCommunicator(std::unique_ptr<Communicator> inner, int fatal, int signal = SIGKILL)
+      : inner_(std::move(inner)), fatal_(fatal), signal_(signal) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
-    if (calls_++ == fatal_) std::raise(SIGKILL);
+    if (calls_++ == fatal_) std::raise(signal_);
     inner_->all_gather(part, whole);
   }
   void reduce_scatter(std::span<const std::byte>, std::span<std::byte>, DType) override {}
@@ -95,6 +95,7 @@ class MortalCommunicator : public Communicator {
  private:
   std::unique_ptr<Communicator> inner_;
   int fatal_;
+  int signal_;
   int calls_ = 0;
 };
 
@@ -160,6 +161,29 @@ TEST(SaveOfSeveralRanks, ARankKilledInTheMiddleOfAFileLeavesNoFolder) {
     EXPECT_FALSE(fs::exists(folder / "step-2"));
     expect_sound(folder.path());
   }
+}
+
+TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheSaveAtTheDeadlineAndLeavesNoFolder) {
+  const TempFolder folder;
+  save(folder.path(), 1);
+  const fs::path hanging = folder / "hanging process";
+  const auto body = [&](World& world) -> std::string {
+    const RankModel rank(world, three, 2);
+    auto group = world.group("mortal", all_ranks(world.size()));
+    if (world.rank() == 1) {
+      testing::write_text(hanging, format("{}", getpid()));
+      group = std::make_unique<MortalCommunicator>(std::move(group), 4, SIGSTOP);
+    }
+    const CheckpointRanks ranks(std::move(group), 60);
+    const std::string message =
+        message_of<PeerError>([&] { write_checkpoint(folder.path(), 2, rank.stage(), ranks); });
+    if (world.rank() == 0) kill(std::stoi(read_file(hanging)), SIGKILL);
+    return message;
+  };
+  const auto results = testing::run_processes(3, body, {60, 3});
+  EXPECT_TRUE(contains(results[0], "rank 1")) << results[0];
+  fs::remove(hanging);
+  expect_sound(folder.path());
 }
 
 TEST(SaveOfSeveralRanks, RanksThatSaveDifferentStepsAreToldSo) {
