@@ -61,13 +61,13 @@ using LayoutBody = std::function<void(RankModel&)>;
 
 /// Runs `body` on each rank of a layout, with a model of `seed`. What each threw, "" if nothing.
 inline std::vector<std::string> failures_on(const Layout& layout, uint64_t seed, const LayoutBody& body,
-                                            Ranks kind = Ranks::threads) {
+                                            const RankRunner& runner = as_threads()) {
   const auto on_rank = [&](World& world) -> std::string {
     RankModel rank(world, layout, seed);
     body(rank);
     return "";
   };
-  return run_ranks(kind, layout.ranks, on_rank);
+  return runner.run(layout.ranks, on_rank);
 }
 
 inline void run_on(const Layout& layout, uint64_t seed, const LayoutBody& body) {
