@@ -46,9 +46,7 @@ class ReplicaShare {
 }  // namespace
 
 std::vector<HeldBox> held_boxes(const UnitStore& unit, const NamedTensor& tensor) {
-  const HeldRange range = unit.held(tensor.offset, tensor.offset + tensor.elements);
-  const HeldBox whole = {whole_box(tensor.shape), range.local - (range.begin - tensor.offset)};
-  return part_of(whole, range.begin - tensor.offset, range.end - tensor.offset);
+  return unit.boxes(tensor.parameter, tensor.row, tensor.row + tensor.shape.at(0));
 }
 
 std::vector<std::vector<HeldBox>> saved_boxes(const std::vector<NamedTensor>& tensors,

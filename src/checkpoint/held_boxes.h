@@ -12,13 +12,6 @@
 
 namespace stepforge {
 
-/// A box of a tensor whose elements follow one another, row-major, from `local` on in this rank's shard of
-/// the unit: of the masters and of every optimizer slot.
-struct HeldBox {
-  TensorBox box;
-  int64_t local = 0;
-};
-
 /// What this rank holds of `tensor`, a part of `unit`; perhaps nothing.
 std::vector<HeldBox> held_boxes(const UnitStore& unit, const NamedTensor& tensor);
 

@@ -3,23 +3,21 @@
 #include <utility>
 
 #include "base/format.h"
-#include "spec/flat_layout.h"
 
 namespace stepforge {
 
 std::vector<NamedTensor> named_tensors(const ModelSpec& model) {
   std::vector<NamedTensor> tensors;
   for (size_t unit = 0; unit < model.units.size(); ++unit) {
-    const FlatLayout layout = flat_layout(model.units[unit]);
     for (size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
       const ParameterSpec& parameter = model.units[unit].parameters[i];
-      int64_t offset = layout.offsets[i];
+      int64_t row = 0;
       for (const Segment& segment : parameter.segments) {
         std::vector<int64_t> shape = parameter.shape;
         shape.at(0) = segment.rows;
         const int64_t elements = segment.rows * parameter.row_elements();
-        tensors.push_back({segment.hf_name, std::move(shape), unit, offset, elements});
-        offset += elements;
+        tensors.push_back({segment.hf_name, std::move(shape), elements, unit, i, row});
+        row += segment.rows;
       }
     }
   }

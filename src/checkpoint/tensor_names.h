@@ -1,4 +1,4 @@
-// The tensors of a checkpoint or a Hugging Face folder, and where their elements lie in the flat buffers.
+// The tensors of a checkpoint or a Hugging Face folder, and which rows of which parameter they are.
 // Every segment of a packed parameter is one tensor; a tied parameter appears once, under its owner's name.
 #pragma once
 
@@ -14,9 +14,10 @@ namespace stepforge {
 struct NamedTensor {
   std::string name;  ///< the segment's Hugging Face name
   std::vector<int64_t> shape;
+  int64_t elements = 0;
   size_t unit = 0;       ///< index into ModelSpec::units
-  int64_t offset = 0;    ///< of the first element in the unit's flat buffers
-  int64_t elements = 0;  ///< they are consecutive
+  size_t parameter = 0;  ///< of the unit: the one that it is a segment of
+  int64_t row = 0;       ///< its first row in the parameter
 };
 
 /// In the order of units, parameters and segments.

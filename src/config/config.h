@@ -90,6 +90,7 @@ struct TrainingConfig {
 
 struct PrecisionConfig {
   std::string compute = "fp32";
+  std::string reduce = "fp32";
 
   bool operator==(const PrecisionConfig&) const = default;
 };
@@ -140,6 +141,7 @@ struct ParallelismConfig {
   int64_t data_parallel_shard_degree = -1;
   std::string fsdp_reshard_after_forward = "default";
   int64_t fsdp_reshard_every_n = 2;
+  std::string fsdp_cut = "interval";
   int64_t fsdp_forward_prefetch = 1;
   int64_t fsdp_backward_prefetch = 1;
   std::vector<PrefetchListConfig> fsdp_prefetch_lists;

@@ -119,6 +119,16 @@ void check_parallelism(const Judge& judge) {
       {"parallelism.fsdp_reduce_each_micro_batch", "training.reduction"},
       "the ordered sum is one tree over the micro-batches of a step, which cannot be reduced one by one; set "
       "fsdp_reduce_each_micro_batch to false, or reduction to \"fast\"");
+  judge.refuse_unless(
+      parallelism.fsdp_cut == "interval" || judge.config().training.reduction != "ordered",
+      {"parallelism.fsdp_cut", "training.reduction"},
+      "the ordered norm adds chunks in the order of one rank's unit, which only intervals keep; set fsdp_cut "
+      "to \"interval\", or reduction to \"fast\"");
+  judge.refuse_unless(
+      judge.config().precision.reduce == "fp32" || judge.config().training.reduction != "ordered",
+      {"precision.reduce", "training.reduction"},
+      "rounded sums depend on how the rows are split; set precision.reduce to \"fp32\", or "
+      "reduction to \"fast\"");
   std::set<std::string> seen;
   for (size_t i = 0; i < parallelism.fsdp_prefetch_lists.size(); ++i) {
     const PrefetchListConfig& list = parallelism.fsdp_prefetch_lists[i];

@@ -86,10 +86,15 @@ SchemaOf<TrainingConfig> training_section() {
 
 SchemaOf<PrecisionConfig> precision_section() {
   SchemaOf<PrecisionConfig> schema;
-  schema.field(
-      "compute", &PrecisionConfig::compute,
-      {.doc = "Format of activations and matrix products; weights are kept and updated in fp32 always.",
-       .choices = {"fp32", "bf16"}});
+  schema
+      .field(
+          "compute", &PrecisionConfig::compute,
+          {.doc = "Format of activations and matrix products; weights are kept and updated in fp32 always.",
+           .choices = {"fp32", "bf16"}})
+      .field("reduce", &PrecisionConfig::reduce,
+             {.doc = "Format in which gradients travel between ranks; they are written, summed and kept in "
+                     "fp32 always.",
+              .choices = {"fp32", "bf16", "fp16"}});
   return schema;
 }
 

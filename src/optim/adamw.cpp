@@ -33,9 +33,9 @@ void AdamW::update(int unit) {
     const ParamGroup& group = groups_.groups.at(static_cast<size_t>(interval.group));
     const AdamWSettings settings{group.lr * lr_factor_, group.beta1, group.beta2, eps_,
                                  group.weight_decay,    steps_ + 1,  grad_scale_};
-    const HeldRange range = storage.held(interval.begin, interval.end);
-    adamw_update(storage.master(), storage.gradient(), slots_[index][0], slots_[index][1], range.local,
-                 range.local + range.size(), settings);
+    const ShardRange range = storage.held(interval.first, interval.last);
+    adamw_update(storage.master(), storage.gradient(), slots_[index][0], slots_[index][1], range.begin,
+                 range.end, settings);
   }
 }
 

@@ -56,7 +56,6 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
   ParamGroups result;
   for (const UnitSpec& unit : model.units) {
     auto& intervals = result.intervals.emplace_back();
-    const FlatLayout layout = flat_layout(unit);
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       const ParameterSpec& parameter = unit.parameters[i];
       const ParamGroupConfig* chosen = nullptr;
@@ -67,11 +66,10 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
       }
       if (!unit.trainable) continue;
       const int group = index_of(result.groups, settings_of(optimizer, chosen, parameter.decays()));
-      const int64_t end = layout.offsets[i] + parameter.elements();
       if (!intervals.empty() && intervals.back().group == group) {
-        intervals.back().end = end;
+        intervals.back().last = i + 1;
       } else {
-        intervals.push_back({layout.offsets[i], end, group});
+        intervals.push_back({i, i + 1, group});
       }
     }
   }

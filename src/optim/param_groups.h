@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "config/config.h"
-#include "spec/flat_layout.h"
 #include "spec/model_spec.h"
 
 namespace stepforge {
@@ -24,11 +23,10 @@ struct ParamGroup {
   bool operator==(const ParamGroup&) const = default;
 };
 
-/// Elements [begin, end) of a unit's flat buffers belong to `group`. Neighbours of one group are merged
-/// across padding.
+/// Parameters [first, last) of a unit belong to `group`.
 struct ParamInterval {
-  int64_t begin = 0;
-  int64_t end = 0;
+  size_t first = 0;
+  size_t last = 0;
   int group = 0;
 };
 

@@ -21,13 +21,16 @@ class DataGroups {
  public:
   /// One rank.
   DataGroups() = default;
-  /// All ranks of the world call it together. Throws PeerError.
-  DataGroups(World& world, const DataParallel& place);
+  /// All ranks of the world call it together. `name` tells these groups from others of the same ranks. Throws
+  /// PeerError.
+  DataGroups(World& world, const DataParallel& place, const std::string& name = "");
 
   /// Ends all collectives of this rank's groups, also those that other ranks wait in. From any thread.
   void abort(const std::string& reason) const;
 
   const ShardPlace& shard() const { return shard_; }
+  /// Ranks that hold the same shard.
+  int replicas() const { return replicas_; }
   /// Number of this rank's data and of all ranks with data of their own.
   int data_rank() const { return data_rank_; }
   int data_ranks() const { return data_ranks_; }
@@ -42,6 +45,7 @@ class DataGroups {
 
  private:
   ShardPlace shard_;
+  int replicas_ = 1;
   int data_rank_ = 0;
   int data_ranks_ = 1;
   std::unique_ptr<Communicator> gather_;

@@ -62,56 +62,107 @@ std::span<std::byte> bytes_of(const at::Tensor& flat) {
 
 }  // namespace
 
-UnitStore::UnitStore(const UnitSpec& spec, DType gather_dtype, bool with_gradient,
+UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options,
                      std::shared_ptr<const DataGroups> groups)
     : spec_(spec),
+      options_(options),
       groups_(std::move(groups)),
-      layout_(flat_layout(spec)),
-      gather_dtype_(gather_dtype),
-      shard_size_(shard_elements(layout_.size, groups_->shard().ranks)) {
-  master_ = at::zeros({shard_size_}, at::kFloat);
-  const bool train = with_gradient && spec.trainable;
-  if (train) gradient_ = at::zeros({shard_size_}, at::kFloat);
-  if (train && sharded()) whole_gradient_ = unbound(whole_size(), at::kFloat);
-  values_ = resident() ? master_ : unbound(whole_size(), scalar_type(gather_dtype_));
+      layout_(spec, options.cut, groups_->shard().ranks) {
+  master_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
+  values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(options_.gather));
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
     // variable_data gives each leaf its own version counter, so refilling the bytes does not trip
     // saved-tensor checks.
-    at::Tensor value = view(values_, i).variable_data();
-    value.set_requires_grad(train);
-    parameters_.emplace_back(&spec.parameters[i], std::move(value),
-                             train ? view(written_gradient(), i) : at::Tensor());
+    parameters_.emplace_back(&spec.parameters[i], view(values_, layout_.gathered(), i).variable_data(),
+                             at::Tensor());
+  }
+  if (options_.with_gradient && spec.trainable) allow_gradient();
+}
+
+void UnitStore::allow_gradient() {
+  if (trained()) return;
+  gradient_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
+  if (!writes_in_place()) whole_gradient_ = unbound(gathered_size(), at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor value = parameters_[i].value();
+    value.set_requires_grad(true);
+    parameters_[i] = Parameter(&spec_.parameters[i], value, view(written_gradient(), layout_.gathered(), i));
   }
 }
 
-at::Tensor UnitStore::view(const at::Tensor& flat, size_t index) const {
+at::Tensor UnitStore::view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const {
   const ParameterSpec& parameter = spec_.parameters.at(index);
-  return flat.narrow(0, layout_.offsets.at(index), parameter.elements()).view(parameter.shape);
+  return flat.narrow(0, layout.offsets.at(index), parameter.elements()).view(parameter.shape);
 }
 
 at::Tensor UnitStore::master_view(size_t index) const {
-  return view(master_, index);
+  return view(master_, layout_.gathered(), index);
 }
 
-HeldRange UnitStore::held(int64_t begin, int64_t end) const {
-  const int64_t first = shard_size_ * groups_->shard().rank;
-  const int64_t from = std::max(begin, first);
-  const int64_t to = std::min(end, first + shard_size_);
-  return from < to ? HeldRange{from, to, from - first} : HeldRange{begin, begin, 0};
+ShardRange UnitStore::held(size_t first, size_t last) const {
+  return layout_.held(groups_->shard().rank, first, last);
+}
+
+std::vector<HeldBox> UnitStore::boxes(size_t index, int64_t begin, int64_t end) const {
+  return layout_.boxes(groups_->shard().rank, index, begin, end);
+}
+
+std::vector<HeldBox> UnitStore::boxes(size_t index) const {
+  return layout_.boxes(groups_->shard().rank, index);
+}
+
+template <typename Visit>
+void UnitStore::for_each_piece(const at::Tensor& joined, const FlatLayout& layout, const at::Tensor& flat,
+                               const Visit& visit) const {
+  for (size_t i = 0; i < spec_.parameters.size(); ++i) {
+    const at::Tensor tensor = view(flat, layout, i);
+    for (int rank = 0; rank < layout_.shards(); ++rank) {
+      for (const HeldBox& box : layout_.boxes(rank, i)) {
+        at::Tensor part = tensor;
+        for (size_t d = 0; d < box.box.sizes.size(); ++d) {
+          part = part.narrow(static_cast<int64_t>(d), box.box.offsets[d], box.box.sizes[d]);
+        }
+        visit(part, joined.narrow(0, rank * shard_size() + box.local, box.elements()).view(box.box.sizes));
+      }
+    }
+  }
 }
 
 at::Tensor UnitStore::whole(const at::Tensor& shard) const {
   if (!sharded()) return shard;
-  const at::Tensor joined = at::empty({whole_size()}, shard.scalar_type());
+  const at::Tensor joined = at::empty({layout_.joined_size()}, shard.scalar_type());
   groups_->across_shards()->all_gather(bytes_of(shard), bytes_of(joined));
-  return joined.narrow(0, 0, layout_.size);
+  const FlatLayout layout = flat_layout(spec_);
+  if (layout_.cut().kind == Cut::Kind::interval) return joined.narrow(0, 0, layout.size);
+  at::Tensor result = at::zeros({layout.size}, shard.scalar_type());
+  for_each_piece(joined, layout, result,
+                 [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
+  return result;
 }
 
 void UnitStore::gather(at::Tensor slot) {
-  slot_ = std::move(slot);
-  const at::Tensor part = slot_.narrow(0, shard_size_ * groups_->shard().rank, shard_size_);
+  fill(slot);
+  bind_values(std::move(slot));
+}
+
+void UnitStore::fill(const at::Tensor& slot) const {
+  const at::NoGradGuard no_grad;
+  if (layout_.joined_is_gathered()) {
+    const at::Tensor part = slot.narrow(0, shard_size() * groups_->shard().rank, shard_size());
+    part.copy_(master_);
+    if (sharded()) groups_->gather()->all_gather(bytes_of(part), bytes_of(slot));
+    return;
+  }
+  const at::Tensor joined = at::empty({layout_.joined_size()}, slot.scalar_type());
+  const at::Tensor part = joined.narrow(0, shard_size() * groups_->shard().rank, shard_size());
   part.copy_(master_);
-  if (sharded()) groups_->gather()->all_gather(bytes_of(part), bytes_of(slot_));
+  groups_->gather()->all_gather(bytes_of(part), bytes_of(joined));
+  for_each_piece(joined, layout_.gathered(), slot,
+                 [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
+}
+
+void UnitStore::bind_values(at::Tensor slot) {
+  slot_ = std::move(slot);
   bind(values_, slot_.data_ptr());  // the bytes stay owned by slot_
 }
 
@@ -122,26 +173,57 @@ void UnitStore::release() {
 
 void UnitStore::start_gradient(at::Tensor buffer) {
   for (auto& parameter : parameters_) parameter.start_gradient();
-  if (!sharded()) return;
+  if (writes_in_place()) return;
   gradient_buffer_ = std::move(buffer);
   clear_padding(gradient_buffer_);
   bind(whole_gradient_, gradient_buffer_.data_ptr());
 }
 
-void UnitStore::clear_padding(const at::Tensor& whole) const {
-  auto* values = whole.data_ptr<float>();
-  for (size_t i = 0; i < layout_.offsets.size(); ++i) {
-    const int64_t end = layout_.offsets[i] + spec_.parameters[i].elements();
-    const int64_t next = i + 1 < layout_.offsets.size() ? layout_.offsets[i + 1] : whole.numel();
-    std::fill(values + end, values + next, 0.0F);
+void UnitStore::clear_padding(const at::Tensor& gathered) const {
+  const FlatLayout& layout = layout_.gathered();
+  std::vector<std::pair<int64_t, int64_t>> tensors;  // in the order in which they lie there
+  for (size_t i = 0; i < layout.offsets.size(); ++i) {
+    tensors.emplace_back(layout.offsets[i], layout.offsets[i] + spec_.parameters[i].elements());
   }
+  std::sort(tensors.begin(), tensors.end());
+  auto* values = gathered.data_ptr<float>();
+  int64_t end = 0;
+  for (const auto& [first, last] : tensors) {
+    std::fill(values + end, values + first, 0.0F);
+    end = last;
+  }
+  std::fill(values + end, values + gathered.numel(), 0.0F);
 }
 
 void UnitStore::reduce(bool accumulate) {
   finish_gradient();
-  const at::Tensor sum = accumulate ? at::empty_like(gradient_) : gradient_;
-  groups_->reduce()->reduce_scatter(bytes_of(whole_gradient_), bytes_of(sum), DType::f32);
-  if (accumulate) at::add_out(gradient_, gradient_, sum);
+  const at::NoGradGuard no_grad;
+  if (options_.reduce == DType::f32 && layout_.joined_is_gathered() && !accumulate) {
+    groups_->reduce()->reduce_scatter(bytes_of(whole_gradient_), bytes_of(gradient_), DType::f32);
+    return;
+  }
+  const at::Tensor sum = reduced(whole_gradient_);
+  if (accumulate) {
+    gradient_.add_(sum);
+  } else {
+    gradient_.copy_(sum);
+  }
+}
+
+at::Tensor UnitStore::reduced(const at::Tensor& written) const {
+  const at::NoGradGuard no_grad;
+  if (!sharded()) return written.clone();
+  const at::ScalarType type = scalar_type(options_.reduce);
+  at::Tensor joined = written;
+  if (!layout_.joined_is_gathered()) {
+    joined = at::zeros({layout_.joined_size()}, type);
+    for_each_piece(joined, layout_.gathered(), written,
+                   [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
+  }
+  joined = joined.to(type);
+  const at::Tensor sum = at::empty({shard_size()}, type);
+  groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce);
+  return sum.to(at::kFloat);
 }
 
 void UnitStore::end_reduction() {
@@ -151,7 +233,14 @@ void UnitStore::end_reduction() {
 
 void UnitStore::all_reduce() {
   finish_gradient();
-  groups_->replicate()->all_reduce(bytes_of(gradient_), DType::f32);
+  all_reduce(gradient_);
+}
+
+void UnitStore::all_reduce(const at::Tensor& shard) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor sent = shard.to(scalar_type(options_.reduce));  // itself if that is fp32
+  groups_->replicate()->all_reduce(bytes_of(sent), options_.reduce);
+  if (options_.reduce != DType::f32) shard.copy_(sent);
 }
 
 void UnitStore::finish_gradient() {
@@ -167,7 +256,7 @@ void UnitStore::stash_gradient(int level) {
   finish_gradient();
   if (levels_.size() <= static_cast<size_t>(level)) levels_.resize(static_cast<size_t>(level) + 1);
   at::Tensor& kept = levels_.at(static_cast<size_t>(level));
-  if (!sharded()) {
+  if (writes_in_place()) {
     kept = gradient_.clone();
     return;
   }
@@ -185,22 +274,25 @@ void UnitStore::add_gradient(int level) {
 void UnitStore::initialize(uint64_t seed) {
   for (size_t i = 0; i < spec_.parameters.size(); ++i) {
     const ParameterSpec& parameter = spec_.parameters[i];
-    int64_t begin = layout_.offsets[i];
+    int64_t row = 0;
     for (const Segment& segment : parameter.segments) {
-      const int64_t end = begin + segment.rows * parameter.row_elements();
-      const HeldRange range = held(begin, end);
-      fill_initial(master_.data_ptr<float>() + range.local, range.begin - begin, range.size(), segment.init,
-                   stream_key(seed, "init:" + segment.hf_name));
-      begin = end;
+      std::vector<int64_t> shape = parameter.shape;
+      shape.at(0) = segment.rows;
+      const uint64_t key = stream_key(seed, "init:" + segment.hf_name);
+      for (const HeldBox& box : boxes(i, row, row + segment.rows)) {
+        for (const HeldRun& run : runs_of(shape, box)) {
+          fill_initial(master_.data_ptr<float>() + run.local, run.element, run.count, segment.init, key);
+        }
+      }
+      row += segment.rows;
     }
   }
 }
 
-ModelStore::ModelStore(const std::vector<UnitSpec>& units, DType gather_dtype, bool with_gradients,
+ModelStore::ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& options,
                        std::shared_ptr<const DataGroups> groups)
     : groups_(std::move(groups)) {
-  for (const auto& unit : units)
-    units_.push_back(std::make_unique<UnitStore>(unit, gather_dtype, with_gradients, groups_));
+  for (const auto& unit : units) units_.push_back(std::make_unique<UnitStore>(unit, options, groups_));
 }
 
 Parameter& ModelStore::parameter(std::string_view name) {

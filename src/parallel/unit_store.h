@@ -1,7 +1,7 @@
 // The storage of one unit: flat fp32 masters, a flat fp32 gradient, and the gathered values that layers read.
-// Tensors are views at the offsets of spec/flat_layout.h. Over several ranks masters, gradient and optimizer
-// state are cut into equal intervals (shard_elements), one on each rank; values and the gradient that
-// backward writes are whole while they live. What fully_shard and the executor share.
+// Over several ranks masters, gradient and optimizer state are cut into equal shards (spec/flat_layout.h),
+// one on each rank; values and the gradient that backward writes are whole while they live. What fully_shard
+// and the executor share.
 #pragma once
 
 #include <cstdint>
@@ -20,65 +20,91 @@
 
 namespace stepforge {
 
-/// Elements [begin, end) of a unit's layout, all on this rank; `local` is where they begin in its shard.
-struct HeldRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t local = 0;
-
-  int64_t size() const { return end - begin; }
+struct StoreOptions {
+  DType gather = DType::f32;  ///< of the gathered values
+  DType reduce = DType::f32;  ///< in which gradients travel; they are written, summed and kept in fp32
+  Cut cut = {};
+  bool with_gradient = true;  ///< of units that are trained
+  /// Where one rank holds the whole unit: values gathered in fp32 are the masters themselves, and backward
+  /// writes straight into gradient(). Else both have bytes of their own, on one rank as on several.
+  bool alias_if_whole = true;
+  bool pinned = false;  ///< masters and gradient lie in page-locked memory, which needs an accelerator
 };
 
 class UnitStore {
  public:
-  /// Allocates this rank's masters (zero) and, if the unit is trained and `with_gradient`, their gradient
-  /// (zero). `spec` must outlive it. A unit that is whole on this rank and gathered in fp32 is
-  /// resident: its values are the masters themselves. Otherwise its values have no bytes until gather();
-  /// using them before throws c10::Error ("not allocated"), and so does the gradient of a cut unit before
-  /// start_gradient(buffer).
-  UnitStore(const UnitSpec& spec, DType gather_dtype, bool with_gradient,
+  /// Allocates this rank's masters (zero) and, if the unit is trained and options.with_gradient, their
+  /// gradient (zero). `spec` must outlive it. Values have no bytes until gather() unless the unit is
+  /// resident; using them before throws c10::Error ("not allocated"), and so does a gradient that is written
+  /// into a buffer before start_gradient().
+  UnitStore(const UnitSpec& spec, const StoreOptions& options = {},
             std::shared_ptr<const DataGroups> groups = std::make_shared<DataGroups>());
   UnitStore(const UnitStore&) = delete;
   UnitStore& operator=(const UnitStore&) = delete;
 
   const UnitSpec& spec() const { return spec_; }
-  const FlatLayout& layout() const { return layout_; }
-  bool sharded() const { return groups_->shard().ranks > 1; }
-  bool resident() const { return gather_dtype_ == DType::f32 && !sharded(); }
+  const StoreOptions& options() const { return options_; }
+  const ShardLayout& layout() const { return layout_; }
+  const DataGroups& groups() const { return *groups_; }
+  bool sharded() const { return layout_.shards() > 1; }
+  /// Values are the masters.
+  bool resident() const { return options_.gather == DType::f32 && !sharded() && options_.alias_if_whole; }
   bool trained() const { return gradient_.defined(); }
+  /// Backward writes into gradient() itself.
+  bool writes_in_place() const { return !sharded() && options_.alias_if_whole; }
 
-  int64_t shard_size() const { return shard_size_; }                           ///< elements on each rank
-  int64_t whole_size() const { return shard_size_ * groups_->shard().ranks; }  ///< of a gathered copy
-  /// The part of elements [begin, end) of the layout that lies on this rank; perhaps empty.
-  HeldRange held(int64_t begin, int64_t end) const;
+  int64_t shard_size() const { return layout_.shard_size(); }        ///< elements on each rank
+  int64_t gathered_size() const { return layout_.gathered().size; }  ///< of a gathered copy
+  /// What this rank holds of parameters [first, last), with the padding between them.
+  ShardRange held(size_t first, size_t last) const;
+  /// What this rank holds of rows [begin, end) of parameter `index`, as boxes of the tensor these rows are.
+  std::vector<HeldBox> boxes(size_t index, int64_t begin, int64_t end) const;
+  /// Of the whole parameter.
+  std::vector<HeldBox> boxes(size_t index) const;
 
   const at::Tensor& master() const { return master_; }      ///< [shard_size()] fp32
   const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
   std::vector<Parameter>& parameters() { return parameters_; }
+  const Parameter& parameter(size_t index) const { return parameters_.at(index); }
   /// The fp32 master values of parameter `index`, with its shape. Only of a unit that is whole on this rank.
   at::Tensor master_view(size_t index) const;
-  /// `shard` [shard_size()] of every rank joined: [layout().size], the same on all. A collective of the
-  /// compute lane; `shard` itself if the unit is whole on this rank.
+  /// `shard` [shard_size()] of every rank joined: [flat_layout(spec()).size], laid out as that says whatever
+  /// the cut, the same on all. A collective of the compute lane; `shard` itself if the unit is whole on this
+  /// rank.
   at::Tensor whole(const at::Tensor& shard) const;
 
-  /// Fills `slot` [whole_size()] with the masters in the gather dtype, and binds every parameter's value to
-  /// it. A collective of the gather lane if the unit is cut.
+  /// Fills `slot` [gathered_size()] with the masters in the gather dtype, and binds every parameter's value
+  /// to it. A collective of the gather lane if the unit is cut.
   void gather(at::Tensor slot);
+  /// The first half of gather(): any thread that the gather communicator belongs to.
+  void fill(const at::Tensor& slot) const;
+  /// The second half, by the thread that uses the values.
+  void bind_values(at::Tensor slot);
   /// The values lose their bytes.
   void release();
   bool gathered() const { return resident() || slot_.defined(); }
 
-  /// The next writes overwrite. A cut unit's go into `buffer` [whole_size()] fp32, until end_reduction().
+  /// Allocates gradients of a unit that was made without them.
+  void allow_gradient();
+  /// The next writes overwrite. Unless writes_in_place() they go into `buffer` [gathered_size()] fp32, until
+  /// end_reduction().
   void start_gradient(at::Tensor buffer = {});
   /// Parameters that no backward has written since start_gradient() get a zero gradient.
   void finish_gradient();
+  /// What backward writes into, flat; undefined if not trained.
+  const at::Tensor& written_gradient() const { return writes_in_place() ? gradient_ : whole_gradient_; }
   /// Sums what backward has written over the shard group into gradient(), or adds that to it. A collective of
   /// the reduce lane.
   void reduce(bool accumulate);
+  /// The sum over the shard group of `written`, laid out as a gathered copy: this rank's shard of it
+  /// [shard_size()] fp32. A collective of the reduce lane if the unit is cut. `written` may be destroyed.
+  at::Tensor reduced(const at::Tensor& written) const;
   /// The whole gradient loses its bytes.
   void end_reduction();
   /// Sums gradient() over the replicas. A collective of the reduce lane.
   void all_reduce();
+  /// Sums `shard` [shard_size()] fp32 over the replicas, in place. A collective of the reduce lane.
+  void all_reduce(const at::Tensor& shard) const;
   /// Ordered mode: keeps the gradient as level `level` of the summation tree.
   void stash_gradient(int level);
   /// Ordered mode: gradient = level + gradient, and the level is freed.
@@ -88,21 +114,23 @@ class UnitStore {
   void initialize(uint64_t seed);
 
  private:
-  at::Tensor view(const at::Tensor& flat, size_t index) const;
-  /// What backward writes into.
-  const at::Tensor& written_gradient() const { return sharded() ? whole_gradient_ : gradient_; }
-  void clear_padding(const at::Tensor& whole) const;
+  at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
+  void clear_padding(const at::Tensor& gathered) const;
+  /// Calls visit(box of the gathered parameter, its place in `joined`) for every rank and parameter.
+  template <typename Visit>
+  void for_each_piece(const at::Tensor& joined, const FlatLayout& layout, const at::Tensor& flat,
+                      const Visit& visit) const;
 
   const UnitSpec& spec_;
+  StoreOptions options_;
   std::shared_ptr<const DataGroups> groups_;
-  FlatLayout layout_;
-  DType gather_dtype_;
-  int64_t shard_size_;
+  ShardLayout layout_;
   at::Tensor master_;
   at::Tensor gradient_;
   at::Tensor values_;  ///< flat, of the gather dtype; the parameters' values are views of its storage
   at::Tensor slot_;
-  at::Tensor whole_gradient_;  ///< of a cut unit; the parameters' gradients are views of its storage
+  at::Tensor
+      whole_gradient_;  ///< unless writes_in_place(); the parameters' gradients are views of its storage
   at::Tensor gradient_buffer_;
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> levels_;
@@ -111,7 +139,7 @@ class UnitStore {
 /// All units of a model on this rank.
 class ModelStore {
  public:
-  ModelStore(const std::vector<UnitSpec>& units, DType gather_dtype, bool with_gradients,
+  ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& options,
              std::shared_ptr<const DataGroups> groups = std::make_shared<DataGroups>());
 
   size_t size() const { return units_.size(); }

@@ -22,9 +22,10 @@ class BufferWriter {
       : program_(program), model_(model), options_(options) {
     const auto shards = static_cast<int>(options.data_parallel.shard_ranks.size());
     for (const UnitSpec& unit : model.units) {
-      const int64_t size = flat_layout(unit).size;
-      shard_elements_.push_back(shards > 1 ? shard_elements(size, shards) : size);
-      whole_elements_.push_back(shards * shard_elements_.back());
+      const ShardLayout layout(unit, options.cut, shards);
+      shard_elements_.push_back(layout.shard_size());
+      joined_elements_.push_back(layout.joined_size());
+      gathered_elements_.push_back(layout.gathered().size);
     }
     for (std::size_t b = 0; b < model.blocks.size(); ++b) {
       costs_.push_back(
@@ -151,7 +152,7 @@ class BufferWriter {
         if (operation.group < 0) {
           operation.bytes = trainable_sum(shard_elements_) * kMasterBytes;
         } else {
-          operation.bytes = trainable_sum(whole_elements_) / kUnitBorder * kPartialSumBytes;
+          operation.bytes = trainable_sum(joined_elements_) / kUnitBorder * kPartialSumBytes;
           operation.workspace = operation.bytes;
         }
         break;
@@ -215,13 +216,19 @@ class BufferWriter {
     const int u = operation.unit;
     const std::string& name = program_.units[at(u)].name;
     const int64_t shard = shard_elements_[at(u)];
-    const int64_t elements = whole_elements_[at(u)];
+    const int64_t joined = joined_elements_[at(u)];
+    const int64_t elements = gathered_elements_[at(u)];
+    const bool copied = options_.cut.kind == Cut::Kind::dimension && joined > shard;
+    const int64_t sent_bytes = dtype_bytes(options_.reduce.dtype);
+    const bool rounded = options_.reduce.dtype != DType::f32;
     const Key slot{BufferKind::gather_slot, u, -1};
     const Key level{BufferKind::gradient_level, u, operation.level};
     const Key whole{BufferKind::whole_gradient, u, -1};
     switch (operation.kind) {
       case OpKind::gather_start:
-        operation.bytes = allocate(operation, slot, name, elements * dtype_bytes(options_.gather.dtype));
+        allocate(operation, slot, name, elements * dtype_bytes(options_.gather.dtype));
+        operation.bytes = joined * dtype_bytes(options_.gather.dtype);
+        operation.workspace = copied ? operation.bytes : 0;
         break;
       case OpKind::gather_wait:
       case OpKind::release:
@@ -234,14 +241,17 @@ class BufferWriter {
         break;
       case OpKind::reduce_start:
         read(operation, whole);
-        operation.bytes = elements * kMasterBytes;
-        operation.workspace = operation.accumulate ? shard * kMasterBytes : 0;  // the sum to be added
+        operation.bytes = joined * sent_bytes;
+        if (copied || rounded) operation.workspace += operation.bytes;
+        if (copied || rounded || operation.accumulate) operation.workspace += shard * kMasterBytes;
+        if (rounded) operation.workspace += shard * sent_bytes;
         break;
       case OpKind::reduce_wait:
         read(operation, whole);
         break;
       case OpKind::all_reduce_start:
-        operation.bytes = shard * kMasterBytes;
+        operation.bytes = shard * sent_bytes;
+        operation.workspace = rounded ? operation.bytes : 0;
         break;
       case OpKind::stash_gradient:
         read(operation, whole);
@@ -263,8 +273,9 @@ class BufferWriter {
   StepProgram& program_;
   const ModelSpec& model_;
   const StepOptions& options_;
-  std::vector<int64_t> shard_elements_;  // of each unit
-  std::vector<int64_t> whole_elements_;  // of all its shards
+  std::vector<int64_t> shard_elements_;     // of each unit
+  std::vector<int64_t> joined_elements_;    // of all its shards
+  std::vector<int64_t> gathered_elements_;  // of a gathered copy
   std::vector<BlockCost> costs_;
   std::vector<bool> has_backward_;
   std::map<Key, int> live_;

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "spec/cost.h"
+#include "spec/flat_layout.h"
 #include "spec/model_spec.h"
 #include "step/program.h"
 
@@ -66,6 +67,7 @@ struct GatherPolicy {
 struct ReducePolicy {
   int in_flight = 1;              ///< at most so many whole gradients wait for their reduction to end
   bool each_micro_batch = false;  ///< reduced after each micro-batch, added up in the shards; not if ordered
+  DType dtype = DType::f32;       ///< in which they travel
 };
 
 /// This rank's place among the ranks that train the same model on different rows. All ranks are global
@@ -89,6 +91,7 @@ struct StepOptions {
   GatherPolicy gather;
   ReducePolicy reduce;
   DataParallel data_parallel;
+  Cut cut = {};  ///< of each unit over the ranks of a shard group; an interval if ordered
   int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
   int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
   int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences
@@ -117,8 +120,8 @@ struct StepOptions {
 /// and have no backward.
 ///
 /// Groups "dp_shard", "dp_replicate" and "loss" are there if they have more than one rank. Persistent buffers
-/// are of this rank's shard; gather slots, whole gradients and levels of the whole unit, padded to equal
-/// shards.
+/// are of this rank's shard; gather slots, whole gradients and levels of the whole unit, padded as the cut
+/// wants it (ShardLayout::gathered).
 ///
 /// Throws UsageError if the options do not fit the model: no micro-batch, nothing to train, unknown names.
 StepProgram build_step(const ModelSpec& model, const StepOptions& options);

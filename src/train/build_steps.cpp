@@ -139,9 +139,10 @@ void build_step_program(Trainer& trainer) {
 }
 
 void build_parameters(Trainer& trainer) {
-  trainer.store =
-      std::make_unique<ModelStore>(trainer.model_spec.units, compute_dtype(trainer.config.precision),
-                                   /*with_gradients=*/true, trainer.groups);
+  const StoreOptions options{.gather = compute_dtype(trainer.config.precision),
+                             .reduce = reduce_dtype(trainer.config.precision),
+                             .cut = parameter_cut(trainer.config.parallelism)};
+  trainer.store = std::make_unique<ModelStore>(trainer.model_spec.units, options, trainer.groups);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }
 

@@ -204,16 +204,16 @@ void Executor::loss(const Operation& operation, const StepInputs& inputs, StepSe
 
 void Executor::gather(const Operation& operation) {
   UnitStore& storage = unit(operation);
-  at::Tensor slot = at::empty({storage.whole_size()}, storage.parameters().front().value().scalar_type());
+  at::Tensor slot = at::empty({storage.gathered_size()}, storage.parameters().front().value().scalar_type());
   allocate(operation, BufferKind::gather_slot).slot = slot;
   storage.gather(std::move(slot));
 }
 
 void Executor::start_gradient(const Operation& operation) {
   UnitStore& storage = unit(operation);
-  if (!storage.sharded()) return storage.start_gradient();
+  if (storage.writes_in_place()) return storage.start_gradient();
   at::Tensor& buffer = allocate(operation, BufferKind::whole_gradient).slot;
-  buffer = at::empty({storage.whole_size()}, at::kFloat);
+  buffer = at::empty({storage.gathered_size()}, at::kFloat);
   storage.start_gradient(buffer);
 }
 

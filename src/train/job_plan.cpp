@@ -49,8 +49,10 @@ GatherPolicy gather_policy(const Config& config, bool sharded) {
   return policy;
 }
 
-ReducePolicy reduce_policy(const ParallelismConfig& parallelism) {
-  return {static_cast<int>(parallelism.fsdp_reduce_in_flight), parallelism.fsdp_reduce_each_micro_batch};
+ReducePolicy reduce_policy(const Config& config) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  return {static_cast<int>(parallelism.fsdp_reduce_in_flight), parallelism.fsdp_reduce_each_micro_batch,
+          reduce_dtype(config.precision)};
 }
 
 Mesh mesh_of(const Config& config, int world_size) {
@@ -147,6 +149,17 @@ DType compute_dtype(const PrecisionConfig& precision) {
   return precision.compute == "bf16" ? DType::bf16 : DType::f32;
 }
 
+DType reduce_dtype(const PrecisionConfig& precision) {
+  return dtype_from_name(precision.reduce).value();
+}
+
+Cut parameter_cut(const ParallelismConfig& parallelism) {
+  const std::string& cut = parallelism.fsdp_cut;
+  return {cut == "whole_tensor" ? Cut::Kind::whole_tensor
+          : cut == "dimension"  ? Cut::Kind::dimension
+                                : Cut::Kind::interval};
+}
+
 ModelSpec plan_model(const Config& config) {
   return model_spec(config.model, config.training.loss_chunk);
 }
@@ -161,6 +174,7 @@ StepOptions common_options(const Config& config, ProgramKind kind, DataParallel 
   options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, compute_dtype(config.precision), threads};
   options.gather = gather_policy(config, place.shard_ranks.size() > 1);
   options.micro_batches = kind == ProgramKind::train ? batch.micro_batches : 1;
+  options.cut = parameter_cut(config.parallelism);
   options.data_parallel = std::move(place);
   return options;
 }
@@ -176,7 +190,7 @@ ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankPl
   StepOptions options = common_options(config, ProgramKind::train, place_in(mesh, place.rank));
   options.ordered = config.training.reduction == "ordered";
   options.recompute = recompute_policy(config.activation_checkpoint);
-  options.reduce = reduce_policy(config.parallelism);
+  options.reduce = reduce_policy(config);
   ProvedStep step;
   step.program = build_step(model, options);
   step.proof = prove(step.program, mesh);
@@ -205,6 +219,7 @@ StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t c
                          RankPlace place) {
   const Mesh mesh = mesh_of(config, place.world_size);
   StepOptions options = generation_options(compute_dtype(config.precision), cache_tokens);
+  options.cut = parameter_cut(config.parallelism);
   options.data_parallel = place_in(mesh, place.rank);
   StepProgram program = build_step(model, options);
   prove(program, mesh);

@@ -8,6 +8,7 @@
 
 #include "comm/parallel_dims.h"
 #include "config/config.h"
+#include "spec/flat_layout.h"
 #include "spec/model_spec.h"
 #include "step/build.h"
 #include "step/checker.h"
@@ -37,6 +38,12 @@ DataParallel data_parallel_of(const Config& config, RankPlace place);
 
 /// The compute dtype of precision.compute.
 DType compute_dtype(const PrecisionConfig& precision);
+
+/// The dtype in which gradients travel, precision.reduce.
+DType reduce_dtype(const PrecisionConfig& precision);
+
+/// How units are cut over the ranks of a shard group, parallelism.fsdp_cut.
+Cut parameter_cut(const ParallelismConfig& parallelism);
 
 /// The specification of config.model. Throws UsageError if model.vocab_size is open and no tokenizer gives
 /// it.

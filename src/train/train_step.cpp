@@ -180,9 +180,8 @@ std::string weights_that_are_not_finite(const ModelStore& store) {
   for (size_t u = 0; u < store.size(); ++u) {
     const UnitStore& unit = store.unit(u);
     for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
-      const int64_t offset = unit.layout().offsets[i];
-      const HeldRange range = unit.held(offset, offset + unit.spec().parameters[i].elements());
-      if (!finite(unit.master().narrow(0, range.local, range.size()))) {
+      const ShardRange range = unit.held(i, i + 1);
+      if (!finite(unit.master().narrow(0, range.begin, range.size()))) {
         return format("the weights of {}", unit.spec().parameters[i].name);
       }
     }

@@ -49,7 +49,7 @@ struct SmallModel {
                       std::shared_ptr<const DataGroups> groups = std::make_shared<const DataGroups>())
       : config(model_config),
         spec(model_spec(config)),
-        store(spec.units, DType::f32, /*with_gradients=*/true, std::move(groups)),
+        store(spec.units, {}, std::move(groups)),
         optimizer(store, resolve_param_groups(OptimizerConfig(), spec), 1e-8) {
     refill(seed);
   }

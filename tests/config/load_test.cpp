@@ -187,7 +187,7 @@ TEST(LoadConfig, UnknownKeysAreRefusedWithDidYouMean) {
   EXPECT_EQ(error_of("steps = 3\n"),
             "run.toml:1:1: steps: unknown section or key; did you mean training.steps or validation.steps?");
   EXPECT_EQ(error_of("[precision]\nxyzzy = 3\n"),
-            "run.toml:2:1: precision.xyzzy: unknown key; known here: compute");
+            "run.toml:2:1: precision.xyzzy: unknown key; known here: compute, reduce");
   EXPECT_EQ(error_of("", {"model.rope_scaling.fctor=1"}),
             "command line: model.rope_scaling.fctor: unknown key; did you mean model.rope_scaling.factor?");
   EXPECT_EQ(error_of("[data]\nsources = [{ path = \"a\", wieght = 3 }]\n"),

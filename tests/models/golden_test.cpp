@@ -49,7 +49,7 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsEqualThoseOfTransformers) {
   config.training.seq_len = batch.seq_len;
   config.training.local_batch_size = batch.rows;
   const ModelSpec spec = plan_model(config);
-  ModelStore store(spec.units, DType::f32, /*with_gradients=*/false);
+  ModelStore store(spec.units, {.with_gradient = false});
   import_hf(folder, spec, store);
   ModelForward model = build_forward(config.model, store.lookup(), {batch.seq_len, 0});
   const StepProgram program = plan_evaluation(config, spec);

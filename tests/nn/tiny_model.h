@@ -40,7 +40,7 @@ struct TinyModel {
                      int64_t loss_chunk = 0)
       : config(model_config),
         spec(model_spec(config, loss_chunk)),
-        store(spec.units, compute, /*with_gradients=*/true),
+        store(spec.units, {.gather = compute}),
         model(build_forward(config, store.lookup(), {config.max_position, loss_chunk})) {
     store.initialize(seed);
     gather();
@@ -52,7 +52,7 @@ struct TinyModel {
     for (size_t u = 0; u < store.size(); ++u) {
       UnitStore& unit = store.unit(u);
       if (unit.resident()) continue;
-      unit.gather(at::empty({unit.layout().size}, unit.parameters().front().value().scalar_type()));
+      unit.gather(at::empty({unit.gathered_size()}, unit.parameters().front().value().scalar_type()));
     }
   }
   void start_gradients() {

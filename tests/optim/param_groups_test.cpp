@@ -25,12 +25,9 @@ std::map<std::string, ParamGroup> groups_by_parameter(const OptimizerConfig& opt
   const ParamGroups groups = resolve_param_groups(optimizer, spec);
   std::map<std::string, ParamGroup> result;
   for (size_t u = 0; u < spec.units.size(); ++u) {
-    const FlatLayout layout = flat_layout(spec.units[u]);
     for (size_t i = 0; i < spec.units[u].parameters.size(); ++i) {
-      const int64_t begin = layout.offsets[i];
-      const int64_t end = begin + spec.units[u].parameters[i].elements();
       for (const ParamInterval& interval : groups.intervals[u]) {
-        if (interval.begin <= begin && end <= interval.end) {
+        if (interval.first <= i && i < interval.last) {
           result[spec.units[u].parameters[i].name] = groups.groups.at(static_cast<size_t>(interval.group));
         }
       }
@@ -47,11 +44,11 @@ TEST(ParamGroups, EveryParameterIsInExactlyOneIntervalAndIntervalsRise) {
   size_t parameters = 0;
   for (size_t u = 0; u < spec.units.size(); ++u) {
     parameters += spec.units[u].parameters.size();
-    int64_t last = 0;
+    size_t last = 0;
     for (const ParamInterval& interval : groups.intervals[u]) {
-      EXPECT_LE(last, interval.begin);
-      EXPECT_LT(interval.begin, interval.end);
-      last = interval.end;
+      EXPECT_LE(last, interval.first);
+      EXPECT_LT(interval.first, interval.last);
+      last = interval.last;
     }
   }
   EXPECT_EQ(groups_by_parameter(optimizer, spec).size(), parameters);

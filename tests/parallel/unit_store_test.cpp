@@ -29,7 +29,7 @@ UnitSpec two_parameters() {
 
 /// Values of each segment of a unit by its Hugging Face name.
 std::map<std::string, at::Tensor> segments_of(const UnitSpec& spec, uint64_t seed) {
-  UnitStore store(spec, DType::f32, false);
+  UnitStore store(spec, {.with_gradient = false});
   store.initialize(seed);
   std::map<std::string, at::Tensor> values;
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
@@ -82,12 +82,12 @@ TEST(ModelStore, NormsStartAtOneAndMatricesAtTheirSpread) {
 
 TEST(UnitStore, TensorsLieAtTheLayoutsOffsetsAndAliasTheFlatBuffers) {
   const UnitSpec spec = two_parameters();
-  UnitStore store(spec, DType::f32, true);
+  UnitStore store(spec);
   EXPECT_TRUE(store.resident());
-  EXPECT_EQ(store.master().numel(), store.layout().size);
-  EXPECT_EQ(store.layout().size % kUnitBorder, 0);
+  EXPECT_EQ(store.master().numel(), store.gathered_size());
+  EXPECT_EQ(store.gathered_size() % kUnitBorder, 0);
   for (size_t i = 0; i < 2; ++i) {
-    const int64_t offset = store.layout().offsets[i];
+    const int64_t offset = store.layout().gathered().offsets[i];
     EXPECT_EQ(offset % kTensorAlignment, 0);
     Parameter& parameter = store.parameters()[i];
     EXPECT_EQ(parameter.value().data_ptr<float>(), store.master().data_ptr<float>() + offset);
@@ -100,9 +100,9 @@ TEST(UnitStore, TensorsLieAtTheLayoutsOffsetsAndAliasTheFlatBuffers) {
 
 TEST(UnitStore, PaddingStartsAtZeroAndInitialisingLeavesItThere) {
   const UnitSpec spec = two_parameters();
-  UnitStore store(spec, DType::f32, true);
+  UnitStore store(spec);
   store.initialize(5);
-  const auto& offsets = store.layout().offsets;
+  const auto& offsets = store.layout().gathered().offsets;
   EXPECT_TRUE(store.master().slice(0, offsets[0] + 15, offsets[1]).eq(0).all().item<bool>());
   EXPECT_TRUE(store.master().slice(0, offsets[1] + 1200).eq(0).all().item<bool>());
   EXPECT_FALSE(store.master_view(0).eq(0).any().item<bool>());
@@ -111,37 +111,38 @@ TEST(UnitStore, PaddingStartsAtZeroAndInitialisingLeavesItThere) {
 TEST(UnitStore, AFrozenUnitHasNoGradient) {
   UnitSpec spec = two_parameters();
   spec.trainable = false;
-  const UnitStore frozen(spec, DType::f32, true);
+  const UnitStore frozen(spec);
   EXPECT_FALSE(frozen.trained());
   const UnitSpec trainable = two_parameters();
-  UnitStore evaluated(trainable, DType::f32, false);
+  UnitStore evaluated(trainable, {.with_gradient = false});
   EXPECT_FALSE(evaluated.trained());
   EXPECT_FALSE(evaluated.parameters()[0].value().requires_grad());
 }
 
 TEST(UnitStore, ValuesHaveBytesOnlyBetweenGatherAndRelease) {
   const UnitSpec spec = two_parameters();
-  UnitStore store(spec, DType::bf16, true);
+  UnitStore store(spec, {.gather = DType::bf16});
   store.initialize(5);
   Parameter& parameter = store.parameters()[1];
   EXPECT_FALSE(store.gathered());
   EXPECT_ANY_THROW(parameter.value().data_ptr<at::BFloat16>());
-  const at::Tensor slot = at::empty({store.layout().size}, at::kBFloat16);
+  const at::Tensor slot = at::empty({store.gathered_size()}, at::kBFloat16);
   store.gather(slot);
-  EXPECT_EQ(parameter.value().data_ptr(), slot.data_ptr<at::BFloat16>() + store.layout().offsets[1]);
+  EXPECT_EQ(parameter.value().data_ptr(),
+            slot.data_ptr<at::BFloat16>() + store.layout().gathered().offsets[1]);
   EXPECT_TRUE(at::equal(parameter.value().detach(), store.master_view(1).to(at::kBFloat16)));
   store.release();
   EXPECT_FALSE(store.gathered());
   EXPECT_ANY_THROW(parameter.value().data_ptr<at::BFloat16>());
   // Gathered anew, elsewhere, with what the masters hold then.
   store.master_view(1).fill_(2.0);
-  store.gather(at::empty({store.layout().size}, at::kBFloat16));
+  store.gather(at::empty({store.gathered_size()}, at::kBFloat16));
   EXPECT_TRUE(parameter.value().detach().eq(2.0).all().item<bool>());
 }
 
 TEST(UnitStore, FinishGradientZeroesWhatNoBackwardWrote) {
   const UnitSpec spec = two_parameters();
-  UnitStore store(spec, DType::f32, true);
+  UnitStore store(spec);
   store.gradient().fill_(9.0);
   store.start_gradient();
   Parameter& second = store.parameters()[1];
@@ -153,7 +154,7 @@ TEST(UnitStore, FinishGradientZeroesWhatNoBackwardWrote) {
 
 TEST(UnitStore, AStashedGradientIsTheLeftOperandOfTheSum) {
   const UnitSpec spec = two_parameters();
-  UnitStore store(spec, DType::f32, true);
+  UnitStore store(spec);
   std::vector<at::Tensor> leaves;
   const auto write = [&](uint64_t seed) {
     store.start_gradient();

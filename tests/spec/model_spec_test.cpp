@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "spec/flat_layout.h"
-
 namespace stepforge::test {
 namespace {
 
@@ -55,22 +53,6 @@ TEST(ModelSpec, FlopsLeaveTheEmbeddingOutUnlessItIsTied) {
   model.units[1].parameters.pop_back();
   model.ties.push_back({"embedding.weight", "head", "lm_head.weight"});
   EXPECT_DOUBLE_EQ(model.flops_per_token(16), 6.0 * (256 + 8) + 12.0 * 2 * 8 * 16);
-}
-
-TEST(FlatLayout, TensorsStartAlignedAndTheUnitEndsAtABorder) {
-  UnitSpec unit;
-  unit.parameters = {parameter("a", {3}, ParameterTag::norm), parameter("b", {300}, ParameterTag::matrix),
-                     parameter("c", {256}, ParameterTag::matrix), parameter("d", {1}, ParameterTag::norm)};
-  const FlatLayout layout = flat_layout(unit);
-  EXPECT_EQ(layout.offsets, (std::vector<int64_t>{0, 256, 768, 1024}));
-  EXPECT_EQ(layout.size, 2048);
-}
-
-TEST(FlatLayout, AnExactFitAddsNoPadding) {
-  UnitSpec unit;
-  unit.parameters = {parameter("a", {4, 256}, ParameterTag::matrix)};
-  EXPECT_EQ(flat_layout(unit).size, 1024);
-  EXPECT_EQ(flat_layout(UnitSpec{}).size, 0);
 }
 
 }  // namespace

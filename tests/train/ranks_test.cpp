@@ -20,6 +20,28 @@ struct Layout {
   Words more;
 };
 
+TEST(Ranks, AgreeWithOneRankHoweverUnitsAreCutAndGradientsTravel) {
+  const TempFolder folder;
+  const Words words{"training.global_batch_size=6", "training.steps=10", "model.dropout=0"};
+  const Records one = TestRun(job(folder, "one", words)).run();
+  for (const std::string cut : {"interval", "whole_tensor", "dimension"}) {
+    for (const std::string dtype : {"fp32", "bf16"}) {
+      const std::vector<Records> many = RankThreads(3).run(
+          job(folder, cut + dtype,
+              words + Words{"parallelism.fsdp_cut=" + cut, "precision.reduce=" + dtype,
+                            format("parallelism.fsdp_reduce_each_micro_batch={}", dtype == "bf16")}));
+      for (const Records& records : many) {
+        ASSERT_EQ(records.size(), one.size());
+        for (size_t step = 0; step < one.size(); ++step) {
+          EXPECT_NEAR(records[step].loss, one[step].loss, dtype == "fp32" ? 1e-5 : 2e-2)
+              << cut << dtype << step;
+          EXPECT_EQ(records[step].bits, many[0][step].bits);
+        }
+      }
+    }
+  }
+}
+
 TEST(Ranks, TheirRowsTogetherAreTheRowsOfOneRank) {
   const TempFolder folder;
   const Records one = TestRun(job(folder, "one")).run();
