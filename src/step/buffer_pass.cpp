@@ -40,6 +40,10 @@ class BufferWriter {
   }
 
   void write() {
+    for (std::size_t u = 0; u < program_.units.size(); ++u) {
+      if (program_.units[u].shard_group < 0) continue;
+      program_.units[u].reduced_bytes = joined_elements_[u] * dtype_bytes(options_.reduce.dtype);
+    }
     add_persistent();
     for (Operation& operation : program_.operations) {
       assign(operation);
@@ -241,7 +245,7 @@ class BufferWriter {
         break;
       case OpKind::reduce_start:
         read(operation, whole);
-        operation.bytes = joined * sent_bytes;
+        operation.bytes = program_.units[at(u)].reduced_bytes;
         if (copied || rounded) operation.workspace += operation.bytes;
         if (copied || rounded || operation.accumulate) operation.workspace += shard * kMasterBytes;
         if (rounded) operation.workspace += shard * sent_bytes;

@@ -250,7 +250,7 @@ class Gradients {
       fail("there is no gradient to reduce");
     }
     require_whole(gradient, operation);
-    const int64_t size = program_.buffers[static_cast<std::size_t>(gradient.whole)].bytes;
+    const int64_t size = program_.units[static_cast<std::size_t>(operation.unit)].reduced_bytes;
     if (operation.bytes != size) {
       fail(format("it sums {} bytes, but the gradient has {}", operation.bytes, size));
     }

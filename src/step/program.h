@@ -120,7 +120,8 @@ struct ProgramUnit {
   bool trainable = true;
   bool resident = true;  ///< always gathered: no gather operations are needed
   int shard_group = -1;  ///< its ranks hold equal parts: gathered and reduced over it; -1: whole on this rank
-  int replica_group = -1;  ///< then all_reduce over this group; -1: none
+  int replica_group = -1;     ///< then all_reduce over this group; -1: none
+  int64_t reduced_bytes = 0;  ///< of the whole gradient as it travels, cut and rounded as the job wants it
 };
 
 struct ProgramBlock {
