@@ -76,7 +76,10 @@ class Gathers {
       require_order(at.release);
     }
     const int buffer = find_buffer(program_, operation.allocates, BufferKind::gather_slot);
-    if (buffer >= 0 && program_.buffers[static_cast<std::size_t>(buffer)].bytes != operation.bytes) {
+    // What is cut along a dimension is gathered into a workspace, and copied from there.
+    const bool copied = operation.workspace > 0 && operation.workspace == operation.bytes;
+    if (buffer >= 0 && !copied &&
+        program_.buffers[static_cast<std::size_t>(buffer)].bytes != operation.bytes) {
       fail(format("it gathers {} bytes into a slot of {}", operation.bytes,
                   program_.buffers[static_cast<std::size_t>(buffer)].bytes));
     }

@@ -1,0 +1,77 @@
+#include "optim/sharded_adamw.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "kernels/adamw.h"
+#include "parallel/unit_runtime.h"
+
+namespace stepforge {
+
+namespace {
+
+bool same(const ShardedAdamWOptions& a, const ShardedAdamWOptions& b) {
+  return a.lr == b.lr && a.beta1 == b.beta1 && a.beta2 == b.beta2 && a.eps == b.eps &&
+         a.weight_decay == b.weight_decay;
+}
+
+}  // namespace
+
+ShardedAdamW::ShardedAdamW(const ShardedModule& module, const ShardedAdamWOptions& options)
+    : ShardedAdamW(module, [options](const std::string&) { return options; }) {}
+
+ShardedAdamW::ShardedAdamW(const ShardedModule& module, const Choose& options)
+    : parameters_(sharded_parameters(*module.module())) {
+  for (const ShardedParameter& parameter : parameters_) {
+    if (parts_.empty() || parts_.back().parameters != parameter.part) {
+      parts_.push_back({.parameters = parameter.part, .options = {}, .slots = {}});
+    }
+    parts_.back().options.push_back(options(parameter.name));
+  }
+}
+
+void ShardedAdamW::step(double lr_factor) {
+  ++steps_;
+  for (Part& part : parts_) {
+    ShardedParameters& parameters = *part.parameters;
+    parameters.finish_reduction();
+    const size_t count = part.options.size();
+    const auto has_gradient = [&](size_t i) { return parameters.local(i).grad().defined(); };
+    for (size_t first = 0; first < count;) {
+      if (!has_gradient(first)) {
+        ++first;
+        continue;
+      }
+      size_t last = first + 1;
+      while (last < count && has_gradient(last) && same(part.options[first], part.options[last])) ++last;
+      for (at::Tensor& slot : part.slots) {
+        if (!slot.defined()) slot = at::zeros({parameters.store().shard_size()}, at::kFloat);
+      }
+      const ShardedAdamWOptions& group = part.options[first];
+      const AdamWSettings settings{group.lr * lr_factor, group.beta1, group.beta2, group.eps,
+                                   group.weight_decay,   steps_,      1.0};
+      const ShardRange range = parameters.store().held(first, last);
+      adamw_update(parameters.store().master(), parameters.gradient(), part.slots[0], part.slots[1],
+                   range.begin, range.end, settings);
+      first = last;
+    }
+    parameters.masters_changed();
+  }
+}
+
+std::vector<ShardedAdamW::State> ShardedAdamW::states() const {
+  std::vector<State> states;
+  for (const ShardedParameter& parameter : parameters_) {
+    State state{parameter, {}};
+    for (const Part& part : parts_) {
+      if (part.parameters != parameter.part || !part.slots[0].defined()) continue;
+      const ShardRange held = part.parameters->store().held(parameter.index, parameter.index + 1);
+      for (size_t s = 0; s < 2; ++s) {
+        state.slots[s] = part.slots[s].narrow(0, held.begin, held.size()).view(parameter.local().sizes());
+      }
+    }
+    states.push_back(std::move(state));
+  }
+  return states;
+}
+
+}  // namespace stepforge

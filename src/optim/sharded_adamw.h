@@ -1,0 +1,72 @@
+// AdamW and gradient clipping for modules under fully_shard.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "parallel/fully_shard.h"
+#include "parallel/unit_tree.h"
+
+namespace stepforge {
+
+/// The defaults of torch.optim.AdamW.
+struct ShardedAdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+/// AdamW over this rank's parts of all parameters that are trained: moments are as large as the parts. Made
+/// after fully_shard. Neighbours with the same options are one pass over flat memory.
+class ShardedAdamW {
+ public:
+  static constexpr std::array<std::string_view, 2> slot_names = {"exp_avg", "exp_avg_sq"};
+  /// The options of one parameter by its name in the module.
+  using Choose = std::function<ShardedAdamWOptions(const std::string& name)>;
+
+  ShardedAdamW(const ShardedModule& module, const ShardedAdamWOptions& options);
+  ShardedAdamW(const ShardedModule& module, const Choose& options);
+
+  /// Updates every parameter that has a .grad; the rates are multiplied by `lr_factor`. Waits for reductions
+  /// under way.
+  void step(double lr_factor = 1.0);
+
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+  /// A parameter and the moments of this rank's part of it, shaped as ShardedParameter::local().
+  struct State {
+    ShardedParameter parameter;
+    std::array<at::Tensor, 2> slots;
+  };
+  std::vector<State> states() const;
+
+ private:
+  struct Part {
+    ShardedParameters* parameters = nullptr;
+    std::vector<ShardedAdamWOptions> options;  ///< of each parameter
+    std::array<at::Tensor, 2> slots;           ///< flat, as the shard
+  };
+
+  std::vector<ShardedParameter> parameters_;
+  std::vector<Part> parts_;
+  int64_t steps_ = 0;
+};
+
+/// Scales the gradients of all parameters so that their norm is at most `max_norm`; returns the norm before,
+/// the same bits on every rank. Each element counts once, however it is cut or copied. `norm_type`: 1, 2, 3
+/// or infinity. A collective of the mesh; waits for reductions under way. Throws UsageError for another type
+/// or a negative max_norm, and with `error_if_nonfinite` Error for a norm that is not finite, gradients
+/// unchanged.
+double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_type = 2.0,
+                      bool error_if_nonfinite = false);
+
+}  // namespace stepforge
