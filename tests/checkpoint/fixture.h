@@ -46,10 +46,11 @@ inline ModelConfig small_config(const std::string& family = "llama", bool tied =
 /// different seeds nowhere the same tensor.
 struct SmallModel {
   explicit SmallModel(uint64_t seed, const ModelConfig& model_config = small_config(),
-                      std::shared_ptr<const DataGroups> groups = std::make_shared<const DataGroups>())
+                      std::shared_ptr<const DataGroups> groups = std::make_shared<const DataGroups>(),
+                      const StoreOptions& options = {})
       : config(model_config),
         spec(model_spec(config)),
-        store(spec.units, {}, std::move(groups)),
+        store(spec.units, options, std::move(groups)),
         optimizer(store, resolve_param_groups(OptimizerConfig(), spec), 1e-8) {
     refill(seed);
   }

@@ -18,8 +18,9 @@ namespace stepforge::testing {
 struct Layout {
   int ranks = 1;
   int replicas = 1;
+  Cut cut = {};
 
-  std::string name() const { return format("{} ranks, {} replicas", ranks, replicas); }
+  std::string name() const { return format("{} ranks, {} replicas, {}", ranks, replicas, cut_text(cut)); }
 };
 
 inline std::shared_ptr<const DataGroups> groups_of_layout(World& world, const Layout& layout) {
@@ -48,7 +49,7 @@ inline ModelConfig odd_config() {
 /// One rank's part of a model, and the ranks that save it.
 struct RankModel {
   RankModel(World& world, const Layout& layout, uint64_t seed)
-      : model(seed, odd_config(), groups_of_layout(world, layout)),
+      : model(seed, odd_config(), groups_of_layout(world, layout), {.cut = layout.cut}),
         ranks(world.group("checkpoint", all_ranks(world.size())), 60) {}
 
   StagedCheckpoint stage() const { return model.stage(); }

@@ -24,7 +24,25 @@ using testing::SmallModel;
 using testing::TempFolder;
 
 std::vector<Layout> layouts() {
-  return {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1}, {4, 2}, {5, 1}, {6, 3}, {8, 1}};
+  const Cut whole_tensors = {Cut::Kind::whole_tensor};
+  const Cut rows = {Cut::Kind::dimension, 0};
+  const Cut columns = {Cut::Kind::dimension, 1};
+  return {{1, 1},
+          {2, 1},
+          {2, 2},
+          {3, 1},
+          {3, 3},
+          {4, 1},
+          {4, 2},
+          {5, 1},
+          {6, 3},
+          {8, 1},
+          {2, 1, whole_tensors},
+          {6, 2, whole_tensors},
+          {3, 1, rows},
+          {8, 1, rows},
+          {4, 2, columns},
+          {5, 1, columns}};
 }
 
 /// Saves `dir`/step-N of the model of seed N.

@@ -15,6 +15,7 @@ using Records = std::vector<StepRecord>;
 struct Layout {
   int ranks = 1;
   int replicas = 1;
+  std::string cut = "interval";
 };
 
 /// 24 rows a step; saved after every second step, while training goes on.
@@ -25,7 +26,8 @@ Words job(const fs::path& run_dir, const Layout& layout, const Words& more = {})
                "training.steps=6",
                "checkpoint.async=true",
                "checkpoint.interval=2",
-               format("parallelism.data_parallel_replicate_degree={}", layout.replicas)} +
+               format("parallelism.data_parallel_replicate_degree={}", layout.replicas),
+               format("parallelism.fsdp_cut={}", layout.cut)} +
          more;
 }
 
@@ -59,8 +61,8 @@ std::vector<Records> train(const Layout& layout, const Words& words, std::option
 
 TEST(CheckpointsOfRanks, ResumeWithTheSameLayoutIsExactToTheBit) {
   const TempFolder folder;
-  for (const Layout& layout : {Layout{3, 1}, Layout{4, 2}, Layout{2, 2}}) {
-    const std::string name = format("{}-{}", layout.ranks, layout.replicas);
+  for (const Layout& layout : {Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{4, 2, "dimension"}}) {
+    const std::string name = format("{}-{}-{}", layout.ranks, layout.replicas, layout.cut);
     const auto uncut = train(layout, job(folder / ("uncut-" + name), layout));
     const Words cut = job(folder / ("cut-" + name), layout);
     auto records = train(layout, cut, 3);
@@ -81,7 +83,7 @@ TEST(CheckpointsOfRanks, EveryWeightAndMomentMovesFromLayoutToLayout) {
   std::string bits;
   int64_t step = 0;
   for (const Layout& layout :
-       {Layout{1, 1}, Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{8, 1}, Layout{1, 1}}) {
+       {Layout{1, 1}, Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{8, 1, "whole_tensor"}, Layout{1, 1}}) {
     const auto compare = [&](TestRun& run) {
       const std::string loaded = bits_of(run.trainer());
       if (step > 0) EXPECT_EQ(loaded, bits) << layout.ranks << " ranks at step " << step;
