@@ -27,6 +27,9 @@ const std::vector<Axis> axes = {
      {"parallelism.fsdp_forward_prefetch=3", "parallelism.fsdp_backward_prefetch=2"},
      {"parallelism.fsdp_prefetch_lists=[{unit=\"embedding\", forward=[\"layers.1\"]}, "
       "{unit=\"layers.2\", forward=[\"layers.0\"], backward=[\"layers.0\", \"embedding\"]}]"}},
+    {{"parallelism.fsdp_cut=interval"},
+     {"parallelism.fsdp_cut=whole_tensor"},
+     {"parallelism.fsdp_cut=dimension"}},
     {{"activation_checkpoint.mode=none"},
      {"activation_checkpoint.mode=full"},
      {"activation_checkpoint.mode=every_n", "activation_checkpoint.every_n=2"},
