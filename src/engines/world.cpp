@@ -17,8 +17,8 @@ namespace stepforge {
 
 namespace {
 
-CommDeadlines deadlines_of(const CommConfig& config) {
-  return {config.init_timeout, config.train_timeout};
+CommDeadlines deadlines_of(const CommConfig& comm) {
+  return {comm.init_timeout, comm.train_timeout};
 }
 
 bool is_one_host(const RankEnvironment& ranks) {
@@ -36,52 +36,52 @@ StoreAddress meeting_point(const RankEnvironment& ranks) {
   return {ranks.master_address.empty() ? "127.0.0.1" : ranks.master_address, ranks.master_port};
 }
 
-std::unique_ptr<World> gloo_world(const RankEnvironment& ranks, const CommConfig& config,
+std::unique_ptr<World> gloo_world(const RankEnvironment& ranks, const CommConfig& comm,
                                   std::function<void(const std::string&)> on_failure) {
   const StoreAddress address = meeting_point(ranks);
   const bool holds_store = ranks.rank == 0 && !ranks.launcher_holds_store;
-  auto store = tcp_store(address, holds_store, config.init_timeout, ranks.store_listener);
-  GlooAddress own{config.interface, ""};
+  auto store = tcp_store(address, holds_store, comm.init_timeout, ranks.store_listener);
+  GlooAddress own{comm.interface, ""};
   if (own.interface.empty()) own.address = address_towards(address.host, address.port);
-  LinksFactory links = gloo_links(*store, own, config.init_timeout);
+  LinksFactory links = gloo_links(*store, own, comm.init_timeout);
   MessageWorldOptions options;
   options.run_id = ranks.run_id;
   options.rank = ranks.rank;
   options.size = ranks.world_size;
-  options.deadlines = deadlines_of(config);
+  options.deadlines = deadlines_of(comm);
   options.rank_zero_holds_store = !ranks.launcher_holds_store;
   options.on_failure = std::move(on_failure);
   return message_world(std::move(options), std::move(store), std::move(links));
 }
 
-std::unique_ptr<World> shared_memory_world(const RankEnvironment& ranks, const CommConfig& config) {
+std::unique_ptr<World> shared_memory_world(const RankEnvironment& ranks, const CommConfig& comm) {
   if (!is_one_host(ranks)) {
     throw UsageError(
         format("comm.backend = shared_memory: {} started {} ranks, {} of them on this host; use auto or gloo "
                "for several hosts",
                launcher_name(ranks.launcher), ranks.world_size, ranks.local_world_size));
   }
-  return process_world(ranks.run_id, ranks.rank, ranks.world_size, deadlines_of(config));
+  return process_world(ranks.run_id, ranks.rank, ranks.world_size, deadlines_of(comm));
 }
 
 }  // namespace
 
-std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& config) {
-  if (config.backend == "nccl") {
+std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& comm) {
+  if (comm.backend == "nccl") {
     const auto control = [&]() -> std::unique_ptr<World> {
-      return environment.world_size == 1 ? single_world() : gloo_world(environment, config, {});
+      return environment.world_size == 1 ? single_world() : gloo_world(environment, comm, {});
     };
-    return nccl_world(control, environment.local_rank, config.train_timeout);
+    return nccl_world(control, environment.local_rank, comm.train_timeout);
   }
   if (environment.world_size == 1) return single_world();
-  if (config.backend == "gloo") return gloo_world(environment, config, {});
-  if (config.backend == "shared_memory" || is_one_host(environment)) {
-    return shared_memory_world(environment, config);
+  if (comm.backend == "gloo") return gloo_world(environment, comm, {});
+  if (comm.backend == "shared_memory" || is_one_host(environment)) {
+    return shared_memory_world(environment, comm);
   }
   const auto make_far = [&](std::function<void(const std::string&)> on_failure) {
-    return gloo_world(environment, config, std::move(on_failure));
+    return gloo_world(environment, comm, std::move(on_failure));
   };
-  return hosts_world(environment.run_id, host_identity(), make_far, deadlines_of(config));
+  return hosts_world(environment.run_id, host_identity(), make_far, deadlines_of(comm));
 }
 
 }  // namespace stepforge

@@ -15,6 +15,6 @@ namespace stepforge {
 ///
 /// Throws UsageError if the ranks cannot be connected that way, PeerError naming those that do not come
 /// before the deadline.
-std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& config);
+std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& comm);
 
 }  // namespace stepforge

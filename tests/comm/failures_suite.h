@@ -187,7 +187,10 @@ TEST_P(Failures, AGroupThatARankDoesNotJoinNamesItAtTheDeadline) {
                                           world.group("all", {0, 1, 2});
                                           return std::string("went through");
                                         });
+                                        // Nobody ends before both have seen it.
                                         marks.set(std::to_string(world.rank()));
+                                        marks.wait_for("0");
+                                        marks.wait_for("2");
                                         return result;
                                       },
                                       {1, 60});
