@@ -113,6 +113,18 @@ TEST(ParallelismRules, OrderedSumsAreReducedOnce) {
       contains(error_of(each + "[training]\nreduction = \"ordered\"\n"), "cannot be reduced one by one"));
 }
 
+TEST(ParallelismRules, OrderedSumsNeedIntervalsAndFp32) {
+  const std::string ordered = "[training]\nreduction = \"ordered\"\n";
+  for (const std::string wrong :
+       {"[parallelism]\nfsdp_cut = \"whole_tensor\"\n", "[parallelism]\nfsdp_cut = \"dimension\"\n"}) {
+    EXPECT_EQ(error_of(wrong), "");
+    EXPECT_TRUE(contains(error_of(wrong + ordered), "set fsdp_cut to \"interval\""));
+  }
+  const std::string rounded = "[precision]\nreduce = \"bf16\"\n";
+  EXPECT_EQ(error_of(rounded), "");
+  EXPECT_TRUE(contains(error_of(rounded + ordered), "set precision.reduce to \"fp32\""));
+}
+
 TEST(ParallelismRules, APrefetchListNamesOthersOnceAndForSomething) {
   const auto list = [](const std::string& text) {
     return error_of("[[parallelism.fsdp_prefetch_lists]]\n" + text);

@@ -28,6 +28,22 @@ std::string message_of_refusal(const Body& body) {
   return "accepted";
 }
 
+/// Two layers, and a look at the gradient between them.
+struct BlocksImpl : torch::nn::Module {
+  BlocksImpl() {
+    register_module("first", first);
+    register_module("second", second);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor hidden = first(x);
+    if (between) hidden.register_hook(between);
+    return second(hidden);
+  }
+  Sharded<LayerImpl> first{5, 7, 1};
+  Sharded<LayerImpl> second{7, 3, 2};
+  std::function<void(at::Tensor)> between;
+};
+
 /// Trains sharded and compares; `prepare` after fully_shard.
 std::string train_and_compare(const std::shared_ptr<ShardMesh>& mesh, const FullyShardOptions& options,
                               const std::function<void(Model&)>& prepare,
@@ -193,6 +209,83 @@ TEST(FullyShard, PrefetchListsStartGathersAhead) {
     world.log.clear();
     model->first(rows_of(0, 0));
     return was_under_way && world.log.count(CollectiveKind::all_gather) == 2 ? "" : "gathered twice";
+  });
+}
+
+TEST(FullyShard, AnAsynchronousUnshardDoesNotWaitForOtherRanks) {
+  // Rank 1 joins the gather only when rank 0 has gone on.
+  const Marks marks;
+  expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
+    Model model;
+    shard_all(model, mesh);
+    if (mesh->rank() == 1) marks.wait_for("gone on");
+    UnshardHandle handle = model.unshard(/*async=*/true);
+    if (mesh->rank() == 0) marks.set("gone on");
+    handle.wait();
+    return at::equal(model->scale.detach(), integers({3}, 5)) ? "" : "other values";
+  });
+}
+
+TEST(FullyShard, ReductionsRunBesideTheirRank) {
+  // Rank 1 begins its backward only when that of rank 0 has ended: its reductions are under way then.
+  const Marks marks;
+  expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
+    Sharded<LayerImpl> model(5, 3, 1);
+    fully_shard(model, mesh, {.reshard_after_forward = false});
+    model.set_is_last_backward(false);
+    const at::Tensor loss = model(rows_of(mesh->rank(), 0)).sum();
+    if (mesh->rank() == 1) marks.wait_for("over");
+    loss.backward();
+    if (mesh->rank() == 0) marks.set("over");
+    model.wait_for_reductions();
+    for (const at::Tensor& local : model.parameters()) {
+      if (!local.grad().defined()) return "no gradient";
+    }
+    return "";
+  });
+}
+
+TEST(FullyShard, BackwardGathersTheNextUnitAheadUnlessAListSaysOtherwise) {
+  // While the gradient of the second unit's input is made, the first unit is being gathered, or is not.
+  for (const bool ahead : {true, false}) {
+    expect_on_ranks(2, {2}, [&](const auto& mesh, CountingWorld& world) -> std::string {
+      Sharded<BlocksImpl> model;
+      fully_shard(model->first, mesh);
+      fully_shard(model->second, mesh);
+      fully_shard(model, mesh);
+      if (!ahead) model->second.set_modules_to_backward_prefetch({});
+      int64_t gathers = -1;
+      model->between = [&](at::Tensor) {
+        model->first.unit()->parts()[0]->release();  // which waits for a gather under way
+        gathers = world.log.count(CollectiveKind::all_gather);
+      };
+      const at::Tensor loss = model(rows_of(mesh->rank(), 0)).sum();
+      world.log.clear();
+      loss.backward();
+      return gathers == (ahead ? 2 : 1) ? "" : format("{} gathers", gathers);
+    });
+  }
+}
+
+TEST(FullyShard, CpuOffloadChangesNoNumber) {
+  const auto expected = one_rank(2, 3, plain_step);
+  expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) {
+    return train_and_compare(mesh, {.cpu_offload = {.enabled = true}}, {}, expected);
+  });
+}
+
+TEST(FullyShard, AModelMayGoBeforeItsReductionsAndItsGraphAfterIt) {
+  expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
+    at::Tensor loss;
+    {
+      Model model;
+      shard_all(model, mesh);
+      model.set_is_last_backward(false);
+      plain_step(model, mesh->rank(), 0);
+      loss = model(rows_of(mesh->rank(), 1)).sum();
+    }
+    loss.backward();
+    return "";
   });
 }
 
