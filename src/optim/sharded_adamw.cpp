@@ -34,6 +34,7 @@ void ShardedAdamW::step(double lr_factor) {
   for (Part& part : parts_) {
     ShardedParameters& parameters = *part.parameters;
     parameters.finish_reduction();
+    parameters.settle_gather();
     const size_t count = part.options.size();
     const auto has_gradient = [&](size_t i) { return parameters.local(i).grad().defined(); };
     for (size_t first = 0; first < count;) {

@@ -90,7 +90,6 @@ void ShardedModule::set_modules_to_backward_prefetch(const List& modules) const 
 void ShardedModule::zero_grad() const {
   unit()->mesh().runtime().abandon_backward();
   for_each_unit(/*recurse=*/true, [](ShardedUnit& unit) { unit.drop_gradients(); });
-  for (auto& [name, tensor] : unsharded_parameters(*module())) tensor.mutable_grad() = at::Tensor();
 }
 
 void ShardedModule::wait_for_reductions() const {

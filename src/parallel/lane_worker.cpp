@@ -10,6 +10,10 @@ void LaneTask::wait() {
   if (done_.valid()) std::exchange(done_, {}).get();
 }
 
+void LaneTask::settle() noexcept {
+  if (done_.valid()) std::exchange(done_, {}).wait();
+}
+
 LaneWorker::LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure)
     : threaded_(threaded), on_failure_(std::move(on_failure)) {}
 

@@ -22,6 +22,9 @@ class LaneTask {
   explicit operator bool() const { return done_.valid(); }
   /// Returns when it has ended; throws what it threw. Nothing to wait for afterwards, in this copy.
   void wait();
+  /// The same where nobody can be told: what it threw has woken the other ranks, and every further collective
+  /// throws it again.
+  void settle() noexcept;
 
  private:
   std::shared_future<void> done_;

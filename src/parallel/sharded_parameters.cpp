@@ -67,6 +67,7 @@ ShardedParameters::ShardedParameters(const std::string& unit_name, ShardMesh& me
     // A leaf with a version of its own: updates of it show which values are stale.
     locals_.push_back(local.variable_data().set_requires_grad(tensor.requires_grad()));
     // The module's tensor keeps its identity: names, handles and requires_grad stay as they are.
+    tensor.mutable_grad() = at::Tensor();
     tensor.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
     tensor.unsafeGetTensorImpl()->shallow_copy_from(store_->parameter(i).value().getIntrusivePtr());
   }
@@ -75,12 +76,8 @@ ShardedParameters::ShardedParameters(const std::string& unit_name, ShardMesh& me
 
 ShardedParameters::~ShardedParameters() {
   // Tasks under way read and write the masters and gradients.
-  try {
-    wait_for_gather();
-    reducing_.wait();
-  } catch (const std::exception&) {
-    filling_ = at::Tensor();  // its reason was thrown to whoever waits, or nobody does any more
-  }
+  gathering_.settle();
+  reducing_.settle();
 }
 
 bool ShardedParameters::any_trained() const {
@@ -95,8 +92,7 @@ int64_t ShardedParameters::masters_version() const {
 }
 
 void ShardedParameters::start_gather() {
-  if (gathering_) return;
-  if (gathered() && gathered_version_ == masters_version()) return;
+  if ((gathered() || filling_.defined()) && gathered_version_ == masters_version()) return;
   release();
   filling_ = at::empty({store_->gathered_size()}, scalar_type(store_->options().gather));
   gathered_version_ = masters_version();
@@ -105,19 +101,20 @@ void ShardedParameters::start_gather() {
 
 void ShardedParameters::finish_gather() {
   start_gather();
-  if (!gathering_) return;
-  wait_for_gather();
-  store_->bind_values(std::exchange(filling_, {}));
+  if (!filling_.defined()) return;
+  at::Tensor slot = std::exchange(filling_, {});
+  gathering_.wait();
+  store_->bind_values(std::move(slot));
   show_values();
 }
 
-void ShardedParameters::wait_for_gather() {
-  if (gathering_) gathering_.wait();
+void ShardedParameters::settle_gather() {
+  gathering_.wait();
 }
 
 void ShardedParameters::release() {
-  wait_for_gather();
   filling_ = at::Tensor();
+  gathering_.wait();
   if (!gathered()) return;
   store_->release();
   hide_values();

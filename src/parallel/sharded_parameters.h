@@ -56,6 +56,9 @@ class ShardedParameters {
   void start_gather();
   /// start_gather(), and waits for its end: from here on the module's tensors have their values.
   void finish_gather();
+  /// Waits for a gather under way, so that the masters may change; its values are bound when they are asked
+  /// for.
+  void settle_gather();
   bool gathered() const { return store_->gathered(); }
   /// The module's tensors lose their bytes; a gather under way is waited for.
   void release();
@@ -81,7 +84,6 @@ class ShardedParameters {
 
  private:
   int64_t masters_version() const;
-  void wait_for_gather();
   void show_values();
   void hide_values();
   /// Whether the locals have gradients to which a reduction adds; regions of those that have none are zero

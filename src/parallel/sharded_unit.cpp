@@ -78,11 +78,6 @@ void ShardedUnit::end_backward() {
   if (behavior.reshard_after_backward) reshard();
 }
 
-bool ShardedUnit::reduces() const {
-  return behavior.requires_gradient_sync &&
-         std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->any_trained(); });
-}
-
 void ShardedUnit::start_reduction() {
   const double share = behavior.reduce_op == ReduceOp::avg ? 1.0 / mesh_->ranks() : 1.0;
   const ReduceRule rule{behavior.requires_all_reduce, share * behavior.scaling_factor};
@@ -93,8 +88,13 @@ void ShardedUnit::finish_reduction() {
   for (const auto& part : parts_) part->finish_reduction();
 }
 
+void ShardedUnit::settle_gather() {
+  for (const auto& part : parts_) part->settle_gather();
+}
+
 void ShardedUnit::drop_gradients() {
   for (const auto& part : parts_) part->zero_grad();
+  for (const NamedParameter& parameter : ignored) parameter.tensor.mutable_grad() = at::Tensor();
 }
 
 void ShardedUnit::forget_uses() {

@@ -69,7 +69,9 @@ class ShardedUnit : public torch::nn::Module {
   bool unsharded() const;
   void start_reduction();
   void finish_reduction();
-  /// Drops all gradients.
+  /// Waits for a gather under way.
+  void settle_gather();
+  /// Drops all gradients, those of ignored parameters too.
   void drop_gradients();
 
   // Called in the order of forward and backward.
@@ -81,7 +83,7 @@ class ShardedUnit : public torch::nn::Module {
   void begin_backward(ShardedUnit* next);
   void end_backward();
   /// Whether the end of a backward reduces.
-  bool reduces() const;
+  bool reduces() const { return behavior.requires_gradient_sync; }
   bool is_last_backward() const { return behavior.is_last_backward; }
   /// Nothing uses it any more: gives the gathered values back.
   void forget_uses();

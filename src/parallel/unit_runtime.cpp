@@ -118,6 +118,8 @@ void UnitRuntime::touch(const std::shared_ptr<UnitTrace>& trace) {
 void UnitRuntime::end_backward(int graph_task) {
   for (const auto& trace : backwards_.at(graph_task)) trace->finish();
   backwards_.erase(graph_task);
+  // What was gathered ahead and not used must not be read from masters that an optimizer changes now.
+  for (const auto& unit : units()) unit->settle_gather();
   for (const auto& started : std::exchange(reducing_, {})) {
     const auto unit = started.lock();
     if (unit == nullptr) continue;

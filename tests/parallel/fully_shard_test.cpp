@@ -212,6 +212,17 @@ TEST(FullyShard, PrefetchListsStartGathersAhead) {
   });
 }
 
+/// Whatever `body` does, others that wait for the mark go on.
+void run_then_set(const Marks& marks, const std::string& mark, bool set, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (...) {
+    if (set) marks.set(mark);
+    throw;
+  }
+  if (set) marks.set(mark);
+}
+
 TEST(FullyShard, AnAsynchronousUnshardDoesNotWaitForOtherRanks) {
   // Rank 1 joins the gather only when rank 0 has gone on.
   const Marks marks;
@@ -219,9 +230,8 @@ TEST(FullyShard, AnAsynchronousUnshardDoesNotWaitForOtherRanks) {
     Model model;
     shard_all(model, mesh);
     if (mesh->rank() == 1) marks.wait_for("gone on");
-    UnshardHandle handle = model.unshard(/*async=*/true);
-    if (mesh->rank() == 0) marks.set("gone on");
-    handle.wait();
+    run_then_set(marks, "gone on", mesh->rank() == 0, [&] { model.unshard(/*async=*/true); });
+    model.unshard();
     return at::equal(model->scale.detach(), integers({3}, 5)) ? "" : "other values";
   });
 }
@@ -235,8 +245,7 @@ TEST(FullyShard, ReductionsRunBesideTheirRank) {
     model.set_is_last_backward(false);
     const at::Tensor loss = model(rows_of(mesh->rank(), 0)).sum();
     if (mesh->rank() == 1) marks.wait_for("over");
-    loss.backward();
-    if (mesh->rank() == 0) marks.set("over");
+    run_then_set(marks, "over", mesh->rank() == 0, [&] { loss.backward(); });
     model.wait_for_reductions();
     for (const at::Tensor& local : model.parameters()) {
       if (!local.grad().defined()) return "no gradient";
@@ -265,6 +274,24 @@ TEST(FullyShard, BackwardGathersTheNextUnitAheadUnlessAListSaysOtherwise) {
       return gathers == (ahead ? 2 : 1) ? "" : format("{} gathers", gathers);
     });
   }
+}
+
+TEST(FullyShard, AGatherAheadOfAnUpdateIsNotUsedAfterIt) {
+  const auto expected = one_rank(2, 3, plain_step);
+  expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
+    Model model;
+    shard_all(model, mesh);
+    model.set_reduce_op(ReduceOp::sum, true);
+    // Nobody uses what the last unit asks for until the next step.
+    model->second.set_modules_to_forward_prefetch({model->first});
+    model->first.set_modules_to_backward_prefetch({model->second});
+    for (int step = 0; step < 3; ++step) {
+      plain_step(model, mesh->rank(), step);
+      snap_update(model.parameters());
+      model.zero_grad();
+    }
+    return difference(values_of(model), expected);
+  });
 }
 
 TEST(FullyShard, CpuOffloadChangesNoNumber) {
