@@ -1,8 +1,6 @@
 #include "comm/launcher.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -15,12 +13,12 @@
 #include <utility>
 
 #include <poll.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/format.h"
 #include "comm/child_process.h"
+#include "comm/launch_io.h"
 #include "comm/nodes.h"
 #include "comm/tcp_socket.h"
 
@@ -29,86 +27,6 @@ namespace stepforge {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// While it lives, SIGINT, SIGTERM and SIGCHLD of this thread are read from a descriptor.
-class Signals {
- public:
-  Signals() {
-    sigset_t watched;
-    sigemptyset(&watched);
-    for (const int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&watched, number);
-    pthread_sigmask(SIG_BLOCK, &watched, &before_);
-    descriptor_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (descriptor_ < 0) {
-      pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-      throw Error(format("signals cannot be watched: {}", std::strerror(errno)));
-    }
-  }
-  ~Signals() {
-    close(descriptor_);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  int descriptor() const { return descriptor_; }
-  /// What was blocked before.
-  const sigset_t& before() const { return before_; }
-  /// The next signal that came; 0 if there is none.
-  int next() const {
-    signalfd_siginfo info{};
-    return read(descriptor_, &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  int descriptor_ = -1;
-  sigset_t before_{};
-};
-
-void write_all(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(descriptor, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN) {
-      pollfd writable{descriptor, POLLOUT, 0};
-      poll(&writable, 1, -1);
-      continue;
-    }
-    if (count < 0) return;  // nobody reads any more; the logs have it
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-}
-
-/// Passes output on: as it is from one rank, in whole lines with their rank in front from several.
-class Terminal {
- public:
-  explicit Terminal(std::set<int> shown) : shown_(std::move(shown)) {}
-
-  void show(int rank, const ChildOutput& output) {
-    if (!shown_.contains(rank)) return;
-    if (shown_.size() == 1) return write_all(output.target, output.bytes);
-    std::string& line = lines_[{rank, output.target}];
-    for (const char byte : output.bytes) {
-      line += byte;
-      if (byte == '\n') flush(rank, output.target, line);
-    }
-  }
-  /// Shows lines that have no end yet.
-  void finish() {
-    for (auto& [source, line] : lines_) {
-      if (!line.empty()) flush(source.first, source.second, line += '\n');
-    }
-  }
-
- private:
-  static void flush(int rank, int target, std::string& line) {
-    write_all(target, format("[rank {}] {}", rank, line));
-    line.clear();
-  }
-
-  std::set<int> shown_;
-  std::map<std::pair<int, int>, std::string> lines_;
-};
 
 /// One attempt to run all ranks of the job.
 struct Plan {

@@ -33,6 +33,8 @@ constexpr std::chrono::milliseconds longest_pause{50};
 constexpr double echo_seconds = 2;
 /// How long rank 0 waits for the others to hear of a failure.
 constexpr double linger_seconds = 1;
+/// How long rank 0 waits for the others after a good end: one that died without a word would be waited for.
+constexpr double farewell_seconds = 30;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -297,8 +299,9 @@ class MessageWorld : public World, private MessageWatch {
       if (store_->add(prefix_ + "/farewell", 1) == options_.size - 1) store_->set(all_left, "");
       return;
     }
-    look_for(*store_, all_left,
-             [&](double waited) { return has_failed_ || waited >= options_.deadlines.train_seconds; });
+    look_for(*store_, all_left, [&](double waited) {
+      return has_failed_ || waited >= std::min(farewell_seconds, options_.deadlines.train_seconds);
+    });
   }
 
   MessageWorldOptions options_;

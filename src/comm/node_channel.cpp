@@ -30,7 +30,8 @@ void NodeChannel::close(const std::string& reason) {
 
 void NodeChannel::send(const Json& message) {
   if (!is_open()) return;
-  unsent_ += message.dump() + "\n";
+  // What ranks wrote may be no UTF-8.
+  unsent_ += message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   last_sent_ = Clock::now();
   flush();
 }

@@ -109,7 +109,8 @@ TEST(Launch, TwoNodesTrainWhatOneRankTrains) {
   EXPECT_EQ(tensors(folder / "two"), tensors(folder / "one"));
 }
 
-/// Two hosts with a cable between them: network namespaces, where the system lets us make them.
+/// Two hosts with a cable between them: network namespaces, each with shared memory of its own, where the
+/// system lets us make them.
 class TwoHosts {
  public:
   TwoHosts() {
@@ -127,7 +128,14 @@ class TwoHosts {
   bool is_there() const { return is_there_; }
   /// The command line that runs the program on host 0 or 1.
   Words on(int host, const Words& words) const {
-    return Words{"netns", "exec", format("{}-{}", name_, host == 0 ? "a" : "b"), program_path().string()} +
+    return Words{"netns",
+                 "exec",
+                 format("{}-{}", name_, host == 0 ? "a" : "b"),
+                 "sh",
+                 "-c",
+                 "mount -t tmpfs none /dev/shm && exec \"$@\"",
+                 "host",
+                 program_path().string()} +
            words;
   }
 
@@ -143,24 +151,18 @@ class TwoHosts {
   bool is_there_;
 };
 
-TEST(Launch, HostsWithNetworksOfTheirOwnTrainWhatOneRankTrains) {
+TEST(Launch, HostsWithMemoryAndNetworksOfTheirOwnTrainWhatOneRankTrains) {
   const TwoHosts hosts;
   if (!hosts.is_there()) GTEST_SKIP() << "no network namespaces can be made here";
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
+  // Cut within a host, over its memory; copies on the two, over the network.
+  const Words job_of_both = job(folder / "four") + Words{"parallelism.data_parallel_replicate_degree=2"};
   const auto node = [&](int number) {
-    const Words launch{"launch",
-                       "--nproc",
-                       "1",
-                       "--nnodes",
-                       "2",
-                       "--node-rank",
-                       std::to_string(number),
-                       "--rendezvous",
-                       "10.77.0.1:29400",
-                       "--log-dir",
+    const Words launch = {"launch", "--nproc", "2", "--nnodes", "2", "--rendezvous", "10.77.0.1:29400"};
+    const Words own = {"--node-rank", std::to_string(number), "--log-dir",
                        (folder / format("logs-{}", number)).string()};
-    return hosts.on(number, launch + job(folder / "two") + Words{"comm.backend=gloo"});
+    return hosts.on(number, launch + own + job_of_both);
   };
   Child first(node(0), "", {}, "ip");
   Child second(node(1), "", {}, "ip");
@@ -168,7 +170,7 @@ TEST(Launch, HostsWithNetworksOfTheirOwnTrainWhatOneRankTrains) {
   const ProgramResult of_second = second.wait();
   EXPECT_EQ(of_first.exit_code, 0) << of_first.err;
   EXPECT_EQ(of_second.exit_code, 0) << of_second.err;
-  EXPECT_EQ(numbers(folder / "two"), numbers(folder / "one"));
+  EXPECT_EQ(numbers(folder / "four"), numbers(folder / "one"));
 }
 
 TEST(Launch, AReplicatedRunIsEvaluatedAndContinuedOnOneRank) {
@@ -346,6 +348,8 @@ TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithWhatItReached) {
     const std::vector<pid_t> ranks = children_of(child.pid());
     ASSERT_EQ(ranks.size(), 2U);
     kill(ranks.back(), SIGSTOP);
+    ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "no answer within"); }));
+    kill(ranks.back(), SIGCONT);  // so that the launcher need not wait before it kills
     const ProgramResult result = child.wait();
     EXPECT_EQ(result.exit_code, 1) << result.err;
     EXPECT_TRUE(contains(result.err, "no answer within 1 s: rank 0 waits in ")) << result.err;

@@ -83,6 +83,33 @@ TEST(GlooDeath, OfAStoppedProcessIsADeadline) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(GlooDeath, AtTheStartOrAtTheEndHoldsUpNobody) {
+  for (const int victim : {0, 1}) {
+    for (const bool at_start : {true, false}) {
+      RankProcesses processes;
+      start_gloo_processes(processes, 3,
+                           [=](World& world) {
+                             if (at_start && world.rank() == victim) kill(getpid(), SIGKILL);
+                             const auto group = world.group("all", {0, 1, 2});
+                             group->barrier();
+                             if (world.rank() == victim) kill(getpid(), SIGKILL);
+                             return std::string("done");
+                           },
+                           {2, 1});
+      const auto results = processes.results();
+      for (const std::size_t rank : {0U, 1U, 2U}) {
+        if (static_cast<int>(rank) == victim) continue;
+        if (at_start) {
+          EXPECT_TRUE(contains(results[rank], "PeerError: "));
+          EXPECT_TRUE(contains(results[rank], format("rank {} (", victim)));
+        } else {
+          EXPECT_EQ(results[rank], "done");
+        }
+      }
+    }
+  }
+}
+
 TEST(GlooWorld, RefusesRanksOfAnotherNumberAndThoseThatAreThereTwice) {
   const auto store = memory_store();
   const auto join = [&](int rank, int size, double seconds) {
