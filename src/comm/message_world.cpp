@@ -76,14 +76,10 @@ class MessageWorld : public World, private MessageWatch {
   }
 
   ~MessageWorld() override {
-    try {
-      if (has_failed_) {
-        linger();
-      } else {
-        say_farewell();
-      }
-    } catch (const Error&) {
-      // The store is gone, and with it those that could be waited for.
+    if (has_failed_) {
+      linger();
+    } else {
+      say_farewell();
     }
     log_.reset();
   }
@@ -116,10 +112,7 @@ class MessageWorld : public World, private MessageWatch {
   }
 
   void abort(const std::string& reason) override {
-    const std::string text = format("rank {}: {}", options_.rank, reason);
-    if (!failure_->is_set()) tell("", *failure_, text);
-    has_failed_ = true;
-    spread("", text);
+    if (!failure_->is_set()) tell("", *failure_, format("rank {}: {}", options_.rank, reason));
   }
 
  private:
@@ -213,6 +206,9 @@ class MessageWorld : public World, private MessageWatch {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
+    if (note.is_set()) return;
+    has_failed_ = true;  // the others see that this rank's connections are closed
+    spread(scope, reason);
     note.set(reason);
   }
 
@@ -286,8 +282,12 @@ class MessageWorld : public World, private MessageWatch {
   void linger() {
     if (options_.rank != 0 || !options_.rank_zero_holds_store) return;
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(linger_seconds);
-    while (std::chrono::steady_clock::now() < end && store_->add(prefix_ + "/heard", 0) < options_.size) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    try {
+      while (std::chrono::steady_clock::now() < end && store_->add(prefix_ + "/heard", 0) < options_.size) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    } catch (const Error&) {
+      // There is no store to keep.
     }
   }
 
@@ -295,13 +295,18 @@ class MessageWorld : public World, private MessageWatch {
   void say_farewell() {
     if (std::uncaught_exceptions() > 0 || !options_.rank_zero_holds_store) return;
     const std::string all_left = prefix_ + "/farewell-of-all";
-    if (options_.rank != 0) {
-      if (store_->add(prefix_ + "/farewell", 1) == options_.size - 1) store_->set(all_left, "");
-      return;
-    }
-    look_for(*store_, all_left, [&](double waited) {
+    const auto stop = [&](double waited) {
       return has_failed_ || waited >= std::min(farewell_seconds, options_.deadlines.train_seconds);
-    });
+    };
+    try {
+      if (options_.rank == 0) {
+        look_for(*store_, all_left, stop);
+      } else if (store_->add(prefix_ + "/farewell", 1) == options_.size - 1) {
+        store_->set(all_left, "");
+      }
+    } catch (const Error&) {
+      // The store is gone, and with it those that could wait.
+    }
   }
 
   MessageWorldOptions options_;

@@ -33,6 +33,7 @@ std::string kind_of(const Json& message) {
 
 int number_in(const Json& message, const char* name, int least, int most) {
   const bool is_number = message.contains(name) && message[name].is_number_integer();
+  // A number of 64 bits without sign becomes a negative one.
   const int64_t value = is_number ? message[name].get<int64_t>() : int64_t{least} - 1;
   if (value < least || value > most) {
     throw FormatError(

@@ -193,6 +193,19 @@ TEST_F(NodesTest, RefuseAnotherNumberOfNodesOrRestartsAndANodeThatIsThere) {
   EXPECT_EQ(results[3], "0: ");
 }
 
+TEST_F(NodesTest, RefuseASecondLauncherOfTheSameNode) {
+  start(options_of(0, 3, "true"));
+  start(options_of(1, 3, "true"));
+  usleep(500000);
+  start(options_of(1, 3, "true"));
+  usleep(500000);
+  start(options_of(2, 3, "true"));
+  const auto results = launchers_.results();
+  EXPECT_EQ(results[1], "0: ");
+  EXPECT_TRUE(contains(results[2], "--node-rank 1 is there already"));
+  EXPECT_EQ(results[3], "0: ");
+}
+
 TEST_F(NodesTest, StrangersWhoConnectChangeNothing) {
   start(options_of(0, 2, "true"));
   const auto say = [&](const std::string& text) {

@@ -67,7 +67,10 @@ class DeviceBuffer {
 class NcclCommunicator : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<Communicator> control, std::string name, const NcclRequest& request)
-      : control_(std::move(control)), name_(std::move(name)), request_(request) {
+      : control_(std::move(control)), name_(std::move(name)), request_(request) {}
+
+  /// Makes NCCL's communicator, together with the other ranks.
+  void connect() {
     check(cudaSetDevice(request_.device), "choose the device");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
     ncclUniqueId id{};
@@ -328,7 +331,10 @@ class NcclWorld : public World {
   int rank() const override { return request_.control->rank(); }
   int size() const override { return request_.control->size(); }
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-    return std::make_unique<NcclCommunicator>(request_.control->group(name, ranks), name, request_);
+    auto communicator =
+        std::make_unique<NcclCommunicator>(request_.control->group(name, ranks), name, request_);
+    communicator->connect();
+    return communicator;
   }
   void abort(const std::string& reason) override { request_.control->abort(reason); }
 
