@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := build
 SECONDS ?= 60
 ROUNDS ?= 3
-.PHONY: build demo test test-all lint format docs oracle bench fuzz clean help
+.PHONY: build demo test test-all lint format docs oracle bench fuzz mutants clean help
 
 build: ## Install what is missing and build build/release/stepforge
 	@scripts/build.sh
@@ -33,6 +33,9 @@ bench: ## Speed and memory against PyTorch, torch.compile and transformers; ROUN
 
 fuzz: ## Feed the readers of files with random bytes; SECONDS=60 for each
 	@scripts/fuzz.sh $(SECONDS)
+
+mutants: ## Plant bugs one at a time; print how many the tests find
+	@scripts/mutants.sh
 
 clean: ## Remove the build folder; runs and caches stay
 	@rm -rf build

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Plants bugs and sees whether the tests find them: the mutation score.
+
+    tools/mutants.py [--jobs N] [--only NAME,NAME] [--list] [--keep-going]
+
+tests/mutants/mutants.toml lists the bugs: a place in the sources, and what is written there instead, with the word MUTANT for "this
+bug is switched on". All of them go into one copy of the tree under build/mutants, where MUTANT becomes a question to the environment,
+so that one build holds them all and a test program is told by STEPFORGE_MUTANT which one to have. The product's own sources know
+nothing of it.
+
+First every test must pass with no bug switched on. Then each bug is switched on and the tests run, those first that the list names,
+until one fails. A bug is killed by a test that fails, crashes or does not end in time; it survives if all pass, and also if none of
+them ever came to its place. Exit code 1 if one survives, or no longer fits the sources.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TREE = ROOT / "build/mutants"
+BUILD = TREE / "build/release"
+LIST = ROOT / "tests/mutants/mutants.toml"
+DECLARATION = "namespace stepforge { bool mutant(const char* name); }\n"
+DEFINITION = """#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+namespace stepforge {
+
+/// Whether the planted bug of this name is switched on; that it was asked for is noted in a file.
+bool mutant(const char* name) {
+  static const char* const wanted = std::getenv("STEPFORGE_MUTANT");
+  if (wanted == nullptr || std::strcmp(wanted, name) != 0) return false;
+  static const bool noted = [] {
+    const char* note = std::getenv("STEPFORGE_MUTANT_REACHED");
+    if (note != nullptr) std::ofstream(note) << "reached";
+    return true;
+  }();
+  return noted;
+}
+
+}  // namespace stepforge
+"""
+
+
+def read_list():
+    with open(LIST, "rb") as file:
+        listed = tomllib.load(file)
+    mutants, names = listed["mutant"], [mutant["name"] for mutant in listed["mutant"]]
+    doubled = {name for name in names if names.count(name) > 1}
+    if doubled:
+        sys.exit(f"{LIST}: more than one mutant is called {', '.join(sorted(doubled))}")
+    return listed["tests"], mutants
+
+
+def tracked_files():
+    """What the build needs, new files included."""
+    words = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split("\0")
+    return {name for name in names if name and (ROOT / name).is_file()}
+
+
+def plant(mutants):
+    """The texts of all changed files, by their names. Ends with every mutant that does not fit."""
+    texts, misfits = {}, []
+    for mutant in mutants:
+        name = "src/" + mutant["file"]
+        path = ROOT / name
+        text = texts.get(name) or (path.read_text() if path.is_file() else "")
+        count = text.count(mutant["find"])
+        if count != 1 or "MUTANT" not in mutant["replace"]:
+            misfits.append(f"{mutant['name']}: its text is {count} times in {name}")
+            continue
+        texts[name] = text.replace(mutant["find"], mutant["replace"].replace("MUTANT", f'mutant("{mutant["name"]}")'))
+    if misfits:
+        sys.exit("these mutants no longer fit; write them anew in tests/mutants/mutants.toml:\n  " + "\n  ".join(misfits))
+    for name, text in texts.items():
+        once = "#pragma once\n"
+        texts[name] = text.replace(once, once + DECLARATION, 1) if once in text else DECLARATION + text
+    return {**texts, "src/base/mutant.cpp": DEFINITION}
+
+
+def write_tree(planted):
+    """Files that are as they should be keep their times, so that little is built again."""
+    names = tracked_files() | set(planted)
+    for old in [path for path in TREE.rglob("*") if path.is_file() and not path.is_relative_to(TREE / "build")]:
+        if str(old.relative_to(TREE)) not in names:
+            old.unlink()
+    for name in sorted(names):
+        wanted = planted[name].encode() if name in planted else (ROOT / name).read_bytes()
+        path = TREE / name
+        if not path.is_file() or path.read_bytes() != wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(wanted)
+            shutil.copymode(ROOT / name, path) if name not in planted else None
+
+
+def build(tests, jobs):
+    environment = {**os.environ, "CCACHE_BASEDIR": str(TREE), "CCACHE_NOHASHDIR": "1"}
+    torch = os.environ.get("STEPFORGE_TORCH")
+    words = [f"-DSTEPFORGE_TORCH={torch}"] if torch else []
+    subprocess.run(["cmake", "--preset", "release", *words], cwd=TREE, check=True, env=environment, stdout=subprocess.DEVNULL)
+    targets = sorted({test["program"] for test in tests.values()})
+    subprocess.run(["ninja", "-C", BUILD, f"-j{jobs}", *targets], check=True, env=environment)
+
+
+def run_test(test, mutant, note):
+    """(what happened, the first test that failed), (None, None) if all is well."""
+    command = [BUILD / test["program"], f"--gtest_filter={test['filter']}", "--gtest_fail_fast", "--gtest_brief=1"]
+    environment = {**os.environ, "STEPFORGE_MUTANT": mutant, "STEPFORGE_MUTANT_REACHED": str(note)}
+    environment.pop("STEPFORGE_LONG_TESTS", None)
+    process = subprocess.Popen(command, cwd=TREE, env=environment, text=True, errors="replace", start_new_session=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=test.get("seconds", 120))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.communicate()
+        return "hung", test["filter"]
+    if process.returncode == 0:
+        return None, None
+    failed = re.findall(r"^\[  FAILED  \] ([^ ,]+)", output, re.MULTILINE)
+    return ("failed", failed[0]) if process.returncode == 1 and failed else ("crashed", test["filter"])
+
+
+def hunt(mutant, tests):
+    """How the mutant fared: a row of the table."""
+    note = TREE / "build/reached"
+    note.unlink(missing_ok=True)
+    first = mutant.get("tests", [])
+    began = time.monotonic()
+    for name in [*first, *(name for name in tests if name not in first)]:
+        what, killer = run_test(tests[name], mutant["name"], note)
+        if what:
+            return what, killer, time.monotonic() - began
+    return ("survived" if note.exists() else "not reached"), "", time.monotonic() - began
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of mutants")
+    parser.add_argument("--list", action="store_true", help="print the mutants, run nothing")
+    options = parser.parse_args()
+    tests, mutants = read_list()
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant['name']:34} {mutant['what']}")
+        return
+    unknown = set(options.only or []) - {mutant["name"] for mutant in mutants}
+    if unknown:
+        sys.exit(f"no such mutant: {', '.join(sorted(unknown))}")
+    write_tree(plant(mutants))
+    build(tests, options.jobs)
+    for name, test in tests.items():
+        what, killer = run_test(test, "", TREE / "build/reached")
+        if what:
+            sys.exit(f"without any mutant: {killer} {what} ({name})")
+    survivors = []
+    chosen = [mutant for mutant in mutants if not options.only or mutant["name"] in options.only]
+    for mutant in chosen:
+        what, killer, seconds = hunt(mutant, tests)
+        print(f"{what:12} {mutant['name']:34} {seconds:6.1f} s  {killer}", flush=True)
+        if not killer:
+            survivors.append(mutant)
+    for mutant in survivors:
+        print(f"alive: {mutant['name']}: {mutant['what']} ({mutant['file']})")
+    killed = len(chosen) - len(survivors)
+    print(f"mutation score: {killed} of {len(chosen)} killed, {100 * killed / len(chosen):.0f} %")
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()
