@@ -155,13 +155,13 @@ void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replica
     for (const NamedParameter& member : members) {
       if (member.tensor.is_meta()) unit.without_value.push_back(member.name);
     }
-    const StoreOptions store{.gather = kind.first,
-                             .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat)),
-                             .cut = options.cut,
-                             .with_gradient = kind.second,
-                             .alias_if_whole = false,
-                             .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory &&
-                                       at::globalContext().hasCUDA()};
+    const StoreOptions store{
+        .gather = kind.first,
+        .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat)),
+        .cut = options.cut,
+        .with_gradient = kind.second,
+        .alias_if_whole = false,
+        .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA()};
     unit.add_part(
         std::make_unique<ShardedParameters>(unit.unit_name(), unit.mesh(), store, replicated, members));
   }

@@ -176,7 +176,7 @@ void ShardedParameters::start_reduction(const ReduceRule& rule) {
   if (!any_trained()) return;
   const at::NoGradGuard no_grad;
   start_gradient();
-  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.mutable_grad() = at::Tensor();
+  for (const NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
   store_->end_reduction();
   const bool over_replicas = store_->groups().replicas() > 1;
   const bool postponed = over_replicas && !rule.all_reduce;

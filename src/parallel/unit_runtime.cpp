@@ -154,7 +154,7 @@ bool UnitRuntime::abandon_backward() {
   return true;
 }
 
-void UnitRuntime::release_all() {
+void UnitRuntime::release_all() const {
   for (const auto& unit : units()) unit->forget_uses();
 }
 

@@ -87,7 +87,7 @@ class UnitRuntime {
 
  private:
   void end_backward(int graph_task);
-  void release_all();
+  void release_all() const;
 
   std::vector<std::weak_ptr<ShardedUnit>> units_;
   std::size_t depth_ = 0;
