@@ -34,11 +34,8 @@ FailureLog::~FailureLog() {
     stopping_ = true;
     next = next_;
   }
-  try {
-    store_.set(wake_key(next, rank_), "");
-  } catch (const Error&) {
-    // The thread cannot reach the store either, and ends by that.
-  }
+  // If the store cannot be reached, the thread cannot either, and ends by that.
+  reached([&] { store_.set(wake_key(next, rank_), ""); });
   thread_.join();
 }
 

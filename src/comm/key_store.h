@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace stepforge {
 
 /// One connection to the table. Any thread may use it; a wait holds others up, so who waits long has a
@@ -32,5 +34,16 @@ class KeyStore {
 
   virtual std::unique_ptr<KeyStore> another_connection() = 0;
 };
+
+/// Runs `calls` to a table; false if it could not be reached any more.
+template <typename Calls>
+bool reached(const Calls& calls) {
+  try {
+    calls();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 }  // namespace stepforge

@@ -118,7 +118,7 @@ class MessageWorld : public World, private MessageWatch {
  private:
   struct Group {
     std::shared_ptr<FailureNote> note;
-    MessageCommunicator* communicator;
+    MessageCommunicator* communicator = nullptr;
   };
 
   std::string rank_key(int rank) const { return format("{}/rank/{}", prefix_, rank); }
@@ -216,11 +216,8 @@ class MessageWorld : public World, private MessageWatch {
   void hear(const std::string& scope, const std::string& reason) {
     has_failed_ = true;
     spread(scope, reason);
-    try {
-      store_->add(prefix_ + "/heard", 1);
-    } catch (const Error&) {
-      // Rank 0, who waits for this, is gone.
-    }
+    // Rank 0 waits for this, unless it is gone.
+    reached([&] { store_->add(prefix_ + "/heard", 1); });
   }
 
   /// Notes a failure and wakes those it concerns.
@@ -250,23 +247,16 @@ class MessageWorld : public World, private MessageWatch {
   }
 
   std::string explain_loss(const std::string& key, int global_rank) override {
-    try {
-      if (store_->has(format("{}/left/{}", key, global_rank))) {
-        return format("rank {} has left the group", global_rank);
-      }
-    } catch (const Error&) {
-      // Then it is gone too, or about to be.
-    }
+    bool has_left = false;
+    reached([&] { has_left = store_->has(format("{}/left/{}", key, global_rank)); });
+    if (has_left) return format("rank {} has left the group", global_rank);
     return format("rank {} ({}) is gone", global_rank, who(global_rank));
   }
 
   void leave(const std::string& key) override {
     forget(key);
-    try {
-      store_->set(format("{}/left/{}", key, options_.rank), "");
-    } catch (const Error&) {
-      // Nobody can ask any more.
-    }
+    // Where there is no store, nobody can ask any more.
+    reached([&] { store_->set(format("{}/left/{}", key, options_.rank), ""); });
   }
 
   /// What a rank throws that cannot reach the store: the failure that took it away, if that is known.
@@ -282,13 +272,11 @@ class MessageWorld : public World, private MessageWatch {
   void linger() {
     if (options_.rank != 0 || !options_.rank_zero_holds_store) return;
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(linger_seconds);
-    try {
+    reached([&] {
       while (std::chrono::steady_clock::now() < end && store_->add(prefix_ + "/heard", 0) < options_.size) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
-    } catch (const Error&) {
-      // There is no store to keep.
-    }
+    });
   }
 
   /// After a good end rank 0 keeps the store until all others are done with it.
@@ -298,15 +286,14 @@ class MessageWorld : public World, private MessageWatch {
     const auto stop = [&](double waited) {
       return has_failed_ || waited >= std::min(farewell_seconds, options_.deadlines.train_seconds);
     };
-    try {
+    // If the store is gone, so are those that could wait.
+    reached([&] {
       if (options_.rank == 0) {
         look_for(*store_, all_left, stop);
       } else if (store_->add(prefix_ + "/farewell", 1) == options_.size - 1) {
         store_->set(all_left, "");
       }
-    } catch (const Error&) {
-      // The store is gone, and with it those that could wait.
-    }
+    });
   }
 
   MessageWorldOptions options_;

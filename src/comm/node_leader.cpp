@@ -105,8 +105,9 @@ class Leader : public Nodes {
       for (const NodeChannel& channel : guests_) polled.push_back({channel.descriptor(), POLLIN, 0});
       wait_for_news(polled);
       while (Descriptor socket = accept_one(listener_)) guests_.emplace_back(std::move(socket));
-      for (NodeChannel& guest : guests_) hear(guest);
-      std::erase_if(guests_, [](const NodeChannel& guest) { return !guest.is_open(); });
+      for (auto guest = guests_.begin(); guest != guests_.end();) {
+        guest = hear(*guest) ? guests_.erase(guest) : guest + 1;
+      }
       const std::string missing = missing_nodes();
       if (missing.empty()) return true;
       if (stop()) {
@@ -132,10 +133,10 @@ class Leader : public Nodes {
     return join(missing, ", ");
   }
 
-  /// What somebody says who has connected.
-  void hear(NodeChannel& guest) {
+  /// What somebody says who has connected. Whether `guest` is a guest no more: admitted, refused or gone.
+  bool hear(NodeChannel& guest) {
     const std::vector<Json> messages = guest.receive(options_.silence_seconds);
-    if (messages.empty()) return;
+    if (messages.empty()) return !guest.is_open();
     try {
       admit(guest, messages.front());
     } catch (const Error& error) {
@@ -143,6 +144,7 @@ class Leader : public Nodes {
       guest.send({{"kind", "refused"}, {"reason", error.what()}});
       guest.close("refused");
     }
+    return true;
   }
 
   void admit(NodeChannel& guest, const Json& message) {
@@ -166,7 +168,6 @@ class Leader : public Nodes {
     }
     follower.processes = number_in(message, "processes", 1, most_processes);
     follower.channel = std::move(guest);
-    guest.close("admitted");
   }
 
   void read(int node) {

@@ -121,7 +121,7 @@ std::optional<int> tasks_on_node(const std::string& list, int node) {
 /// The first host of Slurm's list, as in "node[03-07,12],login1"; "" if it is no such list.
 std::string first_host(const std::string& list) {
   const std::size_t bracket = list.find_first_of("[,");
-  const std::string name = list.substr(0, bracket);
+  std::string name = list.substr(0, bracket);
   if (bracket == std::string::npos || list[bracket] == ',') return name;
   const std::size_t end = list.find_first_of("-,]", bracket);
   if (end == std::string::npos) return "";
