@@ -79,6 +79,8 @@ struct TrainingConfig {
   int64_t epochs = 0;
   int64_t seed = 42;
   double max_norm = 1.0;
+  std::string norm_type = "l2";
+  std::string loss_aggregation = "token_mean";
   std::string nonfinite = "stop";
   int64_t max_skipped = 10;
   std::string reduction = "fast";
@@ -147,6 +149,7 @@ struct ParallelismConfig {
   std::vector<PrefetchListConfig> fsdp_prefetch_lists;
   int64_t fsdp_reduce_in_flight = 1;
   bool fsdp_reduce_each_micro_batch = false;
+  bool fsdp_cpu_offload = false;
 
   bool operator==(const ParallelismConfig&) const = default;
 };

@@ -106,6 +106,12 @@ void check_training(const Judge& judge) {
   judge.refuse_unless(training.seq_len <= config.model.max_position,
                       {"training.seq_len", "model.max_position"},
                       "rows must not be longer than the model's context");
+  judge.refuse_unless(
+      training.loss_aggregation != "rank_average" || training.reduction != "ordered",
+      {"training.loss_aggregation", "training.reduction"},
+      "ordered sums give the same bits on any number of ranks, but an average over ranks "
+      "depends on which rows they have; set loss_aggregation to \"token_mean\", or reduction to "
+      "\"fast\"");
 }
 
 void check_parallelism(const Judge& judge) {

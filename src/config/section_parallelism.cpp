@@ -74,7 +74,10 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field(
           "fsdp_reduce_each_micro_batch", &ParallelismConfig::fsdp_reduce_each_micro_batch,
           {.doc = "Whether gradients of sharded weights are reduced after each micro-batch, which takes less "
-                  "memory and more traffic than after the last one."});
+                  "memory and more traffic than after the last one."})
+      .field("fsdp_cpu_offload", &ParallelismConfig::fsdp_cpu_offload,
+             {.doc = "Whether weights, gradients and moments live in the memory of the host, and are on the "
+                     "device only while they are gathered, reduced or updated."});
   return schema;
 }
 

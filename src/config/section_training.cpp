@@ -59,6 +59,15 @@ SchemaOf<TrainingConfig> training_section() {
            .min = 0,
            .max = 1e12})
       .field(
+          "norm_type", &TrainingConfig::norm_type,
+          {.doc = "Which norm of the gradients is reported and clipped: l1, l2, l3, or inf for the largest "
+                  "element.",
+           .choices = {"l1", "l2", "l3", "inf"}})
+      .field("loss_aggregation", &TrainingConfig::loss_aggregation,
+             {.doc = "What the loss of a step is: token_mean is the mean over all its valid labels, "
+                     "rank_average the average over ranks of each one's mean over its own.",
+              .choices = {"token_mean", "rank_average"}})
+      .field(
           "nonfinite", &TrainingConfig::nonfinite,
           {.doc =
                "What happens when the loss or the gradient norm is not finite: the run stops, or the step is "

@@ -1,5 +1,6 @@
 #include "kernels/reduce.h"
 
+#include <cmath>
 #include <vector>
 
 #include <ATen/ops/isfinite.h>
@@ -11,16 +12,32 @@
 
 namespace stepforge {
 
-void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials) {
-  check_tensor(flat, "sum_of_squares buffer", {flat.numel()}, at::kFloat);
+double join_norm_terms(NormType type, double left, double right) {
+  if (type != NormType::inf) return left + right;
+  return right > left || std::isnan(right) ? right : left;
+}
+
+double norm_of_terms(NormType type, double terms) {
+  switch (type) {
+    case NormType::l2:
+      return std::sqrt(terms);
+    case NormType::l3:
+      return std::cbrt(terms);
+    default:
+      return terms;
+  }
+}
+
+void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials) {
+  check_tensor(flat, "norm buffer", {flat.numel()}, at::kFloat);
   if (static_cast<int64_t>(partials.size()) != reduce_chunks(flat.numel())) {
-    throw Error(format("sum_of_squares: {} elements make {} chunks, but there is room for {}", flat.numel(),
+    throw Error(format("norm: {} elements make {} chunks, but there is room for {}", flat.numel(),
                        reduce_chunks(flat.numel()), partials.size()));
   }
   if (flat.is_cpu()) {
-    cpu::sum_of_squares_by_chunk(flat, partials);
+    cpu::norm_terms_by_chunk(flat, type, partials);
   } else {
-    sum_of_squares_by_chunk_reference(flat, partials);
+    norm_terms_by_chunk_reference(flat, type, partials);
   }
 }
 
@@ -36,11 +53,16 @@ double sum_in_order(const at::Tensor& flat) {
   return sum;
 }
 
-void sum_of_squares_by_chunk_reference(const at::Tensor& flat, std::span<double> partials) {
+void norm_terms_by_chunk_reference(const at::Tensor& flat, NormType type, std::span<double> partials) {
   for (size_t chunk = 0; chunk < partials.size(); ++chunk) {
     const int64_t begin = static_cast<int64_t>(chunk) * kReduceChunk;
     const int64_t end = std::min(begin + kReduceChunk, flat.numel());
-    partials[chunk] = flat.slice(0, begin, end).to(at::kDouble).square().sum().item<double>();
+    const at::Tensor values = flat.slice(0, begin, end).to(at::kDouble).abs();
+    const at::Tensor terms = type == NormType::inf  ? values.max()
+                             : type == NormType::l1 ? values.sum()
+                             : type == NormType::l2 ? values.square().sum()
+                                                    : values.pow(3).sum();
+    partials[chunk] = terms.item<double>();
   }
 }
 

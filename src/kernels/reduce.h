@@ -14,14 +14,24 @@ namespace stepforge {
 
 constexpr int64_t kReduceChunk = 1024;
 
+/// Which norm of a vector: the sum of |x|, the root of the sum of squares, the cube root of the sum of |x|^3,
+/// the largest |x|.
+enum class NormType : uint8_t { l1, l2, l3, inf };
+
+/// What a norm's terms are joined with: addition, or of inf the larger one. NaN wins.
+double join_norm_terms(NormType type, double left, double right);
+
+/// The norm from its joined terms: their square root for l2, cube root for l3.
+double norm_of_terms(NormType type, double terms);
+
 /// Number of chunks of a buffer, the last one perhaps shorter.
 constexpr int64_t reduce_chunks(int64_t elements) {
   return (elements + kReduceChunk - 1) / kReduceChunk;
 }
 
-/// One fp64 sum of squares per chunk of `flat` (fp32, one-dimensional). NaN and infinity propagate.
-/// partials.size() must be reduce_chunks(numel).
-void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials);
+/// The joined terms |x|^p (or |x|) of each chunk of `flat` (fp32, one-dimensional), in fp64. NaN and infinity
+/// propagate. partials.size() must be reduce_chunks(numel).
+void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials);
 
 /// Whether a flat fp32 buffer holds no NaN and no infinity.
 bool all_finite(const at::Tensor& flat);
@@ -29,7 +39,7 @@ bool all_finite(const at::Tensor& flat);
 /// Sum of a flat fp32 tensor in fp64, element by element in order (loss sums).
 double sum_in_order(const at::Tensor& flat);
 
-void sum_of_squares_by_chunk_reference(const at::Tensor& flat, std::span<double> partials);
+void norm_terms_by_chunk_reference(const at::Tensor& flat, NormType type, std::span<double> partials);
 bool all_finite_reference(const at::Tensor& flat);
 
 }  // namespace stepforge

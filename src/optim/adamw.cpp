@@ -1,23 +1,22 @@
 #include "optim/adamw.h"
 
-#include <cmath>
-#include <numeric>
-#include <span>
 #include <utility>
 
 #include <ATen/ops/zeros.h>
 
 #include "kernels/adamw.h"
-#include "kernels/reduce.h"
 
 namespace stepforge {
 
 AdamW::AdamW(ModelStore& store, ParamGroups groups, double eps)
     : store_(store), groups_(std::move(groups)), eps_(eps) {
   for (size_t i = 0; i < store_.size(); ++i) {
+    const UnitStore& unit = store_.unit(i);
     auto& slots = slots_.emplace_back();
-    if (!store_.unit(i).trained()) continue;
-    for (auto& slot : slots) slot = at::zeros({store_.unit(i).shard_size()}, at::kFloat);
+    if (unit.trained()) {
+      for (auto& slot : slots) slot = at::zeros({unit.shard_size()}, at::kFloat);
+    }
+    working_slots_.push_back(unit.options().offload ? std::array<at::Tensor, 2>() : slots);
   }
 }
 
@@ -34,53 +33,28 @@ void AdamW::update(int unit) {
     const AdamWSettings settings{group.lr * lr_factor_, group.beta1, group.beta2, eps_,
                                  group.weight_decay,    steps_ + 1,  grad_scale_};
     const ShardRange range = storage.held(interval.first, interval.last);
-    adamw_update(storage.master(), storage.gradient(), slots_[index][0], slots_[index][1], range.begin,
-                 range.end, settings);
+    adamw_update(storage.working_master(), storage.working_gradient(), working_slots_[index][0],
+                 working_slots_[index][1], range.begin, range.end, settings);
   }
 }
 
-namespace {
-
-/// The sums of squares of the chunks of all trained units on this rank, unit after unit.
-std::vector<double> chunk_sums(const ModelStore& store) {
-  std::vector<double> sums;
-  for (size_t i = 0; i < store.size(); ++i) {
-    if (!store.unit(i).trained()) continue;
-    const at::Tensor& gradient = store.unit(i).gradient();
-    const auto chunks = static_cast<size_t>(reduce_chunks(gradient.numel()));
-    sums.resize(sums.size() + chunks);
-    sum_of_squares_by_chunk(gradient, std::span(sums).last(chunks));
+void AdamW::reload(int unit, const at::Tensor& buffer) {
+  const auto index = static_cast<size_t>(unit);
+  const int64_t size = store_.unit(index).shard_size();
+  for (size_t slot = 0; slot < slot_names.size(); ++slot) {
+    at::Tensor& working = working_slots_[index].at(slot);
+    working = buffer.narrow(0, static_cast<int64_t>(slot) * size, size);
+    working.copy_(slots_[index].at(slot));
   }
-  return sums;
 }
 
-}  // namespace
-
-double gradient_norm(const ModelStore& store) {
-  const std::vector<double> own = chunk_sums(store);
-  const auto ranks = static_cast<size_t>(store.groups().shard().ranks);
-  std::vector<double> all(own.size() * ranks);
-  if (ranks == 1) {
-    all = own;
-  } else {
-    store.groups().across_shards()->all_gather(std::as_bytes(std::span(own)),
-                                               std::as_writable_bytes(std::span(all)));
+void AdamW::offload(int unit) {
+  const auto index = static_cast<size_t>(unit);
+  for (size_t slot = 0; slot < slot_names.size(); ++slot) {
+    at::Tensor& working = working_slots_[index].at(slot);
+    slots_[index].at(slot).copy_(working);
+    working.reset();
   }
-  // In logical order, unit by unit and there rank by rank: as if one rank held everything.
-  double sum = 0.0;
-  size_t begin = 0;
-  for (size_t i = 0; i < store.size(); ++i) {
-    if (!store.unit(i).trained()) continue;
-    const auto chunks = static_cast<size_t>(reduce_chunks(store.unit(i).shard_size()));
-    double of_unit = 0.0;
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      const double* first = all.data() + rank * own.size() + begin;
-      of_unit = std::accumulate(first, first + chunks, of_unit);
-    }
-    sum += of_unit;
-    begin += chunks;
-  }
-  return std::sqrt(sum);
 }
 
 }  // namespace stepforge

@@ -29,6 +29,11 @@ class AdamW {
   void update(int unit);
   void end_update() { ++steps_; }
 
+  /// Of an offloaded unit: `buffer` [2 * shard_size()] fp32 becomes the copy of its slots that update() works
+  /// on, until offload() has copied it back.
+  void reload(int unit, const at::Tensor& buffer);
+  void offload(int unit);
+
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
   const ParamGroups& groups() const { return groups_; }
@@ -43,10 +48,7 @@ class AdamW {
   double lr_factor_ = 1.0;
   double grad_scale_ = 1.0;
   std::vector<std::array<at::Tensor, 2>> slots_;
+  std::vector<std::array<at::Tensor, 2>> working_slots_;  ///< of an offloaded unit: those on the device
 };
-
-/// Global l2 norm of the gradients of all trained units: fp64 partial sums over chunks of 1,024 elements,
-/// added in logical order, so the same bits on every rank and for every cut. A collective of the shard group.
-double gradient_norm(const ModelStore& store);
 
 }  // namespace stepforge

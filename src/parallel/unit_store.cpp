@@ -69,6 +69,7 @@ UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options,
       groups_(std::move(groups)),
       layout_(spec, options.cut, groups_->shard().ranks) {
   master_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
+  if (!options_.offload) working_master_ = master_;
   values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(options_.gather));
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
     // variable_data gives each leaf its own version counter, so refilling the bytes does not trip
@@ -82,6 +83,7 @@ UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options,
 void UnitStore::allow_gradient() {
   if (trained()) return;
   gradient_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
+  if (!options_.offload) working_gradient_ = gradient_;
   if (!writes_in_place()) whole_gradient_ = unbound(gathered_size(), at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor value = parameters_[i].value();
@@ -149,13 +151,13 @@ void UnitStore::fill(const at::Tensor& slot) const {
   const at::NoGradGuard no_grad;
   if (layout_.joined_is_gathered()) {
     const at::Tensor part = slot.narrow(0, shard_size() * groups_->shard().rank, shard_size());
-    part.copy_(master_);
+    part.copy_(working_master_);
     if (sharded()) groups_->gather()->all_gather(bytes_of(part), bytes_of(slot));
     return;
   }
   const at::Tensor joined = at::empty({layout_.joined_size()}, slot.scalar_type());
   const at::Tensor part = joined.narrow(0, shard_size() * groups_->shard().rank, shard_size());
-  part.copy_(master_);
+  part.copy_(working_master_);
   groups_->gather()->all_gather(bytes_of(part), bytes_of(joined));
   for_each_piece(joined, layout_.gathered(), slot,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
@@ -198,15 +200,16 @@ void UnitStore::clear_padding(const at::Tensor& gathered) const {
 void UnitStore::reduce(bool accumulate) {
   finish_gradient();
   const at::NoGradGuard no_grad;
-  if (options_.reduce == DType::f32 && layout_.joined_is_gathered() && !accumulate) {
-    groups_->reduce()->reduce_scatter(bytes_of(whole_gradient_), bytes_of(gradient_), DType::f32);
+  const bool as_written = options_.reduce == DType::f32 && layout_.joined_is_gathered();
+  if (sharded() && as_written && !accumulate) {
+    groups_->reduce()->reduce_scatter(bytes_of(whole_gradient_), bytes_of(working_gradient_), DType::f32);
     return;
   }
-  const at::Tensor sum = reduced(whole_gradient_);
+  const at::Tensor sum = sharded() ? reduced(whole_gradient_) : whole_gradient_;
   if (accumulate) {
-    gradient_.add_(sum);
+    working_gradient_.add_(sum);
   } else {
-    gradient_.copy_(sum);
+    working_gradient_.copy_(sum);
   }
 }
 
@@ -233,7 +236,7 @@ void UnitStore::end_reduction() {
 
 void UnitStore::all_reduce() {
   finish_gradient();
-  all_reduce(gradient_);
+  all_reduce(working_gradient_);
 }
 
 void UnitStore::all_reduce(const at::Tensor& shard) const {

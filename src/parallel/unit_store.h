@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -28,6 +29,9 @@ struct StoreOptions {
   /// Where one rank holds the whole unit: values gathered in fp32 are the masters themselves, and backward
   /// writes straight into gradient(). Else both have bytes of their own, on one rank as on several.
   bool alias_if_whole = true;
+  /// Masters and gradient stay in the memory of the host. What a gather, a reduction or an update works on is
+  /// a copy on the device, for as long as it is set. Nothing is aliased.
+  bool offload = false;
   bool pinned = false;  ///< masters and gradient lie in page-locked memory, which needs an accelerator
 };
 
@@ -48,10 +52,10 @@ class UnitStore {
   const DataGroups& groups() const { return *groups_; }
   bool sharded() const { return layout_.shards() > 1; }
   /// Values are the masters.
-  bool resident() const { return options_.gather == DType::f32 && !sharded() && options_.alias_if_whole; }
+  bool resident() const { return options_.gather == DType::f32 && writes_in_place(); }
   bool trained() const { return gradient_.defined(); }
   /// Backward writes into gradient() itself.
-  bool writes_in_place() const { return !sharded() && options_.alias_if_whole; }
+  bool writes_in_place() const { return !sharded() && options_.alias_if_whole && !options_.offload; }
 
   int64_t shard_size() const { return layout_.shard_size(); }        ///< elements on each rank
   int64_t gathered_size() const { return layout_.gathered().size; }  ///< of a gathered copy
@@ -64,6 +68,13 @@ class UnitStore {
 
   const at::Tensor& master() const { return master_; }      ///< [shard_size()] fp32
   const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
+  /// What gathers, reductions and updates work on: master() and gradient(), or of an offloaded unit the
+  /// copies that are set.
+  const at::Tensor& working_master() const { return working_master_; }
+  const at::Tensor& working_gradient() const { return working_gradient_; }
+  /// [shard_size()] fp32; undefined when the copy on the device ends. Only of an offloaded unit.
+  void set_working_master(at::Tensor copy) { working_master_ = std::move(copy); }
+  void set_working_gradient(at::Tensor copy) { working_gradient_ = std::move(copy); }
   std::vector<Parameter>& parameters() { return parameters_; }
   const Parameter& parameter(size_t index) const { return parameters_.at(index); }
   /// The fp32 master values of parameter `index`, with its shape. Only of a unit that is whole on this rank.
@@ -93,15 +104,15 @@ class UnitStore {
   void finish_gradient();
   /// What backward writes into, flat; undefined if not trained.
   const at::Tensor& written_gradient() const { return writes_in_place() ? gradient_ : whole_gradient_; }
-  /// Sums what backward has written over the shard group into gradient(), or adds that to it. A collective of
-  /// the reduce lane.
+  /// Sums what backward has written over the shard group into working_gradient(), or adds that to it. A
+  /// collective of the reduce lane if the unit is cut.
   void reduce(bool accumulate);
   /// The sum over the shard group of `written`, laid out as a gathered copy: this rank's shard of it
   /// [shard_size()] fp32. A collective of the reduce lane if the unit is cut. `written` may be destroyed.
   at::Tensor reduced(const at::Tensor& written) const;
   /// The whole gradient loses its bytes.
   void end_reduction();
-  /// Sums gradient() over the replicas. A collective of the reduce lane.
+  /// Sums working_gradient() over the replicas. A collective of the reduce lane.
   void all_reduce();
   /// Sums `shard` [shard_size()] fp32 over the replicas, in place. A collective of the reduce lane.
   void all_reduce(const at::Tensor& shard) const;
@@ -127,6 +138,8 @@ class UnitStore {
   ShardLayout layout_;
   at::Tensor master_;
   at::Tensor gradient_;
+  at::Tensor working_master_;
+  at::Tensor working_gradient_;
   at::Tensor values_;  ///< flat, of the gather dtype; the parameters' values are views of its storage
   at::Tensor slot_;
   at::Tensor

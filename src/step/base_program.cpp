@@ -41,9 +41,10 @@ class Writer {
     add(kind);
     program_.operations.back().group = group;
   }
-  void add_for_trainable_units(OpKind kind) {
+  template <typename Chosen>
+  void add_for_units(OpKind kind, Chosen chosen) {
     for (std::size_t u = 0; u < program_.units.size(); ++u) {
-      if (program_.units[u].trainable) {
+      if (program_.units[u].trainable && chosen(program_.units[u])) {
         add(kind);
         program_.operations.back().unit = static_cast<int>(u);
       }
@@ -70,9 +71,8 @@ void write_training(StepProgram& program, const ModelSpec& model) {
   if (loss >= 0) {
     writer.add_collective(OpKind::count_labels, loss);
   }
-  if (shard < 0) {  // else each is started where reduce_pass says
-    writer.add_for_trainable_units(OpKind::start_gradient);
-  }
+  // Those that are reduced are started where reduce_pass says.
+  writer.add_for_units(OpKind::start_gradient, [](const ProgramUnit& unit) { return !unit.reduces(); });
   for (int m = 0; m < program.micro_batches; ++m) {
     writer.add(OpKind::load_batch, -1, m);
     for (int b = 0; b < head; ++b) {
@@ -88,7 +88,7 @@ void write_training(StepProgram& program, const ModelSpec& model) {
   }
   writer.add_collective(OpKind::gradient_norm, shard);
   writer.add(OpKind::check_finite);
-  writer.add_for_trainable_units(OpKind::update);
+  writer.add_for_units(OpKind::update, [](const ProgramUnit&) { return true; });
 }
 
 void write_forward_only(StepProgram& program, OpKind last) {
@@ -146,11 +146,13 @@ StepProgram write_base_program(const ModelSpec& model, const StepOptions& option
   program.groups = groups_of(options.data_parallel);
   const int shard = find_group(program, kShardGroup);
   for (const UnitSpec& unit : model.units) {
-    program.units.push_back({.name = unit.name,
-                             .trainable = unit.trainable,
-                             .resident = options.gather.dtype == DType::f32 && shard < 0,
-                             .shard_group = shard,
-                             .replica_group = find_group(program, kReplicaGroup)});
+    program.units.push_back(
+        {.name = unit.name,
+         .trainable = unit.trainable,
+         .resident = options.gather.dtype == DType::f32 && shard < 0 && !options.offload.state,
+         .shard_group = shard,
+         .replica_group = find_group(program, kReplicaGroup),
+         .offloaded = options.offload.state});
   }
   for (const BlockSpec& block : model.blocks) {
     ProgramBlock& added = program.blocks.emplace_back();

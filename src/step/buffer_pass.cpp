@@ -12,7 +12,7 @@ namespace stepforge {
 namespace {
 
 constexpr int64_t kMasterBytes = 4;       // masters and gradients are fp32
-constexpr int64_t kPartialSumBytes = 8;   // fp64, of each kUnitBorder elements
+constexpr int64_t kPartialSumBytes = 8;   // fp64, of each rank, or of each kUnitBorder elements if ordered
 constexpr int64_t kLabelCountBytes = 16;  // labels, and whether a rank was told to stop
 constexpr int64_t kLossBytes = 8;         // fp64, of each micro-batch; and each rank's mean
 
@@ -27,6 +27,10 @@ class BufferWriter {
       joined_elements_.push_back(layout.joined_size());
       gathered_elements_.push_back(layout.gathered().size);
     }
+    for (std::size_t u = 0; u < program.units.size(); ++u) {
+      program.units[u].gathered_bytes = joined_elements_[u] * dtype_bytes(options.gather.dtype);
+      program.units[u].reduced_bytes = joined_elements_[u] * dtype_bytes(options.reduce.dtype);
+    }
     for (std::size_t b = 0; b < model.blocks.size(); ++b) {
       costs_.push_back(
           block_cost(model.blocks[b].segments, options.cost, program.blocks[b].recomputed_segments));
@@ -40,10 +44,6 @@ class BufferWriter {
   }
 
   void write() {
-    for (std::size_t u = 0; u < program_.units.size(); ++u) {
-      if (program_.units[u].shard_group < 0) continue;
-      program_.units[u].reduced_bytes = joined_elements_[u] * dtype_bytes(options_.reduce.dtype);
-    }
     add_persistent();
     for (Operation& operation : program_.operations) {
       assign(operation);
@@ -64,11 +64,14 @@ class BufferWriter {
                                   .persistent = true});
     };
     for (std::size_t u = 0; u < model_.units.size(); ++u) {
-      add(BufferKind::weights, model_.units[u].name, shard_elements_[u] * kMasterBytes);
-      if (program_.kind == ProgramKind::train && model_.units[u].trainable) {
-        add(BufferKind::gradients, model_.units[u].name, shard_elements_[u] * kMasterBytes);
-        add(BufferKind::optimizer, model_.units[u].name,
-            shard_elements_[u] * options_.optimizer_bytes_per_element);
+      const bool trains = program_.kind == ProgramKind::train && model_.units[u].trainable;
+      const StateParts parts{.weights = true, .gradients = trains, .optimizer = trains};
+      if (program_.units[u].offloaded) {
+        add(BufferKind::host, model_.units[u].name, state_bytes(u, parts));
+        continue;
+      }
+      for (const BufferKind kind : kinds_of(parts)) {
+        add(kind, model_.units[u].name, state_bytes(u, kind));
       }
     }
     if (program_.kind == ProgramKind::generate && options_.kv_cache_tokens > 0) {
@@ -76,6 +79,19 @@ class BufferWriter {
           2 * model_.layers * model_.kv_heads * model_.head_dim * options_.kv_cache_tokens *
               dtype_bytes(options_.cost.compute));
     }
+  }
+
+  /// Of this rank's part of the unit's state.
+  int64_t state_bytes(std::size_t unit, BufferKind kind) const {
+    return shard_elements_[unit] *
+           (kind == BufferKind::optimizer ? options_.optimizer_bytes_per_element : kMasterBytes);
+  }
+  int64_t state_bytes(std::size_t unit, const StateParts& parts) const {
+    int64_t bytes = 0;
+    for (const BufferKind kind : kinds_of(parts)) {
+      bytes += state_bytes(unit, kind);
+    }
+    return bytes;
   }
 
   /// A buffer that starts at `operation`. Returns its bytes.
@@ -156,7 +172,9 @@ class BufferWriter {
         if (operation.group < 0) {
           operation.bytes = trainable_sum(shard_elements_) * kMasterBytes;
         } else {
-          operation.bytes = trainable_sum(joined_elements_) / kUnitBorder * kPartialSumBytes;
+          const auto ranks = static_cast<int64_t>(place.shard_ranks.size());
+          operation.bytes =
+              kPartialSumBytes * (options_.ordered ? trainable_sum(joined_elements_) / kUnitBorder : ranks);
           operation.workspace = operation.bytes;
         }
         break;
@@ -216,7 +234,47 @@ class BufferWriter {
     operation.workspace = std::max<int64_t>(0, peak - allocated);
   }
 
+  /// The copies of an offloaded unit's state on the device.
+  void assign_state(Operation& operation) {
+    const int u = operation.unit;
+    const auto use = [&](BufferKind kind, bool begins) {
+      if (begins) {
+        allocate(operation, {kind, u, -1}, program_.units[at(u)].name, state_bytes(at(u), kind));
+      } else {
+        read(operation, {kind, u, -1});
+      }
+    };
+    switch (operation.kind) {
+      case OpKind::reload_start:
+      case OpKind::offload_start:
+        for (const BufferKind kind : kinds_of(operation.parts)) {
+          use(kind, operation.kind == OpKind::reload_start);
+        }
+        operation.bytes = state_bytes(at(u), operation.parts);
+        return;
+      case OpKind::gather_start:
+        use(BufferKind::weights, false);
+        return;
+      case OpKind::reduce_start:
+        use(BufferKind::gradients, !operation.accumulate);
+        return;
+      case OpKind::all_reduce_start:
+        use(BufferKind::gradients, false);
+        return;
+      case OpKind::update:
+        use(BufferKind::weights, false);
+        use(BufferKind::gradients, false);
+        use(BufferKind::optimizer, false);
+        return;
+      default:
+        return;
+    }
+  }
+
   void assign_unit(Operation& operation) {
+    if (program_.units[at(operation.unit)].offloaded) {
+      assign_state(operation);
+    }
     const int u = operation.unit;
     const std::string& name = program_.units[at(u)].name;
     const int64_t shard = shard_elements_[at(u)];
@@ -231,7 +289,7 @@ class BufferWriter {
     switch (operation.kind) {
       case OpKind::gather_start:
         allocate(operation, slot, name, elements * dtype_bytes(options_.gather.dtype));
-        operation.bytes = joined * dtype_bytes(options_.gather.dtype);
+        operation.bytes = program_.units[at(u)].gathered_bytes;
         operation.workspace = copied ? operation.bytes : 0;
         break;
       case OpKind::gather_wait:
@@ -239,13 +297,14 @@ class BufferWriter {
         read(operation, slot);
         break;
       case OpKind::start_gradient:
-        if (program_.units[at(u)].shard_group >= 0) {
+        if (program_.units[at(u)].reduces()) {
           allocate(operation, whole, name, elements * kMasterBytes);
         }
         break;
       case OpKind::reduce_start:
         read(operation, whole);
         operation.bytes = program_.units[at(u)].reduced_bytes;
+        if (joined == shard) break;  // one rank: nothing travels
         if (copied || rounded) operation.workspace += operation.bytes;
         if (copied || rounded || operation.accumulate) operation.workspace += shard * kMasterBytes;
         if (rounded) operation.workspace += shard * sent_bytes;

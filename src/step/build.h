@@ -70,6 +70,13 @@ struct ReducePolicy {
   DType dtype = DType::f32;       ///< in which they travel
 };
 
+/// Whether the state of units (masters, gradients, optimizer) lives in the memory of the host. Then it is
+/// copied to the device for as long as a gather, a reduction or an update needs it.
+struct OffloadPolicy {
+  bool state = false;
+  int prefetch = 1;  ///< how many units' state is on its way to the device while another is updated
+};
+
 /// This rank's place among the ranks that train the same model on different rows. All ranks are global
 /// numbers; the lists are ascending and this rank is in each.
 struct DataParallel {
@@ -90,6 +97,7 @@ struct StepOptions {
   RecomputePolicy recompute;
   GatherPolicy gather;
   ReducePolicy reduce;
+  OffloadPolicy offload;
   DataParallel data_parallel;
   Cut cut = {};  ///< of each unit over the ranks of a shard group; an interval if ordered
   int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
@@ -110,9 +118,11 @@ struct StepOptions {
 ///                          bundle_gradient(b-1,m)
 ///   gather_start u         allocates u's gather_slot; gather_wait and release read it, release frees it
 ///   stash_gradient u,l     allocates u's gradient_level l; add_gradient u,l reads and frees it
-///   start_gradient u       of a sharded unit allocates its whole_gradient; stash_gradient reads and frees
-///   it, or
-///                          reduce_start reads it and reduce_wait reads and frees it
+///   start_gradient u       of a sharded or offloaded unit allocates its whole_gradient; stash_gradient reads
+///                          and frees it, or reduce_start reads it and reduce_wait reads and frees it
+///   reload_start u         allocates weights, gradients or optimizer of u, which offload_start reads; an
+///                          offloaded unit's reduce_start allocates its gradients, gather_start reads its
+///                          weights
 /// and every buffer is freed by its last reader: so backward b frees graph(b,m), bundle_gradient(b,m) and,
 /// since nothing below needs its input any more, bundle(b-1,m). bundle(b,m) is what block b returns,
 /// bundle_gradient(b,m) the gradient of that. A graph is what autograd saved; it must not hold the block's

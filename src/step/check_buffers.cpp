@@ -15,7 +15,7 @@ class Buffers {
   int64_t check(const std::vector<Use>& uses) {
     int64_t live = 0;
     for (const Buffer& buffer : program_.buffers) {
-      live += buffer.persistent ? buffer.bytes : 0;
+      live += buffer.persistent && buffer.kind != BufferKind::host ? buffer.bytes : 0;
     }
     int64_t peak = live;
     std::size_t next_use = 0;  // uses are ordered by consumer

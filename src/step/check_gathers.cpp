@@ -75,13 +75,9 @@ class Gathers {
     if (at.release >= 0) {
       require_order(at.release);
     }
-    const int buffer = find_buffer(program_, operation.allocates, BufferKind::gather_slot);
-    // What is cut along a dimension is gathered into a workspace, and copied from there.
-    const bool copied = operation.workspace > 0 && operation.workspace == operation.bytes;
-    if (buffer >= 0 && !copied &&
-        program_.buffers[static_cast<std::size_t>(buffer)].bytes != operation.bytes) {
-      fail(format("it gathers {} bytes into a slot of {}", operation.bytes,
-                  program_.buffers[static_cast<std::size_t>(buffer)].bytes));
+    if (operation.bytes != unit(operation.unit).gathered_bytes) {
+      fail(format("it gathers {} bytes, but the shards have {}", operation.bytes,
+                  unit(operation.unit).gathered_bytes));
     }
     at.state = Slot::State::filling;
     at.start = static_cast<int>(at_);

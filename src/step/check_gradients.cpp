@@ -129,10 +129,10 @@ class Gradients {
       fail(format("it drops the gradient of {}", contribution_text(gradient.contents.front())));
     }
     gradient.started = true;
-    if (unit(static_cast<std::size_t>(operation.unit)).shard_group >= 0) {
+    if (unit(static_cast<std::size_t>(operation.unit)).reduces()) {
       gradient.whole = find_buffer(program_, operation.allocates, BufferKind::whole_gradient);
       if (gradient.whole < 0) {
-        fail("the unit is sharded, but there is no buffer for its whole gradient");
+        fail("there is no buffer for its whole gradient");
       }
     }
   }
@@ -217,9 +217,9 @@ class Gradients {
         require_whole(gradient, operation);
         return;
       case OpKind::all_reduce_start:
-        if (unit(static_cast<std::size_t>(operation.unit)).shard_group >= 0) {
+        if (unit(static_cast<std::size_t>(operation.unit)).reduces()) {
           if (gradient.reduce_wait < 0) {
-            fail("the reduction over the shard group must have finished first");
+            fail("the reduction into this rank's part must have finished first");
           }
           require_order(gradient.reduce_wait);
         }
@@ -250,7 +250,7 @@ class Gradients {
       fail("there is no gradient to reduce");
     }
     require_whole(gradient, operation);
-    const int64_t size = program_.units[static_cast<std::size_t>(operation.unit)].reduced_bytes;
+    const int64_t size = unit(static_cast<std::size_t>(operation.unit)).reduced_bytes;
     if (operation.bytes != size) {
       fail(format("it sums {} bytes, but the gradient has {}", operation.bytes, size));
     }
@@ -340,18 +340,19 @@ class Gradients {
 
   void require_reduced(const Gradient& gradient, const ProgramUnit& unit) const {
     const auto require = [&](int group, int started, int waited, const char* what) {
-      if (group < 0) {
-        return;
-      }
       if (waited < 0) {
-        fail(format("unit {}: its gradient {} {} over {}", unit.name,
+        fail(format("unit {}: its gradient {} {}{}", unit.name,
                     started < 0 ? "has not been" : "is still being", what,
-                    group_key(program_.groups[static_cast<std::size_t>(group)])));
+                    group < 0 ? "" : " over " + group_key(program_.groups[static_cast<std::size_t>(group)])));
       }
       require_order(waited);
     };
-    require(unit.shard_group, gradient.reduce_start, gradient.reduce_wait, "reduced");
-    require(unit.replica_group, gradient.all_reduce_start, gradient.all_reduce_wait, "all-reduced");
+    if (unit.reduces()) {
+      require(unit.shard_group, gradient.reduce_start, gradient.reduce_wait, "reduced");
+    }
+    if (unit.replica_group >= 0) {
+      require(unit.replica_group, gradient.all_reduce_start, gradient.all_reduce_wait, "all-reduced");
+    }
   }
 
   void check_finite() {

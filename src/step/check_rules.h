@@ -60,6 +60,9 @@ void check_gathers(const CheckedProgram& checked);
 
 void check_gradients(const CheckedProgram& checked);
 
+/// The state of offloaded units is on the device where it is used there, and on the host afterwards.
+void check_offload(const CheckedProgram& checked);
+
 /// Labels are counted before the first loss, and the loss is reduced after the last.
 void check_loss(const CheckedProgram& checked);
 

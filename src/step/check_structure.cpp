@@ -48,8 +48,9 @@ class Structure {
     for (const ProgramUnit& unit : program_.units) {
       require_optional_index(unit.shard_group, program_.groups.size(), "group");
       require_optional_index(unit.replica_group, program_.groups.size(), "group");
-      if (unit.resident && unit.shard_group >= 0) {
-        fail(format("unit {} is sharded and must be gathered", unit.name));
+      if (unit.resident && unit.reduces()) {
+        fail(format("unit {} is {} and must be gathered", unit.name,
+                    unit.shard_group >= 0 ? "sharded" : "offloaded"));
       }
     }
     for (const ProgramGroup& group : program_.groups) {
@@ -118,7 +119,9 @@ class Structure {
         return;
       case OpKind::reduce_start:
         require_unit_group(operation, &ProgramUnit::shard_group);
-        require_index(operation.group, program_.groups.size(), "group");
+        if (!program_.units[static_cast<std::size_t>(operation.unit)].reduces()) {
+          fail("the unit's gradient is written where it stays: there is nothing to reduce");
+        }
         return;
       case OpKind::all_reduce_start:
         require_unit_group(operation, &ProgramUnit::replica_group);
@@ -133,6 +136,10 @@ class Structure {
       case OpKind::reduce_wait:
       case OpKind::all_reduce_wait:
       case OpKind::update:
+      case OpKind::offload_start:
+      case OpKind::offload_wait:
+      case OpKind::reload_start:
+      case OpKind::reload_wait:
         require_index(operation.unit, program_.units.size(), "unit");
         return;
       case OpKind::stash_gradient:
@@ -144,10 +151,6 @@ class Structure {
       case OpKind::reduce_loss:
       case OpKind::gradient_norm:
       case OpKind::check_finite:
-      case OpKind::offload_start:
-      case OpKind::offload_wait:
-      case OpKind::reload_start:
-      case OpKind::reload_wait:
         return;
     }
   }

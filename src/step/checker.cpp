@@ -69,6 +69,7 @@ int64_t check_one(const StepProgram& program) {
   const std::vector<Use> uses = check_dataflow(checked);
   check_gathers(checked);
   check_gradients(checked);
+  check_offload(checked);
   check_loss(checked);
   return check_buffers(checked, uses);
 }

@@ -41,6 +41,7 @@ struct CheckResult {
 /// - the contributions of all blocks and micro-batches to each trainable unit's gradient are summed exactly
 /// once, reduced
 ///   exactly once where the unit has groups, then measured, checked, and used in exactly one update;
+/// - the state of offloaded units is on the device where it is used, and back on the host in the end;
 /// - buffers are allocated before, and freed once after, all uses;
 /// - what one lane makes and another uses is ordered by `needs`;
 /// - sends and receives pair up, the ranks of a group agree on their collectives, and no cycle of waits

@@ -72,7 +72,7 @@ class Table {
     const auto looks = [](const Operation& operation) {
       return std::tuple(operation.kind, operation.lane, operation.keep_graph, operation.accumulate,
                         operation.bytes, operation.workspace, operation.level, operation.group,
-                        operation.peer);
+                        operation.peer, kinds_of(operation.parts));
     };
     return looks(a) == looks(b);
   }

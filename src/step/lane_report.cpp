@@ -10,10 +10,8 @@ LaneReport lane_report(const StepProgram& program, const std::vector<OperationTi
   for (std::size_t i = 0; i < times.size(); ++i) {
     const Operation& operation = program.operations[i];
     report.total = std::max(report.total, times[i].end);
-    if (operation.lane == Lane::gather || operation.lane == Lane::reduce) {
-      report.communicating += times[i].end - times[i].start;
-    }
     if (operation.lane != Lane::compute) {
+      report.communicating += times[i].end - times[i].start;
       continue;
     }
     double needed = free;

@@ -13,7 +13,9 @@ int64_t MemoryAccount::persistent_bytes() const {
 MemoryAccount account(const StepProgram& program) {
   MemoryAccount result;
   for (const Buffer& buffer : program.buffers) {
-    if (buffer.persistent) {
+    if (buffer.kind == BufferKind::host) {
+      result.host_bytes += buffer.bytes;
+    } else if (buffer.persistent) {
       result.persistent[buffer.kind] += buffer.bytes;
     }
   }

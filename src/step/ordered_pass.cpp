@@ -36,7 +36,7 @@ class LeafWriter {
 
   void start(const Leaf& leaf) {
     for (std::size_t u = 0; u < program_.units.size(); ++u) {
-      if (program_.units[u].trainable && program_.units[u].shard_group < 0) {
+      if (program_.units[u].trainable && !program_.units[u].reduces()) {
         insert(OpKind::start_gradient, static_cast<int>(u), -1, leaf.begin);
       }
     }
@@ -75,7 +75,7 @@ class LeafWriter {
   }
 
   std::size_t end_for(int unit, const Leaf& leaf) const {
-    if (program_.units[static_cast<std::size_t>(unit)].shard_group < 0) {
+    if (!program_.units[static_cast<std::size_t>(unit)].reduces()) {
       return leaf.end;
     }
     std::size_t end = leaf.end;

@@ -69,6 +69,7 @@ StepProgram build_step(const ModelSpec& model, const StepOptions& options) {
     reduce_pass(program, options.reduce);
   }
   gather_pass(program, options.gather);
+  offload_pass(program, options.offload);
   buffer_pass(program, model, options);
   return program;
 }

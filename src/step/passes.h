@@ -32,6 +32,11 @@ void reduce_pass(StepProgram& program, const ReducePolicy& policy);
 /// Units that are not resident are gathered before use and released after it.
 void gather_pass(StepProgram& program, const GatherPolicy& policy);
 
+/// The state of offloaded units is brought to the device for gathers, for reductions that add to it and for
+/// updates, and what has changed is brought back: gradients when they are reduced, for the norm is measured
+/// on the host, weights and optimizer after the update.
+void offload_pass(StepProgram& program, const OffloadPolicy& policy);
+
 /// Gives every operation its buffers and workspace, and frees each buffer after its last reader.
 void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options);
 

@@ -123,6 +123,9 @@ std::string memory_table(const StepProgram& program) {
   line("activations", activations);
   line("workspace", memory.workspace_at_peak);
   line("predicted peak", memory.peak_bytes);
+  if (memory.host_bytes > 0) {
+    line("on the host", memory.host_bytes);
+  }
   if (memory.peak_operation < program.operations.size()) {
     text += format("  reached at operation {}: {}\n", memory.peak_operation,
                    operation_text(program, program.operations[memory.peak_operation]));

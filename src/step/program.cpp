@@ -157,6 +157,20 @@ int find_buffer(const StepProgram& program, const std::vector<int>& buffers, Buf
   return -1;
 }
 
+std::vector<BufferKind> kinds_of(const StateParts& parts) {
+  std::vector<BufferKind> kinds;
+  if (parts.weights) {
+    kinds.push_back(BufferKind::weights);
+  }
+  if (parts.gradients) {
+    kinds.push_back(BufferKind::gradients);
+  }
+  if (parts.optimizer) {
+    kinds.push_back(BufferKind::optimizer);
+  }
+  return kinds;
+}
+
 namespace {
 
 template <typename Named>
@@ -187,6 +201,9 @@ std::string operation_text(const StepProgram& program, const Operation& operatio
   }
   if (operation.group >= 0) {
     text += " over " + name_at(program.groups, operation.group);
+  }
+  for (const BufferKind kind : kinds_of(operation.parts)) {
+    text += format(" {}", buffer_kind_name(kind));
   }
   if (operation.keep_graph) {
     text += " graph";

@@ -40,10 +40,10 @@ enum class OpKind : uint8_t {
   gradient_norm,  ///< global norm of all trainable units' gradients, clip coefficient
   check_finite,   ///< the step stops or is skipped here if loss or norm is not finite
   update,         ///< unit u: one optimizer pass
-  offload_start,  ///< buffer to host
-  offload_wait,
-  reload_start,  ///< buffer back from the host
-  reload_wait,
+  offload_start,  ///< parts of an offloaded unit's state: begins to copy them to the host
+  offload_wait,   ///< ... the host has them
+  reload_start,   ///< parts of an offloaded unit's state: begins to copy them to the device
+  reload_wait,    ///< ... the device has them
 };
 
 std::string_view op_name(OpKind kind);
@@ -68,12 +68,21 @@ enum class BufferKind : uint8_t {
   graph,
   bundle_gradient,
   gradient_level,
-  whole_gradient,  ///< of a sharded unit, until it is reduced
+  whole_gradient,  ///< of a unit that is sharded or offloaded, until it is reduced
   kv_cache,
-  host
+  host  ///< an offloaded unit's state, in the memory of the host
 };
 
 std::string_view buffer_kind_name(BufferKind kind);
+
+/// Which parts of a unit's state an operation copies between host and device.
+struct StateParts {
+  bool weights = false;    ///< this rank's part of the masters
+  bool gradients = false;  ///< ... of the gradient
+  bool optimizer = false;  ///< ... of the optimizer's state
+
+  bool operator==(const StateParts&) const = default;
+};
 
 /// Memory with a life: from the operation that allocates it to the one that frees it. Persistent buffers live
 /// always.
@@ -99,6 +108,7 @@ struct Operation {
   int64_t workspace = 0;  ///< bytes allocated and freed while it runs
   double flops = 0;       ///< of matrix products
   bool keep_graph = false;
+  StateParts parts;            ///< reload_start, offload_start
   bool accumulate = false;     ///< reduce_start: adds to the shard's gradient instead of overwriting it
   std::vector<int> needs;      ///< indices of earlier operations on other lanes that must have finished
   std::vector<int> reads;      ///< buffers
@@ -120,8 +130,13 @@ struct ProgramUnit {
   bool trainable = true;
   bool resident = true;  ///< always gathered: no gather operations are needed
   int shard_group = -1;  ///< its ranks hold equal parts: gathered and reduced over it; -1: whole on this rank
-  int replica_group = -1;     ///< then all_reduce over this group; -1: none
-  int64_t reduced_bytes = 0;  ///< of the whole gradient as it travels, cut and rounded as the job wants it
+  int replica_group = -1;      ///< then all_reduce over this group; -1: none
+  int64_t gathered_bytes = 0;  ///< of all shards joined, as they are gathered
+  int64_t reduced_bytes = 0;   ///< ... as their gradients are reduced
+  bool offloaded = false;      ///< its state lives on the host and is on the device while it is used
+
+  /// Its gradient is written whole, and reduced into this rank's part of it; else it is written there.
+  bool reduces() const { return shard_group >= 0 || offloaded; }
 };
 
 struct ProgramBlock {
@@ -152,6 +167,9 @@ struct StepProgram {
 /// The buffer of this kind among `buffers` (an operation's reads, allocates or frees), -1 if there is none.
 /// An operation never lists two of one kind in one of these.
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind);
+
+/// The buffers of these parts: weights, gradients, optimizer.
+std::vector<BufferKind> kinds_of(const StateParts& parts);
 
 /// "forward layers.3 m0 graph": what an operation does, without its index. Safe for malformed programs.
 std::string operation_text(const StepProgram& program, const Operation& operation);

@@ -58,12 +58,12 @@ class Reductions {
         ends_(program.operations.size()) {
     for (std::size_t u = 0; u < program.units.size(); ++u) {
       const ProgramUnit& unit = program.units[u];
-      if (!unit.trainable || (unit.shard_group < 0 && unit.replica_group < 0)) {
+      if (!unit.trainable || (!unit.reduces() && unit.replica_group < 0)) {
         continue;
       }
-      const bool sharded = unit.shard_group >= 0;
-      for (const Span& span : spans_of(program, static_cast<int>(u), policy.each_micro_batch && sharded)) {
-        if (sharded) {
+      const bool reduces = unit.reduces();
+      for (const Span& span : spans_of(program, static_cast<int>(u), policy.each_micro_batch && reduces)) {
+        if (reduces) {
           starts_[span.first].push_back(span);
         }
         if (span.reduced) {
@@ -115,7 +115,7 @@ class Reductions {
   }
 
   void end(const Span& span) {
-    if (unit(span.unit).shard_group < 0) {
+    if (!unit(span.unit).reduces()) {
       all_reduce(span.unit);
       return;
     }

@@ -141,7 +141,8 @@ void build_step_program(Trainer& trainer) {
 void build_parameters(Trainer& trainer) {
   const StoreOptions options{.gather = compute_dtype(trainer.config.precision),
                              .reduce = reduce_dtype(trainer.config.precision),
-                             .cut = parameter_cut(trainer.config.parallelism)};
+                             .cut = parameter_cut(trainer.config.parallelism),
+                             .offload = trainer.config.parallelism.fsdp_cpu_offload};
   trainer.store = std::make_unique<ModelStore>(trainer.model_spec.units, options, trainer.groups);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }

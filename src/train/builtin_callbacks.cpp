@@ -41,7 +41,7 @@ class ReportCallback : public Callback {
         "step: {} micro-batches of {} x {} tokens = {} tokens; {} operations; predicted peak memory {}",
         trainer.batch.micro_batches, trainer.batch.rows_per_micro_batch, trainer.batch.seq_len,
         with_thousands(trainer.batch.tokens_per_step()), trainer.train_program.operations.size(),
-        human_bytes(trainer.predicted_memory.peak_bytes));
+        human_bytes(trainer.predicted_memory.peak_of_one_memory()));
     trainer.log.info("run: {} steps, {} tokens in all; one epoch is {} steps; folder {}", trainer.total_steps,
                      with_thousands(trainer.total_steps * trainer.batch.tokens_per_step()),
                      trainer.steps_per_epoch, trainer.config.run_dir);
@@ -56,11 +56,11 @@ class ReportCallback : public Callback {
   void step_begin(Trainer& trainer) override { reset_cpu_peak(); }
 
   void train_end(Trainer& trainer) override {
-    const auto predicted = static_cast<double>(trainer.predicted_memory.peak_bytes);
+    const int64_t predicted = trainer.predicted_memory.peak_of_one_memory();
     if (step_peak_ == 0) return;
     trainer.log.info("peak tensor memory of a step: {} measured, {} predicted ({:+.1f} %)",
-                     human_bytes(step_peak_), human_bytes(trainer.predicted_memory.peak_bytes),
-                     100.0 * (predicted - static_cast<double>(step_peak_)) / static_cast<double>(step_peak_));
+                     human_bytes(step_peak_), human_bytes(predicted),
+                     100.0 * static_cast<double>(predicted - step_peak_) / static_cast<double>(step_peak_));
   }
 
  private:

@@ -73,7 +73,7 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
       if (inputs.watch) inputs.watch(operation, /*ended=*/false);
       times_[index].start = seconds();
       execute(operation, inputs, services);
-      for (const int buffer : operation.frees) values_.at(static_cast<size_t>(buffer)) = Value();
+      for (const int buffer : operation.frees) free(operation, buffer);
       times_[index].end = seconds();
       if (inputs.watch) inputs.watch(operation, /*ended=*/true);
     } catch (const std::exception& failure) {
@@ -118,6 +118,8 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
       return gather(operation);
     case OpKind::gather_wait:
     case OpKind::all_reduce_wait:
+    case OpKind::reload_wait:
+    case OpKind::offload_wait:
       return;  // the lane has waited for what this operation needs
     case OpKind::release:
       return unit(operation).release();
@@ -128,7 +130,7 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::add_gradient:
       return unit(operation).add_gradient(operation.level);
     case OpKind::reduce_start:
-      return unit(operation).reduce(operation.accumulate);
+      return reduce(operation);
     case OpKind::reduce_wait:
       return unit(operation).end_reduction();
     case OpKind::all_reduce_start:
@@ -143,6 +145,10 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::check_finite:
       updates_allowed_ = services.check_finite();
       return;
+    case OpKind::reload_start:
+      return reload(operation, services);
+    case OpKind::offload_start:
+      return offload(operation, services);
     case OpKind::update:
       if (updates_allowed_) services.update(operation.unit);
       return;
@@ -215,6 +221,54 @@ void Executor::start_gradient(const Operation& operation) {
   at::Tensor& buffer = allocate(operation, BufferKind::whole_gradient).slot;
   buffer = at::empty({storage.gathered_size()}, at::kFloat);
   storage.start_gradient(buffer);
+}
+
+at::Tensor Executor::allocate_flat(const Operation& operation, BufferKind kind) {
+  const int buffer = find_buffer(program_, operation.allocates, kind);
+  const int64_t bytes = program_.buffers.at(static_cast<size_t>(buffer)).bytes;
+  return allocate(operation, kind).slot = at::empty({bytes / 4}, at::kFloat);
+}
+
+void Executor::reduce(const Operation& operation) {
+  UnitStore& storage = unit(operation);
+  if (find_buffer(program_, operation.allocates, BufferKind::gradients) >= 0) {
+    storage.set_working_gradient(allocate_flat(operation, BufferKind::gradients));
+  }
+  storage.reduce(operation.accumulate);
+}
+
+void Executor::reload(const Operation& operation, StepServices& services) {
+  UnitStore& storage = unit(operation);
+  if (operation.parts.weights) {
+    storage.set_working_master(allocate_flat(operation, BufferKind::weights).copy_(storage.master()));
+  }
+  if (operation.parts.gradients) {
+    storage.set_working_gradient(allocate_flat(operation, BufferKind::gradients).copy_(storage.gradient()));
+  }
+  if (operation.parts.optimizer) {
+    services.reload_optimizer(operation.unit, allocate_flat(operation, BufferKind::optimizer));
+  }
+}
+
+void Executor::offload(const Operation& operation, StepServices& services) {
+  UnitStore& storage = unit(operation);
+  if (operation.parts.weights) storage.master().copy_(storage.working_master());
+  if (operation.parts.gradients) storage.gradient().copy_(storage.working_gradient());
+  if (operation.parts.optimizer) services.offload_optimizer(operation.unit);
+}
+
+void Executor::free(const Operation& operation, int buffer) {
+  switch (program_.buffers.at(static_cast<size_t>(buffer)).kind) {
+    case BufferKind::weights:
+      unit(operation).set_working_master({});
+      break;
+    case BufferKind::gradients:
+      unit(operation).set_working_gradient({});
+      break;
+    default:
+      break;
+  }
+  values_.at(static_cast<size_t>(buffer)) = Value();
 }
 
 }  // namespace stepforge

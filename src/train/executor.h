@@ -36,6 +36,9 @@ class StepServices {
   virtual void gradient_norm() {}
   virtual bool check_finite() { return true; }
   virtual void update(int unit) {}
+  /// The optimizer's state of an offloaded unit, [bytes / 4] fp32 on the device: from the host, and back.
+  virtual void reload_optimizer(int unit, const at::Tensor& buffer) {}
+  virtual void offload_optimizer(int unit) {}
   /// After the loss of a micro-batch is known.
   virtual void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& result) {}
   virtual void logits_ready(const at::Tensor& logits) {}
@@ -78,7 +81,7 @@ class Executor {
                     ///< inputs as leaves
     torch::autograd::edge_list
         roots;        ///< graph: where the gradients of its outputs enter; keeps no output's bytes
-    at::Tensor slot;  ///< gather_slot, whole_gradient
+    at::Tensor slot;  ///< gather_slot, whole_gradient, an offloaded unit's state
   };
 
   void execute(const Operation& operation, const StepInputs& inputs, StepServices& services);
@@ -87,6 +90,12 @@ class Executor {
   void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
   void gather(const Operation& operation);
   void start_gradient(const Operation& operation);
+  void reduce(const Operation& operation);
+  void reload(const Operation& operation, StepServices& services);
+  void offload(const Operation& operation, StepServices& services);
+  /// An fp32 tensor as large as the buffer of `kind` that the operation allocates.
+  at::Tensor allocate_flat(const Operation& operation, BufferKind kind);
+  void free(const Operation& operation, int buffer);
   UnitStore& unit(const Operation& operation) { return store_.unit(static_cast<size_t>(operation.unit)); }
 
   Context context_for(const Operation& operation, const StepInputs& inputs);

@@ -31,11 +31,12 @@ RecomputePolicy recompute_policy(const ActivationCheckpointConfig& activation_ch
   return policy;
 }
 
+/// Of one rank, units that must be gathered are whole and stay so, unless their state is offloaded.
 GatherPolicy gather_policy(const Config& config, bool sharded) {
   using Reshard = GatherPolicy::Reshard;
   GatherPolicy policy;
   policy.dtype = compute_dtype(config.precision);
-  if (!sharded) return policy;
+  if (!sharded && !config.parallelism.fsdp_cpu_offload) return policy;
   const ParallelismConfig& parallelism = config.parallelism;
   const std::string& reshard = parallelism.fsdp_reshard_after_forward;
   policy.reshard = reshard == "never"     ? Reshard::never
@@ -173,6 +174,7 @@ StepOptions common_options(const Config& config, ProgramKind kind, DataParallel 
   const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
   options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, compute_dtype(config.precision), threads};
   options.gather = gather_policy(config, place.shard_ranks.size() > 1);
+  options.offload.state = config.parallelism.fsdp_cpu_offload;
   options.micro_batches = kind == ProgramKind::train ? batch.micro_batches : 1;
   options.cut = parameter_cut(config.parallelism);
   options.data_parallel = std::move(place);
@@ -220,6 +222,7 @@ StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t c
   const Mesh mesh = mesh_of(config, place.world_size);
   StepOptions options = generation_options(compute_dtype(config.precision), cache_tokens);
   options.cut = parameter_cut(config.parallelism);
+  options.offload.state = config.parallelism.fsdp_cpu_offload;
   options.data_parallel = place_in(mesh, place.rank);
   StepProgram program = build_step(model, options);
   prove(program, mesh);

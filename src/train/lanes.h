@@ -3,8 +3,10 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -22,8 +24,7 @@ class Lanes {
   using OnFailure = std::function<void(const std::string& reason)>;
 
   /// The compute lane is the thread that calls run(). Each other lane in use has a thread of its own, unless
-  /// the program has no groups: then nothing waits for another rank and all run in list order. `program` must
-  /// outlive it.
+  /// the program has no groups: then nothing waits for another rank and all run in list order.
   explicit Lanes(const StepProgram& program);
   ~Lanes();
   Lanes(const Lanes&) = delete;
@@ -36,22 +37,33 @@ class Lanes {
  private:
   static constexpr std::size_t kLanes = 5;
 
+  /// So many operations of another lane must have finished.
+  struct Need {
+    std::size_t lane = 0;
+    uint32_t count = 0;
+  };
+
   void serve(std::size_t lane);
   void run_lane(std::size_t lane);
   /// False if the run has failed meanwhile.
-  bool wait_for_needs(const Operation& operation);
-  void finish(std::size_t operation);
+  bool wait_for(const Need& need) const;
   void fail(std::exception_ptr failure, const std::string& reason);
 
-  const StepProgram& program_;
-  std::array<std::vector<std::size_t>, kLanes>
-      operations_;  ///< of each lane that has a thread, in list order
+  std::array<std::vector<std::size_t>, kLanes> operations_;  ///< of each lane, in list order
+  std::vector<std::vector<Need>> needs_;                     ///< of each operation
 
+  /// How many operations of a lane have finished in this run; kFailed is set in all when the run fails.
+  static constexpr uint32_t kFailed = uint32_t{1} << 31;
+  struct alignas(64) Progress {
+    std::atomic<uint32_t> finished{0};
+  };
+  std::array<Progress, kLanes> progress_;
+
+  // Between runs, and for the failure:
   std::mutex mutex_;
   std::condition_variable changed_;
   const Execute* execute_ = nullptr;
   const OnFailure* on_failure_ = nullptr;
-  std::vector<bool> done_;
   std::size_t run_ = 0;  ///< counts runs
   std::size_t lanes_at_work_ = 0;
   bool stopping_ = false;

@@ -4,14 +4,15 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <span>
+#include <utility>
 
 #include <ATen/ops/isfinite.h>
 
 #include "base/format.h"
 #include "base/random.h"
 #include "kernels/reduce.h"
+#include "train/averaging_domain.h"
 
 namespace stepforge {
 
@@ -21,14 +22,28 @@ bool finite(const at::Tensor& tensor) {
   return at::isfinite(tensor).all().item<bool>();
 }
 
+NormType norm_type(std::string_view name) {
+  return name == "l1"    ? NormType::l1
+         : name == "l3"  ? NormType::l3
+         : name == "inf" ? NormType::inf
+                         : NormType::l2;
+}
+
 /// Collects losses and, if `optimizer` is given, applies the update.
 class StepRun : public StepServices {
  public:
-  StepRun(const std::vector<Batch>& batches, const ModelStore& store, AdamW* optimizer, double max_norm,
-          double lr_factor)
-      : batches_(batches), store_(store), optimizer_(optimizer), max_norm_(max_norm), lr_factor_(lr_factor) {
-    for (const auto& batch : batches) own_labels_ += batch.valid_labels;
-    result.valid_labels = own_labels_;
+  StepRun(const TrainingConfig& training, const std::vector<Batch>& batches, const ModelStore& store,
+          AdamW* optimizer, double lr_factor)
+      : norm_type_(norm_type(training.norm_type)),
+        norm_exchange_(training.reduction == "ordered" ? NormExchange::chunks : NormExchange::ranks),
+        max_norm_(training.max_norm),
+        batches_(batches),
+        store_(store),
+        optimizer_(optimizer),
+        lr_factor_(lr_factor),
+        domain_(loss_aggregation(training.loss_aggregation), labels_of(batches),
+                store.groups().data_ranks()) {
+    result.valid_labels = domain_.step_labels();
   }
 
   const std::function<void()>* on_micro_step_end = nullptr;
@@ -38,31 +53,25 @@ class StepRun : public StepServices {
   void count_labels() override {
     std::array<int64_t, 2> sums{result.valid_labels, result.interrupted ? 1 : 0};
     store_.groups().data()->all_reduce(std::as_writable_bytes(std::span(sums)), DType::i64);
+    domain_.set_step_labels(sums[0]);
     result.valid_labels = sums[0];
     result.interrupted = sums[1] > 0;
   }
 
-  /// A step whose labels are all masked has zero gradients.
-  double loss_scale() override {
-    return result.valid_labels > 0 ? 1.0 / static_cast<double>(result.valid_labels) : 0.0;
-  }
+  double loss_scale() override { return domain_.token_weight(); }
 
   /// The sums of all micro-batches of the step, in their order, whichever rank had them; and each rank's
   /// mean.
   void reduce_loss() override {
     const DataGroups& groups = store_.groups();
-    std::vector<double> own = loss_sums_;
-    own.push_back(own_loss());
+    std::vector<double> own = std::exchange(loss_sums_, {});
+    own.push_back(domain_.own_mean(own));
     std::vector<double> all(own.size() * static_cast<size_t>(groups.data_ranks()));
     groups.data()->all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
-    loss_sums_.clear();
-    for (size_t i = 0; i < all.size(); ++i) {
-      const bool is_mean = (i + 1) % own.size() == 0;
-      if (is_mean) {
-        max_loss_ = std::max(max_loss_, all[i]);
-      } else {
-        loss_sums_.push_back(all[i]);
-      }
+    for (size_t begin = 0; begin < all.size(); begin += own.size()) {
+      const auto of_rank = std::span(all).subspan(begin, own.size());
+      loss_sums_.insert(loss_sums_.end(), of_rank.begin(), of_rank.end() - 1);
+      rank_means_.push_back(of_rank.back());
     }
   }
 
@@ -76,10 +85,10 @@ class StepRun : public StepServices {
   }
 
   void gradient_norm() override {
-    const double sum = std::accumulate(loss_sums_.begin(), loss_sums_.end(), 0.0);
-    result.loss = result.valid_labels > 0 ? sum / static_cast<double>(result.valid_labels) : 0.0;
-    result.max_loss = store_.groups().data() != nullptr ? max_loss_ : result.loss;
-    result.grad_norm = stepforge::gradient_norm(store_);
+    if (rank_means_.empty()) rank_means_.push_back(domain_.own_mean(loss_sums_));  // one rank
+    result.loss = domain_.loss(loss_sums_, rank_means_);
+    result.max_loss = *std::max_element(rank_means_.begin(), rank_means_.end());
+    result.grad_norm = stepforge::gradient_norm(store_, norm_type_, norm_exchange_);
   }
 
   bool check_finite() override {
@@ -92,29 +101,34 @@ class StepRun : public StepServices {
 
   void update(int unit) override { optimizer_->update(unit); }
 
- private:
-  /// Mean over the labels of this rank. Before reduce_loss().
-  double own_loss() const {
-    const double sum = std::accumulate(loss_sums_.begin(), loss_sums_.end(), 0.0);
-    return own_labels_ > 0 ? sum / static_cast<double>(own_labels_) : 0.0;
+  void reload_optimizer(int unit, const at::Tensor& buffer) override {
+    if (optimizer_ != nullptr) optimizer_->reload(unit, buffer);
   }
 
+  void offload_optimizer(int unit) override {
+    if (optimizer_ != nullptr) optimizer_->offload(unit);
+  }
+
+ private:
+  static int64_t labels_of(const std::vector<Batch>& batches) {
+    int64_t labels = 0;
+    for (const auto& batch : batches) labels += batch.valid_labels;
+    return labels;
+  }
+
+  NormType norm_type_;
+  NormExchange norm_exchange_;
+  double max_norm_;
   const std::vector<Batch>& batches_;
   const ModelStore& store_;
   AdamW* optimizer_;
-  double max_norm_;
   double lr_factor_;
-  int64_t own_labels_ = 0;
-  std::vector<double> loss_sums_;  ///< of each micro-batch
-  double max_loss_ = 0.0;
+  AveragingDomain domain_;
+  std::vector<double> loss_sums_;   ///< of each micro-batch
+  std::vector<double> rank_means_;  ///< of each rank
 };
 
 }  // namespace
-
-double clip_coefficient(double norm, double max_norm) {
-  if (max_norm <= 0.0) return 1.0;
-  return std::min(1.0, max_norm / (norm + 1e-6));
-}
 
 TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer)
     : config_(config), executor_(executor), store_(store), optimizer_(optimizer) {}
@@ -146,7 +160,7 @@ StepInputs TrainStep::inputs_for(const StepPlace& place) const {
 
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepPlace& place) {
   StepInputs inputs = inputs_for(place);
-  StepRun step(micro_batches, store_, &optimizer_, config_.training.max_norm, place.lr_factor);
+  StepRun step(config_.training, micro_batches, store_, &optimizer_, place.lr_factor);
   step.on_micro_step_end = &on_micro_step_end;
   step.on_pre_update = &on_pre_update;
   step.result.interrupted = interrupted && interrupted();
@@ -221,7 +235,7 @@ std::string TrainStep::replay(const std::vector<Batch>& micro_batches, StepInput
       }
     }
   };
-  StepRun again(micro_batches, store_, nullptr, 0.0, 0.0);
+  StepRun again(config_.training, micro_batches, store_, nullptr, 0.0);
   executor_.run(inputs, again);
   return culprit;
 }

@@ -9,12 +9,13 @@
 #include "config/config.h"
 #include "data/batch.h"
 #include "optim/adamw.h"
+#include "parallel/gradient_norm.h"
 #include "train/executor.h"
 
 namespace stepforge {
 
 struct StepResult {
-  double loss = 0.0;       ///< sum over valid labels of the step / their number, natural log
+  double loss = 0.0;       ///< the mean that training.loss_aggregation names, natural log
   double max_loss = 0.0;   ///< the largest of the ranks' means over their own valid labels
   double grad_norm = 0.0;  ///< before clipping
   int64_t valid_labels = 0;
@@ -56,9 +57,5 @@ class TrainStep {
   ModelStore& store_;
   AdamW& optimizer_;
 };
-
-/// The factor on gradients that brings `norm` down to `max_norm`; 1 if max_norm is 0. As
-/// torch.nn.utils.clip_grad_norm_.
-double clip_coefficient(double norm, double max_norm);
 
 }  // namespace stepforge

@@ -114,6 +114,17 @@ TEST(PlanTrainStep, OptionsOfShardsReachTheProgram) {
       program({"parallelism.fsdp_prefetch_lists=[{ unit = \"embedding\", forward = [\"head\"] }]"});
   EXPECT_EQ(operation_text(listed, listed.operations[4]), "gather_start head over dp_shard");
   EXPECT_GT(account(program({"parallelism.fsdp_reduce_in_flight=9"})).peak_bytes, 0);
+  EXPECT_EQ(count(usual, OpKind::reload_start), 0);
+  EXPECT_EQ(count(program({"parallelism.fsdp_cpu_offload=true"}), OpKind::reload_start), 13 + 4);
+}
+
+TEST(PlanTrainStep, OffloadedStateOfOneRankIsReleasedAsShardsAre) {
+  const Config config = with({"parallelism.fsdp_cpu_offload=true"});
+  const StepProgram program = plan_train_step(config, plan_model(config));
+  EXPECT_EQ(count(program, OpKind::gather_start), 7);
+  EXPECT_EQ(count(program, OpKind::reduce_start), 4);
+  EXPECT_EQ(account(program).persistent_bytes(), 0);
+  EXPECT_GT(account(program).host_bytes, 0);
 }
 
 TEST(PlanTrainStep, ReplicasAllReduceWithoutShards) {

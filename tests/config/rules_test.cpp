@@ -138,6 +138,12 @@ TEST(ParallelismRules, APrefetchListNamesOthersOnceAndForSomething) {
                "an earlier table names this unit"));
 }
 
+TEST(TrainingRules, AnAverageOverRanksIsNotOrdered) {
+  EXPECT_EQ(error_of("[training]\nloss_aggregation = \"rank_average\"\n"), "");
+  EXPECT_TRUE(contains(error_of("[training]\nloss_aggregation = \"rank_average\"\nreduction = \"ordered\"\n"),
+                       "set loss_aggregation to \"token_mean\""));
+}
+
 TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
   EXPECT_EQ(
       error_of("[optimizer]\nparam_groups = [{ lr = 1 }]\n"),

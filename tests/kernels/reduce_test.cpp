@@ -1,5 +1,7 @@
 #include "kernels/reduce.h"
 
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -9,10 +11,18 @@
 namespace stepforge {
 namespace {
 
-double sum_of_squares(const at::Tensor& flat) {
+constexpr std::array kAllTypes = {NormType::l1, NormType::l2, NormType::l3, NormType::inf};
+
+double terms(const at::Tensor& flat, NormType type) {
   std::vector<double> partials(static_cast<size_t>(reduce_chunks(flat.numel())));
-  sum_of_squares_by_chunk(flat, partials);
-  return std::accumulate(partials.begin(), partials.end(), 0.0);
+  norm_terms_by_chunk(flat, type, partials);
+  double joined = 0.0;
+  for (const double partial : partials) joined = join_norm_terms(type, joined, partial);
+  return joined;
+}
+
+double sum_of_squares(const at::Tensor& flat) {
+  return terms(flat, NormType::l2);
 }
 
 using test::random_tensor;
@@ -25,13 +35,43 @@ TEST(SumOfSquares, AgreesWithFp64) {
   }
 }
 
+TEST(Norm, OfEachTypeIsThatOfTheReferenceAndOfTorch) {
+  for (const int64_t elements : {1, 15, 1024, 1025, 100003}) {
+    const at::Tensor flat = random_tensor({elements}, 7);
+    const at::Tensor exact = flat.to(at::kDouble);
+    const std::array expected = {exact.norm(1), exact.norm(2), exact.norm(3),
+                                 exact.norm(std::numeric_limits<double>::infinity())};
+    for (size_t i = 0; i < kAllTypes.size(); ++i) {
+      const double norm = norm_of_terms(kAllTypes.at(i), terms(flat, kAllTypes.at(i)));
+      EXPECT_NEAR(norm, expected.at(i).item<double>(), 1e-13 * norm) << i;
+      std::vector<double> reference(static_cast<size_t>(reduce_chunks(elements)));
+      norm_terms_by_chunk_reference(flat, kAllTypes.at(i), reference);
+      double joined = 0.0;
+      for (const double partial : reference) joined = join_norm_terms(kAllTypes.at(i), joined, partial);
+      EXPECT_NEAR(norm_of_terms(kAllTypes.at(i), joined), norm, 1e-13 * norm) << i;
+    }
+  }
+}
+
+TEST(Norm, NanAndInfinityPropagateInEachType) {
+  for (const NormType type : kAllTypes) {
+    for (const int64_t place : {0, 17, 2999}) {
+      at::Tensor flat = random_tensor({3000}, 4);
+      flat[place] = -std::numeric_limits<float>::infinity();
+      EXPECT_EQ(norm_of_terms(type, terms(flat, type)), std::numeric_limits<double>::infinity());
+      flat[place] = std::numeric_limits<float>::quiet_NaN();
+      EXPECT_TRUE(std::isnan(norm_of_terms(type, terms(flat, type)))) << place;
+    }
+  }
+}
+
 TEST(SumOfSquares, ShardsThatEndOnChunksGiveTheSameBits) {
   const at::Tensor flat = random_tensor({5000}, 2);
   std::vector<double> whole(5);
   std::vector<double> pieces(5);
-  sum_of_squares_by_chunk(flat, whole);
-  sum_of_squares_by_chunk(flat.slice(0, 0, 2048), std::span(pieces).subspan(0, 2));
-  sum_of_squares_by_chunk(flat.slice(0, 2048), std::span(pieces).subspan(2));
+  norm_terms_by_chunk(flat, NormType::l2, whole);
+  norm_terms_by_chunk(flat.slice(0, 0, 2048), NormType::l2, std::span(pieces).subspan(0, 2));
+  norm_terms_by_chunk(flat.slice(0, 2048), NormType::l2, std::span(pieces).subspan(2));
   EXPECT_EQ(whole, pieces);
   double sum = 0;
   for (const double partial : whole) sum += partial;
@@ -62,7 +102,7 @@ TEST(SumOfSquares, LargeNumbersDoNotOverflow) {
 
 TEST(SumOfSquares, RefusesTheWrongNumberOfPartials) {
   std::vector<double> partials(1);
-  EXPECT_THROW(sum_of_squares_by_chunk(random_tensor({1025}, 5), partials), Error);
+  EXPECT_THROW(norm_terms_by_chunk(random_tensor({1025}, 5), NormType::l2, partials), Error);
 }
 
 TEST(AllFinite, SeesNanAndBothInfinitiesAnywhere) {

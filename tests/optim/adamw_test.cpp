@@ -120,13 +120,6 @@ TEST(AdamW, TheLearningRateFactorMultipliesEveryGroupsRate) {
   EXPECT_EQ(full.optimizer.steps(), 1);
 }
 
-TEST(GradientNorm, IsTheFp64NormOfAllTrainedGradients) {
-  Job job(tiny_job());
-  fill_gradients(job, 3);
-  const double expected = job.gradients().to(at::kDouble).norm().item<double>();
-  EXPECT_NEAR(gradient_norm(job.store), expected, 1e-12 * expected);
-}
-
 TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
   Config clipped = tiny_job();
   clipped.training.max_norm = 0.25;

@@ -37,6 +37,7 @@ const std::vector<Axis> axes = {
     {{"training.local_batch_size=1"}, {"training.local_batch_size={}"}},
     {{"parallelism.fsdp_reduce_each_micro_batch=false"}, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
     {{"parallelism.fsdp_reduce_in_flight=1"}, {"parallelism.fsdp_reduce_in_flight=2"}},
+    {{"parallelism.fsdp_cpu_offload=false"}, {"parallelism.fsdp_cpu_offload=true"}},
 };
 
 int64_t combinations() {

@@ -579,6 +579,7 @@ TEST(CheckerRefuses, LastCollectiveThatOneRankLacks) {
     again.lane = lane_of(kind);
     again.unit = 1;
     again.group = kind == OpKind::gather_start ? 0 : -1;
+    again.bytes = kind == OpKind::gather_start ? program.units[1].gathered_bytes : 0;
     again.needs = {static_cast<int>(program.operations.size()) - 1};
     program.operations.push_back(again);
   }
@@ -589,7 +590,7 @@ TEST(CheckerRefuses, CollectivesOfOtherSizes) {
   Programs programs = two_ranks();
   Operation& gather = operation(programs[1], {OpKind::gather_start, 2});
   gather.bytes = 1;
-  programs[1].buffers[static_cast<std::size_t>(gather.allocates.front())].bytes = 1;
+  programs[1].units[2].gathered_bytes = 1;
   expect_refused(programs, 1, "gather_start layers.1", "has 1 bytes, but rank 0, operation");
 }
 

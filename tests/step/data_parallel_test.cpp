@@ -233,10 +233,21 @@ TEST(DataParallel, CountsAndBytesOfCollectives) {
   EXPECT_EQ(totals, (std::vector<std::tuple<int, OpKind, int64_t, int64_t>>{
                         {0, OpKind::gather_start, gathers, gathers * 2 * 1024 * 2},
                         {0, OpKind::reduce_start, 4, whole * 4},
-                        {0, OpKind::gradient_norm, 1, whole / 1024 * 8},
+                        {0, OpKind::gradient_norm, 1, 2 * 8},
                         {1, OpKind::all_reduce_start, 4, whole / 2 * 4},
                         {2, OpKind::count_labels, 1, 16},
                         {2, OpKind::reduce_loss, 1, 8 * (3 + 1) * 8}}));
+}
+
+TEST(DataParallel, OnlyAnOrderedNormExchangesChunks) {
+  for (const bool ordered : {false, true}) {
+    StepOptions options = small_options(1);
+    options.ordered = ordered;
+    const StepProgram program = built(2, 1, options, small_model(2));
+    const Operation& norm = program.operations[find(program, {OpKind::gradient_norm})];
+    EXPECT_EQ(norm.bytes, ordered ? 4 * 2 * 8 : 2 * 8);
+    EXPECT_EQ(norm.workspace, norm.bytes);
+  }
 }
 
 TEST(DataParallel, NoMoreWholeGradientsWaitThanAllowed) {
@@ -475,6 +486,9 @@ TEST(Symmetry, MessagesToOnePeerAreProvedRankByRank) {
 TEST(Symmetry, SixteenThousandRanksAreProved) {
   StepOptions options = small_options(8);
   options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  options.gather.prefetch.lists.push_back({"layers.3", {"layers.5"}, {"layers.1", "layers.0"}});
+  options.reduce.each_micro_batch = true;
+  options.offload.state = true;
   options.data_parallel = data_parallel(16383, 64, 256);
   const StepProgram program = build_step(small_model(126), options);
   const SymmetryProof proof =

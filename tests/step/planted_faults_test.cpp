@@ -1,31 +1,13 @@
 // Faults that an engineer could plant in the programs of several ranks: each is found, with rank, operation
 // and reason.
-#include <functional>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "tests/step/programs.h"
+#include "tests/step/planted_fault.h"
 
 namespace stepforge::test {
 namespace {
-
-StepOptions two_micro_batches() {
-  StepOptions options = small_options(2);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
-  return options;
-}
-
-/// Two shards.
-Programs fsdp(const StepOptions& options = two_micro_batches()) {
-  return programs_of(small_model(), 2, 1, options);
-}
-
-/// Two shards in two replicas: shard groups {0, 1} and {2, 3}.
-Programs hsdp(const StepOptions& options = two_micro_batches()) {
-  return programs_of(small_model(), 2, 2, options);
-}
 
 StepOptions each_micro_batch() {
   StepOptions options = two_micro_batches();
@@ -43,42 +25,6 @@ StepOptions many_in_flight() {
   StepOptions options = two_micro_batches();
   options.reduce.in_flight = 4;
   return options;
-}
-
-using Damage = std::function<void(StepProgram&)>;
-
-constexpr int kEveryRank = -1;
-
-struct Fault {
-  std::string name;
-  Programs (*programs)(const StepOptions&);
-  StepOptions options;
-  int damaged;  ///< rank, or kEveryRank
-  Damage damage;
-  int found_at;  ///< rank
-  std::string operation;
-  std::string reason;
-};
-
-void PrintTo(const Fault& fault, std::ostream* out) {
-  *out << fault.name;
-}
-
-constexpr int kShard = 0;  // groups
-constexpr int kReplica = 1;
-
-Operation& at(StepProgram& program, const Place& place) {
-  return program.operations[find(program, place)];
-}
-
-/// The second operation that fits.
-std::size_t second(const StepProgram& program, const Place& place) {
-  return find(program, place, find(program, place) + 1);
-}
-
-void erase_both(StepProgram& program, OpKind start, OpKind wait, int unit) {
-  erase(program, find(program, {wait, unit}));
-  erase(program, find(program, {start, unit}));
 }
 
 std::vector<Fault> reduction_faults() {
@@ -156,12 +102,13 @@ std::vector<Fault> gather_faults() {
   return {
       {"OnlyTheShardIsGathered", fsdp, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::gather_start, 1}).bytes /= 2; }, 0, "gather_start layers.0",
-       "it gathers 2048 bytes into a slot of 4096"},
+       "it gathers 2048 bytes, but the shards have 4096"},
       {"OneRankGathersLess", fsdp, plain, 1,
        [](StepProgram& p) {
-         Operation& gather = at(p, {K::gather_start, 1});
-         gather.bytes /= 2;
-         p.buffers[static_cast<std::size_t>(gather.allocates.front())].bytes /= 2;
+         p.units[1].gathered_bytes /= 2;
+         for (Operation& operation : p.operations) {
+           if (operation.kind == K::gather_start && operation.unit == 1) operation.bytes /= 2;
+         }
        },
        1, "gather_start layers.0", "has 2048 bytes, but rank 0, operation"},
       {"NotGatheredAgainForTheBackward", fsdp, plain, kEveryRank,
@@ -209,6 +156,23 @@ std::vector<Fault> gather_faults() {
          p = fsdp(options)[1];
        },
        1, "dp_shard", "is another one than rank 0, operation"},
+      {"OneRankPrefetchesFurtherInTheBackward", fsdp, plain, 1,
+       [](StepProgram& p) {
+         StepOptions options = two_micro_batches();
+         options.gather.prefetch.backward = 2;
+         p = fsdp(options)[1];
+       },
+       1, "dp_shard", "is another one than rank 0, operation"},
+      {"OneRankHasAnotherPrefetchList", fsdp, plain, 1,
+       [](StepProgram& p) {
+         StepOptions options = two_micro_batches();
+         options.gather.prefetch.lists.push_back({"embedding", {"layers.1"}, {}});
+         p = fsdp(options)[1];
+       },
+       1, "gather_start layers.1 over dp_shard", "is another one than rank 0, operation"},
+      {"AListGathersWhatIsGathered", fsdp, plain, kEveryRank,
+       [](StepProgram& p) { repeat(p, find(p, {K::gather_start, 2})); }, 0, "gather_start layers.1",
+       "already gathered by"},
       {"OneRankNeverReshards", fsdp, plain, 1,
        [](StepProgram& p) {
          StepOptions options = two_micro_batches();
@@ -381,20 +345,7 @@ std::vector<Fault> all_faults() {
 class PlantedFault : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(PlantedFault, IsFound) {
-  const Fault& fault = GetParam();
-  Programs programs = fault.programs(fault.options);
-  ASSERT_NO_THROW(check_programs(programs));
-  for (StepProgram& program : programs) {
-    if (fault.damaged == kEveryRank || fault.damaged == program.rank) {
-      fault.damage(program);
-    }
-  }
-  expect_refused(programs, fault.found_at, fault.operation, fault.reason);
-  if (fault.damaged == kEveryRank) {
-    EXPECT_THROW(check_symmetric(programs[0], static_cast<int>(programs.size()),
-                                 [&](int rank) { return programs[static_cast<std::size_t>(rank)].groups; }),
-                 ProgramError);
-  }
+  expect_found(GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Checker, PlantedFault, ::testing::ValuesIn(all_faults()),

@@ -50,11 +50,5 @@ TEST(BatchContract, EverySplitGivesTheSameBitsInOrderedMode) {
   }
 }
 
-TEST(Clipping, ScalesDownToTheNormAndZeroTurnsItOff) {
-  EXPECT_EQ(clip_coefficient(0.5, 1.0), 1.0);
-  EXPECT_EQ(clip_coefficient(4.0, 0.0), 1.0);
-  EXPECT_DOUBLE_EQ(clip_coefficient(4.0, 1.0), 1.0 / (4.0 + 1e-6));
-}
-
 }  // namespace
 }  // namespace stepforge::testing

@@ -10,6 +10,7 @@
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/dropout_add.h"
+#include "kernels/reduce.h"
 #include "kernels/rope.h"
 
 namespace stepforge::cpu {
@@ -57,7 +58,7 @@ void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, co
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
                   const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWSettings& settings);
 
-void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials);
+void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials);
 bool all_finite(const at::Tensor& flat);
 
 }  // namespace stepforge::cpu

@@ -1,6 +1,7 @@
 #include "kernels/reduce.h"
 
 #include <atomic>
+#include <cmath>
 
 #include <ATen/Parallel.h>
 
@@ -12,25 +13,64 @@ namespace stepforge::cpu {
 namespace {
 
 /// Sixteen lanes, element i in lane i % 16, folded in halves: the same order on every instruction set. (The
-/// square of an fp32 number is exact in fp64, so fused and separate multiply-add agree.)
-STEPFORGE_SIMD_CLONES double chunk_sum_of_squares(const float* x, int64_t count) {
+/// square of an fp32 number is exact in fp64, so fused and separate multiply-add agree; cubes may differ in
+/// their last bit.)
+template <typename Add, typename Join>
+STEPFORGE_INLINE double fold_chunk(const float* x, int64_t count, Add add, Join join) {
   constexpr int64_t kLanes = 16;
   double lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const double value = x[i + lane];
-      lanes[lane] += value * value;
-    }
+    for (int64_t lane = 0; lane < kLanes; ++lane)
+      lanes[lane] = add(lanes[lane], std::abs(double{x[i + lane]}));
   }
-  for (int64_t lane = 0; i + lane < count; ++lane) {
-    const double value = x[i + lane];
-    lanes[lane] += value * value;
-  }
+  for (int64_t lane = 0; i + lane < count; ++lane)
+    lanes[lane] = add(lanes[lane], std::abs(double{x[i + lane]}));
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] = join(lanes[lane], lanes[lane + half]);
   }
   return lanes[0];
+}
+
+STEPFORGE_INLINE double sum(double left, double right) {
+  return left + right;
+}
+/// NaN wins, from either side.
+STEPFORGE_INLINE double larger(double left, double right) {
+  return right > left || right != right ? right : left;
+}
+STEPFORGE_INLINE double add_square(double lane, double value) {
+  return lane + value * value;
+}
+STEPFORGE_INLINE double add_cube(double lane, double value) {
+  return lane + value * value * value;
+}
+
+STEPFORGE_SIMD_CLONES double chunk_sum(const float* x, int64_t count) {
+  return fold_chunk(x, count, sum, sum);
+}
+STEPFORGE_SIMD_CLONES double chunk_sum_of_squares(const float* x, int64_t count) {
+  return fold_chunk(x, count, add_square, sum);
+}
+STEPFORGE_SIMD_CLONES double chunk_sum_of_cubes(const float* x, int64_t count) {
+  return fold_chunk(x, count, add_cube, sum);
+}
+STEPFORGE_SIMD_CLONES double chunk_largest(const float* x, int64_t count) {
+  return fold_chunk(x, count, larger, larger);
+}
+
+double chunk_terms(NormType type, const float* x, int64_t count) {
+  switch (type) {
+    case NormType::l1:
+      return chunk_sum(x, count);
+    case NormType::l2:
+      return chunk_sum_of_squares(x, count);
+    case NormType::l3:
+      return chunk_sum_of_cubes(x, count);
+    case NormType::inf:
+      return chunk_largest(x, count);
+  }
+  return 0.0;
 }
 
 /// Whether every exponent is below the one of infinity and NaN.
@@ -57,7 +97,7 @@ void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t str
   for (int64_t r = 0; r < rows; ++r) add_row(partials + r * stride, width, target);
 }
 
-void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials) {
+void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials) {
   const float* data = flat.const_data_ptr<float>();
   const int64_t elements = flat.numel();
   constexpr int64_t kChunksPerTask = 32;
@@ -65,7 +105,7 @@ void sum_of_squares_by_chunk(const at::Tensor& flat, std::span<double> partials)
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       const int64_t first = chunk * kReduceChunk;
       partials[static_cast<size_t>(chunk)] =
-          chunk_sum_of_squares(data + first, std::min(kReduceChunk, elements - first));
+          chunk_terms(type, data + first, std::min(kReduceChunk, elements - first));
     }
   });
 }

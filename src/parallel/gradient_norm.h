@@ -1,0 +1,27 @@
+// The global norm of gradients that are cut over ranks, and what clipping makes of it.
+#pragma once
+
+#include <span>
+
+#include "kernels/reduce.h"
+#include "parallel/unit_store.h"
+
+namespace stepforge {
+
+/// What a rank tells the others about its part of the gradients.
+enum class NormExchange : uint8_t {
+  ranks,   ///< one number: few bytes; the last bits depend on how many ranks hold the units
+  chunks,  ///< one for each 1,024 elements, joined in logical order: the same bits for every cut into
+           ///< intervals
+};
+
+/// The norm of the gradients of all trained units of `store`, in fp64. Each element counts once: replicas
+/// hold equal gradients. The same bits on every rank. A collective of the shard group, on the compute lane,
+/// if the units are cut.
+double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange);
+
+/// The factor on gradients that brings `norm` down to `max_norm`; 1 if max_norm is 0. As
+/// torch.nn.utils.clip_grad_norm_.
+double clip_coefficient(double norm, double max_norm);
+
+}  // namespace stepforge

@@ -1,0 +1,46 @@
+// What a step's loss is the mean of: one answer for the scale of gradients, their sum over ranks and the loss
+// that is reported.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace stepforge {
+
+enum class LossAggregation : uint8_t {
+  token_mean,    ///< the mean over all valid labels of the step, whichever rank has them
+  rank_average,  ///< each rank's mean over its own valid labels of the step, averaged over the ranks
+};
+
+/// The aggregation of training.loss_aggregation.
+LossAggregation loss_aggregation(std::string_view name);
+
+/// Of one step, on one rank. Gradients of all ranks are summed, so the weights of all tokens of a step add up
+/// to 1, or, of rank_average, to the share of ranks that have a valid label. Nothing is divided by zero: what
+/// has no valid label contributes zero.
+class AveragingDomain {
+ public:
+  AveragingDomain(LossAggregation aggregation, int64_t own_labels, int ranks)
+      : aggregation_(aggregation), own_labels_(own_labels), step_labels_(own_labels), ranks_(ranks) {}
+
+  /// The valid labels of all ranks. Before the first loss.
+  void set_step_labels(int64_t labels) { step_labels_ = labels; }
+  int64_t step_labels() const { return step_labels_; }
+
+  /// What the loss of each of this rank's tokens is multiplied with.
+  double token_weight() const;
+  /// The mean over this rank's labels; `loss_sums` are those of its micro-batches.
+  double own_mean(std::span<const double> loss_sums) const;
+  /// The loss of the step, from the sums of all its micro-batches, in their order, and the means of all
+  /// ranks.
+  double loss(std::span<const double> loss_sums, std::span<const double> rank_means) const;
+
+ private:
+  LossAggregation aggregation_;
+  int64_t own_labels_;
+  int64_t step_labels_;
+  int ranks_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,113 @@
+// Random combinations of everything a step can be told: the programs of all ranks are sound.
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "step/memory.h"
+#include "tests/step/programs.h"
+
+namespace stepforge::test {
+namespace {
+
+/// Choices drawn from a seed.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : seed_(seed) {}
+
+  /// 0 to `count` - 1.
+  int below(int count) {
+    return static_cast<int>(mix_bits(seed_ ^ mix_bits(++drawn_)) % static_cast<uint64_t>(count));
+  }
+  bool toss() { return below(2) == 1; }
+
+ private:
+  uint64_t seed_;
+  uint64_t drawn_ = 0;
+};
+
+PrefetchPolicy some_prefetch(Dice& dice, const ModelSpec& model) {
+  PrefetchPolicy prefetch;
+  prefetch.forward = dice.below(4);
+  prefetch.backward = dice.below(4);
+  const auto some_units = [&](std::size_t but) {
+    std::vector<std::string> names;
+    for (std::size_t u = 0; u < model.units.size(); ++u) {
+      if (u != but && dice.below(3) == 0) {
+        names.push_back(model.units[u].name);
+      }
+    }
+    return names;
+  };
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    if (dice.below(3) == 0) {
+      prefetch.lists.push_back({model.units[u].name, some_units(u), some_units(u)});
+    }
+  }
+  return prefetch;
+}
+
+RecomputePolicy some_recomputation(Dice& dice) {
+  RecomputePolicy recompute;
+  recompute.mode = static_cast<RecomputePolicy::Mode>(dice.below(5));
+  recompute.n = 1 + dice.below(3);
+  if (recompute.mode == RecomputePolicy::Mode::blocks) {
+    recompute.blocks = {"layers.0"};
+  }
+  if (recompute.mode == RecomputePolicy::Mode::segments) {
+    recompute.segments = {"mlp"};
+  }
+  return recompute;
+}
+
+ModelSpec some_model(Dice& dice) {
+  ModelSpec model = small_model(1 + dice.below(4), dice.toss());
+  for (std::size_t u = 0; u + 1 < model.units.size(); ++u) {  // the head remains
+    model.units[u].trainable = dice.below(5) != 0;
+    model.units[u].parameters[0].shape[0] *= 1 + dice.below(90);
+  }
+  return model;
+}
+
+StepOptions some_options(Dice& dice, const ModelSpec& model) {
+  StepOptions options = small_options(1 + dice.below(5));
+  options.kind = dice.below(8) == 0 ? ProgramKind::evaluate : ProgramKind::train;
+  options.recompute = some_recomputation(dice);
+  options.gather.dtype = dice.toss() ? DType::bf16 : DType::f32;
+  options.gather.reshard = static_cast<GatherPolicy::Reshard>(dice.below(3));
+  options.gather.n = 1 + dice.below(3);
+  options.gather.prefetch = some_prefetch(dice, model);
+  options.ordered = dice.below(3) == 0;
+  options.reduce.in_flight = 1 + dice.below(4);
+  options.reduce.each_micro_batch = !options.ordered && dice.toss();
+  if (!options.ordered) {
+    options.reduce.dtype = dice.toss() ? DType::bf16 : DType::f32;
+    options.cut.kind = static_cast<Cut::Kind>(dice.below(3));
+  }
+  options.offload.state = dice.toss();
+  options.offload.prefetch = dice.below(3);
+  return options;
+}
+
+TEST(Combinations, OfAllOptionsMakeSoundPrograms) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    Dice dice(seed);
+    const ModelSpec model = some_model(dice);
+    const StepOptions options = some_options(dice, model);
+    const int shards = 1 + dice.below(4);
+    const int replicas = 1 + dice.below(3);
+    const Programs programs = programs_of(model, shards, replicas, options);
+    try {
+      const CheckResult result = check_programs(programs);
+      const SymmetryProof proof = check_symmetric(programs[0], shards * replicas, [&](int rank) {
+        return programs[static_cast<std::size_t>(rank)].groups;
+      });
+      ASSERT_EQ(proof.peak_bytes, account(programs[0]).peak_bytes) << "seed " << seed;
+      ASSERT_EQ(result.peak_bytes.back(), proof.peak_bytes) << "seed " << seed;
+    } catch (const ProgramError& error) {
+      FAIL() << "seed " << seed << ": " << error.what() << "\n"
+             << listing(programs[static_cast<std::size_t>(error.rank())]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stepforge::test

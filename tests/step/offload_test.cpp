@@ -1,0 +1,183 @@
+// Programs of units that live on the host: what is copied when, and how little of them the device holds.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "step/memory.h"
+#include "tests/step/programs.h"
+
+namespace stepforge::test {
+namespace {
+
+StepOptions offloaded(int micro_batches) {
+  StepOptions options = small_options(micro_batches);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  options.offload.state = true;
+  return options;
+}
+
+StepProgram built(int shards, int replicas, StepOptions options, const ModelSpec& model) {
+  options.data_parallel = data_parallel(0, shards, replicas);
+  return build_step(model, options);
+}
+
+/// The life of one unit's state, and of what uses it.
+std::string life_of(const StepProgram& program, int unit) {
+  std::string text;
+  for (const Operation& operation : program.operations) {
+    if (operation.unit == unit && operation.kind != OpKind::gather_wait &&
+        operation.kind != OpKind::release) {
+      text += operation_text(program, operation) + "\n";
+    }
+  }
+  return text;
+}
+
+TEST(Offload, AUnitIsOnTheDeviceForItsGathersItsReductionAndItsUpdate) {
+  EXPECT_EQ(life_of(built(2, 1, offloaded(1), small_model(1)), 1),
+            "reload_start layers.0 weights\n"
+            "gather_start layers.0 over dp_shard\n"
+            "reload_start layers.0 weights\n"
+            "gather_start layers.0 over dp_shard\n"
+            "start_gradient layers.0\n"
+            "reduce_start layers.0 over dp_shard\n"
+            "reduce_wait layers.0\n"
+            "offload_start layers.0 gradients\n"
+            "offload_wait layers.0\n"
+            "reload_start layers.0 weights gradients optimizer\n"
+            "reload_wait layers.0\n"
+            "update layers.0\n"
+            "offload_start layers.0 weights optimizer\n");
+}
+
+TEST(Offload, OneRankReducesIntoItsOwnPart) {
+  StepOptions options = offloaded(2);
+  options.gather.reshard = GatherPolicy::Reshard::never;
+  EXPECT_EQ(life_of(built(1, 1, options, small_model(1)), 1),
+            "reload_start layers.0 weights\n"
+            "gather_start layers.0\n"
+            "start_gradient layers.0\n"
+            "reduce_start layers.0\n"
+            "reduce_wait layers.0\n"
+            "offload_start layers.0 gradients\n"
+            "offload_wait layers.0\n"
+            "reload_start layers.0 weights gradients optimizer\n"
+            "reload_wait layers.0\n"
+            "update layers.0\n"
+            "offload_start layers.0 weights optimizer\n");
+}
+
+TEST(Offload, SumsOfMicroBatchesGoBackAndForth) {
+  StepOptions options = offloaded(2);
+  options.reduce.each_micro_batch = true;
+  options.gather.reshard = GatherPolicy::Reshard::never;
+  EXPECT_EQ(life_of(built(2, 2, options, small_model(1)), 1),
+            "reload_start layers.0 weights\n"
+            "gather_start layers.0 over dp_shard\n"
+            "start_gradient layers.0\n"
+            "reduce_start layers.0 over dp_shard\n"
+            "reduce_wait layers.0\n"
+            "offload_start layers.0 gradients\n"
+            "start_gradient layers.0\n"
+            "reload_start layers.0 gradients\n"
+            "reduce_start layers.0 over dp_shard accumulate\n"
+            "reduce_wait layers.0\n"
+            "all_reduce_start layers.0 over dp_replicate\n"
+            "offload_start layers.0 gradients\n"
+            "all_reduce_wait layers.0\n"
+            "offload_wait layers.0\n"
+            "reload_start layers.0 weights gradients optimizer\n"
+            "reload_wait layers.0\n"
+            "update layers.0\n"
+            "offload_start layers.0 weights optimizer\n");
+}
+
+TEST(Offload, AFrozenUnitIsReloadedForItsGathersOnly) {
+  ModelSpec model = small_model(1);
+  model.units[1].trainable = false;
+  const StepProgram program = built(2, 1, offloaded(1), model);
+  for (const Operation& operation : program.operations) {
+    if (operation.unit == 1 && operation.lane == Lane::copy) {
+      EXPECT_EQ(operation_text(program, operation), "reload_start layers.0 weights");
+    }
+  }
+}
+
+TEST(Offload, AnEvaluationReloadsWhatItGathers) {
+  StepOptions options = offloaded(2);
+  options.kind = ProgramKind::evaluate;
+  const StepProgram program = built(2, 1, options, small_model(1));
+  EXPECT_NO_THROW(check_programs(programs_of(small_model(1), 2, 1, options)));
+  const auto count = [&](OpKind kind) {
+    return std::count_if(program.operations.begin(), program.operations.end(),
+                         [&](const Operation& operation) { return operation.kind == kind; });
+  };
+  EXPECT_EQ(count(OpKind::reload_start), count(OpKind::gather_start));
+  EXPECT_EQ(count(OpKind::offload_start), 0);
+}
+
+TEST(Offload, TheDeviceHoldsTheStateOfNoMoreUnitsThanThePrefetchSays) {
+  for (int prefetch = 0; prefetch < 3; ++prefetch) {
+    StepOptions options = offloaded(2);
+    options.offload.prefetch = prefetch;
+    const StepProgram program = built(2, 1, options, small_model(6));
+    int64_t state = 0;
+    int64_t most = 0;
+    for (const Operation& operation : program.operations) {
+      const auto bytes_of = [&](const std::vector<int>& buffers) {
+        int64_t bytes = 0;
+        for (const int buffer : buffers) {
+          const Buffer& of = program.buffers[static_cast<std::size_t>(buffer)];
+          bytes += of.kind == BufferKind::optimizer ? of.bytes : 0;
+        }
+        return bytes;
+      };
+      state += bytes_of(operation.allocates);
+      most = std::max(most, state);
+      state -= bytes_of(operation.frees);
+    }
+    EXPECT_EQ(most, (prefetch + 1) * 1024 * 8) << prefetch;
+  }
+}
+
+TEST(Offload, TheAccountTellsDeviceAndHostApart) {
+  StepOptions options = offloaded(1);
+  const MemoryAccount away = account(built(2, 1, options, small_model(6)));
+  options.offload.state = false;
+  const MemoryAccount at_hand = account(built(2, 1, options, small_model(6)));
+  EXPECT_EQ(away.host_bytes, 8 * 1024 * (4 + 4 + 8));
+  EXPECT_EQ(away.persistent_bytes(), 0);
+  EXPECT_EQ(at_hand.host_bytes, 0);
+  EXPECT_EQ(at_hand.persistent_bytes(), away.host_bytes);
+  EXPECT_LT(away.peak_bytes, at_hand.peak_bytes);
+  EXPECT_EQ(away.peak_of_one_memory(), away.peak_bytes + away.host_bytes);
+}
+
+TEST(Offload, ReloadsOfGathersStandBehindNoReduction) {
+  // The copy lane runs in order: a copy that needs a reduction comes when the compute lane has waited for
+  // one.
+  for (const int in_flight : {1, 3}) {
+    StepOptions options = offloaded(2);
+    options.reduce.in_flight = in_flight;
+    const StepProgram program = built(2, 2, options, small_model(4));
+    int waited = -1;
+    for (const Operation& operation : program.operations) {
+      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait) {
+        waited = std::max(waited, operation.needs.back());
+      }
+      if (operation.kind == OpKind::offload_start && operation.parts.gradients) {
+        EXPECT_LE(operation.needs.front(), waited);
+      }
+    }
+  }
+}
+
+TEST(Offload, WhatDoesNotFitIsRefused) {
+  StepOptions options = offloaded(1);
+  options.offload.prefetch = -1;
+  EXPECT_THROW(built(1, 1, options, small_model(1)), UsageError);
+}
+
+}  // namespace
+}  // namespace stepforge::test

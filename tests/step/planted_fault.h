@@ -1,0 +1,82 @@
+// A fault planted in good programs: how it is made, and what the checker must say of it.
+#pragma once
+
+#include <functional>
+#include <ostream>
+#include <string>
+
+#include "tests/step/programs.h"
+
+namespace stepforge::test {
+
+inline StepOptions two_micro_batches() {
+  StepOptions options = small_options(2);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  return options;
+}
+
+/// Two shards.
+inline Programs fsdp(const StepOptions& options) {
+  return programs_of(small_model(), 2, 1, options);
+}
+
+/// Two shards in two replicas: shard groups {0, 1} and {2, 3}.
+inline Programs hsdp(const StepOptions& options) {
+  return programs_of(small_model(), 2, 2, options);
+}
+
+using Damage = std::function<void(StepProgram&)>;
+
+inline constexpr int kEveryRank = -1;
+
+struct Fault {
+  std::string name;
+  Programs (*programs)(const StepOptions&);
+  StepOptions options;
+  int damaged;  ///< rank, or kEveryRank
+  Damage damage;
+  int found_at;  ///< rank
+  std::string operation;
+  std::string reason;
+};
+
+inline void PrintTo(const Fault& fault, std::ostream* out) {
+  *out << fault.name;
+}
+
+inline constexpr int kShard = 0;  // groups
+inline constexpr int kReplica = 1;
+
+inline Operation& at(StepProgram& program, const Place& place) {
+  return program.operations[find(program, place)];
+}
+
+/// The second operation that fits.
+inline std::size_t second(const StepProgram& program, const Place& place) {
+  return find(program, place, find(program, place) + 1);
+}
+
+inline void erase_both(StepProgram& program, OpKind start, OpKind wait, int unit) {
+  erase(program, find(program, {wait, unit}));
+  erase(program, find(program, {start, unit}));
+}
+
+/// The good programs are accepted; damaged, they are refused with the fault's words, also by symmetry if
+/// every rank is damaged alike.
+inline void expect_found(const Fault& fault) {
+  Programs programs = fault.programs(fault.options);
+  ASSERT_NO_THROW(check_programs(programs));
+  for (StepProgram& program : programs) {
+    if (fault.damaged == kEveryRank || fault.damaged == program.rank) {
+      fault.damage(program);
+    }
+  }
+  expect_refused(programs, fault.found_at, fault.operation, fault.reason);
+  if (fault.damaged == kEveryRank) {
+    EXPECT_THROW(check_symmetric(programs[0], static_cast<int>(programs.size()),
+                                 [&](int rank) { return programs[static_cast<std::size_t>(rank)].groups; }),
+                 ProgramError);
+  }
+}
+
+}  // namespace stepforge::test

@@ -1,0 +1,155 @@
+// Faults in programs whose units live on the host: each is found.
+#include "tests/step/planted_fault.h"
+
+namespace stepforge::test {
+namespace {
+
+StepOptions offloaded() {
+  StepOptions options = two_micro_batches();
+  options.offload.state = true;
+  return options;
+}
+
+StepOptions each_micro_batch() {
+  StepOptions options = offloaded();
+  options.reduce.each_micro_batch = true;
+  return options;
+}
+
+Programs one_rank(const StepOptions& options) {
+  return programs_of(small_model(), 1, 1, options);
+}
+
+/// The place of the copy of these parts of the unit.
+std::size_t copy_of(const StepProgram& program, OpKind kind, int unit, const StateParts& parts) {
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    if (operation.kind == kind && operation.unit == unit && operation.parts == parts) {
+      return i;
+    }
+  }
+  ADD_FAILURE() << "no such copy";
+  return 0;
+}
+
+constexpr StateParts kWeights{.weights = true};
+constexpr StateParts kGradients{.gradients = true};
+constexpr StateParts kAll{.weights = true, .gradients = true, .optimizer = true};
+constexpr StateParts kUpdated{.weights = true, .optimizer = true};
+
+std::vector<Fault> reload_faults() {
+  using K = OpKind;
+  return {
+      {"NothingIsReloadedForTheGather", fsdp, offloaded(), kEveryRank,
+       [](StepProgram& p) { erase(p, copy_of(p, K::reload_start, 1, kWeights)); }, 0, "gather_start layers.0",
+       "the device does not have the weights: no reload has brought them"},
+      {"TheGatherDoesNotWaitForTheReload", fsdp, offloaded(), 1,
+       [](StepProgram& p) {
+         auto& needs = at(p, {K::gather_start, 2}).needs;
+         needs.pop_back();
+       },
+       1, "gather_start layers.1", "may run before operation"},
+      {"ReloadedTwice", fsdp, offloaded(), kEveryRank,
+       [](StepProgram& p) { repeat(p, copy_of(p, K::reload_start, 1, kAll)); }, 0,
+       "reload_start layers.0 weights gradients optimizer", "it names no buffer for the weights"},
+      {"TheOptimizersStateIsNotReloaded", fsdp, offloaded(), kEveryRank,
+       [](StepProgram& p) {
+         Operation& reload = p.operations[copy_of(p, K::reload_start, 1, kAll)];
+         reload.parts.optimizer = false;
+         reload.bytes = 2 * 1024 * 4;
+       },
+       0, "update layers.0", "the device does not have the moments"},
+      {"TheReloadIsShort", one_rank, offloaded(), kEveryRank,
+       [](StepProgram& p) { p.operations[copy_of(p, K::reload_start, 0, kWeights)].bytes /= 2; }, 0,
+       "reload_start embedding weights", "it copies 2048 bytes, but the state has 4096"},
+      {"AReloadOfNothing", one_rank, offloaded(), kEveryRank,
+       [](StepProgram& p) { p.operations[copy_of(p, K::reload_start, 0, kWeights)].parts = {}; }, 0,
+       "reload_start embedding", "it copies nothing"},
+      {"TheUpdateDoesNotWaitForItsState", one_rank, offloaded(), kEveryRank,
+       [](StepProgram& p) { at(p, {K::reload_wait, 1}).needs.clear(); }, 0, "reload_wait layers.0",
+       "may run before operation"},
+      {"TheUpdateIsForgottenToWait", one_rank, offloaded(), kEveryRank,
+       [](StepProgram& p) {
+         for (const int unit : {3, 2, 1}) erase(p, find(p, {K::reload_wait, unit}));
+       },
+       0, "update layers.0", "may run before operation"},
+      {"AUnitOfTheDeviceIsReloaded", fsdp, offloaded(), 1,
+       [](StepProgram& p) { p.units[1].offloaded = false; }, 1, "reload_start layers.0 weights",
+       "lives on the device"},
+      {"AnOffloadedUnitTakenForResident", one_rank, offloaded(), 0,
+       [](StepProgram& p) { p.units[1].resident = true; }, 0, "end of the program",
+       "unit layers.0 is offloaded and must be gathered"},
+  };
+}
+
+std::vector<Fault> offload_faults() {
+  using K = OpKind;
+  return {
+      {"TheNormMissesGradientsOfTheHost", fsdp, offloaded(), kEveryRank,
+       [](StepProgram& p) {
+         erase(p, find(p, {K::offload_wait, 2}));
+         erase(p, copy_of(p, K::offload_start, 2, kGradients));
+       },
+       0, "gradient_norm", "unit layers.1: the host does not have its gradients"},
+      {"TheNormDoesNotWaitForTheHost", hsdp, offloaded(), 3,
+       [](StepProgram& p) {
+         for (const int unit : {0, 1, 2, 3}) erase(p, find(p, {K::offload_wait, unit}));
+       },
+       3, "gradient_norm", "may run before operation"},
+      {"OffloadedBeforeItIsReduced", fsdp, offloaded(), 1,
+       [](StepProgram& p) {
+         move(p, copy_of(p, K::offload_start, 1, kGradients), find(p, {K::reduce_start, 1}));
+       },
+       1, "offload_start layers.0 gradients", "the device does not have the gradients"},
+      {"OffloadedWhileItIsReduced", fsdp, offloaded(), 1,
+       [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kGradients)].needs.clear(); }, 1,
+       "offload_start layers.0 gradients", "may run before operation"},
+      {"OffloadedBeforeTheReplicasAreSummed", hsdp, offloaded(), kEveryRank,
+       [](StepProgram& p) {
+         move(p, copy_of(p, K::offload_start, 1, kGradients), find(p, {K::all_reduce_start, 1}));
+       },
+       0, "all_reduce_start layers.0", "the device does not have the gradients"},
+      {"TheUpdateIsNotWrittenBack", one_rank, offloaded(), kEveryRank,
+       [](StepProgram& p) { erase(p, copy_of(p, K::offload_start, 3, kUpdated)); }, 0, "end of the program",
+       "unit head: its weights are never written back to the host"},
+      {"OnlyTheWeightsAreWrittenBack", fsdp, offloaded(), kEveryRank,
+       [](StepProgram& p) {
+         Operation& offload = p.operations[copy_of(p, K::offload_start, 1, kUpdated)];
+         offload.parts.optimizer = false;
+         offload.bytes = 1024 * 4;
+       },
+       0, "end of the program", "unit layers.0: its moments are never written back"},
+      {"WrittenBackBeforeTheUpdate", one_rank, offloaded(), kEveryRank,
+       [](StepProgram& p) { move(p, copy_of(p, K::offload_start, 1, kUpdated), find(p, {K::update, 1})); }, 0,
+       "offload_start layers.0 weights optimizer", "have not changed on the device"},
+      {"WrittenBackDuringTheUpdate", fsdp, offloaded(), 1,
+       [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kUpdated)].needs.clear(); }, 1,
+       "offload_start layers.0 weights optimizer", "may run before operation"},
+      {"TheSumSoFarIsNotReloaded", fsdp, each_micro_batch(), kEveryRank,
+       [](StepProgram& p) { erase(p, copy_of(p, K::reload_start, 1, kGradients)); }, 0,
+       "reduce_start layers.0", "the device does not have the gradients"},
+      {"TheSumSoFarStaysOnTheDevice", fsdp, each_micro_batch(), kEveryRank,
+       [](StepProgram& p) { erase(p, copy_of(p, K::offload_start, 1, kGradients)); }, 0,
+       "reload_start layers.0 gradients", "the device already has the gradients"},
+      {"WaitingForTheWrongCopy", one_rank, offloaded(), kEveryRank,
+       [](StepProgram& p) { at(p, {K::offload_wait, 1}).kind = K::reload_wait; }, 0, "reload_wait layers.0",
+       "no reload_start of the unit is under way"},
+      {"TheDevicesCopyLeaks", one_rank, offloaded(), kEveryRank,
+       [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kUpdated)].frees.clear(); }, 0,
+       "reload_start layers.0 weights gradients optimizer", "leaks: no operation frees it"},
+  };
+}
+
+class PlantedOffloadFault : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(PlantedOffloadFault, IsFound) {
+  expect_found(GetParam());
+}
+
+const auto name_of = [](const auto& info) { return info.param.name; };
+
+INSTANTIATE_TEST_SUITE_P(Reload, PlantedOffloadFault, ::testing::ValuesIn(reload_faults()), name_of);
+INSTANTIATE_TEST_SUITE_P(Offload, PlantedOffloadFault, ::testing::ValuesIn(offload_faults()), name_of);
+
+}  // namespace
+}  // namespace stepforge::test

@@ -1,0 +1,144 @@
+// What the loss of a step is the mean of: by hand, and through the trainer.
+#include "train/averaging_domain.h"
+
+#include <array>
+
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+TEST(AveragingDomain, TokenMeanWeighsEveryLabelOfTheStepAlike) {
+  AveragingDomain domain(LossAggregation::token_mean, 3, 2);
+  domain.set_step_labels(8);
+  EXPECT_EQ(domain.token_weight(), 1.0 / 8);
+  EXPECT_EQ(domain.own_mean(std::array{4.5, 1.5}), 2.0);
+  EXPECT_EQ(domain.loss(std::array{4.5, 1.5, 10.0}, std::array{2.0, 2.0}), 2.0);
+}
+
+TEST(AveragingDomain, RankAverageWeighsEveryRankAlike) {
+  AveragingDomain domain(LossAggregation::rank_average, 3, 2);
+  domain.set_step_labels(8);
+  EXPECT_EQ(domain.token_weight(), 1.0 / 6);
+  EXPECT_EQ(domain.loss(std::array{4.5, 1.5, 20.0}, std::array{2.0, 4.0}), 3.0);
+}
+
+TEST(AveragingDomain, WhatHasNoLabelsContributesZero) {
+  for (const auto aggregation : {LossAggregation::token_mean, LossAggregation::rank_average}) {
+    AveragingDomain masked(aggregation, 0, 4);
+    EXPECT_EQ(masked.token_weight(), 0.0);
+    EXPECT_EQ(masked.own_mean(std::array{0.0}), 0.0);
+    EXPECT_EQ(masked.loss(std::array{0.0}, std::array{0.0, 0.0, 0.0, 0.0}), 0.0);
+  }
+  const AveragingDomain masked(LossAggregation::rank_average, 0, 2);
+  EXPECT_EQ(masked.loss(std::array{0.0, 6.0}, std::array{0.0, 3.0}), 1.5);
+}
+
+/// Serves the rows of data rank `part` of two. Of rank 1's it masks all labels but the first `kept` of each
+/// micro-batch.
+class HalfMasked : public PrefetchLoader {
+ public:
+  HalfMasked(const Trainer& trainer, int part, size_t kept)
+      : PrefetchLoader(trainer.data.train, {8, 1, 2, part}, 2), masks_(part == 1), kept_(kept) {}
+
+  Batch next() override {
+    Batch batch = PrefetchLoader::next();
+    if (!masks_) return batch;
+    for (size_t i = kept_; i < batch.labels.size(); ++i) batch.labels[i] = kIgnoredLabel;
+    batch.valid_labels = static_cast<int64_t>(std::min(kept_, batch.labels.size()));
+    return batch;
+  }
+
+ private:
+  bool masks_;
+  size_t kept_;
+};
+
+void serve_part(TestRun& run, int part, size_t kept) {
+  run.trainer().replace_build_step("loader", [part, kept](Trainer& trainer) {
+    trainer.loader = std::make_unique<HalfMasked>(trainer, part, kept);
+  });
+}
+
+struct Outcome {
+  double loss = 0.0;
+  double max_loss = 0.0;
+  std::vector<at::Tensor> gradients;  ///< whole
+};
+
+Outcome outcome_of(const Trainer& trainer) {
+  Outcome outcome{trainer.last_step.loss, trainer.last_step.max_loss, {}};
+  for (size_t unit = 0; unit < trainer.store->size(); ++unit) {
+    outcome.gradients.push_back(
+        trainer.store->unit(unit).whole(trainer.store->unit(unit).gradient()).clone());
+  }
+  return outcome;
+}
+
+const Words one_step{"training.steps=1", "model.dropout=0"};
+
+/// One rank that has the rows of data rank `part` of two.
+Outcome alone(const TempFolder& folder, int part, size_t kept) {
+  TestRun run(
+      job(folder, format("alone-{}-{}", part, kept), one_step + Words{"training.global_batch_size=4"}));
+  serve_part(run, part, kept);
+  run.run();
+  return outcome_of(run.trainer());
+}
+
+/// Two ranks with an average over them; what both say.
+Outcome together(const TempFolder& folder, size_t kept, const Words& more) {
+  RankThreads ranks(2);
+  std::vector<Outcome> outcomes(2);
+  const Words words = job(folder, format("together-{}", kept),
+                          one_step + Words{"training.loss_aggregation=rank_average"} + more);
+  ranks.run([&](int) { return words; },
+            [&](TestRun& run, int rank) {
+              serve_part(run, rank, kept);
+              run.trainer().add_callback(std::make_unique<CallAt>([&, rank](Trainer& trainer) {
+                outcomes[static_cast<size_t>(rank)] = outcome_of(trainer);
+              }));
+            });
+  for (const auto& failure : ranks.failures) EXPECT_EQ(failure, "");
+  EXPECT_EQ(outcomes[0].loss, outcomes[1].loss);
+  EXPECT_EQ(outcomes[0].max_loss, outcomes[1].max_loss);
+  return outcomes[0];
+}
+
+TEST(RankAverage, IsTheAverageOfLossesAndGradientsOfEachRankAlone) {
+  const TempFolder folder;
+  for (const Words& more : std::vector<Words>{{}, {"parallelism.data_parallel_replicate_degree=2"}}) {
+    const Outcome first = alone(folder, 0, 3);
+    const Outcome second = alone(folder, 1, 3);
+    const Outcome both = together(folder, 3, more);
+    EXPECT_NE(first.loss, second.loss);
+    EXPECT_EQ(both.loss, (first.loss + second.loss) / 2);
+    EXPECT_EQ(both.max_loss, std::max(first.loss, second.loss));
+    for (size_t unit = 0; unit < both.gradients.size(); ++unit) {
+      const at::Tensor expected = (first.gradients[unit] + second.gradients[unit]) / 2;
+      const double scale = expected.abs().max().item<double>();
+      EXPECT_LE((both.gradients[unit] - expected).abs().max().item<double>(), 1e-6 * scale) << unit;
+    }
+  }
+}
+
+TEST(RankAverage, ARankWithoutLabelsContributesZero) {
+  const TempFolder folder;
+  const Outcome first = alone(folder, 0, 0);
+  const Outcome both = together(folder, 0, {});
+  EXPECT_EQ(both.loss, first.loss / 2);
+  for (size_t unit = 0; unit < both.gradients.size(); ++unit) {
+    const double scale = first.gradients[unit].abs().max().item<double>();
+    EXPECT_LE((both.gradients[unit] - first.gradients[unit] / 2).abs().max().item<double>(), 1e-6 * scale);
+  }
+}
+
+TEST(RankAverage, OfOneRankIsTheTokenMeanToTheBit) {
+  const TempFolder folder;
+  const Records mean = TestRun(job(folder, "mean")).run();
+  const Records average = TestRun(job(folder, "average", {"training.loss_aggregation=rank_average"})).run();
+  EXPECT_EQ(numbers(average), numbers(mean));
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,82 @@
+// Each rank's live bytes are those of its plan. The CPU allocator counts a process, so ranks are processes.
+#include "kernels/cpu_allocator.h"
+#include "tests/comm/ranks.h"
+#include "tests/train/fixture.h"
+
+namespace stepforge::testing {
+namespace {
+
+struct MemoryLayout {
+  std::string name;
+  int ranks = 2;
+  Words more;
+};
+
+void PrintTo(const MemoryLayout& layout, std::ostream* out) {
+  *out << layout.name;
+}
+
+/// The debug preset with four micro-batches a rank.
+Words memory_job(const std::filesystem::path& run_dir, const MemoryLayout& layout) {
+  return Words{"preset=debug",
+               "model.vocab_size=257",
+               format("run_dir={}", run_dir.string()),
+               format("data.cache_dir={}", (run_dir / "cache").string()),
+               "data.synthetic_tokens=65536",
+               "training.local_batch_size=2",
+               format("training.global_batch_size={}", 8 * layout.ranks),
+               "training.threads=1",
+               "training.steps=3",
+               "checkpoint.enable=false",
+               "metrics.status_line=off"} +
+         layout.more;
+}
+
+/// Predicted over measured peak of the last steps of this rank.
+double predicted_over_measured(const Words& words, World& world) {
+  const int64_t before = cpu_memory().live_bytes;
+  TestRun run(words, nullptr, &world);
+  int64_t measured = 0;
+  run.build();
+  run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
+    if (trainer.state.step > 1) measured = std::max(measured, cpu_memory().peak_bytes - before);
+  }));
+  run.trainer().run();
+  return static_cast<double>(run.trainer().predicted_memory.peak_of_one_memory()) /
+         static_cast<double>(measured);
+}
+
+class LiveBytes : public ::testing::TestWithParam<MemoryLayout> {};
+
+TEST_P(LiveBytes, OfEachRankAreThoseOfThePlan) {
+  const MemoryLayout& layout = GetParam();
+  const TempFolder folder;
+  const Words words = memory_job(folder.path() / "run", layout);
+  const auto results = run_processes(
+      layout.ranks, [&](World& world) { return format("{:.4f}", predicted_over_measured(words, world)); });
+  for (const std::string& result : results) {
+    ASSERT_TRUE(result.starts_with("0.") || result.starts_with("1.")) << result;
+    EXPECT_NEAR(std::stod(result), 1.0, 0.05);
+  }
+}
+
+const std::string kReplicas = "parallelism.data_parallel_replicate_degree=2";
+const std::string kOffload = "parallelism.fsdp_cpu_offload=true";
+
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, LiveBytes,
+    ::testing::Values(
+        MemoryLayout{"one_offloaded", 1, {kOffload}}, MemoryLayout{"fsdp", 2, {}},
+        MemoryLayout{"fsdp_never_resharded", 2, {"parallelism.fsdp_reshard_after_forward=never"}},
+        MemoryLayout{"fsdp_reduced_each_time", 2, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
+        MemoryLayout{"fsdp_ordered", 2, {"training.reduction=ordered"}},
+        MemoryLayout{"fsdp_recomputed", 2, {"activation_checkpoint.mode=full"}},
+        MemoryLayout{"fsdp_reduced_in_bf16", 2, {"precision.reduce=bf16"}},
+        MemoryLayout{"fsdp_offloaded", 2, {kOffload}}, MemoryLayout{"replicas", 2, {kReplicas}},
+        MemoryLayout{"hsdp", 4, {kReplicas}},
+        MemoryLayout{
+            "hsdp_offloaded", 4, {kReplicas, kOffload, "parallelism.fsdp_reduce_each_micro_batch=true"}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,69 @@
+// State on the host changes no bit, with one rank or several.
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+const Words kOffload{"parallelism.fsdp_cpu_offload=true"};
+
+TEST(Offload, GivesTheBitsOfStateOnTheDevice) {
+  const TempFolder folder;
+  for (const Words& more :
+       std::vector<Words>{{}, {"precision.compute=bf16"}, {"training.reduction=ordered"}}) {
+    const Records at_hand = TestRun(job(folder, "at-hand", more)).run();
+    EXPECT_EQ(numbers(TestRun(job(folder, "away", more + kOffload)).run()), numbers(at_hand));
+  }
+}
+
+TEST(Offload, GivesTheSameBitsOnSeveralRanks) {
+  const TempFolder folder;
+  const std::vector<Words> layouts = {
+      {},
+      {"parallelism.fsdp_reduce_each_micro_batch=true", "parallelism.fsdp_backward_prefetch=3"},
+      {"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_reduce_in_flight=2"},
+      {"parallelism.data_parallel_replicate_degree=4", "parallelism.fsdp_cut=dimension"},
+      {"precision.reduce=bf16", "activation_checkpoint.mode=full"}};
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const Records at_hand = RankThreads(4).run(job(folder, format("at-hand-{}", i), layouts[i]))[0];
+    expect_same_numbers(RankThreads(4).run(job(folder, format("away-{}", i), layouts[i] + kOffload)), at_hand,
+                        format("layout {}", i));
+  }
+}
+
+TEST(Offload, ValidatesAndSamplesFromTheHost) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(300));
+  const Words text{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                   "data.document=line",
+                   "data.validation_fraction=0.2",
+                   "validation.freq=2",
+                   "sampling.freq=2",
+                   "sampling.prompt=Once",
+                   "sampling.max_tokens=4"};
+  TestRun at_hand(job(folder, "at-hand", text));
+  at_hand.run();
+  TestRun away(job(folder, "away", text + kOffload));
+  away.run();
+  EXPECT_GT(at_hand.trainer().last_validation.valid_labels, 0);
+  EXPECT_EQ(away.trainer().last_validation.loss, at_hand.trainer().last_validation.loss);
+}
+
+TEST(Offload, AStepThatIsNotFiniteChangesNothingOnTheHost) {
+  const TempFolder folder;
+  const Words planted{"debug.plant_nan_step=3", "debug.plant_nan_block=layers.1", "training.nonfinite=skip"};
+  const Records at_hand = TestRun(job(folder, "at-hand", planted)).run();
+  EXPECT_EQ(at_hand[2].bits, at_hand[1].bits);
+  EXPECT_EQ(numbers(TestRun(job(folder, "away", planted + kOffload)).run()), numbers(at_hand));
+}
+
+TEST(Offload, ARunMovesBetweenHostAndDeviceByResume) {
+  const TempFolder folder;
+  const Words more{"checkpoint.enable=true", "checkpoint.interval=2"};
+  const Records uncut = TestRun(job(folder, "uncut", more)).run();
+  Records all = TestRun(job(folder, "moved", more + kOffload)).run(2);
+  for (const StepRecord& record : TestRun(job(folder, "moved", more)).run()) all.push_back(record);
+  EXPECT_EQ(numbers(all), numbers(uncut));
+}
+
+}  // namespace
+}  // namespace stepforge::testing
