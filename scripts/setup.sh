@@ -16,7 +16,7 @@ packages=(
   git make g++ cmake ninja-build ccache mold pkg-config unzip python3 python3-pip
   libtomlplusplus-dev libcli11-dev libspdlog-dev libfmt-dev libsimdjson-dev nlohmann-json3-dev
   libpcre2-dev libxxhash-dev librapidcheck-dev libgtest-dev
-  clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev bible-kjv bible-kjv-text
+  clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev libomp-19-dev bible-kjv bible-kjv-text
 )
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
