@@ -86,7 +86,9 @@ TEST(CheckpointsOfRanks, EveryWeightAndMomentMovesFromLayoutToLayout) {
        {Layout{1, 1}, Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{8, 1, "whole_tensor"}, Layout{1, 1}}) {
     const auto compare = [&](TestRun& run) {
       const std::string loaded = bits_of(run.trainer());
-      if (step > 0) EXPECT_EQ(loaded, bits) << layout.ranks << " ranks at step " << step;
+      if (step > 0) {
+        EXPECT_EQ(loaded, bits) << layout.ranks << " ranks at step " << step;
+      }
       EXPECT_EQ(run.trainer().state.step, step);
     };
     const auto records = train(layout, job(run_dir, layout), step + 1, compare);
