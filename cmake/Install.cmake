@@ -12,6 +12,9 @@ if(TARGET stepforge_torch)
 endif()
 install(TARGETS stepforge ${libraries} EXPORT StepforgeTargets
   RUNTIME DESTINATION bin LIBRARY DESTINATION lib INCLUDES DESTINATION include)
+if(TARGET stepforge_nccl)
+  install(TARGETS stepforge_nccl LIBRARY DESTINATION lib)
+endif()
 install(EXPORT StepforgeTargets NAMESPACE Stepforge:: DESTINATION ${package})
 
 # Inside the tree a header says "base/error.h", which would meet a base/error.h of its user: installed it says

@@ -59,6 +59,17 @@ void ShardedAdamW::step(double lr_factor) {
   }
 }
 
+std::vector<ShardedAdamW::Moments> ShardedAdamW::moments() {
+  std::vector<Moments> all;
+  for (Part& part : parts_) {
+    for (at::Tensor& slot : part.slots) {
+      if (!slot.defined()) slot = at::zeros({part.parameters->store().shard_size()}, at::kFloat);
+    }
+    all.push_back({part.parameters, part.slots});
+  }
+  return all;
+}
+
 std::vector<ShardedAdamW::State> ShardedAdamW::states() const {
   std::vector<State> states;
   for (const ShardedParameter& parameter : parameters_) {

@@ -49,6 +49,15 @@ class ShardedAdamW {
   };
   std::vector<State> states() const;
 
+  /// The moments of parameters that are stored together, flat as their shard; zero before the first step.
+  struct Moments {
+    const ShardedParameters* parameters = nullptr;
+    std::array<at::Tensor, 2> slots;  ///< [shard_size()], the optimizer's own memory
+  };
+  std::vector<Moments> moments();
+  /// In the order of sharded_parameters().
+  const std::vector<ShardedParameter>& parameters() const { return parameters_; }
+
  private:
   struct Part {
     ShardedParameters* parameters = nullptr;

@@ -33,7 +33,8 @@ ShardMesh::ShardMesh(World& world, const std::vector<int64_t>& degrees, const st
   const Mesh mesh = mesh_of(degrees, world.size());
   const std::vector<int> shards = mesh.group("dp_shard", rank_);
   groups_ = std::make_shared<DataGroups>(
-      world, DataParallel{rank_, shards, mesh.group("dp_replicate", rank_), {rank_}}, name + " ");
+      world, DataParallel{rank_, shards, mesh.group("dp_replicate", rank_), mesh.group("dp", rank_)},
+      name + " ");
   replicated_groups_ = groups_;
   if (shards.size() == 1) return;
   replicated_groups_ = std::make_shared<DataGroups>(

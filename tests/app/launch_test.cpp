@@ -365,15 +365,6 @@ TEST(Launch, NcclWithoutAGpuIsRefused) {
   EXPECT_TRUE(contains(result.err, "comm.backend = nccl")) << result.err;
 }
 
-/// torchrun of the environment that the comparisons with PyTorch use; "" if it is not there.
-fs::path torchrun() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const fs::path base = cache != nullptr ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
-  const fs::path program = base / "stepforge" / "oracle-venv" / "bin" / "torchrun";
-  return fs::exists(program) ? program : fs::path();
-}
-
 Words under_torchrun(const Words& command) {
   return Words{"--no-python", "--nproc-per-node", "2", "--standalone", program_path().string()} + command;
 }

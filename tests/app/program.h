@@ -142,6 +142,15 @@ inline std::string some_text(int lines) {
   return text;
 }
 
+/// torchrun of the environment that the comparisons with PyTorch use; "" if it is not there.
+inline fs::path torchrun() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const fs::path base = cache != nullptr ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
+  const fs::path program = base / "stepforge" / "oracle-venv" / "bin" / "torchrun";
+  return fs::exists(program) ? program : fs::path();
+}
+
 inline bool long_tests() {
   const char* wanted = std::getenv("STEPFORGE_LONG_TESTS");
   return wanted != nullptr && std::string(wanted) == "1";

@@ -1,0 +1,18 @@
+// State dicts of optimizers of modules under fully_shard.
+#pragma once
+
+#include "optim/sharded_adamw.h"
+#include "parallel/state_dict.h"
+
+namespace stepforge {
+
+/// get_state_dict() of parallel/state_dict.h for an optimizer: "state.<parameter>.exp_avg",
+/// "state.<parameter>.exp_avg_sq" (zero before the first step) and "step", an integer. Values lie as the
+/// parameters do.
+StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOptions& options = {});
+
+/// load_state_dict() of parallel/state_dict.h into an optimizer, also one of another layout.
+LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
+                                     const LoadStateOptions& options = {});
+
+}  // namespace stepforge

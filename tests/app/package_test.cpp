@@ -1,0 +1,123 @@
+// The installed package, used as somebody's own project would: examples/ is built against it, outside of the
+// tree, and run on one and two ranks.
+#include <cctype>
+#include <sstream>
+
+#include "tests/app/program.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// Always the same folder, so that ccache knows what it has compiled there.
+fs::path place() {
+  return fs::path(STEPFORGE_BINARY_DIR) / "package-test";
+}
+fs::path prefix() {
+  return place() / "moved";
+}
+fs::path program() {
+  return place() / "build" / "custom_loop";
+}
+
+/// With one thread each, as ranks that share a machine should.
+ProgramResult run(const fs::path& program, const Words& words) {
+  return Child(words, "", {"OMP_NUM_THREADS=1"}, program).wait();
+}
+
+Words configure(const std::string& folder, const Words& more = {}) {
+  return Words{"-S",
+               (fs::path(STEPFORGE_SOURCE_DIR) / "examples").string(),
+               "-B",
+               (place() / folder).string(),
+               "-DCMAKE_PREFIX_PATH=" + prefix().string(),
+               "-DCMAKE_BUILD_TYPE=Release"} +
+         more;
+}
+
+/// Installed and then moved: nothing in the package may depend on where it was installed.
+class Package : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    fs::remove_all(place());
+    const Words install{"--install", STEPFORGE_BINARY_DIR, "--prefix", (place() / "prefix").string()};
+    const ProgramResult installed = run("cmake", install);
+    ASSERT_EQ(installed.exit_code, 0) << installed.err;
+    fs::rename(place() / "prefix", prefix());
+    const bool has_ccache = run("ccache", {"--version"}).exit_code == 0;
+    const ProgramResult configured = run(
+        "cmake", configure("build", has_ccache ? Words{"-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"} : Words{}));
+    ASSERT_EQ(configured.exit_code, 0) << configured.err;
+    const ProgramResult built = run("cmake", {"--build", (place() / "build").string()});
+    ASSERT_EQ(built.exit_code, 0) << built.out << built.err;
+  }
+};
+
+/// The norms of "step 20  norm 0.1234".
+std::vector<double> norms_in(const std::string& text) {
+  std::vector<double> norms;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (word == "norm") words >> norms.emplace_back();
+  }
+  return norms;
+}
+
+TEST_F(Package, HasAProgramThatFindsItsLibraries) {
+  const ProgramResult result = run(prefix() / "bin" / "stepforge", {"doctor"});
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_TRUE(contains(result.out, (prefix() / "lib" / "libstepforge_torch.so").string())) << result.out;
+}
+
+TEST_F(Package, ALoopOfOnesOwnTrainsAlikeOnOneAndTwoRanks) {
+  const ProgramResult one = run(program(), {});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const std::vector<double> expected = norms_in(one.out);
+  ASSERT_EQ(expected.size(), 3U) << one.out;
+  EXPECT_TRUE(contains(one.out, "rank 0 of 1 has 14 whole tensors")) << one.out;
+  const fs::path agent = torchrun();
+  std::vector<ProgramResult> results = {
+      run(prefix() / "bin" / "stepforge",
+          {"launch", "--nproc", "2", "--ranks", "all", "--log-dir", (place() / "logs").string(), program()})};
+  if (!agent.empty())
+    results.push_back(run(agent, {"--no-python", "--standalone", "--nproc-per-node", "2", program()}));
+  for (const ProgramResult& two : results) {
+    EXPECT_EQ(two.exit_code, 0) << two.err;
+    EXPECT_TRUE(contains(two.out, "rank 0 of 2 has 14 whole tensors")) << two.out;
+    EXPECT_TRUE(contains(two.out, "rank 1 of 2 has 0 whole tensors")) << two.out;
+    const std::vector<double> norms = norms_in(two.out);
+    ASSERT_EQ(norms.size(), 6U) << two.out;
+    double difference = 0;
+    for (const double norm : norms) {
+      double nearest = 1e9;
+      for (const double other : expected) nearest = std::min(nearest, std::abs(norm - other));
+      difference = std::max(difference, nearest);
+    }
+    EXPECT_LT(difference, 1e-3) << one.out << two.out;
+  }
+}
+
+TEST_F(Package, WithoutItsLibtorchItSaysWhichItWants) {
+  const ProgramResult result = run("cmake", configure("without", {"-DSTEPFORGE_TORCH=/nowhere"}));
+  EXPECT_NE(result.exit_code, 0);
+  for (const char* part : {"/nowhere", "Stepforge was built with", "libtorch 2.11", "set STEPFORGE_TORCH"}) {
+    // CMake breaks lines where it likes.
+    std::string text;
+    for (const char letter : result.err)
+      text += std::isspace(static_cast<unsigned char>(letter)) ? ' ' : letter;
+    for (size_t at = 0; (at = text.find("  ", at)) != std::string::npos;) text.erase(at, 1);
+    EXPECT_TRUE(contains(text, part)) << result.err;
+  }
+}
+
+TEST_F(Package, OfAnotherVersionIsRefused) {
+  const TempFolder folder;
+  write_text(folder / "CMakeLists.txt",
+             "cmake_minimum_required(VERSION 3.25)\nproject(x CXX)\nfind_package(Stepforge 99 REQUIRED)\n");
+  const ProgramResult result = run("cmake", {"-S", folder.path().string(), "-B", (folder / "build").string(),
+                                             "-DCMAKE_PREFIX_PATH=" + prefix().string()});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.err, "compatible with requested version \"99\"")) << result.err;
+}
+
+}  // namespace
+}  // namespace stepforge::testing

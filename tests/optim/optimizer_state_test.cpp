@@ -1,0 +1,76 @@
+// An optimizer's state moves with the weights from one layout to another.
+#include "optim/optimizer_state.h"
+
+#include <mutex>
+
+#include <gtest/gtest.h>
+
+#include "parallel/model_state.h"
+#include "tests/parallel/sharded_models.h"
+
+namespace stepforge::testing {
+namespace {
+
+const GetStateOptions saved{.full_state_dict = true, .cpu_offload = true};
+
+void train(Model& model, ShardedAdamW& optimizer, int rank, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    plain_step(model, rank, step);
+    optimizer.step();
+    model.zero_grad();
+  }
+}
+
+TEST(OptimizerState, NamesTheMomentsOfEveryParameterAndTheStep) {
+  expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
+    Model model;
+    shard_all(model, mesh);
+    ShardedAdamW optimizer(model, ShardedAdamWOptions{});
+    const StateDict fresh = get_optimizer_state_dict(optimizer, {.full_state_dict = true});
+    if (!std::get<at::Tensor>(fresh.at("state.first.weight.exp_avg_sq")).eq(0).all().template item<bool>())
+      return "not zero at the start";
+    train(model, optimizer, mesh->rank(), 3);
+    const StateDict values = get_optimizer_state_dict(optimizer, {.full_state_dict = true});
+    if (std::get<at::Tensor>(values.at("step")).template item<int64_t>() != 3) return "another step";
+    return values.size() == 2 * values_of(model).size() + 1 ? "" : "another number";
+  });
+}
+
+TEST(OptimizerState, TrainingGoesOnInAnotherLayoutAsIfItHadNotMoved) {
+  // Every rank trains on the same rows, so that the layouts' gradients are equal to the bit.
+  StateDict weights;
+  StateDict moments;
+  std::map<std::string, at::Tensor> expected;
+  expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
+    Model model;
+    shard_all(model, mesh, {.cut = {Cut::Kind::dimension, 0}});
+    ShardedAdamW optimizer(model, {.lr = 0.01});
+    train(model, optimizer, 0, 2);
+    StateDict of_model = get_state_dict(model, saved);
+    StateDict of_optimizer = get_optimizer_state_dict(optimizer, saved);
+    train(model, optimizer, 0, 2);
+    auto values = values_of(model);
+    if (mesh->rank() != 0) return "";
+    weights = std::move(of_model);
+    moments = std::move(of_optimizer);
+    expected = std::move(values);
+    return "";
+  });
+  for (const int ranks : {1, 2, 4}) {
+    expect_on_ranks(ranks, {-1}, [&](const auto& mesh, auto&) -> std::string {
+      Model model;
+      shard_all(model, mesh);
+      ShardedAdamW optimizer(model, {.lr = 0.01});
+      const LoadStateOptions from_rank0{.broadcast_from_rank0 = true};
+      const bool main = mesh->rank() == 0;
+      load_state_dict(model, main ? weights : StateDict{}, from_rank0);
+      load_optimizer_state_dict(optimizer, main ? moments : StateDict{}, from_rank0);
+      if (optimizer.steps() != 2) return "another step";
+      train(model, optimizer, 0, 2);
+      return difference(values_of(model), expected);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace stepforge::testing
