@@ -26,7 +26,7 @@ constexpr int measured_steps = 5;
 constexpr int cold_steps = 2;
 
 struct Link {
-  const char* name;
+  const char* name = "";
   double latency_seconds = 0;
   double bytes_per_second = 0;  ///< 0: no delay at all
 };
