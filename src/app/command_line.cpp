@@ -156,13 +156,17 @@ class CommandLine {
     command->add_option("--nproc", what->processes, "Ranks to start on this machine")
         ->required()
         ->check(CLI::PositiveNumber);
-    command->add_option("--nnodes", what->nodes, "Machines; start the same command on each")
-        ->check(CLI::PositiveNumber);
+    CLI::Option* nodes =
+        command->add_option("--nnodes", what->nodes, "Machines; start the same command on each")
+            ->check(CLI::PositiveNumber);
     command->add_option("--node-rank", what->node, "Number of this machine, from 0")
-        ->check(CLI::NonNegativeNumber);
-    command->add_option("--rendezvous", what->rendezvous, "HOST:PORT of machine 0, where all meet");
+        ->check(CLI::NonNegativeNumber)
+        ->needs(nodes);
+    command->add_option("--rendezvous", what->rendezvous, "HOST:PORT of machine 0, where all meet")
+        ->needs(nodes);
     command->add_option("--rendezvous-timeout", what->init_seconds, "Seconds to wait for all machines")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::PositiveNumber)
+        ->needs(nodes);
     command
         ->add_option("--max-restarts", what->max_restarts,
                      "Starts after failures; training continues by itself")

@@ -105,18 +105,14 @@ class Attempt {
   Outcome run() {
     while (is_any_running()) {
       wait_for_news();
-      while (const int number = signals_.next()) {
-        if (number == SIGCHLD) continue;
-        nodes_.tell_signal(number);
-        pass_on(number);
-      }
+      take_signals();
       hear_nodes();
       pass_output();
       reap();
       end_late_ranks();
     }
     terminal_.finish();
-    const std::optional<NodeFailure> failure = nodes_.finish();
+    const std::optional<NodeFailure> failure = nodes_.finish([this] { take_signals(); });
     Outcome outcome;
     outcome.interrupted = interrupted_;
     if (failure) {
@@ -176,11 +172,23 @@ class Attempt {
 
   void hear_nodes() {
     const NodeNews news = nodes_.news();
-    if (news.signal != 0) pass_on(news.signal);
+    if (news.signal != 0) pass_on(news.signal, news.signal_count);
     if (news.failure) fail();
   }
 
-  void pass_on(int number) {
+  void take_signals() {
+    while (const int number = signals_.next()) {
+      if (number == SIGCHLD) continue;
+      nodes_.tell_signal(number, ++received_);
+      pass_on(number, received_);
+    }
+  }
+
+  /// Ranks get one signal for the first that any launcher has received, one for the second, and so on:
+  /// whoever sends it may send it to one launcher or to all.
+  void pass_on(int number, int count) {
+    if (count <= passed_on_) return;
+    passed_on_ = count;
     interrupted_ = true;
     for (const auto& child : ranks_) child->signal(number);
   }
@@ -226,6 +234,8 @@ class Attempt {
   std::vector<pollfd> polled_;
   bool has_failed_ = false;
   bool interrupted_ = false;
+  int received_ = 0;     ///< signals, by this launcher
+  int passed_on_ = 0;    ///< signals, to the ranks
   int next_signal_ = 0;  ///< for the ranks that are left after a failure
   Clock::time_point signal_at_;
 };

@@ -43,12 +43,13 @@ std::set<int> parse_rank_list(const std::string& text, int ranks);
 
 /// Runs the ranks to their end. What they write goes to their logs and, if shown, to this process's standard
 /// output and error; reports of failures go to `report`. SIGINT and SIGTERM are passed on, once for each that
-/// comes.
+/// comes; of several nodes, to the ranks of all.
 ///
 /// Each rank gets torchrun's variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK,
 /// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT and
 /// TORCHELASTIC_MAX_RESTARTS, and STEPFORGE_LAUNCH_ID; rank 0 also STEPFORGE_STORE_LISTENER, an open socket
-/// that listens on MASTER_PORT. That port is a free one, or the one MASTER_PORT names for this process.
+/// that listens on MASTER_PORT. That port is a free one, or, with several nodes, the one MASTER_PORT names
+/// for node 0's process.
 ///
 /// Returns 0 if all ranks succeed, else the exit code of the first of all nodes that failed (128 + the signal
 /// that ended it). Throws UsageError for wrong options or a port in use, PeerError if other nodes' launchers

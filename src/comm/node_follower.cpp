@@ -50,17 +50,25 @@ class Follower : public Nodes {
     read();
     NodeNews news;
     news.signal = std::exchange(signal_, 0);
+    news.signal_count = signal_count_;
     if (failure_ && !std::exchange(is_failure_told_, true)) news.failure = failure_;
     return news;
   }
 
-  void tell_failure(const NodeFailure& failure) override { channel_->send(to_json(failure)); }
-  void tell_signal(int number) override { channel_->send({{"kind", "signal"}, {"signal", number}}); }
+  void tell_failure(const NodeFailure& failure) override {
+    channel_->send(to_json(failure));
+    // Where nobody else can say which was the first, it is this one.
+    if ((!channel_->is_open() || is_over_) && !failure_) failure_ = failure;
+  }
+  void tell_signal(int number, int count) override {
+    channel_->send({{"kind", "signal"}, {"signal", number}, {"count", count}});
+  }
 
-  std::optional<NodeFailure> finish() override {
-    channel_->send({{"kind", "ended"}});
+  std::optional<NodeFailure> finish(const std::function<void()>& look) override {
+    channel_->send({{"kind", "ended"}, {"attempt", attempt_}});
     while (!is_over_ && channel_->is_open()) {
       wait_for_news({{channel_->descriptor(), POLLIN, 0}});
+      look();
       read();
     }
     return failure_;
@@ -123,6 +131,7 @@ class Follower : public Nodes {
       if (!failure_) failure_ = failure_in(message);
     } else if (kind == "signal") {
       signal_ = number_in(message, "signal", 1, 64);
+      signal_count_ = number_in(message, "count", 1, INT32_MAX);
     } else if (kind == "over") {
       is_over_ = true;
     } else if (kind == "refused") {
@@ -142,6 +151,7 @@ class Follower : public Nodes {
   bool is_failure_told_ = false;
   bool is_over_ = false;  ///< the attempt
   int signal_ = 0;
+  int signal_count_ = 0;
 };
 
 }  // namespace

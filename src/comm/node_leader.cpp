@@ -30,6 +30,7 @@ class Leader : public Nodes {
 
   std::optional<NodeStart> begin(int attempt, int master_port, const Stop& stop) override {
     if (attempt == 0 && !gather(stop)) return std::nullopt;
+    attempt_ = attempt;
     failure_.reset();
     is_failure_told_ = false;
     NodeStart start{0, 0, launch_id_, address_.host, master_port};
@@ -54,9 +55,9 @@ class Leader : public Nodes {
 
   NodeNews news() override {
     NodeNews news;
-    news.signal = std::exchange(signal_, 0);
     for (std::size_t node = 1; node < followers_.size(); ++node) read(static_cast<int>(node));
-    if (const int number = std::exchange(signal_, 0)) news.signal = number;
+    news.signal = std::exchange(signal_, 0);
+    news.signal_count = signal_count_;
     if (failure_ && !std::exchange(is_failure_told_, true)) news.failure = failure_;
     return news;
   }
@@ -67,14 +68,17 @@ class Leader : public Nodes {
     send_to_all(to_json(failure));
   }
 
-  void tell_signal(int number) override { send_to_all({{"kind", "signal"}, {"signal", number}}); }
+  void tell_signal(int number, int count) override {
+    send_to_all({{"kind", "signal"}, {"signal", number}, {"count", count}});
+  }
 
-  std::optional<NodeFailure> finish() override {
+  std::optional<NodeFailure> finish(const std::function<void()>& look) override {
     std::optional<Clock::time_point> failed_at;
     while (!have_all_ended()) {
       std::vector<pollfd> polled;
       add_polled(polled);
       wait_for_news(polled);
+      look();
       for (std::size_t node = 1; node < followers_.size(); ++node) read(static_cast<int>(node));
       if (!failure_) continue;
       if (!failed_at) failed_at = Clock::now();
@@ -182,9 +186,11 @@ class Leader : public Nodes {
           tell_failure(failure);
         } else if (kind == "signal") {
           signal_ = number_in(message, "signal", 1, 64);
-          tell_signal(signal_);
+          signal_count_ = number_in(message, "count", 1, INT32_MAX);
+          tell_signal(signal_, signal_count_);
         } else if (kind == "ended") {
-          follower.has_ended = true;
+          // One that was too late for its own attempt says nothing about this one.
+          if (number_in(message, "attempt", 0, INT32_MAX) == attempt_) follower.has_ended = true;
         } else {
           throw FormatError(format("it sent the message \"{}\"", kind));
         }
@@ -227,7 +233,9 @@ class Leader : public Nodes {
   std::string launch_id_ = new_launch_id();
   std::optional<NodeFailure> failure_;
   bool is_failure_told_ = false;
+  int attempt_ = 0;
   int signal_ = 0;
+  int signal_count_ = 0;
 };
 
 }  // namespace

@@ -24,8 +24,8 @@ class OneNode : public Nodes {
   void tell_failure(const NodeFailure& failure) override {
     if (!failure_) failure_ = failure;
   }
-  void tell_signal(int /*number*/) override {}
-  std::optional<NodeFailure> finish() override { return failure_; }
+  void tell_signal(int /*number*/, int /*count*/) override {}
+  std::optional<NodeFailure> finish(const std::function<void()>& /*look*/) override { return failure_; }
 
  private:
   int processes_;

@@ -48,6 +48,7 @@ struct NodeFailure {
 struct NodeNews {
   std::optional<NodeFailure> failure;
   int signal = 0;
+  int signal_count = 0;  ///< how many the launcher has received that tells of this one
 };
 
 class Nodes {
@@ -70,9 +71,11 @@ class Nodes {
   virtual NodeNews news() = 0;
   /// A rank of this node failed; counts if no other failed before.
   virtual void tell_failure(const NodeFailure& failure) = 0;
-  virtual void tell_signal(int number) = 0;
-  /// This node's ranks have ended: waits until those of all nodes have. The attempt's first failure.
-  virtual std::optional<NodeFailure> finish() = 0;
+  /// This launcher has received signal `number`, its `count`-th one.
+  virtual void tell_signal(int number, int count) = 0;
+  /// This node's ranks have ended: waits until those of all nodes have, calling `look` now and then. The
+  /// attempt's first failure.
+  virtual std::optional<NodeFailure> finish(const std::function<void()>& look) = 0;
 };
 
 /// Throws UsageError if the port is in use. `report` gets lines about who was refused.

@@ -24,14 +24,15 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-Addresses resolve(const TcpAddress& address) {
+/// Null, with `failure` set, if the host has no address.
+Addresses resolve(const TcpAddress& address, std::string& failure, int flags = 0) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = flags;
   addrinfo* found = nullptr;
-  const int failure =
-      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &wanted, &found);
-  if (failure != 0) throw UsageError(format("host \"{}\": {}", address.host, gai_strerror(failure)));
-  return {found, freeaddrinfo};
+  const int error = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &wanted, &found);
+  if (error != 0) failure = format("host \"{}\": {}", address.host, gai_strerror(error));
+  return {error == 0 ? found : nullptr, freeaddrinfo};
 }
 
 Descriptor open_socket(int family) {
@@ -50,6 +51,26 @@ Descriptor listen_on(const sockaddr* address, socklen_t length) {
   set_option(listener, SOL_SOCKET, SO_REUSEADDR);
   if (bind(listener.number(), address, length) != 0 || listen(listener.number(), 1024) != 0) return {};
   return listener;
+}
+
+/// On all interfaces: what a name means on its own host is often another address than what it means
+/// elsewhere.
+Descriptor listen_everywhere(int port) {
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  any.sin6_port = htons(static_cast<uint16_t>(port));
+  if (Descriptor listener = listen_on(reinterpret_cast<sockaddr*>(&any), sizeof(any))) return listener;
+  if (errno != EAFNOSUPPORT && errno != EADDRNOTAVAIL) return {};
+  sockaddr_in any4{};
+  any4.sin_family = AF_INET;
+  any4.sin_port = htons(static_cast<uint16_t>(port));
+  return listen_on(reinterpret_cast<sockaddr*>(&any4), sizeof(any4));
+}
+
+/// Whether it means the same everywhere, or this host only and is meant so.
+bool is_literal(const TcpAddress& address) {
+  std::string failure;
+  return address.host == "localhost" || resolve(address, failure, AI_NUMERICHOST);
 }
 
 }  // namespace
@@ -90,13 +111,15 @@ int Descriptor::release() {
 }
 
 Descriptor listen_at(const TcpAddress& address) {
-  const Addresses addresses = resolve(address);
-  if (Descriptor listener = listen_on(addresses->ai_addr, addresses->ai_addrlen)) return listener;
-  if (errno == EADDRNOTAVAIL) {
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_port = htons(static_cast<uint16_t>(address.port));
-    if (Descriptor listener = listen_on(reinterpret_cast<sockaddr*>(&any), sizeof(any))) return listener;
+  std::string failure;
+  const Addresses addresses = resolve(address, failure);
+  if (!addresses) throw UsageError(failure);
+  const bool is_exact = is_literal(address);
+  if (is_exact) {
+    if (Descriptor listener = listen_on(addresses->ai_addr, addresses->ai_addrlen)) return listener;
+  }
+  if (!is_exact || errno == EADDRNOTAVAIL) {
+    if (Descriptor listener = listen_everywhere(address.port)) return listener;
   }
   const std::string reason = std::strerror(errno);
   throw UsageError(format("cannot listen at {}: {}; another job may use this port: name another one",
@@ -118,7 +141,7 @@ Descriptor accept_one(const Descriptor& listener) {
 }
 
 Descriptor connect_to(const TcpAddress& address, double seconds, std::string& failure) {
-  const Addresses addresses = resolve(address);
+  const Addresses addresses = resolve(address, failure);
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
     Descriptor socket = open_socket(one->ai_family);
     int error = 0;

@@ -42,8 +42,8 @@ int port_of(const Descriptor& listener);
 /// Somebody who connected; none if nobody waits.
 Descriptor accept_one(const Descriptor& listener);
 
-/// One attempt to connect within `seconds`; none, with the reason in `failure`, if it fails. Throws
-/// UsageError if the name is unknown.
+/// One attempt to connect within `seconds`; none, with the reason in `failure`, if it fails: also a
+/// name that is not known yet.
 Descriptor connect_to(const TcpAddress& address, double seconds, std::string& failure);
 /// The address at the other end.
 std::string peer_text(const Descriptor& socket);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/installation.h"
 #include "engines/nccl/plugin.h"
 
 namespace stepforge {
@@ -30,15 +31,8 @@ class OwningWorld : public World {
   std::unique_ptr<World> world_;
 };
 
-/// The folder of the library that holds this function.
-std::filesystem::path own_folder() {
-  Dl_info info{};
-  dladdr(reinterpret_cast<const void*>(&nccl_world), &info);
-  return std::filesystem::path(info.dli_fname == nullptr ? "" : info.dli_fname).parent_path();
-}
-
 NcclEntry load() {
-  const std::filesystem::path library = own_folder() / "libstepforge_nccl.so";
+  const std::filesystem::path library = library_folder() / "libstepforge_nccl.so";
   if (!std::filesystem::exists(library)) {
     throw UsageError(
         format("comm.backend = nccl: this build has no plug-in for it ({}): it is built where nvcc and "
