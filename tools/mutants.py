@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants bugs and sees whether the tests find them: the mutation score.
 
-    tools/mutants.py [--jobs N] [--only NAME,NAME] [--list] [--keep-going]
+    tools/mutants.py [--jobs N] [--only NAME,NAME] [--list]
 
 tests/mutants/mutants.toml lists the bugs: a place in the sources, and what is written there instead, with the word MUTANT for "this
 bug is switched on". All of them go into one copy of the tree under build/mutants, where MUTANT becomes a question to the environment,

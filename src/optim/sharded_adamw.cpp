@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "base/error.h"
 #include "kernels/adamw.h"
 #include "parallel/unit_runtime.h"
 
@@ -21,6 +22,9 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const ShardedAdamWOption
 
 ShardedAdamW::ShardedAdamW(const ShardedModule& module, const Choose& options)
     : parameters_(sharded_parameters(*module.module())) {
+  if (!module.is_sharded()) {
+    throw UsageError("ShardedAdamW: the module is not sharded; call fully_shard before making its optimizer");
+  }
   for (const ShardedParameter& parameter : parameters_) {
     if (parts_.empty() || parts_.back().parameters != parameter.part) {
       parts_.push_back({.parameters = parameter.part, .options = {}, .slots = {}});
@@ -36,6 +40,7 @@ void ShardedAdamW::step(double lr_factor) {
     parameters.finish_reduction();
     parameters.settle_gather();
     const size_t count = part.options.size();
+    bool is_updated = false;
     const auto has_gradient = [&](size_t i) { return parameters.local(i).grad().defined(); };
     for (size_t first = 0; first < count;) {
       if (!has_gradient(first)) {
@@ -54,14 +59,16 @@ void ShardedAdamW::step(double lr_factor) {
       adamw_update(parameters.store().master(), parameters.gradient(), part.slots[0], part.slots[1],
                    range.begin, range.end, settings);
       first = last;
+      is_updated = true;
     }
-    parameters.masters_changed();
+    if (is_updated) parameters.masters_changed();
   }
 }
 
 std::vector<ShardedAdamW::Moments> ShardedAdamW::moments() {
   std::vector<Moments> all;
   for (Part& part : parts_) {
+    if (!part.slots[0].defined() && !part.parameters->any_trained()) continue;
     for (at::Tensor& slot : part.slots) {
       if (!slot.defined()) slot = at::zeros({part.parameters->store().shard_size()}, at::kFloat);
     }

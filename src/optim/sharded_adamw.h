@@ -24,8 +24,9 @@ struct ShardedAdamWOptions {
   double weight_decay = 1e-2;
 };
 
-/// AdamW over this rank's parts of all parameters that are trained: moments are as large as the parts. Made
-/// after fully_shard. Neighbours with the same options are one pass over flat memory.
+/// AdamW over this rank's parts of all parameters of units that are trained: moments are as large as the
+/// parts. Made after fully_shard, before which it throws UsageError. Parameters that units ignore need an
+/// optimizer of their own. Neighbours with the same options are one pass over flat memory.
 class ShardedAdamW {
  public:
   static constexpr std::array<std::string_view, 2> slot_names = {"exp_avg", "exp_avg_sq"};
@@ -50,6 +51,7 @@ class ShardedAdamW {
   std::vector<State> states() const;
 
   /// The moments of parameters that are stored together, flat as their shard; zero before the first step.
+  /// Those of which nothing is trained have none.
   struct Moments {
     const ShardedParameters* parameters = nullptr;
     std::array<at::Tensor, 2> slots;  ///< [shard_size()], the optimizer's own memory

@@ -86,7 +86,8 @@ bool ShardedParameters::any_trained() const {
 }
 
 int64_t ShardedParameters::masters_version() const {
-  int64_t version = changes_;
+  // A state dict shares the flat masters, an optimizer the locals.
+  int64_t version = changes_ + static_cast<int64_t>(store_->master()._version());
   for (const at::Tensor& local : locals_) version += static_cast<int64_t>(local._version());
   return version;
 }

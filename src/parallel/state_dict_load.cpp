@@ -31,7 +31,7 @@ Part part_of(const HeldBox& held, const at::Tensor& flat) {
   return {held.box, flat.narrow(0, held.local, held.elements()).view(held.box.sizes)};
 }
 
-/// A scalar has the box of a tensor of one element.
+/// A scalar's box has no dimensions.
 Part part_of(const at::Tensor& tensor) {
   const TensorBox box = whole_box(tensor.sizes().vec());
   return {box, tensor.view(box.sizes)};

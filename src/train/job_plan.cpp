@@ -36,8 +36,11 @@ GatherPolicy gather_policy(const Config& config, bool sharded) {
   using Reshard = GatherPolicy::Reshard;
   GatherPolicy policy;
   policy.dtype = compute_dtype(config.precision);
-  if (!sharded && !config.parallelism.fsdp_cpu_offload) return policy;
   const ParallelismConfig& parallelism = config.parallelism;
+  // Also where nothing is cut: their names are checked in every layout.
+  for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
+    policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
+  if (!sharded && !parallelism.fsdp_cpu_offload) return policy;
   const std::string& reshard = parallelism.fsdp_reshard_after_forward;
   policy.reshard = reshard == "never"     ? Reshard::never
                    : reshard == "every_n" ? Reshard::every_n
@@ -45,8 +48,6 @@ GatherPolicy gather_policy(const Config& config, bool sharded) {
   policy.n = static_cast<int>(parallelism.fsdp_reshard_every_n);
   policy.prefetch.forward = static_cast<int>(parallelism.fsdp_forward_prefetch);
   policy.prefetch.backward = static_cast<int>(parallelism.fsdp_backward_prefetch);
-  for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
-    policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
   return policy;
 }
 

@@ -117,6 +117,19 @@ TEST_F(NodesTest, PassSignalsToTheRanksOfAllNodes) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(log(rank / 2, format("rank-{}.log", rank)), "got it\n");
 }
 
+TEST_F(NodesTest, OneInterruptionIsOneSignalForEveryRankHoweverManyLaunchersGetIt) {
+  for (const std::string who : {"$RANK = 2", "$LOCAL_RANK = 0"}) {
+    const std::string script =
+        "trap 'echo got it; got=yes' TERM; touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! -e "
+        "$1/ready-1 ] || [ ! -e $1/ready-2 ] || [ ! -e $1/ready-3 ]; do sleep 0.01; done; if [ " +
+        who +
+        " ]; then kill -TERM $PPID; fi; while [ -z \"$got\" ]; do sleep 0.02; done; sleep 0.6; rm -f "
+        "$1/ready-$RANK; exit 130";
+    for (const std::string& result : run(2, script, 3)) EXPECT_EQ(result, "130: ");
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(log(rank / 2, format("rank-{}.log", rank)), "got it\n");
+  }
+}
+
 TEST_F(NodesTest, ANodeThatNeverComesIsNamedOnAllOthers) {
   for (const int node : {0, 2}) {
     LaunchOptions options = options_of(node, 4, "true");
