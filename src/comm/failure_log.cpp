@@ -12,7 +12,7 @@ namespace stepforge {
 namespace {
 
 /// How long the thread waits at a time: a store whose host has vanished holds up the end no longer.
-constexpr double wait_seconds = 60;
+constexpr double wait_seconds = 10;
 
 }  // namespace
 

@@ -27,7 +27,7 @@ class KeyStore {
   virtual bool has(const std::string& key) = 0;
   /// The value of a key that is there.
   virtual std::string get(const std::string& key) = 0;
-  /// The value once it is there; nullopt if it is not after `seconds`: minutes, for the engine may log that.
+  /// The value once it is there; nullopt if it is not after `seconds`.
   virtual std::optional<std::string> wait(const std::string& key, double seconds) = 0;
   /// Adds to a number that starts at 0; the sum.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;

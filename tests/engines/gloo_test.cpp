@@ -1,5 +1,6 @@
 // The rules of every engine, on Gloo; and what is its own.
 #include <csignal>
+#include <cstdlib>
 
 #include <gtest/gtest.h>
 
@@ -66,21 +67,31 @@ TEST(GlooDeath, InsideEachKindOfCollectiveIsNoticedAndNamed) {
   }
 }
 
-TEST(GlooDeath, OfAStoppedProcessIsADeadline) {
+/// Whether the other of two ranks ends by itself when this one is stopped.
+void expect_end_beside_a_stopped(int victim) {
   RankProcesses processes;
   start_gloo_processes(processes, 2,
-                       [](World& world) {
+                       [=](World& world) {
                          const auto group = world.group("all", {0, 1});
                          group->barrier();
-                         if (world.rank() == 1) raise(SIGSTOP);
+                         if (world.rank() == victim) raise(SIGSTOP);
                          group->barrier();
                          return std::string("went through");
                        },
                        {60, 0.5});
   int status = 0;
-  waitpid(processes.process(0), &status, WUNTRACED);
-  kill(processes.process(1), SIGCONT);
+  waitpid(processes.process(1 - victim), &status, WUNTRACED);
+  kill(processes.process(victim), SIGCONT);
   EXPECT_EQ(status, 0);
+}
+
+TEST(GlooDeath, OfAStoppedProcessIsADeadline) {
+  expect_end_beside_a_stopped(1);
+}
+
+TEST(GlooDeath, OfTheStoppedProcessThatHoldsTheStoreIsADeadlineToo) {
+  if (std::getenv("STEPFORGE_LONG_TESTS") == nullptr) GTEST_SKIP() << "half a minute";
+  expect_end_beside_a_stopped(0);
 }
 
 TEST(GlooDeath, AtTheStartOrAtTheEndHoldsUpNobody) {
