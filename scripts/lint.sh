@@ -29,6 +29,8 @@ for folder in sys.argv[1:]:
 END
 }
 
+check_mutants() { python3 -B tools/mutants.py --list >/dev/null; }
+
 check_rooms() { python3 -B scripts/check_rooms.py; }
 
 # The generated page is compared with what the program says now; without a program there is nothing to compare.
@@ -51,7 +53,7 @@ fi
 scripts/setup.sh
 configure release
 failed=()
-for check in format scripts rooms docs tidy; do
+for check in format scripts mutants rooms docs tidy; do
   "check_$check" || failed+=("$check")
 done
 if [ ${#failed[@]} -gt 0 ]; then die "lint: ${failed[*]}"; fi

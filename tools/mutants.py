@@ -146,9 +146,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", type=lambda text: text.split(","), help="names of mutants")
-    parser.add_argument("--list", action="store_true", help="print the mutants, run nothing")
+    parser.add_argument("--list", action="store_true", help="print the mutants if all fit the sources, run nothing")
     options = parser.parse_args()
     tests, mutants = read_list()
+    planted = plant(mutants)
     if options.list:
         for mutant in mutants:
             print(f"{mutant['name']:34} {mutant['what']}")
@@ -156,7 +157,7 @@ def main():
     unknown = set(options.only or []) - {mutant["name"] for mutant in mutants}
     if unknown:
         sys.exit(f"no such mutant: {', '.join(sorted(unknown))}")
-    write_tree(plant(mutants))
+    write_tree(planted)
     build(tests, options.jobs)
     for name, test in tests.items():
         what, killer = run_test(test, "", TREE / "build/reached")

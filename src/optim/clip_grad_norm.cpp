@@ -2,90 +2,64 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
-#include <span>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/grad_mode.h>
 
 #include "base/error.h"
 #include "base/format.h"
 #include "optim/sharded_adamw.h"
+#include "parallel/gradient_norm.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+NormType norm_type_of(double type) {
+  if (type == 1.0) return NormType::l1;
+  if (type == 2.0) return NormType::l2;
+  if (type == 3.0) return NormType::l3;
+  if (type == std::numeric_limits<double>::infinity()) return NormType::inf;
+  throw UsageError(format("norm type {}: choose 1, 2, 3 or infinity", type));
+}
 
-/// Sums of |element|^p, or their largest, in fp64.
-class NormSum {
- public:
-  explicit NormSum(double type) : type_(type) {}
-
-  void add(const at::Tensor& gradient) {
-    const at::Tensor flat = gradient.contiguous();
-    const auto* values = flat.const_data_ptr<float>();
-    for (int64_t i = 0; i < flat.numel(); ++i) join(power(std::abs(static_cast<double>(values[i]))));
-  }
-  void join(double other) {
-    if (type_ != kInfinity) {
-      sum_ += other;
-    } else if (!(other <= sum_)) {  // also if it is NaN
-      sum_ = std::isnan(sum_) ? sum_ : other;
-    }
-  }
-  double sum() const { return sum_; }
-  double norm() const { return type_ == kInfinity || type_ == 1.0 ? sum_ : root(); }
-
- private:
-  double power(double value) const {
-    if (type_ == 2.0) return value * value;
-    return type_ == 3.0 ? value * value * value : value;
-  }
-  double root() const { return type_ == 2.0 ? std::sqrt(sum_) : std::cbrt(sum_); }
-
-  double type_;
-  double sum_ = 0.0;
-};
-
-/// The sums of all ranks that share the parts, joined in their order.
-NormSum over_shards(const DataGroups& groups, const NormSum& own, double type) {
-  if (groups.shard().ranks == 1) return own;
-  const double part = own.sum();
-  std::vector<double> all(static_cast<size_t>(groups.shard().ranks));
-  groups.across_shards()->all_gather(std::as_bytes(std::span(&part, 1)),
-                                     std::as_writable_bytes(std::span(all)));
-  NormSum sum(type);
-  for (const double other : all) sum.join(other);
-  return sum;
+double norm_terms(const at::Tensor& gradient, NormType type) {
+  const at::Tensor flat = gradient.reshape({-1}).contiguous();
+  std::vector<double> chunks(static_cast<size_t>(reduce_chunks(flat.numel())));
+  norm_terms_by_chunk(flat, type, chunks);
+  double joined = 0.0;
+  for (const double chunk : chunks) joined = join_norm_terms(type, joined, chunk);
+  return joined;
 }
 
 }  // namespace
 
 double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_type,
                       bool error_if_nonfinite) {
-  if (norm_type != 1.0 && norm_type != 2.0 && norm_type != 3.0 && norm_type != kInfinity) {
-    throw UsageError(format("norm type {}: choose 1, 2, 3 or infinity", norm_type));
-  }
+  const NormType type = norm_type_of(norm_type);
   if (!(max_norm >= 0.0)) throw UsageError(format("max_norm must be 0 or more, not {}", max_norm));
   module.wait_for_reductions();
   const at::NoGradGuard no_grad;
-  // Parts that are cut over the same ranks are summed together; replicated ones are the same on all.
-  std::vector<std::pair<const DataGroups*, NormSum>> sums;
+  // Parts that are cut over the same ranks are joined together; replicated ones are the same on all.
+  std::vector<std::pair<const DataGroups*, double>> terms;
   std::vector<at::Tensor> gradients;
-  const auto sum_over = [&](const DataGroups* groups) -> NormSum& {
-    const auto found = std::find_if(sums.begin(), sums.end(), [&](auto& sum) { return sum.first == groups; });
-    return found != sums.end() ? found->second : sums.emplace_back(groups, NormSum(norm_type)).second;
+  const auto terms_of = [&](const DataGroups* groups) -> double& {
+    const auto found =
+        std::find_if(terms.begin(), terms.end(), [&](auto& one) { return one.first == groups; });
+    return found != terms.end() ? found->second : terms.emplace_back(groups, 0.0).second;
   };
   for (const ShardedParameter& parameter : sharded_parameters(*module.module())) {
-    NormSum& sum = sum_over(&parameter.part->store().groups());
+    double& joined = terms_of(&parameter.part->store().groups());
     if (!parameter.local().grad().defined()) continue;
-    sum.add(parameter.local().grad());
     gradients.push_back(parameter.local().grad());
+    joined = join_norm_terms(type, joined, norm_terms(gradients.back(), type));
   }
-  NormSum total(norm_type);
-  for (const auto& [groups, sum] : sums) total.join(over_shards(*groups, sum, norm_type).sum());
-  const double norm = total.norm();
+  double total = 0.0;
+  for (const auto& [groups, own] : terms) {
+    total = join_norm_terms(type, total, join_over_shards(*groups, type, own));
+  }
+  const double norm = norm_of_terms(type, total);
   if (error_if_nonfinite && !std::isfinite(norm)) {
     throw Error(format("the gradients' norm of type {} is {}; they are left as they are", norm_type, norm));
   }

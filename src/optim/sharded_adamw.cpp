@@ -77,20 +77,4 @@ std::vector<ShardedAdamW::Moments> ShardedAdamW::moments() {
   return all;
 }
 
-std::vector<ShardedAdamW::State> ShardedAdamW::states() const {
-  std::vector<State> states;
-  for (const ShardedParameter& parameter : parameters_) {
-    State state{parameter, {}};
-    for (const Part& part : parts_) {
-      if (part.parameters != parameter.part || !part.slots[0].defined()) continue;
-      const ShardRange held = part.parameters->store().held(parameter.index, parameter.index + 1);
-      for (size_t s = 0; s < 2; ++s) {
-        state.slots[s] = part.slots[s].narrow(0, held.begin, held.size()).view(parameter.local().sizes());
-      }
-    }
-    states.push_back(std::move(state));
-  }
-  return states;
-}
-
 }  // namespace stepforge

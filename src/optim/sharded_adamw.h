@@ -43,13 +43,6 @@ class ShardedAdamW {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
-  /// A parameter and the moments of this rank's part of it, shaped as ShardedParameter::local().
-  struct State {
-    ShardedParameter parameter;
-    std::array<at::Tensor, 2> slots;
-  };
-  std::vector<State> states() const;
-
   /// The moments of parameters that are stored together, flat as their shard; zero before the first step.
   /// Those of which nothing is trained have none.
   struct Moments {

@@ -53,10 +53,14 @@ double join_by_chunks(const ModelStore& store, NormType type, const std::vector<
 double join_by_ranks(const ModelStore& store, NormType type, const std::vector<std::vector<double>>& terms) {
   double own = 0.0;
   for (const auto& unit : terms) own = join_norm_terms(type, own, join(type, 0.0, unit));
-  return join(type, 0.0, of_all_ranks(store.groups(), {own}));
+  return join_over_shards(store.groups(), type, own);
 }
 
 }  // namespace
+
+double join_over_shards(const DataGroups& groups, NormType type, double own) {
+  return join(type, 0.0, of_all_ranks(groups, {own}));
+}
 
 double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange) {
   const auto terms = terms_by_unit(store, type);

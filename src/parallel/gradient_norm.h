@@ -20,8 +20,12 @@ enum class NormExchange : uint8_t {
 /// if the units are cut.
 double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange);
 
-/// The factor on gradients that brings `norm` down to `max_norm`; 1 if max_norm is 0. As
-/// torch.nn.utils.clip_grad_norm_.
+/// The joined terms of all ranks that share cut units, in the order of the ranks. A collective of the compute
+/// lane, if there are several.
+double join_over_shards(const DataGroups& groups, NormType type, double own);
+
+/// The factor on gradients that brings `norm` down to `max_norm`, as torch.nn.utils.clip_grad_norm_ has it;
+/// but 1 if max_norm is 0, which means no clipping here.
 double clip_coefficient(double norm, double max_norm);
 
 }  // namespace stepforge

@@ -48,7 +48,6 @@ ShardedParameters::ShardedParameters(const std::string& unit_name, ShardMesh& me
                                      std::vector<NamedParameter> parameters)
     : spec_(spec_of(unit_name, parameters, options.with_gradient)),
       mesh_(mesh),
-      replicated_(replicated),
       parameters_(std::move(parameters)),
       store_(
           std::make_unique<UnitStore>(spec_, options, replicated ? mesh.replicated_groups() : mesh.groups())),

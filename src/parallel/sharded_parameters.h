@@ -43,7 +43,6 @@ class ShardedParameters {
 
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   const UnitStore& store() const { return *store_; }
-  bool replicated() const { return replicated_; }
   /// This rank's part of parameter `index`: a leaf [held elements] in fp32 that shares the bytes of the
   /// master, shaped like its box if it is one. Empty where this rank holds nothing of it. Its .grad is set
   /// by reductions.
@@ -66,7 +65,6 @@ class ShardedParameters {
   /// Backward may write: the module's trained tensors have .grad, which goes on from what micro-steps without
   /// reduction left there.
   void start_gradient();
-  bool has_written_gradient() const { return written_.defined(); }
   /// Starts to sum what backwards have written since the last reduction; zero where none did.
   void start_reduction(const ReduceRule& rule);
   /// Waits for the reduction under way, if any; the locals' .grad then holds its result.
@@ -92,7 +90,6 @@ class ShardedParameters {
 
   UnitSpec spec_;
   ShardMesh& mesh_;
-  bool replicated_;
   int64_t changes_ = 0;
   std::vector<NamedParameter> parameters_;
   std::unique_ptr<UnitStore> store_;

@@ -147,11 +147,10 @@ void UnitRuntime::finish_reductions() {
   }
 }
 
-bool UnitRuntime::abandon_backward() {
-  if (backwards_.empty()) return false;
+void UnitRuntime::abandon_backward() {
+  if (backwards_.empty()) return;
   backwards_.clear();
   release_all();
-  return true;
 }
 
 void UnitRuntime::release_all() const {

@@ -81,9 +81,8 @@ class UnitRuntime {
   void reduce(const std::shared_ptr<ShardedUnit>& unit);
   /// Waits for all reductions.
   void finish_reductions();
-  /// A backward ended by an exception is over: nothing stays gathered, nothing is to be undone. Returns
-  /// whether there was one.
-  bool abandon_backward();
+  /// A backward ended by an exception is over: nothing stays gathered, nothing is to be undone.
+  void abandon_backward();
 
  private:
   void end_backward(int graph_task);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
@@ -89,10 +90,16 @@ TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
       if (!at::equal(after.at(name), before.at(name))) return name;
     }
     if (at::equal(after.at("first.weight"), before.at("first.weight"))) return "nothing was updated";
-    for (const auto& state : optimizer.states()) {
-      const bool frozen = state.parameter.name == "second.weight";
-      if (state.slots[0].defined() == frozen) return "state of " + state.parameter.name;
-      if (!frozen && state.slots[1].sizes() != state.parameter.local().sizes()) return "another shape";
+    std::set<std::string> with_state;
+    for (const auto& moments : optimizer.moments()) {
+      for (const ShardedParameter& parameter : optimizer.parameters()) {
+        if (parameter.part == moments.parameters) with_state.insert(parameter.name);
+      }
+      if (moments.slots[1].numel() != moments.parameters->store().shard_size()) return "another size";
+    }
+    for (const ShardedParameter& parameter : optimizer.parameters()) {
+      const bool frozen = parameter.name == "second.weight";
+      if (with_state.contains(parameter.name) == frozen) return "state of " + parameter.name;
     }
     return "";
   });
