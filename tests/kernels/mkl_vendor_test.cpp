@@ -1,0 +1,15 @@
+#include <gtest/gtest.h>
+
+// MKL's choice of kernels: 0 stands for those that every maker's processor gets.
+extern "C" int mkl_serv_cpu_detect();
+
+namespace stepforge {
+namespace {
+
+TEST(MatrixProducts, UseTheKernelsForAvx512WhereverTheProcessorHasIt) {
+  if (!__builtin_cpu_supports("avx512bw")) GTEST_SKIP() << "no AVX-512 on this processor";
+  EXPECT_NE(mkl_serv_cpu_detect(), 0);
+}
+
+}  // namespace
+}  // namespace stepforge
