@@ -4,6 +4,9 @@
 
 #include <unistd.h>
 
+#include "base/format.h"
+#include "comm/communicator.h"
+
 namespace stepforge {
 
 void FailureNote::set(std::string_view text) {
@@ -22,6 +25,12 @@ std::optional<std::string> FailureNote::text() const {
   if (state_.load(std::memory_order_acquire) != written) return "a rank ended while it reported a failure";
   return std::string(text_.data(),
                      std::min<std::size_t>(length_.load(std::memory_order_relaxed), text_.size()));
+}
+
+void throw_if_set(const FailureNote& note, int global_rank, const std::string& where) {
+  if (const auto text = note.text()) {
+    throw PeerError(format("{} (rank {} stopped in {})", *text, global_rank, where));
+  }
 }
 
 }  // namespace stepforge

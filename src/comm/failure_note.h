@@ -26,4 +26,7 @@ class FailureNote {
   std::array<char, 2048> text_{};
 };
 
+/// Throws PeerError, with the reason and with where the rank was, once the note is set.
+void throw_if_set(const FailureNote& note, int global_rank, const std::string& where);
+
 }  // namespace stepforge

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "base/error.h"
 #include "base/format.h"
 
 namespace stepforge {
@@ -32,6 +31,17 @@ void check_root(int root, int size) {
   if (root < 0 || root >= size) {
     throw Error(format("broadcast from member {} of a group of {}", root, size));
   }
+}
+
+std::string making_text(const std::string& group) {
+  return format("the making of group \"{}\"", group);
+}
+
+std::string disagreement_text(const std::string& group, uint64_t number, int rank, const CollectiveCall& call,
+                              int other_rank, const CollectiveCall& other_call) {
+  return format(
+      "the ranks of group \"{}\" disagree about their call {}: rank {} called {}, rank {} called {}", group,
+      number, rank, collective_text(call), other_rank, collective_text(other_call));
 }
 
 }  // namespace stepforge

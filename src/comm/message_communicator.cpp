@@ -9,7 +9,6 @@
 
 #include "base/format.h"
 #include "comm/group_rules.h"
-#include "comm/shared_communicator.h"
 #include "comm/tree_sum.h"
 
 namespace stepforge {
@@ -53,16 +52,6 @@ MessageCommunicator::MessageCommunicator(Place place, std::unique_ptr<MessageLin
 
 MessageCommunicator::~MessageCommunicator() {
   watch_.leave(place_.key);
-}
-
-template <typename Check>
-void MessageCommunicator::check_words(const Check& check) {
-  try {
-    check();
-  } catch (const Error& error) {
-    abort(error.what());  // the others would wait for this call
-    throw;
-  }
 }
 
 void MessageCommunicator::begin(const CollectiveCall& call, std::span<const std::byte> payload) {
@@ -112,15 +101,12 @@ void MessageCommunicator::compare() {
       fail(format("rank {} did not say what it called in call {} of group \"{}\": it runs another program",
                   global(member), calls_, place_.name));
     }
-    fail(
-        format("the ranks of group \"{}\" disagree about their call {}: rank {} called {}, rank {} called {}",
-               place_.name, calls_, global(place_.rank), collective_text(call_), global(member),
-               collective_text(call_of(theirs))));
+    fail(disagreement_text(place_.name, calls_, global(place_.rank), call_, global(member), call_of(theirs)));
   }
 }
 
 void MessageCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
-  check_words([&] { check_parts(part.size(), whole.size(), size_); });
+  check_words(*this, [&] { check_parts(part.size(), whole.size(), size_); });
   const bool is_small = part.size() <= most_payload;
   begin({CollectiveKind::all_gather, part.size()}, is_small ? part : part.first(0));
   const auto slice = [&](int member) {
@@ -134,7 +120,7 @@ void MessageCommunicator::all_gather(std::span<const std::byte> part, std::span<
 
 void MessageCommunicator::reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part,
                                          DType dtype) {
-  check_words([&] {
+  check_words(*this, [&] {
     check_parts(part.size(), whole.size(), size_);
     check_sum(part.size(), dtype);
   });
@@ -145,7 +131,7 @@ void MessageCommunicator::reduce_scatter(std::span<const std::byte> whole, std::
 }
 
 void MessageCommunicator::all_reduce(std::span<std::byte> values, DType dtype) {
-  check_words([&] { check_sum(values.size(), dtype); });
+  check_words(*this, [&] { check_sum(values.size(), dtype); });
   const CollectiveCall call{CollectiveKind::all_reduce, values.size(), dtype};
   if (values.size() <= most_payload) {  // all ranks sum all of it
     begin(call, values);
@@ -160,7 +146,7 @@ void MessageCommunicator::all_reduce(std::span<std::byte> values, DType dtype) {
 }
 
 void MessageCommunicator::broadcast(std::span<std::byte> bytes, int root) {
-  check_words([&] { check_root(root, size_); });
+  check_words(*this, [&] { check_root(root, size_); });
   const CollectiveCall call{CollectiveKind::broadcast, bytes.size(), DType::u8, root};
   if (bytes.size() <= most_payload) {
     begin(call, place_.rank == root ? bytes : bytes.first(0));

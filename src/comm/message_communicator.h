@@ -81,8 +81,6 @@ class MessageCommunicator : public Communicator {
   };
   using Messages = std::vector<Message>;
 
-  template <typename Check>
-  void check_words(const Check& check);
   /// Begins a call: compares it with those of all members, and brings their payloads.
   void begin(const CollectiveCall& call, std::span<const std::byte> payload = {});
   void ask_for_words();

@@ -18,9 +18,9 @@
 #include "base/files.h"
 #include "base/format.h"
 #include "comm/failure_log.h"
+#include "comm/failure_note.h"
 #include "comm/group_rules.h"
 #include "comm/message_communicator.h"
-#include "comm/shared_communicator.h"
 #include "comm/single_communicator.h"
 
 namespace stepforge {

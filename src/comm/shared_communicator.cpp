@@ -51,16 +51,6 @@ constexpr std::nullptr_t no_reduction = nullptr;
 
 }  // namespace
 
-void throw_if_set(const FailureNote& note, int global_rank, const std::string& where) {
-  if (const auto text = note.text()) {
-    throw PeerError(format("{} (rank {} stopped in {})", *text, global_rank, where));
-  }
-}
-
-std::string making_text(const std::string& group) {
-  return format("the making of group \"{}\"", group);
-}
-
 SharedCommunicator::SharedCommunicator(std::string name, std::vector<int> ranks, int rank, Segment segment,
                                        const WorldWatch& watch, double train_seconds)
     : name_(std::move(name)),
@@ -80,16 +70,6 @@ SharedCommunicator::~SharedCommunicator() {
 void SharedCommunicator::arrive(double init_seconds) {
   segment_.slot(rank_).arrived.advance_to(1);
   for (int member = 0; member < size_; ++member) wait_for(&RankSlot::arrived, 1, member, init_seconds);
-}
-
-template <typename Check>
-void SharedCommunicator::check_words(const Check& check) {
-  try {
-    check();
-  } catch (const Error& error) {
-    abort(error.what());  // the others would wait for this call
-    throw;
-  }
 }
 
 void SharedCommunicator::begin(const CollectiveCall& call) {
@@ -127,7 +107,7 @@ void SharedCommunicator::run_rounds(uint64_t rounds, const Write& write, const R
 }
 
 void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
-  check_words([&] { check_parts(part.size(), whole.size(), size_); });
+  check_words(*this, [&] { check_parts(part.size(), whole.size(), size_); });
   begin({CollectiveKind::all_gather, part.size()});
   const std::size_t step = segment_.staging_bytes();
   std::byte* own = whole.data() + static_cast<std::size_t>(rank_) * part.size();
@@ -151,7 +131,7 @@ void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<s
 
 void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part,
                                         DType dtype) {
-  check_words([&] {
+  check_words(*this, [&] {
     check_parts(part.size(), whole.size(), size_);
     check_sum(part.size(), dtype);
   });
@@ -180,7 +160,7 @@ void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::s
 }
 
 void SharedCommunicator::all_reduce(std::span<std::byte> values, DType dtype) {
-  check_words([&] { check_sum(values.size(), dtype); });
+  check_words(*this, [&] { check_sum(values.size(), dtype); });
   begin({CollectiveKind::all_reduce, values.size(), dtype});
   if (values.size() <= std::min(small_bytes, segment_.staging_bytes())) {
     small_all_reduce(values);
@@ -229,7 +209,7 @@ void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
 }
 
 void SharedCommunicator::broadcast(std::span<std::byte> bytes, int root) {
-  check_words([&] { check_root(root, size_); });
+  check_words(*this, [&] { check_root(root, size_); });
   begin({CollectiveKind::broadcast, bytes.size(), DType::u8, root});
   const std::size_t step = segment_.staging_bytes();
   run_rounds(
@@ -268,10 +248,8 @@ void SharedCommunicator::compare_calls() {
   for (int member = 0; member < size_; ++member) {
     const CollectiveCall theirs = segment_.slot(member).recorded(calls_);
     if (theirs != call_) {
-      fail(format(
-          "the ranks of group \"{}\" disagree about their call {}: rank {} called {}, rank {} called {}",
-          name_, calls_, ranks_[static_cast<std::size_t>(rank_)], collective_text(call_),
-          ranks_[static_cast<std::size_t>(member)], collective_text(theirs)));
+      fail(disagreement_text(name_, calls_, ranks_[static_cast<std::size_t>(rank_)], call_,
+                             ranks_[static_cast<std::size_t>(member)], theirs));
     }
   }
 }

@@ -25,15 +25,8 @@ class WorldWatch {
   virtual bool is_alive(int global_rank) const = 0;
 };
 
-/// Throws PeerError, with the reason and with where the rank was, once the note is set.
-void throw_if_set(const FailureNote& note, int global_rank, const std::string& where);
-
-/// Where a rank is that makes a group: "the making of group "dp_shard"".
-std::string making_text(const std::string& group);
-
-/// A rank of a group of two or more. Data pass through the staging buffers in rounds: each rank writes round
-/// k
-/// + 1 before it reads round k of the others, so copying in and out overlap.
+/// A rank of a group of two or more. Data pass through the staging buffers in rounds: each rank writes
+/// round k + 1 before it reads round k of the others, so copying in and out overlap.
 ///
 /// The first round of a call carries what was called; nobody reads data before all have agreed.
 class SharedCommunicator : public Communicator {
@@ -61,8 +54,6 @@ class SharedCommunicator : public Communicator {
   using Progress = Counter RankSlot::*;
 
   // One collective.
-  template <typename Check>
-  void check_words(const Check& check);
   void begin(const CollectiveCall& call);
   template <typename Write, typename Reduce, typename Read>
   void run_rounds(uint64_t rounds, const Write& write, const Reduce& reduce, const Read& read);

@@ -66,8 +66,10 @@ class DeviceBuffer {
 
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(std::unique_ptr<Communicator> control, std::string name, const NcclRequest& request)
-      : control_(std::move(control)), name_(std::move(name)), request_(request) {}
+  /// `ranks`: the members' numbers in the world, for messages.
+  NcclCommunicator(std::unique_ptr<Communicator> control, std::string name, std::vector<int> ranks,
+                   const NcclRequest& request)
+      : control_(std::move(control)), name_(std::move(name)), ranks_(std::move(ranks)), request_(request) {}
 
   /// Makes NCCL's communicator, together with the other ranks.
   void connect() {
@@ -167,12 +169,7 @@ class NcclCommunicator : public Communicator {
   /// One collective: looks at its words, compares it with the other ranks' calls, runs it, waits for it.
   void call(const CollectiveCall& call, const std::function<void()>& look, const std::function<void()>& run) {
     check(cudaSetDevice(request_.device), "choose the device");
-    try {
-      look();
-    } catch (const Error& error) {
-      control_->abort(error.what());
-      throw;
-    }
+    check_words(*this, look);
     compare(call);
     try {
       run();
@@ -204,9 +201,8 @@ class NcclCommunicator : public Communicator {
       if (std::memcmp(&theirs, &own, sizeof(Words)) == 0) continue;
       const CollectiveCall other{static_cast<CollectiveKind>(theirs.kind), theirs.bytes,
                                  static_cast<DType>(theirs.dtype), static_cast<int>(theirs.root)};
-      const std::string reason = format(
-          "the ranks of group \"{}\" disagree about their call {}: member {} called {}, member {} called {}",
-          name_, calls_, rank(), collective_text(call), member, collective_text(other));
+      const std::string reason = disagreement_text(name_, calls_, ranks_[static_cast<std::size_t>(rank())],
+                                                   call, ranks_[static_cast<std::size_t>(member)], other);
       control_->abort(reason);
       throw PeerError(reason);
     }
@@ -303,6 +299,7 @@ class NcclCommunicator : public Communicator {
 
   std::unique_ptr<Communicator> control_;
   std::string name_;
+  std::vector<int> ranks_;
   NcclRequest request_;
   cudaStream_t stream_ = nullptr;
   ncclComm_t comm_ = nullptr;
@@ -332,7 +329,7 @@ class NcclWorld : public World {
   int size() const override { return request_.control->size(); }
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     auto communicator =
-        std::make_unique<NcclCommunicator>(request_.control->group(name, ranks), name, request_);
+        std::make_unique<NcclCommunicator>(request_.control->group(name, ranks), name, ranks, request_);
     communicator->connect();
     return communicator;
   }
