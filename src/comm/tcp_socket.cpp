@@ -25,9 +25,9 @@ namespace {
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 /// Null, with `failure` set, if the host has no address.
-Addresses resolve(const TcpAddress& address, std::string& failure, int flags = 0) {
+Addresses resolve(const TcpAddress& address, std::string& failure, int type = SOCK_STREAM, int flags = 0) {
   addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_socktype = type;
   wanted.ai_flags = flags;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &wanted, &found);
@@ -35,8 +35,15 @@ Addresses resolve(const TcpAddress& address, std::string& failure, int flags = 0
   return {error == 0 ? found : nullptr, freeaddrinfo};
 }
 
-Descriptor open_socket(int family) {
-  return Descriptor(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+/// "" if it has none.
+std::string numeric_host(const sockaddr* address, socklen_t length) {
+  std::array<char, NI_MAXHOST> text{};
+  const int failure = getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return failure == 0 ? text.data() : "";
+}
+
+Descriptor open_socket(int family, int type = SOCK_STREAM) {
+  return Descriptor(socket(family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 void set_option(const Descriptor& socket, int level, int option) {
@@ -67,12 +74,6 @@ Descriptor listen_everywhere(int port) {
   return listen_on(reinterpret_cast<sockaddr*>(&any4), sizeof(any4));
 }
 
-/// Whether it means the same everywhere, or this host only and is meant so.
-bool is_literal(const TcpAddress& address) {
-  std::string failure;
-  return address.host == "localhost" || resolve(address, failure, AI_NUMERICHOST);
-}
-
 }  // namespace
 
 std::string TcpAddress::text() const {
@@ -95,6 +96,31 @@ TcpAddress parse_tcp_address(const std::string& text, const std::string& option)
     throw UsageError(format("{} = \"{}\" is no HOST:PORT, as in node-0:29400", option, text));
   }
   return address;
+}
+
+bool is_literal(const TcpAddress& address) {
+  std::string failure;
+  return address.host == "localhost" || resolve(address, failure, SOCK_STREAM, AI_NUMERICHOST);
+}
+
+std::string address_towards(const TcpAddress& there, std::string& failure) {
+  const Addresses addresses = resolve(there, failure, SOCK_DGRAM);
+  for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
+    const Descriptor socket = open_socket(one->ai_family, SOCK_DGRAM);
+    sockaddr_storage own{};
+    socklen_t length = sizeof(own);
+    auto* address = reinterpret_cast<sockaddr*>(&own);
+    if (connect(socket.number(), one->ai_addr, one->ai_addrlen) == 0 &&
+        getsockname(socket.number(), address, &length) == 0) {
+      return numeric_host(address, length);
+    }
+    failure = format("no way to \"{}\" from this host: {}", there.host, std::strerror(errno));
+  }
+  return "";
+}
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
 }
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
@@ -166,10 +192,8 @@ std::string peer_text(const Descriptor& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
   auto* peer = reinterpret_cast<sockaddr*>(&address);
-  std::array<char, NI_MAXHOST> text{};
-  const bool is_known = getpeername(socket.number(), peer, &length) == 0 &&
-                        getnameinfo(peer, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0;
-  return is_known ? text.data() : "somebody";
+  const std::string text = getpeername(socket.number(), peer, &length) == 0 ? numeric_host(peer, length) : "";
+  return text.empty() ? "somebody" : text;
 }
 
 }  // namespace stepforge

@@ -1,4 +1,5 @@
-// Plain TCP for the launchers' control connections: non-blocking sockets, each owned by one object.
+// Plain TCP for the launchers' control connections: non-blocking sockets, each owned by one object. And what
+// addresses are to this host.
 #pragma once
 
 #include <optional>
@@ -16,6 +17,14 @@ struct TcpAddress {
 
 /// Throws UsageError unless the text is such an address; `option` is where it came from.
 TcpAddress parse_tcp_address(const std::string& text, const std::string& option);
+
+/// Whether the host means the same everywhere, or this host only and is meant so: numbers, or "localhost".
+bool is_literal(const TcpAddress& address);
+/// The address from which this host would send there, in numbers; nothing is sent. "", with the reason in
+/// `failure`, if the name is unknown or there is no way.
+std::string address_towards(const TcpAddress& there, std::string& failure);
+/// Whether an address in numbers is one by which a host reaches itself only: 127.0.0.0/8 or ::1.
+bool is_loopback(const std::string& address);
 
 /// An open descriptor, closed with its owner.
 class Descriptor {

@@ -1,8 +1,6 @@
 #include "engines/c10d_store.h"
 
 #include <atomic>
-#include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <exception>
 #include <future>
@@ -20,6 +18,7 @@
 
 #include "base/format.h"
 #include "comm/communicator.h"
+#include "engines/c10d_text.h"
 
 namespace stepforge {
 
@@ -28,16 +27,6 @@ namespace {
 /// How long a call may go without an answer: c10d itself would wait for ever where the host of the store has
 /// vanished or its process is stopped.
 constexpr double answer_seconds = 10;
-
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(std::min(seconds, 1e9) * 1000)));
-}
-
-/// libtorch appends its call stack to what went wrong.
-std::string first_line(const char* text) {
-  const std::string all = text;
-  return all.substr(0, all.find('\n'));
-}
 
 /// c10d logs each lost connection with a call stack; what matters of that is in our messages.
 void quiet_c10d() {
@@ -121,7 +110,7 @@ class Store : public C10dStore {
 
 }  // namespace
 
-std::unique_ptr<C10dStore> tcp_store(const StoreAddress& address, bool is_server, double seconds,
+std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, double seconds,
                                      std::optional<int> listener) {
   quiet_c10d();
   c10d::TCPStoreOptions options;
@@ -140,8 +129,7 @@ std::unique_ptr<C10dStore> tcp_store(const StoreAddress& address, bool is_server
           format("port {} is in use on this host: set MASTER_PORT to another one on all ranks ({})",
                  address.port, reason));
     }
-    throw PeerError(format("rank 0 did not answer at {}:{} within {} s: {}", address.host, address.port,
-                           seconds, reason));
+    throw PeerError(format("rank 0 did not answer at {} within {} s: {}", address.text(), seconds, reason));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "comm/key_store.h"
+#include "comm/tcp_socket.h"
 
 namespace c10d {
 class Store;
@@ -22,16 +23,11 @@ class C10dStore : public KeyStore {
   virtual std::unique_ptr<C10dStore> share() const = 0;
 };
 
-struct StoreAddress {
-  std::string host;
-  int port = 0;
-};
-
 /// Opens the store that ranks of several processes share. `is_server`: this process holds it, listening at
 /// `address`, or on the socket `listener` that is bound to it already. Others connect, and try again until it
 /// is there. Throws PeerError naming the address if nobody answers within `seconds`, UsageError if the port
 /// is in use.
-std::unique_ptr<C10dStore> tcp_store(const StoreAddress& address, bool is_server, double seconds,
+std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, double seconds,
                                      std::optional<int> listener = std::nullopt);
 
 /// A store for ranks that are threads of this process; share() it with each.

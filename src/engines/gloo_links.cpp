@@ -1,8 +1,6 @@
 #include "engines/gloo_links.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -15,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "engines/c10d_text.h"
 
 namespace stepforge {
 
@@ -22,11 +21,6 @@ namespace {
 
 using Gloo = c10d::ProcessGroupGloo;
 using Clock = std::chrono::steady_clock;
-
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(
-      std::max<int64_t>(1, static_cast<int64_t>(std::ceil(std::min(seconds, 1e9) * 1000))));
-}
 
 class GlooMessage : public PendingMessage {
  public:
@@ -86,11 +80,6 @@ class GlooLinks : public MessageLinks {
 
   c10::intrusive_ptr<Gloo> group_;
 };
-
-std::string first_line(const char* text) {
-  const std::string all = text;
-  return all.substr(0, all.find('\n'));
-}
 
 }  // namespace
 

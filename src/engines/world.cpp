@@ -8,9 +8,9 @@
 #include "comm/hosts_world.h"
 #include "comm/message_world.h"
 #include "comm/shared_memory.h"
+#include "comm/tcp_socket.h"
 #include "engines/c10d_store.h"
 #include "engines/gloo_links.h"
-#include "engines/local_address.h"
 #include "engines/nccl/plugin.h"
 
 namespace stepforge {
@@ -26,7 +26,7 @@ bool is_one_host(const RankEnvironment& ranks) {
 }
 
 /// Where the ranks' store is. Throws UsageError if nobody said so.
-StoreAddress meeting_point(const RankEnvironment& ranks) {
+TcpAddress meeting_point(const RankEnvironment& ranks) {
   if (ranks.master_port == 0 || (ranks.master_address.empty() && !is_one_host(ranks))) {
     throw UsageError(format(
         "{} ranks, {} of them on this host, need a place to meet: set MASTER_ADDR to the host of rank 0 "
@@ -36,14 +36,28 @@ StoreAddress meeting_point(const RankEnvironment& ranks) {
   return {ranks.master_address.empty() ? "127.0.0.1" : ranks.master_address, ranks.master_port};
 }
 
+/// Where the other ranks connect to this one. Throws UsageError if ranks of other hosts could not.
+GlooAddress own_address(const RankEnvironment& ranks, const TcpAddress& meeting, const CommConfig& comm) {
+  if (!comm.interface.empty()) return {comm.interface, ""};
+  std::string failure;
+  const std::string own = address_towards(meeting, failure);
+  if (own.empty()) throw UsageError(format("MASTER_ADDR: {}", failure));
+  // Many systems give their own name an address such as 127.0.1.1.
+  if (!is_one_host(ranks) && is_loopback(own) && !is_literal(meeting)) {
+    throw UsageError(format(
+        "MASTER_ADDR = \"{}\" leads to this host's {}, where ranks of other hosts cannot connect: set "
+        "comm.interface to the network interface that leads to them, as in comm.interface=eth0, on all ranks",
+        meeting.host, own));
+  }
+  return {"", own};
+}
+
 std::unique_ptr<World> gloo_world(const RankEnvironment& ranks, const CommConfig& comm,
                                   std::function<void(const std::string&)> on_failure) {
-  const StoreAddress address = meeting_point(ranks);
+  const TcpAddress address = meeting_point(ranks);
   const bool holds_store = ranks.rank == 0 && !ranks.launcher_holds_store;
   auto store = tcp_store(address, holds_store, comm.init_timeout, ranks.store_listener);
-  GlooAddress own{comm.interface, ""};
-  if (own.interface.empty()) own.address = address_towards(address.host, address.port);
-  LinksFactory links = gloo_links(*store, own, comm.init_timeout);
+  LinksFactory links = gloo_links(*store, own_address(ranks, address, comm), comm.init_timeout);
   MessageWorldOptions options;
   options.run_id = ranks.run_id;
   options.rank = ranks.rank;
@@ -68,10 +82,10 @@ std::unique_ptr<World> shared_memory_world(const RankEnvironment& ranks, const C
 
 std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& comm) {
   if (comm.backend == "nccl") {
-    const auto control = [&]() -> std::unique_ptr<World> {
-      return environment.world_size == 1 ? single_world() : gloo_world(environment, comm, {});
-    };
-    return nccl_world(control, environment.local_rank, comm.train_timeout);
+    CommConfig control = comm;
+    control.backend = "auto";
+    return nccl_world([&] { return make_world(environment, control); }, environment.local_rank,
+                      comm.train_timeout);
   }
   if (environment.world_size == 1) return single_world();
   if (comm.backend == "gloo") return gloo_world(environment, comm, {});

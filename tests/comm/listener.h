@@ -1,35 +1,18 @@
 // Sockets of the loopback for tests.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "comm/tcp_socket.h"
 
 namespace stepforge::testing {
 
-/// A socket bound to a free port of the loopback.
+/// A socket that listens on a free port of the loopback.
 class Listener {
  public:
-  Listener() : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(descriptor_, 128), 0);
-    getsockname(descriptor_, reinterpret_cast<sockaddr*>(&address), &length);
-    port_ = ntohs(address.sin_port);
-  }
-  ~Listener() { close(descriptor_); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-  int descriptor() const { return descriptor_; }
-  int port() const { return port_; }
+  int descriptor() const { return socket_.number(); }
+  int port() const { return port_of(socket_); }
 
  private:
-  int descriptor_;
-  int port_ = 0;
+  Descriptor socket_ = listen_at({"127.0.0.1", 0});
 };
 
 /// A port that was free a moment ago.

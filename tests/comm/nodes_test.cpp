@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "comm/launcher.h"
 #include "comm/tcp_socket.h"

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "comm/hosts_world.h"
-#include "engines/local_address.h"
 #include "tests/base/throws.h"
 #include "tests/engines/gloo_ranks.h"
 
@@ -87,11 +86,7 @@ TEST(MakeWorld, NamesAPortThatIsInUse) {
 }
 
 TEST(MakeWorld, NamesTheAddressWhereNobodyAnswers) {
-  int port = 0;
-  {
-    const Listener listener;
-    port = listener.port();
-  }
+  const int port = free_port();
   const std::string message =
       message_of<PeerError>([&] { make_world(place(1, 2, 1, port), over("gloo", 0.5)); });
   EXPECT_TRUE(contains(message, format("127.0.0.1:{}", port)));
@@ -123,9 +118,14 @@ TEST(MakeWorld, RefusesAnInterfaceThatIsNotThere) {
   EXPECT_TRUE(contains(message_of<UsageError>([&] { make_world(environment, config); }), "nothing0"));
 }
 
-TEST(AddressTowards, IsTheOneThatLeadsThere) {
-  EXPECT_EQ(address_towards("127.0.0.1", 80), "127.0.0.1");
-  EXPECT_TRUE(contains(message_of<UsageError>([] { address_towards("no such host", 80); }), "no such host"));
+TEST(MakeWorld, RefusesANameThatOtherHostsWouldConnectToInVain) {
+  const Listener listener;
+  RankEnvironment environment = place(0, 2, 1, listener.port());
+  environment.store_listener = dup(listener.descriptor());
+  environment.master_address = "LOCALHOST";  // a name of this host, and not the one that is meant as loopback
+  const std::string message = message_of<UsageError>([&] { make_world(environment, over("gloo")); });
+  EXPECT_TRUE(contains(message, "MASTER_ADDR = \"LOCALHOST\" leads to this host's "));
+  EXPECT_TRUE(contains(message, "comm.interface"));
 }
 
 /// Ranks 0 and 2 on one host, 1 and 3 on another.
