@@ -152,7 +152,7 @@ class CommandLine {
   void add_launch() {
     CLI::App* command =
         add(app_, "launch", "Train on several ranks, of one machine or many: starts and watches them");
-    auto what = options<LaunchWords>();
+    auto what = options<LaunchOptions>();
     command->add_option("--nproc", what->processes, "Ranks to start on this machine")
         ->required()
         ->check(CLI::PositiveNumber);

@@ -1,10 +1,10 @@
 #include "app/launch_command.h"
 
+#include <filesystem>
 #include <iostream>
 
 #include "base/error.h"
 #include "base/format.h"
-#include "comm/launcher.h"
 
 namespace stepforge {
 
@@ -27,17 +27,8 @@ std::vector<std::string> rank_command(const std::vector<std::string>& words) {
 
 }  // namespace
 
-int launch_command(const LaunchWords& words) {
-  LaunchOptions options;
-  options.processes = words.processes;
-  options.max_restarts = words.max_restarts;
-  options.log_folder = words.log_folder;
-  options.nodes = words.nodes;
-  options.node = words.node;
-  options.rendezvous = words.rendezvous;
-  options.init_seconds = words.init_seconds;
-  options.shown = words.shown;
-  options.command = rank_command(words.command);
+int launch_command(LaunchOptions options) {
+  options.command = rank_command(options.command);
   return launch(options, std::cerr);
 }
 
