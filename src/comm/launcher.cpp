@@ -173,7 +173,7 @@ class Attempt {
   void hear_nodes() {
     const NodeNews news = nodes_.news();
     if (news.signal != 0) pass_on(news.signal, news.signal_count);
-    if (news.failure) fail();
+    if (news.has_failed) fail();
   }
 
   void take_signals() {
@@ -201,7 +201,7 @@ class Attempt {
       const int code = *ranks_[i]->exit_code();
       if (code == 0) continue;
       if (!has_failed_) {
-        nodes_.tell_failure({plan_.options.node, code, failure_text(local_rank, code), false});
+        nodes_.tell_failure({code, failure_text(local_rank, code), false});
       }
       fail();
     }

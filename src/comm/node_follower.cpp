@@ -26,7 +26,6 @@ class Follower : public Nodes {
   std::optional<NodeStart> begin(int attempt, int /*master_port*/, const Stop& stop) override {
     attempt_ = attempt;
     failure_.reset();
-    is_failure_told_ = false;
     is_over_ = false;
     const Clock::time_point start = Clock::now();
     if (attempt == 0 && !connect(start, stop)) return std::nullopt;
@@ -51,7 +50,7 @@ class Follower : public Nodes {
     NodeNews news;
     news.signal = std::exchange(signal_, 0);
     news.signal_count = signal_count_;
-    if (failure_ && !std::exchange(is_failure_told_, true)) news.failure = failure_;
+    news.has_failed = failure_.has_value();
     return news;
   }
 
@@ -115,8 +114,7 @@ class Follower : public Nodes {
     }
     if (channel_->is_open() || failure_ || is_over_) return;
     failure_ = NodeFailure{
-        0, 1, format("node 0's launcher at {} is gone: {}", address_.text(), channel_->closed_because()),
-        true};
+        1, format("node 0's launcher at {} is gone: {}", address_.text(), channel_->closed_because()), true};
   }
 
   void take(const Json& message) {
@@ -148,7 +146,6 @@ class Follower : public Nodes {
   int attempt_ = 0;
   std::optional<NodeStart> start_;
   std::optional<NodeFailure> failure_;
-  bool is_failure_told_ = false;
   bool is_over_ = false;  ///< the attempt
   int signal_ = 0;
   int signal_count_ = 0;

@@ -32,7 +32,6 @@ class Leader : public Nodes {
     if (attempt == 0 && !gather(stop)) return std::nullopt;
     attempt_ = attempt;
     failure_.reset();
-    is_failure_told_ = false;
     NodeStart start{0, 0, launch_id_, address_.host, master_port};
     start.world_size = options_.processes;
     for (const Follower& follower : others()) start.world_size += follower.processes;
@@ -58,7 +57,7 @@ class Leader : public Nodes {
     for (std::size_t node = 1; node < followers_.size(); ++node) read(static_cast<int>(node));
     news.signal = std::exchange(signal_, 0);
     news.signal_count = signal_count_;
-    if (failure_ && !std::exchange(is_failure_told_, true)) news.failure = failure_;
+    news.has_failed = failure_.has_value();
     return news;
   }
 
@@ -181,9 +180,7 @@ class Leader : public Nodes {
       for (const Json& message : follower.channel->receive(options_.silence_seconds)) {
         const std::string kind = kind_of(message);
         if (kind == "failure") {
-          NodeFailure failure = failure_in(message);
-          failure.node = node;
-          tell_failure(failure);
+          tell_failure(failure_in(message));
         } else if (kind == "signal") {
           signal_ = number_in(message, "signal", 1, 64);
           signal_count_ = number_in(message, "count", 1, INT32_MAX);
@@ -205,7 +202,7 @@ class Leader : public Nodes {
     Follower& follower = followers_[static_cast<std::size_t>(node)];
     follower.has_ended = true;
     const std::string reason = follower.channel ? follower.channel->closed_because() : "it never came";
-    tell_failure({node, 1, format("the launcher of node {} is gone: {}", node, reason), true});
+    tell_failure({1, format("the launcher of node {} is gone: {}", node, reason), true});
   }
 
   void send_to_all(const Json& message) {
@@ -232,7 +229,6 @@ class Leader : public Nodes {
   std::vector<NodeChannel> guests_;  ///< have connected and said nothing yet
   std::string launch_id_ = new_launch_id();
   std::optional<NodeFailure> failure_;
-  bool is_failure_told_ = false;
   int attempt_ = 0;
   int signal_ = 0;
   int signal_count_ = 0;

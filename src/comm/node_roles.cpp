@@ -51,7 +51,6 @@ std::string text_in(const Json& message, const char* name) {
 
 Json to_json(const NodeFailure& failure) {
   return {{"kind", "failure"},
-          {"node", failure.node},
           {"exit_code", failure.exit_code},
           {"text", failure.text.substr(0, most_text)},
           {"lost", failure.node_is_lost}};
@@ -60,8 +59,7 @@ Json to_json(const NodeFailure& failure) {
 NodeFailure failure_in(const Json& message) {
   const bool is_lost =
       message.contains("lost") && message["lost"].is_boolean() && message["lost"].get<bool>();
-  return {number_in(message, "node", 0, most_nodes), number_in(message, "exit_code", 1, 255),
-          text_in(message, "text"), is_lost};
+  return {number_in(message, "exit_code", 1, 255), text_in(message, "text"), is_lost};
 }
 
 Json to_json(const NodeStart& start, int attempt) {

@@ -38,7 +38,6 @@ struct NodeStart {
 
 /// Why an attempt ended.
 struct NodeFailure {
-  int node = 0;
   int exit_code = 1;
   std::string text;
   bool node_is_lost = false;  ///< then no further attempt can start
@@ -46,7 +45,7 @@ struct NodeFailure {
 
 /// News from other nodes.
 struct NodeNews {
-  std::optional<NodeFailure> failure;
+  bool has_failed = false;  ///< the attempt, on any node
   int signal = 0;
   int signal_count = 0;  ///< how many the launcher has received that tells of this one
 };
@@ -67,7 +66,7 @@ class Nodes {
   virtual std::optional<NodeStart> begin(int attempt, int master_port, const Stop& stop) = 0;
   /// Adds the descriptors that have news.
   virtual void add_polled(std::vector<pollfd>& polled) const = 0;
-  /// What came since the last call: the attempt's first failure once, and signals.
+  /// Whether the attempt has failed, and the signals that came since the last call.
   virtual NodeNews news() = 0;
   /// A rank of this node failed; counts if no other failed before.
   virtual void tell_failure(const NodeFailure& failure) = 0;
