@@ -21,6 +21,7 @@
 
 #include "base/files.h"
 #include "base/format.h"
+#include "tests/base/long_tests.h"
 #include "tests/base/small_run.h"
 #include "tests/base/temp_folder.h"
 #include "tests/base/throws.h"
@@ -149,11 +150,6 @@ inline fs::path torchrun() {
   const fs::path base = cache != nullptr ? fs::path(cache) : fs::path(home != nullptr ? home : "") / ".cache";
   const fs::path program = base / "stepforge" / "oracle-venv" / "bin" / "torchrun";
   return fs::exists(program) ? program : fs::path();
-}
-
-inline bool long_tests() {
-  const char* wanted = std::getenv("STEPFORGE_LONG_TESTS");
-  return wanted != nullptr && std::string(wanted) == "1";
 }
 
 }  // namespace stepforge::testing

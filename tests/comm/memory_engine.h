@@ -179,27 +179,19 @@ inline RankRunner as_messages() {
   return {"Messages", [](int size, const RankBody& body, CommDeadlines deadlines) {
             const MemoryStore store;
             const auto board = std::make_shared<Switchboard>();
-            std::vector<std::string> results(static_cast<std::size_t>(size));
-            std::vector<std::thread> threads;
-            for (int rank = 0; rank < size; ++rank) {
-              threads.emplace_back([&, rank] {
-                results[static_cast<std::size_t>(rank)] = result_of([&] {
-                  MessageWorldOptions options;
-                  options.run_id = "messages";
-                  options.rank = rank;
-                  options.size = size;
-                  options.deadlines = deadlines;
-                  options.staging_bytes = 8 << 10;  // most sums need many rounds
-                  const auto world =
-                      message_world(options, store.share(), [&](const std::string& key, int member, int) {
-                        return std::make_unique<MemoryLinks>(board, key, member);
-                      });
-                  return body(*world);
-                });
-              });
-            }
-            for (std::thread& thread : threads) thread.join();
-            return results;
+            return run_rank_threads(size, [&](int rank) {
+              MessageWorldOptions options;
+              options.run_id = "messages";
+              options.rank = rank;
+              options.size = size;
+              options.deadlines = deadlines;
+              options.staging_bytes = 8 << 10;  // most sums need many rounds
+              const auto world =
+                  message_world(options, store.share(), [&](const std::string& key, int member, int) {
+                    return std::make_unique<MemoryLinks>(board, key, member);
+                  });
+              return body(*world);
+            });
           }};
 }
 

@@ -55,18 +55,24 @@ inline std::string result_of(const std::function<std::string()>& body) {
 /// Staging buffers so small that most messages need many rounds.
 constexpr std::size_t small_staging = 1024;
 
-/// Each world is destroyed by its rank's thread, after the body.
-inline std::vector<std::string> run_worlds(std::vector<std::unique_ptr<World>> worlds, const RankBody& body) {
-  std::vector<std::string> results(worlds.size());
+/// The result of each rank's body, which run as threads.
+inline std::vector<std::string> run_rank_threads(int size, const std::function<std::string(int rank)>& body) {
+  std::vector<std::string> results(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < worlds.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      const std::unique_ptr<World> world = std::move(worlds[rank]);
-      results[rank] = result_of([&] { return body(*world); });
-    });
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back(
+        [&, rank] { results[static_cast<std::size_t>(rank)] = result_of([&] { return body(rank); }); });
   }
   for (std::thread& thread : threads) thread.join();
   return results;
+}
+
+/// Each world is destroyed by its rank's thread, after the body.
+inline std::vector<std::string> run_worlds(std::vector<std::unique_ptr<World>> worlds, const RankBody& body) {
+  return run_rank_threads(static_cast<int>(worlds.size()), [&](int rank) {
+    const std::unique_ptr<World> world = std::move(worlds[static_cast<std::size_t>(rank)]);
+    return body(*world);
+  });
 }
 
 inline std::vector<std::string> run_threads(int size, const RankBody& body,

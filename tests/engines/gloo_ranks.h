@@ -28,18 +28,10 @@ inline std::unique_ptr<World> gloo_world(std::unique_ptr<C10dStore> store, Messa
 inline std::vector<std::string> run_gloo_threads(int size, const RankBody& body, CommDeadlines deadlines) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const auto store = memory_store();
-  std::vector<std::string> results(static_cast<std::size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      results[static_cast<std::size_t>(rank)] = result_of([&] {
-        const auto world = gloo_world(store->share(), options_of(rank, size, deadlines));
-        return body(*world);
-      });
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return results;
+  return run_rank_threads(size, [&](int rank) {
+    const auto world = gloo_world(store->share(), options_of(rank, size, deadlines));
+    return body(*world);
+  });
 }
 
 /// Starts `size` ranks as processes over TCP; the store is in rank 0's.

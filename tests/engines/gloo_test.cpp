@@ -1,9 +1,9 @@
 // The rules of every engine, on Gloo; and what is its own.
 #include <csignal>
-#include <cstdlib>
 
 #include <gtest/gtest.h>
 
+#include "tests/base/long_tests.h"
 #include "tests/comm/collectives_suite.h"
 #include "tests/comm/failures_suite.h"
 #include "tests/engines/gloo_ranks.h"
@@ -98,7 +98,7 @@ TEST(GlooDeath, OfAStoppedProcessIsADeadline) {
 }
 
 TEST(GlooDeath, OfTheStoppedProcessThatHoldsTheStoreIsADeadlineToo) {
-  if (std::getenv("STEPFORGE_LONG_TESTS") == nullptr) GTEST_SKIP() << "half a minute";
+  if (!long_tests()) GTEST_SKIP() << "half a minute";
   expect_end_beside_a_stopped(0);
 }
 

@@ -20,6 +20,7 @@
 #include "base/format.h"
 #include "config/load.h"
 #include "metrics/jsonl.h"
+#include "tests/base/long_tests.h"
 #include "tests/base/small_run.h"
 #include "tests/base/temp_folder.h"
 #include "tests/base/throws.h"
@@ -169,10 +170,5 @@ class TestRun {
   std::vector<int32_t> served_;
   Trainer trainer_;
 };
-
-inline bool long_tests() {
-  const char* wanted = std::getenv("STEPFORGE_LONG_TESTS");
-  return wanted != nullptr && std::string(wanted) == "1";
-}
 
 }  // namespace stepforge::testing
