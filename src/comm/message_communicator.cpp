@@ -17,6 +17,8 @@ namespace {
 
 /// So many bytes travel with the words of a call: one message instead of three.
 constexpr std::size_t most_payload = 1024;
+/// Says that everything has come.
+constexpr std::byte answer{1};
 /// Slices begin at multiples of this many bytes, which are also multiples of every element.
 constexpr std::size_t line_bytes = 64;
 
@@ -51,6 +53,11 @@ MessageCommunicator::MessageCommunicator(Place place, std::unique_ptr<MessageLin
 }
 
 MessageCommunicator::~MessageCommunicator() {
+  try {
+    wait_for_all(unconfirmed_);  // the others may still need them
+  } catch (const Error&) {
+    unconfirmed_.clear();  // they learn of it themselves
+  }
   watch_.leave(place_.key);
 }
 
@@ -60,18 +67,18 @@ void MessageCommunicator::begin(const CollectiveCall& call, std::span<const std:
   check_failures();
   const Words own{calls_, call.bytes, call.root, static_cast<uint8_t>(call.kind),
                   static_cast<uint8_t>(call.dtype)};
-  own_letter_.resize(sizeof(Words) + payload.size());
-  std::memcpy(own_letter_.data(), &own, sizeof(Words));
-  std::copy(payload.begin(), payload.end(), own_letter_.begin() + sizeof(Words));
+  const std::span<std::byte> own_letter = letter(place_.rank, calls_).first(sizeof(Words) + payload.size());
+  std::memcpy(own_letter.data(), &own, sizeof(Words));
+  std::ranges::copy(payload, own_letter.begin() + sizeof(Words));
   Messages sent;
-  for (const int member : others()) send(sent, own_letter_, member, Channel::words);
+  for (const int member : others()) send(sent, own_letter, member, Channel::words);
   wait_for_all(coming_words_);
+  wait_for_all(unconfirmed_);  // who begins this call has got all of the last one
+  unconfirmed_ = std::move(sent);
   for (int member = 0; member < size_; ++member) {
-    const std::byte* words = member == place_.rank ? own_letter_.data() : letter(member, calls_).data();
-    std::memcpy(&last_words_[static_cast<std::size_t>(member)], words, sizeof(Words));
+    std::memcpy(&last_words_[static_cast<std::size_t>(member)], letter(member, calls_).data(), sizeof(Words));
   }
   ask_for_words();
-  wait_for_all(sent);
   compare();
 }
 
@@ -88,8 +95,7 @@ std::span<std::byte> MessageCommunicator::letter(int member, uint64_t call) {
 }
 
 std::span<const std::byte> MessageCommunicator::payload(int member, std::size_t bytes) {
-  const std::span<const std::byte> all = member == place_.rank ? own_letter_ : letter(member, calls_);
-  return all.subspan(sizeof(Words), bytes);
+  return letter(member, calls_).subspan(sizeof(Words), bytes);
 }
 
 void MessageCommunicator::compare() {
@@ -114,7 +120,10 @@ void MessageCommunicator::all_gather(std::span<const std::byte> part, std::span<
   };
   const std::span<std::byte> own = slice(place_.rank);
   if (own.data() != part.data() && !part.empty()) std::memmove(own.data(), part.data(), part.size());
-  if (!is_small) return gather_slices(slice);
+  if (!is_small) {
+    gather_slices(slice);
+    return confirm();
+  }
   for (const int member : others()) std::ranges::copy(payload(member, part.size()), slice(member).begin());
 }
 
@@ -128,6 +137,7 @@ void MessageCommunicator::reduce_scatter(std::span<const std::byte> whole, std::
   const std::size_t bytes = part.size();
   reduce_slices([&](int member) { return whole.subspan(static_cast<std::size_t>(member) * bytes, bytes); },
                 part, dtype);
+  confirm();
 }
 
 void MessageCommunicator::all_reduce(std::span<std::byte> values, DType dtype) {
@@ -143,6 +153,7 @@ void MessageCommunicator::all_reduce(std::span<std::byte> values, DType dtype) {
   const auto slice = [&](int member) { return slice_of(values, member, size_); };
   reduce_slices(slice, slice(place_.rank), dtype);
   gather_slices(slice);
+  confirm();
 }
 
 void MessageCommunicator::broadcast(std::span<std::byte> bytes, int root) {
@@ -156,14 +167,15 @@ void MessageCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   begin(call);
   // The root sends each byte once only: slices, which all then gather.
   const auto slice = [&](int member) { return slice_of(bytes, member, size_); };
-  Messages messages;
   if (place_.rank == root) {
-    for (const int member : others()) send(messages, slice(member), member, Channel::data);
+    for (const int member : others()) send(sent_, slice(member), member, Channel::data);
   } else {
-    receive(messages, slice(place_.rank), root, Channel::data);
+    Messages own;
+    receive(own, slice(place_.rank), root, Channel::data);
+    wait_for_all(own);
   }
-  wait_for_all(messages);
   gather_slices(slice);
+  confirm();
 }
 
 void MessageCommunicator::barrier() {
@@ -171,10 +183,22 @@ void MessageCommunicator::barrier() {
 }
 
 void MessageCommunicator::gather_slices(const std::function<std::span<std::byte>(int)>& slice) {
-  Messages messages;
-  for (const int member : others()) receive(messages, slice(member), member, Channel::data);
-  for (const int member : others()) send(messages, slice(place_.rank), member, Channel::data);
-  wait_for_all(messages);
+  Messages coming;
+  for (const int member : others()) receive(coming, slice(member), member, Channel::data);
+  for (const int member : others()) send(sent_, slice(place_.rank), member, Channel::data);
+  wait_for_all(coming);
+}
+
+void MessageCommunicator::confirm() {
+  std::vector<std::byte> answers(static_cast<std::size_t>(size_));
+  Messages coming;
+  for (const int member : others()) {
+    receive(coming, std::span(answers).subspan(static_cast<std::size_t>(member), 1), member, Channel::data);
+  }
+  for (const int member : others()) send(unconfirmed_, {&answer, 1}, member, Channel::data);
+  wait_for_all(coming);
+  wait_for_all(sent_);
+  sent_.clear();
 }
 
 void MessageCommunicator::reduce_slices(const std::function<std::span<const std::byte>(int)>& slice,
@@ -193,19 +217,19 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
     return staging_.data() + (2 * static_cast<std::size_t>(member) + round % 2) * step;
   };
   const std::size_t rounds = step == 0 ? 0 : (longest + step - 1) / step;
-  std::array<Messages, 2> messages;
+  std::array<Messages, 2> coming;
   const auto start = [&](std::size_t round) {
-    Messages& started = messages[round % 2];
+    Messages& started = coming[round % 2];
     started.clear();
     const std::size_t bytes = piece(own, round).size();
     for (const int member : others()) receive(started, {staged(member, round), bytes}, member, Channel::data);
-    for (const int member : others()) send(started, piece(slice(member), round), member, Channel::data);
+    for (const int member : others()) send(sent_, piece(slice(member), round), member, Channel::data);
   };
   std::vector<const std::byte*> sources(members);
   if (rounds > 0) start(0);
   for (std::size_t round = 0; round < rounds; ++round) {
     if (round + 1 < rounds) start(round + 1);  // on its way while this one is summed
-    wait_for_all(messages[round % 2]);
+    wait_for_all(coming[round % 2]);
     const std::span<std::byte> output = piece(own, round);
     for (int member = 0; member < size_; ++member) {
       sources[static_cast<std::size_t>(member)] =
@@ -282,6 +306,8 @@ void MessageCommunicator::check_failures() {
 
 void MessageCommunicator::close_links() {
   coming_words_.clear();
+  sent_.clear();
+  unconfirmed_.clear();
   links_.reset();
 }
 

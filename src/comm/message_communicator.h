@@ -37,8 +37,8 @@ class MessageWatch {
 
 /// A rank of a group of two or more. A call begins with a message from each member to each that says what was
 /// called, and carries the data if they are few: nobody uses data before all agree, and each rank knows who
-/// has not come. Then every rank sends to all others at once. A sum is formed by the rank whose slice it is,
-/// from pieces small enough that staging them needs little memory.
+/// has not come. Then every rank sends to all others at once, and each says when it has got everything. A sum
+/// is formed by the rank whose slice it is, from pieces small enough that staging them needs little memory.
 class MessageCommunicator : public Communicator {
  public:
   struct Place {
@@ -95,6 +95,8 @@ class MessageCommunicator : public Communicator {
   void gather_slices(const std::function<std::span<std::byte>(int)>& slice);
   void reduce_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own,
                      DType dtype);
+  /// Ends a call that sent data: each member says that it has got all of them.
+  void confirm();
 
   void send(Messages& messages, std::span<const std::byte> bytes, int member, Channel channel);
   void receive(Messages& messages, std::span<std::byte> bytes, int member, Channel channel);
@@ -122,8 +124,11 @@ class MessageCommunicator : public Communicator {
   std::vector<Words> last_words_;  ///< of each member; number 0 before its first call
   std::vector<std::byte> staging_;
   std::vector<std::byte> letters_;  ///< two for each member: of this call and the next
-  std::vector<std::byte> own_letter_;
   Messages coming_words_;
+  // Who waits for a message of a process that dies is told so; who only sends to it is not always (Gloo). So
+  // a rank waits for what it sent when the receiver has said that it has got it.
+  Messages sent_;         ///< data of this call
+  Messages unconfirmed_;  ///< words and answers, until the next call's words
   std::mutex mutex_;
   PendingMessage* waited_ = nullptr;  ///< guarded by mutex_
 };
