@@ -53,12 +53,8 @@ class WideReader {
     for (int64_t done = 0; done < target.numel(); done += kChunk) {
       const int64_t count = std::min(kChunk, target.numel() - done);
       const at::Tensor values = chunk_.narrow(0, 0, count);
-      std::span rest(static_cast<std::byte*>(values.data_ptr()), values.nbytes());
-      for (const TensorBox& part : boxes_of_range(box, begin + done, begin + done + count)) {
-        const auto bytes = static_cast<size_t>(part.elements() * dtype_bytes(tensor_.dtype));
-        folder_.read(tensor_.name, part, rest.first(bytes));
-        rest = rest.subspan(bytes);
-      }
+      folder_.read(tensor_.name, box, begin + done, begin + done + count,
+                   {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
       target.narrow(0, done, count).copy_(values);
     }
   }
@@ -71,14 +67,15 @@ class WideReader {
 
 /// Whether two tensors of one type and shape hold the same bytes.
 bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const StoredTensor& right) {
-  const int64_t elements = whole_box(left.shape).elements();
+  const TensorBox whole = whole_box(left.shape);
+  const int64_t elements = whole.elements();
   const auto size = static_cast<size_t>(dtype_bytes(left.dtype));
   std::vector<std::byte> chunks[2];
   for (int64_t begin = 0; begin < elements; begin += kChunk) {
     const int64_t end = std::min(begin + kChunk, elements);
     for (auto& chunk : chunks) chunk.resize(static_cast<size_t>(end - begin) * size);
-    folder.read(left.name, begin, end, chunks[0]);
-    folder.read(right.name, begin, end, chunks[1]);
+    folder.read(left.name, whole, begin, end, chunks[0]);
+    folder.read(right.name, whole, begin, end, chunks[1]);
     if (chunks[0] != chunks[1]) return false;
   }
   return true;

@@ -29,13 +29,13 @@ namespace stepforge {
 
 inline constexpr std::string_view kStateFileName = "state.json";
 
-/// Writes `dir`/step-N, all `ranks` together, each what it has staged, and returns the bytes of all tensors.
-/// An older folder of the same step is replaced in one atomic exchange. If a rank fails, throws Error on all,
-/// naming the rank and its failure, and leaves everything in `dir` as it was.
+/// Writes `dir`/step-N, all `ranks` together, each what it has staged, and returns the bytes of all tensor
+/// files. An older folder of the same step is replaced in one atomic exchange. If a rank fails, throws Error
+/// on all, naming the rank and its failure, and leaves everything in `dir` as it was.
 int64_t write_checkpoint(const std::filesystem::path& dir, int64_t step, const StagedCheckpoint& staged,
                          const CheckpointRanks& ranks = {});
 
-/// A checkpoint of which every byte has been checked against its manifest.
+/// A checkpoint of which every byte has been checked against its manifest, or hashed for it.
 struct FoundCheckpoint {
   std::filesystem::path path;
   int64_t step = 0;

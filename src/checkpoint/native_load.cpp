@@ -23,8 +23,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kOptimizerSteps = "optimizer_steps";
-
 bool is_tensor_file(const ManifestFile& file) {
   return fs::path(file.name).extension() == ".safetensors";
 }

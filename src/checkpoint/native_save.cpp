@@ -42,13 +42,15 @@ void require_same_step(const std::vector<std::string>& steps) {
 }
 
 /// Writes and hashes this rank's files.
-std::string write_own(const fs::path& folder, const StagedCheckpoint& staged) {
+std::string write_own(const fs::path& folder, const StagedCheckpoint& staged, const CheckpointRanks& ranks) {
   if (!fs::is_directory(folder)) {
     throw Error(format("{}, which rank 0 has made, is not there; all ranks need one common run folder",
                        folder.string()));
   }
   std::vector<ManifestFile> files;
-  for (const std::string& name : staged.write_tensors(folder)) files.push_back(manifest_file(folder / name));
+  for (const std::string& name : staged.write_tensors(folder, ranks.rank(), ranks.size())) {
+    files.push_back(manifest_file(folder / name));
+  }
   return manifest_files_to_json(files).dump();
 }
 
@@ -76,7 +78,7 @@ int64_t write_checkpoint(const fs::path& dir, int64_t step, const StagedCheckpoi
     return format("{}", step);
   }));
   const fs::path staging = StagedFolder::staging_of(final_path);
-  const auto files = reported_files(ranks.run([&] { return write_own(staging, staged); }));
+  const auto files = reported_files(ranks.run([&] { return write_own(staging, staged, ranks); }));
   ranks.run([&]() -> std::string {
     if (!leads) return "";
     write_file_atomic(staging / kStateFileName, staged.state().dump(2) + "\n");

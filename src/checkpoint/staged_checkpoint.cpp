@@ -1,5 +1,6 @@
 #include "checkpoint/staged_checkpoint.h"
 
+#include <string_view>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -19,10 +20,20 @@ int64_t bytes_of(const TensorBox& box) {
   return box.elements() * static_cast<int64_t>(sizeof(float));
 }
 
+/// Of file number `file` of the `files` of one kind that rank `rank` of `ranks` writes.
+std::string file_name(std::string_view kind, int rank, int ranks, size_t file, size_t files) {
+  if (ranks == 1) return format("{}.safetensors", kind);
+  return dcp_file_name(kind, rank, static_cast<int>(file), static_cast<int>(files));
+}
+
 }  // namespace
 
 int64_t StagedCheckpoint::bytes() const {
   return static_cast<int64_t>(used_);
+}
+
+bool StagedCheckpoint::has_optimizer() const {
+  return state_.contains(kOptimizerSteps);
 }
 
 void StagedCheckpoint::reserve(size_t bytes) {
@@ -45,12 +56,8 @@ void StagedCheckpoint::add(Files& files, const std::string& name, const std::vec
   }
 }
 
-std::string StagedCheckpoint::file_name(std::string_view kind, size_t file, size_t files) const {
-  if (ranks_ == 1) return format("{}.safetensors", kind);
-  return dcp_file_name(kind, rank_, static_cast<int>(file), static_cast<int>(files));
-}
-
-std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::path& folder) const {
+std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::path& folder, int rank,
+                                                         int ranks) const {
   std::vector<std::string> names;
   for (const auto& [kind, files] : {std::pair("model", &model_), std::pair("optimizer", &optimizer_)}) {
     for (size_t i = 0; i < files->size(); ++i) {
@@ -60,7 +67,7 @@ std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::
         specs.push_back({part.name, DType::f32, part.box.sizes});
         offsets.emplace(part.name, part.box.offsets);
       }
-      names.push_back(file_name(kind, i, files->size()));
+      names.push_back(file_name(kind, rank, ranks, i, files->size()));
       SafetensorsWriter writer(folder / names.back(), specs, dcp_metadata(offsets));
       for (const Part& part : (*files)[i]) {
         writer.write(part.name, {memory_.get() + part.begin, static_cast<size_t>(bytes_of(part.box))});
@@ -100,11 +107,8 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
                  optimizer->slot(tensor.unit, slot));
     }
   }
-  staged.has_optimizer_ = optimizer != nullptr;
-  staged.rank_ = store.groups().data_rank();
-  staged.ranks_ = store.groups().data_ranks();
   staged.state_ = std::move(state);
-  if (optimizer != nullptr) staged.state_["optimizer_steps"] = optimizer->steps();
+  if (optimizer != nullptr) staged.state_[kOptimizerSteps] = optimizer->steps();
   return staged;
 }
 

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -23,12 +22,12 @@ class StagedCheckpoint {
  public:
   /// Of this rank's parts of all tensors.
   int64_t bytes() const;
-  bool has_optimizer() const { return has_optimizer_; }
+  bool has_optimizer() const;
   const Json& state() const { return state_; }
 
-  /// Writes this rank's safetensors files into `folder`, flushed to the disk, and returns their names. Throws
-  /// Error.
-  std::vector<std::string> write_tensors(const std::filesystem::path& folder) const;
+  /// Writes its safetensors files, those of rank `rank` of `ranks`, into `folder`, flushed to the disk, and
+  /// returns their names. Throws Error.
+  std::vector<std::string> write_tensors(const std::filesystem::path& folder, int rank, int ranks) const;
 
  private:
   struct Part {
@@ -43,16 +42,12 @@ class StagedCheckpoint {
                                            StagedCheckpoint);
   void reserve(size_t bytes);
   void add(Files& files, const std::string& name, const std::vector<HeldBox>& held, const at::Tensor& shard);
-  std::string file_name(std::string_view kind, size_t file, size_t files) const;
 
   std::unique_ptr<std::byte[]> memory_;
   size_t capacity_ = 0;
   size_t used_ = 0;
   Files model_;
   Files optimizer_;
-  bool has_optimizer_ = false;
-  int rank_ = 0;
-  int ranks_ = 1;
   Json state_;
 };
 

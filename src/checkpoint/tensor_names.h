@@ -26,6 +26,9 @@ std::vector<NamedTensor> named_tensors(const ModelSpec& model);
 /// Names of tensors that hold optimizer state start with this; no tensor of a model does.
 inline constexpr std::string_view kOptimizerPrefix = "optim.";
 
+/// Field of a checkpoint's state: how many updates the optimizer has made. There if its tensors are.
+inline constexpr std::string_view kOptimizerSteps = "optimizer_steps";
+
 /// "optim.state.<name>.<slot>"
 std::string optimizer_tensor_name(std::string_view name, std::string_view slot);
 

@@ -39,12 +39,6 @@ std::vector<int64_t> offsets_of(const Json* info, const TensorEntry& entry, Faul
 
 }  // namespace
 
-SavedOffsets whole_tensor_offsets(const std::vector<TensorSpec>& specs) {
-  SavedOffsets offsets;
-  for (const TensorSpec& spec : specs) offsets.emplace(spec.name, std::vector<int64_t>(spec.shape.size(), 0));
-  return offsets;
-}
-
 SafetensorsMetadata dcp_metadata(const SavedOffsets& offsets) {
   std::string info = "{";
   for (const auto& [name, starts] : offsets) {

@@ -20,9 +20,6 @@ namespace stepforge {
 /// Where in the whole tensor the part in a file starts, by tensor name: one number for each dimension.
 using SavedOffsets = std::map<std::string, std::vector<int64_t>, std::less<>>;
 
-/// Offsets for whole tensors: zeros.
-SavedOffsets whole_tensor_offsets(const std::vector<TensorSpec>& specs);
-
 /// The `__metadata__` of a checkpoint file that holds these tensors.
 SafetensorsMetadata dcp_metadata(const SavedOffsets& offsets);
 

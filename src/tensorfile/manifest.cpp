@@ -191,7 +191,7 @@ CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {
     const std::string fault = fault_of(folder / file.name, file);
     if (!fault.empty()) faults.add(format("{}: {}", file.name, fault));
   }
-  for (const fs::path& path : entries_of(folder)) {
+  for (const fs::path& path : part == 0 ? entries_of(folder) : std::vector<fs::path>()) {
     const std::string name = path.filename().string();
     if (path.extension() == ".safetensors" && !listed.contains(name)) {
       faults.add(format("{}: not listed in {}", quoted_for_message(name), kManifestFileName));

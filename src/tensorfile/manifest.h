@@ -49,7 +49,7 @@ CheckpointManifest read_manifest(const std::filesystem::path& folder);
 /// Reads the manifest and then every byte of the checkpoint. Throws FormatError listing each file that is
 /// missing, truncated or otherwise of another length, changed, or an unlisted *.safetensors file. Other
 /// unlisted files are nobody's business. Where several callers share the work, the one of number `part` of
-/// `parts` reads its share of the files, about as many bytes as the others.
+/// `parts` reads its share of the files, about as many bytes as the others; unlisted files are part 0's.
 CheckpointManifest verify_folder(const std::filesystem::path& folder, int part = 0, int parts = 1);
 
 struct CheckpointFolder {

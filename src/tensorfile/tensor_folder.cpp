@@ -153,28 +153,21 @@ const StoredTensor& TensorFolder::at(std::string_view name) const {
 }
 
 void TensorFolder::read(std::string_view name, const TensorBox& wanted, std::span<std::byte> target) const {
-  const StoredTensor& tensor = at(name);
-  if (!contains(whole_box(tensor.shape), wanted) ||
-      target.size() != static_cast<size_t>(wanted.elements() * dtype_bytes(tensor.dtype))) {
-    throw Error(format("cannot read {} of tensor {} {} into {} bytes", box_text(wanted),
-                       quoted_for_message(name), shape_text(tensor.shape), target.size()));
-  }
-  read_box(tensor, wanted, target);
+  read(name, wanted, 0, wanted.elements(), target);
 }
 
-void TensorFolder::read(std::string_view name, int64_t begin, int64_t end,
+void TensorFolder::read(std::string_view name, const TensorBox& box, int64_t begin, int64_t end,
                         std::span<std::byte> target) const {
   const StoredTensor& tensor = at(name);
-  const TensorBox whole = whole_box(tensor.shape);
   const auto size = static_cast<size_t>(dtype_bytes(tensor.dtype));
-  if (begin < 0 || begin > end || end > whole.elements() ||
+  if (!contains(whole_box(tensor.shape), box) || begin < 0 || begin > end || end > box.elements() ||
       target.size() != static_cast<size_t>(end - begin) * size) {
-    throw Error(format("cannot read elements {} to {} of tensor {} {} into {} bytes", begin, end,
-                       quoted_for_message(name), shape_text(tensor.shape), target.size()));
+    throw Error(format("cannot read elements {} to {} of {} of tensor {} {} into {} bytes", begin, end,
+                       box_text(box), quoted_for_message(name), shape_text(tensor.shape), target.size()));
   }
-  for (const TensorBox& box : boxes_of_range(whole, begin, end)) {
-    const size_t bytes = static_cast<size_t>(box.elements()) * size;
-    read_box(tensor, box, target.first(bytes));
+  for (const TensorBox& part : boxes_of_range(box, begin, end)) {
+    const size_t bytes = static_cast<size_t>(part.elements()) * size;
+    read_box(tensor, part, target.first(bytes));
     target = target.subspan(bytes);
   }
 }

@@ -49,8 +49,9 @@ class TensorFolder {
   /// them, from whatever files hold them; no other bytes are read. Throws Error if there is no such tensor or
   /// the box is not inside it.
   void read(std::string_view name, const TensorBox& wanted, std::span<std::byte> target) const;
-  /// Elements [begin, end) of a tensor in row-major order.
-  void read(std::string_view name, int64_t begin, int64_t end, std::span<std::byte> target) const;
+  /// Only elements [begin, end) of `box`, in row-major order.
+  void read(std::string_view name, const TensorBox& box, int64_t begin, int64_t end,
+            std::span<std::byte> target) const;
 
  private:
   void read_box(const StoredTensor& tensor, const TensorBox& wanted, std::span<std::byte> target) const;

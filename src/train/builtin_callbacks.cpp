@@ -179,7 +179,7 @@ class ExportCallback : public Callback {
       return trainer.log.info("{} is there already and is kept", output.string());
     }
     std::filesystem::create_directories(output.parent_path());
-    const FoundCheckpoint found = verify_checkpoint(trainer.checkpoint_dir() / step);
+    const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step};
     const HfExportOptions options = {*dtype_from_name(trainer.config.checkpoint.export_dtype)};
     export_hf(output, trainer.config.model, trainer.model_spec, checkpoint_tensors(found),
               trainer.tokenizer.get(), options);
@@ -205,8 +205,7 @@ class TraceCallback : public Callback {
     const auto percent = [&report](double seconds) { return 100.0 * seconds / report.total; };
     trainer.log.info(
         "step {} traced to {}: {:.1f} % computing, {:.1f} % waiting for other lanes, {:.2f} % outside "
-        "operations; "
-        "{:.0f} % of the communication hidden",
+        "operations; {:.0f} % of gathers, reductions and copies hidden",
         trainer.state.step, path_.string(), percent(report.computing), percent(report.waiting),
         percent(report.outside), 100.0 * report.hidden_share);
   }

@@ -183,6 +183,7 @@ TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheSaveAtTheDeadlineAndLeavesNoFolder
   const auto results = testing::run_processes(3, body, {60, 3});
   EXPECT_TRUE(contains(results[0], "rank 1")) << results[0];
   fs::remove(hanging);
+  EXPECT_FALSE(fs::exists(folder / "step-2"));
   expect_sound(folder.path());
 }
 

@@ -40,11 +40,6 @@ TEST(DcpMetadata, IsTheTextThatPyTorchWrites) {
   EXPECT_EQ(metadata.size(), 3U);
 }
 
-TEST(DcpMetadata, WholeTensorsStartAtZeroInEachDimension) {
-  const SavedOffsets offsets = whole_tensor_offsets({{"a", DType::f32, {4, 5}}, {"s", DType::f32, {}}});
-  EXPECT_EQ(offsets, (SavedOffsets{{"a", {0, 0}}, {"s", {}}}));
-}
-
 TEST(DcpMetadata, OffsetsAreReadAsTheyWereWritten) {
   const TempFolder folder;
   const SavedOffsets offsets = {{"a", {2, 0}}, {"s", {}}};

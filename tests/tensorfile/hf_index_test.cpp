@@ -30,7 +30,7 @@ void write_tensors(const fs::path& path, const std::vector<std::string>& names) 
 
 std::string content(const TensorFolder& folder, const std::string& name) {
   std::string text(name.size(), '\0');
-  folder.read(name, 0, static_cast<int64_t>(name.size()), std::as_writable_bytes(std::span(text)));
+  folder.read(name, {{0}, {static_cast<int64_t>(name.size())}}, std::as_writable_bytes(std::span(text)));
   return text;
 }
 

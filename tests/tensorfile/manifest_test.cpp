@@ -56,21 +56,27 @@ TEST_F(Manifest, CallersThatShareTheWorkFindEveryDamageBetweenThem) {
   for (int i = 0; i < 5; ++i) put_file(folder_ / format("{}.safetensors", i), std::string(1 << (2 * i), 'w'));
   write_manifest(folder_.path(), build_manifest(folder_.path(), 12, {}));
   for (const int parts : {1, 2, 3, 7, 20}) {
-    for (const ManifestFile& file : read_manifest(folder_.path()).files) {
-      const std::string good = read_file(folder_ / file.name);
-      put_file(folder_ / file.name, good + "!");
+    const auto expect_found_once = [&](const std::string& name) {
       int found = 0;
       for (int part = 0; part < parts; ++part) {
         try {
           verify_folder(folder_.path(), part, parts);
         } catch (const FormatError& damage) {
-          EXPECT_TRUE(contains(damage.what(), file.name));
+          EXPECT_TRUE(contains(damage.what(), name));
           ++found;
         }
       }
-      EXPECT_EQ(found, 1) << file.name << " of " << parts;
+      EXPECT_EQ(found, 1) << name << " of " << parts;
+    };
+    for (const ManifestFile& file : read_manifest(folder_.path()).files) {
+      const std::string good = read_file(folder_ / file.name);
+      put_file(folder_ / file.name, good + "!");
+      expect_found_once(file.name);
       put_file(folder_ / file.name, good);
     }
+    put_file(folder_ / "x.safetensors", "stray");
+    expect_found_once("x.safetensors");
+    fs::remove(folder_ / "x.safetensors");
   }
 }
 

@@ -74,7 +74,7 @@ void expect_all_ranges(const TensorFolder& folder, const Shape& shape) {
   for (int64_t begin = 0; begin <= whole.elements(); ++begin) {
     for (int64_t end = begin; end <= whole.elements(); ++end) {
       std::vector<int32_t> values(static_cast<size_t>(end - begin));
-      folder.read("t", begin, end, std::as_writable_bytes(std::span(values)));
+      folder.read("t", whole, begin, end, std::as_writable_bytes(std::span(values)));
       std::vector<int32_t> expected(values.size());
       std::iota(expected.begin(), expected.end(), static_cast<int32_t>(begin));
       ASSERT_EQ(values, expected);
@@ -150,7 +150,7 @@ TEST(TensorFolder, EmptyPartsAtTheEndOfTheNumbersAreRefusedLikeOthers) {
   const TempFolder files;
   const TensorFolder empty(write_parts(files, {0, 4}, {{{{0, 0}, {0, 4}}}}));
   EXPECT_EQ(empty.find("t")->shape, (Shape{0, 4}));
-  EXPECT_NO_THROW(empty.read("t", 0, 0, {}));
+  EXPECT_NO_THROW(empty.read("t", whole_box({0, 4}), 0, 0, {}));
 }
 
 /// What was read would end the program: a mapped file that has become shorter.
@@ -165,6 +165,9 @@ TEST(TensorFolder, ReadsNoBytesButThoseItIsAskedFor) {
   std::vector<int32_t> values(200);
   folder.read("t", wanted, std::as_writable_bytes(std::span(values)));
   EXPECT_EQ(values, numbers_in(shape, wanted));
+  // Across the border of its two rows.
+  folder.read("t", wanted, 90, 110, std::as_writable_bytes(std::span(values).first(20)));
+  EXPECT_TRUE(std::equal(values.begin(), values.begin() + 20, numbers_in(shape, wanted).begin() + 90));
 }
 
 TEST(TensorFolder, ListsEveryTensorThatIsWrong) {
@@ -186,10 +189,12 @@ TEST(TensorFolder, RefusesToReadWhatIsNotThere) {
   const TempFolder files;
   const TensorFolder folder(write_parts(files, {2, 3}, {{{{0, 0}, {2, 3}}}}));
   std::vector<std::byte> target(12);
-  EXPECT_THROW(folder.read("u", 0, 3, target), Error);
-  EXPECT_THROW(folder.read("t", 4, 7, target), Error);
-  EXPECT_THROW(folder.read("t", -1, 2, target), Error);
-  EXPECT_THROW(folder.read("t", 0, 4, target), Error);
+  const TensorBox whole = whole_box({2, 3});
+  EXPECT_THROW(folder.read("u", whole, 0, 3, target), Error);
+  EXPECT_THROW(folder.read("t", whole, 4, 7, target), Error);
+  EXPECT_THROW(folder.read("t", {{1, 0}, {1, 3}}, 1, 4, target), Error);
+  EXPECT_THROW(folder.read("t", whole, -1, 2, target), Error);
+  EXPECT_THROW(folder.read("t", whole, 0, 4, target), Error);
   EXPECT_THROW(folder.read("t", {{1, 1}, {1, 3}}, target), Error);
   EXPECT_THROW(folder.read("t", {{0}, {3}}, target), Error);
   EXPECT_NO_THROW(folder.read("t", {{1, 0}, {1, 3}}, target));
