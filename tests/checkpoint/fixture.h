@@ -25,6 +25,7 @@
 #include "parallel/unit_store.h"
 #include "tests/base/temp_folder.h"
 #include "tests/base/throws.h"
+#include "tests/base/write_text.h"
 
 namespace stepforge::testing {
 
@@ -125,10 +126,6 @@ inline void overwrite_byte(const std::filesystem::path& path, int64_t from_end) 
   const int byte = file.get();
   file.seekp(-from_end, std::ios::end);
   file.put(static_cast<char>(byte ^ 0x10));
-}
-
-inline void write_text(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
 }
 
 /// The names in a folder, sorted.

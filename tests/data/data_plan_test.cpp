@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing_support;
 
-class DataPlanTest : public testing::Test {
+class DataPlanTest : public ::testing::Test {
  protected:
   DataPlan plan(std::vector<SourceSpec> sources) const {
     DataPlan made;

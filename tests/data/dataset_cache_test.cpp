@@ -114,7 +114,7 @@ TEST(DatasetCache, ADamagedEntryIsNamedWithTheRemedy) {
   const TextSource source({.paths = {folder.write("a.txt", "hello")}});
   const auto entry = build.open(source, folder / "cache").folder;
   std::filesystem::resize_file(entry / "train.bin", 4);
-  const auto message = message_of([&] { build.open(source, folder / "cache"); });
+  const auto message = message_of<Error>([&] { build.open(source, folder / "cache"); });
   EXPECT_CONTAINS(message, "is damaged");
   EXPECT_CONTAINS(message, "delete the folder");
 }
@@ -123,7 +123,7 @@ TEST(DatasetCache, AnUnusableCacheFolderIsNamed) {
   const TempFolder folder;
   CountedBuild build;
   const TextSource source({.paths = {folder.write("a.txt", "hello")}});
-  EXPECT_CONTAINS(message_of([&] { build.open(source, folder.write("file", "") / "cache"); }),
+  EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder.write("file", "") / "cache"); }),
                   "cannot create the data cache");
 }
 

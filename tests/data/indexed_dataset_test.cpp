@@ -115,7 +115,7 @@ TEST(IndexedDatasetWriter, ReplacesAnOlderPair) {
 TEST(IndexedDatasetWriter, RefusesIdsThatDoNotFit) {
   const TempFolder folder;
   const auto write = [&](TokenType type, int32_t id) {
-    return message_of(
+    return message_of<Error>(
         [&] { IndexedDatasetWriter(folder / "pair", type).add_document(std::vector<int32_t>{id}); });
   };
   EXPECT_CONTAINS(write(TokenType::u16, 65536), "token id 65536 does not fit the dataset's token type u16");
@@ -150,7 +150,7 @@ struct Hostile {
   uint64_t bin_bytes = 6;
 };
 
-class HostileIndex : public testing::TestWithParam<Hostile> {};
+class HostileIndex : public ::testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileIndex, IsRefusedWithOffsetAndField) {
   std::string idx = good_index();
@@ -220,7 +220,7 @@ const Hostile kHostile[] = {
      "byte 86, document border 2: 2; the last"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Faults, HostileIndex, testing::ValuesIn(kHostile),
+INSTANTIATE_TEST_SUITE_P(Faults, HostileIndex, ::testing::ValuesIn(kHostile),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(HostileIndex, TheUndamagedIndexIsAccepted) {

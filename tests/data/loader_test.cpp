@@ -159,7 +159,7 @@ TEST(RowStream, KnowsItsBytesPerToken) {
 
 TEST(RowStream, RefusesNoSourceAndNegativeRows) {
   EXPECT_CONTAINS(message_of<UsageError>([] { RowStream::mixture({}, 1, true); }), "no data source");
-  EXPECT_CONTAINS(message_of([] { two_sources(1)->rows(-1, 2); }), "rows [-1");
+  EXPECT_CONTAINS(message_of<Error>([] { two_sources(1)->rows(-1, 2); }), "rows [-1");
 }
 
 // --- loaders ---

@@ -1,69 +1,38 @@
-// Shared by the tests of this room: temporary folders, small datasets, messages of exceptions.
+// Shared by the tests of this room: folders with files, small datasets.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/format.h"
 #include "data/indexed_dataset.h"
 #include "data/packing.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+#include "tests/base/write_text.h"
 #include "text/tokenizer.h"
 
 namespace stepforge::testing_support {
 
-/// A fresh folder that goes with the object.
-class TempFolder {
+using testing::message_of;
+
+/// A fresh folder that tests fill with files.
+class TempFolder : public testing::TempFolder {
  public:
-  TempFolder() {
-    std::string name = ::testing::TempDir() + "stepforge-data-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw Error("no temporary folder");
-    path_ = name;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
   std::filesystem::path write(const std::string& name, std::string_view bytes) const {
-    const std::filesystem::path path = path_ / name;
+    const std::filesystem::path path = *this / name;
     std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << bytes;
+    testing::write_text(path, bytes);
     return path;
   }
-
- private:
-  std::filesystem::path path_;
 };
-
-/// The text of the error that `body` throws; fails the test if it throws none of type E.
-template <typename E = Error, typename F>
-std::string message_of(const F& body) {
-  try {
-    body();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "no exception";
-  return "";
-}
 
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_NE(std::string(text).find(part), std::string::npos) << "in: " << (text)

@@ -112,7 +112,7 @@ TEST(TextSource, SaysWhatIsMissingOrEmpty) {
 TEST(TextSource, RefusesWhatIsNoRegularFile) {
   const TempFolder folder;
   ASSERT_EQ(mkfifo((folder / "pipe.txt").c_str(), 0600), 0);
-  EXPECT_CONTAINS(message_of([&] { const TextSource source({.paths = {folder / "pipe.txt"}}); }),
+  EXPECT_CONTAINS(message_of<Error>([&] { const TextSource source({.paths = {folder / "pipe.txt"}}); }),
                   "pipe.txt is not a regular file");
 }
 
@@ -121,7 +121,7 @@ TEST(TextSource, AFileThatCannotBeReadIsNamedWhenTheSourceIsOpened) {
   const auto path = folder.write("secret.txt", "x");
   std::filesystem::permissions(path, std::filesystem::perms::none);
   if (access(path.c_str(), R_OK) == 0) GTEST_SKIP() << "this user may read everything";
-  EXPECT_CONTAINS(message_of([&] { const TextSource source({.paths = {path}}); }),
+  EXPECT_CONTAINS(message_of<Error>([&] { const TextSource source({.paths = {path}}); }),
                   "cannot open " + path.string());
 }
 

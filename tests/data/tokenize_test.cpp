@@ -145,7 +145,8 @@ TEST(Tokenize, AnExceptionOfTheProgressFunctionStopsTheWorkers) {
   const TextSource source(
       {.paths = {folder.write("a.txt", numbered_lines(1000))}, .mode = DocumentMode::line});
   const auto stop = [](const TokenizeProgress&) { throw Error("stopped"); };
-  EXPECT_EQ(message_of([&] { build(folder, source, {.workers = 3, .chunk_bytes = 10}, stop); }), "stopped");
+  EXPECT_EQ(message_of<Error>([&] { build(folder, source, {.workers = 3, .chunk_bytes = 10}, stop); }),
+            "stopped");
 }
 
 TEST(DatasetDescription, IsReadBackAndCheckedAgainstThePair) {

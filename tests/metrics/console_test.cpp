@@ -11,10 +11,13 @@
 #include <sys/ioctl.h>
 #include <termios.h>
 
-#include "tests/metrics/temporary_folder.h"
+#include "base/files.h"
+#include "tests/base/temp_folder.h"
 
 namespace stepforge {
 namespace {
+
+using testing::TempFolder;
 
 MetricsRecord full_record() {
   MetricsRecord record{"train", 100, 0, {}};
@@ -176,7 +179,7 @@ TEST(StatusLine, UsesTheWidthOfTheTerminal) {
 
 TEST(StatusLine, MakesRoomForLogLinesAndComesBackWithTheNewestStatus) {
   const Terminal terminal(60);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   Logger logger(LogLevel::warning);
   StatusLine line(logger, terminal.descriptor());
   line.update(without_bar(1), start);
@@ -188,12 +191,12 @@ TEST(StatusLine, MakesRoomForLogLinesAndComesBackWithTheNewestStatus) {
   EXPECT_EQ(terminal.take(), "\r\x1b[K");
   logger.warning("another");
   EXPECT_EQ(terminal.take(), "");
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
 }
 
 TEST(StatusLine, ClearsItselfAtTheEndAndLetsTheLoggerGo) {
   const Terminal terminal(60);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   Logger logger(LogLevel::warning);
   {
     StatusLine line(logger, terminal.descriptor());
@@ -203,18 +206,18 @@ TEST(StatusLine, ClearsItselfAtTheEndAndLetsTheLoggerGo) {
   EXPECT_EQ(terminal.take(), "\r\x1b[K");
   logger.warning("after the line is gone");
   EXPECT_EQ(terminal.take(), "");
-  testing::internal::GetCapturedStderr();
+  ::testing::internal::GetCapturedStderr();
 }
 
 TEST(StatusLine, WritesNothingWhereThereIsNoTerminal) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const int descriptor = open((folder / "out").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   {
     Logger logger(LogLevel::error);
     StatusLine line(logger, descriptor);
     line.update(quarter(), start);
   }
-  EXPECT_EQ(read_text(folder / "out"), "");
+  EXPECT_EQ(read_file(folder / "out"), "");
   close(descriptor);
 }
 

@@ -2,12 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/metrics/temporary_folder.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+#include "tests/base/write_text.h"
 
 namespace stepforge {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::contains;
+using testing::TempFolder;
+using testing::write_text;
 
 constexpr int64_t gibibyte = int64_t{1} << 30;
 
@@ -56,7 +61,7 @@ TEST(Health, JudgesDiskSpace) {
 }
 
 TEST(Health, MeasuresTheCacheFolderOrSaysWhyNot) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   write_text(folder / "file", std::string(2048, 'x'));
   EXPECT_EQ(check_cache_folder(folder.path()).finding, folder.path().string() + ", 2.0 KiB");
   EXPECT_EQ(check_cache_folder(folder / "new").finding, (folder / "new").string() + ", created when needed");
@@ -76,7 +81,7 @@ TEST(Health, JudgesTheTorchHalf) {
 }
 
 TEST(Health, RefusesALibtorchOfAnotherMinorVersion) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   fs::create_directory(folder / "lib");
   write_text(folder / "version.py", "debug = False\n__version__ = '2.11.0+cu130'\n");
   const fs::path library = folder / "lib/libtorch_cpu.so";

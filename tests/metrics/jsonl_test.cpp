@@ -9,11 +9,19 @@
 #include <sys/resource.h>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/random.h"
-#include "tests/metrics/temporary_folder.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+#include "tests/base/write_text.h"
 
 namespace stepforge {
 namespace {
+
+using testing::contains;
+using testing::message_of;
+using testing::TempFolder;
+using testing::write_text;
 
 MetricsRecord record_of(int64_t step, double loss = 2.5) {
   return {"train", step, 1000.5, {{std::string(metric::loss), loss}}};
@@ -76,7 +84,7 @@ TEST(JsonLine, RefusesMalformedLinesNamingTheField) {
 }
 
 TEST(ReadJsonl, LeavesOutATornLastLine) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   write_text(folder / "m.jsonl", line_of(1) + line_of(2) + R"({"kind":"train","st)");
   const std::vector<MetricsRecord> records = read_jsonl(folder / "m.jsonl");
   ASSERT_EQ(records.size(), 2U);
@@ -84,14 +92,14 @@ TEST(ReadJsonl, LeavesOutATornLastLine) {
 }
 
 TEST(ReadJsonl, NamesTheLineOfOtherDamage) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   write_text(folder / "m.jsonl", line_of(1) + "{\n" + line_of(3));
   EXPECT_TRUE(
       contains(message_of<FormatError>([&] { read_jsonl(folder / "m.jsonl"); }), "m.jsonl:2: bad JSON"));
 }
 
 TEST(RewindJsonl, KeepsExactlyTheLinesUpToTheStep) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   for (uint32_t trial = 0; trial < 60; ++trial) {
     // Lines in any order and with repeated steps, now and then damaged, now and then torn at the end.
     std::string text;
@@ -117,7 +125,7 @@ TEST(RewindJsonl, KeepsExactlyTheLinesUpToTheStep) {
     }
     write_text(folder / "m.jsonl", text);
     const JsonlRewind result = rewind_jsonl(folder / "m.jsonl", cut);
-    EXPECT_EQ(read_text(folder / "m.jsonl"), expected);
+    EXPECT_EQ(read_file(folder / "m.jsonl"), expected);
     EXPECT_EQ(result.kept, counts.kept);
     EXPECT_EQ(result.removed, counts.removed);
     EXPECT_EQ(result.damaged, counts.damaged);
@@ -125,40 +133,40 @@ TEST(RewindJsonl, KeepsExactlyTheLinesUpToTheStep) {
 }
 
 TEST(RewindJsonl, CompletesAWholeLastLineWithoutItsEnd) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const std::string line = line_of(1);
   write_text(folder / "m.jsonl", line.substr(0, line.size() - 1));
   rewind_jsonl(folder / "m.jsonl", 5);
-  EXPECT_EQ(read_text(folder / "m.jsonl"), line);
+  EXPECT_EQ(read_file(folder / "m.jsonl"), line);
 }
 
 TEST(RewindJsonl, WithoutAFileDoesNothing) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   EXPECT_EQ(rewind_jsonl(folder / "m.jsonl", 5).kept, 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "m.jsonl"));
 }
 
 TEST(JsonlSink, EachRecordIsInTheFileAtOnce) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   JsonlSink sink(folder / "m.jsonl", logger);
   sink.write(record_of(1));
-  EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1));
+  EXPECT_EQ(read_file(folder / "m.jsonl"), line_of(1));
   sink.write(record_of(2));
-  EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1) + line_of(2));
+  EXPECT_EQ(read_file(folder / "m.jsonl"), line_of(1) + line_of(2));
 }
 
 TEST(JsonlSink, ContinuesAfterATornLine) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   write_text(folder / "m.jsonl", line_of(1) + R"({"kind":)");
   JsonlSink sink(folder / "m.jsonl", logger);
   sink.write(record_of(2));
-  EXPECT_EQ(read_text(folder / "m.jsonl"), line_of(1) + line_of(2));
+  EXPECT_EQ(read_file(folder / "m.jsonl"), line_of(1) + line_of(2));
 }
 
 TEST(JsonlSink, NamesAFileThatCannotBeOpened) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   const std::string path = folder / "missing/m.jsonl";
   EXPECT_EQ(message_of<Error>([&] { JsonlSink(path, logger); }),
@@ -193,7 +201,7 @@ size_t count_of(std::string_view text, std::string_view part) {
 }
 
 TEST(JsonlSink, AFullDiskCostsRecordsAndOneWarningAndLeavesNoHalfLine) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   // Long enough that the limit below leaves room for the captured warnings, which go to a file as well.
   std::string before;
   for (int64_t step = 1; step <= 200; ++step) before += line_of(step);
@@ -202,21 +210,21 @@ TEST(JsonlSink, AFullDiskCostsRecordsAndOneWarningAndLeavesNoHalfLine) {
     Logger logger(LogLevel::warning);
     logger.add_file(folder / "log.txt");
     JsonlSink sink(folder / "m.jsonl", logger);
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     {
       const FileSizeLimit limit(before.size() + 10);
       sink.write(record_of(201));
-      EXPECT_EQ(read_text(folder / "m.jsonl"), before);
+      EXPECT_EQ(read_file(folder / "m.jsonl"), before);
       sink.write(record_of(202));
     }
-    const std::string warnings = testing::internal::GetCapturedStderr();
+    const std::string warnings = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(count_of(warnings, "cannot write"), 1U) << warnings;
     EXPECT_TRUE(contains(warnings, (folder / "m.jsonl").string())) << warnings;
     sink.write(record_of(203));
     EXPECT_EQ(sink.lost(), 2);
   }
-  EXPECT_EQ(read_text(folder / "m.jsonl"), before + line_of(203));
-  EXPECT_TRUE(contains(read_text(folder / "log.txt"), "lacks 2 records"));
+  EXPECT_EQ(read_file(folder / "m.jsonl"), before + line_of(203));
+  EXPECT_TRUE(contains(read_file(folder / "log.txt"), "lacks 2 records"));
 }
 
 }  // namespace

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "tests/metrics/temporary_folder.h"
+#include "tests/base/temp_folder.h"
 
 namespace stepforge {
 namespace {
+
+using testing::TempFolder;
 
 TEST(CpuInfo, CountsThreadsAndCoresOverSockets) {
   std::string text;
@@ -61,7 +63,7 @@ TEST(Machine, KnowsItself) {
 }
 
 TEST(FreeDisk, IsThatOfTheNearestFolderThatExists) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   EXPECT_TRUE(free_disk_bytes(folder / "not/yet/there").has_value());
   EXPECT_TRUE(free_disk_bytes("relative-and-missing").has_value());
 }

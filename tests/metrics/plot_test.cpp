@@ -9,10 +9,12 @@
 #include <gtest/gtest.h>
 
 #include "metrics/svg.h"
-#include "tests/metrics/temporary_folder.h"
+#include "tests/base/throws.h"
 
 namespace stepforge {
 namespace {
+
+using testing::contains;
 
 /// Checks that tags balance, attributes are quoted and unique markup is escaped; returns the fault or "".
 /// Knows as much of XML as a picture needs.

@@ -6,16 +6,23 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/format.h"
-#include "tests/metrics/temporary_folder.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+#include "tests/base/write_text.h"
 
 namespace stepforge {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::contains;
+using testing::message_of;
+using testing::TempFolder;
+using testing::write_text;
 
 TEST(RunFolder, IsCreatedWithItsParents) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   const RunFolder run(folder / "a/b/run", logger);
   EXPECT_TRUE(fs::is_directory(folder / "a/b/run"));
@@ -24,7 +31,7 @@ TEST(RunFolder, IsCreatedWithItsParents) {
 }
 
 TEST(RunFolder, RefusesAPlaceThatCannotBeWrittenNamingIt) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   write_text(folder / "file", "");
   const std::string below = folder / "file/run";
@@ -39,7 +46,7 @@ TEST(RunFolder, RefusesAPlaceThatCannotBeWrittenNamingIt) {
 }
 
 TEST(RunFolder, RefusesASecondLiveProcessNamingTheFirst) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   {
     const RunFolder first(folder.path(), logger);
@@ -51,7 +58,7 @@ TEST(RunFolder, RefusesASecondLiveProcessNamingTheFirst) {
 }
 
 TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   {
     RunFolder run(folder.path(), logger);
@@ -83,7 +90,7 @@ TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
 }
 
 TEST(RunFolder, MarksAStartWithoutALastWordAsDied) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   {
     RunFolder run(folder.path(), logger);
@@ -102,7 +109,7 @@ TEST(RunFolder, MarksAStartWithoutALastWordAsDied) {
 }
 
 TEST(RunFolder, RefusesADamagedHistoryWithTheRemedy) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   const auto fault = [&](std::string_view text) {
     write_text(folder / "run.json", text);
@@ -118,24 +125,24 @@ TEST(RunFolder, RefusesADamagedHistoryWithTheRemedy) {
 }
 
 TEST(RunFolder, ProgressSurvivesAHistoryThatCannotBeWritten) {
-  const TemporaryFolder folder;
-  testing::internal::CaptureStderr();
+  const TempFolder folder;
+  ::testing::internal::CaptureStderr();
   Logger logger(LogLevel::warning);
   RunFolder run(folder / "run", logger);
   run.begin("0.1.0", "abc", 0);
   fs::create_directory(folder / "run/run.json.tmp");
   write_text(folder / "run/run.json.tmp/in-the-way", "");
   run.progress(3, 300, 1);
-  EXPECT_TRUE(contains(testing::internal::GetCapturedStderr(), "run.json.tmp"));
+  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "run.json.tmp"));
   EXPECT_EQ(run.history()[0].end_step, 3);
 }
 
 TEST(RunFolder, WritesTheResolvedConfig) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Logger logger(LogLevel::error);
   const RunFolder run(folder.path(), logger);
   run.write_config("[training]\nsteps = 10\n");
-  EXPECT_EQ(read_text(folder / "config.toml"), "[training]\nsteps = 10\n");
+  EXPECT_EQ(read_file(folder / "config.toml"), "[training]\nsteps = 10\n");
 }
 
 }  // namespace

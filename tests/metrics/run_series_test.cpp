@@ -7,12 +7,17 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "tests/metrics/temporary_folder.h"
+#include "tests/base/temp_folder.h"
+#include "tests/base/throws.h"
+#include "tests/base/write_text.h"
 
 namespace stepforge {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::message_of;
+using testing::TempFolder;
+using testing::write_text;
 
 constexpr std::string_view two_steps_and_a_validation =
     R"J({"kind":"train","step":1,"wall_time":1,"loss_metrics/global_avg_loss":4.5,"grad_norm":2,"lr":1e-3,"throughput(tps)":1000,"n_tokens_seen":256}
@@ -22,7 +27,7 @@ constexpr std::string_view two_steps_and_a_validation =
 {"kind":"tr)J";
 
 TEST(ReadRunSeries, SortsRecordsIntoCurves) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   fs::create_directory(folder / "small");
   write_text(folder / "small/metrics.jsonl", two_steps_and_a_validation);
   for (const fs::path& path : {folder / "small", folder / "small/", folder / "small/metrics.jsonl"}) {
@@ -41,7 +46,7 @@ TEST(ReadRunSeries, SortsRecordsIntoCurves) {
 }
 
 TEST(ReadRunSeries, NamesAMissingFile) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   EXPECT_EQ(message_of<UsageError>([&] { read_run_series(folder / "nowhere"); }),
             (folder / "nowhere").string() + " does not exist; give a run folder, or a metrics.jsonl");
   EXPECT_EQ(message_of<UsageError>([&] { read_run_series(folder.path()); }),

@@ -7,10 +7,12 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/metrics/temporary_folder.h"
+#include "tests/base/throws.h"
 
 namespace stepforge {
 namespace {
+
+using testing::contains;
 
 /// What a sink saw, outliving the sink.
 struct Seen {
@@ -121,7 +123,7 @@ TEST(SinkQueue, FlushReturnsAfterEverythingBeforeItIsWritten) {
 TEST(SinkQueue, DropsAndCountsInsteadOfWaitingForASlowSink) {
   Seen seen;
   Gate gate;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   {
     Logger logger(LogLevel::warning);
     SinkQueue queue(sinks_of(std::make_unique<GatedSink>(gate, seen)), logger, 2);
@@ -133,13 +135,13 @@ TEST(SinkQueue, DropsAndCountsInsteadOfWaitingForASlowSink) {
     gate.release();
   }
   EXPECT_EQ(seen.steps, (std::vector<int64_t>{1, 2, 3}));
-  EXPECT_TRUE(contains(testing::internal::GetCapturedStderr(), "3 metrics records were dropped"));
+  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "3 metrics records were dropped"));
 }
 
 TEST(SinkQueue, ASinkThatThrowsIsDisabledAloneAndOnce) {
   Seen seen;
   int calls = 0;
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   {
     Logger logger(LogLevel::error);
     SinkQueue queue(sinks_of(std::make_unique<FailingSink>(calls), std::make_unique<RecordingSink>(seen)),
@@ -148,7 +150,7 @@ TEST(SinkQueue, ASinkThatThrowsIsDisabledAloneAndOnce) {
   }
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(seen.steps.size(), 3U);
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_TRUE(
       contains(log, "the metrics sink failing is switched off for the rest of this run: no route to host"))
       << log;

@@ -16,28 +16,23 @@ using Watch = std::function<void(const Operation& operation, bool ended)>;
 
 /// Lets `watch` see every operation of the run's training steps.
 void watch_operations(TestRun& run, const Watch& watch) {
-  for (const Trainer::BuildStep& step : run.trainer().build_steps()) {
-    if (step.name != "executor") continue;
-    run.trainer().replace_build_step("executor", [watch, standard = step.build](Trainer& trainer) {
-      standard(trainer);
-      trainer.train_step->on_operation = watch;
-    });
-  }
+  after_build_step(run.trainer(), "executor",
+                   [watch](Trainer& trainer) { trainer.train_step->on_operation = watch; });
 }
 
-/// Programs that together have every kind of operation that a training step of these ranks can have.
 struct Case {
   int ranks;
   Words words;
 };
 
+/// Their programs have every kind of operation that a data-parallel training step can have.
 const std::vector<Case> cases = {
     {2,
      {"parallelism.fsdp_forward_prefetch=2", "parallelism.fsdp_backward_prefetch=2",
       "parallelism.fsdp_reduce_in_flight=2"}},
     {4,
      {"parallelism.data_parallel_replicate_degree=2", "activation_checkpoint.mode=full",
-      "parallelism.fsdp_reduce_each_micro_batch=true"}},
+      "parallelism.fsdp_reduce_each_micro_batch=true", "parallelism.fsdp_cpu_offload=true"}},
     {2, {"parallelism.data_parallel_replicate_degree=2", "precision.compute=bf16"}},
     {2,
      {"training.reduction=ordered", "training.global_batch_size=8", "parallelism.fsdp_forward_prefetch=0"}},
@@ -56,8 +51,22 @@ std::set<OpKind> kinds_of(const StepProgram& program) {
   return kinds;
 }
 
+std::set<OpKind> kinds_of_data_parallel_training() {
+  std::set<OpKind> kinds;
+  for (int kind = 0; kind <= static_cast<int>(OpKind::reload_wait); ++kind) {
+    kinds.insert(static_cast<OpKind>(kind));
+  }
+  for (const OpKind kind : {OpKind::loss, OpKind::logits}) kinds.erase(kind);  // of other programs
+  for (const OpKind kind :
+       {OpKind::backward_input, OpKind::backward_weight, OpKind::tie_reduce, OpKind::send, OpKind::receive}) {
+    kinds.erase(kind);  // of pipelines
+  }
+  return kinds;
+}
+
 TEST(Disturbed, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
   const TempFolder folder;
+  std::set<OpKind> delayed;
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto words = [&](const std::string& name) {
       return job(folder, format("{}-{}", name, i), cases[i]);
@@ -72,6 +81,7 @@ TEST(Disturbed, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
                        [&](Trainer& trainer) { kinds = kinds_of(trainer.train_program); }));
                  });
     ASSERT_EQ(undisturbed[0].size(), 3U);
+    delayed.insert(kinds.begin(), kinds.end());
     for (const OpKind kind : kinds) {
       for (const bool after : {false, true}) {
         // A quarter of the operations of the kind, others on each rank.
@@ -89,6 +99,7 @@ TEST(Disturbed, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
       }
     }
   }
+  EXPECT_EQ(delayed, kinds_of_data_parallel_training());
 }
 
 /// Steps by hand, like a user's own loop around the trainer's parts: step number s is broken off at operation
@@ -124,7 +135,8 @@ TEST(Disturbed, AStepBrokenOffAtAnyOperationBeforeItsUpdateCanBeDoneAgain) {
   const TempFolder folder;
   const std::vector<Words> programs = {{"precision.compute=bf16", "activation_checkpoint.mode=full"},
                                        {"training.reduction=ordered"},
-                                       {"training.local_batch_size=2"}};
+                                       {"training.local_batch_size=2"},
+                                       {"parallelism.fsdp_cpu_offload=true"}};
   for (size_t i = 0; i < programs.size(); ++i) {
     TestRun undisturbed(job(folder, format("undisturbed-{}", i), {1, programs[i]}));
     TestRun broken(job(folder, format("broken-{}", i), {1, programs[i]}));

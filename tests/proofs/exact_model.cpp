@@ -261,13 +261,8 @@ class Snap : public Callback {
 
 void use_exact_model(TestRun& run, ExactModel model) {
   Trainer& trainer = run.trainer();
-  for (const Trainer::BuildStep& step : trainer.build_steps()) {
-    if (step.name != "specification") continue;
-    trainer.replace_build_step("specification", [model, standard = step.build](Trainer& built) {
-      standard(built);
-      built.model_spec = specification(model);
-    });
-  }
+  after_build_step(trainer, "specification",
+                   [model](Trainer& built) { built.model_spec = specification(model); });
   trainer.replace_build_step(
       "model", [model](Trainer& built) { built.model = forward_of(model, built.store->lookup()); });
   trainer.replace_build_step("loader", [](Trainer& built) {

@@ -1,16 +1,12 @@
 // Runs of several ranks save, resume and move to other layouts.
-#include <thread>
-
 #include "checkpoint/native.h"
-#include "comm/shared_memory.h"
 #include "tensorfile/hf_index.h"
-#include "tests/train/fixture.h"
+#include "tests/train/ranks.h"
 
 namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using Records = std::vector<StepRecord>;
 
 struct Layout {
   int ranks = 1;
@@ -31,31 +27,27 @@ Words job(const fs::path& run_dir, const Layout& layout, const Words& more = {})
          more;
 }
 
-using Look = std::function<void(TestRun&)>;
+using Look = std::function<void(Trainer&)>;
 
-/// Trains a job on the ranks of a layout, each a thread; `built` sees each trainer before it runs.
+class AtInitEnd : public Callback {
+ public:
+  explicit AtInitEnd(Look look) : look_(std::move(look)) {}
+  std::string_view name() const override { return "test"; }
+  void init_end(Trainer& trainer) override { look_(trainer); }
+
+ private:
+  Look look_;
+};
+
+/// Trains a job on the ranks of a layout; `built` sees each trainer before it runs.
 std::vector<Records> train(const Layout& layout, const Words& words, std::optional<int64_t> last_step = {},
                            const Look& built = {}) {
-  auto worlds = thread_worlds(layout.ranks, {60, 60});
-  std::vector<Records> records(worlds.size());
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < worlds.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        TestRun run(words, nullptr, worlds[rank].get());
-        run.build();
-        if (built) built(run);
-        Trainer& trainer = run.trainer();
-        if (last_step) trainer.total_steps = std::min(*last_step, trainer.total_steps);
-        trainer.run();
-        records[rank] = run.records;
-      } catch (const std::exception& failure) {
-        ADD_FAILURE() << "rank " << rank << ": " << failure.what();
-        worlds[rank]->abort(failure.what());
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  const auto look = [&](TestRun& run, int) {
+    if (built) run.trainer().add_callback(std::make_unique<AtInitEnd>(built));
+  };
+  RankThreads threads(layout.ranks);
+  auto records = threads.run([&](int) { return words; }, look, last_step);
+  for (const std::string& failure : threads.failures) EXPECT_EQ(failure, "");
   return records;
 }
 
@@ -66,9 +58,9 @@ TEST(CheckpointsOfRanks, ResumeWithTheSameLayoutIsExactToTheBit) {
     const auto uncut = train(layout, job(folder / ("uncut-" + name), layout));
     const Words cut = job(folder / ("cut-" + name), layout);
     auto records = train(layout, cut, 3);
-    const auto rest = train(layout, cut, {}, [](TestRun& run) {
-      EXPECT_TRUE(run.trainer().resumed);
-      EXPECT_EQ(run.trainer().state.step, 3);
+    const auto rest = train(layout, cut, {}, [](const Trainer& trainer) {
+      EXPECT_TRUE(trainer.resumed);
+      EXPECT_EQ(trainer.state.step, 3);
     });
     for (size_t rank = 0; rank < records.size(); ++rank) {
       records[rank].insert(records[rank].end(), rest[rank].begin(), rest[rank].end());
@@ -84,12 +76,12 @@ TEST(CheckpointsOfRanks, EveryWeightAndMomentMovesFromLayoutToLayout) {
   int64_t step = 0;
   for (const Layout& layout :
        {Layout{1, 1}, Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{8, 1, "whole_tensor"}, Layout{1, 1}}) {
-    const auto compare = [&](TestRun& run) {
-      const std::string loaded = bits_of(run.trainer());
+    const auto compare = [&](Trainer& trainer) {
+      const std::string loaded = bits_of(trainer);
       if (step > 0) {
         EXPECT_EQ(loaded, bits) << layout.ranks << " ranks at step " << step;
       }
-      EXPECT_EQ(run.trainer().state.step, step);
+      EXPECT_EQ(trainer.state.step, step);
     };
     const auto records = train(layout, job(run_dir, layout), step + 1, compare);
     bits = records[0].at(0).bits;
@@ -107,10 +99,10 @@ TEST(CheckpointsOfRanks, ADamagedShardSendsAllRanksToTheStepBefore) {
     fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
     break;
   }
-  train(layout, words, 4, [&](TestRun& run) {
-    EXPECT_EQ(run.trainer().state.step, 2);
-    EXPECT_EQ(bits_of(run.trainer()), records[0][1].bits);
-    run.log().flush();
+  train(layout, words, 4, [&](Trainer& trainer) {
+    EXPECT_EQ(trainer.state.step, 2);
+    EXPECT_EQ(bits_of(trainer), records[0][1].bits);
+    trainer.log.flush();
   });
   EXPECT_NE(read_file(folder / "run" / "logs" / "rank-2.txt").find("truncated"), std::string::npos);
 }
@@ -120,14 +112,14 @@ TEST(CheckpointsOfRanks, ARunStartsFromTheWeightsOrTheWholeStateOfAnotherLayout)
   const auto records = train({4, 2}, job(folder / "first", {4, 2}), 2);
   const Words from = {
       format("checkpoint.initial_load_path=\"{}\"", (folder / "first" / "checkpoint" / "step-2").string())};
-  train({3, 1}, job(folder / "weights", {3, 1}, from), 1, [](TestRun& run) {
-    EXPECT_EQ(run.trainer().state.step, 0);
-    EXPECT_EQ(run.trainer().optimizer->steps(), 0);
+  train({3, 1}, job(folder / "weights", {3, 1}, from), 1, [](const Trainer& trainer) {
+    EXPECT_EQ(trainer.state.step, 0);
+    EXPECT_EQ(trainer.optimizer->steps(), 0);
   });
   train({2, 1}, job(folder / "all", {2, 1}, from + Words{"checkpoint.initial_load_model_only=false"}), 3,
-        [&](TestRun& run) {
-          EXPECT_EQ(run.trainer().state.step, 2);
-          EXPECT_EQ(bits_of(run.trainer()), records[0][1].bits);
+        [&](Trainer& trainer) {
+          EXPECT_EQ(trainer.state.step, 2);
+          EXPECT_EQ(bits_of(trainer), records[0][1].bits);
         });
 }
 

@@ -4,12 +4,13 @@
 #include <bit>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <ostream>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "tests/base/small_run.h"
 #include "tests/base/temp_folder.h"
 #include "tests/base/throws.h"
+#include "tests/base/write_text.h"
 #include "train/trainer.h"
 
 namespace stepforge::testing {
@@ -31,10 +33,6 @@ namespace stepforge::testing {
 /// Saved inside the step, without a status line.
 inline Words trainer_run(const std::filesystem::path& run_dir) {
   return small_run(run_dir) + Words{"checkpoint.async=false", "metrics.status_line=off"};
-}
-
-inline void write_text(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
 }
 
 /// `lines` lines of different lengths.
@@ -124,6 +122,19 @@ class CallAt : public Callback {
  private:
   std::function<void(Trainer&)> at_step_end_;
 };
+
+/// Does `more` after the standard build step of this name. Before build().
+inline void after_build_step(Trainer& trainer, std::string_view name, std::function<void(Trainer&)> more) {
+  for (const Trainer::BuildStep& step : trainer.build_steps()) {
+    if (step.name != name) continue;
+    return trainer.replace_build_step(step.name,
+                                      [standard = step.build, more = std::move(more)](Trainer& built) {
+                                        standard(built);
+                                        more(built);
+                                      });
+  }
+  FAIL() << "no build step is called " << name;
+}
 
 /// A trainer with its log, which records every step.
 class TestRun {
