@@ -1,0 +1,149 @@
+// Each test damages a good program in one way and names the rank, the operation and the reason of the
+// refusal: messages and collectives.
+#include <gtest/gtest.h>
+
+#include "tests/step/good_programs.h"
+
+namespace stepforge::test {
+namespace {
+
+// ---- messages ----
+
+TEST(CheckerRefuses, SizesThatDiffer) {
+  Programs programs = pipeline_1f1b(2);
+  operation(programs[0], {OpKind::send, -1, -1, 1}).bytes = 32;
+  expect_refused(programs, 1, "receive layers.1 m1", "expects 64 bytes, but rank 0, operation");
+}
+
+TEST(CheckerRefuses, TagsThatDiffer) {
+  Programs programs = pipeline_1f1b(2);
+  operation(programs[1], {OpKind::send, -1, -1, 1}).tag = 7;
+  expect_refused(programs, 0, "receive layers.0 m1", "expects tag 3");
+}
+
+TEST(CheckerRefuses, MessagesThatOvertake) {
+  Programs programs = pipeline_1f1b(3);
+  const auto first = find(programs[0], {OpKind::send, -1, -1, 1});
+  const auto second = find(programs[0], {OpKind::send, -1, -1, 2});
+  move(programs[0], first, second + 1);
+  expect_refused(programs, 1, "receive layers.1 m1", "expects tag 2");
+}
+
+TEST(CheckerRefuses, SendThatNobodyReceives) {
+  Programs programs = pipeline_1f1b(1);
+  const auto send = find(programs[0], {OpKind::send});
+  insert_operations(programs[0].operations, {{send + 1, programs[0].operations[send]}});
+  programs[0].operations[send].frees.clear();
+  expect_refused(programs, 0, "send layers.0 m0", "rank 1 never receives it");
+}
+
+TEST(CheckerRefuses, ReceiveThatNobodySends) {
+  Programs programs = pipeline_1f1b(1);
+  const auto send = find(programs[0], {OpKind::send});
+  operation(programs[0], {OpKind::forward, -1, 1}).frees = programs[0].operations[send].frees;
+  erase(programs[0], send);
+  expect_refused(programs, 1, "receive layers.1 m0", "rank 0 never sends it");
+}
+
+TEST(CheckerRefuses, InputThatWasNotReceived) {
+  Programs programs = pipeline_1f1b(2);
+  erase(programs[1], find(programs[1], {OpKind::receive, -1, -1, 1}));
+  expect_refused(programs, 1, "forward layers.1 m1", "its input is missing");
+}
+
+TEST(CheckerRefuses, SendOfWhatIsNotComputed) {
+  Programs programs = pipeline_1f1b(1);
+  move(programs[0], find(programs[0], {OpKind::send}), find(programs[0], {OpKind::forward, -1, 1}));
+  expect_refused(programs, 0, "send layers.0 m0", "has not been computed");
+}
+
+TEST(CheckerRefuses, ComputationThatDoesNotNeedTheReceive) {
+  Programs programs = pipeline_1f1b(1);
+  operation(programs[1], {OpKind::forward}).needs.clear();
+  expect_refused(programs, 1, "forward layers.1 m0", "on lane peer, and no need leads to it");
+}
+
+TEST(CheckerRefuses, SendThatDoesNotNeedTheComputation) {
+  Programs programs = pipeline_1f1b(1);
+  operation(programs[0], {OpKind::send}).needs.clear();
+  expect_refused(programs, 0, "send layers.0 m0", "on lane compute, and no need leads to it");
+}
+
+TEST(CheckerRefuses, CrossedSendAndReceiveThatDeadlock) {
+  Programs programs = pipeline_1f1b(2);
+  // Rank 0 waits for the gradient of micro-batch 0 before it sends micro-batch 0.
+  StepProgram& program = programs[0];
+  move(program, find(program, {OpKind::receive, -1, -1, 0}), find(program, {OpKind::send, -1, -1, 0}));
+  expect_refused(programs, 0, "receive layers.0 m0", "rank 1 at operation");
+}
+
+// ---- collectives ----
+
+TEST(CheckerRefuses, CollectivesInAnotherOrder) {
+  StepOptions options = small_options();
+  options.reduce.in_flight = 4;
+  Programs programs = sharded(2, 1, 1, options);
+  StepProgram& program = programs[1];
+  move(program, find(program, {OpKind::reduce_start, 3}), find(program, {OpKind::reduce_start, 2}) + 1);
+  expect_refused(programs, 1, "reduce_start layers.1", "is another one than rank 0, operation");
+}
+
+TEST(CheckerRefuses, CollectiveThatOneRankLacks) {
+  StepOptions options = small_options();
+  options.gather.reshard = GatherPolicy::Reshard::always;
+  Programs programs = sharded(2, 1, 1, options);
+  options.gather.reshard = GatherPolicy::Reshard::never;
+  programs[1] = sharded(2, 1, 1, options)[1];
+  expect_refused(programs, 1, "reduce_start layers.1", "is another one than rank 0, operation");
+}
+
+TEST(CheckerRefuses, LastCollectiveThatOneRankLacks) {
+  Programs programs = two_ranks();
+  StepProgram& program = programs[0];
+  for (const OpKind kind : {OpKind::gather_start, OpKind::gather_wait, OpKind::release}) {
+    Operation again;
+    again.kind = kind;
+    again.lane = lane_of(kind);
+    again.unit = 1;
+    again.group = kind == OpKind::gather_start ? 0 : -1;
+    again.bytes = kind == OpKind::gather_start ? program.units[1].gathered_bytes : 0;
+    again.needs = {static_cast<int>(program.operations.size()) - 1};
+    program.operations.push_back(again);
+  }
+  expect_refused(programs, 0, "gather_start layers.0 over dp_shard", "has no partner on rank 1");
+}
+
+TEST(CheckerRefuses, CollectivesOfOtherSizes) {
+  Programs programs = two_ranks();
+  Operation& gather = operation(programs[1], {OpKind::gather_start, 2});
+  gather.bytes = 1;
+  programs[1].units[2].gathered_bytes = 1;
+  expect_refused(programs, 1, "gather_start layers.1", "has 1 bytes, but rank 0, operation");
+}
+
+TEST(CheckerRefuses, GroupOnWhichRanksDisagree) {
+  Programs programs = sharded(2, 2, 1, small_options());
+  programs[1].groups[0].ranks = {0, 1, 2};
+  expect_refused(programs, 0, "gather_start embedding over dp_shard",
+                 "rank 1 is a member of dp_shard {0, 1} here");
+}
+
+TEST(CheckerRefuses, GroupsWhoseOrderMakesACycle) {
+  Programs programs = two_ranks();
+  StepProgram& program = programs[1];
+  move(program, find(program, {OpKind::reduce_loss}), find(program, {OpKind::check_finite}));
+  expect_refused(programs, 0, "reduce_loss over loss", "waits for rank 1 to join; rank 1 at operation");
+}
+
+TEST(CheckerRefuses, CycleThroughTwoLanes) {
+  // Rank 0 begins its last reduction only after the loss is reduced; rank 1 the other way round.
+  Programs programs = two_ranks();
+  StepProgram& program = programs[0];
+  const auto loss = find(program, {OpKind::reduce_start, 0});
+  move(program, find(program, {OpKind::reduce_loss}), loss);
+  operation(program, {OpKind::reduce_start, 0}).needs = {static_cast<int>(loss)};
+  expect_refused(programs, 0, "reduce_loss over loss", "a cycle of waits");
+}
+
+}  // namespace
+}  // namespace stepforge::test

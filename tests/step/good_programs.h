@@ -1,0 +1,29 @@
+// Small good programs, to be damaged.
+#pragma once
+
+#include "tests/step/programs.h"
+
+namespace stepforge::test {
+
+inline StepProgram plain(int micro_batches = 2, bool ordered = false) {
+  StepOptions options = small_options(micro_batches);
+  options.ordered = ordered;
+  return build_step(small_model(), options);
+}
+
+inline StepProgram gathered() {
+  StepOptions options = small_options(1);
+  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 0};
+  return build_step(small_model(), options);
+}
+
+inline Programs two_ranks() {
+  StepOptions options = small_options();
+  return sharded(2, 1, 1, options);
+}
+
+inline Operation& operation(StepProgram& program, const Place& place) {
+  return program.operations[find(program, place)];
+}
+
+}  // namespace stepforge::test
