@@ -28,7 +28,7 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
       .field("timeout", &CheckpointConfig::timeout,
              {.doc = "How long ranks wait for the slowest disk of one of them when they save or check a "
                      "checkpoint.",
-              .unit = "s",
+              .unit = "seconds",
               .min = 1,
               .max = 1e6})
       .field(

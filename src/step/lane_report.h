@@ -14,7 +14,7 @@ struct LaneReport {
   double computing = 0;      ///< the compute lane's operations
   double waiting = 0;        ///< the compute lane had nothing to do until another lane had finished
   double outside = 0;        ///< it could have gone on, but no operation ran: what the executor costs
-  double communicating = 0;  ///< operations of the gather and reduce lanes
+  double communicating = 0;  ///< operations of all other lanes: gathers, reductions, copies
   double hidden_share = 1;   ///< of that, how much the compute lane did not wait for: 0 to 1
 };
 

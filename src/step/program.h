@@ -24,8 +24,8 @@ enum class OpKind : uint8_t {
   backward,               ///< block b on m: gradients of inputs and weights
   backward_input,         ///< ... of inputs only; weights' part is queued
   backward_weight,        ///< ... the queued part
-  start_gradient,  ///< unit u's gradient is empty: the next write overwrites; of a sharded unit it lies
-                   ///< in a buffer as large as the whole unit
+  start_gradient,  ///< unit u's gradient is empty: the next write overwrites; of a sharded or offloaded unit
+                   ///< it lies in a buffer as large as the whole unit
   stash_gradient,  ///< ordered mode: unit u's gradient moves to the tree's level l
   add_gradient,    ///< ordered mode: unit u's gradient = level l + gradient; the level is freed
   reduce_start,  ///< unit u: begins to sum the whole gradient over the shard group into this rank's shard of
