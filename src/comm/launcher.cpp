@@ -148,8 +148,8 @@ class Attempt {
       }
     }
     nodes_.add_polled(polled_);
-    // After a failure the time of the next signal may come without any news; other nodes expect signs of
-    // life.
+    // After a failure the time of the next signal may come without any news; and another node may fall
+    // silent.
     const int idle = plan_.options.nodes > 1 ? 500 : -1;
     poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : idle);
   }

@@ -14,46 +14,39 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::chrono::seconds life_sign_interval{2};
 constexpr JsonLimits limits{.max_bytes = NodeChannel::most_bytes, .max_depth = 4};
 
 }  // namespace
 
-NodeChannel::NodeChannel(Descriptor socket) : socket_(std::move(socket)), peer_(peer_text(socket_)) {}
+NodeChannel::NodeChannel(Descriptor socket, LifeSigns& signs) : peer_(peer_text(socket)) {
+  outbox_ = std::make_shared<NodeOutbox>(std::move(socket));
+  signs.add(outbox_);
+}
 
 void NodeChannel::close(const std::string& reason) {
   if (!is_open()) return;
   closed_because_ = reason;
-  socket_ = Descriptor();
-  unsent_.clear();
+  outbox_->close();
 }
 
 void NodeChannel::send(const Json& message) {
   if (!is_open()) return;
   // What ranks wrote may be no UTF-8.
-  unsent_ += message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  last_sent_ = Clock::now();
-  flush();
+  put(message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void NodeChannel::flush() {
-  while (!unsent_.empty()) {
-    const ssize_t count = ::send(socket_.number(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EAGAIN) return;
-    if (count < 0) return close(std::strerror(errno));
-    unsent_.erase(0, static_cast<std::size_t>(count));
-  }
+void NodeChannel::put(std::string_view text) {
+  if (const int failure = outbox_->send(text)) close(std::strerror(failure));
 }
 
 std::vector<Json> NodeChannel::receive(double silence) {
   std::vector<Json> messages;
   if (!is_open()) return messages;
-  flush();
+  put("");
   std::array<char, 65536> buffer{};
   for (;;) {
     if (!is_open()) return messages;
-    const ssize_t count = recv(socket_.number(), buffer.data(), buffer.size(), 0);
+    const ssize_t count = recv(descriptor(), buffer.data(), buffer.size(), 0);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) break;
     if (count <= 0) {
@@ -76,13 +69,8 @@ std::vector<Json> NodeChannel::receive(double silence) {
     if (unread_.size() > most_bytes) close("it sent a line that is too long");
   }
   if (!is_open()) return messages;
-  const Clock::time_point now = Clock::now();
-  if (std::chrono::duration<double>(now - last_heard_).count() > silence) {
+  if (std::chrono::duration<double>(Clock::now() - last_heard_).count() > silence) {
     close(format("it was silent for {} s", silence));
-  } else if (now - last_sent_ > life_sign_interval) {
-    unsent_ += "\n";
-    last_sent_ = now;
-    flush();
   }
   return messages;
 }

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "comm/life_signs.h"
 #include "comm/tcp_socket.h"
 
 namespace stepforge {
@@ -17,9 +18,10 @@ class NodeChannel {
   /// A longer line is none of ours.
   static constexpr std::size_t most_bytes = std::size_t{256} << 10;
 
-  explicit NodeChannel(Descriptor socket);
+  /// `signs` sends the other end signs of life.
+  NodeChannel(Descriptor socket, LifeSigns& signs);
 
-  int descriptor() const { return socket_.number(); }
+  int descriptor() const { return outbox_->descriptor(); }
   /// False once the other end has closed, said something malformed, or said nothing for `silence` seconds.
   bool is_open() const { return closed_because_.empty(); }
   const std::string& closed_because() const { return closed_because_; }
@@ -28,25 +30,24 @@ class NodeChannel {
 
   /// Sends as much as goes out now; the rest goes with the next call of send or receive.
   void send(const Json& message);
-  /// What came since the last call, without the signs of life, of which one is sent now and then.
+  /// What came since the last call, without the signs of life.
   std::vector<Json> receive(double silence);
   /// Closes it, for what it sent.
   void close(const std::string& reason);
   /// Whether something is still to be sent.
-  bool has_unsent() const { return !unsent_.empty(); }
+  bool has_unsent() const { return outbox_->has_unsent(); }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void flush();
+  /// Sends it after what is unsent; closes a connection that is broken.
+  void put(std::string_view text);
 
-  Descriptor socket_;
+  std::shared_ptr<NodeOutbox> outbox_;
   std::string peer_;
   std::string closed_because_;
   std::string unread_;
-  std::string unsent_;
   Clock::time_point last_heard_ = Clock::now();
-  Clock::time_point last_sent_ = Clock::now();
 };
 
 }  // namespace stepforge

@@ -84,7 +84,7 @@ class Follower : public Nodes {
                                options_.node, address_.text(), options_.init_seconds, failure));
       }
       if (Descriptor socket = connect_to(address_, std::min(left, 1.0), failure)) {
-        channel_.emplace(std::move(socket));
+        channel_.emplace(std::move(socket), signs_);
       } else {
         std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, 0.2)));
       }
@@ -141,6 +141,7 @@ class Follower : public Nodes {
 
   NodesOptions options_;
   TcpAddress address_;
+  LifeSigns signs_;
   std::optional<NodeChannel> channel_;
   std::deque<Json> inbox_;
   int attempt_ = 0;

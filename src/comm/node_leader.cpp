@@ -107,7 +107,7 @@ class Leader : public Nodes {
       std::vector<pollfd> polled = {{listener_.number(), POLLIN, 0}};
       for (const NodeChannel& channel : guests_) polled.push_back({channel.descriptor(), POLLIN, 0});
       wait_for_news(polled);
-      while (Descriptor socket = accept_one(listener_)) guests_.emplace_back(std::move(socket));
+      while (Descriptor socket = accept_one(listener_)) guests_.emplace_back(std::move(socket), signs_);
       for (auto guest = guests_.begin(); guest != guests_.end();) {
         guest = hear(*guest) ? guests_.erase(guest) : guest + 1;
       }
@@ -225,6 +225,7 @@ class Leader : public Nodes {
   std::ostream& report_;
   TcpAddress address_;
   Descriptor listener_;
+  LifeSigns signs_;
   std::vector<Follower> followers_;  ///< by node; node 0's is empty
   std::vector<NodeChannel> guests_;  ///< have connected and said nothing yet
   std::string launch_id_ = new_launch_id();

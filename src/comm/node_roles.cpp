@@ -11,7 +11,7 @@ namespace stepforge {
 
 namespace {
 
-/// How long a wait for news lasts before signs of life and deadlines are looked at, in milliseconds.
+/// How long a wait for news lasts before silence and deadlines are looked at, in milliseconds.
 constexpr int poll_milliseconds = 200;
 /// Of a failure's text, which holds the last lines of a log.
 constexpr std::size_t most_text = std::size_t{32} << 10;

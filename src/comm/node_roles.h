@@ -34,7 +34,7 @@ Json to_json(const NodeStart& start, int attempt);
 
 std::string new_launch_id();
 
-/// Waits until a descriptor has news or it is time to look at signs of life and deadlines.
+/// Waits until a descriptor has news or it is time to look at silence and deadlines.
 void wait_for_news(std::vector<pollfd> descriptors);
 double seconds_since(std::chrono::steady_clock::time_point start);
 

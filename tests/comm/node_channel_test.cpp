@@ -1,7 +1,10 @@
 // Messages between launchers: what counts as one, and what closes the connection.
 #include "comm/node_channel.h"
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <sstream>
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -17,10 +20,11 @@ namespace {
 /// A channel and the raw socket at its other end.
 class ChannelTest : public ::testing::Test {
  protected:
-  ChannelTest() {
+  ChannelTest() { connect(quiet_); }
+  void connect(LifeSigns& signs) {
     std::array<int, 2> ends{};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
-    channel_.emplace(Descriptor(ends[0]));
+    channel_.emplace(Descriptor(ends[0]), signs);
     other_ = Descriptor(ends[1]);
   }
   void say(std::string_view text) {
@@ -37,6 +41,15 @@ class ChannelTest : public ::testing::Test {
     return messages;
   }
 
+  /// What has come at the other end.
+  std::string said() const {
+    std::array<char, 65536> buffer{};
+    const ssize_t count = recv(other_.number(), buffer.data(), buffer.size(), 0);
+    return {buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
+  }
+
+  LifeSigns quiet_{std::chrono::hours(1)};
+  LifeSigns lively_{std::chrono::milliseconds(1)};
   std::optional<NodeChannel> channel_;
   Descriptor other_;
   std::vector<Json> heard_;
@@ -84,20 +97,39 @@ TEST_F(ChannelTest, SendsWhatDoesNotGoOutAtOnceLater) {
   for (int i = 0; i < 20; ++i) channel_->send({{"kind", text}});
   EXPECT_TRUE(channel_->has_unsent());
   std::size_t bytes = 0;
-  std::array<char, 65536> buffer{};
   while (bytes < 20 * text.size()) {
-    const ssize_t count = recv(other_.number(), buffer.data(), buffer.size(), 0);
-    if (count > 0) bytes += static_cast<std::size_t>(count);
+    bytes += said().size();
     hear();
   }
   EXPECT_TRUE(channel_->is_open());
 }
 
+TEST_F(ChannelTest, LivesWhileItsOwnerWaitsForSomethingElse) {
+  connect(lively_);
+  std::string heard;
+  while (heard.size() < 5) heard += said();  // the owner calls nothing
+  EXPECT_EQ(heard, std::string(heard.size(), '\n'));
+}
+
+TEST_F(ChannelTest, SignsOfLifeComeBetweenLinesOnly) {
+  connect(lively_);
+  const Json message = {{"kind", std::string(100000, 'a')}};
+  for (int i = 0; i < 20; ++i) channel_->send(message);
+  std::string heard;
+  const auto lines = [&] { return std::ranges::count(heard, '}'); };
+  while (lines() < 20) {
+    heard += said();
+    hear();
+  }
+  std::istringstream all(heard);
+  for (std::string line; std::getline(all, line);) {
+    EXPECT_TRUE(line.empty() || line == message.dump()) << line.substr(0, 100);
+  }
+}
+
 TEST_F(ChannelTest, SendsTextThatIsNoUtf8) {
   channel_->send({{"kind", "log \xFF\xFE"}});
-  std::array<char, 256> buffer{};
-  const ssize_t count = recv(other_.number(), buffer.data(), buffer.size(), 0);
-  EXPECT_TRUE(contains(std::string(buffer.data(), static_cast<std::size_t>(count)), "log "));
+  EXPECT_TRUE(contains(said(), "log "));
 }
 
 TEST(NodeMessage, NumbersAndTextsAreChecked) {
