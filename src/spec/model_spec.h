@@ -19,6 +19,7 @@ struct BundleEntry {
   int64_t width = 0;
 };
 
+/// An embedding looks up rows by token ids: its backward adds to these rows' gradients and reads no weights.
 enum class BlockKind : uint8_t { embedding, layer, head };
 
 /// A segment of autograd: what recomputation drops and pipelines cut between.

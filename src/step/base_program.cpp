@@ -158,6 +158,7 @@ StepProgram write_base_program(const ModelSpec& model, const StepOptions& option
     ProgramBlock& added = program.blocks.emplace_back();
     added.name = block.name;
     added.units = block.units;
+    added.weights_in_backward = block.kind != BlockKind::embedding;
   }
   program.blocks.front().first = true;
   program.blocks.back().last = true;

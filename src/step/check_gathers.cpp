@@ -57,7 +57,7 @@ class Gathers {
       default:
         break;
     }
-    if (uses_units(operation.kind)) {
+    if (reads_weights(program_, operation)) {
       for (const int u : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
         use(u);
       }

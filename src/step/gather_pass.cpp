@@ -35,6 +35,9 @@ std::vector<Stay> find_stays(const StepProgram& program, const GatherPolicy& pol
       continue;
     }
     ++computation;
+    if (!reads_weights(program, operation)) {
+      continue;
+    }
     for (const int unit : program.blocks[static_cast<std::size_t>(operation.block)].units) {
       const auto u = static_cast<std::size_t>(unit);
       if (program.units[u].resident) {

@@ -42,6 +42,13 @@ bool uses_units(OpKind kind) {
   }
 }
 
+bool reads_weights(const StepProgram& program, const Operation& operation) {
+  if (operation.kind == OpKind::backward || operation.kind == OpKind::backward_input) {
+    return program.blocks[static_cast<std::size_t>(operation.block)].weights_in_backward;
+  }
+  return uses_units(operation.kind);
+}
+
 bool contributes(OpKind kind) {
   return kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::loss_forward_backward;
 }

@@ -56,6 +56,9 @@ void insert_operations(std::vector<Operation>& operations, const std::vector<Ins
 /// Whether the operation computes with its block's units.
 bool uses_units(OpKind kind);
 
+/// ... and reads their weights, which must be gathered then.
+bool reads_weights(const StepProgram& program, const Operation& operation);
+
 /// Whether the operation adds to the gradient of its block's trainable units.
 bool contributes(OpKind kind);
 

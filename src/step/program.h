@@ -144,6 +144,7 @@ struct ProgramBlock {
   std::vector<int> units;
   bool first = false;                            ///< takes a batch, no bundle
   bool last = false;                             ///< the head: makes the loss
+  bool weights_in_backward = true;               ///< its backward reads its units' weights
   std::vector<std::string> recomputed_segments;  ///< segments inside the block that run again in backward
 };
 

@@ -292,15 +292,15 @@ TEST(GatherPass, AlwaysGathersAroundEachRunOfUses) {
             "gather_start layers.0\ngather_wait layers.0\nforward layers.0 m0 graph\nrelease layers.0\n"
             "gather_start head\ngather_wait head\nloss_forward_backward head m0\nrelease head\n"
             "gather_start layers.0\ngather_wait layers.0\nbackward layers.0 m0\nrelease layers.0\n"
-            "gather_start embedding\ngather_wait embedding\nbackward embedding m0\nrelease embedding\n");
+            "backward embedding m0\n");
 }
 
 TEST(GatherPass, NeverReshardingGathersOncePerStep) {
   EXPECT_EQ(gather_listing(gathered(GatherPolicy::Reshard::never, 0)),
-            "gather_start embedding\ngather_wait embedding\nforward embedding m0 graph\n"
+            "gather_start embedding\ngather_wait embedding\nforward embedding m0 graph\nrelease embedding\n"
             "gather_start layers.0\ngather_wait layers.0\nforward layers.0 m0 graph\n"
             "gather_start head\ngather_wait head\nloss_forward_backward head m0\nrelease head\n"
-            "backward layers.0 m0\nrelease layers.0\nbackward embedding m0\nrelease embedding\n");
+            "backward layers.0 m0\nrelease layers.0\nbackward embedding m0\n");
 }
 
 TEST(GatherPass, PrefetchStartsTheNextGatherBeforeTheCompute) {
@@ -309,8 +309,7 @@ TEST(GatherPass, PrefetchStartsTheNextGatherBeforeTheCompute) {
       "gather_start embedding\ngather_wait embedding\ngather_start layers.0\nforward embedding m0 graph\n"
       "release embedding\ngather_wait layers.0\ngather_start head\nforward layers.0 m0 graph\n"
       "release layers.0\ngather_wait head\ngather_start layers.0\nloss_forward_backward head m0\n"
-      "release head\ngather_wait layers.0\ngather_start embedding\nbackward layers.0 m0\nrelease layers.0\n"
-      "gather_wait embedding\nbackward embedding m0\nrelease embedding\n");
+      "release head\ngather_wait layers.0\nbackward layers.0 m0\nrelease layers.0\nbackward embedding m0\n");
 }
 
 TEST(GatherPass, SlotsHaveTheGatherDtype) {

@@ -34,6 +34,12 @@ TEST(CheckerRefuses, UseAfterRelease) {
   expect_refused({program}, 0, "forward layers.0 m0", "(release layers.0) gave it back");
 }
 
+TEST(CheckerRefuses, BackwardThatReadsReleasedWeights) {
+  StepProgram program = gathered();
+  program.blocks[0].weights_in_backward = true;
+  expect_refused({program}, 0, "backward embedding m0", "(release embedding) gave it back");
+}
+
 TEST(CheckerRefuses, MissingRelease) {
   StepProgram program = gathered();
   erase(program, find(program, {OpKind::release, 3}));

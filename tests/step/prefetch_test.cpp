@@ -38,14 +38,12 @@ TEST(Prefetch, HasADistanceForEachDirection) {
   prefetch.backward = 1;
   EXPECT_EQ(ahead(prefetch),
             "[embedding]\nembedding > layers.0 layers.1\nlayers.0 > layers.2\nlayers.1 > head\nlayers.2\n"
-            "[layers.2]\nhead\nlayers.2 > layers.1\nlayers.1 > layers.0\nlayers.0 > embedding\n"
-            "embedding\n");
+            "[layers.2]\nhead\nlayers.2 > layers.1\nlayers.1 > layers.0\nlayers.0\nembedding\n");
   prefetch.forward = 0;
   prefetch.backward = 2;
   EXPECT_EQ(ahead(prefetch),
             "[embedding]\nembedding\n[layers.0]\nlayers.0\n[layers.1]\nlayers.1\n[layers.2]\nlayers.2\n"
-            "[head]\nhead > layers.2 layers.1\nlayers.2 > layers.0\nlayers.1 > embedding\nlayers.0\n"
-            "embedding\n");
+            "[head]\nhead > layers.2 layers.1\nlayers.2 > layers.0\nlayers.1\nlayers.0\nembedding\n");
 }
 
 TEST(Prefetch, AListReplacesTheDistanceOfItsUnitAndDirection) {
@@ -54,7 +52,7 @@ TEST(Prefetch, AListReplacesTheDistanceOfItsUnitAndDirection) {
   prefetch.lists.push_back({"layers.2", {}, {"layers.0"}});
   EXPECT_EQ(ahead(prefetch),
             "[embedding]\nembedding > layers.0 layers.1\nlayers.0\nlayers.1 > layers.2\nlayers.2 > head\n"
-            "head > layers.2\nlayers.2 > layers.0\n[layers.1]\nlayers.1\nlayers.0 > embedding\nembedding\n");
+            "head > layers.2\nlayers.2 > layers.0\n[layers.1]\nlayers.1\nlayers.0\nembedding\n");
 }
 
 TEST(Prefetch, TheHeadsListsStartWithItsOneComputation) {
@@ -62,8 +60,7 @@ TEST(Prefetch, TheHeadsListsStartWithItsOneComputation) {
   prefetch.lists.push_back({"head", {"layers.2"}, {"layers.0"}});
   EXPECT_EQ(ahead(prefetch),
             "[embedding]\nembedding\n[layers.0]\nlayers.0\n[layers.1]\nlayers.1\n[layers.2]\nlayers.2\n"
-            "[head]\nhead > layers.2 layers.0\nlayers.2\n[layers.1]\nlayers.1\nlayers.0\n[embedding]\n"
-            "embedding\n");
+            "[head]\nhead > layers.2 layers.0\nlayers.2\n[layers.1]\nlayers.1\nlayers.0\nembedding\n");
 }
 
 TEST(Prefetch, WhatIsGatheredAlreadyOrNeverAgainIsPassedOver) {
@@ -79,7 +76,7 @@ TEST(Prefetch, AUnitThatStaysGatheredStartsItsBackwardListToo) {
   prefetch.lists.push_back({"layers.2", {}, {"layers.1"}});  // with every second unit, layers.2 stays
   EXPECT_EQ(ahead(prefetch, 3, GatherPolicy::Reshard::every_n),
             "[embedding]\nembedding\n[layers.0]\nlayers.0\n[layers.1]\nlayers.1\n[layers.2]\nlayers.2\n"
-            "[head]\nhead\nlayers.2 > layers.1\nlayers.1\nlayers.0\n[embedding]\nembedding\n");
+            "[head]\nhead\nlayers.2 > layers.1\nlayers.1\nlayers.0\nembedding\n");
 }
 
 TEST(Prefetch, ARecomputedBackwardStartsItsListOnce) {
