@@ -7,8 +7,8 @@
 namespace stepforge {
 
 /// get_state_dict() of parallel/state_dict.h for an optimizer: "state.<parameter>.exp_avg",
-/// "state.<parameter>.exp_avg_sq" (zero before the first step) and "step", an integer. Values lie as the
-/// parameters do.
+/// "state.<parameter>.exp_avg_sq" and "state.<parameter>.step", an integer; zero before the first step.
+/// Moments lie as the parameters do.
 StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOptions& options = {});
 
 /// load_state_dict() of parallel/state_dict.h into an optimizer, also one of another layout.

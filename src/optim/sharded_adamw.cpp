@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "kernels/adamw.h"
-#include "parallel/unit_runtime.h"
 
 namespace stepforge {
 
@@ -27,52 +26,65 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const Choose& options)
   }
   for (const ShardedParameter& parameter : parameters_) {
     if (parts_.empty() || parts_.back().parameters != parameter.part) {
-      parts_.push_back({.parameters = parameter.part, .options = {}, .slots = {}});
+      parts_.push_back({.parameters = parameter.part, .options = {}, .steps = {}, .slots = {}});
     }
     parts_.back().options.push_back(options(parameter.name));
   }
+  for (Part& part : parts_) part.steps = at::zeros({static_cast<int64_t>(part.options.size())}, at::kLong);
 }
 
 void ShardedAdamW::step(double lr_factor) {
-  ++steps_;
   for (Part& part : parts_) {
-    ShardedParameters& parameters = *part.parameters;
-    parameters.finish_reduction();
-    parameters.settle_gather();
-    const size_t count = part.options.size();
-    bool is_updated = false;
-    const auto has_gradient = [&](size_t i) { return parameters.local(i).grad().defined(); };
-    for (size_t first = 0; first < count;) {
-      if (!has_gradient(first)) {
-        ++first;
-        continue;
-      }
-      size_t last = first + 1;
-      while (last < count && has_gradient(last) && same(part.options[first], part.options[last])) ++last;
-      for (at::Tensor& slot : part.slots) {
-        if (!slot.defined()) slot = at::zeros({parameters.store().shard_size()}, at::kFloat);
-      }
-      const ShardedAdamWOptions& group = part.options[first];
-      const AdamWSettings settings{group.lr * lr_factor, group.beta1, group.beta2, group.eps,
-                                   group.weight_decay,   steps_,      1.0};
-      const ShardRange range = parameters.store().held(first, last);
-      adamw_update(parameters.store().master(), parameters.gradient(), part.slots[0], part.slots[1],
-                   range.begin, range.end, settings);
-      first = last;
-      is_updated = true;
-    }
-    if (is_updated) parameters.masters_changed();
+    part.parameters->finish_reduction();
+    part.parameters->settle_gather();
+    if (update(part, lr_factor)) part.parameters->masters_changed();
   }
 }
 
-std::vector<ShardedAdamW::Moments> ShardedAdamW::moments() {
-  std::vector<Moments> all;
+bool ShardedAdamW::update(Part& part, double lr_factor) {
+  ShardedParameters& parameters = *part.parameters;
+  const size_t count = part.options.size();
+  auto* steps = part.steps.data_ptr<int64_t>();
+  const auto has_gradient = [&](size_t i) { return parameters.local(i).grad().defined(); };
+  at::Tensor gradient;
+  for (size_t first = 0; first < count;) {
+    if (!has_gradient(first)) {
+      ++first;
+      continue;
+    }
+    const int64_t made = steps[first];
+    const ShardedAdamWOptions& group = part.options[first];
+    size_t last = first + 1;
+    while (last < count && has_gradient(last) && steps[last] == made && same(group, part.options[last])) {
+      ++last;
+    }
+    if (!gradient.defined()) {
+      gradient = parameters.gradient();
+      allocate_slots(part);
+    }
+    const AdamWSettings settings{group.lr * lr_factor, group.beta1, group.beta2, group.eps,
+                                 group.weight_decay,   made + 1,    1.0};
+    const ShardRange range = parameters.store().held(first, last);
+    adamw_update(parameters.store().master(), gradient, part.slots[0], part.slots[1], range.begin, range.end,
+                 settings);
+    for (size_t i = first; i < last; ++i) ++steps[i];
+    first = last;
+  }
+  return gradient.defined();
+}
+
+void ShardedAdamW::allocate_slots(Part& part) {
+  for (at::Tensor& slot : part.slots) {
+    if (!slot.defined()) slot = at::zeros({part.parameters->store().shard_size()}, at::kFloat);
+  }
+}
+
+std::vector<ShardedAdamW::State> ShardedAdamW::state() {
+  std::vector<State> all;
   for (Part& part : parts_) {
     if (!part.slots[0].defined() && !part.parameters->any_trained()) continue;
-    for (at::Tensor& slot : part.slots) {
-      if (!slot.defined()) slot = at::zeros({part.parameters->store().shard_size()}, at::kFloat);
-    }
-    all.push_back({part.parameters, part.slots});
+    allocate_slots(part);
+    all.push_back({part.parameters, part.slots, part.steps});
   }
   return all;
 }

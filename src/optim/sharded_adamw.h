@@ -25,8 +25,9 @@ struct ShardedAdamWOptions {
 };
 
 /// AdamW over this rank's parts of all parameters of units that are trained: moments are as large as the
-/// parts. Made after fully_shard, before which it throws UsageError. Parameters that units ignore need an
-/// optimizer of their own. Neighbours with the same options are one pass over flat memory.
+/// parts. Each parameter's updates are counted from its first gradient on. Made after fully_shard, before
+/// which it throws UsageError. Parameters that units ignore need an optimizer of their own. Neighbours with
+/// the same options and counts are one pass over flat memory.
 class ShardedAdamW {
  public:
   static constexpr std::array<std::string_view, 2> slot_names = {"exp_avg", "exp_avg_sq"};
@@ -40,16 +41,14 @@ class ShardedAdamW {
   /// under way.
   void step(double lr_factor = 1.0);
 
-  int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
-
-  /// The moments of parameters that are stored together, flat as their shard; zero before the first step.
-  /// Those of which nothing is trained have none.
-  struct Moments {
+  /// What is kept for parameters that are stored together, in the optimizer's own memory; zero before the
+  /// first step. Those of which nothing is trained have none.
+  struct State {
     const ShardedParameters* parameters = nullptr;
-    std::array<at::Tensor, 2> slots;  ///< [shard_size()], the optimizer's own memory
+    std::array<at::Tensor, 2> slots;  ///< moments [shard_size()], flat as the shard
+    at::Tensor steps;                 ///< updates made [number of parameters], int64
   };
-  std::vector<Moments> moments();
+  std::vector<State> state();
   /// In the order of sharded_parameters().
   const std::vector<ShardedParameter>& parameters() const { return parameters_; }
 
@@ -57,12 +56,16 @@ class ShardedAdamW {
   struct Part {
     ShardedParameters* parameters = nullptr;
     std::vector<ShardedAdamWOptions> options;  ///< of each parameter
+    at::Tensor steps;                          ///< updates made of each parameter
     std::array<at::Tensor, 2> slots;           ///< flat, as the shard
   };
 
+  /// Whether anything had a gradient.
+  static bool update(Part& part, double lr_factor);
+  static void allocate_slots(Part& part);
+
   std::vector<ShardedParameter> parameters_;
   std::vector<Part> parts_;
-  int64_t steps_ = 0;
 };
 
 /// Scales the gradients of all parameters so that their norm is at most `max_norm`; returns the norm before,

@@ -19,20 +19,19 @@ std::vector<std::vector<int64_t>> meshes() {
   return {{1}, {2}, {3}, {4}, {2, 2}, {4, 1}};
 }
 
-int ranks_of(const std::vector<int64_t>& degrees) {
-  int64_t ranks = 1;
-  for (const int64_t degree : degrees) ranks *= degree;
-  return static_cast<int>(ranks);
-}
+/// Called with the step before it.
+using Prepare = std::function<void(Model&, int step)>;
 
 /// What torch::optim::AdamW makes of the plain model.
-std::map<std::string, at::Tensor> torch_adamw(int ranks, int steps) {
+std::map<std::string, at::Tensor> torch_adamw(int ranks, int steps, const Prepare& prepare = {}) {
   Model model;
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.05));
   for (int step = 0; step < steps; ++step) {
+    if (prepare) prepare(model, step);
     for (int rank = 0; rank < ranks; ++rank) plain_step(model, rank, step);
     for (const at::Tensor& parameter : model->parameters()) {
-      if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
+      if (parameter.requires_grad() && !parameter.grad().defined())
+        parameter.mutable_grad() = at::zeros_like(parameter);
     }
     optimizer.step();
     model->zero_grad();
@@ -74,6 +73,31 @@ TEST(ShardedAdamW, UpdatesAsTorchDoesOnOneRank) {
   }
 }
 
+TEST(ShardedAdamW, AParameterFreedLateStartsAsInTorch) {
+  // One is frozen already when it is cut and so stored apart, the other lies between trained ones.
+  const auto freeze = [](Model& model, int step) {
+    model->first->weight.set_requires_grad(step >= 3);
+    model->second->weight.set_requires_grad(step >= 2);
+  };
+  for (const auto& degrees : meshes()) {
+    const auto expected = torch_adamw(ranks_of(degrees), 6, freeze);
+    expect_on_ranks(ranks_of(degrees), degrees, [&](const auto& mesh, auto&) -> std::string {
+      Model model;
+      model->first->weight.set_requires_grad(false);
+      shard_all(model, mesh);
+      model.set_reduce_op(ReduceOp::sum, true);
+      ShardedAdamW optimizer(model, ShardedAdamWOptions{.lr = 0.1, .weight_decay = 0.05});
+      for (int step = 0; step < 6; ++step) {
+        freeze(model, step);
+        plain_step(model, mesh->rank(), step);
+        optimizer.step();
+        model.zero_grad();
+      }
+      return near(values_of(model), expected);
+    });
+  }
+}
+
 TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Model model;
@@ -91,11 +115,11 @@ TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
     }
     if (at::equal(after.at("first.weight"), before.at("first.weight"))) return "nothing was updated";
     std::set<std::string> with_state;
-    for (const auto& moments : optimizer.moments()) {
+    for (const auto& state : optimizer.state()) {
       for (const ShardedParameter& parameter : optimizer.parameters()) {
-        if (parameter.part == moments.parameters) with_state.insert(parameter.name);
+        if (parameter.part == state.parameters) with_state.insert(parameter.name);
       }
-      if (moments.slots[1].numel() != moments.parameters->store().shard_size()) return "another size";
+      if (state.slots[1].numel() != state.parameters->store().shard_size()) return "another size";
     }
     for (const ShardedParameter& parameter : optimizer.parameters()) {
       const bool frozen = parameter.name == "second.weight";

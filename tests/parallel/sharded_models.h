@@ -133,6 +133,13 @@ inline void plain_step(Model& model, int rank, int step) {
   model(rows_of(rank, step)).sum().backward();
 }
 
+/// Ranks of a mesh whose degrees are written out.
+inline int ranks_of(const std::vector<int64_t>& degrees) {
+  int64_t ranks = 1;
+  for (const int64_t degree : degrees) ranks *= degree;
+  return static_cast<int>(ranks);
+}
+
 /// Runs `body` on ranks that share a mesh of `degrees`; each result must be "".
 inline void expect_on_ranks(
     int ranks, const std::vector<int64_t>& degrees,
