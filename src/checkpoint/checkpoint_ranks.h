@@ -30,7 +30,6 @@ class CheckpointRanks {
 
  private:
   bool nobody_works(bool finished) const;
-  std::vector<std::string> gather(const std::string& text) const;
 
   std::unique_ptr<Communicator> group_;
   double limit_seconds_ = 0;

@@ -7,18 +7,6 @@ namespace stepforge {
 
 namespace {
 
-/// Elements [begin, end) of a held box.
-std::vector<HeldBox> part_of(const HeldBox& held, int64_t begin, int64_t end) {
-  std::vector<HeldBox> parts;
-  int64_t local = held.local + begin;
-  for (TensorBox& box : boxes_of_range(held.box, begin, end)) {
-    const int64_t elements = box.elements();
-    parts.push_back({std::move(box), local});
-    local += elements;
-  }
-  return parts;
-}
-
 /// Deals out what all replicas hold, element after element.
 class ReplicaShare {
  public:
@@ -34,7 +22,7 @@ class ReplicaShare {
     const int64_t begin = border(begin_);
     const int64_t end = border(end_);
     passed_ += elements * weight;
-    return part_of(held, begin, end);
+    return held_range(held, begin, end);
   }
 
  private:

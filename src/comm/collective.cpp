@@ -20,7 +20,9 @@ std::string_view collective_name(CollectiveKind kind) {
   return "unknown";
 }
 
-std::string collective_text(const CollectiveCall& call) {
+namespace {
+
+std::string words_of(const CollectiveCall& call) {
   const std::string_view name = collective_name(call.kind);
   switch (call.kind) {
     case CollectiveKind::barrier:
@@ -34,6 +36,12 @@ std::string collective_text(const CollectiveCall& call) {
       break;
   }
   return format("{} of {} bytes", name, call.bytes);
+}
+
+}  // namespace
+
+std::string collective_text(const CollectiveCall& call) {
+  return call.unit == no_unit ? words_of(call) : format("{} for unit {}", words_of(call), call.unit);
 }
 
 }  // namespace stepforge

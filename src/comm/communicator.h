@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "comm/collective.h"
 
 namespace stepforge {
 
@@ -22,8 +23,9 @@ class PeerError : public Error {
 };
 
 /// One rank's membership in a group. Its ranks call the same collectives with the same sizes in the same
-/// order; what differs is found and refused on every rank with both calls named. Each call returns when this
-/// rank's part is done. One thread at a time; traffic that shall overlap has a communicator of its own.
+/// order; what differs is found and refused on every rank with both calls named. Calls of equal size are told
+/// apart by the `unit` of the model whose bytes they move. Each call returns when this rank's part is done.
+/// One thread at a time; traffic that shall overlap has a communicator of its own.
 ///
 /// Sums are formed in one fixed order whatever the engine and the timing: the binary tree over the group's
 /// ranks in which ranks 2k and 2k + 1 are added first, then pairs of pairs, and what is left over joins as in
@@ -43,14 +45,16 @@ class Communicator {
 
   /// whole = the parts of all ranks one after the other; whole.size() == size() * part.size(). `part` may be
   /// its own place in `whole`.
-  virtual void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) = 0;
+  virtual void all_gather(std::span<const std::byte> part, std::span<std::byte> whole,
+                          int unit = no_unit) = 0;
 
   /// part = this rank's slice of the sum of all `whole`; whole.size() == size() * part.size(). `part` may be
   /// its own slice of `whole`.
-  virtual void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype) = 0;
+  virtual void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                              int unit = no_unit) = 0;
 
   /// In place, the same bits on every rank.
-  virtual void all_reduce(std::span<std::byte> values, DType dtype) = 0;
+  virtual void all_reduce(std::span<std::byte> values, DType dtype, int unit = no_unit) = 0;
 
   /// `bytes` of rank `root`, to all.
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;

@@ -21,16 +21,18 @@ class DelayedCommunicator : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
 
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
-    run({CollectiveKind::all_gather, part.size()}, whole.size(), [&] { inner_->all_gather(part, whole); });
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override {
+    run({CollectiveKind::all_gather, part.size(), DType::u8, 0, unit}, whole.size(),
+        [&] { inner_->all_gather(part, whole, unit); });
   }
-  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype) override {
-    run({CollectiveKind::reduce_scatter, whole.size(), dtype}, whole.size(),
-        [&] { inner_->reduce_scatter(whole, part, dtype); });
+  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                      int unit) override {
+    run({CollectiveKind::reduce_scatter, whole.size(), dtype, 0, unit}, whole.size(),
+        [&] { inner_->reduce_scatter(whole, part, dtype, unit); });
   }
-  void all_reduce(std::span<std::byte> values, DType dtype) override {
-    run({CollectiveKind::all_reduce, values.size(), dtype}, values.size(),
-        [&] { inner_->all_reduce(values, dtype); });
+  void all_reduce(std::span<std::byte> values, DType dtype, int unit) override {
+    run({CollectiveKind::all_reduce, values.size(), dtype, 0, unit}, values.size(),
+        [&] { inner_->all_reduce(values, dtype, unit); });
   }
   void broadcast(std::span<std::byte> bytes, int root) override {
     run({CollectiveKind::broadcast, bytes.size(), DType::u8, root}, bytes.size(),

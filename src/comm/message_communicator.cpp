@@ -65,8 +65,12 @@ void MessageCommunicator::begin(const CollectiveCall& call, std::span<const std:
   call_ = call;
   ++calls_;
   check_failures();
-  const Words own{calls_, call.bytes, call.root, static_cast<uint8_t>(call.kind),
-                  static_cast<uint8_t>(call.dtype)};
+  const Words own{calls_,
+                  call.bytes,
+                  call.root,
+                  call.unit,
+                  static_cast<uint32_t>(call.kind),
+                  static_cast<uint32_t>(call.dtype)};
   const std::span<std::byte> own_letter = letter(place_.rank, calls_).first(sizeof(Words) + payload.size());
   std::memcpy(own_letter.data(), &own, sizeof(Words));
   std::ranges::copy(payload, own_letter.begin() + sizeof(Words));
@@ -102,8 +106,8 @@ void MessageCommunicator::compare() {
   for (int member = 0; member < size_; ++member) {
     const Words& theirs = last_words_[static_cast<std::size_t>(member)];
     if (theirs.number == calls_ && call_of(theirs) == call_) continue;
-    if (theirs.kind > static_cast<uint8_t>(CollectiveKind::barrier) ||
-        theirs.dtype > static_cast<uint8_t>(DType::boolean)) {
+    if (theirs.kind > static_cast<uint32_t>(CollectiveKind::barrier) ||
+        theirs.dtype > static_cast<uint32_t>(DType::boolean)) {
       fail(format("rank {} did not say what it called in call {} of group \"{}\": it runs another program",
                   global(member), calls_, place_.name));
     }
@@ -111,10 +115,10 @@ void MessageCommunicator::compare() {
   }
 }
 
-void MessageCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
+void MessageCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) {
   check_words(*this, [&] { check_parts(part.size(), whole.size(), size_); });
   const bool is_small = part.size() <= most_payload;
-  begin({CollectiveKind::all_gather, part.size()}, is_small ? part : part.first(0));
+  begin({CollectiveKind::all_gather, part.size(), DType::u8, 0, unit}, is_small ? part : part.first(0));
   const auto slice = [&](int member) {
     return whole.subspan(static_cast<std::size_t>(member) * part.size(), part.size());
   };
@@ -128,21 +132,21 @@ void MessageCommunicator::all_gather(std::span<const std::byte> part, std::span<
 }
 
 void MessageCommunicator::reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part,
-                                         DType dtype) {
+                                         DType dtype, int unit) {
   check_words(*this, [&] {
     check_parts(part.size(), whole.size(), size_);
     check_sum(part.size(), dtype);
   });
-  begin({CollectiveKind::reduce_scatter, whole.size(), dtype});
+  begin({CollectiveKind::reduce_scatter, whole.size(), dtype, 0, unit});
   const std::size_t bytes = part.size();
   reduce_slices([&](int member) { return whole.subspan(static_cast<std::size_t>(member) * bytes, bytes); },
                 part, dtype);
   confirm();
 }
 
-void MessageCommunicator::all_reduce(std::span<std::byte> values, DType dtype) {
+void MessageCommunicator::all_reduce(std::span<std::byte> values, DType dtype, int unit) {
   check_words(*this, [&] { check_sum(values.size(), dtype); });
-  const CollectiveCall call{CollectiveKind::all_reduce, values.size(), dtype};
+  const CollectiveCall call{CollectiveKind::all_reduce, values.size(), dtype, 0, unit};
   if (values.size() <= most_payload) {  // all ranks sum all of it
     begin(call, values);
     std::vector<const std::byte*> sources;
@@ -341,7 +345,8 @@ void MessageCommunicator::fail_at_deadline(std::span<const Message> messages) {
 }
 
 CollectiveCall MessageCommunicator::call_of(const Words& words) {
-  return {static_cast<CollectiveKind>(words.kind), words.bytes, static_cast<DType>(words.dtype), words.root};
+  return {static_cast<CollectiveKind>(words.kind), words.bytes, static_cast<DType>(words.dtype), words.root,
+          words.unit};
 }
 
 std::string MessageCommunicator::last_call_text(int member) const {

@@ -55,9 +55,10 @@ class MessageCommunicator : public Communicator {
 
   int rank() const override { return place_.rank; }
   int size() const override { return size_; }
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override;
-  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype) override;
-  void all_reduce(std::span<std::byte> values, DType dtype) override;
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override;
+  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                      int unit) override;
+  void all_reduce(std::span<std::byte> values, DType dtype, int unit) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
   void barrier() override;
   void abort(const std::string& reason) override;
@@ -71,9 +72,9 @@ class MessageCommunicator : public Communicator {
     uint64_t number = 0;
     uint64_t bytes = 0;
     int32_t root = 0;
-    uint8_t kind = 0;
-    uint8_t dtype = 0;
-    uint16_t zero = 0;
+    int32_t unit = 0;
+    uint32_t kind = 0;
+    uint32_t dtype = 0;
   };
   struct Message {
     int member;

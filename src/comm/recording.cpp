@@ -15,18 +15,19 @@ class RecordingWorld::Member : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override {
     check_parts(part.size(), whole.size(), size_);
-    for (int member = 0; member < size_; ++member) alone_->all_gather(part, slice(whole, member));
+    for (int member = 0; member < size_; ++member) alone_->all_gather(part, slice(whole, member), unit);
     count(CollectiveKind::all_gather, whole.size());
   }
-  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype) override {
+  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                      int unit) override {
     check_parts(part.size(), whole.size(), size_);
-    alone_->reduce_scatter(slice(whole, rank_), part, dtype);
+    alone_->reduce_scatter(slice(whole, rank_), part, dtype, unit);
     count(CollectiveKind::reduce_scatter, whole.size());
   }
-  void all_reduce(std::span<std::byte> values, DType dtype) override {
-    alone_->all_reduce(values, dtype);
+  void all_reduce(std::span<std::byte> values, DType dtype, int unit) override {
+    alone_->all_reduce(values, dtype, unit);
     count(CollectiveKind::all_reduce, values.size());
   }
   void broadcast(std::span<std::byte> bytes, int root) override {

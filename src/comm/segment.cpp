@@ -65,13 +65,15 @@ void RankSlot::record(uint64_t number, const CollectiveCall& call) {
                         static_cast<uint64_t>(call.root) << 16;
   what_[number % 2].store(what, std::memory_order_relaxed);
   bytes_[number % 2].store(call.bytes, std::memory_order_relaxed);
+  unit_[number % 2].store(call.unit, std::memory_order_relaxed);
   calls.store(number, std::memory_order_release);
 }
 
 CollectiveCall RankSlot::recorded(uint64_t number) const {
   const uint64_t what = what_[number % 2].load(std::memory_order_relaxed);
   return {static_cast<CollectiveKind>(what & 0xFF), bytes_[number % 2].load(std::memory_order_relaxed),
-          static_cast<DType>((what >> 8) & 0xFF), static_cast<int>(what >> 16)};
+          static_cast<DType>((what >> 8) & 0xFF), static_cast<int>(what >> 16),
+          unit_[number % 2].load(std::memory_order_relaxed)};
 }
 
 std::size_t Segment::bytes_for(int size, std::size_t staging_bytes) {

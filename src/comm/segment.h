@@ -47,6 +47,7 @@ struct alignas(64) RankSlot {
  private:
   std::array<std::atomic<uint64_t>, 2> what_{};
   std::array<std::atomic<uint64_t>, 2> bytes_{};
+  std::array<std::atomic<int32_t>, 2> unit_{};
 };
 
 struct SegmentHeader {

@@ -106,9 +106,9 @@ void SharedCommunicator::run_rounds(uint64_t rounds, const Write& write, const R
   round_ = first + rounds;
 }
 
-void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
+void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) {
   check_words(*this, [&] { check_parts(part.size(), whole.size(), size_); });
-  begin({CollectiveKind::all_gather, part.size()});
+  begin({CollectiveKind::all_gather, part.size(), DType::u8, 0, unit});
   const std::size_t step = segment_.staging_bytes();
   std::byte* own = whole.data() + static_cast<std::size_t>(rank_) * part.size();
   if (own != part.data() && !part.empty()) std::memmove(own, part.data(), part.size());
@@ -130,12 +130,12 @@ void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<s
 }
 
 void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part,
-                                        DType dtype) {
+                                        DType dtype, int unit) {
   check_words(*this, [&] {
     check_parts(part.size(), whole.size(), size_);
     check_sum(part.size(), dtype);
   });
-  begin({CollectiveKind::reduce_scatter, whole.size(), dtype});
+  begin({CollectiveKind::reduce_scatter, whole.size(), dtype, 0, unit});
   const std::size_t step =
       segment_.staging_bytes() / static_cast<std::size_t>(size_) / line_bytes * line_bytes;
   const auto slice = [&](int member) {
@@ -159,9 +159,9 @@ void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::s
       });
 }
 
-void SharedCommunicator::all_reduce(std::span<std::byte> values, DType dtype) {
+void SharedCommunicator::all_reduce(std::span<std::byte> values, DType dtype, int unit) {
   check_words(*this, [&] { check_sum(values.size(), dtype); });
-  begin({CollectiveKind::all_reduce, values.size(), dtype});
+  begin({CollectiveKind::all_reduce, values.size(), dtype, 0, unit});
   if (values.size() <= std::min(small_bytes, segment_.staging_bytes())) {
     small_all_reduce(values);
   } else {

@@ -43,9 +43,10 @@ class SharedCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override;
-  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype) override;
-  void all_reduce(std::span<std::byte> values, DType dtype) override;
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override;
+  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                      int unit) override;
+  void all_reduce(std::span<std::byte> values, DType dtype, int unit) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
   void barrier() override;
   void abort(const std::string& reason) override;

@@ -23,18 +23,19 @@ class SingleCommunicator : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
 
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int /*unit*/) override {
     check_open();
     check_parts(part.size(), whole.size(), 1);
     copy_bytes(part, whole);
   }
-  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype) override {
+  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                      int /*unit*/) override {
     check_open();
     check_parts(part.size(), whole.size(), 1);
     check_sum(whole.size(), dtype);
     copy_bytes(whole, part);
   }
-  void all_reduce(std::span<std::byte> values, DType dtype) override {
+  void all_reduce(std::span<std::byte> values, DType dtype, int /*unit*/) override {
     check_open();
     check_sum(values.size(), dtype);
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "comm/gather.h"
+
 namespace stepforge {
 
 namespace {
@@ -26,10 +28,7 @@ double join(NormType type, double joined, std::span<const double> terms) {
 
 /// `own` of every rank, one after the other.
 std::vector<double> of_all_ranks(const DataGroups& groups, const std::vector<double>& own) {
-  if (groups.shard().ranks == 1) return own;
-  std::vector<double> all(own.size() * static_cast<size_t>(groups.shard().ranks));
-  groups.across_shards()->all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
-  return all;
+  return groups.across_shards() == nullptr ? own : gather_values(*groups.across_shards(), own);
 }
 
 /// Unit by unit, and there rank by rank: as if one rank held everything.

@@ -161,7 +161,8 @@ void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replica
         .cut = options.cut,
         .with_gradient = kind.second,
         .alias_if_whole = false,
-        .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA()};
+        .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
+        .unit = unit.mesh().runtime().units_made()};
     unit.add_part(
         std::make_unique<ShardedParameters>(unit.unit_name(), unit.mesh(), store, replicated, members));
   }

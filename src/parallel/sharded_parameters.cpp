@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "parallel/tensor_parts.h"
 
 namespace stepforge {
 
@@ -22,14 +23,6 @@ UnitSpec spec_of(const std::string& name, const std::vector<NamedParameter>& par
     spec.parameters.push_back({.name = parameter.name, .shape = shape, .segments = {}});
   }
   return spec;
-}
-
-at::Tensor part_in(const at::Tensor& whole, const TensorBox& box) {
-  at::Tensor part = whole;
-  for (size_t d = 0; d < box.sizes.size(); ++d) {
-    part = part.narrow(static_cast<int64_t>(d), box.offsets[d], box.sizes[d]);
-  }
-  return part;
 }
 
 /// One byte-less element whose use throws `message`.
@@ -241,9 +234,8 @@ void ShardedParameters::set_value(size_t index, const at::Tensor& whole) {
                             spec_.parameters[index].name, spec_.name, shape_text(shape),
                             shape_text(whole.sizes().vec())));
   }
-  for (const auto& [box, local] : store_->boxes(index)) {
-    const at::Tensor target = store_->master().narrow(0, local, box.elements()).view(box.sizes);
-    target.copy_(part_in(whole.detach(), box));
+  for (const HeldBox& held : store_->boxes(index)) {
+    part_of(store_->master(), held).copy_(part_of(whole.detach(), held.box));
   }
   masters_changed();
 }

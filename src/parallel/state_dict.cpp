@@ -1,20 +1,16 @@
 #include "parallel/state_dict.h"
 
-#include <span>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 
 #include "base/error.h"
 #include "base/format.h"
+#include "parallel/tensor_parts.h"
 
 namespace stepforge {
 
 namespace {
-
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
-}
 
 const ParameterSpec& parameter_of(const StateSource& source, const StateEntry& entry) {
   return source.units.at(static_cast<size_t>(entry.unit)).store->spec().parameters.at(entry.parameter);

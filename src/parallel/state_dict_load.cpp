@@ -13,7 +13,9 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/tensor_box.h"
+#include "comm/gather.h"
 #include "parallel/state_dict.h"
+#include "parallel/tensor_parts.h"
 
 namespace stepforge {
 
@@ -27,21 +29,16 @@ struct Part {
   at::Tensor values;
 };
 
-Part part_of(const HeldBox& held, const at::Tensor& flat) {
-  return {held.box, flat.narrow(0, held.local, held.elements()).view(held.box.sizes)};
-}
-
 /// A scalar's box has no dimensions.
-Part part_of(const at::Tensor& tensor) {
+Part whole_part(const at::Tensor& tensor) {
   const TensorBox box = whole_box(tensor.sizes().vec());
   return {box, tensor.view(box.sizes)};
 }
 
 at::Tensor inside(const Part& part, const TensorBox& box) {
-  at::Tensor values = part.values;
-  for (size_t d = 0; d < box.sizes.size(); ++d)
-    values = values.narrow(static_cast<int64_t>(d), box.offsets[d] - part.box.offsets[d], box.sizes[d]);
-  return values;
+  TensorBox relative = box;
+  for (size_t d = 0; d < box.sizes.size(); ++d) relative.offsets[d] -= part.box.offsets[d];
+  return part_of(part.values, relative);
 }
 
 /// One tensor to write: the places on this rank.
@@ -54,13 +51,13 @@ struct Target {
 
 Target target_of(const StateSource& source, const StateEntry& entry) {
   if (entry.unit < 0) {
-    return {&entry, entry.whole.sizes().vec(), {part_of(entry.whole.detach())}, entry.whole.scalar_type()};
+    return {&entry, entry.whole.sizes().vec(), {whole_part(entry.whole.detach())}, entry.whole.scalar_type()};
   }
   const StateUnit& unit = source.units.at(static_cast<size_t>(entry.unit));
   Target target{
       &entry, unit.store->spec().parameters.at(entry.parameter).shape, {}, unit.shard.scalar_type()};
-  for (const HeldBox& box : unit.store->boxes(entry.parameter)) {
-    target.places.push_back(part_of(box, unit.shard));
+  for (const HeldBox& held : unit.store->boxes(entry.parameter)) {
+    target.places.push_back({held.box, part_of(unit.shard, held)});
   }
   return target;
 }
@@ -112,10 +109,10 @@ std::string fault_of_value(const StateValue& value, const Target& target, bool a
 
 /// The given values; empty for a faulty one.
 std::vector<Part> parts_of(const StateValue& value) {
-  if (const auto* whole = std::get_if<at::Tensor>(&value)) return {part_of(whole->detach())};
+  if (const auto* whole = std::get_if<at::Tensor>(&value)) return {whole_part(whole->detach())};
   const auto& local = std::get<LocalValue>(value);
   std::vector<Part> parts;
-  for (const HeldBox& box : local.boxes) parts.push_back(part_of(box, local.data.detach()));
+  for (const HeldBox& held : local.boxes) parts.push_back({held.box, part_of(local.data.detach(), held)});
   return parts;
 }
 
@@ -200,26 +197,14 @@ Plan plan_of(const StateSource& source, const StateDict& values, const LoadState
 
 /// Throws on every rank if one has a fault to tell.
 void require_no_fault(Communicator* all, const std::string& fault) {
+  constexpr size_t most = 16384;  // of what other ranks are told
   const std::string own = fault.empty() ? "" : "the state dict does not fit: " + fault;
-  if (all == nullptr || all->size() == 1) {
-    if (!own.empty()) throw Error(own);
-    return;
-  }
-  constexpr size_t most = 16384;
-  std::string text = own.substr(0, most);
-  const auto size = static_cast<int64_t>(text.size());
-  std::vector<int64_t> sizes(static_cast<size_t>(all->size()));
-  all->all_gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
-  const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
-  if (longest == 0) return;
-  text.resize(longest);
-  std::string texts(longest * sizes.size(), '\0');
-  all->all_gather(std::as_bytes(std::span(text)), std::as_writable_bytes(std::span(texts)));
+  std::vector<std::string> texts;
+  if (all != nullptr) texts = gather_texts(*all, std::string_view(own).substr(0, most));
   if (!own.empty()) throw Error(own);
-  for (size_t rank = 0; rank < sizes.size(); ++rank) {
-    if (sizes[rank] == 0) continue;
-    throw Error(format("rank {} refuses its values, so nothing is loaded: {}", rank,
-                       texts.substr(rank * longest, static_cast<size_t>(sizes[rank]))));
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty())
+      throw Error(format("rank {} refuses its values, so nothing is loaded: {}", rank, texts[rank]));
   }
 }
 
@@ -239,7 +224,7 @@ void put(const Target& target, const at::Tensor& tensor, bool assign) {
     own->set_allow_tensor_metadata_change(true);
     return own->shallow_copy_from(tensor.detach().getIntrusivePtr());
   }
-  write(target, {part_of(tensor.detach())});
+  write(target, {whole_part(tensor.detach())});
 }
 
 /// Rank 0 says which entries it has, then sends their values, one after another.
@@ -260,7 +245,7 @@ LoadReport load_from_rank0(const StateSource& source, const StateDict& values,
     const Target target = target_of(source, source.entries[i]);
     const at::Tensor sent = reads ? std::get<at::Tensor>(*given[i]).to(target.type).contiguous()
                                   : at::empty(target.shape, target.type);
-    source.all->broadcast({static_cast<std::byte*>(sent.data_ptr()), sent.nbytes()}, 0);
+    source.all->broadcast(bytes_of(sent), 0);
     put(target, sent, options.assign);
   }
   return plan.report;

@@ -62,15 +62,16 @@ class UnitTrace : public std::enable_shared_from_this<UnitTrace> {
 class UnitRuntime {
  public:
   void add(const std::shared_ptr<ShardedUnit>& unit) { units_.push_back(unit); }
+  /// Units added so far, which is the number of the next one: the same on all ranks.
+  int units_made() const { return static_cast<int>(units_.size()); }
   /// Units that still exist, in the order in which they were made.
   std::vector<std::shared_ptr<ShardedUnit>> units() const;
 
-  /// A unit's call begins; the outermost one begins a trace. Throws Error after a backward that did not reach
-  /// its end.
+  /// A unit's call begins. Throws Error after a backward that did not reach its end.
   void begin_call();
   /// The call has ended; `failed` if by an exception. When the outermost has failed nothing stays gathered.
   void end_call(bool failed) noexcept;
-  /// The trace of the call under way; null outside of calls.
+  /// The trace of the outermost call under way, made when its first unit asks for it.
   UnitTrace& trace();
 
   /// Whether this thread is in a backward, where a forward recomputes.

@@ -1,7 +1,6 @@
 #include "parallel/unit_store.h"
 
 #include <algorithm>
-#include <span>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -12,6 +11,7 @@
 #include "base/format.h"
 #include "base/random.h"
 #include "kernels/random_fill.h"
+#include "parallel/tensor_parts.h"
 
 namespace stepforge {
 
@@ -54,10 +54,6 @@ at::Tensor unbound(int64_t size, at::ScalarType type) {
   at::Tensor tensor = at::empty({size}, type);
   bind(tensor, nullptr);
   return tensor;
-}
-
-std::span<std::byte> bytes_of(const at::Tensor& flat) {
-  return {static_cast<std::byte*>(flat.data_ptr()), flat.nbytes()};
 }
 
 }  // namespace
@@ -120,11 +116,7 @@ void UnitStore::for_each_piece(const at::Tensor& joined, const FlatLayout& layou
     const at::Tensor tensor = view(flat, layout, i);
     for (int rank = 0; rank < layout_.shards(); ++rank) {
       for (const HeldBox& box : layout_.boxes(rank, i)) {
-        at::Tensor part = tensor;
-        for (size_t d = 0; d < box.box.sizes.size(); ++d) {
-          part = part.narrow(static_cast<int64_t>(d), box.box.offsets[d], box.box.sizes[d]);
-        }
-        visit(part, joined.narrow(0, rank * shard_size() + box.local, box.elements()).view(box.box.sizes));
+        visit(part_of(tensor, box.box), part_of(joined, HeldBox{box.box, rank * shard_size() + box.local}));
       }
     }
   }
@@ -133,7 +125,7 @@ void UnitStore::for_each_piece(const at::Tensor& joined, const FlatLayout& layou
 at::Tensor UnitStore::whole(const at::Tensor& shard) const {
   if (!sharded()) return shard;
   const at::Tensor joined = at::empty({layout_.joined_size()}, shard.scalar_type());
-  groups_->across_shards()->all_gather(bytes_of(shard), bytes_of(joined));
+  groups_->across_shards()->all_gather(bytes_of(shard), bytes_of(joined), options_.unit);
   const FlatLayout layout = flat_layout(spec_);
   if (layout_.cut().kind == Cut::Kind::interval) return joined.narrow(0, 0, layout.size);
   at::Tensor result = at::zeros({layout.size}, shard.scalar_type());
@@ -152,13 +144,13 @@ void UnitStore::fill(const at::Tensor& slot) const {
   if (layout_.joined_is_gathered()) {
     const at::Tensor part = slot.narrow(0, shard_size() * groups_->shard().rank, shard_size());
     part.copy_(working_master_);
-    if (sharded()) groups_->gather()->all_gather(bytes_of(part), bytes_of(slot));
+    if (sharded()) groups_->gather()->all_gather(bytes_of(part), bytes_of(slot), options_.unit);
     return;
   }
   const at::Tensor joined = at::empty({layout_.joined_size()}, slot.scalar_type());
   const at::Tensor part = joined.narrow(0, shard_size() * groups_->shard().rank, shard_size());
   part.copy_(working_master_);
-  groups_->gather()->all_gather(bytes_of(part), bytes_of(joined));
+  groups_->gather()->all_gather(bytes_of(part), bytes_of(joined), options_.unit);
   for_each_piece(joined, layout_.gathered(), slot,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
 }
@@ -202,7 +194,8 @@ void UnitStore::reduce(bool accumulate) {
   const at::NoGradGuard no_grad;
   const bool as_written = options_.reduce == DType::f32 && layout_.joined_is_gathered();
   if (sharded() && as_written && !accumulate) {
-    groups_->reduce()->reduce_scatter(bytes_of(whole_gradient_), bytes_of(working_gradient_), DType::f32);
+    groups_->reduce()->reduce_scatter(bytes_of(whole_gradient_), bytes_of(working_gradient_), DType::f32,
+                                      options_.unit);
     return;
   }
   const at::Tensor sum = sharded() ? reduced(whole_gradient_) : whole_gradient_;
@@ -225,7 +218,7 @@ at::Tensor UnitStore::reduced(const at::Tensor& written) const {
   }
   joined = joined.to(type);
   const at::Tensor sum = at::empty({shard_size()}, type);
-  groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce);
+  groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce, options_.unit);
   return sum.to(at::kFloat);
 }
 
@@ -242,7 +235,7 @@ void UnitStore::all_reduce() {
 void UnitStore::all_reduce(const at::Tensor& shard) const {
   const at::NoGradGuard no_grad;
   const at::Tensor sent = shard.to(scalar_type(options_.reduce));  // itself if that is fp32
-  groups_->replicate()->all_reduce(bytes_of(sent), options_.reduce);
+  groups_->replicate()->all_reduce(bytes_of(sent), options_.reduce, options_.unit);
   if (options_.reduce != DType::f32) shard.copy_(sent);
 }
 
@@ -295,7 +288,11 @@ void UnitStore::initialize(uint64_t seed) {
 ModelStore::ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& options,
                        std::shared_ptr<const DataGroups> groups)
     : groups_(std::move(groups)) {
-  for (const auto& unit : units) units_.push_back(std::make_unique<UnitStore>(unit, options, groups_));
+  StoreOptions numbered = options;
+  for (const auto& unit : units) {
+    numbered.unit = static_cast<int>(units_.size());
+    units_.push_back(std::make_unique<UnitStore>(unit, numbered, groups_));
+  }
 }
 
 Parameter& ModelStore::parameter(std::string_view name) {

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/dtype.h"
+#include "comm/collective.h"
 #include "nn/block.h"
 #include "nn/parameter.h"
 #include "parallel/data_groups.h"
@@ -33,6 +34,7 @@ struct StoreOptions {
   /// a copy on the device, for as long as it is set. Nothing is aliased.
   bool offload = false;
   bool pinned = false;  ///< masters and gradient lie in page-locked memory, which needs an accelerator
+  int unit = no_unit;   ///< its number in the model, by which ranks tell its collectives from others
 };
 
 class UnitStore {

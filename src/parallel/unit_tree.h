@@ -32,10 +32,7 @@ struct ShardedParameter {
   ShardedParameters* part = nullptr;
   size_t index = 0;  ///< in the part
 
-  const at::Tensor& tensor() const { return part->parameters().at(index).tensor; }  ///< the module's
   const at::Tensor& local() const { return part->local(index); }
-  /// Where this rank's part lies in the whole; all of it if the parameter is replicated.
-  std::vector<HeldBox> boxes() const { return part->store().boxes(index); }
 };
 
 /// Every parameter of every unit in `root`, unit by unit.

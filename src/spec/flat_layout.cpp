@@ -46,6 +46,17 @@ std::string cut_text(const Cut& cut) {
   throw Error("unknown cut");
 }
 
+std::vector<HeldBox> held_range(const HeldBox& held, int64_t begin, int64_t end) {
+  std::vector<HeldBox> parts;
+  int64_t local = held.local + begin;
+  for (TensorBox& box : boxes_of_range(held.box, begin, end)) {
+    const int64_t elements = box.elements();
+    parts.push_back({std::move(box), local});
+    local += elements;
+  }
+  return parts;
+}
+
 ShardLayout::ShardLayout(const UnitSpec& unit, const Cut& cut, int shards) : cut_(cut), shards_(shards) {
   if (shards < 1) throw UsageError(format("unit {} cannot be cut into {} shards", unit.name, shards));
   if (shards == 1) cut_ = {};
@@ -102,7 +113,7 @@ void ShardLayout::place_slices() {
     const auto dimensions = static_cast<int64_t>(tensor.shape.size());
     const int64_t wanted = cut_.dimension < 0 ? cut_.dimension + dimensions : cut_.dimension;
     tensor.dimension = wanted >= 0 && wanted < dimensions ? static_cast<size_t>(wanted) : 0;
-    const int64_t rows = dimensions == 0 ? 1 : tensor.shape[tensor.dimension];
+    const int64_t rows = tensor.rows();
     tensor.thickness = (rows + shards_ - 1) / shards_;
     tensor.start = end;
     const int64_t row = rows == 0 ? 0 : tensor.elements / rows;
@@ -112,7 +123,7 @@ void ShardLayout::place_slices() {
 }
 
 ShardRange ShardLayout::slice(int rank, const Tensor& tensor) const {
-  const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[tensor.dimension];
+  const int64_t rows = tensor.rows();
   const int64_t begin = std::min(rank * tensor.thickness, rows);
   return {begin, std::min(begin + tensor.thickness, rows)};
 }
@@ -127,7 +138,7 @@ ShardRange ShardLayout::held_of(int rank, const Tensor& tensor) const {
     case Cut::Kind::whole_tensor:
       return {tensor.start, tensor.start + (rank == tensor.owner ? tensor.elements : 0)};
     case Cut::Kind::dimension: {
-      const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[tensor.dimension];
+      const int64_t rows = tensor.rows();
       const int64_t elements = rows == 0 ? 0 : slice(rank, tensor).size() * (tensor.elements / rows);
       return {tensor.start, tensor.start + elements};
     }
@@ -164,15 +175,9 @@ std::vector<HeldBox> ShardLayout::boxes(int rank, size_t parameter, int64_t begi
   const int64_t first = cut_.kind == Cut::Kind::interval ? held.begin + rank * shard_size_ - tensor.start : 0;
   const int64_t from = std::max(first, begin * row);
   const int64_t to = std::min(first + held.size(), end * row);
-  std::vector<HeldBox> boxes;
-  int64_t local = held.begin + from - first;
-  if (from >= to) return boxes;
-  for (TensorBox& box : boxes_of_range(whole_box(shape), from - begin * row, to - begin * row)) {
-    const int64_t elements = box.elements();
-    boxes.push_back({std::move(box), local});
-    local += elements;
-  }
-  return boxes;
+  if (from >= to) return {};
+  const HeldBox rows{whole_box(shape), held.begin + begin * row - first};  // perhaps from before the shard on
+  return held_range(rows, from - begin * row, to - begin * row);
 }
 
 std::vector<HeldBox> ShardLayout::boxes_of_slice(int rank, const Tensor& tensor,

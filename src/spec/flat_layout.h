@@ -64,6 +64,9 @@ struct HeldBox {
   bool operator==(const HeldBox&) const = default;
 };
 
+/// Elements [begin, end) of a held box, row-major, as boxes in their order.
+std::vector<HeldBox> held_range(const HeldBox& held, int64_t begin, int64_t end);
+
 /// A unit cut over ranks: equal shards of `shard_size` elements, in each of which the parts of parameters lie
 /// in the parameters' order. One rank alone holds the unit as flat_layout() says, whatever the cut.
 class ShardLayout {
@@ -93,12 +96,14 @@ class ShardLayout {
 
  private:
   struct Tensor {
-    std::vector<int64_t> shape;  ///< of one dimension at least
+    std::vector<int64_t> shape;  ///< empty for a scalar
     int64_t elements = 0;
     int64_t start = 0;  ///< interval: in the joined shards; else in the shard of every rank that holds part
     int owner = 0;      ///< whole_tensor: its rank
     size_t dimension = 0;   ///< dimension: along which it is cut
     int64_t thickness = 0;  ///< dimension: of each rank's slice, the last ones perhaps thinner
+
+    int64_t rows() const { return shape.empty() ? 1 : shape[dimension]; }  ///< along `dimension`
   };
 
   void place_intervals();

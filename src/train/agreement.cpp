@@ -5,19 +5,20 @@
 
 #include "base/files.h"
 #include "base/format.h"
+#include "comm/gather.h"
 
 namespace stepforge {
 
 void require_agreement(Communicator* all, std::string_view what, const std::string& value) {
   if (all == nullptr) return;
   const std::string own = content_hash(std::as_bytes(std::span(value)));
-  std::string hashes(own.size() * static_cast<size_t>(all->size()), '\0');
-  all->all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(hashes)));
+  const std::vector<char> hashes = gather_values(*all, own);
+  const auto hash_of = [&](int rank) {
+    return std::string_view(hashes.data() + static_cast<size_t>(rank) * own.size(), own.size());
+  };
   std::vector<std::string> others;
   for (int rank = 1; rank < all->size(); ++rank) {
-    if (hashes.compare(static_cast<size_t>(rank) * own.size(), own.size(), hashes, 0, own.size()) != 0) {
-      others.push_back(format("{}", rank));
-    }
+    if (hash_of(rank) != hash_of(0)) others.push_back(format("{}", rank));
   }
   if (others.empty()) return;
   throw UsageError(

@@ -5,9 +5,10 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <span>
 #include <utility>
 #include <vector>
+
+#include "comm/gather.h"
 
 namespace stepforge {
 
@@ -36,10 +37,7 @@ struct BatchTally {
 
 /// One tally of each data rank, in their order.
 void gather(std::vector<BatchTally>& tallies, const DataGroups& groups) {
-  if (groups.data() == nullptr) return;
-  std::vector<BatchTally> all(static_cast<size_t>(groups.data_ranks()));
-  groups.data()->all_gather(std::as_bytes(std::span(tallies)), std::as_writable_bytes(std::span(all)));
-  tallies = std::move(all);
+  if (groups.data() != nullptr) tallies = gather_values(*groups.data(), tallies);
 }
 
 bool stopped(const std::vector<BatchTally>& tallies) {

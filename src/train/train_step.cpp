@@ -11,6 +11,7 @@
 
 #include "base/format.h"
 #include "base/random.h"
+#include "comm/gather.h"
 #include "kernels/reduce.h"
 #include "train/averaging_domain.h"
 
@@ -63,11 +64,9 @@ class StepRun : public StepServices {
   /// The sums of all micro-batches of the step, in their order, whichever rank had them; and each rank's
   /// mean.
   void reduce_loss() override {
-    const DataGroups& groups = store_.groups();
     std::vector<double> own = std::exchange(loss_sums_, {});
     own.push_back(domain_.own_mean(own));
-    std::vector<double> all(own.size() * static_cast<size_t>(groups.data_ranks()));
-    groups.data()->all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+    const std::vector<double> all = gather_values(*store_.groups().data(), own);
     for (size_t begin = 0; begin < all.size(); begin += own.size()) {
       const auto of_rank = std::span(all).subspan(begin, own.size());
       loss_sums_.insert(loss_sums_.end(), of_rank.begin(), of_rank.end() - 1);
@@ -178,14 +177,9 @@ namespace {
 /// What the first rank found that found anything: the same on all.
 std::string first_found(const DataGroups& groups, const std::string& own) {
   if (groups.data() == nullptr) return own;
-  constexpr size_t longest = 200;
-  std::string sent = own.substr(0, longest);
-  sent.resize(longest);
-  std::string all(longest * static_cast<size_t>(groups.data_ranks()), '\0');
-  groups.data()->all_gather(std::as_bytes(std::span(sent)), std::as_writable_bytes(std::span(all)));
-  for (size_t begin = 0; begin < all.size(); begin += longest) {
-    const std::string found = all.substr(begin, longest).c_str();
-    if (!found.empty()) return format("{} on data rank {}", found, begin / longest);
+  const std::vector<std::string> found = gather_texts(*groups.data(), own);
+  for (size_t rank = 0; rank < found.size(); ++rank) {
+    if (!found[rank].empty()) return format("{} on data rank {}", found[rank], rank);
   }
   return "";
 }

@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint_ranks.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/comm/ranks.h"
+#include "tests/step/data_parallel.h"
 
 namespace stepforge::testing {
 
@@ -25,15 +26,8 @@ struct Layout {
 
 inline std::shared_ptr<const DataGroups> groups_of_layout(World& world, const Layout& layout) {
   const int shards = layout.ranks / layout.replicas;
-  const int rank = world.rank();
-  DataParallel place;
-  place.rank = rank;
-  place.shard_ranks.clear();
-  place.replica_ranks.clear();
-  for (int i = 0; i < shards; ++i) place.shard_ranks.push_back(rank / shards * shards + i);
-  for (int i = 0; i < layout.replicas; ++i) place.replica_ranks.push_back(rank % shards + i * shards);
-  place.loss_ranks = all_ranks(layout.ranks);
-  return std::make_shared<const DataGroups>(world, place);
+  return std::make_shared<const DataGroups>(world,
+                                            test::data_parallel(world.rank(), shards, layout.replicas));
 }
 
 /// Rows that no chunk of 1,024 elements ends with, a tensor of several chunks, fewer chunks in a unit than

@@ -82,12 +82,12 @@ class MortalCommunicator : public Communicator {
       : inner_(std::move(inner)), fatal_(fatal), signal_(signal) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override {
     if (calls_++ == fatal_) std::raise(signal_);
-    inner_->all_gather(part, whole);
+    inner_->all_gather(part, whole, unit);
   }
-  void reduce_scatter(std::span<const std::byte>, std::span<std::byte>, DType) override {}
-  void all_reduce(std::span<std::byte>, DType) override {}
+  void reduce_scatter(std::span<const std::byte>, std::span<std::byte>, DType, int) override {}
+  void all_reduce(std::span<std::byte>, DType, int) override {}
   void broadcast(std::span<std::byte>, int) override {}
   void barrier() override {}
   void abort(const std::string& reason) override { inner_->abort(reason); }

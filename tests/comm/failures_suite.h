@@ -48,13 +48,25 @@ TEST_P(Failures, CallsOfAnotherKindAreRefusedOnEveryRankWithBothNamed) {
                                "broadcast of 16 bytes from member 2"});
 }
 
-TEST_P(Failures, CallsOfAnotherSizeTypeOrRootAreRefused) {
+TEST_P(Failures, CallsOfAnotherSizeTypeRootOrUnitAreRefused) {
   const auto sizes = run(2, [](World&, Communicator& group) {
     std::vector<float> values(group.rank() == 0 ? 10 : 5000);  // in one round, in many
     group.all_reduce(writable_bytes_of(values), DType::f32);
     return std::string("went through");
   });
   expect_all_contain(sizes, {"PeerError", "all_reduce of 40 bytes fp32", "all_reduce of 20000 bytes fp32"});
+  const auto units = run(2, [](World&, Communicator& group) {
+    std::vector<float> part(10);
+    std::vector<float> whole(20);
+    if (group.rank() == 0) {
+      group.all_gather(bytes_of(part), writable_bytes_of(whole), 70000);
+    } else {
+      group.all_gather(bytes_of(part), writable_bytes_of(whole));
+    }
+    return std::string("went through");
+  });
+  expect_all_contain(units, {"PeerError", "rank 0 called all_gather of 40 bytes for unit 70000",
+                             "rank 1 called all_gather of 40 bytes"});
   const auto types = run(2, [](World&, Communicator& group) {
     std::vector<float> values(10);
     group.all_reduce(writable_bytes_of(values), group.rank() == 0 ? DType::f32 : DType::i32);

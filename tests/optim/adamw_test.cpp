@@ -139,12 +139,6 @@ TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
               0.1 * 0.25 * job.store.unit(1).gradient().norm().item<double>() / result.grad_norm, 1e-7);
 }
 
-TEST(Clip, CoefficientIsOneBelowTheLimitAndWithoutALimit) {
-  EXPECT_EQ(clip_coefficient(0.5, 1.0), 1.0);
-  EXPECT_EQ(clip_coefficient(1e9, 0.0), 1.0);
-  EXPECT_DOUBLE_EQ(clip_coefficient(4.0, 1.0), 1.0 / (4.0 + 1e-6));
-}
-
 TEST(Clip, AMaximumOfZeroReportsTheNormWithoutClipping) {
   Config config = tiny_job();
   Job job(config);

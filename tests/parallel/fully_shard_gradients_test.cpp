@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/base/throws.h"
 #include "tests/parallel/sharded_models.h"
 
 namespace stepforge::testing {
@@ -15,7 +16,7 @@ using Train = std::function<void(Model&, int rank, int step)>;
 void expect_one_ranks_weights(const Train& train, const FullyShardOptions& options = {},
                               const std::function<void(Model&)>& prepare = {}) {
   for (const auto& degrees : std::vector<std::vector<int64_t>>{{1}, {2}, {3}, {2, 2}, {2, 1}}) {
-    const int ranks = static_cast<int>(degrees.size() == 2 ? degrees[0] * degrees[1] : degrees[0]);
+    const int ranks = ranks_of(degrees);
     const auto expected = one_rank(ranks, 3, [&](Model& model, int rank, int step) {
       if (prepare && rank == 0 && step == 0) prepare(model);
       train(model, rank, step);
@@ -346,7 +347,7 @@ TEST(FullyShardGradients, TiesAcrossUnitsMustBeDeclared) {
 
 TEST(FullyShardGradients, IgnoredParametersAreLeftAloneAndReplicatedOnesKeptWhole) {
   for (const auto& degrees : std::vector<std::vector<int64_t>>{{2}, {4}, {2, 2}}) {
-    const int ranks = static_cast<int>(degrees.size() == 2 ? 4 : degrees[0]);
+    const int ranks = ranks_of(degrees);
     const auto expected = one_rank(ranks, 3, plain_step);
     expect_on_ranks(ranks, degrees, [&](const auto& mesh, CountingWorld& world) -> std::string {
       Model model;
@@ -454,6 +455,35 @@ TEST(FullyShardGradients, CollectivesOutOfOrderAreFoundAndBothCallsNamed) {
     EXPECT_NE(result.find("all_gather of 4096 bytes"), std::string::npos) << result;
     EXPECT_NE(result.find("all_gather of 8192 bytes"), std::string::npos) << result;
   }
+}
+
+TEST(FullyShardGradients, UnitsOfEqualSizeInEachOthersPlaceAreFoundInEveryCollective) {
+  const auto run = [](const std::vector<int64_t>& degrees, bool in_backward) {
+    return run_threads(ranks_of(degrees), [&](World& world) {
+      const auto mesh = std::make_shared<ShardMesh>(world, degrees);
+      Sharded<LayerImpl> one(5, 3, 1);
+      Sharded<LayerImpl> other(5, 3, 2);
+      fully_shard(one, mesh, {.reshard_after_forward = false});
+      fully_shard(other, mesh, {.reshard_after_forward = false});
+      if (in_backward) {
+        one.unshard();
+        other.unshard();
+      }
+      const bool first = world.rank() == 0;
+      const at::Tensor out = (first ? one : other)(rows_of(0, 0));
+      out.sum().backward();
+      return std::string("no exception");
+    });
+  };
+  const auto expect_found = [](const std::vector<std::string>& results, const std::string& call) {
+    for (const std::string& result : results) {
+      EXPECT_TRUE(contains(result, "PeerError"));
+      for (const char* unit : {"0", "1"}) EXPECT_TRUE(contains(result, format("{} for unit {}", call, unit)));
+    }
+  };
+  expect_found(run({2}, /*in_backward=*/false), "all_gather of 4096 bytes");
+  expect_found(run({2}, /*in_backward=*/true), "reduce_scatter of 8192 bytes fp32");
+  expect_found(run({2, 1}, /*in_backward=*/true), "all_reduce of 4096 bytes fp32");
 }
 
 TEST(FullyShardGradients, AForwardInsideABackwardRecomputes) {

@@ -40,9 +40,8 @@ TEST(FullyShardPrecision, ParametersInputsAndOutputsHaveThePolicysDtypes) {
         if (model->seen != expected) return "dtypes in forward";
         if (out.scalar_type() != at::kFloat) return "dtype of the output";
         out.sum().backward();
-        for (const auto& entry : world.log.calls()) {
-          if (entry.call.kind == CollectiveKind::reduce_scatter && entry.call.dtype != DType::bf16)
-            return "reduce dtype";
+        for (const CollectiveCall& call : world.log.calls()) {
+          if (call.kind == CollectiveKind::reduce_scatter && call.dtype != DType::bf16) return "reduce dtype";
         }
         const at::Tensor local = model.parameters()[0];
         if (local.scalar_type() != at::kFloat || local.grad().scalar_type() != at::kFloat)
@@ -59,10 +58,10 @@ TEST(FullyShardPrecision, TheReductionIsInFp32UnlessAskedOtherwise) {
     shard_all(model, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16}});
     plain_step(model, mesh->rank(), 0);
     int64_t reductions = 0;
-    for (const auto& entry : world.log.calls()) {
-      if (entry.call.kind != CollectiveKind::reduce_scatter) continue;
+    for (const CollectiveCall& call : world.log.calls()) {
+      if (call.kind != CollectiveKind::reduce_scatter) continue;
       ++reductions;
-      if (entry.call.dtype != DType::f32) return "another dtype";
+      if (call.dtype != DType::f32) return "another dtype";
     }
     return reductions == 3 ? "" : "another number of reductions";
   });

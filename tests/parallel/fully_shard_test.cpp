@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/base/throws.h"
 #include "tests/parallel/sharded_models.h"
 
 namespace stepforge::testing {
@@ -15,17 +16,6 @@ struct Layout {
 
 std::vector<Layout> layouts() {
   return {{1, {1}}, {2, {2}}, {2, {2, 1}}, {3, {3}}, {4, {2, 2}}, {4, {-1}}, {4, {2, -1}}, {8, {8}}};
-}
-
-/// The text of the UsageError that `body` throws.
-template <typename Body>
-std::string message_of_refusal(const Body& body) {
-  try {
-    body();
-  } catch (const UsageError& refusal) {
-    return refusal.what();
-  }
-  return "accepted";
 }
 
 /// Two layers, and a look at the gradient between them.
@@ -194,21 +184,23 @@ TEST(FullyShard, PrefetchListsStartGathersAhead) {
     Model model;
     shard_all(model, mesh);
     model->first.set_modules_to_forward_prefetch({model->second});
-    world.log.clear();
-    model->first(rows_of(0, 0));
-    model->second.unshard(/*async=*/true).wait();
-    if (world.log.count(CollectiveKind::all_gather) != 2)
-      return "the list was not followed, or gathered twice";
-    // Inside the first forward the second unit is under way.
-    model->second.reshard();
-    bool was_under_way = false;
-    model->first->before = [&] {
-      model->second.unshard(/*async=*/true).wait();
-      was_under_way = true;
+    // Waits for a gather under way, but starts none.
+    const auto was_started = [&] {
+      model->second.unit()->settle_gather();
+      return world.log.count(CollectiveKind::all_gather) == 2;
     };
     world.log.clear();
     model->first(rows_of(0, 0));
-    return was_under_way && world.log.count(CollectiveKind::all_gather) == 2 ? "" : "gathered twice";
+    if (!was_started()) return "the list was not followed";
+    model->second.unshard();
+    if (world.log.count(CollectiveKind::all_gather) != 2) return "gathered twice";
+    // It is under way when the first forward itself begins.
+    model->second.reshard();
+    bool is_ahead = false;
+    model->first->before = [&] { is_ahead = was_started(); };
+    world.log.clear();
+    model->first(rows_of(0, 0));
+    return is_ahead ? "" : "started after the forward";
   });
 }
 
@@ -357,7 +349,7 @@ TEST(FullyShard, MeshesThatDoNotFitAreRefused) {
 
 TEST(FullyShard, WhatCannotBeShardedIsRefusedAndNamed) {
   expect_on_ranks(1, {1}, [](const auto& mesh, auto&) -> std::string {
-    const auto refusal = [&](const auto& body) { return message_of_refusal(body); };
+    const auto refusal = [&](const auto& body) { return message_of<UsageError>(body); };
     Model model;
     const at::Tensor stranger = at::ones({2});
     const std::vector<std::pair<FullyShardOptions, std::string>> wrong = {

@@ -8,6 +8,7 @@
 
 #include "tests/comm/ranks.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/step/data_parallel.h"
 
 namespace stepforge {
 namespace {
@@ -47,10 +48,7 @@ std::vector<std::vector<double>> norms(int shards, int replicas, NormExchange ex
   std::vector<std::vector<double>> found(static_cast<size_t>(shards * replicas));
   const std::vector<UnitSpec> specs = units();
   const auto faults = run_threads(shards * replicas, [&](World& world) {
-    DataParallel place{world.rank(), {}, {}, {}};
-    for (int i = 0; i < shards; ++i) place.shard_ranks.push_back(world.rank() / shards * shards + i);
-    for (int i = 0; i < replicas; ++i) place.replica_ranks.push_back(world.rank() % shards + i * shards);
-    for (int i = 0; i < shards * replicas; ++i) place.loss_ranks.push_back(i);
+    const DataParallel place = test::data_parallel(world.rank(), shards, replicas);
     ModelStore store(specs, {}, std::make_shared<DataGroups>(world, place));
     fill_gradients(store);
     for (const NormType type : kTypes)

@@ -14,6 +14,7 @@
 
 #include "tests/base/throws.h"
 #include "tests/comm/ranks.h"
+#include "tests/step/data_parallel.h"
 
 namespace stepforge::testing {
 namespace {
@@ -56,11 +57,7 @@ const std::vector<Layout> layouts = {{1, 1},
 class Model {
  public:
   Model(World& world, const Layout& layout, uint64_t seed = 1) : specs_(odd_units()) {
-    DataParallel place{world.rank(), {}, {}, all_ranks(layout.ranks())};
-    for (int i = 0; i < layout.shards; ++i)
-      place.shard_ranks.push_back(world.rank() / layout.shards * layout.shards + i);
-    for (int i = 0; i < layout.replicas; ++i)
-      place.replica_ranks.push_back(world.rank() % layout.shards + i * layout.shards);
+    const DataParallel place = test::data_parallel(world.rank(), layout.shards, layout.replicas);
     groups_ = std::make_shared<DataGroups>(world, place, format("seed {}", seed));
     for (const UnitSpec& spec : specs_) {
       stores_.push_back(std::make_unique<UnitStore>(spec, StoreOptions{.cut = layout.cut}, groups_));

@@ -13,6 +13,7 @@
 #include "step/checker.h"
 #include "step/passes.h"
 #include "step/program.h"
+#include "tests/step/data_parallel.h"
 #include "tests/step/fixture.h"
 
 namespace stepforge::test {
@@ -163,21 +164,6 @@ inline Programs pipeline_1f1b(int micro_batches) {
     programs.push_back(script->finish());
   }
   return programs;
-}
-
-/// The place of a rank among `replicas` groups of `shards` neighbours.
-inline DataParallel data_parallel(int rank, int shards, int replicas) {
-  DataParallel place{rank, {}, {}, {}};
-  for (int i = 0; i < shards; ++i) {
-    place.shard_ranks.push_back(rank / shards * shards + i);
-  }
-  for (int i = 0; i < replicas; ++i) {
-    place.replica_ranks.push_back(rank % shards + i * shards);
-  }
-  for (int i = 0; i < shards * replicas; ++i) {
-    place.loss_ranks.push_back(i);
-  }
-  return place;
 }
 
 /// The programs of `shards` x `replicas` ranks.

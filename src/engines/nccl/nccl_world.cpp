@@ -93,9 +93,9 @@ class NcclCommunicator : public Communicator {
   int rank() const override { return control_->rank(); }
   int size() const override { return control_->size(); }
 
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override {
     call(
-        {CollectiveKind::all_gather, part.size()},
+        {CollectiveKind::all_gather, part.size(), DType::u8, 0, unit},
         [&] {
           check_parts(part.size(), whole.size(), size());
           check_place(part);
@@ -107,9 +107,10 @@ class NcclCommunicator : public Communicator {
         });
   }
 
-  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype) override {
+  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                      int unit) override {
     call(
-        {CollectiveKind::reduce_scatter, whole.size(), dtype},
+        {CollectiveKind::reduce_scatter, whole.size(), dtype, 0, unit},
         [&] {
           check_parts(part.size(), whole.size(), size());
           check_sum(part.size(), dtype);
@@ -124,9 +125,9 @@ class NcclCommunicator : public Communicator {
         });
   }
 
-  void all_reduce(std::span<std::byte> values, DType dtype) override {
+  void all_reduce(std::span<std::byte> values, DType dtype, int unit) override {
     call(
-        {CollectiveKind::all_reduce, values.size(), dtype},
+        {CollectiveKind::all_reduce, values.size(), dtype, 0, unit},
         [&] {
           check_sum(values.size(), dtype);
           check_place(values);
@@ -190,17 +191,19 @@ class NcclCommunicator : public Communicator {
       uint64_t bytes;
       uint32_t kind;
       uint32_t dtype;
-      uint64_t root;
+      int32_t root;
+      int32_t unit;
     };
-    const Words own{calls_, call.bytes, static_cast<uint32_t>(call.kind), static_cast<uint32_t>(call.dtype),
-                    static_cast<uint64_t>(call.root)};
+    const Words own{
+        calls_,    call.bytes, static_cast<uint32_t>(call.kind), static_cast<uint32_t>(call.dtype),
+        call.root, call.unit};
     std::vector<Words> all(static_cast<std::size_t>(size()));
     control_->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
     for (int member = 0; member < size(); ++member) {
       const Words& theirs = all[static_cast<std::size_t>(member)];
       if (std::memcmp(&theirs, &own, sizeof(Words)) == 0) continue;
       const CollectiveCall other{static_cast<CollectiveKind>(theirs.kind), theirs.bytes,
-                                 static_cast<DType>(theirs.dtype), static_cast<int>(theirs.root)};
+                                 static_cast<DType>(theirs.dtype), theirs.root, theirs.unit};
       const std::string reason = disagreement_text(name_, calls_, ranks_[static_cast<std::size_t>(rank())],
                                                    call, ranks_[static_cast<std::size_t>(member)], other);
       control_->abort(reason);
