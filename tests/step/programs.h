@@ -99,8 +99,8 @@ inline Programs pipeline_1f1b(int micro_batches) {
   first.program.units[0].name = "embedding";
   first.program.units[1].name = "layers.0";
   first.program.blocks.resize(2);
-  first.program.blocks[0] = {"embedding", {0}, true, false, {}};
-  first.program.blocks[1] = {"layers.0", {1}, false, false, {}};
+  first.program.blocks[0] = {"embedding", {0}, true, false, true, {}};
+  first.program.blocks[1] = {"layers.0", {1}, false, false, true, {}};
   first.add_unit(OpKind::start_gradient, 0);
   first.add_unit(OpKind::start_gradient, 1);
   const auto first_forward = [&](int m) {
@@ -126,8 +126,8 @@ inline Programs pipeline_1f1b(int micro_batches) {
   second.program.units[0].name = "layers.1";
   second.program.units[1].name = "head";
   second.program.blocks.resize(2);
-  second.program.blocks[0] = {"layers.1", {0}, false, false, {}};
-  second.program.blocks[1] = {"head", {1}, false, true, {}};
+  second.program.blocks[0] = {"layers.1", {0}, false, false, true, {}};
+  second.program.blocks[1] = {"head", {1}, false, true, true, {}};
   second.add_unit(OpKind::start_gradient, 0);
   second.add_unit(OpKind::start_gradient, 1);
   first_forward(0);
