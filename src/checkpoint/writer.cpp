@@ -89,6 +89,10 @@ bool CheckpointWriter::wait() {
   return succeeded_;
 }
 
+void CheckpointWriter::throw_if_rank_lost() const {
+  if (is_rank_lost_) std::rethrow_exception(lost_rank_);
+}
+
 void CheckpointWriter::write(int64_t step) {
   try {
     const auto start = std::chrono::steady_clock::now();
@@ -98,12 +102,17 @@ void CheckpointWriter::write(int64_t step) {
     if (ranks_.rank() != 0) return;
     logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s)", (dir_ / checkpoint_folder_name(step)).string(),
                  human_bytes(bytes), duration.count(), static_cast<double>(bytes) / 1e9 / duration.count());
+  } catch (const PeerError& failure) {
+    succeeded_ = false;
+    lost_rank_ = std::current_exception();
+    is_rank_lost_ = true;
+    logger_.error("CHECKPOINT NOT SAVED at step {}: {}. Older checkpoints are kept", step, failure.what());
+    return;
   } catch (const std::exception& failure) {
     succeeded_ = false;
     logger_.error(
         "CHECKPOINT NOT SAVED at step {}: {}. Training goes on, older checkpoints are kept; the next save is "
-        "at "
-        "the next interval",
+        "at the next interval",
         step, failure.what());
     return;
   }

@@ -1,7 +1,9 @@
 // Saves checkpoints while training goes on, and deletes old ones.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <thread>
 
@@ -37,6 +39,10 @@ class CheckpointWriter {
   /// Waits for the save under way. False if the last save failed.
   bool wait();
 
+  /// Throws the PeerError that ended a save: a rank that is gone or hangs is missing in training too, and no
+  /// save can follow. Any time, without waiting.
+  void throw_if_rank_lost() const;
+
  private:
   void write(int64_t step);
   void delete_old(int64_t step);
@@ -48,6 +54,8 @@ class CheckpointWriter {
   CheckpointRanks alone_;
   const CheckpointRanks& ranks_;
   bool succeeded_ = true;
+  std::exception_ptr lost_rank_;
+  std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
   bool warned_of_later_steps_ = false;
   StagedCheckpoint staged_;  // like everything below dir_, belongs to thread_ while it runs
   std::thread thread_;

@@ -71,6 +71,7 @@ RunOutcome Trainer::run() {
     while (state.step < total_steps && !stop_wanted()) {
       if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_begin);
       step();
+      if (checkpoints != nullptr) checkpoints->throw_if_rank_lost();
       if (is_main() && seconds() - recorded >= 1.0) {
         recorded = seconds();
         run_folder->progress(state.step, state.tokens, recorded);
@@ -80,6 +81,7 @@ RunOutcome Trainer::run() {
     const bool save_now = stop_wanted() || config.checkpoint.save_at_end;
     if (save_now && state.step != last_saved_step && state.step > 0) save_checkpoint();
     if (checkpoints != nullptr && !checkpoints->wait()) {
+      checkpoints->throw_if_rank_lost();
       throw Error(format(
           "the checkpoint of step {} could not be saved: the steps since the one before are lost; make room "
           "and start the run again",

@@ -163,7 +163,7 @@ TEST(SaveOfSeveralRanks, ARankKilledInTheMiddleOfAFileLeavesNoFolder) {
   }
 }
 
-TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheSaveAtTheDeadlineAndLeavesNoFolder) {
+TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheRunAtTheDeadlineAndLeavesNoFolder) {
   const TempFolder folder;
   save(folder.path(), 1);
   const fs::path hanging = folder / "hanging process";
@@ -175,8 +175,12 @@ TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheSaveAtTheDeadlineAndLeavesNoFolder
       group = std::make_unique<MortalCommunicator>(std::move(group), 4, SIGSTOP);
     }
     const CheckpointRanks ranks(std::move(group), 60);
-    const std::string message =
-        message_of<PeerError>([&] { write_checkpoint(folder.path(), 2, rank.stage(), ranks); });
+    RecordedLog log;
+    CheckpointWriter writer(folder.path(), 0, log.logger(), /*background=*/true, &ranks);
+    writer.throw_if_rank_lost();
+    writer.save(2, rank.stage());
+    if (writer.wait()) return "saved";
+    const std::string message = message_of<PeerError>([&] { writer.throw_if_rank_lost(); });
     if (world.rank() == 0) kill(std::stoi(read_file(hanging)), SIGKILL);
     return message;
   };
