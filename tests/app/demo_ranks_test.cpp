@@ -29,6 +29,7 @@ class DemoModel : public ::testing::Test {
             format("run_dir={}", (folder_ / run).string()),
             format("data.sources=[{{path=\"{}\"}}]", (folder_ / "text.txt").string()),
             format("data.cache_dir={}", (folder_ / "cache").string()),
+            "metrics.log_freq=1",
             "training.local_batch_size=2",
             "training.global_batch_size=8",
             format("training.steps={}", last_step),
