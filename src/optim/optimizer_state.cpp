@@ -11,8 +11,7 @@ namespace {
 /// Moments as units of their parameters' layouts; counts of steps, which are the same on all ranks.
 StateSource source_of(ShardedAdamW& optimizer) {
   StateSource source;
-  source.all =
-      optimizer.parameters().empty() ? nullptr : optimizer.parameters()[0].part->store().groups().data();
+  if (!optimizer.parameters().empty()) source.all = optimizer.parameters()[0].part->mesh().groups()->data();
   for (const ShardedAdamW::State& state : optimizer.state()) {
     const auto first_unit = static_cast<int>(source.units.size());
     for (const at::Tensor& slot : state.slots) source.units.push_back({&state.parameters->store(), slot});

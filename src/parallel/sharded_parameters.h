@@ -43,6 +43,7 @@ class ShardedParameters {
 
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   const UnitStore& store() const { return *store_; }
+  const ShardMesh& mesh() const { return mesh_; }
   /// This rank's part of parameter `index`: a leaf [held elements] in fp32 that shares the bytes of the
   /// master, shaped like its box if it is one. Empty where this rank holds nothing of it. Its .grad is set
   /// by reductions.

@@ -111,7 +111,7 @@ TEST(GlooDeath, AtTheStartOrAtTheEndHoldsUpNobody) {
                              if (world.rank() == victim) kill(getpid(), SIGKILL);
                              return std::string("done");
                            },
-                           {at_start ? 5.0 : 60.0, 60});
+                           {at_start ? 3.0 : 60.0, 60});
       const auto results = processes.results();
       for (const std::size_t rank : {0U, 1U, 2U}) {
         if (static_cast<int>(rank) == victim) continue;

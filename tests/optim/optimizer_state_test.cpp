@@ -37,6 +37,21 @@ TEST(OptimizerState, NamesTheMomentsOfEveryParameterAndTheStep) {
   });
 }
 
+TEST(OptimizerState, ComesFromRankZeroAlsoWhereTheFirstUnitIsReplicated) {
+  expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
+    Model model;
+    FullyShardOptions whole;
+    whole.replicate_params = model->parameters();
+    fully_shard(model, mesh, whole);
+    ShardedAdamW optimizer(model, ShardedAdamWOptions{});
+    train(model, optimizer, mesh->rank(), 2);
+    StateDict values = get_optimizer_state_dict(optimizer, saved);
+    if (values.empty() != (mesh->rank() != 0)) return "not on rank 0 alone";
+    load_optimizer_state_dict(optimizer, values, {.broadcast_from_rank0 = true});
+    return "";
+  });
+}
+
 TEST(OptimizerState, TrainingGoesOnInAnotherLayoutAsIfItHadNotMoved) {
   // Every rank trains on the same rows, so that the layouts' gradients are equal to the bit.
   StateDict weights;
