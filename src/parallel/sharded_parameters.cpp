@@ -174,20 +174,23 @@ void ShardedParameters::start_reduction(const ReduceRule& rule) {
   const bool over_replicas = store_->groups().replicas() > 1;
   const bool postponed = over_replicas && !rule.all_reduce;
   const bool accumulate = !postponed && keep_earlier_gradients();
-  reducing_ = mesh_.reduce_lane().submit([this, rule, accumulate, postponed, over_replicas,
+  std::vector<bool> trained_now(parameters_.size());
+  for (size_t i = 0; i < trained_now.size(); ++i) trained_now[i] = trained(i);
+  reducing_ = mesh_.reduce_lane().submit([this, rule, parts = TrainedParts(store_->layout(), trained_now),
+                                          accumulate, postponed, over_replicas,
                                           left = std::exchange(written_, {})]() mutable {
     const at::NoGradGuard no_grad_here;
     const at::Tensor written = std::exchange(left, {});  // whose bytes are free as soon as they are summed
     // In half precision the sum itself could leave the range.
     const bool scaled_before = store_->options().reduce == DType::f16;
     if (scaled_before) written.mul_(rule.factor);
-    at::Tensor sum = store_->reduced(written);
+    at::Tensor sum = store_->reduced(written, parts);
     if (partial_.defined()) sum.add_(std::exchange(partial_, {}));
     if (postponed) {
       partial_ = sum;
       return;
     }
-    if (over_replicas) store_->all_reduce(sum);
+    if (over_replicas) store_->all_reduce(sum, parts);
     if (!scaled_before && rule.factor != 1.0) sum.mul_(rule.factor);
     if (accumulate) {
       store_->gradient().add_(sum);

@@ -198,7 +198,7 @@ void UnitStore::reduce(bool accumulate) {
                                       options_.unit);
     return;
   }
-  const at::Tensor sum = sharded() ? reduced(whole_gradient_) : whole_gradient_;
+  const at::Tensor sum = sharded() ? reduced(whole_gradient_, TrainedParts(layout_)) : whole_gradient_;
   if (accumulate) {
     working_gradient_.add_(sum);
   } else {
@@ -206,7 +206,7 @@ void UnitStore::reduce(bool accumulate) {
   }
 }
 
-at::Tensor UnitStore::reduced(const at::Tensor& written) const {
+at::Tensor UnitStore::reduced(const at::Tensor& written, const TrainedParts& parts) const {
   const at::NoGradGuard no_grad;
   if (!sharded()) return written.clone();
   const at::ScalarType type = scalar_type(options_.reduce);
@@ -216,10 +216,10 @@ at::Tensor UnitStore::reduced(const at::Tensor& written) const {
     for_each_piece(joined, layout_.gathered(), written,
                    [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
   }
-  joined = joined.to(type);
-  const at::Tensor sum = at::empty({shard_size()}, type);
+  joined = parts.of_joined(joined.to(type));
+  const at::Tensor sum = at::empty({parts.size()}, type);
   groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce, options_.unit);
-  return sum.to(at::kFloat);
+  return parts.to_shard(sum.to(at::kFloat), groups_->shard().rank);
 }
 
 void UnitStore::end_reduction() {
@@ -229,14 +229,16 @@ void UnitStore::end_reduction() {
 
 void UnitStore::all_reduce() {
   finish_gradient();
-  all_reduce(working_gradient_);
+  all_reduce(working_gradient_, TrainedParts(layout_));
 }
 
-void UnitStore::all_reduce(const at::Tensor& shard) const {
+void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor sent = shard.to(scalar_type(options_.reduce));  // itself if that is fp32
+  const int rank = groups_->shard().rank;
+  // The shard itself if all of it is trained and reduced in fp32.
+  const at::Tensor sent = parts.of_shard(shard, rank).to(scalar_type(options_.reduce));
   groups_->replicate()->all_reduce(bytes_of(sent), options_.reduce, options_.unit);
-  if (options_.reduce != DType::f32) shard.copy_(sent);
+  if (!sent.is_same(shard)) shard.copy_(parts.to_shard(sent, rank));
 }
 
 void UnitStore::finish_gradient() {

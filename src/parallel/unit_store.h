@@ -17,6 +17,7 @@
 #include "nn/block.h"
 #include "nn/parameter.h"
 #include "parallel/data_groups.h"
+#include "parallel/trained_parts.h"
 #include "spec/flat_layout.h"
 #include "spec/parameter.h"
 
@@ -110,14 +111,16 @@ class UnitStore {
   /// collective of the reduce lane if the unit is cut.
   void reduce(bool accumulate);
   /// The sum over the shard group of `written`, laid out as a gathered copy: this rank's shard of it
-  /// [shard_size()] fp32. A collective of the reduce lane if the unit is cut. `written` may be destroyed.
-  at::Tensor reduced(const at::Tensor& written) const;
+  /// [shard_size()] fp32, zero outside of `parts`. A collective of the reduce lane if the unit is cut.
+  /// `written` may be destroyed.
+  at::Tensor reduced(const at::Tensor& written, const TrainedParts& parts) const;
   /// The whole gradient loses its bytes.
   void end_reduction();
   /// Sums working_gradient() over the replicas. A collective of the reduce lane.
   void all_reduce();
-  /// Sums `shard` [shard_size()] fp32 over the replicas, in place. A collective of the reduce lane.
-  void all_reduce(const at::Tensor& shard) const;
+  /// Sums `parts` of `shard` [shard_size()] fp32 over the replicas, in place; the rest becomes zero. A
+  /// collective of the reduce lane.
+  void all_reduce(const at::Tensor& shard, const TrainedParts& parts) const;
   /// Ordered mode: keeps the gradient as level `level` of the summation tree.
   void stash_gradient(int level);
   /// Ordered mode: gradient = level + gradient, and the level is freed.

@@ -157,7 +157,43 @@ TEST(FullyShardGradients, FrozenParametersAreNeitherReducedNorUpdated) {
   }
 }
 
+TEST(FullyShardGradients, WhatIsFrozenBesideTrainedParametersTravelsNoMore) {
+  for (const auto& degrees : std::vector<std::vector<int64_t>>{{2}, {2, 2}, {2, 1}}) {
+    expect_on_ranks(static_cast<int>(ranks_of(degrees)), degrees,
+                    [](const auto& mesh, CountingWorld& world) -> std::string {
+                      Model model;
+                      shard_all(model, mesh);
+                      const auto bytes_of_a_step = [&] {
+                        world.log.clear();
+                        plain_step(model, mesh->rank(), 0);
+                        uint64_t bytes = 0;
+                        for (const CollectiveCall& call : world.log.calls()) {
+                          const bool reduces = call.kind == CollectiveKind::reduce_scatter ||
+                                               call.kind == CollectiveKind::all_reduce;
+                          if (reduces) bytes += call.bytes;
+                        }
+                        return bytes;
+                      };
+                      const uint64_t all = bytes_of_a_step();
+                      model->first->weight.set_requires_grad(false);
+                      const uint64_t without = bytes_of_a_step();
+                      const auto weight = static_cast<uint64_t>(model->first->weight.numel()) * 4;
+                      if (without + weight / 2 > all) return format("{} bytes, before {}", without, all);
+                      model->first->weight.set_requires_grad(true);
+                      return bytes_of_a_step() == all ? "" : "another number when it is freed";
+                    });
+  }
+}
+
 TEST(FullyShardGradients, AParameterMayBeFrozenAndFreedWhileTraining) {
+  for (const Cut::Kind cut : {Cut::Kind::interval, Cut::Kind::whole_tensor, Cut::Kind::dimension}) {
+    expect_one_ranks_weights(
+        [](Model& model, int rank, int step) {
+          model->second->weight.set_requires_grad(step != 1);
+          plain_step(model, rank, step);
+        },
+        {.cut = {cut, 0}});
+  }
   expect_one_ranks_weights([](Model& model, int rank, int step) {
     model->second->weight.set_requires_grad(step != 1);
     model->second->bias.set_requires_grad(step != 1);
