@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include <ATen/TensorOperators.h>
+
 #include "base/error.h"
 #include "base/format.h"
 #include "kernels/cpu/kernels.h"

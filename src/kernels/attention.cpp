@@ -1,6 +1,8 @@
 #include "kernels/attention.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
 

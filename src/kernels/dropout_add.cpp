@@ -1,5 +1,6 @@
 #include "kernels/dropout_add.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include "base/error.h"

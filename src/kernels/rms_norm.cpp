@@ -1,5 +1,7 @@
 #include "kernels/rms_norm.h"
 
+#include <ATen/TensorOperators.h>
+
 #include "kernels/cpu/kernels.h"
 #include "kernels/tensor_check.h"
 

@@ -2,6 +2,7 @@
 
 #include <numbers>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/pow.h>
@@ -52,7 +53,7 @@ at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& s
     throw Error(format("rope: head_dim {} must be even and positive", head_dim));
   const at::Tensor exponent =
       at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(head_dim);
-  const at::Tensor frequency = at::pow(theta, exponent).reciprocal();
+  at::Tensor frequency = at::pow(theta, exponent).reciprocal();
   if (scaling.kind == RopeScaling::Kind::none) return frequency;
 
   const auto original = static_cast<double>(scaling.original_max_position);

@@ -1,5 +1,6 @@
 #include "kernels/swiglu.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/sigmoid.h>
 

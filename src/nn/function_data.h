@@ -19,7 +19,8 @@ void keep_pointer(torch::autograd::AutogradContext& context, const char* name, c
 
 template <typename T>
 T* kept_pointer(const torch::autograd::AutogradContext& context, const char* name) {
-  return reinterpret_cast<T*>(static_cast<intptr_t>(context.saved_data.at(name).toInt()));
+  const auto address = static_cast<intptr_t>(context.saved_data.at(name).toInt());
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): keep_pointer() made it
 }
 
 template <typename T>

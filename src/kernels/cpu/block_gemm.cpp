@@ -102,6 +102,7 @@ STEPFORGE_INLINE void multiply(const BlockProduct& p) {
 }
 
 // One build per instruction set. Plain functions: a target attribute does not reach into templates.
+// NOLINTBEGIN(bugprone-macro-parentheses): types and attributes cannot stand in parentheses
 #define STEPFORGE_BLOCK_GEMM(name, Isa, target)             \
   target void name##_rows(const BlockProduct& p) {          \
     multiply<Isa, Layout::rows>(p);                         \
@@ -112,6 +113,7 @@ STEPFORGE_INLINE void multiply(const BlockProduct& p) {
   target void name##_score_columns(const BlockProduct& p) { \
     multiply<Isa, Layout::score_columns>(p);                \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 
 STEPFORGE_BLOCK_GEMM(sse, Sse, )
 #if defined(__x86_64__)

@@ -72,7 +72,7 @@ STEPFORGE_INLINE void drop_row_body(const T* x, const T* residual, T* out, int64
         factors[4 * lane + w] = words[w][lane] >= draw.threshold ? draw.scale : 0.0F;
     }
     const int64_t count = width - begin < kBlock ? width - begin : kBlock;
-    if (residual != nullptr) {
+    if (residual != nullptr) {  // NOLINT(bugprone-branch-clone): they differ inside the directives
 #pragma omp simd
       for (int64_t c = 0; c < count; ++c) {
         store(out + begin + c, load(residual + begin + c) + load(x + begin + c) * factors[c]);
