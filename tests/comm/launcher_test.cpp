@@ -101,9 +101,14 @@ TEST_F(Launcher, TheFirstFailureEndsTheOthersAndGivesTheCode) {
 }
 
 TEST_F(Launcher, LetsRanksThatNoticeAFailureEndByThemselves) {
-  EXPECT_EQ(run("trap 'echo told to end; exit 1' TERM; if [ $RANK = 0 ]; then touch $1/failed; exit 6; fi; "
-                "while [ ! -e "
-                "$1/failed ]; do sleep 0.01; done; echo rank 0 has failed; exit 1",
+  // Rank 1 goes on until the launcher has seen the end of rank 0.
+  EXPECT_EQ(run(R"(
+    trap 'echo told to end; exit 1' TERM
+    if [ $RANK = 0 ]; then echo $$ >$1/new; mv $1/new $1/failed; exit 6; fi
+    while [ ! -e $1/failed ]; do sleep 0.01; done
+    while kill -0 $(cat $1/failed) 2>/dev/null; do sleep 0.01; done
+    echo rank 0 has failed
+    exit 1)",
                 2),
             6);
   EXPECT_EQ(log("rank-1.log"), "rank 0 has failed\n");
