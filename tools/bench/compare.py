@@ -94,8 +94,8 @@ def summarise(runs, tokens, flops, rate):
 
 
 def print_table(title, table, rate):
-    print(f"\n{title}; the machine does {rate / 1e9:.1f} GFLOP/s on the model's matrix products alone")
-    print(f"{'':16}{'tok/s best':>11}{'median':>9}{'share of matrix rate':>22}{'peak MiB':>10}{'s to end of step 1':>20}{'noise':>8}")
+    print(f"\n{title}; PyTorch does {rate / 1e9:.1f} GFLOP/s on the model's matrix products alone")
+    print(f"{'':16}{'tok/s best':>11}{'median':>9}{'of that rate':>22}{'peak MiB':>10}{'s to end of step 1':>20}{'noise':>8}")
     for name, row in table.items():
         print(
             f"{NAMES[name]:16}{row['best_tps']:11.0f}{row['median_tps']:9.0f}{row['matrix_share']:21.0%} {row['peak_mib']:10.0f}"
