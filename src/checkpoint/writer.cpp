@@ -66,11 +66,13 @@ CheckpointWriter::~CheckpointWriter() {
 
 StagedCheckpoint CheckpointWriter::reusable() {
   wait();
+  throw_if_rank_lost();
   return std::move(staged_);
 }
 
 void CheckpointWriter::save(int64_t step, StagedCheckpoint staged) {
   wait();
+  throw_if_rank_lost();
   staged_ = std::move(staged);
   if (background_) {
     try {

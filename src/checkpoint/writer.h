@@ -28,12 +28,13 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// The memory of the last save, to be staged into again. Waits for its end.
+  /// The memory of the last save, to be staged into again. Waits for its end. Throws as throw_if_rank_lost().
   StagedCheckpoint reusable();
 
   /// Writes step-N, then deletes the oldest steps beyond keep_latest_k. Steps beyond this one, of a run that
   /// went on from an earlier step, are neither counted nor deleted. A failure (a full disk) is an error line
-  /// in the log of every rank; nothing is deleted then, and the next save tries anew.
+  /// in the log of every rank; nothing is deleted then, and the next save tries anew. Throws as
+  /// throw_if_rank_lost().
   void save(int64_t step, StagedCheckpoint staged);
 
   /// Waits for the save under way. False if the last save failed.

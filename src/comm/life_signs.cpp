@@ -14,8 +14,8 @@ int NodeOutbox::send(std::string_view text) {
 
 void NodeOutbox::send_life_sign() {
   const std::lock_guard lock(mutex_);
-  if (!unsent_.empty()) return;
-  unsent_ = "\n";
+  if (socket_.number() < 0) return;
+  if (unsent_.empty()) unsent_ = "\n";
   flush();  // the owner notices a broken connection when it receives
 }
 

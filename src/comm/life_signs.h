@@ -26,7 +26,7 @@ class NodeOutbox {
   int descriptor() const { return socket_.number(); }
   /// Sends `text` after what is unsent, as much as goes out now. 0, or errno if the connection is broken.
   int send(std::string_view text);
-  /// An empty line, unless something is unsent: then the other end has enough to read.
+  /// What is unsent, or an empty line.
   void send_life_sign();
   bool has_unsent() const;
   void close();

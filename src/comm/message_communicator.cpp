@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -55,7 +56,7 @@ MessageCommunicator::MessageCommunicator(Place place, std::unique_ptr<MessageLin
 MessageCommunicator::~MessageCommunicator() {
   try {
     wait_for_all(unconfirmed_);  // the others may still need them
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     unconfirmed_.clear();  // they learn of it themselves
   }
   watch_.leave(place_.key);

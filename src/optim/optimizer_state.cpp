@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "base/error.h"
 #include "base/format.h"
 
 namespace stepforge {
@@ -41,6 +42,8 @@ StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOption
 
 LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
                                      const LoadStateOptions& options) {
+  if (options.assign)
+    throw UsageError("the optimizer's state lies in buffers of its own: load it without assign");
   return load_state_dict(source_of(optimizer), values, options);
 }
 

@@ -11,7 +11,8 @@ namespace stepforge {
 /// Moments lie as the parameters do.
 StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOptions& options = {});
 
-/// load_state_dict() of parallel/state_dict.h into an optimizer, also one of another layout.
+/// load_state_dict() of parallel/state_dict.h into an optimizer, also one of another layout. Throws
+/// UsageError with `assign`: the state lies in the optimizer's own buffers.
 LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
                                      const LoadStateOptions& options = {});
 

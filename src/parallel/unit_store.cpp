@@ -216,7 +216,7 @@ at::Tensor UnitStore::reduced(const at::Tensor& written, const TrainedParts& par
     for_each_piece(joined, layout_.gathered(), written,
                    [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
   }
-  joined = parts.of_joined(joined.to(type));
+  joined = parts.of_joined(joined).to(type);
   const at::Tensor sum = at::empty({parts.size()}, type);
   groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce, options_.unit);
   return parts.to_shard(sum.to(at::kFloat), groups_->shard().rank);

@@ -181,6 +181,7 @@ TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheRunAtTheDeadlineAndLeavesNoFolder)
     writer.save(2, rank.stage());
     if (writer.wait()) return "saved";
     const std::string message = message_of<PeerError>([&] { writer.throw_if_rank_lost(); });
+    if (message_of<PeerError>([&] { writer.reusable(); }) != message) return "another save begins";
     if (world.rank() == 0) kill(std::stoi(read_file(hanging)), SIGKILL);
     return message;
   };

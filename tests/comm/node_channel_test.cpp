@@ -111,6 +111,20 @@ TEST_F(ChannelTest, LivesWhileItsOwnerWaitsForSomethingElse) {
   EXPECT_EQ(heard, std::string(heard.size(), '\n'));
 }
 
+TEST_F(ChannelTest, WhatIsUnsentGoesOutWhileItsOwnerWaitsForSomethingElse) {
+  connect(lively_);
+  for (int i = 0; i < 20; ++i) channel_->send({{"kind", std::string(100000, 'a')}});
+  ASSERT_TRUE(channel_->has_unsent());
+  const timeval limit{10, 0};
+  setsockopt(other_.number(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  std::string heard;
+  for (std::string news = said(); !news.empty(); news = said()) {
+    heard += news;
+    if (std::ranges::count(heard, '}') == 20) return;
+  }
+  FAIL() << "silent after " << heard.size() << " bytes";
+}
+
 TEST_F(ChannelTest, SignsOfLifeComeBetweenLinesOnly) {
   connect(lively_);
   const Json message = {{"kind", std::string(100000, 'a')}};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "parallel/model_state.h"
+#include "tests/base/throws.h"
 #include "tests/parallel/sharded_models.h"
 
 namespace stepforge::testing {
@@ -48,7 +49,8 @@ TEST(OptimizerState, ComesFromRankZeroAlsoWhereTheFirstUnitIsReplicated) {
     StateDict values = get_optimizer_state_dict(optimizer, saved);
     if (values.empty() != (mesh->rank() != 0)) return "not on rank 0 alone";
     load_optimizer_state_dict(optimizer, values, {.broadcast_from_rank0 = true});
-    return "";
+    const auto assign = [&] { load_optimizer_state_dict(optimizer, values, {.assign = true}); };
+    return contains(message_of<UsageError>(assign), "without assign") ? "" : "assigned";
   });
 }
 

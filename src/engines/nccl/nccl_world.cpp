@@ -1,6 +1,7 @@
 // NCCL's communicators behind our interface. Who calls what is compared, and failures are told, over the
 // control world; NCCL moves the bytes; sums are formed here, in the order every engine has.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -15,6 +16,7 @@
 
 #include "base/format.h"
 #include "comm/collective.h"
+#include "comm/gather.h"
 #include "comm/group_rules.h"
 #include "comm/tree_sum.h"
 #include "engines/nccl/device_sum.h"
@@ -197,8 +199,7 @@ class NcclCommunicator : public Communicator {
     const Words own{
         calls_,    call.bytes, static_cast<uint32_t>(call.kind), static_cast<uint32_t>(call.dtype),
         call.root, call.unit};
-    std::vector<Words> all(static_cast<std::size_t>(size()));
-    control_->all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+    const std::vector<Words> all = gather_values(*control_, std::array{own});
     for (int member = 0; member < size(); ++member) {
       const Words& theirs = all[static_cast<std::size_t>(member)];
       if (std::memcmp(&theirs, &own, sizeof(Words)) == 0) continue;
