@@ -17,22 +17,16 @@ if(TARGET stepforge_nccl)
 endif()
 install(EXPORT StepforgeTargets NAMESPACE Stepforge:: DESTINATION ${package})
 
-# Inside the tree a header says "base/error.h", which would meet a base/error.h of its user: installed it says
-# "stepforge/base/error.h".
-file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/src/*/*.h ${CMAKE_SOURCE_DIR}/src/*/*/*.h)
-list(FILTER headers EXCLUDE REGEX "^app/|^engines/nccl/|_pch\\.h$")
-if(NOT TARGET stepforge_torch)
-  list(FILTER headers INCLUDE REGEX "^(base|config|text|data|tensorfile|metrics|spec|step|comm)/")
+# Sources include "stepforge/<room>/<header>", so installed headers are the headers.
+set(rooms ${STEPFORGE_ROOMS_core})
+if(TARGET stepforge_torch)
+  list(APPEND rooms ${STEPFORGE_ROOMS_torch})
 endif()
-string(REPLACE ";" " " headers "${headers}")
-install(CODE "
-  foreach(header ${headers})
-    get_filename_component(folder \${header} DIRECTORY)
-    file(READ \"${CMAKE_SOURCE_DIR}/src/\${header}\" text)
-    string(REGEX REPLACE \"#include \\\"([a-z]+/)\" \"#include \\\"stepforge/\\\\1\" text \"\${text}\")
-    file(WRITE \"${CMAKE_BINARY_DIR}/installed/\${header}\" \"\${text}\")
-    file(INSTALL \"${CMAKE_BINARY_DIR}/installed/\${header}\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/include/stepforge/\${folder}\")
-  endforeach()")
+list(REMOVE_ITEM rooms app/torch)
+foreach(room ${rooms})
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/stepforge/${room} DESTINATION include/stepforge
+    FILES_MATCHING PATTERN "*.h" PATTERN "*_pch.h" EXCLUDE PATTERN nccl EXCLUDE PATTERN gloo_declarations EXCLUDE)
+endforeach()
 
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/StepforgeConfig.cmake.in ${CMAKE_BINARY_DIR}/StepforgeConfig.cmake
   INSTALL_DESTINATION ${package})

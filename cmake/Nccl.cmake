@@ -19,14 +19,14 @@ set(targets "")
 foreach(architecture ${STEPFORGE_CUDA_ARCHITECTURES})
   list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
 endforeach()
-set(kernel ${CMAKE_SOURCE_DIR}/src/engines/nccl/device_sum)
+set(kernel ${CMAKE_SOURCE_DIR}/stepforge/engines/nccl/device_sum)
 # The options of the rest of the build are none of nvcc's, so CUDA is no language of this project.
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/device_sum.o
   COMMAND ${STEPFORGE_NVCC} -std=c++20 -O3 -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC ${targets}
-    -I ${CMAKE_SOURCE_DIR}/src -c ${kernel}.cu -o ${CMAKE_BINARY_DIR}/device_sum.o
-  DEPENDS ${kernel}.cu ${kernel}.h ${CMAKE_SOURCE_DIR}/src/base/dtype.h
+    -I ${CMAKE_SOURCE_DIR} -c ${kernel}.cu -o ${CMAKE_BINARY_DIR}/device_sum.o
+  DEPENDS ${kernel}.cu ${kernel}.h ${CMAKE_SOURCE_DIR}/stepforge/base/dtype.h
   COMMENT "Building CUDA object device_sum.o" VERBATIM)
-add_library(stepforge_nccl MODULE ${CMAKE_SOURCE_DIR}/src/engines/nccl/nccl_world.cpp ${CMAKE_BINARY_DIR}/device_sum.o)
+add_library(stepforge_nccl MODULE ${CMAKE_SOURCE_DIR}/stepforge/engines/nccl/nccl_world.cpp ${CMAKE_BINARY_DIR}/device_sum.o)
 target_include_directories(stepforge_nccl SYSTEM PRIVATE ${cuda}/include ${STEPFORGE_NCCL_INCLUDE})
 target_link_libraries(stepforge_nccl PRIVATE stepforge_core ${STEPFORGE_NCCL} ${STEPFORGE_CUDART})
 target_link_options(stepforge_nccl PRIVATE -Wl,-z,defs)

@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include <stepforge/engines/world.h>
+#include <stepforge/fsdp/fully_shard.h>
+#include <stepforge/fsdp/model_state.h>
 #include <stepforge/optim/sharded_adamw.h>
-#include <stepforge/parallel/fully_shard.h>
-#include <stepforge/parallel/model_state.h>
 #include <torch/nn/modules/linear.h>
 
 using namespace stepforge;

@@ -5,12 +5,15 @@
     scripts/check_rooms.py --tree DIR   checks all files below DIR
     scripts/check_rooms.py --draw       prints which room includes which, as a Mermaid graph
     scripts/check_rooms.py --sizes      prints files of over 300 lines
+    scripts/check_rooms.py --readmes    writes the line "May include" of each room's README
 
-The rules: a room includes only rooms before it; what stands above the libtorch line reaches no torch header by any way;
-fmt and toml++ stay out of headers; nothing outlives a call and changes; layers and models know no rank; no file exceeds
-800 lines; each room has a README.md of at most 80 lines; no path of somebody's machine, no note of things left to do.
+stepforge/rooms.json states the rooms and what each may include. The rules: a room includes only what it may; what stands
+above the libtorch line reaches no torch header by any way; fmt and toml++ stay out of headers; nothing outlives a call and
+changes; layers and models know no rank; no file exceeds 800 lines; each room has a README.md of at most 80 lines, which says
+what the room may include; no path of somebody's machine, no note of things left to do.
 """
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -18,18 +21,11 @@ from pathlib import Path, PurePosixPath
 
 from cpp_source import mutable_state, own_includes, system_includes, without_literals
 
-TORCH_FREE_ROOMS = ["base", "config", "text", "data", "tensorfile", "metrics", "spec", "step", "comm"]
-TORCH_ROOMS = ["engines", "kernels", "nn", "models", "parallel", "optim", "checkpoint", "train", "app"]
-ROOMS = TORCH_FREE_ROOMS + TORCH_ROOMS
-# Parts of the rooms below the libtorch line that are built above it.
-TORCH_FREE_PARTS = re.compile(
-    r"src/(nn/spec/[^/]+|models/(families|decoder_spec|hf_config)|models/[^/]+/spec|optim/schedule|train/job_(plan|data)|app/[^/]+)\.(h|cpp)$"
-)
 TORCH_HEADER = re.compile(r"^(ATen|torch|c10)/")
 FORMATTING_HEADER = re.compile(r"^(fmt|spdlog|toml\+\+)/")
 RANK_WORDS = re.compile(r"\b(rank|world_size|ProcessGroup|DeviceMesh|mesh)\b")
 # libtorch's CPU allocator is one per process: the only object that all ranks of a process share.
-MAY_HOLD_STATE = {"src/kernels/cpu_allocator.cpp"}
+MAY_HOLD_STATE = {"stepforge/kernels/cpu_allocator.cpp"}
 CODE = {".h", ".cpp"}
 TEXT = CODE | {".py", ".sh", ".cmake", ".md", ".toml", ".txt", ".json", ""}
 SIZED = CODE | {".py", ".sh", ".cmake"}
@@ -39,16 +35,39 @@ MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(" + "|".join(["root", "work", "home"]
 LEFT_TO_DO = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 
 
-def room_of(path):
-    parts = PurePosixPath(path).parts
-    return parts[1] if len(parts) > 2 and parts[0] == "src" else None
+class Rooms:
+    """The rooms in the order of stepforge/rooms.json, and what each may include."""
+
+    def __init__(self, path):
+        rooms = json.loads(path.read_text())["rooms"]
+        self.may_include = {room["name"]: room["may_include"] for room in rooms}
+        self.torch_free = {room["name"] for room in rooms if room["library"] != "torch"}
+
+    def room_of(self, path):
+        """The room of a source file; the innermost one, since app/torch is a room of its own."""
+        parts = PurePosixPath(path).parts
+        if len(parts) < 3 or parts[0] != "stepforge":
+            return None
+        inner = "/".join(parts[1:3])
+        return inner if inner in self.may_include else parts[1]
+
+    def is_torch_free(self, path):
+        return self.room_of(path) in self.torch_free
+
+    def readme_line(self, room):
+        names = ", ".join(f"`{name}`" for name in self.may_include[room])
+        return f"May include: {names or 'nothing'}."
+
+
+ROOMS_FILE = Path(__file__).resolve().parent.parent / "stepforge/rooms.json"
 
 
 class Tree:
     """The files of a project by their paths, as text."""
 
-    def __init__(self, root, paths):
+    def __init__(self, root, paths, rooms):
         self.root = root
+        self.rooms = rooms
         self.text = {}
         for path in paths:
             if (root / path).is_file() and PurePosixPath(path).suffix in TEXT:
@@ -60,7 +79,7 @@ class Tree:
 
     def code(self, *prefixes):
         for path, text in sorted(self.text.items()):
-            if PurePosixPath(path).suffix in CODE and path.startswith(prefixes or ("src/",)):
+            if PurePosixPath(path).suffix in CODE and path.startswith(prefixes or ("stepforge/",)):
                 yield path, text
 
     def line_of(self, path, needle):
@@ -68,20 +87,29 @@ class Tree:
         return self.text[path].count("\n", 0, max(position, 0)) + 1
 
 
-def is_torch_free(path):
-    return room_of(path) in TORCH_FREE_ROOMS or TORCH_FREE_PARTS.match(path) is not None
-
-
 def check_arrows(tree):
+    rooms = tree.rooms
     for path, text in tree.code():
-        room = room_of(path)
-        if room not in ROOMS:
-            tree.fault(path, 1, f"{room} is no room of the house; they are {' '.join(ROOMS)}")
+        room = rooms.room_of(path)
+        if room not in rooms.may_include:
+            tree.fault(path, 1, f"{room} is not a room of stepforge/rooms.json: {' '.join(rooms.may_include)}")
             continue
         for include in own_includes(text):
-            other = PurePosixPath(include).parts[0]
-            if other in ROOMS and ROOMS.index(other) > ROOMS.index(room):
-                tree.fault(path, tree.line_of(path, f'"{include}"'), f'room {room} includes "{include}", but {other} stands below it')
+            other = rooms.room_of(include)
+            if other and other != room and other not in rooms.may_include[room]:
+                tree.fault(path, tree.line_of(path, f'"{include}"'), f'room {room} includes "{include}", but may not include {other}')
+
+
+def check_rooms_file(tree):
+    """Rooms include only rooms that stand above them in the file, so there is no circle."""
+    above = set()
+    for room, others in tree.rooms.may_include.items():
+        for other in others:
+            if other not in above:
+                tree.fault("stepforge/rooms.json", 1, f"{room} may include {other}, which does not stand above it")
+            elif room in tree.rooms.torch_free and other not in tree.rooms.torch_free:
+                tree.fault("stepforge/rooms.json", 1, f"{room} is torch-free but may include {other}")
+        above.add(room)
 
 
 def way_to_torch(tree, path, seen):
@@ -90,10 +118,9 @@ def way_to_torch(tree, path, seen):
         if TORCH_HEADER.match(include):
             return [path, include]
     for include in own_includes(tree.text[path]):
-        header = "src/" + include
-        if header in tree.text and header not in seen:
-            seen.add(header)
-            way = way_to_torch(tree, header, seen)
+        if include in tree.text and include not in seen:
+            seen.add(include)
+            way = way_to_torch(tree, include, seen)
             if way:
                 return [path, *way]
     return None
@@ -101,7 +128,7 @@ def way_to_torch(tree, path, seen):
 
 def check_torch_line(tree):
     for path, _ in tree.code():
-        if is_torch_free(path):
+        if tree.rooms.is_torch_free(path):
             way = way_to_torch(tree, path, {path})
             if way:
                 tree.fault(path, 1, "is above the libtorch line but reaches a torch header: " + " -> ".join(way[1:]))
@@ -127,7 +154,7 @@ def check_state(tree):
 
 
 def check_ranks(tree):
-    for path, text in tree.code("src/models/", "src/nn/"):
+    for path, text in tree.code("stepforge/models/", "stepforge/nn/"):
         for number, line in enumerate(without_literals(text).split("\n"), 1):
             word = RANK_WORDS.search(line)
             if word and not line.lstrip().startswith("#"):
@@ -142,12 +169,21 @@ def check_sizes(tree):
 
 
 def check_readmes(tree):
-    for room in sorted({room_of(path) for path, _ in tree.code()} - {None}):
-        path = f"src/{room}/README.md"
+    for room in sorted({tree.rooms.room_of(path) for path, _ in tree.code()} & tree.rooms.may_include.keys()):
+        path = f"stepforge/{room}/README.md"
         if path not in tree.text:
             tree.fault(path, 1, f"room {room} has no README.md: what it is for, what it may include, where to start reading")
         elif tree.text[path].count("\n") > README_LINES:
             tree.fault(path, README_LINES, f"over {README_LINES} lines; a room's README is under a page")
+        elif tree.rooms.readme_line(room) not in tree.text[path].split("\n"):
+            tree.fault(path, 1, f"does not hold the line `{tree.rooms.readme_line(room)}`: run scripts/check_rooms.py --readmes")
+
+
+def write_readmes(root, rooms):
+    for room in rooms.may_include:
+        path = root / "stepforge" / room / "README.md"
+        text = re.sub(r"^May include: .*$", lambda match: rooms.readme_line(room), path.read_text(), flags=re.MULTILINE)
+        path.write_text(text)
 
 
 def check_words(tree):
@@ -159,7 +195,7 @@ def check_words(tree):
                     tree.fault(path, number, f"{message}: `{word.group(0)}`")
 
 
-CHECKS = [check_arrows, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words]
+CHECKS = [check_rooms_file, check_arrows, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words]
 
 
 def faults_of(tree):
@@ -179,18 +215,18 @@ def below(root):
 
 def draw(tree):
     """Arrows of direct includes, without those that follow from others."""
-    includes = {room: set() for room in ROOMS}
+    includes = {room: set() for room in tree.rooms.may_include}
     for path, text in tree.code():
         for include in own_includes(text):
-            other = PurePosixPath(include).parts[0]
-            if other in includes and other != room_of(path):
-                includes[room_of(path)].add(other)
+            other = tree.rooms.room_of(include)
+            if other and other != tree.rooms.room_of(path):
+                includes[tree.rooms.room_of(path)].add(other)
     reach = {}
-    for room in ROOMS:
+    for room in includes:
         reach[room] = includes[room].union(*(reach.get(other, set()) for other in includes[room]))
     print("graph BT")
-    for room in ROOMS:
-        for other in sorted(includes[room], key=ROOMS.index):
+    for room in includes:
+        for other in sorted(includes[room], key=list(includes).index):
             if not any(other in reach.get(between, set()) for between in includes[room]):
                 print(f"  {room} --> {other}")
 
@@ -200,9 +236,14 @@ def main():
     parser.add_argument("--tree", type=Path, help="check all files below this folder instead of those git knows")
     parser.add_argument("--draw", action="store_true", help="print which room includes which as a Mermaid graph")
     parser.add_argument("--sizes", action="store_true", help=f"print files of over {MANY_LINES} lines")
+    parser.add_argument("--readmes", action="store_true", help='write the line "May include" of each README')
     options = parser.parse_args()
     root = options.tree or Path(__file__).resolve().parent.parent
-    tree = Tree(root, below(root) if options.tree else known_to_git(root))
+    rooms = Rooms(ROOMS_FILE)
+    if options.readmes:
+        write_readmes(root, rooms)
+        return 0
+    tree = Tree(root, below(root) if options.tree else known_to_git(root), rooms)
     if options.draw:
         draw(tree)
         return 0

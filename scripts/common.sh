@@ -39,7 +39,7 @@ build_preset() {
 # docs/configuration.md as the program would have it now.
 configuration_page() {
   printf '# Configuration\n\n'
-  printf 'Written by `make docs` from the schema in `src/config/`; the same text without Markdown: `stepforge config schema`.\n'
+  printf 'Written by `make docs` from the schema in `stepforge/config/`; the same text without Markdown: `stepforge config schema`.\n'
   printf 'On the command line every key is given as `section.key=value`. Precedence: preset, then file, then command line.\n\n'
   "$program" config schema --format markdown
 }

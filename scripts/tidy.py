@@ -18,7 +18,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from check_rooms import is_torch_free
+from check_rooms import ROOMS_FILE, Rooms
 from cpp_source import own_includes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,15 +52,15 @@ def read_database():
     commands = {}
     for entry in json.loads(DATABASE.read_text()):
         path = Path(entry["file"])
-        if path.is_relative_to(ROOT / "src"):
+        if path.is_relative_to(ROOT / "stepforge"):
             commands[path.relative_to(ROOT).as_posix()] = flags_of(entry["command"])
     return commands
 
 
 def headers_of(path, found):
     for include in own_includes((ROOT / path).read_text()):
-        header = "src/" + include
-        if header not in found and (ROOT / header).exists():
+        header = include
+        if header.startswith("stepforge/") and header not in found and (ROOT / header).exists():
             found.add(header)
             headers_of(header, found)
     return found
@@ -93,9 +93,10 @@ def main():
     parser.add_argument("files", nargs="*", help="only these source files")
     options = parser.parse_args()
     commands = read_database()
+    rooms = Rooms(ROOMS_FILE)
     version = subprocess.run([CLANG_TIDY, "--version"], check=True, capture_output=True, text=True).stdout
     changed = changed_files()
-    wanted = options.files or [path for path in commands if options.all or is_torch_free(path) or path in changed]
+    wanted = options.files or [path for path in commands if options.all or rooms.is_torch_free(path) or path in changed]
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     to_do = []

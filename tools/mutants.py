@@ -70,7 +70,7 @@ def plant(mutants):
     """The texts of all changed files, by their names. Ends with every mutant that does not fit."""
     texts, misfits = {}, []
     for mutant in mutants:
-        name = "src/" + mutant["file"]
+        name = "stepforge/" + mutant["file"]
         path = ROOT / name
         text = texts.get(name) or (path.read_text() if path.is_file() else "")
         count = text.count(mutant["find"])
@@ -83,7 +83,7 @@ def plant(mutants):
     for name, text in texts.items():
         once = "#pragma once\n"
         texts[name] = text.replace(once, once + DECLARATION, 1) if once in text else DECLARATION + text
-    return {**texts, "src/base/mutant.cpp": DEFINITION}
+    return {**texts, "stepforge/base/mutant.cpp": DEFINITION}
 
 
 def write_tree(planted):

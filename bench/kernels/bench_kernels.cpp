@@ -23,10 +23,10 @@
 #include <ATen/ops/silu_backward.h>
 #include <ATen/ops/zeros.h>
 
-#include "kernels/adamw.h"
-#include "kernels/attention.h"
-#include "kernels/rms_norm.h"
-#include "kernels/swiglu.h"
+#include "stepforge/kernels/adamw.h"
+#include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/rms_norm.h"
+#include "stepforge/kernels/swiglu.h"
 
 namespace stepforge {
 namespace {

@@ -11,12 +11,12 @@
 
 #include <unistd.h>
 
-#include "base/log.h"
-#include "comm/delayed.h"
-#include "comm/shared_memory.h"
-#include "config/load.h"
-#include "step/lane_report.h"
-#include "train/trainer.h"
+#include "stepforge/base/log.h"
+#include "stepforge/comm/shared_memory.h"
+#include "stepforge/config/load.h"
+#include "stepforge/step/lane_report.h"
+#include "stepforge/train/trainer.h"
+#include "tests/support/delayed_world.h"
 
 namespace stepforge {
 namespace {

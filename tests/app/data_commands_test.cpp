@@ -1,8 +1,8 @@
 // Text in: the data and tokenizer commands, and text that cannot be trained on.
 #include <sstream>
 
-#include "base/json.h"
-#include "data/indexed_dataset.h"
+#include "stepforge/base/json.h"
+#include "stepforge/data/indexed_dataset.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {

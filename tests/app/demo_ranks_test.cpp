@@ -1,7 +1,7 @@
 // The demo's model on several ranks: long, since the tests of ranks beside it use a smaller one.
 #include <cmath>
 
-#include "base/json.h"
+#include "stepforge/base/json.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {
@@ -15,7 +15,7 @@ class DemoModel : public ::testing::Test {
     if (!long_tests()) GTEST_SKIP() << "two minutes";
     std::ofstream text(folder_ /
                        "text.txt");  // the program's own sources, as prose is not at hand everywhere
-    for (const auto& file : fs::recursive_directory_iterator(fs::path(STEPFORGE_SOURCE_DIR) / "src")) {
+    for (const auto& file : fs::recursive_directory_iterator(fs::path(STEPFORGE_SOURCE_DIR) / "stepforge")) {
       if (file.is_regular_file()) text << read_file(file.path());
     }
     train("one", {}, steps);

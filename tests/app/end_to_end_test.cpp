@@ -2,8 +2,8 @@
 #include <bit>
 #include <cmath>
 
-#include "base/json.h"
-#include "tensorfile/safetensors.h"
+#include "stepforge/base/json.h"
+#include "stepforge/tensorfile/safetensors.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "base/json.h"
+#include "stepforge/base/json.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {

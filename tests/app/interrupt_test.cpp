@@ -1,7 +1,7 @@
 // Ctrl-C and SIGTERM: once finishes the step and saves, twice ends at once.
 #include <algorithm>
 
-#include "metrics/run_folder.h"
+#include "stepforge/metrics/run_folder.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {

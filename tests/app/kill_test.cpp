@@ -3,8 +3,8 @@
 #include <chrono>
 #include <random>
 
-#include "base/json.h"
-#include "metrics/run_folder.h"
+#include "stepforge/base/json.h"
+#include "stepforge/metrics/run_folder.h"
 #include "tests/app/program.h"
 
 namespace stepforge::testing {

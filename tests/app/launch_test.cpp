@@ -7,11 +7,11 @@
 #include <span>
 #include <thread>
 
-#include "base/json.h"
-#include "tensorfile/manifest.h"
-#include "tensorfile/tensor_folder.h"
+#include "stepforge/base/json.h"
+#include "stepforge/tensorfile/manifest.h"
+#include "stepforge/tensorfile/tensor_folder.h"
 #include "tests/app/program.h"
-#include "tests/comm/listener.h"
+#include "tests/launch/listener.h"
 
 namespace stepforge::testing {
 namespace {

@@ -19,12 +19,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/files.h"
-#include "base/format.h"
-#include "tests/base/long_tests.h"
-#include "tests/base/small_run.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "tests/support/long_tests.h"
+#include "tests/support/small_run.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 

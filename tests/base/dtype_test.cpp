@@ -1,4 +1,4 @@
-#include "base/dtype.h"
+#include "stepforge/base/dtype.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "base/files.h"
+#include "stepforge/base/files.h"
 
 #include <fstream>
 #include <utility>
@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "base/error.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

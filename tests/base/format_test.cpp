@@ -1,4 +1,4 @@
-#include "base/format.h"
+#include "stepforge/base/format.h"
 
 #include <limits>
 #include <stdexcept>

@@ -1,13 +1,13 @@
-#include "base/json.h"
+#include "stepforge/base/json.h"
 
 #include <fstream>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

@@ -1,13 +1,13 @@
-#include "base/log.h"
+#include "stepforge/base/log.h"
 
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/random.h"
+#include "stepforge/base/random.h"
 
 #include <set>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "base/tensor_box.h"
+#include "stepforge/base/tensor_box.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "base/threads.h"
+#include "stepforge/base/threads.h"
 
 #include <atomic>
 #include <chrono>

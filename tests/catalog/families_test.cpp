@@ -1,4 +1,4 @@
-#include "models/families.h"
+#include "stepforge/catalog/families.h"
 
 #include <map>
 #include <set>
@@ -6,12 +6,12 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "config/load.h"
-#include "config/presets.h"
-#include "tests/base/throws.h"
-#include "train/job_plan.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/config/load.h"
+#include "stepforge/config/presets.h"
+#include "stepforge/plan/job_plan.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

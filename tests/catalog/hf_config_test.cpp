@@ -1,14 +1,14 @@
-#include "models/hf_config.h"
+#include "stepforge/catalog/hf_config.h"
 
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "config/load.h"
-#include "config/presets.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/config/load.h"
+#include "stepforge/config/presets.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

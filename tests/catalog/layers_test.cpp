@@ -1,4 +1,4 @@
-#include "nn/spec/layers.h"
+#include "stepforge/catalog/layers.h"
 
 #include <cmath>
 #include <string>

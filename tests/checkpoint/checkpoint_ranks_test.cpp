@@ -1,12 +1,12 @@
-#include "checkpoint/checkpoint_ranks.h"
+#include "stepforge/checkpoint/checkpoint_ranks.h"
 
 #include <chrono>
 #include <thread>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "tests/base/throws.h"
-#include "tests/comm/ranks.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

@@ -13,19 +13,19 @@
 
 #include <gtest/gtest.h>
 
-#include "base/files.h"
-#include "base/log.h"
-#include "base/random.h"
-#include "checkpoint/held_boxes.h"
-#include "checkpoint/native.h"
-#include "checkpoint/tensor_names.h"
-#include "models/families.h"
-#include "optim/adamw.h"
-#include "optim/param_groups.h"
-#include "parallel/unit_store.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
-#include "tests/base/write_text.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/log.h"
+#include "stepforge/base/random.h"
+#include "stepforge/catalog/families.h"
+#include "stepforge/checkpoint/held_boxes.h"
+#include "stepforge/checkpoint/native.h"
+#include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/optim/adamw.h"
+#include "stepforge/optim/param_groups.h"
+#include "stepforge/storage/unit_store.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge::testing {
 

@@ -1,10 +1,10 @@
-#include "checkpoint/hf_folder.h"
+#include "stepforge/checkpoint/hf_folder.h"
 
 #include <algorithm>
 
-#include "base/error.h"
-#include "kernels/cpu_allocator.h"
-#include "tensorfile/safetensors.h"
+#include "stepforge/base/error.h"
+#include "stepforge/kernels/cpu_allocator.h"
+#include "stepforge/tensorfile/safetensors.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace stepforge {

@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "checkpoint/checkpoint_ranks.h"
+#include "stepforge/checkpoint/checkpoint_ranks.h"
 #include "tests/checkpoint/fixture.h"
-#include "tests/comm/ranks.h"
 #include "tests/step/data_parallel.h"
+#include "tests/support/rank_threads.h"
 
 namespace stepforge::testing {
 

@@ -1,13 +1,13 @@
-#include "checkpoint/native.h"
+#include "stepforge/checkpoint/native.h"
 
 #include <algorithm>
 #include <functional>
 
 #include <ATen/ops/equal.h>
 
-#include "base/error.h"
-#include "tensorfile/dcp.h"
-#include "tensorfile/manifest.h"
+#include "stepforge/base/error.h"
+#include "stepforge/tensorfile/dcp.h"
+#include "stepforge/tensorfile/manifest.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace stepforge {

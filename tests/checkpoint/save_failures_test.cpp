@@ -4,8 +4,8 @@
 
 #include <sys/resource.h>
 
-#include "base/error.h"
-#include "checkpoint/writer.h"
+#include "stepforge/base/error.h"
+#include "stepforge/checkpoint/writer.h"
 #include "tests/checkpoint/layouts.h"
 
 namespace stepforge {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
-#include "checkpoint/hf_folder.h"
-#include "tensorfile/dcp.h"
-#include "tensorfile/manifest.h"
+#include "stepforge/base/error.h"
+#include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/tensorfile/dcp.h"
+#include "stepforge/tensorfile/manifest.h"
 #include "tests/checkpoint/layouts.h"
 
 namespace stepforge {

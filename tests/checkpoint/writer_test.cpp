@@ -1,10 +1,10 @@
-#include "checkpoint/writer.h"
+#include "stepforge/checkpoint/writer.h"
 
 #include <csignal>
 
 #include <sys/resource.h>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/checkpoint/fixture.h"
 
 namespace stepforge {

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/tree_sum.h"
-#include "tests/base/throws.h"
-#include "tests/comm/ranks.h"
+#include "stepforge/comm/tree_sum.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {

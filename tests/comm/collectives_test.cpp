@@ -1,9 +1,9 @@
 // Collectives through shared memory, by messages, and of one rank alone.
 #include <gtest/gtest.h>
 
-#include "tests/base/throws.h"
 #include "tests/comm/collectives_suite.h"
-#include "tests/comm/memory_engine.h"
+#include "tests/support/memory_engine.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/delayed.h"
-#include "comm/recording.h"
-#include "tests/base/throws.h"
-#include "tests/comm/ranks.h"
+#include "stepforge/comm/recording.h"
+#include "tests/support/delayed_world.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {

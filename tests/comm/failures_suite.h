@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "tests/base/throws.h"
-#include "tests/comm/ranks.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {

@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "comm/shared_file.h"
-#include "tests/base/throws.h"
+#include "stepforge/comm/shared_file.h"
 #include "tests/comm/failures_suite.h"
-#include "tests/comm/memory_engine.h"
+#include "tests/support/memory_engine.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {

@@ -1,10 +1,10 @@
-#include "comm/gather.h"
+#include "stepforge/comm/gather.h"
 
 #include <array>
 
 #include <gtest/gtest.h>
 
-#include "tests/comm/ranks.h"
+#include "tests/support/rank_threads.h"
 
 namespace stepforge::testing {
 namespace {

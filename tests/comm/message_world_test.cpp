@@ -1,12 +1,12 @@
 // What worlds over messages have beside the rules of every engine.
-#include "comm/message_world.h"
+#include "stepforge/comm/message_world.h"
 
 #include <atomic>
 
 #include <gtest/gtest.h>
 
-#include "tests/base/throws.h"
-#include "tests/comm/memory_engine.h"
+#include "tests/support/memory_engine.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "comm/parallel_dims.h"
+#include "stepforge/comm/parallel_dims.h"
 
 #include <algorithm>
 #include <map>
@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

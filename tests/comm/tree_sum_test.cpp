@@ -1,4 +1,4 @@
-#include "comm/tree_sum.h"
+#include "stepforge/comm/tree_sum.h"
 
 #include <bit>
 #include <cmath>
@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

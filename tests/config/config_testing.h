@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "config/load.h"
+#include "stepforge/base/error.h"
+#include "stepforge/config/load.h"
 
 namespace stepforge {
 

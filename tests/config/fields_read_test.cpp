@@ -8,16 +8,16 @@
 
 #include <gtest/gtest.h>
 
-#include "base/files.h"
-#include "base/format.h"
-#include "config/schema_docs.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/config/schema_docs.h"
 
 namespace stepforge {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path sources = STEPFORGE_SOURCE_DIR "/src";
+const fs::path sources = STEPFORGE_SOURCE_DIR "/stepforge";
 
 bool is_word(char character) {
   return std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '_';
@@ -107,7 +107,7 @@ TEST(ConfigFields, ReadsAreTold) {
 }
 
 TEST(ConfigFields, EachIsReadSomewhereOutsideTheConfigRoom) {
-  if (!has_trainer()) GTEST_SKIP() << "there is no src/train/*.cpp";
+  if (!has_trainer()) GTEST_SKIP() << "there is no stepforge/train/*.cpp";
   const std::vector<std::string> code = code_outside_config();
   std::vector<std::string> unread;
   for (const FieldInfo& info : all_fields()) {

@@ -1,4 +1,4 @@
-#include "config/load.h"
+#include "stepforge/config/load.h"
 
 #include <filesystem>
 #include <fstream>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "base/format.h"
+#include "stepforge/base/format.h"
 #include "tests/config/config_testing.h"
 
 namespace stepforge {

@@ -1,4 +1,4 @@
-#include "config/override_value.h"
+#include "stepforge/config/override_value.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "config/presets.h"
+#include "stepforge/config/presets.h"
 
 #include <filesystem>
 #include <map>
@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "base/files.h"
-#include "base/format.h"
-#include "config/schema_docs.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/config/schema_docs.h"
 #include "tests/config/config_testing.h"
 
 namespace stepforge {

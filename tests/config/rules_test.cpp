@@ -1,4 +1,4 @@
-#include "config/rules.h"
+#include "stepforge/config/rules.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
-#include "config/schema_docs.h"
+#include "stepforge/config/schema_docs.h"
 
 #include <algorithm>
 #include <set>
 
 #include <gtest/gtest.h>
 
-#include "base/format.h"
-#include "config/toml_text.h"
+#include "stepforge/base/format.h"
+#include "stepforge/config/toml_text.h"
 #include "tests/config/config_testing.h"
 
 namespace stepforge {

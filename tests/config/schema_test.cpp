@@ -1,8 +1,8 @@
-#include "config/schema.h"
+#include "stepforge/config/schema.h"
 
 #include <gtest/gtest.h>
 
-#include "config/config.h"
+#include "stepforge/config/config.h"
 
 namespace stepforge {
 namespace {

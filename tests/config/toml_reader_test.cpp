@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "config/value.h"
+#include "stepforge/config/value.h"
 
 namespace stepforge {
 namespace {

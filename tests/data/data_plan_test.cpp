@@ -1,4 +1,4 @@
-#include "data/data_plan.h"
+#include "stepforge/data/data_plan.h"
 
 #include <set>
 

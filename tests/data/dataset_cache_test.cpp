@@ -1,4 +1,4 @@
-#include "data/dataset_cache.h"
+#include "stepforge/data/dataset_cache.h"
 
 #include <atomic>
 #include <thread>

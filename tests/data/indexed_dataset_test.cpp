@@ -1,4 +1,4 @@
-#include "data/indexed_dataset.h"
+#include "stepforge/data/indexed_dataset.h"
 
 #include <cstring>
 #include <functional>

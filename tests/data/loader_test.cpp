@@ -1,4 +1,4 @@
-#include "data/loader.h"
+#include "stepforge/data/loader.h"
 
 #include <map>
 #include <mutex>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "data/synthetic.h"
+#include "stepforge/data/synthetic.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge {

@@ -1,4 +1,4 @@
-#include "data/mixture.h"
+#include "stepforge/data/mixture.h"
 
 #include <map>
 #include <numeric>

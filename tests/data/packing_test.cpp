@@ -1,4 +1,4 @@
-#include "data/packing.h"
+#include "stepforge/data/packing.h"
 
 #include <numeric>
 

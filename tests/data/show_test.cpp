@@ -1,4 +1,4 @@
-#include "data/show.h"
+#include "stepforge/data/show.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/synthetic.h"
+#include "stepforge/data/synthetic.h"
 
 #include <map>
 #include <set>

@@ -10,14 +10,14 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "data/indexed_dataset.h"
-#include "data/packing.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
-#include "tests/base/write_text.h"
-#include "text/tokenizer.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/data/indexed_dataset.h"
+#include "stepforge/data/packing.h"
+#include "stepforge/text/tokenizer.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge::testing_support {
 

@@ -1,12 +1,12 @@
-#include "data/text_source.h"
+#include "stepforge/data/text_source.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 #include <sys/stat.h>
 
-#include "data/json_lines.h"
+#include "stepforge/data/json_lines.h"
+#include "stepforge/text/utf8.h"
 #include "tests/data/test_support.h"
-#include "text/utf8.h"
 
 namespace stepforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/tokenize.h"
+#include "stepforge/data/tokenize.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
 // Ranks on Gloo: as threads that find each other in memory, or as processes over TCP.
 #pragma once
 
-#include "comm/message_world.h"
-#include "engines/c10d_store.h"
-#include "engines/gloo_links.h"
-#include "tests/comm/listener.h"
-#include "tests/comm/ranks.h"
+#include "stepforge/comm/message_world.h"
+#include "stepforge/engines/c10d_store.h"
+#include "stepforge/engines/gloo_links.h"
+#include "tests/launch/listener.h"
+#include "tests/support/rank_threads.h"
 
 namespace stepforge::testing {
 

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/base/long_tests.h"
 #include "tests/comm/collectives_suite.h"
 #include "tests/comm/failures_suite.h"
 #include "tests/engines/gloo_ranks.h"
+#include "tests/support/long_tests.h"
 
 namespace stepforge::testing {
 namespace {

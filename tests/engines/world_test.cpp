@@ -1,11 +1,11 @@
 // Which engine a job gets, and worlds over several hosts.
-#include "engines/world.h"
+#include "stepforge/engines/world.h"
 
 #include <gtest/gtest.h>
 
-#include "comm/hosts_world.h"
-#include "tests/base/throws.h"
+#include "stepforge/comm/hosts_world.h"
 #include "tests/engines/gloo_ranks.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {

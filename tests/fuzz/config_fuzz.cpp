@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
-#include "config/load.h"
-#include "config/schema_docs.h"
+#include "stepforge/base/error.h"
+#include "stepforge/config/load.h"
+#include "stepforge/config/schema_docs.h"
 
 namespace {
 

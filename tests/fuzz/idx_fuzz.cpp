@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include "base/error.h"
-#include "data/indexed_dataset.h"
+#include "stepforge/base/error.h"
+#include "stepforge/data/indexed_dataset.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size < 2) return 0;

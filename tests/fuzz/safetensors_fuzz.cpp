@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <span>
 
-#include "base/error.h"
-#include "tensorfile/safetensors.h"
+#include "stepforge/base/error.h"
+#include "stepforge/tensorfile/safetensors.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
-#include "kernels/adamw.h"
+#include "stepforge/kernels/adamw.h"
 
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/zeros.h>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

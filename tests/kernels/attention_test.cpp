@@ -1,9 +1,9 @@
-#include "kernels/attention.h"
+#include "stepforge/kernels/attention.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

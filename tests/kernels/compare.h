@@ -16,7 +16,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include "base/random.h"
+#include "stepforge/base/random.h"
 
 namespace stepforge::test {
 

@@ -1,9 +1,9 @@
-#include "kernels/cross_entropy.h"
+#include "stepforge/kernels/cross_entropy.h"
 
 #include <ATen/ops/zeros_like.h>
 
-#include "base/error.h"
-#include "kernels/reduce.h"
+#include "stepforge/base/error.h"
+#include "stepforge/kernels/reduce.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

@@ -1,9 +1,9 @@
-#include "kernels/dropout_add.h"
+#include "stepforge/kernels/dropout_add.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

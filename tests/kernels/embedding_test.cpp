@@ -1,6 +1,6 @@
-#include "kernels/embedding.h"
+#include "stepforge/kernels/embedding.h"
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

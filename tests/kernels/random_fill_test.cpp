@@ -1,8 +1,8 @@
-#include "kernels/random_fill.h"
+#include "stepforge/kernels/random_fill.h"
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

@@ -1,11 +1,11 @@
-#include "kernels/reduce.h"
+#include "stepforge/kernels/reduce.h"
 
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

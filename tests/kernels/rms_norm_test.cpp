@@ -1,8 +1,8 @@
-#include "kernels/rms_norm.h"
+#include "stepforge/kernels/rms_norm.h"
 
 #include <ATen/ops/empty_like.h>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

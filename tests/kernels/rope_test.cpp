@@ -1,8 +1,8 @@
-#include "kernels/rope.h"
+#include "stepforge/kernels/rope.h"
 
 #include <ATen/ops/empty_like.h>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
 namespace stepforge {

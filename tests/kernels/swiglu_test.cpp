@@ -1,4 +1,4 @@
-#include "kernels/swiglu.h"
+#include "stepforge/kernels/swiglu.h"
 
 #include <limits>
 

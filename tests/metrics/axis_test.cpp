@@ -1,4 +1,4 @@
-#include "metrics/axis.h"
+#include "stepforge/metrics/axis.h"
 
 #include <cmath>
 #include <string>

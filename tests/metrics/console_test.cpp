@@ -1,4 +1,4 @@
-#include "metrics/console.h"
+#include "stepforge/metrics/console.h"
 
 #include <array>
 #include <chrono>
@@ -11,8 +11,8 @@
 #include <sys/ioctl.h>
 #include <termios.h>
 
-#include "base/files.h"
-#include "tests/base/temp_folder.h"
+#include "stepforge/base/files.h"
+#include "tests/support/temp_folder.h"
 
 namespace stepforge {
 namespace {

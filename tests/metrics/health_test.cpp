@@ -1,10 +1,10 @@
-#include "metrics/health.h"
+#include "stepforge/metrics/health.h"
 
 #include <gtest/gtest.h>
 
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
-#include "tests/base/write_text.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "metrics/jsonl.h"
+#include "stepforge/metrics/jsonl.h"
 
 #include <cmath>
 #include <csignal>
@@ -8,12 +8,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "base/random.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
-#include "tests/base/write_text.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/random.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge {
 namespace {

@@ -1,9 +1,9 @@
-#include "metrics/machine.h"
+#include "stepforge/metrics/machine.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "tests/base/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace stepforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "metrics/plot.h"
+#include "stepforge/metrics/plot.h"
 
 #include <cctype>
 #include <cmath>
@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "metrics/svg.h"
-#include "tests/base/throws.h"
+#include "stepforge/metrics/svg.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

@@ -1,16 +1,16 @@
-#include "metrics/run_folder.h"
+#include "stepforge/metrics/run_folder.h"
 
 #include <regex>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "base/format.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
-#include "tests/base/write_text.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge {
 namespace {

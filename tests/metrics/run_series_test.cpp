@@ -1,15 +1,15 @@
-#include "metrics/run_series.h"
+#include "stepforge/metrics/run_series.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
-#include "tests/base/write_text.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "metrics/sink.h"
+#include "stepforge/metrics/sink.h"
 
 #include <condition_variable>
 #include <mutex>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/base/throws.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "metrics/smoothed.h"
+#include "stepforge/metrics/smoothed.h"
 
 #include <cmath>
 

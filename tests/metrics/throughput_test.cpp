@@ -1,4 +1,4 @@
-#include "metrics/throughput.h"
+#include "stepforge/metrics/throughput.h"
 
 #include <chrono>
 

@@ -7,9 +7,9 @@
 #include <ATen/ops/isfinite.h>
 #include <gtest/gtest.h>
 
-#include "tests/base/throws.h"
+#include "stepforge/train/evaluation.h"
 #include "tests/models/training.h"
-#include "train/evaluation.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

@@ -1,5 +1,5 @@
 // Generation with the KV cache against computing everything anew, and the choice of tokens.
-#include "train/generation.h"
+#include "stepforge/train/generation.h"
 
 #include <cmath>
 #include <map>
@@ -9,10 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/plan/job_plan.h"
 #include "tests/nn/tiny_model.h"
-#include "train/job_plan.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

@@ -8,12 +8,12 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
-#include "app/torch/token_rows.h"
-#include "checkpoint/hf_folder.h"
-#include "models/forwards.h"
-#include "tensorfile/safetensors.h"
-#include "train/evaluation.h"
-#include "train/job_plan.h"
+#include "stepforge/app/torch/token_rows.h"
+#include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/models/forwards.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/tensorfile/safetensors.h"
+#include "stepforge/train/evaluation.h"
 
 namespace stepforge {
 namespace {

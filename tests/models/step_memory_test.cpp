@@ -5,7 +5,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "step/memory.h"
+#include "stepforge/step/memory.h"
 #include "tests/models/training.h"
 
 namespace stepforge {

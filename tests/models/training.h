@@ -8,11 +8,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 
-#include "config/load.h"
-#include "optim/param_groups.h"
+#include "stepforge/config/load.h"
+#include "stepforge/optim/param_groups.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/train/train_step.h"
 #include "tests/nn/tiny_model.h"
-#include "train/job_plan.h"
-#include "train/train_step.h"
 
 namespace stepforge::testing {
 

@@ -6,10 +6,10 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "comm/tree_sum.h"
-#include "engines/nccl/device_sum.h"
-#include "engines/nccl/plugin.h"
-#include "tests/base/throws.h"
+#include "stepforge/comm/tree_sum.h"
+#include "stepforge/engines/nccl/device_sum.h"
+#include "stepforge/engines/nccl/plugin.h"
+#include "tests/support/throws.h"
 
 extern "C" std::unique_ptr<stepforge::World> stepforge_nccl_entry(const stepforge::NcclRequest& request);
 

@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "models/decoder_forward.h"
-#include "nn/functions.h"
-#include "nn/layers.h"
+#include "stepforge/models/decoder_forward.h"
+#include "stepforge/nn/functions.h"
+#include "stepforge/nn/layers.h"
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
 

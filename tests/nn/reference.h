@@ -16,9 +16,9 @@
 #include <ATen/ops/silu.h>
 #include <gtest/gtest.h>
 
-#include "kernels/attention.h"
-#include "kernels/rope.h"
-#include "nn/context.h"
+#include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/rope.h"
+#include "stepforge/nn/context.h"
 
 namespace stepforge::testing {
 

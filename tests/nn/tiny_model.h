@@ -9,12 +9,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
-#include "base/random.h"
-#include "kernels/cpu_allocator.h"
-#include "models/families.h"
-#include "models/forwards.h"
-#include "nn/block.h"
-#include "parallel/unit_store.h"
+#include "stepforge/base/random.h"
+#include "stepforge/catalog/families.h"
+#include "stepforge/kernels/cpu_allocator.h"
+#include "stepforge/models/forwards.h"
+#include "stepforge/nn/block.h"
+#include "stepforge/storage/unit_store.h"
 
 namespace stepforge::testing {
 

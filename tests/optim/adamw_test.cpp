@@ -1,12 +1,12 @@
-#include "optim/adamw.h"
+#include "stepforge/optim/adamw.h"
 
 #include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "stepforge/train/train_step.h"
 #include "tests/models/training.h"
-#include "train/train_step.h"
 
 namespace stepforge {
 namespace {

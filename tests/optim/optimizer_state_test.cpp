@@ -1,11 +1,11 @@
 // An optimizer's state moves with the weights from one layout to another.
-#include "optim/optimizer_state.h"
+#include "stepforge/optim/optimizer_state.h"
 
 #include <gtest/gtest.h>
 
-#include "parallel/model_state.h"
-#include "tests/base/throws.h"
-#include "tests/parallel/sharded_models.h"
+#include "stepforge/fsdp/model_state.h"
+#include "tests/fsdp/sharded_models.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {

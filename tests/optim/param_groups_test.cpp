@@ -1,13 +1,13 @@
-#include "optim/param_groups.h"
+#include "stepforge/optim/param_groups.h"
 
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/throws.h"
 
 namespace stepforge {
 namespace {

@@ -1,5 +1,5 @@
 // The optimizer and clipping of sharded modules against torch's on one rank.
-#include "optim/sharded_adamw.h"
+#include "stepforge/optim/sharded_adamw.h"
 
 #include <cmath>
 #include <limits>
@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
-#include "tests/parallel/sharded_models.h"
+#include "tests/fsdp/sharded_models.h"
 
 namespace stepforge::testing {
 namespace {

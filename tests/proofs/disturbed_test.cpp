@@ -5,7 +5,7 @@
 #include <set>
 #include <thread>
 
-#include "base/random.h"
+#include "stepforge/base/random.h"
 #include "tests/proofs/exact_model.h"
 #include "tests/train/ranks.h"
 

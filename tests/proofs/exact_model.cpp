@@ -11,8 +11,8 @@
 #include <ATen/ops/round.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "nn/function_data.h"
-#include "nn/layers.h"
+#include "stepforge/nn/function_data.h"
+#include "stepforge/nn/layers.h"
 
 namespace stepforge::testing {
 

@@ -1,5 +1,5 @@
 // Exact arithmetic: ten steps have the same bits in every layout.
-#include "base/random.h"
+#include "stepforge/base/random.h"
 #include "tests/engines/gloo_ranks.h"
 #include "tests/proofs/exact_model.h"
 #include "tests/train/ranks.h"

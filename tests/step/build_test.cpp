@@ -1,13 +1,13 @@
-#include "step/build.h"
+#include "stepforge/step/build.h"
 
 #include <algorithm>
 #include <map>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "spec/flat_layout.h"
-#include "step/passes.h"
+#include "stepforge/base/error.h"
+#include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/step/passes.h"
 #include "tests/step/fixture.h"
 
 namespace stepforge::test {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "step/memory.h"
+#include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 
 namespace stepforge::test {

@@ -1,8 +1,8 @@
 // Random combinations of everything a step can be told: the programs of all ranks are sound.
 #include <gtest/gtest.h>
 
-#include "base/random.h"
-#include "step/memory.h"
+#include "stepforge/base/random.h"
+#include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 
 namespace stepforge::test {

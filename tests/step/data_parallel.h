@@ -1,7 +1,7 @@
 // Ranks that cut a model and copy it.
 #pragma once
 
-#include "step/build.h"
+#include "stepforge/step/build.h"
 
 namespace stepforge::test {
 

@@ -5,10 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "spec/flat_layout.h"
-#include "step/collectives.h"
-#include "step/memory.h"
+#include "stepforge/base/error.h"
+#include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/step/collectives.h"
+#include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 
 namespace stepforge::test {

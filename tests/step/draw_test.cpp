@@ -1,11 +1,11 @@
-#include "step/draw.h"
+#include "stepforge/step/draw.h"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
-#include "base/json.h"
-#include "step/memory.h"
+#include "stepforge/base/json.h"
+#include "stepforge/step/memory.h"
 #include "tests/step/fixture.h"
 
 namespace stepforge::test {

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "base/format.h"
-#include "spec/model_spec.h"
-#include "step/build.h"
-#include "step/program.h"
+#include "stepforge/base/format.h"
+#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/step/build.h"
+#include "stepforge/step/program.h"
 
 namespace stepforge::test {
 

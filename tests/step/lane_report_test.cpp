@@ -1,4 +1,4 @@
-#include "step/lane_report.h"
+#include "stepforge/step/lane_report.h"
 
 #include <gtest/gtest.h>
 

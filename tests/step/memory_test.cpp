@@ -1,4 +1,4 @@
-#include "step/memory.h"
+#include "stepforge/step/memory.h"
 
 #include <gtest/gtest.h>
 

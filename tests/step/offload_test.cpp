@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "step/memory.h"
+#include "stepforge/base/error.h"
+#include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 
 namespace stepforge::test {

@@ -1,11 +1,11 @@
-#include "step/plan.h"
+#include "stepforge/step/plan.h"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
-#include "step/build.h"
-#include "step/memory.h"
+#include "stepforge/step/build.h"
+#include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 
 namespace stepforge::test {

@@ -1,7 +1,7 @@
 // Which gathers run ahead of the computation: by distance, forward and backward, or by lists.
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
 #include "tests/step/programs.h"
 
 namespace stepforge::test {

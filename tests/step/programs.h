@@ -10,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include "step/checker.h"
-#include "step/passes.h"
-#include "step/program.h"
+#include "stepforge/step/checker.h"
+#include "stepforge/step/passes.h"
+#include "stepforge/step/program.h"
 #include "tests/step/data_parallel.h"
 #include "tests/step/fixture.h"
 

@@ -1,4 +1,4 @@
-#include "step/simulate.h"
+#include "stepforge/step/simulate.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "tensorfile/dcp.h"
+#include "stepforge/tensorfile/dcp.h"
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/json.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/json.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
 namespace stepforge {

@@ -1,11 +1,11 @@
-#include "tensorfile/hf_index.h"
+#include "stepforge/tensorfile/hf_index.h"
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
 namespace stepforge {

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "base/format.h"
+#include "stepforge/base/format.h"
 #include "tests/tensorfile/build_file.h"
 
 namespace stepforge::testing {

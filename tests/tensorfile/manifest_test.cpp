@@ -1,12 +1,12 @@
-#include "tensorfile/manifest.h"
+#include "stepforge/tensorfile/manifest.h"
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "base/format.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
 namespace stepforge {

@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "base/random.h"
-#include "tensorfile/safetensors.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/random.h"
+#include "stepforge/tensorfile/safetensors.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
 namespace stepforge {

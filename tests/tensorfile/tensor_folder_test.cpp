@@ -1,15 +1,15 @@
-#include "tensorfile/tensor_folder.h"
+#include "stepforge/tensorfile/tensor_folder.h"
 
 #include <numeric>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/format.h"
-#include "base/random.h"
-#include "tensorfile/dcp.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/random.h"
+#include "stepforge/tensorfile/dcp.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
 namespace stepforge {

@@ -1,11 +1,11 @@
-#include "text/bpe_model.h"
+#include "stepforge/text/bpe_model.h"
 
 #include <algorithm>
 #include <limits>
 
 #include <gtest/gtest.h>
 
-#include "base/random.h"
+#include "stepforge/base/random.h"
 #include "tests/text/definitions.h"
 
 namespace stepforge {

@@ -1,12 +1,12 @@
-#include "text/bpe_trainer.h"
+#include "stepforge/text/bpe_trainer.h"
 
 #include <map>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/random.h"
-#include "tests/text/expect_throw.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/random.h"
+#include "tests/support/expect_throw.h"
 
 namespace stepforge {
 namespace {

@@ -1,12 +1,12 @@
-#include "text/definition.h"
+#include "stepforge/text/definition.h"
 
 #include <functional>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "stepforge/base/error.h"
+#include "tests/support/expect_throw.h"
 #include "tests/text/definitions.h"
-#include "tests/text/expect_throw.h"
 
 namespace stepforge {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "base/json.h"
-#include "text/bpe_tokenizer.h"
-#include "text/tokenizer_json.h"
+#include "stepforge/base/json.h"
+#include "stepforge/text/bpe_tokenizer.h"
+#include "stepforge/text/tokenizer_json.h"
 
 namespace stepforge {
 

@@ -1,9 +1,9 @@
 // Ids recorded from Hugging Face `tokenizers` (tools/oracle/make_tokenizer_golden.py).
 #include <gtest/gtest.h>
 
-#include "base/json.h"
+#include "stepforge/base/json.h"
+#include "stepforge/text/tokenizer.h"
 #include "tests/text/definitions.h"
-#include "text/tokenizer.h"
 
 namespace stepforge {
 namespace {

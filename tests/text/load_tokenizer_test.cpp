@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "tests/base/temp_folder.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/text/tokenizer.h"
+#include "tests/support/expect_throw.h"
+#include "tests/support/temp_folder.h"
 #include "tests/text/definitions.h"
-#include "tests/text/expect_throw.h"
-#include "text/tokenizer.h"
 
 namespace stepforge {
 namespace {

@@ -1,12 +1,12 @@
-#include "text/splitter.h"
+#include "stepforge/text/splitter.h"
 
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "tests/text/expect_throw.h"
-#include "text/pattern_rewriter.h"
+#include "stepforge/base/error.h"
+#include "stepforge/text/pattern_rewriter.h"
+#include "tests/support/expect_throw.h"
 
 namespace stepforge {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/tokenizer.h"
+#include "stepforge/text/tokenizer.h"
 
 #include <string>
 #include <vector>
@@ -6,14 +6,14 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "base/random.h"
-#include "base/threads.h"
-#include "tests/base/temp_folder.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/random.h"
+#include "stepforge/base/threads.h"
+#include "stepforge/text/utf8.h"
+#include "tests/support/expect_throw.h"
+#include "tests/support/temp_folder.h"
 #include "tests/text/definitions.h"
-#include "tests/text/expect_throw.h"
-#include "text/utf8.h"
 
 namespace stepforge {
 namespace {

@@ -1,11 +1,11 @@
-#include "text/training_corpus.h"
+#include "stepforge/text/training_corpus.h"
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "tests/base/temp_folder.h"
-#include "tests/text/expect_throw.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "tests/support/expect_throw.h"
+#include "tests/support/temp_folder.h"
 
 namespace stepforge {
 namespace {

@@ -1,9 +1,9 @@
-#include "text/utf8.h"
+#include "stepforge/text/utf8.h"
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "tests/text/expect_throw.h"
+#include "stepforge/base/error.h"
+#include "tests/support/expect_throw.h"
 
 namespace stepforge {
 namespace {

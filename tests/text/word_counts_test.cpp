@@ -1,11 +1,11 @@
-#include "text/word_counts.h"
+#include "stepforge/text/word_counts.h"
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/random.h"
-#include "tests/text/expect_throw.h"
-#include "text/bpe_trainer.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/random.h"
+#include "stepforge/text/bpe_trainer.h"
+#include "tests/support/expect_throw.h"
 
 namespace stepforge {
 namespace {

@@ -1,4 +1,5 @@
 """Each rule of scripts/check_rooms.py against a tiny tree that breaks it, and one that only seems to."""
+import json
 import sys
 import tempfile
 import unittest
@@ -6,9 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.dont_write_bytecode = True
-from check_rooms import Tree, below, faults_of  # noqa: E402
+from check_rooms import ROOMS_FILE, Rooms, Tree, below, faults_of  # noqa: E402
 
 HEADER = "#pragma once\n"
+ROOMS = Rooms(ROOMS_FILE)
 
 
 class CheckRooms(unittest.TestCase):
@@ -18,12 +20,10 @@ class CheckRooms(unittest.TestCase):
             for path, text in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(text)
-            rooms = {path.split("/")[1] for path in files if path.startswith("src/")}
-            for room in rooms:
-                readme = root / "src" / room / "README.md"
-                if f"src/{room}/README.md" not in files:
-                    readme.write_text("A room.\n")
-            return [f"{path}:{line}: {message}" for path, line, message in faults_of(Tree(root, below(root)))]
+            for room in {ROOMS.room_of(path) for path in files} & ROOMS.may_include.keys():
+                if f"stepforge/{room}/README.md" not in files:
+                    (root / "stepforge" / room / "README.md").write_text(ROOMS.readme_line(room) + "\n")
+            return [f"{path}:{line}: {message}" for path, line, message in faults_of(Tree(root, below(root), ROOMS))]
 
     def refused(self, files, *words):
         faults = self.faults(files)
@@ -34,27 +34,41 @@ class CheckRooms(unittest.TestCase):
     def accepted(self, files):
         self.assertEqual(self.faults(files), [])
 
-    def test_a_room_includes_only_rooms_before_it(self):
-        self.refused({"src/text/a.cpp": '\n#include "data/b.h"\n', "src/data/b.h": HEADER}, "src/text/a.cpp:2", "room text", "data/b.h")
-        self.accepted({"src/data/a.cpp": '#include "text/b.h"\n', "src/text/b.h": HEADER})
+    def test_a_room_includes_only_what_it_may(self):
+        self.refused({"stepforge/text/a.cpp": '\n#include "stepforge/data/b.h"\n', "stepforge/data/b.h": HEADER}, "stepforge/text/a.cpp:2", "room text", "data/b.h")
+        self.accepted({"stepforge/data/a.cpp": '#include "stepforge/text/b.h"\n', "stepforge/text/b.h": HEADER})
+
+    def test_the_rooms_file_has_no_circle_and_keeps_torch_below_the_line(self):
+        def faults(*rooms):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "rooms.json"
+                path.write_text(json.dumps({"rooms": [dict(zip(("name", "library", "may_include"), room)) for room in rooms]}))
+                return [fault[2] for fault in faults_of(Tree(Path(folder), [], Rooms(path)))]
+
+        self.assertEqual(faults(("a", "core", []), ("b", "torch", ["a"])), [])
+        self.assertIn("does not stand above it", faults(("a", "core", ["b"]), ("b", "core", []))[0])
+        self.assertIn("is torch-free but may include b", faults(("b", "torch", []), ("a", "core", ["b"]))[0])
+
+    def test_a_readme_says_what_its_room_may_include(self):
+        self.refused({"stepforge/text/a.cpp": "\n", "stepforge/text/README.md": "May include: `data`.\n"}, "May include: `base`.")
 
     def test_every_folder_is_a_room_of_the_map(self):
-        self.refused({"src/utils/a.cpp": "\n"}, "utils is no room")
+        self.refused({"stepforge/utils/a.cpp": "\n"}, "utils is not a room")
 
     def test_no_torch_header_is_reached_from_above_the_line(self):
-        self.refused({"src/base/a.cpp": "#include <torch/torch.h>\n"}, "src/base/a.cpp:1", "torch/torch.h")
-        self.refused({"src/train/job_plan.cpp": "#include <ATen/ATen.h>\n"}, "ATen/ATen.h")
-        self.refused({"src/app/main.cpp": '#include "nn/a.h"\n', "src/nn/a.h": HEADER + '#include "nn/b.h"\n', "src/nn/b.h": HEADER + "#include <c10/a.h>\n"},
-                     "src/app/main.cpp", "nn/a.h -> src/nn/b.h -> c10/a.h")
-        self.accepted({"src/nn/a.cpp": "#include <torch/torch.h>\n", "src/app/torch/a.cpp": "#include <ATen/ATen.h>\n"})
+        self.refused({"stepforge/base/a.cpp": "#include <torch/torch.h>\n"}, "stepforge/base/a.cpp:1", "torch/torch.h")
+        self.refused({"stepforge/plan/job_plan.cpp": "#include <ATen/ATen.h>\n"}, "ATen/ATen.h")
+        self.refused({"stepforge/app/main.cpp": '#include "tests/a.h"\n', "tests/a.h": HEADER + '#include "tests/b.h"\n', "tests/b.h": HEADER + "#include <c10/a.h>\n"},
+                     "stepforge/app/main.cpp", "tests/a.h -> tests/b.h -> c10/a.h")
+        self.accepted({"stepforge/nn/a.cpp": "#include <torch/torch.h>\n", "stepforge/app/torch/a.cpp": "#include <ATen/ATen.h>\n"})
 
     def test_formatting_libraries_stay_out_of_headers(self):
-        self.refused({"src/base/a.h": HEADER + "#include <fmt/core.h>\n"}, "src/base/a.h:2", "fmt/core.h")
-        self.refused({"src/config/a.h": HEADER + "#include <toml++/toml.h>\n"}, "toml++/toml.h")
-        self.accepted({"src/base/a.cpp": "#include <fmt/core.h>\n"})
+        self.refused({"stepforge/base/a.h": HEADER + "#include <fmt/core.h>\n"}, "stepforge/base/a.h:2", "fmt/core.h")
+        self.refused({"stepforge/config/a.h": HEADER + "#include <toml++/toml.h>\n"}, "toml++/toml.h")
+        self.accepted({"stepforge/base/a.cpp": "#include <fmt/core.h>\n"})
 
     def test_a_header_is_guarded(self):
-        self.refused({"src/base/a.h": "int f();\n"}, "#pragma once")
+        self.refused({"stepforge/base/a.h": "int f();\n"}, "#pragma once")
 
     def test_nothing_outlives_a_call_and_changes(self):
         for line in [
@@ -72,10 +86,10 @@ class CheckRooms(unittest.TestCase):
             "struct S { int a; } shared;",
         ]:
             with self.subTest(line):
-                self.refused({"src/base/a.cpp": "\n" + line + "\n"}, "src/base/a.cpp:2", "outlives a call")
+                self.refused({"stepforge/base/a.cpp": "\n" + line + "\n"}, "stepforge/base/a.cpp:2", "outlives a call")
 
     def test_constants_functions_and_locals_are_no_state(self):
-        self.accepted({"src/base/a.cpp": """
+        self.accepted({"stepforge/base/a.cpp": """
             #define MANY \\
               int counter;
             constexpr int a[] = {1, 2};
@@ -94,21 +108,21 @@ class CheckRooms(unittest.TestCase):
             auto character = '{'; """.replace("auto character", "const auto character")})
 
     def test_models_know_no_rank(self):
-        self.refused({"src/models/llama/a.cpp": "\nint f(int rank) { return 0; }\n"}, "src/models/llama/a.cpp:2", "`rank`")
-        self.refused({"src/nn/a.cpp": "void f(ProcessGroup& g);\n"}, "ProcessGroup")
-        self.accepted({"src/nn/a.cpp": "// Any rank runs this.\nint ranking();\n", "src/train/a.cpp": "int f(int rank);\n"})
+        self.refused({"stepforge/models/llama/a.cpp": "\nint f(int rank) { return 0; }\n"}, "stepforge/models/llama/a.cpp:2", "`rank`")
+        self.refused({"stepforge/nn/a.cpp": "void f(ProcessGroup& g);\n"}, "ProcessGroup")
+        self.accepted({"stepforge/nn/a.cpp": "// Any rank runs this.\nint ranking();\n", "stepforge/train/a.cpp": "int f(int rank);\n"})
 
     def test_no_file_is_too_long(self):
-        self.refused({"src/base/a.cpp": "\n" * 801}, "801 lines")
-        self.accepted({"src/base/a.cpp": "\n" * 800})
+        self.refused({"stepforge/base/a.cpp": "\n" * 801}, "801 lines")
+        self.accepted({"stepforge/base/a.cpp": "\n" * 800})
 
     def test_a_room_has_a_short_readme(self):
-        self.refused({"src/base/a.cpp": "\n", "src/base/README.md": "\n" * 81}, "over 80 lines")
+        self.refused({"stepforge/base/a.cpp": "\n", "stepforge/base/README.md": "\n" * 81}, "over 80 lines")
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "src/base").mkdir(parents=True)
-            (Path(folder) / "src/base/a.cpp").write_text("\n")
-            faults = faults_of(Tree(Path(folder), below(Path(folder))))
-            self.assertEqual([fault[0] for fault in faults], ["src/base/README.md"])
+            (Path(folder) / "stepforge/base").mkdir(parents=True)
+            (Path(folder) / "stepforge/base/a.cpp").write_text("\n")
+            faults = faults_of(Tree(Path(folder), below(Path(folder)), ROOMS))
+            self.assertEqual([fault[0] for fault in faults], ["stepforge/base/README.md"])
 
     def test_no_path_of_a_machine_and_nothing_left_to_do(self):
         self.refused({"docs/a.md": "see /" + "home/me/x\n"}, "docs/a.md:1", "a path of one machine")

@@ -1,5 +1,5 @@
 // What the loss of a step is the mean of: by hand, and through the trainer.
-#include "train/averaging_domain.h"
+#include "stepforge/train/averaging_domain.h"
 
 #include <array>
 

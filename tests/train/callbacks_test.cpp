@@ -1,9 +1,9 @@
 // The order of events, and the build steps that can be replaced.
 #include <algorithm>
 
-#include "optim/param_groups.h"
+#include "stepforge/optim/param_groups.h"
+#include "stepforge/plan/job_data.h"
 #include "tests/train/fixture.h"
-#include "train/job_data.h"
 
 namespace stepforge::testing {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <sys/resource.h>
 
-#include "checkpoint/native.h"
+#include "stepforge/checkpoint/native.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {

@@ -1,6 +1,6 @@
 // Runs of several ranks save, resume and move to other layouts.
-#include "checkpoint/native.h"
-#include "tensorfile/hf_index.h"
+#include "stepforge/checkpoint/native.h"
+#include "stepforge/tensorfile/hf_index.h"
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {

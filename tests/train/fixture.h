@@ -16,17 +16,17 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
-#include "base/files.h"
-#include "base/format.h"
-#include "config/load.h"
-#include "metrics/jsonl.h"
-#include "tests/base/long_tests.h"
-#include "tests/base/small_run.h"
-#include "tests/base/temp_folder.h"
-#include "tests/base/throws.h"
-#include "tests/base/write_text.h"
-#include "train/trainer.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/config/load.h"
+#include "stepforge/metrics/jsonl.h"
+#include "stepforge/train/trainer.h"
+#include "tests/support/long_tests.h"
+#include "tests/support/small_run.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge::testing {
 

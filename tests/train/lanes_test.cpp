@@ -1,4 +1,4 @@
-#include "train/lanes.h"
+#include "stepforge/train/lanes.h"
 
 #include <atomic>
 #include <chrono>

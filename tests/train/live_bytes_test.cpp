@@ -1,6 +1,6 @@
 // Each rank's live bytes are those of its plan. The CPU allocator counts a process, so ranks are processes.
-#include "kernels/cpu_allocator.h"
-#include "tests/comm/ranks.h"
+#include "stepforge/kernels/cpu_allocator.h"
+#include "tests/support/rank_threads.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {

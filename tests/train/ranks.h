@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/delayed.h"
-#include "comm/shared_memory.h"
+#include "stepforge/comm/shared_memory.h"
+#include "tests/support/delayed_world.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {

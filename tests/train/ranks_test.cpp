@@ -6,10 +6,10 @@
 #include <csignal>
 #include <map>
 
-#include "base/random.h"
-#include "comm/recording.h"
-#include "step/collectives.h"
-#include "tests/comm/ranks.h"
+#include "stepforge/base/random.h"
+#include "stepforge/comm/recording.h"
+#include "stepforge/step/collectives.h"
+#include "tests/support/rank_threads.h"
 
 namespace stepforge::testing {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 #include <thread>
 
-#include "base/json.h"
+#include "stepforge/base/json.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {

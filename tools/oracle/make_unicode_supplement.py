@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Prints src/text/unicode_supplement.cpp: the code points whose general category the regular-expression engine of Hugging
+"""Prints stepforge/text/unicode_supplement.cpp: the code points whose general category the regular-expression engine of Hugging
 Face `tokenizers` knows and the PCRE2 of the build machine (Unicode 14) does not.
 
     pip install tokenizers
     g++ -O1 -o unicode_dump tools/oracle/unicode_dump.cpp -lpcre2-32
-    ./unicode_dump | tools/oracle/make_unicode_supplement.py > src/text/unicode_supplement.cpp
+    ./unicode_dump | tools/oracle/make_unicode_supplement.py > stepforge/text/unicode_supplement.cpp
 
 Fails if PCRE2 puts a code point into a category where the other engine does not have it: that cannot be mended by adding.
 """

@@ -1,0 +1,67 @@
+#include "stepforge/app/doctor_command.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "stepforge/app/torch_half.h"
+#include "stepforge/base/log.h"
+#include "stepforge/base/version.h"
+#include "stepforge/metrics/console.h"
+#include "stepforge/metrics/health.h"
+#include "stepforge/metrics/machine.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string environment(const char* variable) {
+  const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+  return value == nullptr ? "" : value;
+}
+
+fs::path default_cache_folder() {
+  const std::string cache = environment("XDG_CACHE_HOME");
+  return (cache.empty() ? fs::path(environment("HOME")) / ".cache" : fs::path(cache)) / "stepforge";
+}
+
+TorchHalf try_torch_half(const DoctorOptions& options) {
+  TorchHalf half;
+  half.library = options.torch_half.empty() ? torch_half_path() : options.torch_half;
+  half.exists = fs::exists(half.library);
+  if (half.exists && options.load_torch_half) half.failure = options.load_torch_half(half.library);
+  return half;
+}
+
+}  // namespace
+
+int doctor_command(const DoctorOptions& options) {
+  const MachineFacts machine = read_machine_facts();
+  const fs::path cache = options.cache_folder.empty() ? default_cache_folder() : options.cache_folder;
+  const std::vector<HealthCheck> checks = {
+      check_kernel(machine),
+      check_processor(machine),
+      check_memory(machine),
+      check_disk("runs", fs::absolute(options.run_folder).lexically_normal(),
+                 free_disk_bytes(options.run_folder)),
+      check_disk("cache", cache, free_disk_bytes(cache)),
+      check_cache_folder(cache),
+      check_torch_half(try_torch_half(options)),
+      // After the torch half was loaded, so that its libtorch is mapped.
+      check_libtorch(mapped_library("libtorch_cpu.so"), std::string(built_for_torch())),
+      check_terminal(stdout_is_terminal(), locale_is_utf8(), environment("TERM")),
+  };
+  const Health worst = worst_of(checks);
+  std::cout << health_table(checks, stdout_is_terminal());
+  std::cout << (worst == Health::ok ? "All is well.\n"
+                : worst == Health::warning
+                    ? "Stepforge runs here; see the warnings.\n"
+                    : "Stepforge cannot train here yet; the lines with -> say what to do.\n");
+  return worst == Health::failure ? 1 : 0;
+}
+
+}  // namespace stepforge

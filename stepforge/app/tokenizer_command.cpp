@@ -1,0 +1,67 @@
+#include "stepforge/app/tokenizer_command.h"
+
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <memory>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/log.h"
+#include "stepforge/text/bpe_trainer.h"
+#include "stepforge/text/line_codec.h"
+#include "stepforge/text/training_corpus.h"
+
+namespace stepforge {
+
+namespace {
+
+using Codec = std::function<void(const Tokenizer&, std::istream&, std::ostream&, const std::string&)>;
+
+int run_codec(const TokenizerCodecOptions& options, const Codec& codec) {
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
+  if (options.input.empty() || options.input == "-") {
+    std::ios::sync_with_stdio(false);
+    codec(*tokenizer, std::cin, std::cout, "standard input");
+    return 0;
+  }
+  std::ifstream input(options.input, std::ios::binary);
+  if (!input || std::filesystem::is_directory(options.input)) {
+    throw UsageError(format("cannot read {}", options.input.string()));
+  }
+  codec(*tokenizer, input, std::cout, options.input.string());
+  return 0;
+}
+
+}  // namespace
+
+int tokenizer_train(const TokenizerTrainOptions& options) {
+  if (options.output.empty()) throw UsageError("no output folder named for the tokenizer");
+  Logger log(LogLevel::info, stderr_is_terminal());
+  WordCounter counter;
+  count_corpus(options.inputs, options.field, counter);
+  if (counter.counts().empty()) throw Error("the text to train on is empty");
+  log.info("{} of text, {} different words", human_bytes(counter.bytes()),
+           with_thousands(std::ssize(counter.counts())));
+  const TrainedBpe trained = train_bpe(counter.counts(), {.vocab_size = options.vocab_size});
+  if (trained.vocab_size < options.vocab_size) {
+    log.warning(
+        "the text holds no more pairs that occur twice: {} tokens instead of {}; use more text, or a smaller "
+        "vocab_size",
+        trained.vocab_size, options.vocab_size);
+  }
+  make_bpe_tokenizer(trained)->save_pretrained(options.output);
+  log.info("tokenizer of {} tokens written to {}", with_thousands(trained.vocab_size),
+           options.output.string());
+  return 0;
+}
+
+int tokenizer_encode(const TokenizerCodecOptions& options) {
+  return run_codec(options, options.jsonl ? encode_jsonl : encode_plain);
+}
+
+int tokenizer_decode(const TokenizerCodecOptions& options) {
+  return run_codec(options, options.jsonl ? decode_jsonl : decode_plain);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,99 @@
+#include "stepforge/app/torch/commands.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+
+#include "stepforge/app/torch/loaded_model.h"
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/catalog/families.h"
+#include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/checkpoint/writer.h"
+#include "stepforge/config/schema_docs.h"
+#include "stepforge/engines/world.h"
+#include "stepforge/kernels/cpu_allocator.h"
+#include "stepforge/launch/rank_environment.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/train/builtin_callbacks.h"
+#include "stepforge/train/generation.h"
+#include "stepforge/train/state.h"
+#include "stepforge/train/trainer.h"
+
+namespace stepforge {
+
+int run_train(const TorchCommand& command) {
+  if (command.dry_run_ranks > 0) return run_dry(command);
+  const RankEnvironment ranks = discover_ranks(process_environment());
+  const std::unique_ptr<World> world = make_world(ranks, command.config.config.comm);
+  try {
+    Trainer trainer(command.config, *command.log, command.interrupts, world.get());
+    if (!command.trace.empty()) trainer.add_callback(make_trace_callback(command.trace));
+    trainer.build();
+    const RunOutcome outcome = trainer.run();
+    return outcome == RunOutcome::interrupted ? static_cast<int>(ExitCode::interrupted) : 0;
+  } catch (const std::exception& failure) {
+    world->abort(failure.what());
+    throw;
+  }
+}
+
+int run_generate(const TorchCommand& command) {
+  install_cpu_allocator();
+  const GenerateOptions& options = command.generate;
+  const DType compute = parse_compute(options.compute);
+  const LoadedModel model = load_model(options.model, compute, *command.log);
+  if (model.tokenizer == nullptr)
+    throw UsageError(format("{} has no tokenizer.json", options.model.string()));
+  const auto prompt_tokens = static_cast<int64_t>(model.tokenizer->encode(options.prompt).size());
+  const int64_t capacity =
+      std::min(model.config.model.max_position, std::max<int64_t>(1, prompt_tokens) + options.max_tokens);
+  ModelForward forward = model.forward(capacity);
+  Generator generator(model.spec, plan_generation(compute, model.spec, capacity), forward, *model.store,
+                      compute, capacity);
+  const GenerationOptions how{options.max_tokens, options.temperature, options.top_k,
+                              options.top_p,      options.seed,        options.stop};
+  std::cout << options.prompt << std::flush;
+  generate_text(generator, *model.tokenizer, options.prompt, how,
+                [](std::string_view piece) { std::cout << piece << std::flush; });
+  std::cout << std::endl;
+  return 0;
+}
+
+int run_export(const TorchCommand& command) {
+  const ExportOptions& options = command.export_options;
+  const auto dtype = dtype_from_name(options.dtype);
+  if (!dtype) throw UsageError(format("--dtype {}: expected fp32, bf16 or fp16", options.dtype));
+  const ModelFiles model = open_model(options.model, *command.log);
+  const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
+  export_hf(options.output, model.config.model, model.spec, model.weights, model.tokenizer.get(),
+            {*dtype, shard});
+  command.log->info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
+                    options.output.string());
+  return 0;
+}
+
+int run_import(const TorchCommand& command) {
+  const ImportOptions& options = command.import_options;
+  if (std::filesystem::exists(options.output)) {
+    throw UsageError(
+        format("{} exists already; name a run folder that import can create", options.output.string()));
+  }
+  LoadedModel model = load_model(options.model, DType::f32, *command.log);
+  Config config = model.config;
+  config.run_dir = options.output.string();
+  config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
+  // The tokenizer is the one in the run's own folder, wherever that is moved; or there is none.
+  config.tokenizer = {.type = "hf", .path = (options.output / "tokenizer").string()};
+  if (model.tokenizer != nullptr) model.tokenizer->save_pretrained(options.output / "tokenizer");
+  CheckpointWriter writer(options.output / config.checkpoint.folder, 0, *command.log, /*background=*/false);
+  writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr, state_to_json(TrainerState{}, config)));
+  if (!writer.wait()) return 1;
+  write_file_atomic(options.output / "config.toml", config_toml(config));
+  command.log->info("imported {} parameters; start from them with checkpoint.initial_load_path=\"{}\"",
+                    with_thousands(model.spec.parameter_count()),
+                    (options.output / config.checkpoint.folder / "step-0").string());
+  return 0;
+}
+
+}  // namespace stepforge

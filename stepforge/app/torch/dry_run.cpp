@@ -1,0 +1,73 @@
+// `stepforge train --dry-run N`: the first step of rank 0 of N, with nobody to talk to.
+#include <filesystem>
+#include <iostream>
+
+#include <unistd.h>
+
+#include "stepforge/app/torch/commands.h"
+#include "stepforge/base/format.h"
+#include "stepforge/comm/recording.h"
+#include "stepforge/train/trainer.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Counts what the step sends, and not what building sends.
+class CountTraffic : public Callback {
+ public:
+  CountTraffic(RecordingWorld& world, std::vector<Traffic>& traffic) : world_(world), traffic_(traffic) {}
+  std::string_view name() const override { return "dry run"; }
+  void step_begin(Trainer& trainer) override { world_.reset_traffic(); }
+  void step_end(Trainer& trainer) override { traffic_ = world_.traffic(); }
+
+ private:
+  RecordingWorld& world_;
+  std::vector<Traffic>& traffic_;
+};
+
+/// The run folder of a run that keeps nothing.
+class PassingFolder {
+ public:
+  PassingFolder()
+      : path_(std::filesystem::temp_directory_path() / format("stepforge-dry-run-{}", getpid())) {}
+  ~PassingFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  PassingFolder(const PassingFolder&) = delete;
+  PassingFolder& operator=(const PassingFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+int run_dry(const TorchCommand& command) {
+  const PassingFolder folder;
+  LoadedConfig loaded = command.config;
+  loaded.config.run_dir = folder.path().string();
+  loaded.config.checkpoint.enable = false;
+  loaded.config.checkpoint.resume = false;
+  loaded.config.checkpoint.load_step = -1;
+  loaded.config.validation.freq = 0;
+  loaded.config.sampling.freq = 0;
+
+  RecordingWorld world(0, command.dry_run_ranks);
+  std::vector<Traffic> traffic;
+  Trainer trainer(std::move(loaded), *command.log, command.interrupts, &world);
+  trainer.add_callback(std::make_unique<CountTraffic>(world, traffic));
+  trainer.build();
+  trainer.total_steps = 1;
+  trainer.run();
+  std::cout << format("Step 1 as rank 0 of {}; values of other ranks are made up. It sends:\n", world.size());
+  for (const Traffic& line : traffic) {
+    std::cout << format("  {:<22} {:<16} {:>6} calls  {:>12}\n", line.group, collective_name(line.kind),
+                        line.calls, human_bytes(line.bytes));
+  }
+  return 0;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,120 @@
+// `stepforge eval`: on text, or token by token on given ids.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <optional>
+#include <span>
+
+#include "stepforge/app/torch/commands.h"
+#include "stepforge/app/torch/loaded_model.h"
+#include "stepforge/app/torch/token_rows.h"
+#include "stepforge/base/error.h"
+#include "stepforge/kernels/cpu_allocator.h"
+#include "stepforge/plan/job_data.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/train/evaluation.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr int64_t default_seq_len = 512;
+constexpr int64_t evaluation_rows = 4;
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return std::as_bytes(std::span(tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())));
+}
+
+/// The config with which `model` is evaluated on rows of `seq_len` tokens.
+Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType compute) {
+  Config config = model.config;
+  config.training.seq_len = seq_len;
+  config.training.local_batch_size = 1;
+  config.training.global_batch_size = -1;
+  config.precision.compute = std::string(dtype_name(compute));
+  return config;
+}
+
+/// Row after row, so that the logits of one row are the most that exists.
+int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType compute) {
+  const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
+  const Config config = evaluation_config(model, batch.seq_len, compute);
+  const StepProgram program = plan_evaluation(config, model.spec);
+  ModelForward forward = model.forward(batch.seq_len);
+  Executor executor(program, forward, *model.store);
+
+  // The large tensor first: its rows go to the file as they come, the losses wait in memory.
+  std::vector<TensorSpec> tensors;
+  if (options.logits)
+    tensors.push_back({"logits", DType::f32, {batch.rows, batch.seq_len, model.spec.vocab_size}});
+  tensors.push_back({"token_loss", DType::f32, {batch.rows, batch.seq_len}});
+  std::optional<SafetensorsWriter> writer;
+  if (!options.output.empty()) writer.emplace(options.output, tensors);
+  std::vector<at::Tensor> token_losses;
+  double loss_sum = 0.0;
+  for (int64_t row = 0; row < batch.rows; ++row) {
+    const LossResult result = evaluate_batch(executor, one_row(batch, row), options.logits);
+    loss_sum += result.loss_sum;
+    token_losses.push_back(result.token_loss);
+    if (options.logits) writer->write("logits", bytes_of(result.logits));
+  }
+  if (writer) {
+    for (const auto& losses : token_losses) writer->write("token_loss", bytes_of(losses));
+    writer->finish();
+  }
+  const double loss = loss_sum / static_cast<double>(std::max<int64_t>(1, batch.valid_labels));
+  std::cout << format("loss {:.6f}  perplexity {:.4f}  over {} tokens\n", loss, std::exp(loss),
+                      batch.valid_labels);
+  return 0;
+}
+
+int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
+  if (model.tokenizer == nullptr)
+    throw UsageError(format("{} has no tokenizer.json", options.model.string()));
+  const int64_t trained = std::filesystem::exists(options.model / "config.json")
+                              ? default_seq_len
+                              : model.config.training.seq_len;
+  const int64_t seq_len =
+      std::min(model.config.model.max_position, options.seq_len > 0 ? options.seq_len : trained);
+  Config config = evaluation_config(model, seq_len, compute);
+  std::shared_ptr<const RowStream> rows;
+  if (options.data.empty()) {
+    const DataSet data = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get());
+    rows = data.validation;
+    if (rows == nullptr) throw UsageError("the run holds out no validation data; name text with --data");
+  } else {
+    // Everything is held out: as validation sources of a plan whose training source is the same text.
+    config.data.sources.clear();
+    config.data.validation_fraction = 0.0;
+    config.data.document = options.documents;
+    for (const auto& path : options.data) config.data.sources.push_back({path.string()});
+    config.data.validation = config.data.sources;
+    rows = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get()).validation;
+  }
+  const StepProgram program = plan_evaluation(config, model.spec);
+  ModelForward forward = model.forward(seq_len);
+  Executor executor(program, forward, *model.store);
+  const EvaluationResult result = evaluate(executor, *rows, evaluation_rows, -1);
+  std::cout << format("loss {:.6f}  perplexity {:.4f}  ", result.loss, result.perplexity);
+  if (std::isfinite(result.bits_per_byte))
+    std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);
+  std::cout << format("over {} tokens, {:.0f} tok/s\n", with_thousands(result.valid_labels),
+                      static_cast<double>(result.tokens) / result.seconds);
+  return 0;
+}
+
+}  // namespace
+
+int run_eval(const TorchCommand& command) {
+  install_cpu_allocator();
+  const EvalOptions& options = command.evaluate;
+  if (options.logits && (options.output.empty() || options.tokens.empty())) {
+    throw UsageError("--logits needs --tokens and --output");
+  }
+  const DType compute = parse_compute(options.compute);
+  const LoadedModel model = load_model(options.model, compute, *command.log);
+  return options.tokens.empty() ? evaluate_text(options, model, compute)
+                                : evaluate_tokens(options, model, compute);
+}
+
+}  // namespace stepforge

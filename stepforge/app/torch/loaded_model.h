@@ -1,0 +1,44 @@
+// A trained model from wherever it lies: a checkpoint, the newest checkpoint of a run, a Hugging Face folder.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "stepforge/base/log.h"
+#include "stepforge/config/config.h"
+#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/nn/block.h"
+#include "stepforge/storage/unit_store.h"
+#include "stepforge/tensorfile/tensor_folder.h"
+#include "stepforge/text/tokenizer.h"
+
+namespace stepforge {
+
+/// A model as it lies on the disk, before a weight is read.
+struct ModelFiles {
+  Config config;  ///< of the run; of a Hugging Face folder only the model section is set
+  ModelSpec spec;
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
+  TensorFolder weights;
+};
+
+/// `path`: step-N, a run folder or a Hugging Face folder. Throws UsageError if it is none of them.
+ModelFiles open_model(const std::filesystem::path& path, Logger& log);
+
+struct LoadedModel {
+  Config config;  ///< as of ModelFiles
+  ModelSpec spec;
+  std::unique_ptr<ModelStore> store;
+  std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
+
+  /// Forward code for up to `context_length` positions.
+  ModelForward forward(int64_t context_length) const;
+};
+
+/// open_model with its weights in memory.
+LoadedModel load_model(const std::filesystem::path& path, DType compute, Logger& log);
+
+/// "fp32" or "bf16"; throws UsageError otherwise.
+DType parse_compute(const std::string& name);
+
+}  // namespace stepforge

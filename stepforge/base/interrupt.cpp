@@ -1,0 +1,47 @@
+#include "stepforge/base/interrupt.h"
+
+#include <csignal>
+#include <ctime>
+#include <utility>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "stepforge/base/error.h"
+
+namespace stepforge {
+
+namespace {
+sigset_t watched_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  return signals;
+}
+}  // namespace
+
+InterruptWatcher::InterruptWatcher(std::function<void()> announce) : announce_(std::move(announce)) {
+  const sigset_t signals = watched_signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  thread_ = std::thread([this] { watch(); });
+}
+
+InterruptWatcher::~InterruptWatcher() {
+  stop_ = true;
+  thread_.join();
+  const sigset_t signals = watched_signals();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+void InterruptWatcher::watch() {
+  const sigset_t signals = watched_signals();
+  const timespec tick{0, 50'000'000};  // how often stop_ is looked at
+  while (!stop_) {
+    if (sigtimedwait(&signals, nullptr, &tick) < 0) continue;
+    if (requested_.exchange(true)) _exit(static_cast<int>(ExitCode::interrupted));
+    if (announce_) announce_();
+  }
+}
+
+}  // namespace stepforge

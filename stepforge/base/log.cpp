@@ -1,0 +1,96 @@
+#include "stepforge/base/log.h"
+
+#include <mutex>
+#include <utility>
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/ansicolor_sink.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
+
+#include "stepforge/base/error.h"
+
+namespace stepforge {
+
+namespace {
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::warning:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+}  // namespace
+
+struct Logger::Implementation {
+  explicit Implementation(spdlog::sink_ptr terminal) : logger("stepforge", std::move(terminal)) {}
+  std::mutex mutex;
+  spdlog::logger logger;
+  std::function<void()> before;
+  std::function<void()> after;
+};
+
+Logger::Logger(LogLevel threshold, bool colour) {
+  spdlog::sink_ptr terminal;
+  if (colour) {
+    terminal = std::make_shared<spdlog::sinks::ansicolor_stderr_sink_mt>(spdlog::color_mode::always);
+  } else {
+    terminal = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  }
+  implementation_ = std::make_unique<Implementation>(std::move(terminal));
+  implementation_->logger.set_pattern("%H:%M:%S %^%-7l%$ %v");
+  implementation_->logger.set_level(to_spdlog(threshold));
+  implementation_->logger.flush_on(spdlog::level::warn);
+}
+
+Logger::~Logger() = default;
+
+void Logger::add_file(const std::filesystem::path& path) {
+  const std::lock_guard lock(implementation_->mutex);
+  try {
+    auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string(), /*truncate=*/false);
+    file->set_pattern("%Y-%m-%d %H:%M:%S.%e %-7l %v");
+    implementation_->logger.sinks().push_back(std::move(file));
+  } catch (const spdlog::spdlog_ex& failure) {
+    throw Error(format("cannot write the log file {}: {}", path.string(), failure.what()));
+  }
+}
+
+void Logger::quiet_terminal() {
+  const std::lock_guard lock(implementation_->mutex);
+  implementation_->logger.sinks().front()->set_level(spdlog::level::err);
+}
+
+void Logger::set_terminal_guard(std::function<void()> before, std::function<void()> after) {
+  const std::lock_guard lock(implementation_->mutex);
+  implementation_->before = std::move(before);
+  implementation_->after = std::move(after);
+}
+
+void Logger::write(LogLevel level, std::string_view text) {
+  const std::lock_guard lock(implementation_->mutex);
+  if (!implementation_->logger.should_log(to_spdlog(level))) return;
+  if (implementation_->before) implementation_->before();
+  implementation_->logger.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  if (implementation_->after) implementation_->after();
+}
+
+void Logger::flush() {
+  implementation_->logger.flush();
+}
+
+bool stderr_is_terminal() {
+  return isatty(STDERR_FILENO) == 1;
+}
+bool stdout_is_terminal() {
+  return isatty(STDOUT_FILENO) == 1;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,229 @@
+#include "stepforge/catalog/layers.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace stepforge {
+
+namespace {
+
+constexpr double initial_std = 0.02;
+
+Initializer truncated(double std) {
+  return {Initializer::Kind::truncated_normal, std, 3.0};
+}
+
+ParameterSpec norm_weight(const std::string& name, const std::string& hf_name, int64_t width) {
+  return {name, {width}, {{"weight", hf_name, width, {Initializer::Kind::ones}}}, ParameterTag::norm};
+}
+
+ParameterSpec matrix(const std::string& name, const std::string& hf_name, int64_t rows, int64_t columns,
+                     double std) {
+  return {name, {rows, columns}, {{"weight", hf_name, rows, truncated(std)}}, ParameterTag::matrix};
+}
+
+// The CPU kernels' scratch (kernels/cpu: block_gemm.h, attention.cpp, attention_backward.cpp, simd.h).
+constexpr int64_t key_block = 96;
+constexpr int64_t query_block = 48;
+constexpr int64_t strip = 12;
+constexpr int64_t column_unit = 16;
+constexpr int64_t most_partial_rows = 64;
+
+int64_t padded(int64_t columns) {
+  return (columns + column_unit - 1) / column_unit * column_unit;
+}
+
+/// Sums over tokens, of `columns` numbers each, are formed of at most 64 partial sums.
+Workspace partial_sums(int64_t columns) {
+  Workspace workspace;
+  workspace.chunk_token.fp32 = columns;
+  workspace.chunk = most_partial_rows;
+  return workspace;
+}
+
+/// The norm in front of a residual branch: returns the normed tensor and keeps its input; its backward turns
+/// the gradient in place. The input of a block is kept by the executor, that of a later segment by this norm.
+OpCost pre_norm_cost(int64_t width, bool keeps_input) {
+  OpCost cost;
+  cost.name = "rms_norm";
+  cost.output.compute = width;
+  cost.extra.fp32 = 1;
+  cost.saves = {keeps_input ? width : 0, 1};
+  cost.backward_workspace = partial_sums(width);
+  return cost;
+}
+
+/// [*, in] x [in, out]. Keeps its input unless its producer keeps it anyway. Backward makes the weight's
+/// gradient, then the input's: as two calls here, of which the first, last in the list, has no result.
+void add_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, int64_t out,
+                bool keeps_input) {
+  OpCost cost;
+  cost.name = name;
+  cost.flops = 2.0 * static_cast<double>(in) * static_cast<double>(out);
+  cost.output.compute = out;
+  cost.saves.compute = keeps_input ? in : 0;
+  cost.gradient.compute = in;
+  ops.push_back(cost);
+  OpCost weight;
+  weight.name = name + " weight";
+  weight.backward_workspace.narrow = in * out;
+  ops.push_back(weight);
+}
+
+/// Without q/k norms rope turns the projection in place, forward and backward.
+OpCost rotate_cost(const AttentionDims& dims) {
+  OpCost cost;
+  cost.name = dims.qk_norm ? "qk_norm_rope" : "rope";
+  if (!dims.qk_norm) return cost;
+  cost.output.compute = dims.qkv_width();
+  cost.extra.fp32 = dims.heads + dims.kv_heads;
+  cost.saves = {dims.qkv_width(), dims.heads + dims.kv_heads};
+  cost.backward_workspace = partial_sums(3 * dims.head_dim);
+  return cost;
+}
+
+OpCost attention_cost(const AttentionDims& dims) {
+  const int64_t width = padded(dims.head_dim);
+  OpCost cost;
+  cost.name = "attention";
+  cost.flops_per_key = 4.0 * static_cast<double>(dims.query_width());
+  cost.output.compute = dims.query_width();
+  cost.extra.fp32 = dims.heads;
+  cost.saves = {dims.qkv_width() + dims.query_width(), dims.heads};
+  cost.gradient.compute = dims.qkv_width();
+  Workspace& forward = cost.forward_workspace;
+  forward.token.fp32 = dims.kv_heads * (dims.head_dim + width);  // keys and values, widened and laid out anew
+  forward.thread_bytes = 4 * padded(query_block * (2 * width + 2) + strip * key_block);
+  forward.tasks_per_document = dims.heads;
+  Workspace& backward =
+      cost.backward_workspace;  // of each thread: the keys and values of one document and head
+  backward.thread_bytes = 4 * query_block * (3 * width + 2 * key_block + 2);
+  backward.thread_bytes_per_key = 4 * (3 * width + 2 * dims.head_dim);
+  backward.tasks_per_document = dims.kv_heads;
+  return cost;
+}
+
+/// Adds in place; with dropout its branch's gradient is a new, masked tensor.
+OpCost residual_cost(int64_t width, bool dropout) {
+  OpCost cost;
+  cost.name = "residual_add";
+  cost.gradient.compute = dropout ? width : 0;
+  return cost;
+}
+
+}  // namespace
+
+double residual_std(int64_t layer) {
+  return initial_std / std::sqrt(2.0 * static_cast<double>(layer + 1));
+}
+
+int64_t automatic_loss_chunk(int64_t vocab) {
+  constexpr int64_t logits_bytes = int64_t{4} << 20;
+  return std::max<int64_t>(64, logits_bytes / (4 * std::max<int64_t>(vocab, 1)) / 64 * 64);
+}
+
+LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab,
+                          int64_t width) {
+  LayerSpec layer;
+  layer.parameters.push_back({prefix + ".weight",
+                              {vocab, width},
+                              {{"weight", hf_name, vocab, {Initializer::Kind::normal, initial_std}}},
+                              ParameterTag::embedding});
+  layer.cost.name = "embedding";
+  OpCost cost;
+  cost.name = "embedding";
+  cost.output.compute = width;
+  layer.cost.ops.push_back(cost);
+  return layer;
+}
+
+LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& dims,
+                          double depth_std, bool dropout) {
+  const int64_t kv_width = dims.kv_heads * dims.head_dim;
+  LayerSpec layer;
+  layer.parameters.push_back(norm_weight(prefix + ".norm", hf_prefix + "input_layernorm.weight", dims.width));
+  layer.parameters.push_back(
+      {prefix + ".qkv",
+       {dims.qkv_width(), dims.width},
+       {{"q", hf_prefix + "self_attn.q_proj.weight", dims.query_width(), truncated(initial_std)},
+        {"k", hf_prefix + "self_attn.k_proj.weight", kv_width, truncated(initial_std)},
+        {"v", hf_prefix + "self_attn.v_proj.weight", kv_width, truncated(initial_std)}},
+       ParameterTag::matrix});
+  if (dims.qk_norm) {
+    layer.parameters.push_back(
+        norm_weight(prefix + ".q_norm", hf_prefix + "self_attn.q_norm.weight", dims.head_dim));
+    layer.parameters.push_back(
+        norm_weight(prefix + ".k_norm", hf_prefix + "self_attn.k_norm.weight", dims.head_dim));
+  }
+  layer.parameters.push_back(matrix(prefix + ".out", hf_prefix + "self_attn.o_proj.weight", dims.width,
+                                    dims.query_width(), depth_std));
+
+  layer.cost.name = "attention";
+  layer.cost.residual = true;
+  auto& ops = layer.cost.ops;
+  ops.push_back(pre_norm_cost(dims.width, /*keeps_input=*/false));
+  add_linear(ops, "qkv", dims.width, dims.qkv_width(), /*keeps_input=*/true);
+  ops.push_back(rotate_cost(dims));
+  ops.push_back(attention_cost(dims));
+  add_linear(ops, "out", dims.query_width(), dims.width, /*keeps_input=*/false);
+  ops.push_back(residual_cost(dims.width, dropout));
+  return layer;
+}
+
+LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width, int64_t hidden,
+                    double depth_std, bool dropout) {
+  LayerSpec layer;
+  layer.parameters.push_back(
+      norm_weight(prefix + ".norm", hf_prefix + "post_attention_layernorm.weight", width));
+  layer.parameters.push_back({prefix + ".gate_up",
+                              {2 * hidden, width},
+                              {{"gate", hf_prefix + "mlp.gate_proj.weight", hidden, truncated(initial_std)},
+                               {"up", hf_prefix + "mlp.up_proj.weight", hidden, truncated(depth_std)}},
+                              ParameterTag::matrix});
+  layer.parameters.push_back(
+      matrix(prefix + ".down", hf_prefix + "mlp.down_proj.weight", width, hidden, depth_std));
+
+  layer.cost.name = "mlp";
+  layer.cost.residual = true;
+  auto& ops = layer.cost.ops;
+  ops.push_back(pre_norm_cost(width, /*keeps_input=*/true));
+  add_linear(ops, "gate_up", width, 2 * hidden, /*keeps_input=*/true);
+  OpCost swiglu;
+  swiglu.name = "swiglu";
+  swiglu.output.compute = hidden;
+  swiglu.saves.compute = 2 * hidden;
+  swiglu.gradient.compute = 2 * hidden;
+  ops.push_back(swiglu);
+  add_linear(ops, "down", hidden, width, /*keeps_input=*/true);
+  ops.push_back(residual_cost(width, dropout));
+  return layer;
+}
+
+LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk) {
+  LayerSpec layer;
+  layer.parameters.push_back(norm_weight(prefix + ".norm", "model.norm.weight", width));
+  if (!tied) {
+    ParameterSpec output = matrix(prefix + ".weight", "lm_head.weight", vocab, width,
+                                  1.0 / std::sqrt(static_cast<double>(width)));
+    output.tag = ParameterTag::head;
+    layer.parameters.push_back(std::move(output));
+  }
+  layer.cost.name = "head";
+  OpCost norm;
+  norm.name = "rms_norm";
+  norm.output.compute = width;
+  norm.extra.fp32 = 1;
+  layer.cost.ops.push_back(norm);
+  OpCost loss;
+  loss.name = "linear_cross_entropy";
+  loss.flops = 2.0 * static_cast<double>(width) * static_cast<double>(vocab);
+  loss.output.fp32 = 1;
+  loss.forward_workspace.chunk_token.compute = vocab;
+  loss.forward_workspace.chunk = chunk;
+  loss.gradient.compute = width;
+  loss.backward_workspace.narrow = vocab * width;
+  layer.cost.ops.push_back(loss);
+  return layer;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,55 @@
+// The torch-free half of nn/: for each layer its parameters and its cost. Families compose their
+// specification from these; the forward code beside this folder uses the parameters in the same order and
+// keeps for backward what is stated here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stepforge/modelspec/cost.h"
+#include "stepforge/modelspec/parameter.h"
+
+namespace stepforge {
+
+struct LayerSpec {
+  std::vector<ParameterSpec> parameters;
+  SegmentCost cost;
+};
+
+struct AttentionDims {
+  int64_t width = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  bool qk_norm = false;
+
+  int64_t query_width() const { return heads * head_dim; }
+  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+/// Token embedding: [vocab, width]. `prefix` is Stepforge's name, `hf_name` the tensor's name in Hugging Face
+/// files.
+LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab,
+                          int64_t width);
+
+/// norm, packed q/k/v projection, optional q/k norm, rope, packed causal attention, output projection,
+/// residual add. `hf_prefix` is "model.layers.3."; `depth_std` initialises the output projection.
+LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& dims,
+                          double depth_std, bool dropout);
+
+/// norm, packed gate/up projection, SwiGLU, down projection, residual add.
+LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width, int64_t hidden,
+                    double depth_std, bool dropout);
+
+/// Final norm, and the output projection unless it is tied to the embedding. Head and loss are one operation
+/// over chunks of `chunk` tokens, so that the full logits never exist.
+LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk);
+
+/// Standard deviation of residual outputs in layer `layer`, as torchtitan: 0.02 / sqrt(2 (layer + 1)).
+double residual_std(int64_t layer);
+
+/// Tokens per chunk of head and loss when the config leaves it open: logits of about 4 MiB, at least 64 rows.
+int64_t automatic_loss_chunk(int64_t vocab);
+
+}  // namespace stepforge

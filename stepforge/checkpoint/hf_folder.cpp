@@ -1,0 +1,206 @@
+#include "stepforge/checkpoint/hf_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/json.h"
+#include "stepforge/base/tensor_box.h"
+#include "stepforge/catalog/hf_config.h"
+#include "stepforge/checkpoint/held_boxes.h"
+#include "stepforge/checkpoint/tensor_comparison.h"
+#include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/tensorfile/hf_index.h"
+#include "stepforge/tensorfile/safetensors.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::array<DType, 3> kWeightTypes = {DType::f32, DType::bf16, DType::f16};
+// Elements that are converted at a time: what an import or export needs beside the model.
+constexpr int64_t kChunk = int64_t{1} << 20;
+
+/// What may stand beside weights: buffers of older exports, and optimizer state in a checkpoint.
+bool is_no_weight(std::string_view name) {
+  return name.ends_with("rotary_emb.inv_freq") || name.starts_with(kOptimizerPrefix);
+}
+
+/// One tensor of a folder as fp32, a chunk at a time.
+class WideReader {
+ public:
+  WideReader(const TensorFolder& folder, const std::string& name)
+      : folder_(folder),
+        tensor_(*folder.find(name)),
+        chunk_(
+            at::empty({std::min(kChunk, whole_box(tensor_.shape).elements())}, scalar_type(tensor_.dtype))) {}
+
+  /// Elements of `box` from `begin` on, as many as `target` has, which is flat.
+  void read(const TensorBox& box, int64_t begin, const at::Tensor& target) const {
+    for (int64_t done = 0; done < target.numel(); done += kChunk) {
+      const int64_t count = std::min(kChunk, target.numel() - done);
+      const at::Tensor values = chunk_.narrow(0, 0, count);
+      folder_.read(tensor_.name, box, begin + done, begin + done + count,
+                   {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+      target.narrow(0, done, count).copy_(values);
+    }
+  }
+
+ private:
+  const TensorFolder& folder_;
+  const StoredTensor& tensor_;
+  at::Tensor chunk_;
+};
+
+/// Whether two tensors of one type and shape hold the same bytes.
+bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const StoredTensor& right) {
+  const TensorBox whole = whole_box(left.shape);
+  const int64_t elements = whole.elements();
+  const auto size = static_cast<size_t>(dtype_bytes(left.dtype));
+  std::vector<std::byte> chunks[2];
+  for (int64_t begin = 0; begin < elements; begin += kChunk) {
+    const int64_t end = std::min(begin + kChunk, elements);
+    for (auto& chunk : chunks) chunk.resize(static_cast<size_t>(end - begin) * size);
+    folder.read(left.name, whole, begin, end, chunks[0]);
+    folder.read(right.name, whole, begin, end, chunks[1]);
+    if (chunks[0] != chunks[1]) return false;
+  }
+  return true;
+}
+
+/// What is wrong with the second copy of a tied tensor, or "".
+std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
+                          const std::string& original_name) {
+  const StoredTensor* original = folder.find(original_name);
+  if (original == nullptr) return "";  // which is noted as missing
+  if (copy.dtype != original->dtype || copy.shape != original->shape) {
+    return format("is {} {}, but tied to {}, which is {} {}", safetensors_name(copy.dtype),
+                  shape_text(copy.shape), original_name, safetensors_name(original->dtype),
+                  shape_text(original->shape));
+  }
+  if (equal_bytes(folder, copy, *original)) return "";
+  return format("differs from {}, to which it is tied; set model.tie_embeddings = false to keep both",
+                original_name);
+}
+
+void require_fit(const TensorFolder& folder, const ModelSpec& model,
+                 const std::vector<NamedTensor>& tensors) {
+  TensorComparison comparison(folder);
+  for (const NamedTensor& tensor : tensors) comparison.expect(tensor.name, tensor.shape, kWeightTypes);
+  for (const TieSpec& tie : model.ties) {
+    const std::string& original = model.find_parameter(tie.parameter)->segments.front().hf_name;
+    comparison.allow(tie.hf_alias,
+                     [&](const StoredTensor& copy) { return fault_of_copy(folder, copy, original); });
+  }
+  const fs::path where = folder.files().at(0).path().parent_path();
+  comparison.finish(format("the weights in {} do not fit the model", where.string()), is_no_weight);
+}
+
+void require_in_range(const std::string& name, const at::Tensor& wide, const at::Tensor& halves) {
+  const auto* values = wide.const_data_ptr<float>();
+  const auto* rounded = halves.const_data_ptr<at::Half>();
+  for (int64_t i = 0; i < wide.numel(); ++i) {
+    if (std::isfinite(values[i]) && !std::isfinite(static_cast<float>(rounded[i]))) {
+      throw Error(
+          format("{} holds {}, beyond fp16's range of +-65504; export as bf16 or fp32", name, values[i]));
+    }
+  }
+}
+
+/// Writes one tensor as `dtype`.
+void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, const NamedTensor& tensor,
+                    DType dtype) {
+  const WideReader reader(weights, tensor.name);
+  const int64_t most = std::min(kChunk, tensor.elements);
+  const at::Tensor wide = at::empty({most}, at::kFloat);
+  const at::Tensor narrow = at::empty({most}, scalar_type(dtype));
+  for (int64_t begin = 0; begin < tensor.elements; begin += kChunk) {
+    const int64_t count = std::min(kChunk, tensor.elements - begin);
+    const at::Tensor values = wide.narrow(0, 0, count);
+    const at::Tensor rounded = narrow.narrow(0, 0, count);
+    reader.read(whole_box(tensor.shape), begin, values);
+    rounded.copy_(values);
+    if (dtype == DType::f16) require_in_range(tensor.name, values, rounded);
+    writer.write(tensor.name, {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()});
+  }
+}
+
+void write_weights(const fs::path& folder, const std::vector<NamedTensor>& tensors,
+                   const TensorFolder& weights, const HfExportOptions& options) {
+  std::vector<TensorSpec> specs;
+  for (const NamedTensor& tensor : tensors) specs.push_back({tensor.name, options.dtype, tensor.shape});
+  const std::vector<ShardPlan> shards = plan_shards(specs, options.max_shard_bytes);
+  for (const ShardPlan& shard : shards) {
+    std::vector<TensorSpec> shard_specs;
+    for (const size_t i : shard.tensors) shard_specs.push_back(specs[i]);
+    // transformers refuses files that do not say for which framework they were written.
+    SafetensorsWriter writer(folder / shard.file_name, shard_specs, {{"format", "pt"}});
+    for (const size_t i : shard.tensors) write_narrowed(writer, weights, tensors[i], options.dtype);
+    writer.finish();
+  }
+  if (shards.size() > 1) write_hf_index(folder / kIndexFileName, index_of_shards(specs, shards));
+}
+
+}  // namespace
+
+ModelConfig hf_model_config(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  return model_from_hf_config(read_json_file(path), path.string());
+}
+
+void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store) {
+  const at::NoGradGuard no_grad;
+  const std::vector<NamedTensor> tensors = named_tensors(model);
+  require_fit(weights, model, tensors);
+  for (const NamedTensor& tensor : tensors) {
+    const UnitStore& unit = store.unit(tensor.unit);
+    const WideReader reader(weights, tensor.name);
+    for (const auto& [box, local] : held_boxes(unit, tensor)) {
+      reader.read(box, 0, unit.master().narrow(0, local, box.elements()));
+    }
+  }
+}
+
+void import_hf(const fs::path& folder, const ModelSpec& model, ModelStore& store) {
+  import_weights(open_hf_weights(folder), model, store);
+}
+
+void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpec& model,
+               const TensorFolder& weights, const Tokenizer* tokenizer, const HfExportOptions& options) {
+  const at::NoGradGuard no_grad;
+  std::error_code failure;
+  if (fs::exists(fs::symlink_status(folder, failure))) {
+    throw UsageError(
+        format("{} exists already and is not overwritten; choose another folder", folder.string()));
+  }
+  if (std::find(kWeightTypes.begin(), kWeightTypes.end(), options.dtype) == kWeightTypes.end()) {
+    throw UsageError(format("weights are exported as fp32, bf16 or fp16, not {}", dtype_name(options.dtype)));
+  }
+  const std::vector<NamedTensor> tensors = named_tensors(model);
+  require_fit(weights, model, tensors);
+  StagedFolder staged(folder);
+  write_weights(staged.staging(), tensors, weights, options);
+  const int64_t bos = tokenizer == nullptr ? -1 : tokenizer->bos_id().value_or(-1);
+  const int64_t eos = tokenizer == nullptr ? -1 : tokenizer->eos_id().value_or(-1);
+  write_file_atomic(staged.staging() / "config.json",
+                    hf_config(config, options.dtype, bos, eos).dump(2) + "\n");
+  write_file_atomic(staged.staging() / "generation_config.json",
+                    hf_generation_config(bos, eos).dump(2) + "\n");
+  if (tokenizer != nullptr) tokenizer->save_pretrained(staged.staging());
+  staged.publish();
+}
+
+}  // namespace stepforge

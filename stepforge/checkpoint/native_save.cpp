@@ -1,0 +1,95 @@
+// The writing half of native.h.
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/checkpoint/native.h"
+#include "stepforge/tensorfile/manifest.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Makes the staged files the folder `final_path`, atomically also where that one exists: the two change
+/// places, and the staging folder, now the old checkpoint, is removed by its owner.
+void publish_or_exchange(StagedFolder& folder, const fs::path& final_path) {
+  if (!fs::exists(fs::symlink_status(final_path))) return folder.publish();
+  fsync_path(folder.staging());
+  if (renameat2(AT_FDCWD, folder.staging().c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) != 0) {
+    throw Error(format("cannot replace {}: {}; remove it by hand", final_path.string(),
+                       std::system_category().message(errno)));
+  }
+  fsync_path(final_path.has_parent_path() ? final_path.parent_path() : fs::path("."));
+}
+
+/// Each rank must be about to write the same step.
+void require_same_step(const std::vector<std::string>& steps) {
+  for (size_t rank = 1; rank < steps.size(); ++rank) {
+    if (steps[rank] == steps[0]) continue;
+    throw Error(format("rank {} saves step {}, but rank 0 step {}", rank, steps[rank], steps[0]));
+  }
+}
+
+/// Writes and hashes this rank's files.
+std::string write_own(const fs::path& folder, const StagedCheckpoint& staged, const CheckpointRanks& ranks) {
+  if (!fs::is_directory(folder)) {
+    throw Error(format("{}, which rank 0 has made, is not there; all ranks need one common run folder",
+                       folder.string()));
+  }
+  std::vector<ManifestFile> files;
+  for (const std::string& name : staged.write_tensors(folder, ranks.rank(), ranks.size())) {
+    files.push_back(manifest_file(folder / name));
+  }
+  return manifest_files_to_json(files).dump();
+}
+
+/// The files that all ranks have written.
+std::vector<ManifestFile> reported_files(const std::vector<std::string>& reports) {
+  std::vector<ManifestFile> files;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const std::string source = format("the files of rank {}", rank);
+    for (ManifestFile& file : manifest_files_from_json(parse_json(reports[rank], source), source)) {
+      files.push_back(std::move(file));
+    }
+  }
+  return files;
+}
+
+}  // namespace
+
+int64_t write_checkpoint(const fs::path& dir, int64_t step, const StagedCheckpoint& staged,
+                         const CheckpointRanks& ranks) {
+  const bool leads = ranks.rank() == 0;
+  const fs::path final_path = dir / checkpoint_folder_name(step);
+  std::optional<StagedFolder> folder;
+  require_same_step(ranks.run([&] {
+    if (leads) folder.emplace(final_path);
+    return format("{}", step);
+  }));
+  const fs::path staging = StagedFolder::staging_of(final_path);
+  const auto files = reported_files(ranks.run([&] { return write_own(staging, staged, ranks); }));
+  ranks.run([&]() -> std::string {
+    if (!leads) return "";
+    write_file_atomic(staging / kStateFileName, staged.state().dump(2) + "\n");
+    const Json layout = {{"tensor_names", "hugging_face"}, {"optimizer", staged.has_optimizer()}};
+    write_manifest(staging, build_manifest(staging, step, layout, files));
+    publish_or_exchange(*folder, final_path);
+    return "";
+  });
+  int64_t bytes = 0;
+  for (const ManifestFile& file : files) bytes += file.bytes;
+  return bytes;
+}
+
+}  // namespace stepforge

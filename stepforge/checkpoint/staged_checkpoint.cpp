@@ -1,0 +1,115 @@
+#include "stepforge/checkpoint/staged_checkpoint.h"
+
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/tensorfile/dcp.h"
+#include "stepforge/tensorfile/safetensors.h"
+
+namespace stepforge {
+
+namespace {
+
+int64_t bytes_of(const TensorBox& box) {
+  return box.elements() * static_cast<int64_t>(sizeof(float));
+}
+
+/// Of file number `file` of the `files` of one kind that rank `rank` of `ranks` writes.
+std::string file_name(std::string_view kind, int rank, int ranks, size_t file, size_t files) {
+  if (ranks == 1) return format("{}.safetensors", kind);
+  return dcp_file_name(kind, rank, static_cast<int>(file), static_cast<int>(files));
+}
+
+}  // namespace
+
+int64_t StagedCheckpoint::bytes() const {
+  return static_cast<int64_t>(used_);
+}
+
+bool StagedCheckpoint::has_optimizer() const {
+  return state_.contains(kOptimizerSteps);
+}
+
+void StagedCheckpoint::reserve(size_t bytes) {
+  if (capacity_ >= bytes) return;
+  memory_.reset();  // before the new memory is asked for
+  capacity_ = 0;
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  capacity_ = bytes;
+}
+
+void StagedCheckpoint::add(Files& files, const std::string& name, const std::vector<HeldBox>& held,
+                           const at::Tensor& shard) {
+  if (files.size() < held.size()) files.resize(held.size());
+  for (size_t i = 0; i < held.size(); ++i) {
+    const auto& [box, local] = held[i];
+    files[i].push_back({name, box, used_});
+    const int64_t elements = box.elements();
+    at::from_blob(memory_.get() + used_, {elements}, at::kFloat).copy_(shard.narrow(0, local, elements));
+    used_ += static_cast<size_t>(bytes_of(box));
+  }
+}
+
+std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::path& folder, int rank,
+                                                         int ranks) const {
+  std::vector<std::string> names;
+  for (const auto& [kind, files] : {std::pair("model", &model_), std::pair("optimizer", &optimizer_)}) {
+    for (size_t i = 0; i < files->size(); ++i) {
+      std::vector<TensorSpec> specs;
+      SavedOffsets offsets;
+      for (const Part& part : (*files)[i]) {
+        specs.push_back({part.name, DType::f32, part.box.sizes});
+        offsets.emplace(part.name, part.box.offsets);
+      }
+      names.push_back(file_name(kind, rank, ranks, i, files->size()));
+      SafetensorsWriter writer(folder / names.back(), specs, dcp_metadata(offsets));
+      for (const Part& part : (*files)[i]) {
+        writer.write(part.name, {memory_.get() + part.begin, static_cast<size_t>(bytes_of(part.box))});
+      }
+      writer.finish();
+    }
+  }
+  return names;
+}
+
+StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const AdamW* optimizer,
+                                  Json state, StagedCheckpoint reused) {
+  if (!state.is_object()) throw Error("a checkpoint's state must be a JSON object");
+  const at::NoGradGuard no_grad;
+  const auto slots = [&](size_t unit) {
+    return optimizer != nullptr && store.unit(unit).trained() ? AdamW::slot_names.size() : 0;
+  };
+  const std::vector<NamedTensor> tensors = named_tensors(model);
+  const auto saved =
+      saved_boxes(tensors, store, [&](size_t unit) { return static_cast<int64_t>(1 + slots(unit)); });
+  size_t total = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    for (const HeldBox& held : saved[i]) {
+      total += static_cast<size_t>(bytes_of(held.box)) * (1 + slots(tensors[i].unit));
+    }
+  }
+  StagedCheckpoint staged = std::move(reused);
+  staged.reserve(total);
+  staged.used_ = 0;
+  staged.model_.clear();
+  staged.optimizer_.clear();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const NamedTensor& tensor = tensors[i];
+    staged.add(staged.model_, tensor.name, saved[i], store.unit(tensor.unit).master());
+    for (size_t slot = 0; slot < slots(tensor.unit); ++slot) {
+      staged.add(staged.optimizer_, optimizer_tensor_name(tensor.name, AdamW::slot_names[slot]), saved[i],
+                 optimizer->slot(tensor.unit, slot));
+    }
+  }
+  staged.state_ = std::move(state);
+  if (optimizer != nullptr) staged.state_[kOptimizerSteps] = optimizer->steps();
+  return staged;
+}
+
+}  // namespace stepforge

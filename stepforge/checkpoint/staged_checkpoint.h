@@ -1,0 +1,61 @@
+// What one rank writes of a checkpoint: a copy in host memory, which later changes of the weights do not
+// reach.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stepforge/base/json.h"
+#include "stepforge/base/tensor_box.h"
+#include "stepforge/checkpoint/held_boxes.h"
+#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/optim/adamw.h"
+#include "stepforge/storage/unit_store.h"
+
+namespace stepforge {
+
+class StagedCheckpoint {
+ public:
+  /// Of this rank's parts of all tensors.
+  int64_t bytes() const;
+  bool has_optimizer() const;
+  const Json& state() const { return state_; }
+
+  /// Writes its safetensors files, those of rank `rank` of `ranks`, into `folder`, flushed to the disk, and
+  /// returns their names. Throws Error.
+  std::vector<std::string> write_tensors(const std::filesystem::path& folder, int rank, int ranks) const;
+
+ private:
+  struct Part {
+    std::string name;
+    TensorBox box;
+    size_t begin = 0;  // byte offset in memory_
+  };
+  /// The parts of one kind by the file they go to: a file can hold one part of a tensor.
+  using Files = std::vector<std::vector<Part>>;
+
+  friend StagedCheckpoint stage_checkpoint(const ModelSpec&, const ModelStore&, const AdamW*, Json,
+                                           StagedCheckpoint);
+  void reserve(size_t bytes);
+  void add(Files& files, const std::string& name, const std::vector<HeldBox>& held, const at::Tensor& shard);
+
+  std::unique_ptr<std::byte[]> memory_;
+  size_t capacity_ = 0;
+  size_t used_ = 0;
+  Files model_;
+  Files optimizer_;
+  Json state_;
+};
+
+/// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object,
+/// to which "optimizer_steps" is added. No rank waits for another; of what replicas hold each copies a part.
+/// Pass the previous copy as `reused`: its memory serves again, so that nothing large is allocated after the
+/// first save. Throws Error if `state` is no object.
+StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const AdamW* optimizer,
+                                  Json state, StagedCheckpoint reused = {});
+
+}  // namespace stepforge

@@ -1,0 +1,39 @@
+// Compares the tensors that a model needs with those that files hold, and tells every difference in one
+// error.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/tensorfile/tensor_folder.h"
+
+namespace stepforge {
+
+class TensorComparison {
+ public:
+  /// `folder` must outlive it.
+  explicit TensorComparison(const TensorFolder& folder) : folder_(folder) {}
+
+  /// The model needs this tensor, in one of `dtypes`: notes if it is missing or differs.
+  void expect(const std::string& name, const std::vector<int64_t>& shape, std::span<const DType> dtypes);
+  /// The folder may hold this tensor: notes if it does and `fault`, called with its description, tells one
+  /// ("" = none).
+  void allow(const std::string& name, const std::function<std::string(const StoredTensor&)>& fault);
+  /// Notes every tensor neither expected nor allowed, unless `ignored` says so, and throws Error if anything
+  /// was noted: `what`, the differences counted by kind, then one a line.
+  void finish(const std::string& what, const std::function<bool(std::string_view)>& ignored);
+
+ private:
+  const TensorFolder& folder_;
+  std::set<std::string, std::less<>> known_;
+  std::vector<std::string> missing_;
+  std::vector<std::string> unexpected_;
+  std::vector<std::string> different_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,31 @@
+#include "stepforge/checkpoint/tensor_names.h"
+
+#include <utility>
+
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+std::vector<NamedTensor> named_tensors(const ModelSpec& model) {
+  std::vector<NamedTensor> tensors;
+  for (size_t unit = 0; unit < model.units.size(); ++unit) {
+    for (size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+      const ParameterSpec& parameter = model.units[unit].parameters[i];
+      int64_t row = 0;
+      for (const Segment& segment : parameter.segments) {
+        std::vector<int64_t> shape = parameter.shape;
+        shape.at(0) = segment.rows;
+        const int64_t elements = segment.rows * parameter.row_elements();
+        tensors.push_back({segment.hf_name, std::move(shape), elements, unit, i, row});
+        row += segment.rows;
+      }
+    }
+  }
+  return tensors;
+}
+
+std::string optimizer_tensor_name(std::string_view name, std::string_view slot) {
+  return format("{}state.{}.{}", kOptimizerPrefix, name, slot);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,35 @@
+// The tensors of a checkpoint or a Hugging Face folder, and which rows of which parameter they are.
+// Every segment of a packed parameter is one tensor; a tied parameter appears once, under its owner's name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/modelspec/model_spec.h"
+
+namespace stepforge {
+
+struct NamedTensor {
+  std::string name;  ///< the segment's Hugging Face name
+  std::vector<int64_t> shape;
+  int64_t elements = 0;
+  size_t unit = 0;       ///< index into ModelSpec::units
+  size_t parameter = 0;  ///< of the unit: the one that it is a segment of
+  int64_t row = 0;       ///< its first row in the parameter
+};
+
+/// In the order of units, parameters and segments.
+std::vector<NamedTensor> named_tensors(const ModelSpec& model);
+
+/// Names of tensors that hold optimizer state start with this; no tensor of a model does.
+inline constexpr std::string_view kOptimizerPrefix = "optim.";
+
+/// Field of a checkpoint's state: how many updates the optimizer has made. There if its tensors are.
+inline constexpr std::string_view kOptimizerSteps = "optimizer_steps";
+
+/// "optim.state.<name>.<slot>"
+std::string optimizer_tensor_name(std::string_view name, std::string_view slot);
+
+}  // namespace stepforge

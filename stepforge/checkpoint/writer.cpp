@@ -1,0 +1,145 @@
+#include "stepforge/checkpoint/writer.h"
+
+#include <chrono>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/tensorfile/file_names.h"
+#include "stepforge/tensorfile/manifest.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Staging folders of saves that a crash cut short, and folders half deleted.
+void remove_leftovers(const fs::path& dir, Logger& logger) {
+  for (const fs::path& path : entries_of(dir)) {
+    if (!path.filename().string().starts_with("step-") || path.extension() != ".tmp") continue;
+    std::error_code failure;
+    fs::remove_all(path, failure);
+    if (failure) {
+      logger.warning("cannot remove {}, the left-over of an unfinished save: {}", path.string(),
+                     failure.message());
+    } else {
+      logger.info("removed {}, the left-over of an unfinished save", path.string());
+    }
+  }
+}
+
+/// Takes the name away first, so that a crash on the way leaves no folder that looks complete.
+void remove_checkpoint(const fs::path& path) {
+  fs::path doomed = path;
+  doomed += ".tmp";
+  fs::remove_all(doomed);
+  fs::rename(path, doomed);
+  fs::remove_all(doomed);
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(fs::path dir, int64_t keep_latest_k, Logger& logger, bool background,
+                                   const CheckpointRanks* ranks)
+    : dir_(std::move(dir)),
+      keep_latest_k_(keep_latest_k),
+      logger_(logger),
+      background_(background),
+      ranks_(ranks == nullptr ? alone_ : *ranks) {
+  if (ranks_.rank() != 0) return;
+  std::error_code failure;
+  fs::create_directories(dir_, failure);
+  if (failure || !fs::is_directory(dir_)) {
+    throw Error(format("cannot make the checkpoint folder {}: {}", dir_.string(),
+                       failure ? failure.message() : "something else is there"));
+  }
+  remove_leftovers(dir_, logger_);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  wait();
+}
+
+StagedCheckpoint CheckpointWriter::reusable() {
+  wait();
+  throw_if_rank_lost();
+  return std::move(staged_);
+}
+
+void CheckpointWriter::save(int64_t step, StagedCheckpoint staged) {
+  wait();
+  throw_if_rank_lost();
+  staged_ = std::move(staged);
+  if (background_) {
+    try {
+      thread_ = std::thread([this, step] { write(step); });
+      return;
+    } catch (const std::system_error& failure) {
+      logger_.warning("no thread for the checkpoint of step {} ({}): training waits for it", step,
+                      failure.what());
+    }
+  }
+  write(step);
+}
+
+bool CheckpointWriter::wait() {
+  if (thread_.joinable()) thread_.join();
+  return succeeded_;
+}
+
+void CheckpointWriter::throw_if_rank_lost() const {
+  if (is_rank_lost_) std::rethrow_exception(lost_rank_);
+}
+
+void CheckpointWriter::write(int64_t step) {
+  try {
+    const auto start = std::chrono::steady_clock::now();
+    const int64_t bytes = write_checkpoint(dir_, step, staged_, ranks_);
+    const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - start;
+    succeeded_ = true;
+    if (ranks_.rank() != 0) return;
+    logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s)", (dir_ / checkpoint_folder_name(step)).string(),
+                 human_bytes(bytes), duration.count(), static_cast<double>(bytes) / 1e9 / duration.count());
+  } catch (const PeerError& failure) {
+    succeeded_ = false;
+    lost_rank_ = std::current_exception();
+    is_rank_lost_ = true;
+    logger_.error("CHECKPOINT NOT SAVED at step {}: {}. Older checkpoints are kept", step, failure.what());
+    return;
+  } catch (const std::exception& failure) {
+    succeeded_ = false;
+    logger_.error(
+        "CHECKPOINT NOT SAVED at step {}: {}. Training goes on, older checkpoints are kept; the next save is "
+        "at the next interval",
+        step, failure.what());
+    return;
+  }
+  try {
+    delete_old(step);
+  } catch (const std::exception& failure) {
+    logger_.warning("old checkpoints could not be deleted: {}", failure.what());
+  }
+}
+
+void CheckpointWriter::delete_old(int64_t step) {
+  int64_t kept = 0;
+  for (const CheckpointFolder& folder : list_checkpoints(dir_)) {
+    if (folder.step > step) {
+      if (!std::exchange(warned_of_later_steps_, true)) {
+        logger_.warning(
+            "{} is beyond step {} and will be preferred on resume; remove it if it belongs to an abandoned "
+            "run",
+            folder.path.string(), step);
+      }
+      continue;
+    }
+    ++kept;
+    if (keep_latest_k_ > 0 && kept > keep_latest_k_) remove_checkpoint(folder.path);
+  }
+}
+
+}  // namespace stepforge

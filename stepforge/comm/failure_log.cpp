@@ -1,0 +1,88 @@
+#include "stepforge/comm/failure_log.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+/// How long the thread waits at a time: a store whose host has vanished holds up the end no longer.
+constexpr double wait_seconds = 10;
+
+}  // namespace
+
+FailureLog::FailureLog(KeyStore& store, std::string prefix, int rank, int size, std::string lost,
+                       Handler handler)
+    : store_(store),
+      prefix_(std::move(prefix)),
+      rank_(rank),
+      size_(size),
+      lost_(std::move(lost)),
+      handler_(std::move(handler)),
+      connection_(store.another_connection()),
+      thread_([this] { read(); }) {}
+
+FailureLog::~FailureLog() {
+  int64_t next = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    next = next_;
+  }
+  // If the store cannot be reached, the thread cannot either, and ends by that.
+  reached([&] { store_.set(wake_key(next, rank_), ""); });
+  thread_.join();
+}
+
+std::string FailureLog::wake_key(int64_t entry, int rank) const {
+  return format("{}/wake/{}/{}", prefix_, entry, rank);
+}
+
+std::string FailureLog::entry_key(int64_t entry) const {
+  return format("{}/failure/{}", prefix_, entry);
+}
+
+bool FailureLog::post(const std::string& scope, const std::string& reason) {
+  try {
+    const int64_t entry = store_.add(prefix_ + "/failures", 1) - 1;
+    store_.set(entry_key(entry), format("{}\n{}", scope, reason));
+    // A key for each rank, which it waits for: so a rank can also wake its own thread, to end it.
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < size_; ++rank) keys.push_back(wake_key(entry, rank));
+    store_.set_all(keys, "");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void FailureLog::read() {
+  try {
+    for (int64_t entry = 0;;) {
+      const bool is_awake = connection_->wait(wake_key(entry, rank_), wait_seconds).has_value();
+      {
+        const std::lock_guard lock(mutex_);
+        if (stopping_) return;
+        if (!is_awake) continue;
+        next_ = entry + 1;
+      }
+      const std::string text = connection_->wait(entry_key(entry), wait_seconds).value_or("\nunknown");
+      const std::size_t border = text.find('\n');
+      handler_(text.substr(0, border), text.substr(border + 1));
+      ++entry;
+    }
+  } catch (const Error&) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
+    handler_("", lost_);
+  }
+}
+
+}  // namespace stepforge

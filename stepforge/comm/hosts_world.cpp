@@ -1,0 +1,96 @@
+#include "stepforge/comm/hosts_world.h"
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include <sys/stat.h>
+
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The world of this host's ranks, and failures of the whole world that may come before it is there.
+class Near {
+ public:
+  void set(std::unique_ptr<HostWorld> world) {
+    const std::lock_guard lock(mutex_);
+    world_ = std::move(world);
+    if (!failure_.empty()) world_->fail(failure_);
+  }
+  void fail(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    failure_ = reason;
+    if (world_ != nullptr) world_->fail(reason);
+  }
+  HostWorld* world() const { return world_.get(); }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<HostWorld> world_;
+  std::string failure_;
+};
+
+class HostsWorld : public World {
+ public:
+  HostsWorld(const std::string& run_id, const std::string& identity, const WorldMaker& make_far,
+             CommDeadlines deadlines)
+      : far_(make_far([near = near_](const std::string& reason) { near->fail(reason); })) {
+    host_.rank = far_->rank();
+    host_.world_size = far_->size();
+    const std::string own = content_hash(identity);
+    std::vector<int> all(static_cast<std::size_t>(size()));
+    std::iota(all.begin(), all.end(), 0);
+    std::string identities(own.size() * all.size(), ' ');
+    const auto group = far_->group("hosts", all);
+    group->all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(identities)));
+    for (const int rank : all) {
+      if (identities.compare(own.size() * static_cast<std::size_t>(rank), own.size(), own) == 0) {
+        host_.ranks.push_back(rank);
+      }
+    }
+    if (host_.ranks.size() > 1) {
+      near_->set(host_world(format("{} {}", run_id, host_.ranks[0]), host_, deadlines));
+    }
+    group->barrier();  // a host that could not share its memory has failed here
+  }
+
+  int rank() const override { return host_.rank; }
+  int size() const override { return host_.world_size; }
+
+  std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
+    const bool is_near = near_->world() != nullptr &&
+                         std::includes(host_.ranks.begin(), host_.ranks.end(), ranks.begin(), ranks.end());
+    return is_near ? near_->world()->group(name, ranks) : far_->group(name, ranks);
+  }
+
+  void abort(const std::string& reason) override {
+    far_->abort(reason);
+    near_->fail(format("rank {}: {}", rank(), reason));
+  }
+
+ private:
+  std::shared_ptr<Near> near_ = std::make_shared<Near>();
+  std::unique_ptr<World> far_;
+  HostRanks host_;
+};
+
+}  // namespace
+
+std::string host_identity() {
+  struct stat shared_memory{};
+  const bool is_there = stat("/dev/shm", &shared_memory) == 0;
+  return format("{} {}", read_file("/proc/sys/kernel/random/boot_id"), is_there ? shared_memory.st_dev : 0);
+}
+
+std::unique_ptr<World> hosts_world(const std::string& run_id, const std::string& identity,
+                                   const WorldMaker& make_far, CommDeadlines deadlines) {
+  return std::make_unique<HostsWorld>(run_id, identity, make_far, deadlines);
+}
+
+}  // namespace stepforge

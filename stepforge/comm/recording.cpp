@@ -1,0 +1,93 @@
+#include "stepforge/comm/recording.h"
+
+#include <utility>
+
+#include "stepforge/base/format.h"
+#include "stepforge/comm/group_rules.h"
+
+namespace stepforge {
+
+class RecordingWorld::Member : public Communicator {
+ public:
+  Member(std::string name, int rank, int size, std::unique_ptr<Communicator> alone, Log& log)
+      : name_(std::move(name)), rank_(rank), size_(size), alone_(std::move(alone)), log_(log) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override {
+    check_parts(part.size(), whole.size(), size_);
+    for (int member = 0; member < size_; ++member) alone_->all_gather(part, slice(whole, member), unit);
+    count(CollectiveKind::all_gather, whole.size());
+  }
+  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                      int unit) override {
+    check_parts(part.size(), whole.size(), size_);
+    alone_->reduce_scatter(slice(whole, rank_), part, dtype, unit);
+    count(CollectiveKind::reduce_scatter, whole.size());
+  }
+  void all_reduce(std::span<std::byte> values, DType dtype, int unit) override {
+    alone_->all_reduce(values, dtype, unit);
+    count(CollectiveKind::all_reduce, values.size());
+  }
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    check_root(root, size_);
+    alone_->broadcast(bytes, 0);
+    count(CollectiveKind::broadcast, bytes.size());
+  }
+  void barrier() override {
+    alone_->barrier();
+    count(CollectiveKind::barrier, 0);
+  }
+  void abort(const std::string& reason) override { alone_->abort(reason); }
+
+ private:
+  template <typename Byte>
+  std::span<Byte> slice(std::span<Byte> whole, int member) const {
+    const std::size_t bytes = whole.size() / static_cast<std::size_t>(size_);
+    return whole.subspan(bytes * static_cast<std::size_t>(member), bytes);
+  }
+  void count(CollectiveKind kind, std::size_t bytes) {
+    const std::lock_guard lock(log_.mutex);
+    Traffic& traffic = log_.traffic.try_emplace({name_, kind}, Traffic{name_, kind}).first->second;
+    ++traffic.calls;
+    traffic.bytes += static_cast<int64_t>(bytes);
+  }
+
+  std::string name_;
+  int rank_;
+  int size_;
+  std::unique_ptr<Communicator> alone_;
+  Log& log_;
+};
+
+RecordingWorld::RecordingWorld(int rank, int size) : rank_(rank), size_(size), alone_(single_world()) {
+  if (rank < 0 || rank >= size) throw Error(format("rank {} is outside a world of {} ranks", rank, size));
+}
+
+RecordingWorld::~RecordingWorld() = default;
+
+std::unique_ptr<Communicator> RecordingWorld::group(const std::string& name, const std::vector<int>& ranks) {
+  const int member = member_number(name, ranks, rank_, size_);
+  auto alone = alone_->group(name, {0});
+  if (ranks.size() == 1) return alone;
+  return std::make_unique<Member>(name, member, static_cast<int>(ranks.size()), std::move(alone), log_);
+}
+
+void RecordingWorld::abort(const std::string& reason) {
+  alone_->abort(reason);
+}
+
+std::vector<Traffic> RecordingWorld::traffic() const {
+  const std::lock_guard lock(log_.mutex);
+  std::vector<Traffic> list;
+  for (const auto& [key, traffic] : log_.traffic) list.push_back(traffic);
+  return list;
+}
+
+void RecordingWorld::reset_traffic() {
+  const std::lock_guard lock(log_.mutex);
+  log_.traffic.clear();
+}
+
+}  // namespace stepforge

@@ -1,0 +1,94 @@
+// The memory that the ranks of one group on one host share: counters of progress, staging buffers, and the
+// reason for which the group ended. Between threads it is plain memory, between processes a mapped file.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "stepforge/comm/collective.h"
+#include "stepforge/comm/failure_note.h"
+
+namespace stepforge {
+
+/// A number that only grows, for which other threads and processes can sleep.
+class Counter {
+ public:
+  uint64_t load() const { return value_.load(std::memory_order_acquire); }
+  /// Everything written before is seen by whoever reads the new value. Wakes those that sleep for it.
+  void advance_to(uint64_t value);
+  /// Wakes them although nothing has changed.
+  void wake();
+  /// Sleeps until the counter is no longer `seen`, somebody calls wake(), or `seconds` are over.
+  void sleep_while(uint64_t seen, double seconds);
+
+ private:
+  std::atomic<uint64_t> value_{0};
+  std::atomic<uint32_t> sleepers_{0};
+};
+
+/// What one rank tells the others of its group.
+struct alignas(64) RankSlot {
+  Counter arrived;                 ///< 1 once the rank is in the group
+  Counter written;                 ///< rounds whose data it has put into its staging buffer
+  Counter reduced;                 ///< rounds whose slice it has summed, in its staging buffer
+  Counter consumed;                ///< rounds of which it needs nothing more
+  std::atomic<uint64_t> calls{0};  ///< collectives begun
+  std::atomic<uint32_t> has_left{0};
+  std::atomic<int32_t> process{0};
+
+  /// Notes call number `number`. It can be read until call `number` + 2.
+  void record(uint64_t number, const CollectiveCall& call);
+  CollectiveCall recorded(uint64_t number) const;
+
+ private:
+  std::array<std::atomic<uint64_t>, 2> what_{};
+  std::array<std::atomic<uint64_t>, 2> bytes_{};
+  std::array<std::atomic<int32_t>, 2> unit_{};
+};
+
+struct SegmentHeader {
+  std::atomic<uint64_t> ready{0};  ///< `ready_mark` once the rest is set up
+  int64_t size = 0;                ///< ranks
+  uint64_t nonce = 0;              ///< of a world: part of the names of its groups
+  FailureNote failure;
+};
+
+/// A view of shared memory as a header, a slot for each rank, and two staging buffers for each.
+class Segment {
+ public:
+  static constexpr uint64_t ready_mark = 0x53544550464F5247;
+
+  static std::size_t bytes_for(int size, std::size_t staging_bytes);
+
+  /// `memory` holds bytes_for(size, staging_bytes) bytes, at a multiple of 64. A staging buffer has that many
+  /// bytes, but 64 for each rank at least; 0 for none.
+  Segment(std::shared_ptr<std::byte> memory, int size, std::size_t staging_bytes);
+  /// Sets up zeroed memory; called by one rank before any other uses it.
+  void initialize(uint64_t nonce) const;
+
+  int size() const { return size_; }
+  std::size_t staging_bytes() const { return staging_bytes_; }
+  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(memory_.get()); }
+  RankSlot& slot(int rank) const;
+  /// Rounds alternate between a rank's two buffers.
+  std::byte* staging(int rank, uint64_t round) const;
+
+  /// Notes the reason and wakes all.
+  void fail(std::string_view reason) const;
+  /// Wakes all that sleep for a counter of this segment.
+  void wake_all() const;
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  int size_;
+  std::size_t staging_bytes_;
+};
+
+/// Zeroed memory of this process. Throws Error if there is none.
+std::shared_ptr<std::byte> private_memory(std::size_t bytes);
+
+}  // namespace stepforge

@@ -1,0 +1,328 @@
+#include "stepforge/comm/shared_communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "stepforge/base/format.h"
+#include "stepforge/comm/group_rules.h"
+#include "stepforge/comm/tree_sum.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Looks at a counter before sleeping: a few microseconds, since ranks may outnumber cores.
+constexpr int spins = 100;
+/// How often a sleeping rank looks for failures, in seconds.
+constexpr double look_interval = 0.1;
+/// All ranks sum all of a small message: one exchange instead of two.
+constexpr std::size_t small_bytes = 4096;
+/// Slices begin at multiples of a cache line, which are also multiples of every element.
+constexpr std::size_t line_bytes = 64;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+/// At least one, so that the ranks of a call without data compare it too.
+uint64_t rounds_for(std::size_t bytes, std::size_t bytes_per_round) {
+  return std::max<uint64_t>(1, (bytes + bytes_per_round - 1) / bytes_per_round);
+}
+
+/// The piece of `total` bytes that is number `index`.
+struct Piece {
+  std::size_t offset;
+  std::size_t bytes;
+
+  Piece(std::size_t total, std::size_t piece_bytes, uint64_t index)
+      : offset(std::min(total, piece_bytes * index)), bytes(std::min(piece_bytes, total - offset)) {}
+};
+
+constexpr std::nullptr_t no_reduction = nullptr;
+
+}  // namespace
+
+SharedCommunicator::SharedCommunicator(std::string name, std::vector<int> ranks, int rank, Segment segment,
+                                       const WorldWatch& watch, double train_seconds)
+    : name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      rank_(rank),
+      size_(static_cast<int>(ranks_.size())),
+      segment_(std::move(segment)),
+      watch_(watch),
+      train_seconds_(train_seconds),
+      sources_(ranks_.size()) {}
+
+SharedCommunicator::~SharedCommunicator() {
+  segment_.slot(rank_).has_left.store(1, std::memory_order_release);
+  segment_.wake_all();
+}
+
+void SharedCommunicator::arrive(double init_seconds) {
+  segment_.slot(rank_).arrived.advance_to(1);
+  for (int member = 0; member < size_; ++member) wait_for(&RankSlot::arrived, 1, member, init_seconds);
+}
+
+void SharedCommunicator::begin(const CollectiveCall& call) {
+  call_ = call;
+  ++calls_;
+  check_failures();
+  segment_.slot(rank_).record(calls_, call);
+}
+
+template <typename Write, typename Reduce, typename Read>
+void SharedCommunicator::run_rounds(uint64_t rounds, const Write& write, const Reduce& reduce,
+                                    const Read& read) {
+  const uint64_t first = round_;
+  RankSlot& own = segment_.slot(rank_);
+  const auto write_round = [&](uint64_t k) {
+    // The buffer was last used two rounds ago.
+    if (first + k >= 2) wait_for_all(&RankSlot::consumed, first + k - 1);
+    write(k, segment_.staging(rank_, first + k));
+    own.written.advance_to(first + k + 1);
+  };
+  write_round(0);
+  for (uint64_t k = 0; k < rounds; ++k) {
+    if (k + 1 < rounds) write_round(k + 1);
+    wait_for_all(&RankSlot::written, first + k + 1);
+    if (k == 0) compare_calls();
+    if constexpr (!std::is_null_pointer_v<Reduce>) {
+      reduce(k, first + k);
+      own.reduced.advance_to(first + k + 1);
+      wait_for_all(&RankSlot::reduced, first + k + 1);
+    }
+    read(k, first + k);
+    own.consumed.advance_to(first + k + 1);
+  }
+  round_ = first + rounds;
+}
+
+void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) {
+  check_words(*this, [&] { check_parts(part.size(), whole.size(), size_); });
+  begin({CollectiveKind::all_gather, part.size(), DType::u8, 0, unit});
+  const std::size_t step = segment_.staging_bytes();
+  std::byte* own = whole.data() + static_cast<std::size_t>(rank_) * part.size();
+  if (own != part.data() && !part.empty()) std::memmove(own, part.data(), part.size());
+  run_rounds(
+      rounds_for(part.size(), step),
+      [&](uint64_t k, std::byte* staging) {
+        const Piece piece(part.size(), step, k);
+        copy_bytes(own + piece.offset, staging, piece.bytes);
+      },
+      no_reduction,
+      [&](uint64_t k, uint64_t round) {
+        const Piece piece(part.size(), step, k);
+        for (int i = 1; i < size_; ++i) {  // each rank begins with another, so that they do not queue for one
+          const int member = (rank_ + i) % size_;
+          std::byte* place = whole.data() + static_cast<std::size_t>(member) * part.size() + piece.offset;
+          copy_bytes(segment_.staging(member, round), place, piece.bytes);
+        }
+      });
+}
+
+void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part,
+                                        DType dtype, int unit) {
+  check_words(*this, [&] {
+    check_parts(part.size(), whole.size(), size_);
+    check_sum(part.size(), dtype);
+  });
+  begin({CollectiveKind::reduce_scatter, whole.size(), dtype, 0, unit});
+  const std::size_t step =
+      segment_.staging_bytes() / static_cast<std::size_t>(size_) / line_bytes * line_bytes;
+  const auto slice = [&](int member) {
+    return whole.data() + static_cast<std::size_t>(member) * part.size();
+  };
+  run_rounds(
+      rounds_for(part.size(), step),
+      [&](uint64_t k, std::byte* staging) {
+        const Piece piece(part.size(), step, k);
+        for (int member = 0; member < size_; ++member) {
+          if (member == rank_) continue;
+          copy_bytes(slice(member) + piece.offset, staging + static_cast<std::size_t>(member) * step,
+                     piece.bytes);
+        }
+      },
+      no_reduction,
+      [&](uint64_t k, uint64_t round) {
+        const Piece piece(part.size(), step, k);
+        sum_staged(round, static_cast<std::size_t>(rank_) * step, slice(rank_) + piece.offset,
+                   part.data() + piece.offset, piece.bytes);
+      });
+}
+
+void SharedCommunicator::all_reduce(std::span<std::byte> values, DType dtype, int unit) {
+  check_words(*this, [&] { check_sum(values.size(), dtype); });
+  begin({CollectiveKind::all_reduce, values.size(), dtype, 0, unit});
+  if (values.size() <= std::min(small_bytes, segment_.staging_bytes())) {
+    small_all_reduce(values);
+  } else {
+    large_all_reduce(values);
+  }
+}
+
+void SharedCommunicator::small_all_reduce(std::span<std::byte> values) {
+  run_rounds(
+      1, [&](uint64_t, std::byte* staging) { copy_bytes(values.data(), staging, values.size()); },
+      no_reduction,
+      [&](uint64_t, uint64_t round) {
+        sum_staged(round, 0, segment_.staging(rank_, round), values.data(), values.size());
+      });
+}
+
+void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
+  const std::size_t members = static_cast<std::size_t>(size_);
+  const std::size_t step = segment_.staging_bytes() / (members * line_bytes) * (members * line_bytes);
+  // Each rank sums one slice of the round where it lies: nobody else reads that slice of its buffer before.
+  const auto slice = [&](const Piece& piece, int member) {
+    const std::size_t lines = (piece.bytes + members * line_bytes - 1) / (members * line_bytes);
+    return Piece(piece.bytes, lines * line_bytes, static_cast<uint64_t>(member));
+  };
+  run_rounds(
+      rounds_for(values.size(), step),
+      [&](uint64_t k, std::byte* staging) {
+        const Piece piece(values.size(), step, k);
+        copy_bytes(values.data() + piece.offset, staging, piece.bytes);
+      },
+      [&](uint64_t k, uint64_t round) {
+        const Piece own = slice(Piece(values.size(), step, k), rank_);
+        std::byte* place = segment_.staging(rank_, round) + own.offset;
+        sum_staged(round, own.offset, place, place, own.bytes);
+      },
+      [&](uint64_t k, uint64_t round) {
+        const Piece piece(values.size(), step, k);
+        for (int i = 0; i < size_; ++i) {
+          const int member = (rank_ + i) % size_;
+          const Piece theirs = slice(piece, member);
+          copy_bytes(segment_.staging(member, round) + theirs.offset,
+                     values.data() + piece.offset + theirs.offset, theirs.bytes);
+        }
+      });
+}
+
+void SharedCommunicator::broadcast(std::span<std::byte> bytes, int root) {
+  check_words(*this, [&] { check_root(root, size_); });
+  begin({CollectiveKind::broadcast, bytes.size(), DType::u8, root});
+  const std::size_t step = segment_.staging_bytes();
+  run_rounds(
+      rounds_for(bytes.size(), step),
+      [&](uint64_t k, std::byte* staging) {
+        const Piece piece(bytes.size(), step, k);
+        if (rank_ == root) copy_bytes(bytes.data() + piece.offset, staging, piece.bytes);
+      },
+      no_reduction,
+      [&](uint64_t k, uint64_t round) {
+        const Piece piece(bytes.size(), step, k);
+        if (rank_ != root)
+          copy_bytes(segment_.staging(root, round), bytes.data() + piece.offset, piece.bytes);
+      });
+}
+
+void SharedCommunicator::barrier() {
+  begin({});
+  run_rounds(1, [](uint64_t, std::byte*) {}, no_reduction, [](uint64_t, uint64_t) {});
+}
+
+void SharedCommunicator::abort(const std::string& reason) {
+  segment_.fail(format("rank {}: {}", ranks_[static_cast<std::size_t>(rank_)], reason));
+}
+
+void SharedCommunicator::sum_staged(uint64_t round, std::size_t offset, const std::byte* own,
+                                    std::byte* output, std::size_t bytes) {
+  for (int member = 0; member < size_; ++member) {
+    sources_[static_cast<std::size_t>(member)] =
+        member == rank_ ? own : segment_.staging(member, round) + offset;
+  }
+  tree_sum(sources_, output, bytes, call_.dtype);
+}
+
+void SharedCommunicator::compare_calls() {
+  for (int member = 0; member < size_; ++member) {
+    const CollectiveCall theirs = segment_.slot(member).recorded(calls_);
+    if (theirs != call_) {
+      fail(disagreement_text(name_, calls_, ranks_[static_cast<std::size_t>(rank_)], call_,
+                             ranks_[static_cast<std::size_t>(member)], theirs));
+    }
+  }
+}
+
+void SharedCommunicator::wait_for_all(Progress progress, uint64_t target) {
+  for (int member = 0; member < size_; ++member) wait_for(progress, target, member, train_seconds_);
+}
+
+void SharedCommunicator::wait_for(Progress progress, uint64_t target, int member, double seconds) {
+  Counter& counter = segment_.slot(member).*progress;
+  for (int i = 0; i < spins; ++i) {
+    if (counter.load() >= target) return;
+    relax();
+  }
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  for (bool has_slept = false;; has_slept = true) {
+    const uint64_t seen = counter.load();
+    if (seen >= target) return;
+    check_failures();
+    if (has_slept) check_member(progress, target, member);
+    const double waited = std::chrono::duration<double>(Clock::now() - start).count();
+    if (waited >= seconds) fail_at_deadline(progress, target, seconds);
+    counter.sleep_while(seen, std::min(look_interval, seconds - waited));
+  }
+}
+
+void SharedCommunicator::check_failures() const {
+  for (const FailureNote* note : {&std::as_const(segment_.header().failure), &watch_.failure()}) {
+    if (note->is_set()) throw_if_set(*note, ranks_[static_cast<std::size_t>(rank_)], here_text());
+  }
+}
+
+void SharedCommunicator::check_member(Progress progress, uint64_t target, int member) {
+  const RankSlot& slot = segment_.slot(member);
+  const int global_rank = ranks_[static_cast<std::size_t>(member)];
+  const bool has_left = slot.has_left.load(std::memory_order_acquire) != 0;
+  if (!has_left && watch_.is_alive(global_rank)) return;
+  if ((slot.*progress).load() >= target) return;  // its last deed was what is waited for
+  const std::string state =
+      has_left ? "has left the group" : format("(process {}) is gone", slot.process.load());
+  fail(format("rank {} {}; rank {} waited for it in {}", global_rank, state,
+              ranks_[static_cast<std::size_t>(rank_)], here_text()));
+}
+
+void SharedCommunicator::fail(const std::string& reason) {
+  segment_.fail(reason);
+  throw PeerError(*segment_.header().failure.text());
+}
+
+void SharedCommunicator::fail_at_deadline(Progress progress, uint64_t target, double seconds) {
+  std::vector<std::string> missing;
+  for (int member = 0; member < size_; ++member) {
+    if ((segment_.slot(member).*progress).load() < target) {
+      missing.push_back(
+          format("rank {} ({})", ranks_[static_cast<std::size_t>(member)], last_call_text(member)));
+    }
+  }
+  fail(format("no answer within {} s: rank {} waits in {} for {}", seconds,
+              ranks_[static_cast<std::size_t>(rank_)], here_text(), join(missing, ", ")));
+}
+
+std::string SharedCommunicator::last_call_text(int member) const {
+  const RankSlot& slot = segment_.slot(member);
+  if (slot.arrived.load() == 0) return "not there";
+  const uint64_t calls = slot.calls.load(std::memory_order_acquire);
+  if (calls == 0) return "has called nothing yet";
+  return format("last reached {}, its call {}", collective_text(slot.recorded(calls)), calls);
+}
+
+std::string SharedCommunicator::here_text() const {
+  if (calls_ == 0) return making_text(name_);
+  return format("{}, call {} of group \"{}\"", collective_text(call_), calls_, name_);
+}
+
+}  // namespace stepforge

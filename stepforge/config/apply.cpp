@@ -1,0 +1,271 @@
+#include "stepforge/config/apply.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "stepforge/base/format.h"
+#include "stepforge/config/override_value.h"
+#include "stepforge/config/toml_text.h"
+
+namespace stepforge {
+
+namespace {
+
+using Kind = ConfigValue::Kind;
+
+bool accepted_text(const FieldRules& rules, const std::string& text) {
+  if (text.find('\0') != std::string::npos || (rules.non_empty && text.empty())) return false;
+  return rules.choices.empty() ||
+         std::find(rules.choices.begin(), rules.choices.end(), text) != rules.choices.end();
+}
+
+/// Writes a value into a slot if its type and range are right; says whether they were.
+struct Assignment {
+  const FieldRules& rules;
+  const ConfigValue& value;
+
+  bool operator()(bool* slot) const {
+    if (value.kind != Kind::boolean) return false;
+    *slot = value.boolean;
+    return true;
+  }
+  bool operator()(int64_t* slot) const {
+    if (value.kind != Kind::integer || !in_range(rules, static_cast<double>(value.integer))) return false;
+    *slot = value.integer;
+    return true;
+  }
+  bool operator()(double* slot) const {
+    if (value.kind != Kind::integer && value.kind != Kind::number) return false;
+    const double number = value.kind == Kind::integer ? static_cast<double>(value.integer) : value.number;
+    if (!in_range(rules, number)) return false;
+    *slot = number;
+    return true;
+  }
+  bool operator()(std::string* slot) const {
+    if (value.kind != Kind::text || !accepted_text(rules, value.text)) return false;
+    *slot = value.text;
+    return true;
+  }
+  template <typename Element>
+  bool operator()(std::vector<Element>* slot) const {
+    if (value.kind != Kind::list) return false;
+    std::vector<Element> elements(value.list.size());
+    for (size_t i = 0; i < elements.size(); ++i) {
+      if (!Assignment{rules, value.list[i]}(&elements[i])) return false;
+    }
+    *slot = std::move(elements);
+    return true;
+  }
+  bool operator()(const TableSlot&) const { return false; }
+  bool operator()(const TableListSlot&) const { return false; }
+};
+
+bool is_whole(double number) {
+  return number == std::floor(number) && std::abs(number) < 1e15;
+}
+
+/// What to write instead, where that can be told from the value; else "".
+std::string spelling_remedy(const Field& field, const ConfigValue& value) {
+  const bool is_list = field.type == FieldType::integers || field.type == FieldType::texts;
+  if (is_list && value.kind != Kind::list) return format("write [{}]", shown_value(value));
+  const ConfigValue* word = &value;
+  if (is_list) {
+    const auto wrong = std::find_if(value.list.begin(), value.list.end(), [&](const ConfigValue& item) {
+      return item.kind == Kind::text && !accepted_text(field.rules, item.text);
+    });
+    if (wrong == value.list.end()) return "";
+    word = &*wrong;
+  }
+  if (!field.rules.choices.empty() && word->kind == Kind::text) {
+    const std::string near =
+        did_you_mean(word->text, {field.rules.choices.begin(), field.rules.choices.end()});
+    return near.empty() ? "" : format("did you mean \"{}\"?", near);
+  }
+  if (field.type == FieldType::text && value.kind != Kind::text && value.kind <= Kind::number) {
+    return format("write \"{}\"", shown_value(value));
+  }
+  if (field.type == FieldType::integer && value.kind == Kind::number && is_whole(value.number)) {
+    return format("write {}", static_cast<int64_t>(value.number));
+  }
+  if (field.type <= FieldType::number && value.kind == Kind::text) {
+    const auto parsed = parse_toml_word(value.text);
+    const bool fits = parsed && (field.type == FieldType::boolean ? parsed->kind == Kind::boolean
+                                                                  : parsed->kind == Kind::integer);
+    if (fits) return format("write {} without quotes", value.text);
+  }
+  return "";
+}
+
+/// The sections that have a key of this name, as "optimizer.lr".
+std::vector<std::string> sections_with(std::string_view name) {
+  std::vector<std::string> found;
+  for (const Field& section : config_schema().fields()) {
+    if (section.type == FieldType::table && section.table->find(name) != nullptr) {
+      found.push_back(dotted(section.name, name));
+    }
+  }
+  return found;
+}
+
+/// The key of any section whose name is nearest to `word`; "" for words too short to tell.
+std::string near_key(std::string_view word) {
+  constexpr size_t shortest = 4;
+  std::vector<std::string> keys;
+  for (const Field& section : config_schema().fields()) {
+    if (section.type != FieldType::table) continue;
+    const std::vector<std::string> names = section.table->names();
+    keys.insert(keys.end(), names.begin(), names.end());
+  }
+  return word.size() < shortest ? "" : did_you_mean(word, keys);
+}
+
+/// What the unknown key `name` of the table `path` may stand for, in full.
+std::vector<std::string> meant_keys(const TableSchema& schema, std::string_view path, std::string_view name) {
+  std::vector<std::string> elsewhere = sections_with(name);
+  if (!elsewhere.empty()) return elsewhere;
+  const std::string here = did_you_mean(name, schema.names());
+  if (!here.empty()) return {dotted(path, here)};
+  return sections_with(near_key(name));
+}
+
+}  // namespace
+
+void LayerApplier::remember_place(const std::string& path, TextPosition position) {
+  auto& places = loaded_.places;
+  // Elements of an earlier layer's list are gone.
+  const std::string inside = path + ".";
+  auto first = places.lower_bound(inside);
+  while (first != places.end() && first->first.starts_with(inside)) first = places.erase(first);
+  places[path] = layer_.kind == ConfigLayer::Kind::file ? layer_.place(position) : layer_.name;
+}
+
+void LayerApplier::refuse(const TableSchema& schema, const Field& field, const ConfigValue& value,
+                          const std::string& path) {
+  std::string remedy = spelling_remedy(field, value);
+  if (remedy.empty() && field.type != FieldType::table)
+    remedy = "the default is " + default_value(schema, field);
+  problems_.add(layer_, value.position,
+                format("{} = {}: expected {}{}", path, shown_value(value), expected_text(field),
+                       remedy.empty() ? "" : "; " + remedy));
+  problems_.mark_bad(path);
+}
+
+void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view known, std::string_view unknown,
+                                  TextPosition position) {
+  std::vector<std::string> meant = meant_keys(schema, known, unknown);
+  for (std::string& name : meant) {
+    const Field* top = config_schema().find(name);
+    if (top != nullptr && top->type == FieldType::table) name = format("[{}]", name);
+  }
+  const std::string remedy = meant.empty() ? "known here: " + join(schema.names(), ", ")
+                                           : format("did you mean {}?", join(meant, " or "));
+  problems_.add(
+      layer_, position,
+      format("{}: unknown {}; {}", dotted(known, unknown), known.empty() ? "section or key" : "key", remedy));
+}
+
+void LayerApplier::apply_table(const TableSchema& schema, void* object, const ConfigValue& table,
+                               std::string_view path) {
+  for (const ConfigEntry& entry : table.table) {
+    const Field* field = schema.find(entry.key);
+    if (field == nullptr) {
+      refuse_unknown(schema, path, entry.key, entry.position);
+    } else {
+      apply_field(schema, *field, field->slot(object), entry.value, dotted(path, entry.key));
+    }
+  }
+}
+
+void LayerApplier::apply_field(const TableSchema& schema, const Field& field, const FieldSlot& slot,
+                               const ConfigValue& value, const std::string& path) {
+  const auto* table = std::get_if<TableSlot>(&slot);
+  if (table != nullptr && value.kind == Kind::table) {
+    apply_table(*field.table, table->object, value, path);
+    return;
+  }
+  const auto* tables = std::get_if<TableListSlot>(&slot);
+  if (tables != nullptr && value.kind == Kind::list) {
+    apply_tables(field, *tables, value, path);
+    return;
+  }
+  if (!std::visit(Assignment{field.rules, value}, slot)) {
+    refuse(schema, field, value, path);
+    return;
+  }
+  remember_place(path, value.position);
+}
+
+void LayerApplier::apply_tables(const Field& field, const TableListSlot& slot, const ConfigValue& value,
+                                const std::string& path) {
+  remember_place(path, value.position);
+  slot.resize(slot.list, 0);
+  slot.resize(slot.list, value.list.size());
+  for (size_t i = 0; i < value.list.size(); ++i) {
+    const ConfigValue& item = value.list[i];
+    const std::string item_path = format("{}.{}", path, i);
+    if (item.kind == Kind::table) {
+      loaded_.places[item_path] =
+          layer_.kind == ConfigLayer::Kind::file ? layer_.place(item.position) : layer_.name;
+      apply_table(*field.table, slot.at(slot.list, i), item, item_path);
+    } else {
+      problems_.add(layer_, item.position,
+                    format("{} = {}: expected a table of {}", item_path, shown_value(item),
+                           join(field.table->names(), ", ")));
+      problems_.mark_bad(item_path);
+    }
+  }
+}
+
+void LayerApplier::apply(const Override& word) {
+  const FieldPlace place = find_field(config_schema(), &loaded_.config, word.name, /*may_append=*/true);
+  if (place.field == nullptr && place.schema != nullptr) {
+    refuse_unknown(*place.schema, place.known, place.unknown, {});
+    return;
+  }
+  if (place.field == nullptr) {
+    problems_.add(
+        layer_, {},
+        format("{}.{}: {} has no part \"{}\"", place.known, place.unknown, place.known, place.unknown));
+    return;
+  }
+  std::string fault;
+  const std::optional<ConfigValue> value = override_value(*place.field, word.text, fault);
+  if (!value) {
+    problems_.add(layer_, {}, format("{} = {}: not a TOML value: {}", place.known, word.text, fault));
+    problems_.mark_bad(place.known);
+    return;
+  }
+  const FieldSlot slot = slot_of(place);
+  apply_field(*place.schema, *place.field, slot, *value, place.known);
+}
+
+std::vector<Override> read_overrides(std::span<const std::string> words, Problems& problems) {
+  const ConfigLayer layer{ConfigLayer::Kind::command_line, "command line"};
+  const auto trimmed = [](std::string_view text) {
+    const size_t first = text.find_first_not_of(" \t");
+    if (first == std::string_view::npos) return std::string();
+    return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
+  };
+  std::vector<Override> overrides;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    const bool flag = word.starts_with("--");
+    const std::string_view body = flag ? word.substr(2) : word;
+    const size_t equals = body.find('=');
+    if (equals != std::string_view::npos) {
+      overrides.push_back({trimmed(body.substr(0, equals)), trimmed(body.substr(equals + 1))});
+    } else if (flag && i + 1 < words.size() && !words[i + 1].starts_with("--")) {
+      overrides.push_back({std::string(body), trimmed(words[++i])});
+    } else if (flag) {
+      problems.add(layer, {}, format("{}: no value follows; write {}=VALUE", word, word));
+    } else {
+      problems.add(layer, {}, format("\"{}\": expected SECTION.KEY=VALUE", word));
+    }
+  }
+  return overrides;
+}
+
+}  // namespace stepforge

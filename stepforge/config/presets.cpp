@@ -1,0 +1,26 @@
+#include "stepforge/config/presets.h"
+
+#include <algorithm>
+#include <array>
+
+namespace stepforge {
+
+namespace {
+
+constexpr auto presets = std::to_array<EmbeddedPreset>({
+#include "presets_embedded.inc"
+});
+
+}  // namespace
+
+std::span<const EmbeddedPreset> embedded_presets() {
+  return presets;
+}
+
+const EmbeddedPreset* find_preset(std::string_view name) {
+  const auto* const found = std::find_if(presets.begin(), presets.end(),
+                                         [&](const EmbeddedPreset& preset) { return preset.name == name; });
+  return found == presets.end() ? nullptr : &*found;
+}
+
+}  // namespace stepforge

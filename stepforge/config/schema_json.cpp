@@ -1,0 +1,98 @@
+#include "stepforge/base/format.h"
+#include "stepforge/config/schema_docs.h"
+
+namespace stepforge {
+
+namespace {
+
+Json number_json(const Field& field, double value) {
+  if (field.type == FieldType::number) return value;
+  return static_cast<int64_t>(value);
+}
+
+/// The type and limits of a single value: of the field itself, or of one element of its list.
+Json element_json(const Field& field) {
+  const FieldRules& rules = field.rules;
+  Json json;
+  switch (field.type) {
+    case FieldType::boolean:
+      json["type"] = "boolean";
+      break;
+    case FieldType::integer:
+    case FieldType::integers:
+      json["type"] = "integer";
+      break;
+    case FieldType::number:
+      json["type"] = "number";
+      break;
+    default:
+      json["type"] = "string";
+  }
+  if (rules.min) json["minimum"] = number_json(field, *rules.min);
+  if (rules.max) json["maximum"] = number_json(field, *rules.max);
+  if (rules.above) json["exclusiveMinimum"] = number_json(field, *rules.above);
+  if (rules.below) json["exclusiveMaximum"] = number_json(field, *rules.below);
+  if (rules.non_empty) json["minLength"] = 1;
+  for (const std::string_view choice : rules.choices) json["enum"].push_back(choice);
+  if (!rules.special) return json;
+  Json either;
+  either["anyOf"] = Json::array({Json{{"const", number_json(field, *rules.special)}}, json});
+  return either;
+}
+
+struct DefaultJson {
+  Json operator()(const bool* value) const { return *value; }
+  Json operator()(const int64_t* value) const { return *value; }
+  Json operator()(const double* value) const { return *value; }
+  Json operator()(const std::string* value) const { return *value; }
+  Json operator()(const std::vector<int64_t>* value) const { return *value; }
+  Json operator()(const std::vector<std::string>* value) const { return *value; }
+  Json operator()(const TableSlot&) const { return Json::object(); }
+  Json operator()(const TableListSlot&) const { return Json::array(); }
+};
+
+Json table_json(const TableSchema& schema);
+
+Json field_json(const Field& field, void* defaults) {
+  Json json;
+  if (field.type == FieldType::table) {
+    json = table_json(*field.table);
+  } else if (field.type == FieldType::tables) {
+    json["type"] = "array";
+    json["items"] = table_json(*field.table);
+  } else if (field.type == FieldType::integers || field.type == FieldType::texts) {
+    json["type"] = "array";
+    json["items"] = element_json(field);
+  } else {
+    json = element_json(field);
+  }
+  const FieldRules& rules = field.rules;
+  json["description"] =
+      rules.unit.empty() ? std::string(rules.doc) : format("{} Unit: {}.", rules.doc, rules.unit);
+  if (field.type != FieldType::table) json["default"] = std::visit(DefaultJson{}, field.slot(defaults));
+  return json;
+}
+
+Json table_json(const TableSchema& schema) {
+  Json json;
+  json["type"] = "object";
+  json["additionalProperties"] = false;
+  json["properties"] = Json::object();
+  const std::shared_ptr<void> defaults = schema.make_default();
+  for (const Field& field : schema.fields())
+    json["properties"][field.name] = field_json(field, defaults.get());
+  return json;
+}
+
+}  // namespace
+
+Json schema_json() {
+  Json json;
+  json["$schema"] = "https://json-schema.org/draft/2020-12/schema";
+  json["title"] = "Stepforge configuration";
+  const Json table = table_json(config_schema());
+  for (const auto& [key, value] : table.items()) json[key] = value;
+  return json;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,64 @@
+// A whole configuration as TOML.
+#include <functional>
+
+#include "stepforge/base/format.h"
+#include "stepforge/config/schema_docs.h"
+#include "stepforge/config/toml_text.h"
+
+namespace stepforge {
+
+namespace {
+
+/// What is written around the values.
+struct Comments {
+  bool docs = false;  ///< Description above each field and section.
+  std::function<std::string(const std::string& path)>
+      behind;  ///< Comment behind each field, instead; may be null.
+};
+
+std::string doc_comment(const Field& field) {
+  std::vector<std::string> notes;
+  if (!field.rules.unit.empty()) notes.emplace_back(field.rules.unit);
+  if (!field.rules.choices.empty()) {
+    notes.push_back(join({field.rules.choices.begin(), field.rules.choices.end()}, ", "));
+  } else if (const std::string range = range_text(field.rules); !range.empty()) {
+    notes.push_back(range);
+  }
+  return format("# {}{}\n", field.rules.doc, notes.empty() ? "" : format(" ({})", join(notes, "; ")));
+}
+
+std::string field_line(const Field& field, void* owner, const std::string& path, const Comments& comments) {
+  const std::string line = format("{} = {}", field.name, toml_value(field, field.slot(owner)));
+  if (!comments.behind) return (comments.docs ? doc_comment(field) : "") + line + "\n";
+  return format("{:<40}  # {}\n", line, comments.behind(path));
+}
+
+std::string write(Config config, const Comments& comments) {
+  std::string out;
+  const auto& fields = config_schema().fields();
+  for (const Field& field : fields) {
+    if (field.type != FieldType::table) out += field_line(field, &config, field.name, comments);
+  }
+  for (const Field& section : fields) {
+    if (section.type != FieldType::table) continue;
+    out += "\n" + (comments.docs ? format("# {}\n", section.rules.doc) : "") + format("[{}]\n", section.name);
+    void* owner = std::get<TableSlot>(section.slot(&config)).object;
+    for (const Field& field : section.table->fields()) {
+      out += field_line(field, owner, dotted(section.name, field.name), comments);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string config_toml(const Config& config, bool with_comments) {
+  return write(config, {.docs = with_comments, .behind = nullptr});
+}
+
+std::string config_toml_with_places(const LoadedConfig& loaded) {
+  return write(loaded.config,
+               {.docs = false, .behind = [&](const std::string& path) { return where(loaded, path); }});
+}
+
+}  // namespace stepforge

@@ -1,0 +1,60 @@
+#include "stepforge/data/batch.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+Batch empty_batch(int64_t seq_len, int64_t rows) {
+  if (seq_len < 1 || rows < 0 || (rows > 0 && seq_len > std::numeric_limits<int32_t>::max() / rows)) {
+    throw UsageError(format(
+        "a batch of {} rows of {} tokens: borders are 32-bit numbers, so it must hold between 1 and {} "
+        "tokens; use a smaller local batch or sequence length",
+        rows, seq_len, std::numeric_limits<int32_t>::max()));
+  }
+  Batch batch;
+  batch.seq_len = seq_len;
+  const auto tokens = static_cast<size_t>(seq_len * rows);
+  batch.tokens.reserve(tokens);
+  batch.positions.reserve(tokens);
+  batch.labels.reserve(tokens);
+  batch.row_ids.reserve(static_cast<size_t>(rows));
+  batch.cu_seqlens.push_back(0);
+  return batch;
+}
+
+namespace {
+
+/// Tokens [begin, end) of the row are one part of a document; its last label is ignored if the document ends
+/// there.
+void append_part(const Row& row, int32_t begin, int32_t end, bool document_ends, Batch& batch) {
+  for (int32_t place = begin; place < end; ++place) {
+    const auto index = static_cast<size_t>(place);
+    const bool ignored = document_ends && place + 1 == end;
+    batch.tokens.push_back(row.tokens[index]);
+    batch.positions.push_back(place - begin);
+    batch.labels.push_back(ignored ? kIgnoredLabel : row.tokens[index + 1]);
+    batch.valid_labels += ignored ? 0 : 1;
+  }
+  batch.cu_seqlens.push_back(batch.cu_seqlens.back() + (end - begin));
+  batch.max_document_length = std::max(batch.max_document_length, end - begin);
+}
+
+}  // namespace
+
+void append_row(const Row& row, uint64_t row_id, Batch& batch) {
+  int32_t begin = 0;
+  for (const int32_t start : row.document_starts) {
+    append_part(row, begin, start, /*document_ends=*/true, batch);
+    begin = start;
+  }
+  const auto seq_len = static_cast<int32_t>(batch.seq_len);
+  if (begin < seq_len) append_part(row, begin, seq_len, /*document_ends=*/false, batch);
+  batch.row_ids.push_back(row_id);
+  ++batch.rows;
+}
+
+}  // namespace stepforge

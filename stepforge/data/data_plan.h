@@ -1,0 +1,56 @@
+// From a description of the data to the streams of rows that a job trains on and is validated with.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stepforge/data/row_stream.h"
+#include "stepforge/data/tokenize.h"
+
+namespace stepforge {
+
+/// One element of the mixture.
+struct SourceSpec {
+  std::string path{};  ///< file, folder, or prefix of an indexed dataset; no meaning for "synthetic"
+  double weight = 1.0;
+  /// "auto" (tells by the name), "text", "jsonl", "bin" (an indexed dataset) or "synthetic".
+  std::string format = "auto";
+  std::string field = "text";  ///< of a JSON line
+};
+
+struct SyntheticPlan {
+  int64_t samples = 65536;      ///< rows in an epoch
+  int64_t document_length = 0;  ///< mean; 0 makes each row one document
+};
+
+struct DataPlan {
+  std::vector<SourceSpec> sources;
+  /// Sources of the validation set; excludes validation_fraction.
+  std::vector<SourceSpec> validation_sources;
+  /// Share of the documents (synthetic: of the rows) that is held out for validation, in [0, 1).
+  double validation_fraction = 0.0;
+  std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
+  int64_t seq_len = 0;
+  uint64_t seed = 0;
+  bool shuffle = true;
+  std::filesystem::path cache_dir;
+  int workers = 0;         ///< tokenizing threads; 0 = all cores
+  int64_t vocab_size = 0;  ///< taken if there is no tokenizer
+  SyntheticPlan synthetic;
+};
+
+struct DataSet {
+  std::shared_ptr<const RowStream> train;       ///< endless
+  std::shared_ptr<const RowStream> validation;  ///< one pass; null if the plan holds out nothing
+};
+
+/// Opens all sources, tokenizing into the cache what is not there yet. `tokenizer` may be null if all sources
+/// are indexed datasets or synthetic. Throws UsageError on a plan that cannot be, and what reading the
+/// sources throws.
+DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
+                  const TokenizeProgressFunction& progress = {});
+
+}  // namespace stepforge

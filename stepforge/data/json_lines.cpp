@@ -1,0 +1,119 @@
+#include "stepforge/data/json_lines.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include <simdjson.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+using simdjson::dom::element_type;
+
+std::string kind_of(element_type type) {
+  switch (type) {
+    case element_type::ARRAY:
+      return "an array";
+    case element_type::OBJECT:
+      return "an object";
+    case element_type::INT64:
+    case element_type::UINT64:
+    case element_type::DOUBLE:
+      return "a number";
+    case element_type::STRING:
+      return "a string";
+    case element_type::BOOL:
+      return "a truth value";
+    case element_type::NULL_VALUE:
+      return "null";
+  }
+  return "of an unknown kind";
+}
+
+/// The first few keys of an object, for a message.
+std::string keys_of(const simdjson::dom::object& object) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> keys;
+  for (const auto& member : object) {
+    if (keys.size() == kShown) {
+      keys.emplace_back("...");
+      break;
+    }
+    keys.push_back(format("\"{}\"", member.key));
+  }
+  return keys.empty() ? "no keys" : join(keys, ", ");
+}
+
+/// Parses lines of one file; simdjson may look 64 bytes past the end, so only the last lines are copied.
+class LineParser {
+ public:
+  LineParser(std::string_view file, const std::string& field, const std::string& name)
+      : file_(file), field_(field), name_(name) {}
+
+  /// The field's text, valid until the next call.
+  std::string_view text_of(int64_t begin, int64_t end) {
+    if (end - begin > kMaxJsonLineBytes) {
+      fail(begin, format("{} bytes in one line; at most {} are read", end - begin, kMaxJsonLineBytes));
+    }
+    simdjson::dom::element value;
+    const auto parsed = parse(begin, end).get(value);
+    if (parsed != simdjson::SUCCESS) fail(begin, format("bad JSON: {}", simdjson::error_message(parsed)));
+    simdjson::dom::object object;
+    if (value.get(object) != simdjson::SUCCESS) {
+      fail(begin, format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(value.type()), field_));
+    }
+    simdjson::dom::element member;
+    if (object.at_key(field_).get(member) != simdjson::SUCCESS) {
+      fail(begin,
+           format("no field \"{}\"; it has {}: name the field that holds the text", field_, keys_of(object)));
+    }
+    std::string_view text;
+    if (member.get(text) != simdjson::SUCCESS) {
+      fail(begin, format("field \"{}\" is {}, not a string", field_, kind_of(member.type())));
+    }
+    return text;
+  }
+
+ private:
+  simdjson::simdjson_result<simdjson::dom::element> parse(int64_t begin, int64_t end) {
+    const auto line = file_.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    if (file_.size() - static_cast<size_t>(end) >= simdjson::SIMDJSON_PADDING) {
+      return parser_.parse(line.data(), line.size(), /*realloc_if_needed=*/false);
+    }
+    tail_ = simdjson::padded_string(line);
+    return parser_.parse(tail_);
+  }
+
+  [[noreturn]] void fail(int64_t begin, const std::string& fault) const {
+    const auto before = file_.substr(0, static_cast<size_t>(begin));
+    throw FormatError(format("{}:{}: {}", name_, std::count(before.begin(), before.end(), '\n') + 1, fault));
+  }
+
+  std::string_view file_;
+  const std::string& field_;
+  const std::string& name_;
+  simdjson::dom::parser parser_;
+  simdjson::padded_string tail_;
+};
+
+}  // namespace
+
+void read_json_lines(std::string_view file, int64_t begin, int64_t end, const std::string& field,
+                     const std::string& name, const std::function<void(std::string_view)>& document) {
+  LineParser parser(file, field, name);
+  while (begin < end) {
+    const auto found = file.find('\n', static_cast<size_t>(begin));
+    const int64_t line_end =
+        found == std::string_view::npos ? end : std::min(end, static_cast<int64_t>(found));
+    const auto line = file.substr(static_cast<size_t>(begin), static_cast<size_t>(line_end - begin));
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) document(parser.text_of(begin, line_end));
+    begin = line_end + 1;
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,124 @@
+#include "stepforge/data/loader.h"
+
+#include <chrono>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+BatchLayout checked(const BatchLayout& layout) {
+  layout.check();
+  return layout;
+}
+}  // namespace
+
+void BatchLayout::check() const {
+  if (global_batch_size < 1 || local_batch_size < 1 || data_ranks < 1 || data_rank < 0 ||
+      data_rank >= data_ranks) {
+    throw UsageError(
+        format("batches of {} rows in micro-batches of {} on data rank {} of {}: all must be positive",
+               global_batch_size, local_batch_size, data_rank, data_ranks));
+  }
+  // Divided in two steps: the product could overflow.
+  if (global_batch_size % local_batch_size != 0 || global_batch_size / local_batch_size % data_ranks != 0) {
+    throw UsageError(format(
+        "a global batch of {} rows does not divide into micro-batches of {} rows on {} data ranks; make "
+        "global_batch_size a multiple of local_batch_size times the ranks",
+        global_batch_size, local_batch_size, data_ranks));
+  }
+}
+
+int64_t BatchCursor::first_row() const {
+  const int64_t micro_batch = layout_.data_rank * layout_.micro_batches() + micro_batch_;
+  return step_row_ + micro_batch * layout_.local_batch_size;
+}
+
+void BatchCursor::advance() {
+  if (++micro_batch_ < layout_.micro_batches()) return;
+  micro_batch_ = 0;
+  step_row_ += layout_.global_batch_size;
+}
+
+Loader::Loader(std::shared_ptr<const RowStream> stream, const BatchLayout& layout)
+    : stream_(std::move(stream)), layout_(checked(layout)), cursor_(layout, 0) {}
+
+Batch Loader::next() {
+  const auto begin = std::chrono::steady_clock::now();
+  Batch batch = read(cursor_);
+  cursor_.advance();
+  wait_seconds_ += seconds_since(begin);
+  return batch;
+}
+
+void Loader::restore(const LoaderState& state, bool allow_changed) {
+  if (state.rows_consumed < 0) throw FormatError(format("data state: {} rows consumed", state.rows_consumed));
+  if (state.fingerprint != stream_->fingerprint() && !allow_changed) {
+    throw UsageError(format(
+        "the checkpoint was made with other data (fingerprint {}, now {}): sources, weights, tokenizer, "
+        "seed or sequence length differ; restore them, or set checkpoint.allow_changed",
+        state.fingerprint, stream_->fingerprint()));
+  }
+  cursor_ = BatchCursor(layout_, state.rows_consumed);
+}
+
+PrefetchLoader::PrefetchLoader(std::shared_ptr<const RowStream> stream, const BatchLayout& layout,
+                               int64_t depth)
+    : Loader(std::move(stream), layout), depth_(depth) {
+  if (depth < 1) throw UsageError(format("a prefetch depth of {}: at least 1 batch is fetched ahead", depth));
+  start();
+}
+
+PrefetchLoader::~PrefetchLoader() {
+  stop();
+}
+
+void PrefetchLoader::start() {
+  failure_ = nullptr;
+  queue_ = std::make_unique<BoundedQueue<Item>>(static_cast<size_t>(depth_));
+  thread_ = std::jthread([this, cursor = cursor_] { produce(cursor); });
+}
+
+void PrefetchLoader::stop() {
+  queue_->close();
+  if (thread_.joinable()) thread_.join();
+}
+
+void PrefetchLoader::produce(BatchCursor cursor) {
+  for (bool failed = false; !failed; cursor.advance()) {
+    Item item;
+    try {
+      item.batch = read(cursor);
+    } catch (...) {
+      item.failure = std::current_exception();
+      failed = true;
+    }
+    if (!queue_->push(std::move(item))) return;
+  }
+}
+
+Batch PrefetchLoader::next() {
+  if (failure_) std::rethrow_exception(failure_);
+  const auto begin = std::chrono::steady_clock::now();
+  auto item = queue_->pop();
+  wait_seconds_ += seconds_since(begin);
+  if (!item) throw Error("the prefetching thread has stopped");
+  failure_ = item->failure;
+  if (failure_) std::rethrow_exception(failure_);
+  cursor_.advance();
+  return std::move(item->batch);
+}
+
+void PrefetchLoader::restore(const LoaderState& state, bool allow_changed) {
+  Loader::restore(state, allow_changed);
+  stop();
+  start();
+}
+
+}  // namespace stepforge

@@ -1,0 +1,104 @@
+#include "stepforge/data/mixture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/random.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Shares of `total` in proportion to the weights, the rows left over going to the largest remainders.
+std::vector<int64_t> largest_remainder(const std::vector<double>& weights, int64_t total) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<int64_t> shares(weights.size());
+  std::vector<double> remainders(weights.size());
+  int64_t given = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double exact = weights[i] / sum * static_cast<double>(total);
+    shares[i] = static_cast<int64_t>(std::floor(exact));
+    remainders[i] = exact - std::floor(exact);
+    given += shares[i];
+  }
+  std::vector<size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return remainders[a] > remainders[b]; });
+  for (size_t next = 0; given < total; ++next, ++given) ++shares[order[next % order.size()]];
+  return shares;
+}
+
+}  // namespace
+
+Mixture::Mixture(const std::vector<double>& weights, const std::vector<std::string>& names, uint64_t seed)
+    : key_(stream_key(seed, "mixture blocks")) {
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!std::isfinite(weights[i]) || weights[i] <= 0.0) {
+      throw UsageError(
+          format("data source {}: weight {} is not a positive number; leave the source out to not use it",
+                 names[i], weights[i]));
+    }
+  }
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (!std::isfinite(sum))
+    throw UsageError("the weights of the data sources add up to infinity; use smaller numbers");
+  rows_per_block_ = largest_remainder(weights, kBlockRows);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (rows_per_block_[i] > 0) continue;
+    throw UsageError(format(
+        "data source {}: weight {} of {} in all is {:.3g} rows in each block of {}, which rounds to none; "
+        "raise the weight to at least {:.3g} or leave the source out",
+        names[i], weights[i], sum, weights[i] / sum * static_cast<double>(kBlockRows), kBlockRows,
+        sum / static_cast<double>(kBlockRows)));
+  }
+}
+
+std::shared_ptr<const Mixture::Block> Mixture::block(int64_t number) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (latest_ && latest_->number == number) return latest_;
+  }
+  auto made = std::make_shared<Block>();
+  made->number = number;
+  std::vector<int32_t> owner;  // of each place before shuffling
+  for (size_t source = 0; source < rows_per_block_.size(); ++source) {
+    owner.insert(owner.end(), static_cast<size_t>(rows_per_block_[source]), static_cast<int32_t>(source));
+  }
+  const Permutation shuffled(kBlockRows, mix_bits(key_ ^ mix_bits(static_cast<uint64_t>(number))));
+  std::vector<int32_t> seen(rows_per_block_.size(), 0);
+  for (uint64_t i = 0; i < kBlockRows; ++i) {
+    const int32_t source = owner[shuffled(i)];
+    made->source.push_back(source);
+    made->rank.push_back(seen[static_cast<size_t>(source)]++);
+  }
+  const std::lock_guard lock(mutex_);
+  latest_ = made;
+  return made;
+}
+
+RowPlace Mixture::place(int64_t row) const {
+  if (rows_per_block_.size() == 1) return {0, row};
+  const auto found = block(row / kBlockRows);
+  const auto inside = static_cast<size_t>(row % kBlockRows);
+  const int64_t source = found->source[inside];
+  return {source, row / kBlockRows * rows_per_block_[static_cast<size_t>(source)] + found->rank[inside]};
+}
+
+SampleOrder::SampleOrder(int64_t samples, uint64_t seed, int64_t source, bool shuffle)
+    : samples_(samples),
+      key_(stream_key(seed, format("sample order of source {}", source))),
+      shuffle_(shuffle) {}
+
+int64_t SampleOrder::operator()(int64_t running) const {
+  const int64_t inside = running % samples_;
+  if (!shuffle_) return inside;
+  const auto epoch = static_cast<uint64_t>(running / samples_);
+  const Permutation order(static_cast<uint64_t>(samples_), mix_bits(key_ ^ mix_bits(epoch)));
+  return static_cast<int64_t>(order(static_cast<uint64_t>(inside)));
+}
+
+}  // namespace stepforge

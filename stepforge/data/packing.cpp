@@ -1,0 +1,60 @@
+#include "stepforge/data/packing.h"
+
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+PackedSource::PackedSource(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
+                           std::optional<int64_t> text_bytes)
+    : dataset_(std::move(dataset)),
+      seq_len_(seq_len),
+      vocab_size_(vocab_size),
+      text_bytes_(text_bytes),
+      name_(bin_path(dataset_->prefix()).string()) {
+  const int64_t count = dataset_->index().tokens();
+  if (seq_len < 1)
+    throw UsageError(format("a sequence length of {}: at least 1 token a row is needed", seq_len));
+  if (count <= seq_len) {
+    throw UsageError(
+        format("{} holds {} tokens, too few for one row of {} tokens and its last label: use more text or a "
+               "smaller training.seq_len",
+               name_, count, seq_len));
+  }
+  samples_ = (count - 1) / seq_len;
+  fingerprint_ = content_hash(format("packed {} {}", dataset_->content_key(), seq_len));
+}
+
+void PackedSource::read(int64_t sample, Row& row) const {
+  const DatasetIndex& index = dataset_->index();
+  const int64_t first = sample * seq_len_;
+  row.tokens.resize(static_cast<size_t>(seq_len_ + 1));
+  dataset_->read(first, row.tokens);
+  check_ids(first, row);
+  row.document_starts.clear();
+  int64_t last_start = first;
+  for (int64_t document = index.document_of(first) + 1; document < index.documents(); ++document) {
+    const int64_t start = index.document_begin(document);
+    if (start > first + seq_len_) break;
+    // An empty document begins where the next one does.
+    if (start > last_start) row.document_starts.push_back(static_cast<int32_t>(start - first));
+    last_start = start;
+  }
+}
+
+void PackedSource::check_ids(int64_t first_token, const Row& row) const {
+  for (size_t i = 0; i < row.tokens.size(); ++i) {
+    const int32_t id = row.tokens[i];
+    if (id >= 0 && id < vocab_size_) continue;
+    const int64_t token = first_token + static_cast<int64_t>(i);
+    throw FormatError(
+        format("{}: document {} holds token id {} (token {} of the file), but the vocabulary has {} entries: "
+               "it was built with another tokenizer",
+               name_, dataset_->index().document_of(token), id, token, vocab_size_));
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,103 @@
+#include "stepforge/data/row_stream.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+RowStream::RowStream(std::vector<WeightedSource> sources) : sources_(std::move(sources)) {
+  if (sources_.empty()) throw UsageError("no data source was named");
+  seq_len_ = sources_.front().source->seq_len();
+  for (const auto& [source, weight] : sources_) {
+    if (source->seq_len() != seq_len_) {
+      throw Error(format("{} has rows of {} tokens, {} of {}", source->name(), source->seq_len(),
+                         sources_.front().source->name(), seq_len_));
+    }
+    rows_per_epoch_ += source->samples();
+  }
+}
+
+std::shared_ptr<const RowStream> RowStream::mixture(std::vector<WeightedSource> sources, uint64_t seed,
+                                                    bool shuffle) {
+  const std::shared_ptr<RowStream> stream(new RowStream(std::move(sources)));
+  std::vector<double> weights;
+  std::vector<std::string> names;
+  std::string identity = format("mixture seed {} shuffle {} seq_len {}", seed, shuffle, stream->seq_len_);
+  for (const auto& [source, weight] : stream->sources_) {
+    const auto number = static_cast<int64_t>(weights.size());
+    stream->orders_.emplace_back(source->samples(), seed, number, shuffle);
+    weights.push_back(weight);
+    names.push_back(source->name());
+    identity += "\n" + source->fingerprint();
+  }
+  stream->mixture_ = std::make_unique<Mixture>(weights, names, seed);
+  // Weights count by the rows they give: 1 and 3 are the same as 0.25 and 0.75.
+  for (const int64_t rows : stream->mixture_->rows_per_block()) identity += format(" {}", rows);
+  stream->fingerprint_ = content_hash(identity);
+  return stream;
+}
+
+std::shared_ptr<const RowStream> RowStream::one_pass(
+    std::vector<std::shared_ptr<const SampleSource>> sources) {
+  std::vector<WeightedSource> weighted;
+  weighted.reserve(sources.size());
+  for (auto& source : sources) weighted.push_back({std::move(source), 1.0});
+  const std::shared_ptr<RowStream> stream(new RowStream(std::move(weighted)));
+  std::string identity = "one pass";
+  for (const auto& [source, weight] : stream->sources_) identity += "\n" + source->fingerprint();
+  stream->fingerprint_ = content_hash(identity);
+  return stream;
+}
+
+std::optional<int64_t> RowStream::total_rows() const {
+  if (mixture_) return std::nullopt;
+  return rows_per_epoch_;
+}
+
+RowPlace RowStream::one_pass_place(int64_t row) const {
+  int64_t number = 0;
+  for (const auto& [source, weight] : sources_) {
+    if (row < source->samples()) return {number, row};
+    row -= source->samples();
+    ++number;
+  }
+  throw Error(format("row {} behind the end of a stream of {} rows", row + rows_per_epoch_, rows_per_epoch_));
+}
+
+Batch RowStream::rows(int64_t first_row, int64_t count) const {
+  if (first_row < 0 || count < 0 || count > std::numeric_limits<int64_t>::max() - first_row) {
+    throw Error(format("rows [{}, {} + {}) asked for", first_row, first_row, count));
+  }
+  const int64_t end = mixture_ ? first_row + count : std::min(first_row + count, rows_per_epoch_);
+  Batch batch = empty_batch(seq_len_, std::max<int64_t>(0, end - first_row));
+  Row row;
+  for (int64_t number = first_row; number < end; ++number) {
+    const RowPlace place = mixture_ ? mixture_->place(number) : one_pass_place(number);
+    const auto source = static_cast<size_t>(place.source);
+    sources_[source].source->read(mixture_ ? orders_[source](place.running) : place.running, row);
+    append_row(row, static_cast<uint64_t>(number), batch);
+  }
+  return batch;
+}
+
+std::optional<double> RowStream::bytes_per_token() const {
+  double bytes = 0.0;
+  double tokens = 0.0;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const SampleSource& source = *sources_[i].source;
+    const auto known = source.text_bytes();
+    if (!known || source.tokens() == 0) return std::nullopt;
+    // In a mixture a source counts by its share of the rows, in one pass by its size.
+    const double rows = static_cast<double>(mixture_ ? mixture_->rows_per_block()[i] : source.samples());
+    bytes += rows * static_cast<double>(*known) / static_cast<double>(source.tokens());
+    tokens += rows;
+  }
+  return bytes / tokens;
+}
+
+}  // namespace stepforge

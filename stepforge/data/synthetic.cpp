@@ -1,0 +1,66 @@
+#include "stepforge/data/synthetic.h"
+
+#include <algorithm>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+void require(bool allowed, std::string_view what, int64_t value, std::string_view rule) {
+  if (!allowed) throw UsageError(format("synthetic data: {} is {}, but {}", what, value, rule));
+}
+
+SyntheticOptions checked(const SyntheticOptions& options) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  require(options.vocab_size >= 1 && options.vocab_size < kMost, "the vocabulary size", options.vocab_size,
+          "token ids need 1 to 2^31 - 1");
+  require(options.seq_len >= 1 && options.seq_len < kMost, "the sequence length", options.seq_len,
+          "1 to 2^31 - 1 is needed");
+  require(options.samples >= 1 && options.samples < kMost, "the number of rows", options.samples,
+          "1 to 2^31 - 1 is needed");
+  require(options.first_sample >= 0, "the first row", options.first_sample, "it cannot be negative");
+  require(options.document_length >= 0 && options.document_length < kMost, "the mean document length",
+          options.document_length, "0 (one document a row) to 2^31 - 1 is needed");
+  return options;
+}
+
+}  // namespace
+
+SyntheticSource::SyntheticSource(const SyntheticOptions& options)
+    : options_(checked(options)),
+      key_(stream_key(options.seed, "synthetic tokens")),
+      successor_(static_cast<uint64_t>(options.vocab_size),
+                 stream_key(options.seed, "synthetic successors")) {
+  fingerprint_ =
+      content_hash(format("synthetic {} {} {} {} {} {}", options.seed, options.vocab_size, options.seq_len,
+                          options.samples, options.first_sample, options.document_length));
+}
+
+void SyntheticSource::read(int64_t sample, Row& row) const {
+  const auto vocab_size = static_cast<uint64_t>(options_.vocab_size);
+  const auto row_number = static_cast<uint64_t>(options_.first_sample + sample);
+  const auto places = static_cast<size_t>(options_.seq_len) + 1;
+  row.tokens.resize(places);
+  row.document_starts.clear();
+  size_t next_start = 0;
+  uint64_t token = 0;
+  for (size_t place = 0; place < places; ++place) {
+    const auto words = philox(key_, row_number, place);
+    const bool starts = place == next_start;
+    const bool surprise = starts || words[0] % 8 == 0;
+    token = surprise ? (uint64_t{words[1]} * vocab_size) >> 32 : successor_(token);
+    row.tokens[place] = static_cast<int32_t>(token);
+    if (!starts) continue;
+    if (place > 0) row.document_starts.push_back(static_cast<int32_t>(place));
+    // Uniform in [1, 2 mean - 1].
+    const auto span = static_cast<uint64_t>(2 * options_.document_length - 1);
+    next_start =
+        options_.document_length == 0 ? places : place + 1 + static_cast<size_t>((words[2] * span) >> 32);
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,239 @@
+#include "stepforge/data/tokenize.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/random.h"
+#include "stepforge/base/threads.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// One chunk after encoding.
+struct EncodedChunk {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> document_ends;   ///< in tokens
+  std::vector<int64_t> document_bytes;  ///< of text
+  std::exception_ptr failure;
+};
+
+/// Chunks encoded by several threads, handed out in order. At most `window` of them are in work or waiting.
+class ChunkEncoder {
+ public:
+  ChunkEncoder(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+               int workers)
+      : source_(source), tokenizer_(tokenizer), window_(static_cast<size_t>(workers) * 2), slots_(window_) {
+    if (options.append_eos) eos_ = tokenizer.eos_id();
+    chunk_bytes_ = options.chunk_bytes;
+    for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
+  }
+
+  ~ChunkEncoder() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+  }
+  ChunkEncoder(const ChunkEncoder&) = delete;
+  ChunkEncoder& operator=(const ChunkEncoder&) = delete;
+
+  /// The next chunk and its range; none after the last. Rethrows what its thread met.
+  std::optional<std::pair<TextChunk, EncodedChunk>> next() {
+    std::unique_lock lock(mutex_);
+    Slot& slot = slots_[taken_ % window_];
+    changed_.wait(lock, [&] { return slot.ready || (exhausted_ && taken_ == claimed_); });
+    if (!slot.ready) {
+      if (failure_) std::rethrow_exception(failure_);
+      return std::nullopt;
+    }
+    std::pair<TextChunk, EncodedChunk> result(slot.chunk, std::move(slot.encoded));
+    slot = Slot{};
+    ++taken_;
+    lock.unlock();
+    changed_.notify_all();
+    if (result.second.failure) std::rethrow_exception(result.second.failure);
+    return result;
+  }
+
+ private:
+  struct Slot {
+    bool ready = false;
+    TextChunk chunk;
+    EncodedChunk encoded;
+  };
+
+  void work() {
+    try {
+      const auto encoder = tokenizer_.encoder();
+      while (Slot* const slot = claim()) {
+        EncodedChunk encoded = encode(slot->chunk, *encoder);
+        const std::lock_guard lock(mutex_);
+        slot->encoded = std::move(encoded);
+        slot->ready = true;
+        changed_.notify_all();
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+      exhausted_ = true;
+      changed_.notify_all();
+    }
+  }
+
+  /// The slot of the next chunk, once the window has room; null if there is no more.
+  Slot* claim() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stopped_ || exhausted_ || claimed_ < taken_ + window_; });
+    while (!stopped_ && !exhausted_ && pending_next_ == pending_.size()) {
+      if (next_file_ == source_.files().size()) {
+        exhausted_ = true;
+        changed_.notify_all();
+      } else {
+        pending_ = source_.chunks(next_file_++, chunk_bytes_);
+        pending_next_ = 0;
+      }
+    }
+    if (stopped_ || exhausted_) return nullptr;
+    Slot& slot = slots_[claimed_++ % window_];
+    slot.chunk = pending_[pending_next_++];
+    return &slot;
+  }
+
+  EncodedChunk encode(const TextChunk& chunk, Encoder& encoder) const {
+    EncodedChunk encoded;
+    try {
+      source_.read(chunk, [&](std::string_view text) {
+        encoder.append(text, encoded.tokens);
+        if (eos_) encoded.tokens.push_back(*eos_);
+        encoded.document_ends.push_back(static_cast<int64_t>(encoded.tokens.size()));
+        encoded.document_bytes.push_back(static_cast<int64_t>(text.size()));
+      });
+    } catch (...) {
+      encoded.failure = std::current_exception();
+    }
+    return encoded;
+  }
+
+  const TextSource& source_;
+  const Tokenizer& tokenizer_;
+  std::optional<int32_t> eos_;
+  int64_t chunk_bytes_ = 0;
+  size_t window_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Slot> slots_;
+  std::vector<TextChunk> pending_;  ///< of the file that is being cut
+  size_t pending_next_ = 0;
+  size_t next_file_ = 0;
+  size_t claimed_ = 0;  ///< chunks begun
+  size_t taken_ = 0;    ///< chunks handed out
+  bool exhausted_ = false;
+  bool stopped_ = false;
+  std::exception_ptr failure_;
+  std::vector<std::jthread> threads_;  ///< last: joined before the rest goes
+};
+
+}  // namespace
+
+bool ValidationSplit::holds_out(int64_t document) const {
+  if (fraction <= 0.0) return false;
+  const auto words = philox(stream_key(seed, "held-out documents"), static_cast<uint64_t>(document));
+  return unit_double(words[0], words[1]) < fraction;
+}
+
+TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+                        IndexedDatasetWriter& train, IndexedDatasetWriter* validation,
+                        const TokenizeProgressFunction& progress) {
+  const int workers = options.workers > 0 ? options.workers : hardware_threads();
+  ChunkEncoder encoder(source, tokenizer, options, workers);
+  TokenizeResult result;
+  TokenizeProgress state;
+  state.bytes_total = source.total_bytes();
+  if (progress) progress(state);
+  int64_t document = 0;
+  while (const auto next = encoder.next()) {
+    const auto& [chunk, encoded] = *next;
+    int64_t begin = 0;
+    for (size_t i = 0; i < encoded.document_ends.size(); ++i, ++document) {
+      const bool held_out = validation != nullptr && options.split.holds_out(document);
+      const int64_t count = encoded.document_ends[i] - begin;
+      const std::span<const int32_t> tokens(encoded.tokens.data() + begin, static_cast<size_t>(count));
+      (held_out ? *validation : train).add_document(tokens);
+      DatasetStatistics& statistics = held_out ? result.validation : result.train;
+      ++statistics.documents;
+      statistics.tokens += count;
+      statistics.text_bytes += encoded.document_bytes[i];
+      begin = encoded.document_ends[i];
+    }
+    state.bytes_done += chunk.end - chunk.begin;
+    state.tokens += begin;
+    if (progress) progress(state);
+  }
+  if (document == 0) {
+    throw UsageError(
+        format("{} holds no document: nothing but white space or empty fields", source.description()));
+  }
+  return result;
+}
+
+fs::path description_path(const fs::path& prefix) {
+  fs::path path = prefix;
+  path += ".json";
+  return path;
+}
+
+void write_description(const fs::path& prefix, const DatasetStatistics& statistics,
+                       const Tokenizer& tokenizer, const std::string& source) {
+  const Json json = {
+      {"documents", statistics.documents},    {"tokens", statistics.tokens},
+      {"text_bytes", statistics.text_bytes},  {"tokenizer_fingerprint", tokenizer.fingerprint()},
+      {"vocab_size", tokenizer.vocab_size()}, {"source", source}};
+  // Paths need not be UTF-8.
+  write_file_atomic(description_path(prefix),
+                    json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+std::optional<DatasetDescription> read_description(const IndexedDataset& dataset) {
+  const fs::path path = description_path(dataset.prefix());
+  if (!fs::exists(path)) return std::nullopt;
+  const Json json = read_json_file(path, {.max_bytes = int64_t{1} << 20, .max_depth = 8});
+  const auto number = [&](const char* key) {
+    const auto found = json.is_object() ? json.find(key) : json.end();
+    if (found == json.end() || !found->is_number_unsigned() || found->get<uint64_t>() >= uint64_t{1} << 62) {
+      throw FormatError(format("{}: \"{}\" is missing or no count; delete the file if it is not Stepforge's",
+                               path.string(), key));
+    }
+    return found->get<int64_t>();
+  };
+  DatasetDescription description;
+  description.statistics = {number("documents"), number("tokens"), number("text_bytes")};
+  const auto fingerprint = json.find("tokenizer_fingerprint");
+  if (fingerprint == json.end() || !fingerprint->is_string()) {
+    throw FormatError(format("{}: \"tokenizer_fingerprint\" is missing or no string", path.string()));
+  }
+  description.tokenizer_fingerprint = fingerprint->get<std::string>();
+  const DatasetIndex& index = dataset.index();
+  if (description.statistics.documents != index.documents() ||
+      description.statistics.tokens != index.tokens()) {
+    throw FormatError(format(
+        "{} tells of {} documents and {} tokens, but the pair has {} and {}: they do not belong together; "
+        "build the dataset again",
+        path.string(), description.statistics.documents, description.statistics.tokens, index.documents(),
+        index.tokens()));
+  }
+  return description;
+}
+
+}  // namespace stepforge

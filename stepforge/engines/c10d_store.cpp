@@ -1,0 +1,140 @@
+#include "stepforge/engines/c10d_store.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <future>
+#include <memory>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Logging.h>
+#include <torch/csrc/distributed/c10d/exception.h>
+
+#include "stepforge/base/format.h"
+#include "stepforge/comm/communicator.h"
+#include "stepforge/engines/c10d_text.h"
+
+namespace stepforge {
+
+namespace {
+
+/// How long a call may go without an answer: c10d itself would wait for ever where the host of the store has
+/// vanished or its process is stopped.
+constexpr double answer_seconds = 10;
+
+/// c10d logs each lost connection with a call stack; what matters of that is in our messages.
+void quiet_c10d() {
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+  c10::initLogging();
+}
+
+class Store : public C10dStore {
+ public:
+  explicit Store(c10::intrusive_ptr<c10d::Store> inner,
+                 std::shared_ptr<std::atomic<bool>> is_lost = std::make_shared<std::atomic<bool>>(false))
+      : inner_(std::move(inner)), is_lost_(std::move(is_lost)) {}
+
+  c10d::Store& store() const override { return *inner_; }
+  std::unique_ptr<C10dStore> share() const override { return std::make_unique<Store>(inner_, is_lost_); }
+
+  void set(const std::string& key, const std::string& value) override {
+    ask([=](c10d::Store& store) { store.set(key, value); });
+  }
+  void set_all(const std::vector<std::string>& keys, const std::string& value) override {
+    const std::vector<uint8_t> bytes(value.begin(), value.end());
+    ask([=](c10d::Store& store) {
+      if (store.hasExtendedApi()) return store.multiSet(keys, {keys.size(), bytes});
+      for (const std::string& key : keys) store.set(key, bytes);
+    });
+  }
+  bool has(const std::string& key) override {
+    return ask([=](c10d::Store& store) { return store.check({key}); });
+  }
+  std::string get(const std::string& key) override {
+    return ask([=](c10d::Store& store) { return store.get_to_str(key); });
+  }
+  std::optional<std::string> wait(const std::string& key, double seconds) override {
+    const auto call = [=](c10d::Store& store) -> std::optional<std::string> {
+      try {
+        store.wait({key}, milliseconds(seconds));
+      } catch (const c10::DistStoreError&) {
+        if (store.check({key})) return store.get_to_str(key);
+        return std::nullopt;
+      }
+      return store.get_to_str(key);
+    };
+    return ask(call, seconds + answer_seconds);
+  }
+  int64_t add(const std::string& key, int64_t amount) override {
+    return ask([=](c10d::Store& store) { return store.add(key, amount); });
+  }
+  std::unique_ptr<KeyStore> another_connection() override {
+    return std::make_unique<Store>(ask([](c10d::Store& store) { return store.clone(); }));
+  }
+
+ private:
+  [[noreturn]] static void fail(const std::string& reason) {
+    throw Error(format("the store through which ranks find each other: {}", reason));
+  }
+
+  /// What `call` returns; Error instead of c10d's exceptions, and if there is no answer. A call that hangs is
+  /// left to a thread, which keeps the connection; nobody uses that any more.
+  template <typename Call>
+  std::invoke_result_t<Call, c10d::Store&> ask(Call call, double seconds = answer_seconds) {
+    if (*is_lost_) fail("it does not answer");
+    using Answer = std::invoke_result_t<Call, c10d::Store&>;
+    auto task = std::make_shared<std::packaged_task<Answer()>>(
+        [inner = inner_, call = std::move(call)] { return call(*inner); });
+    std::future<Answer> answer = task->get_future();
+    std::thread([task = std::move(task)] { (*task)(); }).detach();
+    if (answer.wait_for(milliseconds(seconds)) != std::future_status::ready) {
+      *is_lost_ = true;
+      fail(format("no answer within {} s", seconds));
+    }
+    try {
+      return answer.get();
+    } catch (const std::exception& failure) {
+      fail(first_line(failure.what()));
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Store> inner_;
+  std::shared_ptr<std::atomic<bool>> is_lost_;  ///< of the connection
+};
+
+}  // namespace
+
+std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, double seconds,
+                                     std::optional<int> listener) {
+  quiet_c10d();
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(address.port);
+  options.isServer = is_server;
+  options.waitWorkers = false;
+  options.timeout = milliseconds(seconds);
+  options.masterListenFd = listener;
+  try {
+    return std::make_unique<Store>(c10::make_intrusive<c10d::TCPStore>(address.host, options));
+  } catch (const std::exception& failure) {
+    const std::string reason = first_line(failure.what());
+    if (reason.find("EADDRINUSE") != std::string::npos ||
+        reason.find("address already in use") != std::string::npos) {
+      throw UsageError(
+          format("port {} is in use on this host: set MASTER_PORT to another one on all ranks ({})",
+                 address.port, reason));
+    }
+    throw PeerError(format("rank 0 did not answer at {} within {} s: {}", address.text(), seconds, reason));
+  }
+}
+
+std::unique_ptr<C10dStore> memory_store() {
+  return std::make_unique<Store>(c10::make_intrusive<c10d::HashStore>());
+}
+
+}  // namespace stepforge

@@ -1,0 +1,112 @@
+#include "stepforge/engines/gloo_links.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/from_blob.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/engines/c10d_text.h"
+
+namespace stepforge {
+
+namespace {
+
+using Gloo = c10d::ProcessGroupGloo;
+using Clock = std::chrono::steady_clock;
+
+class GlooMessage : public PendingMessage {
+ public:
+  explicit GlooMessage(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+
+  Arrival wait(double seconds) override {
+    const Clock::time_point start = Clock::now();
+    try {
+      return work_->wait(milliseconds(seconds)) ? Arrival::done : Arrival::interrupted;
+    } catch (const std::exception&) {
+      // Gloo has one exception for both.
+      const bool is_late = Clock::now() - start >= milliseconds(seconds);
+      return is_late ? Arrival::late : Arrival::lost;
+    }
+  }
+  void interrupt() override { work_->abort(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+/// A message that could not be started: its connection was closed before.
+class LostMessage : public PendingMessage {
+ public:
+  Arrival wait(double) override { return Arrival::lost; }
+  void interrupt() override {}
+};
+
+class GlooLinks : public MessageLinks {
+ public:
+  explicit GlooLinks(c10::intrusive_ptr<Gloo> group) : group_(std::move(group)) {}
+
+  std::unique_ptr<PendingMessage> send(std::span<const std::byte> bytes, int member,
+                                       Channel channel) override {
+    // Gloo only reads what it sends.
+    return start({const_cast<std::byte*>(bytes.data()), bytes.size()}, [&](std::vector<at::Tensor>& tensors) {
+      return group_->send(tensors, member, static_cast<int>(channel));
+    });
+  }
+  std::unique_ptr<PendingMessage> receive(std::span<std::byte> bytes, int member, Channel channel) override {
+    return start(bytes, [&](std::vector<at::Tensor>& tensors) {
+      return group_->recv(tensors, member, static_cast<int>(channel));
+    });
+  }
+
+ private:
+  template <typename Start>
+  static std::unique_ptr<PendingMessage> start(std::span<std::byte> bytes, const Start& begin) {
+    std::vector<at::Tensor> tensors = {
+        at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte)};
+    try {
+      return std::make_unique<GlooMessage>(begin(tensors));
+    } catch (const std::exception&) {
+      return std::make_unique<LostMessage>();
+    }
+  }
+
+  c10::intrusive_ptr<Gloo> group_;
+};
+
+}  // namespace
+
+LinksFactory gloo_links(const C10dStore& store, const GlooAddress& address, double init_seconds) {
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to connections that a dead rank has closed
+  auto options = Gloo::Options::create(milliseconds(init_seconds));
+  options->threads = 1;  // only messages are used, which need none
+  try {
+    options->devices.push_back(address.interface.empty() ? Gloo::createDeviceForHostname(address.address)
+                                                         : Gloo::createDeviceForInterface(address.interface));
+  } catch (const std::exception& failure) {
+    throw UsageError(format("no connections can be made at {}: {}",
+                            address.interface.empty() ? address.address : "interface " + address.interface,
+                            first_line(failure.what())));
+  }
+  // Waiting for others holds up a connection, so this is not the one over which failures are told.
+  c10::intrusive_ptr<c10d::Store> connection = store.store().clone();
+  return
+      [options, connection](const std::string& key, int member, int size) -> std::unique_ptr<MessageLinks> {
+        try {
+          auto names = c10::make_intrusive<c10d::PrefixStore>(key + "/gloo", connection);
+          return std::make_unique<GlooLinks>(c10::make_intrusive<Gloo>(names, member, size, options));
+        } catch (const std::exception& failure) {
+          throw Error(format("no connection to all members: {}", first_line(failure.what())));
+        }
+      };
+}
+
+}  // namespace stepforge

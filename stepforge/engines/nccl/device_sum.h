@@ -1,0 +1,19 @@
+// tree_sum on a GPU.
+#pragma once
+
+#include <cstddef>
+
+#include <cuda_runtime_api.h>
+
+#include "stepforge/base/dtype.h"
+
+namespace stepforge {
+
+/// output[i] = the sum over `members` sources of `bytes` bytes, in the order of comm/tree_sum.h. Source m
+/// is at `staging` + m * `stride`; that of `own_member` at `own`, which may be `output`. All in device
+/// memory.
+cudaError_t device_tree_sum(const std::byte* staging, std::size_t stride, const std::byte* own,
+                            int own_member, int members, std::byte* output, std::size_t bytes, DType dtype,
+                            cudaStream_t stream);
+
+}  // namespace stepforge

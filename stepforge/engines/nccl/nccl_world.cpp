@@ -1,0 +1,352 @@
+// NCCL's communicators behind our interface. Who calls what is compared, and failures are told, over the
+// control world; NCCL moves the bytes; sums are formed here, in the order every engine has.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include "stepforge/base/format.h"
+#include "stepforge/comm/collective.h"
+#include "stepforge/comm/gather.h"
+#include "stepforge/comm/group_rules.h"
+#include "stepforge/comm/tree_sum.h"
+#include "stepforge/engines/nccl/device_sum.h"
+#include "stepforge/engines/nccl/plugin.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Most device memory in which a group's sums are staged.
+constexpr std::size_t staging_bytes = std::size_t{64} << 20;
+constexpr std::size_t line_bytes = 256;
+
+void check(cudaError_t result, const char* what) {
+  if (result != cudaSuccess) throw Error(format("CUDA: {}: {}", what, cudaGetErrorString(result)));
+}
+
+void check(ncclResult_t result, const char* what) {
+  if (result != ncclSuccess && result != ncclInProgress) {
+    throw Error(format("NCCL: {}: {}", what, ncclGetErrorString(result)));
+  }
+}
+
+std::size_t round_up(std::size_t bytes) {
+  return (bytes + line_bytes - 1) / line_bytes * line_bytes;
+}
+
+/// Device memory that grows.
+class DeviceBuffer {
+ public:
+  ~DeviceBuffer() { cudaFree(memory_); }
+  DeviceBuffer() = default;
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  std::byte* at_least(std::size_t bytes) {
+    if (bytes <= bytes_) return static_cast<std::byte*>(memory_);
+    check(cudaFree(std::exchange(memory_, nullptr)), "free staging memory");
+    bytes_ = 0;
+    check(cudaMalloc(&memory_, bytes), "staging memory");
+    bytes_ = bytes;
+    return static_cast<std::byte*>(memory_);
+  }
+
+ private:
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+class NcclCommunicator : public Communicator {
+ public:
+  /// `ranks`: the members' numbers in the world, for messages.
+  NcclCommunicator(std::unique_ptr<Communicator> control, std::string name, std::vector<int> ranks,
+                   const NcclRequest& request)
+      : control_(std::move(control)), name_(std::move(name)), ranks_(std::move(ranks)), request_(request) {}
+
+  /// Makes NCCL's communicator, together with the other ranks.
+  void connect() {
+    check(cudaSetDevice(request_.device), "choose the device");
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+    ncclUniqueId id{};
+    if (rank() == 0) check(ncclGetUniqueId(&id), "make an id");
+    control_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;  // so that every wait has our deadline
+    check(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "make a communicator");
+    wait_for_state("the making of the communicator");
+  }
+
+  ~NcclCommunicator() override {
+    cudaSetDevice(request_.device);
+    if (comm_ != nullptr) ncclCommAbort(comm_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  int rank() const override { return control_->rank(); }
+  int size() const override { return control_->size(); }
+
+  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override {
+    call(
+        {CollectiveKind::all_gather, part.size(), DType::u8, 0, unit},
+        [&] {
+          check_parts(part.size(), whole.size(), size());
+          check_place(part);
+          check_place(whole);
+        },
+        [&] {
+          check(ncclAllGather(part.data(), whole.data(), part.size(), ncclUint8, comm_, stream_),
+                "all-gather");
+        });
+  }
+
+  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
+                      int unit) override {
+    call(
+        {CollectiveKind::reduce_scatter, whole.size(), dtype, 0, unit},
+        [&] {
+          check_parts(part.size(), whole.size(), size());
+          check_sum(part.size(), dtype);
+          check_place(whole);
+          check_place(part);
+        },
+        [&] {
+          const auto slice = [&](int member) {
+            return whole.subspan(static_cast<std::size_t>(member) * part.size(), part.size());
+          };
+          sum_slices(slice, part, dtype);
+        });
+  }
+
+  void all_reduce(std::span<std::byte> values, DType dtype, int unit) override {
+    call(
+        {CollectiveKind::all_reduce, values.size(), dtype, 0, unit},
+        [&] {
+          check_sum(values.size(), dtype);
+          check_place(values);
+        },
+        [&] {
+          const auto members = static_cast<std::size_t>(size());
+          const std::size_t step = round_up((values.size() + members - 1) / members);
+          const auto slice = [&](int member) {
+            const std::size_t begin = std::min(values.size(), step * static_cast<std::size_t>(member));
+            return values.subspan(begin, std::min(step, values.size() - begin));
+          };
+          sum_slices(slice, slice(rank()), dtype);
+          grouped([&] {
+            for (int member = 0; member < size(); ++member) {
+              if (member == rank()) continue;
+              send(slice(rank()), member);
+              receive(slice(member), member);
+            }
+          });
+        });
+  }
+
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    call(
+        {CollectiveKind::broadcast, bytes.size(), DType::u8, root},
+        [&] {
+          check_root(root, size());
+          check_place(bytes);
+        },
+        [&] {
+          check(ncclBroadcast(bytes.data(), bytes.data(), bytes.size(), ncclUint8, root, comm_, stream_),
+                "broadcast");
+        });
+  }
+
+  void barrier() override { control_->barrier(); }
+  void abort(const std::string& reason) override { control_->abort(reason); }
+
+ private:
+  /// One collective: looks at its words, compares it with the other ranks' calls, runs it, waits for it.
+  void call(const CollectiveCall& call, const std::function<void()>& look, const std::function<void()>& run) {
+    check(cudaSetDevice(request_.device), "choose the device");
+    check_words(*this, look);
+    compare(call);
+    try {
+      run();
+      wait_for_state(collective_name(call.kind));
+      wait_for_stream(call);
+    } catch (const PeerError&) {
+      throw;
+    } catch (const Error& error) {
+      control_->abort(error.what());
+      throw;
+    }
+  }
+
+  void compare(const CollectiveCall& call) {
+    ++calls_;
+    struct Words {
+      uint64_t number;
+      uint64_t bytes;
+      uint32_t kind;
+      uint32_t dtype;
+      int32_t root;
+      int32_t unit;
+    };
+    const Words own{
+        calls_,    call.bytes, static_cast<uint32_t>(call.kind), static_cast<uint32_t>(call.dtype),
+        call.root, call.unit};
+    const std::vector<Words> all = gather_values(*control_, std::array{own});
+    for (int member = 0; member < size(); ++member) {
+      const Words& theirs = all[static_cast<std::size_t>(member)];
+      if (std::memcmp(&theirs, &own, sizeof(Words)) == 0) continue;
+      const CollectiveCall other{static_cast<CollectiveKind>(theirs.kind), theirs.bytes,
+                                 static_cast<DType>(theirs.dtype), theirs.root, theirs.unit};
+      const std::string reason = disagreement_text(name_, calls_, ranks_[static_cast<std::size_t>(rank())],
+                                                   call, ranks_[static_cast<std::size_t>(member)], other);
+      control_->abort(reason);
+      throw PeerError(reason);
+    }
+  }
+
+  /// NCCL would read host memory, or crash.
+  static void check_place(std::span<const std::byte> bytes) {
+    if (bytes.empty()) return;
+    cudaPointerAttributes attributes{};
+    const cudaError_t result = cudaPointerGetAttributes(&attributes, bytes.data());
+    if (result != cudaSuccess || attributes.type != cudaMemoryTypeDevice) {
+      cudaGetLastError();  // it would be reported by the next call
+      throw UsageError(
+          "comm.backend = nccl moves the memory of GPUs, and these tensors are in the host's: set "
+          "comm.backend to auto or gloo");
+    }
+  }
+
+  void sum_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own,
+                  DType dtype) {
+    const auto members = static_cast<std::size_t>(size());
+    std::size_t longest = 0;
+    for (int member = 0; member < size(); ++member) longest = std::max(longest, slice(member).size());
+    const std::size_t most = std::max(line_bytes, staging_bytes / members / line_bytes * line_bytes);
+    const std::size_t step = std::min(most, round_up(longest));
+    if (step == 0) return;
+    std::byte* staging = staging_.at_least(step * members);
+    const auto piece = [&](auto bytes, std::size_t offset) {
+      const std::size_t begin = std::min(bytes.size(), offset);
+      return bytes.subspan(begin, std::min(step, bytes.size() - begin));
+    };
+    for (std::size_t offset = 0; offset < longest; offset += step) {
+      const std::span<std::byte> output = piece(own, offset);
+      grouped([&] {
+        for (int member = 0; member < size(); ++member) {
+          if (member == rank()) continue;
+          send(piece(slice(member), offset), member);
+          receive({staging + static_cast<std::size_t>(member) * step, output.size()}, member);
+        }
+      });
+      check(device_tree_sum(staging, step, piece(slice(rank()), offset).data(), rank(), size(), output.data(),
+                            output.size(), dtype, stream_),
+            "sum");
+    }
+  }
+
+  void grouped(const std::function<void()>& messages) {
+    check(ncclGroupStart(), "begin a group of messages");
+    messages();
+    check(ncclGroupEnd(), "send a group of messages");
+    wait_for_state("a group of messages");
+  }
+  void send(std::span<const std::byte> bytes, int member) {
+    if (!bytes.empty())
+      check(ncclSend(bytes.data(), bytes.size(), ncclUint8, member, comm_, stream_), "send");
+  }
+  void receive(std::span<std::byte> bytes, int member) {
+    if (!bytes.empty())
+      check(ncclRecv(bytes.data(), bytes.size(), ncclUint8, member, comm_, stream_), "receive");
+  }
+
+  /// Until NCCL has taken what was asked of it.
+  void wait_for_state(std::string_view what) {
+    wait(what, [&] {
+      ncclResult_t state = ncclSuccess;
+      check(ncclCommGetAsyncError(comm_, &state), "look for errors");
+      check(state, "communicate");
+      return state != ncclInProgress;
+    });
+  }
+  void wait_for_stream(const CollectiveCall& call) {
+    wait(collective_text(call), [&] {
+      ncclResult_t state = ncclSuccess;
+      check(ncclCommGetAsyncError(comm_, &state), "look for errors");
+      check(state, "communicate");
+      const cudaError_t result = cudaStreamQuery(stream_);
+      if (result != cudaErrorNotReady) check(result, "communicate");
+      return result == cudaSuccess;
+    });
+  }
+  void wait(std::string_view what, const std::function<bool()>& is_done) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
+    for (int looks = 0; !is_done(); ++looks) {
+      if (looks > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      if (std::chrono::duration<double>(Clock::now() - start).count() < request_.train_seconds) continue;
+      ncclCommAbort(std::exchange(comm_, nullptr));
+      const std::string reason = format("no answer within {} s in {}, call {} of group \"{}\", over NCCL",
+                                        request_.train_seconds, what, calls_, name_);
+      control_->abort(reason);
+      throw PeerError(reason);
+    }
+  }
+
+  std::unique_ptr<Communicator> control_;
+  std::string name_;
+  std::vector<int> ranks_;
+  NcclRequest request_;
+  cudaStream_t stream_ = nullptr;
+  ncclComm_t comm_ = nullptr;
+  DeviceBuffer staging_;
+  uint64_t calls_ = 0;
+};
+
+class NcclWorld : public World {
+ public:
+  explicit NcclWorld(const NcclRequest& request) : request_(request) {
+    int devices = 0;
+    const cudaError_t result = cudaGetDeviceCount(&devices);
+    if (result != cudaSuccess || devices == 0) {
+      throw UsageError(
+          format("comm.backend = nccl: this host has no GPU that CUDA can use ({}); set comm.backend to "
+                 "auto or gloo",
+                 cudaGetErrorString(result)));
+    }
+    if (request.device >= devices) {
+      throw UsageError(
+          format("comm.backend = nccl: local rank {} needs a GPU of its own, and this host has {}",
+                 request.device, devices));
+    }
+  }
+
+  int rank() const override { return request_.control->rank(); }
+  int size() const override { return request_.control->size(); }
+  std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
+    auto communicator =
+        std::make_unique<NcclCommunicator>(request_.control->group(name, ranks), name, ranks, request_);
+    communicator->connect();
+    return communicator;
+  }
+  void abort(const std::string& reason) override { request_.control->abort(reason); }
+
+ private:
+  NcclRequest request_;
+};
+
+}  // namespace
+
+extern "C" std::unique_ptr<World> stepforge_nccl_entry(const NcclRequest& request) {
+  return std::make_unique<NcclWorld>(request);
+}
+
+}  // namespace stepforge

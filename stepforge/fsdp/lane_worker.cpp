@@ -1,0 +1,69 @@
+#include "stepforge/fsdp/lane_worker.h"
+
+#include <utility>
+
+#include <omp.h>
+
+namespace stepforge {
+
+void LaneTask::wait() {
+  if (done_.valid()) std::exchange(done_, {}).get();
+}
+
+void LaneTask::settle() noexcept {
+  if (done_.valid()) std::exchange(done_, {}).wait();
+}
+
+LaneWorker::LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure)
+    : threaded_(threaded), on_failure_(std::move(on_failure)) {}
+
+LaneWorker::~LaneWorker() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+LaneTask LaneWorker::submit(std::function<void()> task) {
+  std::packaged_task<void()> packaged([this, task = std::move(task)] { run(task); });
+  LaneTask handle(packaged.get_future().share());
+  if (!threaded_) {
+    packaged();
+    return handle;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(packaged));
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+  changed_.notify_all();
+  return handle;
+}
+
+void LaneWorker::serve() {
+  omp_set_num_threads(1);  // its copies and sums run beside the compute's threads
+  for (;;) {
+    std::packaged_task<void()> task;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+void LaneWorker::run(const std::function<void()>& task) const {
+  try {
+    task();
+  } catch (const std::exception& failure) {
+    on_failure_(failure.what());
+    throw;
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,218 @@
+// fully_shard itself: which parameters become the unit of a module, and what is wrong with them.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/fsdp/fully_shard.h"
+#include "stepforge/fsdp/unit_runtime.h"
+#include "stepforge/fsdp/unit_tree.h"
+
+namespace stepforge {
+
+namespace {
+
+bool contains(const std::vector<at::Tensor>& list, const at::Tensor& tensor) {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const at::Tensor& other) { return other.is_same(tensor); });
+}
+
+DType gather_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::f32;
+    case at::kBFloat16:
+      return DType::bf16;
+    case at::kHalf:
+      return DType::f16;
+    default:
+      throw UsageError(format("dtype {} of a mixed-precision policy: choose float, bfloat16 or half",
+                              c10::toString(type)));
+  }
+}
+
+/// What a module holds outside of the units inside it.
+class Contents {
+ public:
+  Contents(const torch::nn::Module& module, const std::string& unit_name, const FullyShardOptions& options,
+           const std::vector<std::shared_ptr<ShardedUnit>>& other_units)
+      : unit_name_(unit_name), options_(options), other_units_(other_units) {
+    collect(module, "");
+    for (const auto& [list, name] : {std::pair{&options.ignored_params, "ignored_params"},
+                                     std::pair{&options.replicate_params, "replicate_params"},
+                                     std::pair{&options.tied_params, "tied_params"}}) {
+      for (size_t i = 0; i < list->size(); ++i) {
+        if (contains(seen_, (*list)[i])) continue;
+        throw UsageError(format("{}[{}] is no parameter of unit \"{}\" outside of the units inside it", name,
+                                i, unit_name_));
+      }
+    }
+  }
+
+  std::vector<NamedParameter> sharded;
+  std::vector<NamedParameter> replicated;
+  std::vector<NamedParameter> ignored;
+  std::vector<std::shared_ptr<ShardedUnit>> borrowed;
+  std::vector<NamedParameter> tied;
+  std::vector<std::pair<std::string, at::Tensor>> meta_buffers;
+
+ private:
+  void collect(const torch::nn::Module& module, const std::string& prefix) {
+    for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+      add(prefix + parameter.key(), parameter.value());
+    }
+    for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
+      if (buffer.value().is_meta()) meta_buffers.emplace_back(prefix + buffer.key(), buffer.value());
+    }
+    for (const auto& child : module.named_children()) {
+      if (unit_of(*child.value()) == nullptr) collect(*child.value(), prefix + child.key() + ".");
+    }
+  }
+
+  void add(const std::string& name, const at::Tensor& tensor) {
+    seen_.push_back(tensor);
+    for (auto* list : {&sharded, &replicated, &ignored}) {
+      for (NamedParameter& known : *list) {
+        if (!known.tensor.is_same(tensor)) continue;
+        known.aliases.push_back(name);
+        return;
+      }
+    }
+    if (is_ignored(tensor)) {
+      ignored.push_back({name, tensor, {}});
+      return;
+    }
+    for (const auto& other : other_units_) {
+      if (other->owns(tensor)) return borrow(name, tensor, other);
+    }
+    check(name, tensor);
+    (contains(options_.replicate_params, tensor) ? replicated : sharded).push_back({name, tensor, {}});
+  }
+
+  bool is_ignored(const at::Tensor& tensor) const {
+    return contains(options_.ignored_params, tensor) ||
+           std::any_of(other_units_.begin(), other_units_.end(), [&](const auto& unit) {
+             return std::any_of(unit->ignored.begin(), unit->ignored.end(),
+                                [&](const NamedParameter& own) { return own.tensor.is_same(tensor); });
+           });
+  }
+
+  void borrow(const std::string& name, const at::Tensor& tensor, const std::shared_ptr<ShardedUnit>& owner) {
+    if (!contains(options_.tied_params, tensor)) {
+      throw UsageError(
+          format("parameter {} of unit \"{}\" belongs to unit \"{}\" already: declare it in "
+                 "tied_params, or make one unit of both modules",
+                 name, unit_name_, owner->unit_name()));
+    }
+    if (std::find(borrowed.begin(), borrowed.end(), owner) == borrowed.end()) borrowed.push_back(owner);
+    tied.push_back({name, tensor, {}});
+  }
+
+  void check(const std::string& name, const at::Tensor& tensor) const {
+    const at::ScalarType type = tensor.scalar_type();
+    if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) {
+      throw UsageError(
+          format("parameter {} of unit \"{}\" has dtype {}: units hold float, bfloat16 and half; "
+                 "convert it, make it a buffer, or list it in ignored_params",
+                 name, unit_name_, c10::toString(type)));
+    }
+    if (!tensor.is_cpu() && !tensor.is_meta()) {
+      throw UsageError(
+          format("parameter {} of unit \"{}\" is on {}: move the module to the CPU before "
+                 "fully_shard, or make it on the meta device",
+                 name, unit_name_, tensor.device().str()));
+    }
+    if (!tensor.is_leaf()) {
+      throw UsageError(
+          format("parameter {} of unit \"{}\" is the result of a computation that autograd "
+                 "recorded; detach() it",
+                 name, unit_name_));
+    }
+  }
+
+  const std::string& unit_name_;
+  const FullyShardOptions& options_;
+  const std::vector<std::shared_ptr<ShardedUnit>>& other_units_;
+  std::vector<at::Tensor> seen_;
+};
+
+/// Adds parts of parameters that are stored alike.
+void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replicated,
+               const std::vector<NamedParameter>& parameters) {
+  const MixedPrecision& precision = options.mixed_precision;
+  std::map<std::pair<DType, bool>, std::vector<NamedParameter>> alike;
+  for (const NamedParameter& parameter : parameters) {
+    const DType dtype = gather_dtype(precision.param_dtype.value_or(parameter.tensor.scalar_type()));
+    alike[{dtype, parameter.tensor.requires_grad()}].push_back(parameter);
+  }
+  for (const auto& [kind, members] : alike) {
+    for (const NamedParameter& member : members) {
+      if (member.tensor.is_meta()) unit.without_value.push_back(member.name);
+    }
+    const StoreOptions store{
+        .gather = kind.first,
+        .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat)),
+        .cut = options.cut,
+        .with_gradient = kind.second,
+        .alias_if_whole = false,
+        .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
+        .unit = unit.mesh().runtime().units_made()};
+    unit.add_part(
+        std::make_unique<ShardedParameters>(unit.unit_name(), unit.mesh(), store, replicated, members));
+  }
+}
+
+/// Values for what came from the meta device.
+void materialize(ShardedUnit& unit, const Contents& contents, const FullyShardOptions& options) {
+  for (const auto& [name, buffer] : contents.meta_buffers) {
+    const at::Tensor whole = at::zeros(buffer.sizes(), buffer.options().device(at::kCPU));
+    buffer.unsafeGetTensorImpl()->shallow_copy_from(whole.getIntrusivePtr());
+    unit.without_value.push_back(name);
+  }
+  if (!options.initialize) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& part : unit.parts()) {
+    for (size_t i = 0; i < part->parameters().size(); ++i) {
+      const std::string& name = part->parameters()[i].name;
+      const auto& missing = unit.without_value;
+      if (std::find(missing.begin(), missing.end(), name) == missing.end()) continue;
+      const at::Tensor whole = at::zeros(part->store().spec().parameters[i].shape, at::kFloat);
+      options.initialize(name, whole);
+      part->set_value(i, whole);
+    }
+  }
+  for (const auto& [name, buffer] : contents.meta_buffers) options.initialize(name, buffer);
+  unit.without_value.clear();
+}
+
+}  // namespace
+
+void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh, const FullyShardOptions& options) {
+  const auto impl = module.module();
+  const std::string name = options.name.empty() ? impl->name() : options.name;
+  if (mesh == nullptr) throw UsageError(format("unit \"{}\": fully_shard needs a mesh", name));
+  if (module.is_sharded()) throw UsageError(format("unit \"{}\" is sharded already", name));
+  UnitRuntime& runtime = mesh->runtime();
+  const Contents contents(*impl, name, options, runtime.units());
+  if (options.mixed_precision.param_dtype) gather_dtype(*options.mixed_precision.param_dtype);
+  if (options.mixed_precision.reduce_dtype) gather_dtype(*options.mixed_precision.reduce_dtype);
+
+  const auto unit = std::make_shared<ShardedUnit>(name, std::move(mesh), options.mixed_precision);
+  unit->behavior.reshard_after_forward = options.reshard_after_forward;
+  unit->ignored = contents.ignored;
+  unit->borrowed = contents.borrowed;
+  unit->tied = contents.tied;
+  add_parts(*unit, options, /*replicated=*/false, contents.sharded);
+  add_parts(*unit, options, /*replicated=*/true, contents.replicated);
+  materialize(*unit, contents, options);
+  runtime.add(unit);
+  impl->register_module("sharded_unit", unit);
+}
+
+}  // namespace stepforge

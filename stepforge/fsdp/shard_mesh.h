@@ -1,0 +1,60 @@
+// The ranks over which fully_shard cuts and replicates parameters, with what one rank needs to talk to the
+// others: communicators, a lane for gathers and one for reductions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stepforge/comm/communicator.h"
+#include "stepforge/comm/parallel_dims.h"
+#include "stepforge/fsdp/lane_worker.h"
+#include "stepforge/storage/data_groups.h"
+
+namespace stepforge {
+
+class UnitRuntime;
+
+/// Shared by all units of a model (or of several). Every rank of the world makes it together, and then calls
+/// the same methods of the same units in the same order, from one thread. Must be destroyed before the World.
+class ShardMesh {
+ public:
+  /// All ranks of the world hold one shard each.
+  explicit ShardMesh(World& world);
+  /// `degrees`: {shards}, or {replicas, shards} with shards innermost; one of them may be -1, what is left of
+  /// the world. `name` tells meshes of one world from one another. Throws UsageError for another number of
+  /// dimensions, or if the product is not the world size; PeerError.
+  ShardMesh(World& world, const std::vector<int64_t>& degrees, const std::string& name = "fully_shard");
+  ~ShardMesh();
+  ShardMesh(const ShardMesh&) = delete;
+  ShardMesh& operator=(const ShardMesh&) = delete;
+
+  int rank() const { return rank_; }
+  int shards() const { return groups_->shard().ranks; }
+  int replicas() const { return groups_->replicas(); }
+  /// Ranks over which gradients are summed or averaged.
+  int ranks() const { return shards() * replicas(); }
+
+  /// Cut over shards, copied over replicas.
+  const std::shared_ptr<const DataGroups>& groups() const { return groups_; }
+  /// Copied over all ranks.
+  const std::shared_ptr<const DataGroups>& replicated_groups() const { return replicated_groups_; }
+
+  LaneWorker& gather_lane() { return gather_lane_; }
+  LaneWorker& reduce_lane() { return reduce_lane_; }
+  UnitRuntime& runtime() { return *runtime_; }
+
+  /// Ends all collectives of this mesh, also those that other ranks wait in. From any thread.
+  void abort(const std::string& reason) const;
+
+ private:
+  int rank_;
+  std::shared_ptr<const DataGroups> groups_;
+  std::shared_ptr<const DataGroups> replicated_groups_;
+  std::unique_ptr<UnitRuntime> runtime_;
+  LaneWorker gather_lane_;  // last: their tasks use what is above
+  LaneWorker reduce_lane_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,246 @@
+#include "stepforge/fsdp/sharded_parameters.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/storage/tensor_parts.h"
+
+namespace stepforge {
+
+namespace {
+
+UnitSpec spec_of(const std::string& name, const std::vector<NamedParameter>& parameters, bool trained) {
+  UnitSpec spec{.name = name, .parameters = {}, .trainable = trained};
+  for (const NamedParameter& parameter : parameters) {
+    const std::vector<int64_t> shape = parameter.tensor.sizes().vec();
+    spec.parameters.push_back({.name = parameter.name, .shape = shape, .segments = {}});
+  }
+  return spec;
+}
+
+/// One byte-less element whose use throws `message`.
+at::Tensor unusable(const std::string& message) {
+  at::Tensor tensor = at::empty({1}, at::kFloat);
+  // Shapes are checked against it before bytes are asked for.
+  tensor.storage().set_nbytes(static_cast<size_t>(std::numeric_limits<int64_t>::max()));
+  tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+  return tensor;
+}
+
+}  // namespace
+
+ShardedParameters::ShardedParameters(const std::string& unit_name, ShardMesh& mesh,
+                                     const StoreOptions& options, bool replicated,
+                                     std::vector<NamedParameter> parameters)
+    : spec_(spec_of(unit_name, parameters, options.with_gradient)),
+      mesh_(mesh),
+      parameters_(std::move(parameters)),
+      store_(
+          std::make_unique<UnitStore>(spec_, options, replicated ? mesh.replicated_groups() : mesh.groups())),
+      hidden_(unusable(format(
+          "a parameter of unit \"{}\" is used but not gathered: call the module through its holder, or "
+          "unshard() it before",
+          unit_name))) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    if (!tensor.is_meta()) set_value(i, tensor);
+    const ShardRange held = store_->held(i, i + 1);
+    const std::vector<HeldBox> boxes = store_->boxes(i);
+    at::Tensor local = store_->master().narrow(0, held.begin, held.size());
+    if (boxes.size() == 1) local = local.view(boxes[0].box.sizes);
+    // A leaf with a version of its own: updates of it show which values are stale.
+    locals_.push_back(local.variable_data().set_requires_grad(tensor.requires_grad()));
+    // The module's tensor keeps its identity: names, handles and requires_grad stay as they are.
+    tensor.mutable_grad() = at::Tensor();
+    tensor.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(store_->parameter(i).value().getIntrusivePtr());
+  }
+  hide_values();
+}
+
+ShardedParameters::~ShardedParameters() {
+  // Tasks under way read and write the masters and gradients.
+  gathering_.settle();
+  reducing_.settle();
+}
+
+bool ShardedParameters::any_trained() const {
+  return std::any_of(parameters_.begin(), parameters_.end(),
+                     [](const NamedParameter& parameter) { return parameter.tensor.requires_grad(); });
+}
+
+int64_t ShardedParameters::masters_version() const {
+  // A state dict shares the flat masters, an optimizer the locals.
+  int64_t version = changes_ + static_cast<int64_t>(store_->master()._version());
+  for (const at::Tensor& local : locals_) version += static_cast<int64_t>(local._version());
+  return version;
+}
+
+void ShardedParameters::start_gather() {
+  if ((gathered() || filling_.defined()) && gathered_version_ == masters_version()) return;
+  release();
+  filling_ = at::empty({store_->gathered_size()}, scalar_type(store_->options().gather));
+  gathered_version_ = masters_version();
+  gathering_ = mesh_.gather_lane().submit([store = store_.get(), slot = filling_] { store->fill(slot); });
+}
+
+void ShardedParameters::finish_gather() {
+  start_gather();
+  if (!filling_.defined()) return;
+  at::Tensor slot = std::exchange(filling_, {});
+  gathering_.wait();
+  store_->bind_values(std::move(slot));
+  show_values();
+}
+
+void ShardedParameters::settle_gather() {
+  gathering_.wait();
+}
+
+void ShardedParameters::release() {
+  filling_ = at::Tensor();
+  gathering_.wait();
+  if (!gathered()) return;
+  store_->release();
+  hide_values();
+}
+
+void ShardedParameters::show_values() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(
+        store_->parameter(i).value().storage());
+  }
+}
+
+void ShardedParameters::hide_values() {
+  // Views of them that a graph has saved share the values' storage, which has no bytes either.
+  for (const NamedParameter& parameter : parameters_) {
+    parameter.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(hidden_.storage());
+  }
+}
+
+void ShardedParameters::start_gradient() {
+  if (!any_trained()) return;
+  const at::NoGradGuard no_grad;
+  store_->allow_gradient();
+  const bool first = !written_.defined();
+  if (first) {
+    written_ = at::zeros({store_->gathered_size()}, at::kFloat);
+    store_->start_gradient(written_);
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!trained(i)) continue;
+    at::Tensor& grad = parameters_[i].tensor.mutable_grad();
+    const at::Tensor& view = store_->parameter(i).gradient();
+    if (grad.is_same(view)) continue;
+    // Somebody has set another gradient or dropped it since the last micro-step.
+    if (!first && !grad.defined()) view.zero_();
+    if (grad.defined()) view.copy_(grad);
+    grad = view;
+  }
+}
+
+bool ShardedParameters::keep_earlier_gradients() {
+  const auto has_gradient = [](const at::Tensor& local) { return local.grad().defined(); };
+  if (std::none_of(locals_.begin(), locals_.end(), has_gradient)) return false;
+  for (size_t i = 0; i < locals_.size(); ++i) {
+    const ShardRange held = store_->held(i, i + 1);
+    const at::Tensor region = store_->gradient().narrow(0, held.begin, held.size());
+    const at::Tensor& grad = locals_[i].grad();
+    if (!grad.defined()) {
+      region.zero_();
+    } else if (grad.data_ptr() != region.data_ptr()) {
+      region.copy_(grad.reshape({-1}));
+    }
+  }
+  return true;
+}
+
+void ShardedParameters::start_reduction(const ReduceRule& rule) {
+  finish_reduction();
+  if (!any_trained()) return;
+  const at::NoGradGuard no_grad;
+  start_gradient();
+  for (const NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
+  store_->end_reduction();
+  const bool over_replicas = store_->groups().replicas() > 1;
+  const bool postponed = over_replicas && !rule.all_reduce;
+  const bool accumulate = !postponed && keep_earlier_gradients();
+  std::vector<bool> trained_now(parameters_.size());
+  for (size_t i = 0; i < trained_now.size(); ++i) trained_now[i] = trained(i);
+  reducing_ = mesh_.reduce_lane().submit([this, rule, parts = TrainedParts(store_->layout(), trained_now),
+                                          accumulate, postponed, over_replicas,
+                                          left = std::exchange(written_, {})]() mutable {
+    const at::NoGradGuard no_grad_here;
+    const at::Tensor written = std::exchange(left, {});  // whose bytes are free as soon as they are summed
+    // In half precision the sum itself could leave the range.
+    const bool scaled_before = store_->options().reduce == DType::f16;
+    if (scaled_before) written.mul_(rule.factor);
+    at::Tensor sum = store_->reduced(written, parts);
+    if (partial_.defined()) sum.add_(std::exchange(partial_, {}));
+    if (postponed) {
+      partial_ = sum;
+      return;
+    }
+    if (over_replicas) store_->all_reduce(sum, parts);
+    if (!scaled_before && rule.factor != 1.0) sum.mul_(rule.factor);
+    if (accumulate) {
+      store_->gradient().add_(sum);
+    } else {
+      store_->gradient().copy_(sum);
+    }
+  });
+}
+
+void ShardedParameters::finish_reduction() {
+  if (!reducing_) return;
+  reducing_.wait();
+  if (partial_.defined()) return;
+  for (size_t i = 0; i < locals_.size(); ++i) {
+    if (!trained(i)) continue;
+    const ShardRange held = store_->held(i, i + 1);
+    locals_[i].set_requires_grad(true);
+    locals_[i].mutable_grad() =
+        store_->gradient().narrow(0, held.begin, held.size()).view(locals_[i].sizes());
+  }
+}
+
+const at::Tensor& ShardedParameters::gradient() {
+  keep_earlier_gradients();
+  return store_->gradient();
+}
+
+void ShardedParameters::zero_grad() {
+  finish_reduction();
+  partial_ = at::Tensor();
+  if (written_.defined()) store_->end_reduction();
+  written_ = at::Tensor();
+  for (size_t i = 0; i < locals_.size(); ++i) {
+    locals_[i].mutable_grad() = at::Tensor();
+    parameters_[i].tensor.mutable_grad() = at::Tensor();
+  }
+}
+
+void ShardedParameters::set_value(size_t index, const at::Tensor& whole) {
+  const at::NoGradGuard no_grad;
+  const std::vector<int64_t>& shape = spec_.parameters.at(index).shape;
+  if (whole.sizes() != at::IntArrayRef(shape)) {
+    throw UsageError(format("parameter {} of unit \"{}\" has shape {}, its value {}",
+                            spec_.parameters[index].name, spec_.name, shape_text(shape),
+                            shape_text(whole.sizes().vec())));
+  }
+  for (const HeldBox& held : store_->boxes(index)) {
+    part_of(store_->master(), held).copy_(part_of(whole.detach(), held.box));
+  }
+  masters_changed();
+}
+
+}  // namespace stepforge

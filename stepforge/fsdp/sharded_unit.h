@@ -1,0 +1,99 @@
+// What fully_shard puts on a module: the parameters of the module that no unit inside it owns, sharded,
+// gathered, reduced and updated together.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "stepforge/fsdp/shard_mesh.h"
+#include "stepforge/fsdp/sharded_parameters.h"
+
+namespace stepforge {
+
+/// Dtypes of a unit. Masters, local gradients and optimizer state are fp32 always.
+struct MixedPrecision {
+  std::optional<at::ScalarType> param_dtype = {};   ///< of gathered parameters; else each parameter's own
+  std::optional<at::ScalarType> reduce_dtype = {};  ///< in which gradients travel; else fp32
+  std::optional<at::ScalarType> output_dtype = {};  ///< floating outputs of the module are cast to it
+  bool cast_forward_inputs = true;                  ///< floating inputs are cast to param_dtype
+};
+
+enum class ReduceOp : uint8_t { avg, sum };
+
+/// A unit, hidden in its module as a child without parameters. Users call its methods through Sharded
+/// (parallel/fully_shard.h).
+class ShardedUnit : public torch::nn::Module {
+ public:
+  struct Behavior {
+    bool reshard_after_forward = true;
+    bool reshard_after_backward = true;
+    bool requires_gradient_sync = true;
+    bool requires_all_reduce = true;
+    bool is_last_backward = true;
+    ReduceOp reduce_op = ReduceOp::avg;
+    double scaling_factor = 1.0;
+    std::vector<std::weak_ptr<ShardedUnit>> forward_prefetch;
+    std::optional<std::vector<std::weak_ptr<ShardedUnit>>> backward_prefetch;
+  };
+
+  ShardedUnit(std::string name, std::shared_ptr<ShardMesh> mesh, MixedPrecision precision);
+
+  const std::string& unit_name() const { return name_; }
+  ShardMesh& mesh() const { return *mesh_; }
+  const MixedPrecision& precision() const { return precision_; }
+  Behavior behavior;
+
+  /// Sets of parameters that are stored alike.
+  const std::vector<std::unique_ptr<ShardedParameters>>& parts() const { return parts_; }
+  void add_part(std::unique_ptr<ShardedParameters> part) { parts_.push_back(std::move(part)); }
+  bool owns(const at::Tensor& parameter) const;
+  /// Parameters that are left alone.
+  std::vector<NamedParameter> ignored;
+  /// Units whose parameters this one's module uses too, and these parameters under its names.
+  std::vector<std::shared_ptr<ShardedUnit>> borrowed;
+  std::vector<NamedParameter> tied;
+  /// Parameters and buffers from the meta device that nobody has given values.
+  std::vector<std::string> without_value;
+
+  /// Gathers; with `wait` values are there on return.
+  void unshard(bool wait);
+  /// Gives the gathered values back, unless a call under way uses them.
+  void reshard();
+  bool unsharded() const;
+  void start_reduction();
+  void finish_reduction();
+  /// Waits for a gather under way.
+  void settle_gather();
+  /// Drops all gradients, those of ignored parameters too.
+  void drop_gradients();
+
+  // Called in the order of forward and backward.
+  void begin_forward();
+  void end_forward();
+  /// end_forward() of a call that failed.
+  void abort_forward() { --uses_; }
+  /// `next`: what backward will need after this unit.
+  void begin_backward(ShardedUnit* next);
+  void end_backward();
+  /// Whether the end of a backward reduces.
+  bool reduces() const { return behavior.requires_gradient_sync; }
+  bool is_last_backward() const { return behavior.is_last_backward; }
+  /// Nothing uses it any more: gives the gathered values back.
+  void forget_uses();
+
+ private:
+  std::string name_;
+  std::shared_ptr<ShardMesh> mesh_;
+  MixedPrecision precision_;
+  std::vector<std::unique_ptr<ShardedParameters>> parts_;
+  int uses_ = 0;  ///< calls and backwards under way
+};
+
+}  // namespace stepforge

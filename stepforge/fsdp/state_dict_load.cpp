@@ -1,0 +1,272 @@
+// Puts a state dict back: everything is compared before anything is written.
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/tensor_box.h"
+#include "stepforge/comm/gather.h"
+#include "stepforge/fsdp/state_dict.h"
+#include "stepforge/storage/tensor_parts.h"
+
+namespace stepforge {
+
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+/// A box of a tensor with its values, or the place for them: a tensor of the box's sizes.
+struct Part {
+  TensorBox box;
+  at::Tensor values;
+};
+
+/// A scalar's box has no dimensions.
+Part whole_part(const at::Tensor& tensor) {
+  const TensorBox box = whole_box(tensor.sizes().vec());
+  return {box, tensor.view(box.sizes)};
+}
+
+at::Tensor inside(const Part& part, const TensorBox& box) {
+  TensorBox relative = box;
+  for (size_t d = 0; d < box.sizes.size(); ++d) relative.offsets[d] -= part.box.offsets[d];
+  return part_of(part.values, relative);
+}
+
+/// One tensor to write: the places on this rank.
+struct Target {
+  const StateEntry* entry = nullptr;
+  Shape shape;
+  std::vector<Part> places;
+  at::ScalarType type = at::kFloat;
+};
+
+Target target_of(const StateSource& source, const StateEntry& entry) {
+  if (entry.unit < 0) {
+    return {&entry, entry.whole.sizes().vec(), {whole_part(entry.whole.detach())}, entry.whole.scalar_type()};
+  }
+  const StateUnit& unit = source.units.at(static_cast<size_t>(entry.unit));
+  Target target{
+      &entry, unit.store->spec().parameters.at(entry.parameter).shape, {}, unit.shard.scalar_type()};
+  for (const HeldBox& held : unit.store->boxes(entry.parameter)) {
+    target.places.push_back({held.box, part_of(unit.shard, held)});
+  }
+  return target;
+}
+
+/// What is wrong with the boxes of a value, "" if nothing is.
+std::string fault_of_boxes(const LocalValue& value) {
+  if (value.data.dim() != 1) return "has data of more than one dimension";
+  const TensorBox whole = whole_box(value.global_shape);
+  for (const HeldBox& held : value.boxes) {
+    const auto text = [&] {
+      return format("has a box {} at {}", shape_text(held.box.sizes), shape_text(held.box.offsets));
+    };
+    if (held.box.sizes.size() != whole.sizes.size() || held.box.offsets.size() != whole.sizes.size() ||
+        !contains(whole, held.box)) {
+      return text() + ", which is not inside " + shape_text(value.global_shape);
+    }
+    if (held.local < 0 || held.local > value.data.numel() - held.elements()) {
+      return format("{}, which begins at element {} of data that have {}", text(), held.local,
+                    value.data.numel());
+    }
+  }
+  return "";
+}
+
+/// What keeps `value` from being read or `target` from being written, "" if nothing does.
+std::string fault_of_value(const StateValue& value, const Target& target, bool assign) {
+  const auto* local = std::get_if<LocalValue>(&value);
+  const at::Tensor& data = local != nullptr ? local->data : std::get<at::Tensor>(value);
+  if (!data.defined() || data.is_meta()) return "has no data";
+  const Shape shape = local != nullptr ? local->global_shape : data.sizes().vec();
+  if (shape != target.shape)
+    return format("has the shape {}, expected is {}", shape_text(shape), shape_text(target.shape));
+  if (local != nullptr) {
+    const std::string fault = fault_of_boxes(*local);
+    if (!fault.empty()) return fault;
+  }
+  if (assign) {
+    if (target.entry->unit >= 0)
+      return "lies in the buffer of its unit and can only be copied: load it without assign";
+    return local != nullptr ? "is a part, and only a whole tensor can be assigned" : "";
+  }
+  if (target.entry->unit < 0 && target.entry->whole.is_meta())
+    return "is on the meta device: materialise it first, or load with assign";
+  const at::ScalarType type = data.scalar_type();
+  if (type != target.type && !(at::isFloatingType(type) && at::isFloatingType(target.type)))
+    return format("is of type {}, expected is {}", c10::toString(type), c10::toString(target.type));
+  return "";
+}
+
+/// The given values; empty for a faulty one.
+std::vector<Part> parts_of(const StateValue& value) {
+  if (const auto* whole = std::get_if<at::Tensor>(&value)) return {whole_part(whole->detach())};
+  const auto& local = std::get<LocalValue>(value);
+  std::vector<Part> parts;
+  for (const HeldBox& held : local.boxes) parts.push_back({held.box, part_of(local.data.detach(), held)});
+  return parts;
+}
+
+/// What parts, which must not overlap, lack of what is asked for; "" if nothing.
+std::string fault_of_cover(const std::vector<Part>& parts, const Target& target) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (intersection(parts[i].box, parts[j].box))
+        return format("has boxes that overlap: {} and {}", box_text(parts[j].box), box_text(parts[i].box));
+    }
+  }
+  for (const Part& place : target.places) {
+    int64_t covered = 0;
+    for (const Part& part : parts) {
+      if (const auto common = intersection(place.box, part.box)) covered += common->elements();
+    }
+    if (covered != place.box.elements()) {
+      return format("is given by boxes that hold {} of the {} elements which this rank needs, {} of {}",
+                    covered, place.box.elements(), box_text(place.box), shape_text(target.shape));
+    }
+  }
+  return "";
+}
+
+struct Plan {
+  std::vector<std::pair<Target, const StateValue*>> transfers;
+  LoadReport report;
+  std::vector<std::string> faults;
+};
+
+/// Sorts the names of entries by whether they are given.
+LoadReport report_of(const StateSource& source, const std::function<bool(size_t)>& is_given,
+                     const LoadStateOptions& options) {
+  LoadReport report;
+  for (size_t i = 0; i < source.entries.size(); ++i) {
+    const StateEntry& entry = source.entries[i];
+    if (is_given(i)) {
+      report.loaded.push_back(entry.name);
+    } else if (!(entry.frozen && options.ignore_frozen_params)) {
+      report.missing.push_back(entry.name);
+    }
+  }
+  std::sort(report.loaded.begin(), report.loaded.end());
+  std::sort(report.missing.begin(), report.missing.end());
+  return report;
+}
+
+/// Compares names.
+Plan matched(const StateSource& source, const StateDict& values, const LoadStateOptions& options) {
+  Plan plan;
+  plan.report = report_of(source, [&](size_t i) { return values.contains(source.entries[i].name); }, options);
+  std::set<std::string_view> known;
+  for (const StateEntry& entry : source.entries) {
+    known.insert(entry.name);
+    const auto found = values.find(entry.name);
+    if (found != values.end()) plan.transfers.emplace_back(target_of(source, entry), &found->second);
+  }
+  for (const auto& [name, value] : values) {
+    if (!known.contains(name)) plan.report.unexpected.push_back(name);
+  }
+  if (!options.strict) return plan;
+  const auto add = [&plan](const char* what, const std::vector<std::string>& names) {
+    if (!names.empty()) plan.faults.push_back(format("{}: {}", what, join(names, ", ")));
+  };
+  add("missing", plan.report.missing);
+  add("unexpected", plan.report.unexpected);
+  return plan;
+}
+
+/// Compares names, shapes, boxes, types.
+Plan plan_of(const StateSource& source, const StateDict& values, const LoadStateOptions& options) {
+  Plan plan = matched(source, values, options);
+  for (const auto& [target, value] : plan.transfers) {
+    std::string fault = fault_of_value(*value, target, options.assign);
+    if (fault.empty() && options.broadcast_from_rank0 && std::holds_alternative<LocalValue>(*value))
+      fault = "is a part, and rank 0 must have the whole";
+    if (fault.empty() && !options.assign) fault = fault_of_cover(parts_of(*value), target);
+    if (!fault.empty()) plan.faults.push_back(format("{} {}", target.entry->name, fault));
+  }
+  return plan;
+}
+
+/// Throws on every rank if one has a fault to tell.
+void require_no_fault(Communicator* all, const std::string& fault) {
+  constexpr size_t most = 16384;  // of what other ranks are told
+  const std::string own = fault.empty() ? "" : "the state dict does not fit: " + fault;
+  std::vector<std::string> texts;
+  if (all != nullptr) texts = gather_texts(*all, std::string_view(own).substr(0, most));
+  if (!own.empty()) throw Error(own);
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty())
+      throw Error(format("rank {} refuses its values, so nothing is loaded: {}", rank, texts[rank]));
+  }
+}
+
+void write(const Target& target, const std::vector<Part>& parts) {
+  for (const Part& place : target.places) {
+    for (const Part& part : parts) {
+      if (const auto common = intersection(place.box, part.box))
+        inside(place, *common).copy_(inside(part, *common));
+    }
+  }
+}
+
+/// Takes over `tensor` if the caller wants that, else copies.
+void put(const Target& target, const at::Tensor& tensor, bool assign) {
+  if (assign) {
+    at::TensorImpl* own = target.entry->whole.unsafeGetTensorImpl();
+    own->set_allow_tensor_metadata_change(true);
+    return own->shallow_copy_from(tensor.detach().getIntrusivePtr());
+  }
+  write(target, {whole_part(tensor.detach())});
+}
+
+/// Rank 0 says which entries it has, then sends their values, one after another.
+LoadReport load_from_rank0(const StateSource& source, const StateDict& values,
+                           const LoadStateOptions& options) {
+  const bool reads = source.all->rank() == 0;
+  Plan plan = reads ? plan_of(source, values, options) : Plan{};
+  require_no_fault(source.all, join(plan.faults, "; "));
+  std::vector<const StateValue*> given(source.entries.size());
+  for (const auto& [target, value] : plan.transfers)
+    given[static_cast<size_t>(target.entry - source.entries.data())] = value;
+  std::vector<uint8_t> present(given.size());
+  for (size_t i = 0; i < given.size(); ++i) present[i] = given[i] != nullptr ? 1 : 0;
+  source.all->broadcast(std::as_writable_bytes(std::span(present)), 0);
+  if (!reads) plan.report = report_of(source, [&](size_t i) { return present[i] != 0; }, options);
+  for (size_t i = 0; i < present.size(); ++i) {
+    if (present[i] == 0) continue;
+    const Target target = target_of(source, source.entries[i]);
+    const at::Tensor sent = reads ? std::get<at::Tensor>(*given[i]).to(target.type).contiguous()
+                                  : at::empty(target.shape, target.type);
+    source.all->broadcast(bytes_of(sent), 0);
+    put(target, sent, options.assign);
+  }
+  return plan.report;
+}
+
+}  // namespace
+
+LoadReport load_state_dict(const StateSource& source, const StateDict& values,
+                           const LoadStateOptions& options) {
+  const at::NoGradGuard no_grad;
+  if (options.broadcast_from_rank0 && source.all != nullptr) return load_from_rank0(source, values, options);
+  Plan plan = plan_of(source, values, options);
+  require_no_fault(source.all, join(plan.faults, "; "));
+  for (const auto& [target, value] : plan.transfers) {
+    if (const auto* whole = std::get_if<at::Tensor>(value)) {
+      put(target, *whole, options.assign);
+    } else {
+      write(target, parts_of(*value));
+    }
+  }
+  return plan.report;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,114 @@
+#include "stepforge/fsdp/unit_call.h"
+
+#include <functional>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "stepforge/fsdp/sharded_unit.h"
+#include "stepforge/fsdp/unit_runtime.h"
+
+namespace stepforge {
+
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// Passes gradients on as they are, and tells that backward has come here.
+struct BoundaryNode : Node {
+  std::shared_ptr<UnitTrace> trace;
+  std::size_t position = 0;
+  std::vector<std::shared_ptr<ShardedUnit>> units;  ///< whose bytes backward needs
+
+  std::string name() const override { return "ShardedUnitBoundary"; }
+  variable_list apply(variable_list&& gradients) override {
+    trace->reach(position);
+    return std::move(gradients);
+  }
+};
+
+/// Puts one node behind all of `places` that require grad.
+void put_node(const TensorPlaces& places, const std::vector<std::shared_ptr<ShardedUnit>>& units,
+              UnitTrace& trace, std::size_t position) {
+  variable_list tensors;
+  TensorPlaces tied;
+  for (at::Tensor* place : places) {
+    if (!place->defined() || !place->requires_grad()) continue;
+    tensors.push_back(*place);
+    tied.push_back(place);
+  }
+  if (tensors.empty()) return;
+  const std::shared_ptr<BoundaryNode> node(new BoundaryNode(), torch::autograd::deleteNode);
+  node->trace = trace.shared_from_this();
+  node->position = position;
+  node->units = units;
+  node->set_next_edges(torch::autograd::collect_next_edges(tensors));
+  for (at::Tensor* place : tied) {
+    // The version counter is shared, so that in-place changes of what a graph has saved are still noticed.
+    at::Tensor same = place->detach();
+    torch::autograd::set_history(same, node);
+    *place = std::move(same);
+  }
+}
+
+void cast(const TensorPlaces& places, at::ScalarType type) {
+  for (at::Tensor* place : places) {
+    if (place->defined() && place->is_floating_point()) *place = place->to(type);
+  }
+}
+
+bool any_requires_grad(const TensorPlaces& places) {
+  for (const at::Tensor* place : places) {
+    if (place->defined() && place->requires_grad()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+UnitCall::UnitCall(std::shared_ptr<ShardedUnit> unit) : units_(unit->borrowed) {
+  unit->mesh().runtime().begin_call();
+  units_.push_back(std::move(unit));
+}
+
+UnitCall::~UnitCall() {
+  while (entered_ > 0) units_[--entered_]->abort_forward();
+  units_.back()->mesh().runtime().end_call(!left_);
+}
+
+void UnitCall::enter(const TensorPlaces& inputs) {
+  for (const auto& unit : units_) {
+    unit->begin_forward();
+    ++entered_;
+  }
+  const ShardedUnit& unit = *units_.back();
+  if (unit.precision().param_dtype && unit.precision().cast_forward_inputs) {
+    cast(inputs, *unit.precision().param_dtype);
+  }
+  if (!at::GradMode::is_enabled()) return;
+  UnitTrace& trace = unit.mesh().runtime().trace();
+  for (const auto& used : units_) positions_.push_back(trace.add_enter(used));
+  put_node(inputs, units_, trace, positions_.front());
+}
+
+void UnitCall::exit(const TensorPlaces& outputs) {
+  const ShardedUnit& unit = *units_.back();
+  if (unit.precision().output_dtype) cast(outputs, *unit.precision().output_dtype);
+  if (!positions_.empty()) {
+    UnitTrace& trace = unit.mesh().runtime().trace();
+    if (any_requires_grad(outputs)) {
+      std::size_t last = 0;
+      for (auto used = units_.rbegin(); used != units_.rend(); ++used) last = trace.add_exit(*used);
+      put_node(outputs, units_, trace, last - (units_.size() - 1));
+    } else {
+      for (const std::size_t position : positions_) trace.forget(position);
+    }
+  }
+  while (entered_ > 0) units_[--entered_]->end_forward();
+  left_ = true;
+}
+
+}  // namespace stepforge

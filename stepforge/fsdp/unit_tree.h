@@ -1,0 +1,44 @@
+// The units of a module and of the modules inside it, with names relative to it. What state dicts, optimizers
+// and clipping walk over.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "stepforge/fsdp/sharded_unit.h"
+
+namespace stepforge {
+
+/// The unit that fully_shard has put on exactly this module; null if none.
+std::shared_ptr<ShardedUnit> unit_of(const torch::nn::Module& module);
+
+struct UnitEntry {
+  std::string prefix;  ///< "" or "layers.0."
+  std::shared_ptr<ShardedUnit> unit;
+};
+
+/// The unit of `root` and of every module inside it, in the order of named_modules().
+std::vector<UnitEntry> units_in(const torch::nn::Module& root);
+
+/// One parameter in a unit.
+struct ShardedParameter {
+  std::string name;                  ///< relative to the root: "layers.0.attention.weight"
+  std::vector<std::string> aliases;  ///< other names of the same tensor
+  ShardedParameters* part = nullptr;
+  size_t index = 0;  ///< in the part
+
+  const at::Tensor& local() const { return part->local(index); }
+};
+
+/// Every parameter of every unit in `root`, unit by unit.
+std::vector<ShardedParameter> sharded_parameters(const torch::nn::Module& root);
+
+/// Parameters in `root` that belong to no unit, under their names.
+std::vector<std::pair<std::string, at::Tensor>> unsharded_parameters(const torch::nn::Module& root);
+
+}  // namespace stepforge

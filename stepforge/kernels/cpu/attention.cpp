@@ -1,0 +1,223 @@
+// Forward of attention on the CPU. Keys (transposed) and values of each document and key-value head are first
+// laid out once in fp32; then tasks of one head and one block of queries walk over blocks of keys with the
+// running maximum and sum of softmax. Scores are kept in units of log2: the scale of q takes in log2(e).
+#include "stepforge/kernels/attention.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/ops/empty.h>
+
+#include "stepforge/kernels/cpu/attention_blocks.h"
+#include "stepforge/kernels/cpu/kernels.h"
+
+namespace stepforge::cpu {
+namespace {
+
+struct Document {
+  int64_t begin;         ///< first token
+  int64_t length;        ///< tokens
+  int64_t packed_begin;  ///< where its packed keys and values start, in tokens
+  int64_t packed_length;
+};
+
+/// One block of queries of one document; every head of it is a task.
+struct QueryBlock {
+  int64_t document;
+  int64_t begin;  ///< within the document
+};
+
+struct Plan {
+  std::vector<Document> documents;
+  std::vector<QueryBlock> blocks;  ///< the most expensive first
+  int64_t packed_tokens = 0;
+};
+
+Plan make_plan(std::span<const int32_t> cu_seqlens) {
+  Plan plan;
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    const int64_t length = cu_seqlens[i] - cu_seqlens[i - 1];
+    if (length == 0) continue;
+    const int64_t packed = round_up(length, kColumnUnit);
+    for (int64_t begin = 0; begin < length; begin += kQueryBlock) {
+      plan.blocks.push_back({static_cast<int64_t>(plan.documents.size()), begin});
+    }
+    plan.documents.push_back({cu_seqlens[i - 1], length, plan.packed_tokens, packed});
+    plan.packed_tokens += packed;
+  }
+  std::ranges::stable_sort(plan.blocks, std::ranges::greater{}, &QueryBlock::begin);
+  return plan;
+}
+
+/// Running state of the rows of one strip.
+struct StripSoftmax {
+  float* scores;  ///< rows kKeyBlock apart: scores in, exp2(score - max) out
+  int64_t rows;
+  int64_t columns;  ///< computed; beyond `visible` the result is 0
+  int64_t visible;  ///< columns that row 0 may see; one more in each next row, at most `columns`
+  float* largest;   ///< per row, updated
+  float* sum;       ///< per row, updated
+  float* mixed;     ///< per row the unnormalised output so far, rescaled to the new maximum
+  int64_t mixed_row;
+};
+
+STEPFORGE_SIMD_CLONES void update_softmax(const StripSoftmax& strip) {
+  const int64_t columns = strip.columns;
+  const int64_t mixed_row = strip.mixed_row;
+  for (int64_t r = 0; r < strip.rows; ++r) {
+    float* row = strip.scores + r * kKeyBlock;
+    const int64_t visible = strip.visible + r < columns ? strip.visible + r : columns;
+    const float before = strip.largest[r];
+    float largest = before;
+#pragma omp simd reduction(max : largest)
+    for (int64_t c = 0; c < visible; ++c) largest = largest < row[c] ? row[c] : largest;
+    float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < visible; ++c) {
+      row[c] = exp2_approx(row[c] - largest);
+      sum += row[c];
+    }
+    for (int64_t c = visible; c < columns; ++c) row[c] = 0.0F;
+    const float shrink = exp2_approx(before - largest);
+    strip.largest[r] = largest;
+    strip.sum[r] = strip.sum[r] * shrink + sum;
+    if (shrink == 1.0F) continue;
+    float* mixed = strip.mixed + r * mixed_row;
+#pragma omp simd
+    for (int64_t c = 0; c < mixed_row; ++c) mixed[c] *= shrink;
+  }
+}
+
+template <typename T>
+class Forward {
+ public:
+  Forward(const at::Tensor& qkv, const AttentionShape& shape, const Plan& plan, const at::Tensor& out,
+          const at::Tensor& lse)
+      : qkv_(qkv.const_data_ptr<T>()),
+        shape_(shape),
+        plan_(plan),
+        out_(out.mutable_data_ptr<T>()),
+        lse_(lse.mutable_data_ptr<float>()),
+        dim_(shape.head_dim),
+        padded_dim_(round_up(shape.head_dim, kColumnUnit)) {
+    packed_ = at::empty({plan.packed_tokens * shape.kv_heads * (dim_ + padded_dim_)}, lse.options());
+    keys_ = packed_.mutable_data_ptr<float>();
+    values_ = keys_ + plan.packed_tokens * shape.kv_heads * dim_;
+  }
+
+  void run() {
+    const auto documents = static_cast<int64_t>(plan_.documents.size());
+    const int64_t packs = documents * shape_.kv_heads;
+    parallel_tasks(packs, task_slots(packs), [&](int64_t task, int64_t /*slot*/) {
+      pack(plan_.documents[static_cast<size_t>(task / shape_.kv_heads)], task % shape_.kv_heads);
+    });
+    const int64_t tasks = static_cast<int64_t>(plan_.blocks.size()) * shape_.heads;
+    const int64_t slots = task_slots(tasks);
+    const int64_t scratch = kQueryBlock * (2 * padded_dim_ + 2) + kStrip * kKeyBlock;
+    const at::Tensor memory = at::empty({slots, round_up(scratch, kColumnUnit)}, packed_.options());
+    parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
+      attend(plan_.blocks[static_cast<size_t>(task / shape_.heads)], task % shape_.heads,
+             memory.mutable_data_ptr<float>() + slot * memory.size(1));
+    });
+  }
+
+ private:
+  float* keys_of(const Document& d, int64_t kv_head) const {  // [dim, packed_length]
+    return keys_ + (d.packed_begin * shape_.kv_heads + d.packed_length * kv_head) * dim_;
+  }
+  float* values_of(const Document& d, int64_t kv_head) const {  // [packed_length, padded_dim]
+    return values_ + (d.packed_begin * shape_.kv_heads + d.packed_length * kv_head) * padded_dim_;
+  }
+
+  void pack(const Document& d, int64_t kv_head) const {
+    const int64_t width = shape_.qkv_width();
+    const T* keys = qkv_ + d.begin * width + (shape_.heads + kv_head) * dim_;
+    widen_transposed(keys, width, d.length, dim_, keys_of(d, kv_head), d.packed_length);
+    widen_rows(keys + shape_.kv_heads * dim_, width, d.length, dim_, 1.0F, values_of(d, kv_head),
+               padded_dim_);
+  }
+
+  void attend(const QueryBlock& block, int64_t head, float* scratch) const {
+    const Document& d = plan_.documents[static_cast<size_t>(block.document)];
+    const int64_t rows = std::min(kQueryBlock, d.length - block.begin);
+    float* scores = scratch;
+    float* queries = scores + kStrip * kKeyBlock;
+    float* mixed = queries + kQueryBlock * padded_dim_;
+    float* largest = mixed + kQueryBlock * padded_dim_;
+    float* sum = largest + kQueryBlock;
+    const int64_t token = d.begin + block.begin;
+    widen_rows(qkv_ + token * shape_.qkv_width() + head * dim_, shape_.qkv_width(), rows, dim_,
+               static_cast<float>(shape_.scale) * kLog2E, queries, padded_dim_);
+    std::fill_n(mixed, rows * padded_dim_, 0.0F);
+    std::fill_n(largest, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum, rows, 0.0F);
+
+    const int64_t kv_head = head / shape_.group();
+    for (int64_t key = 0; key < block.begin + rows; key += kKeyBlock) {
+      for (int64_t strip = 0; strip < rows; strip += kStrip) {
+        const int64_t strip_rows = std::min(kStrip, rows - strip);
+        const int64_t seen = std::min(block.begin + strip + strip_rows - key, kKeyBlock);
+        const int64_t columns = round_up(seen, kColumnUnit);
+        block_gemm().rows({.a = queries + strip * padded_dim_,
+                           .a_row = padded_dim_,
+                           .b = keys_of(d, kv_head) + key,
+                           .b_row = d.packed_length,
+                           .c = scores,
+                           .c_row = kKeyBlock,
+                           .rows = strip_rows,
+                           .columns = columns,
+                           .depth = dim_,
+                           .accumulate = false});
+        update_softmax({.scores = scores,
+                        .rows = strip_rows,
+                        .columns = columns,
+                        .visible = block.begin + strip + 1 - key,
+                        .largest = largest + strip,
+                        .sum = sum + strip,
+                        .mixed = mixed + strip * padded_dim_,
+                        .mixed_row = padded_dim_});
+        block_gemm().score_rows({.a = scores,
+                                 .a_row = kKeyBlock,
+                                 .b = values_of(d, kv_head) + key * padded_dim_,
+                                 .b_row = padded_dim_,
+                                 .c = mixed + strip * padded_dim_,
+                                 .c_row = padded_dim_,
+                                 .rows = strip_rows,
+                                 .columns = padded_dim_,
+                                 .depth = seen,
+                                 .accumulate = true});
+      }
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      lse_[(token + r) * shape_.heads + head] = (largest[r] + std::log2(sum[r])) * kLn2;
+      sum[r] = 1.0F / sum[r];
+    }
+    narrow_rows(mixed, padded_dim_, rows, dim_, sum, 1.0F, out_ + token * shape_.out_width() + head * dim_,
+                shape_.out_width());
+  }
+
+  const T* qkv_;
+  const AttentionShape& shape_;
+  const Plan& plan_;
+  T* out_;
+  float* lse_;
+  int64_t dim_;
+  int64_t padded_dim_;
+  at::Tensor packed_;
+  float* keys_;
+  float* values_;
+};
+
+}  // namespace
+
+void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
+                       std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse) {
+  const Plan plan = make_plan(cu_seqlens);
+  if (qkv.scalar_type() == at::kFloat) {
+    Forward<float>(qkv, shape, plan, out, lse).run();
+  } else {
+    Forward<BFloat16>(qkv, shape, plan, out, lse).run();
+  }
+}
+
+}  // namespace stepforge::cpu

@@ -1,0 +1,56 @@
+// What forward and backward of attention share: the list of (document, head) work, blocks widened to fp32,
+// dynamic tasks.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <ATen/Parallel.h>
+
+#include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/cpu/block_gemm.h"
+#include "stepforge/kernels/cpu/simd.h"
+
+namespace stepforge::cpu {
+
+constexpr float kLog2E = 1.44269504F;
+constexpr float kLn2 = 0.693147181F;
+
+/// to[r][c] = from[r][c] * factor, columns up to `padded` filled with 0.
+void widen_rows(const float* from, int64_t from_row, int64_t rows, int64_t columns, float factor, float* to,
+                int64_t padded);
+void widen_rows(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float factor,
+                float* to, int64_t padded);
+
+/// to[c][r] = from[r][c], rows of `to` being `to_row` apart; r from `rows` up to a multiple of kColumnUnit
+/// becomes 0.
+void widen_transposed(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
+                      int64_t to_row);
+void widen_transposed(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
+                      int64_t to_row);
+
+/// to[r][c] = from[r][c] * factor_of_row[r] (1 when null) * factor.
+void narrow_rows(const float* from, int64_t from_row, int64_t rows, int64_t columns,
+                 const float* factor_of_row, float factor, float* to, int64_t to_row);
+void narrow_rows(const float* from, int64_t from_row, int64_t rows, int64_t columns,
+                 const float* factor_of_row, float factor, BFloat16* to, int64_t to_row);
+
+/// Calls body(task, slot) for every task in [0, tasks), each thread taking the next one when it is free.
+/// `slot` < slots names scratch memory that no other running task uses. A task's result must not depend on
+/// its slot.
+template <typename Body>
+void parallel_tasks(int64_t tasks, int64_t slots, const Body& body) {
+  std::atomic<int64_t> next = 0;
+  at::parallel_for(0, slots, 1, [&](int64_t first, int64_t /*last*/) {
+    for (int64_t task = next++; task < tasks; task = next++) body(task, first);
+  });
+}
+
+inline int64_t task_slots(int64_t tasks) {
+  return std::clamp<int64_t>(at::get_num_threads(), 1, std::max<int64_t>(tasks, 1));
+}
+
+}  // namespace stepforge::cpu

@@ -1,0 +1,112 @@
+// Attention of a few new queries against a cache of keys and values. It is bound by reading the cache, not by
+// arithmetic: a task is one row and one query head.
+#include <cmath>
+#include <limits>
+
+#include <ATen/ops/empty.h>
+
+#include "stepforge/kernels/cpu/attention_blocks.h"
+#include "stepforge/kernels/cpu/kernels.h"
+
+namespace stepforge::cpu {
+namespace {
+
+/// One query head against `length` entries that lie `entry_row` elements apart.
+template <typename T>
+struct CachedQuery {
+  const T* query;
+  const T* keys;
+  const T* values;
+  int64_t entry_row;
+  int64_t length;
+  int64_t dim;
+  float scale;
+  float* scores;  ///< scratch [length]
+  float* mixed;   ///< scratch [dim]
+  T* out;
+};
+
+template <typename T>
+STEPFORGE_INLINE void attend_body(const CachedQuery<T>& query) {
+  const CachedQuery<T> q = query;
+  float largest = -std::numeric_limits<float>::infinity();
+  for (int64_t u = 0; u < q.length; ++u) {
+    const T* key = q.keys + u * q.entry_row;
+    float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < q.dim; ++i) sum += load(q.query + i) * load(key + i);
+    q.scores[u] = sum * q.scale;
+    largest = largest < q.scores[u] ? q.scores[u] : largest;
+  }
+  float total = 0.0F;
+#pragma omp simd reduction(+ : total)
+  for (int64_t u = 0; u < q.length; ++u) {
+    q.scores[u] = exp_approx(q.scores[u] - largest);
+    total += q.scores[u];
+  }
+  for (int64_t i = 0; i < q.dim; ++i) q.mixed[i] = 0.0F;
+  for (int64_t u = 0; u < q.length; ++u) {
+    const T* value = q.values + u * q.entry_row;
+    const float weight = q.scores[u];
+#pragma omp simd
+    for (int64_t i = 0; i < q.dim; ++i) q.mixed[i] += weight * load(value + i);
+  }
+  const float factor = 1.0F / total;
+#pragma omp simd
+  for (int64_t i = 0; i < q.dim; ++i) store(q.out + i, q.mixed[i] * factor);
+}
+
+STEPFORGE_SIMD_CLONES void attend(const CachedQuery<float>& query) {
+  attend_body(query);
+}
+STEPFORGE_SIMD_CLONES void attend(const CachedQuery<BFloat16>& query) {
+  attend_body(query);
+}
+
+template <typename T>
+void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
+            std::span<const int64_t> past_lengths, const AttentionShape& shape, const at::Tensor& out) {
+  const int64_t chunk = q.size(1);
+  const int64_t capacity = k_cache.size(1);
+  const int64_t entry_row = shape.kv_heads * shape.head_dim;
+  const int64_t tasks = q.size(0) * shape.heads;
+  const int64_t slots = task_slots(tasks);
+  const at::Tensor memory = at::empty({slots, round_up(capacity + shape.head_dim, kColumnUnit)}, at::kFloat);
+  const T* queries = q.const_data_ptr<T>();
+  const T* keys = k_cache.const_data_ptr<T>();
+  const T* values = v_cache.const_data_ptr<T>();
+  T* target = out.mutable_data_ptr<T>();
+  float* scratch = memory.mutable_data_ptr<float>();
+  parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
+    const int64_t row = task / shape.heads;
+    const int64_t head = task % shape.heads;
+    const int64_t entries = row * capacity * entry_row + head / shape.group() * shape.head_dim;
+    for (int64_t t = 0; t < chunk; ++t) {
+      const int64_t place = (row * chunk + t) * shape.out_width() + head * shape.head_dim;
+      attend(CachedQuery<T>{.query = queries + place,
+                            .keys = keys + entries,
+                            .values = values + entries,
+                            .entry_row = entry_row,
+                            .length = past_lengths[static_cast<size_t>(row)] + t + 1,
+                            .dim = shape.head_dim,
+                            .scale = static_cast<float>(shape.scale),
+                            .scores = scratch + slot * memory.size(1),
+                            .mixed = scratch + slot * memory.size(1) + capacity,
+                            .out = target + place});
+    }
+  });
+}
+
+}  // namespace
+
+void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
+                      std::span<const int64_t> past_lengths, const AttentionShape& shape,
+                      const at::Tensor& out) {
+  if (q.scalar_type() == at::kFloat) {
+    cached<float>(q, k_cache, v_cache, past_lengths, shape, out);
+  } else {
+    cached<BFloat16>(q, k_cache, v_cache, past_lengths, shape, out);
+  }
+}
+
+}  // namespace stepforge::cpu

@@ -1,0 +1,141 @@
+#include "stepforge/kernels/cpu/block_gemm.h"
+
+#include <cstring>
+
+#include "stepforge/kernels/cpu/simd.h"
+
+namespace stepforge::cpu {
+namespace {
+
+enum class Layout : uint8_t { rows, score_rows, score_columns };
+
+/// Vectors of `lanes` numbers; tiles of c of tall_rows x narrow vectors or short_rows x wide vectors fill the
+/// registers.
+template <int lanes, int wide, int short_rows, int narrow, int tall_rows>
+struct Registers {
+  static constexpr int kLanes = lanes;
+  static constexpr int kWide = wide;
+  static constexpr int kShortRows = short_rows;
+  static constexpr int kNarrow = narrow;
+  static constexpr int kTallRows = tall_rows;
+  using Vector __attribute__((vector_size(lanes * sizeof(float)))) = float;
+};
+using Avx512 = Registers<16, 4, 6, 2, 12>;
+using Avx2 = Registers<8, 2, 6, 2, 6>;
+using Sse = Registers<4, 2, 4, 2, 4>;
+
+template <Layout layout>
+STEPFORGE_INLINE float element(const float* a, int64_t a_row, int64_t row, int64_t k) {
+  if constexpr (layout == Layout::rows) return a[row * a_row + k];
+  if constexpr (layout == Layout::score_rows) return a[row * kKeyBlock + k];
+  return a[k * kKeyBlock + row];
+}
+
+/// One tile of c: kRows x kVectors vectors, in registers from the first to the last k.
+template <typename Isa, Layout layout, int kRows, int kVectors>
+STEPFORGE_INLINE void tile(const BlockProduct& p, int64_t row, int64_t column) {
+  using Vector = typename Isa::Vector;
+  Vector sum[kRows][kVectors];
+  float* c = p.c + row * p.c_row + column;
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = Vector{};
+      if (p.accumulate) std::memcpy(&sum[r][v], c + r * p.c_row + v * Isa::kLanes, sizeof(Vector));
+    }
+  }
+  const float* a = layout == Layout::rows         ? p.a + row * p.a_row
+                   : layout == Layout::score_rows ? p.a + row * kKeyBlock
+                                                  : p.a + row;
+  const float* b = p.b + column;
+  const int64_t a_row = p.a_row;
+  const int64_t b_row = p.b_row;
+  const int64_t depth = p.depth;
+  for (int64_t k = 0; k < depth; ++k, b += b_row) {
+    Vector right[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) std::memcpy(&right[v], b + v * Isa::kLanes, sizeof(Vector));
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const float left = element<layout>(a, a_row, r, k);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += left * right[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      std::memcpy(c + r * p.c_row + v * Isa::kLanes, &sum[r][v], sizeof(Vector));
+  }
+}
+
+/// All rows of a column of tiles: full tiles first, then what is left.
+template <typename Isa, Layout layout, int kRows, int kVectors>
+STEPFORGE_INLINE void column_of_tiles(const BlockProduct& p, int64_t column) {
+  int64_t row = 0;
+  for (; row + kRows <= p.rows; row += kRows) tile<Isa, layout, kRows, kVectors>(p, row, column);
+  if constexpr (kRows > 6) {
+    for (; row + 6 <= p.rows; row += 6) tile<Isa, layout, 6, kVectors>(p, row, column);
+  }
+  for (; row + 3 <= p.rows; row += 3) tile<Isa, layout, 3, kVectors>(p, row, column);
+  for (; row < p.rows; ++row) tile<Isa, layout, 1, kVectors>(p, row, column);
+}
+
+template <typename Isa, Layout layout>
+STEPFORGE_INLINE void multiply(const BlockProduct& p) {
+  constexpr int64_t kWideColumns = Isa::kWide * Isa::kLanes;
+  // Many row pointers of unknown distance do not fit the general registers: no tall tiles there.
+  constexpr int kNarrowRows = layout == Layout::rows ? Isa::kShortRows : Isa::kTallRows;
+  int64_t column = 0;
+  for (; column + kWideColumns <= p.columns; column += kWideColumns) {
+    column_of_tiles<Isa, layout, Isa::kShortRows, Isa::kWide>(p, column);
+  }
+  if constexpr (Isa::kNarrow < Isa::kWide) {
+    constexpr int64_t kNarrowColumns = Isa::kNarrow * Isa::kLanes;
+    for (; column + kNarrowColumns <= p.columns; column += kNarrowColumns) {
+      column_of_tiles<Isa, layout, kNarrowRows, Isa::kNarrow>(p, column);
+    }
+    for (; column < p.columns; column += Isa::kLanes) column_of_tiles<Isa, layout, kNarrowRows, 1>(p, column);
+  }
+}
+
+// One build per instruction set. Plain functions: a target attribute does not reach into templates.
+// NOLINTBEGIN(bugprone-macro-parentheses): types and attributes cannot stand in parentheses
+#define STEPFORGE_BLOCK_GEMM(name, Isa, target)             \
+  target void name##_rows(const BlockProduct& p) {          \
+    multiply<Isa, Layout::rows>(p);                         \
+  }                                                         \
+  target void name##_score_rows(const BlockProduct& p) {    \
+    multiply<Isa, Layout::score_rows>(p);                   \
+  }                                                         \
+  target void name##_score_columns(const BlockProduct& p) { \
+    multiply<Isa, Layout::score_columns>(p);                \
+  }
+// NOLINTEND(bugprone-macro-parentheses)
+
+STEPFORGE_BLOCK_GEMM(sse, Sse, )
+#if defined(__x86_64__)
+STEPFORGE_BLOCK_GEMM(avx2, Avx2, __attribute__((target("arch=x86-64-v3"))))
+STEPFORGE_BLOCK_GEMM(avx512, Avx512, __attribute__((target("arch=x86-64-v4"))))
+#endif
+#undef STEPFORGE_BLOCK_GEMM
+
+constexpr BlockGemm kSse = {sse_rows, sse_score_rows, sse_score_columns};
+#if defined(__x86_64__)
+constexpr BlockGemm kAvx2 = {avx2_rows, avx2_score_rows, avx2_score_columns};
+constexpr BlockGemm kAvx512 = {avx512_rows, avx512_score_rows, avx512_score_columns};
+#endif
+
+}  // namespace
+
+const BlockGemm& block_gemm() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("x86-64-v4") != 0) return kAvx512;
+  if (__builtin_cpu_supports("x86-64-v3") != 0) return kAvx2;
+#endif
+  return kSse;
+}
+
+}  // namespace stepforge::cpu

@@ -1,0 +1,125 @@
+#include "stepforge/kernels/cross_entropy.h"
+
+#include <cmath>
+#include <limits>
+
+#include <ATen/Parallel.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/cpu/simd.h"
+
+namespace stepforge::cpu {
+namespace {
+
+void check_labels(const int64_t* labels, int64_t count, int64_t vocabulary) {
+  for (int64_t n = 0; n < count; ++n) {
+    if (labels[n] != kIgnoredLabel && (labels[n] < 0 || labels[n] >= vocabulary)) {
+      throw Error(format("cross_entropy: label {} at place {} is neither {} nor in a vocabulary of {}",
+                         labels[n], n, kIgnoredLabel, vocabulary));
+    }
+  }
+}
+
+template <typename T>
+STEPFORGE_INLINE float row_max_body(const T* row, int64_t width) {
+  float largest = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : largest)
+  for (int64_t v = 0; v < width; ++v) {
+    const float value = load(row + v);
+    largest = largest < value ? value : largest;
+  }
+  return largest;
+}
+
+/// sum of exp(row - largest): fp32 within blocks, fp64 across them.
+template <typename T>
+STEPFORGE_INLINE double row_sum_body(const T* row, int64_t width, float largest) {
+  constexpr int64_t kBlock = 1024;
+  double total = 0.0;
+  for (int64_t begin = 0; begin < width; begin += kBlock) {
+    const int64_t end = begin + kBlock < width ? begin + kBlock : width;
+    float sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t v = begin; v < end; ++v) sum += exp_approx(load(row + v) - largest);
+    total += static_cast<double>(sum);
+  }
+  return total;
+}
+
+template <typename T>
+STEPFORGE_INLINE void row_gradient_body(T* row, int64_t width, float largest, float factor) {
+#pragma omp simd
+  for (int64_t v = 0; v < width; ++v) store(row + v, exp_approx(load(row + v) - largest) * factor);
+}
+
+struct RowSum {
+  float largest;
+  double sum;
+};
+
+template <typename T>
+STEPFORGE_INLINE RowSum row_statistics_body(const T* row, int64_t width) {
+  const float largest = row_max_body(row, width);
+  return {largest, row_sum_body(row, width, largest)};
+}
+
+STEPFORGE_SIMD_CLONES RowSum row_statistics(const float* row, int64_t width) {
+  return row_statistics_body(row, width);
+}
+STEPFORGE_SIMD_CLONES RowSum row_statistics(const BFloat16* row, int64_t width) {
+  return row_statistics_body(row, width);
+}
+STEPFORGE_SIMD_CLONES void row_gradient(float* row, int64_t width, float largest, float factor) {
+  row_gradient_body(row, width, largest, factor);
+}
+STEPFORGE_SIMD_CLONES void row_gradient(BFloat16* row, int64_t width, float largest, float factor) {
+  row_gradient_body(row, width, largest, factor);
+}
+
+/// The loss of one row; with `scale` the row becomes its scaled gradient.
+template <typename T>
+float finish_row(T* row, int64_t width, int64_t label, const double* scale) {
+  if (label == kIgnoredLabel) {
+    if (scale != nullptr) std::fill_n(row, width, T(0.0F));
+    return 0.0F;
+  }
+  const RowSum statistics = row_statistics(row, width);
+  const double centred = static_cast<double>(load(row + label)) - static_cast<double>(statistics.largest);
+  if (scale != nullptr) {
+    const double probability = std::exp(centred) / statistics.sum;
+    row_gradient(row, width, statistics.largest, static_cast<float>(*scale / statistics.sum));
+    store(row + label, static_cast<float>((probability - 1.0) * *scale));
+  }
+  return static_cast<float>(std::log(statistics.sum) - centred);
+}
+
+template <typename T>
+void all_rows(const at::Tensor& logits, const int64_t* labels, const double* scale,
+              const at::Tensor& token_loss) {
+  const int64_t width = logits.size(1);
+  // Without `scale` the rows are only read.
+  T* rows = static_cast<T*>(
+      const_cast<void*>(logits.const_data_ptr()));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  float* losses = token_loss.mutable_data_ptr<float>();
+  at::parallel_for(0, logits.size(0), rows_per_task(width), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) losses[n] = finish_row(rows + n * width, width, labels[n], scale);
+  });
+}
+
+}  // namespace
+
+void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
+                   const at::Tensor& token_loss) {
+  const at::Tensor wide_labels = labels.to(at::kLong);
+  const auto* label_data = wide_labels.const_data_ptr<int64_t>();
+  check_labels(label_data, labels.numel(), logits.size(1));
+  if (logits.scalar_type() == at::kFloat) {
+    all_rows<float>(logits, label_data, scale, token_loss);
+  } else {
+    all_rows<BFloat16>(logits, label_data, scale, token_loss);
+  }
+}
+
+}  // namespace stepforge::cpu

@@ -1,0 +1,86 @@
+#include "stepforge/kernels/embedding.h"
+
+#include <cstring>
+
+#include <ATen/Parallel.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/cpu/simd.h"
+
+namespace stepforge::cpu {
+namespace {
+
+void check_tokens(const int32_t* tokens, int64_t count, int64_t vocabulary) {
+  for (int64_t n = 0; n < count; ++n) {
+    if (tokens[n] < 0 || tokens[n] >= vocabulary) {
+      throw Error(format("embedding: token {} at place {} is outside the vocabulary of {}", tokens[n], n,
+                         vocabulary));
+    }
+  }
+}
+
+template <typename T>
+STEPFORGE_INLINE void add_columns_body(const T* grad, float* target, int64_t columns) {
+#pragma omp simd
+  for (int64_t c = 0; c < columns; ++c) target[c] += load(grad + c);
+}
+
+/// Adds columns [0, columns) of every token's gradient row, in token order.
+STEPFORGE_SIMD_CLONES void add_columns(const int32_t* tokens, int64_t count, const float* grad, float* target,
+                                       int64_t width, int64_t columns) {
+  for (int64_t n = 0; n < count; ++n) add_columns_body(grad + n * width, target + tokens[n] * width, columns);
+}
+STEPFORGE_SIMD_CLONES void add_columns(const int32_t* tokens, int64_t count, const BFloat16* grad,
+                                       float* target, int64_t width, int64_t columns) {
+  for (int64_t n = 0; n < count; ++n) add_columns_body(grad + n * width, target + tokens[n] * width, columns);
+}
+
+/// A thread owns columns, not rows: no two threads write the same number, and no thread sorts.
+template <typename T>
+void scatter_add(const int32_t* tokens, int64_t count, const at::Tensor& grad_out,
+                 const at::Tensor& grad_weight) {
+  const int64_t width = grad_out.size(1);
+  const T* grad = grad_out.const_data_ptr<T>();
+  float* target = grad_weight.mutable_data_ptr<float>();
+  constexpr int64_t kColumns = 16;  // a cache line of fp32
+  const int64_t blocks = (width + kColumns - 1) / kColumns;
+  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kColumns;
+    add_columns(tokens, count, grad + first, target + first, width, std::min(end * kColumns, width) - first);
+  });
+}
+
+}  // namespace
+
+void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out) {
+  const int32_t* ids = tokens.const_data_ptr<int32_t>();
+  check_tokens(ids, tokens.numel(), weight.size(0));
+  const int64_t row_bytes = weight.size(1) * static_cast<int64_t>(weight.element_size());
+  const auto* source = static_cast<const char*>(weight.const_data_ptr());
+  auto* target = static_cast<char*>(out.mutable_data_ptr());
+  at::parallel_for(0, tokens.numel(), rows_per_task(weight.size(1)), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      std::memcpy(target + n * row_bytes, source + ids[n] * row_bytes, static_cast<size_t>(row_bytes));
+    }
+  });
+}
+
+void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
+                        bool accumulate) {
+  const int32_t* ids = tokens.const_data_ptr<int32_t>();
+  check_tokens(ids, tokens.numel(), grad_weight.size(0));
+  if (!accumulate) {
+    float* target = grad_weight.mutable_data_ptr<float>();
+    at::parallel_for(0, grad_weight.numel(), kElementsPerTask,
+                     [&](int64_t begin, int64_t end) { std::fill(target + begin, target + end, 0.0F); });
+  }
+  if (grad_out.scalar_type() == at::kFloat) {
+    scatter_add<float>(ids, tokens.numel(), grad_out, grad_weight);
+  } else {
+    scatter_add<BFloat16>(ids, tokens.numel(), grad_out, grad_weight);
+  }
+}
+
+}  // namespace stepforge::cpu

@@ -1,0 +1,64 @@
+// The fused kernels for CPU tensors. Arguments mean what they mean in the operation's own header one folder
+// up, whose public function has checked them: contiguous, matching shapes, activations all fp32 or all bf16.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/kernels/adamw.h"
+#include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/dropout_add.h"
+#include "stepforge/kernels/reduce.h"
+#include "stepforge/kernels/rope.h"
+
+namespace stepforge::cpu {
+
+void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out,
+                      const at::Tensor& rstd);
+void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
+                       const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
+                       const at::Tensor& grad_weight, bool accumulate_weight);
+
+void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out);
+void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up);
+
+void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
+                         const TokenPlaces& places, const at::Tensor& out);
+void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenPlaces& places,
+                          const at::Tensor& grad_x);
+
+void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
+                          const RopeTable& table, const QkNorm& norm, const at::Tensor& out,
+                          const at::Tensor& rstd);
+void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
+                           const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
+                           const at::Tensor& rstd, const at::Tensor& grad_q_weight,
+                           const at::Tensor& grad_k_weight, bool accumulate);
+
+void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
+                       std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse);
+void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+                        const at::Tensor& lse, const AttentionShape& shape,
+                        std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv);
+void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
+                      std::span<const int64_t> past_lengths, const AttentionShape& shape,
+                      const at::Tensor& out);
+
+/// Without `scale` only the loss; with it the logits become scale * their gradient.
+void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
+                   const at::Tensor& token_loss);
+
+void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out);
+void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
+                        bool accumulate);
+
+/// fp32 only.
+void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
+                  const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWSettings& settings);
+
+void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials);
+bool all_finite(const at::Tensor& flat);
+
+}  // namespace stepforge::cpu

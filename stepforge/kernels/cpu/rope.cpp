@@ -1,0 +1,281 @@
+#include "stepforge/kernels/rope.h"
+
+#include <cmath>
+#include <cstring>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/cpu/reduce_rows.h"
+#include "stepforge/kernels/cpu/simd.h"
+
+namespace stepforge::cpu {
+namespace {
+
+/// Sizes and tables of one call; a head of index below `heads` is a query head, the next `kv_heads` are key
+/// heads.
+struct Rotation {
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  const float* cos;
+  const float* sin;
+  const int32_t* positions;
+  const float* q_weight;  ///< null without a norm
+  const float* k_weight;
+  float eps;
+
+  int64_t rotated() const { return heads + kv_heads; }
+  int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+/// Turns each pair by the angle; `out` may be `x`.
+template <typename T>
+STEPFORGE_INLINE void rotate_head(const T* x, const float* cos, const float* sin, T* out, int64_t half) {
+#pragma omp simd
+  for (int64_t i = 0; i < half; ++i) {
+    const float low = load(x + i);
+    const float high = load(x + i + half);
+    store(out + i, low * cos[i] - high * sin[i]);
+    store(out + i + half, high * cos[i] + low * sin[i]);
+  }
+}
+
+/// rotate_head of x * scale * weight.
+template <typename T>
+STEPFORGE_INLINE void rotate_normed_head(const T* x, float scale, const float* weight, const float* cos,
+                                         const float* sin, T* out, int64_t half) {
+#pragma omp simd
+  for (int64_t i = 0; i < half; ++i) {
+    const float low = load(x + i) * scale * weight[i];
+    const float high = load(x + i + half) * scale * weight[i + half];
+    store(out + i, low * cos[i] - high * sin[i]);
+    store(out + i + half, high * cos[i] + low * sin[i]);
+  }
+}
+
+template <typename T>
+STEPFORGE_INLINE void forward_tokens_body(const T* qkv, const Rotation& r, T* out, float* rstd, int64_t begin,
+                                          int64_t end) {
+  const int64_t half = r.head_dim / 2;
+  for (int64_t n = begin; n < end; ++n) {
+    const float* cos = r.cos + r.positions[n] * half;
+    const float* sin = r.sin + r.positions[n] * half;
+    for (int64_t h = 0; h < r.rotated(); ++h) {
+      const T* x = qkv + n * r.width() + h * r.head_dim;
+      T* target = out + n * r.width() + h * r.head_dim;
+      if (r.q_weight == nullptr) {
+        rotate_head(x, cos, sin, target, half);
+        continue;
+      }
+      float squares = 0.0F;
+#pragma omp simd reduction(+ : squares)
+      for (int64_t i = 0; i < r.head_dim; ++i) squares += load(x + i) * load(x + i);
+      const float scale = 1.0F / std::sqrt(squares / static_cast<float>(r.head_dim) + r.eps);
+      rstd[n * r.rotated() + h] = scale;
+      rotate_normed_head(x, scale, h < r.heads ? r.q_weight : r.k_weight, cos, sin, target, half);
+    }
+    const int64_t values = n * r.width() + r.rotated() * r.head_dim;
+    if (out != qkv) {
+      std::memcpy(out + values, qkv + values, static_cast<size_t>(r.kv_heads * r.head_dim) * sizeof(T));
+    }
+  }
+}
+
+/// Turns back the gradient of one head and adds to `partial` [head_dim] its share of the weight's gradient.
+/// `turned` is scratch of head_dim numbers.
+template <typename T>
+STEPFORGE_INLINE void normed_head_gradient(T* grad, const T* x, float scale, const float* weight,
+                                           const float* cos, const float* sin, float* partial, float* turned,
+                                           int64_t head_dim) {
+  const int64_t half = head_dim / 2;
+#pragma omp simd
+  for (int64_t i = 0; i < half; ++i) {
+    const float low = load(grad + i);
+    const float high = load(grad + i + half);
+    turned[i] = low * cos[i] + high * sin[i];
+    turned[i + half] = high * cos[i] - low * sin[i];
+  }
+  float dot = 0.0F;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t i = 0; i < head_dim; ++i) dot += turned[i] * weight[i] * load(x + i);
+  const float pull = dot * scale * scale / static_cast<float>(head_dim);
+#pragma omp simd
+  for (int64_t i = 0; i < head_dim; ++i) {
+    const float value = load(x + i);
+    partial[i] += turned[i] * value * scale;
+    store(grad + i, scale * (turned[i] * weight[i] - value * pull));
+  }
+}
+
+template <typename T>
+STEPFORGE_INLINE void plain_tokens_gradient_body(T* grad_qkv, const Rotation& r, int64_t begin, int64_t end) {
+  const int64_t half = r.head_dim / 2;
+  for (int64_t n = begin; n < end; ++n) {
+    const float* cos = r.cos + r.positions[n] * half;
+    const float* sin = r.sin + r.positions[n] * half;
+    for (int64_t h = 0; h < r.rotated(); ++h) {
+      T* grad = grad_qkv + n * r.width() + h * r.head_dim;
+#pragma omp simd
+      for (int64_t i = 0; i < half; ++i) {
+        const float low = load(grad + i);
+        const float high = load(grad + i + half);
+        store(grad + i, low * cos[i] + high * sin[i]);
+        store(grad + i + half, high * cos[i] - low * sin[i]);
+      }
+    }
+  }
+}
+
+/// `partial`: [2, head_dim], the range's share of grad_q_weight and grad_k_weight; then head_dim numbers of
+/// scratch.
+template <typename T>
+STEPFORGE_INLINE void normed_tokens_gradient_body(T* grad_qkv, const T* qkv, const Rotation& r,
+                                                  const float* rstd, float* partial, int64_t begin,
+                                                  int64_t end) {
+  for (int64_t i = 0; i < 2 * r.head_dim; ++i) partial[i] = 0.0F;
+  for (int64_t n = begin; n < end; ++n) {
+    const float* cos = r.cos + r.positions[n] * (r.head_dim / 2);
+    const float* sin = r.sin + r.positions[n] * (r.head_dim / 2);
+    for (int64_t h = 0; h < r.rotated(); ++h) {
+      const int64_t offset = n * r.width() + h * r.head_dim;
+      const bool query = h < r.heads;
+      normed_head_gradient(grad_qkv + offset, qkv + offset, rstd[n * r.rotated() + h],
+                           query ? r.q_weight : r.k_weight, cos, sin, query ? partial : partial + r.head_dim,
+                           partial + 2 * r.head_dim, r.head_dim);
+    }
+  }
+}
+
+STEPFORGE_SIMD_CLONES void forward_tokens(const float* qkv, const Rotation& r, float* out, float* rstd,
+                                          int64_t begin, int64_t end) {
+  forward_tokens_body(qkv, r, out, rstd, begin, end);
+}
+STEPFORGE_SIMD_CLONES void forward_tokens(const BFloat16* qkv, const Rotation& r, BFloat16* out, float* rstd,
+                                          int64_t begin, int64_t end) {
+  forward_tokens_body(qkv, r, out, rstd, begin, end);
+}
+STEPFORGE_SIMD_CLONES void plain_tokens_gradient(float* grad_qkv, const Rotation& r, int64_t begin,
+                                                 int64_t end) {
+  plain_tokens_gradient_body(grad_qkv, r, begin, end);
+}
+STEPFORGE_SIMD_CLONES void plain_tokens_gradient(BFloat16* grad_qkv, const Rotation& r, int64_t begin,
+                                                 int64_t end) {
+  plain_tokens_gradient_body(grad_qkv, r, begin, end);
+}
+STEPFORGE_SIMD_CLONES void normed_tokens_gradient(float* grad_qkv, const float* qkv, const Rotation& r,
+                                                  const float* rstd, float* partial, int64_t begin,
+                                                  int64_t end) {
+  normed_tokens_gradient_body(grad_qkv, qkv, r, rstd, partial, begin, end);
+}
+STEPFORGE_SIMD_CLONES void normed_tokens_gradient(BFloat16* grad_qkv, const BFloat16* qkv, const Rotation& r,
+                                                  const float* rstd, float* partial, int64_t begin,
+                                                  int64_t end) {
+  normed_tokens_gradient_body(grad_qkv, qkv, r, rstd, partial, begin, end);
+}
+
+void check_positions(const at::Tensor& positions, int64_t max_position) {
+  const auto* data = positions.const_data_ptr<int32_t>();
+  for (int64_t n = 0; n < positions.numel(); ++n) {
+    if (data[n] < 0 || data[n] >= max_position) {
+      throw Error(format("rope: position {} at token {} is outside the table of {} positions", data[n], n,
+                         max_position));
+    }
+  }
+}
+
+/// `q_weight`, `k_weight`: the norm's in fp32, kept alive by the caller; undefined without a norm.
+Rotation make_rotation(const AttentionShape& shape, const at::Tensor& positions, const RopeTable& table,
+                       const at::Tensor& q_weight, const at::Tensor& k_weight, double eps) {
+  check_positions(positions, table.cos.size(0));
+  return {.heads = shape.heads,
+          .kv_heads = shape.kv_heads,
+          .head_dim = shape.head_dim,
+          .cos = table.cos.const_data_ptr<float>(),
+          .sin = table.sin.const_data_ptr<float>(),
+          .positions = positions.const_data_ptr<int32_t>(),
+          .q_weight = q_weight.defined() ? q_weight.const_data_ptr<float>() : nullptr,
+          .k_weight = k_weight.defined() ? k_weight.const_data_ptr<float>() : nullptr,
+          .eps = static_cast<float>(eps)};
+}
+
+at::Tensor widened(const at::Tensor& weight) {
+  return weight.defined() ? weight.to(at::kFloat) : weight;
+}
+
+template <typename T>
+void forward(const at::Tensor& qkv, const Rotation& rotation, const at::Tensor& out, float* rstd) {
+  const T* source = qkv.const_data_ptr<T>();
+  T* target = out.mutable_data_ptr<T>();
+  at::parallel_for(0, qkv.size(0), rows_per_task(rotation.width()), [&](int64_t begin, int64_t end) {
+    forward_tokens(source, rotation, target, rstd, begin, end);
+  });
+}
+
+template <typename T>
+void plain_backward(const at::Tensor& grad_qkv, const Rotation& rotation) {
+  T* grad = grad_qkv.mutable_data_ptr<T>();
+  at::parallel_for(0, grad_qkv.size(0), rows_per_task(rotation.width()),
+                   [&](int64_t begin, int64_t end) { plain_tokens_gradient(grad, rotation, begin, end); });
+}
+
+/// partials: [parts, 3 * head_dim], one row per `block` tokens.
+template <typename T>
+void normed_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const Rotation& rotation,
+                     const at::Tensor& rstd, const at::Tensor& partials, int64_t block) {
+  T* grad = grad_qkv.mutable_data_ptr<T>();
+  const T* source = qkv.const_data_ptr<T>();
+  const auto* rstd_data = rstd.const_data_ptr<float>();
+  auto* partial = partials.mutable_data_ptr<float>();
+  const int64_t tokens = qkv.size(0);
+  at::parallel_for(0, partials.size(0), 1, [&](int64_t first, int64_t last) {
+    for (int64_t index = first; index < last; ++index) {
+      normed_tokens_gradient(grad, source, rotation, rstd_data, partial + index * 3 * rotation.head_dim,
+                             index * block, std::min((index + 1) * block, tokens));
+    }
+  });
+}
+
+}  // namespace
+
+void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
+                          const RopeTable& table, const QkNorm& norm, const at::Tensor& out,
+                          const at::Tensor& rstd) {
+  const at::Tensor q_weight = widened(norm.q_weight);
+  const at::Tensor k_weight = widened(norm.k_weight);
+  const Rotation rotation = make_rotation(shape, positions, table, q_weight, k_weight, norm.eps);
+  float* rstd_data = norm.present() ? rstd.mutable_data_ptr<float>() : nullptr;
+  if (qkv.scalar_type() == at::kFloat) {
+    forward<float>(qkv, rotation, out, rstd_data);
+  } else {
+    forward<BFloat16>(qkv, rotation, out, rstd_data);
+  }
+}
+
+void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
+                           const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
+                           const at::Tensor& rstd, const at::Tensor& grad_q_weight,
+                           const at::Tensor& grad_k_weight, bool accumulate) {
+  const at::Tensor q_weight = widened(norm.q_weight);
+  const at::Tensor k_weight = widened(norm.k_weight);
+  const Rotation rotation = make_rotation(shape, positions, table, q_weight, k_weight, norm.eps);
+  const bool wide = grad_qkv.scalar_type() == at::kFloat;
+  if (!norm.present()) {
+    wide ? plain_backward<float>(grad_qkv, rotation) : plain_backward<BFloat16>(grad_qkv, rotation);
+    return;
+  }
+  const int64_t dim = shape.head_dim;
+  const int64_t block = rows_per_partial(qkv.size(0));
+  const at::Tensor partials = at::empty({(qkv.size(0) + block - 1) / block, 3 * dim}, rstd.options());
+  wide ? normed_backward<float>(grad_qkv, qkv, rotation, rstd, partials, block)
+       : normed_backward<BFloat16>(grad_qkv, qkv, rotation, rstd, partials, block);
+  const auto* partial = partials.const_data_ptr<float>();
+  reduce_rows(partial, partials.size(0), dim, 3 * dim, grad_q_weight.mutable_data_ptr<float>(), accumulate);
+  reduce_rows(partial + dim, partials.size(0), dim, 3 * dim, grad_k_weight.mutable_data_ptr<float>(),
+              accumulate);
+}
+
+}  // namespace stepforge::cpu

@@ -1,0 +1,194 @@
+#include "stepforge/kernels/cross_entropy.h"
+
+#include <algorithm>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mm.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/tensor_check.h"
+
+namespace stepforge {
+namespace {
+
+void check_operands(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss) {
+  check_shape(logits, "cross_entropy logits", {logits.size(0), logits.size(1)});
+  check_shape(labels, "cross_entropy labels", {logits.size(0)});
+  if (labels.scalar_type() != at::kInt && labels.scalar_type() != at::kLong) {
+    throw Error(
+        format("cross_entropy labels: expected int32 or int64, got {}", c10::toString(labels.scalar_type())));
+  }
+  check_tensor(token_loss, "cross_entropy token_loss", {logits.size(0)}, compute_type(logits));
+}
+
+bool has_valid_label(const at::Tensor& labels) {
+  return labels.ne(kIgnoredLabel).any().item<bool>();
+}
+
+/// Computes the chunks one after the other; owns the workspace they share.
+class ChunkedHead {
+ public:
+  ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, double scale, int64_t chunk,
+              const LinearCrossEntropyOutputs& outputs)
+      : hidden_(hidden),
+        weight_(weight),
+        scale_(scale),
+        outputs_(outputs),
+        weight_written_(outputs.accumulate_weight) {
+    logits_ = at::empty({std::min(chunk, hidden.size(0)), weight.size(0)}, hidden.options());
+    if (outputs.grad_weight.defined() && outputs.grad_weight.scalar_type() != hidden.scalar_type()) {
+      narrow_product_ = at::empty(weight.sizes(), hidden.options());
+    }
+  }
+
+  void run(int64_t begin, int64_t end, const at::Tensor& labels) {
+    const at::Tensor token_loss = outputs_.token_loss.slice(0, begin, end);
+    // A look at the labels costs nothing on the CPU, and a wait for the device elsewhere.
+    if (labels.is_cpu() && !outputs_.logits.defined() && !has_valid_label(labels)) {
+      token_loss.zero_();
+      if (outputs_.grad_hidden.defined()) outputs_.grad_hidden.slice(0, begin, end).zero_();
+      return;
+    }
+    const at::Tensor hidden = hidden_.slice(0, begin, end);
+    at::Tensor logits = logits_.slice(0, 0, end - begin);
+    at::mm_out(logits, hidden, weight_.t());
+    if (outputs_.logits.defined()) outputs_.logits.slice(0, begin, end).copy_(logits);
+    if (!outputs_.grad_hidden.defined() && !outputs_.grad_weight.defined()) {
+      cross_entropy_forward(logits, labels, token_loss);
+      return;
+    }
+    cross_entropy_forward_backward(logits, labels, scale_, token_loss);
+    if (outputs_.grad_hidden.defined()) {
+      at::Tensor grad_hidden = outputs_.grad_hidden.slice(0, begin, end);
+      at::mm_out(grad_hidden, logits, weight_);
+    }
+    if (outputs_.grad_weight.defined()) add_weight_gradient(logits, hidden);
+  }
+
+  /// Once all chunks are done: a gradient that no chunk wrote is zero.
+  void finish() {
+    if (outputs_.grad_weight.defined() && !weight_written_) outputs_.grad_weight.zero_();
+  }
+
+ private:
+  void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& hidden) {
+    at::Tensor target = outputs_.grad_weight;
+    if (narrow_product_.defined()) {
+      at::mm_out(narrow_product_, grad_logits.t(), hidden);
+      write_or_add(target, narrow_product_, weight_written_);
+    } else if (weight_written_) {
+      at::addmm_out(target, target, grad_logits.t(), hidden);
+    } else {
+      at::mm_out(target, grad_logits.t(), hidden);
+    }
+    weight_written_ = true;
+  }
+
+  const at::Tensor& hidden_;
+  const at::Tensor& weight_;
+  double scale_;
+  const LinearCrossEntropyOutputs& outputs_;
+  bool weight_written_;
+  at::Tensor logits_;          ///< of one chunk; then their gradient
+  at::Tensor narrow_product_;  ///< one chunk's share of grad_weight, where products come in hidden's type
+};
+
+void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                           const LinearCrossEntropyOutputs& outputs) {
+  check_shape(hidden, "linear_cross_entropy hidden", {hidden.size(0), hidden.size(1)});
+  check_tensor(weight, "linear_cross_entropy weight", {weight.size(0), hidden.size(1)}, hidden.scalar_type());
+  check_shape(labels, "linear_cross_entropy labels", {hidden.size(0)});
+  check_tensor(outputs.token_loss, "linear_cross_entropy token_loss", {hidden.size(0)}, compute_type(hidden));
+  if (outputs.grad_hidden.defined()) {
+    check_tensor(outputs.grad_hidden, "linear_cross_entropy grad_hidden", hidden.sizes(),
+                 hidden.scalar_type());
+  }
+  if (outputs.grad_weight.defined()) {
+    check_tensor(outputs.grad_weight, "linear_cross_entropy grad_weight", weight.sizes(),
+                 compute_type(hidden));
+  }
+  if (outputs.logits.defined()) {
+    check_tensor(outputs.logits, "linear_cross_entropy logits", {hidden.size(0), weight.size(0)},
+                 compute_type(hidden));
+    if (outputs.grad_hidden.defined() || outputs.grad_weight.defined()) {
+      throw Error(
+          "linear_cross_entropy: logits are returned only when no gradient is asked for; ask for one of the "
+          "two");
+    }
+  }
+}
+
+}  // namespace
+
+void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss) {
+  check_operands(logits, labels, token_loss);
+  if (has_cpu_kernel(logits)) {
+    cpu::cross_entropy(logits, labels, nullptr, token_loss);
+  } else {
+    cross_entropy_forward_reference(logits, labels, token_loss);
+  }
+}
+
+void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels, double scale,
+                                    const at::Tensor& token_loss) {
+  check_operands(logits, labels, token_loss);
+  if (has_cpu_kernel(logits)) {
+    cpu::cross_entropy(logits, labels, &scale, token_loss);
+  } else {
+    cross_entropy_forward_backward_reference(logits, labels, scale, token_loss);
+  }
+}
+
+void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                          double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs) {
+  check_linear_operands(hidden, weight, labels, outputs);
+  if (chunk < 1)
+    throw Error(format("linear_cross_entropy: a chunk of {} tokens; it must be at least 1", chunk));
+  ChunkedHead head(hidden, weight, scale, chunk, outputs);
+  const int64_t tokens = hidden.size(0);
+  for (int64_t begin = 0; begin < tokens; begin += chunk) {
+    const int64_t end = std::min(begin + chunk, tokens);
+    head.run(begin, end, labels.slice(0, begin, end));
+  }
+  head.finish();
+}
+
+void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor& labels,
+                                     const at::Tensor& token_loss) {
+  const at::Tensor wide = logits.to(compute_type(logits));
+  const at::Tensor valid = labels.ne(kIgnoredLabel);
+  const at::Tensor index = labels.to(at::kLong).masked_fill(valid.logical_not(), 0).unsqueeze(1);
+  const at::Tensor loss = at::logsumexp(wide, {1}) - wide.gather(1, index).squeeze(1);
+  token_loss.copy_(loss.masked_fill(valid.logical_not(), 0));
+}
+
+void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
+                                              double scale, const at::Tensor& token_loss) {
+  cross_entropy_forward_reference(logits, labels, token_loss);
+  const at::Tensor ignored = labels.eq(kIgnoredLabel).unsqueeze(1);
+  const at::Tensor index = labels.to(at::kLong).unsqueeze(1).masked_fill(ignored, 0);
+  at::Tensor grad = logits.to(compute_type(logits)).softmax(1);
+  grad.scatter_add_(1, index, at::full({1, 1}, -1, grad.options()).expand_as(index));
+  logits.copy_((grad * scale).masked_fill(ignored, 0));
+}
+
+void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
+                                    const at::Tensor& labels, double scale,
+                                    const LinearCrossEntropyOutputs& outputs) {
+  const at::ScalarType type = compute_type(hidden);
+  const at::Tensor logits = at::mm(hidden.to(type), weight.to(type).t());
+  if (outputs.logits.defined()) outputs.logits.copy_(logits);
+  cross_entropy_forward_backward_reference(logits, labels, scale, outputs.token_loss);
+  if (outputs.grad_hidden.defined()) outputs.grad_hidden.copy_(at::mm(logits, weight.to(type)));
+  if (outputs.grad_weight.defined()) {
+    write_or_add(outputs.grad_weight, at::mm(logits.t(), hidden.to(type)), outputs.accumulate_weight);
+  }
+}
+
+}  // namespace stepforge

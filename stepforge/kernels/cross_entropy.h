@@ -1,0 +1,49 @@
+// Cross-entropy of logits, and the language-model head fused with it.
+//
+//   loss[n] = log sum_v exp(logits[n, v]) - logits[n, label[n]], and 0 where the label is -100 (ignored)
+//   d loss[n] / d logits[n, v] = softmax(logits[n])[v] - (v == label[n])
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/data/batch.h"
+
+namespace stepforge {
+
+/// logits: [n, V] fp32 or bf16; labels: int32 or int64 [n]; token_loss: [n] fp32 (fp64 logits: fp64),
+/// written. Throws Error on a label that is neither -100 nor in [0, V). No autograd.
+void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss);
+
+/// The same, and `logits` is overwritten by scale * d loss / d logits: exactly 0 in ignored rows.
+void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels, double scale,
+                                    const at::Tensor& token_loss);
+
+/// What linear_cross_entropy writes. Undefined tensors are not computed.
+struct LinearCrossEntropyOutputs {
+  at::Tensor token_loss;           ///< fp32 [N], required
+  at::Tensor grad_hidden;          ///< [N, D] of hidden's type
+  at::Tensor grad_weight;          ///< fp32 [V, D]
+  bool accumulate_weight = false;  ///< add to grad_weight instead of overwriting it
+  at::Tensor logits;               ///< fp32 [N, V]; only without gradients
+};
+
+/// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, loss, and the gradients of scale *
+/// sum(loss), so that the logits of all tokens never exist at once. hidden: [N, D], weight: [V, D] of one
+/// type. With bf16 the products are summed in fp32 and rounded to bf16 as in PyTorch (logits, their gradient,
+/// and each chunk's share of grad_weight before it is added in fp32); the loss is fp32. A chunk whose labels
+/// are all ignored costs nothing. The sum of the losses is sum_in_order(token_loss).
+void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                          double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs);
+
+void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor& labels,
+                                     const at::Tensor& token_loss);
+void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
+                                              double scale, const at::Tensor& token_loss);
+/// Without chunks: all logits at once.
+void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
+                                    const at::Tensor& labels, double scale,
+                                    const LinearCrossEntropyOutputs& outputs);
+
+}  // namespace stepforge

@@ -1,0 +1,69 @@
+#include "stepforge/kernels/rms_norm.h"
+
+#include <ATen/TensorOperators.h>
+
+#include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/tensor_check.h"
+
+namespace stepforge {
+namespace {
+
+void check_operands(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd) {
+  check_shape(x, "rms_norm x", {x.size(0), x.size(1)});
+  check_shape(weight, "rms_norm weight", {x.size(1)});
+  check_tensor(rstd, "rms_norm rstd", {x.size(0)}, compute_type(x));
+}
+
+}  // namespace
+
+void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out,
+                      const at::Tensor& rstd) {
+  check_operands(x, weight, rstd);
+  check_tensor(out, "rms_norm out", x.sizes(), x.scalar_type());
+  if (has_cpu_kernel(x)) {
+    cpu::rms_norm_forward(x, weight, eps, out, rstd);
+  } else {
+    rms_norm_forward_reference(x, weight, eps, out, rstd);
+  }
+}
+
+void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
+                       const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
+                       const at::Tensor& grad_weight, bool accumulate_weight) {
+  check_operands(x, weight, rstd);
+  check_tensor(grad_out, "rms_norm grad_out", x.sizes(), x.scalar_type());
+  if (residual_grad.defined())
+    check_tensor(residual_grad, "rms_norm residual_grad", x.sizes(), x.scalar_type());
+  check_tensor(grad_x, "rms_norm grad_x", x.sizes(), x.scalar_type());
+  check_tensor(grad_weight, "rms_norm grad_weight", weight.sizes(), compute_type(x));
+  if (has_cpu_kernel(x)) {
+    cpu::rms_norm_backward(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight, accumulate_weight);
+  } else {
+    rms_norm_backward_reference(grad_out, x, weight, rstd, residual_grad, grad_x, grad_weight,
+                                accumulate_weight);
+  }
+}
+
+void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
+                                const at::Tensor& out, const at::Tensor& rstd) {
+  const at::Tensor wide = x.to(compute_type(x));
+  rstd.copy_(wide.square().mean(-1).add(eps).rsqrt());
+  out.copy_(wide * rstd.unsqueeze(-1) * weight.to(wide.scalar_type()));
+}
+
+void rms_norm_backward_reference(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
+                                 const at::Tensor& rstd, const at::Tensor& residual_grad,
+                                 const at::Tensor& grad_x, const at::Tensor& grad_weight,
+                                 bool accumulate_weight) {
+  const at::ScalarType type = compute_type(x);
+  const at::Tensor grad = grad_out.to(type);
+  const at::Tensor normed = x.to(type) * rstd.unsqueeze(-1);
+  const at::Tensor weighted = grad * weight.to(type);
+  at::Tensor result =
+      rstd.unsqueeze(-1) * (weighted - normed * (weighted * normed).mean(-1, /*keepdim=*/true));
+  if (residual_grad.defined()) result = result + residual_grad.to(type);
+  write_or_add(grad_weight, (grad * normed).sum(0), accumulate_weight);
+  grad_x.copy_(result);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,74 @@
+// Rotary position embedding on packed q, k, v, with an optional RMS norm of each q and k head before it.
+//
+// A row of qkv is [q heads | k heads | v heads], head_dim numbers each. Head x at position t, i < head_dim /
+// 2:
+//   y = x * rstd * weight                       (only with norm; rstd over the head, weight shared by all q
+//   or all k heads) out[i]       = y[i] cos(t f_i) - y[i + d/2] sin(t f_i) out[i + d/2] = y[i + d/2] cos(t
+//   f_i) + y[i] sin(t f_i)
+// the "rotate half" pairing of Hugging Face's Llama. v is copied.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/kernels/attention.h"
+
+namespace stepforge {
+
+/// How frequencies are stretched for contexts longer than those of pre-training.
+struct RopeScaling {
+  enum class Kind : uint8_t { none, llama3 };
+  Kind kind = Kind::none;
+  double factor = 1.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position = 8192;
+};
+
+/// Cosines and sines, both fp32 [max_position, head_dim / 2] on the CPU.
+struct RopeTable {
+  at::Tensor cos;
+  at::Tensor sin;
+};
+
+/// The fp32 frequencies [head_dim / 2], by the same fp32 operations as transformers (modeling_rope_utils.py:
+/// _compute_default_rope_parameters, _compute_llama3_parameters), hence the same bits.
+at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling);
+
+/// Angles are fp32(position) * fp32(frequency), as in transformers.
+RopeTable make_rope_table(int64_t max_position, int64_t head_dim, double theta, const RopeScaling& scaling);
+
+/// The optional norm of q and k heads; both weights undefined when the model has none.
+struct QkNorm {
+  at::Tensor q_weight;  ///< [head_dim]
+  at::Tensor k_weight;  ///< [head_dim]
+  double eps = 1e-6;
+  bool present() const { return q_weight.defined(); }
+};
+
+/// qkv, out: [N, (H + 2K) d] fp32 or bf16; the same memory is allowed. (With a norm, backward needs the qkv
+/// of before.) positions: int32 [N], each in [0, max_position). rstd: [N, H + K] fp32, written with a norm;
+/// else may be undefined.
+void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
+                          const RopeTable& table, const QkNorm& norm, const at::Tensor& out,
+                          const at::Tensor& rstd);
+
+/// grad_qkv: [N, (H + 2K) d], turned in place from the gradient of `out` into the gradient of `qkv`. With a
+/// norm: qkv is forward's input, rstd forward's output, and grad_q_weight, grad_k_weight ([d] fp32) are
+/// written or, with `accumulate`, added to, in one fixed order. Without: these four may be undefined.
+void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
+                           const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
+                           const at::Tensor& rstd, const at::Tensor& grad_q_weight,
+                           const at::Tensor& grad_k_weight, bool accumulate);
+
+void qk_norm_rope_forward_reference(const at::Tensor& qkv, const AttentionShape& shape,
+                                    const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
+                                    const at::Tensor& out, const at::Tensor& rstd);
+void qk_norm_rope_backward_reference(const at::Tensor& grad_qkv, const at::Tensor& qkv,
+                                     const AttentionShape& shape, const at::Tensor& positions,
+                                     const RopeTable& table, const QkNorm& norm, const at::Tensor& rstd,
+                                     const at::Tensor& grad_q_weight, const at::Tensor& grad_k_weight,
+                                     bool accumulate);
+
+}  // namespace stepforge

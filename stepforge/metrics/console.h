@@ -1,0 +1,91 @@
+// What a run says on the terminal: a log line every few steps, and one live line below them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <unistd.h>
+
+#include "stepforge/base/log.h"
+#include "stepforge/metrics/record.h"
+#include "stepforge/metrics/sink.h"
+
+namespace stepforge {
+
+/// "step: 100  loss: 3.1234  grad_norm: 0.5123  lr: 8.00e-04  memory: 0.41GiB  tps: 6,120  tflops: 0.28
+/// mfu: 12.34% data: 0.1%" on one line, in torchtitan's fields and order; a value that the record lacks is
+/// left out. A validation says "validate step: 100  loss: …  ppl: …  bpb: …  tps: …", an event lists its
+/// values by name. `colour`: one ANSI colour per field.
+std::string console_line(const MetricsRecord& record, bool colour);
+
+/// Writes console_line of each record to the log.
+class ConsoleSink : public MetricsSink {
+ public:
+  /// `logger` outlives the sink.
+  ConsoleSink(Logger& logger, bool colour) : logger_(logger), colour_(colour) {}
+  std::string name() const override { return "console"; }
+  void write(const MetricsRecord& record) override { logger_.info("{}", console_line(record, colour_)); }
+
+ private:
+  Logger& logger_;
+  bool colour_;
+};
+
+/// Whether the locale of the environment (LC_ALL, LC_CTYPE, LANG) is a UTF-8 one.
+bool locale_is_utf8();
+
+/// What the status line shows. NaN and 0 mean unknown; such parts are left out.
+struct Status {
+  int64_t step = 0;
+  int64_t total_steps = 0;
+  double smoothed_loss = std::numeric_limits<double>::quiet_NaN();
+  double tokens_per_second = 0;
+  /// For the time that is left.
+  double seconds_per_step = 0;
+};
+
+/// " 25% ━━━━━─────  100/400  loss 3.1234  6,120 tok/s  ETA 12m 03s" in at most `width` columns: first the
+/// bar shrinks, then parts are left out from the right. `unicode` false draws the bar from '#' and '-'.
+std::string status_text(const Status& status, int width, bool unicode);
+
+/// One line at the bottom of the terminal, redrawn at most 10 times a second and after each log line, which
+/// it makes room for. Writes nothing if `descriptor` is no terminal. Any thread may call.
+class StatusLine {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Becomes the terminal guard of `logger`, which outlives it.
+  explicit StatusLine(Logger& logger, int descriptor = STDERR_FILENO);
+  /// Clears the line and leaves the logger without a guard.
+  ~StatusLine();
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  void update(const Status& status, Clock::time_point now = Clock::now());
+  /// Removes the line until the next update.
+  void clear();
+
+ private:
+  void erase();
+  void draw();
+  void put(std::string_view text) const;
+  int width() const;
+
+  Logger& logger_;
+  int descriptor_;
+  bool is_terminal_;
+  bool unicode_;
+  std::mutex mutex_;
+  std::optional<Status> status_;
+  std::optional<Clock::time_point> last_draw_;
+  bool visible_ = false;
+  /// A log line is being written.
+  bool suspended_ = false;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,225 @@
+#include "stepforge/metrics/health.h"
+
+#include <algorithm>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include <unistd.h>
+
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t gibibyte = int64_t{1} << 30;
+
+bool has(const std::vector<std::string>& words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+/// "2.11" of "2.11.0+cu130".
+std::string_view minor_version(std::string_view version) {
+  const size_t first = version.find('.');
+  const size_t second = first == std::string_view::npos ? first : version.find('.', first + 1);
+  return version.substr(0, second);
+}
+
+/// From the line __version__ = '2.11.0+cu130' of PyTorch's version.py; "" if it is not there.
+std::string torch_version_in(const fs::path& version_file) {
+  std::ifstream stream(version_file);
+  for (std::string line; std::getline(stream, line);) {
+    if (!line.starts_with("__version__")) continue;
+    const size_t begin = line.find_first_of("'\"");
+    const size_t end = line.find_last_of("'\"");
+    if (begin != std::string::npos && end > begin) return line.substr(begin + 1, end - begin - 1);
+  }
+  return "";
+}
+
+int64_t size_of_files(const fs::path& folder) {
+  std::error_code failure;
+  int64_t bytes = 0;
+  constexpr auto options = fs::directory_options::skip_permission_denied;
+  for (auto entry = fs::recursive_directory_iterator(folder, options, failure);
+       !failure && entry != fs::recursive_directory_iterator(); entry.increment(failure)) {
+    std::error_code ignored;
+    if (entry->is_regular_file(ignored) && !entry->is_symlink(ignored)) {
+      const std::uintmax_t size = entry->file_size(ignored);
+      if (!ignored) bytes += static_cast<int64_t>(size);
+    }
+  }
+  return bytes;
+}
+
+fs::path nearest_existing(fs::path path) {
+  std::error_code failure;
+  path = fs::absolute(path, failure);
+  while (!fs::exists(path, failure) && path.has_relative_path()) path = path.parent_path();
+  return path;
+}
+
+}  // namespace
+
+HealthCheck check_kernel(const MachineFacts& machine) {
+  HealthCheck check{Health::ok, "system", format("{} on {}", machine.kernel, machine.host), ""};
+  if (!machine.kernel.ends_with("x86_64")) {
+    check.health = Health::warning;
+    check.remedy = "Stepforge is tested on x86-64 Linux only";
+  }
+  return check;
+}
+
+HealthCheck check_processor(const MachineFacts& machine) {
+  const CpuFacts& cpu = machine.cpu;
+  HealthCheck check{Health::ok, "processor", "", ""};
+  check.finding =
+      format("{}, {} cores, {} threads, {} usable here ({})", cpu.model.empty() ? "unknown model" : cpu.model,
+             cpu.cores, cpu.threads, machine.usable_threads, join(cpu.instruction_sets, " "));
+  if (!has(cpu.instruction_sets, "avx2") && !has(cpu.instruction_sets, "asimd")) {
+    check.health = Health::warning;
+    check.remedy =
+        "without AVX2 training is several times slower; use a processor made after 2013, or let the virtual "
+        "machine pass the host's instruction sets through";
+  } else if (machine.usable_threads < cpu.cores) {
+    check.health = Health::warning;
+    check.remedy =
+        "this process may use a part of the processor only; check taskset, the container or the batch system";
+  }
+  return check;
+}
+
+HealthCheck check_memory(const MachineFacts& machine) {
+  const MemoryFacts& memory = machine.memory;
+  if (memory.total <= 0) return {Health::warning, "memory", "unknown", "/proc/meminfo cannot be read"};
+  HealthCheck check{Health::ok, "memory",
+                    format("{} free of {}", human_bytes(memory.available), human_bytes(memory.total)), ""};
+  if (memory.available < gibibyte) {
+    check.health = Health::warning;
+    check.remedy =
+        "the demo model needs about 1 GiB; close other programs, or see stepforge plan for what a model "
+        "needs";
+  }
+  return check;
+}
+
+HealthCheck check_disk(std::string_view purpose, const fs::path& folder, std::optional<int64_t> free_bytes) {
+  HealthCheck check{Health::ok, format("disk ({})", purpose), "", ""};
+  if (!free_bytes) {
+    check.health = Health::warning;
+    check.finding = format("free space at {} unknown", folder.string());
+    check.remedy = "check that the folder can be reached";
+    return check;
+  }
+  check.finding = format("{} free at {}", human_bytes(*free_bytes), folder.string());
+  if (*free_bytes < gibibyte / 4) {
+    check.health = Health::failure;
+    check.remedy = "make room: a checkpoint holds 12 bytes per parameter";
+  } else if (*free_bytes < 5 * gibibyte) {
+    check.health = Health::warning;
+    check.remedy = "enough for small models; a checkpoint holds 12 bytes per parameter";
+  }
+  return check;
+}
+
+HealthCheck check_cache_folder(const fs::path& folder) {
+  const fs::path place = nearest_existing(folder);
+  HealthCheck check{Health::ok, "cache folder", "", ""};
+  if (!fs::is_directory(place) || access(place.c_str(), W_OK | X_OK) != 0) {
+    check.health = Health::failure;
+    check.finding = format("{} cannot be written", folder.string());
+    check.remedy =
+        format("correct the permissions of {}, or set XDG_CACHE_HOME to another place", place.string());
+    return check;
+  }
+  check.finding = fs::exists(folder) ? format("{}, {}", folder.string(), human_bytes(size_of_files(folder)))
+                                     : format("{}, created when needed", folder.string());
+  return check;
+}
+
+HealthCheck check_terminal(bool is_terminal, bool utf8, std::string_view terminal_type) {
+  HealthCheck check{Health::ok, "terminal", "", ""};
+  check.finding =
+      format("{}, {}",
+             is_terminal ? format("a terminal ({})", terminal_type) : std::string("no terminal: plain lines"),
+             utf8 ? "UTF-8" : "no UTF-8");
+  if (!utf8) {
+    check.health = Health::warning;
+    check.remedy = "text of models may look garbled; set LANG=C.UTF-8";
+  }
+  return check;
+}
+
+HealthCheck check_torch_half(const TorchHalf& half) {
+  HealthCheck check{Health::ok, "torch half", half.library.string(), ""};
+  if (!half.exists) {
+    check.health = Health::failure;
+    check.finding = format("{} is missing: train, eval and generate cannot run", half.library.string());
+    check.remedy = "build it with make (it belongs beside libstepforge_core.so)";
+  } else if (half.failure && !half.failure->empty()) {
+    check.health = Health::failure;
+    check.finding = format("cannot be loaded: {}", *half.failure);
+    check.remedy =
+        "run scripts/setup.sh, then make; if libtorch was moved, set STEPFORGE_TORCH and build again";
+  } else if (!half.failure) {
+    check.finding += " (not tried)";
+  }
+  return check;
+}
+
+HealthCheck check_libtorch(const fs::path& libtorch, std::string_view built_for) {
+  if (libtorch.empty()) {
+    return {Health::warning, "libtorch", "not loaded",
+            "see the torch half above; scripts/setup.sh installs the libtorch that Stepforge is made for"};
+  }
+  const std::string version = torch_version_in(libtorch.parent_path().parent_path() / "version.py");
+  HealthCheck check{
+      Health::ok, "libtorch",
+      format("{} at {}", version.empty() ? "unknown version" : version, libtorch.parent_path().string()), ""};
+  if (!version.empty() && !built_for.empty() && minor_version(version) != minor_version(built_for)) {
+    check.health = Health::failure;
+    check.remedy =
+        format("this program was built for {}; build it again, or set STEPFORGE_TORCH to a PyTorch {}",
+               built_for, minor_version(built_for));
+  }
+  return check;
+}
+
+std::string health_table(const std::vector<HealthCheck>& checks, bool colour) {
+  struct Verdict {
+    std::string_view word;
+    std::string_view colour;
+  };
+  const auto verdict_of = [](Health health) -> Verdict {
+    switch (health) {
+      case Health::ok:
+        return {"ok  ", "\x1b[32m"};
+      case Health::warning:
+        return {"warn", "\x1b[33m"};
+      case Health::failure:
+        return {"FAIL", "\x1b[31m"};
+    }
+    return {};
+  };
+  size_t widest = 0;
+  for (const HealthCheck& check : checks) widest = std::max(widest, check.subject.size());
+  std::string table;
+  for (const HealthCheck& check : checks) {
+    const Verdict verdict = verdict_of(check.health);
+    table += colour ? format("{}{}\x1b[0m", verdict.colour, verdict.word) : std::string(verdict.word);
+    table += format("  {:<{}}  {}\n", check.subject, widest, check.finding);
+    if (!check.remedy.empty()) table += format("      {:<{}}  -> {}\n", "", widest, check.remedy);
+  }
+  return table;
+}
+
+Health worst_of(const std::vector<HealthCheck>& checks) {
+  Health worst = Health::ok;
+  for (const HealthCheck& check : checks) worst = std::max(worst, check.health);
+  return worst;
+}
+
+}  // namespace stepforge

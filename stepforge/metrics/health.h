@@ -1,0 +1,55 @@
+// Judging a machine: will Stepforge run here, and if not, what to do about it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/metrics/machine.h"
+
+namespace stepforge {
+
+enum class Health { ok, warning, failure };
+
+struct HealthCheck {
+  Health health = Health::ok;
+  /// "memory", "disk (cache)".
+  std::string subject;
+  std::string finding;
+  /// What to do; empty when all is well.
+  std::string remedy;
+};
+
+HealthCheck check_kernel(const MachineFacts& machine);
+HealthCheck check_processor(const MachineFacts& machine);
+HealthCheck check_memory(const MachineFacts& machine);
+/// `purpose`: "runs", "cache".
+HealthCheck check_disk(std::string_view purpose, const std::filesystem::path& folder,
+                       std::optional<int64_t> free_bytes);
+/// Whether `folder` (or the place where it would be created) can be written, and how much it holds.
+HealthCheck check_cache_folder(const std::filesystem::path& folder);
+HealthCheck check_terminal(bool is_terminal, bool utf8, std::string_view terminal_type);
+
+/// What trying to load libstepforge_torch.so gave.
+struct TorchHalf {
+  std::filesystem::path library;
+  bool exists = false;
+  /// The loader's message; "" when it was loaded; nullopt when it was not tried.
+  std::optional<std::string> failure;
+};
+HealthCheck check_torch_half(const TorchHalf& half);
+
+/// `libtorch`: the mapped libtorch_cpu.so, "" if none. Its version is read from version.py two folders above.
+/// `built_for`: "2.11.0", "" if unknown; another minor version is a failure, since libtorch keeps no ABI
+/// across them.
+HealthCheck check_libtorch(const std::filesystem::path& libtorch, std::string_view built_for);
+
+/// One line per check, the remedy below it. `colour`: ANSI colours for the verdicts.
+std::string health_table(const std::vector<HealthCheck>& checks, bool colour);
+
+Health worst_of(const std::vector<HealthCheck>& checks);
+
+}  // namespace stepforge

@@ -1,0 +1,195 @@
+#include "stepforge/metrics/jsonl.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/json.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr JsonLimits line_limits = {.max_bytes = int64_t{1} << 20, .max_depth = 2};
+
+bool is_own_field(std::string_view name) {
+  return name == "kind" || name == "step" || name == "wall_time";
+}
+
+Json number_to_json(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+double number_from_json(const Json& value, const std::string& source, const std::string& field) {
+  if (value.is_number()) return value.get<double>();
+  if (value.is_null() || value == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "Infinity") return std::numeric_limits<double>::infinity();
+  if (value == "-Infinity") return -std::numeric_limits<double>::infinity();
+  throw FormatError(format("{}: \"{}\" is {}, not a number", source, field, value.dump(-1, ' ', true)));
+}
+
+/// One line of a file and whether its end of line is there.
+struct Line {
+  std::string_view text;
+  bool complete = false;
+};
+
+template <typename Action>
+void for_each_line(std::string_view text, const Action& action) {
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    const bool complete = end != std::string_view::npos;
+    action(Line{text.substr(0, end), complete});
+    text.remove_prefix(complete ? end + 1 : text.size());
+  }
+}
+
+/// Where the torn last line of `text` begins, or its size if the last line is whole.
+size_t whole_lines_size(std::string_view text) {
+  const size_t last = text.rfind('\n');
+  return last == std::string_view::npos ? 0 : last + 1;
+}
+
+}  // namespace
+
+std::string to_json_line(const MetricsRecord& record) {
+  Json line = {{"kind", record.kind}, {"step", record.step}, {"wall_time", number_to_json(record.wall_time)}};
+  for (const auto& [name, value] : record.values) {
+    if (is_own_field(name)) {
+      throw Error(
+          format("a metrics value may not be named \"{}\": each line has a field of that name", name));
+    }
+    line[name] = number_to_json(value);
+  }
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+MetricsRecord parse_json_line(std::string_view line, const std::string& source) {
+  const Json json = parse_json(line, source, line_limits);
+  if (!json.is_object()) throw FormatError(format("{}: not a JSON object", source));
+  MetricsRecord record;
+  for (const char* field : {"kind", "step", "wall_time"}) {
+    if (!json.contains(field)) throw FormatError(format("{}: field \"{}\" is missing", source, field));
+  }
+  for (const auto& [name, value] : json.items()) {
+    if (name == "kind") {
+      if (!value.is_string()) throw FormatError(format("{}: \"kind\" is not a string", source));
+      record.kind = value.get<std::string>();
+    } else if (name == "step") {
+      // Above the signed range nlohmann keeps the number unsigned.
+      const bool fits = value.is_number_integer() &&
+                        (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX});
+      if (!fits) throw FormatError(format("{}: \"step\" is not a whole number", source));
+      record.step = value.get<int64_t>();
+    } else if (name == "wall_time") {
+      record.wall_time = number_from_json(value, source, name);
+    } else {
+      record.add(name, number_from_json(value, source, name));
+    }
+  }
+  return record;
+}
+
+std::vector<MetricsRecord> read_jsonl(const fs::path& path) {
+  const MappedFile file(path);
+  std::vector<MetricsRecord> records;
+  int64_t number = 0;
+  for_each_line(file.text(), [&](const Line& line) {
+    ++number;
+    try {
+      records.push_back(parse_json_line(line.text, format("{}:{}", path.string(), number)));
+    } catch (const FormatError&) {
+      if (line.complete) throw;
+    }
+  });
+  return records;
+}
+
+JsonlRewind rewind_jsonl(const fs::path& path, int64_t step) {
+  JsonlRewind result;
+  if (!fs::exists(path)) return result;
+  const MappedFile file(path);
+  std::string kept;
+  for_each_line(file.text(), [&](const Line& line) {
+    try {
+      if (parse_json_line(line.text, path.string()).step > step) {
+        ++result.removed;
+        return;
+      }
+      kept += line.text;
+      kept += '\n';
+      ++result.kept;
+    } catch (const FormatError&) {
+      ++result.damaged;
+    }
+  });
+  if (kept != file.text()) write_file_atomic(path, kept);
+  return result;
+}
+
+JsonlSink::JsonlSink(const fs::path& path, Logger& logger) : path_(path), logger_(logger) {
+  if (fs::is_regular_file(path)) {
+    const MappedFile file(path);
+    size_ = static_cast<int64_t>(whole_lines_size(file.text()));
+    torn_ = size_ != static_cast<int64_t>(file.text().size());
+  }
+  descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) {
+    throw Error(format("cannot write the metrics file {}: {}", path.string(), std::strerror(errno)));
+  }
+}
+
+JsonlSink::~JsonlSink() {
+  close(descriptor_);
+  if (lost_ > 0) {
+    logger_.warning("{} lacks {} records that could not be written", path_.string(), lost_);
+  }
+}
+
+bool JsonlSink::append(std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(descriptor_, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(put));
+  }
+  return true;
+}
+
+void JsonlSink::report_failure(std::string_view action) {
+  if (!warned_) {
+    logger_.warning("cannot {} {}: {}. Training goes on; metrics are lost until there is room again", action,
+                    path_.string(), std::strerror(errno));
+  }
+  warned_ = true;
+}
+
+void JsonlSink::write(const MetricsRecord& record) {
+  const std::string line = to_json_line(record) + '\n';
+  if (torn_) torn_ = ftruncate(descriptor_, size_) != 0;
+  if (!torn_ && append(line)) {
+    size_ += static_cast<int64_t>(line.size());
+    return;
+  }
+  report_failure("write");
+  ++lost_;
+  // Shortening a file works on a full disk, so that readers see whole lines in the meantime.
+  torn_ = ftruncate(descriptor_, size_) != 0;
+}
+
+void JsonlSink::flush() {
+  if (fdatasync(descriptor_) != 0) report_failure("flush");
+}
+
+}  // namespace stepforge

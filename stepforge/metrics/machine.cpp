@@ -1,0 +1,153 @@
+#include "stepforge/metrics/machine.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "stepforge/base/format.h"
+#include "stepforge/base/threads.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Files of /proc have no size, so they are read to their end.
+std::string read_kernel_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view space = " \t\r\n";
+  const size_t begin = text.find_first_not_of(space);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(space) - begin + 1);
+}
+
+/// "key : value" lines in order.
+std::vector<std::pair<std::string_view, std::string_view>> key_value_lines(std::string_view text) {
+  std::vector<std::pair<std::string_view, std::string_view>> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t colon = line.find(':');
+    if (colon != std::string_view::npos) {
+      lines.emplace_back(trimmed(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
+    }
+  }
+  return lines;
+}
+
+std::optional<int64_t> leading_number(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || value < 0) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> known_instruction_sets(std::string_view flags) {
+  constexpr std::array<std::string_view, 11> known = {
+      "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16"};
+  const std::string padded = format(" {} ", flags);
+  std::vector<std::string> found;
+  for (const std::string_view name : known) {
+    if (padded.find(format(" {} ", name)) != std::string::npos) found.emplace_back(name);
+  }
+  return found;
+}
+
+}  // namespace
+
+CpuFacts parse_cpuinfo(std::string_view text) {
+  CpuFacts facts;
+  std::set<std::pair<std::string_view, std::string_view>> cores;
+  std::string_view socket;
+  for (const auto& [key, value] : key_value_lines(text)) {
+    if (key == "processor") {
+      ++facts.threads;
+    } else if (key == "model name" && facts.model.empty()) {
+      facts.model = value;
+    } else if (key == "physical id") {
+      socket = value;
+    } else if (key == "core id") {
+      cores.emplace(socket, value);
+    } else if ((key == "flags" || key == "Features") && facts.instruction_sets.empty()) {
+      facts.instruction_sets = known_instruction_sets(value);
+    }
+  }
+  facts.cores = cores.empty() ? facts.threads : static_cast<int>(cores.size());
+  return facts;
+}
+
+MemoryFacts parse_meminfo(std::string_view text) {
+  MemoryFacts facts;
+  for (const auto& [key, value] : key_value_lines(text)) {
+    const int64_t kibibytes = std::min(leading_number(value).value_or(0), INT64_MAX / 1024);
+    if (key == "MemTotal") facts.total = kibibytes * 1024;
+    if (key == "MemAvailable") facts.available = kibibytes * 1024;
+  }
+  return facts;
+}
+
+std::optional<int64_t> parse_memory_limit(std::string_view text) {
+  return leading_number(trimmed(text));
+}
+
+MachineFacts read_machine_facts() {
+  MachineFacts facts;
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) == 0) facts.host = host.data();
+  utsname system{};
+  if (uname(&system) == 0) facts.kernel = format("{} {} {}", system.sysname, system.release, system.machine);
+  facts.cpu = parse_cpuinfo(read_kernel_file("/proc/cpuinfo"));
+  facts.memory = parse_meminfo(read_kernel_file("/proc/meminfo"));
+  const auto limit = parse_memory_limit(read_kernel_file("/sys/fs/cgroup/memory.max"));
+  if (limit && *limit < facts.memory.total) {
+    const auto used = parse_memory_limit(read_kernel_file("/sys/fs/cgroup/memory.current")).value_or(0);
+    facts.memory.total = *limit;
+    facts.memory.available = std::clamp<int64_t>(*limit - used, 0, facts.memory.available);
+  }
+  facts.usable_threads = hardware_threads();
+  return facts;
+}
+
+int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+std::optional<int64_t> free_disk_bytes(const fs::path& folder) {
+  std::error_code failure;
+  fs::path place = fs::absolute(folder, failure);
+  while (!failure && !fs::exists(place, failure) && place.has_relative_path()) place = place.parent_path();
+  const fs::space_info space = fs::space(place, failure);
+  if (failure) return std::nullopt;
+  return static_cast<int64_t>(std::min<std::uintmax_t>(space.available, INT64_MAX));
+}
+
+fs::path mapped_library(std::string_view file_name) {
+  std::istringstream maps(read_kernel_file("/proc/self/maps"));
+  for (std::string line; std::getline(maps, line);) {
+    const size_t slash = line.find('/');
+    if (slash == std::string::npos) continue;
+    const fs::path path = line.substr(slash);
+    if (path.filename() == file_name) return path;
+  }
+  return {};
+}
+
+}  // namespace stepforge

@@ -1,0 +1,38 @@
+// What a step, a validation or an event reports: a few named numbers. Sinks receive records and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "stepforge/metrics/names.h"
+
+namespace stepforge {
+
+struct MetricsRecord {
+  /// "train", "validation" or "event".
+  std::string kind;
+  /// The optimizer step after which the values hold; the first step is 1.
+  int64_t step = 0;
+  /// Seconds since 1970, UTC.
+  double wall_time = 0;
+  /// In the order in which they are shown; names from metrics/names.h.
+  std::vector<std::pair<std::string, double>> values;
+
+  void add(std::string_view name, double value) { values.emplace_back(name, value); }
+
+  std::optional<double> find(std::string_view name) const {
+    for (const auto& [key, value] : values) {
+      if (key == name) return value;
+    }
+    return std::nullopt;
+  }
+};
+
+/// Seconds since 1970 by the system's clock, for MetricsRecord::wall_time.
+double wall_time_now();
+
+}  // namespace stepforge

@@ -1,0 +1,83 @@
+// The folder of one run: the resolved config, the history of its starts, its metrics and log; held by one
+// process at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/base/log.h"
+
+namespace stepforge {
+
+/// One start of a run, as run.json keeps it.
+struct RunStart {
+  std::string host;
+  int64_t pid = 0;
+  /// ISO 8601 in UTC: "2026-03-01T12:30:00Z".
+  std::string time;
+  std::string version;
+  std::string commit;
+  /// The step it continued from (0 for a new run), and the last step it finished.
+  int64_t begin_step = 0;
+  int64_t end_step = 0;
+  /// Tokens of the run up to end_step; tokens of steps that a resume repeated count once.
+  int64_t tokens = 0;
+  /// Seconds of this start and all before it, repeated steps included.
+  double seconds = 0;
+  /// "running", then "completed", "interrupted", "failed: …"; "died" if the process ended without a word.
+  std::string exit_reason;
+};
+
+/// Opens a run folder for one process: creates it, proves it writable, locks it against a second live
+/// process. A folder that cannot be used is a UsageError, raised before anything is allocated. The lock ends
+/// with the object or the process.
+class RunFolder {
+ public:
+  /// Throws UsageError (no folder, not writable, locked by another process, which is named by host and pid)
+  /// and FormatError (damaged run.json). `logger` outlives the folder.
+  RunFolder(std::filesystem::path path, Logger& logger);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path config_file() const { return path_ / "config.toml"; }
+  std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path log_file() const { return path_ / "log.txt"; }
+  std::filesystem::path history_file() const { return path_ / "run.json"; }
+
+  /// Writes config.toml atomically. Throws Error.
+  void write_config(std::string_view toml) const;
+
+  /// Adds a start to the history. An earlier start that still says "running" died: this process holds its
+  /// lock. `tokens`: those of the run up to begin_step. Throws Error if run.json cannot be written.
+  void begin(std::string_view version, std::string_view commit, int64_t begin_step, int64_t tokens = 0);
+  /// Updates the start of begin(): last finished step, tokens of the whole run, seconds of this start. A disk
+  /// that cannot be written costs a warning, not the run. After begin() only.
+  void progress(int64_t end_step, int64_t tokens, double seconds);
+  /// The start's last word; as progress() about a bad disk.
+  void finish(std::string_view exit_reason);
+
+  const std::vector<RunStart>& history() const { return history_; }
+
+ private:
+  void lock();
+  void save() const;
+  void save_or_warn();
+
+  std::filesystem::path path_;
+  Logger& logger_;
+  int lock_descriptor_ = -1;
+  std::vector<RunStart> history_;
+  /// Seconds of all earlier starts.
+  double earlier_seconds_ = 0;
+};
+
+/// The history in a run folder without opening it for training; empty if there is none.
+/// Throws FormatError naming file and field if it is malformed.
+std::vector<RunStart> read_run_history(const std::filesystem::path& run_folder);
+
+}  // namespace stepforge

@@ -1,0 +1,70 @@
+// Where records go. The step hands a record to the queue and forgets it; one thread writes to all sinks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "stepforge/base/log.h"
+#include "stepforge/base/threads.h"
+#include "stepforge/metrics/record.h"
+
+namespace stepforge {
+
+/// A destination of records. Called from one thread at a time. An exception from any of its functions
+/// disables it for the rest of the run, so a sink that can recover (a full disk) handles the failure itself.
+class MetricsSink {
+ public:
+  MetricsSink() = default;
+  virtual ~MetricsSink() = default;
+  MetricsSink(const MetricsSink&) = delete;
+  MetricsSink& operator=(const MetricsSink&) = delete;
+
+  /// For messages: "metrics.jsonl", "console".
+  virtual std::string name() const = 0;
+  virtual void write(const MetricsRecord& record) = 0;
+  /// Returns when everything written so far is where it belongs.
+  virtual void flush() {}
+};
+
+/// Feeds sinks from a thread of its own. write() never waits: when the queue is full the record is dropped
+/// and counted, and the count is reported when the queue ends. A sink that throws is disabled with an error
+/// line; the others go on.
+class SinkQueue {
+ public:
+  /// `logger` outlives the queue.
+  SinkQueue(std::vector<std::unique_ptr<MetricsSink>> sinks, Logger& logger, size_t capacity = 1024);
+  /// Writes what is left, flushes the sinks.
+  ~SinkQueue();
+  SinkQueue(const SinkQueue&) = delete;
+  SinkQueue& operator=(const SinkQueue&) = delete;
+
+  void write(MetricsRecord record);
+  /// Waits until every record accepted before the call has been written and the sinks are flushed.
+  void flush();
+  int64_t dropped() const { return dropped_; }
+
+ private:
+  struct Item {
+    std::optional<MetricsRecord> record;
+    /// Set for a flush; lives on the stack of the waiting caller.
+    std::promise<void>* flushed = nullptr;
+  };
+  void run();
+  template <typename Action>
+  void each_sink(const Action& action);
+
+  Logger& logger_;
+  std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  BoundedQueue<Item> queue_;
+  std::atomic<int64_t> dropped_{0};
+  std::thread thread_;
+};
+
+}  // namespace stepforge

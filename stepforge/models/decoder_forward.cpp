@@ -1,0 +1,72 @@
+#include "stepforge/models/decoder_forward.h"
+
+#include <cmath>
+#include <utility>
+
+#include "stepforge/base/format.h"
+#include "stepforge/catalog/decoder_spec.h"
+
+namespace stepforge {
+
+namespace {
+
+RopeScaling rope_scaling(const RopeScalingConfig& config) {
+  RopeScaling scaling;
+  if (config.type == "llama3") {
+    scaling = {RopeScaling::Kind::llama3, config.factor, config.low_freq_factor, config.high_freq_factor,
+               config.original_max_position};
+  }
+  return scaling;
+}
+
+class DenseLayer : public Block {
+ public:
+  DenseLayer(const ModelConfig& config, const ParameterLookup& parameters, int64_t layer,
+             std::shared_ptr<const RopeTable> rope, bool qk_norm)
+      : rope_(std::move(rope)),
+        attention_(parameters, format("layers.{}.attention", layer), attention_shape(config), config.norm_eps,
+                   qk_norm, *rope_, layer),
+        mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer) {}
+
+  Bundle forward(const Bundle& inputs, const Context& context) override {
+    // By value: a recomputed segment runs its body after this call has returned.
+    const auto attention = [this, context](const at::Tensor& x) { return attention_.forward(x, context); };
+    const auto mlp = [this, context](const at::Tensor& x) { return mlp_.forward(x, context); };
+    return {segment(context, "mlp", mlp, segment(context, "attention", attention, inputs.at(0)))};
+  }
+
+ private:
+  std::shared_ptr<const RopeTable> rope_;
+  AttentionLayer attention_;
+  MlpLayer mlp_;
+};
+
+}  // namespace
+
+AttentionShape attention_shape(const ModelConfig& config) {
+  const int64_t head_dim = head_dim_of(config);
+  return {config.n_heads, config.n_kv_heads, head_dim, 1.0 / std::sqrt(static_cast<double>(head_dim))};
+}
+
+LayerFactory dense_layers(const ModelConfig& config, const ParameterLookup& parameters, bool qk_norm) {
+  return [&config, parameters, qk_norm](int64_t layer, std::shared_ptr<const RopeTable> rope) {
+    return std::make_unique<DenseLayer>(config, parameters, layer, std::move(rope), qk_norm);
+  };
+}
+
+ModelForward decoder_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                             const ForwardOptions& options, const LayerFactory& make_layer) {
+  const auto rope = std::make_shared<const RopeTable>(make_rope_table(
+      options.context_length, head_dim_of(config), config.rope_theta, rope_scaling(config.rope_scaling)));
+  const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
+
+  ModelForward model;
+  model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight")));
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) model.blocks.push_back(make_layer(layer, rope));
+  Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
+  model.head =
+      std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps, chunk);
+  return model;
+}
+
+}  // namespace stepforge

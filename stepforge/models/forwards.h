@@ -1,0 +1,12 @@
+// The model families, torch half: forward code by family name.
+#pragma once
+
+#include "stepforge/models/decoder_forward.h"
+
+namespace stepforge {
+
+/// The blocks of config.family bound to `parameters`. Throws UsageError for an unknown family.
+ModelForward build_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                           const ForwardOptions& options);
+
+}  // namespace stepforge

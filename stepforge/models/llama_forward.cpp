@@ -1,0 +1,10 @@
+#include "stepforge/models/llama_forward.h"
+
+namespace stepforge {
+
+ModelForward llama_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                           const ForwardOptions& options) {
+  return decoder_forward(config, parameters, options, dense_layers(config, parameters, /*qk_norm=*/false));
+}
+
+}  // namespace stepforge

@@ -1,0 +1,11 @@
+// Forward code of the Llama family: how its layers combine.
+#pragma once
+
+#include "stepforge/models/decoder_forward.h"
+
+namespace stepforge {
+
+ModelForward llama_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                           const ForwardOptions& options);
+
+}  // namespace stepforge

@@ -1,0 +1,100 @@
+// What layers cost, as data: FLOPs, bytes kept for backward, bytes in flight. Costs of blocks are sums over
+// these descriptors; a test compares them with what autograd really saved.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stepforge/base/dtype.h"
+
+namespace stepforge {
+
+/// Elements per token: of the compute dtype, and of fp32 (statistics).
+struct Elements {
+  int64_t compute = 0;
+  int64_t fp32 = 0;
+
+  int64_t bytes(int64_t tokens, DType compute_dtype) const {
+    return tokens * (compute * static_cast<int64_t>(dtype_bytes(compute_dtype)) + fp32 * 4);
+  }
+  Elements operator+(const Elements& other) const { return {compute + other.compute, fp32 + other.fp32}; }
+};
+
+struct CostContext {
+  int64_t tokens = 0;           ///< in one micro-batch
+  int64_t document_length = 0;  ///< keys that a token may look at, before the causal mask
+  DType compute = DType::f32;
+  int64_t threads = 1;  ///< that kernels run on: each has scratch of its own
+};
+
+/// What a call allocates and frees while it runs.
+struct Workspace {
+  Elements token;                    ///< per token
+  Elements chunk_token;              ///< per token of one chunk
+  int64_t chunk = 0;                 ///< tokens of a chunk; there are never more than the micro-batch has
+  int64_t narrow = 0;                ///< elements of the compute dtype, only where that is not fp32
+  int64_t thread_bytes = 0;          ///< of each running thread
+  int64_t thread_bytes_per_key = 0;  ///< of each running thread, times document_length
+  int64_t tasks_per_document = 1;    ///< no more threads run than there are tasks
+
+  int64_t bytes(const CostContext& context) const;
+};
+
+/// One layer call inside a block. Sizes are per token.
+struct OpCost {
+  std::string name;  ///< "rms_norm"
+  double flops = 0;  ///< forward, per token, of matrix products
+  double flops_per_key =
+      0;            ///< forward, per token and key of its document: attention without a causal discount
+  Elements output;  ///< allocated for the result; lives until its segment returns, or longer if saved
+  Elements extra;   ///< allocated beside the result and kept for backward: statistics
+  Elements saves;   ///< freed when this call's backward is done: its saved inputs, results, statistics
+  Workspace forward_workspace;   ///< allocated and freed during the forward
+  Elements gradient;             ///< allocated by its backward for its input's gradient; none: in place
+  Workspace backward_workspace;  ///< allocated and freed during the backward
+};
+
+/// A named stretch of a block ("attention", "mlp"): the grain at which a pass chooses save or recompute.
+struct SegmentCost {
+  std::string name;
+  std::vector<OpCost> ops;
+  bool residual = false;  ///< its input is added to its result, so the incoming gradient lives until the end
+                          ///< of its backward
+};
+
+/// The bytes and FLOPs of one call of a block on one micro-batch.
+struct BlockCost {
+  int64_t saved_bytes =
+      0;  ///< kept by autograd from forward to backward, without the block's inputs and outputs
+  int64_t output_bytes = 0;  ///< of the last segment's result
+  int64_t forward_peak_bytes =
+      0;  ///< most bytes in flight during forward, above its inputs, its output included
+  int64_t inference_peak_bytes = 0;  ///< the same when no graph is kept
+  int64_t backward_peak_bytes =
+      0;  ///< most bytes in flight during backward, above inputs, saved bytes and incoming gradients
+  double forward_flops = 0;
+  double backward_flops = 0;
+};
+
+/// Adds up the segments of a block. `recomputed` names segments that keep only their input and run again in
+/// backward.
+///
+/// Forward walks the segments in order. Inside a segment every call's output and extra stay until the segment
+/// returns; then its `saves` stay and, until the next segment has returned, its result. (A result that is
+/// saved as the next segment's input is counted by that segment's `saves`; a segment must not save its own
+/// result.) A recomputed segment saves nothing; its input stays instead, unless that is the block's own
+/// input. Without a graph nothing is saved, and `extra` lives only during its call.
+///
+/// Backward walks segments and calls in reverse and counts from 0 when it begins. A call allocates `gradient`
+/// and, while it runs, `backward_workspace`; then its `saves` and the gradient that came into it are freed. A
+/// call without a `gradient` works in place and passes the incoming one on. In a residual segment the
+/// gradient that came into the segment stays to its end and is then added into the branch's. The gradient
+/// that came into the block is its caller's and stays. A recomputed segment first runs forward again, its
+/// `saves` come back, and its result and the gradient that came into it stay to its end.
+///
+/// backward_flops is twice the forward, and once more for what is recomputed.
+BlockCost block_cost(const std::vector<SegmentCost>& segments, const CostContext& context,
+                     const std::vector<std::string>& recomputed = {});
+
+}  // namespace stepforge

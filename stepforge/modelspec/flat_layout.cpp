@@ -1,0 +1,224 @@
+#include "stepforge/modelspec/flat_layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+int64_t product(const std::vector<int64_t>& shape, size_t first, size_t last) {
+  return std::accumulate(shape.begin() + static_cast<std::ptrdiff_t>(first),
+                         shape.begin() + static_cast<std::ptrdiff_t>(last), int64_t{1}, std::multiplies<>());
+}
+
+}  // namespace
+
+FlatLayout flat_layout(const UnitSpec& unit) {
+  FlatLayout layout;
+  layout.offsets.reserve(unit.parameters.size());
+  int64_t end = 0;
+  for (const ParameterSpec& parameter : unit.parameters) {
+    const int64_t offset = round_up(end, kTensorAlignment);
+    layout.offsets.push_back(offset);
+    end = offset + parameter.elements();
+  }
+  layout.size = round_up(end, kUnitBorder);
+  return layout;
+}
+
+std::string cut_text(const Cut& cut) {
+  switch (cut.kind) {
+    case Cut::Kind::interval:
+      return "interval";
+    case Cut::Kind::whole_tensor:
+      return "whole_tensor";
+    case Cut::Kind::dimension:
+      return format("dimension({})", cut.dimension);
+  }
+  throw Error("unknown cut");
+}
+
+std::vector<HeldBox> held_range(const HeldBox& held, int64_t begin, int64_t end) {
+  std::vector<HeldBox> parts;
+  int64_t local = held.local + begin;
+  for (TensorBox& box : boxes_of_range(held.box, begin, end)) {
+    const int64_t elements = box.elements();
+    parts.push_back({std::move(box), local});
+    local += elements;
+  }
+  return parts;
+}
+
+ShardLayout::ShardLayout(const UnitSpec& unit, const Cut& cut, int shards) : cut_(cut), shards_(shards) {
+  if (shards < 1) throw UsageError(format("unit {} cannot be cut into {} shards", unit.name, shards));
+  if (shards == 1) cut_ = {};
+  gathered_ = flat_layout(unit);
+  for (const ParameterSpec& parameter : unit.parameters) {
+    tensors_.push_back({.shape = parameter.shape, .elements = parameter.elements()});
+  }
+  switch (cut_.kind) {
+    case Cut::Kind::interval:
+      place_intervals();
+      break;
+    case Cut::Kind::whole_tensor:
+      place_whole_tensors();
+      break;
+    case Cut::Kind::dimension:
+      place_slices();
+      break;
+  }
+}
+
+void ShardLayout::place_intervals() {
+  for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].start = gathered_.offsets[i];
+  shard_size_ = round_up((gathered_.size + shards_ - 1) / shards_, kUnitBorder);
+  gathered_.size = joined_size();
+}
+
+void ShardLayout::place_whole_tensors() {
+  std::vector<size_t> largest_first(tensors_.size());
+  std::iota(largest_first.begin(), largest_first.end(), size_t{0});
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [this](size_t a, size_t b) { return tensors_[a].elements > tensors_[b].elements; });
+  std::vector<int64_t> loads(static_cast<size_t>(shards_), 0);
+  for (const size_t i : largest_first) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    tensors_[i].owner = static_cast<int>(least - loads.begin());
+    *least += round_up(tensors_[i].elements, kTensorAlignment);
+  }
+  std::vector<int64_t> ends(static_cast<size_t>(shards_), 0);
+  for (Tensor& tensor : tensors_) {
+    int64_t& end = ends[static_cast<size_t>(tensor.owner)];
+    tensor.start = end;
+    end += round_up(tensor.elements, kTensorAlignment);
+  }
+  shard_size_ = round_up(*std::max_element(loads.begin(), loads.end()), kUnitBorder);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    gathered_.offsets[i] = tensors_[i].owner * shard_size_ + tensors_[i].start;
+  }
+  gathered_.size = joined_size();
+}
+
+void ShardLayout::place_slices() {
+  int64_t end = 0;
+  for (Tensor& tensor : tensors_) {
+    const auto dimensions = static_cast<int64_t>(tensor.shape.size());
+    const int64_t wanted = cut_.dimension < 0 ? cut_.dimension + dimensions : cut_.dimension;
+    tensor.dimension = wanted >= 0 && wanted < dimensions ? static_cast<size_t>(wanted) : 0;
+    const int64_t rows = tensor.rows();
+    tensor.thickness = (rows + shards_ - 1) / shards_;
+    tensor.start = end;
+    const int64_t row = rows == 0 ? 0 : tensor.elements / rows;
+    end += round_up(tensor.thickness * row, kTensorAlignment);
+  }
+  shard_size_ = round_up(end, kUnitBorder);
+}
+
+ShardRange ShardLayout::slice(int rank, const Tensor& tensor) const {
+  const int64_t rows = tensor.rows();
+  const int64_t begin = std::min(rank * tensor.thickness, rows);
+  return {begin, std::min(begin + tensor.thickness, rows)};
+}
+
+ShardRange ShardLayout::held_of(int rank, const Tensor& tensor) const {
+  switch (cut_.kind) {
+    case Cut::Kind::interval: {
+      const int64_t first = rank * shard_size_;
+      const int64_t begin = std::clamp(tensor.start - first, int64_t{0}, shard_size_);
+      return {begin, std::clamp(tensor.start + tensor.elements - first, begin, shard_size_)};
+    }
+    case Cut::Kind::whole_tensor:
+      return {tensor.start, tensor.start + (rank == tensor.owner ? tensor.elements : 0)};
+    case Cut::Kind::dimension: {
+      const int64_t rows = tensor.rows();
+      const int64_t elements = rows == 0 ? 0 : slice(rank, tensor).size() * (tensor.elements / rows);
+      return {tensor.start, tensor.start + elements};
+    }
+  }
+  throw Error("unknown cut");
+}
+
+ShardRange ShardLayout::held(int rank, size_t first, size_t last) const {
+  ShardRange range;
+  for (size_t i = first; i < last; ++i) {
+    const ShardRange part = held_of(rank, tensors_.at(i));
+    if (part.size() == 0) continue;
+    if (range.size() == 0) range.begin = part.begin;
+    range.end = part.end;
+  }
+  return range;
+}
+
+std::vector<HeldBox> ShardLayout::boxes(int rank, size_t parameter) const {
+  const Tensor& tensor = tensors_.at(parameter);
+  return boxes(rank, parameter, 0, tensor.shape.empty() ? 1 : tensor.shape[0]);
+}
+
+std::vector<HeldBox> ShardLayout::boxes(int rank, size_t parameter, int64_t begin, int64_t end) const {
+  const Tensor& tensor = tensors_.at(parameter);
+  const ShardRange held = held_of(rank, tensor);
+  if (held.size() == 0 || begin >= end) return {};
+  if (tensor.shape.empty()) return {{whole_box({}), held.begin}};
+  std::vector<int64_t> shape = tensor.shape;
+  shape[0] = end - begin;
+  const int64_t row = tensor.elements / tensor.shape[0];
+  if (cut_.kind == Cut::Kind::dimension) return boxes_of_slice(rank, tensor, shape, begin);
+  // The part held is one interval of the tensor's elements.
+  const int64_t first = cut_.kind == Cut::Kind::interval ? held.begin + rank * shard_size_ - tensor.start : 0;
+  const int64_t from = std::max(first, begin * row);
+  const int64_t to = std::min(first + held.size(), end * row);
+  if (from >= to) return {};
+  const HeldBox rows{whole_box(shape), held.begin + begin * row - first};  // perhaps from before the shard on
+  return held_range(rows, from - begin * row, to - begin * row);
+}
+
+std::vector<HeldBox> ShardLayout::boxes_of_slice(int rank, const Tensor& tensor,
+                                                 const std::vector<int64_t>& shape, int64_t first_row) const {
+  const ShardRange rows = slice(rank, tensor);
+  HeldBox held{whole_box(shape), tensor.start};
+  if (tensor.dimension > 0) {
+    held.box.offsets[tensor.dimension] = rows.begin;
+    held.box.sizes[tensor.dimension] = rows.size();
+    held.local += first_row * (held.elements() / shape[0]);
+    return {held};
+  }
+  const int64_t from = std::max(rows.begin, first_row);
+  const int64_t to = std::min(rows.end, first_row + shape[0]);
+  if (from >= to) return {};
+  held.box.offsets[0] = from - first_row;
+  held.box.sizes[0] = to - from;
+  held.local += (from - rows.begin) * (held.elements() / held.box.sizes[0]);
+  return {held};
+}
+
+std::vector<HeldRun> runs_of(const std::vector<int64_t>& shape, const HeldBox& held) {
+  if (held.elements() == 0) return {};
+  const auto& [offsets, sizes] = held.box;
+  // Dimensions behind the last one that the box narrows are whole: a run spans them.
+  size_t narrowed = shape.size();
+  while (narrowed > 0 && sizes[narrowed - 1] == shape[narrowed - 1]) --narrowed;
+  const size_t depth = narrowed == 0 ? 0 : narrowed - 1;
+  const int64_t count = product(sizes, depth, shape.size());
+  std::vector<int64_t> place = offsets;
+  std::vector<HeldRun> runs;
+  for (int64_t run = 0; run < product(sizes, 0, depth); ++run) {
+    int64_t element = 0;
+    for (size_t d = 0; d < shape.size(); ++d) element = element * shape[d] + place[d];
+    runs.push_back({element, held.local + run * count, count});
+    for (size_t d = depth; d-- > 0;) {
+      if (++place[d] < offsets[d] + sizes[d]) break;
+      place[d] = offsets[d];
+    }
+  }
+  return runs;
+}
+
+}  // namespace stepforge

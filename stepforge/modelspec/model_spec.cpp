@@ -1,0 +1,44 @@
+#include "stepforge/modelspec/model_spec.h"
+
+#include <algorithm>
+
+namespace stepforge {
+
+int64_t ModelSpec::parameter_count() const {
+  int64_t sum = 0;
+  for (const UnitSpec& unit : units) {
+    sum += unit.elements();
+  }
+  return sum;
+}
+
+double ModelSpec::flops_per_token(int64_t seq_len) const {
+  const auto is_tied = [this](const ParameterSpec& parameter) {
+    return std::any_of(ties.begin(), ties.end(),
+                       [&](const TieSpec& tie) { return tie.parameter == parameter.name; });
+  };
+  int64_t multiplied = parameter_count();
+  for (const UnitSpec& unit : units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (parameter.tag == ParameterTag::embedding && !is_tied(parameter)) {
+        multiplied -= parameter.elements();  // looked up, not multiplied
+      }
+    }
+  }
+  const double attention = 12.0 * static_cast<double>(layers) * static_cast<double>(attention_width) *
+                           static_cast<double>(seq_len);
+  return 6.0 * static_cast<double>(multiplied) + attention;
+}
+
+const ParameterSpec* ModelSpec::find_parameter(std::string_view name) const {
+  for (const UnitSpec& unit : units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (parameter.name == name) {
+        return &parameter;
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,147 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stepforge/nn/function_data.h"
+#include "stepforge/nn/functions.h"
+#include "stepforge/nn/kv_cache.h"
+#include "stepforge/nn/layers.h"
+
+namespace stepforge {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct RotateArguments {
+  AttentionShape shape;
+  at::Tensor positions;
+  const RopeTable* rope = nullptr;
+  Parameter* q_norm = nullptr;
+  Parameter* k_norm = nullptr;
+  double eps = 0.0;
+
+  QkNorm norm() const {
+    if (q_norm == nullptr) return {};
+    return {q_norm->value().detach(), k_norm->value().detach(), eps};
+  }
+};
+
+struct RotateFunction : torch::autograd::Function<RotateFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
+                            const RotateArguments* arguments) {
+    const QkNorm norm = arguments->norm();
+    at::Tensor out = qkv;
+    at::Tensor rstd;
+    if (norm.present()) {
+      out = at::empty_like(qkv);
+      rstd = at::empty({qkv.size(0), arguments->shape.heads + arguments->shape.kv_heads},
+                       qkv.options().dtype(at::kFloat));
+      context->save_for_backward({qkv, rstd});
+    } else {
+      context->mark_dirty({qkv});
+    }
+    qk_norm_rope_forward(qkv, arguments->shape, arguments->positions, *arguments->rope, norm, out, rstd);
+    keep_value(*context, "arguments", *arguments);
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto& arguments = kept_value<RotateArguments>(*context, "arguments");
+    const QkNorm norm = arguments.norm();
+    const auto saved = context->get_saved_variables();
+    at::Tensor qkv;
+    at::Tensor rstd;
+    at::Tensor q_gradient;
+    at::Tensor k_gradient;
+    bool accumulate = false;
+    if (norm.present()) {
+      qkv = saved[0];
+      rstd = saved[1];
+      const bool trained = arguments.q_norm->trained();
+      accumulate = trained && arguments.q_norm->written();
+      q_gradient = trained ? arguments.q_norm->gradient() : at::empty({arguments.shape.head_dim}, at::kFloat);
+      k_gradient = trained ? arguments.k_norm->gradient() : at::empty({arguments.shape.head_dim}, at::kFloat);
+      arguments.q_norm->mark_written();
+      arguments.k_norm->mark_written();
+    }
+    // In place: attention's backward made this tensor for us alone.
+    qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm,
+                          rstd, q_gradient, k_gradient, accumulate);
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+struct AttendFunction : torch::autograd::Function<AttendFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, const AttentionShape& shape,
+                            const BatchTensors* batch) {
+    at::Tensor out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
+    at::Tensor lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(at::kFloat));
+    attention_forward(qkv, shape, batch->host.cu_seqlens, out, lse);
+    context->save_for_backward({qkv, out, lse});
+    keep_value(*context, "shape", shape);
+    keep_pointer(*context, "batch", batch);
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto* batch = kept_pointer<BatchTensors>(*context, "batch");
+    at::Tensor qkv_gradient = at::empty_like(saved[0]);
+    attention_backward(gradients[0], saved[0], saved[1], saved[2],
+                       kept_value<AttentionShape>(*context, "shape"), batch->host.cu_seqlens, qkv_gradient);
+    return {qkv_gradient, at::Tensor(), at::Tensor()};
+  }
+};
+
+/// Generation: the new tokens' keys and values join the cache, and queries look at all of it.
+at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
+                         int64_t layer) {
+  KvCache& cache = *context.cache;
+  const int64_t count = qkv.size(0) / cache.rows();
+  cache.append(layer, qkv, count);
+  const at::Tensor queries =
+      qkv.narrow(1, 0, shape.out_width()).contiguous().view({cache.rows(), count, shape.out_width()});
+  const std::vector<int64_t> past(static_cast<size_t>(cache.rows()), cache.length());
+  at::Tensor out = at::empty_like(queries);
+  attention_cached(queries, cache.keys(layer), cache.values(layer), past, shape, out);
+  return out.view({qkv.size(0), shape.out_width()});
+}
+
+}  // namespace
+
+at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
+                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps) {
+  const RotateArguments arguments{shape, positions, &rope, q_norm, k_norm, eps};
+  return RotateFunction::apply(qkv, &arguments);
+}
+
+at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch) {
+  return AttendFunction::apply(qkv, shape, &batch);
+}
+
+AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix,
+                               const AttentionShape& shape, double eps, bool qk_norm, const RopeTable& rope,
+                               int64_t layer)
+    : norm_(parameters(prefix + ".norm")),
+      qkv_(parameters(prefix + ".qkv")),
+      out_(parameters(prefix + ".out")),
+      q_norm_(qk_norm ? &parameters(prefix + ".q_norm") : nullptr),
+      k_norm_(qk_norm ? &parameters(prefix + ".k_norm") : nullptr),
+      shape_(shape),
+      eps_(eps),
+      rope_(rope),
+      layer_(layer) {}
+
+at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) {
+  auto [normed, residual] = pre_norm(x, norm_, eps_);
+  const at::Tensor qkv =
+      rotate(linear(normed, qkv_), shape_, context.batch->positions, rope_, q_norm_, k_norm_, eps_);
+  const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
+                                                       : attend(qkv, shape_, *context.batch);
+  return residual_add(linear(attended, out_), residual, context, static_cast<uint64_t>(2 * layer_));
+}
+
+}  // namespace stepforge

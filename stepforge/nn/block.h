@@ -1,0 +1,52 @@
+// What the executor runs: blocks, each a segment of autograd, and the head that ends in loss or logits.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/nn/context.h"
+#include "stepforge/nn/parameter.h"
+
+namespace stepforge {
+
+/// The tensors between two blocks, in the order of BlockSpec::outputs; each [tokens, width].
+using Bundle = std::vector<at::Tensor>;
+
+/// A block without its head. The first one takes an empty bundle and reads the batch's tokens.
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual Bundle forward(const Bundle& inputs, const Context& context) = 0;
+};
+
+struct LossResult {
+  double loss_sum = 0.0;   ///< sum of the cross-entropy over valid labels, natural log
+  at::Tensor token_loss;   ///< [tokens] fp32, 0 where the label is ignored
+  at::Tensor logits;       ///< [tokens, vocab] fp32 if asked for
+  Bundle input_gradients;  ///< of loss_sum * scale, if gradients were asked for
+};
+
+class Head {
+ public:
+  virtual ~Head() = default;
+  /// Loss and, of loss_sum * scale, the gradients of the input and of the head's own parameters.
+  virtual LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) = 0;
+  virtual LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) = 0;
+  /// [rows, vocab] fp32: of the last position of each row.
+  virtual at::Tensor last_logits(const Bundle& inputs, const Context& context) = 0;
+};
+
+/// A model's forward code bound to its parameters: the blocks of a ModelSpec in order, the last being `head`.
+struct ModelForward {
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::unique_ptr<Head> head;
+};
+
+/// Finds a parameter by its specification name. Throws Error if there is none.
+using ParameterLookup = std::function<Parameter&(std::string_view name)>;
+
+}  // namespace stepforge

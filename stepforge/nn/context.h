@@ -1,0 +1,44 @@
+// What travels with a micro-batch through the blocks: token ids and borders, random keys, the KV cache. No
+// global state.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/data/batch.h"
+#include "stepforge/kernels/dropout_add.h"
+
+namespace stepforge {
+
+class KvCache;
+
+/// A batch with its tensors: views of the host's vectors on the CPU, copies elsewhere.
+struct BatchTensors {
+  explicit BatchTensors(Batch host_batch);
+  BatchTensors(BatchTensors&&) = default;
+  BatchTensors& operator=(BatchTensors&&) = default;
+  BatchTensors(const BatchTensors&) = delete;
+  BatchTensors& operator=(const BatchTensors&) = delete;
+
+  Batch host;
+  at::Tensor tokens;         ///< [rows * seq_len] int32
+  at::Tensor positions;      ///< [rows * seq_len] int32, restarting at document borders
+  at::Tensor labels;         ///< [rows * seq_len] int32, -100 = ignored
+  at::Tensor row_ids;        ///< [rows * seq_len] int64: global row of each token
+  at::Tensor row_positions;  ///< [rows * seq_len] int32: place of each token in its row
+  int64_t token_count() const { return host.rows * host.seq_len; }
+};
+
+struct Context {
+  const BatchTensors* batch = nullptr;
+  double dropout = 0.0;
+  DropoutKey dropout_key;                            ///< of the step; layers take their own site's
+  KvCache* cache = nullptr;                          ///< set during generation only
+  std::span<const std::string> recomputed_segments;  ///< of the running block
+};
+
+}  // namespace stepforge

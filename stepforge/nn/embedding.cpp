@@ -1,0 +1,46 @@
+#include "stepforge/kernels/embedding.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stepforge/nn/function_data.h"
+#include "stepforge/nn/functions.h"
+#include "stepforge/nn/layers.h"
+
+namespace stepforge {
+
+namespace {
+
+struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& tokens,
+                            const at::Tensor& weight, Parameter* parameter) {
+    context->save_for_backward({tokens});
+    keep_pointer(*context, "parameter", parameter);
+    at::Tensor out = at::empty({tokens.size(0), weight.size(1)}, weight.options().requires_grad(false));
+    embedding_forward(tokens, weight, out);
+    return out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* parameter = kept_pointer<Parameter>(*context, "parameter");
+    if (parameter->trained()) {
+      embedding_backward(context->get_saved_variables()[0], gradients[0], parameter->gradient(),
+                         parameter->written());
+      parameter->mark_written();
+    }
+    return {at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor embed(const at::Tensor& tokens, Parameter& table) {
+  return EmbeddingFunction::apply(tokens, table.value(), &table);
+}
+
+Bundle EmbeddingBlock::forward(const Bundle& inputs, const Context& context) {
+  return {embed(context.batch->tokens, table_)};
+}
+
+}  // namespace stepforge

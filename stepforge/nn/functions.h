@@ -1,0 +1,50 @@
+// The autograd functions that blocks are made of. Each is one node: its forward calls one fused operation,
+// its backward writes weight gradients straight into the parameters' flat views and returns the input's
+// gradient only. Activations are [tokens, width], contiguous, of the compute dtype. All throw c10::Error on
+// shapes that do not fit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/rope.h"
+#include "stepforge/nn/context.h"
+#include "stepforge/nn/parameter.h"
+
+namespace stepforge {
+
+/// Rows of `table` [vocab, width] at `tokens` [N] int32.
+at::Tensor embed(const at::Tensor& tokens, Parameter& table);
+
+/// x W^T; keeps x for the weight's gradient. x [N, in], weight [out, in].
+at::Tensor linear(const at::Tensor& x, Parameter& weight);
+
+/// The entrance of a residual branch: {norm(x), x}. The second result is x for the residual path; its
+/// gradient and the norm's are added in one pass.
+std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight, double eps);
+
+/// Optional q/k norm, then rotary embedding of q and k inside packed qkv [N, (heads + 2 kv_heads) head_dim].
+/// Without norms it works in place. `q_norm` and `k_norm` are both null or both given.
+at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
+                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps);
+
+/// Causal attention inside each document of the batch. qkv as after rotate(); returns [N, heads * head_dim].
+at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch);
+
+/// silu(gate) * up of packed [N, 2 F].
+at::Tensor swiglu(const at::Tensor& gate_up);
+
+/// residual + dropout(branch), in place on `branch`. `site` tells the places of one model apart.
+at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
+                        uint64_t site);
+
+/// Runs `body` on x as the segment `name`. If the running block's plan recomputes it, only x is kept and body
+/// runs again in backward, with bit-equal results.
+at::Tensor segment(const Context& context, const char* name,
+                   const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x);
+
+}  // namespace stepforge

@@ -1,0 +1,74 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+
+#include "stepforge/kernels/cross_entropy.h"
+#include "stepforge/kernels/reduce.h"
+#include "stepforge/kernels/rms_norm.h"
+#include "stepforge/nn/kv_cache.h"
+#include "stepforge/nn/layers.h"
+
+namespace stepforge {
+
+namespace {
+
+struct Normed {
+  at::Tensor out;
+  at::Tensor rstd;
+};
+
+Normed norm(const at::Tensor& hidden, const Parameter& weight, double eps) {
+  Normed normed{at::empty_like(hidden), at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat))};
+  rms_norm_forward(hidden, weight.value(), eps, normed.out, normed.rstd);
+  return normed;
+}
+
+}  // namespace
+
+LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, const Context& context,
+                                                       double scale) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor hidden = inputs.at(0).detach();
+  const Normed normed = norm(hidden, norm_, eps_);
+
+  LinearCrossEntropyOutputs outputs;
+  outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
+  outputs.grad_hidden = at::empty_like(hidden);
+  if (weight_.trained()) {
+    outputs.grad_weight = weight_.gradient();
+    outputs.accumulate_weight = weight_.written();
+    weight_.mark_written();
+  }
+  linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, scale, chunk_, outputs);
+
+  at::Tensor norm_gradient = norm_.trained() ? norm_.gradient() : at::empty({hidden.size(1)}, at::kFloat);
+  // The normed hidden's gradient turns into the hidden's in place.
+  rms_norm_backward(outputs.grad_hidden, hidden, norm_.value(), normed.rstd, at::Tensor(),
+                    outputs.grad_hidden, norm_gradient, norm_.trained() && norm_.written());
+  if (norm_.trained()) norm_.mark_written();
+  return {sum_in_order(outputs.token_loss), outputs.token_loss, at::Tensor(), {outputs.grad_hidden}};
+}
+
+LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& hidden = inputs.at(0);
+  LinearCrossEntropyOutputs outputs;
+  outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
+  if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
+  linear_cross_entropy(norm(hidden, norm_, eps_).out, weight_.value().detach(), context.batch->labels, 1.0,
+                       chunk_, outputs);
+  return {sum_in_order(outputs.token_loss), outputs.token_loss, outputs.logits, {}};
+}
+
+at::Tensor LinearCrossEntropyHead::last_logits(const Bundle& inputs, const Context& context) {
+  const at::NoGradGuard no_grad;
+  const int64_t rows = context.batch->host.rows;
+  const at::Tensor& hidden = inputs.at(0);
+  const int64_t count = hidden.size(0) / rows;
+  const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
+  return at::mm(norm(last, norm_, eps_).out, weight_.value().detach().t()).to(at::kFloat);
+}
+
+}  // namespace stepforge

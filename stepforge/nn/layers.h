@@ -1,0 +1,72 @@
+// The layers that families combine: parameters by name, sizes from tensors, never a rank.
+#pragma once
+
+#include <string>
+
+#include "stepforge/nn/block.h"
+#include "stepforge/nn/functions.h"
+
+namespace stepforge {
+
+/// Normed multi-head attention with a residual: x + out(attend(rotate(qkv(norm(x))))).
+class AttentionLayer {
+ public:
+  /// `prefix` is "layers.3.attention"; the parameters norm, qkv, out, and with `qk_norm` q_norm and k_norm
+  /// are looked up.
+  AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, const AttentionShape& shape,
+                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer);
+  at::Tensor forward(const at::Tensor& x, const Context& context);
+
+ private:
+  Parameter& norm_;
+  Parameter& qkv_;
+  Parameter& out_;
+  Parameter* q_norm_ = nullptr;
+  Parameter* k_norm_ = nullptr;
+  AttentionShape shape_;
+  double eps_;
+  const RopeTable& rope_;
+  int64_t layer_;
+};
+
+/// Normed SwiGLU MLP with a residual: x + down(swiglu(gate_up(norm(x)))).
+class MlpLayer {
+ public:
+  MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer);
+  at::Tensor forward(const at::Tensor& x, const Context& context);
+
+ private:
+  Parameter& norm_;
+  Parameter& gate_up_;
+  Parameter& down_;
+  double eps_;
+  int64_t layer_;
+};
+
+class EmbeddingBlock : public Block {
+ public:
+  explicit EmbeddingBlock(Parameter& table) : table_(table) {}
+  Bundle forward(const Bundle& inputs, const Context& context) override;
+
+ private:
+  Parameter& table_;
+};
+
+/// Final norm and output projection with the cross-entropy, in chunks of tokens: the full logits never exist.
+class LinearCrossEntropyHead : public Head {
+ public:
+  /// `weight` [vocab, width] is the head's own or the embedding's. `chunk`: tokens per chunk.
+  LinearCrossEntropyHead(Parameter& norm, Parameter& weight, double eps, int64_t chunk)
+      : norm_(norm), weight_(weight), eps_(eps), chunk_(chunk) {}
+  LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override;
+  LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) override;
+  at::Tensor last_logits(const Bundle& inputs, const Context& context) override;
+
+ private:
+  Parameter& norm_;
+  Parameter& weight_;
+  double eps_;
+  int64_t chunk_;
+};
+
+}  // namespace stepforge

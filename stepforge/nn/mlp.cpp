@@ -1,0 +1,49 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stepforge/kernels/swiglu.h"
+#include "stepforge/nn/functions.h"
+#include "stepforge/nn/layers.h"
+
+namespace stepforge {
+
+namespace {
+
+struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& gate_up) {
+    context->save_for_backward({gate_up});
+    at::Tensor out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+    swiglu_forward(gate_up, out);
+    return out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const at::Tensor gate_up = context->get_saved_variables()[0];
+    at::Tensor gradient = at::empty_like(gate_up);
+    swiglu_backward(gradients[0], gate_up, gradient);
+    return {gradient};
+  }
+};
+
+}  // namespace
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  return SwigluFunction::apply(gate_up);
+}
+
+MlpLayer::MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer)
+    : norm_(parameters(prefix + ".norm")),
+      gate_up_(parameters(prefix + ".gate_up")),
+      down_(parameters(prefix + ".down")),
+      eps_(eps),
+      layer_(layer) {}
+
+at::Tensor MlpLayer::forward(const at::Tensor& x, const Context& context) {
+  auto [normed, residual] = pre_norm(x, norm_, eps_);
+  const at::Tensor branch = linear(swiglu(linear(normed, gate_up_)), down_);
+  return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1));
+}
+
+}  // namespace stepforge

@@ -1,0 +1,49 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stepforge/kernels/rms_norm.h"
+#include "stepforge/nn/function_data.h"
+#include "stepforge/nn/functions.h"
+
+namespace stepforge {
+
+namespace {
+
+struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                const at::Tensor& x, const at::Tensor& weight, double eps,
+                                                Parameter* parameter) {
+    at::Tensor normed = at::empty_like(x);
+    at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
+    rms_norm_forward(x, weight, eps, normed, rstd);
+    context->save_for_backward({x, rstd});
+    context->set_materialize_grads(false);
+    keep_pointer(*context, "parameter", parameter);
+    // The same bytes under another tensor: the residual path.
+    return {normed, x.variable_data()};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    auto* parameter = kept_pointer<Parameter>(*context, "parameter");
+    at::Tensor weight_gradient = parameter->gradient();
+    if (!parameter->trained()) weight_gradient = at::empty({saved[0].size(1)}, at::kFloat);
+    // In place of the normed branch's gradient: nobody else holds it.
+    const at::Tensor& x_gradient = gradients[0];
+    rms_norm_backward(gradients[0], saved[0], parameter->value(), saved[1], gradients[1], x_gradient,
+                      weight_gradient, parameter->trained() && parameter->written());
+    if (parameter->trained()) parameter->mark_written();
+    return {x_gradient, at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight, double eps) {
+  auto results = PreNormFunction::apply(x, weight.value(), eps, &weight);
+  return {results[0], results[1]};
+}
+
+}  // namespace stepforge

@@ -1,0 +1,42 @@
+// A parameter as layers see it: a persistent leaf of the compute dtype, and a view into the unit's flat fp32
+// gradient that backward writes straight into.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/modelspec/parameter.h"
+
+namespace stepforge {
+
+/// Owned by the unit's storage (parallel/), which also binds the leaf's bytes. Layers only read `value` and
+/// add gradients.
+class Parameter {
+ public:
+  Parameter() = default;
+  Parameter(const ParameterSpec* spec, at::Tensor value, at::Tensor gradient)
+      : spec_(spec), value_(std::move(value)), gradient_(std::move(gradient)) {}
+
+  const ParameterSpec& spec() const { return *spec_; }
+  /// [shape] in the compute dtype; a leaf that requires grad if it is trained.
+  const at::Tensor& value() const { return value_; }
+  /// [shape] fp32 view into the unit's gradient; undefined if frozen.
+  const at::Tensor& gradient() const { return gradient_; }
+  bool trained() const { return gradient_.defined(); }
+
+  /// The next write overwrites instead of adding.
+  void start_gradient() { written_ = false; }
+  bool written() const { return written_; }
+  void mark_written() { written_ = true; }
+
+  /// gradient (+)= left^T right, the weight gradient of a linear layer. left [tokens, rows], right [tokens,
+  /// columns].
+  void add_product(const at::Tensor& left, const at::Tensor& right);
+
+ private:
+  const ParameterSpec* spec_ = nullptr;
+  at::Tensor value_;
+  at::Tensor gradient_;
+  bool written_ = false;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,47 @@
+#include <algorithm>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stepforge/nn/function_data.h"
+#include "stepforge/nn/functions.h"
+
+namespace stepforge {
+
+namespace {
+
+using SegmentBody = std::function<at::Tensor(const at::Tensor&)>;
+
+struct RecomputedSegment : torch::autograd::Function<RecomputedSegment> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const SegmentBody* body) {
+    context->save_for_backward({x});
+    keep_value(*context, "body", *body);
+    return (*body)(x);  // grad mode is off here: nothing is kept
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    at::Tensor x = context->get_saved_variables()[0].detach();
+    x.set_requires_grad(true);
+    {
+      const at::AutoGradMode with_graph(true);
+      const at::Tensor out = kept_value<SegmentBody>(*context, "body")(x);
+      torch::autograd::backward({out}, {gradients[0]});
+    }
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor segment(const Context& context, const char* name,
+                   const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x) {
+  const auto& recomputed = context.recomputed_segments;
+  const bool recompute = std::find(recomputed.begin(), recomputed.end(), name) != recomputed.end();
+  if (!recompute || !at::GradMode::is_enabled()) return body(x);
+  return RecomputedSegment::apply(x, &body);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,50 @@
+#include "stepforge/optim/optimizer_state.h"
+
+#include <string_view>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Moments as units of their parameters' layouts; counts of steps, which are the same on all ranks.
+StateSource source_of(ShardedAdamW& optimizer) {
+  StateSource source;
+  if (!optimizer.parameters().empty()) source.all = optimizer.parameters()[0].part->mesh().groups()->data();
+  for (const ShardedAdamW::State& state : optimizer.state()) {
+    const auto first_unit = static_cast<int>(source.units.size());
+    for (const at::Tensor& slot : state.slots) source.units.push_back({&state.parameters->store(), slot});
+    for (const ShardedParameter& parameter : optimizer.parameters()) {
+      if (parameter.part != state.parameters) continue;
+      const bool frozen = !parameter.part->trained(parameter.index);
+      const auto name = [&](std::string_view what) { return format("state.{}.{}", parameter.name, what); };
+      for (size_t slot = 0; slot < state.slots.size(); ++slot) {
+        source.entries.push_back({name(ShardedAdamW::slot_names[slot]),
+                                  first_unit + static_cast<int>(slot),
+                                  parameter.index,
+                                  {},
+                                  frozen});
+      }
+      const at::Tensor steps = state.steps.select(0, static_cast<int64_t>(parameter.index));
+      source.entries.push_back({name("step"), -1, 0, steps, frozen});
+    }
+  }
+  return source;
+}
+
+}  // namespace
+
+StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOptions& options) {
+  return get_state_dict(source_of(optimizer), options);
+}
+
+LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
+                                     const LoadStateOptions& options) {
+  if (options.assign)
+    throw UsageError("the optimizer's state lies in buffers of its own: load it without assign");
+  return load_state_dict(source_of(optimizer), values, options);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,19 @@
+// State dicts of optimizers of modules under fully_shard.
+#pragma once
+
+#include "stepforge/fsdp/state_dict.h"
+#include "stepforge/optim/sharded_adamw.h"
+
+namespace stepforge {
+
+/// get_state_dict() of parallel/state_dict.h for an optimizer: "state.<parameter>.exp_avg",
+/// "state.<parameter>.exp_avg_sq" and "state.<parameter>.step", an integer; zero before the first step.
+/// Moments lie as the parameters do.
+StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOptions& options = {});
+
+/// load_state_dict() of parallel/state_dict.h into an optimizer, also one of another layout. Throws
+/// UsageError with `assign`: the state lies in the optimizer's own buffers.
+LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
+                                     const LoadStateOptions& options = {});
+
+}  // namespace stepforge

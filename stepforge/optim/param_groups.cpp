@@ -1,0 +1,87 @@
+#include "stepforge/optim/param_groups.h"
+
+#include <algorithm>
+#include <regex>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+struct Pattern {
+  std::regex expression;
+  bool used = false;
+};
+
+std::vector<Pattern> compile(const OptimizerConfig& optimizer) {
+  std::vector<Pattern> patterns;
+  for (const auto& group : optimizer.param_groups) {
+    try {
+      patterns.push_back({std::regex(group.pattern)});
+    } catch (const std::regex_error& error) {
+      throw UsageError(format("optimizer.param_groups: pattern \"{}\" is no regular expression: {}",
+                              group.pattern, error.what()));
+    }
+  }
+  return patterns;
+}
+
+double or_default(double value, double fallback) {
+  return value < 0.0 ? fallback : value;
+}
+
+ParamGroup settings_of(const OptimizerConfig& optimizer, const ParamGroupConfig* group, bool decays) {
+  const double decay = decays || optimizer.decay_all ? optimizer.weight_decay : 0.0;
+  if (group == nullptr) {
+    return {decay == optimizer.weight_decay ? "default" : "default, no decay", optimizer.lr, decay,
+            optimizer.beta1, optimizer.beta2};
+  }
+  return {group->pattern, or_default(group->lr, optimizer.lr), or_default(group->weight_decay, decay),
+          or_default(group->beta1, optimizer.beta1), or_default(group->beta2, optimizer.beta2)};
+}
+
+int index_of(std::vector<ParamGroup>& groups, const ParamGroup& group) {
+  const auto found = std::find(groups.begin(), groups.end(), group);
+  if (found != groups.end()) return static_cast<int>(found - groups.begin());
+  groups.push_back(group);
+  return static_cast<int>(groups.size()) - 1;
+}
+
+}  // namespace
+
+ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model) {
+  std::vector<Pattern> patterns = compile(optimizer);
+  ParamGroups result;
+  for (const UnitSpec& unit : model.units) {
+    auto& intervals = result.intervals.emplace_back();
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      const ParameterSpec& parameter = unit.parameters[i];
+      const ParamGroupConfig* chosen = nullptr;
+      for (size_t p = 0; p < patterns.size() && chosen == nullptr; ++p) {
+        if (!std::regex_search(parameter.name, patterns[p].expression)) continue;
+        patterns[p].used = true;
+        chosen = &optimizer.param_groups[p];
+      }
+      if (!unit.trainable) continue;
+      const int group = index_of(result.groups, settings_of(optimizer, chosen, parameter.decays()));
+      if (!intervals.empty() && intervals.back().group == group) {
+        intervals.back().last = i + 1;
+      } else {
+        intervals.push_back({i, i + 1, group});
+      }
+    }
+  }
+  for (size_t p = 0; p < patterns.size(); ++p) {
+    if (!patterns[p].used) {
+      throw UsageError(
+          format("optimizer.param_groups: pattern \"{}\" matches no parameter that an earlier pattern left; "
+                 "names look like \"{}\"",
+                 optimizer.param_groups[p].pattern, model.units.back().parameters.front().name));
+    }
+  }
+  return result;
+}
+
+}  // namespace stepforge

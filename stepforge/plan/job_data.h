@@ -1,0 +1,30 @@
+// From a configuration to what the model is fed: tokenizer and rows. No tensors: the trainer and `stepforge
+// data show` see the same rows.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "stepforge/base/log.h"
+#include "stepforge/config/config.h"
+#include "stepforge/data/data_plan.h"
+#include "stepforge/text/tokenizer.h"
+
+namespace stepforge {
+
+/// The tokenizer of config.tokenizer. Type bpe without a path is trained on the text sources and kept in
+/// config.run_dir/tokenizer, where a later start finds it. Throws what reading the text throws.
+std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log);
+
+/// Where a run keeps its tokenizer.
+std::filesystem::path run_tokenizer_folder(const Config& config);
+
+/// The tokenizer that a finished or running run at config.run_dir used: the copy in its folder, so that it
+/// does not matter where a relative tokenizer.path once led. nullptr if it has none, as a run imported
+/// without tokenizer files.
+std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config);
+
+/// The data section as the data room wants it; `vocab_size` for synthetic rows.
+DataPlan data_plan(const Config& config, int64_t vocab_size);
+
+}  // namespace stepforge

@@ -1,0 +1,74 @@
+// From a configuration to what will run: the model's specification and its step programs. No tensors: the
+// trainer and `stepforge plan` see the same lists.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "stepforge/comm/parallel_dims.h"
+#include "stepforge/config/config.h"
+#include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/step/build.h"
+#include "stepforge/step/checker.h"
+#include "stepforge/step/program.h"
+
+namespace stepforge {
+
+/// How the rows of a step are cut.
+struct BatchPlan {
+  int64_t seq_len = 0;
+  int64_t rows_per_step = 0;         ///< global batch size
+  int64_t rows_per_micro_batch = 0;  ///< 1 in ordered mode: a row is a leaf of the summation tree
+  int micro_batches = 0;             ///< of each rank
+
+  int64_t tokens_per_step() const { return rows_per_step * seq_len; }
+  int64_t tokens_per_micro_batch() const { return rows_per_micro_batch * seq_len; }
+};
+
+/// `data_ranks`: how many ranks read different rows. Throws UsageError if they cannot have whole
+/// micro-batches, or, in ordered mode, if the sums of their rows are not subtrees of the one over all rows:
+/// over several ranks, both their number and the rows of each must be powers of two.
+BatchPlan plan_batch(const TrainingConfig& training, int data_ranks = 1);
+
+/// The groups of a rank by the degrees in config.parallelism. It reads the rows of data rank number
+/// (its place in loss_ranks) of loss_ranks.size(). Throws UsageError if the degrees do not fit the world.
+DataParallel data_parallel_of(const Config& config, RankPlace place);
+
+/// The compute dtype of precision.compute.
+DType compute_dtype(const PrecisionConfig& precision);
+
+/// The dtype in which gradients travel, precision.reduce.
+DType reduce_dtype(const PrecisionConfig& precision);
+
+/// How units are cut over the ranks of a shard group, parallelism.fsdp_cut.
+Cut parameter_cut(const ParallelismConfig& parallelism);
+
+/// The specification of config.model. Throws UsageError if model.vocab_size is open and no tokenizer gives
+/// it.
+ModelSpec plan_model(const Config& config);
+
+/// The program of one rank, and what was proved of those of all.
+struct ProvedStep {
+  StepProgram program;
+  SymmetryProof proof;
+};
+
+/// The training program of one rank. Those of all ranks are checked.
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankPlace place = {});
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankPlace place = {});
+
+/// The forward-only program of validation and `eval`, for micro-batches of the training's shape. Those of all
+/// ranks are checked. Losses are not reduced in it.
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankPlace place = {});
+
+/// The checked forward-only program that generation runs once per token: `cache_tokens` positions of KV
+/// cache.
+StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache_tokens);
+
+/// The same for samples during training: every rank runs it on the same tokens, gathering units as it goes.
+/// The programs of all ranks are checked.
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankPlace place);
+
+}  // namespace stepforge

@@ -1,0 +1,214 @@
+#include "stepforge/step/draw.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "stepforge/base/format.h"
+#include "stepforge/base/json.h"
+#include "stepforge/step/memory.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr std::size_t kLongestPattern = 12;  // operations that may repeat together: a layer's
+constexpr std::size_t kFoldFrom = 4;         // repetitions
+
+std::string bytes_text(int64_t bytes) {
+  return bytes == 0 ? "" : human_bytes(bytes);
+}
+
+/// The operations to show, and lines between them that say what is left out.
+class Table {
+ public:
+  Table(const StepProgram& program, const TableOptions& options)
+      : program_(program), options_(options), live_after_(account(program).live_after) {}
+
+  std::string draw() {
+    for (const Operation& operation : program_.operations) {
+      const auto size = static_cast<int64_t>(operation_text(program_, operation).size());
+      text_width_ = std::max(text_width_, size);
+    }
+    text_ += format("{:>7}  {:<7}  {:<{}}  {:>10}  {:>10}  {:>10}\n", "#", "lane", "operation", text_width_,
+                    "bytes", "workspace", "live after");
+    const std::size_t count = program_.operations.size();
+    const auto [skip_begin, skip_end] =
+        options_.all_micro_batches ? std::pair(count, count) : later_micro_batches();
+    show(0, skip_begin);
+    if (skip_begin < skip_end) {
+      text_ += format("{:>7}  and so on for micro-batches 1 to {}: operations {} to {}\n", "...",
+                      program_.micro_batches - (reduces_at_the_end() ? 2 : 1), skip_begin, skip_end - 1);
+      show(skip_end, count);
+    }
+    return std::move(text_);
+  }
+
+ private:
+  /// Whether the last micro-batch is unlike the others.
+  bool reduces_at_the_end() const {
+    return std::any_of(program_.operations.begin(), program_.operations.end(),
+                       [](const Operation& operation) { return operation.lane == Lane::reduce; });
+  }
+
+  /// From the first operation of micro-batch 1 to the last of any, or to the last micro-batch if that is
+  /// unlike.
+  std::pair<std::size_t, std::size_t> later_micro_batches() const {
+    const auto& operations = program_.operations;
+    const auto of_last = std::find_if(operations.begin(), operations.end(), [&](const Operation& operation) {
+      return operation.micro_batch == program_.micro_batches - 1;
+    });
+    const auto first = std::find_if(operations.begin(), operations.end(),
+                                    [](const Operation& operation) { return operation.micro_batch > 0; });
+    const auto last = std::find_if(operations.rbegin(), operations.rend(),
+                                   [](const Operation& operation) { return operation.micro_batch > 0; });
+    if (first == operations.end()) {
+      return {operations.size(), operations.size()};
+    }
+    return {static_cast<std::size_t>(first - operations.begin()),
+            static_cast<std::size_t>((reduces_at_the_end() ? of_last : last.base()) - operations.begin())};
+  }
+
+  static bool alike(const Operation& a, const Operation& b) {
+    const auto looks = [](const Operation& operation) {
+      return std::tuple(operation.kind, operation.lane, operation.keep_graph, operation.accumulate,
+                        operation.bytes, operation.workspace, operation.level, operation.group,
+                        operation.peer, kinds_of(operation.parts));
+    };
+    return looks(a) == looks(b);
+  }
+
+  /// How often the `length` operations at `begin` come in a row.
+  std::size_t repetitions(std::size_t begin, std::size_t end, std::size_t length) const {
+    std::size_t same = 0;  // operations like the one a pattern earlier
+    while (begin + length + same < end &&
+           alike(program_.operations[begin + same], program_.operations[begin + length + same])) {
+      ++same;
+    }
+    return 1 + same / length;
+  }
+
+  void show(std::size_t begin, std::size_t end) {
+    while (begin < end) {
+      std::size_t length = 1;
+      std::size_t times = 1;
+      for (std::size_t l = 1; l <= kLongestPattern && begin + l <= end && !options_.all_repetitions; ++l) {
+        const std::size_t found = repetitions(begin, end, l);
+        if (found >= kFoldFrom && found * l > times * length) {
+          length = l;
+          times = found;
+        }
+      }
+      show_lines(begin, begin + length);
+      if (times >= kFoldFrom) {
+        text_ += format("{:>7}  x {} more of {}\n", "...", times - 2,
+                        length == 1 ? "its kind" : format("these {} operations", length));
+        show_lines(begin + (times - 1) * length, begin + times * length);
+      }
+      begin += times * length;
+    }
+  }
+
+  void show_lines(std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const Operation& operation = program_.operations[i];
+      text_ += format("{:>7}  {:<7}  {:<{}}  {:>10}  {:>10}  {:>10}\n", i, lane_name(operation.lane),
+                      operation_text(program_, operation), text_width_, bytes_text(operation.bytes),
+                      bytes_text(operation.workspace), human_bytes(live_after_[i]));
+    }
+  }
+
+  const StepProgram& program_;
+  TableOptions options_;
+  std::vector<int64_t> live_after_;
+  int64_t text_width_ = 9;
+  std::string text_;
+};
+
+double microseconds(double seconds) {
+  return seconds * 1e6;
+}
+
+Json operation_event(const StepProgram& program, int process, std::size_t index, const OperationTime& time) {
+  const Operation& operation = program.operations[index];
+  Json arguments = {{"index", index}};
+  if (operation.bytes > 0) {
+    arguments["bytes"] = operation.bytes;
+  }
+  if (operation.workspace > 0) {
+    arguments["workspace"] = operation.workspace;
+  }
+  if (!operation.needs.empty()) {
+    arguments["needs"] = operation.needs;
+  }
+  return {{"name", operation_text(program, operation)},
+          {"cat", op_name(operation.kind)},
+          {"ph", "X"},
+          {"ts", microseconds(time.start)},
+          {"dur", microseconds(time.end - time.start)},
+          {"pid", process},
+          {"tid", static_cast<int>(operation.lane)},
+          {"args", std::move(arguments)}};
+}
+
+void add_names(int process, const std::string& name, Json& events) {
+  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"args", {{"name", name}}}});
+  for (const Lane lane : {Lane::compute, Lane::gather, Lane::reduce, Lane::peer, Lane::copy}) {
+    events.push_back({{"name", "thread_name"},
+                      {"ph", "M"},
+                      {"pid", process},
+                      {"tid", static_cast<int>(lane)},
+                      {"args", {{"name", lane_name(lane)}}}});
+  }
+}
+
+/// Live bytes grow when an operation starts and fall when it ends.
+void add_live_bytes(const StepProgram& program, int process, const std::vector<OperationTime>& times,
+                    Json& events) {
+  std::vector<std::pair<double, int64_t>> changes;
+  const auto sum = [&](const std::vector<int>& buffers) {
+    int64_t bytes = 0;
+    for (const int buffer : buffers) {
+      bytes += program.buffers[static_cast<std::size_t>(buffer)].bytes;
+    }
+    return bytes;
+  };
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    changes.emplace_back(times[i].start, sum(operation.allocates) + operation.workspace);
+    changes.emplace_back(times[i].end, -sum(operation.frees) - operation.workspace);
+  }
+  std::stable_sort(changes.begin(), changes.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  int64_t live = account(program).persistent_bytes();
+  for (const auto& [time, change] : changes) {
+    live += change;
+    if (change != 0) {
+      events.push_back({{"name", "live bytes"},
+                        {"ph", "C"},
+                        {"ts", microseconds(time)},
+                        {"pid", process},
+                        {"args", {{"bytes", live}}}});
+    }
+  }
+}
+
+}  // namespace
+
+std::string operation_table(const StepProgram& program, const TableOptions& options) {
+  return Table(program, options).draw();
+}
+
+std::string trace_json(const StepProgram& program, const std::vector<TracedRun>& runs) {
+  Json events = Json::array();
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    const int process = program.rank * static_cast<int>(runs.size()) + static_cast<int>(run);
+    add_names(process, format("rank {}, {}", program.rank, runs[run].name), events);
+    for (std::size_t i = 0; i < program.operations.size(); ++i) {
+      events.push_back(operation_event(program, process, i, runs[run].times[i]));
+    }
+    add_live_bytes(program, process, runs[run].times, events);
+  }
+  return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();
+}
+
+}  // namespace stepforge

@@ -1,0 +1,30 @@
+// Step programs for the eye: a table for the terminal, a trace for chrome://tracing or ui.perfetto.dev.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "stepforge/step/program.h"
+#include "stepforge/step/simulate.h"
+
+namespace stepforge {
+
+struct TableOptions {
+  bool all_micro_batches = false;  ///< else the first one stands for all
+  bool all_repetitions = false;    ///< else long repetitions, such as a model's layers, are folded
+};
+
+/// One line per operation: index, lane, what it does, bytes moved, workspace, bytes live when it has
+/// finished.
+std::string operation_table(const StepProgram& program, const TableOptions& options = {});
+
+/// One course of a step, predicted or real.
+struct TracedRun {
+  std::string name;
+  std::vector<OperationTime> times;  ///< of each operation
+};
+
+/// Trace-event JSON: for each run a process with one thread per lane and a counter track of live bytes.
+std::string trace_json(const StepProgram& program, const std::vector<TracedRun>& runs);
+
+}  // namespace stepforge

@@ -1,0 +1,255 @@
+#include <algorithm>
+#include <tuple>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/step/passes.h"
+
+namespace stepforge {
+
+namespace {
+
+/// One stay of a unit in a slot, from its first use to its last (indices of operations).
+struct Stay {
+  int unit = 0;
+  std::size_t first_use = 0;
+  std::size_t last_use = 0;
+  std::size_t earliest_start = 0;  ///< just behind the unit's previous stay
+};
+
+/// All stays in order of their first use: one for each unit, or one for each run of its uses with no other
+/// block's computation between.
+std::vector<Stay> find_stays(const StepProgram& program, const GatherPolicy& policy) {
+  using Reshard = GatherPolicy::Reshard;
+  const auto stays_gathered = [&](int unit) {
+    return policy.reshard == Reshard::never || (policy.reshard == Reshard::every_n && unit % policy.n != 0);
+  };
+  constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::vector<Stay> stays;
+  std::vector<std::size_t> latest(program.units.size(), kNone);        // the unit's latest stay
+  std::vector<std::size_t> last_computation(program.units.size(), 0);  // that used the unit
+  std::size_t computation = 0;
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    if (!uses_units(operation.kind)) {
+      continue;
+    }
+    ++computation;
+    if (!reads_weights(program, operation)) {
+      continue;
+    }
+    for (const int unit : program.blocks[static_cast<std::size_t>(operation.block)].units) {
+      const auto u = static_cast<std::size_t>(unit);
+      if (program.units[u].resident) {
+        continue;
+      }
+      const bool goes_on =
+          latest[u] != kNone && (stays_gathered(unit) || last_computation[u] + 1 == computation);
+      if (!goes_on) {
+        const std::size_t earliest = latest[u] == kNone ? 0 : stays[latest[u]].last_use + 1;
+        latest[u] = stays.size();
+        stays.push_back({unit, i, i, earliest});
+      }
+      stays[latest[u]].last_use = i;
+      last_computation[u] = computation;
+    }
+  }
+  return stays;
+}
+
+Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
+  Operation operation;
+  operation.kind = kind;
+  operation.unit = unit;
+  operation.lane = lane_of(kind);
+  if (kind == OpKind::gather_start) {
+    operation.group = program.units[static_cast<std::size_t>(unit)].shard_group;
+  }
+  return operation;
+}
+
+/// Where each stay's gather starts: with the first use at the latest, never before the unit's previous stay
+/// has ended.
+class Starts {
+ public:
+  Starts(const StepProgram& program, const std::vector<Stay>& stays, const PrefetchPolicy& policy)
+      : program_(program), stays_(stays), policy_(policy), lists_(program.units.size()) {
+    for (const Stay& stay : stays) {
+      starts_.push_back(stay.first_use);
+    }
+    for (const PrefetchList& list : policy.lists) {
+      const auto unit = static_cast<std::size_t>(find_unit(list.unit));
+      add_list(lists_[unit].forward, list.forward);
+      add_list(lists_[unit].backward, list.backward);
+    }
+  }
+
+  std::vector<std::size_t> find() {
+    for (std::size_t k = 0; k < stays_.size(); ++k) {
+      start_within_distance(k);
+    }
+    int previous = -1;  // the block that computed last
+    for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+      const Operation& operation = program_.operations[i];
+      if (uses_units(operation.kind)) {
+        start_listed(i, previous);
+        previous = operation.block;
+      }
+    }
+    return std::move(starts_);
+  }
+
+ private:
+  struct Lists {
+    std::vector<int> forward;
+    std::vector<int> backward;
+  };
+
+  int find_unit(const std::string& name) const {
+    std::vector<std::string> names;
+    for (std::size_t u = 0; u < program_.units.size(); ++u) {
+      if (program_.units[u].name == name) {
+        return static_cast<int>(u);
+      }
+      names.push_back(program_.units[u].name);
+    }
+    throw UsageError(format("a prefetch list names the unit \"{}\", which the model does not have; it has {}",
+                            name, join(names, ", ")));
+  }
+
+  void add_list(std::vector<int>& list, const std::vector<std::string>& names) const {
+    for (const std::string& name : names) {
+      list.push_back(find_unit(name));
+    }
+  }
+
+  static bool is_backward(OpKind kind) {
+    return kind == OpKind::backward || kind == OpKind::backward_input || kind == OpKind::recompute ||
+           kind == OpKind::loss_forward_backward;
+  }
+  static bool is_forward(OpKind kind) { return !is_backward(kind) || kind == OpKind::loss_forward_backward; }
+
+  void start_by(std::size_t stay, std::size_t operation) {
+    const std::size_t earliest = std::max(operation, stays_[stay].earliest_start);
+    starts_[stay] = std::min(starts_[stay], earliest);
+  }
+
+  /// The next stays start with the first use of this one.
+  void start_within_distance(std::size_t k) {
+    const Stay& stay = stays_[k];
+    const Lists& lists = lists_[static_cast<std::size_t>(stay.unit)];
+    const bool backward = is_backward(program_.operations[stay.first_use].kind);
+    if (!(backward ? lists.backward : lists.forward).empty()) {
+      return;
+    }
+    const auto distance = static_cast<std::size_t>(backward ? policy_.backward : policy_.forward);
+    for (std::size_t next = k + 1; next < stays_.size() && next <= k + distance; ++next) {
+      start_by(next, stay.first_use);
+    }
+  }
+
+  /// A run of uses of a unit begins at operation i: its list starts.
+  void start_listed(std::size_t i, int previous_block) {
+    const Operation& operation = program_.operations[i];
+    for (const int unit : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
+      if (operation.block == previous_block) {
+        continue;
+      }
+      const Lists& lists = lists_[static_cast<std::size_t>(unit)];
+      for (const int listed : lists.forward) {
+        if (is_forward(operation.kind)) {
+          start_next_stay(listed, i);
+        }
+      }
+      for (const int listed : lists.backward) {
+        if (is_backward(operation.kind)) {
+          start_next_stay(listed, i);
+        }
+      }
+    }
+  }
+
+  /// Nothing starts if the unit is gathered at that time, or no longer used.
+  void start_next_stay(int unit, std::size_t operation) {
+    for (std::size_t k = 0; k < stays_.size(); ++k) {
+      if (stays_[k].unit == unit && stays_[k].first_use > operation) {
+        if (stays_[k].earliest_start <= operation) {
+          start_by(k, operation);
+        }
+        return;
+      }
+    }
+  }
+
+  const StepProgram& program_;
+  const std::vector<Stay>& stays_;
+  const PrefetchPolicy& policy_;
+  std::vector<Lists> lists_;  // of each unit
+  std::vector<std::size_t> starts_;
+};
+
+/// What comes first of several operations put in one place.
+enum class Rank : uint8_t { release, start, wait, prefetched_start };
+
+struct Placed {
+  std::size_t before = 0;
+  Rank rank = Rank::release;
+  Operation operation;
+};
+
+std::vector<Placed> place(const StepProgram& program, const std::vector<Stay>& stays,
+                          const std::vector<std::size_t>& starts) {
+  std::vector<Placed> placed;
+  for (std::size_t k = 0; k < stays.size(); ++k) {
+    const Stay& stay = stays[k];
+    const Rank rank = starts[k] < stay.first_use ? Rank::prefetched_start : Rank::start;
+    placed.push_back({starts[k], rank, unit_operation(program, OpKind::gather_start, stay.unit)});
+    placed.push_back({stay.first_use, Rank::wait, unit_operation(program, OpKind::gather_wait, stay.unit)});
+    placed.push_back({stay.last_use + 1, Rank::release, unit_operation(program, OpKind::release, stay.unit)});
+  }
+  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+    return std::tuple(a.before, a.rank) < std::tuple(b.before, b.rank);
+  });
+  return placed;
+}
+
+/// A wait needs its start; a start needs the last release before it, so that gathers cannot run ahead of the
+/// compute further than the list says.
+void link_needs(std::vector<Operation>& operations, std::size_t units) {
+  std::vector<int> start_of(units, -1);
+  int last_release = -1;
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    Operation& operation = operations[i];
+    if (operation.kind == OpKind::release) {
+      last_release = static_cast<int>(i);
+    } else if (operation.kind == OpKind::gather_start) {
+      start_of[static_cast<std::size_t>(operation.unit)] = static_cast<int>(i);
+      if (last_release >= 0) {
+        operation.needs.push_back(last_release);
+      }
+    } else if (operation.kind == OpKind::gather_wait) {
+      operation.needs.push_back(start_of[static_cast<std::size_t>(operation.unit)]);
+    }
+  }
+}
+
+}  // namespace
+
+void gather_pass(StepProgram& program, const GatherPolicy& policy) {
+  if (const int least = std::min(policy.prefetch.forward, policy.prefetch.backward); least < 0) {
+    throw UsageError(format("the prefetch distance of gathers must be 0 or more, not {}", least));
+  }
+  if (policy.n < 1) {
+    throw UsageError(format("resharding every n-th unit: n must be at least 1, not {}", policy.n));
+  }
+  const std::vector<Stay> stays = find_stays(program, policy);
+  const std::vector<std::size_t> starts = Starts(program, stays, policy.prefetch).find();
+  std::vector<Insertion> insertions;
+  for (Placed& placed : place(program, stays, starts)) {
+    insertions.push_back({placed.before, std::move(placed.operation)});
+  }
+  insert_operations(program.operations, insertions);
+  link_needs(program.operations, program.units.size());
+}
+
+}  // namespace stepforge

@@ -1,0 +1,111 @@
+#include <algorithm>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/step/passes.h"
+
+namespace stepforge {
+
+namespace {
+
+[[noreturn]] void refuse_name(const std::string& what, const std::string& name,
+                              const std::vector<std::string>& known) {
+  const std::string guess = did_you_mean(name, known);
+  throw UsageError(format("recomputation of {} \"{}\": the model has none of that name{}; there are: {}",
+                          what, name, guess.empty() ? "" : format(" (did you mean \"{}\"?)", guess),
+                          join(known, ", ")));
+}
+
+std::vector<bool> named_blocks(const ModelSpec& model, const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const BlockSpec& block : model.blocks) {
+    if (block.kind != BlockKind::head) {
+      known.push_back(block.name);
+    }
+  }
+  std::vector<bool> chosen(model.blocks.size(), false);
+  for (const std::string& name : names) {
+    const auto found = std::find(known.begin(), known.end(), name);
+    if (found == known.end()) {
+      refuse_name("block", name, known);
+    }
+    chosen[static_cast<std::size_t>(found - known.begin())] = true;  // the head is last, so indices agree
+  }
+  return chosen;
+}
+
+std::vector<bool> chosen_blocks(const ModelSpec& model, const RecomputePolicy& policy) {
+  if (policy.mode == RecomputePolicy::Mode::blocks) {
+    return named_blocks(model, policy.blocks);
+  }
+  std::vector<bool> chosen(model.blocks.size(), false);
+  const int every = policy.mode == RecomputePolicy::Mode::full ? 1 : policy.n;
+  if (every < 1) {
+    throw UsageError(format("recomputation of every n-th block: n must be at least 1, not {}", every));
+  }
+  for (std::size_t b = 0; b < model.blocks.size(); ++b) {
+    const BlockSpec& block = model.blocks[b];
+    chosen[b] = block.kind == BlockKind::layer && block.layer % every == 0;
+  }
+  return chosen;
+}
+
+void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
+  std::vector<Insertion> insertions;
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    Operation& operation = program.operations[i];
+    if (operation.block < 0 || !chosen[static_cast<std::size_t>(operation.block)]) {
+      continue;
+    }
+    if (operation.kind == OpKind::forward) {
+      operation.keep_graph = false;
+    } else if (operation.kind == OpKind::backward) {
+      Operation again = operation;
+      again.kind = OpKind::recompute;
+      again.keep_graph = true;
+      insertions.push_back({i, std::move(again)});
+    }
+  }
+  insert_operations(program.operations, insertions);
+}
+
+void recompute_segments(StepProgram& program, const ModelSpec& model, const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (std::size_t b = 0; b < model.blocks.size(); ++b) {
+    if (model.blocks[b].kind == BlockKind::head) {
+      continue;
+    }
+    for (const SegmentCost& segment : model.blocks[b].segments) {
+      if (std::find(known.begin(), known.end(), segment.name) == known.end()) {
+        known.push_back(segment.name);
+      }
+      if (std::find(names.begin(), names.end(), segment.name) != names.end()) {
+        program.blocks[b].recomputed_segments.push_back(segment.name);
+      }
+    }
+  }
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      refuse_name("segment", name, known);
+    }
+  }
+}
+
+}  // namespace
+
+void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy) {
+  switch (policy.mode) {
+    case RecomputePolicy::Mode::none:
+      return;
+    case RecomputePolicy::Mode::segments:
+      recompute_segments(program, model, policy.segments);
+      return;
+    case RecomputePolicy::Mode::full:
+    case RecomputePolicy::Mode::every_n:
+    case RecomputePolicy::Mode::blocks:
+      recompute_blocks(program, chosen_blocks(model, policy));
+      return;
+  }
+}
+
+}  // namespace stepforge

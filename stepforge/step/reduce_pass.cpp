@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/step/passes.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The life of one gradient of a unit, from its first contribution to its last (indices of operations).
+struct Span {
+  int unit = 0;
+  std::size_t first = 0;
+  std::size_t last = 0;  ///< its contribution, stash or addition
+  bool reduced = true;   ///< else it ends in a stash
+  int number = 0;        ///< of the unit's reduced spans
+  bool is_final = false;
+};
+
+/// A unit's gradient ends in each stash, with each micro-batch if that is wanted, and with the step.
+std::vector<Span> spans_of(const StepProgram& program, int unit, bool each_micro_batch) {
+  std::vector<Span> spans;
+  bool open = false;
+  int micro_batch = -1;
+  int number = 0;
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    const bool contribution = contributes_to(program, operation, unit);
+    const bool stash = operation.kind == OpKind::stash_gradient && operation.unit == unit;
+    const bool addition = operation.kind == OpKind::add_gradient && operation.unit == unit;
+    if (!contribution && !stash && !addition) {
+      continue;
+    }
+    if (!open || (each_micro_batch && contribution && operation.micro_batch != micro_batch)) {
+      number += spans.empty() || !spans.back().reduced ? 0 : 1;
+      spans.push_back({.unit = unit, .first = i, .number = number});
+    }
+    spans.back().last = i;
+    spans.back().reduced = !stash;
+    open = !stash;
+    micro_batch = contribution ? operation.micro_batch : micro_batch;
+  }
+  if (!spans.empty()) {
+    spans.back().is_final = true;
+  }
+  return spans;
+}
+
+class Reductions {
+ public:
+  Reductions(StepProgram& program, const ReducePolicy& policy)
+      : program_(program),
+        policy_(policy),
+        starts_(program.operations.size()),
+        ends_(program.operations.size()) {
+    for (std::size_t u = 0; u < program.units.size(); ++u) {
+      const ProgramUnit& unit = program.units[u];
+      if (!unit.trainable || (!unit.reduces() && unit.replica_group < 0)) {
+        continue;
+      }
+      const bool reduces = unit.reduces();
+      for (const Span& span : spans_of(program, static_cast<int>(u), policy.each_micro_batch && reduces)) {
+        if (reduces) {
+          starts_[span.first].push_back(span);
+        }
+        if (span.reduced) {
+          ends_[span.last].push_back(span);
+          last_end_ = std::max(last_end_, span.last);
+        }
+      }
+    }
+  }
+
+  void write() {
+    for (std::size_t i = 0; i < ends_.size(); ++i) {
+      place_ = i;
+      for (const Span& span : starts_[i]) {
+        start(span);
+      }
+      place_ = i + 1;
+      for (const Span& span : ends_[i]) {
+        end(span);
+      }
+      if (i == last_end_) {
+        finish();
+      }
+    }
+    insert_operations(program_.operations, insertions_);
+    link_needs();
+  }
+
+ private:
+  const ProgramUnit& unit(int index) const { return program_.units[static_cast<std::size_t>(index)]; }
+
+  void insert(OpKind kind, int unit_index, int group = -1, bool accumulate = false) {
+    Operation operation;
+    operation.kind = kind;
+    operation.lane = lane_of(kind);
+    operation.unit = unit_index;
+    operation.group = group;
+    operation.accumulate = accumulate;
+    insertions_.push_back({place_, std::move(operation)});
+  }
+
+  /// A unit has one whole gradient at a time.
+  void start(const Span& span) {
+    while (std::any_of(waiting_.begin(), waiting_.end(),
+                       [&](const Span& other) { return other.unit == span.unit; })) {
+      wait_for_oldest();
+    }
+    insert(OpKind::start_gradient, span.unit);
+  }
+
+  void end(const Span& span) {
+    if (!unit(span.unit).reduces()) {
+      all_reduce(span.unit);
+      return;
+    }
+    while (waiting_.size() >= static_cast<std::size_t>(policy_.in_flight)) {
+      wait_for_oldest();
+    }
+    insert(OpKind::reduce_start, span.unit, unit(span.unit).shard_group, span.number > 0);
+    waiting_.push_back(span);
+  }
+
+  void wait_for_oldest() {
+    const Span span = waiting_.front();
+    waiting_.pop_front();
+    insert(OpKind::reduce_wait, span.unit);
+    if (span.is_final && unit(span.unit).replica_group >= 0) {
+      all_reduce(span.unit);
+    }
+  }
+
+  void all_reduce(int unit_index) {
+    insert(OpKind::all_reduce_start, unit_index, unit(unit_index).replica_group);
+    all_reduced_.push_back(unit_index);
+  }
+
+  void finish() {
+    while (!waiting_.empty()) {
+      wait_for_oldest();
+    }
+    for (const int unit_index : all_reduced_) {
+      insert(OpKind::all_reduce_wait, unit_index);
+    }
+  }
+
+  /// A reduction needs the computation before it; a wait needs its reduction.
+  void link_needs() {
+    std::vector<int> under_way(program_.units.size(), -1);
+    int last_computation = -1;
+    for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+      Operation& operation = program_.operations[i];
+      const auto index = static_cast<int>(i);
+      if (operation.lane == Lane::reduce) {
+        operation.needs.push_back(last_computation);
+        under_way[static_cast<std::size_t>(operation.unit)] = index;
+        continue;
+      }
+      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait) {
+        operation.needs.push_back(under_way[static_cast<std::size_t>(operation.unit)]);
+      }
+      last_computation = index;
+    }
+  }
+
+  StepProgram& program_;
+  const ReducePolicy& policy_;
+  std::vector<std::vector<Span>> starts_;  // by the operation they come before
+  std::vector<std::vector<Span>> ends_;    // by the operation they come behind
+  std::size_t last_end_ = 0;
+  std::deque<Span> waiting_;  // for their reduce_wait
+  std::vector<int> all_reduced_;
+  std::vector<Insertion> insertions_;
+  std::size_t place_ = 0;  // of insertions
+};
+
+}  // namespace
+
+void reduce_pass(StepProgram& program, const ReducePolicy& policy) {
+  if (policy.in_flight < 1) {
+    throw UsageError(format("reductions in flight must be 1 or more, not {}", policy.in_flight));
+  }
+  Reductions(program, policy).write();
+}
+
+}  // namespace stepforge

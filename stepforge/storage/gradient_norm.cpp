@@ -1,0 +1,75 @@
+#include "stepforge/storage/gradient_norm.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "stepforge/comm/gather.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The terms of this rank's chunks, unit after unit.
+std::vector<std::vector<double>> terms_by_unit(const ModelStore& store, NormType type) {
+  std::vector<std::vector<double>> terms;
+  for (size_t i = 0; i < store.size(); ++i) {
+    if (!store.unit(i).trained()) continue;
+    const at::Tensor& gradient = store.unit(i).gradient();
+    norm_terms_by_chunk(gradient, type,
+                        terms.emplace_back(static_cast<size_t>(reduce_chunks(gradient.numel()))));
+  }
+  return terms;
+}
+
+double join(NormType type, double joined, std::span<const double> terms) {
+  for (const double term : terms) joined = join_norm_terms(type, joined, term);
+  return joined;
+}
+
+/// `own` of every rank, one after the other.
+std::vector<double> of_all_ranks(const DataGroups& groups, const std::vector<double>& own) {
+  return groups.across_shards() == nullptr ? own : gather_values(*groups.across_shards(), own);
+}
+
+/// Unit by unit, and there rank by rank: as if one rank held everything.
+double join_by_chunks(const ModelStore& store, NormType type, const std::vector<std::vector<double>>& terms) {
+  std::vector<double> own;
+  for (const auto& unit : terms) own.insert(own.end(), unit.begin(), unit.end());
+  const std::vector<double> all = of_all_ranks(store.groups(), own);
+  double joined = 0.0;
+  size_t begin = 0;
+  for (const auto& unit : terms) {
+    double of_unit = 0.0;
+    for (size_t part = begin; part < all.size(); part += own.size()) {
+      of_unit = join(type, of_unit, std::span(all).subspan(part, unit.size()));
+    }
+    joined = join_norm_terms(type, joined, of_unit);
+    begin += unit.size();
+  }
+  return joined;
+}
+
+double join_by_ranks(const ModelStore& store, NormType type, const std::vector<std::vector<double>>& terms) {
+  double own = 0.0;
+  for (const auto& unit : terms) own = join_norm_terms(type, own, join(type, 0.0, unit));
+  return join_over_shards(store.groups(), type, own);
+}
+
+}  // namespace
+
+double join_over_shards(const DataGroups& groups, NormType type, double own) {
+  return join(type, 0.0, of_all_ranks(groups, {own}));
+}
+
+double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange) {
+  const auto terms = terms_by_unit(store, type);
+  return norm_of_terms(type, exchange == NormExchange::chunks ? join_by_chunks(store, type, terms)
+                                                              : join_by_ranks(store, type, terms));
+}
+
+double clip_coefficient(double norm, double max_norm) {
+  if (max_norm <= 0.0) return 1.0;
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+}  // namespace stepforge

@@ -1,0 +1,23 @@
+// Pieces of tensors: those that lie in a box, in a flat shard, in memory.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/base/tensor_box.h"
+#include "stepforge/modelspec/flat_layout.h"
+
+namespace stepforge {
+
+/// The memory of a contiguous tensor.
+std::span<std::byte> bytes_of(const at::Tensor& contiguous);
+
+/// The view of `whole` in `box`.
+at::Tensor part_of(const at::Tensor& whole, const TensorBox& box);
+
+/// The view of a flat `shard` that `held` names, shaped like its box.
+at::Tensor part_of(const at::Tensor& shard, const HeldBox& held);
+
+}  // namespace stepforge

@@ -1,0 +1,317 @@
+#include "stepforge/storage/unit_store.h"
+
+#include <algorithm>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/random.h"
+#include "stepforge/kernels/random_fill.h"
+#include "stepforge/storage/tensor_parts.h"
+
+namespace stepforge {
+
+at::ScalarType scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return at::kDouble;
+    case DType::f32:
+      return at::kFloat;
+    case DType::f16:
+      return at::kHalf;
+    case DType::bf16:
+      return at::kBFloat16;
+    case DType::i64:
+      return at::kLong;
+    case DType::i32:
+      return at::kInt;
+    case DType::i16:
+      return at::kShort;
+    case DType::i8:
+      return at::kChar;
+    case DType::u8:
+      return at::kByte;
+    case DType::boolean:
+      return at::kBool;
+  }
+  throw Error("unknown dtype");
+}
+
+namespace {
+
+/// The tensor's storage gets `bytes`, owned by somebody else, or none. Views of it follow.
+void bind(const at::Tensor& tensor, void* bytes) {
+  tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      c10::DataPtr(bytes, c10::Device(c10::DeviceType::CPU)));
+}
+
+/// A flat tensor whose storage has no bytes yet.
+at::Tensor unbound(int64_t size, at::ScalarType type) {
+  at::Tensor tensor = at::empty({size}, type);
+  bind(tensor, nullptr);
+  return tensor;
+}
+
+}  // namespace
+
+UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options,
+                     std::shared_ptr<const DataGroups> groups)
+    : spec_(spec),
+      options_(options),
+      groups_(std::move(groups)),
+      layout_(spec, options.cut, groups_->shard().ranks) {
+  master_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
+  if (!options_.offload) working_master_ = master_;
+  values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(options_.gather));
+  for (size_t i = 0; i < spec.parameters.size(); ++i) {
+    // variable_data gives each leaf its own version counter, so refilling the bytes does not trip
+    // saved-tensor checks.
+    parameters_.emplace_back(&spec.parameters[i], view(values_, layout_.gathered(), i).variable_data(),
+                             at::Tensor());
+  }
+  if (options_.with_gradient && spec.trainable) allow_gradient();
+}
+
+void UnitStore::allow_gradient() {
+  if (trained()) return;
+  gradient_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
+  if (!options_.offload) working_gradient_ = gradient_;
+  if (!writes_in_place()) whole_gradient_ = unbound(gathered_size(), at::kFloat);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor value = parameters_[i].value();
+    value.set_requires_grad(true);
+    parameters_[i] = Parameter(&spec_.parameters[i], value, view(written_gradient(), layout_.gathered(), i));
+  }
+}
+
+at::Tensor UnitStore::view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const {
+  const ParameterSpec& parameter = spec_.parameters.at(index);
+  return flat.narrow(0, layout.offsets.at(index), parameter.elements()).view(parameter.shape);
+}
+
+at::Tensor UnitStore::master_view(size_t index) const {
+  return view(master_, layout_.gathered(), index);
+}
+
+ShardRange UnitStore::held(size_t first, size_t last) const {
+  return layout_.held(groups_->shard().rank, first, last);
+}
+
+std::vector<HeldBox> UnitStore::boxes(size_t index, int64_t begin, int64_t end) const {
+  return layout_.boxes(groups_->shard().rank, index, begin, end);
+}
+
+std::vector<HeldBox> UnitStore::boxes(size_t index) const {
+  return layout_.boxes(groups_->shard().rank, index);
+}
+
+template <typename Visit>
+void UnitStore::for_each_piece(const at::Tensor& joined, const FlatLayout& layout, const at::Tensor& flat,
+                               const Visit& visit) const {
+  for (size_t i = 0; i < spec_.parameters.size(); ++i) {
+    const at::Tensor tensor = view(flat, layout, i);
+    for (int rank = 0; rank < layout_.shards(); ++rank) {
+      for (const HeldBox& box : layout_.boxes(rank, i)) {
+        visit(part_of(tensor, box.box), part_of(joined, HeldBox{box.box, rank * shard_size() + box.local}));
+      }
+    }
+  }
+}
+
+at::Tensor UnitStore::whole(const at::Tensor& shard) const {
+  if (!sharded()) return shard;
+  const at::Tensor joined = at::empty({layout_.joined_size()}, shard.scalar_type());
+  groups_->across_shards()->all_gather(bytes_of(shard), bytes_of(joined), options_.unit);
+  const FlatLayout layout = flat_layout(spec_);
+  if (layout_.cut().kind == Cut::Kind::interval) return joined.narrow(0, 0, layout.size);
+  at::Tensor result = at::zeros({layout.size}, shard.scalar_type());
+  for_each_piece(joined, layout, result,
+                 [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
+  return result;
+}
+
+void UnitStore::gather(at::Tensor slot) {
+  fill(slot);
+  bind_values(std::move(slot));
+}
+
+void UnitStore::fill(const at::Tensor& slot) const {
+  const at::NoGradGuard no_grad;
+  if (layout_.joined_is_gathered()) {
+    const at::Tensor part = slot.narrow(0, shard_size() * groups_->shard().rank, shard_size());
+    part.copy_(working_master_);
+    if (sharded()) groups_->gather()->all_gather(bytes_of(part), bytes_of(slot), options_.unit);
+    return;
+  }
+  const at::Tensor joined = at::empty({layout_.joined_size()}, slot.scalar_type());
+  const at::Tensor part = joined.narrow(0, shard_size() * groups_->shard().rank, shard_size());
+  part.copy_(working_master_);
+  groups_->gather()->all_gather(bytes_of(part), bytes_of(joined), options_.unit);
+  for_each_piece(joined, layout_.gathered(), slot,
+                 [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
+}
+
+void UnitStore::bind_values(at::Tensor slot) {
+  slot_ = std::move(slot);
+  bind(values_, slot_.data_ptr());  // the bytes stay owned by slot_
+}
+
+void UnitStore::release() {
+  bind(values_, nullptr);
+  slot_ = at::Tensor();
+}
+
+void UnitStore::start_gradient(at::Tensor buffer) {
+  for (auto& parameter : parameters_) parameter.start_gradient();
+  if (writes_in_place()) return;
+  gradient_buffer_ = std::move(buffer);
+  clear_padding(gradient_buffer_);
+  bind(whole_gradient_, gradient_buffer_.data_ptr());
+}
+
+void UnitStore::clear_padding(const at::Tensor& gathered) const {
+  const FlatLayout& layout = layout_.gathered();
+  std::vector<std::pair<int64_t, int64_t>> tensors;  // in the order in which they lie there
+  for (size_t i = 0; i < layout.offsets.size(); ++i) {
+    tensors.emplace_back(layout.offsets[i], layout.offsets[i] + spec_.parameters[i].elements());
+  }
+  std::sort(tensors.begin(), tensors.end());
+  auto* values = gathered.data_ptr<float>();
+  int64_t end = 0;
+  for (const auto& [first, last] : tensors) {
+    std::fill(values + end, values + first, 0.0F);
+    end = last;
+  }
+  std::fill(values + end, values + gathered.numel(), 0.0F);
+}
+
+void UnitStore::reduce(bool accumulate) {
+  finish_gradient();
+  const at::NoGradGuard no_grad;
+  const bool as_written = options_.reduce == DType::f32 && layout_.joined_is_gathered();
+  if (sharded() && as_written && !accumulate) {
+    groups_->reduce()->reduce_scatter(bytes_of(whole_gradient_), bytes_of(working_gradient_), DType::f32,
+                                      options_.unit);
+    return;
+  }
+  const at::Tensor sum = sharded() ? reduced(whole_gradient_, TrainedParts(layout_)) : whole_gradient_;
+  if (accumulate) {
+    working_gradient_.add_(sum);
+  } else {
+    working_gradient_.copy_(sum);
+  }
+}
+
+at::Tensor UnitStore::reduced(const at::Tensor& written, const TrainedParts& parts) const {
+  const at::NoGradGuard no_grad;
+  if (!sharded()) return written.clone();
+  const at::ScalarType type = scalar_type(options_.reduce);
+  at::Tensor joined = written;
+  if (!layout_.joined_is_gathered()) {
+    joined = at::zeros({layout_.joined_size()}, type);
+    for_each_piece(joined, layout_.gathered(), written,
+                   [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
+  }
+  joined = parts.of_joined(joined).to(type);
+  const at::Tensor sum = at::empty({parts.size()}, type);
+  groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce, options_.unit);
+  return parts.to_shard(sum.to(at::kFloat), groups_->shard().rank);
+}
+
+void UnitStore::end_reduction() {
+  bind(whole_gradient_, nullptr);
+  gradient_buffer_ = at::Tensor();
+}
+
+void UnitStore::all_reduce() {
+  finish_gradient();
+  all_reduce(working_gradient_, TrainedParts(layout_));
+}
+
+void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) const {
+  const at::NoGradGuard no_grad;
+  const int rank = groups_->shard().rank;
+  // The shard itself if all of it is trained and reduced in fp32.
+  const at::Tensor sent = parts.of_shard(shard, rank).to(scalar_type(options_.reduce));
+  groups_->replicate()->all_reduce(bytes_of(sent), options_.reduce, options_.unit);
+  if (!sent.is_same(shard)) shard.copy_(parts.to_shard(sent, rank));
+}
+
+void UnitStore::finish_gradient() {
+  for (auto& parameter : parameters_) {
+    if (!parameter.written()) {
+      parameter.gradient().zero_();
+      parameter.mark_written();
+    }
+  }
+}
+
+void UnitStore::stash_gradient(int level) {
+  finish_gradient();
+  if (levels_.size() <= static_cast<size_t>(level)) levels_.resize(static_cast<size_t>(level) + 1);
+  at::Tensor& kept = levels_.at(static_cast<size_t>(level));
+  if (writes_in_place()) {
+    kept = gradient_.clone();
+    return;
+  }
+  kept = std::move(gradient_buffer_);
+  bind(whole_gradient_, nullptr);
+}
+
+void UnitStore::add_gradient(int level) {
+  finish_gradient();
+  at::Tensor earlier = std::move(levels_.at(static_cast<size_t>(level)));
+  at::Tensor sum = written_gradient();
+  at::add_out(sum, earlier, sum);
+}
+
+void UnitStore::initialize(uint64_t seed) {
+  for (size_t i = 0; i < spec_.parameters.size(); ++i) {
+    const ParameterSpec& parameter = spec_.parameters[i];
+    int64_t row = 0;
+    for (const Segment& segment : parameter.segments) {
+      std::vector<int64_t> shape = parameter.shape;
+      shape.at(0) = segment.rows;
+      const uint64_t key = stream_key(seed, "init:" + segment.hf_name);
+      for (const HeldBox& box : boxes(i, row, row + segment.rows)) {
+        for (const HeldRun& run : runs_of(shape, box)) {
+          fill_initial(master_.data_ptr<float>() + run.local, run.element, run.count, segment.init, key);
+        }
+      }
+      row += segment.rows;
+    }
+  }
+}
+
+ModelStore::ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& options,
+                       std::shared_ptr<const DataGroups> groups)
+    : groups_(std::move(groups)) {
+  StoreOptions numbered = options;
+  for (const auto& unit : units) {
+    numbered.unit = static_cast<int>(units_.size());
+    units_.push_back(std::make_unique<UnitStore>(unit, numbered, groups_));
+  }
+}
+
+Parameter& ModelStore::parameter(std::string_view name) {
+  for (auto& unit : units_) {
+    for (auto& parameter : unit->parameters()) {
+      if (parameter.spec().name == name) return parameter;
+    }
+  }
+  throw Error(format("the model has no parameter \"{}\"", name));
+}
+
+ParameterLookup ModelStore::lookup() {
+  return [this](std::string_view name) -> Parameter& { return parameter(name); };
+}
+
+void ModelStore::initialize(uint64_t seed) {
+  for (auto& unit : units_) unit->initialize(seed);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,179 @@
+// The storage of one unit: flat fp32 masters, a flat fp32 gradient, and the gathered values that layers read.
+// Over several ranks masters, gradient and optimizer state are cut into equal shards (spec/flat_layout.h),
+// one on each rank; values and the gradient that backward writes are whole while they live. What fully_shard
+// and the executor share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/base/dtype.h"
+#include "stepforge/comm/collective.h"
+#include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/modelspec/parameter.h"
+#include "stepforge/nn/block.h"
+#include "stepforge/nn/parameter.h"
+#include "stepforge/storage/data_groups.h"
+#include "stepforge/storage/trained_parts.h"
+
+namespace stepforge {
+
+struct StoreOptions {
+  DType gather = DType::f32;  ///< of the gathered values
+  DType reduce = DType::f32;  ///< in which gradients travel; they are written, summed and kept in fp32
+  Cut cut = {};
+  bool with_gradient = true;  ///< of units that are trained
+  /// Where one rank holds the whole unit: values gathered in fp32 are the masters themselves, and backward
+  /// writes straight into gradient(). Else both have bytes of their own, on one rank as on several.
+  bool alias_if_whole = true;
+  /// Masters and gradient stay in the memory of the host. What a gather, a reduction or an update works on is
+  /// a copy on the device, for as long as it is set. Nothing is aliased.
+  bool offload = false;
+  bool pinned = false;  ///< masters and gradient lie in page-locked memory, which needs an accelerator
+  int unit = no_unit;   ///< its number in the model, by which ranks tell its collectives from others
+};
+
+class UnitStore {
+ public:
+  /// Allocates this rank's masters (zero) and, if the unit is trained and options.with_gradient, their
+  /// gradient (zero). `spec` must outlive it. Values have no bytes until gather() unless the unit is
+  /// resident; using them before throws c10::Error ("not allocated"), and so does a gradient that is written
+  /// into a buffer before start_gradient().
+  UnitStore(const UnitSpec& spec, const StoreOptions& options = {},
+            std::shared_ptr<const DataGroups> groups = std::make_shared<DataGroups>());
+  UnitStore(const UnitStore&) = delete;
+  UnitStore& operator=(const UnitStore&) = delete;
+
+  const UnitSpec& spec() const { return spec_; }
+  const StoreOptions& options() const { return options_; }
+  const ShardLayout& layout() const { return layout_; }
+  const DataGroups& groups() const { return *groups_; }
+  bool sharded() const { return layout_.shards() > 1; }
+  /// Values are the masters.
+  bool resident() const { return options_.gather == DType::f32 && writes_in_place(); }
+  bool trained() const { return gradient_.defined(); }
+  /// Backward writes into gradient() itself.
+  bool writes_in_place() const { return !sharded() && options_.alias_if_whole && !options_.offload; }
+
+  int64_t shard_size() const { return layout_.shard_size(); }        ///< elements on each rank
+  int64_t gathered_size() const { return layout_.gathered().size; }  ///< of a gathered copy
+  /// What this rank holds of parameters [first, last), with the padding between them.
+  ShardRange held(size_t first, size_t last) const;
+  /// What this rank holds of rows [begin, end) of parameter `index`, as boxes of the tensor these rows are.
+  std::vector<HeldBox> boxes(size_t index, int64_t begin, int64_t end) const;
+  /// Of the whole parameter.
+  std::vector<HeldBox> boxes(size_t index) const;
+
+  const at::Tensor& master() const { return master_; }      ///< [shard_size()] fp32
+  const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
+  /// What gathers, reductions and updates work on: master() and gradient(), or of an offloaded unit the
+  /// copies that are set.
+  const at::Tensor& working_master() const { return working_master_; }
+  const at::Tensor& working_gradient() const { return working_gradient_; }
+  /// [shard_size()] fp32; undefined when the copy on the device ends. Only of an offloaded unit.
+  void set_working_master(at::Tensor copy) { working_master_ = std::move(copy); }
+  void set_working_gradient(at::Tensor copy) { working_gradient_ = std::move(copy); }
+  std::vector<Parameter>& parameters() { return parameters_; }
+  const Parameter& parameter(size_t index) const { return parameters_.at(index); }
+  /// The fp32 master values of parameter `index`, with its shape. Only of a unit that is whole on this rank.
+  at::Tensor master_view(size_t index) const;
+  /// `shard` [shard_size()] of every rank joined: [flat_layout(spec()).size], laid out as that says whatever
+  /// the cut, the same on all. A collective of the compute lane; `shard` itself if the unit is whole on this
+  /// rank.
+  at::Tensor whole(const at::Tensor& shard) const;
+
+  /// Fills `slot` [gathered_size()] with the masters in the gather dtype, and binds every parameter's value
+  /// to it. A collective of the gather lane if the unit is cut.
+  void gather(at::Tensor slot);
+  /// The first half of gather(): any thread that the gather communicator belongs to.
+  void fill(const at::Tensor& slot) const;
+  /// The second half, by the thread that uses the values.
+  void bind_values(at::Tensor slot);
+  /// The values lose their bytes.
+  void release();
+  bool gathered() const { return resident() || slot_.defined(); }
+
+  /// Allocates gradients of a unit that was made without them.
+  void allow_gradient();
+  /// The next writes overwrite. Unless writes_in_place() they go into `buffer` [gathered_size()] fp32, until
+  /// end_reduction().
+  void start_gradient(at::Tensor buffer = {});
+  /// Parameters that no backward has written since start_gradient() get a zero gradient.
+  void finish_gradient();
+  /// What backward writes into, flat; undefined if not trained.
+  const at::Tensor& written_gradient() const { return writes_in_place() ? gradient_ : whole_gradient_; }
+  /// Sums what backward has written over the shard group into working_gradient(), or adds that to it. A
+  /// collective of the reduce lane if the unit is cut.
+  void reduce(bool accumulate);
+  /// The sum over the shard group of `written`, laid out as a gathered copy: this rank's shard of it
+  /// [shard_size()] fp32, zero outside of `parts`. A collective of the reduce lane if the unit is cut.
+  /// `written` may be destroyed.
+  at::Tensor reduced(const at::Tensor& written, const TrainedParts& parts) const;
+  /// The whole gradient loses its bytes.
+  void end_reduction();
+  /// Sums working_gradient() over the replicas. A collective of the reduce lane.
+  void all_reduce();
+  /// Sums `parts` of `shard` [shard_size()] fp32 over the replicas, in place; the rest becomes zero. A
+  /// collective of the reduce lane.
+  void all_reduce(const at::Tensor& shard, const TrainedParts& parts) const;
+  /// Ordered mode: keeps the gradient as level `level` of the summation tree.
+  void stash_gradient(int level);
+  /// Ordered mode: gradient = level + gradient, and the level is freed.
+  void add_gradient(int level);
+
+  /// Starting values from (seed, Hugging Face name of the segment, element index).
+  void initialize(uint64_t seed);
+
+ private:
+  at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
+  void clear_padding(const at::Tensor& gathered) const;
+  /// Calls visit(box of the gathered parameter, its place in `joined`) for every rank and parameter.
+  template <typename Visit>
+  void for_each_piece(const at::Tensor& joined, const FlatLayout& layout, const at::Tensor& flat,
+                      const Visit& visit) const;
+
+  const UnitSpec& spec_;
+  StoreOptions options_;
+  std::shared_ptr<const DataGroups> groups_;
+  ShardLayout layout_;
+  at::Tensor master_;
+  at::Tensor gradient_;
+  at::Tensor working_master_;
+  at::Tensor working_gradient_;
+  at::Tensor values_;  ///< flat, of the gather dtype; the parameters' values are views of its storage
+  at::Tensor slot_;
+  at::Tensor
+      whole_gradient_;  ///< unless writes_in_place(); the parameters' gradients are views of its storage
+  at::Tensor gradient_buffer_;
+  std::vector<Parameter> parameters_;
+  std::vector<at::Tensor> levels_;
+};
+
+/// All units of a model on this rank.
+class ModelStore {
+ public:
+  ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& options,
+             std::shared_ptr<const DataGroups> groups = std::make_shared<DataGroups>());
+
+  size_t size() const { return units_.size(); }
+  UnitStore& unit(size_t index) { return *units_.at(index); }
+  const UnitStore& unit(size_t index) const { return *units_.at(index); }
+  /// Throws Error if no unit has a parameter of that name.
+  Parameter& parameter(std::string_view name);
+  ParameterLookup lookup();
+  void initialize(uint64_t seed);
+  const DataGroups& groups() const { return *groups_; }
+
+ private:
+  std::shared_ptr<const DataGroups> groups_;
+  std::vector<std::unique_ptr<UnitStore>> units_;
+};
+
+at::ScalarType scalar_type(DType dtype);
+
+}  // namespace stepforge

@@ -1,0 +1,163 @@
+#include "stepforge/tensorfile/hf_index.h"
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/json.h"
+#include "stepforge/tensorfile/fault_list.h"
+#include "stepforge/tensorfile/file_names.h"
+#include "stepforge/tensorfile/header_scanner.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The largest published models have some 100,000 tensors: 10 MB of index.
+constexpr JsonLimits kIndexLimits = {.max_bytes = int64_t{64} << 20, .max_depth = 8};
+
+int64_t read_total_bytes(const Json& document, FaultList& faults) {
+  const auto metadata = document.find("metadata");
+  if (metadata == document.end()) return 0;
+  if (!metadata->is_object()) {
+    faults.add("field \"metadata\" is not an object");
+    return 0;
+  }
+  const auto total = metadata->find("total_size");
+  if (total == metadata->end()) return 0;
+  // Some published indexes write the total as 1.6e10.
+  const double value = total->is_number() ? total->get<double>() : -1.0;
+  if (value < 0.0 || value >= 9.2e18) {
+    faults.add("field \"metadata.total_size\" is not a number of bytes");
+    return 0;
+  }
+  return total->is_number_integer() ? total->get<int64_t>() : static_cast<int64_t>(value);
+}
+
+}  // namespace
+
+HfIndex read_hf_index(const fs::path& path) {
+  const Json document = read_json_file(path, kIndexLimits);
+  FaultList faults(path.string());
+  HfIndex index;
+  if (!document.is_object() || !document.contains("weight_map") || !document["weight_map"].is_object()) {
+    faults.add("field \"weight_map\" is missing or not an object");
+    faults.throw_if_any();
+  }
+  index.total_bytes = read_total_bytes(document, faults);
+  for (const auto& [name, file] : document["weight_map"].items()) {
+    if (!file.is_string()) {
+      faults.add(format("weight_map: the file of {} is not a string", quoted_for_message(name)));
+    } else if (!is_plain_file_name(file.get_ref<const std::string&>())) {
+      faults.add(format("weight_map: the file {} of {} is not a plain file name",
+                        quoted_for_message(file.get_ref<const std::string&>()), quoted_for_message(name)));
+    } else {
+      index.weight_map.emplace(name, file.get<std::string>());
+    }
+  }
+  if (document["weight_map"].empty()) faults.add("field \"weight_map\" is empty");
+  faults.throw_if_any();
+  return index;
+}
+
+void write_hf_index(const fs::path& path, const HfIndex& index) {
+  const Json document = {{"metadata", {{"total_size", index.total_bytes}}}, {"weight_map", index.weight_map}};
+  write_file_atomic(path, document.dump(2) + "\n");
+}
+
+std::vector<ShardPlan> plan_shards(std::span<const TensorSpec> specs, int64_t max_shard_bytes) {
+  std::vector<ShardPlan> shards(1);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const int64_t bytes = specs[i].bytes();
+    if (!shards.back().tensors.empty() && bytes > max_shard_bytes - shards.back().bytes)
+      shards.emplace_back();
+    shards.back().tensors.push_back(i);
+    shards.back().bytes += bytes;
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].file_name = shards.size() == 1
+                              ? std::string(kSingleFileName)
+                              : format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+  }
+  return shards;
+}
+
+HfIndex index_of_shards(std::span<const TensorSpec> specs, std::span<const ShardPlan> shards) {
+  HfIndex index;
+  for (const ShardPlan& shard : shards) {
+    index.total_bytes += shard.bytes;
+    for (const size_t tensor : shard.tensors) index.weight_map.emplace(specs[tensor].name, shard.file_name);
+  }
+  return index;
+}
+
+namespace {
+
+/// The files that the index names, each checked to be a file of the folder.
+std::vector<fs::path> indexed_files(const fs::path& folder, const HfIndex& index) {
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index.weight_map) names.insert(file);
+  FaultList faults((folder / kIndexFileName).string());
+  std::vector<fs::path> paths;
+  for (const std::string& name : names) {
+    if (!is_file_of_folder(folder, name)) faults.add(format("{} is not a regular file of the folder", name));
+    paths.push_back(folder / name);
+  }
+  faults.throw_if_any();
+  return paths;
+}
+
+void check_index(const fs::path& folder, const HfIndex& index, const TensorFolder& tensors) {
+  FaultList faults((folder / kIndexFileName).string());
+  const auto file_of = [&tensors](const StoredPart& part) {
+    return tensors.files()[part.file].path().filename().string();
+  };
+  for (const auto& [name, file] : index.weight_map) {
+    const StoredTensor* tensor = tensors.find(name);
+    if (tensor == nullptr) {
+      faults.add(format("{} is missing from {}", quoted_for_message(name), file));
+      continue;
+    }
+    for (const StoredPart& part : tensor->parts) {
+      if (const std::string found = file_of(part); found != file) {
+        faults.add(format("{} is in {}, not in {}", quoted_for_message(name), found, file));
+      }
+    }
+  }
+  for (const std::string& name : tensors.names()) {
+    if (index.weight_map.contains(name)) continue;
+    faults.add(format("{} of {} is not in the index", quoted_for_message(name),
+                      file_of(tensors.find(name)->parts.front())));
+  }
+  faults.throw_if_any();
+}
+
+}  // namespace
+
+TensorFolder open_hf_weights(const fs::path& path) {
+  std::error_code failure;
+  if (!fs::exists(path, failure))
+    throw UsageError(format("there is no model folder or file {}", path.string()));
+  if (!fs::is_directory(path, failure)) return TensorFolder({path});
+  if (fs::exists(path / kSingleFileName, failure)) {
+    if (!is_file_of_folder(path, kSingleFileName)) {
+      throw FormatError(format("{} is not a regular file of the folder", (path / kSingleFileName).string()));
+    }
+    return TensorFolder({path / kSingleFileName});
+  }
+  if (!fs::exists(path / kIndexFileName, failure)) {
+    throw UsageError(format("{} holds no Hugging Face model: neither {} nor {} is there", path.string(),
+                            kSingleFileName, kIndexFileName));
+  }
+  const HfIndex index = read_hf_index(path / kIndexFileName);
+  TensorFolder folder(indexed_files(path, index));
+  check_index(path, index, folder);
+  return folder;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,55 @@
+// Hugging Face model folders: one model.safetensors, or shards with model.safetensors.index.json.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/tensorfile/safetensors.h"
+#include "stepforge/tensorfile/tensor_folder.h"
+
+namespace stepforge {
+
+inline constexpr std::string_view kSingleFileName = "model.safetensors";
+inline constexpr std::string_view kIndexFileName = "model.safetensors.index.json";
+inline constexpr int64_t kDefaultShardBytes = 5'000'000'000;
+
+/// model.safetensors.index.json: the file that holds each tensor.
+struct HfIndex {
+  std::map<std::string, std::string, std::less<>> weight_map;
+  int64_t total_bytes = 0;
+};
+
+/// Throws Error if the file cannot be read, FormatError naming it and all faults if it is malformed or if a
+/// file name is not a plain one. "metadata" and its "total_size" may be missing, as in some published models:
+/// total_bytes is then 0.
+HfIndex read_hf_index(const std::filesystem::path& path);
+
+/// Published atomically. Throws Error.
+void write_hf_index(const std::filesystem::path& path, const HfIndex& index);
+
+/// One file of a model to be written.
+struct ShardPlan {
+  std::string file_name;
+  std::vector<size_t> tensors;  // indices into the list that was planned
+  int64_t bytes = 0;
+};
+
+/// Cuts `specs`, in order, into files of at most `max_shard_bytes` of data; a larger tensor has a file of its
+/// own. One file is called model.safetensors, several model-00001-of-0000N.safetensors.
+std::vector<ShardPlan> plan_shards(std::span<const TensorSpec> specs,
+                                   int64_t max_shard_bytes = kDefaultShardBytes);
+
+/// The index of a plan.
+HfIndex index_of_shards(std::span<const TensorSpec> specs, std::span<const ShardPlan> shards);
+
+/// A model folder (model.safetensors, else the files of the index) or one .safetensors file. Throws
+/// UsageError if there is none, FormatError listing everything wrong: files missing, tensors that the index
+/// names and the file lacks, and the other way round.
+TensorFolder open_hf_weights(const std::filesystem::path& path);
+
+}  // namespace stepforge

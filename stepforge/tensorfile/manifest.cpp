@@ -1,0 +1,223 @@
+#include "stepforge/tensorfile/manifest.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/tensorfile/fault_list.h"
+#include "stepforge/tensorfile/file_names.h"
+#include "stepforge/tensorfile/header_scanner.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kFormatName = "stepforge-checkpoint";
+constexpr int64_t kFormatVersion = 1;
+constexpr JsonLimits kManifestLimits = {.max_bytes = int64_t{64} << 20, .max_depth = 64};
+constexpr std::string_view kFolderPrefix = "step-";
+
+/// Reads the members of one JSON object; failures name the field.
+class ObjectReader {
+ public:
+  ObjectReader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) throw FormatError(format("{}: not a JSON object", where_));
+  }
+
+  const Json& at(std::string_view field) const {
+    const auto found = object_.find(field);
+    if (found == object_.end()) throw FormatError(format("{}: field \"{}\" is missing", where_, field));
+    return *found;
+  }
+
+  const std::string& text(std::string_view field) const {
+    const Json& value = at(field);
+    if (!value.is_string()) throw FormatError(format("{}: field \"{}\" is not a string", where_, field));
+    return value.get_ref<const std::string&>();
+  }
+
+  int64_t count(std::string_view field) const {
+    const Json& value = at(field);
+    if (!value.is_number_integer() || value.get<int64_t>() < 0) {
+      throw FormatError(format("{}: field \"{}\" is not a non-negative integer", where_, field));
+    }
+    return value.get<int64_t>();
+  }
+
+ private:
+  const Json& object_;
+  std::string where_;
+};
+
+bool is_hash(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+ManifestFile parse_file(const Json& object, const std::string& where) {
+  const ObjectReader reader(object, where);
+  ManifestFile file = {reader.text("name"), reader.count("bytes"), reader.text("hash")};
+  if (!is_plain_file_name(file.name) || file.name == kManifestFileName) {
+    throw FormatError(
+        format("{}: field \"name\": {} is not a plain file name", where, quoted_for_message(file.name)));
+  }
+  if (!is_hash(file.hash)) throw FormatError(format("{}: field \"hash\" is not 32 hex digits", where));
+  return file;
+}
+
+int64_t file_bytes(const fs::path& path) {
+  std::error_code failure;
+  const uintmax_t bytes = fs::file_size(path, failure);
+  if (failure) throw Error(format("cannot read {}: {}", path.string(), failure.message()));
+  return static_cast<int64_t>(bytes);
+}
+
+/// What is wrong with one file of a checkpoint, or "".
+std::string fault_of(const fs::path& path, const ManifestFile& file) {
+  std::error_code failure;
+  if (!fs::exists(fs::symlink_status(path, failure))) return "missing";
+  if (!is_regular_file_itself(path)) return "not a regular file";
+  const int64_t bytes = file_bytes(path);
+  if (bytes < file.bytes) return format("truncated: {} of {} bytes", bytes, file.bytes);
+  if (bytes > file.bytes) return format("{} bytes instead of {}", bytes, file.bytes);
+  if (file_hash(path) != file.hash) return "changed: its hash differs from the manifest's";
+  return "";
+}
+
+/// N of "step-N" as checkpoint_folder_name writes it.
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
+  int64_t step = -1;
+  std::from_chars(name.data() + kFolderPrefix.size(), name.data() + name.size(), step);
+  if (step < 0 || name != checkpoint_folder_name(step)) return std::nullopt;
+  return step;
+}
+
+}  // namespace
+
+ManifestFile manifest_file(const fs::path& path) {
+  return {path.filename().string(), file_bytes(path), file_hash(path)};
+}
+
+Json manifest_files_to_json(const std::vector<ManifestFile>& files) {
+  Json json = Json::array();
+  for (const ManifestFile& file : files) {
+    json.push_back({{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
+  }
+  return json;
+}
+
+std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source) {
+  if (!json.is_array()) throw FormatError(format("{}: field \"files\" is not a list", source));
+  std::vector<ManifestFile> files;
+  std::set<std::string> names;
+  for (size_t i = 0; i < json.size(); ++i) {
+    files.push_back(parse_file(json[i], format("{}: files[{}]", source, i)));
+    const std::string& name = files.back().name;
+    if (!names.insert(name).second)
+      throw FormatError(format("{}: files[{}]: {} is listed twice", source, i, name));
+  }
+  return files;
+}
+
+CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json layout,
+                                  const std::vector<ManifestFile>& known) {
+  CheckpointManifest manifest = {step, std::move(layout), known};
+  std::set<std::string> names;
+  for (const ManifestFile& file : known) {
+    if (!is_regular_file_itself(folder / file.name) || file_bytes(folder / file.name) != file.bytes) {
+      throw Error(format("{} was written with {} bytes, but is not there like that",
+                         (folder / file.name).string(), file.bytes));
+    }
+    if (!names.insert(file.name).second) throw Error(format("{} was written twice", file.name));
+  }
+  for (const fs::path& path : entries_of(folder)) {
+    const std::string name = path.filename().string();
+    if (name == kManifestFileName || names.contains(name)) continue;
+    if (!is_plain_file_name(name) || !is_regular_file_itself(path)) {
+      throw Error(format("{} does not belong into a checkpoint: not a plain file", path.string()));
+    }
+    manifest.files.push_back(manifest_file(path));
+  }
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const ManifestFile& left, const ManifestFile& right) { return left.name < right.name; });
+  return manifest;
+}
+
+void write_manifest(const fs::path& folder, const CheckpointManifest& manifest) {
+  const Json document = {{"format", kFormatName},
+                         {"version", kFormatVersion},
+                         {"step", manifest.step},
+                         {"layout", manifest.layout},
+                         {"files", manifest_files_to_json(manifest.files)}};
+  write_file_atomic(folder / kManifestFileName, document.dump(2) + "\n");
+}
+
+CheckpointManifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestFileName;
+  const std::string where = path.string();
+  const Json document = read_json_file(path, kManifestLimits);
+  const ObjectReader reader(document, where);
+  if (reader.text("format") != kFormatName) {
+    throw FormatError(format("{}: field \"format\" is not \"{}\"", where, kFormatName));
+  }
+  if (const int64_t version = reader.count("version"); version != kFormatVersion) {
+    throw FormatError(
+        format("{}: field \"version\" is {}; this program reads version {}", where, version, kFormatVersion));
+  }
+  return {reader.count("step"), reader.at("layout"), manifest_files_from_json(reader.at("files"), where)};
+}
+
+CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {
+  CheckpointManifest manifest = read_manifest(folder);
+  FaultList faults(format("damaged checkpoint {}", folder.string()));
+  double total = 1.0;
+  for (const ManifestFile& file : manifest.files) total += static_cast<double>(file.bytes);
+  double passed = 0.0;
+  std::set<std::string> listed;
+  for (const ManifestFile& file : manifest.files) {
+    listed.insert(file.name);
+    // A file belongs to the part in which its middle lies.
+    const double middle = passed + static_cast<double>(file.bytes) / 2;
+    passed += static_cast<double>(file.bytes);
+    if (static_cast<int>(middle / total * parts) != part) continue;
+    const std::string fault = fault_of(folder / file.name, file);
+    if (!fault.empty()) faults.add(format("{}: {}", file.name, fault));
+  }
+  for (const fs::path& path : part == 0 ? entries_of(folder) : std::vector<fs::path>()) {
+    const std::string name = path.filename().string();
+    if (path.extension() == ".safetensors" && !listed.contains(name)) {
+      faults.add(format("{}: not listed in {}", quoted_for_message(name), kManifestFileName));
+    }
+  }
+  faults.throw_if_any();
+  return manifest;
+}
+
+std::string checkpoint_folder_name(int64_t step) {
+  return format("{}{}", kFolderPrefix, step);
+}
+
+std::vector<CheckpointFolder> list_checkpoints(const fs::path& parent) {
+  std::vector<CheckpointFolder> found;
+  std::error_code failure;
+  if (!fs::is_directory(parent, failure)) return found;
+  for (const fs::path& path : entries_of(parent)) {
+    const std::optional<int64_t> step = step_of(path.filename().string());
+    if (!step || !is_regular_file_itself(path / kManifestFileName)) continue;
+    found.push_back({*step, path});
+  }
+  std::sort(found.begin(), found.end(), [](const CheckpointFolder& left, const CheckpointFolder& right) {
+    return left.step > right.step;
+  });
+  return found;
+}
+
+}  // namespace stepforge

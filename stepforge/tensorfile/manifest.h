@@ -1,0 +1,67 @@
+// The manifest of a checkpoint folder: which files belong to it, how long they are, and the hash of each, so
+// that damage is found before anything is loaded.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/base/json.h"
+
+namespace stepforge {
+
+inline constexpr std::string_view kManifestFileName = "manifest.json";
+
+struct ManifestFile {
+  std::string name;
+  int64_t bytes = 0;
+  std::string hash;  // content_hash: guards against damage, not against an attacker
+};
+
+struct CheckpointManifest {
+  int64_t step = 0;
+  Json layout;  // the checkpoint's own description of itself; opaque here
+  std::vector<ManifestFile> files;
+};
+
+/// Reads and hashes one file. Throws Error.
+ManifestFile manifest_file(const std::filesystem::path& path);
+
+/// The list of files as it stands in a manifest.
+Json manifest_files_to_json(const std::vector<ManifestFile>& files);
+/// Throws FormatError naming `source`, the file and the field.
+std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source);
+
+/// Lists every file of `folder` but the manifest, and hashes those that are not `known` already. Throws Error
+/// if a known one is not there in its length, or if the folder holds anything but plain files.
+CheckpointManifest build_manifest(const std::filesystem::path& folder, int64_t step, Json layout,
+                                  const std::vector<ManifestFile>& known = {});
+
+/// Writes folder/manifest.json. Throws Error.
+void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
+
+/// Reads folder/manifest.json without looking at the files it names. Throws Error if it is missing,
+/// FormatError naming the field if it is malformed or of another version.
+CheckpointManifest read_manifest(const std::filesystem::path& folder);
+
+/// Reads the manifest and then every byte of the checkpoint. Throws FormatError listing each file that is
+/// missing, truncated or otherwise of another length, changed, or an unlisted *.safetensors file. Other
+/// unlisted files are nobody's business. Where several callers share the work, the one of number `part` of
+/// `parts` reads its share of the files, about as many bytes as the others; unlisted files are part 0's.
+CheckpointManifest verify_folder(const std::filesystem::path& folder, int part = 0, int parts = 1);
+
+struct CheckpointFolder {
+  int64_t step = 0;
+  std::filesystem::path path;
+};
+
+/// "step-120"
+std::string checkpoint_folder_name(int64_t step);
+
+/// The folders `step-N` with a manifest, newest first. Folders still being written ("step-N.tmp") and
+/// everything else are ignored; a `parent` that does not exist holds none. The files are not verified.
+std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& parent);
+
+}  // namespace stepforge

@@ -1,0 +1,141 @@
+// Reading and writing safetensors files. The reader trusts nothing: every size, offset and name is checked
+// before it is used, and memory stays within four times the file.
+//
+// The format (https://huggingface.co/docs/safetensors): a little-endian u64 with the length of the header;
+// the header, a JSON object {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ..., "__metadata__":
+// {string: string}}, padded with spaces; the data, which the tensors fill without hole or overlap.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/base/dtype.h"
+#include "stepforge/base/files.h"
+
+namespace stepforge {
+
+struct SafetensorsLimits {
+  int64_t max_header_bytes = 100'000'000;  // as the reference implementation
+  size_t max_tensors = 1'000'000;
+  size_t max_name_bytes = 1024;
+};
+
+/// Most dimensions that a tensor in a file may have.
+inline constexpr size_t kMaxTensorRank = 32;
+
+using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
+
+/// Bytes of a tensor, or nullopt if a size is negative or the product does not fit 63 bits. A zero hides no
+/// overflow: the product of the other sizes must fit as well.
+std::optional<int64_t> tensor_bytes(DType dtype, std::span<const int64_t> shape);
+
+/// One tensor as the header describes it. Row-major, little-endian.
+struct TensorEntry {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t begin = 0;           // bytes, from the start of the data section
+  int64_t end = 0;             // one past the last byte
+  uint32_t header_offset = 0;  // where the file describes the tensor, for messages
+  DType dtype = DType::f32;
+
+  int64_t bytes() const { return end - begin; }
+};
+
+/// A validated header: names unique, shapes and types equal to byte spans, spans filling the data section in
+/// order.
+class SafetensorsHeader {
+ public:
+  /// In the order of their bytes.
+  const std::vector<TensorEntry>& tensors() const { return tensors_; }
+  /// nullptr if there is no such tensor.
+  const TensorEntry* find(std::string_view name) const;
+  SafetensorsMetadata metadata() const;
+  /// Offset in the file of the data section.
+  int64_t data_begin() const { return data_begin_; }
+
+ private:
+  friend class HeaderParser;
+  std::vector<TensorEntry> tensors_;
+  std::vector<uint32_t> by_name_;
+  std::string metadata_;  // "key\0value\0key\0value\0"
+  int64_t data_begin_ = 0;
+};
+
+/// Parses the header of a file of which `head` holds at least the header, and which is `file_bytes` long.
+/// Throws FormatError naming `source`, the byte offset, the tensor and the field.
+SafetensorsHeader parse_safetensors(std::span<const std::byte> head, int64_t file_bytes,
+                                    std::string_view source, const SafetensorsLimits& limits = {});
+
+/// A safetensors file mapped into memory. A file that another process truncates while it is mapped ends the
+/// program.
+class SafetensorsFile {
+ public:
+  /// Throws Error if the file cannot be read, FormatError if it is malformed.
+  explicit SafetensorsFile(const std::filesystem::path& path, const SafetensorsLimits& limits = {});
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  const std::vector<TensorEntry>& tensors() const { return header_.tensors(); }
+  const TensorEntry* find(std::string_view name) const { return header_.find(name); }
+  SafetensorsMetadata metadata() const { return header_.metadata(); }
+  /// The tensor's bytes, valid while the file object lives. Not always aligned for the element type: copy
+  /// them out. `entry` must be one of tensors().
+  std::span<const std::byte> bytes(const TensorEntry& entry) const;
+
+ private:
+  MappedFile file_;
+  SafetensorsHeader header_;
+};
+
+/// A tensor to be written.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+
+  /// Throws Error if the shape is negative or the size does not fit 63 bits.
+  int64_t bytes() const;
+};
+
+/// `specs` stably sorted by falling element size. Written in this order every tensor starts at a multiple of
+/// its element size, which PyTorch needs to map it.
+std::vector<TensorSpec> aligned_order(std::vector<TensorSpec> specs);
+
+/// Writes a file in one pass, tensor after tensor in the order of `specs`. Without finish() the file is
+/// removed.
+class SafetensorsWriter {
+ public:
+  /// Throws Error if the file cannot be created or if the reader would refuse it (names, sizes), or if a
+  /// tensor would be misaligned (see aligned_order).
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> specs,
+                    const SafetensorsMetadata& metadata = {});
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  /// The next bytes of tensor `name`, which must be the first one in order that is not yet complete. Empty
+  /// tensors take no call. Throws Error if it is another tensor's turn or if the bytes are more than the
+  /// tensor holds.
+  void write(std::string_view name, std::span<const std::byte> chunk);
+  /// Throws Error if a tensor is incomplete; flushes to the disk and closes.
+  void finish();
+  int64_t written() const { return writer_->written(); }
+
+ private:
+  void skip_complete();
+
+  std::filesystem::path path_;
+  std::vector<TensorSpec> specs_;
+  std::optional<FileWriter> writer_;
+  size_t current_ = 0;
+  int64_t done_ = 0;  // bytes written of specs_[current_]
+  bool finished_ = false;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,189 @@
+#include "stepforge/tensorfile/tensor_folder.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/tensorfile/dcp.h"
+#include "stepforge/tensorfile/fault_list.h"
+#include "stepforge/tensorfile/header_scanner.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Row-major number of an element in a tensor of `shape`.
+int64_t number_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& index) {
+  int64_t number = 0;
+  for (size_t i = 0; i < shape.size(); ++i) number = number * shape[i] + index[i];
+  return number;
+}
+
+int64_t first_of(const StoredTensor& tensor, const TensorBox& box) {
+  return number_of(tensor.shape, box.offsets);
+}
+
+int64_t last_of(const StoredTensor& tensor, const TensorBox& box) {
+  std::vector<int64_t> index = box.offsets;
+  for (size_t i = 0; i < index.size(); ++i) index[i] += box.sizes[i] - 1;
+  return number_of(tensor.shape, index);
+}
+
+/// What is wrong with the parts of one tensor.
+class PartCheck {
+ public:
+  PartCheck(const std::vector<SafetensorsFile>& files, FaultList& faults) : files_(files), faults_(faults) {}
+
+  /// Notes a part that differs from those seen before; enlarges the shape otherwise.
+  bool fits(StoredTensor& tensor, const StoredPart& part) {
+    const TensorEntry& entry = files_[part.file].tensors()[part.entry];
+    if (entry.dtype != tensor.dtype || entry.shape.size() != tensor.shape.size()) {
+      faults_.add(format("{} is {} of {} dimensions in {}, but {} of {} in {}", quoted(tensor),
+                         safetensors_name(tensor.dtype), tensor.shape.size(), path_of(tensor.parts.front()),
+                         safetensors_name(entry.dtype), entry.shape.size(), path_of(part)));
+      return false;
+    }
+    for (size_t i = 0; i < tensor.shape.size(); ++i) {
+      tensor.shape[i] = std::max(tensor.shape[i], part.box.offsets[i] + part.box.sizes[i]);
+    }
+    return true;
+  }
+
+  /// Sorts the parts and notes overlaps and holes.
+  void finish(StoredTensor& tensor) {
+    if (!tensor_bytes(tensor.dtype, tensor.shape)) {
+      return faults_.add(format("{}: impossible shape {}", quoted(tensor), shape_text(tensor.shape)));
+    }
+    const int64_t elements = whole_box(tensor.shape).elements();
+    if (elements == 0) return;
+    // Those may lie on the border, where an element would have no number.
+    std::erase_if(tensor.parts, [](const StoredPart& part) { return part.box.elements() == 0; });
+    std::sort(tensor.parts.begin(), tensor.parts.end(),
+              [&tensor](const StoredPart& left, const StoredPart& right) {
+                return first_of(tensor, left.box) < first_of(tensor, right.box);
+              });
+    int64_t held = 0;
+    std::vector<const StoredPart*> open;  // those that reach as far as the part under review
+    for (const StoredPart& part : tensor.parts) {
+      held += part.box.elements();
+      const int64_t first = first_of(tensor, part.box);
+      std::erase_if(open, [&](const StoredPart* other) { return last_of(tensor, other->box) < first; });
+      for (const StoredPart* other : open) {
+        if (const auto both = intersection(other->box, part.box)) {
+          return faults_.add(format("{} is in {} and in {}, which both hold {}", quoted(tensor),
+                                    path_of(*other), path_of(part), box_text(*both)));
+        }
+      }
+      open.push_back(&part);
+    }
+    if (held == elements) return;
+    faults_.add(format("{} {}: {} of {} elements are in no file; it has parts in {}", quoted(tensor),
+                       shape_text(tensor.shape), elements - held, elements, files_with(tensor)));
+  }
+
+ private:
+  static constexpr size_t most_named = 8;
+
+  static std::string quoted(const StoredTensor& tensor) { return quoted_for_message(tensor.name); }
+  std::string path_of(const StoredPart& part) const { return files_[part.file].path().string(); }
+  std::string files_with(const StoredTensor& tensor) const {
+    std::vector<std::string> names;
+    for (const StoredPart& part : tensor.parts) {
+      if (names.size() < most_named) names.push_back(path_of(part));
+    }
+    if (names.size() < tensor.parts.size()) {
+      names.push_back(format("{} more", tensor.parts.size() - names.size()));
+    }
+    return join(names, ", ");
+  }
+
+  const std::vector<SafetensorsFile>& files_;
+  FaultList& faults_;
+};
+
+std::string where(const std::vector<std::filesystem::path>& paths) {
+  return paths.empty() ? std::string("no file")
+                       : format("the tensors in {}", paths[0].parent_path().string());
+}
+
+}  // namespace
+
+TensorFolder::TensorFolder(const std::vector<std::filesystem::path>& paths) {
+  FaultList faults(where(paths));
+  files_.reserve(paths.size());
+  PartCheck check(files_, faults);
+  for (const std::filesystem::path& path : paths) {
+    const SafetensorsFile& file = files_.emplace_back(path);
+    const SavedOffsets offsets = read_saved_offsets(file);
+    for (size_t i = 0; i < file.tensors().size(); ++i) {
+      const TensorEntry& entry = file.tensors()[i];
+      StoredPart part = {files_.size() - 1, i, {offsets.at(entry.name), entry.shape}};
+      const auto [place, added] = tensors_.try_emplace(entry.name);
+      StoredTensor& tensor = place->second;
+      if (added) {
+        tensor = {entry.name, entry.dtype, std::vector<int64_t>(entry.shape.size(), 0), {part}};
+        check.fits(tensor, part);
+      } else if (check.fits(tensor, part)) {
+        tensor.parts.push_back(std::move(part));
+      }
+    }
+  }
+  for (auto& [name, tensor] : tensors_) check.finish(tensor);
+  faults.throw_if_any();
+}
+
+std::vector<std::string> TensorFolder::names() const {
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
+  return names;
+}
+
+const StoredTensor* TensorFolder::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+const StoredTensor& TensorFolder::at(std::string_view name) const {
+  const StoredTensor* tensor = find(name);
+  if (tensor == nullptr) throw Error(format("there is no tensor {}", quoted_for_message(name)));
+  return *tensor;
+}
+
+void TensorFolder::read(std::string_view name, const TensorBox& wanted, std::span<std::byte> target) const {
+  read(name, wanted, 0, wanted.elements(), target);
+}
+
+void TensorFolder::read(std::string_view name, const TensorBox& box, int64_t begin, int64_t end,
+                        std::span<std::byte> target) const {
+  const StoredTensor& tensor = at(name);
+  const auto size = static_cast<size_t>(dtype_bytes(tensor.dtype));
+  if (!contains(whole_box(tensor.shape), box) || begin < 0 || begin > end || end > box.elements() ||
+      target.size() != static_cast<size_t>(end - begin) * size) {
+    throw Error(format("cannot read elements {} to {} of {} of tensor {} {} into {} bytes", begin, end,
+                       box_text(box), quoted_for_message(name), shape_text(tensor.shape), target.size()));
+  }
+  for (const TensorBox& part : boxes_of_range(box, begin, end)) {
+    const size_t bytes = static_cast<size_t>(part.elements()) * size;
+    read_box(tensor, part, target.first(bytes));
+    target = target.subspan(bytes);
+  }
+}
+
+void TensorFolder::read_box(const StoredTensor& tensor, const TensorBox& wanted,
+                            std::span<std::byte> target) const {
+  if (wanted.elements() == 0) return;
+  const int64_t last = last_of(tensor, wanted);
+  for (const StoredPart& part : tensor.parts) {
+    if (first_of(tensor, part.box) > last) return;
+    const auto both = intersection(part.box, wanted);
+    if (!both) continue;
+    const SafetensorsFile& file = files_[part.file];
+    copy_part(*both, part.box, file.bytes(file.tensors()[part.entry]), wanted, target,
+              dtype_bytes(tensor.dtype));
+  }
+}
+
+}  // namespace stepforge

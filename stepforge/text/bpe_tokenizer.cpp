@@ -1,0 +1,202 @@
+#include "stepforge/text/bpe_tokenizer.h"
+
+#include <system_error>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/json.h"
+#include "stepforge/text/utf8.h"
+#include "stepforge/text/word_cache.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<const AddedToken*> tokens_with(const TokenizerDefinition& definition, bool normalized) {
+  std::vector<const AddedToken*> tokens;
+  for (const AddedToken& token : definition.added_tokens) {
+    if (token.normalized == normalized) tokens.push_back(&token);
+  }
+  return tokens;
+}
+
+/// "eos_token": "text" or {"content": "text", ...}; absent or null is "".
+std::string configured_token(const Json& config, const char* key, const std::string& source) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_object() && found->contains("content") && (*found)["content"].is_string()) {
+    return (*found)["content"].get<std::string>();
+  }
+  throw FormatError(format("{}: {} is {}; expected a string or an object with \"content\"", source, key,
+                           found->dump().substr(0, 80)));
+}
+
+}  // namespace
+
+/// Cuts a text step by step: added tokens, then each pattern, then merges.
+class BpeTokenizer::WordEncoder final : public Encoder {
+ public:
+  explicit WordEncoder(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  void append(std::string_view text, std::vector<int32_t>& ids) override {
+    require_utf8(text, "text to tokenize");
+    cut_at_tokens(text, tokenizer_.first_finder_, ids, [&](std::string_view section) {
+      cut_at_tokens(section, tokenizer_.second_finder_, ids,
+                    [&](std::string_view part) { split(part, 0, ids); });
+    });
+  }
+
+ private:
+  template <typename Section>
+  static void cut_at_tokens(std::string_view text, const AddedTokenFinder& finder, std::vector<int32_t>& ids,
+                            const Section& section) {
+    size_t begin = 0;
+    while (begin < text.size()) {
+      const auto found = finder.find(text, begin);
+      const size_t end = found ? found->begin : text.size();
+      if (end > begin) section(text.substr(begin, end - begin));
+      if (!found) break;
+      ids.push_back(found->token->id);
+      begin = found->begin + found->token->content.size();
+    }
+  }
+
+  void split(std::string_view text, size_t stage, std::vector<int32_t>& ids) {
+    if (stage == tokenizer_.patterns_.size()) return word(text, ids);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t length = tokenizer_.patterns_[stage].piece_length(text, begin, scratch_);
+      split(text.substr(begin, length), stage + 1, ids);
+      begin += length;
+    }
+  }
+
+  void word(std::string_view text, std::vector<int32_t>& ids) {
+    if (const auto known = cache_.find(text)) {
+      ids.insert(ids.end(), known->begin(), known->end());
+      return;
+    }
+    const size_t begin = ids.size();
+    tokenizer_.model_.append_word(text, ids);
+    cache_.insert(text, std::span<const int32_t>(ids).subspan(begin));
+  }
+
+  const BpeTokenizer& tokenizer_;
+  SplitPattern::Scratch scratch_;
+  WordCache cache_;
+};
+
+BpeTokenizer::BpeTokenizer(TokenizerFiles files, const std::string& source)
+    : files_(std::move(files)),
+      definition_(parse_definition(files_.at("tokenizer.json"), source + "/tokenizer.json")),
+      model_(definition_),
+      first_finder_(tokens_with(definition_, false)),
+      second_finder_(tokens_with(definition_, true)),
+      bytes_by_id_(model_.token_bytes()) {
+  for (const std::string& pattern : definition_.split_patterns)
+    patterns_.emplace_back(pattern, source + "/tokenizer.json");
+  place_added_tokens();
+  read_special_roles(source);
+  fingerprint_ = content_hash(
+      format("{} eos {} bos {}", definition_.content_hash, eos_.value_or(-1), bos_.value_or(-1)));
+}
+
+void BpeTokenizer::place_added_tokens() {
+  special_.resize(bytes_by_id_.size());
+  for (const AddedToken& token : definition_.added_tokens) {
+    const auto id = static_cast<size_t>(token.id);
+    if (id >= bytes_by_id_.size()) {
+      bytes_by_id_.resize(id + 1);
+      special_.resize(id + 1);
+    }
+    bytes_by_id_[id] = token.content;
+    special_[id] = token.special;
+  }
+}
+
+std::optional<int32_t> BpeTokenizer::find_token(std::string_view content) const {
+  for (const AddedToken& token : definition_.added_tokens) {
+    if (token.content == content) return token.id;
+  }
+  for (size_t id = 0; id < definition_.pieces.size(); ++id) {
+    if (definition_.pieces[id] == content) return static_cast<int32_t>(id);
+  }
+  return std::nullopt;
+}
+
+void BpeTokenizer::read_special_roles(const std::string& source) {
+  const auto file = files_.find("tokenizer_config.json");
+  if (file == files_.end()) {
+    eos_ = find_token(end_of_text);
+    return;
+  }
+  const std::string path = source + "/tokenizer_config.json";
+  const Json config = parse_json(file->second, path);
+  if (!config.is_object()) throw FormatError(format("{}: expected a JSON object", path));
+  const auto role = [&](const char* key) -> std::optional<int32_t> {
+    const std::string content = configured_token(config, key, path);
+    if (content.empty()) return std::nullopt;
+    const std::optional<int32_t> id = find_token(content);
+    if (!id)
+      throw FormatError(
+          format("{}: {} \"{}\" is not in the vocabulary of tokenizer.json", path, key, content));
+    return id;
+  };
+  eos_ = role("eos_token");
+  bos_ = role("bos_token");
+}
+
+std::unique_ptr<Encoder> BpeTokenizer::encoder() const {
+  return std::make_unique<WordEncoder>(*this);
+}
+
+std::string_view BpeTokenizer::token_bytes(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) {
+    throw Error(
+        format("token id {} is outside of the vocabulary of {} tokens; are these ids of another tokenizer?",
+               id, vocab_size()));
+  }
+  return bytes_by_id_[static_cast<size_t>(id)];
+}
+
+bool BpeTokenizer::is_special(int32_t id) const {
+  return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
+}
+
+std::string BpeTokenizer::default_config() const {
+  Json config = Json::object();
+  Json added = Json::object();
+  for (const AddedToken& token : definition_.added_tokens) {
+    added[std::to_string(token.id)] = {{"content", token.content},       {"lstrip", false},
+                                       {"normalized", token.normalized}, {"rstrip", false},
+                                       {"single_word", false},           {"special", token.special}};
+  }
+  config["added_tokens_decoder"] = added;
+  if (bos_) config["bos_token"] = bytes_by_id_[static_cast<size_t>(*bos_)];
+  config["clean_up_tokenization_spaces"] = false;
+  if (eos_) config["eos_token"] = bytes_by_id_[static_cast<size_t>(*eos_)];
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  return config.dump(2) + "\n";
+}
+
+std::string BpeTokenizer::default_special_tokens() const {
+  Json roles = Json::object();
+  if (bos_) roles["bos_token"] = bytes_by_id_[static_cast<size_t>(*bos_)];
+  if (eos_) roles["eos_token"] = bytes_by_id_[static_cast<size_t>(*eos_)];
+  return roles.dump(2) + "\n";
+}
+
+void BpeTokenizer::save_pretrained(const fs::path& folder) const {
+  std::error_code failure;
+  fs::create_directories(folder, failure);
+  if (failure) throw Error(format("cannot create the folder {}: {}", folder.string(), failure.message()));
+  TokenizerFiles files = files_;
+  if (!files.contains("tokenizer_config.json")) files["tokenizer_config.json"] = default_config();
+  if (!files.contains("special_tokens_map.json")) files["special_tokens_map.json"] = default_special_tokens();
+  for (const auto& [name, content] : files) write_file_atomic(folder / name, content);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,60 @@
+// Byte-level BPE in Hugging Face's sense: added tokens, splitting, merges.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/text/added_tokens.h"
+#include "stepforge/text/bpe_model.h"
+#include "stepforge/text/definition.h"
+#include "stepforge/text/splitter.h"
+#include "stepforge/text/tokenizer.h"
+
+namespace stepforge {
+
+/// The tokenizer files of a folder, name -> content, kept as they were read.
+using TokenizerFiles = std::map<std::string, std::string>;
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  /// `files` holds "tokenizer.json" and whatever else belongs to it; eos and bos come from its
+  /// "tokenizer_config.json" as load_tokenizer says. `source` is the folder, for error texts. Throws
+  /// FormatError as load_tokenizer does.
+  BpeTokenizer(TokenizerFiles files, const std::string& source);
+
+  int32_t vocab_size() const override { return static_cast<int32_t>(bytes_by_id_.size()); }
+  std::unique_ptr<Encoder> encoder() const override;
+  std::string_view token_bytes(int32_t id) const override;
+  bool is_special(int32_t id) const override;
+  std::optional<int32_t> eos_id() const override { return eos_; }
+  std::optional<int32_t> bos_id() const override { return bos_; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  void save_pretrained(const std::filesystem::path& folder) const override;
+
+ private:
+  class WordEncoder;
+
+  void place_added_tokens();
+  void read_special_roles(const std::string& source);
+  std::optional<int32_t> find_token(std::string_view content) const;
+  std::string default_config() const;
+  std::string default_special_tokens() const;
+
+  TokenizerFiles files_;
+  TokenizerDefinition definition_;
+  BpeModel model_;
+  std::vector<SplitPattern> patterns_;
+  AddedTokenFinder first_finder_;
+  AddedTokenFinder second_finder_;
+  std::vector<std::string> bytes_by_id_;
+  std::vector<bool> special_;
+  std::optional<int32_t> eos_;
+  std::optional<int32_t> bos_;
+  std::string fingerprint_;
+};
+
+}  // namespace stepforge

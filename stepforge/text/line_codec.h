@@ -1,0 +1,31 @@
+// Encoding and decoding of streams for the command line: plain text, or JSON Lines.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+
+#include "stepforge/text/tokenizer.h"
+
+namespace stepforge {
+
+// `source` names the input in error texts. All throw FormatError naming the source, and the line or byte, for
+// malformed input, and Error if `output` cannot be written.
+
+/// The whole input is one text; ids go out separated by spaces, ended by a line break.
+void encode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
+                  const std::string& source);
+
+/// One JSON string a line in, one JSON array of ids a line out: "[1,2,3]". Empty lines are errors.
+void encode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
+                  const std::string& source);
+
+/// Ids separated by white space in, exactly their bytes out.
+void decode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
+                  const std::string& source);
+
+/// One JSON array of ids a line in, one JSON string a line out. Bytes that are no UTF-8 become U+FFFD, as
+/// JSON has no others.
+void decode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
+                  const std::string& source);
+
+}  // namespace stepforge

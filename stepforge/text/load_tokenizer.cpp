@@ -1,0 +1,59 @@
+#include <array>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/text/bpe_tokenizer.h"
+#include "stepforge/text/tokenizer_json.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t max_tokenizer_bytes = int64_t{128} << 20;
+constexpr int64_t max_companion_bytes = int64_t{64} << 20;
+constexpr std::array companion_names = {"tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "chat_template.jinja",
+                                        "chat_template.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt"};
+
+TokenizerFiles read_folder(const fs::path& folder) {
+  TokenizerFiles files;
+  files["tokenizer.json"] = read_file(folder / "tokenizer.json", max_tokenizer_bytes);
+  for (const char* name : companion_names) {
+    if (fs::exists(folder / name)) files[name] = read_file(folder / name, max_companion_bytes);
+  }
+  return files;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
+  if (fs::is_directory(path)) {
+    if (!fs::exists(path / "tokenizer.json")) {
+      throw UsageError(format(
+          "the folder {} holds no tokenizer.json; make one with `stepforge tokenizer train`", path.string()));
+    }
+    return std::make_unique<BpeTokenizer>(read_folder(path), path.string());
+  }
+  if (!fs::exists(path)) throw UsageError(format("there is no tokenizer at {}", path.string()));
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (path.filename() == "tokenizer.json")
+    return std::make_unique<BpeTokenizer>(read_folder(folder), folder.string());
+  TokenizerFiles files;
+  files["tokenizer.json"] = read_file(path, max_tokenizer_bytes);
+  return std::make_unique<BpeTokenizer>(std::move(files), path.string());
+}
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() {
+  TokenizerFiles files;
+  files["tokenizer.json"] = tokenizer_json({}, {});
+  return std::make_unique<BpeTokenizer>(std::move(files), "byte tokenizer");
+}
+
+}  // namespace stepforge

@@ -1,0 +1,76 @@
+#include "stepforge/text/tokenizer_json.h"
+
+#include <cstdint>
+
+#include "stepforge/base/format.h"
+#include "stepforge/base/json.h"
+#include "stepforge/text/tokenizer.h"
+#include "stepforge/text/utf8.h"
+
+namespace stepforge {
+
+namespace {
+
+Json byte_level(bool add_prefix_space, bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", add_prefix_space},
+          {"trim_offsets", true},
+          {"use_regex", use_regex}};
+}
+
+Json pre_tokenizer(std::string_view split_pattern) {
+  if (split_pattern.empty()) return byte_level(false, false);
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", std::string(split_pattern)}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level(false, false)})}};
+}
+
+Json added_token(size_t id) {
+  return {{"id", id},
+          {"content", std::string(end_of_text)},
+          {"single_word", false},
+          {"lstrip", false},
+          {"rstrip", false},
+          {"normalized", false},
+          {"special", true}};
+}
+
+}  // namespace
+
+std::string tokenizer_json(const std::vector<TokenPair>& merges, std::string_view split_pattern) {
+  std::vector<std::string> pieces;
+  for (int byte = 0; byte < 256; ++byte)
+    pieces.push_back(to_byte_alphabet(std::string(1, static_cast<char>(byte))));
+  Json merge_list = Json::array();
+  for (const TokenPair pair : merges) {
+    const std::string left = pieces.at(static_cast<size_t>(left_token(pair)));
+    const std::string right = pieces.at(static_cast<size_t>(right_token(pair)));
+    merge_list.push_back(format("{} {}", left, right));
+    pieces.push_back(left + right);
+  }
+  // Appended past ordered_json's own insertion, which walks all keys each time.
+  Json::object_t vocab;
+  for (size_t id = 0; id < pieces.size(); ++id) vocab.Json::object_t::Container::emplace_back(pieces[id], id);
+  Json model = {{"type", "BPE"},
+                {"dropout", nullptr},
+                {"unk_token", nullptr},
+                {"continuing_subword_prefix", nullptr},
+                {"end_of_word_suffix", nullptr},
+                {"fuse_unk", false},
+                {"byte_fallback", false},
+                {"ignore_merges", false}};
+  model["vocab"] = std::move(vocab);
+  model["merges"] = std::move(merge_list);
+  Json document = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
+  document["added_tokens"] = Json::array({added_token(pieces.size())});
+  document["normalizer"] = nullptr;
+  document["pre_tokenizer"] = pre_tokenizer(split_pattern);
+  document["post_processor"] = nullptr;
+  document["decoder"] = byte_level(true, true);
+  document["model"] = std::move(model);
+  return document.dump(2) + "\n";
+}
+
+}  // namespace stepforge

@@ -1,0 +1,162 @@
+#include "stepforge/text/utf8.h"
+
+#include <array>
+#include <cstring>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+uint8_t byte_at(std::string_view text, size_t index) {
+  return static_cast<uint8_t>(text[index]);
+}
+
+/// What the first two bytes say: total length and the allowed range of the second byte.
+struct LeadByte {
+  size_t length = 0;
+  uint8_t second_low = 0x80;
+  uint8_t second_high = 0xBF;
+};
+
+LeadByte lead_byte(uint8_t byte) {
+  if (byte < 0x80) return {1};
+  if (byte >= 0xC2 && byte <= 0xDF) return {2};
+  if (byte == 0xE0) return {3, 0xA0, 0xBF};
+  if (byte == 0xED) return {3, 0x80, 0x9F};
+  if (byte >= 0xE1 && byte <= 0xEF) return {3};
+  if (byte == 0xF0) return {4, 0x90, 0xBF};
+  if (byte >= 0xF1 && byte <= 0xF3) return {4};
+  if (byte == 0xF4) return {4, 0x80, 0x8F};
+  return {};
+}
+
+/// How many bytes of the sequence at the start of `text` are as they should be.
+size_t good_prefix(std::string_view text, const LeadByte& lead) {
+  size_t good = 1;
+  while (good < lead.length && good < text.size()) {
+    const uint8_t byte = byte_at(text, good);
+    const uint8_t low = good == 1 ? lead.second_low : 0x80;
+    const uint8_t high = good == 1 ? lead.second_high : 0xBF;
+    if (byte < low || byte > high) break;
+    ++good;
+  }
+  return good;
+}
+
+constexpr bool stands_for_itself(int byte) {
+  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+constexpr std::array<char32_t, 256> make_alphabet() {
+  std::array<char32_t, 256> alphabet{};
+  char32_t next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    alphabet[static_cast<size_t>(byte)] = stands_for_itself(byte) ? static_cast<char32_t>(byte) : next++;
+  }
+  return alphabet;
+}
+
+/// From code point to byte; -1 outside the alphabet, which ends at U+0143.
+constexpr std::array<int16_t, 0x144> make_inverse_alphabet(const std::array<char32_t, 256>& alphabet) {
+  std::array<int16_t, 0x144> inverse{};
+  for (int16_t& byte : inverse) byte = -1;
+  for (size_t byte = 0; byte < alphabet.size(); ++byte) inverse[alphabet[byte]] = static_cast<int16_t>(byte);
+  return inverse;
+}
+
+constexpr std::array<char32_t, 256> byte_alphabet = make_alphabet();
+constexpr std::array<int16_t, 0x144> inverse_alphabet = make_inverse_alphabet(byte_alphabet);
+
+}  // namespace
+
+size_t utf8_sequence_length(std::string_view text) {
+  if (text.empty()) return 0;
+  const LeadByte lead = lead_byte(byte_at(text, 0));
+  if (lead.length == 0) return 0;
+  return good_prefix(text, lead) == lead.length ? lead.length : 0;
+}
+
+bool is_incomplete_utf8(std::string_view text) {
+  if (text.empty()) return false;
+  const LeadByte lead = lead_byte(byte_at(text, 0));
+  return text.size() < lead.length && good_prefix(text, lead) == text.size();
+}
+
+size_t find_invalid_utf8(std::string_view text) {
+  size_t offset = 0;
+  while (offset < text.size()) {
+    // Eight ASCII bytes at a time: most text is ASCII.
+    uint64_t word = 0;
+    if (text.size() - offset >= sizeof(word)) {
+      std::memcpy(&word, text.data() + offset, sizeof(word));
+      if ((word & 0x8080808080808080) == 0) {
+        offset += sizeof(word);
+        continue;
+      }
+    }
+    const size_t length = utf8_sequence_length(text.substr(offset));
+    if (length == 0) return offset;
+    offset += length;
+  }
+  return std::string_view::npos;
+}
+
+void require_utf8(std::string_view text, std::string_view source) {
+  const size_t offset = find_invalid_utf8(text);
+  if (offset == std::string_view::npos) return;
+  throw FormatError(format("{}: not valid UTF-8 at byte {} (0x{:02X}); convert the text to UTF-8 first",
+                           source, offset, static_cast<uint32_t>(byte_at(text, offset))));
+}
+
+char32_t decode_code_point(std::string_view text) {
+  const uint8_t first = byte_at(text, 0);
+  if (first < 0x80) return first;
+  const size_t length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  char32_t code_point = first & (0x7FU >> length);
+  for (size_t i = 1; i < length; ++i) code_point = (code_point << 6) | (byte_at(text, i) & 0x3FU);
+  return code_point;
+}
+
+void append_utf8(std::string& text, char32_t code_point) {
+  const auto put = [&text](char32_t byte) { text.push_back(static_cast<char>(byte)); };
+  if (code_point < 0x80) {
+    put(code_point);
+  } else if (code_point < 0x800) {
+    put(0xC0 | (code_point >> 6));
+    put(0x80 | (code_point & 0x3F));
+  } else if (code_point < 0x10000) {
+    put(0xE0 | (code_point >> 12));
+    put(0x80 | ((code_point >> 6) & 0x3F));
+    put(0x80 | (code_point & 0x3F));
+  } else {
+    put(0xF0 | (code_point >> 18));
+    put(0x80 | ((code_point >> 12) & 0x3F));
+    put(0x80 | ((code_point >> 6) & 0x3F));
+    put(0x80 | (code_point & 0x3F));
+  }
+}
+
+std::string to_byte_alphabet(std::string_view bytes) {
+  std::string piece;
+  piece.reserve(bytes.size() + bytes.size() / 4);
+  for (const char byte : bytes) append_utf8(piece, byte_alphabet[static_cast<uint8_t>(byte)]);
+  return piece;
+}
+
+std::optional<std::string> from_byte_alphabet(std::string_view piece) {
+  std::string bytes;
+  while (!piece.empty()) {
+    const size_t length = utf8_sequence_length(piece);
+    if (length == 0) return std::nullopt;
+    const char32_t code_point = decode_code_point(piece);
+    if (code_point >= inverse_alphabet.size() || inverse_alphabet[code_point] < 0) return std::nullopt;
+    bytes.push_back(static_cast<char>(inverse_alphabet[code_point]));
+    piece.remove_prefix(length);
+  }
+  return bytes;
+}
+
+}  // namespace stepforge

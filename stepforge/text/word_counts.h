@@ -1,0 +1,36 @@
+// Counts the words of a body of text, on all cores.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "stepforge/text/splitter.h"
+
+namespace stepforge {
+
+using WordCounts = std::unordered_map<std::string, int64_t>;
+
+/// Cuts texts into words and adds them up. The result does not depend on the number of threads.
+class WordCounter {
+ public:
+  /// `workers` threads, 0 = all cores. Throws FormatError if the pattern is not supported.
+  explicit WordCounter(std::string_view pattern = llama3_pattern, int workers = 0);
+
+  /// Counts the words of one text; "<|endoftext|>" in it separates texts and is not counted. Large texts are
+  /// shared out between the threads, cut where the pattern cuts anyhow. Words of over 256 bytes are counted
+  /// in parts. Throws FormatError naming `source` if the text is not UTF-8.
+  void add(std::string_view text, std::string_view source);
+
+  const WordCounts& counts() const { return counts_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  SplitPattern pattern_;
+  int workers_;
+  WordCounts counts_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace stepforge

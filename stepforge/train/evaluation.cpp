@@ -1,0 +1,99 @@
+#include "stepforge/train/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+#include "stepforge/comm/gather.h"
+
+namespace stepforge {
+
+namespace {
+
+class OneBatch : public StepServices {
+ public:
+  explicit OneBatch(const Batch& batch) : batch_(batch) {}
+  BatchTensors load_batch(int micro_batch) override { return BatchTensors(batch_); }
+  void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
+    result = loss;
+  }
+  LossResult result;
+
+ private:
+  const Batch& batch_;
+};
+
+/// What a rank says of its batch of a round.
+struct BatchTally {
+  int64_t rows = 0;
+  int64_t valid_labels = 0;
+  double loss_sum = 0.0;
+  int64_t stopped = 0;
+};
+
+/// One tally of each data rank, in their order.
+void gather(std::vector<BatchTally>& tallies, const DataGroups& groups) {
+  if (groups.data() != nullptr) tallies = gather_values(*groups.data(), tallies);
+}
+
+bool stopped(const std::vector<BatchTally>& tallies) {
+  return std::any_of(tallies.begin(), tallies.end(),
+                     [](const BatchTally& tally) { return tally.stopped > 0; });
+}
+
+/// The rank takes part in the round's collectives, but adds nothing.
+Batch masked(Batch batch) {
+  std::fill(batch.labels.begin(), batch.labels.end(), kIgnoredLabel);
+  batch.valid_labels = 0;
+  return batch;
+}
+
+}  // namespace
+
+LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logits) {
+  OneBatch services(batch);
+  StepInputs inputs;
+  inputs.with_logits = with_logits;
+  executor.run(inputs, services);
+  return services.result;
+}
+
+EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
+                          const std::function<bool()>& stop, const DataGroups& groups) {
+  const auto begin = std::chrono::steady_clock::now();
+  EvaluationResult result;
+  double loss_sum = 0.0;
+  const int ranks = groups.data_ranks();
+  for (int64_t first = 0; max_batches < 0 || first < max_batches; first += ranks) {
+    const int64_t number = first + groups.data_rank();
+    const bool wanted = max_batches < 0 || number < max_batches;
+    const Batch batch = wanted ? stream.rows(number * rows, rows) : Batch{};
+    std::vector<BatchTally> tallies{{.rows = batch.rows, .stopped = stop && stop() ? 1 : 0}};
+    gather(tallies, groups);
+    // The first rank of a round has the round's first batch; the sums are formed in the order of batches.
+    result.stopped = stopped(tallies);
+    if (tallies.front().rows == 0 || result.stopped) break;
+    const LossResult loss =
+        evaluate_batch(executor, batch.rows > 0 ? batch : masked(stream.rows(0, rows)), false);
+    tallies = {{.rows = batch.rows, .valid_labels = batch.valid_labels, .loss_sum = loss.loss_sum}};
+    gather(tallies, groups);
+    for (const BatchTally& tally : tallies) {
+      loss_sum += tally.loss_sum;
+      result.valid_labels += tally.valid_labels;
+      result.tokens += tally.rows * stream.seq_len();
+    }
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.loss = loss_sum / static_cast<double>(result.valid_labels);
+  result.perplexity = std::exp(result.loss);
+  const auto bytes_per_token = stream.bytes_per_token();
+  result.bits_per_byte = bytes_per_token ? result.loss / std::numbers::ln2 / *bytes_per_token
+                                         : std::numeric_limits<double>::quiet_NaN();
+  return result;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,274 @@
+#include "stepforge/train/executor.h"
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The same bytes as leaves of a new graph.
+Bundle as_leaves(const Bundle& bundle, bool requires_grad) {
+  Bundle leaves;
+  for (const auto& tensor : bundle) {
+    leaves.push_back(tensor.detach());
+    leaves.back().set_requires_grad(requires_grad);
+  }
+  return leaves;
+}
+
+Bundle detached(const Bundle& bundle) {
+  return as_leaves(bundle, false);
+}
+
+/// libtorch's messages come with a stack trace, which says nothing to a user.
+std::string reason(const std::exception& failure) {
+  const auto* from_torch = dynamic_cast<const c10::Error*>(&failure);
+  return from_torch != nullptr ? from_torch->what_without_backtrace() : failure.what();
+}
+
+}  // namespace
+
+Executor::Executor(const StepProgram& program, ModelForward& model, ModelStore& store)
+    : program_(program), model_(model), store_(store), values_(program.buffers.size()), lanes_(program) {}
+
+Executor::Value& Executor::value_of(const Operation& operation, const std::vector<int>& list,
+                                    BufferKind kind) {
+  const int buffer = find_buffer(program_, list, kind);
+  if (buffer < 0) {
+    throw Error(
+        format("step program: {} names no {} buffer", op_name(operation.kind), buffer_kind_name(kind)));
+  }
+  return values_.at(static_cast<size_t>(buffer));
+}
+
+Executor::Value& Executor::read(const Operation& operation, BufferKind kind) {
+  return value_of(operation, operation.reads, kind);
+}
+
+Executor::Value& Executor::allocate(const Operation& operation, BufferKind kind) {
+  return value_of(operation, operation.allocates, kind);
+}
+
+void Executor::run(const StepInputs& inputs, StepServices& services) {
+  updates_allowed_ = true;
+  times_.assign(program_.operations.size(), {});
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [begin] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const auto run_one = [&](size_t index) {
+    const Operation& operation = program_.operations[index];
+    try {
+      if (inputs.watch) inputs.watch(operation, /*ended=*/false);
+      times_[index].start = seconds();
+      execute(operation, inputs, services);
+      for (const int buffer : operation.frees) free(operation, buffer);
+      times_[index].end = seconds();
+      if (inputs.watch) inputs.watch(operation, /*ended=*/true);
+    } catch (const std::exception& failure) {
+      throw Error(format("{}: {}", operation_text(program_, operation), reason(failure)));
+    }
+  };
+  try {
+    lanes_.run(run_one, [this](const std::string& reason) { store_.groups().abort(reason); });
+  } catch (...) {
+    std::vector<Value>(values_.size()).swap(values_);
+    throw;
+  }
+}
+
+Context Executor::context_for(const Operation& operation, const StepInputs& inputs) {
+  Context context;
+  context.batch = &*read(operation, BufferKind::batch).batch;
+  context.dropout = inputs.dropout;
+  context.dropout_key = inputs.dropout_key;
+  context.cache = inputs.cache;
+  context.recomputed_segments = program_block(operation).recomputed_segments;
+  return context;
+}
+
+void Executor::execute(const Operation& operation, const StepInputs& inputs, StepServices& services) {
+  switch (operation.kind) {
+    case OpKind::count_labels:
+      return services.count_labels();
+    case OpKind::load_batch:
+      allocate(operation, BufferKind::batch).batch.emplace(services.load_batch(operation.micro_batch));
+      return;
+    case OpKind::forward:
+    case OpKind::recompute:
+      return forward(operation, inputs);
+    case OpKind::backward:
+      return backward(operation, inputs);
+    case OpKind::loss:
+    case OpKind::loss_forward_backward:
+    case OpKind::logits:
+      return loss(operation, inputs, services);
+    case OpKind::gather_start:
+      return gather(operation);
+    case OpKind::gather_wait:
+    case OpKind::all_reduce_wait:
+    case OpKind::reload_wait:
+    case OpKind::offload_wait:
+      return;  // the lane has waited for what this operation needs
+    case OpKind::release:
+      return unit(operation).release();
+    case OpKind::start_gradient:
+      return start_gradient(operation);
+    case OpKind::stash_gradient:
+      return unit(operation).stash_gradient(operation.level);
+    case OpKind::add_gradient:
+      return unit(operation).add_gradient(operation.level);
+    case OpKind::reduce_start:
+      return reduce(operation);
+    case OpKind::reduce_wait:
+      return unit(operation).end_reduction();
+    case OpKind::all_reduce_start:
+      return unit(operation).all_reduce();
+    case OpKind::reduce_loss:
+      return services.reduce_loss();
+    case OpKind::gradient_norm:
+      for (size_t i = 0; i < store_.size(); ++i) {
+        if (store_.unit(i).trained()) store_.unit(i).finish_gradient();
+      }
+      return services.gradient_norm();
+    case OpKind::check_finite:
+      updates_allowed_ = services.check_finite();
+      return;
+    case OpKind::reload_start:
+      return reload(operation, services);
+    case OpKind::offload_start:
+      return offload(operation, services);
+    case OpKind::update:
+      if (updates_allowed_) services.update(operation.unit);
+      return;
+    default:
+      throw Error("this executor does not know the operation");
+  }
+}
+
+void Executor::forward(const Operation& operation, const StepInputs& inputs) {
+  const Context context = context_for(operation, inputs);
+  const bool first = program_block(operation).first;
+  const bool keep = operation.keep_graph || operation.kind == OpKind::recompute;
+  Bundle leaves;
+  if (!first) leaves = as_leaves(read(operation, BufferKind::bundle).bundle, keep);
+  const at::AutoGradMode mode(keep);
+  Bundle outputs = block(operation).forward(leaves, context);
+  if (operation.kind == OpKind::forward) {
+    Value& result = allocate(operation, BufferKind::bundle);
+    result.bundle = detached(outputs);
+    if (inputs.inspect) inputs.inspect(program_block(operation), result.bundle, /*is_gradient=*/false);
+  }
+  if (keep) {
+    Value& graph = allocate(operation, BufferKind::graph);
+    graph.bundle = std::move(leaves);
+    for (const auto& output : outputs) graph.roots.push_back(torch::autograd::impl::gradient_edge(output));
+  }
+}
+
+void Executor::backward(const Operation& operation, const StepInputs& inputs) {
+  Value& graph = read(operation, BufferKind::graph);
+  Bundle gradients = std::move(read(operation, BufferKind::bundle_gradient).bundle);
+  torch::autograd::Engine::get_default_engine().execute(std::exchange(graph.roots, {}), gradients,
+                                                        /*keep_graph=*/false,
+                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
+  gradients.clear();
+  if (find_buffer(program_, operation.allocates, BufferKind::bundle_gradient) < 0) return;
+  Value& result = allocate(operation, BufferKind::bundle_gradient);
+  for (auto& leaf : graph.bundle) result.bundle.push_back(std::move(leaf.mutable_grad()));
+  if (inputs.inspect) inputs.inspect(program_block(operation), result.bundle, /*is_gradient=*/true);
+}
+
+void Executor::loss(const Operation& operation, const StepInputs& inputs, StepServices& services) {
+  const Context context = context_for(operation, inputs);
+  const Bundle& bundle = read(operation, BufferKind::bundle).bundle;
+  if (operation.kind == OpKind::logits) {
+    services.logits_ready(model_.head->last_logits(bundle, context));
+    return;
+  }
+  const bool train = operation.kind == OpKind::loss_forward_backward;
+  LossResult result = train ? model_.head->loss_with_gradients(bundle, context, services.loss_scale())
+                            : model_.head->loss(bundle, context, inputs.with_logits);
+  services.loss_ready(operation.micro_batch, *context.batch, result);
+  if (train && find_buffer(program_, operation.allocates, BufferKind::bundle_gradient) >= 0) {
+    Value& gradient = allocate(operation, BufferKind::bundle_gradient);
+    gradient.bundle = std::move(result.input_gradients);
+    if (inputs.inspect) inputs.inspect(program_block(operation), gradient.bundle, /*is_gradient=*/true);
+  }
+}
+
+void Executor::gather(const Operation& operation) {
+  UnitStore& storage = unit(operation);
+  at::Tensor slot = at::empty({storage.gathered_size()}, storage.parameters().front().value().scalar_type());
+  allocate(operation, BufferKind::gather_slot).slot = slot;
+  storage.gather(std::move(slot));
+}
+
+void Executor::start_gradient(const Operation& operation) {
+  UnitStore& storage = unit(operation);
+  if (storage.writes_in_place()) return storage.start_gradient();
+  at::Tensor& buffer = allocate(operation, BufferKind::whole_gradient).slot;
+  buffer = at::empty({storage.gathered_size()}, at::kFloat);
+  storage.start_gradient(buffer);
+}
+
+at::Tensor Executor::allocate_flat(const Operation& operation, BufferKind kind) {
+  const int buffer = find_buffer(program_, operation.allocates, kind);
+  const int64_t bytes = program_.buffers.at(static_cast<size_t>(buffer)).bytes;
+  return allocate(operation, kind).slot = at::empty({bytes / 4}, at::kFloat);
+}
+
+void Executor::reduce(const Operation& operation) {
+  UnitStore& storage = unit(operation);
+  if (find_buffer(program_, operation.allocates, BufferKind::gradients) >= 0) {
+    storage.set_working_gradient(allocate_flat(operation, BufferKind::gradients));
+  }
+  storage.reduce(operation.accumulate);
+}
+
+void Executor::reload(const Operation& operation, StepServices& services) {
+  UnitStore& storage = unit(operation);
+  if (operation.parts.weights) {
+    storage.set_working_master(allocate_flat(operation, BufferKind::weights).copy_(storage.master()));
+  }
+  if (operation.parts.gradients) {
+    storage.set_working_gradient(allocate_flat(operation, BufferKind::gradients).copy_(storage.gradient()));
+  }
+  if (operation.parts.optimizer) {
+    services.reload_optimizer(operation.unit, allocate_flat(operation, BufferKind::optimizer));
+  }
+}
+
+void Executor::offload(const Operation& operation, StepServices& services) {
+  UnitStore& storage = unit(operation);
+  if (operation.parts.weights) storage.master().copy_(storage.working_master());
+  if (operation.parts.gradients) storage.gradient().copy_(storage.working_gradient());
+  if (operation.parts.optimizer) services.offload_optimizer(operation.unit);
+}
+
+void Executor::free(const Operation& operation, int buffer) {
+  switch (program_.buffers.at(static_cast<size_t>(buffer)).kind) {
+    case BufferKind::weights:
+      unit(operation).set_working_master({});
+      break;
+    case BufferKind::gradients:
+      unit(operation).set_working_gradient({});
+      break;
+    default:
+      break;
+  }
+  values_.at(static_cast<size_t>(buffer)) = Value();
+}
+
+}  // namespace stepforge

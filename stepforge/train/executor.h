@@ -1,0 +1,120 @@
+// Runs a step program: the operations of the list, each lane's in order, nothing else. Buffers of the program
+// are the only places where a value lives between two operations, and they die where the program says.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include "stepforge/nn/block.h"
+#include "stepforge/step/program.h"
+#include "stepforge/step/simulate.h"
+#include "stepforge/storage/unit_store.h"
+#include "stepforge/train/lanes.h"
+
+namespace stepforge {
+
+/// What a program needs from outside: data, and what happens with the summed gradients. Called by the
+/// executor at the operations of the same name.
+class StepServices {
+ public:
+  virtual ~StepServices() = default;
+  /// Sums the valid labels of the step over all ranks.
+  virtual void count_labels() {}
+  virtual BatchTensors load_batch(int micro_batch) = 0;
+  /// What each token's loss is multiplied with: 1 / valid labels of the whole step.
+  virtual double loss_scale() { return 1.0; }
+  /// Sums the losses of the step over all ranks.
+  virtual void reduce_loss() {}
+  /// Global norm of all gradients; returns false if the step must not update (the rest of its updates are
+  /// passed over).
+  virtual void gradient_norm() {}
+  virtual bool check_finite() { return true; }
+  virtual void update(int unit) {}
+  /// The optimizer's state of an offloaded unit, [bytes / 4] fp32 on the device: from the host, and back.
+  virtual void reload_optimizer(int unit, const at::Tensor& buffer) {}
+  virtual void offload_optimizer(int unit) {}
+  /// After the loss of a micro-batch is known.
+  virtual void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& result) {}
+  virtual void logits_ready(const at::Tensor& logits) {}
+};
+
+/// Where a run of a program stands in the training: what random keys depend on.
+struct StepInputs {
+  double dropout = 0.0;    ///< 0 in evaluation
+  DropoutKey dropout_key;  ///< of the step
+  KvCache* cache = nullptr;
+  bool with_logits = false;  ///< evaluation: keep the logits of all tokens in LossResult
+  /// Looks at every block's outputs (and at the gradients it returns) as they appear: used to find the first
+  /// non-finite value and to plant one in tests. Null in normal steps.
+  std::function<void(const ProgramBlock& block, Bundle& bundle, bool is_gradient)> inspect;
+  /// Called on the operation's lane when it is about to begin and when it has ended, its frees included, but
+  /// before operations of other lanes learn of it. What it throws fails the operation. For profilers and
+  /// tests; null in normal steps.
+  std::function<void(const Operation& operation, bool ended)> watch;
+};
+
+class Executor {
+ public:
+  /// `program` must have passed the checker; model and store belong to the same specification as the program.
+  /// All three must outlive the executor.
+  Executor(const StepProgram& program, ModelForward& model, ModelStore& store);
+
+  /// Runs the whole list. Throws what an operation throws, wrapped in an Error that names the operation; the
+  /// groups of the store are then aborted, so that no other rank waits, and the buffers cleared.
+  void run(const StepInputs& inputs, StepServices& services);
+
+  const StepProgram& program() const { return program_; }
+  /// When each operation of the last run began and ended, in seconds since the run began.
+  const std::vector<OperationTime>& times() const { return times_; }
+
+ private:
+  /// A live buffer's contents: one of these, by BufferKind.
+  struct Value {
+    std::optional<BatchTensors> batch;
+    Bundle bundle;  ///< bundle: a block's detached outputs; bundle_gradient: their gradients; graph: its
+                    ///< inputs as leaves
+    torch::autograd::edge_list
+        roots;        ///< graph: where the gradients of its outputs enter; keeps no output's bytes
+    at::Tensor slot;  ///< gather_slot, whole_gradient, an offloaded unit's state
+  };
+
+  void execute(const Operation& operation, const StepInputs& inputs, StepServices& services);
+  void forward(const Operation& operation, const StepInputs& inputs);
+  void backward(const Operation& operation, const StepInputs& inputs);
+  void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
+  void gather(const Operation& operation);
+  void start_gradient(const Operation& operation);
+  void reduce(const Operation& operation);
+  void reload(const Operation& operation, StepServices& services);
+  void offload(const Operation& operation, StepServices& services);
+  /// An fp32 tensor as large as the buffer of `kind` that the operation allocates.
+  at::Tensor allocate_flat(const Operation& operation, BufferKind kind);
+  void free(const Operation& operation, int buffer);
+  UnitStore& unit(const Operation& operation) { return store_.unit(static_cast<size_t>(operation.unit)); }
+
+  Context context_for(const Operation& operation, const StepInputs& inputs);
+  Block& block(const Operation& operation) { return *model_.blocks.at(static_cast<size_t>(operation.block)); }
+  const ProgramBlock& program_block(const Operation& operation) const {
+    return program_.blocks.at(static_cast<size_t>(operation.block));
+  }
+  /// The value of the buffer of `kind` in `list`. Throws Error if there is none.
+  Value& value_of(const Operation& operation, const std::vector<int>& list, BufferKind kind);
+  Value& read(const Operation& operation, BufferKind kind);
+  Value& allocate(const Operation& operation, BufferKind kind);
+
+  const StepProgram& program_;
+  ModelForward& model_;
+  ModelStore& store_;
+  std::vector<Value> values_;
+  std::vector<OperationTime> times_;
+  Lanes lanes_;
+  bool updates_allowed_ = true;
+};
+
+}  // namespace stepforge

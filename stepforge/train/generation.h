@@ -1,0 +1,66 @@
+// Text from a model: one token at a time through a forward-only program with a KV cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/config/config.h"
+#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/storage/unit_store.h"
+#include "stepforge/text/tokenizer.h"
+#include "stepforge/train/executor.h"
+
+namespace stepforge {
+
+struct GenerationOptions {
+  int64_t max_tokens = 128;
+  double temperature = 0.8;  ///< 0 = greedy: the likeliest token, the lowest id among equals
+  int64_t top_k = 0;         ///< 0 = no limit
+  double top_p = 1.0;        ///< the smallest set of likeliest tokens with at least this probability
+  uint64_t seed = 42;
+  std::vector<std::string> stop{};  ///< the text ends before the first of these
+};
+
+/// Draws a token id from logits [vocab] fp32. The same (options.seed, position) and logits give the same
+/// token.
+int32_t sample_token(std::span<const float> logits, const GenerationOptions& options, int64_t position);
+
+class Generator {
+ public:
+  /// Holds up to `capacity` tokens, prompt included, for which `program` was planned. The model and its
+  /// specification must outlive it; the model's rope tables must cover `capacity`. Over several ranks all
+  /// make the same calls, and get the same tokens.
+  Generator(const ModelSpec& spec, StepProgram program, ModelForward& model, ModelStore& store, DType compute,
+            int64_t capacity);
+
+  /// Continues `prompt` (at least one token). `emit` is called with each new token's id and returns false to
+  /// stop. Returns all new ids. Stops at `eos` (not returned; -1 = none), options.max_tokens or when the
+  /// cache is full.
+  std::vector<int32_t> generate(std::span<const int32_t> prompt, const GenerationOptions& options,
+                                int32_t eos, const std::function<bool(int32_t)>& emit = {});
+
+  /// The logits [vocab] after `tokens`, computed at once without a cache from earlier calls: what generate()
+  /// must agree with.
+  std::vector<float> logits_after(std::span<const int32_t> tokens);
+
+ private:
+  std::vector<float> run(std::span<const int32_t> tokens, KvCache& cache);
+  KvCache make_cache() const;
+
+  const ModelSpec& spec_;
+  StepProgram program_;
+  Executor executor_;
+  DType compute_;
+  int64_t capacity_;
+};
+
+/// Text in, text out: encodes, generates, decodes as it comes, and cuts at stop strings. `print` gets each
+/// piece of text that can no longer become part of a stop string. Returns the generated text.
+std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
+                          const GenerationOptions& options,
+                          const std::function<void(std::string_view)>& print = {});
+
+}  // namespace stepforge

@@ -1,0 +1,134 @@
+// The trainer: a sequence of named build steps that make its parts, then a loop that runs steps and emits
+// events.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stepforge/base/interrupt.h"
+#include "stepforge/base/log.h"
+#include "stepforge/catalog/lr_schedule.h"
+#include "stepforge/checkpoint/writer.h"
+#include "stepforge/config/load.h"
+#include "stepforge/data/data_plan.h"
+#include "stepforge/data/loader.h"
+#include "stepforge/metrics/run_folder.h"
+#include "stepforge/metrics/sink.h"
+#include "stepforge/optim/adamw.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/step/memory.h"
+#include "stepforge/storage/unit_store.h"
+#include "stepforge/text/tokenizer.h"
+#include "stepforge/train/callback.h"
+#include "stepforge/train/evaluation.h"
+#include "stepforge/train/executor.h"
+#include "stepforge/train/state.h"
+#include "stepforge/train/train_step.h"
+
+namespace stepforge {
+
+enum class RunOutcome : uint8_t { completed, interrupted };
+
+/// Everything a run is made of. Public: build steps fill it in, callbacks look at it.
+class Trainer {
+ public:
+  /// One named part of setting up. Steps run in order; each uses what earlier ones made.
+  struct BuildStep {
+    std::string name;
+    std::function<void(Trainer&)> build;
+  };
+
+  /// `interrupts` may be null. Without `world` the trainer is alone; with it each rank has a trainer and all
+  /// call the same members in the same order. All that is passed must outlive the trainer.
+  Trainer(LoadedConfig loaded, Logger& log, const InterruptWatcher* interrupts, World* world = nullptr);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// The standard steps: ranks, run_folder, threads, tokenizer, data, specification, step_program,
+  /// parameters, model, optimizer, loader, executor, checkpoint, metrics, callbacks. Replace one by name
+  /// before build(); throws Error if there is no such step.
+  void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
+  const std::vector<BuildStep>& build_steps() const { return build_steps_; }
+
+  /// Runs the build steps. Nothing is allocated before the configuration, data and vocabulary are known to
+  /// fit.
+  void build();
+
+  /// Trains to the last step, or until interrupted. build() first. Throws Error if the last checkpoint could
+  /// not be saved, or a step is not finite and may not be skipped.
+  RunOutcome run();
+
+  /// Adds to the callbacks, behind our own (those that a build step adds) and behind those added before. Add
+  /// before build() to see init_end and load.
+  void add_callback(std::unique_ptr<Callback> callback);
+
+  /// Saves a checkpoint of the last finished step now (in the background unless checkpoint.async is off).
+  void save_checkpoint();
+  /// Validation now; the result is logged and kept in `last_validation`.
+  void validate();
+
+  /// Whether this rank was asked to stop. Ranks act on StepResult::interrupted, which is the same on all.
+  bool interrupted() const { return interrupts_ != nullptr && interrupts_->requested(); }
+  /// Rank 0: the one that writes the run folder and speaks to the terminal.
+  bool is_main() const { return place.rank == 0; }
+  std::filesystem::path checkpoint_dir() const;
+  /// Null if the trainer is alone.
+  World* world() const { return world_; }
+
+  // The parts, in the order in which they are made.
+  LoadedConfig loaded;
+  Config& config;
+  Logger& log;
+  RankPlace place;
+  std::shared_ptr<const DataGroups> groups;
+  std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
+  std::unique_ptr<Tokenizer> tokenizer;
+  DataSet data;
+  ModelSpec model_spec;
+  BatchPlan batch;
+  int64_t total_steps = 0;
+  int64_t steps_per_epoch = 0;
+  StepProgram train_program;
+  StepProgram evaluation_program;
+  MemoryAccount predicted_memory;
+  std::unique_ptr<ModelStore> store;
+  ModelForward model;
+  std::unique_ptr<AdamW> optimizer;
+  std::unique_ptr<LearningRateSchedule> schedule;
+  std::unique_ptr<Loader> loader;
+  std::unique_ptr<Executor> executor;
+  std::unique_ptr<Executor> evaluator;
+  std::unique_ptr<TrainStep> train_step;
+  std::unique_ptr<SinkQueue> metrics;
+  std::unique_ptr<CheckpointRanks> checkpoint_ranks;
+  std::unique_ptr<CheckpointWriter> checkpoints;  ///< null if checkpoint.enable is off
+  CallbackList callbacks;                         ///< our own
+
+  // Where the run stands.
+  TrainerState state;
+  StepResult last_step;
+  double last_lr = 0.0;  ///< the default group's rate that the last step used
+  EvaluationResult last_validation;
+  bool resumed = false;
+  int64_t last_saved_step = -1;  ///< in checkpoint_dir(): the last checkpoint staged, or the one resumed from
+
+ private:
+  void step();
+  void handle_nonfinite();
+  void emit(void (Callback::*event)(Trainer&));
+  bool stop_wanted() const { return groups->data() != nullptr ? last_step.interrupted : interrupted(); }
+  bool due(int64_t interval) const { return interval > 0 && state.step % interval == 0; }
+
+  const InterruptWatcher* interrupts_;
+  World* world_;
+  std::vector<BuildStep> build_steps_;
+  CallbackList added_callbacks_;
+  bool adding_own_ = false;
+  int64_t last_validated_step_ = -1;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,80 @@
+#include "stepforge/catalog/lr_schedule.h"
+
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace stepforge {
+namespace {
+
+LrSchedulerConfig scheduler(int64_t warmup, double ratio = -1.0, const char* type = "linear",
+                            double minimum = 0.0) {
+  LrSchedulerConfig config;
+  config.warmup_steps = warmup;
+  config.decay_ratio = ratio;
+  config.decay_type = type;
+  config.min_lr_factor = minimum;
+  return config;
+}
+
+void expect_factors(const LrSchedulerConfig& config, int64_t steps, const std::vector<double>& expected) {
+  const LearningRateSchedule schedule(config, steps);
+  for (size_t step = 0; step < expected.size(); ++step) {
+    EXPECT_NEAR(schedule.factor(static_cast<int64_t>(step)), expected[step], 1e-12) << "step " << step;
+  }
+}
+
+TEST(Schedule, WarmUpThenLinearDecayOverAllTheRest) {
+  expect_factors(scheduler(2), 10, {0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125});
+}
+
+TEST(Schedule, ADecayRatioKeepsTheRateFlatBeforeIt) {
+  expect_factors(scheduler(2, 0.5), 10, {0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2});
+}
+
+TEST(Schedule, WithoutDecayTheRateStays) {
+  expect_factors(scheduler(2, 0.0), 10, {0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0});
+}
+
+TEST(Schedule, DecayEndsTowardsTheMinimum) {
+  expect_factors(scheduler(2, -1.0, "linear", 0.2), 10, {0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3});
+}
+
+TEST(Schedule, CosineAndSquareRootFallByTheirFormulas) {
+  std::vector<double> cosine = {0.5, 1.0, 1.0};
+  std::vector<double> root = {0.5, 1.0, 1.0};
+  for (int i = 1; i <= 7; ++i) {
+    cosine.push_back(0.1 + 0.9 * 0.5 * (1.0 + std::cos(std::numbers::pi * i / 8.0)));
+    root.push_back(0.1 + 0.9 * (1.0 - std::sqrt(i / 8.0)));
+  }
+  expect_factors(scheduler(2, -1.0, "cosine", 0.1), 10, cosine);
+  expect_factors(scheduler(2, -1.0, "sqrt", 0.1), 10, root);
+}
+
+TEST(Schedule, AWarmUpLongerThanTheRunIsCutToIt) {
+  expect_factors(scheduler(20), 5, {0.2, 0.4, 0.6, 0.8, 1.0});
+}
+
+TEST(Schedule, WarmUpAndDecayLongerThanTheRunCutTheDecay) {
+  const LearningRateSchedule schedule(scheduler(6, 0.8), 10);
+  EXPECT_TRUE(schedule.decay_was_cut());
+  expect_factors(scheduler(6, 0.8), 10, {1 / 6., 2 / 6., 3 / 6., 4 / 6., 5 / 6., 1.0, 1.0, 0.75, 0.5, 0.25});
+  EXPECT_FALSE(LearningRateSchedule(scheduler(2, 0.8), 10).decay_was_cut());
+}
+
+TEST(Schedule, WithoutWarmUpTheFirstStepHasTheFullRate) {
+  expect_factors(scheduler(0), 4, {1.0, 0.75, 0.5, 0.25});
+}
+
+TEST(Schedule, TotalStepsOfTheScheduleOverrideTheRunsAndItsLastFactorStays) {
+  LrSchedulerConfig config = scheduler(2);
+  config.total_steps = 10;
+  expect_factors(config, 1000, {0.5, 1.0, 1.0, 0.875});
+  EXPECT_DOUBLE_EQ(LearningRateSchedule(config, 1000).factor(9), 0.125);
+  EXPECT_DOUBLE_EQ(LearningRateSchedule(config, 1000).factor(500), 0.125);
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,23 @@
+// Sockets of the loopback for tests.
+#pragma once
+
+#include "stepforge/launch/tcp_socket.h"
+
+namespace stepforge::testing {
+
+/// A socket that listens on a free port of the loopback.
+class Listener {
+ public:
+  int descriptor() const { return socket_.number(); }
+  int port() const { return port_of(socket_); }
+
+ private:
+  Descriptor socket_ = listen_at({"127.0.0.1", 0});
+};
+
+/// A port that was free a moment ago.
+inline int free_port() {
+  return Listener().port();
+}
+
+}  // namespace stepforge::testing

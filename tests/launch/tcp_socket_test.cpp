@@ -1,0 +1,25 @@
+#include "stepforge/launch/tcp_socket.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+TEST(AddressTowards, IsTheOneThatLeadsThere) {
+  std::string failure;
+  EXPECT_EQ(address_towards({"127.0.0.1", 80}, failure), "127.0.0.1");
+  EXPECT_EQ(failure, "");
+  EXPECT_EQ(address_towards({"no such host", 80}, failure), "");
+  EXPECT_TRUE(contains(failure, "no such host"));
+}
+
+TEST(Loopback, IsWhatAHostCallsItself) {
+  for (const char* own : {"127.0.0.1", "127.0.1.1", "::1"}) EXPECT_TRUE(is_loopback(own)) << own;
+  for (const char* other : {"10.0.0.127", "128.0.0.1", "fd00::1", "::"})
+    EXPECT_FALSE(is_loopback(other)) << other;
+}
+
+}  // namespace
+}  // namespace stepforge::testing

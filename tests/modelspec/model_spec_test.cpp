@@ -1,0 +1,59 @@
+#include "stepforge/modelspec/model_spec.h"
+
+#include <gtest/gtest.h>
+
+namespace stepforge::test {
+namespace {
+
+ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
+  ParameterSpec spec;
+  spec.name = name;
+  spec.shape = std::move(shape);
+  spec.tag = tag;
+  return spec;
+}
+
+ModelSpec two_units() {
+  ModelSpec model;
+  model.layers = 2;
+  model.attention_width = 8;
+  model.units.push_back(
+      {"embedding", {parameter("embedding.weight", {32, 8}, ParameterTag::embedding)}, true});
+  model.units.push_back({"head",
+                         {parameter("norm.weight", {8}, ParameterTag::norm),
+                          parameter("head.weight", {32, 8}, ParameterTag::head)},
+                         true});
+  return model;
+}
+
+TEST(ParameterSpec, CountsElementsAndThoseOfARow) {
+  const ParameterSpec packed = parameter("experts", {6, 4, 2}, ParameterTag::matrix);
+  EXPECT_EQ(packed.elements(), 48);
+  EXPECT_EQ(packed.row_elements(), 8);
+}
+
+TEST(ParameterSpec, NormsAndBiasesDoNotDecay) {
+  EXPECT_FALSE(parameter("n", {1}, ParameterTag::norm).decays());
+  EXPECT_FALSE(parameter("b", {1}, ParameterTag::bias).decays());
+  EXPECT_TRUE(parameter("m", {1}, ParameterTag::matrix).decays());
+  EXPECT_TRUE(parameter("e", {1}, ParameterTag::embedding).decays());
+}
+
+TEST(ModelSpec, CountsParametersAndFindsThemByName) {
+  const ModelSpec model = two_units();
+  EXPECT_EQ(model.parameter_count(), 256 + 8 + 256);
+  ASSERT_NE(model.find_parameter("norm.weight"), nullptr);
+  EXPECT_EQ(model.find_parameter("norm.weight")->elements(), 8);
+  EXPECT_EQ(model.find_parameter("norm"), nullptr);
+}
+
+TEST(ModelSpec, FlopsLeaveTheEmbeddingOutUnlessItIsTied) {
+  ModelSpec model = two_units();
+  EXPECT_DOUBLE_EQ(model.flops_per_token(16), 6.0 * (256 + 8) + 12.0 * 2 * 8 * 16);
+  model.units[1].parameters.pop_back();
+  model.ties.push_back({"embedding.weight", "head", "lm_head.weight"});
+  EXPECT_DOUBLE_EQ(model.flops_per_token(16), 6.0 * (256 + 8) + 12.0 * 2 * 8 * 16);
+}
+
+}  // namespace
+}  // namespace stepforge::test

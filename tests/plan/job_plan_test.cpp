@@ -1,0 +1,164 @@
+#include "stepforge/plan/job_plan.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/config/load.h"
+#include "stepforge/step/collectives.h"
+#include "stepforge/step/memory.h"
+#include "tests/support/throws.h"
+
+namespace stepforge {
+namespace {
+
+using testing::contains;
+using testing::message_of;
+
+Config with(std::vector<std::string> words) {
+  words.insert(words.begin(), {"model.n_layers=2", "model.vocab_size=256", "training.seq_len=16",
+                               "training.local_batch_size=2"});
+  return load_config({}, words).config;
+}
+
+int count(const StepProgram& program, OpKind kind) {
+  return static_cast<int>(std::count_if(program.operations.begin(), program.operations.end(),
+                                        [&](const Operation& operation) { return operation.kind == kind; }));
+}
+
+TEST(PlanBatch, RanksShareTheRowsOfAStep) {
+  TrainingConfig training;
+  training.local_batch_size = 2;
+  EXPECT_EQ(plan_batch(training, 4).rows_per_step, 8);
+  EXPECT_EQ(plan_batch(training, 4).micro_batches, 1);
+  training.global_batch_size = 24;
+  EXPECT_EQ(plan_batch(training, 4).micro_batches, 3);
+  EXPECT_EQ(plan_batch(training, 4).rows_per_step, 24);
+  EXPECT_EQ(plan_batch(training, 1).micro_batches, 12);
+}
+
+TEST(PlanBatch, RowsThatRanksCannotShareAreRefusedWithNumbersThatWork) {
+  TrainingConfig training;
+  training.local_batch_size = 4;
+  training.global_batch_size = 20;
+  const std::string message = message_of<UsageError>([&] { plan_batch(training, 2); });
+  EXPECT_TRUE(contains(message, "training.global_batch_size = 20")) << message;
+  EXPECT_TRUE(contains(message, "training.local_batch_size = 4")) << message;
+  EXPECT_TRUE(contains(message, "2 ranks")) << message;
+  EXPECT_TRUE(contains(message, "set global_batch_size to 16 or 24")) << message;
+}
+
+TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
+  TrainingConfig training;
+  training.reduction = "ordered";
+  training.global_batch_size = 24;
+  EXPECT_EQ(plan_batch(training, 1).micro_batches, 24);
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { plan_batch(training, 3); }), "use 2 or 4 ranks"));
+  const std::string message = message_of<UsageError>([&] { plan_batch(training, 4); });
+  EXPECT_TRUE(contains(message, "each of 4 ranks has 6 rows")) << message;
+  EXPECT_TRUE(contains(message, "set training.global_batch_size to 16 or 32")) << message;
+  training.global_batch_size = 32;
+  EXPECT_EQ(plan_batch(training, 4).micro_batches, 8);
+}
+
+TEST(DataParallelOf, ShardsAreNeighboursAndReplicasApart) {
+  const Config config = with({"parallelism.data_parallel_replicate_degree=2"});
+  const DataParallel place = data_parallel_of(config, {5, 8});
+  EXPECT_EQ(place.rank, 5);
+  EXPECT_EQ(place.shard_ranks, (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_EQ(place.replica_ranks, (std::vector<int>{1, 5}));
+  EXPECT_EQ(place.loss_ranks, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+}
+
+TEST(DataParallelOf, DegreesThatDoNotFitTheWorldAreRefused) {
+  const Config config = with({"parallelism.data_parallel_shard_degree=4"});
+  const std::string message = message_of<UsageError>([&] { data_parallel_of(config, {0, 6}); });
+  EXPECT_TRUE(contains(message, "parallelism.data_parallel_shard_degree = 4")) << message;
+  EXPECT_TRUE(contains(message, "for 6 ranks")) << message;
+}
+
+TEST(PlanTrainStep, OneRankIgnoresHowShardsWouldBeMoved) {
+  const Config plain = with({"precision.compute=bf16"});
+  const Config moved =
+      with({"precision.compute=bf16", "parallelism.fsdp_reshard_after_forward=always",
+            "parallelism.fsdp_forward_prefetch=3", "parallelism.fsdp_reduce_each_micro_batch=true"});
+  const ModelSpec model = plan_model(plain);
+  const StepProgram program = plan_train_step(plain, model);
+  EXPECT_EQ(count(program, OpKind::gather_start), 4);
+  EXPECT_EQ(program.operations.size(), plan_train_step(moved, model).operations.size());
+}
+
+TEST(PlanTrainStep, OptionsOfShardsReachTheProgram) {
+  const auto program = [](std::vector<std::string> words) {
+    words.push_back("training.global_batch_size=8");
+    const Config config = with(words);
+    return plan_train_step(config, plan_model(config), {1, 2});
+  };
+  const StepProgram usual = program({});
+  EXPECT_EQ(usual.rank, 1);
+  EXPECT_EQ(usual.micro_batches, 2);
+  // Four units, twice each for forward and backward in each micro-batch, but the embedding only for forward
+  // and the head once for both, whose backward follows at once: 2 * (1 + 2 * 2 + 1).
+  EXPECT_EQ(count(usual, OpKind::gather_start), 12);
+  EXPECT_EQ(count(usual, OpKind::reduce_start), 4);
+  EXPECT_EQ(count(program({"parallelism.fsdp_reshard_after_forward=always"}), OpKind::gather_start), 12);
+  EXPECT_EQ(count(program({"parallelism.fsdp_reshard_after_forward=never"}), OpKind::gather_start), 4);
+  const std::string every_n = "parallelism.fsdp_reshard_after_forward=every_n";
+  EXPECT_EQ(count(program({every_n}), OpKind::gather_start), 3 + 1 + 4);
+  EXPECT_EQ(count(program({every_n, "parallelism.fsdp_reshard_every_n=1"}), OpKind::gather_start), 12);
+  EXPECT_EQ(count(program({"parallelism.fsdp_reduce_each_micro_batch=true"}), OpKind::reduce_start), 8);
+  EXPECT_EQ(usual.operations[3].kind, OpKind::gather_wait);
+  EXPECT_EQ(usual.operations[4].kind, OpKind::gather_start);
+  EXPECT_EQ(program({"parallelism.fsdp_forward_prefetch=0"}).operations[4].kind, OpKind::forward);
+  EXPECT_EQ(operation_text(usual, usual.operations[4]), "gather_start layers.0 over dp_shard");
+  const StepProgram listed =
+      program({"parallelism.fsdp_prefetch_lists=[{ unit = \"embedding\", forward = [\"head\"] }]"});
+  EXPECT_EQ(operation_text(listed, listed.operations[4]), "gather_start head over dp_shard");
+  EXPECT_GT(account(program({"parallelism.fsdp_reduce_in_flight=9"})).peak_bytes, 0);
+  EXPECT_EQ(count(usual, OpKind::reload_start), 0);
+  EXPECT_EQ(count(program({"parallelism.fsdp_cpu_offload=true"}), OpKind::reload_start), 12 + 4);
+}
+
+TEST(PlanTrainStep, OffloadedStateOfOneRankIsReleasedAsShardsAre) {
+  const Config config = with({"parallelism.fsdp_cpu_offload=true"});
+  const StepProgram program = plan_train_step(config, plan_model(config));
+  EXPECT_EQ(count(program, OpKind::gather_start), 6);
+  EXPECT_EQ(count(program, OpKind::reduce_start), 4);
+  EXPECT_EQ(account(program).persistent_bytes(), 0);
+  EXPECT_GT(account(program).host_bytes, 0);
+}
+
+TEST(PlanTrainStep, ReplicasAllReduceWithoutShards) {
+  const Config config =
+      with({"parallelism.data_parallel_replicate_degree=-1", "parallelism.data_parallel_shard_degree=1"});
+  const StepProgram program = plan_train_step(config, plan_model(config), {2, 3});
+  EXPECT_EQ(count(program, OpKind::gather_start), 0);
+  EXPECT_EQ(count(program, OpKind::all_reduce_start), 4);
+}
+
+TEST(PlanTrainStep, AJobOf16384RanksIsProved) {
+  const Config config =
+      load_config(
+          {}, std::vector<std::string>{"preset=llama3-405b", "parallelism.data_parallel_replicate_degree=32",
+                                       "precision.compute=bf16", "training.global_batch_size=-1"})
+          .config;
+  const ModelSpec model = plan_model(config);
+  const ProvedStep step = prove_train_step(config, model, {16383, 16384});
+  EXPECT_EQ(step.proof.world_size, 16384);
+  EXPECT_EQ(step.proof.groups, 32U + 512U + 1U);
+  EXPECT_EQ(step.proof.peak_bytes, account(step.program).peak_bytes);
+}
+
+TEST(PlanEvaluation, GathersOverTheShardsAndReducesNothing) {
+  const Config config = with({});
+  const StepProgram program = plan_evaluation(config, plan_model(config), {1, 2});
+  EXPECT_EQ(program.micro_batches, 1);
+  for (const CollectiveTotal& total : collective_totals(program)) {
+    EXPECT_EQ(total.kind, OpKind::gather_start);
+    EXPECT_EQ(total.count, 4);
+  }
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,130 @@
+// Every cut of a unit over every number of ranks: gathered, reduced and joined, it is the unit of one rank.
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/format.h"
+#include "stepforge/comm/recording.h"
+#include "stepforge/storage/unit_store.h"
+#include "tests/support/rank_threads.h"
+
+namespace stepforge {
+namespace {
+
+using testing::all_ranks;
+using testing::run_threads;
+
+UnitSpec odd_unit() {
+  UnitSpec unit{.name = "unit", .parameters = {}};
+  for (const auto& shape :
+       std::vector<std::vector<int64_t>>{{1}, {3, 5}, {7, 17, 3}, {600, 5}, {17}, {2, 700}}) {
+    const std::string name = format("p{}", unit.parameters.size());
+    unit.parameters.push_back({name, shape, {{"weight", name, shape[0], {Initializer::Kind::normal, 1.0}}}});
+  }
+  return unit;
+}
+
+std::vector<Cut> all_cuts() {
+  using Kind = Cut::Kind;
+  return {{Kind::interval}, {Kind::whole_tensor}, {Kind::dimension, 0}, {Kind::dimension, 1}};
+}
+
+std::shared_ptr<const DataGroups> shard_groups(World& world) {
+  const std::vector<int> ranks = all_ranks(world.size());
+  return std::make_shared<DataGroups>(world, DataParallel{world.rank(), ranks, {world.rank()}, ranks});
+}
+
+/// Small integers that differ from rank to rank and element to element.
+void write_gradient(Parameter& parameter, int rank) {
+  at::Tensor gradient = parameter.gradient();
+  gradient.copy_(at::arange(gradient.numel()).remainder(13).add(rank).view(gradient.sizes()));
+  parameter.mark_written();
+}
+
+/// Gathers, reduces twice and joins; the first fault, or "".
+std::string check_unit(World& world, const Cut& cut, DType gather, DType reduce) {
+  const UnitSpec spec = odd_unit();
+  UnitStore whole(spec);
+  whole.initialize(3);
+  UnitStore store(spec, {.gather = gather, .reduce = reduce, .cut = cut}, shard_groups(world));
+  store.initialize(3);
+  if (!at::equal(store.whole(store.master()), whole.master())) return "initial values, joined";
+  store.gather(at::empty({store.gathered_size()}, scalar_type(gather)));
+  for (size_t i = 0; i < spec.parameters.size(); ++i) {
+    if (!at::equal(store.parameters()[i].value().detach(), whole.master_view(i).to(scalar_type(gather)))) {
+      return format("gathered {}", i);
+    }
+  }
+  store.release();
+  for (const bool accumulate : {false, true}) {
+    store.start_gradient(at::full({store.gathered_size()}, 77.0, at::kFloat));
+    for (size_t i = 1; i < store.parameters().size(); ++i)
+      write_gradient(store.parameters()[i], world.rank());
+    store.reduce(accumulate);
+    store.end_reduction();
+  }
+  UnitStore expected(spec);
+  for (size_t i = 1; i < expected.parameters().size(); ++i) {
+    at::Tensor sum = expected.parameters()[i].gradient();
+    const int ranks = world.size();
+    sum.copy_(
+        at::arange(sum.numel()).remainder(13).mul(ranks).add(ranks * (ranks - 1) / 2).view(sum.sizes()));
+  }
+  if (!at::equal(store.whole(store.gradient()), expected.gradient() * 2)) return "gradient, joined";
+  return "";
+}
+
+class UnitCut : public ::testing::TestWithParam<int> {};
+
+TEST_P(UnitCut, GathersAndReducesToTheUnitOfOneRank) {
+  for (const Cut& cut : all_cuts()) {
+    for (const DType gather : {DType::f32, DType::bf16}) {
+      for (const DType reduce : {DType::f32, DType::bf16, DType::f16}) {
+        const auto results =
+            run_threads(GetParam(), [&](World& world) { return check_unit(world, cut, gather, reduce); });
+        for (const std::string& result : results) {
+          EXPECT_EQ(result, "") << cut_text(cut) << ", gathered in " << dtype_name(gather) << ", reduced in "
+                                << dtype_name(reduce);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, UnitCut, ::testing::Values(2, 3, 4, 8));
+
+TEST(UnitCut, WhatTravelsHasTheReduceDtype) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    RecordingWorld world(0, 4);
+    const UnitSpec spec = odd_unit();
+    UnitStore store(spec, {.gather = DType::bf16, .reduce = dtype}, shard_groups(world));
+    store.start_gradient(at::zeros({store.gathered_size()}, at::kFloat));
+    store.reduce(false);
+    ASSERT_EQ(world.traffic().size(), 1U);
+    EXPECT_EQ(world.traffic()[0].bytes, store.gathered_size() * dtype_bytes(dtype));
+    EXPECT_EQ(store.gradient().scalar_type(), at::kFloat);
+  }
+}
+
+TEST(UnitCut, SumsOfMicroBatchesAreKeptInFp32) {
+  // 1 and then 256 times 2^-9: in bf16 the small ones would vanish one by one.
+  const auto results = run_threads(2, [](World& world) {
+    const UnitSpec spec = odd_unit();
+    UnitStore store(spec, {.reduce = DType::bf16}, shard_groups(world));
+    for (int step = 0; step <= 256; ++step) {
+      store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
+      for (Parameter& parameter : store.parameters()) {
+        parameter.gradient().fill_(step == 0 ? 0.5 : 1.0 / 1024);
+        parameter.mark_written();
+      }
+      store.reduce(step > 0);
+      store.end_reduction();
+    }
+    const at::Tensor first = store.whole(store.gradient())[0];
+    return format("{}", first.item<float>());
+  });
+  for (const std::string& result : results) EXPECT_EQ(result, "1.5");
+}
+
+}  // namespace
+}  // namespace stepforge

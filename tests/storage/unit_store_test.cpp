@@ -1,0 +1,190 @@
+#include "stepforge/storage/unit_store.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "tests/nn/tiny_model.h"
+#include "tests/support/throws.h"
+
+namespace stepforge {
+namespace {
+
+using testing::random_values;
+using testing::tiny_config;
+
+constexpr Initializer normal{Initializer::Kind::normal, 0.5};
+
+ParameterSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
+  return {name, {rows, columns}, {{"weight", "hf." + name, rows, normal}}, ParameterTag::matrix};
+}
+
+UnitSpec two_parameters() {
+  return {"unit", {matrix("first", 3, 5), matrix("second", 300, 4)}, true};
+}
+
+/// Values of each segment of a unit by its Hugging Face name.
+std::map<std::string, at::Tensor> segments_of(const UnitSpec& spec, uint64_t seed) {
+  UnitStore store(spec, {.with_gradient = false});
+  store.initialize(seed);
+  std::map<std::string, at::Tensor> values;
+  for (size_t i = 0; i < spec.parameters.size(); ++i) {
+    int64_t row = 0;
+    for (const Segment& segment : spec.parameters[i].segments) {
+      values[segment.hf_name] = store.master_view(i).narrow(0, row, segment.rows).clone();
+      row += segment.rows;
+    }
+  }
+  return values;
+}
+
+TEST(UnitStore, InitialValuesDependOnSeedHuggingFaceNameAndElementOnly) {
+  const Segment gate{"gate", "mlp.gate", 6, normal};
+  const Segment up{"up", "mlp.up", 10, normal};
+  const UnitSpec packed{"unit", {{"gate_up", {16, 4}, {gate, up}}}, true};
+  const UnitSpec swapped{
+      "other", {{"x", {2, 7}, {{"weight", "x", 2, normal}}}, {"up_gate", {16, 4}, {up, gate}}}, true};
+  const UnitSpec apart{"third", {{"up", {10, 4}, {up}}, {"gate", {6, 4}, {gate}}}, true};
+  const auto expected = segments_of(packed, 1);
+  for (const UnitSpec& unit : {swapped, apart}) {
+    auto values = segments_of(unit, 1);
+    EXPECT_TRUE(at::equal(values.at("mlp.gate"), expected.at("mlp.gate"))) << unit.name;
+    EXPECT_TRUE(at::equal(values.at("mlp.up"), expected.at("mlp.up"))) << unit.name;
+  }
+  EXPECT_FALSE(at::equal(segments_of(packed, 2).at("mlp.up"), expected.at("mlp.up")));
+  EXPECT_FALSE(at::equal(expected.at("mlp.up").narrow(0, 0, 6), expected.at("mlp.gate")));
+}
+
+TEST(ModelStore, NormsStartAtOneAndMatricesAtTheirSpread) {
+  testing::TinyModel tiny(tiny_config("qwen3"));
+  for (size_t u = 0; u < tiny.store.size(); ++u) {
+    const UnitSpec& unit = tiny.store.unit(u).spec();
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      const at::Tensor values = tiny.store.unit(u).master_view(i);
+      if (unit.parameters[i].tag == ParameterTag::norm) {
+        EXPECT_TRUE(values.eq(1).all().item<bool>()) << unit.parameters[i].name;
+        continue;
+      }
+      const Segment& segment = unit.parameters[i].segments.front();
+      const at::Tensor part = values.narrow(0, 0, segment.rows);
+      EXPECT_NEAR(part.std().item<double>() / segment.init.std, 1.0, 0.06) << unit.parameters[i].name;
+      if (segment.init.kind == Initializer::Kind::truncated_normal) {
+        EXPECT_LE(part.abs().max().item<double>(), segment.init.cutoff * segment.init.std)
+            << unit.parameters[i].name;
+      }
+    }
+  }
+}
+
+TEST(UnitStore, TensorsLieAtTheLayoutsOffsetsAndAliasTheFlatBuffers) {
+  const UnitSpec spec = two_parameters();
+  UnitStore store(spec);
+  EXPECT_TRUE(store.resident());
+  EXPECT_EQ(store.master().numel(), store.gathered_size());
+  EXPECT_EQ(store.gathered_size() % kUnitBorder, 0);
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t offset = store.layout().gathered().offsets[i];
+    EXPECT_EQ(offset % kTensorAlignment, 0);
+    Parameter& parameter = store.parameters()[i];
+    EXPECT_EQ(parameter.value().data_ptr<float>(), store.master().data_ptr<float>() + offset);
+    EXPECT_EQ(parameter.gradient().data_ptr<float>(), store.gradient().data_ptr<float>() + offset);
+    EXPECT_EQ(store.master_view(i).data_ptr(), parameter.value().data_ptr());
+    EXPECT_EQ(parameter.value().sizes(), at::IntArrayRef(spec.parameters[i].shape));
+    EXPECT_TRUE(parameter.value().is_leaf() && parameter.value().requires_grad());
+  }
+}
+
+TEST(UnitStore, PaddingStartsAtZeroAndInitialisingLeavesItThere) {
+  const UnitSpec spec = two_parameters();
+  UnitStore store(spec);
+  store.initialize(5);
+  const auto& offsets = store.layout().gathered().offsets;
+  EXPECT_TRUE(store.master().slice(0, offsets[0] + 15, offsets[1]).eq(0).all().item<bool>());
+  EXPECT_TRUE(store.master().slice(0, offsets[1] + 1200).eq(0).all().item<bool>());
+  EXPECT_FALSE(store.master_view(0).eq(0).any().item<bool>());
+}
+
+TEST(UnitStore, AFrozenUnitHasNoGradient) {
+  UnitSpec spec = two_parameters();
+  spec.trainable = false;
+  const UnitStore frozen(spec);
+  EXPECT_FALSE(frozen.trained());
+  const UnitSpec trainable = two_parameters();
+  UnitStore evaluated(trainable, {.with_gradient = false});
+  EXPECT_FALSE(evaluated.trained());
+  EXPECT_FALSE(evaluated.parameters()[0].value().requires_grad());
+}
+
+TEST(UnitStore, ValuesHaveBytesOnlyBetweenGatherAndRelease) {
+  const UnitSpec spec = two_parameters();
+  UnitStore store(spec, {.gather = DType::bf16});
+  store.initialize(5);
+  Parameter& parameter = store.parameters()[1];
+  EXPECT_FALSE(store.gathered());
+  EXPECT_ANY_THROW(parameter.value().data_ptr<at::BFloat16>());
+  const at::Tensor slot = at::empty({store.gathered_size()}, at::kBFloat16);
+  store.gather(slot);
+  EXPECT_EQ(parameter.value().data_ptr(),
+            slot.data_ptr<at::BFloat16>() + store.layout().gathered().offsets[1]);
+  EXPECT_TRUE(at::equal(parameter.value().detach(), store.master_view(1).to(at::kBFloat16)));
+  store.release();
+  EXPECT_FALSE(store.gathered());
+  EXPECT_ANY_THROW(parameter.value().data_ptr<at::BFloat16>());
+  // Gathered anew, elsewhere, with what the masters hold then.
+  store.master_view(1).fill_(2.0);
+  store.gather(at::empty({store.gathered_size()}, at::kBFloat16));
+  EXPECT_TRUE(parameter.value().detach().eq(2.0).all().item<bool>());
+}
+
+TEST(UnitStore, FinishGradientZeroesWhatNoBackwardWrote) {
+  const UnitSpec spec = two_parameters();
+  UnitStore store(spec);
+  store.gradient().fill_(9.0);
+  store.start_gradient();
+  Parameter& second = store.parameters()[1];
+  second.add_product(at::ones({2, 300}, at::kFloat), at::ones({2, 4}, at::kFloat));
+  store.finish_gradient();
+  EXPECT_TRUE(store.parameters()[0].gradient().eq(0).all().item<bool>());
+  EXPECT_TRUE(second.gradient().eq(2).all().item<bool>());
+}
+
+TEST(UnitStore, AStashedGradientIsTheLeftOperandOfTheSum) {
+  const UnitSpec spec = two_parameters();
+  UnitStore store(spec);
+  std::vector<at::Tensor> leaves;
+  const auto write = [&](uint64_t seed) {
+    store.start_gradient();
+    for (Parameter& parameter : store.parameters()) {
+      parameter.gradient().copy_(random_values(parameter.gradient().sizes(), seed));
+      parameter.mark_written();
+    }
+    leaves.push_back(store.gradient().clone());
+  };
+  write(1);
+  store.stash_gradient(0);
+  write(2);
+  store.add_gradient(0);
+  store.stash_gradient(1);
+  write(3);
+  store.stash_gradient(0);
+  write(4);
+  store.add_gradient(0);
+  store.add_gradient(1);
+  // (1 + 2) + (3 + 4), not from left to right.
+  EXPECT_TRUE(at::equal(store.gradient(), (leaves[0] + leaves[1]) + (leaves[2] + leaves[3])));
+  EXPECT_FALSE(at::equal(store.gradient(), ((leaves[0] + leaves[1]) + leaves[2]) + leaves[3]));
+}
+
+TEST(ModelStore, AnUnknownParameterIsNamed) {
+  testing::TinyModel tiny(tiny_config());
+  EXPECT_EQ(tiny.store.parameter("layers.1.mlp.down").spec().name, "layers.1.mlp.down");
+  EXPECT_TRUE(testing::contains(
+      testing::message_of<Error>([&] { tiny.store.parameter("layers.7.mlp.down"); }), "layers.7.mlp.down"));
+}
+
+}  // namespace
+}  // namespace stepforge
