@@ -1,19 +1,21 @@
 # tests/<room>/*_test.cpp become one program per room: test_<room>, run by CTest as one test per program.
 find_package(GTest REQUIRED)
 
+add_library(test_paths OBJECT ${CMAKE_SOURCE_DIR}/tests/support/paths.cpp)
+target_include_directories(test_paths PRIVATE ${CMAKE_SOURCE_DIR})
+target_compile_definitions(test_paths PRIVATE STEPFORGE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" STEPFORGE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+
 function(stepforge_test room)
   cmake_parse_arguments(TEST "" "" "LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${room}/*.cpp)
   if(NOT sources)
     return()
   endif()
-  add_executable(test_${room} ${sources})
+  add_executable(test_${room} ${sources} $<TARGET_OBJECTS:test_paths>)
   if(room MATCHES "^(comm|proofs|train)$")
     target_sources(test_${room} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/delayed_world.cpp)
   endif()
   target_include_directories(test_${room} PRIVATE ${CMAKE_SOURCE_DIR})
-  target_compile_definitions(test_${room} PRIVATE STEPFORGE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-    STEPFORGE_BINARY_DIR="${CMAKE_BINARY_DIR}")
   target_link_libraries(test_${room} PRIVATE ${TEST_LINK} GTest::gtest GTest::gtest_main)
   add_test(NAME ${room} COMMAND test_${room} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${room} PROPERTIES TIMEOUT 900)
@@ -59,7 +61,7 @@ if(TARGET stepforge_nccl)
   get_filename_component(libraries ${STEPFORGE_CUDART} DIRECTORY)
   set_target_properties(test_nccl PROPERTIES BUILD_RPATH "${CMAKE_BINARY_DIR};${libraries}")
 endif()
-# Tests of the whole program, so only where its torch half is built.
+# Tests of the whole program, so only where its torch library is built.
 if(TARGET stepforge AND TARGET stepforge_torch)
   stepforge_test(app LINK stepforge_core fmt::fmt nlohmann_json::nlohmann_json)
   if(TARGET test_app)

@@ -14,7 +14,7 @@ scripts/build.sh everything
 stage "Lint" scripts/lint.sh "${lint_words[@]}"
 stage "Build under the sanitizers" build_preset asan
 stage "Tests under the sanitizers" ctest --test-dir build/asan --output-on-failure -j "$(nproc)"
-# The tests of the torch half use all cores themselves.
+# The tests of the torch library use all cores themselves.
 stage "Scripts' own tests" python3 -B -m unittest discover -q -s tests/tools -p '*_test.py'
 say "Tests of the release build"
 exec ctest --test-dir build/release --output-on-failure

@@ -14,7 +14,7 @@
 #include "stepforge/app/launch_command.h"
 #include "stepforge/app/plot_command.h"
 #include "stepforge/app/tokenizer_command.h"
-#include "stepforge/app/torch_half.h"
+#include "stepforge/app/torch_library.h"
 #include "stepforge/app/version_command.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"

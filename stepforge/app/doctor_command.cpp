@@ -6,7 +6,7 @@
 #include <system_error>
 #include <vector>
 
-#include "stepforge/app/torch_half.h"
+#include "stepforge/app/torch_library.h"
 #include "stepforge/base/log.h"
 #include "stepforge/base/version.h"
 #include "stepforge/metrics/console.h"
@@ -29,9 +29,9 @@ fs::path default_cache_folder() {
   return (cache.empty() ? fs::path(environment("HOME")) / ".cache" : fs::path(cache)) / "stepforge";
 }
 
-TorchHalf try_torch_half(const DoctorOptions& options) {
-  TorchHalf half;
-  half.library = options.torch_half.empty() ? torch_half_path() : options.torch_half;
+TorchLibrary try_torch_half(const DoctorOptions& options) {
+  TorchLibrary half;
+  half.library = options.torch_library.empty() ? torch_half_path() : options.torch_library;
   half.exists = fs::exists(half.library);
   if (half.exists && options.load_torch_half) half.failure = options.load_torch_half(half.library);
   return half;
@@ -51,7 +51,7 @@ int doctor_command(const DoctorOptions& options) {
       check_disk("cache", cache, free_disk_bytes(cache)),
       check_cache_folder(cache),
       check_torch_half(try_torch_half(options)),
-      // After the torch half was loaded, so that its libtorch is mapped.
+      // After the torch library was loaded, so that its libtorch is mapped.
       check_libtorch(mapped_library("libtorch_cpu.so"), std::string(built_for_torch())),
       check_terminal(stdout_is_terminal(), locale_is_utf8(), environment("TERM")),
   };

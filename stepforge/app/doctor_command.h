@@ -9,12 +9,12 @@ namespace stepforge {
 
 struct DoctorOptions {
   /// Where libstepforge_torch.so is expected; empty: torch_half_path().
-  std::filesystem::path torch_half;
+  std::filesystem::path torch_library;
   /// Empty: "stepforge" in XDG_CACHE_HOME or ~/.cache.
   std::filesystem::path cache_folder;
   /// Where runs are written.
   std::filesystem::path run_folder = ".";
-  /// Loads the torch half and returns "" or the loader's message. May be empty: then loading is not tried.
+  /// Loads the torch library and returns "" or the loader's message. May be empty: then loading is not tried.
   std::function<std::string(const std::filesystem::path& library)> load_torch_half;
 };
 

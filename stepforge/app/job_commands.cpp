@@ -42,14 +42,14 @@ int train_command(const JobWords& words, const TrainWords& what) {
       [&log] { log.warning("interrupted: finishing the step and saving; once more ends at once"); });
   command.log = &log;
   command.interrupts = &interrupts;
-  return run_in_torch_half(command);
+  return run_with_torch(command);
 }
 
 namespace {
 int run_with_log(TorchCommand command) {
   Logger log(LogLevel::info, stderr_is_terminal());
   command.log = &log;
-  return run_in_torch_half(command);
+  return run_with_torch(command);
 }
 }  // namespace
 
@@ -108,7 +108,7 @@ int plan_run_command(const JobWords& words, const PlanWords& what) {
     throw UsageError(format("--rank {} is outside a world of {} ranks; the last is {}", what.rank,
                             what.world_size, what.world_size - 1));
   }
-  const RankPlace place{what.rank, what.world_size};
+  const RankId place{what.rank, what.world_size};
   const auto data_ranks = static_cast<int>(data_parallel_of(config, place).loss_ranks.size());
   const ProvedStep step = prove_train_step(config, model, place);
   PlanText text;

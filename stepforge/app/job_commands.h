@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stepforge/app/data_command.h"
-#include "stepforge/app/torch_half.h"
+#include "stepforge/app/torch_library.h"
 
 namespace stepforge {
 

@@ -29,7 +29,7 @@ void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int lay
   block.units.push_back(static_cast<int>(spec.units.size()));
   for (auto& part : layers) {
     for (auto& parameter : part.parameters) unit.parameters.push_back(std::move(parameter));
-    block.segments.push_back(std::move(part.cost));
+    block.regions.push_back(std::move(part.cost));
   }
   if (kind != BlockKind::embedding) block.inputs.push_back({"hidden", spec.width});
   if (kind != BlockKind::head) block.outputs.push_back({"hidden", spec.width});

@@ -1,5 +1,5 @@
 // The model families, torch-free half: name, specification, Hugging Face config. A new family adds a row to
-// families.cpp and, for its forward code, one to forwards.cpp.
+// families.cpp and, for its forward code, one to model_registry.cpp.
 #pragma once
 
 #include <span>

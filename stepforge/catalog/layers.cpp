@@ -42,7 +42,7 @@ Workspace partial_sums(int64_t columns) {
 }
 
 /// The norm in front of a residual branch: returns the normed tensor and keeps its input; its backward turns
-/// the gradient in place. The input of a block is kept by the executor, that of a later segment by this norm.
+/// the gradient in place. The input of a block is kept by the executor, that of a later region by this norm.
 OpCost pre_norm_cost(int64_t width, bool keeps_input) {
   OpCost cost;
   cost.name = "rms_norm";

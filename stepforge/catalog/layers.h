@@ -14,7 +14,7 @@ namespace stepforge {
 
 struct LayerSpec {
   std::vector<ParameterSpec> parameters;
-  SegmentCost cost;
+  RegionCost cost;
 };
 
 struct AttentionDims {

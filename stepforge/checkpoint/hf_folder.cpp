@@ -16,9 +16,9 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/base/tensor_box.h"
+#include "stepforge/base/tensor_slice.h"
 #include "stepforge/catalog/hf_config.h"
-#include "stepforge/checkpoint/held_boxes.h"
+#include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/tensorfile/hf_index.h"
@@ -45,15 +45,15 @@ class WideReader {
   WideReader(const TensorFolder& folder, const std::string& name)
       : folder_(folder),
         tensor_(*folder.find(name)),
-        chunk_(
-            at::empty({std::min(kChunk, whole_box(tensor_.shape).elements())}, scalar_type(tensor_.dtype))) {}
+        chunk_(at::empty({std::min(kChunk, whole_slice(tensor_.shape).elements())},
+                         scalar_type(tensor_.dtype))) {}
 
-  /// Elements of `box` from `begin` on, as many as `target` has, which is flat.
-  void read(const TensorBox& box, int64_t begin, const at::Tensor& target) const {
+  /// Elements of `slice` from `begin` on, as many as `target` has, which is flat.
+  void read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) const {
     for (int64_t done = 0; done < target.numel(); done += kChunk) {
       const int64_t count = std::min(kChunk, target.numel() - done);
       const at::Tensor values = chunk_.narrow(0, 0, count);
-      folder_.read(tensor_.name, box, begin + done, begin + done + count,
+      folder_.read(tensor_.name, slice, begin + done, begin + done + count,
                    {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
       target.narrow(0, done, count).copy_(values);
     }
@@ -67,7 +67,7 @@ class WideReader {
 
 /// Whether two tensors of one type and shape hold the same bytes.
 bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const StoredTensor& right) {
-  const TensorBox whole = whole_box(left.shape);
+  const TensorSlice whole = whole_slice(left.shape);
   const int64_t elements = whole.elements();
   const auto size = static_cast<size_t>(dtype_bytes(left.dtype));
   std::vector<std::byte> chunks[2];
@@ -101,7 +101,7 @@ void require_fit(const TensorFolder& folder, const ModelSpec& model,
   TensorComparison comparison(folder);
   for (const NamedTensor& tensor : tensors) comparison.expect(tensor.name, tensor.shape, kWeightTypes);
   for (const TieSpec& tie : model.ties) {
-    const std::string& original = model.find_parameter(tie.parameter)->segments.front().hf_name;
+    const std::string& original = model.find_parameter(tie.parameter)->sub_tensors.front().hf_name;
     comparison.allow(tie.hf_alias,
                      [&](const StoredTensor& copy) { return fault_of_copy(folder, copy, original); });
   }
@@ -131,7 +131,7 @@ void write_narrowed(SafetensorsWriter& writer, const TensorFolder& weights, cons
     const int64_t count = std::min(kChunk, tensor.elements - begin);
     const at::Tensor values = wide.narrow(0, 0, count);
     const at::Tensor rounded = narrow.narrow(0, 0, count);
-    reader.read(whole_box(tensor.shape), begin, values);
+    reader.read(whole_slice(tensor.shape), begin, values);
     rounded.copy_(values);
     if (dtype == DType::f16) require_in_range(tensor.name, values, rounded);
     writer.write(tensor.name, {static_cast<const std::byte*>(rounded.const_data_ptr()), rounded.nbytes()});
@@ -168,8 +168,8 @@ void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelSt
   for (const NamedTensor& tensor : tensors) {
     const UnitStore& unit = store.unit(tensor.unit);
     const WideReader reader(weights, tensor.name);
-    for (const auto& [box, local] : held_boxes(unit, tensor)) {
-      reader.read(box, 0, unit.master().narrow(0, local, box.elements()));
+    for (const auto& [slice, local] : shard_slices(unit, tensor)) {
+      reader.read(slice, 0, unit.master().narrow(0, local, slice.elements()));
     }
   }
 }

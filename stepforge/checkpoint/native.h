@@ -1,9 +1,9 @@
 // Stepforge's own checkpoints: a folder `step-N` with
-//   *.safetensors   fp32 masters under their Hugging Face names, one tensor per segment, and
+//   *.safetensors   fp32 masters under their Hugging Face names, one tensor per sub_tensor, and
 //                   "optim.state.<name>.exp_avg" and ".exp_avg_sq" unless only weights were saved.
 //                   One rank writes model.safetensors and optimizer.safetensors. Of several each writes what
 //                   it holds, as shard-0000r-model-0000k-of-0000n.safetensors and likewise "optimizer"; a
-//                   part that starts or ends inside a row is up to three boxes, each in a file of its own.
+//                   part that starts or ends inside a row is up to three slices, each in a file of its own.
 //   state.json      counters, schedule, loader: whatever the trainer needs to go on
 //   manifest.json   length and hash of each of them
 // A folder of that name is complete: it is written beside and renamed. But for how the tensors are cut

@@ -9,8 +9,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/checkpoint/held_boxes.h"
 #include "stepforge/checkpoint/native.h"
+#include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/tensorfile/file_names.h"
@@ -90,14 +90,14 @@ void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, 
 }
 
 /// This rank's part of `tensor`, which the files call `name`, into `flat`, a shard of its unit.
-void read_held(const TensorFolder& folder, const std::string& name, const std::vector<HeldBox>& held,
+void read_held(const TensorFolder& folder, const std::string& name, const std::vector<ShardSlice>& held,
                const at::Tensor& flat) {
   const auto shard =
       std::as_writable_bytes(std::span(flat.data_ptr<float>(), static_cast<size_t>(flat.numel())));
-  for (const auto& [box, local] : held) {
-    folder.read(name, box,
+  for (const auto& [slice, local] : held) {
+    folder.read(name, slice,
                 shard.subspan(static_cast<size_t>(local) * sizeof(float),
-                              static_cast<size_t>(box.elements()) * sizeof(float)));
+                              static_cast<size_t>(slice.elements()) * sizeof(float)));
   }
 }
 
@@ -194,7 +194,7 @@ Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, 
 
   for (const NamedTensor& tensor : tensors) {
     const UnitStore& unit = store.unit(tensor.unit);
-    const std::vector<HeldBox> held = held_boxes(unit, tensor);
+    const std::vector<ShardSlice> held = shard_slices(unit, tensor);
     read_held(folder, tensor.name, held, unit.master());
     if (optimizer == nullptr || !unit.trained()) continue;
     for (size_t slot = 0; slot < AdamW::slot_names.size(); ++slot) {

@@ -16,8 +16,8 @@ namespace stepforge {
 
 namespace {
 
-int64_t bytes_of(const TensorBox& box) {
-  return box.elements() * static_cast<int64_t>(sizeof(float));
+int64_t bytes_of(const TensorSlice& slice) {
+  return slice.elements() * static_cast<int64_t>(sizeof(float));
 }
 
 /// Of file number `file` of the `files` of one kind that rank `rank` of `ranks` writes.
@@ -44,15 +44,15 @@ void StagedCheckpoint::reserve(size_t bytes) {
   capacity_ = bytes;
 }
 
-void StagedCheckpoint::add(Files& files, const std::string& name, const std::vector<HeldBox>& held,
+void StagedCheckpoint::add(Files& files, const std::string& name, const std::vector<ShardSlice>& held,
                            const at::Tensor& shard) {
   if (files.size() < held.size()) files.resize(held.size());
   for (size_t i = 0; i < held.size(); ++i) {
-    const auto& [box, local] = held[i];
-    files[i].push_back({name, box, used_});
-    const int64_t elements = box.elements();
+    const auto& [slice, local] = held[i];
+    files[i].push_back({name, slice, used_});
+    const int64_t elements = slice.elements();
     at::from_blob(memory_.get() + used_, {elements}, at::kFloat).copy_(shard.narrow(0, local, elements));
-    used_ += static_cast<size_t>(bytes_of(box));
+    used_ += static_cast<size_t>(bytes_of(slice));
   }
 }
 
@@ -64,13 +64,13 @@ std::vector<std::string> StagedCheckpoint::write_tensors(const std::filesystem::
       std::vector<TensorSpec> specs;
       SavedOffsets offsets;
       for (const Part& part : (*files)[i]) {
-        specs.push_back({part.name, DType::f32, part.box.sizes});
-        offsets.emplace(part.name, part.box.offsets);
+        specs.push_back({part.name, DType::f32, part.slice.sizes});
+        offsets.emplace(part.name, part.slice.offsets);
       }
       names.push_back(file_name(kind, rank, ranks, i, files->size()));
       SafetensorsWriter writer(folder / names.back(), specs, dcp_metadata(offsets));
       for (const Part& part : (*files)[i]) {
-        writer.write(part.name, {memory_.get() + part.begin, static_cast<size_t>(bytes_of(part.box))});
+        writer.write(part.name, {memory_.get() + part.begin, static_cast<size_t>(bytes_of(part.slice))});
       }
       writer.finish();
     }
@@ -90,8 +90,8 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
       saved_boxes(tensors, store, [&](size_t unit) { return static_cast<int64_t>(1 + slots(unit)); });
   size_t total = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    for (const HeldBox& held : saved[i]) {
-      total += static_cast<size_t>(bytes_of(held.box)) * (1 + slots(tensors[i].unit));
+    for (const ShardSlice& held : saved[i]) {
+      total += static_cast<size_t>(bytes_of(held.slice)) * (1 + slots(tensors[i].unit));
     }
   }
   StagedCheckpoint staged = std::move(reused);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "stepforge/base/json.h"
-#include "stepforge/base/tensor_box.h"
-#include "stepforge/checkpoint/held_boxes.h"
+#include "stepforge/base/tensor_slice.h"
+#include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/optim/adamw.h"
 #include "stepforge/storage/unit_store.h"
@@ -32,7 +32,7 @@ class StagedCheckpoint {
  private:
   struct Part {
     std::string name;
-    TensorBox box;
+    TensorSlice slice;
     size_t begin = 0;  // byte offset in memory_
   };
   /// The parts of one kind by the file they go to: a file can hold one part of a tensor.
@@ -41,7 +41,8 @@ class StagedCheckpoint {
   friend StagedCheckpoint stage_checkpoint(const ModelSpec&, const ModelStore&, const AdamW*, Json,
                                            StagedCheckpoint);
   void reserve(size_t bytes);
-  void add(Files& files, const std::string& name, const std::vector<HeldBox>& held, const at::Tensor& shard);
+  void add(Files& files, const std::string& name, const std::vector<ShardSlice>& held,
+           const at::Tensor& shard);
 
   std::unique_ptr<std::byte[]> memory_;
   size_t capacity_ = 0;

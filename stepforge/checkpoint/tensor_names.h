@@ -1,5 +1,5 @@
 // The tensors of a checkpoint or a Hugging Face folder, and which rows of which parameter they are.
-// Every segment of a packed parameter is one tensor; a tied parameter appears once, under its owner's name.
+// Every sub_tensor of a packed parameter is one tensor; a tied parameter appears once, under its owner's name.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 namespace stepforge {
 
 struct NamedTensor {
-  std::string name;  ///< the segment's Hugging Face name
+  std::string name;  ///< the sub_tensor's Hugging Face name
   std::vector<int64_t> shape;
   int64_t elements = 0;
   size_t unit = 0;       ///< index into ModelSpec::units
-  size_t parameter = 0;  ///< of the unit: the one that it is a segment of
+  size_t parameter = 0;  ///< of the unit: the one that it is a sub_tensor of
   int64_t row = 0;       ///< its first row in the parameter
 };
 
-/// In the order of units, parameters and segments.
+/// In the order of units, parameters and sub_tensors.
 std::vector<NamedTensor> named_tensors(const ModelSpec& model);
 
 /// Names of tensors that hold optimizer state start with this; no tensor of a model does.

@@ -38,18 +38,18 @@ std::span<Byte> slice_of(std::span<Byte> bytes, int index, int count) {
 
 }  // namespace
 
-MessageCommunicator::MessageCommunicator(Place place, std::unique_ptr<MessageLinks> links,
+MessageCommunicator::MessageCommunicator(Membership membership, std::unique_ptr<MessageLinks> links,
                                          MessageWatch& watch, std::shared_ptr<FailureNote> note,
                                          double train_seconds, std::size_t staging_bytes)
-    : place_(std::move(place)),
-      size_(static_cast<int>(place_.ranks.size())),
+    : membership_(std::move(membership)),
+      size_(static_cast<int>(membership_.ranks.size())),
       links_(std::move(links)),
       watch_(watch),
       note_(std::move(note)),
       train_seconds_(train_seconds),
       staging_bytes_(staging_bytes),
-      last_words_(place_.ranks.size()),
-      letters_(2 * place_.ranks.size() * (sizeof(Words) + most_payload)) {
+      last_words_(membership_.ranks.size()),
+      letters_(2 * membership_.ranks.size() * (sizeof(Words) + most_payload)) {
   ask_for_words();
 }
 
@@ -59,7 +59,7 @@ MessageCommunicator::~MessageCommunicator() {
   } catch (const std::exception&) {
     unconfirmed_.clear();  // they learn of it themselves
   }
-  watch_.leave(place_.key);
+  watch_.leave(membership_.key);
 }
 
 void MessageCommunicator::begin(const CollectiveCall& call, std::span<const std::byte> payload) {
@@ -72,7 +72,8 @@ void MessageCommunicator::begin(const CollectiveCall& call, std::span<const std:
                   call.unit,
                   static_cast<uint32_t>(call.kind),
                   static_cast<uint32_t>(call.dtype)};
-  const std::span<std::byte> own_letter = letter(place_.rank, calls_).first(sizeof(Words) + payload.size());
+  const std::span<std::byte> own_letter =
+      letter(membership_.rank, calls_).first(sizeof(Words) + payload.size());
   std::memcpy(own_letter.data(), &own, sizeof(Words));
   std::ranges::copy(payload, own_letter.begin() + sizeof(Words));
   Messages sent;
@@ -110,9 +111,10 @@ void MessageCommunicator::compare() {
     if (theirs.kind > static_cast<uint32_t>(CollectiveKind::barrier) ||
         theirs.dtype > static_cast<uint32_t>(DType::boolean)) {
       fail(format("rank {} did not say what it called in call {} of group \"{}\": it runs another program",
-                  global(member), calls_, place_.name));
+                  global(member), calls_, membership_.name));
     }
-    fail(disagreement_text(place_.name, calls_, global(place_.rank), call_, global(member), call_of(theirs)));
+    fail(disagreement_text(membership_.name, calls_, global(membership_.rank), call_, global(member),
+                           call_of(theirs)));
   }
 }
 
@@ -123,7 +125,7 @@ void MessageCommunicator::all_gather(std::span<const std::byte> part, std::span<
   const auto slice = [&](int member) {
     return whole.subspan(static_cast<std::size_t>(member) * part.size(), part.size());
   };
-  const std::span<std::byte> own = slice(place_.rank);
+  const std::span<std::byte> own = slice(membership_.rank);
   if (own.data() != part.data() && !part.empty()) std::memmove(own.data(), part.data(), part.size());
   if (!is_small) {
     gather_slices(slice);
@@ -156,7 +158,7 @@ void MessageCommunicator::all_reduce(std::span<std::byte> values, DType dtype, i
   }
   begin(call);
   const auto slice = [&](int member) { return slice_of(values, member, size_); };
-  reduce_slices(slice, slice(place_.rank), dtype);
+  reduce_slices(slice, slice(membership_.rank), dtype);
   gather_slices(slice);
   confirm();
 }
@@ -165,18 +167,18 @@ void MessageCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   check_words(*this, [&] { check_root(root, size_); });
   const CollectiveCall call{CollectiveKind::broadcast, bytes.size(), DType::u8, root};
   if (bytes.size() <= most_payload) {
-    begin(call, place_.rank == root ? bytes : bytes.first(0));
-    if (place_.rank != root) std::ranges::copy(payload(root, bytes.size()), bytes.begin());
+    begin(call, membership_.rank == root ? bytes : bytes.first(0));
+    if (membership_.rank != root) std::ranges::copy(payload(root, bytes.size()), bytes.begin());
     return;
   }
   begin(call);
   // The root sends each byte once only: slices, which all then gather.
   const auto slice = [&](int member) { return slice_of(bytes, member, size_); };
-  if (place_.rank == root) {
+  if (membership_.rank == root) {
     for (const int member : others()) send(sent_, slice(member), member, Channel::data);
   } else {
     Messages own;
-    receive(own, slice(place_.rank), root, Channel::data);
+    receive(own, slice(membership_.rank), root, Channel::data);
     wait_for_all(own);
   }
   gather_slices(slice);
@@ -190,7 +192,7 @@ void MessageCommunicator::barrier() {
 void MessageCommunicator::gather_slices(const std::function<std::span<std::byte>(int)>& slice) {
   Messages coming;
   for (const int member : others()) receive(coming, slice(member), member, Channel::data);
-  for (const int member : others()) send(sent_, slice(place_.rank), member, Channel::data);
+  for (const int member : others()) send(sent_, slice(membership_.rank), member, Channel::data);
   wait_for_all(coming);
 }
 
@@ -238,7 +240,7 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
     const std::span<std::byte> output = piece(own, round);
     for (int member = 0; member < size_; ++member) {
       sources[static_cast<std::size_t>(member)] =
-          member == place_.rank ? piece(slice(member), round).data() : staged(member, round);
+          member == membership_.rank ? piece(slice(member), round).data() : staged(member, round);
     }
     tree_sum(sources, output.data(), output.size(), dtype);
   }
@@ -246,7 +248,7 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
 
 std::vector<int> MessageCommunicator::others() const {
   std::vector<int> members;
-  for (int i = 1; i < size_; ++i) members.push_back((place_.rank + i) % size_);
+  for (int i = 1; i < size_; ++i) members.push_back((membership_.rank + i) % size_);
   return members;
 }
 
@@ -297,7 +299,7 @@ void MessageCommunicator::interrupt() {
 }
 
 void MessageCommunicator::abort(const std::string& reason) {
-  watch_.fail_group(place_.key, *note_, format("rank {}: {}", global(place_.rank), reason));
+  watch_.fail_group(membership_.key, *note_, format("rank {}: {}", global(membership_.rank), reason));
   interrupt();
 }
 
@@ -305,7 +307,7 @@ void MessageCommunicator::check_failures() {
   for (const FailureNote* note : {static_cast<const FailureNote*>(note_.get()), &watch_.failure()}) {
     if (!note->is_set()) continue;
     close_links();
-    throw_if_set(*note, global(place_.rank), here_text());
+    throw_if_set(*note, global(membership_.rank), here_text());
   }
 }
 
@@ -318,7 +320,7 @@ void MessageCommunicator::close_links() {
 
 void MessageCommunicator::fail(const std::string& reason) {
   close_links();
-  watch_.fail_group(place_.key, *note_, reason);
+  watch_.fail_group(membership_.key, *note_, reason);
   throw PeerError(*note_->text());
 }
 
@@ -327,8 +329,8 @@ void MessageCommunicator::fail_at_loss(int member) {
   const auto is_known = [&] { return note_->is_set() || watch_.failure().is_set(); };
   for (int i = 0; i < 100 && !is_known(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   check_failures();
-  fail(format("{}; rank {} waited for it in {}", watch_.explain_loss(place_.key, global(member)),
-              global(place_.rank), here_text()));
+  fail(format("{}; rank {} waited for it in {}", watch_.explain_loss(membership_.key, global(member)),
+              global(membership_.rank), here_text()));
 }
 
 void MessageCommunicator::fail_at_deadline(std::span<const Message> messages) {
@@ -341,7 +343,7 @@ void MessageCommunicator::fail_at_deadline(std::span<const Message> messages) {
   std::vector<std::string> texts;
   for (const int member : missing)
     texts.push_back(format("rank {} ({})", global(member), last_call_text(member)));
-  fail(format("no answer within {} s: rank {} waits in {} for {}", train_seconds_, global(place_.rank),
+  fail(format("no answer within {} s: rank {} waits in {} for {}", train_seconds_, global(membership_.rank),
               here_text(), join(texts, ", ")));
 }
 
@@ -357,7 +359,7 @@ std::string MessageCommunicator::last_call_text(int member) const {
 }
 
 std::string MessageCommunicator::here_text() const {
-  return format("{}, call {} of group \"{}\"", collective_text(call_), calls_, place_.name);
+  return format("{}, call {} of group \"{}\"", collective_text(call_), calls_, membership_.name);
 }
 
 }  // namespace stepforge

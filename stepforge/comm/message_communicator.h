@@ -41,7 +41,7 @@ class MessageWatch {
 /// is formed by the rank whose slice it is, from pieces small enough that staging them needs little memory.
 class MessageCommunicator : public Communicator {
  public:
-  struct Place {
+  struct Membership {
     std::string name;        ///< of the group, for messages
     std::string key;         ///< of the group in its world
     std::vector<int> ranks;  ///< the members' numbers in the world
@@ -49,11 +49,11 @@ class MessageCommunicator : public Communicator {
   };
 
   /// `watch` must outlive the object; `note` is the group's.
-  MessageCommunicator(Place place, std::unique_ptr<MessageLinks> links, MessageWatch& watch,
+  MessageCommunicator(Membership membership, std::unique_ptr<MessageLinks> links, MessageWatch& watch,
                       std::shared_ptr<FailureNote> note, double train_seconds, std::size_t staging_bytes);
   ~MessageCommunicator() override;
 
-  int rank() const override { return place_.rank; }
+  int rank() const override { return membership_.rank; }
   int size() const override { return size_; }
   void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override;
   void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
@@ -111,9 +111,9 @@ class MessageCommunicator : public Communicator {
   [[noreturn]] void fail_at_deadline(std::span<const Message> messages);
   std::string last_call_text(int member) const;
   std::string here_text() const;
-  int global(int member) const { return place_.ranks[static_cast<std::size_t>(member)]; }
+  int global(int member) const { return membership_.ranks[static_cast<std::size_t>(member)]; }
 
-  Place place_;
+  Membership membership_;
   int size_;
   std::unique_ptr<MessageLinks> links_;  ///< none after a failure, so that no message writes to memory
   MessageWatch& watch_;

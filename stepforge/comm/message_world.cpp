@@ -98,7 +98,7 @@ class MessageWorld : public World, private MessageWatch {
       meet(name, key, ranks, *note);
       auto links = connect_(key, member, static_cast<int>(ranks.size()));
       auto communicator = std::make_unique<MessageCommunicator>(
-          MessageCommunicator::Place{name, key, ranks, member}, std::move(links), watch(), note,
+          MessageCommunicator::Membership{name, key, ranks, member}, std::move(links), watch(), note,
           options_.deadlines.train_seconds, options_.staging_bytes);
       enter(key, {note, communicator.get()});
       return communicator;

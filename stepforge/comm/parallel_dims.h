@@ -10,7 +10,7 @@
 namespace stepforge {
 
 /// One rank among all of the job.
-struct RankPlace {
+struct RankId {
   int rank = 0;
   int world_size = 1;
 };

@@ -1,4 +1,4 @@
-// Ranks as processes of one host. The world is a segment without staging buffers in a file named by the run;
+// Ranks as processes of one host. The world is a arena without staging buffers in a file named by the run;
 // it tells who is there, who still lives, and a nonce that no earlier run had, from which groups name their
 // files.
 #include <algorithm>
@@ -61,9 +61,9 @@ uint64_t random_nonce() {
   return uint64_t{device()} << 32 | device();
 }
 
-class ProcessWorld : public HostWorld, private WorldWatch {
+class ProcessWorld : public LocalWorld, private WorldWatch {
  public:
-  ProcessWorld(const std::string& run_id, const HostRanks& host, CommDeadlines deadlines,
+  ProcessWorld(const std::string& run_id, const LocalRanks& host, CommDeadlines deadlines,
                std::size_t staging_bytes)
       : host_(host),
         size_(static_cast<int>(host.ranks.size())),
@@ -92,22 +92,22 @@ class ProcessWorld : public HostWorld, private WorldWatch {
     std::string key = name;
     for (const int rank : ranks) key += format(" {}", rank);
     const std::string file_name =
-        format("/stepforge-{}-{:016x}-{}", getuid(), segment_->header().nonce, content_hash(key));
+        format("/stepforge-{}-{:016x}-{}", getuid(), arena_->header().nonce, content_hash(key));
     if (member != 0) return arrived(name, ranks, member, join_group(name, ranks, file_name));
-    const Segment segment = create_group(name, ranks, file_name);
+    const SharedArena arena = create_group(name, ranks, file_name);
     const NameGuard guard(file_name);
-    return arrived(name, ranks, member, segment);
+    return arrived(name, ranks, member, arena);
   }
 
   void abort(const std::string& reason) override { fail(format("rank {}: {}", rank(), reason)); }
-  void fail(const std::string& reason) override { segment_->fail(reason); }
+  void fail(const std::string& reason) override { arena_->fail(reason); }
 
  private:
   const WorldWatch& watch() const { return *this; }
-  const FailureNote& failure() const override { return segment_->header().failure; }
+  const FailureNote& failure() const override { return arena_->header().failure; }
   bool is_alive(int global_rank) const override {
     const int number = number_of(global_rank);
-    const bool has_come = segment_->slot(number).process.load() != 0;
+    const bool has_come = arena_->slot(number).process.load() != 0;
     return number == number_ || !has_come || file_->is_locked_by_another(number);
   }
 
@@ -120,19 +120,19 @@ class ProcessWorld : public HostWorld, private WorldWatch {
 
   /// The note in the world's memory, which it keeps.
   std::shared_ptr<const FailureNote> shared_failure() const {
-    return {file_->memory(), &segment_->header().failure};
+    return {file_->memory(), &arena_->header().failure};
   }
 
   std::unique_ptr<SharedFile> create_world(const std::string& name, const std::string& run_id) {
     Polling polling(deadlines_.init_seconds);
     for (;;) {
-      if (auto file = SharedFile::create(name, Segment::bytes_for(size_, 0))) {
+      if (auto file = SharedFile::create(name, SharedArena::bytes_for(size_, 0))) {
         file->lock(0);
-        segment_.emplace(file->memory(), size_, 0);
-        segment_->initialize(random_nonce());
+        arena_.emplace(file->memory(), size_, 0);
+        arena_->initialize(random_nonce());
         return file;
       }
-      const auto other = SharedFile::open(name, sizeof(SegmentHeader));
+      const auto other = SharedFile::open(name, sizeof(SharedArenaHeader));
       if (other == nullptr || !other->is_locked_by_another(0)) {
         SharedFile::remove(name);  // left by a run that has ended
       } else if (!polling.wait()) {
@@ -149,10 +149,10 @@ class ProcessWorld : public HostWorld, private WorldWatch {
     for (;;) {
       const bool is_open = is_world_open(name, run_id);
       if (is_open) {
-        auto file = SharedFile::open(name, Segment::bytes_for(size_, 0));
+        auto file = SharedFile::open(name, SharedArena::bytes_for(size_, 0));
         // The lock can be held by an earlier attempt's process that has not ended yet.
         if (file != nullptr && file->lock(number_) && file->is_locked_by_another(0) && !file->is_removed()) {
-          segment_.emplace(file->memory(), size_, 0);
+          arena_.emplace(file->memory(), size_, 0);
           return file;
         }
       }
@@ -167,10 +167,10 @@ class ProcessWorld : public HostWorld, private WorldWatch {
 
   /// Whether a living rank 0 has set up the file. Throws PeerError if it did for another number of ranks.
   bool is_world_open(const std::string& name, const std::string& run_id) const {
-    const auto file = SharedFile::open(name, sizeof(SegmentHeader));
+    const auto file = SharedFile::open(name, sizeof(SharedArenaHeader));
     if (file == nullptr || !file->is_locked_by_another(0)) return false;
-    const auto& header = *reinterpret_cast<const SegmentHeader*>(file->memory().get());
-    if (header.ready.load(std::memory_order_acquire) != Segment::ready_mark) return false;
+    const auto& header = *reinterpret_cast<const SharedArenaHeader*>(file->memory().get());
+    if (header.ready.load(std::memory_order_acquire) != SharedArena::ready_mark) return false;
     if (header.size != size_) {
       throw PeerError(format("rank {} of run \"{}\" was started for {} ranks, rank 0 for {}", rank(), run_id,
                              size_, header.size));
@@ -180,34 +180,35 @@ class ProcessWorld : public HostWorld, private WorldWatch {
 
   /// Waits until all ranks have joined.
   void meet() {
-    segment_->slot(number_).process.store(getpid());
-    meeting_ = std::make_unique<SharedCommunicator>("world", host_.ranks, number_, *segment_, watch(),
+    arena_->slot(number_).process.store(getpid());
+    meeting_ = std::make_unique<SharedCommunicator>("world", host_.ranks, number_, *arena_, watch(),
                                                     deadlines_.init_seconds);
     meeting_->arrive(deadlines_.init_seconds);
   }
 
-  Segment create_group(const std::string& name, const std::vector<int>& ranks, const std::string& file_name) {
+  SharedArena create_group(const std::string& name, const std::vector<int>& ranks,
+                           const std::string& file_name) {
     const int members = static_cast<int>(ranks.size());
-    const auto file = SharedFile::create(file_name, Segment::bytes_for(members, staging_bytes_));
+    const auto file = SharedFile::create(file_name, SharedArena::bytes_for(members, staging_bytes_));
     if (file == nullptr) throw Error(format("group \"{}\" of these ranks is being made already", name));
-    Segment segment(file->memory(), members, staging_bytes_);
-    segment.initialize(segment_->header().nonce);
-    return segment;
+    SharedArena arena(file->memory(), members, staging_bytes_);
+    arena.initialize(arena_->header().nonce);
+    return arena;
   }
 
-  Segment join_group(const std::string& name, const std::vector<int>& ranks, const std::string& file_name) {
+  SharedArena join_group(const std::string& name, const std::vector<int>& ranks,
+                         const std::string& file_name) {
     const int members = static_cast<int>(ranks.size());
     Polling polling(deadlines_.init_seconds);
     for (;;) {
       throw_if_set(failure(), rank(), making_text(name));
-      if (const auto file = SharedFile::open(file_name, Segment::bytes_for(members, staging_bytes_))) {
-        const Segment segment(file->memory(), members, staging_bytes_);
-        if (segment.header().ready.load(std::memory_order_acquire) == Segment::ready_mark) return segment;
+      if (const auto file = SharedFile::open(file_name, SharedArena::bytes_for(members, staging_bytes_))) {
+        const SharedArena arena(file->memory(), members, staging_bytes_);
+        if (arena.header().ready.load(std::memory_order_acquire) == SharedArena::ready_mark) return arena;
       }
       if (!is_alive(ranks[0])) {
         throw PeerError(format("rank {} (process {}) is gone; rank {} waited for it in {}", ranks[0],
-                               segment_->slot(number_of(ranks[0])).process.load(), rank(),
-                               making_text(name)));
+                               arena_->slot(number_of(ranks[0])).process.load(), rank(), making_text(name)));
       }
       if (!polling.wait()) {
         throw PeerError(format("no answer within {} s: rank {} waits in {} for rank {}",
@@ -217,21 +218,21 @@ class ProcessWorld : public HostWorld, private WorldWatch {
   }
 
   std::unique_ptr<Communicator> arrived(const std::string& name, const std::vector<int>& ranks, int member,
-                                        const Segment& segment) {
-    segment.slot(member).process.store(getpid());
+                                        const SharedArena& arena) {
+    arena.slot(member).process.store(getpid());
     auto communicator =
-        std::make_unique<SharedCommunicator>(name, ranks, member, segment, watch(), deadlines_.train_seconds);
+        std::make_unique<SharedCommunicator>(name, ranks, member, arena, watch(), deadlines_.train_seconds);
     communicator->arrive(deadlines_.init_seconds);
     return communicator;
   }
 
-  HostRanks host_;
+  LocalRanks host_;
   int size_;    ///< ranks on this host
   int number_;  ///< this one's among them
   CommDeadlines deadlines_;
   std::size_t staging_bytes_;
   std::unique_ptr<SharedFile> file_;  ///< holds this rank's lock
-  std::optional<Segment> segment_;
+  std::optional<SharedArena> arena_;
   std::unique_ptr<SharedCommunicator> meeting_;
 };
 
@@ -241,13 +242,13 @@ std::unique_ptr<World> process_world(const std::string& run_id, int rank, int si
                                      std::size_t staging_bytes) {
   if (rank < 0 || rank >= size) throw Error(format("rank {} is outside a world of {} ranks", rank, size));
   if (size == 1) return single_world();
-  HostRanks all{std::vector<int>(static_cast<std::size_t>(size)), rank, size};
+  LocalRanks all{std::vector<int>(static_cast<std::size_t>(size)), rank, size};
   std::iota(all.ranks.begin(), all.ranks.end(), 0);
-  return host_world(run_id, all, deadlines, staging_bytes);
+  return local_world(run_id, all, deadlines, staging_bytes);
 }
 
-std::unique_ptr<HostWorld> host_world(const std::string& run_id, const HostRanks& host,
-                                      CommDeadlines deadlines, std::size_t staging_bytes) {
+std::unique_ptr<LocalWorld> local_world(const std::string& run_id, const LocalRanks& host,
+                                        CommDeadlines deadlines, std::size_t staging_bytes) {
   return std::make_unique<ProcessWorld>(run_id, host, deadlines, staging_bytes);
 }
 

@@ -51,24 +51,24 @@ constexpr std::nullptr_t no_reduction = nullptr;
 
 }  // namespace
 
-SharedCommunicator::SharedCommunicator(std::string name, std::vector<int> ranks, int rank, Segment segment,
+SharedCommunicator::SharedCommunicator(std::string name, std::vector<int> ranks, int rank, SharedArena arena,
                                        const WorldWatch& watch, double train_seconds)
     : name_(std::move(name)),
       ranks_(std::move(ranks)),
       rank_(rank),
       size_(static_cast<int>(ranks_.size())),
-      segment_(std::move(segment)),
+      arena_(std::move(arena)),
       watch_(watch),
       train_seconds_(train_seconds),
       sources_(ranks_.size()) {}
 
 SharedCommunicator::~SharedCommunicator() {
-  segment_.slot(rank_).has_left.store(1, std::memory_order_release);
-  segment_.wake_all();
+  arena_.slot(rank_).has_left.store(1, std::memory_order_release);
+  arena_.wake_all();
 }
 
 void SharedCommunicator::arrive(double init_seconds) {
-  segment_.slot(rank_).arrived.advance_to(1);
+  arena_.slot(rank_).arrived.advance_to(1);
   for (int member = 0; member < size_; ++member) wait_for(&RankSlot::arrived, 1, member, init_seconds);
 }
 
@@ -76,18 +76,18 @@ void SharedCommunicator::begin(const CollectiveCall& call) {
   call_ = call;
   ++calls_;
   check_failures();
-  segment_.slot(rank_).record(calls_, call);
+  arena_.slot(rank_).record(calls_, call);
 }
 
 template <typename Write, typename Reduce, typename Read>
 void SharedCommunicator::run_rounds(uint64_t rounds, const Write& write, const Reduce& reduce,
                                     const Read& read) {
   const uint64_t first = round_;
-  RankSlot& own = segment_.slot(rank_);
+  RankSlot& own = arena_.slot(rank_);
   const auto write_round = [&](uint64_t k) {
     // The buffer was last used two rounds ago.
     if (first + k >= 2) wait_for_all(&RankSlot::consumed, first + k - 1);
-    write(k, segment_.staging(rank_, first + k));
+    write(k, arena_.staging(rank_, first + k));
     own.written.advance_to(first + k + 1);
   };
   write_round(0);
@@ -109,7 +109,7 @@ void SharedCommunicator::run_rounds(uint64_t rounds, const Write& write, const R
 void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) {
   check_words(*this, [&] { check_parts(part.size(), whole.size(), size_); });
   begin({CollectiveKind::all_gather, part.size(), DType::u8, 0, unit});
-  const std::size_t step = segment_.staging_bytes();
+  const std::size_t step = arena_.staging_bytes();
   std::byte* own = whole.data() + static_cast<std::size_t>(rank_) * part.size();
   if (own != part.data() && !part.empty()) std::memmove(own, part.data(), part.size());
   run_rounds(
@@ -124,7 +124,7 @@ void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<s
         for (int i = 1; i < size_; ++i) {  // each rank begins with another, so that they do not queue for one
           const int member = (rank_ + i) % size_;
           std::byte* place = whole.data() + static_cast<std::size_t>(member) * part.size() + piece.offset;
-          copy_bytes(segment_.staging(member, round), place, piece.bytes);
+          copy_bytes(arena_.staging(member, round), place, piece.bytes);
         }
       });
 }
@@ -136,8 +136,7 @@ void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::s
     check_sum(part.size(), dtype);
   });
   begin({CollectiveKind::reduce_scatter, whole.size(), dtype, 0, unit});
-  const std::size_t step =
-      segment_.staging_bytes() / static_cast<std::size_t>(size_) / line_bytes * line_bytes;
+  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / line_bytes * line_bytes;
   const auto slice = [&](int member) {
     return whole.data() + static_cast<std::size_t>(member) * part.size();
   };
@@ -162,7 +161,7 @@ void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::s
 void SharedCommunicator::all_reduce(std::span<std::byte> values, DType dtype, int unit) {
   check_words(*this, [&] { check_sum(values.size(), dtype); });
   begin({CollectiveKind::all_reduce, values.size(), dtype, 0, unit});
-  if (values.size() <= std::min(small_bytes, segment_.staging_bytes())) {
+  if (values.size() <= std::min(small_bytes, arena_.staging_bytes())) {
     small_all_reduce(values);
   } else {
     large_all_reduce(values);
@@ -174,13 +173,13 @@ void SharedCommunicator::small_all_reduce(std::span<std::byte> values) {
       1, [&](uint64_t, std::byte* staging) { copy_bytes(values.data(), staging, values.size()); },
       no_reduction,
       [&](uint64_t, uint64_t round) {
-        sum_staged(round, 0, segment_.staging(rank_, round), values.data(), values.size());
+        sum_staged(round, 0, arena_.staging(rank_, round), values.data(), values.size());
       });
 }
 
 void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
   const std::size_t members = static_cast<std::size_t>(size_);
-  const std::size_t step = segment_.staging_bytes() / (members * line_bytes) * (members * line_bytes);
+  const std::size_t step = arena_.staging_bytes() / (members * line_bytes) * (members * line_bytes);
   // Each rank sums one slice of the round where it lies: nobody else reads that slice of its buffer before.
   const auto slice = [&](const Piece& piece, int member) {
     const std::size_t lines = (piece.bytes + members * line_bytes - 1) / (members * line_bytes);
@@ -194,7 +193,7 @@ void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
       },
       [&](uint64_t k, uint64_t round) {
         const Piece own = slice(Piece(values.size(), step, k), rank_);
-        std::byte* place = segment_.staging(rank_, round) + own.offset;
+        std::byte* place = arena_.staging(rank_, round) + own.offset;
         sum_staged(round, own.offset, place, place, own.bytes);
       },
       [&](uint64_t k, uint64_t round) {
@@ -202,7 +201,7 @@ void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
         for (int i = 0; i < size_; ++i) {
           const int member = (rank_ + i) % size_;
           const Piece theirs = slice(piece, member);
-          copy_bytes(segment_.staging(member, round) + theirs.offset,
+          copy_bytes(arena_.staging(member, round) + theirs.offset,
                      values.data() + piece.offset + theirs.offset, theirs.bytes);
         }
       });
@@ -211,7 +210,7 @@ void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
 void SharedCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   check_words(*this, [&] { check_root(root, size_); });
   begin({CollectiveKind::broadcast, bytes.size(), DType::u8, root});
-  const std::size_t step = segment_.staging_bytes();
+  const std::size_t step = arena_.staging_bytes();
   run_rounds(
       rounds_for(bytes.size(), step),
       [&](uint64_t k, std::byte* staging) {
@@ -221,8 +220,7 @@ void SharedCommunicator::broadcast(std::span<std::byte> bytes, int root) {
       no_reduction,
       [&](uint64_t k, uint64_t round) {
         const Piece piece(bytes.size(), step, k);
-        if (rank_ != root)
-          copy_bytes(segment_.staging(root, round), bytes.data() + piece.offset, piece.bytes);
+        if (rank_ != root) copy_bytes(arena_.staging(root, round), bytes.data() + piece.offset, piece.bytes);
       });
 }
 
@@ -232,21 +230,21 @@ void SharedCommunicator::barrier() {
 }
 
 void SharedCommunicator::abort(const std::string& reason) {
-  segment_.fail(format("rank {}: {}", ranks_[static_cast<std::size_t>(rank_)], reason));
+  arena_.fail(format("rank {}: {}", ranks_[static_cast<std::size_t>(rank_)], reason));
 }
 
 void SharedCommunicator::sum_staged(uint64_t round, std::size_t offset, const std::byte* own,
                                     std::byte* output, std::size_t bytes) {
   for (int member = 0; member < size_; ++member) {
     sources_[static_cast<std::size_t>(member)] =
-        member == rank_ ? own : segment_.staging(member, round) + offset;
+        member == rank_ ? own : arena_.staging(member, round) + offset;
   }
   tree_sum(sources_, output, bytes, call_.dtype);
 }
 
 void SharedCommunicator::compare_calls() {
   for (int member = 0; member < size_; ++member) {
-    const CollectiveCall theirs = segment_.slot(member).recorded(calls_);
+    const CollectiveCall theirs = arena_.slot(member).recorded(calls_);
     if (theirs != call_) {
       fail(disagreement_text(name_, calls_, ranks_[static_cast<std::size_t>(rank_)], call_,
                              ranks_[static_cast<std::size_t>(member)], theirs));
@@ -259,7 +257,7 @@ void SharedCommunicator::wait_for_all(Progress progress, uint64_t target) {
 }
 
 void SharedCommunicator::wait_for(Progress progress, uint64_t target, int member, double seconds) {
-  Counter& counter = segment_.slot(member).*progress;
+  Counter& counter = arena_.slot(member).*progress;
   for (int i = 0; i < spins; ++i) {
     if (counter.load() >= target) return;
     relax();
@@ -278,13 +276,13 @@ void SharedCommunicator::wait_for(Progress progress, uint64_t target, int member
 }
 
 void SharedCommunicator::check_failures() const {
-  for (const FailureNote* note : {&std::as_const(segment_.header().failure), &watch_.failure()}) {
+  for (const FailureNote* note : {&std::as_const(arena_.header().failure), &watch_.failure()}) {
     if (note->is_set()) throw_if_set(*note, ranks_[static_cast<std::size_t>(rank_)], here_text());
   }
 }
 
 void SharedCommunicator::check_member(Progress progress, uint64_t target, int member) {
-  const RankSlot& slot = segment_.slot(member);
+  const RankSlot& slot = arena_.slot(member);
   const int global_rank = ranks_[static_cast<std::size_t>(member)];
   const bool has_left = slot.has_left.load(std::memory_order_acquire) != 0;
   if (!has_left && watch_.is_alive(global_rank)) return;
@@ -296,14 +294,14 @@ void SharedCommunicator::check_member(Progress progress, uint64_t target, int me
 }
 
 void SharedCommunicator::fail(const std::string& reason) {
-  segment_.fail(reason);
-  throw PeerError(*segment_.header().failure.text());
+  arena_.fail(reason);
+  throw PeerError(*arena_.header().failure.text());
 }
 
 void SharedCommunicator::fail_at_deadline(Progress progress, uint64_t target, double seconds) {
   std::vector<std::string> missing;
   for (int member = 0; member < size_; ++member) {
-    if ((segment_.slot(member).*progress).load() < target) {
+    if ((arena_.slot(member).*progress).load() < target) {
       missing.push_back(
           format("rank {} ({})", ranks_[static_cast<std::size_t>(member)], last_call_text(member)));
     }
@@ -313,7 +311,7 @@ void SharedCommunicator::fail_at_deadline(Progress progress, uint64_t target, do
 }
 
 std::string SharedCommunicator::last_call_text(int member) const {
-  const RankSlot& slot = segment_.slot(member);
+  const RankSlot& slot = arena_.slot(member);
   if (slot.arrived.load() == 0) return "not there";
   const uint64_t calls = slot.calls.load(std::memory_order_acquire);
   if (calls == 0) return "has called nothing yet";

@@ -1,4 +1,4 @@
-// Collectives through a segment of shared memory, the same between threads and between processes.
+// Collectives through a arena of shared memory, the same between threads and between processes.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "stepforge/comm/communicator.h"
-#include "stepforge/comm/segment.h"
+#include "stepforge/comm/shared_arena.h"
 
 namespace stepforge {
 
@@ -33,7 +33,7 @@ class SharedCommunicator : public Communicator {
  public:
   /// `ranks`: the members' numbers in the world, for messages; `rank`: this one's number among them. `watch`
   /// must outlive the object.
-  SharedCommunicator(std::string name, std::vector<int> ranks, int rank, Segment segment,
+  SharedCommunicator(std::string name, std::vector<int> ranks, int rank, SharedArena arena,
                      const WorldWatch& watch, double train_seconds);
   /// Others that still wait for this rank throw PeerError.
   ~SharedCommunicator() override;
@@ -81,7 +81,7 @@ class SharedCommunicator : public Communicator {
   std::vector<int> ranks_;
   int rank_;
   int size_;
-  Segment segment_;
+  SharedArena arena_;
   const WorldWatch& watch_;
   double train_seconds_;
   uint64_t calls_ = 0;  ///< collectives begun

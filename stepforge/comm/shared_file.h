@@ -1,4 +1,4 @@
-// Files of shared memory: what segments between processes lie in.
+// Files of shared memory: what arenas between processes lie in.
 #pragma once
 
 #include <cstddef>

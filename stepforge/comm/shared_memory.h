@@ -35,22 +35,22 @@ std::unique_ptr<World> process_world(const std::string& run_id, int rank, int si
                                      std::size_t staging_bytes = default_staging_bytes);
 
 /// The ranks of one host among those of a larger world.
-struct HostRanks {
+struct LocalRanks {
   std::vector<int> ranks;  ///< their numbers in the world, ascending
   int rank = 0;            ///< this process's, among them
   int world_size = 1;
 };
 
 /// A world that reaches only the ranks of one host.
-class HostWorld : public World {
+class LocalWorld : public World {
  public:
   /// As abort(), with a reason that names the rank itself.
   virtual void fail(const std::string& reason) = 0;
 };
 
 /// As process_world, for the processes of one host; groups may hold only their ranks.
-std::unique_ptr<HostWorld> host_world(const std::string& run_id, const HostRanks& host,
-                                      CommDeadlines deadlines = {},
-                                      std::size_t staging_bytes = default_staging_bytes);
+std::unique_ptr<LocalWorld> local_world(const std::string& run_id, const LocalRanks& host,
+                                        CommDeadlines deadlines = {},
+                                        std::size_t staging_bytes = default_staging_bytes);
 
 }  // namespace stepforge

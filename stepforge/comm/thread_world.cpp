@@ -1,4 +1,4 @@
-// Ranks as threads of one process: segments are plain memory, handed out by the first rank that asks.
+// Ranks as threads of one process: arenas are plain memory, handed out by the first rank that asks.
 #include <map>
 #include <mutex>
 #include <utility>
@@ -27,15 +27,15 @@ class Hub : public WorldWatch {
   bool is_alive(int /*global_rank*/) const override { return true; }
 
   /// The same memory for each member of the group; once all have it the name is free again.
-  Segment segment(const std::string& name, const std::vector<int>& ranks) {
+  SharedArena arena(const std::string& name, const std::vector<int>& ranks) {
     const int members = static_cast<int>(ranks.size());
     const std::lock_guard lock(mutex_);
     const auto [entry, is_new] = open_.try_emplace({name, ranks});
-    if (is_new) entry->second.memory = private_memory(Segment::bytes_for(members, staging_bytes_));
-    const Segment segment(entry->second.memory, members, staging_bytes_);
-    if (is_new) segment.initialize(0);
+    if (is_new) entry->second.memory = private_memory(SharedArena::bytes_for(members, staging_bytes_));
+    const SharedArena arena(entry->second.memory, members, staging_bytes_);
+    if (is_new) arena.initialize(0);
     if (++entry->second.users == members) open_.erase(entry);
-    return segment;
+    return arena;
   }
 
  private:
@@ -63,7 +63,7 @@ class ThreadWorld : public World {
     const int member = member_number(name, ranks, rank_, size());
     throw_if_set(hub_->failure(), rank_, making_text(name));
     if (ranks.size() == 1) return single_communicator(rank_, hub_->shared_failure());
-    auto communicator = std::make_unique<SharedCommunicator>(name, ranks, member, hub_->segment(name, ranks),
+    auto communicator = std::make_unique<SharedCommunicator>(name, ranks, member, hub_->arena(name, ranks),
                                                              *hub_, hub_->deadlines().train_seconds);
     communicator->arrive(hub_->deadlines().init_seconds);
     return communicator;

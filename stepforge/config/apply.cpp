@@ -134,12 +134,12 @@ std::vector<std::string> meant_keys(const TableSchema& schema, std::string_view 
 }  // namespace
 
 void LayerApplier::remember_place(const std::string& path, TextPosition position) {
-  auto& places = loaded_.places;
+  auto& origins = loaded_.origins;
   // Elements of an earlier layer's list are gone.
   const std::string inside = path + ".";
-  auto first = places.lower_bound(inside);
-  while (first != places.end() && first->first.starts_with(inside)) first = places.erase(first);
-  places[path] = layer_.kind == ConfigLayer::Kind::file ? layer_.place(position) : layer_.name;
+  auto first = origins.lower_bound(inside);
+  while (first != origins.end() && first->first.starts_with(inside)) first = origins.erase(first);
+  origins[path] = layer_.kind == ConfigLayer::Kind::file ? layer_.place(position) : layer_.name;
 }
 
 void LayerApplier::refuse(const TableSchema& schema, const Field& field, const ConfigValue& value,
@@ -207,7 +207,7 @@ void LayerApplier::apply_tables(const Field& field, const TableListSlot& slot, c
     const ConfigValue& item = value.list[i];
     const std::string item_path = format("{}.{}", path, i);
     if (item.kind == Kind::table) {
-      loaded_.places[item_path] =
+      loaded_.origins[item_path] =
           layer_.kind == ConfigLayer::Kind::file ? layer_.place(item.position) : layer_.name;
       apply_table(*field.table, slot.at(slot.list, i), item, item_path);
     } else {
@@ -220,7 +220,7 @@ void LayerApplier::apply_tables(const Field& field, const TableListSlot& slot, c
 }
 
 void LayerApplier::apply(const Override& word) {
-  const FieldPlace place = find_field(config_schema(), &loaded_.config, word.name, /*may_append=*/true);
+  const FieldRef place = find_field(config_schema(), &loaded_.config, word.name, /*may_append=*/true);
   if (place.field == nullptr && place.schema != nullptr) {
     refuse_unknown(*place.schema, place.known, place.unknown, {});
     return;

@@ -143,7 +143,7 @@ struct ParallelismConfig {
   int64_t data_parallel_shard_degree = -1;
   std::string fsdp_reshard_after_forward = "default";
   int64_t fsdp_reshard_every_n = 2;
-  std::string fsdp_cut = "interval";
+  std::string fsdp_partition = "flat";
   int64_t fsdp_forward_prefetch = 1;
   int64_t fsdp_backward_prefetch = 1;
   std::vector<PrefetchListConfig> fsdp_prefetch_lists;
@@ -167,7 +167,7 @@ struct ActivationCheckpointConfig {
   std::string mode = "none";
   int64_t every_n = 2;
   std::vector<int64_t> blocks;
-  std::vector<std::string> segments;
+  std::vector<std::string> regions;
 
   bool operator==(const ActivationCheckpointConfig&) const = default;
 };

@@ -135,17 +135,17 @@ void validate_for_training(const LoadedConfig& loaded) {
 std::string where(const LoadedConfig& loaded, std::string_view field) {
   std::string_view name = field;
   while (true) {
-    const auto found = loaded.places.find(name);
-    if (found != loaded.places.end()) return found->second;
+    const auto found = loaded.origins.find(name);
+    if (found != loaded.origins.end()) return found->second;
     const size_t dot = name.rfind('.');
     if (dot == std::string_view::npos) break;
     name = name.substr(0, dot);
   }
-  // A nested table merged from several places has them all.
+  // A nested table merged from several origins has them all.
   const std::string inside = std::string(field) + ".";
   std::vector<std::string> parts;
-  for (auto part = loaded.places.lower_bound(inside);
-       part != loaded.places.end() && part->first.starts_with(inside); ++part) {
+  for (auto part = loaded.origins.lower_bound(inside);
+       part != loaded.origins.end() && part->first.starts_with(inside); ++part) {
     if (std::find(parts.begin(), parts.end(), part->second) == parts.end()) parts.push_back(part->second);
   }
   return parts.empty() ? "default" : join(parts, ", ");

@@ -16,7 +16,7 @@ namespace stepforge {
 struct LoadedConfig {
   Config config;
   /// "training.steps" -> "run.toml:12:9", "command line" or "preset debug"; defaults are not listed.
-  std::map<std::string, std::string, std::less<>> places;
+  std::map<std::string, std::string, std::less<>> origins;
 };
 
 /// How much must be there: `inspect` wants a sound configuration (plan, config show), `train` also data, a

@@ -24,7 +24,7 @@ struct ConfigLayer {
 class Problems {
  public:
   void add(const ConfigLayer& layer, TextPosition position, std::string_view text);
-  /// A rule among several fields, which carries its places in the text.
+  /// A rule among several fields, which carries its origins in the text.
   void add_rule(std::string text);
 
   /// Remembers that the value of this field is not to be judged further; "" means all of them.

@@ -26,7 +26,7 @@ class Judge {
     Config values = loaded_.config;
     for (const std::string& name : fields) {
       if (problems_.is_bad(name)) return;
-      const FieldPlace place = find_field(config_schema(), &values, name);
+      const FieldRef place = find_field(config_schema(), &values, name);
       named.push_back(
           format("{}: {} = {}", where(loaded_, name), name, toml_value(*place.field, slot_of(place))));
     }
@@ -125,11 +125,11 @@ void check_parallelism(const Judge& judge) {
       {"parallelism.fsdp_reduce_each_micro_batch", "training.reduction"},
       "the ordered sum is one tree over the micro-batches of a step, which cannot be reduced one by one; set "
       "fsdp_reduce_each_micro_batch to false, or reduction to \"fast\"");
-  judge.refuse_unless(
-      parallelism.fsdp_cut == "interval" || judge.config().training.reduction != "ordered",
-      {"parallelism.fsdp_cut", "training.reduction"},
-      "the ordered norm adds chunks in the order of one rank's unit, which only intervals keep; set fsdp_cut "
-      "to \"interval\", or reduction to \"fast\"");
+  judge.refuse_unless(parallelism.fsdp_partition == "flat" || judge.config().training.reduction != "ordered",
+                      {"parallelism.fsdp_partition", "training.reduction"},
+                      "the ordered norm adds chunks in the order of one rank's unit, which only the flat "
+                      "partition keeps; set fsdp_partition "
+                      "to \"flat\", or reduction to \"fast\"");
   judge.refuse_unless(
       judge.config().precision.reduce == "fp32" || judge.config().training.reduction != "ordered",
       {"precision.reduce", "training.reduction"},
@@ -195,15 +195,15 @@ void check_activation_checkpoint(const Judge& judge) {
         format("the list is used with mode \"{}\" only; set the mode, or remove the list", key));
   };
   check_list("blocks", !recompute.blocks.empty());
-  check_list("segments", !recompute.segments.empty());
+  check_list("regions", !recompute.regions.empty());
   const auto has_duplicates = [](auto list) {
     std::sort(list.begin(), list.end());
     return std::adjacent_find(list.begin(), list.end()) != list.end();
   };
   judge.refuse_unless(!has_duplicates(recompute.blocks), {"activation_checkpoint.blocks"},
                       "a layer is listed twice");
-  judge.refuse_unless(!has_duplicates(recompute.segments), {"activation_checkpoint.segments"},
-                      "a segment is listed twice");
+  judge.refuse_unless(!has_duplicates(recompute.regions), {"activation_checkpoint.regions"},
+                      "a region is listed twice");
   const bool in_model = std::all_of(recompute.blocks.begin(), recompute.blocks.end(),
                                     [&](int64_t block) { return block < config.model.n_layers; });
   judge.refuse_unless(in_model, {"activation_checkpoint.blocks", "model.n_layers"},

@@ -67,9 +67,8 @@ std::string quoted_choices(const FieldRules& rules) {
 
 }  // namespace
 
-FieldPlace find_field(const TableSchema& schema, void* object, std::string_view dotted_name,
-                      bool may_append) {
-  FieldPlace place{
+FieldRef find_field(const TableSchema& schema, void* object, std::string_view dotted_name, bool may_append) {
+  FieldRef place{
       .field = nullptr, .owner = object, .element = {}, .schema = &schema, .known = {}, .unknown = {}};
   std::string_view rest = dotted_name;
   while (true) {
@@ -123,7 +122,7 @@ FieldPlace find_field(const TableSchema& schema, void* object, std::string_view 
   }
 }
 
-FieldSlot slot_of(const FieldPlace& place) {
+FieldSlot slot_of(const FieldRef& place) {
   FieldSlot slot = place.field->slot(place.owner);
   if (!place.element) return slot;
   const auto& list = std::get<TableListSlot>(slot);

@@ -137,7 +137,7 @@ const TableSchema& config_schema();
 /// A field found by its dotted name. `field` is nullptr if there is none; then `known` names the part that
 /// was found
 /// ("training"), `unknown` the part that was not ("stepz"), and `schema` is where it was sought.
-struct FieldPlace {
+struct FieldRef {
   const Field* field = nullptr;
   void* owner = nullptr;          ///< The object that holds the field.
   std::optional<size_t> element;  ///< The name ends in an index: that element of a list of tables.
@@ -148,11 +148,11 @@ struct FieldPlace {
 
 /// Finds "training.steps" or "data.sources.0.path" in `object`, a struct of `schema`. An index equal to the
 /// length of its list appends an element if `may_append`.
-FieldPlace find_field(const TableSchema& schema, void* object, std::string_view dotted_name,
-                      bool may_append = false);
+FieldRef find_field(const TableSchema& schema, void* object, std::string_view dotted_name,
+                    bool may_append = false);
 
 /// The slot of the field that find_field found; of an element of a list of tables, that element.
-FieldSlot slot_of(const FieldPlace& place);
+FieldSlot slot_of(const FieldRef& place);
 
 /// "section.name", or "name" at the top.
 std::string dotted(std::string_view section, std::string_view name);

@@ -47,11 +47,11 @@ SchemaOf<ParallelismConfig> parallelism_section() {
               .unit = "units",
               .min = 1,
               .max = 10000})
-      .field(
-          "fsdp_cut", &ParallelismConfig::fsdp_cut,
-          {.doc = "What of a unit lies on which rank: equal intervals of all its elements (interval), whole "
-                  "tensors (whole_tensor), or equal slices of the rows of each tensor (dimension).",
-           .choices = {"interval", "whole_tensor", "dimension"}})
+      .field("fsdp_partition", &ParallelismConfig::fsdp_partition,
+             {.doc = "How a unit is sharded: equal intervals of all its elements (flat), whole tensors "
+                     "(by_tensor), "
+                     "or equal slices of the rows of each tensor (by_dim).",
+              .choices = {"flat", "by_tensor", "by_dim"}})
       .field("fsdp_forward_prefetch", &ParallelismConfig::fsdp_forward_prefetch,
              {.doc = "Gathers of sharded weights that run ahead of the forward.",
               .unit = "units",

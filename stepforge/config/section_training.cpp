@@ -159,8 +159,8 @@ SchemaOf<ActivationCheckpointConfig> activation_checkpoint_section() {
           "mode", &ActivationCheckpointConfig::mode,
           {.doc =
                "What is recomputed: nothing, every layer, every n-th layer, the listed layers, or the listed "
-               "segments of every layer.",
-           .choices = {"none", "full", "every_n", "blocks", "segments"}})
+               "regions of every layer.",
+           .choices = {"none", "full", "every_n", "blocks", "regions"}})
       .field("every_n", &ActivationCheckpointConfig::every_n,
              {.doc = "With mode every_n: one layer in so many is recomputed.",
               .unit = "layers",
@@ -169,8 +169,8 @@ SchemaOf<ActivationCheckpointConfig> activation_checkpoint_section() {
       .field(
           "blocks", &ActivationCheckpointConfig::blocks,
           {.doc = "With mode blocks: the layers that are recomputed, counted from 0.", .min = 0, .max = 9999})
-      .field("segments", &ActivationCheckpointConfig::segments,
-             {.doc = "With mode segments: the parts of every layer that are recomputed.",
+      .field("regions", &ActivationCheckpointConfig::regions,
+             {.doc = "With mode regions: the parts of every layer that are recomputed.",
               .choices = {"attention", "mlp"}});
   return schema;
 }

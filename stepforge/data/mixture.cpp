@@ -80,7 +80,7 @@ std::shared_ptr<const Mixture::Block> Mixture::block(int64_t number) const {
   return made;
 }
 
-RowPlace Mixture::place(int64_t row) const {
+RowRef Mixture::place(int64_t row) const {
   if (rows_per_block_.size() == 1) return {0, row};
   const auto found = block(row / kBlockRows);
   const auto inside = static_cast<size_t>(row % kBlockRows);

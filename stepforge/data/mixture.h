@@ -10,7 +10,7 @@
 namespace stepforge {
 
 /// Row `running` of source `source`, counted over all its epochs.
-struct RowPlace {
+struct RowRef {
   int64_t source = 0;
   int64_t running = 0;
 };
@@ -29,7 +29,7 @@ class Mixture {
   /// Rows of each source in every block; they add up to kBlockRows.
   const std::vector<int64_t>& rows_per_block() const { return rows_per_block_; }
   /// The place of global row `row` >= 0. Safe to call from several threads.
-  RowPlace place(int64_t row) const;
+  RowRef place(int64_t row) const;
 
  private:
   struct Block {

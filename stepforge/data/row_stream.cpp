@@ -59,7 +59,7 @@ std::optional<int64_t> RowStream::total_rows() const {
   return rows_per_epoch_;
 }
 
-RowPlace RowStream::one_pass_place(int64_t row) const {
+RowRef RowStream::one_pass_place(int64_t row) const {
   int64_t number = 0;
   for (const auto& [source, weight] : sources_) {
     if (row < source->samples()) return {number, row};
@@ -77,7 +77,7 @@ Batch RowStream::rows(int64_t first_row, int64_t count) const {
   Batch batch = empty_batch(seq_len_, std::max<int64_t>(0, end - first_row));
   Row row;
   for (int64_t number = first_row; number < end; ++number) {
-    const RowPlace place = mixture_ ? mixture_->place(number) : one_pass_place(number);
+    const RowRef place = mixture_ ? mixture_->place(number) : one_pass_place(number);
     const auto source = static_cast<size_t>(place.source);
     sources_[source].source->read(mixture_ ? orders_[source](place.running) : place.running, row);
     append_row(row, static_cast<uint64_t>(number), batch);

@@ -47,7 +47,7 @@ class RowStream {
 
  private:
   explicit RowStream(std::vector<WeightedSource> sources);
-  RowPlace one_pass_place(int64_t row) const;
+  RowRef one_pass_place(int64_t row) const;
 
   std::vector<WeightedSource> sources_;
   std::unique_ptr<const Mixture> mixture_;  ///< null in a one-pass stream

@@ -5,7 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/comm/hosts_world.h"
+#include "stepforge/comm/hierarchical_world.h"
 #include "stepforge/comm/message_world.h"
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/engines/c10d_store.h"
@@ -95,7 +95,7 @@ std::unique_ptr<World> make_world(const RankEnvironment& environment, const Comm
   const auto make_far = [&](std::function<void(const std::string&)> on_failure) {
     return gloo_world(environment, comm, std::move(on_failure));
   };
-  return hosts_world(environment.run_id, host_identity(), make_far, deadlines_of(comm));
+  return hierarchical_world(environment.run_id, host_identity(), make_far, deadlines_of(comm));
 }
 
 }  // namespace stepforge

@@ -98,7 +98,7 @@ void ShardedModule::wait_for_reductions() const {
 
 std::vector<std::pair<std::string, at::Tensor>> ShardedModule::named_parameters() const {
   std::vector<std::pair<std::string, at::Tensor>> result;
-  for (const ShardedParameter& parameter : sharded_parameters(*module())) {
+  for (const FsdpParamRef& parameter : fsdp_param_group(*module())) {
     result.emplace_back(parameter.name, parameter.local());
   }
   for (auto& parameter : unsharded_parameters(*module())) result.push_back(std::move(parameter));

@@ -49,7 +49,7 @@ struct FullyShardOptions {
   std::string name = {};  ///< of the unit, in messages; empty: the name of the module's type
   bool reshard_after_forward = true;
   MixedPrecision mixed_precision = {};
-  Cut cut = {};
+  Partition partition = {};
   CpuOffload cpu_offload = {};
   /// Parameters of the module that are left as they are: neither cut nor gathered nor reduced.
   std::vector<at::Tensor> ignored_params = {};
@@ -182,10 +182,10 @@ class Sharded : public torch::nn::ModuleHolder<Impl>, public ShardedModule {
   using Argument = std::conditional_t<holds_tensors<T>, std::decay_t<T>, T&&>;
 
   template <typename T>
-  static TensorPlaces places_in(T& value) {
-    TensorPlaces places;
-    visit_tensors(value, [&](at::Tensor& tensor) { places.push_back(&tensor); });
-    return places;
+  static TensorRefs places_in(T& value) {
+    TensorRefs tensors;
+    visit_tensors(value, [&](at::Tensor& tensor) { tensors.push_back(&tensor); });
+    return tensors;
   }
 };
 

@@ -158,13 +158,13 @@ void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replica
     const StoreOptions store{
         .gather = kind.first,
         .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat)),
-        .cut = options.cut,
+        .partition = options.partition,
         .with_gradient = kind.second,
         .alias_if_whole = false,
         .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
         .unit = unit.mesh().runtime().units_made()};
     unit.add_part(
-        std::make_unique<ShardedParameters>(unit.unit_name(), unit.mesh(), store, replicated, members));
+        std::make_unique<FsdpParamGroup>(unit.unit_name(), unit.mesh(), store, replicated, members));
   }
 }
 

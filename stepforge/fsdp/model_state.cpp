@@ -15,7 +15,7 @@ class UnitEntries {
  public:
   explicit UnitEntries(StateSource& source) : source_(source) {}
 
-  void add(const std::string& name, const ShardedParameters& part, size_t index) {
+  void add(const std::string& name, const FsdpParamGroup& part, size_t index) {
     const auto [known, is_new] = units_.try_emplace(&part, static_cast<int>(source_.units.size()));
     if (is_new) source_.units.push_back({&part.store(), part.store().master()});
     source_.entries.push_back({name, known->second, index, {}, !part.trained(index)});
@@ -23,7 +23,7 @@ class UnitEntries {
 
  private:
   StateSource& source_;
-  std::map<const ShardedParameters*, int> units_;
+  std::map<const FsdpParamGroup*, int> units_;
 };
 
 /// Names under which a unit uses parameters of others.
@@ -45,7 +45,7 @@ StateSource source_of(const ShardedModule& module) {
   source.all = module.unit()->mesh().groups()->data();
   const torch::nn::Module& root = *module.module();
   UnitEntries entries(source);
-  for (const ShardedParameter& parameter : sharded_parameters(root)) {
+  for (const FsdpParamRef& parameter : fsdp_param_group(root)) {
     entries.add(parameter.name, *parameter.part, parameter.index);
     for (const std::string& alias : parameter.aliases) entries.add(alias, *parameter.part, parameter.index);
   }

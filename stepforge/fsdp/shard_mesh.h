@@ -36,7 +36,7 @@ class ShardMesh {
   /// Ranks over which gradients are summed or averaged.
   int ranks() const { return shards() * replicas(); }
 
-  /// Cut over shards, copied over replicas.
+  /// Partition over shards, copied over replicas.
   const std::shared_ptr<const DataGroups>& groups() const { return groups_; }
   /// Copied over all ranks.
   const std::shared_ptr<const DataGroups>& replicated_groups() const { return replicated_groups_; }

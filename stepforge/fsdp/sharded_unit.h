@@ -12,8 +12,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include "stepforge/fsdp/fsdp_param_group.h"
 #include "stepforge/fsdp/shard_mesh.h"
-#include "stepforge/fsdp/sharded_parameters.h"
 
 namespace stepforge {
 
@@ -51,8 +51,8 @@ class ShardedUnit : public torch::nn::Module {
   Behavior behavior;
 
   /// Sets of parameters that are stored alike.
-  const std::vector<std::unique_ptr<ShardedParameters>>& parts() const { return parts_; }
-  void add_part(std::unique_ptr<ShardedParameters> part) { parts_.push_back(std::move(part)); }
+  const std::vector<std::unique_ptr<FsdpParamGroup>>& parts() const { return parts_; }
+  void add_part(std::unique_ptr<FsdpParamGroup> part) { parts_.push_back(std::move(part)); }
   bool owns(const at::Tensor& parameter) const;
   /// Parameters that are left alone.
   std::vector<NamedParameter> ignored;
@@ -92,7 +92,7 @@ class ShardedUnit : public torch::nn::Module {
   std::string name_;
   std::shared_ptr<ShardMesh> mesh_;
   MixedPrecision precision_;
-  std::vector<std::unique_ptr<ShardedParameters>> parts_;
+  std::vector<std::unique_ptr<FsdpParamGroup>> parts_;
   int uses_ = 0;  ///< calls and backwards under way
 };
 

@@ -19,12 +19,12 @@ const ParameterSpec& parameter_of(const StateSource& source, const StateEntry& e
 /// The parts of a parameter that this rank holds, in the unit's own memory.
 LocalValue held_value(const StateSource& source, const StateEntry& entry) {
   const StateUnit& unit = source.units.at(static_cast<size_t>(entry.unit));
-  LocalValue value{parameter_of(source, entry).shape, unit.store->boxes(entry.parameter), {}};
+  LocalValue value{parameter_of(source, entry).shape, unit.store->slices(entry.parameter), {}};
   int64_t elements = 0;
-  const int64_t first = value.boxes.empty() ? 0 : value.boxes.front().local;
-  for (HeldBox& box : value.boxes) {
-    box.local -= first;
-    elements += box.elements();
+  const int64_t first = value.slices.empty() ? 0 : value.slices.front().local;
+  for (ShardSlice& slice : value.slices) {
+    slice.local -= first;
+    elements += slice.elements();
   }
   value.data = unit.shard.narrow(0, first, elements);
   return value;

@@ -16,11 +16,11 @@
 
 namespace stepforge {
 
-/// Parts of a tensor, for example those that lie on one rank; perhaps none. Its boxes do not overlap;
-/// HeldBox::local counts in `data` [elements], where each box is row-major.
+/// Parts of a tensor, for example those that lie on one rank; perhaps none. Its slices do not overlap;
+/// ShardSlice::local counts in `data` [elements], where each slice is row-major.
 struct LocalValue {
   std::vector<int64_t> global_shape;
-  std::vector<HeldBox> boxes;
+  std::vector<ShardSlice> slices;
   at::Tensor data;
 };
 
@@ -84,7 +84,7 @@ struct StateSource {
 /// UsageError for broadcast_from_rank0 without full_state_dict.
 StateDict get_state_dict(const StateSource& source, const GetStateOptions& options = {});
 
-/// Copies values into the model, casting floating types: whole tensors or LocalValues, whose boxes may be of
+/// Copies values into the model, casting floating types: whole tensors or LocalValues, whose slices may be of
 /// any layout as long as they cover what this rank holds. A collective. Throws Error on every rank, before
 /// anything is written on any, naming all faults: names that lack or are unknown (strict), wrong shapes and
 /// types, parts that overlap or do not cover, assign where it cannot be.

@@ -12,7 +12,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/base/tensor_box.h"
+#include "stepforge/base/tensor_slice.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/fsdp/state_dict.h"
 #include "stepforge/storage/tensor_parts.h"
@@ -23,21 +23,21 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-/// A box of a tensor with its values, or the place for them: a tensor of the box's sizes.
+/// A slice of a tensor with its values, or the place for them: a tensor of the slice's sizes.
 struct Part {
-  TensorBox box;
+  TensorSlice slice;
   at::Tensor values;
 };
 
-/// A scalar's box has no dimensions.
+/// A scalar's slice has no dimensions.
 Part whole_part(const at::Tensor& tensor) {
-  const TensorBox box = whole_box(tensor.sizes().vec());
-  return {box, tensor.view(box.sizes)};
+  const TensorSlice slice = whole_slice(tensor.sizes().vec());
+  return {slice, tensor.view(slice.sizes)};
 }
 
-at::Tensor inside(const Part& part, const TensorBox& box) {
-  TensorBox relative = box;
-  for (size_t d = 0; d < box.sizes.size(); ++d) relative.offsets[d] -= part.box.offsets[d];
+at::Tensor inside(const Part& part, const TensorSlice& slice) {
+  TensorSlice relative = slice;
+  for (size_t d = 0; d < slice.sizes.size(); ++d) relative.offsets[d] -= part.slice.offsets[d];
   return part_of(part.values, relative);
 }
 
@@ -56,22 +56,22 @@ Target target_of(const StateSource& source, const StateEntry& entry) {
   const StateUnit& unit = source.units.at(static_cast<size_t>(entry.unit));
   Target target{
       &entry, unit.store->spec().parameters.at(entry.parameter).shape, {}, unit.shard.scalar_type()};
-  for (const HeldBox& held : unit.store->boxes(entry.parameter)) {
-    target.places.push_back({held.box, part_of(unit.shard, held)});
+  for (const ShardSlice& held : unit.store->slices(entry.parameter)) {
+    target.places.push_back({held.slice, part_of(unit.shard, held)});
   }
   return target;
 }
 
-/// What is wrong with the boxes of a value, "" if nothing is.
+/// What is wrong with the slices of a value, "" if nothing is.
 std::string fault_of_boxes(const LocalValue& value) {
   if (value.data.dim() != 1) return "has data of more than one dimension";
-  const TensorBox whole = whole_box(value.global_shape);
-  for (const HeldBox& held : value.boxes) {
+  const TensorSlice whole = whole_slice(value.global_shape);
+  for (const ShardSlice& held : value.slices) {
     const auto text = [&] {
-      return format("has a box {} at {}", shape_text(held.box.sizes), shape_text(held.box.offsets));
+      return format("has a slice {} at {}", shape_text(held.slice.sizes), shape_text(held.slice.offsets));
     };
-    if (held.box.sizes.size() != whole.sizes.size() || held.box.offsets.size() != whole.sizes.size() ||
-        !contains(whole, held.box)) {
+    if (held.slice.sizes.size() != whole.sizes.size() || held.slice.offsets.size() != whole.sizes.size() ||
+        !contains(whole, held.slice)) {
       return text() + ", which is not inside " + shape_text(value.global_shape);
     }
     if (held.local < 0 || held.local > value.data.numel() - held.elements()) {
@@ -112,7 +112,8 @@ std::vector<Part> parts_of(const StateValue& value) {
   if (const auto* whole = std::get_if<at::Tensor>(&value)) return {whole_part(whole->detach())};
   const auto& local = std::get<LocalValue>(value);
   std::vector<Part> parts;
-  for (const HeldBox& held : local.boxes) parts.push_back({held.box, part_of(local.data.detach(), held)});
+  for (const ShardSlice& held : local.slices)
+    parts.push_back({held.slice, part_of(local.data.detach(), held)});
   return parts;
 }
 
@@ -120,18 +121,19 @@ std::vector<Part> parts_of(const StateValue& value) {
 std::string fault_of_cover(const std::vector<Part>& parts, const Target& target) {
   for (size_t i = 0; i < parts.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      if (intersection(parts[i].box, parts[j].box))
-        return format("has boxes that overlap: {} and {}", box_text(parts[j].box), box_text(parts[i].box));
+      if (intersection(parts[i].slice, parts[j].slice))
+        return format("has slices that overlap: {} and {}", slice_text(parts[j].slice),
+                      slice_text(parts[i].slice));
     }
   }
   for (const Part& place : target.places) {
     int64_t covered = 0;
     for (const Part& part : parts) {
-      if (const auto common = intersection(place.box, part.box)) covered += common->elements();
+      if (const auto common = intersection(place.slice, part.slice)) covered += common->elements();
     }
-    if (covered != place.box.elements()) {
-      return format("is given by boxes that hold {} of the {} elements which this rank needs, {} of {}",
-                    covered, place.box.elements(), box_text(place.box), shape_text(target.shape));
+    if (covered != place.slice.elements()) {
+      return format("is given by slices that hold {} of the {} elements which this rank needs, {} of {}",
+                    covered, place.slice.elements(), slice_text(place.slice), shape_text(target.shape));
     }
   }
   return "";
@@ -182,7 +184,7 @@ Plan matched(const StateSource& source, const StateDict& values, const LoadState
   return plan;
 }
 
-/// Compares names, shapes, boxes, types.
+/// Compares names, shapes, slices, types.
 Plan plan_of(const StateSource& source, const StateDict& values, const LoadStateOptions& options) {
   Plan plan = matched(source, values, options);
   for (const auto& [target, value] : plan.transfers) {
@@ -211,7 +213,7 @@ void require_no_fault(Communicator* all, const std::string& fault) {
 void write(const Target& target, const std::vector<Part>& parts) {
   for (const Part& place : target.places) {
     for (const Part& part : parts) {
-      if (const auto common = intersection(place.box, part.box))
+      if (const auto common = intersection(place.slice, part.slice))
         inside(place, *common).copy_(inside(part, *common));
     }
   }

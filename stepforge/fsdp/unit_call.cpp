@@ -30,12 +30,12 @@ struct BoundaryNode : Node {
   }
 };
 
-/// Puts one node behind all of `places` that require grad.
-void put_node(const TensorPlaces& places, const std::vector<std::shared_ptr<ShardedUnit>>& units,
+/// Puts one node behind all of `tensors` that require grad.
+void put_node(const TensorRefs& tensors, const std::vector<std::shared_ptr<ShardedUnit>>& units,
               UnitTrace& trace, std::size_t position) {
   variable_list tensors;
-  TensorPlaces tied;
-  for (at::Tensor* place : places) {
+  TensorRefs tied;
+  for (at::Tensor* place : tensors) {
     if (!place->defined() || !place->requires_grad()) continue;
     tensors.push_back(*place);
     tied.push_back(place);
@@ -54,14 +54,14 @@ void put_node(const TensorPlaces& places, const std::vector<std::shared_ptr<Shar
   }
 }
 
-void cast(const TensorPlaces& places, at::ScalarType type) {
-  for (at::Tensor* place : places) {
+void cast(const TensorRefs& tensors, at::ScalarType type) {
+  for (at::Tensor* place : tensors) {
     if (place->defined() && place->is_floating_point()) *place = place->to(type);
   }
 }
 
-bool any_requires_grad(const TensorPlaces& places) {
-  for (const at::Tensor* place : places) {
+bool any_requires_grad(const TensorRefs& tensors) {
+  for (const at::Tensor* place : tensors) {
     if (place->defined() && place->requires_grad()) return true;
   }
   return false;
@@ -79,7 +79,7 @@ UnitCall::~UnitCall() {
   units_.back()->mesh().runtime().end_call(!left_);
 }
 
-void UnitCall::enter(const TensorPlaces& inputs) {
+void UnitCall::enter(const TensorRefs& inputs) {
   for (const auto& unit : units_) {
     unit->begin_forward();
     ++entered_;
@@ -94,7 +94,7 @@ void UnitCall::enter(const TensorPlaces& inputs) {
   put_node(inputs, units_, trace, positions_.front());
 }
 
-void UnitCall::exit(const TensorPlaces& outputs) {
+void UnitCall::exit(const TensorRefs& outputs) {
   const ShardedUnit& unit = *units_.back();
   if (unit.precision().output_dtype) cast(outputs, *unit.precision().output_dtype);
   if (!positions_.empty()) {

@@ -12,7 +12,7 @@ namespace stepforge {
 class ShardedUnit;
 
 /// Pointers to the tensors that a call takes or returns; they are replaced in place.
-using TensorPlaces = std::vector<at::Tensor*>;
+using TensorRefs = std::vector<at::Tensor*>;
 
 /// On the stack around a module's forward. Without a successful exit() the call has failed.
 class UnitCall {
@@ -23,9 +23,9 @@ class UnitCall {
   UnitCall& operator=(const UnitCall&) = delete;
 
   /// Gathers the unit, casts inputs, and ties them to the reduction in backward.
-  void enter(const TensorPlaces& inputs);
+  void enter(const TensorRefs& inputs);
   /// Gives gathered values back, casts outputs, and ties them to the gather in backward.
-  void exit(const TensorPlaces& outputs);
+  void exit(const TensorRefs& outputs);
 
  private:
   std::vector<std::shared_ptr<ShardedUnit>> units_;  ///< those borrowed from, then the module's own

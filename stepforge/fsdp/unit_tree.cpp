@@ -28,8 +28,8 @@ std::vector<UnitEntry> units_in(const torch::nn::Module& root) {
   return units;
 }
 
-std::vector<ShardedParameter> sharded_parameters(const torch::nn::Module& root) {
-  std::vector<ShardedParameter> result;
+std::vector<FsdpParamRef> fsdp_param_group(const torch::nn::Module& root) {
+  std::vector<FsdpParamRef> result;
   for (const UnitEntry& entry : units_in(root)) {
     for (const auto& part : entry.unit->parts()) {
       for (size_t i = 0; i < part->parameters().size(); ++i) {

@@ -26,17 +26,17 @@ struct UnitEntry {
 std::vector<UnitEntry> units_in(const torch::nn::Module& root);
 
 /// One parameter in a unit.
-struct ShardedParameter {
+struct FsdpParamRef {
   std::string name;                  ///< relative to the root: "layers.0.attention.weight"
   std::vector<std::string> aliases;  ///< other names of the same tensor
-  ShardedParameters* part = nullptr;
+  FsdpParamGroup* part = nullptr;
   size_t index = 0;  ///< in the part
 
   const at::Tensor& local() const { return part->local(index); }
 };
 
 /// Every parameter of every unit in `root`, unit by unit.
-std::vector<ShardedParameter> sharded_parameters(const torch::nn::Module& root);
+std::vector<FsdpParamRef> fsdp_param_group(const torch::nn::Module& root);
 
 /// Parameters in `root` that belong to no unit, under their names.
 std::vector<std::pair<std::string, at::Tensor>> unsharded_parameters(const torch::nn::Module& root);

@@ -19,29 +19,29 @@ struct DropoutKey {
 /// The key of one optimizer step; each place in the model that drops takes its own by at_site.
 DropoutKey dropout_key_of_step(uint64_t seed, uint64_t step);
 
-/// `site` numbers the places in the model that drop (layer * sites per layer + place).
+/// `site` numbers the coords in the model that drop (layer * sites per layer + place).
 DropoutKey at_site(DropoutKey step_key, uint64_t site);
 
 /// Which logical place in the data each token of the batch has.
-struct TokenPlaces {
+struct TokenCoords {
   at::Tensor row_ids;    ///< int64 [N]: number of the token's row in the whole data order
   at::Tensor positions;  ///< int32 [N]: position within that row
 };
 
 /// x, residual, out: [N, D] of one type, fp32 or bf16; 0 <= p < 1. out may be the same memory as x or
-/// residual. With p == 0 it is a plain sum and `places` is not read. No autograd.
+/// residual. With p == 0 it is a plain sum and `coords` is not read. No autograd.
 void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
-                         const TokenPlaces& places, const at::Tensor& out);
+                         const TokenCoords& coords, const at::Tensor& out);
 
 /// grad_x = keep * grad_out / (1 - p); may be the same memory. (The residual's gradient is grad_out itself.)
-void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenPlaces& places,
+void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenCoords& coords,
                           const at::Tensor& grad_x);
 
 /// The factors 0 or 1 / (1 - p) as an fp32 tensor [N, D] on the CPU.
-at::Tensor dropout_factors_reference(int64_t channels, double p, DropoutKey key, const TokenPlaces& places);
+at::Tensor dropout_factors_reference(int64_t channels, double p, DropoutKey key, const TokenCoords& coords);
 void dropout_add_forward_reference(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
-                                   const TokenPlaces& places, const at::Tensor& out);
+                                   const TokenCoords& coords, const at::Tensor& out);
 void dropout_add_backward_reference(const at::Tensor& grad_out, double p, DropoutKey key,
-                                    const TokenPlaces& places, const at::Tensor& grad_x);
+                                    const TokenCoords& coords, const at::Tensor& grad_x);
 
 }  // namespace stepforge

@@ -153,8 +153,8 @@ HealthCheck check_terminal(bool is_terminal, bool utf8, std::string_view termina
   return check;
 }
 
-HealthCheck check_torch_half(const TorchHalf& half) {
-  HealthCheck check{Health::ok, "torch half", half.library.string(), ""};
+HealthCheck check_torch_half(const TorchLibrary& half) {
+  HealthCheck check{Health::ok, "torch library", half.library.string(), ""};
   if (!half.exists) {
     check.health = Health::failure;
     check.finding = format("{} is missing: train, eval and generate cannot run", half.library.string());
@@ -173,7 +173,7 @@ HealthCheck check_torch_half(const TorchHalf& half) {
 HealthCheck check_libtorch(const fs::path& libtorch, std::string_view built_for) {
   if (libtorch.empty()) {
     return {Health::warning, "libtorch", "not loaded",
-            "see the torch half above; scripts/setup.sh installs the libtorch that Stepforge is made for"};
+            "see the torch library above; scripts/setup.sh installs the libtorch that Stepforge is made for"};
   }
   const std::string version = torch_version_in(libtorch.parent_path().parent_path() / "version.py");
   HealthCheck check{

@@ -34,13 +34,13 @@ HealthCheck check_cache_folder(const std::filesystem::path& folder);
 HealthCheck check_terminal(bool is_terminal, bool utf8, std::string_view terminal_type);
 
 /// What trying to load libstepforge_torch.so gave.
-struct TorchHalf {
+struct TorchLibrary {
   std::filesystem::path library;
   bool exists = false;
   /// The loader's message; "" when it was loaded; nullopt when it was not tried.
   std::optional<std::string> failure;
 };
-HealthCheck check_torch_half(const TorchHalf& half);
+HealthCheck check_torch_half(const TorchLibrary& half);
 
 /// `libtorch`: the mapped libtorch_cpu.so, "" if none. Its version is read from version.py two folders above.
 /// `built_for`: "2.11.0", "" if unknown; another minor version is a failure, since libtorch keeps no ABI

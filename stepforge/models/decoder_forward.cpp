@@ -29,10 +29,10 @@ class DenseLayer : public Block {
         mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
-    // By value: a recomputed segment runs its body after this call has returned.
+    // By value: a recomputed region runs its body after this call has returned.
     const auto attention = [this, context](const at::Tensor& x) { return attention_.forward(x, context); };
     const auto mlp = [this, context](const at::Tensor& x) { return mlp_.forward(x, context); };
-    return {segment(context, "mlp", mlp, segment(context, "attention", attention, inputs.at(0)))};
+    return {region(context, "mlp", mlp, recompute_region(context, "attention", attention, inputs.at(0)))};
   }
 
  private:
@@ -54,13 +54,13 @@ LayerFactory dense_layers(const ModelConfig& config, const ParameterLookup& para
   };
 }
 
-ModelForward decoder_forward(const ModelConfig& config, const ParameterLookup& parameters,
-                             const ForwardOptions& options, const LayerFactory& make_layer) {
+Model decoder_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                      const ForwardOptions& options, const LayerFactory& make_layer) {
   const auto rope = std::make_shared<const RopeTable>(make_rope_table(
       options.context_length, head_dim_of(config), config.rope_theta, rope_scaling(config.rope_scaling)));
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
 
-  ModelForward model;
+  Model model;
   model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight")));
   for (int64_t layer = 0; layer < config.n_layers; ++layer) model.blocks.push_back(make_layer(layer, rope));
   Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");

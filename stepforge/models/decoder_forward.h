@@ -24,14 +24,14 @@ AttentionShape attention_shape(const ModelConfig& config);
 using LayerFactory =
     std::function<std::unique_ptr<Block>(int64_t layer, std::shared_ptr<const RopeTable> rope)>;
 
-/// Llama's layer, which the dense families share: attention, then the MLP, each a segment that may be
+/// Llama's layer, which the dense families share: attention, then the MLP, each a region that may be
 /// recomputed. `qk_norm`: each head of q and k is normed before the rotary embedding. `config` must outlive
 /// the factory.
 LayerFactory dense_layers(const ModelConfig& config, const ParameterLookup& parameters, bool qk_norm);
 
 /// embedding, `make_layer` for each layer, head (tied or not). Parameters are looked up by their
 /// specification's names.
-ModelForward decoder_forward(const ModelConfig& config, const ParameterLookup& parameters,
-                             const ForwardOptions& options, const LayerFactory& make_layer);
+Model decoder_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                      const ForwardOptions& options, const LayerFactory& make_layer);
 
 }  // namespace stepforge

@@ -2,8 +2,8 @@
 
 namespace stepforge {
 
-ModelForward llama_forward(const ModelConfig& config, const ParameterLookup& parameters,
-                           const ForwardOptions& options) {
+Model llama_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                    const ForwardOptions& options) {
   return decoder_forward(config, parameters, options, dense_layers(config, parameters, /*qk_norm=*/false));
 }
 

@@ -5,7 +5,7 @@
 
 namespace stepforge {
 
-ModelForward llama_forward(const ModelConfig& config, const ParameterLookup& parameters,
-                           const ForwardOptions& options);
+Model llama_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                    const ForwardOptions& options);
 
 }  // namespace stepforge

@@ -2,8 +2,8 @@
 
 namespace stepforge {
 
-ModelForward qwen3_forward(const ModelConfig& config, const ParameterLookup& parameters,
-                           const ForwardOptions& options) {
+Model qwen3_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                    const ForwardOptions& options) {
   return decoder_forward(config, parameters, options, dense_layers(config, parameters, /*qk_norm=*/true));
 }
 

@@ -5,7 +5,7 @@
 
 namespace stepforge {
 
-ModelForward qwen3_forward(const ModelConfig& config, const ParameterLookup& parameters,
-                           const ForwardOptions& options);
+Model qwen3_forward(const ModelConfig& config, const ParameterLookup& parameters,
+                    const ForwardOptions& options);
 
 }  // namespace stepforge

@@ -14,9 +14,9 @@ int64_t bytes(const Elements& elements, const CostContext& context) {
   return elements.bytes(context.tokens, context.compute);
 }
 
-/// A segment's result is the result of its last call that makes one; calls without a result work in place.
-int64_t output_bytes(const SegmentCost& segment, const CostContext& context) {
-  for (auto op = segment.ops.rbegin(); op != segment.ops.rend(); ++op) {
+/// A region's result is the result of its last call that makes one; calls without a result work in place.
+int64_t output_bytes(const RegionCost& region, const CostContext& context) {
+  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
     if (const int64_t output = bytes(op->output, context); output > 0) {
       return output;
     }
@@ -24,29 +24,29 @@ int64_t output_bytes(const SegmentCost& segment, const CostContext& context) {
   return 0;
 }
 
-int64_t saved_bytes(const SegmentCost& segment, const CostContext& context) {
+int64_t saved_bytes(const RegionCost& region, const CostContext& context) {
   int64_t sum = 0;
-  for (const OpCost& op : segment.ops) {
+  for (const OpCost& op : region.ops) {
     sum += bytes(op.saves, context);
   }
   return sum;
 }
 
-double forward_flops(const SegmentCost& segment, const CostContext& context) {
+double forward_flops(const RegionCost& region, const CostContext& context) {
   const auto tokens = static_cast<double>(context.tokens);
   double sum = 0;
-  for (const OpCost& op : segment.ops) {
+  for (const OpCost& op : region.ops) {
     sum += tokens * (op.flops + op.flops_per_key * static_cast<double>(context.document_length));
   }
   return sum;
 }
 
-/// Most bytes in flight while the segment runs, above its input: results of all its calls live until it
+/// Most bytes in flight while the region runs, above its input: results of all its calls live until it
 /// returns, since its local variables hold them; statistics only if a graph keeps them.
-int64_t segment_forward_peak(const SegmentCost& segment, const CostContext& context, bool graph) {
+int64_t region_forward_peak(const RegionCost& region, const CostContext& context, bool graph) {
   int64_t live = 0;
   int64_t peak = 0;
-  for (const OpCost& op : segment.ops) {
+  for (const OpCost& op : region.ops) {
     const int64_t extra = bytes(op.extra, context);
     live += bytes(op.output, context) + extra;
     peak = std::max(peak, live + op.forward_workspace.bytes(context));
@@ -55,22 +55,22 @@ int64_t segment_forward_peak(const SegmentCost& segment, const CostContext& cont
   return peak;
 }
 
-/// What stays of a segment when it has returned, and whether its calls keep a graph.
+/// What stays of a region when it has returned, and whether its calls keep a graph.
 struct Kept {
   int64_t bytes = 0;
   bool graph = false;
 };
 
-/// One segment after the other; a segment's result lives until the next returns.
-int64_t block_forward_peak(const std::vector<SegmentCost>& segments, const CostContext& context,
+/// One region after the other; a region's result lives until the next returns.
+int64_t block_forward_peak(const std::vector<RegionCost>& regions, const CostContext& context,
                            const std::vector<Kept>& kept) {
   int64_t stays = 0;
-  int64_t input = 0;  // of the segment at hand; the block's own input is not counted
+  int64_t input = 0;  // of the region at hand; the block's own input is not counted
   int64_t peak = 0;
-  for (std::size_t i = 0; i < segments.size(); ++i) {
-    peak = std::max(peak, stays + input + segment_forward_peak(segments[i], context, kept[i].graph));
+  for (std::size_t i = 0; i < regions.size(); ++i) {
+    peak = std::max(peak, stays + input + region_forward_peak(regions[i], context, kept[i].graph));
     stays += kept[i].bytes;
-    input = output_bytes(segments[i], context);
+    input = output_bytes(regions[i], context);
   }
   return std::max(peak, stays + input);
 }
@@ -81,10 +81,10 @@ class BackwardWalk {
  public:
   explicit BackwardWalk(const CostContext& context) : context_(context) {}
 
-  void run(const SegmentCost& segment) {
-    const int64_t into_segment = incoming_;
-    bool held = segment.residual;  // until a call of the branch has a gradient of its own
-    for (auto op = segment.ops.rbegin(); op != segment.ops.rend(); ++op) {
+  void run(const RegionCost& region) {
+    const int64_t into_region = incoming_;
+    bool held = region.residual;  // until a call of the branch has a gradient of its own
+    for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
       const int64_t gradient = bytes(op->gradient, context_);
       peak_ = std::max(peak_, live_ + gradient + op->backward_workspace.bytes(context_));
       live_ += gradient - bytes(op->saves, context_);
@@ -93,19 +93,19 @@ class BackwardWalk {
       incoming_ = gradient;
       held = false;
     }
-    if (segment.residual && !held) live_ -= into_segment;
+    if (region.residual && !held) live_ -= into_region;
   }
 
-  /// Runs the segment's forward again, then its backward. `kept`: bytes of its input, which its saves count
+  /// Runs the region's forward again, then its backward. `kept`: bytes of its input, which its saves count
   /// too.
-  void run_again(const SegmentCost& segment, int64_t kept) {
-    peak_ = std::max(peak_, live_ + segment_forward_peak(segment, context_, /*graph=*/true));
-    const int64_t result = output_bytes(segment, context_);
-    const int64_t into_segment = incoming_;
-    live_ += saved_bytes(segment, context_) - kept + result;
+  void run_again(const RegionCost& region, int64_t kept) {
+    peak_ = std::max(peak_, live_ + region_forward_peak(region, context_, /*graph=*/true));
+    const int64_t result = output_bytes(region, context_);
+    const int64_t into_region = incoming_;
+    live_ += saved_bytes(region, context_) - kept + result;
     incoming_ = 0;  // its caller's, as a block's is
-    run(segment);
-    live_ -= result + into_segment;
+    run(region);
+    live_ -= result + into_region;
   }
 
   int64_t peak() const { return peak_; }
@@ -130,32 +130,32 @@ int64_t Workspace::bytes(const CostContext& context) const {
          threads * (thread_bytes + thread_bytes_per_key * context.document_length);
 }
 
-BlockCost block_cost(const std::vector<SegmentCost>& segments, const CostContext& context,
+BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& context,
                      const std::vector<std::string>& recomputed) {
   BlockCost cost;
-  std::vector<Kept> kept;  // of each segment, from forward to backward
+  std::vector<Kept> kept;  // of each region, from forward to backward
   double recomputed_flops = 0;
-  for (const SegmentCost& segment : segments) {
-    if (contains(recomputed, segment.name)) {
+  for (const RegionCost& region : regions) {
+    if (contains(recomputed, region.name)) {
       kept.push_back({cost.output_bytes, false});
-      recomputed_flops += forward_flops(segment, context);
+      recomputed_flops += forward_flops(region, context);
     } else {
-      kept.push_back({saved_bytes(segment, context), true});
+      kept.push_back({saved_bytes(region, context), true});
     }
     cost.saved_bytes += kept.back().bytes;
-    cost.forward_flops += forward_flops(segment, context);
-    cost.output_bytes = output_bytes(segment, context);
+    cost.forward_flops += forward_flops(region, context);
+    cost.output_bytes = output_bytes(region, context);
   }
   cost.backward_flops = 2 * cost.forward_flops + recomputed_flops;
-  cost.forward_peak_bytes = block_forward_peak(segments, context, kept);
-  cost.inference_peak_bytes = block_forward_peak(segments, context, std::vector<Kept>(segments.size()));
+  cost.forward_peak_bytes = block_forward_peak(regions, context, kept);
+  cost.inference_peak_bytes = block_forward_peak(regions, context, std::vector<Kept>(regions.size()));
 
   BackwardWalk walk(context);
-  for (std::size_t i = segments.size(); i-- > 0;) {
-    if (contains(recomputed, segments[i].name)) {
-      walk.run_again(segments[i], kept[i].bytes);
+  for (std::size_t i = regions.size(); i-- > 0;) {
+    if (contains(recomputed, regions[i].name)) {
+      walk.run_again(regions[i], kept[i].bytes);
     } else {
-      walk.run(segments[i]);
+      walk.run(regions[i]);
     }
   }
   cost.backward_peak_bytes = walk.peak();

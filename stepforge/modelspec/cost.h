@@ -47,7 +47,7 @@ struct OpCost {
   double flops = 0;  ///< forward, per token, of matrix products
   double flops_per_key =
       0;            ///< forward, per token and key of its document: attention without a causal discount
-  Elements output;  ///< allocated for the result; lives until its segment returns, or longer if saved
+  Elements output;  ///< allocated for the result; lives until its region returns, or longer if saved
   Elements extra;   ///< allocated beside the result and kept for backward: statistics
   Elements saves;   ///< freed when this call's backward is done: its saved inputs, results, statistics
   Workspace forward_workspace;   ///< allocated and freed during the forward
@@ -56,7 +56,7 @@ struct OpCost {
 };
 
 /// A named stretch of a block ("attention", "mlp"): the grain at which a pass chooses save or recompute.
-struct SegmentCost {
+struct RegionCost {
   std::string name;
   std::vector<OpCost> ops;
   bool residual = false;  ///< its input is added to its result, so the incoming gradient lives until the end
@@ -67,7 +67,7 @@ struct SegmentCost {
 struct BlockCost {
   int64_t saved_bytes =
       0;  ///< kept by autograd from forward to backward, without the block's inputs and outputs
-  int64_t output_bytes = 0;  ///< of the last segment's result
+  int64_t output_bytes = 0;  ///< of the last region's result
   int64_t forward_peak_bytes =
       0;  ///< most bytes in flight during forward, above its inputs, its output included
   int64_t inference_peak_bytes = 0;  ///< the same when no graph is kept
@@ -77,24 +77,24 @@ struct BlockCost {
   double backward_flops = 0;
 };
 
-/// Adds up the segments of a block. `recomputed` names segments that keep only their input and run again in
+/// Adds up the regions of a block. `recomputed` names regions that keep only their input and run again in
 /// backward.
 ///
-/// Forward walks the segments in order. Inside a segment every call's output and extra stay until the segment
-/// returns; then its `saves` stay and, until the next segment has returned, its result. (A result that is
-/// saved as the next segment's input is counted by that segment's `saves`; a segment must not save its own
-/// result.) A recomputed segment saves nothing; its input stays instead, unless that is the block's own
+/// Forward walks the regions in order. Inside a region every call's output and extra stay until the region
+/// returns; then its `saves` stay and, until the next region has returned, its result. (A result that is
+/// saved as the next region's input is counted by that region's `saves`; a region must not save its own
+/// result.) A recomputed region saves nothing; its input stays instead, unless that is the block's own
 /// input. Without a graph nothing is saved, and `extra` lives only during its call.
 ///
-/// Backward walks segments and calls in reverse and counts from 0 when it begins. A call allocates `gradient`
+/// Backward walks regions and calls in reverse and counts from 0 when it begins. A call allocates `gradient`
 /// and, while it runs, `backward_workspace`; then its `saves` and the gradient that came into it are freed. A
-/// call without a `gradient` works in place and passes the incoming one on. In a residual segment the
-/// gradient that came into the segment stays to its end and is then added into the branch's. The gradient
-/// that came into the block is its caller's and stays. A recomputed segment first runs forward again, its
+/// call without a `gradient` works in place and passes the incoming one on. In a residual region the
+/// gradient that came into the region stays to its end and is then added into the branch's. The gradient
+/// that came into the block is its caller's and stays. A recomputed region first runs forward again, its
 /// `saves` come back, and its result and the gradient that came into it stay to its end.
 ///
 /// backward_flops is twice the forward, and once more for what is recomputed.
-BlockCost block_cost(const std::vector<SegmentCost>& segments, const CostContext& context,
+BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& context,
                      const std::vector<std::string>& recomputed = {});
 
 }  // namespace stepforge

@@ -34,56 +34,57 @@ FlatLayout flat_layout(const UnitSpec& unit) {
   return layout;
 }
 
-std::string cut_text(const Cut& cut) {
-  switch (cut.kind) {
-    case Cut::Kind::interval:
-      return "interval";
-    case Cut::Kind::whole_tensor:
-      return "whole_tensor";
-    case Cut::Kind::dimension:
-      return format("dimension({})", cut.dimension);
+std::string partition_text(const Partition& partition) {
+  switch (partition.kind) {
+    case Partition::Kind::flat:
+      return "flat";
+    case Partition::Kind::by_tensor:
+      return "by_tensor";
+    case Partition::Kind::by_dim:
+      return format("by_dim({})", partition.dimension);
   }
-  throw Error("unknown cut");
+  throw Error("unknown partition");
 }
 
-std::vector<HeldBox> held_range(const HeldBox& held, int64_t begin, int64_t end) {
-  std::vector<HeldBox> parts;
+std::vector<ShardSlice> slice_range(const ShardSlice& held, int64_t begin, int64_t end) {
+  std::vector<ShardSlice> parts;
   int64_t local = held.local + begin;
-  for (TensorBox& box : boxes_of_range(held.box, begin, end)) {
-    const int64_t elements = box.elements();
-    parts.push_back({std::move(box), local});
+  for (TensorSlice& slice : slices_of_range(held.slice, begin, end)) {
+    const int64_t elements = slice.elements();
+    parts.push_back({std::move(slice), local});
     local += elements;
   }
   return parts;
 }
 
-ShardLayout::ShardLayout(const UnitSpec& unit, const Cut& cut, int shards) : cut_(cut), shards_(shards) {
+ShardLayout::ShardLayout(const UnitSpec& unit, const Partition& partition, int shards)
+    : partition_(partition), shards_(shards) {
   if (shards < 1) throw UsageError(format("unit {} cannot be cut into {} shards", unit.name, shards));
-  if (shards == 1) cut_ = {};
+  if (shards == 1) partition_ = {};
   gathered_ = flat_layout(unit);
   for (const ParameterSpec& parameter : unit.parameters) {
     tensors_.push_back({.shape = parameter.shape, .elements = parameter.elements()});
   }
-  switch (cut_.kind) {
-    case Cut::Kind::interval:
-      place_intervals();
+  switch (partition_.kind) {
+    case Partition::Kind::flat:
+      place_flat();
       break;
-    case Cut::Kind::whole_tensor:
-      place_whole_tensors();
+    case Partition::Kind::by_tensor:
+      place_by_tensor();
       break;
-    case Cut::Kind::dimension:
-      place_slices();
+    case Partition::Kind::by_dim:
+      place_by_dim();
       break;
   }
 }
 
-void ShardLayout::place_intervals() {
+void ShardLayout::place_flat() {
   for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].start = gathered_.offsets[i];
   shard_size_ = round_up((gathered_.size + shards_ - 1) / shards_, kUnitBorder);
   gathered_.size = joined_size();
 }
 
-void ShardLayout::place_whole_tensors() {
+void ShardLayout::place_by_tensor() {
   std::vector<size_t> largest_first(tensors_.size());
   std::iota(largest_first.begin(), largest_first.end(), size_t{0});
   std::stable_sort(largest_first.begin(), largest_first.end(),
@@ -107,11 +108,12 @@ void ShardLayout::place_whole_tensors() {
   gathered_.size = joined_size();
 }
 
-void ShardLayout::place_slices() {
+void ShardLayout::place_by_dim() {
   int64_t end = 0;
   for (Tensor& tensor : tensors_) {
     const auto dimensions = static_cast<int64_t>(tensor.shape.size());
-    const int64_t wanted = cut_.dimension < 0 ? cut_.dimension + dimensions : cut_.dimension;
+    const int64_t wanted =
+        partition_.dimension < 0 ? partition_.dimension + dimensions : partition_.dimension;
     tensor.dimension = wanted >= 0 && wanted < dimensions ? static_cast<size_t>(wanted) : 0;
     const int64_t rows = tensor.rows();
     tensor.thickness = (rows + shards_ - 1) / shards_;
@@ -122,34 +124,34 @@ void ShardLayout::place_slices() {
   shard_size_ = round_up(end, kUnitBorder);
 }
 
-ShardRange ShardLayout::slice(int rank, const Tensor& tensor) const {
+ShardRange ShardLayout::dim_range(int rank, const Tensor& tensor) const {
   const int64_t rows = tensor.rows();
   const int64_t begin = std::min(rank * tensor.thickness, rows);
   return {begin, std::min(begin + tensor.thickness, rows)};
 }
 
-ShardRange ShardLayout::held_of(int rank, const Tensor& tensor) const {
-  switch (cut_.kind) {
-    case Cut::Kind::interval: {
+ShardRange ShardLayout::local_range_of(int rank, const Tensor& tensor) const {
+  switch (partition_.kind) {
+    case Partition::Kind::flat: {
       const int64_t first = rank * shard_size_;
       const int64_t begin = std::clamp(tensor.start - first, int64_t{0}, shard_size_);
       return {begin, std::clamp(tensor.start + tensor.elements - first, begin, shard_size_)};
     }
-    case Cut::Kind::whole_tensor:
+    case Partition::Kind::by_tensor:
       return {tensor.start, tensor.start + (rank == tensor.owner ? tensor.elements : 0)};
-    case Cut::Kind::dimension: {
+    case Partition::Kind::by_dim: {
       const int64_t rows = tensor.rows();
-      const int64_t elements = rows == 0 ? 0 : slice(rank, tensor).size() * (tensor.elements / rows);
+      const int64_t elements = rows == 0 ? 0 : dim_range(rank, tensor).size() * (tensor.elements / rows);
       return {tensor.start, tensor.start + elements};
     }
   }
-  throw Error("unknown cut");
+  throw Error("unknown partition");
 }
 
-ShardRange ShardLayout::held(int rank, size_t first, size_t last) const {
+ShardRange ShardLayout::local_range(int rank, size_t first, size_t last) const {
   ShardRange range;
   for (size_t i = first; i < last; ++i) {
-    const ShardRange part = held_of(rank, tensors_.at(i));
+    const ShardRange part = local_range_of(rank, tensors_.at(i));
     if (part.size() == 0) continue;
     if (range.size() == 0) range.begin = part.begin;
     range.end = part.end;
@@ -157,58 +159,61 @@ ShardRange ShardLayout::held(int rank, size_t first, size_t last) const {
   return range;
 }
 
-std::vector<HeldBox> ShardLayout::boxes(int rank, size_t parameter) const {
+std::vector<ShardSlice> ShardLayout::slices(int rank, size_t parameter) const {
   const Tensor& tensor = tensors_.at(parameter);
-  return boxes(rank, parameter, 0, tensor.shape.empty() ? 1 : tensor.shape[0]);
+  return slices(rank, parameter, 0, tensor.shape.empty() ? 1 : tensor.shape[0]);
 }
 
-std::vector<HeldBox> ShardLayout::boxes(int rank, size_t parameter, int64_t begin, int64_t end) const {
+std::vector<ShardSlice> ShardLayout::slices(int rank, size_t parameter, int64_t begin, int64_t end) const {
   const Tensor& tensor = tensors_.at(parameter);
-  const ShardRange held = held_of(rank, tensor);
+  const ShardRange held = local_range_of(rank, tensor);
   if (held.size() == 0 || begin >= end) return {};
-  if (tensor.shape.empty()) return {{whole_box({}), held.begin}};
+  if (tensor.shape.empty()) return {{whole_slice({}), held.begin}};
   std::vector<int64_t> shape = tensor.shape;
   shape[0] = end - begin;
   const int64_t row = tensor.elements / tensor.shape[0];
-  if (cut_.kind == Cut::Kind::dimension) return boxes_of_slice(rank, tensor, shape, begin);
+  if (partition_.kind == Partition::Kind::by_dim) return slices_by_dim(rank, tensor, shape, begin);
   // The part held is one interval of the tensor's elements.
-  const int64_t first = cut_.kind == Cut::Kind::interval ? held.begin + rank * shard_size_ - tensor.start : 0;
+  const int64_t first =
+      partition_.kind == Partition::Kind::flat ? held.begin + rank * shard_size_ - tensor.start : 0;
   const int64_t from = std::max(first, begin * row);
   const int64_t to = std::min(first + held.size(), end * row);
   if (from >= to) return {};
-  const HeldBox rows{whole_box(shape), held.begin + begin * row - first};  // perhaps from before the shard on
-  return held_range(rows, from - begin * row, to - begin * row);
+  const ShardSlice rows{whole_slice(shape),
+                        held.begin + begin * row - first};  // perhaps from before the shard on
+  return slice_range(rows, from - begin * row, to - begin * row);
 }
 
-std::vector<HeldBox> ShardLayout::boxes_of_slice(int rank, const Tensor& tensor,
-                                                 const std::vector<int64_t>& shape, int64_t first_row) const {
-  const ShardRange rows = slice(rank, tensor);
-  HeldBox held{whole_box(shape), tensor.start};
+std::vector<ShardSlice> ShardLayout::slices_by_dim(int rank, const Tensor& tensor,
+                                                   const std::vector<int64_t>& shape,
+                                                   int64_t first_row) const {
+  const ShardRange rows = dim_range(rank, tensor);
+  ShardSlice held{whole_slice(shape), tensor.start};
   if (tensor.dimension > 0) {
-    held.box.offsets[tensor.dimension] = rows.begin;
-    held.box.sizes[tensor.dimension] = rows.size();
+    held.slice.offsets[tensor.dimension] = rows.begin;
+    held.slice.sizes[tensor.dimension] = rows.size();
     held.local += first_row * (held.elements() / shape[0]);
     return {held};
   }
   const int64_t from = std::max(rows.begin, first_row);
   const int64_t to = std::min(rows.end, first_row + shape[0]);
   if (from >= to) return {};
-  held.box.offsets[0] = from - first_row;
-  held.box.sizes[0] = to - from;
-  held.local += (from - rows.begin) * (held.elements() / held.box.sizes[0]);
+  held.slice.offsets[0] = from - first_row;
+  held.slice.sizes[0] = to - from;
+  held.local += (from - rows.begin) * (held.elements() / held.slice.sizes[0]);
   return {held};
 }
 
-std::vector<HeldRun> runs_of(const std::vector<int64_t>& shape, const HeldBox& held) {
+std::vector<ShardRun> runs_of(const std::vector<int64_t>& shape, const ShardSlice& held) {
   if (held.elements() == 0) return {};
-  const auto& [offsets, sizes] = held.box;
-  // Dimensions behind the last one that the box narrows are whole: a run spans them.
+  const auto& [offsets, sizes] = held.slice;
+  // Dimensions behind the last one that the slice narrows are whole: a run spans them.
   size_t narrowed = shape.size();
   while (narrowed > 0 && sizes[narrowed - 1] == shape[narrowed - 1]) --narrowed;
   const size_t depth = narrowed == 0 ? 0 : narrowed - 1;
   const int64_t count = product(sizes, depth, shape.size());
   std::vector<int64_t> place = offsets;
-  std::vector<HeldRun> runs;
+  std::vector<ShardRun> runs;
   for (int64_t run = 0; run < product(sizes, 0, depth); ++run) {
     int64_t element = 0;
     for (size_t d = 0; d < shape.size(); ++d) element = element * shape[d] + place[d];

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "stepforge/base/tensor_box.h"
+#include "stepforge/base/tensor_slice.h"
 #include "stepforge/modelspec/parameter.h"
 
 namespace stepforge {
@@ -28,22 +28,22 @@ struct FlatLayout {
 /// The unit on one rank, parameter after parameter; its size is a multiple of kUnitBorder.
 FlatLayout flat_layout(const UnitSpec& unit);
 
-/// How the elements of a unit are divided among ranks.
-struct Cut {
+/// How the elements of a unit are partitioned over the ranks of its shard group.
+struct Partition {
   enum class Kind : uint8_t {
-    interval,      ///< equal intervals of the flat unit; borders may fall inside a tensor
-    whole_tensor,  ///< each tensor lies on one rank, the largest first where least lies
-    dimension,     ///< every tensor is cut along one dimension, rounded up to whole slices
+    flat,       ///< equal intervals of the flat unit; borders may fall inside a tensor
+    by_tensor,  ///< each tensor lies on one rank, the largest first where least lies
+    by_dim,     ///< every tensor is cut along one dimension, rounded up to whole slices
   };
-  Kind kind = Kind::interval;
+  Kind kind = Kind::flat;
   /// Of `dimension`; negative ones count from the last. A tensor that has fewer is cut along dimension 0.
   int64_t dimension = 0;
 
-  bool operator==(const Cut&) const = default;
+  bool operator==(const Partition&) const = default;
 };
 
-/// "interval", "whole_tensor", "dimension(1)"
-std::string cut_text(const Cut& cut);
+/// "flat", "by_tensor", "by_dim(1)"
+std::string partition_text(const Partition& partition);
 
 /// Elements [begin, end) of a shard.
 struct ShardRange {
@@ -54,27 +54,27 @@ struct ShardRange {
   bool operator==(const ShardRange&) const = default;
 };
 
-/// A box of a tensor whose elements follow one another, row-major, from `local` on in a rank's shard: of the
+/// A slice of a tensor whose elements follow one another, row-major, from `local` on in a rank's shard: of the
 /// masters and of every buffer that is cut alike.
-struct HeldBox {
-  TensorBox box;
+struct ShardSlice {
+  TensorSlice slice;
   int64_t local = 0;
 
-  int64_t elements() const { return box.elements(); }
-  bool operator==(const HeldBox&) const = default;
+  int64_t elements() const { return slice.elements(); }
+  bool operator==(const ShardSlice&) const = default;
 };
 
-/// Elements [begin, end) of a held box, row-major, as boxes in their order.
-std::vector<HeldBox> held_range(const HeldBox& held, int64_t begin, int64_t end);
+/// Elements [begin, end) of a held slice, row-major, as slices in their order.
+std::vector<ShardSlice> slice_range(const ShardSlice& held, int64_t begin, int64_t end);
 
 /// A unit cut over ranks: equal shards of `shard_size` elements, in each of which the parts of parameters lie
 /// in the parameters' order. One rank alone holds the unit as flat_layout() says, whatever the cut.
 class ShardLayout {
  public:
   /// Throws UsageError for fewer than one shard.
-  ShardLayout(const UnitSpec& unit, const Cut& cut, int shards);
+  ShardLayout(const UnitSpec& unit, const Partition& partition, int shards);
 
-  const Cut& cut() const { return cut_; }
+  const Partition& partition() const { return partition_; }
   int shards() const { return shards_; }
   int64_t shard_size() const { return shard_size_; }             ///< a multiple of kUnitBorder
   int64_t joined_size() const { return shards_ * shard_size_; }  ///< all shards one after the other
@@ -83,16 +83,16 @@ class ShardLayout {
   const FlatLayout& gathered() const { return gathered_; }
   /// Whether the shards joined are the gathered copy. With a `dimension` cut pieces must be copied to their
   /// places, and back before a reduction.
-  bool joined_is_gathered() const { return cut_.kind != Cut::Kind::dimension; }
+  bool joined_is_gathered() const { return partition_.kind != Partition::Kind::by_dim; }
 
   /// What `rank` holds of parameters [first, last), with the padding between them; perhaps empty.
-  ShardRange held(int rank, size_t first, size_t last) const;
-  /// What `rank` holds of rows [begin, end) (of dimension 0) of a parameter, as boxes of the tensor that
+  ShardRange local_range(int rank, size_t first, size_t last) const;
+  /// What `rank` holds of rows [begin, end) (of dimension 0) of a parameter, as slices of the tensor that
   /// these rows are. They are in the order of their elements in the shard; an interval whose borders fall
   /// inside a row makes several.
-  std::vector<HeldBox> boxes(int rank, size_t parameter, int64_t begin, int64_t end) const;
+  std::vector<ShardSlice> slices(int rank, size_t parameter, int64_t begin, int64_t end) const;
   /// Of the whole parameter.
-  std::vector<HeldBox> boxes(int rank, size_t parameter) const;
+  std::vector<ShardSlice> slices(int rank, size_t parameter) const;
 
  private:
   struct Tensor {
@@ -106,17 +106,17 @@ class ShardLayout {
     int64_t rows() const { return shape.empty() ? 1 : shape[dimension]; }  ///< along `dimension`
   };
 
-  void place_intervals();
-  void place_whole_tensors();
-  void place_slices();
+  void place_flat();
+  void place_by_tensor();
+  void place_by_dim();
   /// The rows of tensor.dimension that `rank` holds.
-  ShardRange slice(int rank, const Tensor& tensor) const;
-  ShardRange held_of(int rank, const Tensor& tensor) const;
-  /// boxes() of a `dimension` cut; `shape` of the rows wanted, which begin at `first_row`.
-  std::vector<HeldBox> boxes_of_slice(int rank, const Tensor& tensor, const std::vector<int64_t>& shape,
-                                      int64_t first_row) const;
+  ShardRange dim_range(int rank, const Tensor& tensor) const;
+  ShardRange local_range_of(int rank, const Tensor& tensor) const;
+  /// slices() of a `dimension` cut; `shape` of the rows wanted, which begin at `first_row`.
+  std::vector<ShardSlice> slices_by_dim(int rank, const Tensor& tensor, const std::vector<int64_t>& shape,
+                                        int64_t first_row) const;
 
-  Cut cut_;
+  Partition partition_;
   int shards_;
   int64_t shard_size_ = 0;
   FlatLayout gathered_;
@@ -124,13 +124,13 @@ class ShardLayout {
 };
 
 /// Elements that lie side by side in a tensor of some shape and in the shard.
-struct HeldRun {
+struct ShardRun {
   int64_t element = 0;  ///< of the tensor
   int64_t local = 0;    ///< of the shard
   int64_t count = 0;
 };
 
-/// The box of a tensor of that shape as runs, in order.
-std::vector<HeldRun> runs_of(const std::vector<int64_t>& shape, const HeldBox& held);
+/// The slice of a tensor of that shape as runs, in order.
+std::vector<ShardRun> runs_of(const std::vector<int64_t>& shape, const ShardSlice& held);
 
 }  // namespace stepforge

@@ -22,7 +22,7 @@ struct BundleEntry {
 /// An embedding looks up rows by token ids: its backward adds to these rows' gradients and reads no weights.
 enum class BlockKind : uint8_t { embedding, layer, head };
 
-/// A segment of autograd: what recomputation drops and pipelines cut between.
+/// A region of autograd: what recomputation drops and pipelines cut between.
 struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;
@@ -30,7 +30,7 @@ struct BlockSpec {
   std::vector<int> units;  ///< indices into ModelSpec::units
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
-  std::vector<SegmentCost> segments;
+  std::vector<RegionCost> regions;
 };
 
 /// A parameter that two blocks use. Its first user's unit owns it; gradients of all users are summed, and

@@ -7,7 +7,7 @@
 
 namespace stepforge {
 
-/// How a parameter's elements start. Values depend on (seed, segment's Hugging Face name, element index)
+/// How a parameter's elements start. Values depend on (seed, sub_tensor's Hugging Face name, element index)
 /// only.
 struct Initializer {
   enum class Kind : uint8_t { zeros, ones, normal, truncated_normal };
@@ -21,7 +21,7 @@ enum class ParameterTag : uint8_t { matrix, norm, bias, embedding, head };
 
 /// One logical tensor inside a packed parameter: consecutive rows of it. It is the grain of Hugging Face
 /// names, checkpoints, initialisation and tensor-parallel cuts.
-struct Segment {
+struct SubTensor {
   std::string name;     ///< "q", "gate"; "weight" when the parameter is not packed
   std::string hf_name;  ///< "model.layers.0.self_attn.q_proj.weight"
   int64_t rows = 0;     ///< extent along dimension 0
@@ -31,7 +31,8 @@ struct Segment {
 struct ParameterSpec {
   std::string name;  ///< "layers.0.attention.qkv"
   std::vector<int64_t> shape;
-  std::vector<Segment> segments;  ///< at least one, in order along dimension 0; their rows add up to shape[0]
+  std::vector<SubTensor>
+      sub_tensors;  ///< at least one, in order along dimension 0; their rows add up to shape[0]
   ParameterTag tag = ParameterTag::matrix;
 
   int64_t elements() const;

@@ -1,4 +1,4 @@
-// What the executor runs: blocks, each a segment of autograd, and the head that ends in loss or logits.
+// What the executor runs: blocks, each a region of autograd, and the head that ends in loss or logits.
 #pragma once
 
 #include <functional>
@@ -41,7 +41,7 @@ class Head {
 };
 
 /// A model's forward code bound to its parameters: the blocks of a ModelSpec in order, the last being `head`.
-struct ModelForward {
+struct Model {
   std::vector<std::unique_ptr<Block>> blocks;
   std::unique_ptr<Head> head;
 };

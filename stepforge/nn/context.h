@@ -36,9 +36,9 @@ struct BatchTensors {
 struct Context {
   const BatchTensors* batch = nullptr;
   double dropout = 0.0;
-  DropoutKey dropout_key;                            ///< of the step; layers take their own site's
-  KvCache* cache = nullptr;                          ///< set during generation only
-  std::span<const std::string> recomputed_segments;  ///< of the running block
+  DropoutKey dropout_key;                           ///< of the step; layers take their own site's
+  KvCache* cache = nullptr;                         ///< set during generation only
+  std::span<const std::string> recomputed_regions;  ///< of the running block
 };
 
 }  // namespace stepforge

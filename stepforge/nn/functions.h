@@ -42,9 +42,9 @@ at::Tensor swiglu(const at::Tensor& gate_up);
 at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
                         uint64_t site);
 
-/// Runs `body` on x as the segment `name`. If the running block's plan recomputes it, only x is kept and body
+/// Runs `body` on x as the region `name`. If the running block's plan recomputes it, only x is kept and body
 /// runs again in backward, with bit-equal results.
-at::Tensor segment(const Context& context, const char* name,
-                   const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x);
+at::Tensor recompute_region(const Context& context, const char* name,
+                            const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x);
 
 }  // namespace stepforge

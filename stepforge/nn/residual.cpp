@@ -12,13 +12,13 @@ namespace {
 struct ResidualArguments {
   double dropout = 0.0;
   DropoutKey key;
-  TokenPlaces places;
+  TokenCoords coords;
 };
 
 struct ResidualFunction : torch::autograd::Function<ResidualFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& branch,
                             const at::Tensor& residual, const ResidualArguments* arguments) {
-    dropout_add_forward(branch, residual, arguments->dropout, arguments->key, arguments->places, branch);
+    dropout_add_forward(branch, residual, arguments->dropout, arguments->key, arguments->coords, branch);
     context->mark_dirty({branch});
     keep_value(*context, "arguments", *arguments);
     return branch;
@@ -30,7 +30,7 @@ struct ResidualFunction : torch::autograd::Function<ResidualFunction> {
     at::Tensor branch_gradient = gradients[0];
     if (arguments.dropout > 0.0) {
       branch_gradient = at::empty_like(gradients[0]);
-      dropout_add_backward(gradients[0], arguments.dropout, arguments.key, arguments.places, branch_gradient);
+      dropout_add_backward(gradients[0], arguments.dropout, arguments.key, arguments.coords, branch_gradient);
     }
     return {branch_gradient, gradients[0], at::Tensor()};
   }
@@ -43,7 +43,7 @@ at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, co
   ResidualArguments arguments{context.dropout, {}, {}};
   if (context.dropout > 0.0) {
     arguments.key = at_site(context.dropout_key, site);
-    arguments.places = {context.batch->row_ids, context.batch->row_positions};
+    arguments.coords = {context.batch->row_ids, context.batch->row_positions};
   }
   return ResidualFunction::apply(branch, residual, &arguments);
 }

@@ -32,7 +32,7 @@ void AdamW::update(int unit) {
     const ParamGroup& group = groups_.groups.at(static_cast<size_t>(interval.group));
     const AdamWSettings settings{group.lr * lr_factor_, group.beta1, group.beta2, eps_,
                                  group.weight_decay,    steps_ + 1,  grad_scale_};
-    const ShardRange range = storage.held(interval.first, interval.last);
+    const ShardRange range = storage.local_range(interval.first, interval.last);
     adamw_update(storage.working_master(), storage.working_gradient(), working_slots_[index][0],
                  working_slots_[index][1], range.begin, range.end, settings);
   }

@@ -49,7 +49,7 @@ double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_
         std::find_if(terms.begin(), terms.end(), [&](auto& one) { return one.first == groups; });
     return found != terms.end() ? found->second : terms.emplace_back(groups, 0.0).second;
   };
-  for (const ShardedParameter& parameter : sharded_parameters(*module.module())) {
+  for (const FsdpParamRef& parameter : fsdp_param_group(*module.module())) {
     double& joined = terms_of(&parameter.part->store().groups());
     if (!parameter.local().grad().defined()) continue;
     gradients.push_back(parameter.local().grad());

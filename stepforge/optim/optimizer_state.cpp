@@ -16,7 +16,7 @@ StateSource source_of(ShardedAdamW& optimizer) {
   for (const ShardedAdamW::State& state : optimizer.state()) {
     const auto first_unit = static_cast<int>(source.units.size());
     for (const at::Tensor& slot : state.slots) source.units.push_back({&state.parameters->store(), slot});
-    for (const ShardedParameter& parameter : optimizer.parameters()) {
+    for (const FsdpParamRef& parameter : optimizer.parameters()) {
       if (parameter.part != state.parameters) continue;
       const bool frozen = !parameter.part->trained(parameter.index);
       const auto name = [&](std::string_view what) { return format("state.{}.{}", parameter.name, what); };

@@ -20,11 +20,11 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const ShardedAdamWOption
     : ShardedAdamW(module, [options](const std::string&) { return options; }) {}
 
 ShardedAdamW::ShardedAdamW(const ShardedModule& module, const Choose& options)
-    : parameters_(sharded_parameters(*module.module())) {
+    : parameters_(fsdp_param_group(*module.module())) {
   if (!module.is_sharded()) {
     throw UsageError("ShardedAdamW: the module is not sharded; call fully_shard before making its optimizer");
   }
-  for (const ShardedParameter& parameter : parameters_) {
+  for (const FsdpParamRef& parameter : parameters_) {
     if (parts_.empty() || parts_.back().parameters != parameter.part) {
       parts_.push_back({.parameters = parameter.part, .options = {}, .steps = {}, .slots = {}});
     }
@@ -42,7 +42,7 @@ void ShardedAdamW::step(double lr_factor) {
 }
 
 bool ShardedAdamW::update(Part& part, double lr_factor) {
-  ShardedParameters& parameters = *part.parameters;
+  FsdpParamGroup& parameters = *part.parameters;
   const size_t count = part.options.size();
   auto* steps = part.steps.data_ptr<int64_t>();
   const auto has_gradient = [&](size_t i) { return parameters.local(i).grad().defined(); };
@@ -64,7 +64,7 @@ bool ShardedAdamW::update(Part& part, double lr_factor) {
     }
     const AdamWSettings settings{group.lr * lr_factor, group.beta1, group.beta2, group.eps,
                                  group.weight_decay,   made + 1,    1.0};
-    const ShardRange range = parameters.store().held(first, last);
+    const ShardRange range = parameters.store().local_range(first, last);
     adamw_update(parameters.store().master(), gradient, part.slots[0], part.slots[1], range.begin, range.end,
                  settings);
     for (size_t i = first; i < last; ++i) ++steps[i];

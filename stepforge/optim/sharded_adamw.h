@@ -44,17 +44,17 @@ class ShardedAdamW {
   /// What is kept for parameters that are stored together, in the optimizer's own memory; zero before the
   /// first step. Those of which nothing is trained have none.
   struct State {
-    const ShardedParameters* parameters = nullptr;
+    const FsdpParamGroup* parameters = nullptr;
     std::array<at::Tensor, 2> slots;  ///< moments [shard_size()], flat as the shard
     at::Tensor steps;                 ///< updates made [number of parameters], int64
   };
   std::vector<State> state();
-  /// In the order of sharded_parameters().
-  const std::vector<ShardedParameter>& parameters() const { return parameters_; }
+  /// In the order of fsdp_param_group().
+  const std::vector<FsdpParamRef>& parameters() const { return parameters_; }
 
  private:
   struct Part {
-    ShardedParameters* parameters = nullptr;
+    FsdpParamGroup* parameters = nullptr;
     std::vector<ShardedAdamWOptions> options;  ///< of each parameter
     at::Tensor steps;                          ///< updates made of each parameter
     std::array<at::Tensor, 2> slots;           ///< flat, as the shard
@@ -64,7 +64,7 @@ class ShardedAdamW {
   static bool update(Part& part, double lr_factor);
   static void allocate_slots(Part& part);
 
-  std::vector<ShardedParameter> parameters_;
+  std::vector<FsdpParamRef> parameters_;
   std::vector<Part> parts_;
 };
 

@@ -19,15 +19,15 @@ RecomputePolicy recompute_policy(const ActivationCheckpointConfig& activation_ch
   using Mode = RecomputePolicy::Mode;
   RecomputePolicy policy;
   const std::string& mode = activation_checkpoint.mode;
-  policy.mode = mode == "full"       ? Mode::full
-                : mode == "every_n"  ? Mode::every_n
-                : mode == "blocks"   ? Mode::blocks
-                : mode == "segments" ? Mode::segments
-                                     : Mode::none;
+  policy.mode = mode == "full"      ? Mode::full
+                : mode == "every_n" ? Mode::every_n
+                : mode == "blocks"  ? Mode::blocks
+                : mode == "regions" ? Mode::regions
+                                    : Mode::none;
   policy.n = static_cast<int>(activation_checkpoint.every_n);
   for (const int64_t layer : activation_checkpoint.blocks)
     policy.blocks.push_back(format("layers.{}", layer));
-  policy.segments = activation_checkpoint.segments;
+  policy.regions = activation_checkpoint.regions;
   return policy;
 }
 
@@ -155,11 +155,11 @@ DType reduce_dtype(const PrecisionConfig& precision) {
   return dtype_from_name(precision.reduce).value();
 }
 
-Cut parameter_cut(const ParallelismConfig& parallelism) {
-  const std::string& cut = parallelism.fsdp_cut;
-  return {cut == "whole_tensor" ? Cut::Kind::whole_tensor
-          : cut == "dimension"  ? Cut::Kind::dimension
-                                : Cut::Kind::interval};
+Partition partition_of(const ParallelismConfig& parallelism) {
+  const std::string& partition = parallelism.fsdp_partition;
+  return {partition == "by_tensor" ? Partition::Kind::by_tensor
+          : partition == "by_dim"  ? Partition::Kind::by_dim
+                                   : Partition::Kind::flat};
 }
 
 ModelSpec plan_model(const Config& config) {
@@ -177,18 +177,18 @@ StepOptions common_options(const Config& config, ProgramKind kind, DataParallel 
   options.gather = gather_policy(config, place.shard_ranks.size() > 1);
   options.offload.state = config.parallelism.fsdp_cpu_offload;
   options.micro_batches = kind == ProgramKind::train ? batch.micro_batches : 1;
-  options.cut = parameter_cut(config.parallelism);
+  options.partition = partition_of(config.parallelism);
   options.data_parallel = std::move(place);
   return options;
 }
 
 }  // namespace
 
-DataParallel data_parallel_of(const Config& config, RankPlace place) {
+DataParallel data_parallel_of(const Config& config, RankId place) {
   return place_in(mesh_of(config, place.world_size), place.rank);
 }
 
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankPlace place) {
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId place) {
   const Mesh mesh = mesh_of(config, place.world_size);
   StepOptions options = common_options(config, ProgramKind::train, place_in(mesh, place.rank));
   options.ordered = config.training.reduction == "ordered";
@@ -200,11 +200,11 @@ ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankPl
   return step;
 }
 
-StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankPlace place) {
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId place) {
   return prove_train_step(config, model, place).program;
 }
 
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankPlace place) {
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId place) {
   const Mesh mesh = mesh_of(config, place.world_size);
   StepProgram program =
       build_step(model, common_options(config, ProgramKind::evaluate, place_in(mesh, place.rank)));
@@ -218,11 +218,10 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
   return program;
 }
 
-StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens,
-                         RankPlace place) {
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId place) {
   const Mesh mesh = mesh_of(config, place.world_size);
   StepOptions options = generation_options(compute_dtype(config.precision), cache_tokens);
-  options.cut = parameter_cut(config.parallelism);
+  options.partition = partition_of(config.parallelism);
   options.offload.state = config.parallelism.fsdp_cpu_offload;
   options.data_parallel = place_in(mesh, place.rank);
   StepProgram program = build_step(model, options);

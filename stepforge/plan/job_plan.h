@@ -34,7 +34,7 @@ BatchPlan plan_batch(const TrainingConfig& training, int data_ranks = 1);
 
 /// The groups of a rank by the degrees in config.parallelism. It reads the rows of data rank number
 /// (its place in loss_ranks) of loss_ranks.size(). Throws UsageError if the degrees do not fit the world.
-DataParallel data_parallel_of(const Config& config, RankPlace place);
+DataParallel data_parallel_of(const Config& config, RankId place);
 
 /// The compute dtype of precision.compute.
 DType compute_dtype(const PrecisionConfig& precision);
@@ -42,8 +42,8 @@ DType compute_dtype(const PrecisionConfig& precision);
 /// The dtype in which gradients travel, precision.reduce.
 DType reduce_dtype(const PrecisionConfig& precision);
 
-/// How units are cut over the ranks of a shard group, parallelism.fsdp_cut.
-Cut parameter_cut(const ParallelismConfig& parallelism);
+/// How units are cut over the ranks of a shard group, parallelism.fsdp_partition.
+Partition partition_of(const ParallelismConfig& parallelism);
 
 /// The specification of config.model. Throws UsageError if model.vocab_size is open and no tokenizer gives
 /// it.
@@ -56,12 +56,12 @@ struct ProvedStep {
 };
 
 /// The training program of one rank. Those of all ranks are checked.
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankPlace place = {});
-StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankPlace place = {});
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId place = {});
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId place = {});
 
 /// The forward-only program of validation and `eval`, for micro-batches of the training's shape. Those of all
 /// ranks are checked. Losses are not reduced in it.
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankPlace place = {});
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId place = {});
 
 /// The checked forward-only program that generation runs once per token: `cache_tokens` positions of KV
 /// cache.
@@ -69,6 +69,6 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
 
 /// The same for samples during training: every rank runs it on the same tokens, gathering units as it goes.
 /// The programs of all ranks are checked.
-StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankPlace place);
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId place);
 
 }  // namespace stepforge

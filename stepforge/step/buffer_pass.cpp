@@ -22,7 +22,7 @@ class BufferWriter {
       : program_(program), model_(model), options_(options) {
     const auto shards = static_cast<int>(options.data_parallel.shard_ranks.size());
     for (const UnitSpec& unit : model.units) {
-      const ShardLayout layout(unit, options.cut, shards);
+      const ShardLayout layout(unit, options.partition, shards);
       shard_elements_.push_back(layout.shard_size());
       joined_elements_.push_back(layout.joined_size());
       gathered_elements_.push_back(layout.gathered().size);
@@ -33,7 +33,7 @@ class BufferWriter {
     }
     for (std::size_t b = 0; b < model.blocks.size(); ++b) {
       costs_.push_back(
-          block_cost(model.blocks[b].segments, options.cost, program.blocks[b].recomputed_segments));
+          block_cost(model.blocks[b].regions, options.cost, program.blocks[b].recomputed_regions));
     }
     has_backward_.resize(model.blocks.size(), false);
     for (const Operation& operation : program.operations) {
@@ -280,7 +280,7 @@ class BufferWriter {
     const int64_t shard = shard_elements_[at(u)];
     const int64_t joined = joined_elements_[at(u)];
     const int64_t elements = gathered_elements_[at(u)];
-    const bool copied = options_.cut.kind == Cut::Kind::dimension && joined > shard;
+    const bool copied = options_.partition.kind == Partition::Kind::by_dim && joined > shard;
     const int64_t sent_bytes = dtype_bytes(options_.reduce.dtype);
     const bool rounded = options_.reduce.dtype != DType::f32;
     const Key slot{BufferKind::gather_slot, u, -1};

@@ -19,15 +19,15 @@ namespace stepforge {
 struct RecomputePolicy {
   enum class Mode : uint8_t {
     none,
-    full,      ///< every transformer layer
-    every_n,   ///< layers 0, n, 2n, ...
-    blocks,    ///< the blocks named
-    segments,  ///< the segments named, in every block that has them
+    full,     ///< every transformer layer
+    every_n,  ///< layers 0, n, 2n, ...
+    blocks,   ///< the blocks named
+    regions,  ///< the regions named, in every block that has them
   };
   Mode mode = Mode::none;
   int n = 1;
   std::vector<std::string> blocks;
-  std::vector<std::string> segments;
+  std::vector<std::string> regions;
 };
 
 /// What is gathered while a unit computes, instead of what the distances say. An empty list leaves the
@@ -99,7 +99,7 @@ struct StepOptions {
   ReducePolicy reduce;
   OffloadPolicy offload;
   DataParallel data_parallel;
-  Cut cut = {};  ///< of each unit over the ranks of a shard group; an interval if ordered
+  Partition partition = {};  ///< of each unit over the ranks of a shard group; an interval if ordered
   int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
   int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
   int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences

@@ -9,24 +9,24 @@ namespace stepforge {
 
 namespace {
 
-/// One stay of a unit in a slot, from its first use to its last (indices of operations).
-struct Stay {
+/// One residency of a unit in a slot, from its first use to its last (indices of operations).
+struct Residency {
   int unit = 0;
   std::size_t first_use = 0;
   std::size_t last_use = 0;
-  std::size_t earliest_start = 0;  ///< just behind the unit's previous stay
+  std::size_t earliest_start = 0;  ///< just behind the unit's previous residency
 };
 
-/// All stays in order of their first use: one for each unit, or one for each run of its uses with no other
+/// All residencies in order of their first use: one for each unit, or one for each run of its uses with no other
 /// block's computation between.
-std::vector<Stay> find_stays(const StepProgram& program, const GatherPolicy& policy) {
+std::vector<Residency> find_residencies(const StepProgram& program, const GatherPolicy& policy) {
   using Reshard = GatherPolicy::Reshard;
   const auto stays_gathered = [&](int unit) {
     return policy.reshard == Reshard::never || (policy.reshard == Reshard::every_n && unit % policy.n != 0);
   };
   constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-  std::vector<Stay> stays;
-  std::vector<std::size_t> latest(program.units.size(), kNone);        // the unit's latest stay
+  std::vector<Residency> residencies;
+  std::vector<std::size_t> latest(program.units.size(), kNone);        // the unit's latest residency
   std::vector<std::size_t> last_computation(program.units.size(), 0);  // that used the unit
   std::size_t computation = 0;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
@@ -46,15 +46,15 @@ std::vector<Stay> find_stays(const StepProgram& program, const GatherPolicy& pol
       const bool goes_on =
           latest[u] != kNone && (stays_gathered(unit) || last_computation[u] + 1 == computation);
       if (!goes_on) {
-        const std::size_t earliest = latest[u] == kNone ? 0 : stays[latest[u]].last_use + 1;
-        latest[u] = stays.size();
-        stays.push_back({unit, i, i, earliest});
+        const std::size_t earliest = latest[u] == kNone ? 0 : residencies[latest[u]].last_use + 1;
+        latest[u] = residencies.size();
+        residencies.push_back({unit, i, i, earliest});
       }
-      stays[latest[u]].last_use = i;
+      residencies[latest[u]].last_use = i;
       last_computation[u] = computation;
     }
   }
-  return stays;
+  return residencies;
 }
 
 Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
@@ -68,14 +68,15 @@ Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
   return operation;
 }
 
-/// Where each stay's gather starts: with the first use at the latest, never before the unit's previous stay
+/// Where each residency's gather starts: with the first use at the latest, never before the unit's previous residency
 /// has ended.
-class Starts {
+class GatherScheduler {
  public:
-  Starts(const StepProgram& program, const std::vector<Stay>& stays, const PrefetchPolicy& policy)
-      : program_(program), stays_(stays), policy_(policy), lists_(program.units.size()) {
-    for (const Stay& stay : stays) {
-      starts_.push_back(stay.first_use);
+  GatherScheduler(const StepProgram& program, const std::vector<Residency>& residencies,
+                  const PrefetchPolicy& policy)
+      : program_(program), stays_(residencies), policy_(policy), lists_(program.units.size()) {
+    for (const Residency& residency : residencies) {
+      starts_.push_back(residency.first_use);
     }
     for (const PrefetchList& list : policy.lists) {
       const auto unit = static_cast<std::size_t>(find_unit(list.unit));
@@ -129,22 +130,22 @@ class Starts {
   }
   static bool is_forward(OpKind kind) { return !is_backward(kind) || kind == OpKind::loss_forward_backward; }
 
-  void start_by(std::size_t stay, std::size_t operation) {
-    const std::size_t earliest = std::max(operation, stays_[stay].earliest_start);
-    starts_[stay] = std::min(starts_[stay], earliest);
+  void start_by(std::size_t residency, std::size_t operation) {
+    const std::size_t earliest = std::max(operation, stays_[residency].earliest_start);
+    starts_[residency] = std::min(starts_[residency], earliest);
   }
 
-  /// The next stays start with the first use of this one.
+  /// The next residencies start with the first use of this one.
   void start_within_distance(std::size_t k) {
-    const Stay& stay = stays_[k];
-    const Lists& lists = lists_[static_cast<std::size_t>(stay.unit)];
-    const bool backward = is_backward(program_.operations[stay.first_use].kind);
+    const Residency& residency = stays_[k];
+    const Lists& lists = lists_[static_cast<std::size_t>(residency.unit)];
+    const bool backward = is_backward(program_.operations[residency.first_use].kind);
     if (!(backward ? lists.backward : lists.forward).empty()) {
       return;
     }
     const auto distance = static_cast<std::size_t>(backward ? policy_.backward : policy_.forward);
     for (std::size_t next = k + 1; next < stays_.size() && next <= k + distance; ++next) {
-      start_by(next, stay.first_use);
+      start_by(next, residency.first_use);
     }
   }
 
@@ -182,30 +183,33 @@ class Starts {
   }
 
   const StepProgram& program_;
-  const std::vector<Stay>& stays_;
+  const std::vector<Residency>& stays_;
   const PrefetchPolicy& policy_;
   std::vector<Lists> lists_;  // of each unit
   std::vector<std::size_t> starts_;
 };
 
 /// What comes first of several operations put in one place.
-enum class Rank : uint8_t { release, start, wait, prefetched_start };
+enum class InsertOrder : uint8_t { release, start, wait, prefetched_start };
 
 struct Placed {
   std::size_t before = 0;
-  Rank rank = Rank::release;
+  InsertOrder rank = InsertOrder::release;
   Operation operation;
 };
 
-std::vector<Placed> place(const StepProgram& program, const std::vector<Stay>& stays,
+std::vector<Placed> place(const StepProgram& program, const std::vector<Residency>& residencies,
                           const std::vector<std::size_t>& starts) {
   std::vector<Placed> placed;
-  for (std::size_t k = 0; k < stays.size(); ++k) {
-    const Stay& stay = stays[k];
-    const Rank rank = starts[k] < stay.first_use ? Rank::prefetched_start : Rank::start;
-    placed.push_back({starts[k], rank, unit_operation(program, OpKind::gather_start, stay.unit)});
-    placed.push_back({stay.first_use, Rank::wait, unit_operation(program, OpKind::gather_wait, stay.unit)});
-    placed.push_back({stay.last_use + 1, Rank::release, unit_operation(program, OpKind::release, stay.unit)});
+  for (std::size_t k = 0; k < residencies.size(); ++k) {
+    const Residency& residency = residencies[k];
+    const InsertOrder rank =
+        starts[k] < residency.first_use ? InsertOrder::prefetched_start : InsertOrder::start;
+    placed.push_back({starts[k], rank, unit_operation(program, OpKind::gather_start, residency.unit)});
+    placed.push_back({residency.first_use, InsertOrder::wait,
+                      unit_operation(program, OpKind::gather_wait, residency.unit)});
+    placed.push_back({residency.last_use + 1, InsertOrder::release,
+                      unit_operation(program, OpKind::release, residency.unit)});
   }
   std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
     return std::tuple(a.before, a.rank) < std::tuple(b.before, b.rank);
@@ -242,10 +246,10 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy) {
   if (policy.n < 1) {
     throw UsageError(format("resharding every n-th unit: n must be at least 1, not {}", policy.n));
   }
-  const std::vector<Stay> stays = find_stays(program, policy);
-  const std::vector<std::size_t> starts = Starts(program, stays, policy.prefetch).find();
+  const std::vector<Residency> residencies = find_residencies(program, policy);
+  const std::vector<std::size_t> starts = GatherScheduler(program, residencies, policy.prefetch).find();
   std::vector<Insertion> insertions;
-  for (Placed& placed : place(program, stays, starts)) {
+  for (Placed& placed : place(program, residencies, starts)) {
     insertions.push_back({placed.before, std::move(placed.operation)});
   }
   insert_operations(program.operations, insertions);

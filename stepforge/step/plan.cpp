@@ -95,7 +95,7 @@ std::string block_table(const StepProgram& program) {
   const std::vector<BlockRow> blocks = block_rows(program);
   for (std::size_t b = 0; b < blocks.size(); ++b) {
     const BlockRow& block = blocks[b];
-    std::string again = block.recomputed ? "whole" : join(program.blocks[b].recomputed_segments, "+");
+    std::string again = block.recomputed ? "whole" : join(program.blocks[b].recomputed_regions, "+");
     rows.push_back({program.blocks[b].name,
                     {format("{:.3g}", block.forward_flops / 1e9), human_bytes(block.output),
                      human_bytes(block.saved), human_bytes(block.forward_workspace),

@@ -142,10 +142,10 @@ struct ProgramUnit {
 struct ProgramBlock {
   std::string name;
   std::vector<int> units;
-  bool first = false;                            ///< takes a batch, no bundle
-  bool last = false;                             ///< the head: makes the loss
-  bool weights_in_backward = true;               ///< its backward reads its units' weights
-  std::vector<std::string> recomputed_segments;  ///< segments inside the block that run again in backward
+  bool first = false;                           ///< takes a batch, no bundle
+  bool last = false;                            ///< the head: makes the loss
+  bool weights_in_backward = true;              ///< its backward reads its units' weights
+  std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
 };
 
 enum class ProgramKind : uint8_t { train, evaluate, generate };

@@ -69,24 +69,24 @@ void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
   insert_operations(program.operations, insertions);
 }
 
-void recompute_segments(StepProgram& program, const ModelSpec& model, const std::vector<std::string>& names) {
+void recompute_regions(StepProgram& program, const ModelSpec& model, const std::vector<std::string>& names) {
   std::vector<std::string> known;
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     if (model.blocks[b].kind == BlockKind::head) {
       continue;
     }
-    for (const SegmentCost& segment : model.blocks[b].segments) {
-      if (std::find(known.begin(), known.end(), segment.name) == known.end()) {
-        known.push_back(segment.name);
+    for (const RegionCost& region : model.blocks[b].regions) {
+      if (std::find(known.begin(), known.end(), region.name) == known.end()) {
+        known.push_back(region.name);
       }
-      if (std::find(names.begin(), names.end(), segment.name) != names.end()) {
-        program.blocks[b].recomputed_segments.push_back(segment.name);
+      if (std::find(names.begin(), names.end(), region.name) != names.end()) {
+        program.blocks[b].recomputed_regions.push_back(region.name);
       }
     }
   }
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      refuse_name("segment", name, known);
+      refuse_name("region", name, known);
     }
   }
 }
@@ -97,8 +97,8 @@ void recompute_pass(StepProgram& program, const ModelSpec& model, const Recomput
   switch (policy.mode) {
     case RecomputePolicy::Mode::none:
       return;
-    case RecomputePolicy::Mode::segments:
-      recompute_segments(program, model, policy.segments);
+    case RecomputePolicy::Mode::regions:
+      recompute_regions(program, model, policy.regions);
       return;
     case RecomputePolicy::Mode::full:
     case RecomputePolicy::Mode::every_n:

@@ -10,7 +10,7 @@
 namespace stepforge {
 
 /// This rank's place among the ranks between which each unit is cut.
-struct ShardPlace {
+struct ShardRank {
   int rank = 0;
   int ranks = 1;
 };
@@ -28,7 +28,7 @@ class DataGroups {
   /// Ends all collectives of this rank's groups, also those that other ranks wait in. From any thread.
   void abort(const std::string& reason) const;
 
-  const ShardPlace& shard() const { return shard_; }
+  const ShardRank& shard() const { return shard_; }
   /// Ranks that hold the same shard.
   int replicas() const { return replicas_; }
   /// Number of this rank's data and of all ranks with data of their own.
@@ -44,7 +44,7 @@ class DataGroups {
   Communicator* data() const { return data_.get(); }  ///< all ranks with data, for the compute lane
 
  private:
-  ShardPlace shard_;
+  ShardRank shard_;
   int replicas_ = 1;
   int data_rank_ = 0;
   int data_ranks_ = 1;

@@ -6,16 +6,16 @@ std::span<std::byte> bytes_of(const at::Tensor& contiguous) {
   return {static_cast<std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
 }
 
-at::Tensor part_of(const at::Tensor& whole, const TensorBox& box) {
+at::Tensor part_of(const at::Tensor& whole, const TensorSlice& slice) {
   at::Tensor part = whole;
-  for (size_t d = 0; d < box.sizes.size(); ++d) {
-    part = part.narrow(static_cast<int64_t>(d), box.offsets[d], box.sizes[d]);
+  for (size_t d = 0; d < slice.sizes.size(); ++d) {
+    part = part.narrow(static_cast<int64_t>(d), slice.offsets[d], slice.sizes[d]);
   }
   return part;
 }
 
-at::Tensor part_of(const at::Tensor& shard, const HeldBox& held) {
-  return shard.narrow(0, held.local, held.elements()).view(held.box.sizes);
+at::Tensor part_of(const at::Tensor& shard, const ShardSlice& held) {
+  return shard.narrow(0, held.local, held.elements()).view(held.slice.sizes);
 }
 
 }  // namespace stepforge

@@ -1,4 +1,4 @@
-// Pieces of tensors: those that lie in a box, in a flat shard, in memory.
+// Pieces of tensors: those that lie in a slice, in a flat shard, in memory.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stepforge/base/tensor_box.h"
+#include "stepforge/base/tensor_slice.h"
 #include "stepforge/modelspec/flat_layout.h"
 
 namespace stepforge {
@@ -14,10 +14,10 @@ namespace stepforge {
 /// The memory of a contiguous tensor.
 std::span<std::byte> bytes_of(const at::Tensor& contiguous);
 
-/// The view of `whole` in `box`.
-at::Tensor part_of(const at::Tensor& whole, const TensorBox& box);
+/// The view of `whole` in `slice`.
+at::Tensor part_of(const at::Tensor& whole, const TensorSlice& slice);
 
-/// The view of a flat `shard` that `held` names, shaped like its box.
-at::Tensor part_of(const at::Tensor& shard, const HeldBox& held);
+/// The view of a flat `shard` that `held` names, shaped like its slice.
+at::Tensor part_of(const at::Tensor& shard, const ShardSlice& held);
 
 }  // namespace stepforge

@@ -18,7 +18,7 @@ TrainedParts::TrainedParts(const ShardLayout& layout, const std::vector<bool>& t
     int64_t elements = 0;
     for (size_t i = 0; i < trained.size(); ++i) {
       if (!trained[i]) continue;
-      ranges.push_back(layout.held(rank, i, i + 1));
+      ranges.push_back(layout.local_range(rank, i, i + 1));
       elements += ranges.back().size();
     }
     size_ = std::max(size_, elements);

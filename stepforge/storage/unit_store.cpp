@@ -63,7 +63,7 @@ UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options,
     : spec_(spec),
       options_(options),
       groups_(std::move(groups)),
-      layout_(spec, options.cut, groups_->shard().ranks) {
+      layout_(spec, options.partition, groups_->shard().ranks) {
   master_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
   if (!options_.offload) working_master_ = master_;
   values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(options_.gather));
@@ -97,16 +97,16 @@ at::Tensor UnitStore::master_view(size_t index) const {
   return view(master_, layout_.gathered(), index);
 }
 
-ShardRange UnitStore::held(size_t first, size_t last) const {
-  return layout_.held(groups_->shard().rank, first, last);
+ShardRange UnitStore::local_range(size_t first, size_t last) const {
+  return layout_.local_range(groups_->shard().rank, first, last);
 }
 
-std::vector<HeldBox> UnitStore::boxes(size_t index, int64_t begin, int64_t end) const {
-  return layout_.boxes(groups_->shard().rank, index, begin, end);
+std::vector<ShardSlice> UnitStore::slices(size_t index, int64_t begin, int64_t end) const {
+  return layout_.slices(groups_->shard().rank, index, begin, end);
 }
 
-std::vector<HeldBox> UnitStore::boxes(size_t index) const {
-  return layout_.boxes(groups_->shard().rank, index);
+std::vector<ShardSlice> UnitStore::slices(size_t index) const {
+  return layout_.slices(groups_->shard().rank, index);
 }
 
 template <typename Visit>
@@ -115,8 +115,9 @@ void UnitStore::for_each_piece(const at::Tensor& joined, const FlatLayout& layou
   for (size_t i = 0; i < spec_.parameters.size(); ++i) {
     const at::Tensor tensor = view(flat, layout, i);
     for (int rank = 0; rank < layout_.shards(); ++rank) {
-      for (const HeldBox& box : layout_.boxes(rank, i)) {
-        visit(part_of(tensor, box.box), part_of(joined, HeldBox{box.box, rank * shard_size() + box.local}));
+      for (const ShardSlice& slice : layout_.slices(rank, i)) {
+        visit(part_of(tensor, slice.slice),
+              part_of(joined, ShardSlice{slice.slice, rank * shard_size() + slice.local}));
       }
     }
   }
@@ -127,7 +128,7 @@ at::Tensor UnitStore::whole(const at::Tensor& shard) const {
   const at::Tensor joined = at::empty({layout_.joined_size()}, shard.scalar_type());
   groups_->across_shards()->all_gather(bytes_of(shard), bytes_of(joined), options_.unit);
   const FlatLayout layout = flat_layout(spec_);
-  if (layout_.cut().kind == Cut::Kind::interval) return joined.narrow(0, 0, layout.size);
+  if (layout_.partition().kind == Partition::Kind::flat) return joined.narrow(0, 0, layout.size);
   at::Tensor result = at::zeros({layout.size}, shard.scalar_type());
   for_each_piece(joined, layout, result,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
@@ -273,16 +274,16 @@ void UnitStore::initialize(uint64_t seed) {
   for (size_t i = 0; i < spec_.parameters.size(); ++i) {
     const ParameterSpec& parameter = spec_.parameters[i];
     int64_t row = 0;
-    for (const Segment& segment : parameter.segments) {
+    for (const SubTensor& sub_tensor : parameter.sub_tensors) {
       std::vector<int64_t> shape = parameter.shape;
-      shape.at(0) = segment.rows;
-      const uint64_t key = stream_key(seed, "init:" + segment.hf_name);
-      for (const HeldBox& box : boxes(i, row, row + segment.rows)) {
-        for (const HeldRun& run : runs_of(shape, box)) {
-          fill_initial(master_.data_ptr<float>() + run.local, run.element, run.count, segment.init, key);
+      shape.at(0) = sub_tensor.rows;
+      const uint64_t key = stream_key(seed, "init:" + sub_tensor.hf_name);
+      for (const ShardSlice& slice : slices(i, row, row + sub_tensor.rows)) {
+        for (const ShardRun& run : runs_of(shape, slice)) {
+          fill_initial(master_.data_ptr<float>() + run.local, run.element, run.count, sub_tensor.init, key);
         }
       }
-      row += segment.rows;
+      row += sub_tensor.rows;
     }
   }
 }

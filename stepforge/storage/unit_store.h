@@ -26,7 +26,7 @@ namespace stepforge {
 struct StoreOptions {
   DType gather = DType::f32;  ///< of the gathered values
   DType reduce = DType::f32;  ///< in which gradients travel; they are written, summed and kept in fp32
-  Cut cut = {};
+  Partition partition = {};
   bool with_gradient = true;  ///< of units that are trained
   /// Where one rank holds the whole unit: values gathered in fp32 are the masters themselves, and backward
   /// writes straight into gradient(). Else both have bytes of their own, on one rank as on several.
@@ -63,11 +63,11 @@ class UnitStore {
   int64_t shard_size() const { return layout_.shard_size(); }        ///< elements on each rank
   int64_t gathered_size() const { return layout_.gathered().size; }  ///< of a gathered copy
   /// What this rank holds of parameters [first, last), with the padding between them.
-  ShardRange held(size_t first, size_t last) const;
-  /// What this rank holds of rows [begin, end) of parameter `index`, as boxes of the tensor these rows are.
-  std::vector<HeldBox> boxes(size_t index, int64_t begin, int64_t end) const;
+  ShardRange local_range(size_t first, size_t last) const;
+  /// What this rank holds of rows [begin, end) of parameter `index`, as slices of the tensor these rows are.
+  std::vector<ShardSlice> slices(size_t index, int64_t begin, int64_t end) const;
   /// Of the whole parameter.
-  std::vector<HeldBox> boxes(size_t index) const;
+  std::vector<ShardSlice> slices(size_t index) const;
 
   const at::Tensor& master() const { return master_; }      ///< [shard_size()] fp32
   const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
@@ -126,13 +126,13 @@ class UnitStore {
   /// Ordered mode: gradient = level + gradient, and the level is freed.
   void add_gradient(int level);
 
-  /// Starting values from (seed, Hugging Face name of the segment, element index).
+  /// Starting values from (seed, Hugging Face name of the sub_tensor, element index).
   void initialize(uint64_t seed);
 
  private:
   at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
   void clear_padding(const at::Tensor& gathered) const;
-  /// Calls visit(box of the gathered parameter, its place in `joined`) for every rank and parameter.
+  /// Calls visit(slice of the gathered parameter, its place in `joined`) for every rank and parameter.
   template <typename Visit>
   void for_each_piece(const at::Tensor& joined, const FlatLayout& layout, const at::Tensor& flat,
                       const Visit& visit) const;

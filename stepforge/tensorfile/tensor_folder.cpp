@@ -21,13 +21,13 @@ int64_t number_of(const std::vector<int64_t>& shape, const std::vector<int64_t>&
   return number;
 }
 
-int64_t first_of(const StoredTensor& tensor, const TensorBox& box) {
-  return number_of(tensor.shape, box.offsets);
+int64_t first_of(const StoredTensor& tensor, const TensorSlice& slice) {
+  return number_of(tensor.shape, slice.offsets);
 }
 
-int64_t last_of(const StoredTensor& tensor, const TensorBox& box) {
-  std::vector<int64_t> index = box.offsets;
-  for (size_t i = 0; i < index.size(); ++i) index[i] += box.sizes[i] - 1;
+int64_t last_of(const StoredTensor& tensor, const TensorSlice& slice) {
+  std::vector<int64_t> index = slice.offsets;
+  for (size_t i = 0; i < index.size(); ++i) index[i] += slice.sizes[i] - 1;
   return number_of(tensor.shape, index);
 }
 
@@ -46,7 +46,7 @@ class PartCheck {
       return false;
     }
     for (size_t i = 0; i < tensor.shape.size(); ++i) {
-      tensor.shape[i] = std::max(tensor.shape[i], part.box.offsets[i] + part.box.sizes[i]);
+      tensor.shape[i] = std::max(tensor.shape[i], part.slice.offsets[i] + part.slice.sizes[i]);
     }
     return true;
   }
@@ -56,24 +56,24 @@ class PartCheck {
     if (!tensor_bytes(tensor.dtype, tensor.shape)) {
       return faults_.add(format("{}: impossible shape {}", quoted(tensor), shape_text(tensor.shape)));
     }
-    const int64_t elements = whole_box(tensor.shape).elements();
+    const int64_t elements = whole_slice(tensor.shape).elements();
     if (elements == 0) return;
     // Those may lie on the border, where an element would have no number.
-    std::erase_if(tensor.parts, [](const StoredPart& part) { return part.box.elements() == 0; });
+    std::erase_if(tensor.parts, [](const StoredPart& part) { return part.slice.elements() == 0; });
     std::sort(tensor.parts.begin(), tensor.parts.end(),
               [&tensor](const StoredPart& left, const StoredPart& right) {
-                return first_of(tensor, left.box) < first_of(tensor, right.box);
+                return first_of(tensor, left.slice) < first_of(tensor, right.slice);
               });
     int64_t held = 0;
     std::vector<const StoredPart*> open;  // those that reach as far as the part under review
     for (const StoredPart& part : tensor.parts) {
-      held += part.box.elements();
-      const int64_t first = first_of(tensor, part.box);
-      std::erase_if(open, [&](const StoredPart* other) { return last_of(tensor, other->box) < first; });
+      held += part.slice.elements();
+      const int64_t first = first_of(tensor, part.slice);
+      std::erase_if(open, [&](const StoredPart* other) { return last_of(tensor, other->slice) < first; });
       for (const StoredPart* other : open) {
-        if (const auto both = intersection(other->box, part.box)) {
+        if (const auto both = intersection(other->slice, part.slice)) {
           return faults_.add(format("{} is in {} and in {}, which both hold {}", quoted(tensor),
-                                    path_of(*other), path_of(part), box_text(*both)));
+                                    path_of(*other), path_of(part), slice_text(*both)));
         }
       }
       open.push_back(&part);
@@ -152,36 +152,36 @@ const StoredTensor& TensorFolder::at(std::string_view name) const {
   return *tensor;
 }
 
-void TensorFolder::read(std::string_view name, const TensorBox& wanted, std::span<std::byte> target) const {
+void TensorFolder::read(std::string_view name, const TensorSlice& wanted, std::span<std::byte> target) const {
   read(name, wanted, 0, wanted.elements(), target);
 }
 
-void TensorFolder::read(std::string_view name, const TensorBox& box, int64_t begin, int64_t end,
+void TensorFolder::read(std::string_view name, const TensorSlice& slice, int64_t begin, int64_t end,
                         std::span<std::byte> target) const {
   const StoredTensor& tensor = at(name);
   const auto size = static_cast<size_t>(dtype_bytes(tensor.dtype));
-  if (!contains(whole_box(tensor.shape), box) || begin < 0 || begin > end || end > box.elements() ||
+  if (!contains(whole_slice(tensor.shape), slice) || begin < 0 || begin > end || end > slice.elements() ||
       target.size() != static_cast<size_t>(end - begin) * size) {
     throw Error(format("cannot read elements {} to {} of {} of tensor {} {} into {} bytes", begin, end,
-                       box_text(box), quoted_for_message(name), shape_text(tensor.shape), target.size()));
+                       slice_text(slice), quoted_for_message(name), shape_text(tensor.shape), target.size()));
   }
-  for (const TensorBox& part : boxes_of_range(box, begin, end)) {
+  for (const TensorSlice& part : slices_of_range(slice, begin, end)) {
     const size_t bytes = static_cast<size_t>(part.elements()) * size;
     read_box(tensor, part, target.first(bytes));
     target = target.subspan(bytes);
   }
 }
 
-void TensorFolder::read_box(const StoredTensor& tensor, const TensorBox& wanted,
+void TensorFolder::read_box(const StoredTensor& tensor, const TensorSlice& wanted,
                             std::span<std::byte> target) const {
   if (wanted.elements() == 0) return;
   const int64_t last = last_of(tensor, wanted);
   for (const StoredPart& part : tensor.parts) {
-    if (first_of(tensor, part.box) > last) return;
-    const auto both = intersection(part.box, wanted);
+    if (first_of(tensor, part.slice) > last) return;
+    const auto both = intersection(part.slice, wanted);
     if (!both) continue;
     const SafetensorsFile& file = files_[part.file];
-    copy_part(*both, part.box, file.bytes(file.tensors()[part.entry]), wanted, target,
+    copy_part(*both, part.slice, file.bytes(file.tensors()[part.entry]), wanted, target,
               dtype_bytes(tensor.dtype));
   }
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "stepforge/base/dtype.h"
-#include "stepforge/base/tensor_box.h"
+#include "stepforge/base/tensor_slice.h"
 #include "stepforge/tensorfile/safetensors.h"
 
 namespace stepforge {
@@ -20,7 +20,7 @@ namespace stepforge {
 struct StoredPart {
   size_t file = 0;   ///< index into TensorFolder::files()
   size_t entry = 0;  ///< index into that file's tensors()
-  TensorBox box;
+  TensorSlice slice;
 };
 
 /// A tensor whose parts together hold each of its elements once.
@@ -45,16 +45,16 @@ class TensorFolder {
   /// nullptr if there is no such tensor.
   const StoredTensor* find(std::string_view name) const;
 
-  /// Copies the elements of `wanted`, a box inside tensor `name`, to `target`, which has room for exactly
+  /// Copies the elements of `wanted`, a slice inside tensor `name`, to `target`, which has room for exactly
   /// them, from whatever files hold them; no other bytes are read. Throws Error if there is no such tensor or
-  /// the box is not inside it.
-  void read(std::string_view name, const TensorBox& wanted, std::span<std::byte> target) const;
-  /// Only elements [begin, end) of `box`, in row-major order.
-  void read(std::string_view name, const TensorBox& box, int64_t begin, int64_t end,
+  /// the slice is not inside it.
+  void read(std::string_view name, const TensorSlice& wanted, std::span<std::byte> target) const;
+  /// Only elements [begin, end) of `slice`, in row-major order.
+  void read(std::string_view name, const TensorSlice& slice, int64_t begin, int64_t end,
             std::span<std::byte> target) const;
 
  private:
-  void read_box(const StoredTensor& tensor, const TensorBox& wanted, std::span<std::byte> target) const;
+  void read_box(const StoredTensor& tensor, const TensorSlice& wanted, std::span<std::byte> target) const;
   const StoredTensor& at(std::string_view name) const;
 
   std::vector<SafetensorsFile> files_;

@@ -13,7 +13,7 @@
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
 #include "stepforge/metrics/jsonl.h"
-#include "stepforge/models/forwards.h"
+#include "stepforge/models/model_registry.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/train/agreement.h"
 #include "stepforge/train/builtin_callbacks.h"
@@ -141,7 +141,7 @@ void build_step_program(Trainer& trainer) {
 void build_parameters(Trainer& trainer) {
   const StoreOptions options{.gather = compute_dtype(trainer.config.precision),
                              .reduce = reduce_dtype(trainer.config.precision),
-                             .cut = parameter_cut(trainer.config.parallelism),
+                             .partition = partition_of(trainer.config.parallelism),
                              .offload = trainer.config.parallelism.fsdp_cpu_offload};
   trainer.store = std::make_unique<ModelStore>(trainer.model_spec.units, options, trainer.groups);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
@@ -150,7 +150,7 @@ void build_parameters(Trainer& trainer) {
 void build_model(Trainer& trainer) {
   const ForwardOptions options{std::max(trainer.config.training.seq_len, generation_context(trainer.config)),
                                trainer.config.training.loss_chunk};
-  trainer.model = build_forward(trainer.config.model, trainer.store->lookup(), options);
+  trainer.model = make_model(trainer.config.model, trainer.store->lookup(), options);
 }
 
 void build_optimizer(Trainer& trainer) {

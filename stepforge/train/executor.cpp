@@ -39,7 +39,7 @@ std::string reason(const std::exception& failure) {
 
 }  // namespace
 
-Executor::Executor(const StepProgram& program, ModelForward& model, ModelStore& store)
+Executor::Executor(const StepProgram& program, Model& model, ModelStore& store)
     : program_(program), model_(model), store_(store), values_(program.buffers.size()), lanes_(program) {}
 
 Executor::Value& Executor::value_of(const Operation& operation, const std::vector<int>& list,
@@ -94,7 +94,7 @@ Context Executor::context_for(const Operation& operation, const StepInputs& inpu
   context.dropout = inputs.dropout;
   context.dropout_key = inputs.dropout_key;
   context.cache = inputs.cache;
-  context.recomputed_segments = program_block(operation).recomputed_segments;
+  context.recomputed_regions = program_block(operation).recomputed_regions;
   return context;
 }
 

@@ -63,7 +63,7 @@ class Executor {
  public:
   /// `program` must have passed the checker; model and store belong to the same specification as the program.
   /// All three must outlive the executor.
-  Executor(const StepProgram& program, ModelForward& model, ModelStore& store);
+  Executor(const StepProgram& program, Model& model, ModelStore& store);
 
   /// Runs the whole list. Throws what an operation throws, wrapped in an Error that names the operation; the
   /// groups of the store are then aborted, so that no other rank waits, and the buffers cleared.
@@ -109,7 +109,7 @@ class Executor {
   Value& allocate(const Operation& operation, BufferKind kind);
 
   const StepProgram& program_;
-  ModelForward& model_;
+  Model& model_;
   ModelStore& store_;
   std::vector<Value> values_;
   std::vector<OperationTime> times_;

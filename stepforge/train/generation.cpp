@@ -106,7 +106,7 @@ int32_t sample_token(std::span<const float> logits, const GenerationOptions& opt
   return candidates.back().id;
 }
 
-Generator::Generator(const ModelSpec& spec, StepProgram program, ModelForward& model, ModelStore& store,
+Generator::Generator(const ModelSpec& spec, StepProgram program, Model& model, ModelStore& store,
                      DType compute, int64_t capacity)
     : spec_(spec),
       program_(std::move(program)),

@@ -33,7 +33,7 @@ class Generator {
   /// Holds up to `capacity` tokens, prompt included, for which `program` was planned. The model and its
   /// specification must outlive it; the model's rope tables must cover `capacity`. Over several ranks all
   /// make the same calls, and get the same tokens.
-  Generator(const ModelSpec& spec, StepProgram program, ModelForward& model, ModelStore& store, DType compute,
+  Generator(const ModelSpec& spec, StepProgram program, Model& model, ModelStore& store, DType compute,
             int64_t capacity);
 
   /// Continues `prompt` (at least one token). `emit` is called with each new token's id and returns false to

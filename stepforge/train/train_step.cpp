@@ -132,7 +132,7 @@ class StepRun : public StepServices {
 TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer)
     : config_(config), executor_(executor), store_(store), optimizer_(optimizer) {}
 
-StepInputs TrainStep::inputs_for(const StepPlace& place) const {
+StepInputs TrainStep::inputs_for(const StepContext& place) const {
   const auto& model = config_.model;
   const auto& training = config_.training;
   const auto& debug = config_.debug;
@@ -157,7 +157,7 @@ StepInputs TrainStep::inputs_for(const StepPlace& place) const {
   return inputs;
 }
 
-StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepPlace& place) {
+StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& place) {
   StepInputs inputs = inputs_for(place);
   StepRun step(config_.training, micro_batches, store_, &optimizer_, place.lr_factor);
   step.on_micro_step_end = &on_micro_step_end;
@@ -167,7 +167,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepPla
   if (step.result.updated) {
     optimizer_.end_update();
   } else {
-    step.result.culprit = find_culprit(micro_batches, std::move(inputs));
+    step.result.first_nonfinite = find_culprit(micro_batches, std::move(inputs));
   }
   return step.result;
 }
@@ -188,7 +188,7 @@ std::string weights_that_are_not_finite(const ModelStore& store) {
   for (size_t u = 0; u < store.size(); ++u) {
     const UnitStore& unit = store.unit(u);
     for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
-      const ShardRange range = unit.held(i, i + 1);
+      const ShardRange range = unit.local_range(i, i + 1);
       if (!finite(unit.master().narrow(0, range.begin, range.size()))) {
         return format("the weights of {}", unit.spec().parameters[i].name);
       }
@@ -210,28 +210,30 @@ std::string gradient_that_is_not_finite(const ModelStore& store) {
 
 std::string TrainStep::find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   const DataGroups& groups = store_.groups();
-  std::string culprit = first_found(groups, weights_that_are_not_finite(store_));
-  if (culprit.empty()) culprit = first_found(groups, replay(micro_batches, std::move(inputs)));
+  std::string first_nonfinite = first_found(groups, weights_that_are_not_finite(store_));
+  if (first_nonfinite.empty())
+    first_nonfinite = first_found(groups, replay(micro_batches, std::move(inputs)));
   // Summed over the ranks by now: it no longer tells on which it began.
-  if (culprit.empty()) culprit = first_found(groups, gradient_that_is_not_finite(store_));
-  return culprit.empty() ? "the loss of the head" : culprit;
+  if (first_nonfinite.empty()) first_nonfinite = first_found(groups, gradient_that_is_not_finite(store_));
+  return first_nonfinite.empty() ? "the loss of the head" : first_nonfinite;
 }
 
 /// The same step again without an update, looking at every bundle as it appears.
 std::string TrainStep::replay(const std::vector<Batch>& micro_batches, StepInputs inputs) {
-  std::string culprit;
-  inputs.inspect = [&culprit, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
-                                                        bool is_gradient) {
+  std::string first_nonfinite;
+  inputs.inspect = [&first_nonfinite, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
+                                                                bool is_gradient) {
     if (planted) planted(block, bundle, is_gradient);
     for (const auto& tensor : bundle) {
-      if (culprit.empty() && !finite(tensor)) {
-        culprit = format("block {} ({})", block.name, is_gradient ? "gradient of its input" : "output");
+      if (first_nonfinite.empty() && !finite(tensor)) {
+        first_nonfinite =
+            format("block {} ({})", block.name, is_gradient ? "gradient of its input" : "output");
       }
     }
   };
   StepRun again(config_.training, micro_batches, store_, nullptr, 0.0);
   executor_.run(inputs, again);
-  return culprit;
+  return first_nonfinite;
 }
 
 }  // namespace stepforge

@@ -20,12 +20,12 @@ struct StepResult {
   double grad_norm = 0.0;  ///< before clipping
   int64_t valid_labels = 0;
   bool updated = false;
-  bool interrupted = false;  ///< some rank was asked to stop: all of them see it after the same step
-  std::string culprit;       ///< if not finite: the first block with a value that is not, and which kind
+  bool interrupted = false;     ///< some rank was asked to stop: all of them see it after the same step
+  std::string first_nonfinite;  ///< if not finite: the first block with a value that is not, and which kind
 };
 
 /// What a step needs to know of its place in the run.
-struct StepPlace {
+struct StepContext {
   int64_t step = 0;  ///< zero-based
   double lr_factor = 1.0;
 };
@@ -43,12 +43,12 @@ class TrainStep {
   std::function<bool()> interrupted;
 
   /// Runs the program on this rank's `micro_batches`. The result is the same on all ranks. Never updates from
-  /// a loss or norm that is not finite: weights and moments then keep their bits and `culprit` tells where it
+  /// a loss or norm that is not finite: weights and moments then keep their bits and `first_nonfinite` tells where it
   /// began.
-  StepResult run(const std::vector<Batch>& micro_batches, const StepPlace& place);
+  StepResult run(const std::vector<Batch>& micro_batches, const StepContext& place);
 
  private:
-  StepInputs inputs_for(const StepPlace& place) const;
+  StepInputs inputs_for(const StepContext& place) const;
   std::string find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs);
   std::string replay(const std::vector<Batch>& micro_batches, StepInputs inputs);
 

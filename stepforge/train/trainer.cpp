@@ -128,8 +128,9 @@ void Trainer::step() {
 }
 
 void Trainer::handle_nonfinite() {
-  const std::string what = format("step {}: loss {}, gradient norm {}: first not finite in {}",
-                                  state.step + 1, last_step.loss, last_step.grad_norm, last_step.culprit);
+  const std::string what =
+      format("step {}: loss {}, gradient norm {}: first not finite in {}", state.step + 1, last_step.loss,
+             last_step.grad_norm, last_step.first_nonfinite);
   if (config.training.nonfinite == "stop") {
     throw Error(
         what +

@@ -83,7 +83,7 @@ class Trainer {
   LoadedConfig loaded;
   Config& config;
   Logger& log;
-  RankPlace place;
+  RankId place;
   std::shared_ptr<const DataGroups> groups;
   std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
   std::unique_ptr<Tokenizer> tokenizer;
@@ -96,7 +96,7 @@ class Trainer {
   StepProgram evaluation_program;
   MemoryAccount predicted_memory;
   std::unique_ptr<ModelStore> store;
-  ModelForward model;
+  Model model;
   std::unique_ptr<AdamW> optimizer;
   std::unique_ptr<LearningRateSchedule> schedule;
   std::unique_ptr<Loader> loader;

@@ -3,6 +3,7 @@
 
 #include "stepforge/base/json.h"
 #include "tests/app/program.h"
+#include "tests/support/paths.h"
 
 namespace stepforge::testing {
 namespace {
@@ -15,7 +16,7 @@ class DemoModel : public ::testing::Test {
     if (!long_tests()) GTEST_SKIP() << "two minutes";
     std::ofstream text(folder_ /
                        "text.txt");  // the program's own sources, as prose is not at hand everywhere
-    for (const auto& file : fs::recursive_directory_iterator(fs::path(STEPFORGE_SOURCE_DIR) / "stepforge")) {
+    for (const auto& file : fs::recursive_directory_iterator(testing::source_dir() / "stepforge")) {
       if (file.is_regular_file()) text << read_file(file.path());
     }
     train("one", {}, steps);

@@ -68,7 +68,7 @@ TEST(Version, NamesVersionCommitCompilerAndLibtorch) {
 TEST(Doctor, ChecksThisMachineAndFindsItWell) {
   const ProgramResult result = run_program({"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.out;
-  for (const char* part : {"processor", "memory", "torch half", "libtorch"})
+  for (const char* part : {"processor", "memory", "torch library", "libtorch"})
     EXPECT_TRUE(contains(result.out, part));
 }
 

@@ -50,7 +50,7 @@ Words tensors(const fs::path& run, int step = 6) {
   const TensorFolder folder(files);
   Words all;
   for (const std::string& name : folder.names()) {
-    const TensorBox whole = whole_box(folder.find(name)->shape);
+    const TensorSlice whole = whole_slice(folder.find(name)->shape);
     std::vector<float> values(static_cast<size_t>(whole.elements()));
     folder.read(name, whole, std::as_writable_bytes(std::span(values)));
     all.push_back(name + " " + content_hash(std::as_bytes(std::span(values))));
@@ -156,7 +156,7 @@ TEST(Launch, HostsWithMemoryAndNetworksOfTheirOwnTrainWhatOneRankTrains) {
   if (!hosts.is_there()) GTEST_SKIP() << "no network namespaces can be made here";
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
-  // Cut within a host, over its memory; copies on the two, over the network.
+  // Partition within a host, over its memory; copies on the two, over the network.
   const Words job_of_both = job(folder / "four") + Words{"parallelism.data_parallel_replicate_degree=2"};
   const auto node = [&](int number) {
     const Words launch = {"launch", "--nproc", "2", "--nnodes", "2", "--rendezvous", "10.77.0.1:29400"};

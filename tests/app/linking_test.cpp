@@ -1,9 +1,10 @@
-// Which libraries the program, its torch-free half and its torch half need and map.
+// Which libraries the program, its torch-free half and its torch library need and map.
 #include <array>
 #include <cstdio>
 #include <sstream>
 
 #include "tests/app/program.h"
+#include "tests/support/paths.h"
 
 namespace stepforge::testing {
 namespace {
@@ -38,13 +39,13 @@ bool any_of_them(const Words& names, const std::vector<std::string>& parts) {
 
 TEST(Linking, TheProgramAndTheCoreNeedNoTorch) {
   for (const char* file : {"stepforge", "libstepforge_core.so"}) {
-    const Words names = needed(fs::path(STEPFORGE_BINARY_DIR) / file);
+    const Words names = needed(testing::binary_dir() / file);
     EXPECT_FALSE(any_of_them(names, {"torch", "libc10", "cuda"})) << join(names, ", ");
   }
 }
 
 TEST(Linking, TheTorchHalfNeedsLibtorchCpuAndNothingOfCuda) {
-  const Words names = needed(fs::path(STEPFORGE_BINARY_DIR) / "libstepforge_torch.so");
+  const Words names = needed(testing::binary_dir() / "libstepforge_torch.so");
   EXPECT_TRUE(any_of_them(names, {"libtorch_cpu.so"}));
   EXPECT_FALSE(any_of_them(names, {"cuda", "libtorch_python"})) << join(names, ", ");
 }

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "tests/app/program.h"
+#include "tests/support/paths.h"
 
 namespace stepforge::testing {
 namespace {
 
 /// Always the same folder, so that ccache knows what it has compiled there.
 fs::path place() {
-  return fs::path(STEPFORGE_BINARY_DIR) / "package-test";
+  return testing::binary_dir() / "package-test";
 }
 fs::path prefix() {
   return place() / "moved";
@@ -29,7 +30,7 @@ ProgramResult run(const fs::path& program, const Words& words) {
 
 Words configure(const std::string& folder, const Words& more = {}) {
   return Words{"-S",
-               (fs::path(STEPFORGE_SOURCE_DIR) / "examples").string(),
+               (testing::source_dir() / "examples").string(),
                "-B",
                (place() / folder).string(),
                "-DCMAKE_PREFIX_PATH=" + prefix().string(),
@@ -42,7 +43,8 @@ class Package : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     fs::remove_all(place());
-    const Words install{"--install", STEPFORGE_BINARY_DIR, "--prefix", (place() / "prefix").string()};
+    const Words install{"--install", testing::binary_dir().string(), "--prefix",
+                        (place() / "prefix").string()};
     const ProgramResult installed = run("cmake", install);
     ASSERT_EQ(installed.exit_code, 0) << installed.err;
     fs::rename(place() / "prefix", prefix());

@@ -22,6 +22,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "tests/support/long_tests.h"
+#include "tests/support/paths.h"
 #include "tests/support/small_run.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
@@ -30,7 +31,7 @@ namespace stepforge::testing {
 
 namespace fs = std::filesystem;
 inline fs::path program_path() {
-  return fs::path(STEPFORGE_BINARY_DIR) / "stepforge";
+  return testing::binary_dir() / "stepforge";
 }
 
 struct ProgramResult {

@@ -44,11 +44,11 @@ std::map<std::string, std::vector<int64_t>> hf_tensors(const ModelSpec& spec) {
   for (const UnitSpec& unit : spec.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       int64_t rows = 0;
-      for (const Segment& segment : parameter.segments) {
+      for (const SubTensor& region : parameter.regions) {
         std::vector<int64_t> shape = parameter.shape;
-        shape[0] = segment.rows;
-        rows += segment.rows;
-        EXPECT_TRUE(tensors.emplace(segment.hf_name, shape).second) << segment.hf_name;
+        shape[0] = region.rows;
+        rows += region.rows;
+        EXPECT_TRUE(tensors.emplace(region.hf_name, shape).second) << region.hf_name;
       }
       EXPECT_EQ(rows, parameter.shape[0]) << parameter.name;
     }
@@ -109,8 +109,8 @@ TEST(ModelSpec, BlocksAndUnitsStandInForwardOrder) {
   for (size_t b = 1; b < spec.blocks.size(); ++b) {
     EXPECT_EQ(spec.blocks[b].inputs.at(0).name, spec.blocks[b - 1].outputs.at(0).name);
   }
-  EXPECT_EQ(spec.blocks[1].segments.at(0).name, "attention");
-  EXPECT_EQ(spec.blocks[1].segments.at(1).name, "mlp");
+  EXPECT_EQ(spec.blocks[1].regions.at(0).name, "attention");
+  EXPECT_EQ(spec.blocks[1].regions.at(1).name, "mlp");
 }
 
 TEST(ModelSpec, ForwardFlopsAreTwoPerMatrixElementAndFourPerKeyAndChannel) {
@@ -118,7 +118,7 @@ TEST(ModelSpec, ForwardFlopsAreTwoPerMatrixElementAndFourPerKeyAndChannel) {
   const ModelSpec spec = model_spec(config);
   double flops = 0;
   for (const BlockSpec& block : spec.blocks)
-    flops += block_cost(block.segments, {10, 10, DType::f32}).forward_flops;
+    flops += block_cost(block.regions, {10, 10, DType::f32}).forward_flops;
   const double matrices = 2 * (96 * 32 + 48 * 32 + 3 * 56 * 32) + 100 * 32;
   EXPECT_DOUBLE_EQ(flops, 10 * (2 * matrices + 2 * 4.0 * 48 * 10));
 }

@@ -17,8 +17,8 @@
 #include "stepforge/base/log.h"
 #include "stepforge/base/random.h"
 #include "stepforge/catalog/families.h"
-#include "stepforge/checkpoint/held_boxes.h"
 #include "stepforge/checkpoint/native.h"
+#include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/optim/adamw.h"
 #include "stepforge/optim/param_groups.h"
@@ -69,10 +69,10 @@ struct SmallModel {
         }
         const auto shard =
             std::as_writable_bytes(std::span(flat.data_ptr<float>(), static_cast<size_t>(flat.numel())));
-        for (const auto& [box, local] : held_boxes(store.unit(tensor.unit), tensor)) {
-          copy_part(box, whole_box(tensor.shape), std::as_bytes(std::span(values)), box,
+        for (const auto& [slice, local] : shard_slices(store.unit(tensor.unit), tensor)) {
+          copy_part(slice, whole_slice(tensor.shape), std::as_bytes(std::span(values)), slice,
                     shard.subspan(static_cast<size_t>(local) * sizeof(float),
-                                  static_cast<size_t>(box.elements()) * sizeof(float)),
+                                  static_cast<size_t>(slice.elements()) * sizeof(float)),
                     sizeof(float));
         }
       }

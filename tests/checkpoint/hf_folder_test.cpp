@@ -42,7 +42,7 @@ std::vector<FileTensor> tensors_of(const fs::path& folder) {
     const StoredTensor& stored = *files.find(name);
     FileTensor tensor = {{name, stored.dtype, stored.shape}, ""};
     tensor.bytes.resize(static_cast<size_t>(tensor.spec.bytes()));
-    files.read(name, whole_box(stored.shape), std::as_writable_bytes(std::span(tensor.bytes)));
+    files.read(name, whole_slice(stored.shape), std::as_writable_bytes(std::span(tensor.bytes)));
     tensors.push_back(std::move(tensor));
   }
   return tensors;

@@ -19,9 +19,11 @@ namespace stepforge::testing {
 struct Layout {
   int ranks = 1;
   int replicas = 1;
-  Cut cut = {};
+  Partition partition = {};
 
-  std::string name() const { return format("{} ranks, {} replicas, {}", ranks, replicas, cut_text(cut)); }
+  std::string name() const {
+    return format("{} ranks, {} replicas, {}", ranks, replicas, partition_text(partition));
+  }
 };
 
 inline std::shared_ptr<const DataGroups> groups_of_layout(World& world, const Layout& layout) {
@@ -43,7 +45,7 @@ inline ModelConfig odd_config() {
 /// One rank's part of a model, and the ranks that save it.
 struct RankModel {
   RankModel(World& world, const Layout& layout, uint64_t seed)
-      : model(seed, odd_config(), groups_of_layout(world, layout), {.cut = layout.cut}),
+      : model(seed, odd_config(), groups_of_layout(world, layout), {.partition = layout.partition}),
         ranks(world.group("checkpoint", all_ranks(world.size())), 60) {}
 
   StagedCheckpoint stage() const { return model.stage(); }

@@ -79,12 +79,12 @@ TEST(NativeCheckpoint, AFilesTensorHoldsTheSegmentsOwnRows) {
   for (size_t unit = 0; unit < model.spec.units.size(); ++unit) {
     for (size_t i = 0; i < model.spec.units[unit].parameters.size(); ++i) {
       at::Tensor rest = model.store.unit(unit).master_view(i);
-      for (const Segment& segment : model.spec.units[unit].parameters[i].segments) {
-        const at::Tensor rows = rest.narrow(0, 0, segment.rows);
-        rest = rest.narrow(0, segment.rows, rest.size(0) - segment.rows);
-        const std::span<const std::byte> bytes = weights.bytes(*weights.find(segment.hf_name));
+      for (const SubTensor& sub_tensor : model.spec.units[unit].parameters[i].sub_tensors) {
+        const at::Tensor rows = rest.narrow(0, 0, sub_tensor.rows);
+        rest = rest.narrow(0, sub_tensor.rows, rest.size(0) - sub_tensor.rows);
+        const std::span<const std::byte> bytes = weights.bytes(*weights.find(sub_tensor.hf_name));
         ASSERT_EQ(bytes.size(), rows.nbytes());
-        EXPECT_EQ(std::memcmp(bytes.data(), rows.const_data_ptr(), bytes.size()), 0) << segment.hf_name;
+        EXPECT_EQ(std::memcmp(bytes.data(), rows.const_data_ptr(), bytes.size()), 0) << sub_tensor.hf_name;
         ++seen;
       }
     }

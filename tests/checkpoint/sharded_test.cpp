@@ -24,9 +24,9 @@ using testing::SmallModel;
 using testing::TempFolder;
 
 std::vector<Layout> layouts() {
-  const Cut whole_tensors = {Cut::Kind::whole_tensor};
-  const Cut rows = {Cut::Kind::dimension, 0};
-  const Cut columns = {Cut::Kind::dimension, 1};
+  const Partition whole_tensors = {Partition::Kind::by_tensor};
+  const Partition rows = {Partition::Kind::by_dim, 0};
+  const Partition columns = {Partition::Kind::by_dim, 1};
   return {{1, 1},
           {2, 1},
           {2, 2},
@@ -101,7 +101,7 @@ TEST(ShardedCheckpoint, APartThatStartsAndEndsInsideARowIsThreeBoxesInThreeFiles
   const TempFolder folder;
   save(folder.path(), {4, 1}, 1);
   const std::string name = "model.embed_tokens.weight";  // [183, 18]; rank 1 holds elements 1,024 to 2,048
-  const std::vector<TensorBox> expected = {{{56, 16}, {1, 2}}, {{57, 0}, {56, 18}}, {{113, 0}, {1, 14}}};
+  const std::vector<TensorSlice> expected = {{{56, 16}, {1, 2}}, {{57, 0}, {56, 18}}, {{113, 0}, {1, 14}}};
   for (size_t i = 0; i < expected.size(); ++i) {
     for (const char* kind : {"model", "optimizer"}) {
       const bool model = kind == std::string("model");

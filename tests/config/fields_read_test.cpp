@@ -11,13 +11,14 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/config/schema_docs.h"
+#include "tests/support/paths.h"
 
 namespace stepforge {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path sources = STEPFORGE_SOURCE_DIR "/stepforge";
+const fs::path sources = testing::source_dir() / "stepforge";
 
 bool is_word(char character) {
   return std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '_';

@@ -70,7 +70,7 @@ TEST(LoadConfig, ForgetsThePlacesOfAListThatWasReplaced) {
       parsed("[data]\nsources = [{ path = \"a\" }, { path = \"b\" }]\n", {"data.sources=[{path=\"c\"}]"});
   EXPECT_EQ(loaded.config.data.sources, (std::vector<DataSourceConfig>{{.path = "c"}}));
   EXPECT_EQ(where(loaded, "data.sources.0.path"), "command line");
-  EXPECT_FALSE(loaded.places.contains("data.sources.1.path"));
+  EXPECT_FALSE(loaded.origins.contains("data.sources.1.path"));
 }
 
 TEST(LoadConfig, MergesNestedTablesAndReplacesLists) {
@@ -142,8 +142,8 @@ TEST(LoadConfig, WrongListsAreRefused) {
             "run.toml:2:10: activation_checkpoint.blocks = 3: expected a list of integers (each 0 to 9999); "
             "write [3]");
   EXPECT_EQ(
-      error_of("[activation_checkpoint]\nmode = \"segments\"\nsegments = [\"mlp\", \"atention\"]\n"),
-      "run.toml:3:12: activation_checkpoint.segments = [\"mlp\", \"atention\"]: expected a list of any of "
+      error_of("[activation_checkpoint]\nmode = \"regions\"\nsegments = [\"mlp\", \"atention\"]\n"),
+      "run.toml:3:12: activation_checkpoint.regions = [\"mlp\", \"atention\"]: expected a list of any of "
       "\"attention\", \"mlp\"; did you mean \"attention\"?");
   EXPECT_EQ(error_of("[data]\nsources = [{ path = 3 }, 4]\n"),
             "2 errors in the configuration:\n"

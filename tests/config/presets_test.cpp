@@ -11,6 +11,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/config/schema_docs.h"
 #include "tests/config/config_testing.h"
+#include "tests/support/paths.h"
 
 namespace stepforge {
 namespace {
@@ -56,7 +57,7 @@ TEST(Presets, AreAllSound) {
 
 TEST(Presets, AreTheFilesOfTheSourceTree) {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(STEPFORGE_SOURCE_DIR "/presets")) {
+  for (const auto& entry : std::filesystem::directory_iterator(testing::source_dir() / "presets")) {
     if (entry.path().extension() != ".toml") continue;
     const std::string name = entry.path().stem().string();
     names.insert(name);

@@ -116,9 +116,9 @@ TEST(ParallelismRules, OrderedSumsAreReducedOnce) {
 TEST(ParallelismRules, OrderedSumsNeedIntervalsAndFp32) {
   const std::string ordered = "[training]\nreduction = \"ordered\"\n";
   for (const std::string wrong :
-       {"[parallelism]\nfsdp_cut = \"whole_tensor\"\n", "[parallelism]\nfsdp_cut = \"dimension\"\n"}) {
+       {"[parallelism]\nfsdp_partition = \"by_tensor\"\n", "[parallelism]\nfsdp_partition = \"by_dim\"\n"}) {
     EXPECT_EQ(error_of(wrong), "");
-    EXPECT_TRUE(contains(error_of(wrong + ordered), "set fsdp_cut to \"interval\""));
+    EXPECT_TRUE(contains(error_of(wrong + ordered), "set fsdp_partition to \"flat\""));
   }
   const std::string rounded = "[precision]\nreduce = \"bf16\"\n";
   EXPECT_EQ(error_of(rounded), "");
@@ -165,10 +165,10 @@ TEST(RecomputeRules, AListAndItsModeGoTogether) {
             "run.toml:2:10: activation_checkpoint.blocks = [1] and default: activation_checkpoint.mode = "
             "\"none\": the "
             "list is used with mode \"blocks\" only; set the mode, or remove the list");
-  EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"segments\"\n"),
-            "run.toml:2:8: activation_checkpoint.mode = \"segments\" and default: "
-            "activation_checkpoint.segments = []: "
-            "mode \"segments\" needs the list");
+  EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"regions\"\n"),
+            "run.toml:2:8: activation_checkpoint.mode = \"regions\" and default: "
+            "activation_checkpoint.regions = []: "
+            "mode \"regions\" needs the list");
 }
 
 TEST(RecomputeRules, ListsNameEachLayerOfTheModelOnce) {
@@ -181,8 +181,8 @@ TEST(RecomputeRules, ListsNameEachLayerOfTheModelOnce) {
   EXPECT_EQ(error_of(blocks + "[1, 0, 1]\n"),
             "run.toml:3:10: activation_checkpoint.blocks = [1, 0, 1]: a layer is listed twice");
   EXPECT_TRUE(
-      contains(error_of("[activation_checkpoint]\nmode = \"segments\"\nsegments = [\"mlp\", \"mlp\"]\n"),
-               "a segment is listed twice"));
+      contains(error_of("[activation_checkpoint]\nmode = \"regions\"\nsegments = [\"mlp\", \"mlp\"]\n"),
+               "a region is listed twice"));
 }
 
 TEST(RunRules, AStepIsLoadedOnResumeOnly) {

@@ -106,8 +106,8 @@ TEST(ConfigToml, AnyTextAndListsSurviveTheRoundTrip) {
   config.training.seed = 999999999999999;
   config.data.sources = {{.path = "x", .weight = 2.5, .field = "body", .format = "jsonl"}, {.path = "[y]"}};
   config.optimizer.param_groups = {{.pattern = "^emb.*\\d$", .lr = 1e-5}};
-  config.activation_checkpoint.mode = "segments";
-  config.activation_checkpoint.segments = {"mlp", "attention"};
+  config.activation_checkpoint.mode = "regions";
+  config.activation_checkpoint.regions = {"mlp", "attention"};
   EXPECT_EQ(parsed(config_toml(config)).config, config);
   EXPECT_EQ(parsed(config_toml(config, true)).config, config);
 }

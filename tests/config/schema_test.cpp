@@ -10,20 +10,20 @@ namespace {
 TEST(Schema, FieldsAreFoundByTheirDottedNames) {
   Config config;
   config.data.sources.resize(1);
-  const FieldPlace steps = find_field(config_schema(), &config, "training.steps");
+  const FieldRef steps = find_field(config_schema(), &config, "training.steps");
   ASSERT_NE(steps.field, nullptr);
   EXPECT_EQ(std::get<int64_t*>(slot_of(steps)), &config.training.steps);
-  const FieldPlace factor = find_field(config_schema(), &config, "model.rope_scaling.factor");
+  const FieldRef factor = find_field(config_schema(), &config, "model.rope_scaling.factor");
   EXPECT_EQ(std::get<double*>(slot_of(factor)), &config.model.rope_scaling.factor);
-  const FieldPlace path = find_field(config_schema(), &config, "data.sources.0.path");
+  const FieldRef path = find_field(config_schema(), &config, "data.sources.0.path");
   EXPECT_EQ(std::get<std::string*>(slot_of(path)), &config.data.sources[0].path);
-  const FieldPlace source = find_field(config_schema(), &config, "data.sources.0");
+  const FieldRef source = find_field(config_schema(), &config, "data.sources.0");
   EXPECT_EQ(std::get<TableSlot>(slot_of(source)).object, &config.data.sources[0]);
 }
 
 TEST(Schema, UnknownNamesSayWhichPartIsUnknown) {
   Config config;
-  const FieldPlace place = find_field(config_schema(), &config, "training.stepz.x");
+  const FieldRef place = find_field(config_schema(), &config, "training.stepz.x");
   EXPECT_EQ(place.field, nullptr);
   EXPECT_EQ(place.known, "training");
   EXPECT_EQ(place.unknown, "stepz");

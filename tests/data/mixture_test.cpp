@@ -41,7 +41,7 @@ TEST(Mixture, EachBlockHoldsTheExactShareAndEachSourceItsRowsInRunningOrder) {
     const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
     std::vector<int64_t> next(parts.size(), 0);
     for (int64_t row = 0; row < 3 * Mixture::kBlockRows; ++row) {
-      const RowPlace place = mixed.place(row);
+      const RowRef place = mixed.place(row);
       RC_ASSERT(place.running == next[static_cast<size_t>(place.source)]++);
       if ((row + 1) % Mixture::kBlockRows != 0) continue;
       const int64_t blocks = (row + 1) / Mixture::kBlockRows;
@@ -57,10 +57,10 @@ TEST(Mixture, EachBlockHoldsTheExactShareAndEachSourceItsRowsInRunningOrder) {
 
 TEST(Mixture, IsAFunctionOfTheRowNumberWhateverWasAskedBefore) {
   const Mixture mixed = mixture({5, 2, 1});
-  std::vector<RowPlace> forward;
+  std::vector<RowRef> forward;
   for (int64_t row = 0; row < 10000; ++row) forward.push_back(mixed.place(row));
   for (int64_t row = 9999; row >= 0; row -= 37) {
-    const RowPlace place = mixed.place(row);
+    const RowRef place = mixed.place(row);
     EXPECT_EQ(place.source, forward[static_cast<size_t>(row)].source);
     EXPECT_EQ(place.running, forward[static_cast<size_t>(row)].running);
   }

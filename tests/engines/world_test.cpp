@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stepforge/comm/hosts_world.h"
+#include "stepforge/comm/hierarchical_world.h"
 #include "tests/engines/gloo_ranks.h"
 #include "tests/support/throws.h"
 
@@ -139,19 +139,19 @@ std::vector<std::string> run_on_two_hosts(const RankBody& body) {
       MessageWorldOptions options = options_of(rank, 4, {60, 60});
       options.rank_zero_holds_store = true;
       const auto world =
-          hosts_world(format("{} {}", getppid(), listener.port()), rank % 2 == 0 ? "even" : "odd",
-                      [&](const auto& on_failure) {
-                        options.on_failure = on_failure;
-                        return gloo_world(std::move(store), options);
-                      },
-                      {60, 60});
+          hierarchical_world(format("{} {}", getppid(), listener.port()), rank % 2 == 0 ? "even" : "odd",
+                             [&](const auto& on_failure) {
+                               options.on_failure = on_failure;
+                               return gloo_world(std::move(store), options);
+                             },
+                             {60, 60});
       return body(*world);
     });
   }
   return processes.results();
 }
 
-TEST(HostsWorld, HasGroupsWithinHostsAndAmongThem) {
+TEST(HierarchicalWorld, HasGroupsWithinHostsAndAmongThem) {
   const auto results = run_on_two_hosts([](World& world) {
     const auto near = world.group("near", {world.rank() % 2, world.rank() % 2 + 2});
     const auto far = world.group("far", {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1});
@@ -167,7 +167,7 @@ TEST(HostsWorld, HasGroupsWithinHostsAndAmongThem) {
   EXPECT_EQ(results, (std::vector<std::string>{"5 15 60", "10 15 60", "5 15 60", "10 15 60"}));
 }
 
-TEST(HostsWorld, ARanksFailureReachesGroupsOfTheOtherHost) {
+TEST(HierarchicalWorld, ARanksFailureReachesGroupsOfTheOtherHost) {
   const auto results = run_on_two_hosts([](World& world) {
     const auto near = world.group("near", {world.rank() % 2, world.rank() % 2 + 2});
     if (world.rank() == 0) {

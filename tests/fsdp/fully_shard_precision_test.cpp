@@ -250,19 +250,20 @@ TEST(FullyShardPrecision, AnyOddSizeAndFewerElementsThanRanks) {
   snap_update(plain->parameters());
   plain->zero_grad();
   const auto expected = values_of(plain);
-  using Kind = Cut::Kind;
-  for (const Cut& cut : {Cut{Kind::interval}, Cut{Kind::whole_tensor}, Cut{Kind::dimension, 1}}) {
+  using Kind = Partition::Kind;
+  for (const Partition& partition :
+       {Partition{Kind::flat}, Partition{Kind::by_tensor}, Partition{Kind::by_dim, 1}}) {
     expect_on_ranks(
         8, {8},
         [&](const auto& mesh, auto&) -> std::string {
           Sharded<OddImpl> model;
-          fully_shard(model, mesh, {.cut = cut});
+          fully_shard(model, mesh, {.partition = partition});
           model.set_reduce_op(ReduceOp::sum);
           model(integers({2}, mesh->rank())).sum().backward();
           snap_update(model.parameters());
           return difference(values_of(model), expected);
         },
-        cut_text(cut));
+        partition_text(partition));
   }
 }
 

@@ -51,15 +51,17 @@ std::string train_and_compare(const std::shared_ptr<ShardMesh>& mesh, const Full
 }
 
 TEST(FullyShard, EveryMeshCutAndPolicyGivesTheWeightsOfOneRank) {
-  using Kind = Cut::Kind;
+  using Kind = Partition::Kind;
   for (const Layout& layout : layouts()) {
     const auto expected = one_rank(layout.ranks, 3, plain_step);
-    for (const Cut& cut :
-         {Cut{Kind::interval}, Cut{Kind::whole_tensor}, Cut{Kind::dimension, 0}, Cut{Kind::dimension, -1}}) {
+    for (const Partition& partition : {Partition{Kind::flat}, Partition{Kind::by_tensor},
+                                       Partition{Kind::by_dim, 0}, Partition{Kind::by_dim, -1}}) {
       expect_on_ranks(
           layout.ranks, layout.degrees,
-          [&](const auto& mesh, auto&) { return train_and_compare(mesh, {.cut = cut}, {}, expected); },
-          cut_text(cut));
+          [&](const auto& mesh, auto&) {
+            return train_and_compare(mesh, {.partition = partition}, {}, expected);
+          },
+          partition_text(partition));
     }
     const std::map<std::string, std::function<void(Model&)>> policies = {
         {"kept after forward", [](Model& model) { model.set_reshard_after_forward(false); }},
@@ -95,20 +97,20 @@ TEST(FullyShard, AStepIssuesTheseCollectivesAndOnOneRankNone) {
     expect_on_ranks(layout.ranks, layout.degrees, [](const auto& mesh, CountingWorld& world) -> std::string {
       Model model;
       shard_all(model, mesh);
-      const int64_t cut = mesh->shards() > 1 ? 1 : 0;
+      const int64_t partition = mesh->shards() > 1 ? 1 : 0;
       const int64_t copied = mesh->replicas() > 1 ? 1 : 0;
       for (int step = 0; step < 2; ++step) {
         world.log.clear();
         plain_step(model, mesh->rank(), step);
         // Three units, gathered for forward and for backward.
-        if (world.log.count(CollectiveKind::all_gather) != 6 * cut) return "gathers";
-        if (world.log.count(CollectiveKind::reduce_scatter) != 3 * cut) return "reductions";
+        if (world.log.count(CollectiveKind::all_gather) != 6 * partition) return "gathers";
+        if (world.log.count(CollectiveKind::reduce_scatter) != 3 * partition) return "reductions";
         if (world.log.count(CollectiveKind::all_reduce) != 3 * copied) return "reductions over replicas";
       }
       model.set_reshard_after_forward(false);
       world.log.clear();
       plain_step(model, mesh->rank(), 2);
-      if (world.log.count(CollectiveKind::all_gather) != 3 * cut)
+      if (world.log.count(CollectiveKind::all_gather) != 3 * partition)
         return "gathers of a step that keeps values";
       world.log.clear();
       {
@@ -116,7 +118,7 @@ TEST(FullyShard, AStepIssuesTheseCollectivesAndOnOneRankNone) {
         model.set_reshard_after_forward(true);
         model(rows_of(0, 0));
       }
-      if (world.log.count(CollectiveKind::all_gather) != 3 * cut) return "gathers of an evaluation";
+      if (world.log.count(CollectiveKind::all_gather) != 3 * partition) return "gathers of an evaluation";
       return world.log.count(CollectiveKind::reduce_scatter) == 0 ? "" : "reduction of an evaluation";
     });
   }

@@ -36,20 +36,20 @@ std::vector<UnitSpec> odd_units() {
 struct Layout {
   int replicas = 1;
   int shards = 1;
-  Cut cut = {};
+  Partition partition = {};
 
   int ranks() const { return replicas * shards; }
 };
 
 std::string layout_name(const Layout& layout) {
-  return format("{} x {}, {}", layout.replicas, layout.shards, cut_text(layout.cut));
+  return format("{} x {}, {}", layout.replicas, layout.shards, partition_text(layout.partition));
 }
 
 const std::vector<Layout> layouts = {{1, 1},
                                      {1, 2},
-                                     {1, 3, {Cut::Kind::whole_tensor}},
-                                     {1, 4, {Cut::Kind::dimension, 0}},
-                                     {1, 3, {Cut::Kind::dimension, -1}},
+                                     {1, 3, {Partition::Kind::by_tensor}},
+                                     {1, 4, {Partition::Kind::by_dim, 0}},
+                                     {1, 3, {Partition::Kind::by_dim, -1}},
                                      {2, 2},
                                      {3, 1}};
 
@@ -60,10 +60,11 @@ class Model {
     const DataParallel place = test::data_parallel(world.rank(), layout.shards, layout.replicas);
     groups_ = std::make_shared<DataGroups>(world, place, format("seed {}", seed));
     for (const UnitSpec& spec : specs_) {
-      stores_.push_back(std::make_unique<UnitStore>(spec, StoreOptions{.cut = layout.cut}, groups_));
+      stores_.push_back(
+          std::make_unique<UnitStore>(spec, StoreOptions{.partition = layout.partition}, groups_));
       stores_.back()->initialize(seed);
       if (spec.name == "second") {
-        for (const HeldBox& scalar : stores_.back()->boxes(1))
+        for (const ShardSlice& scalar : stores_.back()->slices(1))
           stores_.back()->master().narrow(0, scalar.local, 1).fill_(static_cast<double>(seed));
       }
       const int unit = static_cast<int>(source.units.size());
@@ -139,7 +140,7 @@ TEST(StateDict, ShardedValuesAreTheModelsOwnMemoryAndOffloadedOnesAreNot) {
       StateDict values = get_state_dict(model.source);
       for (const char* name : {"w", "cube", "v", "tiny", "scalar"}) {
         const LocalValue& copy = std::get<LocalValue>(before.at(name));
-        EXPECT_EQ(copy.boxes, local(values, name).boxes);
+        EXPECT_EQ(copy.slices, local(values, name).slices);
         EXPECT_TRUE(at::equal(copy.data, local(values, name).data));
         EXPECT_EQ(copy.global_shape,
                   whole(get_state_dict(model.source, {.full_state_dict = true}), name).sizes());
@@ -247,7 +248,7 @@ TEST(LoadStateDict, TakesPartsOfAnotherLayoutIfTheyCover) {
   // The parts of all ranks of one layout, joined.
   std::map<std::string, LocalValue> joined;
   std::mutex mutex;
-  const Layout from{1, 4, {Cut::Kind::dimension, -1}};
+  const Layout from{1, 4, {Partition::Kind::by_dim, -1}};
   on_ranks(from, [&](World& world) {
     Model other(world, from, 2);
     StateDict values = get_state_dict(other.source, {.cpu_offload = true});
@@ -257,9 +258,9 @@ TEST(LoadStateDict, TakesPartsOfAnotherLayoutIfTheyCover) {
       LocalValue part = local(values, entry.name);
       LocalValue& all = joined[entry.name];
       if (!all.data.defined()) all.data = at::empty({0});
-      for (HeldBox& box : part.boxes) box.local += all.data.numel();
+      for (ShardSlice& slice : part.slices) slice.local += all.data.numel();
       all.global_shape = part.global_shape;
-      all.boxes.insert(all.boxes.end(), part.boxes.begin(), part.boxes.end());
+      all.slices.insert(all.slices.end(), part.slices.begin(), part.slices.end());
       all.data = at::cat({all.data, part.data});
     }
     return "";
@@ -344,7 +345,7 @@ TEST(LoadStateDict, AWrongShapeOnOneRankLoadsNothingOnAnyAndIsNamedOnAll) {
 
 TEST(LoadStateDict, APlainTensorIsWholeAlsoWhereARanksPartHasItsShape) {
   // Two ranks hold one row each of a tensor of shape [2, n]; [1, n] is the shape of a part.
-  const Layout layout{1, 2, {Cut::Kind::dimension, 0}};
+  const Layout layout{1, 2, {Partition::Kind::by_dim, 0}};
   expect_all_contain(
       refusals([](StateDict& values, int) { values["w"] = at::ones({4, 5}); }, true, {}, layout),
       {"w has the shape [4, 5], expected is [7, 5]"});
@@ -354,7 +355,7 @@ TEST(LoadStateDict, APlainTensorIsWholeAlsoWhereARanksPartHasItsShape) {
     Model model(world, layout);
     StateDict values;
     values["tiny"] = LocalValue{{1}, {}, at::empty({0})};
-    if (world.rank() == 0) values["tiny"] = LocalValue{{1}, {{whole_box({1}), 0}}, at::full({1}, 5.0)};
+    if (world.rank() == 0) values["tiny"] = LocalValue{{1}, {{whole_slice({1}), 0}}, at::full({1}, 5.0)};
     load_state_dict(model.source, values, {.strict = false});
     EXPECT_EQ(whole(get_state_dict(model.source, {.full_state_dict = true}), "tiny").item<double>(), 5.0);
     return "";
@@ -369,16 +370,17 @@ TEST(LoadStateDict, PartsThatDoNotFitAreRefused) {
         },
         false);
   };
-  expect_all_contain(spoiled([](LocalValue& value) { value.boxes.pop_back(); }), {"cube", "of the", "needs"});
-  expect_all_contain(spoiled([](LocalValue& value) { value.boxes.push_back(value.boxes[0]); }),
+  expect_all_contain(spoiled([](LocalValue& value) { value.slices.pop_back(); }),
+                     {"cube", "of the", "needs"});
+  expect_all_contain(spoiled([](LocalValue& value) { value.slices.push_back(value.slices[0]); }),
                      {"cube", "overlap"});
-  expect_all_contain(spoiled([](LocalValue& value) { value.boxes[0].box.offsets[0] = 3; }),
+  expect_all_contain(spoiled([](LocalValue& value) { value.slices[0].slice.offsets[0] = 3; }),
                      {"cube", "not inside"});
-  expect_all_contain(spoiled([](LocalValue& value) { value.boxes[0].box.offsets[1] = INT64_MAX; }),
+  expect_all_contain(spoiled([](LocalValue& value) { value.slices[0].slice.offsets[1] = INT64_MAX; }),
                      {"cube", "not inside"});
-  expect_all_contain(spoiled([](LocalValue& value) { value.boxes[0].box.sizes = {3, 5}; }),
+  expect_all_contain(spoiled([](LocalValue& value) { value.slices[0].slice.sizes = {3, 5}; }),
                      {"cube", "not inside"});
-  expect_all_contain(spoiled([](LocalValue& value) { value.boxes[0].local = INT64_MAX; }),
+  expect_all_contain(spoiled([](LocalValue& value) { value.slices[0].local = INT64_MAX; }),
                      {"cube", "begins at element"});
   expect_all_contain(spoiled([](LocalValue& value) { value.data = value.data.narrow(0, 0, 3); }),
                      {"cube", "that have 3"});

@@ -11,7 +11,7 @@ namespace {
 
 using test::random_tensor;
 
-TokenPlaces make_places(const std::vector<int64_t>& rows, const std::vector<int32_t>& positions) {
+TokenCoords make_places(const std::vector<int64_t>& rows, const std::vector<int32_t>& positions) {
   at::Tensor row_ids = at::empty({static_cast<int64_t>(rows.size())}, at::kLong);
   std::copy(rows.begin(), rows.end(), row_ids.mutable_data_ptr<int64_t>());
   return {.row_ids = row_ids, .positions = test::int_tensor(positions)};
@@ -20,7 +20,7 @@ TokenPlaces make_places(const std::vector<int64_t>& rows, const std::vector<int3
 constexpr DropoutKey kKey = {0x1234567890ABCDEF};
 
 TEST(DropoutAdd, AgreesWithTheReferenceBitForBit) {
-  const TokenPlaces places = make_places({0, 5, 5, int64_t{1} << 40}, {0, 3, 4, 2000000000});
+  const TokenCoords coords = make_places({0, 5, 5, int64_t{1} << 40}, {0, 3, 4, 2000000000});
   for (const int64_t width : {1, 3, 64, 130}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor x = random_tensor({4, width}, 1).to(type);
@@ -28,13 +28,13 @@ TEST(DropoutAdd, AgreesWithTheReferenceBitForBit) {
       const at::Tensor out = at::empty_like(x);
       const at::Tensor expected = at::empty_like(x);
       const at::Tensor zero = at::zeros_like(x);
-      dropout_add_forward(x, zero, 0.25, kKey, places, out);
-      dropout_add_forward_reference(x, zero, 0.25, kKey, places, expected);
+      dropout_add_forward(x, zero, 0.25, kKey, coords, out);
+      dropout_add_forward_reference(x, zero, 0.25, kKey, coords, expected);
       EXPECT_TRUE(at::equal(out, expected));
-      dropout_add_backward(x, 0.25, kKey, places, out);
+      dropout_add_backward(x, 0.25, kKey, coords, out);
       EXPECT_TRUE(at::equal(out, expected));
-      dropout_add_forward(x, residual, 0.25, kKey, places, out);
-      dropout_add_forward_reference(x, residual, 0.25, kKey, places, expected);
+      dropout_add_forward(x, residual, 0.25, kKey, coords, out);
+      dropout_add_forward_reference(x, residual, 0.25, kKey, coords, expected);
       // One fused multiply-add against a product that is rounded first.
       test::expect_close(out, expected, type == at::kFloat ? 2 * test::kEps32 : test::kEps16, "sum");
     }

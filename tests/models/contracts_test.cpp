@@ -119,8 +119,8 @@ TEST_P(Contracts, RecomputationChangesNoBitOfLossAndGradients) {
   expect_equal("full", [](auto&) {});
   expect_equal("every_n", [](auto& section) { section.every_n = 2; });
   expect_equal("blocks", [](auto& section) { section.blocks = {1}; });
-  expect_equal("segments", [](auto& section) { section.segments = {"attention"}; });
-  expect_equal("segments", [](auto& section) { section.segments = {"attention", "mlp"}; });
+  expect_equal("regions", [](auto& section) { section.regions = {"attention"}; });
+  expect_equal("regions", [](auto& section) { section.regions = {"attention", "mlp"}; });
 }
 
 TEST_P(Contracts, Bf16GathersReleasesAndStaysNearFp32) {
@@ -303,7 +303,7 @@ TEST(NonFinite, APlantedNanStopsTheUpdateAndIsFoundInBf16Too) {
     const at::Tensor before = job.masters();
     const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
     EXPECT_FALSE(result.updated);
-    EXPECT_TRUE(testing::contains(result.culprit, "layers.1")) << compute;
+    EXPECT_TRUE(testing::contains(result.first_nonfinite, "layers.1")) << compute;
     EXPECT_TRUE(at::equal(job.masters(), before));
     EXPECT_TRUE(job.step(job.cut(job.made_up_rows()), 1, 1.0).updated);
   }

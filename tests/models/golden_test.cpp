@@ -10,10 +10,11 @@
 
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/checkpoint/hf_folder.h"
-#include "stepforge/models/forwards.h"
+#include "stepforge/models/model_registry.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/tensorfile/safetensors.h"
 #include "stepforge/train/evaluation.h"
+#include "tests/support/paths.h"
 
 namespace stepforge {
 namespace {
@@ -32,7 +33,8 @@ at::Tensor read_fp32(const SafetensorsFile& file, const std::string& name) {
 
 std::vector<std::string> recorded_models() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(STEPFORGE_SOURCE_DIR "/tests/golden/models")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::source_dir() / "tests/golden/models")) {
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   return names;
@@ -41,8 +43,7 @@ std::vector<std::string> recorded_models() {
 class Golden : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, LogitsAndLossesOfPackedRowsEqualThoseOfTransformers) {
-  const std::filesystem::path folder =
-      std::filesystem::path(STEPFORGE_SOURCE_DIR "/tests/golden/models") / GetParam();
+  const std::filesystem::path folder = testing::source_dir() / "tests/golden/models" / GetParam();
   Config config;
   config.model = hf_model_config(folder);
   const Batch batch = read_token_rows(folder / "tokens.safetensors", config.model.vocab_size);
@@ -51,7 +52,7 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsEqualThoseOfTransformers) {
   const ModelSpec spec = plan_model(config);
   ModelStore store(spec.units, {.with_gradient = false});
   import_hf(folder, spec, store);
-  ModelForward model = build_forward(config.model, store.lookup(), {batch.seq_len, 0});
+  Model model = make_model(config.model, store.lookup(), {batch.seq_len, 0});
   const StepProgram program = plan_evaluation(config, spec);
   Executor executor(program, model, store);
   const LossResult result = evaluate_batch(executor, batch, /*with_logits=*/true);
@@ -74,8 +75,7 @@ TEST(Golden, CoversBothFamiliesTiedEmbeddingsAndScaledRope) {
   bool tied = false;
   bool scaled = false;
   for (const std::string& name : recorded_models()) {
-    const ModelConfig model =
-        hf_model_config(std::filesystem::path(STEPFORGE_SOURCE_DIR "/tests/golden/models") / name);
+    const ModelConfig model = hf_model_config(testing::source_dir() / "tests/golden/models" / name);
     qwen3 = qwen3 || model.family == "qwen3";
     tied = tied || model.tie_embeddings;
     scaled = scaled || model.rope_scaling.type == "llama3";

@@ -35,8 +35,8 @@ class Job {
         spec(plan_model(config)),
         program(plan_train_step(config, spec)),
         store(spec.units, {.gather = compute_dtype(config.precision)}),
-        model(build_forward(config.model, store.lookup(),
-                            {config.model.max_position, config.training.loss_chunk})),
+        model(make_model(config.model, store.lookup(),
+                         {config.model.max_position, config.training.loss_chunk})),
         optimizer(store, resolve_param_groups(config.optimizer, spec), config.optimizer.eps),
         executor(program, model, store),
         train_step(config, executor, store, optimizer) {
@@ -88,7 +88,7 @@ class Job {
   ModelSpec spec;
   StepProgram program;
   ModelStore store;
-  ModelForward model;
+  Model model;
   AdamW optimizer;
   Executor executor;
   TrainStep train_step;

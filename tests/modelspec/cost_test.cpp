@@ -24,16 +24,16 @@ TEST(Elements, CountComputeDtypeAndFp32Apart) {
 }
 
 TEST(BlockCost, SavedBytesAreTheSumOfSaves) {
-  const std::vector<SegmentCost> segments = {{"a", {call(4, 1, 4), call(4, 2, 4)}, false},
-                                             {"b", {call(4, 8, 4)}, false}};
-  EXPECT_EQ(block_cost(segments, kOneToken).saved_bytes, 1 + 2 + 8);
+  const std::vector<RegionCost> regions = {{"a", {call(4, 1, 4), call(4, 2, 4)}, false},
+                                           {"b", {call(4, 8, 4)}, false}};
+  EXPECT_EQ(block_cost(regions, kOneToken).saved_bytes, 1 + 2 + 8);
 }
 
 TEST(BlockCost, ForwardKeepsEveryResultOfASegmentUntilItReturns) {
   OpCost with_workspace = call(4, 0, 4);
   with_workspace.forward_workspace.token = {100, 0};
   with_workspace.extra = {3, 0};
-  const std::vector<SegmentCost> one = {{"a", {call(16, 0, 4), with_workspace, call(2, 0, 4)}, false}};
+  const std::vector<RegionCost> one = {{"a", {call(16, 0, 4), with_workspace, call(2, 0, 4)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).forward_peak_bytes, 16 + 4 + 3 + 100);
   EXPECT_EQ(block_cost(one, kOneToken).output_bytes, 2);
 }
@@ -41,20 +41,20 @@ TEST(BlockCost, ForwardKeepsEveryResultOfASegmentUntilItReturns) {
 TEST(BlockCost, WithoutAGraphStatisticsLiveOnlyDuringTheirCall) {
   OpCost first = call(16, 0, 4);
   first.extra = {5, 0};
-  const std::vector<SegmentCost> one = {{"a", {first, call(4, 0, 4)}, false}};
+  const std::vector<RegionCost> one = {{"a", {first, call(4, 0, 4)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).forward_peak_bytes, 16 + 5 + 4);
   EXPECT_EQ(block_cost(one, kOneToken).inference_peak_bytes, 16 + 5);
 }
 
 TEST(BlockCost, ForwardKeepsSavesAndTheLastResultBetweenSegments) {
-  const std::vector<SegmentCost> two = {{"a", {call(16, 5, 4), call(4, 0, 4)}, false},
-                                        {"b", {call(64, 0, 4), call(4, 0, 4)}, false}};
+  const std::vector<RegionCost> two = {{"a", {call(16, 5, 4), call(4, 0, 4)}, false},
+                                       {"b", {call(64, 0, 4), call(4, 0, 4)}, false}};
   EXPECT_EQ(block_cost(two, kOneToken).forward_peak_bytes, 5 + 4 + 64 + 4);
   EXPECT_EQ(block_cost(two, kOneToken).inference_peak_bytes, 4 + 64 + 4);
 }
 
 TEST(BlockCost, ARecomputedSegmentKeepsItsInputButNotTheBlocks) {
-  const std::vector<SegmentCost> two = {{"a", {call(4, 50, 4)}, false}, {"b", {call(6, 70, 6)}, false}};
+  const std::vector<RegionCost> two = {{"a", {call(4, 50, 4)}, false}, {"b", {call(6, 70, 6)}, false}};
   EXPECT_EQ(block_cost(two, kOneToken, {"a"}).saved_bytes, 0 + 70);
   EXPECT_EQ(block_cost(two, kOneToken, {"b"}).saved_bytes, 50 + 4);
   EXPECT_EQ(block_cost(two, kOneToken, {"a", "b"}).saved_bytes, 4);
@@ -65,39 +65,39 @@ TEST(BlockCost, BackwardFreesSavesAndGradientsButNotTheCallersGradient) {
   // +8 = 18, workspace 21.
   OpCost first = call(30, 5, 8);
   first.backward_workspace.token = {21, 0};
-  std::vector<SegmentCost> segments = {{"a", {first, call(8, 20, 30)}, false}};
-  EXPECT_EQ(block_cost(segments, kOneToken).backward_peak_bytes, 10 + 8 + 21);
-  // After the segment: 18 - 5 saved - 30 of the gradient between the calls = -17; the segment below adds 75.
-  segments.insert(segments.begin(), {"below", {call(8, 0, 75)}, false});
-  EXPECT_EQ(block_cost(segments, kOneToken).backward_peak_bytes, -17 + 75);
+  std::vector<RegionCost> regions = {{"a", {first, call(8, 20, 30)}, false}};
+  EXPECT_EQ(block_cost(regions, kOneToken).backward_peak_bytes, 10 + 8 + 21);
+  // After the region: 18 - 5 saved - 30 of the gradient between the calls = -17; the region below adds 75.
+  regions.insert(regions.begin(), {"below", {call(8, 0, 75)}, false});
+  EXPECT_EQ(block_cost(regions, kOneToken).backward_peak_bytes, -17 + 75);
 }
 
 TEST(BlockCost, AResidualKeepsTheIncomingGradientToTheSegmentsEnd) {
   OpCost first = call(30, 5, 8);
   first.backward_workspace.token = {21, 0};
-  std::vector<SegmentCost> segments = {{"a", {first, call(8, 20, 30)}, true},
-                                       {"above", {call(8, 0, 100)}, false}};
+  std::vector<RegionCost> regions = {{"a", {first, call(8, 20, 30)}, true},
+                                     {"above", {call(8, 0, 100)}, false}};
   // 100 from above; +30 - 20 saved, and the 100 stay: 110; +8 and workspace 21.
-  EXPECT_EQ(block_cost(segments, kOneToken).backward_peak_bytes, 110 + 8 + 21);
-  // After the segment: 118 - 5 saved - 30 - 100 = -17; the segment below adds 200.
-  segments.insert(segments.begin(), {"below", {call(8, 0, 200)}, false});
-  EXPECT_EQ(block_cost(segments, kOneToken).backward_peak_bytes, -17 + 200);
+  EXPECT_EQ(block_cost(regions, kOneToken).backward_peak_bytes, 110 + 8 + 21);
+  // After the region: 118 - 5 saved - 30 - 100 = -17; the region below adds 200.
+  regions.insert(regions.begin(), {"below", {call(8, 0, 200)}, false});
+  EXPECT_EQ(block_cost(regions, kOneToken).backward_peak_bytes, -17 + 200);
 }
 
 TEST(BlockCost, ACallWithoutGradientWorksInPlace) {
-  const std::vector<SegmentCost> one = {{"a", {call(8, 0, 16), call(8, 0, 0)}, false},
-                                        {"b", {call(8, 0, 0)}, false}};
+  const std::vector<RegionCost> one = {{"a", {call(8, 0, 16), call(8, 0, 0)}, false},
+                                       {"b", {call(8, 0, 0)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).backward_peak_bytes, 16);
 }
 
 TEST(BlockCost, BackwardOfARecomputedSegmentRunsItsForwardFirst) {
-  const std::vector<SegmentCost> one = {{"a", {call(100, 40, 8), call(8, 20, 30)}, false}};
+  const std::vector<RegionCost> one = {{"a", {call(100, 40, 8), call(8, 20, 30)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).backward_peak_bytes, 30);
   EXPECT_EQ(block_cost(one, kOneToken, {"a"}).backward_peak_bytes, 108);
 }
 
 TEST(BlockCost, ARecomputedSegmentsResultAndIncomingGradientStayToItsEnd) {
-  const std::vector<SegmentCost> two = {{"a", {call(4, 50, 200)}, false}, {"b", {call(6, 70, 300)}, false}};
+  const std::vector<RegionCost> two = {{"a", {call(4, 50, 200)}, false}, {"b", {call(6, 70, 300)}, false}};
   // b again: 4, its input, was kept and is one of its 70 saved; 6 its result, +300. Then all but the 300 is
   // freed: a, +200.
   EXPECT_EQ(block_cost(two, kOneToken, {"b"}).backward_peak_bytes, (66 + 6 + 300) - 70 - 6 + 200);
@@ -134,7 +134,7 @@ TEST(Workspace, EachThreadHasItsScratchButNoMoreThreadsRunThanTasks) {
 TEST(BlockCost, FlopsOfBackwardAreTwiceForwardAndOnceMoreWhenRecomputed) {
   OpCost attention = call(1, 0, 1);
   attention.flops_per_key = 3;
-  const std::vector<SegmentCost> two = {{"a", {attention}, false}, {"b", {call(1, 0, 1)}, false}};
+  const std::vector<RegionCost> two = {{"a", {attention}, false}, {"b", {call(1, 0, 1)}, false}};
   EXPECT_DOUBLE_EQ(block_cost(two, kOneToken).forward_flops, (10 + 3 * 4) + 10);
   EXPECT_DOUBLE_EQ(block_cost(two, kOneToken).backward_flops, 2 * 32);
   EXPECT_DOUBLE_EQ(block_cost(two, kOneToken, {"a"}).backward_flops, 2 * 32 + 22);

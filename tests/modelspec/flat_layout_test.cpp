@@ -15,7 +15,7 @@ UnitSpec unit_of(const std::vector<std::vector<int64_t>>& shapes) {
   UnitSpec unit{.name = "unit", .parameters = {}};
   for (const auto& shape : shapes) {
     unit.parameters.push_back(
-        {.name = format("p{}", unit.parameters.size()), .shape = shape, .segments = {}});
+        {.name = format("p{}", unit.parameters.size()), .shape = shape, .sub_tensors = {}});
   }
   return unit;
 }
@@ -26,13 +26,9 @@ const std::vector<std::vector<int64_t>>& odd_shapes() {
   return shapes;
 }
 
-std::vector<Cut> all_cuts() {
-  using Kind = Cut::Kind;
-  return {{Kind::interval},
-          {Kind::whole_tensor},
-          {Kind::dimension, 0},
-          {Kind::dimension, 1},
-          {Kind::dimension, -1}};
+std::vector<Partition> all_partitions() {
+  using Kind = Partition::Kind;
+  return {{Kind::flat}, {Kind::by_tensor}, {Kind::by_dim, 0}, {Kind::by_dim, 1}, {Kind::by_dim, -1}};
 }
 
 TEST(FlatLayout, TensorsStartAlignedAndTheUnitEndsAtABorder) {
@@ -48,17 +44,17 @@ TEST(FlatLayout, AnExactFitAddsNoPadding) {
 
 TEST(ShardLayout, EveryElementLiesOnOneRankOfAnyCut) {
   const UnitSpec unit = unit_of(odd_shapes());
-  for (const Cut& cut : all_cuts()) {
+  for (const Partition& partition : all_partitions()) {
     for (const int shards : {1, 2, 3, 4, 8}) {
-      const ShardLayout layout(unit, cut, shards);
+      const ShardLayout layout(unit, partition, shards);
       EXPECT_EQ(layout.shard_size() % kUnitBorder, 0);
       for (size_t i = 0; i < unit.parameters.size(); ++i) {
         std::vector<int> seen(static_cast<size_t>(unit.parameters[i].elements()), 0);
         for (int rank = 0; rank < shards; ++rank) {
-          const ShardRange held = layout.held(rank, i, i + 1);
+          const ShardRange held = layout.local_range(rank, i, i + 1);
           int64_t next = held.begin;
-          for (const HeldBox& box : layout.boxes(rank, i)) {
-            for (const HeldRun& run : runs_of(unit.parameters[i].shape, box)) {
+          for (const ShardSlice& slice : layout.slices(rank, i)) {
+            for (const ShardRun& run : runs_of(unit.parameters[i].shape, slice)) {
               EXPECT_EQ(run.local, next) << "runs follow one another in the shard";
               next += run.count;
               for (int64_t e = 0; e < run.count; ++e) ++seen.at(static_cast<size_t>(run.element + e));
@@ -68,7 +64,7 @@ TEST(ShardLayout, EveryElementLiesOnOneRankOfAnyCut) {
           EXPECT_LE(held.end, layout.shard_size());
         }
         for (const int times : seen)
-          ASSERT_EQ(times, 1) << cut_text(cut) << ", " << shards << " shards, p" << i;
+          ASSERT_EQ(times, 1) << partition_text(partition) << ", " << shards << " shards, p" << i;
       }
     }
   }
@@ -76,31 +72,31 @@ TEST(ShardLayout, EveryElementLiesOnOneRankOfAnyCut) {
 
 TEST(ShardLayout, PartsOfParametersDoNotOverlapAndKeepTheirOrder) {
   const UnitSpec unit = unit_of(odd_shapes());
-  for (const Cut& cut : all_cuts()) {
-    const ShardLayout layout(unit, cut, 3);
+  for (const Partition& partition : all_partitions()) {
+    const ShardLayout layout(unit, partition, 3);
     for (int rank = 0; rank < 3; ++rank) {
       int64_t end = 0;
       for (size_t i = 0; i < unit.parameters.size(); ++i) {
-        const ShardRange held = layout.held(rank, i, i + 1);
+        const ShardRange held = layout.local_range(rank, i, i + 1);
         if (held.size() == 0) continue;
-        EXPECT_GE(held.begin, end) << cut_text(cut);
+        EXPECT_GE(held.begin, end) << partition_text(partition);
         end = held.end;
       }
-      EXPECT_EQ(layout.held(rank, 0, unit.parameters.size()).end, end);
+      EXPECT_EQ(layout.local_range(rank, 0, unit.parameters.size()).end, end);
     }
   }
 }
 
 TEST(ShardLayout, JoinedShardsAreTheGatheredCopyUnlessTheCutIsAlongADimension) {
   const UnitSpec unit = unit_of(odd_shapes());
-  for (const Cut& cut : all_cuts()) {
-    const ShardLayout layout(unit, cut, 4);
+  for (const Partition& partition : all_partitions()) {
+    const ShardLayout layout(unit, partition, 4);
     if (!layout.joined_is_gathered()) continue;
     EXPECT_EQ(layout.gathered().size, layout.joined_size());
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       for (int rank = 0; rank < 4; ++rank) {
-        for (const HeldBox& box : layout.boxes(rank, i)) {
-          for (const HeldRun& run : runs_of(unit.parameters[i].shape, box)) {
+        for (const ShardSlice& slice : layout.slices(rank, i)) {
+          for (const ShardRun& run : runs_of(unit.parameters[i].shape, slice)) {
             EXPECT_EQ(rank * layout.shard_size() + run.local, layout.gathered().offsets[i] + run.element);
           }
         }
@@ -111,48 +107,48 @@ TEST(ShardLayout, JoinedShardsAreTheGatheredCopyUnlessTheCutIsAlongADimension) {
 
 TEST(ShardLayout, OneShardIsTheUnitAsItIs) {
   const UnitSpec unit = unit_of(odd_shapes());
-  for (const Cut& cut : all_cuts()) {
-    const ShardLayout layout(unit, cut, 1);
+  for (const Partition& partition : all_partitions()) {
+    const ShardLayout layout(unit, partition, 1);
     EXPECT_EQ(layout.shard_size(), flat_layout(unit).size);
     EXPECT_EQ(layout.gathered().offsets, flat_layout(unit).offsets);
   }
 }
 
 TEST(ShardLayout, WholeTensorsAreBalanced) {
-  const ShardLayout layout(unit_of({{1024}, {1024}, {4096}, {2048}}), {Cut::Kind::whole_tensor}, 2);
+  const ShardLayout layout(unit_of({{1024}, {1024}, {4096}, {2048}}), {Partition::Kind::by_tensor}, 2);
   EXPECT_EQ(layout.shard_size(), 4096);
-  EXPECT_EQ(layout.boxes(0, 2).size() + layout.boxes(1, 2).size(), 1U);
+  EXPECT_EQ(layout.slices(0, 2).size() + layout.slices(1, 2).size(), 1U);
 }
 
 TEST(ShardLayout, ASliceIsOneBoxAndAnIntervalWithinRowsThree) {
   const UnitSpec unit = unit_of({{1000, 7}});
   const ShardLayout interval(unit, {}, 4);
   // 2,048 elements a shard; a row of 7 is cut at both ends of the second one.
-  const std::vector<HeldBox> boxes = interval.boxes(1, 0);
-  ASSERT_EQ(boxes.size(), 3U);
-  EXPECT_EQ(boxes[0], (HeldBox{{{292, 4}, {1, 3}}, 0}));
-  EXPECT_EQ(boxes[1], (HeldBox{{{293, 0}, {292, 7}}, 3}));
-  EXPECT_EQ(boxes[2], (HeldBox{{{585, 0}, {1, 1}}, 2047}));
-  const ShardLayout columns(unit, {Cut::Kind::dimension, 1}, 4);
-  EXPECT_EQ(columns.boxes(3, 0), (std::vector<HeldBox>{{{{0, 6}, {1000, 1}}, 0}}));
+  const std::vector<ShardSlice> slices = interval.slices(1, 0);
+  ASSERT_EQ(slices.size(), 3U);
+  EXPECT_EQ(slices[0], (ShardSlice{{{292, 4}, {1, 3}}, 0}));
+  EXPECT_EQ(slices[1], (ShardSlice{{{293, 0}, {292, 7}}, 3}));
+  EXPECT_EQ(slices[2], (ShardSlice{{{585, 0}, {1, 1}}, 2047}));
+  const ShardLayout columns(unit, {Partition::Kind::by_dim, 1}, 4);
+  EXPECT_EQ(columns.slices(3, 0), (std::vector<ShardSlice>{{{{0, 6}, {1000, 1}}, 0}}));
 }
 
 TEST(ShardLayout, RowsOfAParameterHaveBoxesOfTheirOwn) {
   const UnitSpec unit = unit_of({{12, 5}});
-  for (const Cut& cut : all_cuts()) {
-    const ShardLayout layout(unit, cut, 2);
+  for (const Partition& partition : all_partitions()) {
+    const ShardLayout layout(unit, partition, 2);
     std::vector<int> seen(60, 0);
     for (const auto& [begin, end] : {std::pair{0, 5}, std::pair{5, 6}, std::pair{6, 12}}) {
       for (int rank = 0; rank < 2; ++rank) {
-        for (const HeldBox& box : layout.boxes(rank, 0, begin, end)) {
-          for (const HeldRun& run : runs_of({end - begin, 5}, box)) {
+        for (const ShardSlice& slice : layout.slices(rank, 0, begin, end)) {
+          for (const ShardRun& run : runs_of({end - begin, 5}, slice)) {
             for (int64_t e = 0; e < run.count; ++e)
               ++seen.at(static_cast<size_t>(begin * 5 + run.element + e));
           }
         }
       }
     }
-    for (const int times : seen) EXPECT_EQ(times, 1) << cut_text(cut);
+    for (const int times : seen) EXPECT_EQ(times, 1) << partition_text(partition);
   }
 }
 

@@ -48,7 +48,7 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
     Context context;
     context.batch = &batch;
     context.dropout = tiny.config.dropout;
-    context.recomputed_segments = GetParam().recomputed;
+    context.recomputed_regions = GetParam().recomputed;
     run(tiny, context);  // libtorch's own first-call allocations
     return run(tiny, context);
   }
@@ -74,7 +74,7 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
 
   BlockCost predicted() const {
     const CostContext context{rows * seq_len, seq_len, GetParam().compute, at::get_num_threads()};
-    return block_cost(model_spec(config()).blocks.at(1).segments, context, GetParam().recomputed);
+    return block_cost(model_spec(config()).blocks.at(1).regions, context, GetParam().recomputed);
   }
 };
 
@@ -95,7 +95,7 @@ TEST_P(BlockCostTest, PeaksAreThoseOfTheAllocator) {
   }
   EXPECT_EQ(predicted().backward_peak_bytes, measured.backward_peak);
   if (GetParam().family == "qwen3" && !GetParam().recomputed.empty()) {
-    // Without a graph the projection dies as soon as it is normed; the cost keeps it to the segment's end.
+    // Without a graph the projection dies as soon as it is normed; the cost keeps it to the region's end.
     EXPECT_GE(predicted().forward_peak_bytes, measured.forward_peak);
     EXPECT_LE(predicted().forward_peak_bytes, 1.2 * static_cast<double>(measured.forward_peak));
   } else {
@@ -117,7 +117,7 @@ std::vector<CostCase> cost_cases() {
              std::vector<std::vector<std::string>>{{}, {"attention"}, {"mlp"}, {"attention", "mlp"}}) {
           std::string name = std::string(family) + (compute == DType::f32 ? "_fp32" : "_bf16") +
                              (dropout > 0 ? "_dropout" : "");
-          for (const auto& segment : recomputed) name += "_again_" + segment;
+          for (const auto& region : recomputed) name += "_again_" + region;
           cases.push_back({name, family, compute, dropout, recomputed});
         }
       }

@@ -251,7 +251,7 @@ TEST_P(LayerGradients, OfALayerAreBitEqualWhenSegmentsRunAgain) {
   context.dropout_key.key = 4;
   const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 18);
   const auto run = [&](const std::vector<std::string>& again) {
-    context.recomputed_segments = again;
+    context.recomputed_regions = again;
     const at::Tensor x = leaf(random_values({tokens(), tiny.config.dim}, 17));
     tiny.start_gradients();
     const Bundle outputs = tiny.model.blocks.at(1)->forward({x}, context);

@@ -12,7 +12,7 @@
 #include "stepforge/base/random.h"
 #include "stepforge/catalog/families.h"
 #include "stepforge/kernels/cpu_allocator.h"
-#include "stepforge/models/forwards.h"
+#include "stepforge/models/model_registry.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/storage/unit_store.h"
 
@@ -41,7 +41,7 @@ struct TinyModel {
       : config(model_config),
         spec(model_spec(config, loss_chunk)),
         store(spec.units, {.gather = compute}),
-        model(build_forward(config, store.lookup(), {config.max_position, loss_chunk})) {
+        model(make_model(config, store.lookup(), {config.max_position, loss_chunk})) {
     store.initialize(seed);
     gather();
   }
@@ -63,7 +63,7 @@ struct TinyModel {
   ModelConfig config;
   ModelSpec spec;
   ModelStore store;
-  ModelForward model;
+  Model model;
 };
 
 /// Row number `id`: tokens below `vocab` that depend on (id, place) only; `document_starts` as in Row.

@@ -116,12 +116,12 @@ TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
     if (at::equal(after.at("first.weight"), before.at("first.weight"))) return "nothing was updated";
     std::set<std::string> with_state;
     for (const auto& state : optimizer.state()) {
-      for (const ShardedParameter& parameter : optimizer.parameters()) {
+      for (const FsdpParamRef& parameter : optimizer.parameters()) {
         if (parameter.part == state.parameters) with_state.insert(parameter.name);
       }
       if (state.slots[1].numel() != state.parameters->store().shard_size()) return "another size";
     }
-    for (const ShardedParameter& parameter : optimizer.parameters()) {
+    for (const FsdpParamRef& parameter : optimizer.parameters()) {
       const bool frozen = parameter.name == "second.weight";
       if (with_state.contains(parameter.name) == frozen) return "state of " + parameter.name;
     }
@@ -147,13 +147,13 @@ TEST(ClipGradNorm, IsThatOfOneRankForEveryTypeMeshAndCut) {
       }
       if (type == 2.0) expected = std::sqrt(expected);
       if (type == 3.0) expected = std::cbrt(expected);
-      for (const auto kind : {Cut::Kind::interval, Cut::Kind::whole_tensor, Cut::Kind::dimension}) {
+      for (const auto kind : {Partition::Kind::flat, Partition::Kind::by_tensor, Partition::Kind::by_dim}) {
         expect_on_ranks(ranks_of(degrees), degrees, [&](const auto& mesh, auto&) -> std::string {
           Model model;
           // A replicated parameter counts once, too.
-          fully_shard(model->first, mesh, {.cut = {kind}, .replicate_params = {model->first->bias}});
-          fully_shard(model->second, mesh, {.cut = {kind}});
-          fully_shard(model, mesh, {.cut = {kind}});
+          fully_shard(model->first, mesh, {.partition = {kind}, .replicate_params = {model->first->bias}});
+          fully_shard(model->second, mesh, {.partition = {kind}});
+          fully_shard(model, mesh, {.partition = {kind}});
           model.set_reduce_op(ReduceOp::sum, true);
           plain_step(model, mesh->rank(), 0);
           const double norm = clip_grad_norm(model, 0.5, type);

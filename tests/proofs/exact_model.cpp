@@ -78,7 +78,7 @@ class ExactEmbedding : public Block {
   Parameter& table_;
 };
 
-/// Two segments with dropout, whose factors are 0 and 2, and residuals.
+/// Two regions with dropout, whose factors are 0 and 2, and residuals.
 class ExactLayer : public Block {
  public:
   ExactLayer(const ParameterLookup& parameters, int layer)
@@ -96,7 +96,7 @@ class ExactLayer : public Block {
       const at::Tensor inner = settle(AddBias::apply(linear(x, up_), bias_.value(), &bias_));
       return settle(residual_add(linear(inner, down_), x, context, 2 * layer_ + 1));
     };
-    return {segment(context, "mlp", mlp, segment(context, "attention", attention, inputs.at(0)))};
+    return {region(context, "mlp", mlp, region(context, "attention", attention, inputs.at(0)))};
   }
 
  private:
@@ -157,8 +157,8 @@ ParameterSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
   return parameter(name, {rows, columns}, ParameterTag::matrix);
 }
 
-/// A segment that keeps about what these layers keep.
-SegmentCost cost(const std::string& name, int64_t output, int64_t saved) {
+/// A region that keeps about what these layers keep.
+RegionCost cost(const std::string& name, int64_t output, int64_t saved) {
   OpCost op;
   op.name = name;
   op.output.compute = output;
@@ -182,7 +182,7 @@ ModelSpec specification(ExactModel model) {
   for (int layer = 0; layer < layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.segments = {cost("attention", width, 2 * width), cost("mlp", width, 2 * width + 2 * hidden)};
+    block.regions = {cost("attention", width, 2 * width), cost("mlp", width, 2 * width + 2 * hidden)};
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
@@ -212,8 +212,8 @@ ModelSpec specification(ExactModel model) {
   return spec;
 }
 
-ModelForward forward_of(ExactModel model, const ParameterLookup& parameters) {
-  ModelForward forward;
+Model forward_of(ExactModel model, const ParameterLookup& parameters) {
+  Model forward;
   forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight")));
   for (int layer = 0; layer < layers; ++layer)
     forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer));

@@ -171,11 +171,11 @@ TEST(RecomputePass, EveryNthBeginsWithTheFirstLayer) {
 
 TEST(RecomputePass, NamedSegmentsShrinkTheGraph) {
   StepOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::segments;
-  options.recompute.segments = {"mlp"};
+  options.recompute.mode = RecomputePolicy::Mode::regions;
+  options.recompute.regions = {"mlp"};
   const StepProgram program = build_step(small_model(1), options);
-  EXPECT_EQ(program.blocks[1].recomputed_segments, std::vector<std::string>{"mlp"});
-  EXPECT_TRUE(program.blocks[0].recomputed_segments.empty());
+  EXPECT_EQ(program.blocks[1].recomputed_regions, std::vector<std::string>{"mlp"});
+  EXPECT_TRUE(program.blocks[0].recomputed_regions.empty());
   EXPECT_EQ(count(program, OpKind::recompute), 0);
   for (const Buffer& buffer : program.buffers) {
     if (buffer.name == "graph layers.0 m0") {
@@ -191,8 +191,8 @@ TEST(RecomputePass, UnknownNamesAreRefusedWithAGuess) {
   EXPECT_NE(refusal(small_model(), options).find("\"layers.9\""), std::string::npos);
   options.recompute.blocks = {"head"};
   EXPECT_NE(refusal(small_model(), options).find("\"head\""), std::string::npos);
-  options.recompute.mode = RecomputePolicy::Mode::segments;
-  options.recompute.segments = {"attentoin"};
+  options.recompute.mode = RecomputePolicy::Mode::regions;
+  options.recompute.regions = {"attentoin"};
   EXPECT_NE(refusal(small_model(), options).find("did you mean \"attention\""), std::string::npos);
   options.recompute.mode = RecomputePolicy::Mode::every_n;
   options.recompute.n = 0;

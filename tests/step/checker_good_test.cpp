@@ -13,8 +13,8 @@ std::vector<RecomputePolicy> recompute_policies() {
   policies[2].n = 2;
   policies[3].mode = RecomputePolicy::Mode::blocks;
   policies[3].blocks = {"embedding", "layers.1"};
-  policies[4].mode = RecomputePolicy::Mode::segments;
-  policies[4].segments = {"attention"};
+  policies[4].mode = RecomputePolicy::Mode::regions;
+  policies[4].regions = {"attention"};
   return policies;
 }
 

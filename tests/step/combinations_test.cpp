@@ -52,8 +52,8 @@ RecomputePolicy some_recomputation(Dice& dice) {
   if (recompute.mode == RecomputePolicy::Mode::blocks) {
     recompute.blocks = {"layers.0"};
   }
-  if (recompute.mode == RecomputePolicy::Mode::segments) {
-    recompute.segments = {"mlp"};
+  if (recompute.mode == RecomputePolicy::Mode::regions) {
+    recompute.regions = {"mlp"};
   }
   return recompute;
 }
@@ -80,7 +80,7 @@ StepOptions some_options(Dice& dice, const ModelSpec& model) {
   options.reduce.each_micro_batch = !options.ordered && dice.toss();
   if (!options.ordered) {
     options.reduce.dtype = dice.toss() ? DType::bf16 : DType::f32;
-    options.cut.kind = static_cast<Cut::Kind>(dice.below(3));
+    options.partition.kind = static_cast<Partition::Kind>(dice.below(3));
   }
   options.offload.state = dice.toss();
   options.offload.prefetch = dice.below(3);

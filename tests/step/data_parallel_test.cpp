@@ -365,21 +365,22 @@ TEST(Checker, AcceptsEveryProgramOfSeveralRanksThatIsBuilt) {
 }
 
 TEST(DataParallel, TrafficFollowsTheCutAndTheReduceDtype) {
-  using Kind = Cut::Kind;
-  for (const Kind kind : {Kind::interval, Kind::whole_tensor, Kind::dimension}) {
+  using Kind = Partition::Kind;
+  for (const Kind kind : {Kind::flat, Kind::by_tensor, Kind::by_dim}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       StepOptions options = small_options(1);
-      options.cut = {kind};
+      options.partition = {kind};
       options.reduce.dtype = dtype;
       const ModelSpec model = small_model(1);
       const StepProgram program = built(3, 2, options, model);
       check_symmetric(program, 6, [](int rank) { return groups_of(data_parallel(rank, 3, 2)); });
       for (const Operation& operation : program.operations) {
         if (operation.unit < 0) continue;
-        const ShardLayout layout(model.units.at(static_cast<std::size_t>(operation.unit)), options.cut, 3);
+        const ShardLayout layout(model.units.at(static_cast<std::size_t>(operation.unit)), options.partition,
+                                 3);
         if (operation.kind == OpKind::gather_start) {
           EXPECT_EQ(operation.bytes, layout.joined_size() * 4);
-          EXPECT_EQ(operation.workspace, kind == Kind::dimension ? operation.bytes : 0);
+          EXPECT_EQ(operation.workspace, kind == Kind::by_dim ? operation.bytes : 0);
         } else if (operation.kind == OpKind::reduce_start) {
           EXPECT_EQ(operation.bytes, layout.joined_size() * dtype_bytes(dtype));
         } else if (operation.kind == OpKind::all_reduce_start) {

@@ -1,4 +1,4 @@
-// A small model whose sizes are easy to add up by hand: an embedding, layers of two segments, a head.
+// A small model whose sizes are easy to add up by hand: an embedding, layers of two regions, a head.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace stepforge::test {
 inline ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
   ParameterSpec spec;
   spec.name = name;
-  spec.segments.push_back({"weight", name, shape[0], {}});
+  spec.regions.push_back({"weight", name, shape[0], {}});
   spec.shape = std::move(shape);
   spec.tag = tag;
   return spec;
@@ -56,8 +56,8 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
                            {parameter(name + ".norm", {8}, ParameterTag::norm),
                             parameter(name + ".weight", {8, 8}, ParameterTag::matrix)},
                            true});
-    const SegmentCost attention{"attention", {call("norm", 8, 2, 8), call("linear", 8, 8, 8)}, true};
-    const SegmentCost mlp{"mlp", {call("linear", 16, 8, 8), call("act", 8, 16, 16)}, true};
+    const RegionCost attention{"attention", {call("norm", 8, 2, 8), call("linear", 8, 8, 8)}, true};
+    const RegionCost mlp{"mlp", {call("linear", 16, 8, 8), call("act", 8, 16, 16)}, true};
     model.blocks.push_back({name, BlockKind::layer, layer, {layer + 1}, hidden, hidden, {attention, mlp}});
   }
   std::vector<int> head_units = {layers + 1};

@@ -43,8 +43,8 @@ TEST(RenderPlan, SaysWhatIsFrozenAndRecomputed) {
   ModelSpec model = small_model(2);
   model.units[0].trainable = false;
   StepOptions options = small_options(1);
-  options.recompute.mode = RecomputePolicy::Mode::segments;
-  options.recompute.segments = {"attention", "mlp"};
+  options.recompute.mode = RecomputePolicy::Mode::regions;
+  options.recompute.regions = {"attention", "mlp"};
   const std::string plan = plan_of(model, options);
   EXPECT_NE(plan.find("frozen"), std::string::npos) << plan;
   EXPECT_NE(plan.find("attention+mlp"), std::string::npos) << plan;

@@ -27,24 +27,24 @@ UnitSpec two_parameters() {
   return {"unit", {matrix("first", 3, 5), matrix("second", 300, 4)}, true};
 }
 
-/// Values of each segment of a unit by its Hugging Face name.
+/// Values of each sub_tensor of a unit by its Hugging Face name.
 std::map<std::string, at::Tensor> segments_of(const UnitSpec& spec, uint64_t seed) {
   UnitStore store(spec, {.with_gradient = false});
   store.initialize(seed);
   std::map<std::string, at::Tensor> values;
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
     int64_t row = 0;
-    for (const Segment& segment : spec.parameters[i].segments) {
-      values[segment.hf_name] = store.master_view(i).narrow(0, row, segment.rows).clone();
-      row += segment.rows;
+    for (const SubTensor& sub_tensor : spec.parameters[i].sub_tensors) {
+      values[sub_tensor.hf_name] = store.master_view(i).narrow(0, row, sub_tensor.rows).clone();
+      row += sub_tensor.rows;
     }
   }
   return values;
 }
 
 TEST(UnitStore, InitialValuesDependOnSeedHuggingFaceNameAndElementOnly) {
-  const Segment gate{"gate", "mlp.gate", 6, normal};
-  const Segment up{"up", "mlp.up", 10, normal};
+  const SubTensor gate{"gate", "mlp.gate", 6, normal};
+  const SubTensor up{"up", "mlp.up", 10, normal};
   const UnitSpec packed{"unit", {{"gate_up", {16, 4}, {gate, up}}}, true};
   const UnitSpec swapped{
       "other", {{"x", {2, 7}, {{"weight", "x", 2, normal}}}, {"up_gate", {16, 4}, {up, gate}}}, true};
@@ -69,11 +69,11 @@ TEST(ModelStore, NormsStartAtOneAndMatricesAtTheirSpread) {
         EXPECT_TRUE(values.eq(1).all().item<bool>()) << unit.parameters[i].name;
         continue;
       }
-      const Segment& segment = unit.parameters[i].segments.front();
-      const at::Tensor part = values.narrow(0, 0, segment.rows);
-      EXPECT_NEAR(part.std().item<double>() / segment.init.std, 1.0, 0.06) << unit.parameters[i].name;
-      if (segment.init.kind == Initializer::Kind::truncated_normal) {
-        EXPECT_LE(part.abs().max().item<double>(), segment.init.cutoff * segment.init.std)
+      const SubTensor& sub_tensor = unit.parameters[i].sub_tensors.front();
+      const at::Tensor part = values.narrow(0, 0, sub_tensor.rows);
+      EXPECT_NEAR(part.std().item<double>() / sub_tensor.init.std, 1.0, 0.06) << unit.parameters[i].name;
+      if (sub_tensor.init.kind == Initializer::Kind::truncated_normal) {
+        EXPECT_LE(part.abs().max().item<double>(), sub_tensor.init.cutoff * sub_tensor.init.std)
             << unit.parameters[i].name;
       }
     }

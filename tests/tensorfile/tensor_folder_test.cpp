@@ -23,15 +23,15 @@ using Shape = std::vector<int64_t>;
 
 /// A part of tensor "t", of which element i is i.
 struct Part {
-  TensorBox box;
+  TensorSlice slice;
   DType dtype = DType::i32;
 };
 
-std::vector<int32_t> numbers_in(const Shape& shape, const TensorBox& box) {
-  std::vector<int32_t> all(static_cast<size_t>(whole_box(shape).elements()));
+std::vector<int32_t> numbers_in(const Shape& shape, const TensorSlice& slice) {
+  std::vector<int32_t> all(static_cast<size_t>(whole_slice(shape).elements()));
   std::iota(all.begin(), all.end(), 0);
-  std::vector<int32_t> numbers(static_cast<size_t>(box.elements()));
-  copy_part(box, whole_box(shape), std::as_bytes(std::span(all)), box,
+  std::vector<int32_t> numbers(static_cast<size_t>(slice.elements()));
+  copy_part(slice, whole_slice(shape), std::as_bytes(std::span(all)), slice,
             std::as_writable_bytes(std::span(numbers)), sizeof(int32_t));
   return numbers;
 }
@@ -41,12 +41,12 @@ std::vector<fs::path> write_parts(const TempFolder& folder, const Shape& shape,
                                   const std::vector<Part>& parts) {
   std::vector<fs::path> paths;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const auto& [box, dtype] = parts[i];
+    const auto& [slice, dtype] = parts[i];
     paths.push_back(folder / format("{}.safetensors", i));
-    SafetensorsWriter writer(paths.back(), {{"t", dtype, box.sizes}}, dcp_metadata({{"t", box.offsets}}));
-    const std::vector<int32_t> numbers = contains(whole_box(shape), box)
-                                             ? numbers_in(shape, box)
-                                             : std::vector<int32_t>(static_cast<size_t>(box.elements()));
+    SafetensorsWriter writer(paths.back(), {{"t", dtype, slice.sizes}}, dcp_metadata({{"t", slice.offsets}}));
+    const std::vector<int32_t> numbers = contains(whole_slice(shape), slice)
+                                             ? numbers_in(shape, slice)
+                                             : std::vector<int32_t>(static_cast<size_t>(slice.elements()));
     const auto bytes = std::as_bytes(std::span(numbers));
     const auto size = static_cast<size_t>(dtype_bytes(dtype));
     if (!bytes.empty()) writer.write("t", bytes.first(numbers.size() * size));
@@ -57,20 +57,20 @@ std::vector<fs::path> write_parts(const TempFolder& folder, const Shape& shape,
 
 /// Every element of the tensor in parts of ranges cut at random.
 std::vector<Part> random_cut(const Shape& shape, uint64_t seed) {
-  const TensorBox whole = whole_box(shape);
+  const TensorSlice whole = whole_slice(shape);
   std::vector<Part> parts;
   int64_t begin = 0;
   while (begin < whole.elements()) {
     const int64_t most = whole.elements() - begin;
     const int64_t end = begin + 1 + static_cast<int64_t>(mix_bits(seed++) % static_cast<uint64_t>(most));
-    for (TensorBox& box : boxes_of_range(whole, begin, end)) parts.push_back({std::move(box)});
+    for (TensorSlice& slice : slices_of_range(whole, begin, end)) parts.push_back({std::move(slice)});
     begin = end;
   }
   return parts;
 }
 
 void expect_all_ranges(const TensorFolder& folder, const Shape& shape) {
-  const TensorBox whole = whole_box(shape);
+  const TensorSlice whole = whole_slice(shape);
   for (int64_t begin = 0; begin <= whole.elements(); ++begin) {
     for (int64_t end = begin; end <= whole.elements(); ++end) {
       std::vector<int32_t> values(static_cast<size_t>(end - begin));
@@ -78,10 +78,10 @@ void expect_all_ranges(const TensorFolder& folder, const Shape& shape) {
       std::vector<int32_t> expected(values.size());
       std::iota(expected.begin(), expected.end(), static_cast<int32_t>(begin));
       ASSERT_EQ(values, expected);
-      for (const TensorBox& box : boxes_of_range(whole, begin, end)) {
-        std::vector<int32_t> part(static_cast<size_t>(box.elements()));
-        folder.read("t", box, std::as_writable_bytes(std::span(part)));
-        ASSERT_EQ(part, numbers_in(shape, box));
+      for (const TensorSlice& slice : slices_of_range(whole, begin, end)) {
+        std::vector<int32_t> part(static_cast<size_t>(slice.elements()));
+        folder.read("t", slice, std::as_writable_bytes(std::span(part)));
+        ASSERT_EQ(part, numbers_in(shape, slice));
       }
     }
   }
@@ -144,13 +144,13 @@ TEST(TensorFolder, RefusesShapesThatNoTensorHas) {
 }
 
 TEST(TensorFolder, EmptyPartsAtTheEndOfTheNumbersAreRefusedLikeOthers) {
-  TensorBox far = {Shape(30, 1), Shape(30, 0)};
+  TensorSlice far = {Shape(30, 1), Shape(30, 0)};
   far.offsets[0] = int64_t{1} << 62;
   EXPECT_TRUE(contains(refusal(Shape(30, 1), {{far, DType::u8}}), "elements are in no file"));
   const TempFolder files;
   const TensorFolder empty(write_parts(files, {0, 4}, {{{{0, 0}, {0, 4}}}}));
   EXPECT_EQ(empty.find("t")->shape, (Shape{0, 4}));
-  EXPECT_NO_THROW(empty.read("t", whole_box({0, 4}), 0, 0, {}));
+  EXPECT_NO_THROW(empty.read("t", whole_slice({0, 4}), 0, 0, {}));
 }
 
 /// What was read would end the program: a mapped file that has become shorter.
@@ -161,7 +161,7 @@ TEST(TensorFolder, ReadsNoBytesButThoseItIsAskedFor) {
   const TensorFolder folder(paths);
   fs::resize_file(paths[0], 2 * 65536 * sizeof(int32_t));
   fs::resize_file(paths[1], 0);
-  const TensorBox wanted = {{0, 60000}, {2, 100}};
+  const TensorSlice wanted = {{0, 60000}, {2, 100}};
   std::vector<int32_t> values(200);
   folder.read("t", wanted, std::as_writable_bytes(std::span(values)));
   EXPECT_EQ(values, numbers_in(shape, wanted));
@@ -189,7 +189,7 @@ TEST(TensorFolder, RefusesToReadWhatIsNotThere) {
   const TempFolder files;
   const TensorFolder folder(write_parts(files, {2, 3}, {{{{0, 0}, {2, 3}}}}));
   std::vector<std::byte> target(12);
-  const TensorBox whole = whole_box({2, 3});
+  const TensorSlice whole = whole_slice({2, 3});
   EXPECT_THROW(folder.read("u", whole, 0, 3, target), Error);
   EXPECT_THROW(folder.read("t", whole, 4, 7, target), Error);
   EXPECT_THROW(folder.read("t", {{1, 0}, {1, 3}}, 1, 4, target), Error);

@@ -8,6 +8,7 @@
 #include "stepforge/base/json.h"
 #include "stepforge/text/bpe_tokenizer.h"
 #include "stepforge/text/tokenizer_json.h"
+#include "tests/support/paths.h"
 
 namespace stepforge {
 
@@ -29,7 +30,7 @@ inline std::unique_ptr<Tokenizer> tokenizer_of(const Json& definition) {
 }
 
 inline std::filesystem::path golden_folder(const std::string& name) {
-  return std::filesystem::path(STEPFORGE_SOURCE_DIR) / "tests/golden/text" / name;
+  return testing::source_dir() / "tests/golden/text" / name;
 }
 
 }  // namespace stepforge

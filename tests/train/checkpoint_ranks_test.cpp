@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 struct Layout {
   int ranks = 1;
   int replicas = 1;
-  std::string cut = "interval";
+  std::string cut = "flat";
 };
 
 /// 24 rows a step; saved after every second step, while training goes on.
@@ -23,7 +23,7 @@ Words job(const fs::path& run_dir, const Layout& layout, const Words& more = {})
                "checkpoint.async=true",
                "checkpoint.interval=2",
                format("parallelism.data_parallel_replicate_degree={}", layout.replicas),
-               format("parallelism.fsdp_cut={}", layout.cut)} +
+               format("parallelism.fsdp_partition={}", layout.cut)} +
          more;
 }
 
@@ -53,7 +53,7 @@ std::vector<Records> train(const Layout& layout, const Words& words, std::option
 
 TEST(CheckpointsOfRanks, ResumeWithTheSameLayoutIsExactToTheBit) {
   const TempFolder folder;
-  for (const Layout& layout : {Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{4, 2, "dimension"}}) {
+  for (const Layout& layout : {Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{4, 2, "by_dim"}}) {
     const std::string name = format("{}-{}-{}", layout.ranks, layout.replicas, layout.cut);
     const auto uncut = train(layout, job(folder / ("uncut-" + name), layout));
     const Words cut = job(folder / ("cut-" + name), layout);
@@ -75,7 +75,7 @@ TEST(CheckpointsOfRanks, EveryWeightAndMomentMovesFromLayoutToLayout) {
   std::string bits;
   int64_t step = 0;
   for (const Layout& layout :
-       {Layout{1, 1}, Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{8, 1, "whole_tensor"}, Layout{1, 1}}) {
+       {Layout{1, 1}, Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{8, 1, "by_tensor"}, Layout{1, 1}}) {
     const auto compare = [&](Trainer& trainer) {
       const std::string loaded = bits_of(trainer);
       if (step > 0) {
@@ -141,7 +141,7 @@ std::string weights_in(const TensorFolder& files) {
   std::string all;
   for (const std::string& name : files.names()) {
     if (name.starts_with("optim.")) continue;
-    const TensorBox whole = whole_box(files.find(name)->shape);
+    const TensorSlice whole = whole_slice(files.find(name)->shape);
     std::vector<float> values(static_cast<size_t>(whole.elements()));
     files.read(name, whole, std::as_writable_bytes(std::span(values)));
     all += format("{} {} ", name, content_hash(std::as_bytes(std::span(values))));

@@ -21,7 +21,7 @@ TEST(Offload, GivesTheSameBitsOnSeveralRanks) {
       {},
       {"parallelism.fsdp_reduce_each_micro_batch=true", "parallelism.fsdp_backward_prefetch=3"},
       {"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_reduce_in_flight=2"},
-      {"parallelism.data_parallel_replicate_degree=4", "parallelism.fsdp_cut=dimension"},
+      {"parallelism.data_parallel_replicate_degree=4", "parallelism.fsdp_partition=by_dim"},
       {"precision.reduce=bf16", "activation_checkpoint.mode=full"}};
   for (size_t i = 0; i < layouts.size(); ++i) {
     const Records at_hand = RankThreads(4).run(job(folder, format("at-hand-{}", i), layouts[i]))[0];

@@ -24,11 +24,11 @@ TEST(Ranks, AgreeWithOneRankHoweverUnitsAreCutAndGradientsTravel) {
   const TempFolder folder;
   const Words words{"training.global_batch_size=6", "training.steps=10", "model.dropout=0"};
   const Records one = TestRun(job(folder, "one", words)).run();
-  for (const std::string cut : {"interval", "whole_tensor", "dimension"}) {
+  for (const std::string cut : {"flat", "by_tensor", "by_dim"}) {
     for (const std::string dtype : {"fp32", "bf16"}) {
       const std::vector<Records> many = RankThreads(3).run(
           job(folder, cut + dtype,
-              words + Words{"parallelism.fsdp_cut=" + cut, "precision.reduce=" + dtype,
+              words + Words{"parallelism.fsdp_partition=" + cut, "precision.reduce=" + dtype,
                             format("parallelism.fsdp_reduce_each_micro_batch={}", dtype == "bf16")}));
       for (const Records& records : many) {
         ASSERT_EQ(records.size(), one.size());

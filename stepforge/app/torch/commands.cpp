@@ -48,7 +48,7 @@ int run_generate(const TorchCommand& command) {
   const auto prompt_tokens = static_cast<int64_t>(model.tokenizer->encode(options.prompt).size());
   const int64_t capacity =
       std::min(model.config.model.max_position, std::max<int64_t>(1, prompt_tokens) + options.max_tokens);
-  ModelForward forward = model.forward(capacity);
+  Model forward = model.forward(capacity);
   Generator generator(model.spec, plan_generation(compute, model.spec, capacity), forward, *model.store,
                       compute, capacity);
   const GenerationOptions how{options.max_tokens, options.temperature, options.top_k,

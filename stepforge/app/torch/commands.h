@@ -1,7 +1,7 @@
 // The commands that need tensors.
 #pragma once
 
-#include "stepforge/app/torch_half.h"
+#include "stepforge/app/torch_library.h"
 
 namespace stepforge {
 

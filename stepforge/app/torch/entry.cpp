@@ -1,6 +1,6 @@
 // The one function that the program finds in this library.
 #include "stepforge/app/torch/commands.h"
-#include "stepforge/app/torch_half.h"
+#include "stepforge/app/torch_library.h"
 
 extern "C" int stepforge_torch_entry(const stepforge::TorchCommand& command);
 

@@ -40,7 +40,7 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
   const Config config = evaluation_config(model, batch.seq_len, compute);
   const StepProgram program = plan_evaluation(config, model.spec);
-  ModelForward forward = model.forward(batch.seq_len);
+  Model forward = model.forward(batch.seq_len);
   Executor executor(program, forward, *model.store);
 
   // The large tensor first: its rows go to the file as they come, the losses wait in memory.
@@ -92,7 +92,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     rows = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get()).validation;
   }
   const StepProgram program = plan_evaluation(config, model.spec);
-  ModelForward forward = model.forward(seq_len);
+  Model forward = model.forward(seq_len);
   Executor executor(program, forward, *model.store);
   const EvaluationResult result = evaluate(executor, *rows, evaluation_rows, -1);
   std::cout << format("loss {:.6f}  perplexity {:.4f}  ", result.loss, result.perplexity);

@@ -5,7 +5,7 @@
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/config/load.h"
-#include "stepforge/models/forwards.h"
+#include "stepforge/models/model_registry.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/tensorfile/hf_index.h"
 
@@ -44,8 +44,8 @@ fs::path checkpoint_folder(const fs::path& run) {
 
 }  // namespace
 
-ModelForward LoadedModel::forward(int64_t context_length) const {
-  return build_forward(config.model, store->lookup(), {context_length, config.training.loss_chunk});
+Model LoadedModel::forward(int64_t context_length) const {
+  return make_model(config.model, store->lookup(), {context_length, config.training.loss_chunk});
 }
 
 ModelFiles open_model(const fs::path& path, Logger& log) {

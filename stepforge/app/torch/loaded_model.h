@@ -32,7 +32,7 @@ struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
 
   /// Forward code for up to `context_length` positions.
-  ModelForward forward(int64_t context_length) const;
+  Model forward(int64_t context_length) const;
 };
 
 /// open_model with its weights in memory.

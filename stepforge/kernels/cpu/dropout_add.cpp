@@ -108,13 +108,13 @@ STEPFORGE_SIMD_CLONES void add(const BFloat16* x, const BFloat16* residual, BFlo
 /// `residual` may be undefined.
 template <typename T>
 void drop_rows(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
-               const TokenPlaces& places, const at::Tensor& out) {
+               const TokenCoords& coords, const at::Tensor& out) {
   const int64_t width = x.size(1);
   const T* source = x.const_data_ptr<T>();
   const T* base = residual.defined() ? residual.const_data_ptr<T>() : nullptr;
   T* target = out.mutable_data_ptr<T>();
-  const auto* rows = places.row_ids.const_data_ptr<int64_t>();
-  const auto* positions = places.positions.const_data_ptr<int32_t>();
+  const auto* rows = coords.row_ids.const_data_ptr<int64_t>();
+  const auto* positions = coords.positions.const_data_ptr<int32_t>();
   at::parallel_for(0, x.size(0), rows_per_task(8 * width), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const RowDraw draw = {.key = key.key,
@@ -141,24 +141,24 @@ void add_all(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& 
 }  // namespace
 
 void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
-                         const TokenPlaces& places, const at::Tensor& out) {
+                         const TokenCoords& coords, const at::Tensor& out) {
   const bool wide = x.scalar_type() == at::kFloat;
   if (p == 0.0) {
     wide ? add_all<float>(x, residual, out) : add_all<BFloat16>(x, residual, out);
   } else {
-    wide ? drop_rows<float>(x, residual, p, key, places, out)
-         : drop_rows<BFloat16>(x, residual, p, key, places, out);
+    wide ? drop_rows<float>(x, residual, p, key, coords, out)
+         : drop_rows<BFloat16>(x, residual, p, key, coords, out);
   }
 }
 
-void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenPlaces& places,
+void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenCoords& coords,
                           const at::Tensor& grad_x) {
   if (p == 0.0) {
     if (grad_x.const_data_ptr() != grad_out.const_data_ptr()) grad_x.copy_(grad_out);
   } else if (grad_out.scalar_type() == at::kFloat) {
-    drop_rows<float>(grad_out, {}, p, key, places, grad_x);
+    drop_rows<float>(grad_out, {}, p, key, coords, grad_x);
   } else {
-    drop_rows<BFloat16>(grad_out, {}, p, key, places, grad_x);
+    drop_rows<BFloat16>(grad_out, {}, p, key, coords, grad_x);
   }
 }
 

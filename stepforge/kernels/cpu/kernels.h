@@ -25,8 +25,8 @@ void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out);
 void swiglu_backward(const at::Tensor& grad_out, const at::Tensor& gate_up, const at::Tensor& grad_gate_up);
 
 void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
-                         const TokenPlaces& places, const at::Tensor& out);
-void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenPlaces& places,
+                         const TokenCoords& coords, const at::Tensor& out);
+void dropout_add_backward(const at::Tensor& grad_out, double p, DropoutKey key, const TokenCoords& coords,
                           const at::Tensor& grad_x);
 
 void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,

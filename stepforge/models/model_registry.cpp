@@ -1,4 +1,4 @@
-#include "stepforge/models/forwards.h"
+#include "stepforge/models/model_registry.h"
 
 #include <array>
 #include <string_view>
@@ -12,17 +12,17 @@ namespace stepforge {
 
 namespace {
 
-struct ForwardFamily {
+struct ModelFactory {
   std::string_view name;
-  ModelForward (*build)(const ModelConfig&, const ParameterLookup&, const ForwardOptions&);
+  Model (*build)(const ModelConfig&, const ParameterLookup&, const ForwardOptions&);
 };
 
-constexpr std::array<ForwardFamily, 2> families = {{{"llama", &llama_forward}, {"qwen3", &qwen3_forward}}};
+constexpr std::array<ModelFactory, 2> families = {{{"llama", &llama_forward}, {"qwen3", &qwen3_forward}}};
 
 }  // namespace
 
-ModelForward build_forward(const ModelConfig& config, const ParameterLookup& parameters,
-                           const ForwardOptions& options) {
+Model make_model(const ModelConfig& config, const ParameterLookup& parameters,
+                 const ForwardOptions& options) {
   for (const auto& family : families) {
     if (family.name == config.family) return family.build(config, parameters, options);
   }

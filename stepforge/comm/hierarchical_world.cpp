@@ -1,4 +1,4 @@
-#include "stepforge/comm/hosts_world.h"
+#include "stepforge/comm/hierarchical_world.h"
 
 #include <algorithm>
 #include <mutex>
@@ -18,7 +18,7 @@ namespace {
 /// The world of this host's ranks, and failures of the whole world that may come before it is there.
 class Near {
  public:
-  void set(std::unique_ptr<HostWorld> world) {
+  void set(std::unique_ptr<LocalWorld> world) {
     const std::lock_guard lock(mutex_);
     world_ = std::move(world);
     if (!failure_.empty()) world_->fail(failure_);
@@ -28,18 +28,18 @@ class Near {
     failure_ = reason;
     if (world_ != nullptr) world_->fail(reason);
   }
-  HostWorld* world() const { return world_.get(); }
+  LocalWorld* world() const { return world_.get(); }
 
  private:
   std::mutex mutex_;
-  std::unique_ptr<HostWorld> world_;
+  std::unique_ptr<LocalWorld> world_;
   std::string failure_;
 };
 
-class HostsWorld : public World {
+class HierarchicalWorld : public World {
  public:
-  HostsWorld(const std::string& run_id, const std::string& identity, const WorldMaker& make_far,
-             CommDeadlines deadlines)
+  HierarchicalWorld(const std::string& run_id, const std::string& identity, const WorldMaker& make_far,
+                    CommDeadlines deadlines)
       : far_(make_far([near = near_](const std::string& reason) { near->fail(reason); })) {
     host_.rank = far_->rank();
     host_.world_size = far_->size();
@@ -55,7 +55,7 @@ class HostsWorld : public World {
       }
     }
     if (host_.ranks.size() > 1) {
-      near_->set(host_world(format("{} {}", run_id, host_.ranks[0]), host_, deadlines));
+      near_->set(local_world(format("{} {}", run_id, host_.ranks[0]), host_, deadlines));
     }
     group->barrier();  // a host that could not share its memory has failed here
   }
@@ -77,7 +77,7 @@ class HostsWorld : public World {
  private:
   std::shared_ptr<Near> near_ = std::make_shared<Near>();
   std::unique_ptr<World> far_;
-  HostRanks host_;
+  LocalRanks host_;
 };
 
 }  // namespace
@@ -88,9 +88,9 @@ std::string host_identity() {
   return format("{} {}", read_file("/proc/sys/kernel/random/boot_id"), is_there ? shared_memory.st_dev : 0);
 }
 
-std::unique_ptr<World> hosts_world(const std::string& run_id, const std::string& identity,
-                                   const WorldMaker& make_far, CommDeadlines deadlines) {
-  return std::make_unique<HostsWorld>(run_id, identity, make_far, deadlines);
+std::unique_ptr<World> hierarchical_world(const std::string& run_id, const std::string& identity,
+                                          const WorldMaker& make_far, CommDeadlines deadlines) {
+  return std::make_unique<HierarchicalWorld>(run_id, identity, make_far, deadlines);
 }
 
 }  // namespace stepforge

@@ -20,7 +20,7 @@ using WorldMaker = std::function<std::unique_ptr<World>(std::function<void(const
 
 /// Groups whose ranks are all on one host use its shared memory, others the world that `make_far` makes. The
 /// ranks tell each other their `identity` to find out who is where. `run_id`: of this start.
-std::unique_ptr<World> hosts_world(const std::string& run_id, const std::string& identity,
-                                   const WorldMaker& make_far, CommDeadlines deadlines);
+std::unique_ptr<World> hierarchical_world(const std::string& run_id, const std::string& identity,
+                                          const WorldMaker& make_far, CommDeadlines deadlines);
 
 }  // namespace stepforge

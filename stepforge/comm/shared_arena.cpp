@@ -1,4 +1,4 @@
-#include "stepforge/comm/segment.h"
+#include "stepforge/comm/shared_arena.h"
 
 #include <algorithm>
 #include <bit>
@@ -76,38 +76,38 @@ CollectiveCall RankSlot::recorded(uint64_t number) const {
           unit_[number % 2].load(std::memory_order_relaxed)};
 }
 
-std::size_t Segment::bytes_for(int size, std::size_t staging_bytes) {
-  return round_up(sizeof(SegmentHeader)) +
+std::size_t SharedArena::bytes_for(int size, std::size_t staging_bytes) {
+  return round_up(sizeof(SharedArenaHeader)) +
          static_cast<std::size_t>(size) * (sizeof(RankSlot) + 2 * buffer_bytes(size, staging_bytes));
 }
 
-Segment::Segment(std::shared_ptr<std::byte> memory, int size, std::size_t staging_bytes)
+SharedArena::SharedArena(std::shared_ptr<std::byte> memory, int size, std::size_t staging_bytes)
     : memory_(std::move(memory)), size_(size), staging_bytes_(buffer_bytes(size, staging_bytes)) {}
 
-void Segment::initialize(uint64_t nonce) const {
-  auto* header = new (memory_.get()) SegmentHeader;
+void SharedArena::initialize(uint64_t nonce) const {
+  auto* header = new (memory_.get()) SharedArenaHeader;
   header->size = size_;
   header->nonce = nonce;
   for (int rank = 0; rank < size_; ++rank) new (&slot(rank)) RankSlot;
   header->ready.store(ready_mark, std::memory_order_release);
 }
 
-RankSlot& Segment::slot(int rank) const {
-  std::byte* slots = memory_.get() + round_up(sizeof(SegmentHeader));
+RankSlot& SharedArena::slot(int rank) const {
+  std::byte* slots = memory_.get() + round_up(sizeof(SharedArenaHeader));
   return reinterpret_cast<RankSlot*>(slots)[rank];
 }
 
-std::byte* Segment::staging(int rank, uint64_t round) const {
+std::byte* SharedArena::staging(int rank, uint64_t round) const {
   std::byte* buffers = memory_.get() + bytes_for(size_, 0);
   return buffers + (2 * static_cast<std::size_t>(rank) + round % 2) * staging_bytes_;
 }
 
-void Segment::fail(std::string_view reason) const {
+void SharedArena::fail(std::string_view reason) const {
   header().failure.set(reason);
   wake_all();
 }
 
-void Segment::wake_all() const {
+void SharedArena::wake_all() const {
   for (int rank = 0; rank < size_; ++rank) {
     for (Counter* counter :
          {&slot(rank).arrived, &slot(rank).written, &slot(rank).reduced, &slot(rank).consumed}) {

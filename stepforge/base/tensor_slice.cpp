@@ -1,4 +1,4 @@
-#include "stepforge/base/tensor_box.h"
+#include "stepforge/base/tensor_slice.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,10 +15,10 @@ int64_t product(std::span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-/// Cuts ranges of `box` into boxes, from the dimension with the longest rows to the one with the shortest.
+/// Cuts ranges of `slice` into slices, from the dimension with the longest rows to the one with the shortest.
 class RangeCutter {
  public:
-  explicit RangeCutter(const TensorBox& box) : box_(box), at_(box.offsets) {}
+  explicit RangeCutter(const TensorSlice& slice) : box_(slice), at_(slice.offsets) {}
 
   /// Elements [begin, end) of what lies at at_ in the dimensions before `dimension`.
   void cut(size_t dimension, int64_t begin, int64_t end) {
@@ -38,7 +38,7 @@ class RangeCutter {
     if (begin < end) cut_row(dimension, begin, end);
   }
 
-  std::vector<TensorBox> boxes;
+  std::vector<TensorSlice> slices;
 
  private:
   /// A part of one row.
@@ -50,35 +50,35 @@ class RangeCutter {
 
   /// `rows` whole rows at at_.
   void add(size_t dimension, int64_t rows) {
-    TensorBox part = {at_, box_.sizes};
+    TensorSlice part = {at_, box_.sizes};
     for (size_t i = 0; i < dimension; ++i) part.sizes[i] = 1;
     if (dimension < part.sizes.size()) part.sizes[dimension] = rows;
     for (size_t i = dimension + 1; i < part.sizes.size(); ++i) part.offsets[i] = box_.offsets[i];
-    boxes.push_back(std::move(part));
+    slices.push_back(std::move(part));
   }
 
-  const TensorBox& box_;
+  const TensorSlice& box_;
   std::vector<int64_t> at_;
 };
 
 }  // namespace
 
-int64_t TensorBox::elements() const {
+int64_t TensorSlice::elements() const {
   return product(sizes);
 }
 
-TensorBox whole_box(const std::vector<int64_t>& shape) {
+TensorSlice whole_slice(const std::vector<int64_t>& shape) {
   return {std::vector<int64_t>(shape.size(), 0), shape};
 }
 
-std::vector<TensorBox> boxes_of_range(const TensorBox& box, int64_t begin, int64_t end) {
-  RangeCutter cutter(box);
+std::vector<TensorSlice> slices_of_range(const TensorSlice& slice, int64_t begin, int64_t end) {
+  RangeCutter cutter(slice);
   cutter.cut(0, begin, end);
-  return std::move(cutter.boxes);
+  return std::move(cutter.slices);
 }
 
-std::optional<TensorBox> intersection(const TensorBox& left, const TensorBox& right) {
-  TensorBox common = left;
+std::optional<TensorSlice> intersection(const TensorSlice& left, const TensorSlice& right) {
+  TensorSlice common = left;
   for (size_t i = 0; i < left.sizes.size(); ++i) {
     const int64_t begin = std::max(left.offsets[i], right.offsets[i]);
     const int64_t end = std::min(left.offsets[i] + left.sizes[i], right.offsets[i] + right.sizes[i]);
@@ -89,19 +89,19 @@ std::optional<TensorBox> intersection(const TensorBox& left, const TensorBox& ri
   return common;
 }
 
-bool contains(const TensorBox& box, const TensorBox& part) {
-  if (part.sizes.size() != box.sizes.size()) return false;
-  for (size_t i = 0; i < box.sizes.size(); ++i) {
-    if (part.sizes[i] < 0 || part.offsets[i] < box.offsets[i]) return false;
-    if (part.offsets[i] - box.offsets[i] > box.sizes[i] - part.sizes[i]) return false;
+bool contains(const TensorSlice& slice, const TensorSlice& part) {
+  if (part.sizes.size() != slice.sizes.size()) return false;
+  for (size_t i = 0; i < slice.sizes.size(); ++i) {
+    if (part.sizes[i] < 0 || part.offsets[i] < slice.offsets[i]) return false;
+    if (part.offsets[i] - slice.offsets[i] > slice.sizes[i] - part.sizes[i]) return false;
   }
   return true;
 }
 
-void copy_part(const TensorBox& part, const TensorBox& from, std::span<const std::byte> source,
-               const TensorBox& into, std::span<std::byte> target, int64_t element_bytes) {
+void copy_part(const TensorSlice& part, const TensorSlice& from, std::span<const std::byte> source,
+               const TensorSlice& into, std::span<std::byte> target, int64_t element_bytes) {
   if (part.elements() == 0) return;
-  // The last dimensions, in which the part is as wide as both boxes, and the one before are one run of bytes.
+  // The last dimensions, in which the part is as wide as both slices, and the one before are one run of bytes.
   size_t outer = part.sizes.size();
   int64_t run = element_bytes;
   for (bool whole = true; whole && outer > 0; --outer) {
@@ -109,10 +109,10 @@ void copy_part(const TensorBox& part, const TensorBox& from, std::span<const std
     run *= size;
     whole = size == from.sizes[outer - 1] && size == into.sizes[outer - 1];
   }
-  const auto place_in = [&](const TensorBox& box, const std::vector<int64_t>& index) {
+  const auto place_in = [&](const TensorSlice& slice, const std::vector<int64_t>& index) {
     int64_t element = 0;
-    for (size_t i = 0; i < box.sizes.size(); ++i)
-      element = element * box.sizes[i] + index[i] - box.offsets[i];
+    for (size_t i = 0; i < slice.sizes.size(); ++i)
+      element = element * slice.sizes[i] + index[i] - slice.offsets[i];
     return static_cast<size_t>(element * element_bytes);
   };
   const auto bytes = static_cast<size_t>(run);
@@ -130,12 +130,12 @@ void copy_part(const TensorBox& part, const TensorBox& from, std::span<const std
   }
 }
 
-std::string box_text(const TensorBox& box) {
-  std::vector<std::string> slices;
-  for (size_t i = 0; i < box.sizes.size(); ++i) {
-    slices.push_back(format("{}:{}", box.offsets[i], box.offsets[i] + box.sizes[i]));
+std::string slice_text(const TensorSlice& slice) {
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < slice.sizes.size(); ++i) {
+    ranges.push_back(format("{}:{}", slice.offsets[i], slice.offsets[i] + slice.sizes[i]));
   }
-  return "[" + join(slices, ", ") + "]";
+  return "[" + join(ranges, ", ") + "]";
 }
 
 }  // namespace stepforge

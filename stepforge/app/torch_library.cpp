@@ -1,4 +1,4 @@
-#include "stepforge/app/torch_half.h"
+#include "stepforge/app/torch_library.h"
 
 #include <cstdlib>
 
@@ -38,7 +38,7 @@ std::string try_torch_half(const std::filesystem::path& library) {
   return failure;
 }
 
-int run_in_torch_half(const TorchCommand& command) {
+int run_with_torch(const TorchCommand& command) {
   std::string failure;
   const TorchEntry entry = load(torch_half_path(), failure);
   if (entry == nullptr) {

@@ -29,23 +29,23 @@ struct ReduceRule {
   double factor = 1.0;     ///< of the sums over all ranks
 };
 
-class ShardedParameters {
+class FsdpParamGroup {
  public:
   /// Cuts the values of `parameters`, which have bytes on every rank or are on the meta device, and takes the
   /// bytes away from their tensors: using one before unshard() throws c10::Error, "... not gathered ...",
   /// with `unit_name`. `replicated`: every rank holds the whole, gradients are summed over all ranks.
   /// options.with_gradient: whether any of them is trained.
-  ShardedParameters(const std::string& unit_name, ShardMesh& mesh, const StoreOptions& options,
-                    bool replicated, std::vector<NamedParameter> parameters);
-  ~ShardedParameters();
-  ShardedParameters(const ShardedParameters&) = delete;
-  ShardedParameters& operator=(const ShardedParameters&) = delete;
+  FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const StoreOptions& options, bool replicated,
+                 std::vector<NamedParameter> parameters);
+  ~FsdpParamGroup();
+  FsdpParamGroup(const FsdpParamGroup&) = delete;
+  FsdpParamGroup& operator=(const FsdpParamGroup&) = delete;
 
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   const UnitStore& store() const { return *store_; }
   const ShardMesh& mesh() const { return mesh_; }
   /// This rank's part of parameter `index`: a leaf [held elements] in fp32 that shares the bytes of the
-  /// master, shaped like its box if it is one. Empty where this rank holds nothing of it. Its .grad is set
+  /// master, shaped like its slice if it is one. Empty where this rank holds nothing of it. Its .grad is set
   /// by reductions.
   const at::Tensor& local(size_t index) const { return locals_.at(index); }
   /// Whether parameter `index` requires grad in the module, which may change at any time.

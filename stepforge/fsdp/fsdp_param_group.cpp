@@ -1,4 +1,4 @@
-#include "stepforge/fsdp/sharded_parameters.h"
+#include "stepforge/fsdp/fsdp_param_group.h"
 
 #include <algorithm>
 #include <limits>
@@ -20,7 +20,7 @@ UnitSpec spec_of(const std::string& name, const std::vector<NamedParameter>& par
   UnitSpec spec{.name = name, .parameters = {}, .trainable = trained};
   for (const NamedParameter& parameter : parameters) {
     const std::vector<int64_t> shape = parameter.tensor.sizes().vec();
-    spec.parameters.push_back({.name = parameter.name, .shape = shape, .segments = {}});
+    spec.parameters.push_back({.name = parameter.name, .shape = shape, .sub_tensors = {}});
   }
   return spec;
 }
@@ -36,9 +36,8 @@ at::Tensor unusable(const std::string& message) {
 
 }  // namespace
 
-ShardedParameters::ShardedParameters(const std::string& unit_name, ShardMesh& mesh,
-                                     const StoreOptions& options, bool replicated,
-                                     std::vector<NamedParameter> parameters)
+FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const StoreOptions& options,
+                               bool replicated, std::vector<NamedParameter> parameters)
     : spec_(spec_of(unit_name, parameters, options.with_gradient)),
       mesh_(mesh),
       parameters_(std::move(parameters)),
@@ -52,10 +51,10 @@ ShardedParameters::ShardedParameters(const std::string& unit_name, ShardMesh& me
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     if (!tensor.is_meta()) set_value(i, tensor);
-    const ShardRange held = store_->held(i, i + 1);
-    const std::vector<HeldBox> boxes = store_->boxes(i);
+    const ShardRange held = store_->local_range(i, i + 1);
+    const std::vector<ShardSlice> slices = store_->slices(i);
     at::Tensor local = store_->master().narrow(0, held.begin, held.size());
-    if (boxes.size() == 1) local = local.view(boxes[0].box.sizes);
+    if (slices.size() == 1) local = local.view(slices[0].slice.sizes);
     // A leaf with a version of its own: updates of it show which values are stale.
     locals_.push_back(local.variable_data().set_requires_grad(tensor.requires_grad()));
     // The module's tensor keeps its identity: names, handles and requires_grad stay as they are.
@@ -66,25 +65,25 @@ ShardedParameters::ShardedParameters(const std::string& unit_name, ShardMesh& me
   hide_values();
 }
 
-ShardedParameters::~ShardedParameters() {
+FsdpParamGroup::~FsdpParamGroup() {
   // Tasks under way read and write the masters and gradients.
   gathering_.settle();
   reducing_.settle();
 }
 
-bool ShardedParameters::any_trained() const {
+bool FsdpParamGroup::any_trained() const {
   return std::any_of(parameters_.begin(), parameters_.end(),
                      [](const NamedParameter& parameter) { return parameter.tensor.requires_grad(); });
 }
 
-int64_t ShardedParameters::masters_version() const {
+int64_t FsdpParamGroup::masters_version() const {
   // A state dict shares the flat masters, an optimizer the locals.
   int64_t version = changes_ + static_cast<int64_t>(store_->master()._version());
   for (const at::Tensor& local : locals_) version += static_cast<int64_t>(local._version());
   return version;
 }
 
-void ShardedParameters::start_gather() {
+void FsdpParamGroup::start_gather() {
   if ((gathered() || filling_.defined()) && gathered_version_ == masters_version()) return;
   release();
   filling_ = at::empty({store_->gathered_size()}, scalar_type(store_->options().gather));
@@ -92,7 +91,7 @@ void ShardedParameters::start_gather() {
   gathering_ = mesh_.gather_lane().submit([store = store_.get(), slot = filling_] { store->fill(slot); });
 }
 
-void ShardedParameters::finish_gather() {
+void FsdpParamGroup::finish_gather() {
   start_gather();
   if (!filling_.defined()) return;
   at::Tensor slot = std::exchange(filling_, {});
@@ -101,11 +100,11 @@ void ShardedParameters::finish_gather() {
   show_values();
 }
 
-void ShardedParameters::settle_gather() {
+void FsdpParamGroup::settle_gather() {
   gathering_.wait();
 }
 
-void ShardedParameters::release() {
+void FsdpParamGroup::release() {
   filling_ = at::Tensor();
   gathering_.wait();
   if (!gathered()) return;
@@ -113,21 +112,21 @@ void ShardedParameters::release() {
   hide_values();
 }
 
-void ShardedParameters::show_values() {
+void FsdpParamGroup::show_values() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(
         store_->parameter(i).value().storage());
   }
 }
 
-void ShardedParameters::hide_values() {
+void FsdpParamGroup::hide_values() {
   // Views of them that a graph has saved share the values' storage, which has no bytes either.
   for (const NamedParameter& parameter : parameters_) {
     parameter.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(hidden_.storage());
   }
 }
 
-void ShardedParameters::start_gradient() {
+void FsdpParamGroup::start_gradient() {
   if (!any_trained()) return;
   const at::NoGradGuard no_grad;
   store_->allow_gradient();
@@ -148,11 +147,11 @@ void ShardedParameters::start_gradient() {
   }
 }
 
-bool ShardedParameters::keep_earlier_gradients() {
+bool FsdpParamGroup::keep_earlier_gradients() {
   const auto has_gradient = [](const at::Tensor& local) { return local.grad().defined(); };
   if (std::none_of(locals_.begin(), locals_.end(), has_gradient)) return false;
   for (size_t i = 0; i < locals_.size(); ++i) {
-    const ShardRange held = store_->held(i, i + 1);
+    const ShardRange held = store_->local_range(i, i + 1);
     const at::Tensor region = store_->gradient().narrow(0, held.begin, held.size());
     const at::Tensor& grad = locals_[i].grad();
     if (!grad.defined()) {
@@ -164,7 +163,7 @@ bool ShardedParameters::keep_earlier_gradients() {
   return true;
 }
 
-void ShardedParameters::start_reduction(const ReduceRule& rule) {
+void FsdpParamGroup::start_reduction(const ReduceRule& rule) {
   finish_reduction();
   if (!any_trained()) return;
   const at::NoGradGuard no_grad;
@@ -200,25 +199,25 @@ void ShardedParameters::start_reduction(const ReduceRule& rule) {
   });
 }
 
-void ShardedParameters::finish_reduction() {
+void FsdpParamGroup::finish_reduction() {
   if (!reducing_) return;
   reducing_.wait();
   if (partial_.defined()) return;
   for (size_t i = 0; i < locals_.size(); ++i) {
     if (!trained(i)) continue;
-    const ShardRange held = store_->held(i, i + 1);
+    const ShardRange held = store_->local_range(i, i + 1);
     locals_[i].set_requires_grad(true);
     locals_[i].mutable_grad() =
         store_->gradient().narrow(0, held.begin, held.size()).view(locals_[i].sizes());
   }
 }
 
-const at::Tensor& ShardedParameters::gradient() {
+const at::Tensor& FsdpParamGroup::gradient() {
   keep_earlier_gradients();
   return store_->gradient();
 }
 
-void ShardedParameters::zero_grad() {
+void FsdpParamGroup::zero_grad() {
   finish_reduction();
   partial_ = at::Tensor();
   if (written_.defined()) store_->end_reduction();
@@ -229,7 +228,7 @@ void ShardedParameters::zero_grad() {
   }
 }
 
-void ShardedParameters::set_value(size_t index, const at::Tensor& whole) {
+void FsdpParamGroup::set_value(size_t index, const at::Tensor& whole) {
   const at::NoGradGuard no_grad;
   const std::vector<int64_t>& shape = spec_.parameters.at(index).shape;
   if (whole.sizes() != at::IntArrayRef(shape)) {
@@ -237,8 +236,8 @@ void ShardedParameters::set_value(size_t index, const at::Tensor& whole) {
                             spec_.parameters[index].name, spec_.name, shape_text(shape),
                             shape_text(whole.sizes().vec())));
   }
-  for (const HeldBox& held : store_->boxes(index)) {
-    part_of(store_->master(), held).copy_(part_of(whole.detach(), held.box));
+  for (const ShardSlice& held : store_->slices(index)) {
+    part_of(store_->master(), held).copy_(part_of(whole.detach(), held.slice));
   }
   masters_changed();
 }

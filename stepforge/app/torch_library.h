@@ -72,7 +72,7 @@ std::filesystem::path torch_half_path();
 
 /// Loads the library (once) and runs the command. Throws Error with the loader's message
 /// and the remedy.
-int run_in_torch_half(const TorchCommand& command);
+int run_with_torch(const TorchCommand& command);
 
 /// Loads `library`; "" or the loader's message.
 std::string try_torch_half(const std::filesystem::path& library);

@@ -24,9 +24,9 @@ UnitSpec odd_unit() {
   return unit;
 }
 
-std::vector<Cut> all_cuts() {
-  using Kind = Cut::Kind;
-  return {{Kind::interval}, {Kind::whole_tensor}, {Kind::dimension, 0}, {Kind::dimension, 1}};
+std::vector<Partition> all_partitions() {
+  using Kind = Partition::Kind;
+  return {{Kind::flat}, {Kind::by_tensor}, {Kind::by_dim, 0}, {Kind::by_dim, 1}};
 }
 
 std::shared_ptr<const DataGroups> shard_groups(World& world) {
@@ -42,11 +42,11 @@ void write_gradient(Parameter& parameter, int rank) {
 }
 
 /// Gathers, reduces twice and joins; the first fault, or "".
-std::string check_unit(World& world, const Cut& cut, DType gather, DType reduce) {
+std::string check_unit(World& world, const Partition& partition, DType gather, DType reduce) {
   const UnitSpec spec = odd_unit();
   UnitStore whole(spec);
   whole.initialize(3);
-  UnitStore store(spec, {.gather = gather, .reduce = reduce, .cut = cut}, shard_groups(world));
+  UnitStore store(spec, {.gather = gather, .reduce = reduce, .partition = partition}, shard_groups(world));
   store.initialize(3);
   if (!at::equal(store.whole(store.master()), whole.master())) return "initial values, joined";
   store.gather(at::empty({store.gathered_size()}, scalar_type(gather)));
@@ -77,14 +77,14 @@ std::string check_unit(World& world, const Cut& cut, DType gather, DType reduce)
 class UnitCut : public ::testing::TestWithParam<int> {};
 
 TEST_P(UnitCut, GathersAndReducesToTheUnitOfOneRank) {
-  for (const Cut& cut : all_cuts()) {
+  for (const Partition& partition : all_partitions()) {
     for (const DType gather : {DType::f32, DType::bf16}) {
       for (const DType reduce : {DType::f32, DType::bf16, DType::f16}) {
-        const auto results =
-            run_threads(GetParam(), [&](World& world) { return check_unit(world, cut, gather, reduce); });
+        const auto results = run_threads(
+            GetParam(), [&](World& world) { return check_unit(world, partition, gather, reduce); });
         for (const std::string& result : results) {
-          EXPECT_EQ(result, "") << cut_text(cut) << ", gathered in " << dtype_name(gather) << ", reduced in "
-                                << dtype_name(reduce);
+          EXPECT_EQ(result, "") << partition_text(partition) << ", gathered in " << dtype_name(gather)
+                                << ", reduced in " << dtype_name(reduce);
         }
       }
     }

@@ -50,7 +50,7 @@ struct alignas(64) RankSlot {
   std::array<std::atomic<int32_t>, 2> unit_{};
 };
 
-struct SegmentHeader {
+struct SharedArenaHeader {
   std::atomic<uint64_t> ready{0};  ///< `ready_mark` once the rest is set up
   int64_t size = 0;                ///< ranks
   uint64_t nonce = 0;              ///< of a world: part of the names of its groups
@@ -58,7 +58,7 @@ struct SegmentHeader {
 };
 
 /// A view of shared memory as a header, a slot for each rank, and two staging buffers for each.
-class Segment {
+class SharedArena {
  public:
   static constexpr uint64_t ready_mark = 0x53544550464F5247;
 
@@ -66,20 +66,20 @@ class Segment {
 
   /// `memory` holds bytes_for(size, staging_bytes) bytes, at a multiple of 64. A staging buffer has that many
   /// bytes, but 64 for each rank at least; 0 for none.
-  Segment(std::shared_ptr<std::byte> memory, int size, std::size_t staging_bytes);
+  SharedArena(std::shared_ptr<std::byte> memory, int size, std::size_t staging_bytes);
   /// Sets up zeroed memory; called by one rank before any other uses it.
   void initialize(uint64_t nonce) const;
 
   int size() const { return size_; }
   std::size_t staging_bytes() const { return staging_bytes_; }
-  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(memory_.get()); }
+  SharedArenaHeader& header() const { return *reinterpret_cast<SharedArenaHeader*>(memory_.get()); }
   RankSlot& slot(int rank) const;
   /// Rounds alternate between a rank's two buffers.
   std::byte* staging(int rank, uint64_t round) const;
 
   /// Notes the reason and wakes all.
   void fail(std::string_view reason) const;
-  /// Wakes all that sleep for a counter of this segment.
+  /// Wakes all that sleep for a counter of this arena.
   void wake_all() const;
 
  private:

@@ -13,7 +13,7 @@ namespace {
 
 using SegmentBody = std::function<at::Tensor(const at::Tensor&)>;
 
-struct RecomputedSegment : torch::autograd::Function<RecomputedSegment> {
+struct RecomputeRegion : torch::autograd::Function<RecomputeRegion> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const SegmentBody* body) {
     context->save_for_backward({x});
@@ -36,12 +36,12 @@ struct RecomputedSegment : torch::autograd::Function<RecomputedSegment> {
 
 }  // namespace
 
-at::Tensor segment(const Context& context, const char* name,
-                   const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x) {
-  const auto& recomputed = context.recomputed_segments;
+at::Tensor recompute_region(const Context& context, const char* name,
+                            const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x) {
+  const auto& recomputed = context.recomputed_regions;
   const bool recompute = std::find(recomputed.begin(), recomputed.end(), name) != recomputed.end();
   if (!recompute || !at::GradMode::is_enabled()) return body(x);
-  return RecomputedSegment::apply(x, &body);
+  return RecomputeRegion::apply(x, &body);
 }
 
 }  // namespace stepforge

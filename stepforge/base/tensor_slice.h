@@ -1,0 +1,43 @@
+// Rectangular parts of tensors: what a rank holds of one, and what a file does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace stepforge {
+
+/// `sizes` elements from `offsets` on, in each dimension. Its elements are thought of in row-major order.
+struct TensorSlice {
+  std::vector<int64_t> offsets;
+  std::vector<int64_t> sizes;
+
+  int64_t elements() const;
+  bool operator==(const TensorSlice&) const = default;
+};
+
+/// All of a tensor of `shape`.
+TensorSlice whole_slice(const std::vector<int64_t>& shape);
+
+/// Elements [begin, end) of `slice` as slices, in order. Where the range starts or ends inside a row, the rest
+/// of that row is a slice of its own: at most 2 * dimensions - 1 slices, the fewest possible.
+std::vector<TensorSlice> slices_of_range(const TensorSlice& slice, int64_t begin, int64_t end);
+
+/// What two slices of one tensor have in common; nullopt if nothing.
+std::optional<TensorSlice> intersection(const TensorSlice& left, const TensorSlice& right);
+
+/// Whether `part` lies inside `slice`. An empty part may lie on its border.
+bool contains(const TensorSlice& slice, const TensorSlice& part);
+
+/// Copies the elements of `part`, which lies inside both slices, from the bytes of slice `from` into those of
+/// slice `into`. Both hold exactly their slices' elements, each of `element_bytes`, at any address.
+void copy_part(const TensorSlice& part, const TensorSlice& from, std::span<const std::byte> source,
+               const TensorSlice& into, std::span<std::byte> target, int64_t element_bytes);
+
+/// As a slice: "[0:4, 16:32]"
+std::string slice_text(const TensorSlice& slice);
+
+}  // namespace stepforge

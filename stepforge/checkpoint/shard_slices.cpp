@@ -1,0 +1,62 @@
+#include "stepforge/checkpoint/shard_slices.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stepforge {
+
+namespace {
+
+/// Deals out what all replicas hold, element after element.
+class ReplicaShare {
+ public:
+  ReplicaShare(int64_t total, int64_t replica, int64_t replicas)
+      : begin_(total * replica / replicas), end_(total * (replica + 1) / replicas) {}
+
+  /// This replica's part of the next slice, of which each element counts `weight`.
+  std::vector<ShardSlice> take(const ShardSlice& held, int64_t weight) {
+    const int64_t elements = held.slice.elements();
+    const auto border = [&](int64_t at) {
+      return std::clamp((at - passed_ + weight - 1) / weight, int64_t{0}, elements);
+    };
+    const int64_t begin = border(begin_);
+    const int64_t end = border(end_);
+    passed_ += elements * weight;
+    return slice_range(held, begin, end);
+  }
+
+ private:
+  int64_t begin_;
+  int64_t end_;
+  int64_t passed_ = 0;
+};
+
+}  // namespace
+
+std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& tensor) {
+  return unit.slices(tensor.parameter, tensor.row, tensor.row + tensor.shape.at(0));
+}
+
+std::vector<std::vector<ShardSlice>> saved_boxes(const std::vector<NamedTensor>& tensors,
+                                                 const ModelStore& store,
+                                                 const std::function<int64_t(size_t unit)>& flats) {
+  std::vector<std::vector<ShardSlice>> held;
+  int64_t total = 0;
+  for (const NamedTensor& tensor : tensors) {
+    held.push_back(shard_slices(store.unit(tensor.unit), tensor));
+    for (const ShardSlice& slice : held.back()) total += slice.slice.elements() * flats(tensor.unit);
+  }
+  const Communicator* replicas = store.groups().replicate();
+  if (replicas == nullptr) return held;
+  ReplicaShare share(total, replicas->rank(), replicas->size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<ShardSlice> own;
+    for (const ShardSlice& slice : held[i]) {
+      for (ShardSlice& part : share.take(slice, flats(tensors[i].unit))) own.push_back(std::move(part));
+    }
+    held[i] = std::move(own);
+  }
+  return held;
+}
+
+}  // namespace stepforge
