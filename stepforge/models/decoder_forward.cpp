@@ -32,7 +32,8 @@ class DenseLayer : public Block {
     // By value: a recomputed region runs its body after this call has returned.
     const auto attention = [this, context](const at::Tensor& x) { return attention_.forward(x, context); };
     const auto mlp = [this, context](const at::Tensor& x) { return mlp_.forward(x, context); };
-    return {region(context, "mlp", mlp, recompute_region(context, "attention", attention, inputs.at(0)))};
+    return {recompute_region(context, "mlp", mlp,
+                             recompute_region(context, "attention", attention, inputs.at(0)))};
   }
 
  private:
