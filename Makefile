@@ -1,4 +1,4 @@
-# Every target is a script in scripts/; each does the set-up it needs by itself.
+# Every target is a script in scripts/ or tools/; each does the set-up it needs by itself.
 .DEFAULT_GOAL := build
 SECONDS ?= 60
 ROUNDS ?= 3
@@ -17,25 +17,25 @@ test-all: ## The same with the long tests
 	@scripts/test.sh --all
 
 lint: ## Check format, rules of the house, generated documents; clang-tidy
-	@scripts/lint.sh
+	@tools/lint/lint.sh
 
 format: ## Format all C++ files
-	@scripts/lint.sh --format
+	@tools/lint/lint.sh --format
 
 docs: ## Write docs/configuration.md from the program's schema
 	@scripts/docs.sh
 
 oracle: ## Compare with PyTorch, transformers and tokenizers (downloads about 5 GB once)
-	@scripts/oracle.sh
+	@tools/oracle/oracle.sh
 
 bench: ## Speed and memory against PyTorch, torch.compile and transformers; ROUNDS=3
-	@scripts/bench.sh $(ROUNDS)
+	@tools/bench/bench.sh $(ROUNDS)
 
 fuzz: ## Feed the readers of files with random bytes; SECONDS=60 for each
 	@scripts/fuzz.sh $(SECONDS)
 
 mutants: ## Plant bugs one at a time; print how many the tests find
-	@scripts/mutants.sh
+	@tools/mutants/mutants.sh
 
 clean: ## Remove the build folder; runs and caches stay
 	@rm -rf build

@@ -1,7 +1,6 @@
-# bench/<name>/*.cpp become bench_<name>, built only when asked for: make bench does.
+# tools/bench/<name>.cpp becomes bench_<name>, built only when asked for: `make bench` does.
 foreach(name kernels overlap)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/${name}/*.cpp)
-  add_executable(bench_${name} EXCLUDE_FROM_ALL ${sources})
+  add_executable(bench_${name} EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tools/bench/${name}.cpp)
   target_link_libraries(bench_${name} PRIVATE stepforge_torch)
   target_compile_options(bench_${name} PRIVATE -fopenmp)
   set_target_properties(bench_${name} PROPERTIES BUILD_RPATH "${CMAKE_BINARY_DIR};${TorchWheel_RPATH}")

@@ -11,7 +11,7 @@ if [ "${1:-}" = --all ]; then
   lint_words=(--all)
 fi
 scripts/build.sh everything
-stage "Lint" scripts/lint.sh "${lint_words[@]}"
+stage "Lint" tools/lint/lint.sh "${lint_words[@]}"
 stage "Build under the sanitizers" build_preset asan
 stage "Tests under the sanitizers" ctest --test-dir build/asan --output-on-failure -j "$(nproc)"
 # The tests of the torch library use all cores themselves.

@@ -78,7 +78,7 @@ TEST_F(DemoModel, HasTheCurveOfOneRankOnTwo) {
 
 TEST_F(DemoModel, HasTheCurveOfOneRankUnderTorchrun) {
   const fs::path agent = torchrun();
-  if (agent.empty()) GTEST_SKIP() << "no torchrun: scripts/oracle.sh installs one";
+  if (agent.empty()) GTEST_SKIP() << "no torchrun: tools/oracle/oracle.sh installs one";
   train("two", {"--no-python", "--nproc-per-node", "2", "--standalone", program_path().string()}, steps,
         agent);
   expect_curve_of_one_rank("two");

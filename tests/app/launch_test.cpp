@@ -371,7 +371,7 @@ Words under_torchrun(const Words& command) {
 
 TEST(Torchrun, StartsRanksThatMeetInItsStore) {
   const fs::path agent = torchrun();
-  if (agent.empty()) GTEST_SKIP() << "no torchrun: scripts/oracle.sh installs one";
+  if (agent.empty()) GTEST_SKIP() << "no torchrun: tools/oracle/oracle.sh installs one";
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   Child child(under_torchrun(job(folder / "two") + Words{"comm.backend=gloo"}), "", {}, agent);
@@ -382,7 +382,7 @@ TEST(Torchrun, StartsRanksThatMeetInItsStore) {
 
 TEST(Torchrun, ShowsTheMessageOfTheRankThatFailed) {
   const fs::path agent = torchrun();
-  if (agent.empty()) GTEST_SKIP() << "no torchrun: scripts/oracle.sh installs one";
+  if (agent.empty()) GTEST_SKIP() << "no torchrun: tools/oracle/oracle.sh installs one";
   const TempFolder folder;
   Child child(under_torchrun(job(folder / "run") + Words{"training.global_batch_size=7"}), "", {}, agent);
   const ProgramResult result = child.wait();

@@ -1,11 +1,11 @@
-"""Each rule of scripts/check_rooms.py against a tiny tree that breaks it, and one that only seems to."""
+"""Each rule of tools/lint/check_rooms.py against a tiny tree that breaks it, and one that only seems to."""
 import json
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools/lint"))
 sys.dont_write_bytecode = True
 from check_rooms import ROOMS_FILE, Rooms, Tree, below, faults_of  # noqa: E402
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Format, rules of the house, generated documents, clang-tidy. Changes nothing.
 #
-#   scripts/lint.sh          clang-tidy on torch-free and changed files
-#   scripts/lint.sh --all    clang-tidy on every file
+#   tools/lint/lint.sh          clang-tidy on torch-free and changed files
+#   tools/lint/lint.sh --all    clang-tidy on every file
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 
 # Tracked and new ones, not those that were just deleted.
 cpp_files() {
@@ -20,7 +20,7 @@ check_format() {
 
 check_scripts() {
   local file
-  for file in scripts/*.sh .ci/run; do bash -n "$file" || return 1; done
+  for file in scripts/*.sh tools/*/*.sh .ci/run; do bash -n "$file" || return 1; done
   python3 -B - scripts tools tests <<'END'
 import ast, pathlib, sys
 for folder in sys.argv[1:]:
@@ -29,9 +29,9 @@ for folder in sys.argv[1:]:
 END
 }
 
-check_mutants() { python3 -B tools/mutants.py --list >/dev/null; }
+check_mutants() { python3 -B tools/mutants/mutants.py --list >/dev/null; }
 
-check_rooms() { python3 -B scripts/check_rooms.py; }
+check_rooms() { python3 -B tools/lint/check_rooms.py; }
 
 # The generated page is compared with what the program says now; without a program there is nothing to compare.
 check_docs() {
@@ -44,7 +44,7 @@ check_docs() {
 }
 
 tidy_words=("$@")
-check_tidy() { python3 -B scripts/tidy.py "${tidy_words[@]}"; }
+check_tidy() { python3 -B tools/lint/tidy.py "${tidy_words[@]}"; }
 
 if [ "${1:-}" = --format ]; then
   cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 -i

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compares what the program computes with PyTorch, transformers and tokenizers. Needs about 5 GB once, see oracle_env.sh.
+# Compares what the program computes with PyTorch, transformers and tokenizers. Needs about 5 GB once, see environment.sh.
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 scripts/build.sh
-python=$(scripts/oracle_env.sh)
+python=$(tools/oracle/environment.sh)
 # Nothing is fetched from a model hub.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 work=$(mktemp -d "${TMPDIR:-/tmp}/stepforge-oracle.XXXXXX")

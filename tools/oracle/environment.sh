@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Makes the private Python environment of `make oracle` and `make bench` under the user's cache directory, about 5 GB, once;
-# prints its python. What it holds is pinned in oracle-requirements.txt; when that changes, it is brought up to date.
+# prints its python. What it holds is pinned in requirements.txt; when that changes, it is brought up to date.
 #
-#   scripts/oracle_env.sh            makes it if need be, prints .../bin/python
+#   tools/oracle/environment.sh            makes it if need be, prints .../bin/python
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 venv=$cache/oracle-venv
-requirements=scripts/oracle-requirements.txt
+requirements=tools/oracle/requirements.txt
 wanted=$(sha256sum <"$requirements" | cut -d' ' -f1)
 
 ready() { [ "$(cat "$venv/.requirements" 2>/dev/null)" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks the rules of the house that no compiler checks. Prints one line per fault, path:line: rule; exit code 1 if any.
 
-    scripts/check_rooms.py              checks the files git knows, and new ones it does not ignore
-    scripts/check_rooms.py --tree DIR   checks all files below DIR
-    scripts/check_rooms.py --draw       prints which room includes which, as a Mermaid graph
-    scripts/check_rooms.py --sizes      prints files of over 300 lines
-    scripts/check_rooms.py --readmes    writes the line "May include" of each room's README
+    tools/lint/check_rooms.py              checks the files git knows, and new ones it does not ignore
+    tools/lint/check_rooms.py --tree DIR   checks all files below DIR
+    tools/lint/check_rooms.py --draw       prints which room includes which, as a Mermaid graph
+    tools/lint/check_rooms.py --sizes      prints files of over 300 lines
+    tools/lint/check_rooms.py --readmes    writes the line "May include" of each room's README
 
 stepforge/rooms.json states the rooms and what each may include. The rules: a room includes only what it may; what stands
 above the libtorch line reaches no torch header by any way; fmt and toml++ stay out of headers; nothing outlives a call and
@@ -59,7 +59,7 @@ class Rooms:
         return f"May include: {names or 'nothing'}."
 
 
-ROOMS_FILE = Path(__file__).resolve().parent.parent / "stepforge/rooms.json"
+ROOMS_FILE = Path(__file__).resolve().parents[2] / "stepforge/rooms.json"
 
 
 class Tree:
@@ -176,7 +176,7 @@ def check_readmes(tree):
         elif tree.text[path].count("\n") > README_LINES:
             tree.fault(path, README_LINES, f"over {README_LINES} lines; a room's README is under a page")
         elif tree.rooms.readme_line(room) not in tree.text[path].split("\n"):
-            tree.fault(path, 1, f"does not hold the line `{tree.rooms.readme_line(room)}`: run scripts/check_rooms.py --readmes")
+            tree.fault(path, 1, f"does not hold the line `{tree.rooms.readme_line(room)}`: run tools/lint/check_rooms.py --readmes")
 
 
 def write_readmes(root, rooms):
@@ -238,7 +238,7 @@ def main():
     parser.add_argument("--sizes", action="store_true", help=f"print files of over {MANY_LINES} lines")
     parser.add_argument("--readmes", action="store_true", help='write the line "May include" of each README')
     options = parser.parse_args()
-    root = options.tree or Path(__file__).resolve().parent.parent
+    root = options.tree or Path(__file__).resolve().parents[2]
     rooms = Rooms(ROOMS_FILE)
     if options.readmes:
         write_readmes(root, rooms)

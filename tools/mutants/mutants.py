@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Plants bugs and sees whether the tests find them: the mutation score.
 
-    tools/mutants.py [--jobs N] [--only NAME,NAME] [--list]
+    tools/mutants/mutants.py [--jobs N] [--only NAME,NAME] [--list]
 
-tests/mutants/mutants.toml lists the bugs: a place in the sources, and what is written there instead, with the word MUTANT for "this
+tools/mutants/mutants.toml lists the bugs: a place in the sources, and what is written there instead, with the word MUTANT for "this
 bug is switched on". All of them go into one copy of the tree under build/mutants, where MUTANT becomes a question to the environment,
 so that one build holds them all and a test program is told by STEPFORGE_MUTANT which one to have. The product's own sources know
 nothing of it.
@@ -22,10 +22,10 @@ import time
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build/mutants"
 BUILD = TREE / "build/release"
-LIST = ROOT / "tests/mutants/mutants.toml"
+LIST = ROOT / "tools/mutants/mutants.toml"
 DECLARATION = "namespace stepforge { bool mutant(const char* name); }\n"
 DEFINITION = """#include <cstdlib>
 #include <cstring>
@@ -79,7 +79,7 @@ def plant(mutants):
             continue
         texts[name] = text.replace(mutant["find"], mutant["replace"].replace("MUTANT", f'mutant("{mutant["name"]}")'))
     if misfits:
-        sys.exit("these mutants no longer fit; write them anew in tests/mutants/mutants.toml:\n  " + "\n  ".join(misfits))
+        sys.exit("these mutants no longer fit; write them anew in tools/mutants/mutants.toml:\n  " + "\n  ".join(misfits))
     for name, text in texts.items():
         once = "#pragma once\n"
         texts[name] = text.replace(once, once + DECLARATION, 1) if once in text else DECLARATION + text

@@ -2,14 +2,14 @@
 # The fused kernels against libtorch's own; then speed, memory and time to the first step against PyTorch eager, torch.compile
 # and transformers on the same work; then two and four ranks against FSDP2; then how much of the communication hides behind
 # the compute.
-# About twenty minutes; the machine should do nothing else. Needs about 5 GB once, see oracle_env.sh.
+# About twenty minutes; the machine should do nothing else. Needs about 5 GB once, see environment.sh.
 #
-#   scripts/bench.sh [ROUNDS]
+#   tools/bench/bench.sh [ROUNDS]
 set -euo pipefail
-. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 scripts/build.sh
 cmake --build --preset release --target bench_kernels bench_overlap
-python=$(scripts/oracle_env.sh)
+python=$(tools/oracle/environment.sh)
 build/release/bench_kernels
 python3 -B tools/bench/compare.py --program "$program" --python "$python" --rounds "${1:-3}"
 python3 -B tools/bench/ranks.py --program "$program" --python "$python" --rounds "${1:-3}"

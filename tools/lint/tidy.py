@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """clang-tidy on the files that need it, on all cores; every warning is an error.
 
-    scripts/tidy.py            all torch-free files, and the others that differ from the last commit
-    scripts/tidy.py --all      all files (half a minute for each that sees libtorch)
-    scripts/tidy.py FILE...    these
+    tools/lint/tidy.py            all torch-free files, and the others that differ from the last commit
+    tools/lint/tidy.py --all      all files (half a minute for each that sees libtorch)
+    tools/lint/tidy.py FILE...    these
 
 A file whose text, own headers, flags and rules passed before is not checked again: passes are kept under the user's cache
 directory by a hash of all these, so that a fresh clone starts warm.
@@ -21,7 +21,7 @@ from pathlib import Path
 from check_rooms import ROOMS_FILE, Rooms
 from cpp_source import own_includes
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CLANG_TIDY = "clang-tidy-19"
 DATABASE = ROOT / "build/release/compile_commands.json"
 KEPT_FLAGS = ("-I", "-D", "-std=", "-fopenmp")
