@@ -33,36 +33,36 @@ struct BoundaryNode : Node {
 /// Puts one node behind all of `tensors` that require grad.
 void put_node(const TensorRefs& tensors, const std::vector<std::shared_ptr<ShardedUnit>>& units,
               UnitTrace& trace, std::size_t position) {
-  variable_list tensors;
+  variable_list inputs;
   TensorRefs tied;
-  for (at::Tensor* place : tensors) {
-    if (!place->defined() || !place->requires_grad()) continue;
-    tensors.push_back(*place);
-    tied.push_back(place);
+  for (at::Tensor* tensor : tensors) {
+    if (!tensor->defined() || !tensor->requires_grad()) continue;
+    inputs.push_back(*tensor);
+    tied.push_back(tensor);
   }
-  if (tensors.empty()) return;
+  if (inputs.empty()) return;
   const std::shared_ptr<BoundaryNode> node(new BoundaryNode(), torch::autograd::deleteNode);
   node->trace = trace.shared_from_this();
   node->position = position;
   node->units = units;
-  node->set_next_edges(torch::autograd::collect_next_edges(tensors));
-  for (at::Tensor* place : tied) {
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+  for (at::Tensor* tensor : tied) {
     // The version counter is shared, so that in-place changes of what a graph has saved are still noticed.
-    at::Tensor same = place->detach();
+    at::Tensor same = tensor->detach();
     torch::autograd::set_history(same, node);
-    *place = std::move(same);
+    *tensor = std::move(same);
   }
 }
 
 void cast(const TensorRefs& tensors, at::ScalarType type) {
-  for (at::Tensor* place : tensors) {
-    if (place->defined() && place->is_floating_point()) *place = place->to(type);
+  for (at::Tensor* tensor : tensors) {
+    if (tensor->defined() && tensor->is_floating_point()) *tensor = tensor->to(type);
   }
 }
 
 bool any_requires_grad(const TensorRefs& tensors) {
-  for (const at::Tensor* place : tensors) {
-    if (place->defined() && place->requires_grad()) return true;
+  for (const at::Tensor* tensor : tensors) {
+    if (tensor->defined() && tensor->requires_grad()) return true;
   }
   return false;
 }
