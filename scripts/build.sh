@@ -1,13 +1,7 @@
 #!/usr/bin/env bash
-# Set-up and the release build: build/release/stepforge and libstepforge_torch.so; with "everything" the tests too.
-#
-#   scripts/build.sh [everything]
+# Builds the program, build/release/stepforge, and its libraries. Installs nothing: `make setup` does.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-stage "Set-up" scripts/setup.sh
-if [ "${1:-}" = everything ]; then
-  stage "Release build with its tests" build_preset release
-else
-  stage "Release build" build_preset release --target stepforge
-  say "The program is ${bold}$program${plain}"
-fi
+scripts/setup.sh --check build
+stage "Release build" build_preset release --target stepforge
+say "The program is ${bold}$program${plain}"

@@ -1,4 +1,4 @@
-# Sourced by the other scripts: where things are, how they speak, how they measure.
+# Sourced by the other scripts: paths, messages, timing, configuring and building.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 program=build/release/stepforge
@@ -16,7 +16,7 @@ fi
 say() { printf '%s==>%s %s\n' "$bold" "$plain" "$*"; }
 die() { printf '%serror:%s %s\n' "$red" "$plain" "$*" >&2; exit 1; }
 
-# stage NAME COMMAND...: runs it and says how long it took. Commands run with errexit, which `stage ... || ...` would switch off.
+# stage NAME COMMAND...: runs it and prints how long it took. Commands run with errexit, which `stage ... || ...` would switch off.
 stage() {
   local name=$1 began=$SECONDS
   shift
@@ -25,18 +25,18 @@ stage() {
   printf '%s    %s: %d s%s\n' "$dim" "$name" $((SECONDS - began)) "$plain"
 }
 
-# Always anew: it takes a second or two, takes up the commit and another STEPFORGE_TORCH, and is quiet unless it fails.
+# Runs CMake every time (a second or two), since the commit or STEPFORGE_TORCH may have changed. Prints only errors.
 configure() {
-  local preset=$1 words=() log
-  if [ "$preset" = release ]; then words=(-D STEPFORGE_TORCH="$(scripts/setup.sh --print)"); fi
-  log=$(cmake --preset "$preset" "${words[@]}" 2>&1) || { printf '%s\n' "$log" >&2; return 1; }
+  local preset=$1 args=() log
+  if [ "$preset" = release ]; then args=(-D STEPFORGE_TORCH="$(scripts/setup.sh --print)"); fi
+  log=$(cmake --preset "$preset" "${args[@]}" 2>&1) || { printf '%s\n' "$log" >&2; return 1; }
 }
 build_preset() {
   configure "$1"
   cmake --build --preset "$1" "${@:2}"
 }
 
-# docs/configuration.md as the program would have it now.
+# docs/configuration.md as the built program would write it.
 configuration_page() {
   printf '# Configuration\n\n'
   printf 'Written by `make docs` from the schema in `stepforge/config/`; the same text without Markdown: `stepforge config schema`.\n'

@@ -169,6 +169,7 @@ on_interrupt() {
 }
 
 began=$SECONDS
+scripts/setup.sh build demo
 scripts/build.sh
 mkdir -p runs
 trap on_interrupt INT

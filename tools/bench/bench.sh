@@ -7,6 +7,7 @@
 #   tools/bench/bench.sh [ROUNDS]
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
+scripts/setup.sh
 scripts/build.sh
 cmake --build --preset release --target bench_kernels bench_overlap
 python=$(tools/oracle/environment.sh)

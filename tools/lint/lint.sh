@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Format, rules of the house, generated documents, clang-tidy. Changes nothing.
+# Checks formatting, the rules of the house, generated documents and clang-tidy. Changes nothing.
 #
 #   tools/lint/lint.sh          clang-tidy on torch-free and changed files
 #   tools/lint/lint.sh --all    clang-tidy on every file
+#   tools/lint/lint.sh --format formats all C++ files instead
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 
-# Tracked and new ones, not those that were just deleted.
+# Tracked and new files, without deleted ones.
 cpp_files() {
   local file
   git ls-files -z --cached --others --exclude-standard '*.h' '*.cpp' | sort -zu |
     while IFS= read -r -d '' file; do if [ -f "$file" ]; then printf '%s\0' "$file"; fi; done
 }
 
-# Each check returns its verdict; errexit is off inside them.
+# The checks. `check || ...` below switches errexit off inside them, so each returns its result explicitly.
 check_format() {
-  cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 --dry-run --Werror || { say "wrong format: run \`make format\`"; return 1; }
+  cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 --dry-run --Werror || { say "wrong formatting: run \`make format\`"; return 1; }
 }
 
 check_scripts() {
@@ -33,7 +34,7 @@ check_mutants() { python3 -B tools/mutants/mutants.py --list >/dev/null; }
 
 check_rooms() { python3 -B tools/lint/check_rooms.py; }
 
-# The generated page is compared with what the program says now; without a program there is nothing to compare.
+# Compares the generated page with what the program prints, if the program is built.
 check_docs() {
   if [ ! -x "$program" ]; then
     say "docs/configuration.md is not checked: $program is not built"
@@ -43,14 +44,15 @@ check_docs() {
   fi
 }
 
-tidy_words=("$@")
-check_tidy() { python3 -B tools/lint/tidy.py "${tidy_words[@]}"; }
+tidy_args=("$@")
+check_tidy() { python3 -B tools/lint/tidy.py "${tidy_args[@]}"; }
 
 if [ "${1:-}" = --format ]; then
+  scripts/setup.sh lint
   cpp_files | xargs -0 -n 40 -P "$(nproc)" clang-format-19 -i
   exit 0
 fi
-scripts/setup.sh
+scripts/setup.sh build lint
 configure release
 failed=()
 for check in format scripts mutants rooms docs tidy; do

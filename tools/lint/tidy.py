@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""clang-tidy on the files that need it, on all cores; every warning is an error.
+"""Runs clang-tidy on the files that need it, on all cores; every warning is an error.
 
     tools/lint/tidy.py            all torch-free files, and the others that differ from the last commit
-    tools/lint/tidy.py --all      all files (half a minute for each that sees libtorch)
-    tools/lint/tidy.py FILE...    these
+    tools/lint/tidy.py --all      all files (half a minute for each that includes libtorch)
+    tools/lint/tidy.py FILE...    these files
 
-A file whose text, own headers, flags and rules passed before is not checked again: passes are kept under the user's cache
-directory by a hash of all these, so that a fresh clone starts warm.
+A file that passed before with the same text, own headers, flags and rules is not checked again. A hash of all these is kept
+under the user's cache directory, so a fresh clone starts warm.
 """
 import argparse
 import hashlib
@@ -24,7 +24,8 @@ from cpp_source import own_includes
 ROOT = Path(__file__).resolve().parents[2]
 CLANG_TIDY = "clang-tidy-19"
 DATABASE = ROOT / "build/release/compile_commands.json"
-KEPT_FLAGS = ("-I", "-D", "-std=", "-fopenmp")
+# Without -fopenmp, which needs clang's own omp.h: its package conflicts with the OpenMP of other LLVM versions.
+KEPT_FLAGS = ("-I", "-D", "-std=")
 
 
 def cache_folder():
@@ -33,15 +34,15 @@ def cache_folder():
 
 
 def flags_of(command):
-    """The flags that change what clang parses; gcc's own and the precompiled header stay behind."""
+    """The flags that change what clang parses, without gcc's own and the precompiled header."""
     flags = []
-    words = iter(shlex.split(command))
-    for word in words:
-        if word == "-isystem":
-            flags += [word, next(words)]
-        elif word.startswith(KEPT_FLAGS):
-            flags.append(word)
-    # Other people's headers raise no warnings.
+    arguments = iter(shlex.split(command))
+    for argument in arguments:
+        if argument == "-isystem":
+            flags += [argument, next(arguments)]
+        elif argument.startswith(KEPT_FLAGS):
+            flags.append(argument)
+    # No warnings from headers that are not ours.
     return ["-isystem" + flag[2:] if flag.startswith("-I") and not flag[2:].startswith(str(ROOT)) else flag for flag in flags]
 
 
@@ -83,14 +84,14 @@ def changed_files():
 def check(path, flags):
     command = [CLANG_TIDY, "--quiet", path, "--", "-xc++", *flags, "-w"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    # On stderr it counts warnings in other people's headers; what matters there is a failure without a warning.
+    # stderr counts warnings in headers that are not ours; it matters only for a failure without a warning.
     return done.returncode, (done.stdout or done.stderr).replace(str(ROOT) + "/", "")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--all", action="store_true", help="the files that see libtorch too")
-    parser.add_argument("files", nargs="*", help="only these source files")
+    parser.add_argument("--all", action="store_true", help="also check the files that include libtorch")
+    parser.add_argument("files", nargs="*", help="check only these source files")
     options = parser.parse_args()
     commands = read_database()
     rooms = Rooms(ROOMS_FILE)

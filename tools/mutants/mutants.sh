@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plants bugs, one at a time, and prints how many the tests find (tools/mutants/mutants.py). Words are passed on.
+# Plants bugs, one at a time, and prints how many the tests find (tools/mutants/mutants.py). Arguments are passed on.
 #
 #   tools/mutants/mutants.sh [--only NAME,NAME] [--list]
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the private Python environment of `make oracle` and `make bench` under the user's cache directory, about 5 GB, once;
-# prints its python. What it holds is pinned in requirements.txt; when that changes, it is brought up to date.
+# Prints the python of the private environment of `make oracle` and `make bench`. Makes the environment first if it is missing
+# (about 5 GB under the user's cache directory), and updates it when requirements.txt, which pins it, has changed.
 #
-#   tools/oracle/environment.sh            makes it if need be, prints .../bin/python
+#   tools/oracle/environment.sh
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 venv=$cache/oracle-venv

@@ -2,6 +2,7 @@
 # Compares what the program computes with PyTorch, transformers and tokenizers. Needs about 5 GB once, see environment.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
+scripts/setup.sh build demo
 scripts/build.sh
 python=$(tools/oracle/environment.sh)
 # Nothing is fetched from a model hub.
@@ -9,7 +10,7 @@ export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 work=$(mktemp -d "${TMPDIR:-/tmp}/stepforge-oracle.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# The same run on 1, 2 and 4 ranks, bit for bit the same in ordered mode, and on 3 ranks; sizes that no border fits.
+# The same run on 1, 2 and 4 ranks, bit for bit the same in ordered mode, and on 3 ranks; sizes that do not divide evenly.
 write_checkpoints() {
   local odd=(model.dim=66 model.head_dim=10 model.ffn_dim=151 model.n_layers=3 training.seq_len=32)
   local steps=(training.local_batch_size=1 training.steps=4 checkpoint.interval=2 metrics.log_freq=4)

@@ -1,0 +1,84 @@
+"""scripts/setup.sh against a stub of apt-get: what it installs, and that it never removes a package."""
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Setup(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "torch").mkdir()
+        (self.folder / "torch/version.py").write_text("")
+        self.write_tool("id", "echo 0")
+        self.write_tool("dpkg-query", "exit 1")
+        self.write_tool("apt-get", f'echo "$@" >>{self.folder}/calls')
+        self.use_system("debian", "12", "Debian GNU/Linux 12 (bookworm)")
+
+    def write_tool(self, name, body):
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def use_system(self, name, version, title):
+        (self.folder / "os-release").write_text(f'ID={name}\nVERSION_ID="{version}"\nPRETTY_NAME="{title}"\n')
+
+    def run_setup(self, *arguments, script="setup"):
+        environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "STEPFORGE_TORCH": f"{self.folder}/torch",
+                       "STEPFORGE_OS_RELEASE": f"{self.folder}/os-release"}  # fmt: skip
+        return subprocess.run([ROOT / f"scripts/{script}.sh", *arguments], env=environment, capture_output=True, text=True)
+
+    def apt_calls(self):
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def test_it_installs_without_removing_packages_and_announces_them(self):
+        done = self.run_setup("demo")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Installing Debian packages with apt-get: bible-kjv bible-kjv-text", done.stdout)
+        self.assertEqual(self.apt_calls()[1], "install -y -qq --no-install-recommends --no-remove bible-kjv bible-kjv-text")
+
+    def test_the_build_needs_no_package_of_lint_or_demo(self):
+        self.assertEqual(self.run_setup("build").returncode, 0)
+        for word in ("clang", "libomp", "bible"):
+            self.assertNotIn(word, self.apt_calls()[1])
+
+    def test_no_group_asks_for_openmp_of_clang(self):
+        self.assertEqual(self.run_setup("build", "lint", "clang", "demo").returncode, 0)
+        self.assertNotIn("libomp", self.apt_calls()[1])
+
+    def test_a_check_installs_nothing_and_names_the_remedy(self):
+        done = self.run_setup("--check", "build")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"missing: .*libgtest-dev.*run `make setup`")
+        self.assertEqual(self.apt_calls(), [])
+
+    def test_a_build_installs_nothing(self):
+        done = self.run_setup(script="build")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("run `make setup`", done.stderr)
+        self.assertEqual(self.apt_calls(), [])
+
+    def test_another_system_gets_one_line_with_the_dockerfile(self):
+        self.use_system("ubuntu", "22.04", "Ubuntu 22.04.5 LTS")
+        done = self.run_setup("build")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        self.assertIn("only Debian 12 is set up automatically, and this is Ubuntu 22.04.5 LTS: use the Dockerfile", done.stderr)
+        self.assertEqual(self.apt_calls(), [])
+
+    def test_a_conflict_leaves_the_users_packages_and_says_so(self):
+        self.write_tool("apt-get", '[ "$1" = update ] || exit 100')
+        done = self.run_setup("demo")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nothing was removed", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
