@@ -1,22 +1,30 @@
-# Every target is a script in scripts/ or tools/; each does the set-up it needs by itself.
+# SPDX-License-Identifier: Apache-2.0
+# Every target is a script in scripts/ or tools/.
 .DEFAULT_GOAL := build
+.NOTPARALLEL:
 SECONDS ?= 60
 ROUNDS ?= 3
-.PHONY: build demo test test-all lint format docs oracle bench fuzz mutants clean help
+.PHONY: setup build demo test check test-all lint format docs api oracle bench fuzz mutants clean help
 
-build: ## Install what is missing and build build/release/stepforge
+setup: ## Install what building and testing need: Debian packages, and libtorch in ~/.cache
+	@scripts/setup.sh
+
+build: ## Build build/release/stepforge; installs nothing
 	@scripts/build.sh
 
-demo: ## Train a small model on a book, kill it, resume it, export it, let it write; FILE=my.txt for a text of yours
+demo: ## Set up and build; train a small model on a book, kill it, resume it, export it, generate text; FILE=my.txt uses your text
 	@scripts/demo.sh $(if $(FILE),"$(FILE)")
 
-test: ## Build, lint and test everything
+test: ## Set up, build and run the tests
 	@scripts/test.sh
 
-test-all: ## The same with the long tests
+check: lint test ## Everything a change must pass: lint and test
+
+test-all: ## check with the long tests, the thread sanitizer, a clang build, and clang-tidy on every file
+	@tools/lint/lint.sh --all
 	@scripts/test.sh --all
 
-lint: ## Check format, rules of the house, generated documents; clang-tidy
+lint: ## Check formatting, the rules of the house and generated documents; run clang-tidy
 	@tools/lint/lint.sh
 
 format: ## Format all C++ files
@@ -25,20 +33,23 @@ format: ## Format all C++ files
 docs: ## Write docs/configuration.md from the program's schema
 	@scripts/docs.sh
 
-oracle: ## Compare with PyTorch, transformers and tokenizers (downloads about 5 GB once)
+api: ## Write the reference of the public headers to build/api with Doxygen
+	@scripts/api.sh
+
+oracle: ## Compare results with PyTorch, transformers and tokenizers (downloads about 5 GB once)
 	@tools/oracle/oracle.sh
 
-bench: ## Speed and memory against PyTorch, torch.compile and transformers; ROUNDS=3
+bench: ## Measure speed and memory against PyTorch, torch.compile and transformers; ROUNDS=3
 	@tools/bench/bench.sh $(ROUNDS)
 
-fuzz: ## Feed the readers of files with random bytes; SECONDS=60 for each
+fuzz: ## Fuzz the file parsers, SECONDS=60 each
 	@scripts/fuzz.sh $(SECONDS)
 
-mutants: ## Plant bugs one at a time; print how many the tests find
+mutants: ## Plant bugs one at a time and print how many the tests find
 	@tools/mutants/mutants.sh
 
-clean: ## Remove the build folder; runs and caches stay
+clean: ## Remove the build folder; keep runs and caches
 	@rm -rf build
 
-help: ## This list
+help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile

@@ -22,12 +22,13 @@ add_compile_options(-Wall -Wextra -Wno-unused-parameter)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(
     -Wno-restrict  # a false positive of g++ 12 in std::string::insert
-    -fpch-preprocess)  # lets ccache see what a precompiled header holds
+    -fpch-preprocess)  # lets ccache hash the contents of a precompiled header
 endif()
+# Messages, files and unit buffers are bytes that are read in place as numbers of their type; the language calls that undefined.
 add_compile_options(-fno-strict-aliasing)
 if(STEPFORGE_SANITIZE)
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=address,undefined)
+  add_compile_options(-fsanitize=${STEPFORGE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${STEPFORGE_SANITIZE})
 endif()
 if(STEPFORGE_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)

@@ -3,7 +3,6 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 scripts/build.sh
-mkdir -p docs
 configuration_page >docs/configuration.md.new
 mv docs/configuration.md.new docs/configuration.md
 say "Wrote docs/configuration.md"

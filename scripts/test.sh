@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change is good: builds, lint, tests under the sanitizers, tests of the release build.
+# Builds the tests and runs them: the torch-free rooms under the address sanitizer, then everything in the release build.
 #
-#   scripts/test.sh          at most ten minutes when nothing is cold
-#   scripts/test.sh --all    the long tests too (STEPFORGE_LONG_TESTS=1), and clang-tidy on every file
+#   scripts/test.sh          tests with the label `fast`: about ten minutes on two cores when ccache is warm
+#   scripts/test.sh --all    long tests too; the torch-free rooms also under the thread sanitizer, and compiled with clang
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-lint_words=()
+
+# test_preset NAME [CTEST OPTION...]
+test_preset() { ctest --preset "$1" --parallel "$(nproc)" --no-tests=error "${@:2}"; }
+
+presets=(asan release)
+only_fast=(--label-regex fast)
+groups=(build)
 if [ "${1:-}" = --all ]; then
   export STEPFORGE_LONG_TESTS=1
-  lint_words=(--all)
+  presets=(asan tsan clang release)
+  only_fast=()
+  groups+=(clang)
 fi
-scripts/build.sh everything
-stage "Lint" tools/lint/lint.sh "${lint_words[@]}"
-stage "Build under the sanitizers" build_preset asan
-stage "Tests under the sanitizers" ctest --test-dir build/asan --output-on-failure -j "$(nproc)"
-# The tests of the torch library use all cores themselves.
-stage "Scripts' own tests" python3 -B -m unittest discover -q -s tests/tools -p '*_test.py'
-say "Tests of the release build"
-exec ctest --test-dir build/release --output-on-failure
+scripts/setup.sh "${groups[@]}"
+stage "Tests of the tools" python3 -B -m unittest discover -q -s tests/tools -p '*_test.py'
+for preset in "${presets[@]}"; do
+  stage "Build $preset" build_preset "$preset"
+  stage "Tests $preset" test_preset "$preset" "${only_fast[@]}"
+done

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int steps = 16;
 
-class DemoModel : public ::testing::Test {
+class DemoModelLongTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!long_tests()) GTEST_SKIP() << "two minutes";
@@ -71,12 +71,12 @@ class DemoModel : public ::testing::Test {
   const TempFolder folder_;
 };
 
-TEST_F(DemoModel, HasTheCurveOfOneRankOnTwo) {
+TEST_F(DemoModelLongTest, HasTheCurveOfOneRankOnTwo) {
   train("two", launched(2), steps);
   expect_curve_of_one_rank("two");
 }
 
-TEST_F(DemoModel, HasTheCurveOfOneRankUnderTorchrun) {
+TEST_F(DemoModelLongTest, HasTheCurveOfOneRankUnderTorchrun) {
   const fs::path agent = torchrun();
   if (agent.empty()) GTEST_SKIP() << "no torchrun: tools/oracle/oracle.sh installs one";
   train("two", {"--no-python", "--nproc-per-node", "2", "--standalone", program_path().string()}, steps,
@@ -84,7 +84,7 @@ TEST_F(DemoModel, HasTheCurveOfOneRankUnderTorchrun) {
   expect_curve_of_one_rank("two");
 }
 
-TEST_F(DemoModel, MovesFromOneToTwoToFourToOneRanksByResume) {
+TEST_F(DemoModelLongTest, MovesFromOneToTwoToFourToOneRanksByResume) {
   train("moved", {}, 4);
   train("moved", launched(2), 8);
   train("moved", launched(4), 12);

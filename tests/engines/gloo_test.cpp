@@ -94,7 +94,7 @@ TEST(GlooDeath, OfAStoppedProcessIsADeadline) {
   expect_end_beside_a_stopped(1);
 }
 
-TEST(GlooDeath, OfTheStoppedProcessThatHoldsTheStoreIsADeadlineToo) {
+TEST(GlooDeath, LongTestOfTheStoppedProcessThatHoldsTheStoreIsADeadlineToo) {
   if (!long_tests()) GTEST_SKIP() << "half a minute";
   expect_end_beside_a_stopped(0);
 }

@@ -69,7 +69,7 @@ TEST_P(RealArithmetic, LossesOfTwentyStepsAreWithin1e5) {
           20, 1e-5);
 }
 
-TEST_P(RealArithmetic, LossesOfAHundredStepsAreWithin1e3) {
+TEST_P(RealArithmetic, LongTestLossesOfAHundredStepsAreWithin1e3) {
   if (!long_tests()) GTEST_SKIP() << "STEPFORGE_LONG_TESTS=1 runs it";
   compare(
       {{2, 1, {}}, {3, 1, each_micro_batch}, {4, 2, larger_micro_batches}, {8, 1, never_reshard}, {8, 8, {}}},

@@ -1,4 +1,4 @@
-// Whether tests that take long are wanted.
+// Whether long tests are wanted. A case that runs only then has "LongTest" in its name, which gives it the CTest label `long`.
 #pragma once
 
 #include <cstdlib>
