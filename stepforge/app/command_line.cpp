@@ -151,33 +151,32 @@ class CommandLine {
 
   void add_launch() {
     CLI::App* command =
-        add(app_, "launch", "Train on several ranks, of one machine or many: starts and watches them");
+        add(app_, "launch", "Start and watch the ranks of this machine: train on several ranks");
     auto what = options<LaunchOptions>();
     command->add_option("--nproc", what->processes, "Ranks to start on this machine")
         ->required()
         ->check(CLI::PositiveNumber);
     CLI::Option* nodes =
-        command->add_option("--nnodes", what->nodes, "Machines; start the same command on each")
+        command->add_option("--nnodes", what->nodes, "Number of machines; run the same command on each")
             ->check(CLI::PositiveNumber);
-    command->add_option("--node-rank", what->node, "Number of this machine, from 0")
+    command->add_option("--node-rank", what->node, "Number of this machine, counted from 0")
         ->check(CLI::NonNegativeNumber)
         ->needs(nodes);
-    command->add_option("--rendezvous", what->rendezvous, "HOST:PORT of machine 0, where all meet")
-        ->needs(nodes);
-    command->add_option("--rendezvous-timeout", what->init_seconds, "Seconds to wait for all machines")
-        ->check(CLI::PositiveNumber)
+    command
+        ->add_option("--rendezvous", what->rendezvous,
+                     "HOST:PORT on machine 0 where rank 0 listens (MASTER_ADDR, MASTER_PORT)")
         ->needs(nodes);
     command
         ->add_option("--max-restarts", what->max_restarts,
-                     "Starts after failures; training continues by itself")
+                     "Restart all ranks up to N times after a failure (one machine only)")
         ->check(CLI::NonNegativeNumber);
     command->add_option("--log-dir", what->log_folder, "Folder for the output of each rank: rank-<r>.log");
     command->add_option("--ranks", what->shown, "Ranks to show here: 0, or 0,2,4-7, or all");
     command->prefix_command();
     command->footer(
-        "Further words: train and what belongs to it, as in `stepforge launch --nproc 2 train run.toml`, or "
-        "a\n"
-        "program of yours by its path, as in `stepforge launch --nproc 2 ./loop`.");
+        "Usage: stepforge launch --nproc 2 train run.toml, or a program of your own by its path:\n"
+        "stepforge launch --nproc 2 ./loop. With several machines each launcher watches its own ranks;\n"
+        "to restart whole jobs, use torchrun, Slurm or Kubernetes.");
     on(command, [=] {
       what->command = command->remaining();
       return launch_command(*what);

@@ -4,13 +4,11 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <optional>
 #include <ostream>
-#include <utility>
+#include <random>
 
 #include <poll.h>
 #include <unistd.h>
@@ -19,7 +17,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/launch/child_process.h"
 #include "stepforge/launch/launch_io.h"
-#include "stepforge/launch/nodes.h"
 #include "stepforge/launch/tcp_socket.h"
 
 namespace stepforge {
@@ -28,32 +25,39 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// One attempt to run all ranks of the job.
+constexpr int most_ranks = 1 << 24;
+
+/// One attempt to run all ranks.
 struct Plan {
   const LaunchOptions& options;
-  NodeStart start;
-  int restart = 0;
+  std::string launch_id;
+  TcpAddress rendezvous;    ///< where rank 0's store is
   int store_listener = -1;  ///< for rank 0
+  int restart = 0;
+
+  int rank_of(int local_rank) const { return options.node * options.processes + local_rank; }
+  int world_size() const { return options.nodes * options.processes; }
 };
 
 std::vector<std::string> environment_of(int local_rank, const Plan& plan) {
-  const NodeStart& start = plan.start;
-  const int rank = start.first_rank + local_rank;
+  const int rank = plan.rank_of(local_rank);
   std::map<std::string, std::string> own = {
       {"RANK", std::to_string(rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
-      {"WORLD_SIZE", std::to_string(start.world_size)},
+      {"WORLD_SIZE", std::to_string(plan.world_size())},
       {"LOCAL_WORLD_SIZE", std::to_string(plan.options.processes)},
       {"GROUP_RANK", std::to_string(plan.options.node)},
       {"GROUP_WORLD_SIZE", std::to_string(plan.options.nodes)},
-      {"MASTER_ADDR", start.master_address},
-      {"MASTER_PORT", std::to_string(start.master_port)},
-      {"TORCHELASTIC_RUN_ID", start.launch_id},
+      {"MASTER_ADDR", plan.rendezvous.host},
+      {"MASTER_PORT", std::to_string(plan.rendezvous.port)},
+      {"TORCHELASTIC_RUN_ID", plan.launch_id},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(plan.restart)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.options.max_restarts)},
-      {"STEPFORGE_LAUNCH_ID", start.launch_id}};
-  if (rank == 0) own["STEPFORGE_STORE_LISTENER"] = std::to_string(plan.store_listener);
-  // What another launcher around this one has set for itself.
+      {"STEPFORGE_LAUNCH_ID", plan.launch_id}};
+  if (rank == 0 && plan.store_listener >= 0) {
+    own["STEPFORGE_STORE_LISTENER"] = std::to_string(plan.store_listener);
+  }
+  // Variables that a launcher around this one has set for itself.
   const std::set<std::string> foreign = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
                                          "STEPFORGE_STORE_LISTENER"};
   std::vector<std::string> variables;
@@ -66,16 +70,6 @@ std::vector<std::string> environment_of(int local_rank, const Plan& plan) {
   return variables;
 }
 
-/// Opens the socket on which rank 0 will hold the ranks' store: nobody can take the port in between.
-Descriptor listen_for_store(const LaunchOptions& options) {
-  if (options.nodes == 1) return listen_at({"127.0.0.1", 0});
-  const char* wanted = std::getenv("MASTER_PORT");
-  const std::string host = parse_tcp_address(options.rendezvous, "--rendezvous").host;
-  return listen_at(wanted == nullptr
-                       ? TcpAddress{host, 0}
-                       : parse_tcp_address(format("[{}]:{}", host, wanted), "MASTER_ADDR:MASTER_PORT"));
-}
-
 std::filesystem::path log_path(const LaunchOptions& options, int rank, int restart) {
   const std::string suffix = restart == 0 ? "" : format(".restart-{}", restart);
   return options.log_folder / format("rank-{}{}.log", rank, suffix);
@@ -85,17 +79,16 @@ std::filesystem::path log_path(const LaunchOptions& options, int rank, int resta
 struct Outcome {
   int exit_code = 0;
   bool interrupted = false;
-  bool can_repeat = true;
   std::string report;  ///< of a failure
 };
 
-/// All ranks of this node once, from start to end.
+/// All ranks of this host once, from start to end.
 class Attempt {
  public:
-  Attempt(const Plan& plan, Nodes& nodes, const Signals& signals, const std::set<int>& shown)
-      : plan_(plan), nodes_(nodes), signals_(signals), terminal_(shown) {
+  Attempt(const Plan& plan, const Signals& signals, const std::set<int>& shown)
+      : plan_(plan), signals_(signals), terminal_(shown) {
     for (int local = 0; local < plan.options.processes; ++local) {
-      const int rank = plan.start.first_rank + local;
+      const int rank = plan.rank_of(local);
       ranks_.push_back(std::make_unique<ChildProcess>(ChildProcess::Start{
           plan.options.command, environment_of(local, plan), log_path(plan.options, rank, plan.restart),
           signals.before(), rank == 0 ? plan.store_listener : -1}));
@@ -104,35 +97,25 @@ class Attempt {
 
   Outcome run() {
     while (is_any_running()) {
-      wait_for_news();
+      wait_for_events();
       take_signals();
-      hear_nodes();
       pass_output();
       reap();
       end_late_ranks();
     }
     terminal_.finish();
-    const std::optional<NodeFailure> failure = nodes_.finish([this] { take_signals(); });
-    Outcome outcome;
-    outcome.interrupted = interrupted_;
-    if (failure) {
-      outcome.exit_code = failure->exit_code;
-      outcome.can_repeat = !failure->node_is_lost && failure->exit_code != static_cast<int>(ExitCode::usage);
-      outcome.report = failure->text + "\n";
-    }
-    return outcome;
+    return outcome_;
   }
 
  private:
   /// A rank's end in words, with its last lines.
   std::string failure_text(int local_rank, int code) const {
-    const int rank = plan_.start.first_rank + local_rank;
+    const int rank = plan_.rank_of(local_rank);
     const std::string how = code > 128
                                 ? format("was ended by signal {} ({})", code - 128, sigdescr_np(code - 128))
                                 : format("failed with exit code {}", code);
-    const std::string where = plan_.options.nodes > 1 ? format(" on node {}", plan_.options.node) : "";
-    return format("rank {} of {} {}{}; its log is {}, its last lines:\n{}", rank, plan_.start.world_size, how,
-                  where, log_path(plan_.options, rank, plan_.restart).string(),
+    return format("rank {} of {} {}; its log is {}, its last lines:\n{}\n", rank, plan_.world_size(), how,
+                  log_path(plan_.options, rank, plan_.restart).string(),
                   ranks_[static_cast<std::size_t>(local_rank)]->tail());
   }
 
@@ -140,18 +123,15 @@ class Attempt {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& child) { return child->is_running(); });
   }
 
-  void wait_for_news() {
+  void wait_for_events() {
     polled_.assign(1, {signals_.descriptor(), POLLIN, 0});
     for (const auto& child : ranks_) {
       for (const int pipe : child->pipes()) {
         if (pipe >= 0) polled_.push_back({pipe, POLLIN, 0});
       }
     }
-    nodes_.add_polled(polled_);
-    // After a failure the time of the next signal may come without any news; and another node may fall
-    // silent.
-    const int idle = plan_.options.nodes > 1 ? 500 : -1;
-    poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : idle);
+    // After a failure the time of the next signal may come without any event.
+    poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : -1);
   }
 
   void pass_output() {
@@ -160,7 +140,7 @@ class Attempt {
   /// False if there was nothing.
   bool show_output(int rank) {
     const std::vector<ChildOutput> outputs = ranks_[static_cast<std::size_t>(rank)]->read_output();
-    for (const ChildOutput& output : outputs) terminal_.show(plan_.start.first_rank + rank, output);
+    for (const ChildOutput& output : outputs) terminal_.show(plan_.rank_of(rank), output);
     return !outputs.empty();
   }
   /// What a rank wrote between the last look and its end: no more than a few reads, since a process that it
@@ -170,27 +150,12 @@ class Attempt {
     }
   }
 
-  void hear_nodes() {
-    const NodeNews news = nodes_.news();
-    if (news.signal != 0) pass_on(news.signal, news.signal_count);
-    if (news.has_failed) fail();
-  }
-
   void take_signals() {
     while (const int number = signals_.next()) {
       if (number == SIGCHLD) continue;
-      nodes_.tell_signal(number, ++received_);
-      pass_on(number, received_);
+      outcome_.interrupted = true;
+      for (const auto& child : ranks_) child->signal(number);
     }
-  }
-
-  /// Ranks get one signal for the first that any launcher has received, one for the second, and so on:
-  /// whoever sends it may send it to one launcher or to all.
-  void pass_on(int number, int count) {
-    if (count <= passed_on_) return;
-    passed_on_ = count;
-    interrupted_ = true;
-    for (const auto& child : ranks_) child->signal(number);
   }
 
   void reap() {
@@ -199,19 +164,12 @@ class Attempt {
       const int local_rank = static_cast<int>(i);
       show_rest(local_rank);
       const int code = *ranks_[i]->exit_code();
-      if (code == 0) continue;
-      if (!has_failed_) {
-        nodes_.tell_failure({code, failure_text(local_rank, code), false});
-      }
-      fail();
+      if (code == 0 || outcome_.exit_code != 0) continue;
+      outcome_.exit_code = code;
+      outcome_.report = failure_text(local_rank, code);
+      if (outcome_.interrupted) continue;  // all have their signal and end in order
+      end_next_with(SIGTERM, plan_.options.notice_seconds);
     }
-  }
-
-  /// A rank has failed, here or elsewhere: the others end.
-  void fail() {
-    if (std::exchange(has_failed_, true)) return;
-    if (interrupted_) return;  // all have their signal and end in order
-    end_next_with(SIGTERM, plan_.options.notice_seconds);
   }
 
   void end_next_with(int number, double seconds) {
@@ -227,20 +185,44 @@ class Attempt {
   }
 
   const Plan& plan_;
-  Nodes& nodes_;
   const Signals& signals_;
   Terminal terminal_;
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
   std::vector<pollfd> polled_;
-  bool has_failed_ = false;
-  bool interrupted_ = false;
-  int received_ = 0;     ///< signals, by this launcher
-  int passed_on_ = 0;    ///< signals, to the ranks
+  Outcome outcome_;
   int next_signal_ = 0;  ///< for the ranks that are left after a failure
   Clock::time_point signal_at_;
 };
 
-/// A number for one side of "4-7"; -1 if it is none.
+std::string new_launch_id() {
+  std::random_device device;
+  return format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
+}
+
+void check(const LaunchOptions& options) {
+  if (options.processes < 1) throw UsageError(format("--nproc {} must be at least 1", options.processes));
+  if (options.nodes < 1 || int64_t{options.nodes} * options.processes > most_ranks) {
+    throw UsageError(format("--nnodes {} must be at least 1, and with --nproc {} at most {} ranks",
+                            options.nodes, options.processes, most_ranks));
+  }
+  if (options.node < 0 || options.node >= options.nodes) {
+    throw UsageError(format("--node-rank {} must be between 0 and {}", options.node, options.nodes - 1));
+  }
+  if (options.nodes > 1 && options.rendezvous.empty()) {
+    throw UsageError("--nnodes needs --rendezvous HOST:PORT, the same on all hosts: where rank 0 listens");
+  }
+  if (options.max_restarts < 0) {
+    throw UsageError(format("--max-restarts {} must be at least 0", options.max_restarts));
+  }
+  if (options.nodes > 1 && options.max_restarts > 0) {
+    throw UsageError(
+        "--max-restarts works on one host only: launchers of several hosts do not know of each other. "
+        "Restart the whole job with torchrun, Slurm or Kubernetes");
+  }
+  if (options.command.empty()) throw UsageError("the command that the ranks run is missing");
+}
+
+/// A number for one side of "4-7"; -1 if it is not a number.
 int rank_number(std::string_view text) {
   int value = -1;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -263,9 +245,9 @@ std::set<int> parse_rank_list(const std::string& text, int ranks) {
     const int last = dash == std::string_view::npos ? first : rank_number(entry.substr(dash + 1));
     if (first < 0 || last < first || last >= ranks) {
       throw UsageError(
-          format("\"{}\" is no list of ranks below {}: expected for example \"0\", \"0,2,4-7\" or "
+          format("--ranks \"{}\" is not a list of ranks between 0 and {}, such as \"0\", \"0,2,4-7\" or "
                  "\"all\"",
-                 text, ranks));
+                 text, ranks - 1));
     }
     for (int rank = first; rank <= last; ++rank) result.insert(rank);
     begin = end + 1;
@@ -274,38 +256,35 @@ std::set<int> parse_rank_list(const std::string& text, int ranks) {
 }
 
 int launch(const LaunchOptions& options, std::ostream& report) {
-  if (options.processes < 1) throw UsageError(format("{} ranks: at least one is started", options.processes));
-  if (options.max_restarts < 0) throw UsageError(format("{} restarts: 0 or more", options.max_restarts));
-  if (options.command.empty()) throw UsageError("no command for the ranks to run");
+  check(options);
+  Plan plan{options, new_launch_id(), {}};
+  if (options.nodes > 1) {
+    plan.rendezvous = parse_tcp_address(options.rendezvous, "--rendezvous");
+    plan.launch_id = plan.rendezvous.text();  // all launchers must name the job alike
+  }
+  const std::set<int> shown =
+      options.shown.empty() ? std::set<int>() : parse_rank_list(options.shown, plan.world_size());
   std::error_code failure;
   std::filesystem::create_directories(options.log_folder, failure);
   if (failure) {
     throw Error(
-        format("cannot make the folder of logs {}: {}", options.log_folder.string(), failure.message()));
+        format("the log folder {} cannot be made: {}", options.log_folder.string(), failure.message()));
   }
   const Signals signals;
-  const std::unique_ptr<Nodes> nodes =
-      meet_nodes({options.nodes, options.node, options.processes, options.max_restarts, options.rendezvous,
-                  options.init_seconds},
-                 report);
-  bool is_interrupted = false;
-  const auto stop = [&] {
-    while (const int number = signals.next()) is_interrupted = is_interrupted || number != SIGCHLD;
-    return is_interrupted;
-  };
-  for (int restart = 0;; ++restart) {
-    const Descriptor store_listener = options.node == 0 ? listen_for_store(options) : Descriptor();
-    const int port = store_listener ? port_of(store_listener) : 0;
-    const std::optional<NodeStart> start = nodes->begin(restart, port, stop);
-    if (!start) return static_cast<int>(ExitCode::interrupted);
-    const std::set<int> shown =
-        options.shown.empty() ? std::set<int>() : parse_rank_list(options.shown, start->world_size);
-    const Plan plan{options, *start, restart, store_listener.number()};
-    const Outcome outcome = Attempt(plan, *nodes, signals, shown).run();
+  for (;; ++plan.restart) {
+    Descriptor listener;
+    if (options.nodes == 1) {
+      // Opened here and handed to rank 0, so that no other program can take the port in between.
+      listener = listen_on_loopback();
+      plan.rendezvous = {"127.0.0.1", port_of(listener)};
+      plan.store_listener = listener.number();
+    }
+    const Outcome outcome = Attempt(plan, signals, shown).run();
     if (outcome.exit_code == 0 || outcome.interrupted) return outcome.exit_code;
     report << outcome.report << std::flush;
-    if (restart >= options.max_restarts || !outcome.can_repeat) return outcome.exit_code;
-    report << format("starting all ranks again: restart {} of {}\n", restart + 1, options.max_restarts)
+    const bool can_heal = outcome.exit_code != static_cast<int>(ExitCode::usage);
+    if (plan.restart >= options.max_restarts || !can_heal) return outcome.exit_code;
+    report << format("restarting all ranks: restart {} of {}\n", plan.restart + 1, options.max_restarts)
            << std::flush;
   }
 }

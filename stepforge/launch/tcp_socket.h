@@ -1,5 +1,4 @@
-// Plain TCP for the launchers' control connections: non-blocking sockets, each owned by one object. And what
-// addresses are to this host.
+// TCP addresses as this host sees them, and a listening socket.
 #pragma once
 
 #include <optional>
@@ -15,15 +14,15 @@ struct TcpAddress {
   std::string text() const;
 };
 
-/// Throws UsageError unless the text is such an address; `option` is where it came from.
+/// Throws UsageError if the text is not such an address; `option` names where it came from.
 TcpAddress parse_tcp_address(const std::string& text, const std::string& option);
 
-/// Whether the host means the same everywhere, or this host only and is meant so: numbers, or "localhost".
+/// Whether the host is numeric, or "localhost": a name that does not depend on a host's own tables.
 bool is_literal(const TcpAddress& address);
-/// The address from which this host would send there, in numbers; nothing is sent. "", with the reason in
-/// `failure`, if the name is unknown or there is no way.
+/// The numeric address from which this host would send to `there`; nothing is sent. "", with the reason in
+/// `failure`, if the name is unknown or there is no route.
 std::string address_towards(const TcpAddress& there, std::string& failure);
-/// Whether an address in numbers is one by which a host reaches itself only: 127.0.0.0/8 or ::1.
+/// Whether a numeric address reaches only the host itself: 127.0.0.0/8 or ::1.
 bool is_loopback(const std::string& address);
 
 /// An open descriptor, closed with its owner.
@@ -43,18 +42,8 @@ class Descriptor {
   int number_ = -1;
 };
 
-/// Listens at the address, or at that port of all addresses of this host if the host's name is that of
-/// another interface; port 0 takes a free one. Throws UsageError if the port is in use or the name is
-/// unknown.
-Descriptor listen_at(const TcpAddress& address);
+/// Listens on a free port of 127.0.0.1. Throws Error if the system refuses.
+Descriptor listen_on_loopback();
 int port_of(const Descriptor& listener);
-/// Somebody who connected; none if nobody waits.
-Descriptor accept_one(const Descriptor& listener);
-
-/// One attempt to connect within `seconds`; none, with the reason in `failure`, if it fails: also a
-/// name that is not known yet.
-Descriptor connect_to(const TcpAddress& address, double seconds, std::string& failure);
-/// The address at the other end.
-std::string peer_text(const Descriptor& socket);
 
 }  // namespace stepforge

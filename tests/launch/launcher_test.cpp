@@ -209,6 +209,50 @@ TEST_F(Launcher, RefusesWrongOptions) {
   EXPECT_THROW(launch(options, report_), Error);
 }
 
+TEST_F(Launcher, OfSeveralHostsOnlyNumbersRanksAndNamesWhereTheyMeet) {
+  LaunchOptions options;
+  options.nodes = 3;
+  options.node = 1;
+  options.rendezvous = "node-0:29400";
+  options.shown = "";
+  EXPECT_EQ(run("echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE "
+                "$MASTER_ADDR $MASTER_PORT $STEPFORGE_LAUNCH_ID ${STEPFORGE_STORE_LISTENER:-none}",
+                2, options),
+            0);
+  EXPECT_EQ(log("rank-2.log"), "2 0 6 2 1 3 node-0 29400 node-0:29400 none\n");
+  EXPECT_EQ(log("rank-3.log"), "3 1 6 2 1 3 node-0 29400 node-0:29400 none\n");
+}
+
+TEST_F(Launcher, OnOneHostRankZeroGetsTheListenerOfItsPort) {
+  EXPECT_EQ(run("if [ $RANK = 0 ]; then test -S /proc/self/fd/$STEPFORGE_STORE_LISTENER; "
+                "else test -z \"$STEPFORGE_STORE_LISTENER\"; fi",
+                2),
+            0);
+}
+
+TEST_F(Launcher, RefusesWrongOptionsOfSeveralHosts) {
+  const auto refusal = [&](int nodes, int node, const std::string& rendezvous, int restarts = 0) {
+    LaunchOptions options;
+    options.nodes = nodes;
+    options.node = node;
+    options.rendezvous = rendezvous;
+    options.max_restarts = restarts;
+    options.processes = 2;
+    options.command = {"/bin/true"};
+    return message_of<UsageError>([&] { launch(options, report_); });
+  };
+  EXPECT_EQ(refusal(0, 0, ""), "--nnodes 0 must be at least 1, and with --nproc 2 at most 16777216 ranks");
+  EXPECT_EQ(refusal(2000000000, 0, "node:1"),
+            "--nnodes 2000000000 must be at least 1, and with --nproc 2 at most 16777216 ranks");
+  EXPECT_EQ(refusal(2, 2, "node:29400"), "--node-rank 2 must be between 0 and 1");
+  EXPECT_TRUE(contains(refusal(2, 0, ""), "--nnodes needs --rendezvous HOST:PORT"));
+  EXPECT_TRUE(contains(refusal(2, 0, "node:29400", 1), "--max-restarts works on one host only"));
+  for (const char* text : {"node", "node:", ":29400", "node:0", "node:65536", "node:http"}) {
+    EXPECT_EQ(refusal(2, 1, text),
+              format("--rendezvous = \"{}\" is not HOST:PORT, such as node-0:29400", text));
+  }
+}
+
 TEST(RankList, IsNumbersRangesOrAll) {
   EXPECT_EQ(parse_rank_list("0", 4), (std::set<int>{0}));
   EXPECT_EQ(parse_rank_list("0,2,4-6", 8), (std::set<int>{0, 2, 4, 5, 6}));

@@ -12,7 +12,7 @@ class Listener {
   int port() const { return port_of(socket_); }
 
  private:
-  Descriptor socket_ = listen_at({"127.0.0.1", 0});
+  Descriptor socket_ = listen_on_loopback();
 };
 
 /// A port that was free a moment ago.

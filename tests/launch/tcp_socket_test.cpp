@@ -15,6 +15,11 @@ TEST(AddressTowards, IsTheOneThatLeadsThere) {
   EXPECT_TRUE(contains(failure, "no such host"));
 }
 
+TEST(TcpAddress, OfVersionSixStandsInBrackets) {
+  EXPECT_EQ(parse_tcp_address("[::1]:80", "").host, "::1");
+  EXPECT_EQ(parse_tcp_address("[::1]:80", "").text(), "[::1]:80");
+}
+
 TEST(Loopback, IsWhatAHostCallsItself) {
   for (const char* own : {"127.0.0.1", "127.0.1.1", "::1"}) EXPECT_TRUE(is_loopback(own)) << own;
   for (const char* other : {"10.0.0.127", "128.0.0.1", "fd00::1", "::"})
