@@ -1,33 +1,41 @@
 #!/usr/bin/env bash
-# From raw text to a model that writes: sets up, builds, trains a small model on a book in some minutes, kills the training on
-# purpose, resumes it, exports a Hugging Face folder and lets it write. Every command is shown before it runs.
+# From raw text to a model that generates text: sets up, builds, trains a small model on a book in some minutes, kills the
+# training on purpose, resumes it, exports a Hugging Face folder and generates from it. Prints every command before it runs.
 #
 #   scripts/demo.sh [FILE]       FILE: a text of yours instead of the King James Bible
 set -euo pipefail
 given=${1:+$(realpath -- "$1")}
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+# Each text has a run of its own: runs/demo, or runs/demo-NAME.
 run=runs/demo
-text=runs/demo-text.txt
-config=runs/demo.toml
-steps=${STEPFORGE_DEMO_STEPS:-800}
-[ "$steps" -ge 10 ] || die "STEPFORGE_DEMO_STEPS=$steps: at least 10"
-log_every=$(((steps + 49) / 50))
-checkpoint_every=$((steps / 10))
-# Between two checkpoints, so that the resumed run has steps to repeat.
-kill_at=$((checkpoint_every * 3 + checkpoint_every / 2))
+if [ -n "$given" ]; then
+  name=$(basename -- "$given")
+  name=${name%.*}
+  run+=-${name//[^A-Za-z0-9_.-]/-}
+fi
+text=$run-text.txt
+config=$run.toml
 trainer=
 
 title() { printf '\n%s%s%s\n' "$blue" "$*" "$plain"; }
-tell() { printf '%s\n' "$*"; }
 show() { printf '%s$ %s%s\n' "$dim" "$*" "$plain"; }
 run_shown() {
-  local word words=()
-  for word in "$@"; do
-    case $word in *" "*) words+=("\"$word\"") ;; *) words+=("$word") ;; esac
+  local argument shown=()
+  for argument in "$@"; do
+    case $argument in *" "*) shown+=("\"$argument\"") ;; *) shown+=("$argument") ;; esac
   done
-  show "${words[*]}"
+  show "${shown[*]}"
   "$@"
+}
+
+# Nothing is deleted: an earlier run of the same text is moved aside.
+move_old_run() {
+  [ -e "$run" ] || return 0
+  local old
+  old=$run-before-$(date +%Y%m%d-%H%M%S)
+  mv -- "$run" "$old"
+  say "The earlier run is now in $old"
 }
 
 prepare_text() {
@@ -43,33 +51,49 @@ prepare_text() {
     scripts/book.sh >"$text"
     prompt="And it came to pass"
   fi
-  wc -c <"$text" | awk '{ printf "%.1f MB of text:\n", $1 / 1e6 }'
+  bytes=$(wc -c <"$text")
+  [ "$bytes" -ge 20000 ] || die "$text is too short to learn from: $bytes bytes; a few hundred kilobytes are a good start"
+  awk -v bytes="$bytes" 'BEGIN { printf "%.1f MB of text:\n", bytes / 1e6 }'
   head -c 300 "$text" | head -n 3 | sed "s/^/    $dim/; s/\$/$plain/"
 }
 
-# A share of the paragraphs is held out for validation, if the text is long enough to spare it.
+# 800 steps, fewer for a short text (about 20 passes over it: a step reads 2,048 tokens, some 8 kB).
+choose_steps() {
+  steps=$((20 * bytes / 8192))
+  steps=$((steps < 100 ? 100 : steps > 800 ? 800 : steps))
+  steps=${STEPFORGE_DEMO_STEPS:-$steps}
+  [ "$steps" -ge 10 ] || die "STEPFORGE_DEMO_STEPS = $steps must be at least 10"
+  checkpoint_every=$((steps / 10))
+  # Between two checkpoints, so that the resumed run has steps to repeat.
+  kill_at=$((checkpoint_every * 3 + checkpoint_every / 2))
+}
+
+# Holds out 2 % of the documents for validation, or 20 kB of a short text. A document is a paragraph, or a line if the text has
+# hardly any paragraphs.
 choose_validation() {
-  local bytes paragraphs
-  bytes=$(wc -c <"$text")
+  local paragraphs lines
   paragraphs=$(awk 'BEGIN { RS = "" } END { print NR }' "$text")
-  [ "$bytes" -ge 2000 ] || die "$given is too short to learn from: $bytes bytes; some hundred kilobytes are a good start"
-  if [ "$bytes" -ge 400000 ] && [ "$paragraphs" -ge 500 ]; then
-    held_out=0.02 validate_every=$((steps / 4))
-  else
-    held_out=0.0 validate_every=0
-  fi
+  lines=$(wc -l <"$text")
+  document=paragraph validate_every=$((steps / 4))
+  held_out=$(awk -v bytes="$bytes" 'BEGIN { share = 20000 / bytes; printf "%.3f", (share < 0.02 ? 0.02 : (share > 0.2 ? 0.2 : share)) }')
+  [ "$paragraphs" -ge 100 ] && return
+  document=line
+  [ "$lines" -ge 100 ] && return
+  say "No validation: $text has $paragraphs paragraphs and $lines lines, too few to hold some out"
+  document=file held_out=0.0 validate_every=0
 }
 
 write_config() {
+  choose_steps
   choose_validation
   cat >"$config" <<END
-# Written by \`make demo\`; \`stepforge config schema\` explains every field.
+# Written by \`make demo\`. docs/configuration.md and \`stepforge config schema\` describe every key.
 preset = "demo"
 run_dir = "$run"
 
 [data]
 sources = [{ path = "$text" }]
-document = "paragraph"
+document = "$document"
 validation_fraction = $held_out
 
 [training]
@@ -88,20 +112,10 @@ prompt = "$prompt"
 max_tokens = 60
 
 [metrics]
-log_freq = $log_every
+log_freq = $(((steps + 49) / 50))
 END
-  title "2. The run: a preset and what differs from it, in $config"
+  title "2. The run: a preset and the keys that differ from it, in $config"
   sed "s/^/    /" "$config"
-}
-
-# Only a folder that an earlier demo made is removed.
-clear_old_run() {
-  if [ -e "$run" ]; then
-    [ -e "$run/.made-by-demo" ] || die "$run exists and was not made by the demo: move it away, then run the demo again"
-    rm -rf "$run"
-  fi
-  mkdir -p "$run"
-  touch "$run/.made-by-demo"
 }
 
 last_step() {
@@ -109,7 +123,7 @@ last_step() {
 }
 
 train_and_kill() {
-  title "3. Training, with a disaster planned at step $kill_at"
+  title "3. Training, with a kill planned at step $kill_at"
   show "$program train $config"
   "$program" train "$config" &
   trainer=$!
@@ -122,13 +136,13 @@ train_and_kill() {
   kill -9 "$trainer"
   wait "$trainer" 2>/dev/null || true
   trainer=
-  # The trainer had no time to take its status line away.
+  # The killed trainer could not clear its status line.
   if [ -t 1 ]; then printf '\r\033[K'; fi
-  printf '\n%s    kill -9  %s at step %s: no warning, no clean-up, as if the plug had been pulled.\n\n' "$red" "$plain" "$step"
+  printf '\n%s    kill -9  %s at step %s: no warning and no clean-up, as in a power cut.\n\n' "$red" "$plain" "$step"
 }
 
 resume() {
-  title "4. The same command again: it finds its last complete checkpoint and goes on from there, bit for bit"
+  title "4. The same command again: it finds the last complete checkpoint and continues from there, bit for bit"
   show "$program train $config"
   "$program" train "$config" &
   trainer=$!
@@ -136,12 +150,12 @@ resume() {
   trainer=
 }
 
-export_and_write() {
-  title "5. Export: a folder that Hugging Face transformers loads as it is"
+export_and_generate() {
+  title "5. Export: a folder that Hugging Face transformers loads unchanged"
   run_shown "$program" export "$run" "$run/export"
   (cd "$run/export" && stat -c '    %-28n %10s bytes' ./*)
 
-  title "6. The exported model writes"
+  title "6. Text generated by the exported model"
   run_shown "$program" generate "$run/export" --prompt "$prompt" --max-tokens 150 --temperature 0.7 --seed 1
 
   title "7. Loss, gradient norm, learning rate and speed as a picture"
@@ -151,17 +165,17 @@ export_and_write() {
 what_next() {
   title "What to type next"
   cat <<END
-  Let it write more      $program generate $run/export --prompt "Behold" --temperature 0.9 --seed 2
-  Train it longer        $program train $config training.steps=$((steps * 2))
-  See what it was fed    $program data show $config
+  Generate more text     $program generate $run/export --prompt "Behold" --temperature 0.9 --seed 2
+  Train a longer run     $program train $config run_dir=$run-long training.steps=$((steps * 2))
+  See its batches        $program data show $config
   See a step's program   $program plan $config
-  Plan a giant           $program plan --preset llama3-405b
+  Plan a huge model      $program plan --preset llama3-405b
   Use your own text      make demo FILE=my.txt
   Run the tests          make test
 END
 }
 
-# Ctrl-C reaches the trainer too, which saves and ends by itself.
+# Ctrl-C reaches the trainer too, which saves a checkpoint and ends by itself.
 on_interrupt() {
   if [ -n "$trainer" ]; then wait "$trainer" || true; fi
   printf '\nInterrupted. Continue with: %s train %s\n' "$program" "$config"
@@ -173,11 +187,11 @@ scripts/setup.sh build demo
 scripts/build.sh
 mkdir -p runs
 trap on_interrupt INT
+move_old_run
 prepare_text
 write_config
-clear_old_run
 train_and_kill
 resume
-export_and_write
+export_and_generate
 what_next
 printf '\n%sDone in %d min %02d s.%s The picture: %s\n' "$green" $(((SECONDS - began) / 60)) $(((SECONDS - began) % 60)) "$plain" "$run/plot.svg"
