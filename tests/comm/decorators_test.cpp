@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <mutex>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -39,37 +41,64 @@ TEST(DelayedWorld, AsksForTheDelayOfEachCallAndChangesNoResult) {
   EXPECT_EQ(bytes, 2U * 4 * 12);
 }
 
-TEST(DelayedWorld, SleepsAtLeastTheDelay) {
-  // A lower bound only: sleeping never takes less.
-  const auto start = std::chrono::steady_clock::now();
+/// Instead of sleeping, writes down what was asked for, and how many slept at a time.
+class Sleeps {
+ public:
+  Sleep sleep() {
+    return [this](double seconds) {
+      {
+        const std::lock_guard lock(mutex_);
+        asked_.push_back(seconds);
+        most_at_a_time_ = std::max(most_at_a_time_, ++sleeping_);
+      }
+      std::this_thread::yield();
+      const std::lock_guard lock(mutex_);
+      --sleeping_;
+    };
+  }
+  std::multiset<double> asked() const { return {asked_.begin(), asked_.end()}; }
+  int most_at_a_time() const { return most_at_a_time_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<double> asked_;
+  int sleeping_ = 0;
+  int most_at_a_time_ = 0;
+};
+
+TEST(DelayedWorld, SleepsBeforeAndAfterACallAndForItsBytes) {
   auto worlds = thread_worlds(2);
-  const auto barrier = [&](std::size_t rank) {
-    const auto world = delayed_world(std::move(worlds[rank]), [](const CollectiveCall& call) {
-      return call.kind == CollectiveKind::all_gather ? Delay{.before = 0.01, .after = 0.01, .per_byte = 0.001}
+  Sleeps sleeps;
+  const auto call = [&](std::size_t rank) {
+    const DelayRule rule = [](const CollectiveCall& call) {
+      return call.kind == CollectiveKind::all_gather ? Delay{.before = 1, .after = 2, .per_byte = 0.25}
                                                      : Delay{};
-    });
+    };
+    const auto world =
+        delayed_world(std::move(worlds[rank]), rule, rank == 0 ? sleeps.sleep() : Sleep([](double) {}));
     const auto group = world->group("all", {0, 1});
     std::vector<std::byte> whole(20);
     group->all_gather(std::vector<std::byte>(10), whole);
     group->barrier();
   };
-  std::thread other([&] { barrier(1); });
-  barrier(0);
+  std::thread other([&] { call(1); });
+  call(0);
   other.join();
-  EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0.04);
+  EXPECT_EQ(sleeps.asked(), (std::multiset<double>{1, 2, 5}));
 }
 
 TEST(DelayedWorld, TransfersOverALinkTakeTurns) {
-  // Two groups of the same ranks, 20 KB each over 1 MB/s: 20 ms each, one after the other, 5 ms of latency.
   auto worlds = thread_worlds(2);
-  const auto start = std::chrono::steady_clock::now();
+  Sleeps sleeps;
   const auto transfer = [&](std::size_t rank) {
-    const auto world = delayed_world(std::move(worlds[rank]), link_delay(0.005, 1e6));
+    const DelayRule rule = [](const CollectiveCall&) { return Delay{.per_byte = 1}; };
+    const auto world =
+        delayed_world(std::move(worlds[rank]), rule, rank == 0 ? sleeps.sleep() : Sleep([](double) {}));
     const auto first = world->group("first", {0, 1});
     const auto second = world->group("second", {0, 1});
     const auto gather = [](Communicator& group) {
-      std::vector<std::byte> whole(20000);
-      group.all_gather(std::vector<std::byte>(10000), whole);
+      std::vector<std::byte> whole(2);
+      for (int i = 0; i < 100; ++i) group.all_gather(std::vector<std::byte>(1), whole);
     };
     std::thread beside([&] { gather(*second); });
     gather(*first);
@@ -78,7 +107,15 @@ TEST(DelayedWorld, TransfersOverALinkTakeTurns) {
   std::thread other([&] { transfer(1); });
   transfer(0);
   other.join();
-  EXPECT_GE(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 0.045);
+  EXPECT_EQ(sleeps.asked().count(2), 200U);
+  EXPECT_EQ(sleeps.most_at_a_time(), 1);
+}
+
+TEST(DelayedWorld, ALinkCostsItsLatencyAndItsBytes) {
+  const Delay delay = link_delay(0.5, 4)({});
+  EXPECT_EQ(delay.before, 0.5);
+  EXPECT_EQ(delay.after, 0);
+  EXPECT_EQ(delay.per_byte, 0.25);
 }
 
 TEST(DelayedWorld, PassesAbortOn) {

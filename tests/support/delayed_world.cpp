@@ -9,14 +9,11 @@ namespace stepforge {
 
 namespace {
 
-void sleep_seconds(double seconds) {
-  if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-}
-
 class DelayedCommunicator : public Communicator {
  public:
-  DelayedCommunicator(std::unique_ptr<Communicator> inner, const DelayRule& rule, std::mutex& link)
-      : inner_(std::move(inner)), rule_(rule), link_(link) {}
+  DelayedCommunicator(std::unique_ptr<Communicator> inner, const DelayRule& rule, const Sleep& sleep,
+                      std::mutex& link)
+      : inner_(std::move(inner)), rule_(rule), sleep_(sleep), link_(link) {}
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -47,40 +44,47 @@ class DelayedCommunicator : public Communicator {
   template <typename Body>
   void run(const CollectiveCall& call, std::size_t bytes, const Body& body) {
     const Delay delay = rule_(call);
-    sleep_seconds(delay.before);
+    if (delay.before > 0) sleep_(delay.before);
     body();
-    sleep_seconds(delay.after);
+    if (delay.after > 0) sleep_(delay.after);
     if (delay.per_byte <= 0) return;
     const std::lock_guard turn(link_);
-    sleep_seconds(delay.per_byte * static_cast<double>(bytes));
+    sleep_(delay.per_byte * static_cast<double>(bytes));
   }
 
   std::unique_ptr<Communicator> inner_;
   const DelayRule& rule_;
+  const Sleep& sleep_;
   std::mutex& link_;
 };
 
 class DelayedWorld : public World {
  public:
-  DelayedWorld(std::unique_ptr<World> inner, DelayRule rule)
-      : inner_(std::move(inner)), rule_(std::move(rule)) {}
+  DelayedWorld(std::unique_ptr<World> inner, DelayRule rule, Sleep sleep)
+      : inner_(std::move(inner)), rule_(std::move(rule)), sleep_(std::move(sleep)) {}
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
+  std::string transport() const override { return inner_->transport(); }
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     auto group = inner_->group(name, ranks);
     if (ranks.size() == 1) return group;
-    return std::make_unique<DelayedCommunicator>(std::move(group), rule_, link_);
+    return std::make_unique<DelayedCommunicator>(std::move(group), rule_, sleep_, link_);
   }
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
  private:
   std::unique_ptr<World> inner_;
   DelayRule rule_;
+  Sleep sleep_;
   std::mutex link_;
 };
 
 }  // namespace
+
+void sleep_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
 
 DelayRule link_delay(double latency_seconds, double bytes_per_second) {
   return [=](const CollectiveCall&) {
@@ -88,8 +92,8 @@ DelayRule link_delay(double latency_seconds, double bytes_per_second) {
   };
 }
 
-std::unique_ptr<World> delayed_world(std::unique_ptr<World> inner, DelayRule rule) {
-  return std::make_unique<DelayedWorld>(std::move(inner), std::move(rule));
+std::unique_ptr<World> delayed_world(std::unique_ptr<World> inner, DelayRule rule, Sleep sleep) {
+  return std::make_unique<DelayedWorld>(std::move(inner), std::move(rule), std::move(sleep));
 }
 
 }  // namespace stepforge

@@ -25,8 +25,12 @@ using DelayRule = std::function<Delay(const CollectiveCall&)>;
 /// passes through it once.
 DelayRule link_delay(double latency_seconds, double bytes_per_second);
 
-/// Groups of `inner`, whose calls sleep as `rule` says. Groups of one rank are not delayed: they send
-/// nothing.
-std::unique_ptr<World> delayed_world(std::unique_ptr<World> inner, DelayRule rule);
+/// Sleeps for that many seconds. May be called by several threads.
+using Sleep = std::function<void(double seconds)>;
+void sleep_seconds(double seconds);
+
+/// Groups of `inner`, whose calls sleep as `rule` says. Groups of one rank are not delayed: they send nothing.
+std::unique_ptr<World> delayed_world(std::unique_ptr<World> inner, DelayRule rule,
+                                     Sleep sleep = sleep_seconds);
 
 }  // namespace stepforge

@@ -1,6 +1,8 @@
 // Runs a function as every rank of a world: as threads, or as forked processes.
 #pragma once
 
+#include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <exception>
 #include <fstream>
@@ -96,12 +98,17 @@ class RankProcesses {
   }
   pid_t process(std::size_t rank) const { return processes_[rank]; }
 
-  /// Waits for all. "status N" for one that did not end by itself with 0.
+  /// Waits for all, two minutes at most; later ones are killed. "status N" for one that did not end by itself
+  /// with 0.
   std::vector<std::string> results() {
     std::vector<std::string> texts;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
     for (std::size_t i = 0; i < processes_.size(); ++i) {
       int status = 0;
-      waitpid(processes_[i], &status, 0);
+      while (waitpid(processes_[i], &status, WNOHANG) == 0) {
+        if (std::chrono::steady_clock::now() > deadline) kill(processes_[i], SIGKILL);
+        usleep(1000);
+      }
       texts.push_back(status == 0 ? read_file(folder_ / std::to_string(i)) : format("status {}", status));
     }
     return texts;
@@ -116,8 +123,11 @@ class RankProcesses {
 class Marks {
  public:
   void set(const std::string& name) const { std::ofstream(folder_ / name) << name; }
+  bool has(const std::string& name) const { return std::filesystem::exists(folder_ / name); }
+  /// A minute at most; then throws.
   void wait_for(const std::string& name) const {
-    while (!std::filesystem::exists(folder_ / name)) usleep(2000);
+    for (int i = 0; i < 30000 && !has(name); ++i) usleep(2000);
+    if (!has(name)) throw Error(format("the mark \"{}\" was not set within a minute", name));
   }
 
  private:
