@@ -22,7 +22,7 @@ std::string_view collective_name(CollectiveKind kind) {
 
 namespace {
 
-std::string words_of(const CollectiveCall& call) {
+std::string text_without_unit(const CollectiveCall& call) {
   const std::string_view name = collective_name(call.kind);
   switch (call.kind) {
     case CollectiveKind::barrier:
@@ -41,7 +41,8 @@ std::string words_of(const CollectiveCall& call) {
 }  // namespace
 
 std::string collective_text(const CollectiveCall& call) {
-  return call.unit == no_unit ? words_of(call) : format("{} for unit {}", words_of(call), call.unit);
+  return call.unit == no_unit ? text_without_unit(call)
+                              : format("{} for unit {}", text_without_unit(call), call.unit);
 }
 
 }  // namespace stepforge

@@ -1,4 +1,4 @@
-// The collectives by name: what messages, counts and delays speak of.
+// The kinds of collectives, their names and the description of one call.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ enum class CollectiveKind : uint8_t { all_gather, reduce_scatter, all_reduce, br
 /// "all_gather"
 std::string_view collective_name(CollectiveKind kind);
 
-/// Of calls that belong to no unit.
+/// The unit of calls that do not belong to one.
 inline constexpr int no_unit = -1;
 
 /// What the ranks of a group must agree on in one call.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::barrier;
-  uint64_t bytes = 0;       ///< of one rank's part of a gather, else of the whole
-  DType dtype = DType::u8;  ///< of a sum; u8 for what only moves
-  int root = 0;             ///< of a broadcast: its number in the group
-  int unit = no_unit;       ///< of the model: the number of the one whose bytes these are
+  uint64_t bytes = 0;       ///< of one rank's part of an all-gather, otherwise of the whole
+  DType dtype = DType::u8;  ///< of a sum; u8 for bytes that only move
+  int root = 0;             ///< of a broadcast: its index in the group
+  int unit = no_unit;       ///< number of the model's unit whose bytes move
 
   bool operator==(const CollectiveCall&) const = default;
 };

@@ -1,5 +1,5 @@
-// What the ranks of one group do together. One interface for every engine (one process, shared memory, a
-// network), on plain bytes: no tensor in it.
+// The collectives of a group of ranks: one interface for every engine (one process, shared memory, a network),
+// on plain bytes, without tensors.
 #pragma once
 
 #include <cstddef>
@@ -15,23 +15,23 @@
 
 namespace stepforge {
 
-/// A collective that did not happen because of another rank: it failed, is gone, called something else, or
-/// did not come before the deadline.
+/// A collective that did not happen because of another rank: it failed, is gone, made another call, or did not
+/// come before the deadline.
 class PeerError : public Error {
  public:
   using Error::Error;
 };
 
 /// One rank's membership in a group. Its ranks call the same collectives with the same sizes in the same
-/// order; what differs is found and refused on every rank with both calls named. Calls of equal size are told
-/// apart by the `unit` of the model whose bytes they move. Each call returns when this rank's part is done.
-/// One thread at a time; traffic that shall overlap has a communicator of its own.
+/// order; calls that differ are refused on every rank, with both calls named. Calls of equal size differ by the
+/// `unit` of the model whose bytes they move. Each call returns when this rank's part is done. One thread at a
+/// time; traffic that overlaps needs communicators of its own.
 ///
 /// Sums are formed in one fixed order whatever the engine and the timing: the binary tree over the group's
 /// ranks in which ranks 2k and 2k + 1 are added first, then pairs of pairs, and what is left over joins as in
 /// step/passes.h, ordered_pass. bf16 and fp16 are summed in fp32 and rounded once.
 ///
-/// Every call throws PeerError, and after that all further ones do.
+/// Every call may throw PeerError; after that all further calls throw it.
 class Communicator {
  public:
   Communicator() = default;
@@ -61,12 +61,12 @@ class Communicator {
 
   virtual void barrier() = 0;
 
-  /// Ends the group's collectives, also those other ranks wait in: they throw PeerError with this rank's
-  /// number and `reason`. May be called from any thread.
+  /// Ends the group's collectives, also those in which other ranks wait: they throw PeerError with this rank's
+  /// number and `reason`. Any thread may call it.
   virtual void abort(const std::string& reason) = 0;
 };
 
-/// How this rank reaches all others: makes its communicators. Those must be destroyed before it.
+/// All ranks of a job, seen from one: it creates its communicators, which must be destroyed before it.
 class World {
  public:
   World() = default;
@@ -76,17 +76,18 @@ class World {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// The engine, for the log: "shared memory", "Gloo".
+  virtual std::string transport() const = 0;
 
-  /// Called by each rank of `ranks` (ascending, this one among them) with the same `name`, which no other
-  /// group of these ranks may have. Waits until all are there; throws PeerError naming those that did not
-  /// come.
+  /// Called by each rank of `ranks` (ascending, with this one) with the same `name`, which no other group of
+  /// these ranks may have. Waits until all have called it; throws PeerError naming those that did not.
   virtual std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) = 0;
 
-  /// abort() on every communicator made here and on those still waiting to be made.
+  /// abort() on every communicator created here, and on those that are being created.
   virtual void abort(const std::string& reason) = 0;
 };
 
-/// One rank alone: nothing to wait for.
+/// One rank alone: there is no other to wait for.
 std::unique_ptr<World> single_world();
 
 }  // namespace stepforge

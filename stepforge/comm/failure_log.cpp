@@ -11,7 +11,7 @@ namespace stepforge {
 
 namespace {
 
-/// How long the thread waits at a time: a store whose host has vanished holds up the end no longer.
+/// How long the thread waits at a time: the longest delay of the end by a store whose host has vanished.
 constexpr double wait_seconds = 10;
 
 }  // namespace
@@ -34,7 +34,7 @@ FailureLog::~FailureLog() {
     stopping_ = true;
     next = next_;
   }
-  // If the store cannot be reached, the thread cannot either, and ends by that.
+  // If the store cannot be reached, the thread cannot reach it either, and ends.
   reached([&] { store_.set(wake_key(next, rank_), ""); });
   thread_.join();
 }
@@ -51,7 +51,7 @@ bool FailureLog::post(const std::string& scope, const std::string& reason) {
   try {
     const int64_t entry = store_.add(prefix_ + "/failures", 1) - 1;
     store_.set(entry_key(entry), format("{}\n{}", scope, reason));
-    // A key for each rank, which it waits for: so a rank can also wake its own thread, to end it.
+    // Each rank waits for a key of its own, so that it can also wake its own thread to end it.
     std::vector<std::string> keys;
     for (int rank = 0; rank < size_; ++rank) keys.push_back(wake_key(entry, rank));
     store_.set_all(keys, "");

@@ -1,4 +1,4 @@
-// Why groups and worlds ended, told to all ranks through a store within milliseconds.
+// Reports of failed groups and worlds, which reach all ranks through a store within milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace stepforge {
 
-/// A list of failures that every rank reads on a thread of its own, in the same order.
+/// A list of failures that every rank reads in the same order, on a thread of its own.
 class FailureLog {
  public:
-  /// What failed ("" for the whole world) and why. Called by the log's thread, also once with `lost` if the
-  /// store cannot be reached any more.
+  /// `scope` failed ("": the whole world) because of `reason`. Called by the log's thread, also once with `lost`
+  /// if the store cannot be reached any more.
   using Handler = std::function<void(const std::string& scope, const std::string& reason)>;
 
   FailureLog(KeyStore& store, std::string prefix, int rank, int size, std::string lost, Handler handler);
@@ -24,7 +24,7 @@ class FailureLog {
   FailureLog(const FailureLog&) = delete;
   FailureLog& operator=(const FailureLog&) = delete;
 
-  /// Tells all ranks, this one among them. From any thread. False if the store cannot be reached.
+  /// Reports to all ranks, including this one. Any thread may call it. False if the store cannot be reached.
   bool post(const std::string& scope, const std::string& reason);
 
  private:
@@ -39,8 +39,8 @@ class FailureLog {
   std::string lost_;
   Handler handler_;
   std::unique_ptr<KeyStore> connection_;  ///< of the thread
-  std::mutex mutex_;                      ///< of what follows
-  int64_t next_ = 0;                      ///< entry that is read next
+  std::mutex mutex_;                      ///< guards next_ and stopping_
+  int64_t next_ = 0;                      ///< the entry to read next
   bool stopping_ = false;
   std::thread thread_;
 };

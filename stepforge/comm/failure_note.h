@@ -1,4 +1,4 @@
-// Why a group or a world ended, in memory that all its ranks see.
+// The reason why a group or a world ended, in memory that all its ranks share.
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@
 
 namespace stepforge {
 
-/// The first reason stays. Written and read by any thread or process; holds no pointer.
+/// The first reason stays. Any thread or process may write and read it; it contains no pointers.
 class FailureNote {
  public:
   bool is_set() const { return state_.load(std::memory_order_acquire) != empty; }
-  /// Longer texts are cut.
+  /// Texts of more than 2,048 bytes are cut.
   void set(std::string_view text);
-  /// nullopt while nothing failed.
+  /// nullopt if nothing has failed.
   std::optional<std::string> text() const;
 
  private:
@@ -26,7 +26,7 @@ class FailureNote {
   std::array<char, 2048> text_{};
 };
 
-/// Throws PeerError, with the reason and with where the rank was, once the note is set.
+/// Throws PeerError with the reason and with `where` the rank was, if the note is set.
 void throw_if_set(const FailureNote& note, int global_rank, const std::string& where);
 
 }  // namespace stepforge

@@ -19,7 +19,7 @@ std::vector<std::string> gather_texts(Communicator& group, std::string_view own)
   const std::vector<uint64_t> sizes = gather_values(group, std::array{uint64_t{own.size()}});
   const uint64_t longest = *std::max_element(sizes.begin(), sizes.end());
   if (longest > most_bytes)
-    throw Error(format("a rank gives a text of {} bytes, too long to share", longest));
+    throw Error(format("a text of {} bytes is too long to gather; at most {}", longest, most_bytes));
   std::vector<std::string> texts(sizes.size());
   if (longest == 0) return texts;
   std::string padded(own);

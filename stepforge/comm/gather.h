@@ -1,4 +1,4 @@
-// What every rank of a group gives, known to all of them.
+// Values and texts of every rank, gathered on all ranks.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace stepforge {
 
-/// The values that each rank gives, equally many on all, one rank's after the other's. One collective.
+/// The values of all ranks, in rank order; each rank gives equally many. One collective.
 template <std::ranges::contiguous_range Values>
 std::vector<std::ranges::range_value_t<Values>> gather_values(Communicator& group, const Values& own) {
   using Value = std::ranges::range_value_t<Values>;
@@ -23,8 +23,8 @@ std::vector<std::ranges::range_value_t<Values>> gather_values(Communicator& grou
   return all;
 }
 
-/// The text that each rank gives, by rank. One collective if all are empty, else two. Throws Error, on every
-/// rank, if one is longer than 16 MiB.
+/// The text of each rank, in rank order. One collective if all are empty, otherwise two. Throws Error on every
+/// rank if one is longer than 16 MiB.
 std::vector<std::string> gather_texts(Communicator& group, std::string_view own);
 
 }  // namespace stepforge

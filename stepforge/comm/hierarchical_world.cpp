@@ -15,8 +15,8 @@ namespace stepforge {
 
 namespace {
 
-/// The world of this host's ranks, and failures of the whole world that may come before it is there.
-class Near {
+/// The world of this host's ranks, and a failure of the whole world that may come before it exists.
+class LocalPart {
  public:
   void set(std::unique_ptr<LocalWorld> world) {
     const std::lock_guard lock(mutex_);
@@ -57,11 +57,15 @@ class HierarchicalWorld : public World {
     if (host_.ranks.size() > 1) {
       near_->set(local_world(format("{} {}", run_id, host_.ranks[0]), host_, deadlines));
     }
-    group->barrier();  // a host that could not share its memory has failed here
+    group->barrier();  // fails if a host could not share its memory
   }
 
   int rank() const override { return host_.rank; }
   int size() const override { return host_.world_size; }
+  std::string transport() const override {
+    return near_->world() == nullptr ? far_->transport()
+                                     : format("{} between hosts, shared memory within", far_->transport());
+  }
 
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     const bool is_near = near_->world() != nullptr &&
@@ -75,7 +79,7 @@ class HierarchicalWorld : public World {
   }
 
  private:
-  std::shared_ptr<Near> near_ = std::make_shared<Near>();
+  std::shared_ptr<LocalPart> near_ = std::make_shared<LocalPart>();
   std::unique_ptr<World> far_;
   LocalRanks host_;
 };

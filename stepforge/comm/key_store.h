@@ -1,5 +1,4 @@
-// A small shared table of texts through which ranks find each other and tell why a job ends. No data of the
-// training pass through it.
+// A small shared table of texts, through which ranks find each other and report failures; no training data.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,8 @@
 
 namespace stepforge {
 
-/// One connection to the table. Any thread may use it; a wait holds others up, so who waits long has a
-/// connection of its own. Every call throws Error once the table cannot be reached.
+/// One connection to the table. Any thread may use it, but a wait blocks other calls, so long waits need a
+/// connection of their own. Every call throws Error once the table cannot be reached.
 class KeyStore {
  public:
   KeyStore() = default;
@@ -25,17 +24,17 @@ class KeyStore {
   /// The same value for all keys, in one message where the store can.
   virtual void set_all(const std::vector<std::string>& keys, const std::string& value) = 0;
   virtual bool has(const std::string& key) = 0;
-  /// The value of a key that is there.
+  /// The value of a key that exists.
   virtual std::string get(const std::string& key) = 0;
-  /// The value once it is there; nullopt if it is not after `seconds`.
+  /// The value as soon as the key exists; nullopt if it does not after `seconds`.
   virtual std::optional<std::string> wait(const std::string& key, double seconds) = 0;
-  /// Adds to a number that starts at 0; the sum.
+  /// Adds to a number that starts at 0; returns the sum.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
 
   virtual std::unique_ptr<KeyStore> another_connection() = 0;
 };
 
-/// Runs `calls` to a table; false if it could not be reached any more.
+/// Runs `calls` to a table; false if it cannot be reached any more.
 template <typename Calls>
 bool reached(const Calls& calls) {
   try {

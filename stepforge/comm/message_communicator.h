@@ -8,14 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "stepforge/comm/collective.h"
-#include "stepforge/comm/communicator.h"
 #include "stepforge/comm/failure_note.h"
+#include "stepforge/comm/group_communicator.h"
 #include "stepforge/comm/message_links.h"
 
 namespace stepforge {
 
-/// What a group made of messages asks of its world.
+/// What a group made of messages asks its world.
 class MessageWatch {
  public:
   MessageWatch() = default;
@@ -25,50 +24,44 @@ class MessageWatch {
 
   /// Why the whole world ended.
   virtual const FailureNote& failure() const = 0;
-  /// Makes `reason` that of all members of the group, unless one is known already; returns once the group's
-  /// note is set.
+  /// Ends the group on all members with `reason`, unless it has ended; returns once the group's note is set.
   virtual void fail_group(const std::string& key, FailureNote& note, const std::string& reason) = 0;
   /// Why a member's connection may be closed: "rank 2 has left the group", "rank 2 (process 71 on node-3) is
   /// gone".
   virtual std::string explain_loss(const std::string& key, int global_rank) = 0;
-  /// Tells the others that this rank leaves the group; they wait for it no more.
+  /// Announces that this rank leaves the group; the others do not wait for it any more.
   virtual void leave(const std::string& key) = 0;
 };
 
-/// A rank of a group of two or more. A call begins with a message from each member to each that says what was
-/// called, and carries the data if they are few: nobody uses data before all agree, and each rank knows who
-/// has not come. Then every rank sends to all others at once, and each says when it has got everything. A sum
-/// is formed by the rank whose slice it is, from pieces small enough that staging them needs little memory.
-class MessageCommunicator : public Communicator {
+/// A rank of a group of two or more. A call begins with a header from each member to each, which also carries
+/// the data if they are small: no rank uses data before all calls are compared, and each knows who has not
+/// come. Then every rank sends to all others at once, and each confirms that it has received everything. A
+/// slice is summed by the rank that owns it, in pieces, so that staging them needs little memory.
+class MessageCommunicator : public GroupCommunicator {
  public:
-  struct Membership {
-    std::string name;        ///< of the group, for messages
-    std::string key;         ///< of the group in its world
-    std::vector<int> ranks;  ///< the members' numbers in the world
-    int rank = 0;            ///< this one's number among them
-  };
-
-  /// `watch` must outlive the object; `note` is the group's.
-  MessageCommunicator(Membership membership, std::unique_ptr<MessageLinks> links, MessageWatch& watch,
-                      std::shared_ptr<FailureNote> note, double train_seconds, std::size_t staging_bytes);
+  /// `key` names the group in its world, `note` is the group's; `watch` must outlive the object.
+  MessageCommunicator(Membership membership, std::string key, std::unique_ptr<MessageLinks> links,
+                      MessageWatch& watch, std::shared_ptr<FailureNote> note, double train_seconds,
+                      std::size_t staging_bytes);
   ~MessageCommunicator() override;
 
-  int rank() const override { return membership_.rank; }
-  int size() const override { return size_; }
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) override;
-  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
-                      int unit) override;
-  void all_reduce(std::span<std::byte> values, DType dtype, int unit) override;
-  void broadcast(std::span<std::byte> bytes, int root) override;
-  void barrier() override;
   void abort(const std::string& reason) override;
 
-  /// Wakes a call that waits, after a note was set. From any thread.
+  /// Wakes a waiting call after a note was set. Any thread may call it.
   void interrupt();
 
  private:
-  /// What a member says at the beginning of a call.
-  struct Words {
+  void do_all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override;
+  void do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) override;
+  void do_all_reduce(std::span<std::byte> values) override;
+  void do_broadcast(std::span<std::byte> bytes, int root) override;
+  void do_barrier() override { agree(); }
+  void check_failures() override;
+  std::string end_group(const std::string& reason) override;
+  std::string last_call_text(int member) const override;
+
+  /// A member's call, as it travels.
+  struct Header {
     uint64_t number = 0;
     uint64_t bytes = 0;
     int32_t root = 0;
@@ -82,21 +75,19 @@ class MessageCommunicator : public Communicator {
   };
   using Messages = std::vector<Message>;
 
-  /// Begins a call: compares it with those of all members, and brings their payloads.
-  void begin(const CollectiveCall& call, std::span<const std::byte> payload = {});
-  void ask_for_words();
+  /// Compares call_ with the calls of all members, and brings their payloads.
+  void agree(std::span<const std::byte> payload = {});
+  void ask_for_headers();
   /// Where a member's message of this or the next call is.
   std::span<std::byte> letter(int member, uint64_t call);
   std::span<const std::byte> payload(int member, std::size_t bytes);
-  void compare();
-  static CollectiveCall call_of(const Words& words);
-  /// The other members, beginning with another one on each rank, so that they do not all send to one.
+  static CollectiveCall call_of(const Header& header);
+  /// The other members, in another order on each rank, so that they do not all send to the same one.
   std::vector<int> others() const;
 
   void gather_slices(const std::function<std::span<std::byte>(int)>& slice);
-  void reduce_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own,
-                     DType dtype);
-  /// Ends a call that sent data: each member says that it has got all of them.
+  void reduce_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own);
+  /// Ends a call that sent data: each member confirms that it has received all of them.
   void confirm();
 
   void send(Messages& messages, std::span<const std::byte> bytes, int member, Channel channel);
@@ -104,32 +95,24 @@ class MessageCommunicator : public Communicator {
   void wait_for_all(const Messages& messages);
   Arrival wait_for(PendingMessage& pending);
 
-  void check_failures();
   void close_links();
-  [[noreturn]] void fail(const std::string& reason);
-  [[noreturn]] void fail_at_loss(int member);
-  [[noreturn]] void fail_at_deadline(std::span<const Message> messages);
-  std::string last_call_text(int member) const;
-  std::string here_text() const;
-  int global(int member) const { return membership_.ranks[static_cast<std::size_t>(member)]; }
+  [[noreturn]] void explain_loss(int member);
+  [[noreturn]] void explain_delay(std::span<const Message> messages);
 
-  Membership membership_;
-  int size_;
+  std::string key_;
   std::unique_ptr<MessageLinks> links_;  ///< none after a failure, so that no message writes to memory
   MessageWatch& watch_;
   std::shared_ptr<FailureNote> note_;
   double train_seconds_;
   std::size_t staging_bytes_;
-  uint64_t calls_ = 0;  ///< begun
-  CollectiveCall call_;
-  std::vector<Words> last_words_;  ///< of each member; number 0 before its first call
+  std::vector<Header> last_headers_;  ///< of each member; number 0 before its first call
   std::vector<std::byte> staging_;
   std::vector<std::byte> letters_;  ///< two for each member: of this call and the next
-  Messages coming_words_;
-  // Who waits for a message of a process that dies is told so; who only sends to it is not always (Gloo). So
-  // a rank waits for what it sent when the receiver has said that it has got it.
+  Messages coming_headers_;
+  // A rank that receives from a process that dies learns of it; one that only sends does not always (Gloo).
+  // So a rank waits for its sends only after the receiver has confirmed them.
   Messages sent_;         ///< data of this call
-  Messages unconfirmed_;  ///< words and answers, until the next call's words
+  Messages unconfirmed_;  ///< headers and confirmations, until the next call's headers
   std::mutex mutex_;
   PendingMessage* waited_ = nullptr;  ///< guarded by mutex_
 };

@@ -1,5 +1,5 @@
-// Connections among the ranks of one group that carry messages from one member to another: what an engine
-// between hosts has to offer. Everything else is the same for all of them (message_communicator.h).
+// Connections that carry messages between the ranks of one group: the interface of an engine between hosts.
+// Everything else is the same for all engines (message_communicator.h).
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace stepforge {
 enum class Arrival : uint8_t {
   done,
   interrupted,  ///< by interrupt()
-  late,         ///< the time was over; the links are of no use any more
+  late,         ///< the time is over; the links cannot be used any more
   lost          ///< the connection to that member is closed
 };
 
@@ -33,11 +33,10 @@ class PendingMessage {
 };
 
 /// Messages of one pair of members and one channel arrive in the order in which they were sent.
-enum class Channel : uint8_t { words, data };
+enum class Channel : uint8_t { headers, data };
 
-/// This rank's connections to the other members. A receiver asks for as many bytes as are sent, or for more,
-/// of which the rest stays as it is: that is not checked here. Nothing is written to a receiver's memory
-/// before it has asked for the message.
+/// This rank's connections to the other members. A receiver asks for at least as many bytes as are sent (not
+/// checked here); the rest stays unchanged. Nothing is written to its memory before it has asked.
 class MessageLinks {
  public:
   MessageLinks() = default;
@@ -45,15 +44,15 @@ class MessageLinks {
   MessageLinks(const MessageLinks&) = delete;
   MessageLinks& operator=(const MessageLinks&) = delete;
 
-  /// Both start a message and return at once; a closed connection is told by its wait().
+  /// Both start a message and return at once; its wait() reports a closed connection.
   virtual std::unique_ptr<PendingMessage> send(std::span<const std::byte> bytes, int member,
                                                Channel channel) = 0;
   virtual std::unique_ptr<PendingMessage> receive(std::span<std::byte> bytes, int member,
                                                   Channel channel) = 0;
 };
 
-/// Connects the members of a group, all of whom call it at the same time. `key` names the group, and no other
-/// of this job. Throws Error if a connection cannot be made.
+/// Connects the members of a group, which all call it at the same time. `key` is unique to the group in this
+/// job. Throws Error if a connection cannot be made.
 using LinksFactory =
     std::function<std::unique_ptr<MessageLinks>(const std::string& key, int member, int size)>;
 

@@ -19,7 +19,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/comm/failure_log.h"
 #include "stepforge/comm/failure_note.h"
-#include "stepforge/comm/group_rules.h"
 #include "stepforge/comm/message_communicator.h"
 #include "stepforge/comm/single_communicator.h"
 
@@ -27,13 +26,13 @@ namespace stepforge {
 
 namespace {
 
-/// Longest time between two looks at whether the others have come.
+/// The longest pause between two looks for other ranks.
 constexpr std::chrono::milliseconds longest_pause{50};
-/// How long a failure may take to come back through the store before it counts as known anyway.
+/// How long a rank waits until its report of a failure comes back through the store.
 constexpr double echo_seconds = 2;
 /// How long rank 0 waits for the others to hear of a failure.
 constexpr double linger_seconds = 1;
-/// How long rank 0 waits for the others after a good end: one that died without a word would be waited for.
+/// How long rank 0 waits for the others after a good end: one of them may have died silently.
 constexpr double farewell_seconds = 30;
 
 std::string host_name() {
@@ -42,7 +41,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// Looks for a key, less and less often, until `stop` says so or throws; whether it is there.
+/// Looks for a key, less and less often, until `stop` returns true or throws; whether the key exists.
 bool look_for(KeyStore& store, const std::string& key, const std::function<bool(double waited)>& stop) {
   const auto start = std::chrono::steady_clock::now();
   for (std::chrono::milliseconds pause{1}; !store.has(key); pause = std::min(pause * 2, longest_pause)) {
@@ -65,7 +64,7 @@ class MessageWorld : public World, private MessageWatch {
       introduce();
       log_ = std::make_unique<FailureLog>(
           *store_, prefix_, options_.rank, options_.size, store_lost_text(),
-          [this](const std::string& scope, const std::string& reason) { hear(scope, reason); });
+          [this](const std::string& scope, const std::string& reason) { on_report(scope, reason); });
       meet("world", prefix_, all, *failure_);
     } catch (const PeerError&) {
       linger();
@@ -86,20 +85,21 @@ class MessageWorld : public World, private MessageWatch {
 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
+  std::string transport() const override { return options_.transport; }
 
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-    const int member = member_number(name, ranks, options_.rank, options_.size);
-    throw_if_set(*failure_, options_.rank, making_text(name));
-    if (ranks.size() == 1) return single_communicator(options_.rank, failure_);
+    Membership membership = member_of(name, ranks, options_.rank, options_.size);
+    throw_if_set(*failure_, options_.rank, creation_text(name));
+    if (ranks.size() == 1) return single_communicator(std::move(membership), failure_);
     const std::string key = format("{}/{}", prefix_, content_hash(format("{} {}", name, join_ranks(ranks))));
     const auto note = std::make_shared<FailureNote>();
     enter(key, {note, nullptr});
     try {
       meet(name, key, ranks, *note);
-      auto links = connect_(key, member, static_cast<int>(ranks.size()));
-      auto communicator = std::make_unique<MessageCommunicator>(
-          MessageCommunicator::Membership{name, key, ranks, member}, std::move(links), watch(), note,
-          options_.deadlines.train_seconds, options_.staging_bytes);
+      auto links = connect_(key, membership.rank, static_cast<int>(ranks.size()));
+      auto communicator =
+          std::make_unique<MessageCommunicator>(std::move(membership), key, std::move(links), watch(), note,
+                                                options_.deadlines.train_seconds, options_.staging_bytes);
       enter(key, {note, communicator.get()});
       return communicator;
     } catch (const PeerError&) {
@@ -112,7 +112,7 @@ class MessageWorld : public World, private MessageWatch {
   }
 
   void abort(const std::string& reason) override {
-    if (!failure_->is_set()) tell("", *failure_, format("rank {}: {}", options_.rank, reason));
+    if (!failure_->is_set()) report("", *failure_, format("rank {}: {}", options_.rank, reason));
   }
 
  private:
@@ -128,11 +128,11 @@ class MessageWorld : public World, private MessageWatch {
     return text;
   }
 
-  /// Says who this rank is, and checks that rank 0 was started for the same world.
+  /// Registers this rank, and checks that rank 0 was started for the same world.
   void introduce() {
     const std::string here = format("process {} on {}", getpid(), host_name());
     if (store_->add(rank_key(options_.rank) + "/count", 1) != 1) {
-      throw PeerError(format("rank {} of this run is there already ({}); this one is {}", options_.rank,
+      throw PeerError(format("rank {} of this run exists already ({}); this one is {}", options_.rank,
                              who(options_.rank), here));
     }
     store_->set(rank_key(options_.rank), here);
@@ -140,7 +140,7 @@ class MessageWorld : public World, private MessageWatch {
     if (options_.rank == 0) return store_->set(size_key, std::to_string(options_.size));
     const auto is_late = [&](double waited) { return waited >= options_.deadlines.init_seconds; };
     if (!look_for(*store_, size_key, is_late)) {
-      throw PeerError(format("no answer within {} s: rank {} waits for rank 0 (not there)",
+      throw PeerError(format("no answer within {} s: rank {} waits for rank 0 (not connected)",
                              options_.deadlines.init_seconds, options_.rank));
     }
     const std::string size_of_zero = store_->get(size_key);
@@ -152,7 +152,7 @@ class MessageWorld : public World, private MessageWatch {
   /// "process 71 on node-3"
   std::string who(int rank) const {
     try {
-      return store_->has(rank_key(rank)) ? store_->get(rank_key(rank)) : "not there";
+      return store_->has(rank_key(rank)) ? store_->get(rank_key(rank)) : "not connected";
     } catch (const Error&) {
       return "process unknown";
     }
@@ -173,7 +173,7 @@ class MessageWorld : public World, private MessageWatch {
     if (count == size) store_->set(key + "/complete", "");
     const auto is_late = [&](double waited) {
       for (const FailureNote* failure : {failure_.get(), &note}) {
-        throw_if_set(*failure, options_.rank, making_text(name));
+        throw_if_set(*failure, options_.rank, creation_text(name));
       }
       return waited >= options_.deadlines.init_seconds;
     };
@@ -181,11 +181,11 @@ class MessageWorld : public World, private MessageWatch {
     std::vector<std::string> missing;
     for (const int rank : ranks) {
       if (!store_->has(format("{}/there/{}", key, rank)))
-        missing.push_back(format("rank {} (not there)", rank));
+        missing.push_back(format("rank {} (not connected)", rank));
     }
-    tell(key == prefix_ ? "" : key, note,
-         format("no answer within {} s: rank {} waits in {} for {}", options_.deadlines.init_seconds,
-                options_.rank, making_text(name), join(missing, ", ")));
+    report(key == prefix_ ? "" : key, note,
+           format("no answer within {} s: rank {} waits in {} for {}", options_.deadlines.init_seconds,
+                  options_.rank, creation_text(name), join(missing, ", ")));
     throw PeerError(*note.text());
   }
 
@@ -198,8 +198,8 @@ class MessageWorld : public World, private MessageWatch {
     groups_.erase(key);
   }
 
-  /// Posts a failure and waits until it, or an earlier one, has come back as the note's text.
-  void tell(const std::string& scope, FailureNote& note, const std::string& reason) {
+  /// Reports a failure and waits until it, or an earlier one, has come back as the note's text.
+  void report(const std::string& scope, FailureNote& note, const std::string& reason) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(echo_seconds);
     if (log_->post(scope, reason)) {
       while (!note.is_set() && std::chrono::steady_clock::now() < end) {
@@ -212,15 +212,15 @@ class MessageWorld : public World, private MessageWatch {
     note.set(reason);
   }
 
-  /// A failure that the store tells.
-  void hear(const std::string& scope, const std::string& reason) {
+  /// A failure that the store reports.
+  void on_report(const std::string& scope, const std::string& reason) {
     has_failed_ = true;
     spread(scope, reason);
     // Rank 0 waits for this, unless it is gone.
     reached([&] { store_->add(prefix_ + "/heard", 1); });
   }
 
-  /// Notes a failure and wakes those it concerns.
+  /// Notes a failure and wakes the groups that it concerns.
   void spread(const std::string& scope, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (scope.empty()) {
@@ -243,7 +243,7 @@ class MessageWorld : public World, private MessageWatch {
   const FailureNote& failure() const override { return *failure_; }
 
   void fail_group(const std::string& key, FailureNote& note, const std::string& reason) override {
-    if (!note.is_set()) tell(key, note, reason);
+    if (!note.is_set()) report(key, note, reason);
   }
 
   std::string explain_loss(const std::string& key, int global_rank) override {
@@ -255,20 +255,20 @@ class MessageWorld : public World, private MessageWatch {
 
   void leave(const std::string& key) override {
     forget(key);
-    // Where there is no store, nobody can ask any more.
+    // Without a store, other ranks cannot ask any more.
     reached([&] { store_->set(format("{}/left/{}", key, options_.rank), ""); });
   }
 
-  /// What a rank throws that cannot reach the store: the failure that took it away, if that is known.
+  /// Throws the failure because of which the store is gone, if that is known.
   [[noreturn]] void fail_without_store(const std::string& name, const Error& error) {
     for (int i = 0; i < 100 && !failure_->is_set(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    throw_if_set(*failure_, options_.rank, making_text(name));
-    throw PeerError(format("{} (rank {} stopped in {})", error.what(), options_.rank, making_text(name)));
+    throw_if_set(*failure_, options_.rank, creation_text(name));
+    throw PeerError(format("{} (rank {} stopped in {})", error.what(), options_.rank, creation_text(name)));
   }
 
-  /// After a failure rank 0 keeps the store a moment, so that the others hear of it.
+  /// After a failure rank 0 keeps the store for a moment, so that the others learn of it.
   void linger() {
     if (options_.rank != 0 || !options_.rank_zero_holds_store) return;
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(linger_seconds);
@@ -279,14 +279,14 @@ class MessageWorld : public World, private MessageWatch {
     });
   }
 
-  /// After a good end rank 0 keeps the store until all others are done with it.
+  /// After a good end rank 0 keeps the store until the others do not need it any more.
   void say_farewell() {
     if (std::uncaught_exceptions() > 0 || !options_.rank_zero_holds_store) return;
     const std::string all_left = prefix_ + "/farewell-of-all";
     const auto stop = [&](double waited) {
       return has_failed_ || waited >= std::min(farewell_seconds, options_.deadlines.train_seconds);
     };
-    // If the store is gone, so are those that could wait.
+    // If the store is gone, so are the ranks that could wait.
     reached([&] {
       if (options_.rank == 0) {
         look_for(*store_, all_left, stop);

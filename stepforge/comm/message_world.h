@@ -1,5 +1,5 @@
-// Worlds whose ranks exchange messages: between hosts, or anywhere else. Ranks find each other and tell their
-// failures through a store; the data's connections come from an engine.
+// Worlds whose ranks exchange messages, between hosts or within one. Ranks find each other and report failures
+// through a store; an engine provides the connections for data.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,22 @@
 namespace stepforge {
 
 struct MessageWorldOptions {
-  /// Equal on all ranks of this start, and of no other start that uses the same store.
+  /// Equal on all ranks of this start, and different in every other start that uses the same store.
   std::string run_id;
   int rank = 0;
   int size = 1;
   CommDeadlines deadlines;
-  /// Memory in which a group's sums are staged.
+  /// Memory for staging the sums of a group.
   std::size_t staging_bytes = std::size_t{16} << 20;
-  /// Whether rank 0's process holds the store: then it stays until the other ranks need it no more.
+  /// Whether rank 0's process holds the store: then it stays until the other ranks do not need it any more.
   bool rank_zero_holds_store = false;
-  /// Called once, from any thread, when the whole world ends by a failure.
+  std::string transport = "messages";  ///< the name of the engine that carries them
+  /// Called once, from any thread, when the whole world fails.
   std::function<void(const std::string& reason)> on_failure;
 };
 
-/// This process (or thread) as one rank. Waits until all are there; throws PeerError naming those that did
-/// not come, that were started for another number of ranks, or that are there twice.
+/// This process (or thread) as one rank. Waits until all have joined; throws PeerError naming those that did
+/// not, that were started for another number of ranks, or that exist twice.
 std::unique_ptr<World> message_world(MessageWorldOptions options, std::unique_ptr<KeyStore> store,
                                      LinksFactory connect);
 

@@ -9,7 +9,7 @@ namespace stepforge {
 
 namespace {
 
-/// What the user may have written: five factors of the world, then ep.
+/// One factor of the world, by name.
 struct Degree {
   std::string_view name;
   int64_t* value;
@@ -38,23 +38,24 @@ std::string dims_text(const ParallelDims& dims) {
 }
 
 ParallelDims resolve_dims(ParallelDims dims, int world_size) {
-  if (world_size < 1) throw UsageError(format("a world of {} ranks: it has at least one", world_size));
+  if (world_size < 1)
+    throw UsageError(format("the number of ranks is {}, but must be at least 1", world_size));
   const ParallelDims asked = dims;
   int64_t* open = nullptr;
   int64_t product = 1;
   for (const Degree& degree : world_factors(dims)) {
     if (*degree.value == -1) {
-      if (open != nullptr) refuse(asked, world_size, "one degree at most can be -1 (what is left)");
+      if (open != nullptr) refuse(asked, world_size, "only one degree can be -1 (the rest)");
       open = degree.value;
       continue;
     }
     if (*degree.value < 1) {
       refuse(asked, world_size,
-             format("{} = {} is neither positive nor -1 (what is left)", degree.name, *degree.value));
+             format("{} = {} must be positive, or -1 (the rest)", degree.name, *degree.value));
     }
     product = bounded_product(product, *degree.value);
   }
-  if (dims.ep < 1) refuse(asked, world_size, format("ep = {} is not positive", dims.ep));
+  if (dims.ep < 1) refuse(asked, world_size, format("ep = {} must be positive", dims.ep));
   if (open != nullptr) {
     if (product == 0 || world_size % product != 0) {
       refuse(asked, world_size,
@@ -83,7 +84,7 @@ Mesh::Mesh(ParallelDims resolved, int world_size)
     : dims_(resolve_dims(resolved, world_size)), world_size_(world_size) {}
 
 Mesh::Axis Mesh::axis(std::string_view name) const {
-  // All fit an int: each is a divisor of the world size.
+  // All of them divide the world size, so they fit an int.
   const int replicate = static_cast<int>(dims_.dp_replicate);
   const int shard = static_cast<int>(dims_.dp_shard);
   const int cp = static_cast<int>(dims_.cp);
@@ -101,7 +102,7 @@ Mesh::Axis Mesh::axis(std::string_view name) const {
   if (name == "ep") return {ep, 1};
   if (name == "efsdp") return {shard * cp * tp / ep, ep};
   if (name == "world") return {world_size_, 1};
-  throw Error(format("no such axis of ranks: \"{}\"", name));
+  throw Error(format("unknown axis of ranks: \"{}\"", name));
 }
 
 void Mesh::check_rank(int rank) const {

@@ -1,5 +1,4 @@
-// How the ranks of a job are arranged: the degrees of each kind of parallelism, and which ranks form a group
-// along each axis.
+// The arrangement of a job's ranks: the degree of each kind of parallelism, and the groups along each axis.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +14,8 @@ struct RankId {
   int world_size = 1;
 };
 
-/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: what is left of the
-/// world. `ep` is no factor of the world: experts are spread over ranks of the axes dp_shard, cp and tp.
+/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: the rest of the world. `ep`
+/// is not a factor of the world: experts are spread over ranks of the axes dp_shard, cp and tp.
 struct ParallelDims {
   int64_t dp_replicate = 1;
   int64_t dp_shard = -1;
@@ -36,13 +35,13 @@ std::string dims_text(const ParallelDims& dims);
 /// tp.
 ParallelDims resolve_dims(ParallelDims dims, int world_size);
 
-/// All ranks as a grid: pp outermost, then dp_replicate, dp_shard, cp, and tp innermost. An axis of size 1 is
-/// there as any other. Beside these five, axes have the names
+/// All ranks as a grid: pp outermost, then dp_replicate, dp_shard, cp, and tp innermost; axes of size 1 exist
+/// too. Further axes:
 ///   dp, batch  dp_replicate x dp_shard: ranks that read different rows
 ///   loss       dp_replicate x dp_shard x cp: ranks over which a loss is summed
-///   fsdp       dp_shard x cp: ranks among which dense parameters are cut
+///   fsdp       dp_shard x cp: ranks among which dense parameters are sharded
 ///   ep         the innermost `ep` ranks of dp_shard x cp x tp: ranks that hold different experts
-///   efsdp      dp_shard x cp x tp / ep: ranks among which one expert is cut
+///   efsdp      dp_shard x cp x tp / ep: ranks among which one expert is sharded
 ///   world      all ranks
 /// Every function throws Error for another name, or a rank outside the world.
 class Mesh {
@@ -50,10 +49,10 @@ class Mesh {
   /// `resolved` as resolve_dims returns it for this world size; throws UsageError as that does.
   Mesh(ParallelDims resolved, int world_size);
 
-  /// The ranks that differ from `rank` in this axis only, with `rank`, ascending.
+  /// `rank` and the ranks that differ from it in this axis only, ascending.
   std::vector<int> group(std::string_view axis, int rank) const;
   int size(std::string_view axis) const;
-  /// The number of `rank` in its group.
+  /// The index of `rank` in its group.
   int coordinate(std::string_view axis, int rank) const;
 
   const ParallelDims& dims() const { return dims_; }

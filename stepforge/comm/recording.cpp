@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "stepforge/base/format.h"
-#include "stepforge/comm/group_rules.h"
+#include "stepforge/comm/group_communicator.h"
 
 namespace stepforge {
 
@@ -68,10 +68,11 @@ RecordingWorld::RecordingWorld(int rank, int size) : rank_(rank), size_(size), a
 RecordingWorld::~RecordingWorld() = default;
 
 std::unique_ptr<Communicator> RecordingWorld::group(const std::string& name, const std::vector<int>& ranks) {
-  const int member = member_number(name, ranks, rank_, size_);
+  const Membership membership = member_of(name, ranks, rank_, size_);
   auto alone = alone_->group(name, {0});
   if (ranks.size() == 1) return alone;
-  return std::make_unique<Member>(name, member, static_cast<int>(ranks.size()), std::move(alone), log_);
+  return std::make_unique<Member>(name, membership.rank, static_cast<int>(ranks.size()), std::move(alone),
+                                  log_);
 }
 
 void RecordingWorld::abort(const std::string& reason) {

@@ -1,4 +1,4 @@
-// One rank of a world of any size with no other rank alive: counts what would be sent.
+// One rank of a simulated world of any size: counts the bytes that it would send.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,13 @@ struct Traffic {
   std::string group;
   CollectiveKind kind = CollectiveKind::barrier;
   int64_t calls = 0;
-  int64_t bytes = 0;  ///< of the whole that is gathered, reduced or broadcast; not times the number of ranks
+  int64_t bytes = 0;  ///< that are gathered, reduced or broadcast; not multiplied by the number of ranks
 
   bool operator==(const Traffic&) const = default;
 };
 
-/// A gather fills all parts with this rank's, a reduction leaves this rank's values, a broadcast leaves the
-/// bytes. Words of calls are checked as by other engines. Groups of one rank send nothing and are not
-/// counted.
+/// A gather fills all parts with this rank's part, a reduction and a broadcast leave this rank's values.
+/// Arguments are checked as in other engines. Groups of one rank send nothing and are not counted.
 class RecordingWorld : public World {
  public:
   /// Throws Error for a rank outside the world.
@@ -34,6 +33,7 @@ class RecordingWorld : public World {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string transport() const override { return "simulated ranks"; }
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override;
   void abort(const std::string& reason) override;
 
@@ -51,7 +51,7 @@ class RecordingWorld : public World {
 
   int rank_;
   int size_;
-  std::unique_ptr<World> alone_;  ///< its groups move this rank's bytes, and know of abort()
+  std::unique_ptr<World> alone_;  ///< its groups move this rank's bytes and handle abort()
   Log log_;
 };
 

@@ -89,7 +89,6 @@ void SharedArena::initialize(uint64_t nonce) const {
   header->size = size_;
   header->nonce = nonce;
   for (int rank = 0; rank < size_; ++rank) new (&slot(rank)) RankSlot;
-  header->ready.store(ready_mark, std::memory_order_release);
 }
 
 RankSlot& SharedArena::slot(int rank) const {

@@ -14,15 +14,15 @@
 
 namespace stepforge {
 
-/// A number that only grows, for which other threads and processes can sleep.
+/// A number that only grows; other threads and processes can sleep until it does.
 class Counter {
  public:
   uint64_t load() const { return value_.load(std::memory_order_acquire); }
-  /// Everything written before is seen by whoever reads the new value. Wakes those that sleep for it.
+  /// Whoever reads the new value sees everything written before. Wakes the sleepers.
   void advance_to(uint64_t value);
-  /// Wakes them although nothing has changed.
+  /// Wakes the sleepers although nothing has changed.
   void wake();
-  /// Sleeps until the counter is no longer `seen`, somebody calls wake(), or `seconds` are over.
+  /// Sleeps until the counter is no longer `seen`, wake() is called, or `seconds` have passed.
   void sleep_while(uint64_t seen, double seconds);
 
  private:
@@ -35,7 +35,7 @@ struct alignas(64) RankSlot {
   Counter arrived;                 ///< 1 once the rank is in the group
   Counter written;                 ///< rounds whose data it has put into its staging buffer
   Counter reduced;                 ///< rounds whose slice it has summed, in its staging buffer
-  Counter consumed;                ///< rounds of which it needs nothing more
+  Counter consumed;                ///< rounds whose data it has read
   std::atomic<uint64_t> calls{0};  ///< collectives begun
   std::atomic<uint32_t> has_left{0};
   std::atomic<int32_t> process{0};
@@ -51,24 +51,21 @@ struct alignas(64) RankSlot {
 };
 
 struct SharedArenaHeader {
-  std::atomic<uint64_t> ready{0};  ///< `ready_mark` once the rest is set up
-  int64_t size = 0;                ///< ranks
-  uint64_t nonce = 0;              ///< of a world: part of the names of its groups
+  int64_t size = 0;    ///< ranks
+  uint64_t nonce = 0;  ///< of a world: part of the names of its groups
   FailureNote failure;
 };
 
 /// A view of shared memory as a header, a slot for each rank, and two staging buffers for each.
 class SharedArena {
  public:
-  static constexpr uint64_t ready_mark = 0x53544550464F5247;
-
   static std::size_t bytes_for(int size, std::size_t staging_bytes);
 
   /// `memory` holds bytes_for(size, staging_bytes) bytes, at a multiple of 64. A staging buffer has that many
   /// bytes, but 64 for each rank at least; 0 for none.
   SharedArena(std::shared_ptr<std::byte> memory, int size, std::size_t staging_bytes);
   /// Sets up zeroed memory; called by one rank before any other uses it.
-  void initialize(uint64_t nonce) const;
+  void initialize(uint64_t nonce = 0) const;
 
   int size() const { return size_; }
   std::size_t staging_bytes() const { return staging_bytes_; }

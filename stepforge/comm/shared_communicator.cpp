@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "stepforge/base/format.h"
-#include "stepforge/comm/group_rules.h"
 #include "stepforge/comm/tree_sum.h"
 
 namespace stepforge {
@@ -51,12 +50,9 @@ constexpr std::nullptr_t no_reduction = nullptr;
 
 }  // namespace
 
-SharedCommunicator::SharedCommunicator(std::string name, std::vector<int> ranks, int rank, SharedArena arena,
-                                       const WorldWatch& watch, double train_seconds)
-    : name_(std::move(name)),
-      ranks_(std::move(ranks)),
-      rank_(rank),
-      size_(static_cast<int>(ranks_.size())),
+SharedCommunicator::SharedCommunicator(Membership membership, SharedArena arena, const WorldWatch& watch,
+                                       double train_seconds)
+    : GroupCommunicator(std::move(membership)),
       arena_(std::move(arena)),
       watch_(watch),
       train_seconds_(train_seconds),
@@ -72,18 +68,12 @@ void SharedCommunicator::arrive(double init_seconds) {
   for (int member = 0; member < size_; ++member) wait_for(&RankSlot::arrived, 1, member, init_seconds);
 }
 
-void SharedCommunicator::begin(const CollectiveCall& call) {
-  call_ = call;
-  ++calls_;
-  check_failures();
-  arena_.slot(rank_).record(calls_, call);
-}
-
 template <typename Write, typename Reduce, typename Read>
 void SharedCommunicator::run_rounds(uint64_t rounds, const Write& write, const Reduce& reduce,
                                     const Read& read) {
   const uint64_t first = round_;
   RankSlot& own = arena_.slot(rank_);
+  own.record(calls_, call_);
   const auto write_round = [&](uint64_t k) {
     // The buffer was last used two rounds ago.
     if (first + k >= 2) wait_for_all(&RankSlot::consumed, first + k - 1);
@@ -106,9 +96,7 @@ void SharedCommunicator::run_rounds(uint64_t rounds, const Write& write, const R
   round_ = first + rounds;
 }
 
-void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int unit) {
-  check_words(*this, [&] { check_parts(part.size(), whole.size(), size_); });
-  begin({CollectiveKind::all_gather, part.size(), DType::u8, 0, unit});
+void SharedCommunicator::do_all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
   const std::size_t step = arena_.staging_bytes();
   std::byte* own = whole.data() + static_cast<std::size_t>(rank_) * part.size();
   if (own != part.data() && !part.empty()) std::memmove(own, part.data(), part.size());
@@ -129,13 +117,7 @@ void SharedCommunicator::all_gather(std::span<const std::byte> part, std::span<s
       });
 }
 
-void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part,
-                                        DType dtype, int unit) {
-  check_words(*this, [&] {
-    check_parts(part.size(), whole.size(), size_);
-    check_sum(part.size(), dtype);
-  });
-  begin({CollectiveKind::reduce_scatter, whole.size(), dtype, 0, unit});
+void SharedCommunicator::do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) {
   const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / line_bytes * line_bytes;
   const auto slice = [&](int member) {
     return whole.data() + static_cast<std::size_t>(member) * part.size();
@@ -158,9 +140,7 @@ void SharedCommunicator::reduce_scatter(std::span<const std::byte> whole, std::s
       });
 }
 
-void SharedCommunicator::all_reduce(std::span<std::byte> values, DType dtype, int unit) {
-  check_words(*this, [&] { check_sum(values.size(), dtype); });
-  begin({CollectiveKind::all_reduce, values.size(), dtype, 0, unit});
+void SharedCommunicator::do_all_reduce(std::span<std::byte> values) {
   if (values.size() <= std::min(small_bytes, arena_.staging_bytes())) {
     small_all_reduce(values);
   } else {
@@ -207,9 +187,7 @@ void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
       });
 }
 
-void SharedCommunicator::broadcast(std::span<std::byte> bytes, int root) {
-  check_words(*this, [&] { check_root(root, size_); });
-  begin({CollectiveKind::broadcast, bytes.size(), DType::u8, root});
+void SharedCommunicator::do_broadcast(std::span<std::byte> bytes, int root) {
   const std::size_t step = arena_.staging_bytes();
   run_rounds(
       rounds_for(bytes.size(), step),
@@ -224,13 +202,12 @@ void SharedCommunicator::broadcast(std::span<std::byte> bytes, int root) {
       });
 }
 
-void SharedCommunicator::barrier() {
-  begin({});
+void SharedCommunicator::do_barrier() {
   run_rounds(1, [](uint64_t, std::byte*) {}, no_reduction, [](uint64_t, uint64_t) {});
 }
 
 void SharedCommunicator::abort(const std::string& reason) {
-  arena_.fail(format("rank {}: {}", ranks_[static_cast<std::size_t>(rank_)], reason));
+  arena_.fail(format("rank {}: {}", world_rank(), reason));
 }
 
 void SharedCommunicator::sum_staged(uint64_t round, std::size_t offset, const std::byte* own,
@@ -243,13 +220,7 @@ void SharedCommunicator::sum_staged(uint64_t round, std::size_t offset, const st
 }
 
 void SharedCommunicator::compare_calls() {
-  for (int member = 0; member < size_; ++member) {
-    const CollectiveCall theirs = arena_.slot(member).recorded(calls_);
-    if (theirs != call_) {
-      fail(disagreement_text(name_, calls_, ranks_[static_cast<std::size_t>(rank_)], call_,
-                             ranks_[static_cast<std::size_t>(member)], theirs));
-    }
-  }
+  for (int member = 0; member < size_; ++member) compare(member, arena_.slot(member).recorded(calls_));
 }
 
 void SharedCommunicator::wait_for_all(Progress progress, uint64_t target) {
@@ -270,57 +241,43 @@ void SharedCommunicator::wait_for(Progress progress, uint64_t target, int member
     check_failures();
     if (has_slept) check_member(progress, target, member);
     const double waited = std::chrono::duration<double>(Clock::now() - start).count();
-    if (waited >= seconds) fail_at_deadline(progress, target, seconds);
+    if (waited >= seconds) {
+      std::vector<int> missing;
+      for (int i = 0; i < size_; ++i) {
+        if ((arena_.slot(i).*progress).load() < target) missing.push_back(i);
+      }
+      fail_at_deadline(missing, seconds);
+    }
     counter.sleep_while(seen, std::min(look_interval, seconds - waited));
   }
 }
 
-void SharedCommunicator::check_failures() const {
+void SharedCommunicator::check_failures() {
   for (const FailureNote* note : {&std::as_const(arena_.header().failure), &watch_.failure()}) {
-    if (note->is_set()) throw_if_set(*note, ranks_[static_cast<std::size_t>(rank_)], here_text());
+    if (note->is_set()) throw_if_set(*note, world_rank(), here_text());
   }
 }
 
 void SharedCommunicator::check_member(Progress progress, uint64_t target, int member) {
   const RankSlot& slot = arena_.slot(member);
-  const int global_rank = ranks_[static_cast<std::size_t>(member)];
   const bool has_left = slot.has_left.load(std::memory_order_acquire) != 0;
-  if (!has_left && watch_.is_alive(global_rank)) return;
-  if ((slot.*progress).load() >= target) return;  // its last deed was what is waited for
+  if (!has_left && watch_.is_alive(world_rank(member))) return;
+  if ((slot.*progress).load() >= target) return;  // it left after the progress that is waited for
   const std::string state =
       has_left ? "has left the group" : format("(process {}) is gone", slot.process.load());
-  fail(format("rank {} {}; rank {} waited for it in {}", global_rank, state,
-              ranks_[static_cast<std::size_t>(rank_)], here_text()));
+  fail_at_loss(format("rank {} {}", world_rank(member), state));
 }
 
-void SharedCommunicator::fail(const std::string& reason) {
+std::string SharedCommunicator::end_group(const std::string& reason) {
   arena_.fail(reason);
-  throw PeerError(*arena_.header().failure.text());
-}
-
-void SharedCommunicator::fail_at_deadline(Progress progress, uint64_t target, double seconds) {
-  std::vector<std::string> missing;
-  for (int member = 0; member < size_; ++member) {
-    if ((arena_.slot(member).*progress).load() < target) {
-      missing.push_back(
-          format("rank {} ({})", ranks_[static_cast<std::size_t>(member)], last_call_text(member)));
-    }
-  }
-  fail(format("no answer within {} s: rank {} waits in {} for {}", seconds,
-              ranks_[static_cast<std::size_t>(rank_)], here_text(), join(missing, ", ")));
+  return *arena_.header().failure.text();
 }
 
 std::string SharedCommunicator::last_call_text(int member) const {
   const RankSlot& slot = arena_.slot(member);
-  if (slot.arrived.load() == 0) return "not there";
+  if (slot.arrived.load() == 0) return "not connected";
   const uint64_t calls = slot.calls.load(std::memory_order_acquire);
-  if (calls == 0) return "has called nothing yet";
-  return format("last reached {}, its call {}", collective_text(slot.recorded(calls)), calls);
-}
-
-std::string SharedCommunicator::here_text() const {
-  if (calls_ == 0) return making_text(name_);
-  return format("{}, call {} of group \"{}\"", collective_text(call_), calls_, name_);
+  return call_text(calls, slot.recorded(calls));
 }
 
 }  // namespace stepforge

@@ -1,7 +1,6 @@
 #include "stepforge/comm/shared_file.h"
 
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -34,58 +33,127 @@ struct flock byte_lock(int number) {
   return lock;
 }
 
+std::string path_of(const std::string& name) {
+  return shared_folder() / name;
+}
+
+/// Throws Error unless what was looked at belongs to this user alone.
+void check_owner(const std::string& path, const struct stat& found, mode_t type) {
+  if ((found.st_mode & S_IFMT) == type && found.st_uid == geteuid() && (found.st_mode & 077) == 0) return;
+  throw Error(
+      format("{} must belong to user {} and be closed to others, but "
+             "belongs to user {} with mode {:o}; "
+             "remove it, or let its owner remove it",
+             path, geteuid(), found.st_uid, found.st_mode & 07777));
+}
+
+/// Makes the folder unless it is there. It can vanish at any time: the last name in it takes it along.
+void ensure_folder() {
+  const std::string path = shared_folder();
+  if (mkdir(path.c_str(), 0700) == 0) return;
+  const int failure = errno;
+  struct stat found{};
+  if (lstat(path.c_str(), &found) == 0) return check_owner(path, found, S_IFDIR);
+  if (failure != EEXIST)
+    throw Error(format("the folder {} cannot be made: {}", path, std::strerror(failure)));
+}
+
+void remove_name(const std::string& name) {
+  unlink(path_of(name).c_str());
+  rmdir(shared_folder().c_str());  // refused while other names are in it
+}
+
+/// What `call` returns, tried again while the folder vanishes in between.
+template <typename Call>
+int in_folder(const Call& call) {
+  int result = -1;
+  for (int i = 0; i < 100; ++i) {
+    ensure_folder();
+    result = call();
+    if (result >= 0 || errno != ENOENT) break;
+  }
+  return result;
+}
+
 }  // namespace
+
+std::filesystem::path shared_folder() {
+  return format("/dev/shm/stepforge-{}", geteuid());
+}
 
 SharedFile::SharedFile(int descriptor, std::shared_ptr<std::byte> memory)
     : descriptor_(descriptor), memory_(std::move(memory)) {}
 
 SharedFile::~SharedFile() {
+  unpublish();
   close(descriptor_);
 }
 
-std::unique_ptr<SharedFile> SharedFile::create(const std::string& name, std::size_t bytes) {
-  const int descriptor = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
-  if (descriptor < 0) {
-    if (errno == EEXIST) return nullptr;
-    throw Error(format("cannot create the shared memory {}: {}", name, std::strerror(errno)));
-  }
+std::unique_ptr<SharedFile> SharedFile::create(std::size_t bytes) {
+  const std::string folder = shared_folder();
+  const int descriptor =
+      in_folder([&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); });
+  if (descriptor < 0)
+    throw Error(format("no shared memory can be made in {}: {}", folder, std::strerror(errno)));
   // Without the reservation a full memory would end the process at some later write.
   const int failure = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
   std::shared_ptr<std::byte> memory = failure == 0 ? map_file(descriptor, bytes) : nullptr;
   if (memory == nullptr) {
     const int reason = failure != 0 ? failure : errno;
     close(descriptor);
-    shm_unlink(name.c_str());
     throw Error(
-        format("no room for {} of staging buffers between ranks in /dev/shm ({}); make it larger, for "
+        format("no room for {} of staging buffers between ranks in "
+               "/dev/shm ({}); make it larger, for "
                "example with `docker run --shm-size`",
                human_bytes(static_cast<int64_t>(bytes)), std::strerror(reason)));
   }
-  return std::unique_ptr<SharedFile>(new SharedFile(descriptor, std::move(memory)));
+  auto file = std::unique_ptr<SharedFile>(new SharedFile(descriptor, std::move(memory)));
+  file->lock(0);
+  return file;
 }
 
-std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_t bytes) {
-  const int descriptor = shm_open(name.c_str(), O_RDWR, 0);
+std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_t least_bytes) {
+  const std::string path = path_of(name);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (descriptor < 0) {
     if (errno == ENOENT) return nullptr;
-    throw Error(format("cannot open the shared memory {}: {}", name, std::strerror(errno)));
+    throw Error(format("the shared memory {} cannot be opened: {}", path, std::strerror(errno)));
   }
+  auto file = std::unique_ptr<SharedFile>(new SharedFile(descriptor, nullptr));
   struct stat status{};
-  if (fstat(descriptor, &status) != 0 || std::cmp_less(status.st_size, bytes)) {
-    close(descriptor);
-    return nullptr;
+  if (fstat(descriptor, &status) != 0) return nullptr;
+  check_owner(path, status, S_IFREG);
+  if (std::cmp_less(status.st_size, least_bytes)) return nullptr;
+  file->memory_ = map_file(descriptor, static_cast<std::size_t>(status.st_size));
+  if (file->memory_ == nullptr) {
+    throw Error(format("the shared memory {} cannot be mapped: {}", path, std::strerror(errno)));
   }
-  std::shared_ptr<std::byte> memory = map_file(descriptor, bytes);
-  if (memory == nullptr) {
-    const int reason = errno;
-    close(descriptor);
-    throw Error(format("cannot map the shared memory {}: {}", name, std::strerror(reason)));
-  }
-  return std::unique_ptr<SharedFile>(new SharedFile(descriptor, std::move(memory)));
+  return file;
 }
 
-void SharedFile::remove(const std::string& name) {
-  shm_unlink(name.c_str());
+void SharedFile::remove_dead() {
+  std::error_code none;  // another job may remove the folder meanwhile
+  for (const auto& entry : std::filesystem::directory_iterator(shared_folder(), none)) {
+    const std::string name = entry.path().filename();
+    const auto file = open(name, 1);
+    if (file == nullptr || !file->is_locked_by_another(0)) remove_name(name);
+  }
+}
+
+bool SharedFile::publish(const std::string& name) {
+  const std::string own = format("/proc/self/fd/{}", descriptor_);
+  const std::string path = path_of(name);
+  if (in_folder([&] { return linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW); }) ==
+      0) {
+    name_ = name;
+    return true;
+  }
+  if (errno == EEXIST) return false;
+  throw Error(format("the shared memory {} cannot be made: {}", path, std::strerror(errno)));
+}
+
+void SharedFile::unpublish() {
+  if (!name_.empty()) remove_name(std::exchange(name_, ""));
 }
 
 bool SharedFile::lock(int number) const {

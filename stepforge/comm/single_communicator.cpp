@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "stepforge/base/format.h"
-#include "stepforge/comm/group_rules.h"
-#include "stepforge/comm/tree_sum.h"
 
 namespace stepforge {
 
@@ -15,46 +13,36 @@ void copy_bytes(std::span<const std::byte> from, std::span<std::byte> to) {
   if (!from.empty()) std::memmove(to.data(), from.data(), from.size());
 }
 
-class SingleCommunicator : public Communicator {
+class SingleCommunicator : public GroupCommunicator {
  public:
-  SingleCommunicator(int global_rank, std::shared_ptr<const FailureNote> world_failure)
-      : global_rank_(global_rank), world_failure_(std::move(world_failure)) {}
+  SingleCommunicator(Membership membership, std::shared_ptr<const FailureNote> world_failure)
+      : GroupCommunicator(std::move(membership)), world_failure_(std::move(world_failure)) {}
 
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-
-  void all_gather(std::span<const std::byte> part, std::span<std::byte> whole, int /*unit*/) override {
-    check_open();
-    check_parts(part.size(), whole.size(), 1);
-    copy_bytes(part, whole);
-  }
-  void reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part, DType dtype,
-                      int /*unit*/) override {
-    check_open();
-    check_parts(part.size(), whole.size(), 1);
-    check_sum(whole.size(), dtype);
-    copy_bytes(whole, part);
-  }
-  void all_reduce(std::span<std::byte> values, DType dtype, int /*unit*/) override {
-    check_open();
-    check_sum(values.size(), dtype);
-  }
-  void broadcast(std::span<std::byte> /*bytes*/, int root) override {
-    check_open();
-    check_root(root, 1);
-  }
-  void barrier() override { check_open(); }
   void abort(const std::string& reason) override {
-    failure_.set(format("rank {}: {}", global_rank_, reason));
+    failure_.set(format("rank {}: {}", world_rank(), reason));
   }
 
  private:
-  void check_open() const {
-    if (failure_.is_set()) throw PeerError(*failure_.text());
-    if (world_failure_->is_set()) throw PeerError(*world_failure_->text());
+  void do_all_gather(std::span<const std::byte> part, std::span<std::byte> whole) override {
+    copy_bytes(part, whole);
   }
+  void do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) override {
+    copy_bytes(whole, part);
+  }
+  void do_all_reduce(std::span<std::byte> /*values*/) override {}
+  void do_broadcast(std::span<std::byte> /*bytes*/, int /*root*/) override {}
+  void do_barrier() override {}
+  void check_failures() override {
+    for (const FailureNote* note : {&std::as_const(failure_), world_failure_.get()}) {
+      if (note->is_set()) throw PeerError(*note->text());
+    }
+  }
+  std::string end_group(const std::string& reason) override {
+    failure_.set(reason);
+    return reason;
+  }
+  std::string last_call_text(int /*member*/) const override { return call_text(calls_, call_); }
 
-  int global_rank_;
   std::shared_ptr<const FailureNote> world_failure_;
   FailureNote failure_;
 };
@@ -63,11 +51,11 @@ class SingleWorld : public World {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
+  std::string transport() const override { return "one rank"; }
 
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-    member_number(name, ranks, 0, 1);
     if (failure_->is_set()) throw PeerError(*failure_->text());
-    return single_communicator(0, failure_);
+    return single_communicator(member_of(name, ranks, 0, 1), failure_);
   }
   void abort(const std::string& reason) override { failure_->set(format("rank 0: {}", reason)); }
 
@@ -77,9 +65,9 @@ class SingleWorld : public World {
 
 }  // namespace
 
-std::unique_ptr<Communicator> single_communicator(int global_rank,
+std::unique_ptr<Communicator> single_communicator(Membership membership,
                                                   std::shared_ptr<const FailureNote> world_failure) {
-  return std::make_unique<SingleCommunicator>(global_rank, std::move(world_failure));
+  return std::make_unique<SingleCommunicator>(std::move(membership), std::move(world_failure));
 }
 
 std::unique_ptr<World> single_world() {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "stepforge/base/format.h"
-#include "stepforge/comm/group_rules.h"
 #include "stepforge/comm/shared_communicator.h"
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/comm/single_communicator.h"
@@ -33,7 +32,7 @@ class Hub : public WorldWatch {
     const auto [entry, is_new] = open_.try_emplace({name, ranks});
     if (is_new) entry->second.memory = private_memory(SharedArena::bytes_for(members, staging_bytes_));
     const SharedArena arena(entry->second.memory, members, staging_bytes_);
-    if (is_new) arena.initialize(0);
+    if (is_new) arena.initialize();
     if (++entry->second.users == members) open_.erase(entry);
     return arena;
   }
@@ -58,12 +57,13 @@ class ThreadWorld : public World {
 
   int rank() const override { return rank_; }
   int size() const override { return hub_->size(); }
+  std::string transport() const override { return "threads"; }
 
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-    const int member = member_number(name, ranks, rank_, size());
-    throw_if_set(hub_->failure(), rank_, making_text(name));
-    if (ranks.size() == 1) return single_communicator(rank_, hub_->shared_failure());
-    auto communicator = std::make_unique<SharedCommunicator>(name, ranks, member, hub_->arena(name, ranks),
+    Membership membership = member_of(name, ranks, rank_, size());
+    throw_if_set(hub_->failure(), rank_, creation_text(name));
+    if (ranks.size() == 1) return single_communicator(std::move(membership), hub_->shared_failure());
+    auto communicator = std::make_unique<SharedCommunicator>(std::move(membership), hub_->arena(name, ranks),
                                                              *hub_, hub_->deadlines().train_seconds);
     communicator->arrive(hub_->deadlines().init_seconds);
     return communicator;

@@ -1,4 +1,4 @@
-// Sums over ranks in one fixed order.
+// Sums over ranks in a fixed order.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace stepforge {
 
-/// Throws Error unless tree_sum adds elements of this type (fp64, fp32, bf16, fp16, int64, int32) and `bytes`
-/// is a whole number of them.
+/// Throws Error unless tree_sum supports the type (fp64, fp32, bf16, fp16, int64, int32) and `bytes` is a
+/// multiple of its size.
 void check_sum(std::size_t bytes, DType dtype);
 
 /// output[i] = the sum of source[i] over `sources`, `bytes` bytes each, in the order of Communicator: the

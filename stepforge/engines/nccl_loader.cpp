@@ -21,6 +21,7 @@ class OwningWorld : public World {
       : control_(std::move(control)), world_(std::move(world)) {}
   int rank() const override { return world_->rank(); }
   int size() const override { return world_->size(); }
+  std::string transport() const override { return world_->transport(); }
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     return world_->group(name, ranks);
   }

@@ -64,6 +64,7 @@ std::unique_ptr<World> gloo_world(const RankEnvironment& ranks, const CommConfig
   options.size = ranks.world_size;
   options.deadlines = deadlines_of(comm);
   options.rank_zero_holds_store = !ranks.launcher_holds_store;
+  options.transport = "Gloo";
   options.on_failure = std::move(on_failure);
   return message_world(std::move(options), std::move(store), std::move(links));
 }

@@ -184,7 +184,7 @@ TEST_P(Failures, AbortOfTheWorldReachesAllItsGroupsAndThoseBeingMade) {
     return std::string("went through");
   });
   EXPECT_TRUE(contains(results[1], "PeerError: rank 0: out of memory"));
-  EXPECT_TRUE(contains(results[1], "the making of group \"another\""));
+  EXPECT_TRUE(contains(results[1], "the creation of group \"another\""));
   EXPECT_TRUE(contains(results[2], "PeerError: rank 0: out of memory"));
 }
 
@@ -238,7 +238,7 @@ TEST_P(Failures, AGroupThatARankDoesNotJoinNamesItAtTheDeadline) {
                                       {1, 60});
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_TRUE(contains(results[rank], "PeerError: no answer within 1 s"));
-    EXPECT_TRUE(contains(results[rank], "in the making of group \"all\" for rank 1 (not there)"));
+    EXPECT_TRUE(contains(results[rank], "in the creation of group \"all\" for rank 1 (not connected)"));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "stepforge/base/files.h"
 #include "stepforge/comm/shared_file.h"
 #include "tests/comm/failures_suite.h"
 #include "tests/support/memory_engine.h"
@@ -114,7 +115,7 @@ TEST(ProcessWorld, NamesTheRanksThatNeverStart) {
   processes.start(only_start(run_id, 2, 4, {60, 60}));
   for (const std::string& result : processes.results()) {
     EXPECT_TRUE(contains(result, "PeerError"));
-    EXPECT_TRUE(contains(result, "for rank 1 (not there), rank 3 (not there)"));
+    EXPECT_TRUE(contains(result, "for rank 1 (not connected), rank 3 (not connected)"));
   }
 }
 
@@ -141,7 +142,7 @@ TEST(ProcessWorld, RefusesASecondProcessOfTheSameRank) {
     usleep(300000);
     return only_start(run_id, 1, 3, {0.3, 60})();
   });
-  EXPECT_TRUE(contains(processes.results()[2], "is there already; its place did not become free"));
+  EXPECT_TRUE(contains(processes.results()[2], "exists already; the other process did not end"));
 }
 
 TEST(ProcessWorld, IsNotMistakenForOneThatAnInterruptedStartLeft) {
@@ -160,27 +161,114 @@ TEST(ProcessWorld, IsNotMistakenForOneThatAnInterruptedStartLeft) {
   }
 }
 
-std::set<std::string> shared_files() {
+/// Names of a run's files of shared memory.
+std::set<std::string> files_of(const std::string& run_id) {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("stepforge-")) names.insert(name);
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(shared_folder(), none)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(content_hash(run_id))) names.insert(name);
   }
   return names;
 }
 
+/// Rank `rank` of 3 makes a world and a group, which rank 2 does not join.
+std::function<std::string()> wait_in_a_group(const std::string& run_id, int rank, const Marks& marks) {
+  return [=, &marks] {
+    const auto world = process_world(run_id, rank, 3, {60, 60}, small_staging);
+    marks.set(format("{}", rank));
+    while (rank == 2) usleep(10000);
+    world->group("all", {0, 1, 2});
+    return std::string("went through");
+  };
+}
+
+TEST(ProcessWorld, HasNoNamesOnceAllRanksHaveJoined) {
+  const std::string run_id = unique_run_id();
+  const auto names = run_rank_threads(2, [&](int rank) {
+    const auto world = process_world(run_id, rank, 2, {60, 60}, small_staging);
+    const auto group = world->group("all", {0, 1});
+    group->barrier();  // the one that creates it takes its name away before it comes here
+    const std::size_t count = files_of(run_id).size();
+    group->barrier();
+    return format("{} names", count);
+  });
+  EXPECT_EQ(names, (std::vector<std::string>{"0 names", "0 names"}));
+}
+
 TEST(ProcessWorld, LeavesNoFilesAlsoWhenARankIsKilled) {
-  const std::set<std::string> before = shared_files();
-  run_with_death([] { kill(getpid(), SIGKILL); });
-  const std::set<std::string> after = shared_files();
-  for (const std::string& name : after) EXPECT_TRUE(before.contains(name)) << name;
+  const std::string run_id = unique_run_id();
+  const Marks marks;
+  RankProcesses processes;
+  for (int rank = 0; rank < 3; ++rank) processes.start(wait_in_a_group(run_id, rank, marks));
+  for (const char* rank : {"0", "1", "2"}) marks.wait_for(rank);
+  kill(processes.process(2), SIGKILL);
+  const auto results = processes.results();
+  for (const std::size_t rank : {0U, 1U}) EXPECT_TRUE(contains(results[rank], "PeerError: rank 2"));
+  EXPECT_EQ(files_of(run_id), std::set<std::string>());
+}
+
+TEST(ProcessWorld, TheNextStartRemovesTheNamesOfRanksThatWereAllKilled) {
+  const std::string killed = unique_run_id();
+  const Marks marks;
+  RankProcesses processes;
+  for (int rank = 0; rank < 3; ++rank) processes.start(wait_in_a_group(killed, rank, marks));
+  for (const char* rank : {"0", "1", "2"}) marks.wait_for(rank);
+  while (files_of(killed).empty()) usleep(1000);  // rank 0 has named the group's memory
+  for (const std::size_t rank : {0U, 1U, 2U}) kill(processes.process(rank), SIGKILL);
+  processes.results();
+  EXPECT_EQ(files_of(killed).size(), 1U);
+  const std::string next = unique_run_id();
+  run_rank_threads(2, [&](int rank) { return only_start(next, rank, 2, {60, 60})(); });
+  EXPECT_EQ(files_of(killed), std::set<std::string>());
+}
+
+TEST(ProcessWorld, TheNextStartKeepsTheNamesOfRanksThatLive) {
+  const std::string waiting = unique_run_id();
+  RankProcesses processes;
+  processes.start(only_start(waiting, 0, 2, {60, 60}));
+  for (int i = 0; i < 10000 && files_of(waiting).empty(); ++i) usleep(1000);
+  const std::string next = unique_run_id();
+  run_rank_threads(2, [&](int rank) { return only_start(next, rank, 2, {60, 60})(); });
+  EXPECT_EQ(files_of(waiting).size(), 1U);
+  processes.start(only_start(waiting, 1, 2, {60, 60}));
+  EXPECT_EQ(processes.results(), (std::vector<std::string>{"there", "there"}));
+}
+
+TEST(SharedFile, IsClosedToOtherUsers) {
+  const auto file = SharedFile::create(64);
+  ASSERT_TRUE(file->publish("test-mode"));
+  const auto mode = [](const std::filesystem::path& path) {
+    return std::filesystem::status(path).permissions() & std::filesystem::perms::mask;
+  };
+  EXPECT_EQ(mode(shared_folder()), std::filesystem::perms::owner_all);
+  EXPECT_EQ(mode(shared_folder() / "test-mode"),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+}
+
+TEST(SharedFile, IsRefusedIfOthersMayWriteToItOrIfItIsALink) {
+  const auto file = SharedFile::create(64);
+  ASSERT_TRUE(file->publish("test-open-to-others"));
+  std::filesystem::permissions(shared_folder() / "test-open-to-others", std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  EXPECT_TRUE(
+      contains(message_of<Error>([] { SharedFile::open("test-open-to-others", 1); }), "must belong to user"));
+  std::filesystem::create_symlink(shared_folder() / "test-open-to-others", shared_folder() / "test-link");
+  EXPECT_TRUE(contains(message_of<Error>([] { SharedFile::open("test-link", 1); }), "cannot be opened"));
+  std::filesystem::remove(shared_folder() / "test-link");
+}
+
+TEST(SharedFile, KeepsANameThatAnotherFileHas) {
+  const auto first = SharedFile::create(64);
+  const auto second = SharedFile::create(64);
+  ASSERT_TRUE(first->publish("test-name"));
+  EXPECT_FALSE(second->publish("test-name"));
+  first->unpublish();
+  EXPECT_TRUE(second->publish("test-name"));
 }
 
 TEST(SharedFile, RefusesMoreThanTheHostHasNamingTheFolder) {
-  const std::string message =
-      message_of<Error>([] { SharedFile::create("/stepforge-test-huge", std::size_t{1} << 50); });
-  EXPECT_TRUE(contains(message, "/dev/shm"));
-  EXPECT_TRUE(SharedFile::open("/stepforge-test-huge", 1) == nullptr) << "it must be removed";
+  EXPECT_TRUE(contains(message_of<Error>([] { SharedFile::create(std::size_t{1} << 50); }), "/dev/shm"));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST(ParallelDims, ZeroAndNegativeDegreesAreRefusedByName) {
   EXPECT_TRUE(contains(refusal_of({.tp = 0}, 8), "tp = 0"));
   EXPECT_TRUE(contains(refusal_of({.ep = 0}, 8), "ep = 0"));
   EXPECT_TRUE(contains(refusal_of({.ep = -1}, 8), "ep = -1"));
-  EXPECT_TRUE(contains(refusal_of({.pp = -1}, 8), "one degree at most"));
+  EXPECT_TRUE(contains(refusal_of({.pp = -1}, 8), "only one degree"));
   EXPECT_NE(refusal_of({}, 0), "");
 }
 

@@ -134,9 +134,9 @@ TEST(GlooWorld, RefusesRanksOfAnotherNumberAndThoseThatAreThereTwice) {
       return std::string("there");
     });
   };
-  EXPECT_TRUE(contains(join(0, 3, 0.2), "for rank 1 (not there), rank 2 (not there)"));
+  EXPECT_TRUE(contains(join(0, 3, 0.2), "for rank 1 (not connected), rank 2 (not connected)"));
   EXPECT_TRUE(contains(join(1, 2, 0.2), "rank 1 was started for 2 ranks, rank 0 for 3"));
-  EXPECT_TRUE(contains(join(0, 3, 0.2), "rank 0 of this run is there already"));
+  EXPECT_TRUE(contains(join(0, 3, 0.2), "rank 0 of this run exists already"));
 }
 
 TEST(GlooWorld, AnExceptionOfOneThreadEndsTheOthersWithItsReason) {

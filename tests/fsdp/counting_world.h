@@ -43,6 +43,7 @@ class CountingWorld : public World {
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
+  std::string transport() const override { return inner_.transport(); }
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     return std::make_unique<Member>(inner_.group(name, ranks), log);
   }

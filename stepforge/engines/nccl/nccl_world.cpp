@@ -17,7 +17,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/comm/collective.h"
 #include "stepforge/comm/gather.h"
-#include "stepforge/comm/group_rules.h"
+#include "stepforge/comm/group_communicator.h"
 #include "stepforge/comm/tree_sum.h"
 #include "stepforge/engines/nccl/device_sum.h"
 #include "stepforge/engines/nccl/plugin.h"
@@ -83,7 +83,7 @@ class NcclCommunicator : public Communicator {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that every wait has our deadline
     check(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "make a communicator");
-    wait_for_state("the making of the communicator");
+    wait_for_state("the creation of the communicator");
   }
 
   ~NcclCommunicator() override {
@@ -169,10 +169,10 @@ class NcclCommunicator : public Communicator {
   void abort(const std::string& reason) override { control_->abort(reason); }
 
  private:
-  /// One collective: looks at its words, compares it with the other ranks' calls, runs it, waits for it.
+  /// One collective: checks its arguments, compares it with the other ranks' calls, runs it, waits for it.
   void call(const CollectiveCall& call, const std::function<void()>& look, const std::function<void()>& run) {
     check(cudaSetDevice(request_.device), "choose the device");
-    check_words(*this, look);
+    check_arguments(*this, look);
     compare(call);
     try {
       run();
@@ -188,7 +188,7 @@ class NcclCommunicator : public Communicator {
 
   void compare(const CollectiveCall& call) {
     ++calls_;
-    struct Words {
+    struct Header {
       uint64_t number;
       uint64_t bytes;
       uint32_t kind;
@@ -196,13 +196,13 @@ class NcclCommunicator : public Communicator {
       int32_t root;
       int32_t unit;
     };
-    const Words own{
+    const Header own{
         calls_,    call.bytes, static_cast<uint32_t>(call.kind), static_cast<uint32_t>(call.dtype),
         call.root, call.unit};
-    const std::vector<Words> all = gather_values(*control_, std::array{own});
+    const std::vector<Header> all = gather_values(*control_, std::array{own});
     for (int member = 0; member < size(); ++member) {
-      const Words& theirs = all[static_cast<std::size_t>(member)];
-      if (std::memcmp(&theirs, &own, sizeof(Words)) == 0) continue;
+      const Header& theirs = all[static_cast<std::size_t>(member)];
+      if (std::memcmp(&theirs, &own, sizeof(Header)) == 0) continue;
       const CollectiveCall other{static_cast<CollectiveKind>(theirs.kind), theirs.bytes,
                                  static_cast<DType>(theirs.dtype), theirs.root, theirs.unit};
       const std::string reason = disagreement_text(name_, calls_, ranks_[static_cast<std::size_t>(rank())],
@@ -331,6 +331,7 @@ class NcclWorld : public World {
 
   int rank() const override { return request_.control->rank(); }
   int size() const override { return request_.control->size(); }
+  std::string transport() const override { return "NCCL"; }
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
     auto communicator =
         std::make_unique<NcclCommunicator>(request_.control->group(name, ranks), name, ranks, request_);
