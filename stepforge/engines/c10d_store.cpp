@@ -24,11 +24,11 @@ namespace stepforge {
 
 namespace {
 
-/// How long a call may go without an answer: c10d itself would wait for ever where the host of the store has
-/// vanished or its process is stopped.
+/// How long a call may take: c10d itself would wait forever if the host of the store has vanished or its process
+/// is stopped.
 constexpr double answer_seconds = 10;
 
-/// c10d logs each lost connection with a call stack; what matters of that is in our messages.
+/// c10d logs each lost connection with a call stack; our messages say the same in one line.
 void quiet_c10d() {
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   c10::initLogging();
@@ -83,8 +83,8 @@ class Store : public C10dStore {
     throw Error(format("the store through which ranks find each other: {}", reason));
   }
 
-  /// What `call` returns; Error instead of c10d's exceptions, and if there is no answer. A call that hangs is
-  /// left to a thread, which keeps the connection; nobody uses that any more.
+  /// Returns what `call` returns; throws Error for c10d's exceptions and without an answer. A call that hangs is
+  /// left to its thread, with the connection, which is not used any more.
   template <typename Call>
   std::invoke_result_t<Call, c10d::Store&> ask(Call call, double seconds = answer_seconds) {
     if (*is_lost_) fail("it does not answer");
@@ -119,8 +119,20 @@ std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, 
   options.waitWorkers = false;
   options.timeout = milliseconds(seconds);
   options.masterListenFd = listener;
+  // c10d waits without a deadline for the answer of a listener that accepts and stays silent. The attempt is
+  // then left to its thread.
+  std::packaged_task<c10::intrusive_ptr<c10d::Store>()> connect(
+      [host = address.host, options] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+  auto store = connect.get_future();
+  std::thread(std::move(connect)).detach();
+  if (store.wait_for(milliseconds(seconds) + std::chrono::seconds(1)) != std::future_status::ready) {
+    throw PeerError(
+        format("{} does not answer as rank 0's store does within {} s: another program may listen "
+               "there; set MASTER_PORT to another port on all ranks",
+               address.text(), seconds));
+  }
   try {
-    return std::make_unique<Store>(c10::make_intrusive<c10d::TCPStore>(address.host, options));
+    return std::make_unique<Store>(store.get());
   } catch (const std::exception& failure) {
     const std::string reason = first_line(failure.what());
     if (reason.find("EADDRINUSE") != std::string::npos ||
