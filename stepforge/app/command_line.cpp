@@ -18,6 +18,7 @@
 #include "stepforge/app/version_command.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
+#include "stepforge/config/load.h"
 
 namespace stepforge {
 
@@ -64,6 +65,33 @@ struct RunWords {
     return result;
   }
 };
+
+void add_train_options(CLI::App& command, RunWords& words, TrainWords& what) {
+  words.add_to(command);
+  command
+      .add_option("--dry-run", what.dry_run_ranks,
+                  "Run one step as rank 0 of N simulated ranks; writes nothing")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--trace", what.trace,
+                     "Write the third step, as it ran and as predicted, for ui.perfetto.dev");
+}
+
+/// The run folder of `train` with these arguments, or "" if they only ask for help. Throws UsageError as `train`
+/// does, so that a wrong configuration is refused once, before ranks start.
+std::filesystem::path run_folder_of(std::vector<std::string> arguments) {
+  CLI::App command;
+  RunWords words;
+  TrainWords what;
+  add_train_options(command, words, what);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  try {
+    command.parse(arguments);
+  } catch (const CLI::ParseError&) {
+    return "";
+  }
+  const JobWords job = words.words(command);
+  return load_config(job.file, job.overrides, ConfigUse::train).config.run_dir;
+}
 
 /// Collects sub-commands; each registers its options and its action.
 class CommandLine {
@@ -138,14 +166,8 @@ class CommandLine {
     CLI::App* command =
         add(app_, "train", "Train a model; continues by itself where an earlier start of the run ended");
     auto words = options<RunWords>();
-    words->add_to(*command);
     auto what = options<TrainWords>();
-    command
-        ->add_option("--dry-run", what->dry_run_ranks,
-                     "Only try the first step, as rank 0 of so many, alone; keeps nothing")
-        ->check(CLI::PositiveNumber);
-    command->add_option("--trace", what->trace,
-                        "Write the third step, as it ran and as predicted, for ui.perfetto.dev");
+    add_train_options(*command, *words, *what);
     on(command, [=] { return train_command(words->words(*command), *what); });
   }
 
@@ -170,7 +192,8 @@ class CommandLine {
         ->add_option("--max-restarts", what->max_restarts,
                      "Restart all ranks up to N times after a failure (one machine only)")
         ->check(CLI::NonNegativeNumber);
-    command->add_option("--log-dir", what->log_folder, "Folder for the output of each rank: rank-<r>.log");
+    command->add_option("--log-dir", what->log_folder,
+                        "Folder for the output of each rank, rank-<r>.log [RUN/logs/launch, ./launch-logs]");
     command->add_option("--ranks", what->shown, "Ranks to show here: 0, or 0,2,4-7, or all");
     command->prefix_command();
     command->footer(
@@ -179,6 +202,11 @@ class CommandLine {
         "to restart whole jobs, use torchrun, Slurm or Kubernetes.");
     on(command, [=] {
       what->command = command->remaining();
+      const bool trains = !what->command.empty() && what->command.front() == "train";
+      if (trains && command->count("--log-dir") == 0) {
+        const auto run_folder = run_folder_of({what->command.begin() + 1, what->command.end()});
+        if (!run_folder.empty()) what->log_folder = run_folder / "logs" / "launch";
+      }
       return launch_command(*what);
     });
   }

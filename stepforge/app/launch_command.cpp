@@ -10,18 +10,18 @@ namespace stepforge {
 
 namespace {
 
-/// Program and words of every rank: this program if it shall train, or one of the user's, named by its path.
-std::vector<std::string> rank_command(const std::vector<std::string>& words) {
-  const std::string first = words.empty() ? "" : words.front();
-  if (first.find('/') != std::string::npos) return words;
+/// Program and arguments of every rank: this program for `train`, or a program of the user's, given by its path.
+std::vector<std::string> rank_command(const std::vector<std::string>& arguments) {
+  const std::string first = arguments.empty() ? "" : arguments.front();
+  if (first.find('/') != std::string::npos) return arguments;
   if (first != "train") {
     throw UsageError(format(
-        "{} where the command is expected: `launch` starts `train`, as in `stepforge launch --nproc 2 "
-        "train run.toml`, or a program of yours by its path, as in `stepforge launch --nproc 2 ./loop`",
-        words.empty() ? "nothing" : format("\"{}\"", first)));
+        "launch expects \"train\" or the path of a program, not {}: as in `stepforge launch --nproc 2 train "
+        "run.toml` or `stepforge launch --nproc 2 ./loop`",
+        arguments.empty() ? "nothing" : format("\"{}\"", first)));
   }
   std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string()};
-  command.insert(command.end(), words.begin(), words.end());
+  command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
 

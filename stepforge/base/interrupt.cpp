@@ -1,5 +1,6 @@
 #include "stepforge/base/interrupt.h"
 
+#include <algorithm>
 #include <csignal>
 #include <ctime>
 #include <utility>
@@ -37,10 +38,18 @@ InterruptWatcher::~InterruptWatcher() {
 void InterruptWatcher::watch() {
   const sigset_t signals = watched_signals();
   const timespec tick{0, 50'000'000};  // how often stop_ is looked at
+  int direct = 0;                      // signals from anywhere
+  int from_parent = 0;                 // the parent's number of its last one
   while (!stop_) {
-    if (sigtimedwait(&signals, nullptr, &tick) < 0) continue;
-    if (requested_.exchange(true)) _exit(static_cast<int>(ExitCode::interrupted));
-    if (announce_) announce_();
+    siginfo_t info{};
+    if (sigtimedwait(&signals, &info, &tick) < 0) continue;
+    if (info.si_code == SI_QUEUE && info.si_pid == getppid()) {
+      from_parent = std::max(from_parent, info.si_value.sival_int);
+    } else {
+      ++direct;
+    }
+    if (std::max(direct, from_parent) > 1) _exit(static_cast<int>(ExitCode::interrupted));
+    if (!requested_.exchange(true) && announce_) announce_();
   }
 }
 

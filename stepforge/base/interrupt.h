@@ -7,11 +7,13 @@
 
 namespace stepforge {
 
-/// The first SIGINT or SIGTERM sets requested(); the second ends the process at once with exit code 130. Make
-/// one before any other thread starts: threads inherit the blocked signals.
+/// The first SIGINT or SIGTERM sets requested(); the second ends the process at once with exit code 130. A signal
+/// from the parent process can carry a number (sigqueue): `stepforge launch` counts its signals, so that one that
+/// reaches launcher and ranks at the same time counts once. Create the watcher before any other thread starts:
+/// threads inherit the blocked signals.
 class InterruptWatcher {
  public:
-  /// `announce` is called from the watching thread at the first signal.
+  /// `announce` is called by the watching thread at the first signal.
   explicit InterruptWatcher(std::function<void()> announce);
   ~InterruptWatcher();
   InterruptWatcher(const InterruptWatcher&) = delete;

@@ -1,5 +1,6 @@
 #include "stepforge/base/log.h"
 
+#include <cstdlib>
 #include <mutex>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "stepforge/base/error.h"
@@ -86,11 +88,23 @@ void Logger::flush() {
   implementation_->logger.flush();
 }
 
+int terminal_columns(int descriptor) {
+  constexpr int usual = 80;
+  if (isatty(descriptor) == 1) {
+    winsize size{};
+    return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual;
+  }
+  const char* passed_on = descriptor == STDERR_FILENO ? std::getenv(stderr_columns_variable) : nullptr;
+  if (passed_on == nullptr) return 0;
+  const int columns = std::atoi(passed_on);
+  return columns > 0 ? columns : usual;
+}
+
 bool stderr_is_terminal() {
-  return isatty(STDERR_FILENO) == 1;
+  return terminal_columns(STDERR_FILENO) > 0;
 }
 bool stdout_is_terminal() {
-  return isatty(STDOUT_FILENO) == 1;
+  return terminal_columns(STDOUT_FILENO) > 0;
 }
 
 }  // namespace stepforge

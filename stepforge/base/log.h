@@ -58,6 +58,11 @@ class Logger {
   std::unique_ptr<Implementation> implementation_;
 };
 
+/// The columns of the terminal where a descriptor ends, 0 if it does not end on one. Standard error also ends
+/// on one through `stepforge launch`, which passes the columns on in this variable.
+int terminal_columns(int descriptor);
+inline constexpr const char* stderr_columns_variable = "STEPFORGE_STDERR_COLUMNS";
+
 bool stderr_is_terminal();
 bool stdout_is_terminal();
 

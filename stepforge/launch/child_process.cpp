@@ -1,6 +1,5 @@
 #include "stepforge/launch/child_process.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -17,12 +16,12 @@ namespace stepforge {
 namespace {
 
 /// How much of the output is kept for reports.
-constexpr std::size_t tail_bytes = 8192;
-constexpr std::size_t tail_lines = 12;
+constexpr std::size_t most_lines = 12;
+constexpr std::size_t most_line_bytes = 2000;
 
-std::vector<char*> pointers(const std::vector<std::string>& words) {
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
-  for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
   result.push_back(nullptr);
   return result;
 }
@@ -32,7 +31,7 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
                                  pid_t parent, int output, int errors, int descriptor) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(127);  // the parent died before
+  if (getppid() != parent) _exit(127);  // the parent has died already
   const int input = open("/dev/null", O_RDONLY);
   if (input >= 0) dup2(input, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
@@ -40,25 +39,78 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   if (descriptor >= 0) fcntl(descriptor, F_SETFD, 0);
   sigprocmask(SIG_SETMASK, &signals, nullptr);
   execve(command[0], command, environment);
-  constexpr std::string_view message = "this program cannot be run: ";
-  const char* reason = strerrordesc_np(errno);
-  for (const std::string_view text : {message, std::string_view(reason), std::string_view("\n")}) {
+  const std::string_view reason = strerrordesc_np(errno);
+  for (const std::string_view text :
+       {std::string_view(command[0]), std::string_view(" cannot be run: "), reason, std::string_view("\n")}) {
     if (write(STDERR_FILENO, text.data(), text.size()) < 0) break;
   }
   _exit(127);
 }
 
+bool is_stack_frame(std::string_view line) {
+  return line.starts_with("frame #") || line.starts_with("Exception raised from ");
+}
+
 }  // namespace
 
-ChildProcess::ChildProcess(const Start& start) : log_(start.log) {
+std::string PlainText::add(std::string_view bytes) {
+  constexpr std::size_t most_held = 4096;
+  std::string text;
+  const auto release = [&](std::string_view what) {
+    text += what;
+    held_.clear();
+  };
+  for (const char byte : bytes) {
+    if (held_.empty()) {
+      (byte == '\r' || byte == '\x1b' ? held_ : text) += byte;
+      continue;
+    }
+    if (held_.front() == '\r' && byte == '\n') {
+      release(held_.substr(1) + '\n');
+      continue;
+    }
+    if (held_.front() == '\r' && byte == '\r') held_.clear();
+    held_ += byte;
+    if (held_.front() == '\r') {
+      if (held_.ends_with("\x1b[K")) held_.clear();  // the terminal's line is erased
+    } else if (held_.size() == 2 ? byte != '[' : byte >= 0x40) {
+      release(byte == 'm' || byte == 'K' ? "" : std::string(held_));
+    }
+    if (held_.size() > most_held) release(std::string(held_));
+  }
+  return text;
+}
+
+void LastLines::add(std::string_view text) {
+  for (const char byte : text) {
+    if (byte != '\n') {
+      if (unfinished_.size() < most_line_bytes) unfinished_ += byte;
+      continue;
+    }
+    if (!is_stack_frame(unfinished_)) lines_.push_back(unfinished_);
+    unfinished_.clear();
+    if (lines_.size() > most_lines) lines_.pop_front();
+  }
+}
+
+std::string LastLines::text() const {
+  std::vector<std::string> lines(lines_.begin(), lines_.end());
+  if (!unfinished_.empty()) lines.push_back(unfinished_);
+  while (!lines.empty() && lines.back().empty()) lines.pop_back();
+  if (lines.size() > most_lines) lines.erase(lines.begin());
+  return join(lines, "\n");
+}
+
+ChildProcess::ChildProcess(const Start& start) : start_(start), log_(start.log) {
   std::array<int, 2> output{-1, -1};
   std::array<int, 2> errors{-1, -1};
-  if (pipe2(output.data(), O_CLOEXEC | O_NONBLOCK) != 0) throw Error("no pipe to a rank can be made");
+  if (pipe2(output.data(), O_CLOEXEC | O_NONBLOCK) != 0)
+    throw Error(format("rank {} cannot be started: no pipe: {}", start.rank, std::strerror(errno)));
   if (pipe2(errors.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
     for (const int end : output) close(end);
-    throw Error("no pipe to a rank can be made");
+    throw Error(format("rank {} cannot be started: no pipe: {}", start.rank, std::strerror(errno)));
   }
-  // Only this process reads without waiting; the rank writes as to any pipe.
+  // Only this process reads without waiting; the rank writes as usual.
   for (const int end : {output[1], errors[1]}) fcntl(end, F_SETFL, 0);
   const auto command = pointers(start.command);
   const auto environment = pointers(start.environment);
@@ -74,7 +126,7 @@ ChildProcess::ChildProcess(const Start& start) : log_(start.log) {
   pipes_ = {output[0], errors[0]};
   if (process_ < 0) {
     for (const int end : pipes_) close(end);
-    throw Error(format("no process can be started: {}", std::strerror(failure)));
+    throw Error(format("rank {} cannot be started: {}", start.rank, std::strerror(failure)));
   }
 }
 
@@ -88,8 +140,10 @@ ChildProcess::~ChildProcess() {
   }
 }
 
-void ChildProcess::signal(int number) const {
-  if (is_running()) kill(process_, number);
+void ChildProcess::signal(int number, int count) const {
+  sigval value{};
+  value.sival_int = count;
+  if (is_running()) sigqueue(process_, number, value);
 }
 
 std::vector<ChildOutput> ChildProcess::read_output() {
@@ -112,28 +166,18 @@ std::vector<ChildOutput> ChildProcess::read_output() {
 }
 
 void ChildProcess::keep(std::string_view bytes) {
-  log_.write(bytes);
-  last_bytes_ += bytes;
-  if (last_bytes_.size() > 2 * tail_bytes) last_bytes_.erase(0, last_bytes_.size() - tail_bytes);
+  const std::string text = plain_.add(bytes);
+  log_.write(text);
+  last_lines_.add(text);
 }
 
 bool ChildProcess::reap() {
   if (!is_running()) return false;
   int status = 0;
   if (waitpid(process_, &status, WNOHANG) != process_) return false;
-  exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  was_killed_ = WIFSIGNALED(status);
+  exit_code_ = was_killed_ ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return true;
-}
-
-std::string ChildProcess::tail() const {
-  std::string_view text = last_bytes_;
-  while (text.ends_with('\n')) text.remove_suffix(1);
-  std::size_t begin = text.size();
-  for (std::size_t lines = 0; lines < tail_lines && begin != std::string_view::npos && begin != 0; ++lines) {
-    begin = text.rfind('\n', begin - 1);
-  }
-  const std::string_view last = begin == std::string_view::npos || begin == 0 ? text : text.substr(begin + 1);
-  return std::string(last);
 }
 
 }  // namespace stepforge

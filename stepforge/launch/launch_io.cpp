@@ -24,7 +24,7 @@ void write_all(int descriptor, std::string_view bytes) {
       poll(&writable, 1, -1);
       continue;
     }
-    if (count < 0) return;  // nobody reads any more; the logs have it
+    if (count < 0) return;  // the reader is gone; the logs have it
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
 }
@@ -39,7 +39,7 @@ Signals::Signals() {
   descriptor_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   if (descriptor_ < 0) {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    throw Error(format("signals cannot be watched: {}", std::strerror(errno)));
+    throw Error(format("signals cannot be received: {}", std::strerror(errno)));
   }
 }
 

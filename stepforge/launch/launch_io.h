@@ -1,4 +1,4 @@
-// What a launcher hears from the system and shows on its terminal.
+// The signals that a launcher receives, and the terminal on which it shows the output of ranks.
 #pragma once
 
 #include <map>
@@ -21,9 +21,9 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int descriptor() const { return descriptor_; }
-  /// What was blocked before.
+  /// The signals that were blocked before.
   const sigset_t& before() const { return before_; }
-  /// The next signal that came; 0 if there is none.
+  /// The next pending signal; 0 if there is none.
   int next() const;
 
  private:
@@ -31,19 +31,23 @@ class Signals {
   sigset_t before_{};
 };
 
-/// Passes output on: as it is from one rank, in whole lines with their rank in front from several.
+/// Passes output on: that of one rank unchanged, that of several in whole lines that begin with the rank.
 class Terminal {
  public:
-  explicit Terminal(std::set<int> shown) : shown_(std::move(shown)) {}
+  /// `is_passed_on`: the rank shown may write to standard error as to the terminal where it ends.
+  Terminal(std::set<int> shown, bool is_passed_on) : shown_(std::move(shown)), is_passed_on_(is_passed_on) {}
+
+  bool is_passed_on() const { return is_passed_on_; }
 
   void show(int rank, const ChildOutput& output);
-  /// Shows lines that have no end yet.
+  /// Shows unfinished lines.
   void finish();
 
  private:
   static void flush(int rank, int target, std::string& line);
 
   std::set<int> shown_;
+  bool is_passed_on_;
   std::map<std::pair<int, int>, std::string> lines_;
 };
 

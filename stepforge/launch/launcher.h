@@ -28,10 +28,13 @@ struct LaunchOptions {
   std::string shown = "0";
   /// Program and arguments of every rank; the program is not searched for in PATH.
   std::vector<std::string> command;
-  /// Seconds after a failure in which the other ranks can notice it and end by themselves; then they get
-  /// SIGTERM.
+  /// Seconds after a failure until the other ranks, which mostly notice it and end, get SIGTERM.
   double notice_seconds = 1;
-  /// Seconds after SIGTERM until those that are left get SIGKILL.
+  /// Seconds after an interrupt in which ranks may finish their step and save; then they get SIGTERM.
+  double interrupt_seconds = 600;
+  /// Seconds after the first rank has ended by an interrupt until those that are left get SIGTERM.
+  double straggler_seconds = 30;
+  /// Seconds after this SIGTERM until those that are left get SIGKILL.
   double grace_seconds = 5;
 };
 
@@ -40,15 +43,19 @@ struct LaunchOptions {
 std::set<int> parse_rank_list(const std::string& text, int ranks);
 
 /// Runs the ranks to their end. Their output goes to their logs and, if shown, to this process's standard
-/// output and error; reports of failures go to `report`. Each SIGINT and SIGTERM is passed on to the ranks.
+/// output and error; reports of failures go to `report`. Each SIGINT and SIGTERM is passed on to the ranks, with
+/// the number of signals so far as its value (sigqueue).
 ///
 /// Each rank gets torchrun's variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK,
 /// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT and
 /// TORCHELASTIC_MAX_RESTARTS, and STEPFORGE_LAUNCH_ID. On one host MASTER_PORT is a free port, and rank 0 also
-/// gets STEPFORGE_STORE_LISTENER, an open socket that listens on it.
+/// gets STEPFORGE_STORE_LISTENER, an open socket that listens on it. OMP_NUM_THREADS, unless it is set, becomes
+/// the usable cores divided by the ranks. If the output of one rank is shown on a terminal, that rank gets
+/// STEPFORGE_STDERR_COLUMNS (base/log.h).
 ///
 /// Returns 0 if all ranks succeed, else the exit code of the first that failed (128 + the signal that ended
-/// it). Throws UsageError for wrong options, Error if a rank or its log cannot be started.
+/// it); a usage error of any rank comes first. Throws UsageError for wrong options or a program that cannot be
+/// run, Error if a rank or its log cannot be started.
 int launch(const LaunchOptions& options, std::ostream& report);
 
 }  // namespace stepforge

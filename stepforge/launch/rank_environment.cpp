@@ -12,6 +12,9 @@ namespace stepforge {
 
 namespace {
 
+constexpr int most_ranks = 1 << 20;
+constexpr int most_local_ranks = 1 << 12;
+
 std::optional<int> number(const std::string& text) {
   int value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -40,7 +43,7 @@ class Variables {
     const std::optional<std::string> text = lookup_(name);
     if (!text) return std::nullopt;
     const std::optional<int> value = number(*text);
-    if (!value) throw UsageError(format("{} = \"{}\" is no number of 0 or more", name, *text));
+    if (!value) throw UsageError(format("{} = \"{}\" is not a number of 0 or more", name, *text));
     return value;
   }
 
@@ -62,12 +65,17 @@ void check(const RankEnvironment& found) {
                             found.rank, found.world_size, found.local_rank, found.local_world_size, reason));
   };
   if (found.world_size < 1) refuse("a world has at least one rank");
+  if (found.world_size > most_ranks)
+    refuse(format("a world has at most {} ranks", with_thousands(most_ranks)));
+  if (found.local_world_size > most_local_ranks) {
+    refuse(format("a host has at most {} ranks", with_thousands(most_local_ranks)));
+  }
   if (found.rank >= found.world_size) refuse("the rank is outside the world");
   if (found.local_world_size > found.world_size) refuse("a host cannot have more ranks than the world");
   if (found.local_rank >= found.local_world_size) refuse("the local rank is outside its host");
 }
 
-/// torchrun, the own launcher, or whoever sets the same variables by hand.
+/// torchrun, `stepforge launch`, or a user who sets the same variables.
 std::optional<RankEnvironment> from_torchrun(const Variables& variables) {
   if (!variables.has("RANK") && !variables.has("WORLD_SIZE")) return std::nullopt;
   RankEnvironment found;
@@ -97,7 +105,7 @@ std::optional<RankEnvironment> from_open_mpi(const Variables& variables) {
   return found;
 }
 
-/// Tasks on node number `node` by Slurm's list of counts, as in "4(x2),3"; nullopt if it is no such list.
+/// Tasks on node number `node` in Slurm's list of counts, such as "4(x2),3"; nullopt if it is not such a list.
 std::optional<int> tasks_on_node(const std::string& list, int node) {
   int first = 0;
   for (std::size_t begin = 0; begin <= list.size();) {
@@ -118,7 +126,7 @@ std::optional<int> tasks_on_node(const std::string& list, int node) {
   return std::nullopt;
 }
 
-/// The first host of Slurm's list, as in "node[03-07,12],login1"; "" if it is no such list.
+/// The first host of Slurm's list, such as "node[03-07,12],login1"; "" if it is not such a list.
 std::string first_host(const std::string& list) {
   const std::size_t bracket = list.find_first_of("[,");
   std::string name = list.substr(0, bracket);
@@ -161,12 +169,12 @@ std::optional<RankEnvironment> from_slurm(const Variables& variables) {
   return found;
 }
 
-/// Where the ranks' store is, if anybody says so.
+/// Where the ranks' store is, if a variable says so.
 void read_meeting_point(const Variables& variables, RankEnvironment& found) {
   if (variables.has("MASTER_ADDR")) found.master_address = variables.text("MASTER_ADDR");
   if (const std::optional<int> port = variables.optional("MASTER_PORT")) {
     if (*port < 1 || *port > 65535)
-      throw UsageError(format("MASTER_PORT = {} is no port of 1 to 65535", *port));
+      throw UsageError(format("MASTER_PORT = {} is not a port between 1 and 65535", *port));
     found.master_port = *port;
   }
   found.launcher_holds_store = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";

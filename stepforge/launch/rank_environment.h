@@ -1,4 +1,4 @@
-// Which rank this process is: told by its launcher through environment variables.
+// Which rank this process is, according to its launcher's environment variables.
 #pragma once
 
 #include <functional>
@@ -19,10 +19,11 @@ struct RankEnvironment {
   int local_rank = 0;        ///< among the ranks of this host
   int local_world_size = 1;  ///< ranks on this host
   Launcher launcher = Launcher::none;
-  /// Equal on all ranks of one start, and of no other start: also a restart has another. "" without launcher.
+  /// Equal on all ranks of one start and different in every other start, also in a restart. "" without a
+  /// launcher.
   std::string run_id;
   /// Where rank 0's process (or the launcher) holds the store through which ranks of several hosts meet. ""
-  /// and 0: not told.
+  /// and 0: unknown.
   std::string master_address;
   int master_port = 0;
   /// The launcher holds the store; all ranks connect to it.
@@ -41,13 +42,13 @@ EnvironmentLookup process_environment();
 ///   `stepforge launch`, torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RUN_ID, ...
 ///   Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
 ///   Slurm's srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_ID, ...
-/// and else is one rank alone. MASTER_ADDR and MASTER_PORT tell where ranks meet, whatever started them;
+/// and without any of them is a single rank. MASTER_ADDR and MASTER_PORT are where ranks meet, whatever started them;
 /// Slurm's default is the first host of the step and a port made of the job's number. Slurm's variables
 /// without SLURM_STEP_ID are those of a batch script, not of a task. TORCHELASTIC_RUN_ID is set by an agent,
 /// which may itself be a task of Slurm or MPI: then theirs are not read.
 ///
 /// Throws UsageError naming the variables if one is malformed or missing, if numbers contradict each other,
-/// or if two launchers disagree about rank or world size.
+/// or are absurdly large, or if two launchers disagree about rank or world size.
 RankEnvironment discover_ranks(const EnvironmentLookup& lookup);
 
 }  // namespace stepforge

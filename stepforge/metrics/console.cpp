@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <vector>
 
-#include <sys/ioctl.h>
 
 #include "stepforge/base/format.h"
 
@@ -187,7 +186,7 @@ std::string status_text(const Status& status, int width, bool unicode) {
 StatusLine::StatusLine(Logger& logger, int descriptor)
     : logger_(logger),
       descriptor_(descriptor),
-      is_terminal_(isatty(descriptor) == 1),
+      is_terminal_(terminal_columns(descriptor) > 0),
       unicode_(locale_is_utf8()) {
   if (!is_terminal_) return;
   const auto before = [this] {
@@ -246,9 +245,7 @@ void StatusLine::put(std::string_view text) const {
 }
 
 int StatusLine::width() const {
-  winsize size{};
-  if (ioctl(descriptor_, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
-  return size.ws_col;
+  return terminal_columns(descriptor_);
 }
 
 }  // namespace stepforge

@@ -432,8 +432,63 @@ TEST(Launch, StartsAProgramGivenByItsPath) {
 TEST(Launch, AWordThatIsNeitherTrainNorAPathIsRefused) {
   for (const std::string word : {"trian", "sh"}) {
     const std::string message = refusal_of({"launch", "--nproc", "2", word, "run.toml"});
-    EXPECT_TRUE(contains(message, format("\"{}\" where the command is expected", word))) << message;
+    EXPECT_TRUE(contains(message, format("not \"{}\"", word))) << message;
     EXPECT_TRUE(contains(message, "./loop")) << message;
+  }
+}
+
+size_t count_of(const std::string& part, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Launch, AWrongKeyIsRefusedOnceBeforeRanksStart) {
+  const TempFolder folder;
+  const ProgramResult result =
+      run_program(Words{"launch", "--nproc", "2"} + job(folder / "run") + Words{"training.step=7"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(count_of("error: ", result.err), 1U) << result.err;
+  EXPECT_FALSE(fs::exists(folder / "run"));
+}
+
+TEST(Launch, LogsOfTrainGoIntoTheRunFolder) {
+  const TempFolder folder;
+  const ProgramResult result = run_program(Words{"launch", "--nproc", "2"} + job(folder / "run"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* log : {"rank-0.log", "rank-1.log"}) {
+    EXPECT_TRUE(fs::exists(folder / "run" / "logs" / "launch" / log)) << log;
+  }
+}
+
+TEST(Launch, AnErrorThatAllRanksShareIsPrintedOnce) {
+  const TempFolder folder;
+  const ProgramResult result =
+      run_program(launched(folder, 2, job(folder / "run") + Words{"training.global_batch_size=7"}));
+  EXPECT_EQ(count_of("error: ", result.err), 1U) << result.err;
+}
+
+TEST(Launch, ASignalThatReachesLauncherAndRanksTogetherCountsOnce) {
+  const TempFolder folder;
+  const Words endless = job(folder / "run") + Words{"training.steps=1000000", "checkpoint.interval=1000000"};
+  Child child(launched(folder, 2, endless));
+  ASSERT_TRUE(child.wait_until([&] { return numbers(folder / "run").size() >= 3; }));
+  for (const pid_t rank : children_of(child.pid())) kill(rank, SIGTERM);
+  child.signal(SIGTERM);
+  const ProgramResult result = child.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_GT(newest_step(folder / "run"), 0) << "it ended at once, without saving: " << result.err;
+}
+
+TEST(Launch, InterruptsOfTheWholeProcessGroupAtAnyTimeEndTheJob) {
+  std::mt19937 random(20240518);
+  for (int i = 0; i < 8; ++i) {
+    const TempFolder folder;
+    Child child(launched(folder, 2, job(folder / "run") + Words{"training.steps=1000000"}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 400));
+    for (const pid_t rank : children_of(child.pid())) kill(rank, SIGINT);
+    child.signal(SIGINT);
+    EXPECT_NE(child.wait().exit_code, 0);
   }
 }
 

@@ -1,16 +1,23 @@
 // The launcher with small shell programs as ranks.
 #include "stepforge/launch/launcher.h"
 
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/threads.h"
+#include "stepforge/launch/child_process.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
@@ -22,7 +29,7 @@ class Launcher : public ::testing::Test {
   /// Runs `script` in a shell as every rank.
   int run(const std::string& script, int processes, LaunchOptions options = {}) {
     options.processes = processes;
-    options.notice_seconds = 0.1;
+    if (options.notice_seconds == LaunchOptions().notice_seconds) options.notice_seconds = 0.1;
     options.log_folder = folder_ / "logs";
     options.command = {"/bin/sh", "-c", script, "rank", folder_.path().string()};
     report_.str("");
@@ -131,7 +138,9 @@ TEST_F(Launcher, TellsOfARankThatASignalEnded) {
 }
 
 TEST_F(Launcher, ReportsOnlyTheLastLines) {
-  EXPECT_EQ(run("i=0; while [ $i -lt 5000 ]; do echo \"line $i.\"; i=$((i+1)); done; exit 1", 1), 1);
+  LaunchOptions options;
+  options.shown = "";
+  EXPECT_EQ(run("i=0; while [ $i -lt 5000 ]; do echo \"line $i.\"; i=$((i+1)); done; exit 1", 1, options), 1);
   EXPECT_TRUE(contains(report(), "line 4988.\n"));
   EXPECT_TRUE(contains(report(), "line 4999.\n"));
   EXPECT_FALSE(contains(report(), "line 4987.\n"));
@@ -184,13 +193,126 @@ TEST_F(Launcher, KeepsItsRanksOutOfTheTerminalsProcessGroup) {
   EXPECT_EQ(out_, group + "\n" + group + "\n");
 }
 
-TEST_F(Launcher, TellsOfAProgramThatCannotBeRun) {
+TEST_F(Launcher, NamesAProgramThatCannotBeRunAndStartsNoRank) {
   LaunchOptions options;
   options.log_folder = folder_ / "logs";
   options.command = {(folder_ / "nothing").string()};
+  const std::string message = message_of<UsageError>([&] { launch(options, report_); });
+  EXPECT_EQ(message, format("{} cannot be run: No such file or directory", options.command[0]));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "logs"));
+}
+
+TEST_F(Launcher, ReportsTheCauseInsteadOfACallStack) {
+  LaunchOptions options;
   options.shown = "";
-  EXPECT_EQ(launch(options, report_), 127);
-  EXPECT_TRUE(contains(report(), "this program cannot be run"));
+  run("echo 'what():  mat1 and mat2 must have the same dtype'; echo 'Exception raised from f at a.cpp:1'; "
+      "i=0; while [ $i -lt 40 ]; do echo \"frame #$i: main + 0x1\"; i=$((i+1)); done; exit 1",
+      1, options);
+  EXPECT_TRUE(report().ends_with("its last lines:\nwhat():  mat1 and mat2 must have the same dtype\n"))
+      << report();
+}
+
+TEST_F(Launcher, AnErrorOfARankThatIsShownIsPrintedOnce) {
+  EXPECT_EQ(run("echo 'error: no such file' >&2; exit 1", 1), 1);
+  EXPECT_EQ(err_, "error: no such file\n");
+  EXPECT_EQ(report(), format("rank 0 of 1 failed with exit code 1; its log is {}\n",
+                             (folder_ / "logs" / "rank-0.log").string()));
+}
+
+TEST_F(Launcher, AnErrorThatAllRanksShareIsPrintedOnce) {
+  // Rank 1 fails first, and rank 0 shows the same error.
+  EXPECT_EQ(run("if [ $RANK = 0 ]; then while [ ! -e $1/failed ]; do sleep 0.01; done; fi; "
+                "echo 'error: no such file' >&2; touch $1/failed; exit 1",
+                2),
+            1);
+  EXPECT_EQ(err_, "error: no such file\n");
+  EXPECT_FALSE(contains(report(), "no such file"));
+}
+
+TEST_F(Launcher, DividesTheCoresAmongItsRanksUnlessTheUserHasChosen) {
+  const char* before = std::getenv("OMP_NUM_THREADS");
+  const std::string kept = before == nullptr ? "" : before;
+  unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(run("echo $OMP_NUM_THREADS", 2), 0);
+  EXPECT_EQ(out_, format("{}\n", std::max(1, hardware_threads() / 2)));
+  setenv("OMP_NUM_THREADS", "7", 1);
+  EXPECT_EQ(run("echo $OMP_NUM_THREADS", 2), 0);
+  EXPECT_EQ(out_, "7\n");
+  unsetenv("OMP_NUM_THREADS");
+  if (before != nullptr) setenv("OMP_NUM_THREADS", kept.c_str(), 1);
+}
+
+TEST_F(Launcher, OnlyTheRankThatIsShownOnATerminalKnowsItsWidth) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_GE(terminal, 0);
+  ASSERT_EQ(grantpt(terminal), 0);
+  ASSERT_EQ(unlockpt(terminal), 0);
+  const winsize size{40, 123, 0, 0};
+  ioctl(terminal, TIOCSWINSZ, &size);
+  const int end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  const int kept = dup(STDERR_FILENO);
+  LaunchOptions options;
+  options.processes = 2;
+  options.log_folder = folder_ / "logs";
+  options.command = {"/bin/sh", "-c", "echo columns $STEPFORGE_STDERR_COLUMNS"};
+  ::testing::internal::CaptureStdout();
+  dup2(end, STDERR_FILENO);
+  const int code = launch(options, report_);
+  dup2(kept, STDERR_FILENO);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "columns 123\n");
+  for (const int descriptor : {terminal, end, kept}) close(descriptor);
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(log("rank-0.log"), "columns 123\n");
+  EXPECT_EQ(log("rank-1.log"), "columns\n");
+}
+
+TEST_F(Launcher, AUsageErrorIsNeverRestartedWhicheverRankEndsFirst) {
+  LaunchOptions options;
+  options.max_restarts = 5;
+  options.notice_seconds = 60;
+  for (const int usage : {0, 1}) {
+    const std::string script = format(
+        "if [ $RANK = {0} ]; then while [ ! -e $1/failed-{0} ]; do sleep 0.01; done; sleep 0.1; exit 2; fi; "
+        "touch $1/failed-{0}; exit 1",
+        usage);
+    EXPECT_EQ(run(script, 2, options), 2);
+    EXPECT_TRUE(contains(report(), format("rank {} of 2 failed with exit code 2", usage)));
+    EXPECT_FALSE(contains(report(), "restart"));
+  }
+}
+
+TEST_F(Launcher, ARankThatAnInterruptKilledDoesNotLeaveTheOthersWaiting) {
+  LaunchOptions options;
+  options.grace_seconds = 0.2;
+  // Rank 1 has no handler yet, rank 0 waits for it and goes on whatever it is sent.
+  const std::string script =
+      "if [ $RANK = 0 ]; then trap '' INT TERM; fi; touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! "
+      "-e "
+      "$1/ready-1 ]; do sleep 0.01; done; if [ $RANK = 0 ]; then kill -INT $PPID; fi; while true; do sleep "
+      "0.02; done";
+  EXPECT_EQ(run(script, 2, options), 128 + SIGINT);
+}
+
+TEST_F(Launcher, RanksThatIgnoreAnInterruptAreKilledAtADeadline) {
+  LaunchOptions options;
+  options.interrupt_seconds = 0.2;
+  options.grace_seconds = 0.2;
+  const std::string script =
+      "trap '' INT TERM; touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! -e $1/ready-1 ]; do sleep "
+      "0.01; done; if [ $RANK = 0 ]; then kill -INT $PPID; fi; while true; do sleep 0.02; done";
+  EXPECT_EQ(run(script, 2, options), 128 + SIGKILL);
+}
+
+TEST_F(Launcher, ARankLeftAfterAnInterruptedOneIsEnded) {
+  LaunchOptions options;
+  options.straggler_seconds = 0.2;
+  options.grace_seconds = 0.2;
+  const std::string script =
+      "trap 'if [ $RANK = 1 ]; then exit 130; fi' INT; if [ $RANK = 0 ]; then trap '' TERM; fi; touch "
+      "$1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! -e $1/ready-1 ]; do sleep 0.01; done; if [ $RANK = 0 "
+      "]; "
+      "then kill -INT $PPID; fi; while true; do sleep 0.02; done";
+  EXPECT_EQ(run(script, 2, options), 130);
 }
 
 TEST_F(Launcher, RefusesWrongOptions) {
@@ -241,9 +363,9 @@ TEST_F(Launcher, RefusesWrongOptionsOfSeveralHosts) {
     options.command = {"/bin/true"};
     return message_of<UsageError>([&] { launch(options, report_); });
   };
-  EXPECT_EQ(refusal(0, 0, ""), "--nnodes 0 must be at least 1, and with --nproc 2 at most 16777216 ranks");
+  EXPECT_EQ(refusal(0, 0, ""), "--nnodes 0 must be at least 1, and with --nproc 2 at most 1048576 ranks");
   EXPECT_EQ(refusal(2000000000, 0, "node:1"),
-            "--nnodes 2000000000 must be at least 1, and with --nproc 2 at most 16777216 ranks");
+            "--nnodes 2000000000 must be at least 1, and with --nproc 2 at most 1048576 ranks");
   EXPECT_EQ(refusal(2, 2, "node:29400"), "--node-rank 2 must be between 0 and 1");
   EXPECT_TRUE(contains(refusal(2, 0, ""), "--nnodes needs --rendezvous HOST:PORT"));
   EXPECT_TRUE(contains(refusal(2, 0, "node:29400", 1), "--max-restarts works on one host only"));
@@ -251,6 +373,21 @@ TEST_F(Launcher, RefusesWrongOptionsOfSeveralHosts) {
     EXPECT_EQ(refusal(2, 1, text),
               format("--rendezvous = \"{}\" is not HOST:PORT, such as node-0:29400", text));
   }
+}
+
+TEST(PlainText, LeavesOutColoursAndWhatAStatusLineWasOn) {
+  const auto plain = [](const std::vector<std::string>& pieces) {
+    PlainText filter;
+    std::string text;
+    for (const std::string& piece : pieces) text += filter.add(piece);
+    return text;
+  };
+  EXPECT_EQ(plain({"\x1b[32mINFO\x1b[0m text\n"}), "INFO text\n");
+  EXPECT_EQ(plain({"\r 25% loss 3.1\x1b[K", "\r\x1b[Kstep: 1\n\r 26% loss 3.0\x1b", "[K"}), "step: 1\n");
+  EXPECT_EQ(plain({"10%\r20%\r30%\n"}), "10%30%\n");
+  EXPECT_EQ(plain({"windows\r\nlines\r\n"}), "windows\nlines\n");
+  EXPECT_EQ(plain({"\x1b]0;title\x07"}), "\x1b]0;title\x07");
+  EXPECT_EQ(plain({"\r" + std::string(10000, 'x') + "\n"}).size(), 10002U);
 }
 
 TEST(RankList, IsNumbersRangesOrAll) {

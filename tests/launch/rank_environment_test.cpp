@@ -131,6 +131,10 @@ TEST(RankEnvironment, RefusesMalformedAndMissingVariablesByName) {
 TEST(RankEnvironment, RefusesNumbersThatContradictOneAnother) {
   EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"RANK", "4"}})), "outside the world"));
   EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"WORLD_SIZE", "0"}})), "at least one"));
+  EXPECT_TRUE(
+      contains(refusal_of(with(torchrun, {{"WORLD_SIZE", "1000000000"}})), "at most 1,048,576 ranks"));
+  EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"WORLD_SIZE", "5000"}, {"LOCAL_WORLD_SIZE", "5000"}})),
+                       "a host has at most 4,096 ranks"));
   EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"LOCAL_RANK", "2"}})), "outside its host"));
   EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}})), "more ranks than the world"));
 }

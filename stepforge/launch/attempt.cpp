@@ -1,0 +1,191 @@
+#include "stepforge/launch/attempt.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include <unistd.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/log.h"
+#include "stepforge/base/threads.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr int usage_code = static_cast<int>(ExitCode::usage);
+constexpr int interrupted_code = static_cast<int>(ExitCode::interrupted);
+
+/// The environment of one rank: this process's, with the variables of a rank.
+std::vector<std::string> environment_of(int local_rank, const AttemptOptions& options, bool has_terminal) {
+  const LaunchOptions& launch = options.launch;
+  const int rank = options.rank_of(local_rank);
+  std::map<std::string, std::string> own = {
+      {"RANK", std::to_string(rank)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"WORLD_SIZE", std::to_string(options.world_size())},
+      {"LOCAL_WORLD_SIZE", std::to_string(launch.processes)},
+      {"GROUP_RANK", std::to_string(launch.node)},
+      {"GROUP_WORLD_SIZE", std::to_string(launch.nodes)},
+      {"MASTER_ADDR", options.rendezvous.host},
+      {"MASTER_PORT", std::to_string(options.rendezvous.port)},
+      {"TORCHELASTIC_RUN_ID", options.launch_id},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(options.restart)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(launch.max_restarts)},
+      {"STEPFORGE_LAUNCH_ID", options.launch_id}};
+  if (rank == 0 && options.store_listener >= 0) {
+    own["STEPFORGE_STORE_LISTENER"] = std::to_string(options.store_listener);
+  }
+  if (has_terminal) own[stderr_columns_variable] = std::to_string(terminal_columns(STDERR_FILENO));
+  if (getenv("OMP_NUM_THREADS") == nullptr) {
+    own["OMP_NUM_THREADS"] = std::to_string(std::max(1, hardware_threads() / launch.processes));
+  }
+  // Variables that a launcher around this one has set for itself.
+  const std::set<std::string> foreign = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+                                         "STEPFORGE_STORE_LISTENER", stderr_columns_variable};
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    const std::string name(text.substr(0, text.find('=')));
+    if (!own.contains(name) && !foreign.contains(name)) variables.emplace_back(text);
+  }
+  for (const auto& [name, value] : own) variables.push_back(format("{}={}", name, value));
+  return variables;
+}
+
+std::filesystem::path log_path(const LaunchOptions& options, int rank, int restart) {
+  const std::string suffix = restart == 0 ? "" : format(".restart-{}", restart);
+  return options.log_folder / format("rank-{}{}.log", rank, suffix);
+}
+
+}  // namespace
+
+Attempt::Attempt(const AttemptOptions& options, const Signals& signals, const std::set<int>& shown)
+    : options_(options),
+      signals_(signals),
+      shown_(shown),
+      terminal_(shown, shown.size() == 1 && stderr_is_terminal()) {
+  for (int local = 0; local < options.launch.processes; ++local) {
+    const int rank = options.rank_of(local);
+    const bool has_terminal = terminal_.is_passed_on() && shown.contains(rank);
+    ranks_.push_back(std::make_unique<ChildProcess>(
+        ChildProcess::Start{rank, options.launch.command, environment_of(local, options, has_terminal),
+                            log_path(options.launch, rank, options.restart), signals.before(),
+                            rank == 0 ? options.store_listener : -1}));
+  }
+}
+
+AttemptOutcome Attempt::run() {
+  while (is_any_running()) {
+    wait_for_events();
+    take_signals();
+    for (int rank = 0; rank < options_.launch.processes; ++rank) show_output(rank);
+    reap();
+    end_late_ranks();
+  }
+  terminal_.finish();
+  if (failed_.empty()) return {0, interrupted_, ""};
+  return {*cause().exit_code(), interrupted_, report_of(cause())};
+}
+
+bool Attempt::is_any_running() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& child) { return child->is_running(); });
+}
+
+void Attempt::wait_for_events() {
+  polled_.assign(1, {signals_.descriptor(), POLLIN, 0});
+  for (const auto& child : ranks_) {
+    for (const int pipe : child->pipes()) {
+      if (pipe >= 0) polled_.push_back({pipe, POLLIN, 0});
+    }
+  }
+  // The time of the next signal may come without any event.
+  poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : -1);
+}
+
+void Attempt::take_signals() {
+  while (const int number = signals_.next()) {
+    if (number == SIGCHLD) continue;
+    interrupted_ = true;
+    send_to_all(number);
+    hasten(SIGTERM, options_.launch.interrupt_seconds);
+  }
+}
+
+void Attempt::send_to_all(int number) {
+  ++sent_;
+  for (const auto& child : ranks_) child->signal(number, sent_);
+}
+
+/// False if there was none.
+bool Attempt::show_output(int local_rank) {
+  ChildProcess& child = *ranks_[static_cast<std::size_t>(local_rank)];
+  const std::vector<ChildOutput> outputs = child.read_output();
+  for (const ChildOutput& output : outputs) terminal_.show(child.rank(), output);
+  return !outputs.empty();
+}
+
+void Attempt::reap() {
+  for (int rank = 0; rank < options_.launch.processes; ++rank) {
+    ChildProcess& child = *ranks_[static_cast<std::size_t>(rank)];
+    if (!child.reap()) continue;
+    // The rest of its output: a few reads only, since a process that it left behind may continue to write.
+    for (int i = 0; i < 8 && show_output(rank); ++i) {
+    }
+    const int code = *child.exit_code();
+    if (code != 0) failed_.push_back(&child);
+    const bool was_interrupted = code == interrupted_code && !child.was_killed();
+    interrupted_ = interrupted_ || was_interrupted;  // also one that only this rank received
+    if (code != 0 && !was_interrupted) {
+      hasten(SIGTERM, options_.launch.notice_seconds);
+    } else if (interrupted_) {
+      hasten(SIGTERM, options_.launch.straggler_seconds);
+    }
+  }
+}
+
+/// Ranks that are left after `seconds` get the signal, unless that happens earlier anyway.
+void Attempt::hasten(int number, double seconds) {
+  if (next_signal_ == SIGKILL) return;
+  const auto at =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  next_signal_ = number;
+  signal_at_ = number == SIGKILL ? at : std::min(at, signal_at_);
+}
+
+void Attempt::end_late_ranks() {
+  if (next_signal_ == 0 || Clock::now() < signal_at_) return;
+  send_to_all(next_signal_);
+  if (next_signal_ == SIGTERM) hasten(SIGKILL, options_.launch.grace_seconds);
+}
+
+/// The rank whose failure is reported: a usage error cannot heal, whichever rank was the first to end by it.
+const ChildProcess& Attempt::cause() const {
+  const auto usage = std::find_if(failed_.begin(), failed_.end(),
+                                  [](const ChildProcess* child) { return child->exit_code() == usage_code; });
+  return usage == failed_.end() ? *failed_.front() : **usage;
+}
+
+std::string Attempt::report_of(const ChildProcess& failed) const {
+  const int code = *failed.exit_code();
+  std::string how = format("failed with exit code {}", code);
+  if (failed.was_killed()) {
+    how = format("was ended by signal {} ({})", code - 128, sigdescr_np(code - 128));
+    if (code - 128 == SIGKILL) how += ", which often means that the system's memory ran out";
+  }
+  const std::string erase = terminal_.is_passed_on() ? "\r\x1b[K" : "";  // a status line may be left
+  const std::string text = format("{}rank {} of {} {}; its log is {}", erase, failed.rank(),
+                                  options_.world_size(), how, failed.log().string());
+  const std::string lines = failed.tail();
+  if (lines.empty()) return text + "; it is empty\n";
+  // An error that ranks share, or of a rank that is shown, has been printed above.
+  const std::string last = lines.substr(lines.rfind('\n') + 1);
+  const bool was_shown = std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& child) {
+    return shown_.contains(child->rank()) && child->tail().ends_with(last);
+  });
+  return was_shown ? text + "\n" : format("{}; its last lines:\n{}\n", text, lines);
+}
+
+}  // namespace stepforge
