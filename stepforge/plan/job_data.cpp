@@ -26,7 +26,7 @@ std::filesystem::path default_cache_dir() {
 }
 
 std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::filesystem::path& folder,
-                                           Logger& log) {
+                                           Logger& log, const std::function<void()>& progress) {
   const auto& tokenizer = config.tokenizer;
   WordCounter counter;
   for (const auto& source : config.data.sources) {
@@ -36,6 +36,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
     for (size_t file = 0; file < text.files().size(); ++file) {
       for (const TextChunk& chunk : text.chunks(file, int64_t{1} << 20)) {
         if (counter.bytes() >= tokenizer.train_bytes) break;
+        progress();
         text.read(chunk, [&](std::string_view document) { counter.add(document, source.path); });
       }
     }
@@ -44,8 +45,8 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
     throw UsageError(
         "tokenizer.type = \"bpe\" without tokenizer.path: no text source to train a tokenizer on");
   }
-  const TrainedBpe trained =
-      train_bpe(counter.counts(), {.vocab_size = static_cast<int32_t>(tokenizer.vocab_size)});
+  const TrainedBpe trained = train_bpe(
+      counter.counts(), {.vocab_size = static_cast<int32_t>(tokenizer.vocab_size), .progress = progress});
   auto made = make_bpe_tokenizer(trained);
   made->save_pretrained(folder);
   log.info("trained a BPE tokenizer of {} tokens on {} of text: {}", with_thousands(trained.vocab_size),
@@ -65,14 +66,15 @@ std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config) {
   return std::filesystem::exists(folder / "tokenizer.json") ? load_tokenizer(folder) : nullptr;
 }
 
-std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log) {
+std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log,
+                                         const std::function<void()>& progress) {
   const std::filesystem::path folder = run_tokenizer_folder(config);
   const auto& tokenizer = config.tokenizer;
   if (tokenizer.type == "bytes") return make_byte_tokenizer();
   if (!tokenizer.path.empty()) return load_tokenizer(tokenizer.path);
   if (tokenizer.type == "hf") throw UsageError("tokenizer.type = \"hf\" needs tokenizer.path");
   if (std::filesystem::exists(folder / "tokenizer.json")) return load_tokenizer(folder);
-  return train_tokenizer(config, folder, log);
+  return train_tokenizer(config, folder, log, progress);
 }
 
 DataPlan data_plan(const Config& config, int64_t vocab_size) {

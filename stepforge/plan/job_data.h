@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include "stepforge/base/log.h"
@@ -13,8 +14,10 @@
 namespace stepforge {
 
 /// The tokenizer of config.tokenizer. Type bpe without a path is trained on the text sources and kept in
-/// config.run_dir/tokenizer, where a later start finds it. Throws what reading the text throws.
-std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log);
+/// config.run_dir/tokenizer, where a later start finds it. `progress` is called while the text is read and
+/// tokens are learnt. Throws what reading the text throws.
+std::unique_ptr<Tokenizer> job_tokenizer(
+    const Config& config, Logger& log, const std::function<void()>& progress = [] {});
 
 /// Where a run keeps its tokenizer.
 std::filesystem::path run_tokenizer_folder(const Config& config);

@@ -145,6 +145,7 @@ TrainedBpe train_bpe(const WordCounts& counts, const BpeTrainerOptions& options)
   std::unordered_set<std::string> known(tokens.begin(), tokens.end());
   MergeTable table(counts);
   while (static_cast<int32_t>(tokens.size()) + 1 < options.vocab_size) {
+    options.progress();
     const MergeTable::Best best = table.pop_best();
     if (best.count < std::max<int64_t>(1, options.min_pair_count)) break;
     std::string token = tokens[static_cast<size_t>(left_token(best.pair))] +

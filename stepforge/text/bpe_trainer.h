@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ struct BpeTrainerOptions {
   int32_t vocab_size = 4096;
   /// A pair seen less often is not merged: a token that occurs once is learnt by heart, not learnt.
   int64_t min_pair_count = 2;
+  /// Called at every merge.
+  std::function<void()> progress = [] {};
 };
 
 struct TrainedBpe {

@@ -27,11 +27,4 @@ void require_agreement(Communicator* all, std::string_view what, const std::stri
              what, join(others, ", ")));
 }
 
-void main_first(Communicator* all, const std::function<void()>& action) {
-  if (all == nullptr) return action();
-  if (all->rank() == 0) action();
-  all->barrier();
-  if (all->rank() != 0) action();
-}
-
 }  // namespace stepforge

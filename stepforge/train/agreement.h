@@ -1,7 +1,6 @@
 // What all ranks of a job must have in common before they train together.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 
@@ -12,9 +11,5 @@ namespace stepforge {
 /// Throws UsageError on every rank if the ranks' `value`s differ, naming `what` and the ranks that differ
 /// from rank 0. `all` may be null: one rank.
 void require_agreement(Communicator* all, std::string_view what, const std::string& value);
-
-/// Runs `action` on rank 0 first and on the others when that is done: what it leaves on the disk they find
-/// there.
-void main_first(Communicator* all, const std::function<void()>& action);
 
 }  // namespace stepforge

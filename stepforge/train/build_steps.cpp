@@ -9,6 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
 #include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/comm/rank0_first.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
@@ -38,7 +39,7 @@ void build_ranks(Trainer& trainer) {
 
 void build_run_folder(Trainer& trainer) {
   const std::filesystem::path run_dir = trainer.config.run_dir;
-  main_first(trainer.groups->data(), [&] {
+  rank0_first(trainer.groups->data(), [&](const ReportProgress&) {
     if (trainer.is_main()) {
       trainer.run_folder = std::make_unique<RunFolder>(run_dir, trainer.log);
       trainer.log.add_file(trainer.run_folder->log_file());
@@ -68,8 +69,8 @@ auto reading_input(const Read& read) {
 }
 
 void build_tokenizer_step(Trainer& trainer) {
-  main_first(trainer.groups->data(), [&] {
-    trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log); });
+  rank0_first(trainer.groups->data(), [&](const ReportProgress& report) {
+    trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log, report); });
     // A copy: the run is evaluated and exported from its folder alone.
     if (trainer.is_main() && trainer.config.tokenizer.type != "bytes")
       trainer.tokenizer->save_pretrained(run_tokenizer_folder(trainer.config));
@@ -94,14 +95,18 @@ void fit_vocabulary(Trainer& trainer) {
 void build_data(Trainer& trainer) {
   const auto& data = trainer.config.data;
   fit_vocabulary(trainer);
-  const auto report = [&](const TokenizeProgress& progress) {
+  const auto log_end = [&](const TokenizeProgress& progress) {
     if (progress.bytes_done < progress.bytes_total) return;
     trainer.log.info("tokenized {} into {} tokens", human_bytes(progress.bytes_total),
                      with_thousands(progress.tokens));
   };
   const DataPlan plan = data_plan(trainer.config, trainer.config.model.vocab_size);
-  main_first(trainer.groups->data(), [&] {
-    trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), report); });
+  rank0_first(trainer.groups->data(), [&](const ReportProgress& report) {
+    const auto advance = [&](const TokenizeProgress& progress) {
+      report();
+      log_end(progress);
+    };
+    trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), advance); });
   });
   require_agreement(trainer.groups->data(), "the data", trainer.data.train->fingerprint());
   if (trainer.config.validation.freq > 0 && trainer.data.validation == nullptr) {

@@ -27,6 +27,14 @@ namespace stepforge {
 
 namespace {
 
+/// The axes of several ranks: "dp_replicate 2 x dp_shard 4".
+std::string mesh_text(const DataGroups& groups) {
+  std::vector<std::string> axes;
+  if (groups.replicas() > 1) axes.push_back(format("dp_replicate {}", groups.replicas()));
+  if (groups.shard().ranks > 1) axes.push_back(format("dp_shard {}", groups.shard().ranks));
+  return join(axes, " x ");
+}
+
 /// What is about to happen, and at the end what memory it took.
 class ReportCallback : public Callback {
  public:
@@ -34,6 +42,10 @@ class ReportCallback : public Callback {
 
   void init_end(Trainer& trainer) override {
     const auto& model = trainer.model_spec;
+    if (trainer.world() != nullptr && trainer.world()->size() > 1) {
+      trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(*trainer.groups),
+                       trainer.world()->transport());
+    }
     trainer.log.info("model {}: {} parameters ({}), {} layers, vocabulary {}", trainer.config.model.family,
                      with_thousands(model.parameter_count()), human_count(model.parameter_count()),
                      model.layers, with_thousands(model.vocab_size));

@@ -461,6 +461,16 @@ TEST(Launch, LogsOfTrainGoIntoTheRunFolder) {
   }
 }
 
+TEST(Launch, TheLogNamesRanksMeshAndTransport) {
+  const TempFolder folder;
+  for (const auto& [backend, transport] :
+       std::map<std::string, std::string>{{"auto", "shared memory"}, {"gloo", "Gloo"}}) {
+    const Words backend_words{format("comm.backend={}", backend), "training.steps=1"};
+    const ProgramResult result = run_program(launched(folder, 2, job(folder / backend) + backend_words));
+    EXPECT_TRUE(contains(result.err, format("ranks: 2 (dp_shard 2), {}\n", transport))) << result.err;
+  }
+}
+
 TEST(Launch, AnErrorThatAllRanksShareIsPrintedOnce) {
   const TempFolder folder;
   const ProgramResult result =
