@@ -19,6 +19,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
 #include "stepforge/config/load.h"
+#include "stepforge/config/schema.h"
 
 namespace stepforge {
 
@@ -162,6 +163,15 @@ class CommandLine {
     command->callback([this, action = std::move(action)] { action_ = action; });
   }
 
+  template <typename Choice>
+  static void add_choice(CLI::App& command, const char* name, Choice& value,
+                         std::vector<std::string> accepted, const char* text) {
+    command
+        .add_option_function<std::string>(
+            name, [&value](const std::string& typed) { value = choice_from_name<Choice>(typed); }, text)
+        ->check(CLI::IsMember(std::move(accepted)));
+  }
+
   void add_train() {
     CLI::App* command =
         add(app_, "train", "Train a model; continues by itself where an earlier start of the run ended");
@@ -217,15 +227,15 @@ class CommandLine {
     command->add_option("model", eval->model, "Checkpoint (step-N), run folder or Hugging Face folder")
         ->required();
     command->add_option("--data", eval->data, "Text files, folders or .jsonl to evaluate on");
-    command->add_option("--documents", eval->documents,
-                        "What a document of a text file is: file, line or paragraph");
+    add_choice(*command, "--documents", eval->documents, {"file", "line", "paragraph"},
+               "What a document of a text file is");
     command->add_option("--tokens", eval->tokens,
                         "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
     command->add_option("--output", eval->output, "Safetensors file for the loss of each token");
     command->add_flag("--logits", eval->logits, "Write the logits too");
     command->add_option("--seq-len", eval->seq_len, "Tokens in a row (0: as the model was trained, or 512)")
         ->check(CLI::NonNegativeNumber);
-    command->add_option("--compute", eval->compute, "fp32 or bf16");
+    add_choice(*command, "--compute", eval->compute, {"fp32", "bf16"}, "Format of the computation");
     on(command, [=] { return eval_command(*eval); });
   }
 
@@ -244,7 +254,7 @@ class CommandLine {
         ->check(CLI::Range(0.0, 1.0));
     command->add_option("--seed", generate->seed, "Seed of the draws");
     command->add_option("--stop", generate->stop, "Text that ends the output; may be given several times");
-    command->add_option("--compute", generate->compute, "fp32 or bf16");
+    add_choice(*command, "--compute", generate->compute, {"fp32", "bf16"}, "Format of the computation");
     on(command, [=] { return generate_command(*generate); });
   }
 
@@ -254,7 +264,7 @@ class CommandLine {
     command->add_option("model", what->model, "Checkpoint (step-N) or run folder (its newest checkpoint)")
         ->required();
     command->add_option("output", what->output, "Folder to create")->required();
-    command->add_option("--dtype", what->dtype, "fp32, bf16 or fp16");
+    add_choice(*command, "--dtype", what->dtype, {"fp32", "bf16", "fp16"}, "Format of the weights");
     command->add_option("--max-shard-gib", what->max_shard_gib, "Largest size of one weight file")
         ->check(CLI::PositiveNumber);
     on(command, [=] { return export_command(*what); });

@@ -19,7 +19,7 @@ namespace {
 int64_t planned_vocabulary(const Config& config) {
   const auto& tokenizer = config.tokenizer;
   if (config.model.vocab_size > 0) return config.model.vocab_size;
-  if (tokenizer.type == "bytes") return make_byte_tokenizer()->vocab_size();
+  if (tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer()->vocab_size();
   if (!tokenizer.path.empty()) return load_tokenizer(tokenizer.path)->vocab_size();
   return tokenizer.vocab_size;
 }

@@ -19,10 +19,10 @@ struct EvalOptions {
       tokens;  ///< safetensors with int32 "tokens" [rows, length]; instead of the config's data
   std::filesystem::path output;  ///< safetensors: "token_loss" [rows, length] and, if asked, "logits"
   bool logits = false;
-  std::vector<std::filesystem::path> data;  ///< text to evaluate on
-  std::string documents = "file";           ///< what a document of a text file of `data` is
-  int64_t seq_len = 0;                      ///< 0 = as trained, or 512
-  std::string compute = "fp32";
+  std::vector<std::filesystem::path> data;      ///< text to evaluate on
+  DocumentUnit documents = DocumentUnit::file;  ///< what a document of a text file of `data` is
+  int64_t seq_len = 0;                          ///< 0 = as trained, or 512
+  DType compute = DType::f32;
 };
 
 struct GenerateOptions {
@@ -34,13 +34,13 @@ struct GenerateOptions {
   double top_p = 1.0;
   uint64_t seed = 42;
   std::vector<std::string> stop;
-  std::string compute = "fp32";
+  DType compute = DType::f32;
 };
 
 struct ExportOptions {
   std::filesystem::path model;  ///< checkpoint step or run folder
   std::filesystem::path output;
-  std::string dtype = "fp32";
+  DType dtype = DType::f32;
   double max_shard_gib = 5.0;
 };
 

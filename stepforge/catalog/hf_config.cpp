@@ -73,7 +73,7 @@ RopeScalingConfig read_rope_scaling(const Json& object, const std::string& sourc
   const std::string type = reader.text("rope_type", reader.text("type", "default"));
   if (type == "default") return scaling;
   if (type != "llama3") reader.refuse("rope_type", "only \"default\" and \"llama3\" are supported");
-  scaling.type = "llama3";
+  scaling.type = RopeScalingType::llama3;
   scaling.factor = reader.number("factor", scaling.factor);
   scaling.low_freq_factor = reader.number("low_freq_factor", scaling.low_freq_factor);
   scaling.high_freq_factor = reader.number("high_freq_factor", scaling.high_freq_factor);
@@ -83,8 +83,8 @@ RopeScalingConfig read_rope_scaling(const Json& object, const std::string& sourc
 }
 
 Json rope_scaling_json(const RopeScalingConfig& scaling) {
-  if (scaling.type == "none") return nullptr;
-  return {{"rope_type", scaling.type},
+  if (scaling.type == RopeScalingType::none) return nullptr;
+  return {{"rope_type", choice_name(scaling.type)},
           {"factor", scaling.factor},
           {"low_freq_factor", scaling.low_freq_factor},
           {"high_freq_factor", scaling.high_freq_factor},

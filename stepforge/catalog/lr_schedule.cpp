@@ -6,13 +6,28 @@
 
 namespace stepforge {
 
+namespace {
+
+/// The share of the fall from peak to minimum that is left at `progress`, in [0, 1], of the decay.
+double fade(DecayType type, double progress) {
+  switch (type) {
+    case DecayType::linear:
+      return 1.0 - progress;
+    case DecayType::sqrt:
+      return 1.0 - std::sqrt(progress);
+    case DecayType::cosine:
+      return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  }
+  return 0.0;
+}
+
+}  // namespace
+
 LearningRateSchedule::LearningRateSchedule(const LrSchedulerConfig& lr_scheduler, int64_t training_steps)
     : total_(lr_scheduler.total_steps > 0 ? lr_scheduler.total_steps : training_steps),
       warmup_(std::min(lr_scheduler.warmup_steps, total_)),
       decay_(total_ - warmup_),
-      kind_(lr_scheduler.decay_type == "linear" ? Decay::linear
-            : lr_scheduler.decay_type == "sqrt" ? Decay::sqrt
-                                                : Decay::cosine),
+      decay_type_(lr_scheduler.decay_type),
       minimum_(lr_scheduler.min_lr_factor) {
   if (lr_scheduler.decay_ratio >= 0.0) {
     decay_ = static_cast<int64_t>(std::nearbyint(static_cast<double>(total_) * lr_scheduler.decay_ratio));
@@ -27,10 +42,7 @@ double LearningRateSchedule::factor(int64_t step) const {
   if (step < warmup_) return static_cast<double>(step + 1) / static_cast<double>(warmup_);
   if (step < warmup_ + flat_ || decay_ == 0) return 1.0;
   const double progress = static_cast<double>(step + 1 - warmup_ - flat_) / static_cast<double>(decay_);
-  double fade = 1.0 - progress;
-  if (kind_ == Decay::sqrt) fade = 1.0 - std::sqrt(progress);
-  if (kind_ == Decay::cosine) fade = 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
-  return minimum_ + (1.0 - minimum_) * fade;
+  return minimum_ + (1.0 - minimum_) * fade(decay_type_, progress);
 }
 
 }  // namespace stepforge

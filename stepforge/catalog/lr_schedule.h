@@ -24,12 +24,11 @@ class LearningRateSchedule {
   bool decay_was_cut() const { return decay_was_cut_; }
 
  private:
-  enum class Decay : uint8_t { linear, sqrt, cosine };
   int64_t total_;
   int64_t warmup_;
   int64_t decay_;
   int64_t flat_;
-  Decay kind_;
+  DecayType decay_type_;
   double minimum_;
   bool decay_was_cut_ = false;
 };

@@ -1,6 +1,7 @@
 #include "stepforge/config/apply.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -26,6 +27,7 @@ bool accepted_text(const FieldRules& rules, const std::string& text) {
 struct Assignment {
   const FieldRules& rules;
   const ConfigValue& value;
+  bool is_list = false;  ///< Of a choice slot.
 
   bool operator()(bool* slot) const {
     if (value.kind != Kind::boolean) return false;
@@ -59,6 +61,16 @@ struct Assignment {
     *slot = std::move(elements);
     return true;
   }
+  bool operator()(const ChoiceSlot& slot) const {
+    std::vector<std::string> names;
+    if (is_list) {
+      if (!operator()(&names)) return false;
+    } else if (!operator()(&names.emplace_back())) {
+      return false;
+    }
+    slot.set(slot.value, names);
+    return true;
+  }
   bool operator()(const TableSlot&) const { return false; }
   bool operator()(const TableListSlot&) const { return false; }
 };
@@ -69,10 +81,9 @@ bool is_whole(double number) {
 
 /// What to write instead, where that can be told from the value; else "".
 std::string spelling_remedy(const Field& field, const ConfigValue& value) {
-  const bool is_list = field.type == FieldType::integers || field.type == FieldType::texts;
-  if (is_list && value.kind != Kind::list) return format("write [{}]", shown_value(value));
+  if (is_list(field.type) && value.kind != Kind::list) return format("write [{}]", shown_value(value));
   const ConfigValue* word = &value;
-  if (is_list) {
+  if (is_list(field.type)) {
     const auto wrong = std::find_if(value.list.begin(), value.list.end(), [&](const ConfigValue& item) {
       return item.kind == Kind::text && !accepted_text(field.rules, item.text);
     });
@@ -131,6 +142,31 @@ std::vector<std::string> meant_keys(const TableSchema& schema, std::string_view 
   return sections_with(near_key(name));
 }
 
+/// A key, or with `value` a choice of it, of an earlier version.
+struct Renamed {
+  std::string_view key;
+  std::string_view value;
+  std::string_view now;
+};
+
+constexpr auto renamed = std::to_array<Renamed>({
+    {"parallelism.fsdp_cut", "",
+     "parallelism.fsdp_partition (interval is now flat, whole_tensor is by_tensor, dimension is by_dim)"},
+    {"parallelism.fsdp_partition", "interval", "\"flat\""},
+    {"parallelism.fsdp_partition", "whole_tensor", "\"by_tensor\""},
+    {"parallelism.fsdp_partition", "dimension", "\"by_dim\""},
+    {"activation_checkpoint.segments", "", "activation_checkpoint.regions"},
+    {"activation_checkpoint.mode", "segments", "\"regions\""},
+});
+
+/// "was renamed to ...", or "" for what never had another name.
+std::string rename_note(std::string_view key, std::string_view value = "") {
+  for (const Renamed& entry : renamed) {
+    if (entry.key == key && entry.value == value) return format("was renamed to {}", entry.now);
+  }
+  return "";
+}
+
 }  // namespace
 
 void LayerApplier::remember_place(const std::string& path, TextPosition position) {
@@ -144,7 +180,8 @@ void LayerApplier::remember_place(const std::string& path, TextPosition position
 
 void LayerApplier::refuse(const TableSchema& schema, const Field& field, const ConfigValue& value,
                           const std::string& path) {
-  std::string remedy = spelling_remedy(field, value);
+  std::string remedy = value.kind == Kind::text ? rename_note(path, value.text) : "";
+  if (remedy.empty()) remedy = spelling_remedy(field, value);
   if (remedy.empty() && field.type != FieldType::table)
     remedy = "the default is " + default_value(schema, field);
   problems_.add(layer_, value.position,
@@ -155,6 +192,12 @@ void LayerApplier::refuse(const TableSchema& schema, const Field& field, const C
 
 void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view known, std::string_view unknown,
                                   TextPosition position) {
+  const std::string path = dotted(known, unknown);
+  if (const std::string note = rename_note(path); !note.empty()) {
+    problems_.add(layer_, position, format("{}: {}", path, note));
+    problems_.mark_bad(known);
+    return;
+  }
   std::vector<std::string> meant = meant_keys(schema, known, unknown);
   for (std::string& name : meant) {
     const Field* top = config_schema().find(name);
@@ -162,9 +205,8 @@ void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view kn
   }
   const std::string remedy = meant.empty() ? "known here: " + join(schema.names(), ", ")
                                            : format("did you mean {}?", join(meant, " or "));
-  problems_.add(
-      layer_, position,
-      format("{}: unknown {}; {}", dotted(known, unknown), known.empty() ? "section or key" : "key", remedy));
+  problems_.add(layer_, position,
+                format("{}: unknown {}; {}", path, known.empty() ? "section or key" : "key", remedy));
 }
 
 void LayerApplier::apply_table(const TableSchema& schema, void* object, const ConfigValue& table,
@@ -191,7 +233,7 @@ void LayerApplier::apply_field(const TableSchema& schema, const Field& field, co
     apply_tables(field, *tables, value, path);
     return;
   }
-  if (!std::visit(Assignment{field.rules, value}, slot)) {
+  if (!std::visit(Assignment{field.rules, value, is_list(field.type)}, slot)) {
     refuse(schema, field, value, path);
     return;
   }

@@ -1,16 +1,124 @@
 // The whole configuration of a run as plain data: one struct per TOML section, one member per key of the same
 // name. A member's initialiser is its default. Its unit, range and description stand beside its name in
-// section_*.cpp, from which parsing, validation, help, documentation and printing come.
+// section_*.cpp, from which parsing, validation, help, documentation and printing come. A choice is an enum;
+// choice_names gives the names that its values have in TOML, in the order of the values.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "stepforge/base/dtype.h"
 
 namespace stepforge {
 
+template <size_t count>
+using ChoiceNames = std::array<std::string_view, count>;
+
+/// The name of a choice in TOML.
+template <typename Choice>
+constexpr std::string_view choice_name(Choice value) {
+  return choice_names(value).at(static_cast<size_t>(value));
+}
+
+/// Of the floating-point formats; a field accepts some of them.
+inline ChoiceNames<4> choice_names(DType) {
+  return {dtype_name(DType::f64), dtype_name(DType::f32), dtype_name(DType::f16), dtype_name(DType::bf16)};
+}
+
+enum class RopeScalingType : uint8_t { none, llama3 };
+constexpr ChoiceNames<2> choice_names(RopeScalingType) {
+  return {"none", "llama3"};
+}
+
+enum class TokenizerType : uint8_t { bytes, bpe, hf };
+constexpr ChoiceNames<3> choice_names(TokenizerType) {
+  return {"bytes", "bpe", "hf"};
+}
+
+enum class DataFormat : uint8_t { automatic, text, jsonl, bin, synthetic };
+constexpr ChoiceNames<5> choice_names(DataFormat) {
+  return {"auto", "text", "jsonl", "bin", "synthetic"};
+}
+
+enum class DocumentUnit : uint8_t { file, line, paragraph };
+constexpr ChoiceNames<3> choice_names(DocumentUnit) {
+  return {"file", "line", "paragraph"};
+}
+
+enum class ClipNorm : uint8_t { l1, l2, l3, inf };
+constexpr ChoiceNames<4> choice_names(ClipNorm) {
+  return {"l1", "l2", "l3", "inf"};
+}
+
+enum class LossAggregation : uint8_t {
+  token_mean,    ///< the mean over all valid labels of the step, whichever rank has them
+  rank_average,  ///< each rank's mean over its own valid labels of the step, averaged over the ranks
+};
+constexpr ChoiceNames<2> choice_names(LossAggregation) {
+  return {"token_mean", "rank_average"};
+}
+
+enum class NonfiniteAction : uint8_t { stop, skip };
+constexpr ChoiceNames<2> choice_names(NonfiniteAction) {
+  return {"stop", "skip"};
+}
+
+enum class ReductionMode : uint8_t { fast, ordered };
+constexpr ChoiceNames<2> choice_names(ReductionMode) {
+  return {"fast", "ordered"};
+}
+
+enum class OptimizerName : uint8_t { adamw };
+constexpr ChoiceNames<1> choice_names(OptimizerName) {
+  return {"adamw"};
+}
+
+enum class DecayType : uint8_t { linear, sqrt, cosine };
+constexpr ChoiceNames<3> choice_names(DecayType) {
+  return {"linear", "sqrt", "cosine"};
+}
+
+enum class ReshardMode : uint8_t { by_default, always, never, every_n };
+constexpr ChoiceNames<4> choice_names(ReshardMode) {
+  return {"default", "always", "never", "every_n"};
+}
+
+enum class FsdpPartition : uint8_t { flat, by_tensor, by_dim };
+constexpr ChoiceNames<3> choice_names(FsdpPartition) {
+  return {"flat", "by_tensor", "by_dim"};
+}
+
+enum class CommBackend : uint8_t { automatic, shared_memory, gloo, nccl };
+constexpr ChoiceNames<4> choice_names(CommBackend) {
+  return {"auto", "shared_memory", "gloo", "nccl"};
+}
+
+enum class RecomputeMode : uint8_t { none, full, every_n, blocks, regions };
+constexpr ChoiceNames<5> choice_names(RecomputeMode) {
+  return {"none", "full", "every_n", "blocks", "regions"};
+}
+
+enum class RecomputeRegion : uint8_t { attention, mlp };
+constexpr ChoiceNames<2> choice_names(RecomputeRegion) {
+  return {"attention", "mlp"};
+}
+
+/// What decides which values a run computes, and so must not change unnoticed on resume.
+enum class Guard : uint8_t { model, seed, data, batch };
+constexpr ChoiceNames<4> choice_names(Guard) {
+  return {"model", "seed", "data", "batch"};
+}
+
+enum class StatusLineMode : uint8_t { automatic, on, off };
+constexpr ChoiceNames<3> choice_names(StatusLineMode) {
+  return {"auto", "on", "off"};
+}
+
 struct RopeScalingConfig {
-  std::string type = "none";
+  RopeScalingType type = RopeScalingType::none;
   double factor = 8.0;
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
@@ -39,7 +147,7 @@ struct ModelConfig {
 };
 
 struct TokenizerConfig {
-  std::string type = "bytes";
+  TokenizerType type = TokenizerType::bytes;
   std::string path;
   int64_t vocab_size = 4096;
   int64_t train_bytes = int64_t{64} << 20;
@@ -51,7 +159,7 @@ struct DataSourceConfig {
   std::string path;
   double weight = 1.0;
   std::string field = "text";
-  std::string format = "auto";
+  DataFormat format = DataFormat::automatic;
 
   bool operator==(const DataSourceConfig&) const = default;
 };
@@ -60,7 +168,7 @@ struct DataConfig {
   std::vector<DataSourceConfig> sources;
   std::vector<DataSourceConfig> validation;
   double validation_fraction = 0.0;
-  std::string document = "file";
+  DocumentUnit document = DocumentUnit::file;
   bool shuffle = true;
   int64_t seed = 42;
   int64_t prefetch = 2;
@@ -79,11 +187,11 @@ struct TrainingConfig {
   int64_t epochs = 0;
   int64_t seed = 42;
   double max_norm = 1.0;
-  std::string norm_type = "l2";
-  std::string loss_aggregation = "token_mean";
-  std::string nonfinite = "stop";
+  ClipNorm norm_type = ClipNorm::l2;
+  LossAggregation loss_aggregation = LossAggregation::token_mean;
+  NonfiniteAction nonfinite = NonfiniteAction::stop;
   int64_t max_skipped = 10;
-  std::string reduction = "fast";
+  ReductionMode reduction = ReductionMode::fast;
   int64_t threads = 0;
   int64_t loss_chunk = 0;
 
@@ -91,8 +199,8 @@ struct TrainingConfig {
 };
 
 struct PrecisionConfig {
-  std::string compute = "fp32";
-  std::string reduce = "fp32";
+  DType compute = DType::f32;
+  DType reduce = DType::f32;
 
   bool operator==(const PrecisionConfig&) const = default;
 };
@@ -108,7 +216,7 @@ struct ParamGroupConfig {
 };
 
 struct OptimizerConfig {
-  std::string name = "adamw";
+  OptimizerName name = OptimizerName::adamw;
   double lr = 8e-4;
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -124,7 +232,7 @@ struct LrSchedulerConfig {
   int64_t warmup_steps = 200;
   int64_t total_steps = 0;
   double decay_ratio = -1.0;
-  std::string decay_type = "linear";
+  DecayType decay_type = DecayType::linear;
   double min_lr_factor = 0.0;
 
   bool operator==(const LrSchedulerConfig&) const = default;
@@ -141,9 +249,9 @@ struct PrefetchListConfig {
 struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
-  std::string fsdp_reshard_after_forward = "default";
+  ReshardMode fsdp_reshard_after_forward = ReshardMode::by_default;
   int64_t fsdp_reshard_every_n = 2;
-  std::string fsdp_partition = "flat";
+  FsdpPartition fsdp_partition = FsdpPartition::flat;
   int64_t fsdp_forward_prefetch = 1;
   int64_t fsdp_backward_prefetch = 1;
   std::vector<PrefetchListConfig> fsdp_prefetch_lists;
@@ -155,7 +263,7 @@ struct ParallelismConfig {
 };
 
 struct CommConfig {
-  std::string backend = "auto";
+  CommBackend backend = CommBackend::automatic;
   std::string interface;
   double init_timeout = 300.0;
   double train_timeout = 100.0;
@@ -164,10 +272,10 @@ struct CommConfig {
 };
 
 struct ActivationCheckpointConfig {
-  std::string mode = "none";
+  RecomputeMode mode = RecomputeMode::none;
   int64_t every_n = 2;
   std::vector<int64_t> blocks;
-  std::vector<std::string> regions;
+  std::vector<RecomputeRegion> regions;
 
   bool operator==(const ActivationCheckpointConfig&) const = default;
 };
@@ -179,12 +287,12 @@ struct CheckpointConfig {
   int64_t keep_latest_k = 10;
   bool save_at_end = true;
   bool last_save_in_hf = false;
-  std::string export_dtype = "fp32";
+  DType export_dtype = DType::f32;
   bool async = true;
   double timeout = 1800;
   bool resume = true;
   int64_t load_step = -1;
-  std::vector<std::string> allow_changed;
+  std::vector<Guard> allow_changed;
   std::string initial_load_path;
   bool initial_load_model_only = true;
 
@@ -214,7 +322,7 @@ struct MetricsConfig {
   double peak_tflops = 0.0;
   bool enable_jsonl = true;
   double smoothing = 0.9;
-  std::string status_line = "auto";
+  StatusLineMode status_line = StatusLineMode::automatic;
 
   bool operator==(const MetricsConfig&) const = default;
 };

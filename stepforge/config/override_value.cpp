@@ -52,9 +52,9 @@ std::optional<ConfigValue> parse_toml_word(std::string_view text, std::string* f
 }
 
 std::optional<ConfigValue> override_value(const Field& field, std::string_view text, std::string& fault) {
-  if (field.type == FieldType::text && !opens_punctuation(text)) return bare_string(text, fault);
-  const bool is_list = field.type == FieldType::integers || field.type == FieldType::texts;
-  if (is_list && !text.starts_with('[')) return bare_list(field, text, fault);
+  const bool is_text = field.type == FieldType::text || field.type == FieldType::choice;
+  if (is_text && !opens_punctuation(text)) return bare_string(text, fault);
+  if (is_list(field.type) && !text.starts_with('[')) return bare_list(field, text, fault);
   auto value = parse_toml_word(text, &fault);
   if (value || opens_punctuation(text)) return value;
   return bare_string(text, fault);

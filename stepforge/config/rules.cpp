@@ -57,17 +57,18 @@ void check_model(const Judge& judge) {
     judge.refuse_unless(model.head_dim % 2 == 0, {"model.head_dim"}, "rotary positions need an even width");
   }
   const RopeScalingConfig& scaling = model.rope_scaling;
-  judge.refuse_unless(scaling.type == "none" || scaling.low_freq_factor < scaling.high_freq_factor,
-                      {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
-                      "low_freq_factor must be below high_freq_factor");
+  judge.refuse_unless(
+      scaling.type == RopeScalingType::none || scaling.low_freq_factor < scaling.high_freq_factor,
+      {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
+      "low_freq_factor must be below high_freq_factor");
 }
 
 void check_tokenizer(const Judge& judge) {
   const Config& config = judge.config();
-  judge.refuse_unless(config.tokenizer.type != "bytes" || config.tokenizer.path.empty(),
+  judge.refuse_unless(config.tokenizer.type != TokenizerType::bytes || config.tokenizer.path.empty(),
                       {"tokenizer.type", "tokenizer.path"},
                       "a bytes tokenizer has no file; remove path, or set type to \"bpe\" or \"hf\"");
-  const bool trained = config.tokenizer.type == "bpe" && config.tokenizer.path.empty();
+  const bool trained = config.tokenizer.type == TokenizerType::bpe && config.tokenizer.path.empty();
   judge.refuse_unless(
       !trained || config.model.vocab_size == 0 || config.tokenizer.vocab_size <= config.model.vocab_size,
       {"tokenizer.vocab_size", "model.vocab_size"},
@@ -77,7 +78,7 @@ void check_tokenizer(const Judge& judge) {
 void check_sources(const Judge& judge, std::string_view list, const std::vector<DataSourceConfig>& sources) {
   for (size_t i = 0; i < sources.size(); ++i) {
     const std::string name = format("{}.{}", list, i);
-    const bool synthetic = sources[i].format == "synthetic";
+    const bool synthetic = sources[i].format == DataFormat::synthetic;
     judge.refuse_unless(synthetic || !sources[i].path.empty(), {name + ".path"},
                         "a source needs a path, unless its format is \"synthetic\"");
     judge.refuse_unless(!synthetic || sources[i].path.empty(), {name + ".path", name + ".format"},
@@ -107,7 +108,8 @@ void check_training(const Judge& judge) {
                       {"training.seq_len", "model.max_position"},
                       "rows must not be longer than the model's context");
   judge.refuse_unless(
-      training.loss_aggregation != "rank_average" || training.reduction != "ordered",
+      training.loss_aggregation != LossAggregation::rank_average ||
+          training.reduction != ReductionMode::ordered,
       {"training.loss_aggregation", "training.reduction"},
       "ordered sums give the same bits on any number of ranks, but an average over ranks "
       "depends on which rows they have; set loss_aggregation to \"token_mean\", or reduction to "
@@ -121,20 +123,22 @@ void check_parallelism(const Judge& judge) {
       {"parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"},
       "only one of them can be what is left of the ranks; set the other");
   judge.refuse_unless(
-      !parallelism.fsdp_reduce_each_micro_batch || judge.config().training.reduction != "ordered",
+      !parallelism.fsdp_reduce_each_micro_batch ||
+          judge.config().training.reduction != ReductionMode::ordered,
       {"parallelism.fsdp_reduce_each_micro_batch", "training.reduction"},
       "the ordered sum is one tree over the micro-batches of a step, which cannot be reduced one by one; set "
       "fsdp_reduce_each_micro_batch to false, or reduction to \"fast\"");
-  judge.refuse_unless(parallelism.fsdp_partition == "flat" || judge.config().training.reduction != "ordered",
+  judge.refuse_unless(parallelism.fsdp_partition == FsdpPartition::flat ||
+                          judge.config().training.reduction != ReductionMode::ordered,
                       {"parallelism.fsdp_partition", "training.reduction"},
                       "the ordered norm adds chunks in the order of one rank's unit, which only the flat "
                       "partition keeps; set fsdp_partition "
                       "to \"flat\", or reduction to \"fast\"");
-  judge.refuse_unless(
-      judge.config().precision.reduce == "fp32" || judge.config().training.reduction != "ordered",
-      {"precision.reduce", "training.reduction"},
-      "rounded sums depend on how the rows are split; set precision.reduce to \"fp32\", or "
-      "reduction to \"fast\"");
+  judge.refuse_unless(judge.config().precision.reduce == DType::f32 ||
+                          judge.config().training.reduction != ReductionMode::ordered,
+                      {"precision.reduce", "training.reduction"},
+                      "rounded sums depend on how the rows are split; set precision.reduce to \"fp32\", or "
+                      "reduction to \"fast\"");
   std::set<std::string> seen;
   for (size_t i = 0; i < parallelism.fsdp_prefetch_lists.size(); ++i) {
     const PrefetchListConfig& list = parallelism.fsdp_prefetch_lists[i];
@@ -186,16 +190,17 @@ void check_activation_checkpoint(const Judge& judge) {
   const Config& config = judge.config();
   const ActivationCheckpointConfig& recompute = config.activation_checkpoint;
   const std::string mode = "activation_checkpoint.mode";
-  const auto check_list = [&](const std::string& key, bool filled) {
-    const std::string field = "activation_checkpoint." + key;
-    judge.refuse_unless(filled || recompute.mode != key, {mode, field},
+  const auto check_list = [&](RecomputeMode its_mode, bool filled) {
+    const std::string_view key = choice_name(its_mode);
+    const std::string field = format("activation_checkpoint.{}", key);
+    judge.refuse_unless(filled || recompute.mode != its_mode, {mode, field},
                         format("mode \"{}\" needs the list", key));
     judge.refuse_unless(
-        !filled || recompute.mode == key, {field, mode},
+        !filled || recompute.mode == its_mode, {field, mode},
         format("the list is used with mode \"{}\" only; set the mode, or remove the list", key));
   };
-  check_list("blocks", !recompute.blocks.empty());
-  check_list("regions", !recompute.regions.empty());
+  check_list(RecomputeMode::blocks, !recompute.blocks.empty());
+  check_list(RecomputeMode::regions, !recompute.regions.empty());
   const auto has_duplicates = [](auto list) {
     std::sort(list.begin(), list.end());
     return std::adjacent_find(list.begin(), list.end()) != list.end();
@@ -252,7 +257,7 @@ void require_sources(const Judge& judge, std::string_view list,
     std::error_code fault;
     const std::string& path = sources[i].path;
     if (std::filesystem::exists(path + ".bin", fault) &&
-        (sources[i].format == "bin" || sources[i].format == "auto")) {
+        (sources[i].format == DataFormat::bin || sources[i].format == DataFormat::automatic)) {
       continue;
     }
     require_existing(judge, format("{}.{}.path", list, i), path);
@@ -273,7 +278,7 @@ void check_for_training(const LoadedConfig& loaded, Problems& problems) {
       config.validation.freq == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0,
       {"validation.freq", "data.validation"},
       "there is nothing to validate on; list data.validation or set data.validation_fraction, such as 0.01");
-  judge.refuse_unless(config.tokenizer.type != "hf" || !config.tokenizer.path.empty(),
+  judge.refuse_unless(config.tokenizer.type != TokenizerType::hf || !config.tokenizer.path.empty(),
                       {"tokenizer.type", "tokenizer.path"},
                       "name the folder of the Hugging Face model, or its tokenizer.json");
   require_existing(judge, "tokenizer.path", config.tokenizer.path);

@@ -161,14 +161,17 @@ std::string expected_text(const Field& field) {
       return "an integer" + limits;
     case FieldType::number:
       return "a number" + limits;
+    case FieldType::choice:
+      return "one of " + quoted_choices(field.rules);
+    case FieldType::choices:
+      return "a list of any of " + quoted_choices(field.rules);
     case FieldType::text:
       if (!field.rules.choices.empty()) return "one of " + quoted_choices(field.rules);
       return field.rules.non_empty ? "a string that is not empty" : "a string";
     case FieldType::integers:
       return "a list of integers" + (range.empty() ? "" : format(" (each {})", range));
     case FieldType::texts:
-      return field.rules.choices.empty() ? "a list of strings"
-                                         : "a list of any of " + quoted_choices(field.rules);
+      return "a list of strings";
     case FieldType::table:
       return "a table of keys";
     case FieldType::tables:

@@ -2,17 +2,21 @@
 // description. Parsing, validation, help, documentation and printing are all walks over it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "stepforge/config/config.h"
 
 namespace stepforge {
 
@@ -27,8 +31,16 @@ struct FieldRules {
   std::optional<double> above = {};    ///< Numbers must be above this.
   std::optional<double> below = {};    ///< Numbers must be below this.
   std::optional<double> special = {};  ///< One number accepted outside the range; `doc` says what it means.
-  std::vector<std::string_view> choices = {};  ///< The accepted strings; of a list, of its elements.
+  std::vector<std::string_view> choices = {};  ///< The accepted names; of a list, of its elements. Empty:
+                                               ///< any string, or all names of the field's enum.
   bool non_empty = false;                      ///< An empty string is refused.
+};
+
+/// An enum, or a list of them, as the names of its values.
+struct ChoiceSlot {
+  void* value;
+  std::vector<std::string_view> (*names)(const void* value);  ///< One name of a single value.
+  void (*set)(void* value, std::span<const std::string> names);
 };
 
 /// A nested table inside its owner.
@@ -46,9 +58,14 @@ struct TableListSlot {
 
 /// The place of one field's value inside one object.
 using FieldSlot = std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*,
-                               std::vector<std::string>*, TableSlot, TableListSlot>;
+                               std::vector<std::string>*, ChoiceSlot, TableSlot, TableListSlot>;
 
-enum class FieldType { boolean, integer, number, text, integers, texts, table, tables };
+enum class FieldType { boolean, integer, number, text, integers, texts, choice, choices, table, tables };
+
+/// Whether a value of the field is a TOML array of plain values.
+inline bool is_list(FieldType type) {
+  return type == FieldType::integers || type == FieldType::texts || type == FieldType::choices;
+}
 
 struct Field {
   std::string name;
@@ -81,6 +98,43 @@ class TableSchema {
   std::function<std::shared_ptr<void>()> make_default_;
 };
 
+/// The value that a name of `choice_names` stands for.
+template <typename Choice>
+Choice choice_from_name(std::string_view name) {
+  const auto names = choice_names(Choice{});
+  return static_cast<Choice>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+/// Whether `Value` is an enum or a list of enums, and how a slot reads and writes it.
+template <typename Value>
+struct ChoiceTraits : std::is_enum<Value> {
+  using Type = Value;
+  static constexpr bool is_list = false;
+  static std::vector<std::string_view> names(const void* value) {
+    return {choice_name(*static_cast<const Value*>(value))};
+  }
+  static void set(void* value, std::span<const std::string> names) {
+    *static_cast<Value*>(value) = choice_from_name<Value>(names.front());
+  }
+};
+
+template <typename Choice>
+struct ChoiceTraits<std::vector<Choice>> : std::is_enum<Choice> {
+  using Type = Choice;
+  static constexpr bool is_list = true;
+  static std::vector<std::string_view> names(const void* value) {
+    std::vector<std::string_view> names;
+    for (const Choice choice : *static_cast<const std::vector<Choice>*>(value))
+      names.push_back(choice_name(choice));
+    return names;
+  }
+  static void set(void* value, std::span<const std::string> names) {
+    auto& list = *static_cast<std::vector<Choice>*>(value);
+    list.clear();
+    for (const std::string& name : names) list.push_back(choice_from_name<Choice>(name));
+  }
+};
+
 /// A TableSchema being written down for the struct `Owner`.
 template <typename Owner>
 class SchemaOf : public TableSchema {
@@ -88,9 +142,26 @@ class SchemaOf : public TableSchema {
   SchemaOf() : TableSchema([]() -> std::shared_ptr<void> { return std::make_shared<Owner>(); }) {}
 
   template <typename Value>
+    requires(!ChoiceTraits<Value>::value)
   SchemaOf& field(std::string_view name, Value Owner::* member, FieldRules rules) {
     add(name, type_of<Value>(), std::move(rules), nullptr,
         [member](void* owner) -> FieldSlot { return &(static_cast<Owner*>(owner)->*member); });
+    return *this;
+  }
+
+  template <typename Value>
+    requires ChoiceTraits<Value>::value
+  SchemaOf& field(std::string_view name, Value Owner::* member, FieldRules rules) {
+    using Choice = typename ChoiceTraits<Value>::Type;
+    if (rules.choices.empty()) {
+      const auto names = choice_names(Choice{});
+      rules.choices.assign(names.begin(), names.end());
+    }
+    add(name, ChoiceTraits<Value>::is_list ? FieldType::choices : FieldType::choice, std::move(rules),
+        nullptr, [member](void* owner) -> FieldSlot {
+          return ChoiceSlot{&(static_cast<Owner*>(owner)->*member), &ChoiceTraits<Value>::names,
+                            &ChoiceTraits<Value>::set};
+        });
     return *this;
   }
 

@@ -24,7 +24,11 @@ std::string type_name(const Field& field) {
     case FieldType::integers:
       return "list of integers";
     case FieldType::texts:
-      return field.rules.choices.empty() ? "list of strings" : "list of choices";
+      return "list of strings";
+    case FieldType::choice:
+      return "choice";
+    case FieldType::choices:
+      return "list of choices";
     case FieldType::table:
       return "table";
     case FieldType::tables:

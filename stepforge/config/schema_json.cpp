@@ -41,12 +41,18 @@ Json element_json(const Field& field) {
 }
 
 struct DefaultJson {
+  bool is_list;
+
   Json operator()(const bool* value) const { return *value; }
   Json operator()(const int64_t* value) const { return *value; }
   Json operator()(const double* value) const { return *value; }
   Json operator()(const std::string* value) const { return *value; }
   Json operator()(const std::vector<int64_t>* value) const { return *value; }
   Json operator()(const std::vector<std::string>* value) const { return *value; }
+  Json operator()(const ChoiceSlot& slot) const {
+    const std::vector<std::string_view> names = slot.names(slot.value);
+    return is_list ? Json(names) : Json(names.front());
+  }
   Json operator()(const TableSlot&) const { return Json::object(); }
   Json operator()(const TableListSlot&) const { return Json::array(); }
 };
@@ -60,7 +66,7 @@ Json field_json(const Field& field, void* defaults) {
   } else if (field.type == FieldType::tables) {
     json["type"] = "array";
     json["items"] = table_json(*field.table);
-  } else if (field.type == FieldType::integers || field.type == FieldType::texts) {
+  } else if (is_list(field.type)) {
     json["type"] = "array";
     json["items"] = element_json(field);
   } else {
@@ -69,7 +75,8 @@ Json field_json(const Field& field, void* defaults) {
   const FieldRules& rules = field.rules;
   json["description"] =
       rules.unit.empty() ? std::string(rules.doc) : format("{} Unit: {}.", rules.doc, rules.unit);
-  if (field.type != FieldType::table) json["default"] = std::visit(DefaultJson{}, field.slot(defaults));
+  if (field.type != FieldType::table)
+    json["default"] = std::visit(DefaultJson{is_list(field.type)}, field.slot(defaults));
   return json;
 }
 

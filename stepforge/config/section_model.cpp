@@ -10,8 +10,7 @@ SchemaOf<RopeScalingConfig> rope_scaling_table() {
   schema
       .field(
           "type", &RopeScalingConfig::type,
-          {.doc = "How rotary frequencies are stretched for long contexts; llama3 is the rule of Llama 3.1.",
-           .choices = {"none", "llama3"}})
+          {.doc = "How rotary frequencies are stretched for long contexts; llama3 is the rule of Llama 3.1."})
       .field("factor", &RopeScalingConfig::factor,
              {.doc = "Divisor of the lowest frequencies.", .min = 1, .max = 1e6})
       .field("low_freq_factor", &RopeScalingConfig::low_freq_factor,
@@ -40,8 +39,7 @@ SchemaOf<DataSourceConfig> data_source_table() {
       .field("field", &DataSourceConfig::field,
              {.doc = "Key under which a JSON line holds its text.", .non_empty = true})
       .field("format", &DataSourceConfig::format,
-             {.doc = "What the files hold; auto decides by their names.",
-              .choices = {"auto", "text", "jsonl", "bin", "synthetic"}});
+             {.doc = "What the files hold; auto decides by their names."});
   return schema;
 }
 
@@ -93,8 +91,7 @@ SchemaOf<TokenizerConfig> tokenizer_section() {
       .field("type", &TokenizerConfig::type,
              {.doc = "bytes needs nothing; bpe is trained on the data unless path names one; hf reads the "
                      "tokenizer of a "
-                     "Hugging Face model.",
-              .choices = {"bytes", "bpe", "hf"}})
+                     "Hugging Face model."})
       .field(
           "path", &TokenizerConfig::path,
           {.doc =
@@ -120,8 +117,7 @@ SchemaOf<DataConfig> data_section() {
               .min = 0,
               .below = 1})
       .field("document", &DataConfig::document,
-             {.doc = "What one document of a plain-text file is; paragraphs end at an empty line.",
-              .choices = {"file", "line", "paragraph"}})
+             {.doc = "What one document of a plain-text file is; paragraphs end at an empty line."})
       .field("shuffle", &DataConfig::shuffle,
              {.doc = "Whether the rows of an epoch are visited in random order."})
       .field("seed", &DataConfig::seed,

@@ -40,8 +40,7 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("fsdp_reshard_after_forward", &ParallelismConfig::fsdp_reshard_after_forward,
              {.doc = "When gathered weights are given back: after each use (always, default), after each use "
                      "of one unit in "
-                     "fsdp_reshard_every_n (every_n), or after the last use of the step (never).",
-              .choices = {"default", "always", "never", "every_n"}})
+                     "fsdp_reshard_every_n (every_n), or after the last use of the step (never)."})
       .field("fsdp_reshard_every_n", &ParallelismConfig::fsdp_reshard_every_n,
              {.doc = "With fsdp_reshard_after_forward every_n: one unit in so many is given back.",
               .unit = "units",
@@ -50,8 +49,7 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("fsdp_partition", &ParallelismConfig::fsdp_partition,
              {.doc = "How a unit is sharded: equal intervals of all its elements (flat), whole tensors "
                      "(by_tensor), "
-                     "or equal slices of the rows of each tensor (by_dim).",
-              .choices = {"flat", "by_tensor", "by_dim"}})
+                     "or equal slices of the rows of each tensor (by_dim)."})
       .field("fsdp_forward_prefetch", &ParallelismConfig::fsdp_forward_prefetch,
              {.doc = "Gathers of sharded weights that run ahead of the forward.",
               .unit = "units",
@@ -87,8 +85,7 @@ SchemaOf<CommConfig> comm_section() {
       .field(
           "backend", &CommConfig::backend,
           {.doc = "What carries the traffic: shared memory among ranks of one host, gloo (TCP) among hosts, "
-                  "nccl among GPUs; auto takes shared memory for groups on one host and gloo for others.",
-           .choices = {"auto", "shared_memory", "gloo", "nccl"}})
+                  "nccl among GPUs; auto takes shared memory for groups on one host and gloo for others."})
       .field(
           "interface", &CommConfig::interface,
           {.doc = "Network interface for gloo, as in \"eth0\"; \"\" = the one that leads to rank 0's host."})

@@ -41,8 +41,7 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
               .max = 1e12,
               .special = -1})
       .field("allow_changed", &CheckpointConfig::allow_changed,
-             {.doc = "What may differ from the checkpoint on resume.",
-              .choices = {"model", "seed", "data", "batch"}})
+             {.doc = "What may differ from the checkpoint on resume."})
       .field("initial_load_path", &CheckpointConfig::initial_load_path,
              {.doc = "Checkpoint or Hugging Face folder whose weights a fresh run starts from; empty = "
                      "random weights."})
@@ -101,8 +100,7 @@ SchemaOf<MetricsConfig> metrics_section() {
       .field("smoothing", &MetricsConfig::smoothing,
              {.doc = "Share of the past in the smoothed loss of the status line.", .min = 0, .below = 1})
       .field("status_line", &MetricsConfig::status_line,
-             {.doc = "The live line at the bottom; auto shows it on a terminal only.",
-              .choices = {"auto", "on", "off"}});
+             {.doc = "The live line at the bottom; auto shows it on a terminal only."});
   return schema;
 }
 

@@ -61,18 +61,15 @@ SchemaOf<TrainingConfig> training_section() {
       .field(
           "norm_type", &TrainingConfig::norm_type,
           {.doc = "Which norm of the gradients is reported and clipped: l1, l2, l3, or inf for the largest "
-                  "element.",
-           .choices = {"l1", "l2", "l3", "inf"}})
+                  "element."})
       .field("loss_aggregation", &TrainingConfig::loss_aggregation,
              {.doc = "What the loss of a step is: token_mean is the mean over all its valid labels, "
-                     "rank_average the average over ranks of each one's mean over its own.",
-              .choices = {"token_mean", "rank_average"}})
+                     "rank_average the average over ranks of each one's mean over its own."})
       .field(
           "nonfinite", &TrainingConfig::nonfinite,
           {.doc =
                "What happens when the loss or the gradient norm is not finite: the run stops, or the step is "
-               "skipped with weights and moments unchanged.",
-           .choices = {"stop", "skip"}})
+               "skipped with weights and moments unchanged."})
       .field("max_skipped", &TrainingConfig::max_skipped,
              {.doc = "Skipped steps after which the run stops all the same.",
               .unit = "steps",
@@ -81,8 +78,7 @@ SchemaOf<TrainingConfig> training_section() {
       .field("reduction", &TrainingConfig::reduction,
              {.doc = "How gradients of micro-batches are summed: fast adds in turn, ordered adds along a "
                      "fixed binary "
-                     "tree so that any split of the batch gives the same bits.",
-              .choices = {"fast", "ordered"}})
+                     "tree so that any split of the batch gives the same bits."})
       .field("threads", &TrainingConfig::threads,
              {.doc = "Compute threads; 0 = one per core.", .unit = "threads", .min = 0, .max = 4096})
       .field("loss_chunk", &TrainingConfig::loss_chunk,
@@ -109,7 +105,7 @@ SchemaOf<PrecisionConfig> precision_section() {
 
 SchemaOf<OptimizerConfig> optimizer_section() {
   SchemaOf<OptimizerConfig> schema;
-  schema.field("name", &OptimizerConfig::name, {.doc = "Update rule.", .choices = {"adamw"}})
+  schema.field("name", &OptimizerConfig::name, {.doc = "Update rule."})
       .field("lr", &OptimizerConfig::lr, {.doc = "Peak learning rate.", .min = 0, .max = 1000})
       .field("beta1", &OptimizerConfig::beta1, {.doc = "Decay of the first moment.", .min = 0, .below = 1})
       .field("beta2", &OptimizerConfig::beta2, {.doc = "Decay of the second moment.", .min = 0, .below = 1})
@@ -145,8 +141,7 @@ SchemaOf<LrSchedulerConfig> lr_scheduler_section() {
            .min = 0,
            .max = 1,
            .special = -1})
-      .field("decay_type", &LrSchedulerConfig::decay_type,
-             {.doc = "Shape of the fall.", .choices = {"linear", "sqrt", "cosine"}})
+      .field("decay_type", &LrSchedulerConfig::decay_type, {.doc = "Shape of the fall."})
       .field("min_lr_factor", &LrSchedulerConfig::min_lr_factor,
              {.doc = "Rate at the end of the fall as a share of the peak.", .min = 0, .max = 1});
   return schema;
@@ -159,8 +154,7 @@ SchemaOf<ActivationCheckpointConfig> activation_checkpoint_section() {
           "mode", &ActivationCheckpointConfig::mode,
           {.doc =
                "What is recomputed: nothing, every layer, every n-th layer, the listed layers, or the listed "
-               "regions of every layer.",
-           .choices = {"none", "full", "every_n", "blocks", "regions"}})
+               "regions of every layer."})
       .field("every_n", &ActivationCheckpointConfig::every_n,
              {.doc = "With mode every_n: one layer in so many is recomputed.",
               .unit = "layers",
@@ -170,8 +164,7 @@ SchemaOf<ActivationCheckpointConfig> activation_checkpoint_section() {
           "blocks", &ActivationCheckpointConfig::blocks,
           {.doc = "With mode blocks: the layers that are recomputed, counted from 0.", .min = 0, .max = 9999})
       .field("regions", &ActivationCheckpointConfig::regions,
-             {.doc = "With mode regions: the parts of every layer that are recomputed.",
-              .choices = {"attention", "mlp"}});
+             {.doc = "With mode regions: the parts of every layer that are recomputed."});
   return schema;
 }
 

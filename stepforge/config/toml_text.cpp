@@ -92,6 +92,11 @@ struct ValueWriter {
     for (const std::string& value : *values) parts.push_back(toml_string(value));
     return bracketed(parts, "[", "]");
   }
+  std::string operator()(const ChoiceSlot& slot) const {
+    std::vector<std::string> parts;
+    for (const std::string_view name : slot.names(slot.value)) parts.push_back(toml_string(name));
+    return field.type == FieldType::choices ? bracketed(parts, "[", "]") : parts.front();
+  }
   std::string operator()(const TableSlot& table) const { return toml_table(*field.table, table.object); }
   std::string operator()(const TableListSlot& tables) const {
     std::vector<std::string> parts;

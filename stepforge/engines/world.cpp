@@ -82,15 +82,15 @@ std::unique_ptr<World> shared_memory_world(const RankEnvironment& ranks, const C
 }  // namespace
 
 std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& comm) {
-  if (comm.backend == "nccl") {
+  if (comm.backend == CommBackend::nccl) {
     CommConfig control = comm;
-    control.backend = "auto";
+    control.backend = CommBackend::automatic;
     return nccl_world([&] { return make_world(environment, control); }, environment.local_rank,
                       comm.train_timeout);
   }
   if (environment.world_size == 1) return single_world();
-  if (comm.backend == "gloo") return gloo_world(environment, comm, {});
-  if (comm.backend == "shared_memory" || is_one_host(environment)) {
+  if (comm.backend == CommBackend::gloo) return gloo_world(environment, comm, {});
+  if (comm.backend == CommBackend::shared_memory || is_one_host(environment)) {
     return shared_memory_world(environment, comm);
   }
   const auto make_far = [&](std::function<void(const std::string&)> on_failure) {

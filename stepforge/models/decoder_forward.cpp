@@ -12,7 +12,7 @@ namespace {
 
 RopeScaling rope_scaling(const RopeScalingConfig& config) {
   RopeScaling scaling;
-  if (config.type == "llama3") {
+  if (config.type == RopeScalingType::llama3) {
     scaling = {RopeScaling::Kind::llama3, config.factor, config.low_freq_factor, config.high_freq_factor,
                config.original_max_position};
   }

@@ -14,7 +14,7 @@ namespace stepforge {
 namespace {
 
 bool is_synthetic(const DataSourceConfig& source) {
-  return source.format == "synthetic";
+  return source.format == DataFormat::synthetic;
 }
 
 std::filesystem::path default_cache_dir() {
@@ -32,7 +32,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   for (const auto& source : config.data.sources) {
     if (is_synthetic(source) || counter.bytes() >= tokenizer.train_bytes) continue;
     const TextSource text(
-        {{source.path}, parse_text_format(source.format), DocumentMode::file, source.field});
+        {{source.path}, parse_text_format(choice_name(source.format)), DocumentMode::file, source.field});
     for (size_t file = 0; file < text.files().size(); ++file) {
       for (const TextChunk& chunk : text.chunks(file, int64_t{1} << 20)) {
         if (counter.bytes() >= tokenizer.train_bytes) break;
@@ -61,7 +61,7 @@ std::filesystem::path run_tokenizer_folder(const Config& config) {
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config) {
-  if (config.tokenizer.type == "bytes") return make_byte_tokenizer();
+  if (config.tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer();
   const std::filesystem::path folder = run_tokenizer_folder(config);
   return std::filesystem::exists(folder / "tokenizer.json") ? load_tokenizer(folder) : nullptr;
 }
@@ -70,9 +70,9 @@ std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log,
                                          const std::function<void()>& progress) {
   const std::filesystem::path folder = run_tokenizer_folder(config);
   const auto& tokenizer = config.tokenizer;
-  if (tokenizer.type == "bytes") return make_byte_tokenizer();
+  if (tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer();
   if (!tokenizer.path.empty()) return load_tokenizer(tokenizer.path);
-  if (tokenizer.type == "hf") throw UsageError("tokenizer.type = \"hf\" needs tokenizer.path");
+  if (tokenizer.type == TokenizerType::hf) throw UsageError("tokenizer.type = \"hf\" needs tokenizer.path");
   if (std::filesystem::exists(folder / "tokenizer.json")) return load_tokenizer(folder);
   return train_tokenizer(config, folder, log, progress);
 }
@@ -82,14 +82,14 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   const auto convert = [](const std::vector<DataSourceConfig>& sources) {
     std::vector<SourceSpec> specs;
     for (const auto& source : sources)
-      specs.push_back({source.path, source.weight, source.format, source.field});
+      specs.push_back({source.path, source.weight, std::string(choice_name(source.format)), source.field});
     return specs;
   };
   DataPlan plan;
   plan.sources = convert(data.sources);
   plan.validation_sources = convert(data.validation);
   plan.validation_fraction = data.validation_fraction;
-  plan.documents = data.document;
+  plan.documents = choice_name(data.document);
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);
   plan.shuffle = data.shuffle;

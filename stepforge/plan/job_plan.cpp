@@ -15,36 +15,56 @@ namespace stepforge {
 
 namespace {
 
+RecomputePolicy::Mode recompute_mode(RecomputeMode mode) {
+  switch (mode) {
+    case RecomputeMode::none:
+      return RecomputePolicy::Mode::none;
+    case RecomputeMode::full:
+      return RecomputePolicy::Mode::full;
+    case RecomputeMode::every_n:
+      return RecomputePolicy::Mode::every_n;
+    case RecomputeMode::blocks:
+      return RecomputePolicy::Mode::blocks;
+    case RecomputeMode::regions:
+      return RecomputePolicy::Mode::regions;
+  }
+  return {};
+}
+
+GatherPolicy::Reshard reshard_mode(ReshardMode mode) {
+  switch (mode) {
+    case ReshardMode::by_default:
+    case ReshardMode::always:
+      return GatherPolicy::Reshard::always;
+    case ReshardMode::never:
+      return GatherPolicy::Reshard::never;
+    case ReshardMode::every_n:
+      return GatherPolicy::Reshard::every_n;
+  }
+  return {};
+}
+
 RecomputePolicy recompute_policy(const ActivationCheckpointConfig& activation_checkpoint) {
-  using Mode = RecomputePolicy::Mode;
   RecomputePolicy policy;
-  const std::string& mode = activation_checkpoint.mode;
-  policy.mode = mode == "full"      ? Mode::full
-                : mode == "every_n" ? Mode::every_n
-                : mode == "blocks"  ? Mode::blocks
-                : mode == "regions" ? Mode::regions
-                                    : Mode::none;
+  policy.mode = recompute_mode(activation_checkpoint.mode);
   policy.n = static_cast<int>(activation_checkpoint.every_n);
   for (const int64_t layer : activation_checkpoint.blocks)
     policy.blocks.push_back(format("layers.{}", layer));
-  policy.regions = activation_checkpoint.regions;
+  for (const RecomputeRegion region : activation_checkpoint.regions)
+    policy.regions.emplace_back(choice_name(region));
   return policy;
 }
 
 /// Of one rank, units that must be gathered are whole and stay so, unless their state is offloaded.
 GatherPolicy gather_policy(const Config& config, bool sharded) {
-  using Reshard = GatherPolicy::Reshard;
   GatherPolicy policy;
-  policy.dtype = compute_dtype(config.precision);
+  policy.dtype = config.precision.compute;
   const ParallelismConfig& parallelism = config.parallelism;
   // Also where nothing is cut: their names are checked in every layout.
   for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
     policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
   if (!sharded && !parallelism.fsdp_cpu_offload) return policy;
-  const std::string& reshard = parallelism.fsdp_reshard_after_forward;
-  policy.reshard = reshard == "never"     ? Reshard::never
-                   : reshard == "every_n" ? Reshard::every_n
-                                          : Reshard::always;
+  policy.reshard = reshard_mode(parallelism.fsdp_reshard_after_forward);
   policy.n = static_cast<int>(parallelism.fsdp_reshard_every_n);
   policy.prefetch.forward = static_cast<int>(parallelism.fsdp_forward_prefetch);
   policy.prefetch.backward = static_cast<int>(parallelism.fsdp_backward_prefetch);
@@ -54,7 +74,7 @@ GatherPolicy gather_policy(const Config& config, bool sharded) {
 ReducePolicy reduce_policy(const Config& config) {
   const ParallelismConfig& parallelism = config.parallelism;
   return {static_cast<int>(parallelism.fsdp_reduce_in_flight), parallelism.fsdp_reduce_each_micro_batch,
-          reduce_dtype(config.precision)};
+          config.precision.reduce};
 }
 
 Mesh mesh_of(const Config& config, int world_size) {
@@ -128,7 +148,7 @@ void check_ordered(const BatchPlan& batch, int data_ranks) {
 }  // namespace
 
 BatchPlan plan_batch(const TrainingConfig& training, int data_ranks) {
-  const bool ordered = training.reduction == "ordered";
+  const bool ordered = training.reduction == ReductionMode::ordered;
   BatchPlan batch;
   batch.seq_len = training.seq_len;
   batch.rows_per_step =
@@ -147,19 +167,16 @@ BatchPlan plan_batch(const TrainingConfig& training, int data_ranks) {
   return batch;
 }
 
-DType compute_dtype(const PrecisionConfig& precision) {
-  return precision.compute == "bf16" ? DType::bf16 : DType::f32;
-}
-
-DType reduce_dtype(const PrecisionConfig& precision) {
-  return dtype_from_name(precision.reduce).value();
-}
-
 Partition partition_of(const ParallelismConfig& parallelism) {
-  const std::string& partition = parallelism.fsdp_partition;
-  return {partition == "by_tensor" ? Partition::Kind::by_tensor
-          : partition == "by_dim"  ? Partition::Kind::by_dim
-                                   : Partition::Kind::flat};
+  switch (parallelism.fsdp_partition) {
+    case FsdpPartition::flat:
+      return {Partition::Kind::flat};
+    case FsdpPartition::by_tensor:
+      return {Partition::Kind::by_tensor};
+    case FsdpPartition::by_dim:
+      return {Partition::Kind::by_dim};
+  }
+  return {};
 }
 
 ModelSpec plan_model(const Config& config) {
@@ -173,7 +190,7 @@ StepOptions common_options(const Config& config, ProgramKind kind, DataParallel 
   StepOptions options;
   options.kind = kind;
   const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
-  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, compute_dtype(config.precision), threads};
+  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads};
   options.gather = gather_policy(config, place.shard_ranks.size() > 1);
   options.offload.state = config.parallelism.fsdp_cpu_offload;
   options.micro_batches = kind == ProgramKind::train ? batch.micro_batches : 1;
@@ -191,7 +208,7 @@ DataParallel data_parallel_of(const Config& config, RankId place) {
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId place) {
   const Mesh mesh = mesh_of(config, place.world_size);
   StepOptions options = common_options(config, ProgramKind::train, place_in(mesh, place.rank));
-  options.ordered = config.training.reduction == "ordered";
+  options.ordered = config.training.reduction == ReductionMode::ordered;
   options.recompute = recompute_policy(config.activation_checkpoint);
   options.reduce = reduce_policy(config);
   ProvedStep step;
@@ -220,7 +237,7 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
 
 StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId place) {
   const Mesh mesh = mesh_of(config, place.world_size);
-  StepOptions options = generation_options(compute_dtype(config.precision), cache_tokens);
+  StepOptions options = generation_options(config.precision.compute, cache_tokens);
   options.partition = partition_of(config.parallelism);
   options.offload.state = config.parallelism.fsdp_cpu_offload;
   options.data_parallel = place_in(mesh, place.rank);

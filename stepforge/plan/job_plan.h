@@ -36,12 +36,6 @@ BatchPlan plan_batch(const TrainingConfig& training, int data_ranks = 1);
 /// (its place in loss_ranks) of loss_ranks.size(). Throws UsageError if the degrees do not fit the world.
 DataParallel data_parallel_of(const Config& config, RankId place);
 
-/// The compute dtype of precision.compute.
-DType compute_dtype(const PrecisionConfig& precision);
-
-/// The dtype in which gradients travel, precision.reduce.
-DType reduce_dtype(const PrecisionConfig& precision);
-
 /// How units are cut over the ranks of a shard group, parallelism.fsdp_partition.
 Partition partition_of(const ParallelismConfig& parallelism);
 

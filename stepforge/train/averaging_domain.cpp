@@ -13,10 +13,6 @@ double mean(std::span<const double> values, int64_t count) {
 
 }  // namespace
 
-LossAggregation loss_aggregation(std::string_view name) {
-  return name == "rank_average" ? LossAggregation::rank_average : LossAggregation::token_mean;
-}
-
 double AveragingDomain::token_weight() const {
   const int64_t labels = aggregation_ == LossAggregation::token_mean ? step_labels_ : own_labels_ * ranks_;
   return labels > 0 ? 1.0 / static_cast<double>(labels) : 0.0;

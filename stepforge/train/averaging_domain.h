@@ -4,17 +4,10 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
+
+#include "stepforge/config/config.h"
 
 namespace stepforge {
-
-enum class LossAggregation : uint8_t {
-  token_mean,    ///< the mean over all valid labels of the step, whichever rank has them
-  rank_average,  ///< each rank's mean over its own valid labels of the step, averaged over the ranks
-};
-
-/// The aggregation of training.loss_aggregation.
-LossAggregation loss_aggregation(std::string_view name);
 
 /// Of one step, on one rank. Gradients of all ranks are summed, so the weights of all tokens of a step add up
 /// to 1, or, of rank_average, to the share of ranks that have a valid label. Nothing is divided by zero: what

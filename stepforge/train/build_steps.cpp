@@ -72,7 +72,7 @@ void build_tokenizer_step(Trainer& trainer) {
   rank0_first(trainer.groups->data(), [&](const ReportProgress& report) {
     trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log, report); });
     // A copy: the run is evaluated and exported from its folder alone.
-    if (trainer.is_main() && trainer.config.tokenizer.type != "bytes")
+    if (trainer.is_main() && trainer.config.tokenizer.type != TokenizerType::bytes)
       trainer.tokenizer->save_pretrained(run_tokenizer_folder(trainer.config));
   });
 }
@@ -144,8 +144,8 @@ void build_step_program(Trainer& trainer) {
 }
 
 void build_parameters(Trainer& trainer) {
-  const StoreOptions options{.gather = compute_dtype(trainer.config.precision),
-                             .reduce = reduce_dtype(trainer.config.precision),
+  const StoreOptions options{.gather = trainer.config.precision.compute,
+                             .reduce = trainer.config.precision.reduce,
                              .partition = partition_of(trainer.config.parallelism),
                              .offload = trainer.config.parallelism.fsdp_cpu_offload};
   trainer.store = std::make_unique<ModelStore>(trainer.model_spec.units, options, trainer.groups);
@@ -160,10 +160,11 @@ void build_model(Trainer& trainer) {
 
 void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
-  if (optimizer.name != "adamw")
-    throw UsageError(format("optimizer.name = \"{}\": there is adamw", optimizer.name));
-  trainer.optimizer = std::make_unique<AdamW>(
-      *trainer.store, resolve_param_groups(optimizer, trainer.model_spec), optimizer.eps);
+  switch (optimizer.name) {
+    case OptimizerName::adamw:
+      trainer.optimizer = std::make_unique<AdamW>(
+          *trainer.store, resolve_param_groups(optimizer, trainer.model_spec), optimizer.eps);
+  }
   trainer.schedule = std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
   if (trainer.schedule->decay_was_cut()) {
     trainer.log.warning(
@@ -199,7 +200,7 @@ void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
   const TrainerState state = state_from_json(json, (folder / "state.json").string());
   load_checkpoint(found, trainer.model_spec, *trainer.store, trainer.optimizer.get());
   const auto& allowed = trainer.config.checkpoint.allow_changed;
-  const bool data_may_change = std::find(allowed.begin(), allowed.end(), "data") != allowed.end();
+  const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();
   trainer.loader->restore(state.loader, data_may_change || changes.other_rows);
   trainer.state = state;
   trainer.resumed = true;

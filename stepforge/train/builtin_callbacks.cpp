@@ -87,8 +87,9 @@ class LoggingCallback : public Callback {
   void train_begin(Trainer& trainer) override {
     const auto& metrics = trainer.config.metrics;
     smoothed_.restore(trainer.state.smoothed_loss);
-    const bool wanted =
-        metrics.status_line == "on" || (metrics.status_line == "auto" && stderr_is_terminal());
+    const bool wanted = metrics.status_line == StatusLineMode::automatic
+                            ? stderr_is_terminal()
+                            : metrics.status_line == StatusLineMode::on;
     if (wanted && trainer.is_main()) status_ = std::make_unique<StatusLine>(trainer.log);
     waited_ = trainer.loader->wait_seconds();
   }
@@ -167,7 +168,7 @@ class SamplingCallback : public Callback {
     const int64_t capacity = generation_context(trainer.config);
     Generator generator(trainer.model_spec,
                         plan_samples(trainer.config, trainer.model_spec, capacity, trainer.place),
-                        trainer.model, *trainer.store, compute_dtype(trainer.config.precision), capacity);
+                        trainer.model, *trainer.store, trainer.config.precision.compute, capacity);
     GenerationOptions options;
     options.max_tokens = sampling.max_tokens;
     options.temperature = sampling.temperature;
@@ -192,7 +193,7 @@ class ExportCallback : public Callback {
     }
     std::filesystem::create_directories(output.parent_path());
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step};
-    const HfExportOptions options = {*dtype_from_name(trainer.config.checkpoint.export_dtype)};
+    const HfExportOptions options = {trainer.config.checkpoint.export_dtype};
     export_hf(output, trainer.config.model, trainer.model_spec, checkpoint_tensors(found),
               trainer.tokenizer.get(), options);
     trainer.log.info("exported {} to {}", found.path.string(), output.string());

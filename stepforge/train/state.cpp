@@ -114,7 +114,9 @@ ConfigChanges compare_with_checkpoint(const Json& json, const Config& config) {
     const std::string old = before[name];
     if (old == value || is_bookkeeping(name)) continue;
     const std::string group = group_of(name);
-    const bool refused = !group.empty() && std::find(allowed.begin(), allowed.end(), group) == allowed.end();
+    const bool refused = !group.empty() && std::none_of(allowed.begin(), allowed.end(), [&](Guard guard) {
+      return choice_name(guard) == group;
+    });
     const std::string text =
         format("{}: {} in the checkpoint, {} now", name, old.empty() ? "unset" : old, value);
     if (refused) {

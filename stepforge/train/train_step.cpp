@@ -23,11 +23,18 @@ bool finite(const at::Tensor& tensor) {
   return at::isfinite(tensor).all().item<bool>();
 }
 
-NormType norm_type(std::string_view name) {
-  return name == "l1"    ? NormType::l1
-         : name == "l3"  ? NormType::l3
-         : name == "inf" ? NormType::inf
-                         : NormType::l2;
+NormType norm_type(ClipNorm norm) {
+  switch (norm) {
+    case ClipNorm::l1:
+      return NormType::l1;
+    case ClipNorm::l2:
+      return NormType::l2;
+    case ClipNorm::l3:
+      return NormType::l3;
+    case ClipNorm::inf:
+      return NormType::inf;
+  }
+  return {};
 }
 
 /// Collects losses and, if `optimizer` is given, applies the update.
@@ -36,14 +43,14 @@ class StepRun : public StepServices {
   StepRun(const TrainingConfig& training, const std::vector<Batch>& batches, const ModelStore& store,
           AdamW* optimizer, double lr_factor)
       : norm_type_(norm_type(training.norm_type)),
-        norm_exchange_(training.reduction == "ordered" ? NormExchange::chunks : NormExchange::ranks),
+        norm_exchange_(training.reduction == ReductionMode::ordered ? NormExchange::chunks
+                                                                    : NormExchange::ranks),
         max_norm_(training.max_norm),
         batches_(batches),
         store_(store),
         optimizer_(optimizer),
         lr_factor_(lr_factor),
-        domain_(loss_aggregation(training.loss_aggregation), labels_of(batches),
-                store.groups().data_ranks()) {
+        domain_(training.loss_aggregation, labels_of(batches), store.groups().data_ranks()) {
     result.valid_labels = domain_.step_labels();
   }
 

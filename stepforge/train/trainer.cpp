@@ -131,7 +131,7 @@ void Trainer::handle_nonfinite() {
   const std::string what =
       format("step {}: loss {}, gradient norm {}: first not finite in {}", state.step + 1, last_step.loss,
              last_step.grad_norm, last_step.first_nonfinite);
-  if (config.training.nonfinite == "stop") {
+  if (config.training.nonfinite == NonfiniteAction::stop) {
     throw Error(
         what +
         "; weights and moments are those of the step before (training.nonfinite = \"skip\" passes over "

@@ -143,7 +143,7 @@ TEST(PlanBatch, CutsTheGlobalBatchIntoMicroBatches) {
   training.global_batch_size = 12;
   EXPECT_EQ(plan_batch(training).micro_batches, 3);
   EXPECT_EQ(plan_batch(training).tokens_per_step(), 192);
-  training.reduction = "ordered";
+  training.reduction = ReductionMode::ordered;
   EXPECT_EQ(plan_batch(training).micro_batches, 12);
   EXPECT_EQ(plan_batch(training).rows_per_micro_batch, 1);
 }

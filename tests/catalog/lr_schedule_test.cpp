@@ -9,7 +9,7 @@
 namespace stepforge {
 namespace {
 
-LrSchedulerConfig scheduler(int64_t warmup, double ratio = -1.0, const char* type = "linear",
+LrSchedulerConfig scheduler(int64_t warmup, double ratio = -1.0, DecayType type = DecayType::linear,
                             double minimum = 0.0) {
   LrSchedulerConfig config;
   config.warmup_steps = warmup;
@@ -39,7 +39,8 @@ TEST(Schedule, WithoutDecayTheRateStays) {
 }
 
 TEST(Schedule, DecayEndsTowardsTheMinimum) {
-  expect_factors(scheduler(2, -1.0, "linear", 0.2), 10, {0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3});
+  expect_factors(scheduler(2, -1.0, DecayType::linear, 0.2), 10,
+                 {0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3});
 }
 
 TEST(Schedule, CosineAndSquareRootFallByTheirFormulas) {
@@ -49,8 +50,8 @@ TEST(Schedule, CosineAndSquareRootFallByTheirFormulas) {
     cosine.push_back(0.1 + 0.9 * 0.5 * (1.0 + std::cos(std::numbers::pi * i / 8.0)));
     root.push_back(0.1 + 0.9 * (1.0 - std::sqrt(i / 8.0)));
   }
-  expect_factors(scheduler(2, -1.0, "cosine", 0.1), 10, cosine);
-  expect_factors(scheduler(2, -1.0, "sqrt", 0.1), 10, root);
+  expect_factors(scheduler(2, -1.0, DecayType::cosine, 0.1), 10, cosine);
+  expect_factors(scheduler(2, -1.0, DecayType::sqrt, 0.1), 10, root);
 }
 
 TEST(Schedule, AWarmUpLongerThanTheRunIsCutToIt) {

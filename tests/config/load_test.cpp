@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/schema_docs.h"
 #include "tests/config/config_testing.h"
 
 namespace stepforge {
@@ -76,7 +77,7 @@ TEST(LoadConfig, ForgetsThePlacesOfAListThatWasReplaced) {
 TEST(LoadConfig, MergesNestedTablesAndReplacesLists) {
   const std::string text = "preset = \"llama3.2-1b\"\n[model.rope_scaling]\nlow_freq_factor = 2\n";
   const Config config = parsed(text).config;
-  EXPECT_EQ(config.model.rope_scaling, (RopeScalingConfig{"llama3", 32.0, 2.0, 4.0, 8192}));
+  EXPECT_EQ(config.model.rope_scaling, (RopeScalingConfig{RopeScalingType::llama3, 32.0, 2.0, 4.0, 8192}));
   EXPECT_EQ(parsed("preset = \"debug\"\n[data]\nsources = []\n").config.data.sources.size(), 0U);
 }
 
@@ -105,7 +106,7 @@ pattern = "norm"
   EXPECT_EQ(config.model.norm_eps, 1.0);
   EXPECT_EQ(config.training.steps, 1000);
   EXPECT_EQ(config.activation_checkpoint.blocks, (std::vector<int64_t>{0, 2}));
-  EXPECT_EQ(config.checkpoint.allow_changed, (Words{"data", "seed"}));
+  EXPECT_EQ(config.checkpoint.allow_changed, (std::vector{Guard::data, Guard::seed}));
   const std::vector<ParamGroupConfig> groups{{.pattern = "embed", .lr = 1e-4}, {.pattern = "norm"}};
   EXPECT_EQ(config.optimizer.param_groups, groups);
 }
@@ -142,8 +143,8 @@ TEST(LoadConfig, WrongListsAreRefused) {
             "run.toml:2:10: activation_checkpoint.blocks = 3: expected a list of integers (each 0 to 9999); "
             "write [3]");
   EXPECT_EQ(
-      error_of("[activation_checkpoint]\nmode = \"regions\"\nsegments = [\"mlp\", \"atention\"]\n"),
-      "run.toml:3:12: activation_checkpoint.regions = [\"mlp\", \"atention\"]: expected a list of any of "
+      error_of("[activation_checkpoint]\nmode = \"regions\"\nregions = [\"mlp\", \"atention\"]\n"),
+      "run.toml:3:11: activation_checkpoint.regions = [\"mlp\", \"atention\"]: expected a list of any of "
       "\"attention\", \"mlp\"; did you mean \"attention\"?");
   EXPECT_EQ(error_of("[data]\nsources = [{ path = 3 }, 4]\n"),
             "2 errors in the configuration:\n"
@@ -289,6 +290,39 @@ TEST_F(LoadConfigFile, LargerThanFourMebibytesIsRefused) {
   EXPECT_EQ(error_of_file(write("large.toml", std::string(size_t{4} << 20, '\n'))), "");
   EXPECT_TRUE(contains(error_of_file(write("larger.toml", std::string((size_t{4} << 20) + 1, '\n'))),
                        "holds 4194305 bytes; at most 4194304 are accepted here"));
+}
+
+TEST(ConfigLoad, RenamedKeysAndChoicesAreRefusedWithTheirNewName) {
+  EXPECT_EQ(
+      error_of("[parallelism]\nfsdp_cut = \"dimension\"\n"),
+      "run.toml:2:1: parallelism.fsdp_cut: was renamed to parallelism.fsdp_partition (interval is now flat, "
+      "whole_tensor is by_tensor, dimension is by_dim)");
+  EXPECT_EQ(
+      error_of("", {"parallelism.fsdp_partition=whole_tensor"}),
+      "command line: parallelism.fsdp_partition = \"whole_tensor\": expected one of \"flat\", \"by_tensor\", "
+      "\"by_dim\"; was renamed to \"by_tensor\"");
+  EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"segments\"\nsegments = [\"mlp\"]\n"),
+            "2 errors in the configuration:\n"
+            "  run.toml:2:8: activation_checkpoint.mode = \"segments\": expected one of \"none\", \"full\", "
+            "\"every_n\", \"blocks\", \"regions\"; was renamed to \"regions\"\n"
+            "  run.toml:3:1: activation_checkpoint.segments: was renamed to activation_checkpoint.regions");
+}
+
+TEST(ConfigLoad, EveryChoiceIsReadIntoItsEnumAndWrittenAsItsName) {
+  const Config config = parsed("", {"model.rope_scaling.type=llama3", "training.norm_type=inf",
+                                    "parallelism.fsdp_reshard_after_forward=default", "precision.reduce=fp16",
+                                    "comm.backend=auto", "activation_checkpoint.mode=regions",
+                                    "activation_checkpoint.regions=mlp,attention"})
+                            .config;
+  EXPECT_EQ(config.model.rope_scaling.type, RopeScalingType::llama3);
+  EXPECT_EQ(config.training.norm_type, ClipNorm::inf);
+  EXPECT_EQ(config.parallelism.fsdp_reshard_after_forward, ReshardMode::by_default);
+  EXPECT_EQ(config.precision.reduce, DType::f16);
+  EXPECT_EQ(config.comm.backend, CommBackend::automatic);
+  EXPECT_EQ(config.activation_checkpoint.mode, RecomputeMode::regions);
+  EXPECT_EQ(config.activation_checkpoint.regions,
+            (std::vector{RecomputeRegion::mlp, RecomputeRegion::attention}));
+  EXPECT_EQ(parsed(config_toml(config)).config, config);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ TEST(Overrides, StringsNeedNoQuotes) {
   EXPECT_EQ(parsed("", {R"(run_dir="a\tb")"}).config.run_dir, "a\tb");
   EXPECT_EQ(parsed("", {"run_dir='a#b'"}).config.run_dir, "a#b");
   EXPECT_EQ(parsed("", {"sampling.prompt="}).config.sampling.prompt, "");
-  EXPECT_EQ(parsed("", {"precision.compute=bf16"}).config.precision.compute, "bf16");
+  EXPECT_EQ(parsed("", {"precision.compute=bf16"}).config.precision.compute, DType::bf16);
   EXPECT_EQ(parsed("", {R"(preset="debug")"}).config.model.dim, 64);
 }
 
@@ -36,11 +36,13 @@ TEST(Overrides, ListsNeedNoBrackets) {
   }
   for (const char* list : {"[\"data\", \"seed\"]", "data,seed"}) {
     const Config config = parsed("", {std::string("checkpoint.allow_changed=") + list}).config;
-    EXPECT_EQ(config.checkpoint.allow_changed, (Words{"data", "seed"})) << list;
+    EXPECT_EQ(config.checkpoint.allow_changed, (std::vector{Guard::data, Guard::seed})) << list;
   }
-  EXPECT_EQ(parsed("", {"checkpoint.allow_changed=data"}).config.checkpoint.allow_changed, Words{"data"});
+  EXPECT_EQ(parsed("", {"checkpoint.allow_changed=data"}).config.checkpoint.allow_changed,
+            std::vector{Guard::data});
   const std::string file = "[checkpoint]\nallow_changed = [\"data\"]\n";
-  EXPECT_EQ(parsed(file, {"checkpoint.allow_changed="}).config.checkpoint.allow_changed, Words{});
+  EXPECT_EQ(parsed(file, {"checkpoint.allow_changed="}).config.checkpoint.allow_changed,
+            std::vector<Guard>{});
 }
 
 TEST(Overrides, TablesAndListsOfTablesAreTaken) {
@@ -49,7 +51,7 @@ TEST(Overrides, TablesAndListsOfTablesAreTaken) {
                             .config;
   const std::vector<DataSourceConfig> sources{{.path = "a.txt"}, {.path = "b", .weight = 2.0}};
   EXPECT_EQ(config.data.sources, sources);
-  EXPECT_EQ(config.model.rope_scaling.type, "llama3");
+  EXPECT_EQ(config.model.rope_scaling.type, RopeScalingType::llama3);
   EXPECT_EQ(config.model.rope_scaling.factor, 2.0);
 }
 

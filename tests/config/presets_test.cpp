@@ -75,11 +75,11 @@ TEST(Presets, OneMayBuildOnAnother) {
 }
 
 TEST(Presets, LongContextModelsStretchTheirFrequencies) {
-  EXPECT_EQ(preset_config("llama3-8b").model.rope_scaling.type, "none");
+  EXPECT_EQ(preset_config("llama3-8b").model.rope_scaling.type, RopeScalingType::none);
   EXPECT_EQ(preset_config("llama3.1-8b").model.rope_scaling,
-            (RopeScalingConfig{"llama3", 8.0, 1.0, 4.0, 8192}));
+            (RopeScalingConfig{RopeScalingType::llama3, 8.0, 1.0, 4.0, 8192}));
   EXPECT_EQ(preset_config("llama3.2-3b").model.rope_scaling,
-            (RopeScalingConfig{"llama3", 32.0, 1.0, 4.0, 8192}));
+            (RopeScalingConfig{RopeScalingType::llama3, 32.0, 1.0, 4.0, 8192}));
   EXPECT_EQ(preset_config("llama3.2-3b").model.max_position, 131072);
 }
 

@@ -104,10 +104,11 @@ TEST(ConfigToml, AnyTextAndListsSurviveTheRoundTrip) {
   config.optimizer.lr = 1.0 / 3.0;
   config.optimizer.eps = 1e-300;
   config.training.seed = 999999999999999;
-  config.data.sources = {{.path = "x", .weight = 2.5, .field = "body", .format = "jsonl"}, {.path = "[y]"}};
+  config.data.sources = {{.path = "x", .weight = 2.5, .field = "body", .format = DataFormat::jsonl},
+                         {.path = "[y]"}};
   config.optimizer.param_groups = {{.pattern = "^emb.*\\d$", .lr = 1e-5}};
-  config.activation_checkpoint.mode = "regions";
-  config.activation_checkpoint.regions = {"mlp", "attention"};
+  config.activation_checkpoint.mode = RecomputeMode::regions;
+  config.activation_checkpoint.regions = {RecomputeRegion::mlp, RecomputeRegion::attention};
   EXPECT_EQ(parsed(config_toml(config)).config, config);
   EXPECT_EQ(parsed(config_toml(config, true)).config, config);
 }

@@ -27,7 +27,7 @@ RankEnvironment place(int rank, int size, int on_host, int port) {
   return environment;
 }
 
-CommConfig over(const std::string& backend, double init_timeout = 60) {
+CommConfig over(CommBackend backend, double init_timeout = 60) {
   CommConfig config;
   config.backend = backend;
   config.init_timeout = init_timeout;
@@ -35,7 +35,7 @@ CommConfig over(const std::string& backend, double init_timeout = 60) {
 }
 
 /// The sum of all ranks' numbers, as each of `size` processes has it.
-std::vector<std::string> sums(int size, int on_host, const std::string& backend) {
+std::vector<std::string> sums(int size, int on_host, CommBackend backend) {
   const Listener listener;
   RankProcesses processes;
   for (int rank = 0; rank < size; ++rank) {
@@ -52,46 +52,46 @@ std::vector<std::string> sums(int size, int on_host, const std::string& backend)
 }
 
 TEST(MakeWorld, ConnectsTheRanksOfOneHostByEachBackend) {
-  for (const char* backend : {"auto", "shared_memory", "gloo"}) {
-    EXPECT_EQ(sums(2, 2, backend), (std::vector<std::string>{"3", "3"})) << backend;
+  for (const CommBackend backend : {CommBackend::automatic, CommBackend::shared_memory, CommBackend::gloo}) {
+    EXPECT_EQ(sums(2, 2, backend), (std::vector<std::string>{"3", "3"})) << choice_name(backend);
   }
 }
 
 TEST(MakeWorld, ConnectsSeveralHosts) {
-  EXPECT_EQ(sums(4, 2, "auto"), (std::vector<std::string>{"10", "10", "10", "10"}));
+  EXPECT_EQ(sums(4, 2, CommBackend::automatic), (std::vector<std::string>{"10", "10", "10", "10"}));
 }
 
 TEST(MakeWorld, OfOneRankWaitsForNobody) {
-  EXPECT_EQ(make_world({}, over("gloo"))->size(), 1);
+  EXPECT_EQ(make_world({}, over(CommBackend::gloo))->size(), 1);
 }
 
 TEST(MakeWorld, RefusesSharedMemoryAmongHosts) {
   const std::string message =
-      message_of<UsageError>([] { make_world(place(3, 4, 2, 29500), over("shared_memory")); });
+      message_of<UsageError>([] { make_world(place(3, 4, 2, 29500), over(CommBackend::shared_memory)); });
   EXPECT_TRUE(contains(message, "torchrun started 4 ranks, 2 of them on this host"));
 }
 
 TEST(MakeWorld, RefusesSeveralHostsWithoutAPlaceToMeet) {
   RankEnvironment environment = place(3, 4, 2, 0);
-  EXPECT_TRUE(
-      contains(message_of<UsageError>([&] { make_world(environment, over("auto")); }), "MASTER_PORT"));
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { make_world(environment, over(CommBackend::automatic)); }),
+                       "MASTER_PORT"));
   environment.master_port = 29500;
   environment.master_address = "";
-  EXPECT_TRUE(
-      contains(message_of<UsageError>([&] { make_world(environment, over("auto")); }), "MASTER_ADDR"));
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { make_world(environment, over(CommBackend::automatic)); }),
+                       "MASTER_ADDR"));
 }
 
 TEST(MakeWorld, NamesAPortThatIsInUse) {
   const Listener listener;
   const std::string message =
-      message_of<UsageError>([&] { make_world(place(0, 2, 1, listener.port()), over("gloo")); });
+      message_of<UsageError>([&] { make_world(place(0, 2, 1, listener.port()), over(CommBackend::gloo)); });
   EXPECT_TRUE(contains(message, format("port {} is in use", listener.port())));
 }
 
 TEST(MakeWorld, NamesTheAddressWhereNobodyAnswers) {
   const int port = free_port();
   const std::string message =
-      message_of<PeerError>([&] { make_world(place(1, 2, 1, port), over("gloo", 0.5)); });
+      message_of<PeerError>([&] { make_world(place(1, 2, 1, port), over(CommBackend::gloo, 0.5)); });
   EXPECT_TRUE(contains(message, format("127.0.0.1:{}", port)));
 }
 
@@ -110,7 +110,7 @@ TEST(MakeWorld, NamesTheRanksThatNeverStart) {
     processes.start([&, rank] {
       RankEnvironment environment = place(rank, 4, 2, listener.port());
       if (rank == 0) environment.store_listener = listener.descriptor();
-      make_world(environment, over("gloo", rank == 0 ? 1 : 60));
+      make_world(environment, over(CommBackend::gloo, rank == 0 ? 1 : 60));
       return std::string("there");
     });
   }
@@ -122,7 +122,7 @@ TEST(MakeWorld, NamesTheRanksThatNeverStart) {
 
 TEST(MakeWorld, RefusesAnInterfaceThatIsNotThere) {
   const Listener listener;
-  CommConfig config = over("gloo");
+  CommConfig config = over(CommBackend::gloo);
   config.interface = "nothing0";
   RankEnvironment environment = place(0, 2, 1, listener.port());
   environment.store_listener = dup(listener.descriptor());
@@ -134,7 +134,8 @@ TEST(MakeWorld, RefusesANameThatOtherHostsWouldConnectToInVain) {
   RankEnvironment environment = place(0, 2, 1, listener.port());
   environment.store_listener = dup(listener.descriptor());
   environment.master_address = "LOCALHOST";  // a name of this host, and not the one that is meant as loopback
-  const std::string message = message_of<UsageError>([&] { make_world(environment, over("gloo")); });
+  const std::string message =
+      message_of<UsageError>([&] { make_world(environment, over(CommBackend::gloo)); });
   EXPECT_TRUE(contains(message, "MASTER_ADDR = \"LOCALHOST\" leads to this host's "));
   EXPECT_TRUE(contains(message, "comm.interface"));
 }
@@ -198,7 +199,7 @@ TEST(HierarchicalWorld, ARanksFailureReachesGroupsOfTheOtherHost) {
 TEST(Nccl, WithoutAGpuSaysSo) {
   std::string message;
   try {
-    make_world(place(0, 2, 2, free_port()), over("nccl", 0.2));
+    make_world(place(0, 2, 2, free_port()), over(CommBackend::nccl, 0.2));
   } catch (const UsageError& error) {
     message = error.what();
   } catch (const PeerError&) {
@@ -207,7 +208,7 @@ TEST(Nccl, WithoutAGpuSaysSo) {
   EXPECT_TRUE(contains(message, "comm.backend = nccl"));
   const bool has_plugin = std::filesystem::exists(library_folder() / "libstepforge_nccl.so");
   EXPECT_TRUE(contains(message, has_plugin ? "no GPU" : "no plug-in"));
-  EXPECT_TRUE(contains(message_of<UsageError>([] { make_world({}, over("nccl")); }), "comm.backend = nccl"));
+  EXPECT_TRUE(contains(message_of<UsageError>([] { make_world({}, over(CommBackend::nccl)); }), "comm.backend = nccl"));
 }
 
 }  // namespace

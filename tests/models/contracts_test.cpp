@@ -82,13 +82,13 @@ TEST_P(Contracts, DropoutBelongsToTheRowAndNotToTheMicroBatch) {
 
 TEST_P(Contracts, OrderedModeIsBitEqualForAnyMicroBatchAndAnyNumberOfThreads) {
   Config ordered = config();
-  ordered.training.reduction = "ordered";
+  ordered.training.reduction = ReductionMode::ordered;
   ordered.model.dropout = 0.1;
   const Outcome expected = run(ordered);
   EXPECT_LE(distance(expected.gradients,
                      [&] {
                        Config fast = ordered;
-                       fast.training.reduction = "fast";
+                       fast.training.reduction = ReductionMode::fast;
                        return run(fast).gradients;
                      }()),
             1e-6);
@@ -108,24 +108,25 @@ TEST_P(Contracts, RecomputationChangesNoBitOfLossAndGradients) {
   plain.model.dropout = 0.1;
   plain.training.local_batch_size = 4;
   const Outcome expected = run(plain);
-  const auto expect_equal = [&](const std::string& mode, const auto& change) {
+  const auto expect_equal = [&](RecomputeMode mode, const auto& change) {
     Config again = plain;
     again.activation_checkpoint.mode = mode;
     change(again.activation_checkpoint);
     const Outcome actual = run(again);
-    EXPECT_TRUE(at::equal(actual.gradients, expected.gradients)) << mode;
-    EXPECT_EQ(actual.result.loss, expected.result.loss) << mode;
+    EXPECT_TRUE(at::equal(actual.gradients, expected.gradients)) << choice_name(mode);
+    EXPECT_EQ(actual.result.loss, expected.result.loss) << choice_name(mode);
   };
-  expect_equal("full", [](auto&) {});
-  expect_equal("every_n", [](auto& section) { section.every_n = 2; });
-  expect_equal("blocks", [](auto& section) { section.blocks = {1}; });
-  expect_equal("regions", [](auto& section) { section.regions = {"attention"}; });
-  expect_equal("regions", [](auto& section) { section.regions = {"attention", "mlp"}; });
+  expect_equal(RecomputeMode::full, [](auto&) {});
+  expect_equal(RecomputeMode::every_n, [](auto& section) { section.every_n = 2; });
+  expect_equal(RecomputeMode::blocks, [](auto& section) { section.blocks = {1}; });
+  expect_equal(RecomputeMode::regions, [](auto& section) { section.regions = {RecomputeRegion::attention}; });
+  expect_equal(RecomputeMode::regions,
+               [](auto& section) { section.regions = {RecomputeRegion::attention, RecomputeRegion::mlp}; });
 }
 
 TEST_P(Contracts, Bf16GathersReleasesAndStaysNearFp32) {
   Config narrow = config();
-  narrow.precision.compute = "bf16";
+  narrow.precision.compute = DType::bf16;
   Job job(narrow);
   std::vector<Batch> batches = job.cut(job.made_up_rows());
   mask_unevenly(batches);
@@ -294,7 +295,7 @@ TEST(TiedEmbedding, GradientIsTheSumOfBothUsesAndCountsOnceInTheNorm) {
 }
 
 TEST(NonFinite, APlantedNanStopsTheUpdateAndIsFoundInBf16Too) {
-  for (const char* compute : {"fp32", "bf16"}) {
+  for (const DType compute : {DType::f32, DType::bf16}) {
     Config config = tiny_job();
     config.precision.compute = compute;
     config.debug.plant_nan_step = 1;
@@ -303,7 +304,7 @@ TEST(NonFinite, APlantedNanStopsTheUpdateAndIsFoundInBf16Too) {
     const at::Tensor before = job.masters();
     const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
     EXPECT_FALSE(result.updated);
-    EXPECT_TRUE(testing::contains(result.first_nonfinite, "layers.1")) << compute;
+    EXPECT_TRUE(testing::contains(result.first_nonfinite, "layers.1")) << dtype_name(compute);
     EXPECT_TRUE(at::equal(job.masters(), before));
     EXPECT_TRUE(job.step(job.cut(job.made_up_rows()), 1, 1.0).updated);
   }

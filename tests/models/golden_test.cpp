@@ -78,7 +78,7 @@ TEST(Golden, CoversBothFamiliesTiedEmbeddingsAndScaledRope) {
     const ModelConfig model = hf_model_config(testing::source_dir() / "tests/golden/models" / name);
     qwen3 = qwen3 || model.family == "qwen3";
     tied = tied || model.tie_embeddings;
-    scaled = scaled || model.rope_scaling.type == "llama3";
+    scaled = scaled || model.rope_scaling.type == RopeScalingType::llama3;
   }
   EXPECT_TRUE(qwen3 && tied && scaled);
 }

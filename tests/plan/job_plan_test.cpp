@@ -51,7 +51,7 @@ TEST(PlanBatch, RowsThatRanksCannotShareAreRefusedWithNumbersThatWork) {
 
 TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
   TrainingConfig training;
-  training.reduction = "ordered";
+  training.reduction = ReductionMode::ordered;
   training.global_batch_size = 24;
   EXPECT_EQ(plan_batch(training, 1).micro_batches, 24);
   EXPECT_TRUE(contains(message_of<UsageError>([&] { plan_batch(training, 3); }), "use 2 or 4 ranks"));

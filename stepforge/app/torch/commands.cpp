@@ -41,7 +41,7 @@ int run_train(const TorchCommand& command) {
 int run_generate(const TorchCommand& command) {
   install_cpu_allocator();
   const GenerateOptions& options = command.generate;
-  const DType compute = parse_compute(options.compute);
+  const DType compute = options.compute;
   const LoadedModel model = load_model(options.model, compute, *command.log);
   if (model.tokenizer == nullptr)
     throw UsageError(format("{} has no tokenizer.json", options.model.string()));
@@ -62,12 +62,10 @@ int run_generate(const TorchCommand& command) {
 
 int run_export(const TorchCommand& command) {
   const ExportOptions& options = command.export_options;
-  const auto dtype = dtype_from_name(options.dtype);
-  if (!dtype) throw UsageError(format("--dtype {}: expected fp32, bf16 or fp16", options.dtype));
   const ModelFiles model = open_model(options.model, *command.log);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
   export_hf(options.output, model.config.model, model.spec, model.weights, model.tokenizer.get(),
-            {*dtype, shard});
+            {options.dtype, shard});
   command.log->info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
                     options.output.string());
   return 0;
@@ -84,7 +82,7 @@ int run_import(const TorchCommand& command) {
   config.run_dir = options.output.string();
   config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
   // The tokenizer is the one in the run's own folder, wherever that is moved; or there is none.
-  config.tokenizer = {.type = "hf", .path = (options.output / "tokenizer").string()};
+  config.tokenizer = {.type = TokenizerType::hf, .path = (options.output / "tokenizer").string()};
   if (model.tokenizer != nullptr) model.tokenizer->save_pretrained(options.output / "tokenizer");
   CheckpointWriter writer(options.output / config.checkpoint.folder, 0, *command.log, /*background=*/false);
   writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr, state_to_json(TrainerState{}, config)));

@@ -31,7 +31,7 @@ Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType comput
   config.training.seq_len = seq_len;
   config.training.local_batch_size = 1;
   config.training.global_batch_size = -1;
-  config.precision.compute = std::string(dtype_name(compute));
+  config.precision.compute = compute;
   return config;
 }
 
@@ -111,10 +111,9 @@ int run_eval(const TorchCommand& command) {
   if (options.logits && (options.output.empty() || options.tokens.empty())) {
     throw UsageError("--logits needs --tokens and --output");
   }
-  const DType compute = parse_compute(options.compute);
-  const LoadedModel model = load_model(options.model, compute, *command.log);
-  return options.tokens.empty() ? evaluate_text(options, model, compute)
-                                : evaluate_tokens(options, model, compute);
+  const LoadedModel model = load_model(options.model, options.compute, *command.log);
+  return options.tokens.empty() ? evaluate_text(options, model, options.compute)
+                                : evaluate_tokens(options, model, options.compute);
 }
 
 }  // namespace stepforge

@@ -70,10 +70,4 @@ LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
   return {std::move(files.config), std::move(files.spec), std::move(store), std::move(files.tokenizer)};
 }
 
-DType parse_compute(const std::string& name) {
-  if (name == "fp32") return DType::f32;
-  if (name == "bf16") return DType::bf16;
-  throw UsageError(format("--compute {}: expected fp32 or bf16", name));
-}
-
 }  // namespace stepforge

@@ -38,7 +38,4 @@ struct LoadedModel {
 /// open_model with its weights in memory.
 LoadedModel load_model(const std::filesystem::path& path, DType compute, Logger& log);
 
-/// "fp32" or "bf16"; throws UsageError otherwise.
-DType parse_compute(const std::string& name);
-
 }  // namespace stepforge
