@@ -1,8 +1,8 @@
 #include "stepforge/plan/job_data.h"
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "stepforge/base/cache_dir.h"
 #include "stepforge/base/error.h"
 #include "stepforge/data/text_source.h"
 #include "stepforge/text/bpe_trainer.h"
@@ -15,14 +15,6 @@ namespace {
 
 bool is_synthetic(const DataSourceConfig& source) {
   return source.format == "synthetic";
-}
-
-std::filesystem::path default_cache_dir() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
-    return std::filesystem::path(cache) / "stepforge" / "data";
-  }
-  const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : ".") / ".cache" / "stepforge" / "data";
 }
 
 std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::filesystem::path& folder,
@@ -91,7 +83,7 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);
   plan.shuffle = data.shuffle;
-  plan.cache_dir = data.cache_dir.empty() ? default_cache_dir() : std::filesystem::path(data.cache_dir);
+  plan.cache_dir = data.cache_dir.empty() ? cache_dir() / "data" : std::filesystem::path(data.cache_dir);
   plan.vocab_size = vocab_size;
   plan.synthetic.samples = std::max<int64_t>(1, data.synthetic_tokens / config.training.seq_len);
   plan.synthetic.document_length = data.synthetic_document_length;
