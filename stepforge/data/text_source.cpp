@@ -5,14 +5,12 @@
 #include <system_error>
 #include <utility>
 
-#include <simdjson.h>
-
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/json_lines.h"
-#include "stepforge/text/utf8.h"
 
 namespace stepforge {
 
@@ -87,17 +85,6 @@ void read_paragraphs(std::string_view text, const std::function<void(std::string
     begin += line.size() + 1;
   }
   if (first != last) document(text.substr(first, last - first));
-}
-
-/// Throws FormatError if `text`, which stands at byte `offset` of the file, is not UTF-8.
-void check_utf8(std::string_view text, int64_t offset, const fs::path& path) {
-  if (simdjson::validate_utf8(text.data(), text.size())) return;
-  const size_t place = find_invalid_utf8(text);
-  throw FormatError(
-      format("{}: byte {} is 0x{:02x}, which is not UTF-8 there; convert the file, for example with "
-             "iconv -f latin1 -t utf-8",
-             path.string(), offset + static_cast<int64_t>(place),
-             static_cast<uint32_t>(static_cast<uint8_t>(text[place]))));
 }
 
 }  // namespace
@@ -239,7 +226,7 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
   if (begin == 0 && mapped.text().starts_with(kByteOrderMark))
     begin += static_cast<int64_t>(kByteOrderMark.size());
   const auto text = mapped.text().substr(static_cast<size_t>(begin), static_cast<size_t>(chunk.end - begin));
-  check_utf8(text, begin, entry.path);
+  require_utf8(text, entry.path.string(), static_cast<size_t>(begin));
   const auto keep = [&](std::string_view content) {
     if (!is_blank(content)) document(content);
   };

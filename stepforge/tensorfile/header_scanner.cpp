@@ -1,72 +1,19 @@
 #include "stepforge/tensorfile/header_scanner.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 namespace {
-
-bool is_continuation(char byte) {
-  return (static_cast<uint8_t>(byte) & 0xC0U) == 0x80U;
-}
-
-/// Length of the well-formed UTF-8 sequence at the start of `text` (Unicode 15, table 3-7), or 0.
-size_t utf8_length(std::string_view text) {
-  const auto lead = static_cast<uint8_t>(text[0]);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  if (!std::all_of(text.begin() + 1, text.begin() + static_cast<std::ptrdiff_t>(length), is_continuation))
-    return 0;
-  const auto second = static_cast<uint8_t>(text[1]);
-  const bool overlong = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
-  const bool surrogate = lead == 0xED && second > 0x9F;
-  const bool beyond_unicode = lead == 0xF4 && second > 0x8F;
-  return overlong || surrogate || beyond_unicode ? 0 : length;
-}
-
-void append_utf8(std::string& out, uint32_t point) {
-  const auto byte = [&out](uint32_t value) { out.push_back(static_cast<char>(value)); };
-  if (point < 0x80) {
-    byte(point);
-  } else if (point < 0x800) {
-    byte(0xC0 | (point >> 6));
-    byte(0x80 | (point & 0x3F));
-  } else if (point < 0x10000) {
-    byte(0xE0 | (point >> 12));
-    byte(0x80 | ((point >> 6) & 0x3F));
-    byte(0x80 | (point & 0x3F));
-  } else {
-    byte(0xF0 | (point >> 18));
-    byte(0x80 | ((point >> 12) & 0x3F));
-    byte(0x80 | ((point >> 6) & 0x3F));
-    byte(0x80 | (point & 0x3F));
-  }
-}
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
 }  // namespace
-
-std::string quoted_for_message(std::string_view text) {
-  constexpr size_t max_shown = 100;
-  std::string shown = "\"";
-  size_t position = 0;
-  while (position < text.size() && position < max_shown) {
-    const size_t length = utf8_length(text.substr(position));
-    const auto first = static_cast<uint8_t>(text[position]);
-    const bool printable = length > 0 && first >= 0x20 && first != 0x7F;
-    shown += printable ? text.substr(position, length) : std::string_view("?");
-    position += std::max<size_t>(length, 1);
-  }
-  shown += position < text.size() ? "...\"" : "\"";
-  return shown;
-}
 
 void HeaderScanner::fail_at(size_t offset, std::string_view fault) const {
   std::string message = format("{}: byte {}: ", source_, offset);
@@ -121,7 +68,7 @@ void HeaderScanner::read_string(std::string& out, size_t max_bytes) {
 }
 
 void HeaderScanner::copy_utf8(std::string& out) {
-  const size_t length = utf8_length(header_.substr(position_));
+  const size_t length = utf8_sequence_length(header_.substr(position_));
   if (length == 0) fail("bad UTF-8");
   out.append(header_, position_, length);
   position_ += length;

@@ -10,9 +10,6 @@
 
 namespace stepforge {
 
-/// `text` in double quotes for a message: cut after 100 bytes, control bytes and bad UTF-8 replaced by '?'.
-std::string quoted_for_message(std::string_view text);
-
 class HeaderScanner {
  public:
   /// `base` is the offset of header[0] in the file; `source` names the file. Both views must outlive the

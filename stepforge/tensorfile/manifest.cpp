@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/error_list.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/tensorfile/fault_list.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/file_names.h"
-#include "stepforge/tensorfile/header_scanner.h"
 
 namespace stepforge {
 
@@ -177,7 +177,7 @@ CheckpointManifest read_manifest(const fs::path& folder) {
 
 CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {
   CheckpointManifest manifest = read_manifest(folder);
-  FaultList faults(format("damaged checkpoint {}", folder.string()));
+  ErrorList faults(format("damaged checkpoint {}", folder.string()));
   double total = 1.0;
   for (const ManifestFile& file : manifest.files) total += static_cast<double>(file.bytes);
   double passed = 0.0;
@@ -189,15 +189,15 @@ CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {
     passed += static_cast<double>(file.bytes);
     if (static_cast<int>(middle / total * parts) != part) continue;
     const std::string fault = fault_of(folder / file.name, file);
-    if (!fault.empty()) faults.add(format("{}: {}", file.name, fault));
+    if (!fault.empty()) errors.add(format("{}: {}", file.name, fault));
   }
   for (const fs::path& path : part == 0 ? entries_of(folder) : std::vector<fs::path>()) {
     const std::string name = path.filename().string();
     if (path.extension() == ".safetensors" && !listed.contains(name)) {
-      faults.add(format("{}: not listed in {}", quoted_for_message(name), kManifestFileName));
+      errors.add(format("{}: not listed in {}", quoted_for_message(name), kManifestFileName));
     }
   }
-  faults.throw_if_any();
+  errors.throw_if_any();
   return manifest;
 }
 

@@ -8,6 +8,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/header_scanner.h"
 #include "stepforge/tensorfile/safetensors.h"
 

@@ -7,7 +7,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/tensorfile/header_scanner.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/safetensors.h"
 
 namespace stepforge {

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/error_list.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/dcp.h"
-#include "stepforge/tensorfile/fault_list.h"
-#include "stepforge/tensorfile/header_scanner.h"
 
 namespace stepforge {
 
@@ -34,13 +34,13 @@ int64_t last_of(const StoredTensor& tensor, const TensorSlice& slice) {
 /// What is wrong with the parts of one tensor.
 class PartCheck {
  public:
-  PartCheck(const std::vector<SafetensorsFile>& files, FaultList& faults) : files_(files), faults_(faults) {}
+  PartCheck(const std::vector<SafetensorsFile>& files, ErrorList& errors) : files_(files), errors_(errors) {}
 
   /// Notes a part that differs from those seen before; enlarges the shape otherwise.
   bool fits(StoredTensor& tensor, const StoredPart& part) {
     const TensorEntry& entry = files_[part.file].tensors()[part.entry];
     if (entry.dtype != tensor.dtype || entry.shape.size() != tensor.shape.size()) {
-      faults_.add(format("{} is {} of {} dimensions in {}, but {} of {} in {}", quoted(tensor),
+      errors_.add(format("{} is {} of {} dimensions in {}, but {} of {} in {}", quoted(tensor),
                          safetensors_name(tensor.dtype), tensor.shape.size(), path_of(tensor.parts.front()),
                          safetensors_name(entry.dtype), entry.shape.size(), path_of(part)));
       return false;
@@ -54,7 +54,7 @@ class PartCheck {
   /// Sorts the parts and notes overlaps and holes.
   void finish(StoredTensor& tensor) {
     if (!tensor_bytes(tensor.dtype, tensor.shape)) {
-      return faults_.add(format("{}: impossible shape {}", quoted(tensor), shape_text(tensor.shape)));
+      return errors_.add(format("{}: impossible shape {}", quoted(tensor), shape_text(tensor.shape)));
     }
     const int64_t elements = whole_slice(tensor.shape).elements();
     if (elements == 0) return;
@@ -72,14 +72,14 @@ class PartCheck {
       std::erase_if(open, [&](const StoredPart* other) { return last_of(tensor, other->slice) < first; });
       for (const StoredPart* other : open) {
         if (const auto both = intersection(other->slice, part.slice)) {
-          return faults_.add(format("{} is in {} and in {}, which both hold {}", quoted(tensor),
+          return errors_.add(format("{} is in {} and in {}, which both hold {}", quoted(tensor),
                                     path_of(*other), path_of(part), slice_text(*both)));
         }
       }
       open.push_back(&part);
     }
     if (held == elements) return;
-    faults_.add(format("{} {}: {} of {} elements are in no file; it has parts in {}", quoted(tensor),
+    errors_.add(format("{} {}: {} of {} elements are in no file; it has parts in {}", quoted(tensor),
                        shape_text(tensor.shape), elements - held, elements, files_with(tensor)));
   }
 
@@ -100,7 +100,7 @@ class PartCheck {
   }
 
   const std::vector<SafetensorsFile>& files_;
-  FaultList& faults_;
+  ErrorList& errors_;
 };
 
 std::string where(const std::vector<std::filesystem::path>& paths) {
@@ -111,9 +111,9 @@ std::string where(const std::vector<std::filesystem::path>& paths) {
 }  // namespace
 
 TensorFolder::TensorFolder(const std::vector<std::filesystem::path>& paths) {
-  FaultList faults(where(paths));
+  ErrorList faults(where(paths));
   files_.reserve(paths.size());
-  PartCheck check(files_, faults);
+  PartCheck check(files_, errors);
   for (const std::filesystem::path& path : paths) {
     const SafetensorsFile& file = files_.emplace_back(path);
     const SavedOffsets offsets = read_saved_offsets(file);
@@ -131,7 +131,7 @@ TensorFolder::TensorFolder(const std::vector<std::filesystem::path>& paths) {
     }
   }
   for (auto& [name, tensor] : tensors_) check.finish(tensor);
-  faults.throw_if_any();
+  errors.throw_if_any();
 }
 
 std::vector<std::string> TensorFolder::names() const {

@@ -6,7 +6,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/text/utf8.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/word_cache.h"
 
 namespace stepforge {

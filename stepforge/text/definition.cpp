@@ -10,7 +10,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/text/splitter.h"
-#include "stepforge/text/utf8.h"
+#include "stepforge/text/byte_alphabet.h"
 
 namespace stepforge {
 

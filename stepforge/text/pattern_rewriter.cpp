@@ -7,8 +7,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/unicode_supplement.h"
-#include "stepforge/text/utf8.h"
 
 namespace stepforge {
 

@@ -4,8 +4,8 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
+#include "stepforge/text/byte_alphabet.h"
 #include "stepforge/text/tokenizer.h"
-#include "stepforge/text/utf8.h"
 
 namespace stepforge {
 

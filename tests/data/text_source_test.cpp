@@ -4,8 +4,8 @@
 #include <rapidcheck.h>
 #include <sys/stat.h>
 
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/json_lines.h"
-#include "stepforge/text/utf8.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge {

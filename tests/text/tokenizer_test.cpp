@@ -10,7 +10,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/random.h"
 #include "stepforge/base/threads.h"
-#include "stepforge/text/utf8.h"
+#include "stepforge/base/utf8.h"
 #include "tests/support/expect_throw.h"
 #include "tests/support/temp_folder.h"
 #include "tests/text/definitions.h"
