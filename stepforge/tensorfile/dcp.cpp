@@ -61,7 +61,7 @@ SavedOffsets read_saved_offsets(const SafetensorsFile& file) {
   }
   const std::string source = format("{}: {}", file.path().string(), kShardingKey);
   const Json document = parse_json(text->second, source, {.max_bytes = int64_t{100} << 20, .max_depth = 8});
-  ErrorList faults(source);
+  ErrorList errors(source);
   if (!document.is_object()) errors.add("not a JSON object");
   errors.throw_if_any();
   // The members by name, since finding one in a JSON object walks all of them.

@@ -43,7 +43,7 @@ int64_t read_total_bytes(const Json& document, ErrorList& errors) {
 
 HfIndex read_hf_index(const fs::path& path) {
   const Json document = read_json_file(path, kIndexLimits);
-  ErrorList faults(path.string());
+  ErrorList errors(path.string());
   HfIndex index;
   if (!document.is_object() || !document.contains("weight_map") || !document["weight_map"].is_object()) {
     errors.add("field \"weight_map\" is missing or not an object");
@@ -102,7 +102,7 @@ namespace {
 std::vector<fs::path> indexed_files(const fs::path& folder, const HfIndex& index) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : index.weight_map) names.insert(file);
-  ErrorList faults((folder / kIndexFileName).string());
+  ErrorList errors((folder / kIndexFileName).string());
   std::vector<fs::path> paths;
   for (const std::string& name : names) {
     if (!is_file_of_folder(folder, name)) errors.add(format("{} is not a regular file of the folder", name));
@@ -113,7 +113,7 @@ std::vector<fs::path> indexed_files(const fs::path& folder, const HfIndex& index
 }
 
 void check_index(const fs::path& folder, const HfIndex& index, const TensorFolder& tensors) {
-  ErrorList faults((folder / kIndexFileName).string());
+  ErrorList errors((folder / kIndexFileName).string());
   const auto file_of = [&tensors](const StoredPart& part) {
     return tensors.files()[part.file].path().filename().string();
   };

@@ -45,7 +45,7 @@ std::string header_bytes(const std::vector<TensorSpec>& specs, const Safetensors
   return length + text;
 }
 
-/// Our own reader must accept the header: what it would refuse is not written.
+/// A header that our own reader would refuse is not written.
 std::string checked_header(const std::filesystem::path& path, const std::vector<TensorSpec>& specs,
                            const SafetensorsMetadata& metadata) {
   try {

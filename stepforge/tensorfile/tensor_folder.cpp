@@ -1,6 +1,8 @@
 #include "stepforge/tensorfile/tensor_folder.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -103,6 +105,31 @@ class PartCheck {
   ErrorList& errors_;
 };
 
+/// Reads short runs of ascending bytes through a buffer: a system call for each row of a narrow slice would take
+/// longer than the bytes.
+class ReadAhead {
+ public:
+  ReadAhead(ByteSource source, int64_t size) : source_(std::move(source)), size_(size) {}
+
+  void operator()(int64_t offset, std::span<std::byte> out) {
+    const auto count = static_cast<int64_t>(out.size());
+    if (count >= kBufferBytes / 4) return source_(offset, out);
+    if (offset < begin_ || offset + count > begin_ + std::ssize(buffer_)) {
+      begin_ = offset;
+      buffer_.resize(static_cast<size_t>(std::min(kBufferBytes, size_ - offset)));
+      source_(begin_, buffer_);
+    }
+    std::memcpy(out.data(), buffer_.data() + (offset - begin_), out.size());
+  }
+
+ private:
+  static constexpr int64_t kBufferBytes = int64_t{1} << 18;
+  ByteSource source_;
+  int64_t size_;
+  int64_t begin_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
 std::string where(const std::vector<std::filesystem::path>& paths) {
   return paths.empty() ? std::string("no file")
                        : format("the tensors in {}", paths[0].parent_path().string());
@@ -111,7 +138,7 @@ std::string where(const std::vector<std::filesystem::path>& paths) {
 }  // namespace
 
 TensorFolder::TensorFolder(const std::vector<std::filesystem::path>& paths) {
-  ErrorList faults(where(paths));
+  ErrorList errors(where(paths));
   files_.reserve(paths.size());
   PartCheck check(files_, errors);
   for (const std::filesystem::path& path : paths) {
@@ -181,8 +208,10 @@ void TensorFolder::read_box(const StoredTensor& tensor, const TensorSlice& wante
     const auto both = intersection(part.slice, wanted);
     if (!both) continue;
     const SafetensorsFile& file = files_[part.file];
-    copy_part(*both, part.slice, file.bytes(file.tensors()[part.entry]), wanted, target,
-              dtype_bytes(tensor.dtype));
+    const TensorEntry& entry = file.tensors()[part.entry];
+    ReadAhead source([&](int64_t offset, std::span<std::byte> out) { file.read(entry, offset, out); },
+                     entry.bytes());
+    copy_part(*both, part.slice, std::ref(source), wanted, target, dtype_bytes(tensor.dtype));
   }
 }
 
