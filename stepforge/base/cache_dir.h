@@ -1,4 +1,4 @@
-// Where the program keeps what it can make again.
+// The folder for data that the program can make again.
 #pragma once
 
 #include <filesystem>

@@ -17,7 +17,7 @@ namespace stepforge {
 class JsonReader {
  public:
   /// `document` must outlive this reader and all readers made from it. `source` names it in errors; `path` is
-  /// where it stands there, "" for a whole document.
+  /// the path of the value in it, "" for a whole document.
   JsonReader(const Json& document, std::string source, std::string path = "");
   JsonReader(Json&&, std::string, std::string = "") = delete;
 

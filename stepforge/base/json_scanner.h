@@ -1,5 +1,5 @@
-// A cursor over JSON text. It keeps nothing of what it reads, so that a caller which stores little takes little
-// memory, and it knows at which byte every fault lies.
+// A cursor over JSON text. It stores nothing, so a caller needs memory only for what it keeps itself. Every error
+// names the byte.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace stepforge {
 
 class JsonScanner {
  public:
-  /// `source` names the document, `base` is the offset of text[0] in it. `context`, if given, is asked for what
-  /// errors say between the byte and the fault. Both views must outlive the scanner.
+  /// `source` names the document, `base` is the offset of text[0] in it. `context`, if given, returns the text
+  /// that errors put between the byte and the fault. Both views must outlive the scanner.
   JsonScanner(std::string_view text, std::string_view source, size_t base = 0,
               std::function<std::string()> context = {})
       : text_(text), source_(source), base_(base), context_(std::move(context)) {}
@@ -35,7 +35,7 @@ class JsonScanner {
   /// Appends the decoded string to `out`. Fails on bad UTF-8, bad escapes, or more than `max_bytes` decoded
   /// bytes.
   void read_string(std::string& out, size_t max_bytes = std::string::npos);
-  /// Takes a number and gives it as it is written.
+  /// Takes a number and returns its text.
   std::string_view read_number();
   /// A number that is a non-negative integer below 2^63, written in digits only.
   int64_t read_count();

@@ -89,7 +89,7 @@ void read_merges(const JsonReader& merges, const PieceIds& ids, TokenizerDefinit
         merge.refuse(format("{} is not in the vocabulary", json_excerpt(Json(piece))));
     }
     const TokenPair pair = token_pair(ids.at(left), ids.at(right));
-    if (std::exchange(seen[pair], true)) merge.refuse("the same merge stands in the list before");
+    if (std::exchange(seen[pair], true)) merge.refuse("the same merge is earlier in the list");
     definition.merges.push_back(pair);
     definition.merged_ids.push_back(ids.at(whole));
   }
@@ -159,7 +159,7 @@ void read_pre_tokenizer(const JsonReader& root, const std::string& source, Token
 }
 
 /// Hugging Face ignores the id in the file: a token of the model's vocabulary keeps that id, the others are
-/// numbered after it in the order of the file. A file that says otherwise would be read differently there.
+/// numbered after it in the order of the file. A file with other ids would be read differently there.
 void read_added_tokens(const JsonReader& root, const PieceIds& ids, TokenizerDefinition& definition) {
   if (!root.has("added_tokens")) return;
   const JsonReader tokens = root["added_tokens"];

@@ -21,7 +21,7 @@ void append_visible(std::string& text, std::string_view character) {
   }
 }
 
-/// Moves the complete characters from `bytes` to `text`; what cannot become a character goes as U+FFFD, one
+/// Moves the complete characters from `bytes` to `text`; bytes that cannot become a character become U+FFFD, one
 /// for each longest ill-formed prefix, as Unicode recommends. An incomplete character at the end stays.
 void move_complete(std::string& bytes, std::string& text) {
   std::string_view rest = bytes;
