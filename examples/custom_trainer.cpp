@@ -15,7 +15,7 @@
 using namespace stepforge;
 
 /// Rows of additions, "37+5=42;8+61=69;...", made when they are read. Row i is the same in every run and on every rank.
-class Additions : public SampleSource {
+class Additions : public RowSource {
  public:
   Additions(const Tokenizer& tokenizer, int64_t seq_len, uint64_t seed)
       : tokenizer_(tokenizer),
@@ -25,15 +25,15 @@ class Additions : public SampleSource {
 
   const std::string& name() const override { return name_; }
   const std::string& fingerprint() const override { return fingerprint_; }
-  int64_t samples() const override { return 10000; }
+  int64_t rows() const override { return 10000; }
   int64_t seq_len() const override { return seq_len_; }
-  int64_t tokens() const override { return samples() * seq_len_; }
+  int64_t tokens() const override { return rows() * seq_len_; }
   std::optional<int64_t> text_bytes() const override { return std::nullopt; }
 
-  void read(int64_t sample, Row& row) const override {
+  void read(int64_t number, Row& row) const override {
     row = {};
     for (uint64_t i = 0; row.tokens.size() <= static_cast<size_t>(seq_len_); ++i) {
-      const auto draws = philox(seed_, static_cast<uint64_t>(sample), i);
+      const auto draws = philox(seed_, static_cast<uint64_t>(number), i);
       const uint32_t left = draws[0] % 100, right = draws[1] % 100;
       const auto ids = tokenizer_.encode(std::to_string(left) + "+" + std::to_string(right) + "=" +
                                          std::to_string(left + right) + ";");

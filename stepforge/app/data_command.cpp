@@ -85,8 +85,8 @@ void check(const DataBuildOptions& options, const Tokenizer& tokenizer) {
     throw UsageError("--append-eod needs a tokenizer with an end-of-text token; this one names none");
   }
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
-    throw UsageError(
-        format("--validation-fraction {}: it lies between 0 and 1, 1 excluded", options.validation_fraction));
+    throw UsageError(format("--validation-fraction {}: it must be at least 0 and less than 1",
+                            options.validation_fraction));
   }
 }
 
@@ -104,6 +104,7 @@ int data_build(const DataBuildOptions& options, const Tokenizer& tokenizer) {
                            .format = parse_text_format(options.format),
                            .mode = parse_document_mode(options.documents),
                            .field = options.json_key});
+  if (const std::string skipped = source.skipped(); !skipped.empty()) std::cerr << skipped << '\n';
   if (options.output_prefix.has_parent_path()) fs::create_directories(options.output_prefix.parent_path());
   const TokenType type = token_type_for(tokenizer.vocab_size());
   IndexedDatasetWriter train(output_name(options, ""), type);
@@ -123,6 +124,7 @@ int data_build(const DataBuildOptions& options, const Tokenizer& tokenizer) {
 
 int data_show(const DataShowOptions& options, const Tokenizer& tokenizer) {
   const DataSet data = open_data(options.plan, &tokenizer, terminal_progress());
+  for (const std::string& note : data.notes) std::cerr << note << '\n';
   const auto& stream = options.validation ? data.validation : data.train;
   if (!stream) throw UsageError("the configuration holds out no validation data");
   if (options.rows < 1 || options.first_row < 0) {

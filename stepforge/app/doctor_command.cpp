@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stepforge/app/torch_library.h"
+#include "stepforge/base/cache_dir.h"
 #include "stepforge/base/log.h"
 #include "stepforge/base/version.h"
 #include "stepforge/metrics/console.h"
@@ -24,11 +25,6 @@ std::string environment(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-fs::path default_cache_folder() {
-  const std::string cache = environment("XDG_CACHE_HOME");
-  return (cache.empty() ? fs::path(environment("HOME")) / ".cache" : fs::path(cache)) / "stepforge";
-}
-
 TorchLibrary try_torch_half(const DoctorOptions& options) {
   TorchLibrary half;
   half.library = options.torch_library.empty() ? torch_half_path() : options.torch_library;
@@ -41,7 +37,7 @@ TorchLibrary try_torch_half(const DoctorOptions& options) {
 
 int doctor_command(const DoctorOptions& options) {
   const MachineFacts machine = read_machine_facts();
-  const fs::path cache = options.cache_folder.empty() ? default_cache_folder() : options.cache_folder;
+  const fs::path cache = options.cache_folder.empty() ? cache_dir() : options.cache_folder;
   const std::vector<HealthCheck> checks = {
       check_kernel(machine),
       check_processor(machine),

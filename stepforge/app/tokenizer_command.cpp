@@ -8,9 +8,9 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
+#include "stepforge/data/count_words.h"
 #include "stepforge/text/bpe_trainer.h"
 #include "stepforge/text/line_codec.h"
-#include "stepforge/text/training_corpus.h"
 
 namespace stepforge {
 
@@ -39,7 +39,9 @@ int tokenizer_train(const TokenizerTrainOptions& options) {
   if (options.output.empty()) throw UsageError("no output folder named for the tokenizer");
   Logger log(LogLevel::info, stderr_is_terminal());
   WordCounter counter;
-  count_corpus(options.inputs, options.field, counter);
+  const TextSource source({.paths = options.inputs, .field = options.field});
+  if (const std::string skipped = source.skipped(); !skipped.empty()) log.warning("{}", skipped);
+  count_words(source, counter);
   if (counter.counts().empty()) throw Error("the text to train on is empty");
   log.info("{} of text, {} different words", human_bytes(counter.bytes()),
            with_thousands(std::ssize(counter.counts())));

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -26,61 +25,84 @@ std::string system_reason() {
   return std::strerror(errno);
 }
 
-/// Closes on scope exit.
-struct Descriptor {
-  int value = -1;
-  explicit Descriptor(int descriptor) : value(descriptor) {}
-  ~Descriptor() {
-    if (value >= 0) close(value);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-};
-
-/// Opens a regular file for reading and returns its size; refuses folders, pipes and devices (a FIFO would
-/// hang).
-int64_t open_regular(const fs::path& path, int& descriptor) {
-  descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw Error(format("cannot open {}: {}", path.string(), system_reason()));
-  struct stat status{};
-  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    close(descriptor);
-    throw Error(format("{} is not a regular file", path.string()));
-  }
-  return status.st_size;
-}
-
 }  // namespace
 
-std::string read_file(const fs::path& path, int64_t max_bytes) {
-  int raw = -1;
-  const int64_t size = open_regular(path, raw);
-  const Descriptor descriptor(raw);
-  if (size > max_bytes) {
-    throw Error(format("{} holds {} bytes; at most {} are accepted here", path.string(), size, max_bytes));
+FileReader::FileReader(fs::path path) : path_(std::move(path)) {
+  // Without O_NONBLOCK a FIFO would hang here.
+  descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) throw Error(format("cannot open {}: {}", path_.string(), system_reason()));
+  struct stat status{};
+  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    throw Error(format("{} is not a regular file", path_.string()));
   }
-  std::string bytes(static_cast<size_t>(size), '\0');
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t got = read(descriptor.value, bytes.data() + done, bytes.size() - done);
+  size_ = status.st_size;
+}
+
+FileReader::~FileReader() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+FileReader::FileReader(FileReader&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(std::exchange(other.size_, 0)) {}
+
+FileReader& FileReader::operator=(FileReader&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void FileReader::read(int64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t got = pread(descriptor_, out.data(), out.size(), offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(format("cannot read {}: {}", path.string(), system_reason()));
-    if (got == 0) throw Error(format("{} became shorter while it was read", path.string()));
-    done += static_cast<size_t>(got);
+    if (got < 0) throw Error(format("cannot read {}: {}", path_.string(), system_reason()));
+    if (got == 0) {
+      throw Error(
+          format("{} became shorter while it was read: it ends at byte {} and had {} bytes; start again "
+                 "when no other program writes it",
+                 path_.string(), offset, size_));
+    }
+    out = out.subspan(static_cast<size_t>(got));
+    offset += got;
   }
+}
+
+std::string FileReader::text(int64_t begin, int64_t end) const {
+  std::string bytes(static_cast<size_t>(end - begin), '\0');
+  read(begin, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }
 
-void fsync_path(const fs::path& path) {
-  const Descriptor descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (descriptor.value < 0 || fsync(descriptor.value) != 0) {
-    throw Error(format("cannot flush {} to the disk: {}", path.string(), system_reason()));
+std::string read_file(const fs::path& path, int64_t max_bytes) {
+  const FileReader file(path);
+  if (file.size() > max_bytes) {
+    throw Error(
+        format("{} holds {} bytes; at most {} are accepted here", path.string(), file.size(), max_bytes));
   }
+  return file.text(0, file.size());
 }
 
-FileWriter::FileWriter(const fs::path& path) : path_(path) {
-  descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+void fsync_path(const fs::path& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool flushed = descriptor >= 0 && fsync(descriptor) == 0;
+  const std::string reason = system_reason();
+  if (descriptor >= 0) close(descriptor);
+  if (!flushed) throw Error(format("cannot flush {} to the disk: {}", path.string(), reason));
+}
+
+FileWriter::FileWriter(const fs::path& path, int64_t keep) : path_(path), written_(keep) {
+  descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (keep == 0 ? O_TRUNC : 0), 0644);
   if (descriptor_ < 0) throw Error(format("cannot create {}: {}", path.string(), system_reason()));
+  if (keep == 0) return;
+  const off_t held = lseek(descriptor_, 0, SEEK_END);
+  if (held >= keep && ftruncate(descriptor_, keep) == 0 && lseek(descriptor_, keep, SEEK_SET) == keep) return;
+  const std::string reason = held >= 0 && held < keep ? "it is too short" : system_reason();
+  close(descriptor_);
+  throw Error(format("cannot continue {} at byte {}: {}", path.string(), keep, reason));
 }
 
 FileWriter::~FileWriter() {
@@ -99,10 +121,14 @@ void FileWriter::write(const void* bytes, size_t count) {
   }
 }
 
-void FileWriter::finish() {
+void FileWriter::flush() {
   if (fsync(descriptor_) != 0) {
     throw Error(format("cannot flush {} to the disk: {}", path_.string(), system_reason()));
   }
+}
+
+void FileWriter::finish() {
+  flush();
   const int closed = close(std::exchange(descriptor_, -1));
   if (closed != 0) throw Error(format("cannot close {}: {}", path_.string(), system_reason()));
 }
@@ -123,32 +149,6 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
     fs::remove(staging, ignored);
     throw;
   }
-}
-
-MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  int raw = -1;
-  size_ = static_cast<size_t>(open_regular(path, raw));
-  const Descriptor descriptor(raw);
-  if (size_ == 0) return;
-  void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor.value, 0);
-  if (mapped == MAP_FAILED) throw Error(format("cannot map {}: {}", path.string(), system_reason()));
-  address_ = mapped;
-}
-
-MappedFile::~MappedFile() {
-  if (address_ != nullptr) munmap(address_, size_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      address_(std::exchange(other.address_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(address_, other.address_);
-  std::swap(size_, other.size_);
-  return *this;
 }
 
 fs::path StagedFolder::staging_of(fs::path final_path) {
@@ -191,18 +191,13 @@ std::string content_hash(std::string_view bytes) {
 }
 
 std::string file_hash(const fs::path& path) {
-  int raw = -1;
-  open_regular(path, raw);
-  const Descriptor descriptor(raw);
+  const FileReader file(path);
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   XXH3_128bits_reset(state.get());
-  std::string chunk(size_t{1} << 20, '\0');
-  while (true) {
-    const ssize_t got = read(descriptor.value, chunk.data(), chunk.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(format("cannot read {}: {}", path.string(), system_reason()));
-    if (got == 0) break;
-    XXH3_128bits_update(state.get(), chunk.data(), static_cast<size_t>(got));
+  constexpr int64_t chunk_bytes = int64_t{1} << 20;
+  for (int64_t begin = 0; begin < file.size(); begin += chunk_bytes) {
+    const std::string chunk = file.text(begin, std::min(file.size(), begin + chunk_bytes));
+    XXH3_128bits_update(state.get(), chunk.data(), chunk.size());
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
   return format("{:016x}{:016x}", hash.high64, hash.low64);

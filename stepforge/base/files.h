@@ -11,7 +11,7 @@
 
 namespace stepforge {
 
-/// The whole file as bytes. Throws Error if it is no regular file, cannot be read, or holds more than
+/// The whole file as bytes. Throws Error if it is not a regular file, cannot be read, or holds more than
 /// `max_bytes`.
 std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
 
@@ -23,7 +23,8 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
 /// short write.
 class FileWriter {
  public:
-  explicit FileWriter(const std::filesystem::path& path);
+  /// Continues after the first `keep` bytes of the file. Throws Error if it holds fewer.
+  explicit FileWriter(const std::filesystem::path& path, int64_t keep = 0);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -31,6 +32,8 @@ class FileWriter {
   void write(const void* bytes, size_t count);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
   int64_t written() const { return written_; }
+  /// Flushes to the disk.
+  void flush();
   /// Flushes to the disk and closes. Without it the destructor closes silently, as after an error.
   void finish();
 
@@ -40,24 +43,32 @@ class FileWriter {
   int64_t written_ = 0;
 };
 
-/// A read-only mapping of a regular file; empty files map to an empty span. Throws Error.
-class MappedFile {
+/// A regular file open for reading at any place, from several threads. Files are read, never mapped: a mapped
+/// file that another program truncates kills the process with SIGBUS, and only a signal handler of the whole
+/// process could turn that into an error.
+class FileReader {
  public:
-  explicit MappedFile(const std::filesystem::path& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
+  /// Throws Error if it is not a regular file or cannot be opened.
+  explicit FileReader(std::filesystem::path path);
+  ~FileReader();
+  FileReader(FileReader&& other) noexcept;
+  FileReader& operator=(FileReader&& other) noexcept;
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
 
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(address_), size_}; }
-  std::string_view text() const { return {static_cast<const char*>(address_), size_}; }
   const std::filesystem::path& path() const { return path_; }
+  /// When it was opened.
+  int64_t size() const { return size_; }
+  /// Fills `out` from byte `offset`. Throws Error naming the file if it cannot be read, or if it has become
+  /// shorter since it was opened.
+  void read(int64_t offset, std::span<std::byte> out) const;
+  /// Bytes [begin, end), which must lie inside size().
+  std::string text(int64_t begin, int64_t end) const;
 
  private:
   std::filesystem::path path_;
-  void* address_ = nullptr;
-  size_t size_ = 0;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
 };
 
 /// A folder that appears under its final name only when complete. Files are written into `staging()`;

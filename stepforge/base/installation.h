@@ -1,11 +1,11 @@
-// Where this build's files lie, in a build folder as in an installed package.
+// The location of this build's files, in a build folder and in an installed package.
 #pragma once
 
 #include <filesystem>
 
 namespace stepforge {
 
-/// The folder of libstepforge_core.so: the libraries that are loaded on demand lie beside it.
+/// The folder of libstepforge_core.so and of the libraries that are loaded on demand.
 std::filesystem::path library_folder();
 
 }  // namespace stepforge

@@ -1,5 +1,6 @@
 #include "stepforge/base/log.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <utility>
@@ -29,12 +30,28 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   }
   return spdlog::level::info;
 }
+
+/// `text` without the control sequences of a terminal (ESC [ ... letter).
+std::string without_colours(std::string_view text) {
+  std::string plain;
+  while (!text.empty()) {
+    const size_t escape = text.find("\033[");
+    plain += text.substr(0, escape);
+    if (escape == std::string_view::npos) break;
+    const size_t last = std::find_if(text.begin() + static_cast<std::ptrdiff_t>(escape) + 2, text.end(),
+                                     [](char c) { return c >= '@' && c <= '~'; }) -
+                        text.begin();
+    text.remove_prefix(std::min(last + 1, text.size()));
+  }
+  return plain;
+}
 }  // namespace
 
 struct Logger::Implementation {
-  explicit Implementation(spdlog::sink_ptr terminal) : logger("stepforge", std::move(terminal)) {}
+  explicit Implementation(spdlog::sink_ptr sink) : terminal("terminal", std::move(sink)) {}
   std::mutex mutex;
-  spdlog::logger logger;
+  spdlog::logger terminal;
+  spdlog::logger files{"files"};
   std::function<void()> before;
   std::function<void()> after;
 };
@@ -47,9 +64,11 @@ Logger::Logger(LogLevel threshold, bool colour) {
     terminal = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   }
   implementation_ = std::make_unique<Implementation>(std::move(terminal));
-  implementation_->logger.set_pattern("%H:%M:%S %^%-7l%$ %v");
-  implementation_->logger.set_level(to_spdlog(threshold));
-  implementation_->logger.flush_on(spdlog::level::warn);
+  implementation_->terminal.set_pattern("%H:%M:%S %^%-7l%$ %v");
+  implementation_->terminal.set_level(to_spdlog(threshold));
+  implementation_->terminal.flush_on(spdlog::level::warn);
+  implementation_->files.set_level(to_spdlog(threshold));
+  implementation_->files.flush_on(spdlog::level::trace);
 }
 
 Logger::~Logger() = default;
@@ -59,7 +78,7 @@ void Logger::add_file(const std::filesystem::path& path) {
   try {
     auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string(), /*truncate=*/false);
     file->set_pattern("%Y-%m-%d %H:%M:%S.%e %-7l %v");
-    implementation_->logger.sinks().push_back(std::move(file));
+    implementation_->files.sinks().push_back(std::move(file));
   } catch (const spdlog::spdlog_ex& failure) {
     throw Error(format("cannot write the log file {}: {}", path.string(), failure.what()));
   }
@@ -67,7 +86,7 @@ void Logger::add_file(const std::filesystem::path& path) {
 
 void Logger::quiet_terminal() {
   const std::lock_guard lock(implementation_->mutex);
-  implementation_->logger.sinks().front()->set_level(spdlog::level::err);
+  implementation_->terminal.sinks().front()->set_level(spdlog::level::err);
 }
 
 void Logger::set_terminal_guard(std::function<void()> before, std::function<void()> after) {
@@ -78,14 +97,15 @@ void Logger::set_terminal_guard(std::function<void()> before, std::function<void
 
 void Logger::write(LogLevel level, std::string_view text) {
   const std::lock_guard lock(implementation_->mutex);
-  if (!implementation_->logger.should_log(to_spdlog(level))) return;
+  if (!implementation_->terminal.should_log(to_spdlog(level))) return;
+  implementation_->files.log(to_spdlog(level), without_colours(text));
   if (implementation_->before) implementation_->before();
-  implementation_->logger.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  implementation_->terminal.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
   if (implementation_->after) implementation_->after();
 }
 
 void Logger::flush() {
-  implementation_->logger.flush();
+  implementation_->terminal.flush();
 }
 
 int terminal_columns(int descriptor) {

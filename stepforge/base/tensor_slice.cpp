@@ -98,7 +98,7 @@ bool contains(const TensorSlice& slice, const TensorSlice& part) {
   return true;
 }
 
-void copy_part(const TensorSlice& part, const TensorSlice& from, std::span<const std::byte> source,
+void copy_part(const TensorSlice& part, const TensorSlice& from, const ByteSource& source,
                const TensorSlice& into, std::span<std::byte> target, int64_t element_bytes) {
   if (part.elements() == 0) return;
   // The last dimensions, in which the part is as wide as both slices, and the one before are one run of bytes.
@@ -118,8 +118,7 @@ void copy_part(const TensorSlice& part, const TensorSlice& from, std::span<const
   const auto bytes = static_cast<size_t>(run);
   std::vector<int64_t> index = part.offsets;
   while (true) {
-    const auto read = source.subspan(place_in(from, index), bytes);
-    std::memcpy(target.subspan(place_in(into, index), bytes).data(), read.data(), bytes);
+    source(static_cast<int64_t>(place_in(from, index)), target.subspan(place_in(into, index), bytes));
     size_t dimension = outer;
     while (dimension > 0 &&
            ++index[dimension - 1] == part.offsets[dimension - 1] + part.sizes[dimension - 1]) {
@@ -128,6 +127,14 @@ void copy_part(const TensorSlice& part, const TensorSlice& from, std::span<const
     }
     if (dimension == 0) return;
   }
+}
+
+void copy_part(const TensorSlice& part, const TensorSlice& from, std::span<const std::byte> source,
+               const TensorSlice& into, std::span<std::byte> target, int64_t element_bytes) {
+  const auto copy = [source](int64_t offset, std::span<std::byte> out) {
+    std::memcpy(out.data(), source.subspan(static_cast<size_t>(offset), out.size()).data(), out.size());
+  };
+  copy_part(part, from, copy, into, target, element_bytes);
 }
 
 std::string slice_text(const TensorSlice& slice) {

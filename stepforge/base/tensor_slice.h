@@ -1,8 +1,9 @@
-// Rectangular parts of tensors: what a rank holds of one, and what a file does.
+// Rectangular parts of tensors: the part that a rank or a file holds.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,8 +33,14 @@ std::optional<TensorSlice> intersection(const TensorSlice& left, const TensorSli
 /// Whether `part` lies inside `slice`. An empty part may lie on its border.
 bool contains(const TensorSlice& slice, const TensorSlice& part);
 
+/// Fills `out` with the bytes from `offset` on.
+using ByteSource = std::function<void(int64_t offset, std::span<std::byte> out)>;
+
 /// Copies the elements of `part`, which lies inside both slices, from the bytes of slice `from` into those of
-/// slice `into`. Both hold exactly their slices' elements, each of `element_bytes`, at any address.
+/// slice `into`. Both hold exactly their slices' elements, each of `element_bytes`, at any address. `source` is
+/// asked for ascending runs of bytes.
+void copy_part(const TensorSlice& part, const TensorSlice& from, const ByteSource& source,
+               const TensorSlice& into, std::span<std::byte> target, int64_t element_bytes);
 void copy_part(const TensorSlice& part, const TensorSlice& from, std::span<const std::byte> source,
                const TensorSlice& into, std::span<std::byte> target, int64_t element_bytes);
 

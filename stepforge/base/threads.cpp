@@ -6,10 +6,15 @@
 #include <thread>
 #include <vector>
 
+#include <sched.h>
+
 namespace stepforge {
 
 int hardware_threads() {
-  return std::max(1U, std::thread::hardware_concurrency());
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
+  return static_cast<int>(
+      std::max(1U, std::thread::hardware_concurrency()));  // more cores than the set holds
 }
 
 void parallel_for_each(int64_t count, int workers, const std::function<void(int64_t)>& body) {

@@ -11,8 +11,8 @@
 
 namespace stepforge {
 
-/// Producer and consumer threads hand over values in order. close() wakes everybody: push then returns false,
-/// pop drains what is left and then returns nullopt.
+/// Producer and consumer threads hand over values in order. After close() push returns false, and pop
+/// returns the remaining values and then nullopt.
 template <typename T>
 class BoundedQueue {
  public:
@@ -68,6 +68,7 @@ class BoundedQueue {
 /// rethrown in the caller after all threads have stopped.
 void parallel_for_each(int64_t count, int workers, const std::function<void(int64_t)>& body);
 
+/// The cores that this thread may run on.
 int hardware_threads();
 
 }  // namespace stepforge

@@ -5,7 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/tensorfile/header_scanner.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 

@@ -1,4 +1,4 @@
-// What a training step eats: packed rows of tokens with document borders, positions and labels.
+// The input of a training step: packed rows of tokens with document borders, positions and labels.
 #pragma once
 
 #include <cstdint>

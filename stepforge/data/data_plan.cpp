@@ -1,5 +1,6 @@
 #include "stepforge/data/data_plan.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -16,16 +17,9 @@ namespace fs = std::filesystem;
 namespace {
 
 struct OpenedSource {
-  std::shared_ptr<const SampleSource> train;
-  std::shared_ptr<const SampleSource> validation;  ///< null unless a share is held out
+  std::shared_ptr<const RowSource> train;
+  std::shared_ptr<const RowSource> validation;  ///< null unless a share is held out
 };
-
-bool is_indexed(const SourceSpec& spec) {
-  if (spec.format != "auto") return spec.format == "bin";
-  const std::string extension = fs::path(spec.path).extension().string();
-  return extension == ".bin" || extension == ".idx" ||
-         (!fs::exists(spec.path) && fs::exists(idx_path(spec.path)));
-}
 
 /// Opens one source after the other, all under the same plan.
 class SourceOpener {
@@ -34,28 +28,31 @@ class SourceOpener {
       : plan_(plan), tokenizer_(tokenizer), progress_(progress) {}
 
   /// `fraction` of it is held out.
-  OpenedSource open(const SourceSpec& spec, double fraction) const {
+  OpenedSource open(const SourceSpec& spec, double fraction) {
     if (spec.format == "synthetic") return open_synthetic(fraction);
     if (spec.path.empty())
       throw UsageError("a data source without a path: name a file, a folder or an indexed dataset");
     return is_indexed(spec) ? open_indexed(spec, fraction) : open_text(spec, fraction);
   }
 
+  /// Messages to the user, a line each.
+  std::vector<std::string> notes;
+
  private:
   int64_t vocab_size() const { return tokenizer_ != nullptr ? tokenizer_->vocab_size() : plan_.vocab_size; }
 
   OpenedSource open_synthetic(double fraction) const {
-    const int64_t held_out = std::llround(fraction * static_cast<double>(plan_.synthetic.samples));
+    const int64_t held_out = std::llround(fraction * static_cast<double>(plan_.synthetic.rows));
     SyntheticOptions options{.seed = plan_.seed,
                              .vocab_size = vocab_size(),
                              .seq_len = plan_.seq_len,
-                             .samples = plan_.synthetic.samples - held_out,
+                             .rows = plan_.synthetic.rows - held_out,
                              .document_length = plan_.synthetic.document_length};
     OpenedSource opened;
     opened.train = std::make_shared<SyntheticSource>(options);
     if (held_out > 0) {
-      options.first_sample = options.samples;
-      options.samples = held_out;
+      options.first_row = options.rows;
+      options.rows = held_out;
       opened.validation = std::make_shared<SyntheticSource>(options);
     }
     return opened;
@@ -83,7 +80,7 @@ class SourceOpener {
             nullptr};
   }
 
-  OpenedSource open_text(const SourceSpec& spec, double fraction) const {
+  OpenedSource open_text(const SourceSpec& spec, double fraction) {
     if (tokenizer_ == nullptr) {
       throw UsageError(format(
           "{} is text, but no tokenizer is configured: name a tokenizer, or an indexed dataset", spec.path));
@@ -92,33 +89,53 @@ class SourceOpener {
                              .format = parse_text_format(spec.format),
                              .mode = parse_document_mode(plan_.documents),
                              .field = spec.field});
-    const TokenizeOptions options{.workers = plan_.workers,
-                                  .split = {.fraction = fraction, .seed = plan_.seed}};
-    const CachedDataset cached =
-        open_cached_dataset(source, *tokenizer_, options, plan_.cache_dir, progress_);
-    OpenedSource opened;
-    opened.train = packed(spec, cached.train, cached.train_statistics, cached, "training");
-    if (cached.validation) {
-      opened.validation = packed(spec, cached.validation, cached.validation_statistics, cached, "validation");
+    if (const std::string skipped = source.skipped(); !skipped.empty()) {
+      notes.push_back(format("{}: {}", spec.path, skipped));
     }
-    return opened;
+    const auto cached = [&](double held_out) {
+      const TokenizeOptions options{.workers = plan_.workers,
+                                    .split = {.fraction = held_out, .seed = plan_.seed}};
+      return open_cached_dataset(source, *tokenizer_, options, plan_.cache_dir, progress_);
+    };
+    const CachedDataset split = cached(fraction);
+    if (fraction == 0.0) return {packed(spec, split), nullptr};
+    const int64_t least = std::min(split.train_statistics.tokens, split.validation_statistics.tokens);
+    if (least <= plan_.seq_len) return hold_out_rows(packed(spec, cached(0.0)), spec, fraction);
+    return {packed(spec, split), std::make_shared<PackedSource>(split.validation, plan_.seq_len, vocab_size(),
+                                                                split.validation_statistics.text_bytes)};
   }
 
-  /// Says it in the terms of the text if a part is too small for one row.
-  std::shared_ptr<const SampleSource> packed(const SourceSpec& spec,
-                                             const std::shared_ptr<const IndexedDataset>& dataset,
-                                             const DatasetStatistics& statistics, const CachedDataset& cached,
-                                             std::string_view part) const {
-    if (statistics.tokens <= plan_.seq_len) {
-      const int64_t documents = cached.train_statistics.documents + cached.validation_statistics.documents;
-      throw UsageError(format(
-          "{}: {} of its {} documents with {} tokens are for {}, too few for one row of {} tokens and its "
-          "last label: use more text, a smaller training.seq_len, another validation fraction, or shorter "
-          "documents (\"line\" or \"paragraph\" instead of \"{}\")",
-          spec.path, statistics.documents, documents, statistics.tokens, part, plan_.seq_len,
-          plan_.documents));
+  /// For sources of which no document, or nearly all of the text, would be held out.
+  OpenedSource hold_out_rows(const std::shared_ptr<const RowSource>& all, const SourceSpec& spec,
+                             double fraction) {
+    const int64_t rows = all->rows();
+    if (rows < 2) {
+      throw UsageError(
+          format("{} makes only one row of {} tokens, of which none can be held out for validation: use more "
+                 "text, a "
+                 "smaller training.seq_len, or set data.validation_fraction = 0",
+                 spec.path, plan_.seq_len));
     }
-    return std::make_shared<PackedSource>(dataset, plan_.seq_len, vocab_size(), statistics.text_bytes);
+    const auto wanted = std::llround(fraction * static_cast<double>(rows));
+    const int64_t held_out = std::clamp<int64_t>(wanted, 1, rows - 1);
+    notes.push_back(
+        format("{} has too few documents to hold out {}% of them for validation; its last {} of {} rows "
+               "are held out instead",
+               spec.path, 100.0 * fraction, held_out, rows));
+    return {std::make_shared<RowRange>(all, 0, rows - held_out),
+            std::make_shared<RowRange>(all, rows - held_out, held_out)};
+  }
+
+  /// The training part. Throws UsageError in terms of the text if that is too small for one row.
+  std::shared_ptr<const RowSource> packed(const SourceSpec& spec, const CachedDataset& cached) const {
+    const DatasetStatistics& statistics = cached.train_statistics;
+    if (statistics.tokens <= plan_.seq_len) {
+      throw UsageError(format(
+          "{}: its {} documents have {} tokens, too few for one row of {} tokens and its last label: use "
+          "more text or a smaller training.seq_len",
+          spec.path, statistics.documents, statistics.tokens, plan_.seq_len));
+    }
+    return std::make_shared<PackedSource>(cached.train, plan_.seq_len, vocab_size(), statistics.text_bytes);
   }
 
   const DataPlan& plan_;
@@ -128,8 +145,8 @@ class SourceOpener {
 
 void check(const DataPlan& plan) {
   if (!(plan.validation_fraction >= 0.0 && plan.validation_fraction < 1.0)) {
-    throw UsageError(
-        format("a validation fraction of {}: it lies between 0 and 1, 1 excluded", plan.validation_fraction));
+    throw UsageError(format("a validation fraction of {}: it must be at least 0 and less than 1",
+                            plan.validation_fraction));
   }
   if (plan.validation_fraction > 0.0 && !plan.validation_sources.empty()) {
     throw UsageError(format("both a validation fraction ({}) and {} validation source(s): choose one",
@@ -141,12 +158,19 @@ void check(const DataPlan& plan) {
 
 }  // namespace
 
+bool is_indexed(const SourceSpec& spec) {
+  if (spec.format != "auto") return spec.format == "bin";
+  const std::string extension = fs::path(spec.path).extension().string();
+  return extension == ".bin" || extension == ".idx" ||
+         (!fs::exists(spec.path) && fs::exists(idx_path(spec.path)));
+}
+
 DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                   const TokenizeProgressFunction& progress) {
   check(plan);
-  const SourceOpener opener(plan, tokenizer, progress);
+  SourceOpener opener(plan, tokenizer, progress);
   std::vector<WeightedSource> train;
-  std::vector<std::shared_ptr<const SampleSource>> validation;
+  std::vector<std::shared_ptr<const RowSource>> validation;
   for (const auto& spec : plan.sources) {
     OpenedSource opened = opener.open(spec, plan.validation_fraction);
     train.push_back({std::move(opened.train), spec.weight});
@@ -154,6 +178,7 @@ DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
   }
   for (const auto& spec : plan.validation_sources) validation.push_back(opener.open(spec, 0.0).train);
   DataSet data;
+  data.notes = std::move(opener.notes);
   data.train = RowStream::mixture(std::move(train), plan.seed, plan.shuffle);
   if (!validation.empty()) data.validation = RowStream::one_pass(std::move(validation));
   return data;

@@ -16,13 +16,16 @@ namespace stepforge {
 struct SourceSpec {
   std::string path{};  ///< file, folder, or prefix of an indexed dataset; no meaning for "synthetic"
   double weight = 1.0;
-  /// "auto" (tells by the name), "text", "jsonl", "bin" (an indexed dataset) or "synthetic".
+  /// "auto" (by the name), "text", "jsonl", "bin" (an indexed dataset) or "synthetic".
   std::string format = "auto";
   std::string field = "text";  ///< of a JSON line
 };
 
+/// Whether the source is an indexed dataset: by its format, or for "auto" by its name.
+bool is_indexed(const SourceSpec& spec);
+
 struct SyntheticPlan {
-  int64_t samples = 65536;      ///< rows in an epoch
+  int64_t rows = 65536;         ///< rows in an epoch
   int64_t document_length = 0;  ///< mean; 0 makes each row one document
 };
 
@@ -30,9 +33,10 @@ struct DataPlan {
   std::vector<SourceSpec> sources;
   /// Sources of the validation set; excludes validation_fraction.
   std::vector<SourceSpec> validation_sources;
-  /// Share of the documents (synthetic: of the rows) that is held out for validation, in [0, 1).
+  /// Share of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). Of a source
+  /// with too few documents for that, the last rows are held out.
   double validation_fraction = 0.0;
-  std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
+  std::string documents = "file";  ///< a document of a text file: "file", "line" or "paragraph"
   int64_t seq_len = 0;
   uint64_t seed = 0;
   bool shuffle = true;
@@ -45,10 +49,11 @@ struct DataPlan {
 struct DataSet {
   std::shared_ptr<const RowStream> train;       ///< endless
   std::shared_ptr<const RowStream> validation;  ///< one pass; null if the plan holds out nothing
+  std::vector<std::string> notes;               ///< messages to the user about the sources, a line each
 };
 
 /// Opens all sources, tokenizing into the cache what is not there yet. `tokenizer` may be null if all sources
-/// are indexed datasets or synthetic. Throws UsageError on a plan that cannot be, and what reading the
+/// are indexed datasets or synthetic. Throws UsageError on an impossible plan, and what reading the
 /// sources throws.
 DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                   const TokenizeProgressFunction& progress = {});

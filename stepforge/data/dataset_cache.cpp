@@ -13,6 +13,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/json_reader.h"
 
 namespace stepforge {
 
@@ -28,37 +29,54 @@ constexpr auto kLeftoverAge = std::chrono::hours(24);
 class FileLock {
  public:
   FileLock(const fs::path& path, const std::function<void()>& on_wait) {
-    descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (descriptor_ < 0) throw Error(format("cannot create {}: {}", path.string(), std::strerror(errno)));
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
-      return;  // or no locks here: go without
+    held_ = flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (held_ || errno != EWOULDBLOCK) return;
     on_wait();
-    while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
-    }
+    do {
+      held_ = flock(descriptor_, LOCK_EX) == 0;
+    } while (!held_ && errno == EINTR);
   }
   ~FileLock() { close(descriptor_); }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  /// False where files cannot be locked.
+  bool held() const { return held_; }
+
  private:
   int descriptor_ = -1;
+  bool held_ = false;
 };
 
-/// A new folder "<entry>.building-XXXXXX"; removed if not renamed away.
+/// The folder in which an entry is built. Under a lock it is "<entry>.partial", which a build that is killed or
+/// interrupted leaves for the next one; without, a new "<entry>.building-XXXXXX" that goes with the build.
 class BuildFolder {
  public:
-  explicit BuildFolder(const fs::path& entry) {
-    std::string name = entry.string() + ".building-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr)
-      throw Error(format("cannot create {}: {}", name, std::strerror(errno)));
+  BuildFolder(const fs::path& entry, bool locked) : path_(entry), kept_(locked) {
+    path_ += locked ? ".partial" : ".building-XXXXXX";
+    std::string name = path_.string();
+    std::error_code failure;
+    if (locked) {
+      fs::create_directory(path_, failure);
+    } else if (mkdtemp(name.data()) == nullptr) {
+      failure = std::error_code(errno, std::generic_category());
+    }
+    if (failure) throw Error(format("cannot create {}: {}", name, failure.message()));
     path_ = name;
   }
   ~BuildFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    if (!kept_) clear();
   }
   BuildFolder(const BuildFolder&) = delete;
   BuildFolder& operator=(const BuildFolder&) = delete;
+
+  /// Removes it.
+  void clear() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
 
   const fs::path& path() const { return path_; }
 
@@ -73,14 +91,16 @@ class BuildFolder {
     if (failure && !fs::is_directory(entry)) {
       throw Error(format("cannot rename {} to {}: {}", path_.string(), entry.string(), failure.message()));
     }
+    kept_ = false;
     fsync_path(entry.parent_path());
   }
 
  private:
   fs::path path_;
+  bool kept_;
 };
 
-/// Removes what killed builds of this entry left behind; younger folders may belong to a living process.
+/// Removes folders that killed builds of this entry left behind; younger ones may belong to a running process.
 void remove_leftovers(const fs::path& entry) {
   const std::string start = entry.filename().string() + ".building-";
   const auto now = fs::file_time_type::clock::now();
@@ -92,22 +112,117 @@ void remove_leftovers(const fs::path& entry) {
   }
 }
 
-void build_entry(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
-                 const fs::path& entry, const TokenizeProgressFunction& progress) {
-  BuildFolder folder(entry);
-  const TokenType type = token_type_for(tokenizer.vocab_size());
-  IndexedDatasetWriter train(folder.path() / "train", type);
-  std::unique_ptr<IndexedDatasetWriter> validation;
-  if (options.split.fraction > 0.0) {
-    validation = std::make_unique<IndexedDatasetWriter>(folder.path() / "validation", type);
+constexpr std::string_view kPositionFile = "position.json";
+
+Json to_json(const DatasetStatistics& statistics) {
+  return {{"documents", statistics.documents},
+          {"tokens", statistics.tokens},
+          {"text_bytes", statistics.text_bytes}};
+}
+
+DatasetStatistics statistics_from(const JsonReader& json) {
+  return {json["documents"].count(), json["tokens"].count(), json["text_bytes"].count()};
+}
+
+/// Builds one entry, from where an earlier build of it was stopped.
+class EntryBuild {
+ public:
+  EntryBuild(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+             const fs::path& folder)
+      : source_(source), tokenizer_(tokenizer), options_(options), folder_(folder) {}
+
+  void run(const TokenizeProgressFunction& progress) {
+    const TokenizePosition start = resume();
+    int64_t unsaved = 0;
+    TokenizePosition last = start;
+    const auto reached = [&](const TokenizePosition& position) {
+      unsaved += position.byte - (position.file == last.file ? last.byte : 0);
+      last = position;
+      if (unsaved < options_.save_bytes) return;
+      save(position);
+      unsaved = 0;
+    };
+    const TokenizeResult result =
+        tokenize(source_, tokenizer_, options_, *train_, validation_.get(), progress, start, reached);
+    publish(*train_, result.train);
+    if (validation_) publish(*validation_, result.validation);
+    std::error_code ignored;
+    fs::remove(folder_ / kPositionFile, ignored);
   }
-  const TokenizeResult result = tokenize(source, tokenizer, options, train, validation.get(), progress);
-  const auto finish = [&](IndexedDatasetWriter& writer, const DatasetStatistics& statistics) {
+
+ private:
+  /// Opens the writers where the last build saved, or at the beginning if that cannot be used.
+  TokenizePosition resume() {
+    try {
+      const TokenizePosition position = saved_position();
+      open_writers(position.done);
+      return position;
+    } catch (const Error&) {
+      open_writers({});
+      return {};
+    }
+  }
+
+  void open_writers(const TokenizeResult& done) {
+    const TokenType type = token_type_for(tokenizer_.vocab_size());
+    const auto writer = [&](const char* name, const DatasetStatistics& statistics) {
+      return std::make_unique<IndexedDatasetWriter>(
+          folder_ / name, type, IndexedDatasetWriter::Position{statistics.documents, statistics.tokens});
+    };
+    train_ = writer("train", done.train);
+    if (options_.split.fraction > 0.0) validation_ = writer("validation", done.validation);
+  }
+
+  /// The beginning if nothing was saved.
+  TokenizePosition saved_position() const {
+    const fs::path path = folder_ / kPositionFile;
+    if (!fs::exists(path)) return {};
+    const Json json = read_json_file(path, {.max_bytes = 4096, .max_depth = 4});
+    const JsonReader reader(json, path.string());
+    TokenizePosition position;
+    const int64_t last_file = std::ssize(source_.files()) - 1;
+    position.file = static_cast<size_t>(reader["file"].integer(0, last_file));
+    position.byte = reader["byte"].integer(0, source_.files()[position.file].bytes);
+    position.done = {statistics_from(reader["train"]), statistics_from(reader["validation"])};
+    return position;
+  }
+
+  /// The tokens are on the disk before the position that counts them.
+  void save(const TokenizePosition& position) {
+    train_->save();
+    if (validation_) validation_->save();
+    const Json json = {{"file", position.file},
+                       {"byte", position.byte},
+                       {"train", to_json(position.done.train)},
+                       {"validation", to_json(position.done.validation)}};
+    write_file_atomic(folder_ / kPositionFile, json.dump(2) + "\n");
+  }
+
+  void publish(IndexedDatasetWriter& writer, const DatasetStatistics& statistics) {
     writer.publish();
-    write_description(writer.prefix(), statistics, tokenizer, source.description());
-  };
-  finish(train, result.train);
-  if (validation) finish(*validation, result.validation);
+    write_description(writer.prefix(), statistics, tokenizer_, source_.description());
+  }
+
+  const TextSource& source_;
+  const Tokenizer& tokenizer_;
+  const TokenizeOptions& options_;
+  const fs::path& folder_;
+  std::unique_ptr<IndexedDatasetWriter> train_;
+  std::unique_ptr<IndexedDatasetWriter> validation_;
+};
+
+void build_entry(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+                 const fs::path& entry, bool locked, const TokenizeProgressFunction& progress) {
+  BuildFolder folder(entry, locked);
+  try {
+    EntryBuild(source, tokenizer, options, folder.path()).run(progress);
+  } catch (const FormatError&) {
+    folder.clear();  // the same text will fail again
+    throw;
+  } catch (const UsageError&) {
+    folder.clear();
+    throw;
+  }
   folder.publish(entry);
 }
 
@@ -149,7 +264,7 @@ CachedDataset open_cached_dataset(const TextSource& source, const Tokenizer& tok
       if (progress) progress({.bytes_total = source.total_bytes(), .waiting = true});
     });
     remove_leftovers(entry);
-    if (!fs::is_directory(entry)) build_entry(source, tokenizer, options, entry, progress);
+    if (!fs::is_directory(entry)) build_entry(source, tokenizer, options, entry, lock.held(), progress);
     fs::remove(lock_path, failure);
   }
   CachedDataset cached;

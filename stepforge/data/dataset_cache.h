@@ -24,7 +24,7 @@ struct CachedDataset {
 std::string cache_key(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options);
 
 /// Opens the entry of `source` in `cache_dir`, building it first if it is not there. An entry appears by one
-/// rename, so it is complete or absent. A second process that wants the same entry meanwhile waits for the
+/// rename, so it is complete or absent. The next build continues one that was killed or interrupted. A second process that wants the same entry meanwhile waits for the
 /// first; where files cannot be locked both build and one result is kept. Throws what tokenize() throws, and
 /// Error if the folder cannot be written.
 CachedDataset open_cached_dataset(const TextSource& source, const Tokenizer& tokenizer,

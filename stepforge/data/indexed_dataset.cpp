@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -29,11 +30,6 @@ constexpr uint64_t kSequencesOffset = 18;
 constexpr uint64_t kBordersOffset = 26;
 constexpr uint64_t kHeaderBytes = 34;
 constexpr size_t kBufferBytes = size_t{1} << 20;
-
-[[noreturn]] void fail(const std::string& name, uint64_t offset, std::string_view field,
-                       const std::string& fault) {
-  throw FormatError(format("{}: byte {}, {}: {}", name, offset, field, fault));
-}
 
 std::string type_name(uint8_t code) {
   static constexpr std::array<const char*, 9> names = {"",    "u8",  "i8",  "i16", "i32",
@@ -72,13 +68,15 @@ fs::path with_suffix(const fs::path& prefix, const std::string& suffix) {
   return path;
 }
 
-MappedFile map_part(const fs::path& path, const fs::path& prefix) {
-  if (!fs::exists(path)) {
+/// The .idx of a pair of which both files exist.
+std::string read_index(const fs::path& prefix) {
+  for (const fs::path& path : {idx_path(prefix), bin_path(prefix)}) {
+    if (fs::exists(path)) continue;
     throw UsageError(
         format("{} does not exist: an indexed dataset is the pair {}.bin and {}.idx (stepforge data build)",
                path.string(), prefix.string(), prefix.string()));
   }
-  return MappedFile(path);
+  return read_file(idx_path(prefix), std::numeric_limits<int64_t>::max());
 }
 
 void rename_file(const fs::path& from, const fs::path& to) {
@@ -118,109 +116,117 @@ fs::path idx_path(const fs::path& prefix) {
   return with_suffix(prefix, ".idx");
 }
 
-template <typename T>
-T DatasetIndex::at(uint64_t offset) const {
-  T value;
-  std::memcpy(&value, bytes_.data() + offset, sizeof value);
-  return value;
-}
+namespace {
 
-uint64_t DatasetIndex::length_offset(int64_t sequence) const {
-  return kHeaderBytes + 4 * static_cast<uint64_t>(sequence);
-}
-uint64_t DatasetIndex::pointer_offset(int64_t sequence) const {
-  return length_offset(sequences_) + 8 * static_cast<uint64_t>(sequence);
-}
-uint64_t DatasetIndex::border_offset(int64_t border) const {
-  return pointer_offset(sequences_) + 8 * static_cast<uint64_t>(border);
-}
+/// Checks the bytes of an .idx. Each accessor may only be called for what was proved to be there before.
+class IndexParser {
+ public:
+  IndexParser(std::span<const std::byte> bytes, const std::string& name) : bytes_(bytes), name_(name) {}
 
-DatasetIndex DatasetIndex::parse(std::span<const std::byte> idx, uint64_t bin_bytes,
-                                 const std::string& name) {
-  DatasetIndex index;
-  index.bytes_ = idx;
-  index.parse_header(name);
-  index.check_sequences(bin_bytes, name);
-  index.tokens_ = static_cast<int64_t>(bin_bytes) / token_bytes(index.type_);
-  index.check_borders(name);
-  return index;
-}
+  TokenType parse_header();
+  void check_sequences(uint64_t bin_bytes, TokenType type) const;
+  void check_borders() const;
+  std::vector<int64_t> document_begins(uint64_t bin_bytes, TokenType type) const;
 
-void DatasetIndex::parse_header(const std::string& name) {
+ private:
+  template <typename T>
+  T at(uint64_t offset) const {
+    T value;
+    std::memcpy(&value, bytes_.data() + offset, sizeof value);
+    return value;
+  }
+  uint64_t length_offset(int64_t sequence) const {
+    return kHeaderBytes + 4 * static_cast<uint64_t>(sequence);
+  }
+  uint64_t pointer_offset(int64_t sequence) const {
+    return length_offset(sequences_) + 8 * static_cast<uint64_t>(sequence);
+  }
+  uint64_t border_offset(int64_t border) const {
+    return pointer_offset(sequences_) + 8 * static_cast<uint64_t>(border);
+  }
+  [[noreturn]] void fail(uint64_t offset, std::string_view field, const std::string& fault) const {
+    throw FormatError(format("{}: byte {}, {}: {}", name_, offset, field, fault));
+  }
+
+  std::span<const std::byte> bytes_;
+  const std::string& name_;
+  int64_t sequences_ = 0;
+  int64_t borders_ = 1;
+};
+
+TokenType IndexParser::parse_header() {
   const uint64_t size = bytes_.size();
-  if (size < kHeaderBytes)
-    fail(name, size, "header", format("the file ends; a header has {} bytes", kHeaderBytes));
+  if (size < kHeaderBytes) fail(size, "header", format("the file ends; a header has {} bytes", kHeaderBytes));
   if (std::memcmp(bytes_.data(), kMagic.data(), kMagic.size()) != 0) {
-    fail(name, 0, "magic", "not \"MMIDIDX\": this is no Megatron indexed dataset");
+    fail(0, "magic", "not \"MMIDIDX\": this is not a Megatron indexed dataset");
   }
   const auto version = at<uint64_t>(kVersionOffset);
-  if (version != 1) fail(name, kVersionOffset, "version", format("{}; only version 1 is known", version));
+  if (version != 1) fail(kVersionOffset, "version", format("{}; only version 1 is known", version));
   const auto code = at<uint8_t>(kTypeOffset);
   if (code != 1 && code != 4 && code != 8) {
-    fail(name, kTypeOffset, "token type",
+    fail(kTypeOffset, "token type",
          format("code {} ({}); token ids are u8, u16 or i32", code, type_name(code)));
   }
-  type_ = static_cast<TokenType>(code);
-
   // Each count alone must fit the file before they are multiplied: no product below can overflow.
   const auto sequences = at<uint64_t>(kSequencesOffset);
   const auto borders = at<uint64_t>(kBordersOffset);
   const uint64_t room = size - kHeaderBytes;
   if (sequences > room / 12) {
-    fail(name, kSequencesOffset, "sequence count",
+    fail(kSequencesOffset, "sequence count",
          format("{} sequences need more than the file's {} bytes", sequences, size));
   }
   if (borders > room / 8) {
-    fail(name, kBordersOffset, "document count",
+    fail(kBordersOffset, "document count",
          format("{} borders need more than the file's {} bytes", borders, size));
   }
-  if (borders == 0) fail(name, kBordersOffset, "document count", "0; the first border, 0, is always there");
+  if (borders == 0) fail(kBordersOffset, "document count", "0; the first border, 0, is always there");
   const uint64_t expected = kHeaderBytes + 12 * sequences + 8 * borders;
   if (sequences > 0 && size == expected + sequences) {
-    fail(name, expected, "modes", "the index carries multimodal modes; only text datasets are read");
+    fail(expected, "modes", "the index carries multimodal modes; only text datasets are read");
   }
   if (size != expected) {
-    fail(name, std::min(size, expected), "end of file",
+    fail(std::min(size, expected), "end of file",
          format("{} sequences and {} borders make {} bytes, but the file has {}", sequences, borders,
                 expected, size));
   }
   sequences_ = static_cast<int64_t>(sequences);
   borders_ = static_cast<int64_t>(borders);
+  return static_cast<TokenType>(code);
 }
 
-void DatasetIndex::check_sequences(uint64_t bin_bytes, const std::string& name) const {
-  const auto width = static_cast<uint64_t>(token_bytes(type_));
+void IndexParser::check_sequences(uint64_t bin_bytes, TokenType type) const {
+  const auto width = static_cast<uint64_t>(token_bytes(type));
   uint64_t end = 0;  // never above bin_bytes, so adding one length cannot overflow
   for (int64_t sequence = 0; sequence < sequences_; ++sequence) {
     const auto length = at<int32_t>(length_offset(sequence));
     if (length < 0) {
-      fail(name, length_offset(sequence), format("length of sequence {}", sequence),
+      fail(length_offset(sequence), format("length of sequence {}", sequence),
            format("{} is negative", length));
     }
     const auto pointer = at<int64_t>(pointer_offset(sequence));
     if (pointer < 0 || static_cast<uint64_t>(pointer) != end) {
-      fail(name, pointer_offset(sequence), format("offset of sequence {}", sequence),
-           format("{}; sequences lie back to back, so it must be {}", pointer, end));
+      fail(pointer_offset(sequence), format("offset of sequence {}", sequence),
+           format("{}; sequences follow each other without gaps, so it must be {}", pointer, end));
     }
     const uint64_t bytes = static_cast<uint64_t>(length) * width;
     if (bytes > bin_bytes - end) {
-      fail(name, length_offset(sequence), format("length of sequence {}", sequence),
+      fail(length_offset(sequence), format("length of sequence {}", sequence),
            format("{} tokens from byte {} pass the end of the .bin ({} bytes)", length, end, bin_bytes));
     }
     end += bytes;
   }
   if (end != bin_bytes) {
-    fail(name, bytes_.size(), "total length",
+    fail(bytes_.size(), "total length",
          format("the sequences cover {} bytes, but the .bin has {}", end, bin_bytes));
   }
 }
 
-void DatasetIndex::check_borders(const std::string& name) const {
+void IndexParser::check_borders() const {
   int64_t previous = 0;
   for (int64_t border = 0; border < borders_; ++border) {
     const auto sequence = at<int64_t>(border_offset(border));
     const auto complain = [&](const std::string& fault) {
-      fail(name, border_offset(border), format("document border {}", border), fault);
+      fail(border_offset(border), format("document border {}", border), fault);
     };
     if (border == 0 && sequence != 0)
       complain(format("{}; the first document begins at sequence 0", sequence));
@@ -229,31 +235,49 @@ void DatasetIndex::check_borders(const std::string& name) const {
     previous = sequence;
   }
   if (previous != sequences_) {
-    fail(name, border_offset(borders_ - 1), format("document border {}", borders_ - 1),
+    fail(border_offset(borders_ - 1), format("document border {}", borders_ - 1),
          format("{}; the last document ends with sequence {}", previous, sequences_));
   }
 }
 
-int64_t DatasetIndex::document_begin(int64_t document) const {
-  const auto sequence = at<int64_t>(border_offset(document));
-  return sequence == sequences_ ? tokens_ : at<int64_t>(pointer_offset(sequence)) / token_bytes(type_);
+std::vector<int64_t> IndexParser::document_begins(uint64_t bin_bytes, TokenType type) const {
+  std::vector<int64_t> begins;
+  begins.reserve(static_cast<size_t>(borders_));
+  for (int64_t border = 0; border < borders_; ++border) {
+    const auto sequence = at<int64_t>(border_offset(border));
+    const int64_t byte =
+        sequence == sequences_ ? static_cast<int64_t>(bin_bytes) : at<int64_t>(pointer_offset(sequence));
+    begins.push_back(byte / token_bytes(type));
+  }
+  return begins;
+}
+
+}  // namespace
+
+DatasetIndex DatasetIndex::parse(std::span<const std::byte> idx, uint64_t bin_bytes,
+                                 const std::string& name) {
+  IndexParser parser(idx, name);
+  DatasetIndex index;
+  index.type_ = parser.parse_header();
+  parser.check_sequences(bin_bytes, index.type_);
+  parser.check_borders();
+  index.begins_ = parser.document_begins(bin_bytes, index.type_);
+  return index;
 }
 
 int64_t DatasetIndex::document_of(int64_t token) const {
-  int64_t low = 0;  // document_begin(low) <= token < document_begin(high)
-  int64_t high = documents();
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (document_begin(middle) <= token ? low : high) = middle;
-  }
-  return low;
+  return std::upper_bound(begins_.begin() + 1, begins_.end() - 1, token) - begins_.begin() - 1;
 }
 
 IndexedDataset::IndexedDataset(const fs::path& path)
-    : prefix_(dataset_prefix(path)),
-      idx_(map_part(idx_path(prefix_), prefix_)),
-      bin_(map_part(bin_path(prefix_), prefix_)),
-      index_(DatasetIndex::parse(idx_.bytes(), bin_.bytes().size(), idx_path(prefix_).string())) {}
+    : IndexedDataset(dataset_prefix(path), read_index(dataset_prefix(path))) {}
+
+IndexedDataset::IndexedDataset(fs::path prefix, const std::string& idx)
+    : prefix_(std::move(prefix)),
+      bin_(bin_path(prefix_)),
+      idx_hash_(content_hash(idx)),
+      index_(DatasetIndex::parse(std::as_bytes(std::span(idx)), static_cast<uint64_t>(bin_.size()),
+                                 idx_path(prefix_).string())) {}
 
 void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
@@ -261,7 +285,9 @@ void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
     throw Error(format("{}: tokens [{}, {} + {}) of {} asked for", bin_path(prefix_).string(), first_token,
                        first_token, count, index_.tokens()));
   }
-  const auto bytes = bin_.bytes().subspan(static_cast<size_t>(first_token * token_bytes(index_.type())));
+  const int64_t width = token_bytes(index_.type());
+  std::vector<std::byte> bytes(static_cast<size_t>(count * width));
+  bin_.read(first_token * width, bytes);
   switch (index_.type()) {
     case TokenType::u8:
       return widen<uint8_t>(bytes, out);
@@ -273,14 +299,14 @@ void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
 }
 
 std::string IndexedDataset::content_key() const {
-  constexpr size_t kSamples = 256;
-  constexpr size_t kSampleBytes = 4096;
-  const auto bytes = bin_.bytes();
-  std::string parts = format("{}:{}:", content_hash(idx_.bytes()), bytes.size());
-  if (bytes.size() <= kSamples * kSampleBytes) return content_hash(parts + content_hash(bytes));
-  for (size_t sample = 0; sample < kSamples; ++sample) {
-    const size_t begin = (bytes.size() - kSampleBytes) / (kSamples - 1) * sample;
-    parts += content_hash(bytes.subspan(begin, kSampleBytes));
+  constexpr int64_t kSamples = 256;
+  constexpr int64_t kSampleBytes = 4096;
+  const int64_t size = bin_.size();
+  std::string parts = format("{}:{}:", idx_hash_, size);
+  if (size <= kSamples * kSampleBytes) return content_hash(parts + content_hash(bin_.text(0, size)));
+  for (int64_t sample = 0; sample < kSamples; ++sample) {
+    const int64_t begin = (size - kSampleBytes) / (kSamples - 1) * sample;
+    parts += content_hash(bin_.text(begin, begin + kSampleBytes));
   }
   return content_hash(parts);
 }
@@ -293,11 +319,45 @@ IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, TokenType type)
       idx_staging_(with_suffix(prefix_, format(".idx.tmp{}", getpid()))),
       bin_(std::make_unique<FileWriter>(bin_staging_)) {}
 
+IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, TokenType type, const Position& resume)
+    : prefix_(std::move(prefix)),
+      type_(type),
+      bin_staging_(with_suffix(prefix_, ".bin.part")),
+      idx_staging_(with_suffix(prefix_, ".idx.part")),
+      lengths_staging_(with_suffix(prefix_, ".lengths.part")),
+      bin_(std::make_unique<FileWriter>(bin_staging_, resume.tokens * token_bytes(type))),
+      tokens_(resume.tokens) {
+  read_lengths(resume.documents);
+  const auto kept = static_cast<int64_t>(lengths_.size() * sizeof(int32_t));
+  lengths_file_ = std::make_unique<FileWriter>(lengths_staging_, kept);
+}
+
+void IndexedDatasetWriter::read_lengths(int64_t documents) {
+  if (documents == 0) return;
+  lengths_.resize(static_cast<size_t>(documents));
+  FileReader(lengths_staging_).read(0, std::as_writable_bytes(std::span(lengths_)));
+  const int64_t sum = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
+  if (sum != tokens_) {
+    throw Error(format("{}: the first {} documents have {} tokens, not {}", lengths_staging_.string(),
+                       documents, sum, tokens_));
+  }
+}
+
 IndexedDatasetWriter::~IndexedDatasetWriter() {
-  if (published_) return;
+  if (published_ || lengths_file_) return;
   std::error_code ignored;
   fs::remove(bin_staging_, ignored);
   fs::remove(idx_staging_, ignored);
+}
+
+IndexedDatasetWriter::Position IndexedDatasetWriter::save() {
+  bin_->write(buffer_);
+  buffer_.clear();
+  bin_->flush();
+  const auto saved = static_cast<size_t>(lengths_file_->written()) / sizeof(int32_t);
+  lengths_file_->write(lengths_.data() + saved, (lengths_.size() - saved) * sizeof(int32_t));
+  lengths_file_->flush();
+  return {documents(), tokens_};
 }
 
 void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
@@ -360,6 +420,7 @@ void IndexedDatasetWriter::publish() {
   rename_file(bin_staging_, bin_path(prefix_));
   rename_file(idx_staging_, idx_path(prefix_));
   published_ = true;
+  if (lengths_file_) fs::remove(lengths_staging_, missing);
   fsync_path(prefix_.has_parent_path() ? prefix_.parent_path() : fs::path("."));
 }
 

@@ -1,4 +1,4 @@
-// Megatron's indexed dataset: `<prefix>.bin` holds token ids back to back, `<prefix>.idx` says where
+// Megatron's indexed dataset: `<prefix>.bin` holds token ids back to back, `<prefix>.idx` states where
 // documents begin. All numbers are little-endian. Layout of the .idx: 9 bytes "MMIDIDX\0\0"; u64 version = 1;
 // u8 token type; u64 S sequences; u64 D document borders; then from byte 34 i32[S] lengths in tokens, i64[S]
 // byte offsets into the .bin, i64[D] numbers of the sequences at which documents begin, ending with S.
@@ -30,41 +30,29 @@ std::filesystem::path dataset_prefix(const std::filesystem::path& path);
 std::filesystem::path bin_path(const std::filesystem::path& prefix);
 std::filesystem::path idx_path(const std::filesystem::path& prefix);
 
-/// A checked view of the bytes of an .idx. Every count, length and offset is proved consistent with the sizes
-/// of both files by parse(), so that the accessors need no checks. The bytes must outlive it.
+/// Where the documents of a dataset begin, from an .idx of which every count, length and offset was proved
+/// consistent with the sizes of both files.
 class DatasetIndex {
  public:
-  /// Throws FormatError naming `name`, the byte offset, the field and the fault. Needs no memory beyond the
-  /// view.
+  /// Throws FormatError naming `name`, the byte offset, the field and the fault.
   static DatasetIndex parse(std::span<const std::byte> idx, uint64_t bin_bytes, const std::string& name);
 
   TokenType type() const { return type_; }
-  int64_t documents() const { return borders_ - 1; }
-  int64_t tokens() const { return tokens_; }
+  int64_t documents() const { return std::ssize(begins_) - 1; }
+  int64_t tokens() const { return begins_.back(); }
   /// The first token of document `document` in [0, documents()]; tokens() for documents() itself.
-  int64_t document_begin(int64_t document) const;
+  int64_t document_begin(int64_t document) const { return begins_[static_cast<size_t>(document)]; }
   /// The document that holds `token` in [0, tokens()).
   int64_t document_of(int64_t token) const;
 
  private:
   DatasetIndex() = default;
-  void parse_header(const std::string& name);
-  void check_sequences(uint64_t bin_bytes, const std::string& name) const;
-  void check_borders(const std::string& name) const;
-  template <typename T>
-  T at(uint64_t offset) const;
-  uint64_t length_offset(int64_t sequence) const;
-  uint64_t pointer_offset(int64_t sequence) const;
-  uint64_t border_offset(int64_t border) const;
 
-  std::span<const std::byte> bytes_;
   TokenType type_ = TokenType::u16;
-  int64_t sequences_ = 0;
-  int64_t borders_ = 1;
-  int64_t tokens_ = 0;
+  std::vector<int64_t> begins_;  ///< [documents + 1] in tokens
 };
 
-/// A pair opened for reading, mapped into memory. Safe to read from several threads.
+/// A pair opened for reading. Safe to read from several threads.
 class IndexedDataset {
  public:
   /// Throws UsageError if a file of the pair is missing, FormatError if the .idx is malformed.
@@ -72,30 +60,44 @@ class IndexedDataset {
 
   const DatasetIndex& index() const { return index_; }
   const std::filesystem::path& prefix() const { return prefix_; }
-  /// Token ids [first_token, first_token + out.size()), which must lie inside [0, tokens()).
+  /// Token ids [first_token, first_token + out.size()), which must lie inside [0, tokens()). Throws Error
+  /// naming the file if it cannot be read.
   void read(int64_t first_token, std::span<int32_t> out) const;
   /// Hash of the whole .idx, the size of the .bin and a sample of its bytes.
   std::string content_key() const;
 
  private:
+  IndexedDataset(std::filesystem::path prefix, const std::string& idx);
+
   std::filesystem::path prefix_;
-  MappedFile idx_;
-  MappedFile bin_;
+  FileReader bin_;
+  std::string idx_hash_;
   DatasetIndex index_;
 };
 
 /// Writes a pair in order. Nothing appears under the final names before publish().
 class IndexedDatasetWriter {
  public:
-  /// Creates temporary files beside the final ones. Throws Error if it cannot.
+  /// How much a writer has written.
+  struct Position {
+    int64_t documents = 0;
+    int64_t tokens = 0;
+  };
+
+  /// Creates temporary files beside the final ones; they go with the writer. Throws Error if it cannot.
   IndexedDatasetWriter(std::filesystem::path prefix, TokenType type);
-  /// Removes the temporary files if nothing was published.
+  /// The temporary files stay until publish(), so that a later writer of the same prefix can go on at a
+  /// position that save() gave; {} starts afresh. No two may write at a time. Throws Error if the files hold
+  /// less.
+  IndexedDatasetWriter(std::filesystem::path prefix, TokenType type, const Position& resume);
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 
   /// Throws Error if an id does not fit the token type or the document has 2^31 tokens or more.
   void add_document(std::span<const int32_t> tokens);
+  /// Flushes all documents to the disk. Only for a writer that can be resumed.
+  Position save();
   /// Flushes both files, then renames the .bin and last the .idx. An older .idx of that name is removed
   /// first, so that a reader finds a matching pair or none.
   void publish();
@@ -105,13 +107,16 @@ class IndexedDatasetWriter {
   const std::filesystem::path& prefix() const { return prefix_; }
 
  private:
+  void read_lengths(int64_t documents);
   void write_index();
 
   std::filesystem::path prefix_;
   TokenType type_;
   std::filesystem::path bin_staging_;
   std::filesystem::path idx_staging_;
+  std::filesystem::path lengths_staging_;
   std::unique_ptr<FileWriter> bin_;
+  std::unique_ptr<FileWriter> lengths_file_;  ///< of a writer that can be resumed: lengths_ on the disk
   std::vector<int32_t> lengths_;
   std::string buffer_;
   int64_t tokens_ = 0;

@@ -28,7 +28,7 @@ std::string kind_of(element_type type) {
     case element_type::STRING:
       return "a string";
     case element_type::BOOL:
-      return "a truth value";
+      return "true or false";
     case element_type::NULL_VALUE:
       return "null";
   }
@@ -49,15 +49,16 @@ std::string keys_of(const simdjson::dom::object& object) {
   return keys.empty() ? "no keys" : join(keys, ", ");
 }
 
-/// Parses lines of one file; simdjson may look 64 bytes past the end, so only the last lines are copied.
+/// Parses lines; simdjson may look 64 bytes past the end, so only the last lines are copied.
 class LineParser {
  public:
-  LineParser(std::string_view file, const std::string& field, const std::string& name)
-      : file_(file), field_(field), name_(name) {}
+  LineParser(std::string_view text, const std::string& field,
+             const std::function<std::string(int64_t line)>& place)
+      : text_(text), field_(field), place_(place) {}
 
-  /// The field's text, valid until the next call.
-  std::string_view text_of(int64_t begin, int64_t end) {
-    if (end - begin > kMaxJsonLineBytes) {
+  /// The text of the field in the line [begin, end), valid until the next call.
+  std::string_view field_of(size_t begin, size_t end) {
+    if (static_cast<int64_t>(end - begin) > kMaxJsonLineBytes) {
       fail(begin, format("{} bytes in one line; at most {} are read", end - begin, kMaxJsonLineBytes));
     }
     simdjson::dom::element value;
@@ -80,39 +81,38 @@ class LineParser {
   }
 
  private:
-  simdjson::simdjson_result<simdjson::dom::element> parse(int64_t begin, int64_t end) {
-    const auto line = file_.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    if (file_.size() - static_cast<size_t>(end) >= simdjson::SIMDJSON_PADDING) {
+  simdjson::simdjson_result<simdjson::dom::element> parse(size_t begin, size_t end) {
+    const auto line = text_.substr(begin, end - begin);
+    if (text_.size() - end >= simdjson::SIMDJSON_PADDING) {
       return parser_.parse(line.data(), line.size(), /*realloc_if_needed=*/false);
     }
     tail_ = simdjson::padded_string(line);
     return parser_.parse(tail_);
   }
 
-  [[noreturn]] void fail(int64_t begin, const std::string& fault) const {
-    const auto before = file_.substr(0, static_cast<size_t>(begin));
-    throw FormatError(format("{}:{}: {}", name_, std::count(before.begin(), before.end(), '\n') + 1, fault));
+  [[noreturn]] void fail(size_t begin, const std::string& fault) const {
+    const auto before = text_.substr(0, begin);
+    throw FormatError(format("{}: {}", place_(std::count(before.begin(), before.end(), '\n') + 1), fault));
   }
 
-  std::string_view file_;
+  std::string_view text_;
   const std::string& field_;
-  const std::string& name_;
+  const std::function<std::string(int64_t line)>& place_;
   simdjson::dom::parser parser_;
   simdjson::padded_string tail_;
 };
 
 }  // namespace
 
-void read_json_lines(std::string_view file, int64_t begin, int64_t end, const std::string& field,
-                     const std::string& name, const std::function<void(std::string_view)>& document) {
-  LineParser parser(file, field, name);
-  while (begin < end) {
-    const auto found = file.find('\n', static_cast<size_t>(begin));
-    const int64_t line_end =
-        found == std::string_view::npos ? end : std::min(end, static_cast<int64_t>(found));
-    const auto line = file.substr(static_cast<size_t>(begin), static_cast<size_t>(line_end - begin));
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) document(parser.text_of(begin, line_end));
-    begin = line_end + 1;
+void read_json_lines(std::string_view text, const std::string& field,
+                     const std::function<std::string(int64_t line)>& place,
+                     const std::function<void(std::string_view)>& document) {
+  LineParser parser(text, field, place);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.size(), text.find('\n', begin));
+    const bool blank = text.substr(begin, end - begin).find_first_not_of(" \t\r") == std::string_view::npos;
+    if (!blank) document(parser.field_of(begin, end));
+    begin = end + 1;
   }
 }
 

@@ -1,4 +1,4 @@
-// One text field of each line of a JSON Lines range.
+// One text field of each line of JSON Lines.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@ namespace stepforge {
 /// Longer lines are refused: one broken file must not take all memory.
 inline constexpr int64_t kMaxJsonLineBytes = int64_t{256} << 20;
 
-/// Reads `field` of every line of file[begin, end), which begins at a line. Blank lines are left out. Throws
-/// FormatError naming `name` and the line.
-void read_json_lines(std::string_view file, int64_t begin, int64_t end, const std::string& field,
-                     const std::string& name, const std::function<void(std::string_view)>& document);
+/// Reads `field` of every line of `text`. Blank lines are left out. Throws FormatError that starts with
+/// place(line), of the line's number in `text`, counted from 1.
+void read_json_lines(std::string_view text, const std::string& field,
+                     const std::function<std::string(int64_t line)>& place,
+                     const std::function<void(std::string_view)>& document);
 
 }  // namespace stepforge

@@ -19,31 +19,15 @@ BatchLayout checked(const BatchLayout& layout) {
 }
 }  // namespace
 
-void BatchLayout::check() const {
-  if (global_batch_size < 1 || local_batch_size < 1 || data_ranks < 1 || data_rank < 0 ||
-      data_rank >= data_ranks) {
-    throw UsageError(
-        format("batches of {} rows in micro-batches of {} on data rank {} of {}: all must be positive",
-               global_batch_size, local_batch_size, data_rank, data_ranks));
-  }
-  // Divided in two steps: the product could overflow.
-  if (global_batch_size % local_batch_size != 0 || global_batch_size / local_batch_size % data_ranks != 0) {
-    throw UsageError(format(
-        "a global batch of {} rows does not divide into micro-batches of {} rows on {} data ranks; make "
-        "global_batch_size a multiple of local_batch_size times the ranks",
-        global_batch_size, local_batch_size, data_ranks));
-  }
-}
-
 int64_t BatchCursor::first_row() const {
   const int64_t micro_batch = layout_.data_rank * layout_.micro_batches() + micro_batch_;
-  return step_row_ + micro_batch * layout_.local_batch_size;
+  return step_row_ + micro_batch * layout_.rows_per_micro_batch;
 }
 
 void BatchCursor::advance() {
   if (++micro_batch_ < layout_.micro_batches()) return;
   micro_batch_ = 0;
-  step_row_ += layout_.global_batch_size;
+  step_row_ += layout_.rows_per_step;
 }
 
 Loader::Loader(std::shared_ptr<const RowStream> stream, const BatchLayout& layout)

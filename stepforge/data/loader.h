@@ -9,23 +9,10 @@
 #include <thread>
 
 #include "stepforge/base/threads.h"
+#include "stepforge/data/batch_layout.h"
 #include "stepforge/data/row_stream.h"
 
 namespace stepforge {
-
-/// How a step's rows are shared out. Micro-batch g of a step that begins at row F covers rows [F + g local, F
-/// + (g+1) local); it belongs to data rank floor(g / micro_batches()).
-struct BatchLayout {
-  int64_t global_batch_size = 1;  ///< rows a step, over all ranks
-  int64_t local_batch_size = 1;   ///< rows a micro-batch
-  int64_t data_ranks = 1;
-  int64_t data_rank = 0;
-
-  /// Micro-batches of one rank in a step (gradient accumulation).
-  int64_t micro_batches() const { return global_batch_size / (local_batch_size * data_ranks); }
-  /// Throws UsageError with the numbers if the global batch does not divide.
-  void check() const;
-};
 
 /// Everything a checkpoint keeps of the data: the same on every rank and in any layout.
 struct LoaderState {
@@ -42,7 +29,7 @@ class BatchCursor {
   /// First global row of the micro-batch to come.
   int64_t first_row() const;
   void advance();
-  /// Global rows of finished steps: a step that is cut short is done again.
+  /// Global rows of finished steps: a step that is interrupted is repeated.
   int64_t rows_consumed() const { return step_row_; }
 
  private:
@@ -61,7 +48,7 @@ class Loader {
 
   /// The next micro-batch. Throws what reading the rows throws.
   virtual Batch next();
-  /// Where the stream goes on: unchanged within a step, moved on by global_batch_size with its last
+  /// Where the stream goes on: unchanged within a step, moved on by rows_per_step with its last
   /// micro-batch.
   LoaderState state() const { return {cursor_.rows_consumed(), stream_->fingerprint()}; }
   /// Goes on from `state`, at the beginning of a step. Throws UsageError if it is of other data, unless
@@ -75,7 +62,7 @@ class Loader {
 
  protected:
   Batch read(const BatchCursor& cursor) const {
-    return stream_->rows(cursor.first_row(), layout_.local_batch_size);
+    return stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch);
   }
 
   std::shared_ptr<const RowStream> stream_;
@@ -84,8 +71,8 @@ class Loader {
   double wait_seconds_ = 0.0;
 };
 
-/// A Loader whose batches are made ahead of time on its own thread. Its state knows nothing of what was
-/// fetched ahead. An exception of the thread is thrown by next() when the batch it belongs to is due, and by
+/// A Loader whose batches are made ahead of time on its own thread. Its state does not count batches that were
+/// only fetched ahead. An exception of the thread is thrown by next() when the batch it belongs to is due, and by
 /// each call after that.
 class PrefetchLoader : public Loader {
  public:

@@ -88,16 +88,14 @@ RowRef Mixture::place(int64_t row) const {
   return {source, row / kBlockRows * rows_per_block_[static_cast<size_t>(source)] + found->rank[inside]};
 }
 
-SampleOrder::SampleOrder(int64_t samples, uint64_t seed, int64_t source, bool shuffle)
-    : samples_(samples),
-      key_(stream_key(seed, format("sample order of source {}", source))),
-      shuffle_(shuffle) {}
+RowOrder::RowOrder(int64_t rows, uint64_t seed, int64_t source, bool shuffle)
+    : rows_(rows), key_(stream_key(seed, format("sample order of source {}", source))), shuffle_(shuffle) {}
 
-int64_t SampleOrder::operator()(int64_t running) const {
-  const int64_t inside = running % samples_;
+int64_t RowOrder::operator()(int64_t running) const {
+  const int64_t inside = running % rows_;
   if (!shuffle_) return inside;
-  const auto epoch = static_cast<uint64_t>(running / samples_);
-  const Permutation order(static_cast<uint64_t>(samples_), mix_bits(key_ ^ mix_bits(epoch)));
+  const auto epoch = static_cast<uint64_t>(running / rows_);
+  const Permutation order(static_cast<uint64_t>(rows_), mix_bits(key_ ^ mix_bits(epoch)));
   return static_cast<int64_t>(order(static_cast<uint64_t>(inside)));
 }
 

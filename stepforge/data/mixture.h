@@ -47,14 +47,14 @@ class Mixture {
 
 /// The order in which a source's rows are drawn: in each epoch every row once, shuffled by (seed, source,
 /// epoch).
-class SampleOrder {
+class RowOrder {
  public:
-  SampleOrder(int64_t samples, uint64_t seed, int64_t source, bool shuffle);
-  /// The row of the source that is drawn as its `running`-th: epoch running / samples.
+  RowOrder(int64_t rows, uint64_t seed, int64_t source, bool shuffle);
+  /// The row of the source that is drawn as its `running`-th: epoch running / rows.
   int64_t operator()(int64_t running) const;
 
  private:
-  int64_t samples_;
+  int64_t rows_;
   uint64_t key_;
   bool shuffle_;
 };

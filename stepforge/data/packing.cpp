@@ -1,5 +1,6 @@
 #include "stepforge/data/packing.h"
 
+#include <cmath>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -24,13 +25,13 @@ PackedSource::PackedSource(std::shared_ptr<const IndexedDataset> dataset, int64_
                "smaller training.seq_len",
                name_, count, seq_len));
   }
-  samples_ = (count - 1) / seq_len;
+  rows_ = (count - 1) / seq_len;
   fingerprint_ = content_hash(format("packed {} {}", dataset_->content_key(), seq_len));
 }
 
-void PackedSource::read(int64_t sample, Row& row) const {
+void PackedSource::read(int64_t number, Row& row) const {
   const DatasetIndex& index = dataset_->index();
-  const int64_t first = sample * seq_len_;
+  const int64_t first = number * seq_len_;
   row.tokens.resize(static_cast<size_t>(seq_len_ + 1));
   dataset_->read(first, row.tokens);
   check_ids(first, row);
@@ -55,6 +56,19 @@ void PackedSource::check_ids(int64_t first_token, const Row& row) const {
                "it was built with another tokenizer",
                name_, dataset_->index().document_of(token), id, token, vocab_size_));
   }
+}
+
+RowRange::RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_t count)
+    : whole_(std::move(whole)),
+      first_(first),
+      count_(count),
+      fingerprint_(content_hash(format("rows {} {} of {}", first, count, whole_->fingerprint()))) {}
+
+std::optional<int64_t> RowRange::text_bytes() const {
+  const std::optional<int64_t> bytes = whole_->text_bytes();
+  if (!bytes) return std::nullopt;
+  return std::llround(static_cast<double>(*bytes) * static_cast<double>(tokens()) /
+                      static_cast<double>(whole_->tokens()));
 }
 
 }  // namespace stepforge

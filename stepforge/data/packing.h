@@ -6,13 +6,13 @@
 #include <string>
 
 #include "stepforge/data/indexed_dataset.h"
-#include "stepforge/data/sample_source.h"
+#include "stepforge/data/row_source.h"
 
 namespace stepforge {
 
 /// Row k holds tokens [k T, k T + T], the last one only as a label, so N tokens make floor((N - 1) / T) rows
 /// of T.
-class PackedSource : public SampleSource {
+class PackedSource : public RowSource {
  public:
   /// `text_bytes`: UTF-8 bytes that the dataset was made from, if known. Throws UsageError if the dataset is
   /// too small for one row.
@@ -20,11 +20,11 @@ class PackedSource : public SampleSource {
                std::optional<int64_t> text_bytes);
 
   const std::string& name() const override { return name_; }
-  int64_t samples() const override { return samples_; }
+  int64_t rows() const override { return rows_; }
   int64_t seq_len() const override { return seq_len_; }
   /// Throws FormatError naming file, document, id and vocabulary size if a token id is outside of the
   /// vocabulary.
-  void read(int64_t sample, Row& row) const override;
+  void read(int64_t number, Row& row) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
   int64_t tokens() const override { return dataset_->index().tokens(); }
   std::optional<int64_t> text_bytes() const override { return text_bytes_; }
@@ -36,8 +36,29 @@ class PackedSource : public SampleSource {
   int64_t seq_len_;
   int64_t vocab_size_;
   std::optional<int64_t> text_bytes_;
-  int64_t samples_ = 0;
+  int64_t rows_ = 0;
   std::string name_;
+  std::string fingerprint_;
+};
+
+/// Rows [first, first + count) of another source.
+class RowRange : public RowSource {
+ public:
+  RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_t count);
+
+  const std::string& name() const override { return whole_->name(); }
+  int64_t rows() const override { return count_; }
+  int64_t seq_len() const override { return whole_->seq_len(); }
+  void read(int64_t number, Row& row) const override { whole_->read(first_ + number, row); }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  int64_t tokens() const override { return count_ * seq_len(); }
+  /// In proportion to the tokens.
+  std::optional<int64_t> text_bytes() const override;
+
+ private:
+  std::shared_ptr<const RowSource> whole_;
+  int64_t first_;
+  int64_t count_;
   std::string fingerprint_;
 };
 

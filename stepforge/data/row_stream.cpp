@@ -18,7 +18,7 @@ RowStream::RowStream(std::vector<WeightedSource> sources) : sources_(std::move(s
       throw Error(format("{} has rows of {} tokens, {} of {}", source->name(), source->seq_len(),
                          sources_.front().source->name(), seq_len_));
     }
-    rows_per_epoch_ += source->samples();
+    rows_per_epoch_ += source->rows();
   }
 }
 
@@ -30,7 +30,7 @@ std::shared_ptr<const RowStream> RowStream::mixture(std::vector<WeightedSource> 
   std::string identity = format("mixture seed {} shuffle {} seq_len {}", seed, shuffle, stream->seq_len_);
   for (const auto& [source, weight] : stream->sources_) {
     const auto number = static_cast<int64_t>(weights.size());
-    stream->orders_.emplace_back(source->samples(), seed, number, shuffle);
+    stream->orders_.emplace_back(source->rows(), seed, number, shuffle);
     weights.push_back(weight);
     names.push_back(source->name());
     identity += "\n" + source->fingerprint();
@@ -42,8 +42,7 @@ std::shared_ptr<const RowStream> RowStream::mixture(std::vector<WeightedSource> 
   return stream;
 }
 
-std::shared_ptr<const RowStream> RowStream::one_pass(
-    std::vector<std::shared_ptr<const SampleSource>> sources) {
+std::shared_ptr<const RowStream> RowStream::one_pass(std::vector<std::shared_ptr<const RowSource>> sources) {
   std::vector<WeightedSource> weighted;
   weighted.reserve(sources.size());
   for (auto& source : sources) weighted.push_back({std::move(source), 1.0});
@@ -62,8 +61,8 @@ std::optional<int64_t> RowStream::total_rows() const {
 RowRef RowStream::one_pass_place(int64_t row) const {
   int64_t number = 0;
   for (const auto& [source, weight] : sources_) {
-    if (row < source->samples()) return {number, row};
-    row -= source->samples();
+    if (row < source->rows()) return {number, row};
+    row -= source->rows();
     ++number;
   }
   throw Error(format("row {} behind the end of a stream of {} rows", row + rows_per_epoch_, rows_per_epoch_));
@@ -89,11 +88,11 @@ std::optional<double> RowStream::bytes_per_token() const {
   double bytes = 0.0;
   double tokens = 0.0;
   for (size_t i = 0; i < sources_.size(); ++i) {
-    const SampleSource& source = *sources_[i].source;
+    const RowSource& source = *sources_[i].source;
     const auto known = source.text_bytes();
     if (!known || source.tokens() == 0) return std::nullopt;
     // In a mixture a source counts by its share of the rows, in one pass by its size.
-    const double rows = static_cast<double>(mixture_ ? mixture_->rows_per_block()[i] : source.samples());
+    const double rows = static_cast<double>(mixture_ ? mixture_->rows_per_block()[i] : source.rows());
     bytes += rows * static_cast<double>(*known) / static_cast<double>(source.tokens());
     tokens += rows;
   }

@@ -9,12 +9,12 @@
 
 #include "stepforge/data/batch.h"
 #include "stepforge/data/mixture.h"
-#include "stepforge/data/sample_source.h"
+#include "stepforge/data/row_source.h"
 
 namespace stepforge {
 
 struct WeightedSource {
-  std::shared_ptr<const SampleSource> source;
+  std::shared_ptr<const RowSource> source;
   double weight = 1.0;
 };
 
@@ -26,7 +26,7 @@ class RowStream {
   static std::shared_ptr<const RowStream> mixture(std::vector<WeightedSource> sources, uint64_t seed,
                                                   bool shuffle);
   /// All rows of all sources once, source after source.
-  static std::shared_ptr<const RowStream> one_pass(std::vector<std::shared_ptr<const SampleSource>> sources);
+  static std::shared_ptr<const RowStream> one_pass(std::vector<std::shared_ptr<const RowSource>> sources);
 
   /// Rows [first_row, first_row + count) of the stream; fewer (none too) where a one-pass stream ends. Safe
   /// to call from several threads. Throws what the sources throw.
@@ -40,7 +40,7 @@ class RowStream {
   int64_t tokens_per_epoch() const { return rows_per_epoch_ * seq_len_; }
   /// Average UTF-8 bytes behind one token, for bits per byte; none if a source does not know its text.
   std::optional<double> bytes_per_token() const;
-  /// Hash of what decides the rows: contents, weights, seed, sequence length. Equal fingerprints give equal
+  /// Hash of everything that determines the rows: contents, weights, seed, sequence length. Equal fingerprints give equal
   /// streams.
   const std::string& fingerprint() const { return fingerprint_; }
   const std::vector<WeightedSource>& sources() const { return sources_; }
@@ -51,7 +51,7 @@ class RowStream {
 
   std::vector<WeightedSource> sources_;
   std::unique_ptr<const Mixture> mixture_;  ///< null in a one-pass stream
-  std::vector<SampleOrder> orders_;         ///< of each source in a mixture
+  std::vector<RowOrder> orders_;            ///< of each source in a mixture
   int64_t seq_len_ = 0;
   int64_t rows_per_epoch_ = 0;
   std::string fingerprint_;

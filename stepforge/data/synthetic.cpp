@@ -20,9 +20,9 @@ SyntheticOptions checked(const SyntheticOptions& options) {
           "token ids need 1 to 2^31 - 1");
   require(options.seq_len >= 1 && options.seq_len < kMost, "the sequence length", options.seq_len,
           "1 to 2^31 - 1 is needed");
-  require(options.samples >= 1 && options.samples < kMost, "the number of rows", options.samples,
+  require(options.rows >= 1 && options.rows < kMost, "the number of rows", options.rows,
           "1 to 2^31 - 1 is needed");
-  require(options.first_sample >= 0, "the first row", options.first_sample, "it cannot be negative");
+  require(options.first_row >= 0, "the first row", options.first_row, "it cannot be negative");
   require(options.document_length >= 0 && options.document_length < kMost, "the mean document length",
           options.document_length, "0 (one document a row) to 2^31 - 1 is needed");
   return options;
@@ -37,12 +37,12 @@ SyntheticSource::SyntheticSource(const SyntheticOptions& options)
                  stream_key(options.seed, "synthetic successors")) {
   fingerprint_ =
       content_hash(format("synthetic {} {} {} {} {} {}", options.seed, options.vocab_size, options.seq_len,
-                          options.samples, options.first_sample, options.document_length));
+                          options.rows, options.first_row, options.document_length));
 }
 
-void SyntheticSource::read(int64_t sample, Row& row) const {
+void SyntheticSource::read(int64_t number, Row& row) const {
   const auto vocab_size = static_cast<uint64_t>(options_.vocab_size);
-  const auto row_number = static_cast<uint64_t>(options_.first_sample + sample);
+  const auto row_number = static_cast<uint64_t>(options_.first_row + number);
   const auto places = static_cast<size_t>(options_.seq_len) + 1;
   row.tokens.resize(places);
   row.document_starts.clear();

@@ -1,4 +1,4 @@
-// Rows made of nothing: a learnable pattern for tests and benchmarks.
+// Generated rows: a learnable pattern for tests and benchmarks.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "stepforge/base/random.h"
-#include "stepforge/data/sample_source.h"
+#include "stepforge/data/row_source.h"
 
 namespace stepforge {
 
@@ -14,26 +14,25 @@ struct SyntheticOptions {
   uint64_t seed = 0;
   int64_t vocab_size = 0;
   int64_t seq_len = 0;
-  int64_t samples = 65536;  ///< rows in an epoch
-  int64_t first_sample =
-      0;  ///< rows of disjoint ranges differ: a validation set begins behind the training set
+  int64_t rows = 65536;   ///< rows in an epoch
+  int64_t first_row = 0;  ///< rows of disjoint ranges differ: a validation set begins behind the training set
   int64_t document_length = 0;  ///< mean of the random lengths of documents; 0 makes each row one document
 };
 
 /// Each token follows from the one before by a fixed shuffling of the vocabulary in seven cases of eight,
 /// else it is random: a model that has learnt it reaches a loss of about ln(8) / 8 + 7/8 ln(8/7) +
 /// ln(vocab_size) / 8. A row is a pure function of (seed, row).
-class SyntheticSource : public SampleSource {
+class SyntheticSource : public RowSource {
  public:
   /// Throws UsageError if a number is out of range.
   explicit SyntheticSource(const SyntheticOptions& options);
 
   const std::string& name() const override { return name_; }
-  int64_t samples() const override { return options_.samples; }
+  int64_t rows() const override { return options_.rows; }
   int64_t seq_len() const override { return options_.seq_len; }
-  void read(int64_t sample, Row& row) const override;
+  void read(int64_t number, Row& row) const override;
   const std::string& fingerprint() const override { return fingerprint_; }
-  int64_t tokens() const override { return options_.samples * options_.seq_len; }
+  int64_t tokens() const override { return options_.rows * options_.seq_len; }
   std::optional<int64_t> text_bytes() const override { return std::nullopt; }
 
  private:

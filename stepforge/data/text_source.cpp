@@ -1,18 +1,16 @@
 #include "stepforge/data/text_source.h"
 
 #include <algorithm>
-#include <set>
+#include <array>
 #include <system_error>
 #include <utility>
-
-#include <simdjson.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/json_lines.h"
-#include "stepforge/text/utf8.h"
 
 namespace stepforge {
 
@@ -89,15 +87,55 @@ void read_paragraphs(std::string_view text, const std::function<void(std::string
   if (first != last) document(text.substr(first, last - first));
 }
 
-/// Throws FormatError if `text`, which stands at byte `offset` of the file, is not UTF-8.
-void check_utf8(std::string_view text, int64_t offset, const fs::path& path) {
-  if (simdjson::validate_utf8(text.data(), text.size())) return;
-  const size_t place = find_invalid_utf8(text);
-  throw FormatError(
-      format("{}: byte {} is 0x{:02x}, which is not UTF-8 there; convert the file, for example with "
-             "iconv -f latin1 -t utf-8",
-             path.string(), offset + static_cast<int64_t>(place),
-             static_cast<uint32_t>(static_cast<uint8_t>(text[place]))));
+/// A type of file that is recognised by its name and cannot be read as text.
+struct ForeignType {
+  std::string_view extension;
+  bool is_text;  ///< read as plain text if the user says that it is
+  std::string_view remedy;
+};
+
+constexpr std::string_view kPandas =
+    "convert it to JSON Lines: python3 -c \"import pandas; pandas.{1}('{0}').to_json('{0}.jsonl', "
+    "orient='records', lines=True)\"";
+
+constexpr std::array kForeignTypes = {
+    ForeignType{".gz", false, "unpack it: gunzip -k {0}"},
+    ForeignType{".zst", false, "unpack it: zstd -d {0}"},
+    ForeignType{".bz2", false, "unpack it: bunzip2 -k {0}"},
+    ForeignType{".xz", false, "unpack it: unxz -k {0}"},
+    ForeignType{".zip", false, "unpack it: unzip {0}"},
+    ForeignType{".parquet", false, "read_parquet"},
+    ForeignType{".arrow", false, "read_feather"},
+    ForeignType{".csv", true, "read_csv"},
+    ForeignType{".tsv", true, "read_table"},
+    ForeignType{".pdf", false, "convert it to text: pdftotext {0}"},
+    ForeignType{".docx", false, "convert it to text: pandoc -t plain -o {0}.txt {0}"},
+    ForeignType{".epub", false, "convert it to text: pandoc -t plain -o {0}.txt {0}"},
+};
+
+/// What to do about a file of a type that cannot be read, or "".
+std::string remedy_for(const fs::path& path, TextFormat format) {
+  const std::string extension = lower_extension(path);
+  for (const ForeignType& type : kForeignTypes) {
+    if (type.extension != extension || (type.is_text && format == TextFormat::text)) continue;
+    const bool table = type.remedy.starts_with("read_");
+    return format_arguments(table ? kPandas : type.remedy, {path.native(), type.remedy});
+  }
+  return "";
+}
+
+/// Where a document ends at or behind byte `from` of the first `size` bytes of `file`: just behind the next line
+/// break or blank line, or at the end.
+int64_t border_behind(const FileReader& file, int64_t size, int64_t from, bool by_line) {
+  for (int64_t window = int64_t{1} << 16;; window *= 2) {
+    const int64_t begin = by_line ? from - 1 : from;
+    const int64_t end = std::min(size, begin + window);
+    const std::string text = file.text(begin, end);
+    const size_t border = by_line ? text.find('\n') + 1 : behind_blank_line(text, 0);
+    // A border at the end of the window may be no border of the file.
+    if (border > 0 && border < text.size()) return begin + static_cast<int64_t>(border);
+    if (end == size) return size;
+  }
 }
 
 }  // namespace
@@ -107,7 +145,7 @@ DocumentMode parse_document_mode(std::string_view word) {
   if (word == "line") return DocumentMode::line;
   if (word == "paragraph") return DocumentMode::paragraph;
   throw UsageError(
-      format("\"{}\" is no document mode; a document is a \"file\", a \"line\" or a \"paragraph\"", word));
+      format("\"{}\" is not a document mode; a document is a \"file\", a \"line\" or a \"paragraph\"", word));
 }
 
 std::string document_mode_name(DocumentMode mode) {
@@ -126,7 +164,7 @@ TextFormat parse_text_format(std::string_view word) {
   if (word == "auto") return TextFormat::automatic;
   if (word == "text") return TextFormat::text;
   if (word == "jsonl") return TextFormat::json_lines;
-  throw UsageError(format("\"{}\" is no text format; it is \"auto\", \"text\" or \"jsonl\"", word));
+  throw UsageError(format("\"{}\" is not a text format; it is \"auto\", \"text\" or \"jsonl\"", word));
 }
 
 TextSource::TextSource(TextSourceOptions options) : options_(std::move(options)) {
@@ -165,7 +203,6 @@ void TextSource::add_path(const fs::path& path) {
 void TextSource::add_folder(const fs::path& folder) {
   std::error_code failure;
   std::vector<fs::path> found;
-  std::set<std::string> others;
   for (fs::recursive_directory_iterator entry(folder, failure), end; !failure && entry != end;
        entry.increment(failure)) {
     const fs::path& path = entry->path();
@@ -179,25 +216,40 @@ void TextSource::add_folder(const fs::path& folder) {
     if (wanted) {
       found.push_back(path);
     } else {
-      others.insert(path.extension().empty() ? path.filename().string() : "*" + path.extension().string());
+      skipped_.push_back(path);
+      skipped_bytes_ += static_cast<int64_t>(entry->file_size());
     }
   }
   if (failure) throw Error(format("cannot read the folder {}: {}", folder.string(), failure.message()));
   if (found.empty()) {
-    const std::vector<std::string> kinds(others.begin(), others.end());
-    throw UsageError(
-        format("the folder {} holds no *.txt, *.text, *.md, *.jsonl or *.ndjson{}", folder.string(),
-               kinds.empty() ? std::string(": it is empty") : format(", only {}", join(kinds, ", "))));
+    throw UsageError(format("the folder {} holds no *.txt, *.text, *.md, *.jsonl or *.ndjson: {}",
+                            folder.string(), skipped_.empty() ? "it is empty" : skipped()));
   }
   std::sort(found.begin(), found.end());
   for (const auto& path : found) add_file(path);
 }
 
 void TextSource::add_file(const fs::path& path) {
-  const MappedFile file(path);  // says now what could not be read later
-  const auto bytes = static_cast<int64_t>(file.text().size());
+  const std::string remedy = remedy_for(path, options_.format);
+  if (!remedy.empty()) throw UsageError(format("{} cannot be read as text; {}", path.string(), remedy));
+  const int64_t bytes = FileReader(path).size();  // an unreadable file is an error now, not later
   files_.push_back({path, is_json_lines(path), bytes});
   total_bytes_ += bytes;
+}
+
+std::string TextSource::skipped() const {
+  constexpr size_t kNamed = 5;
+  if (skipped_.empty()) return "";
+  std::vector<std::string> names;
+  std::string remedy;
+  for (const fs::path& path : skipped_) {
+    if (names.size() < kNamed) names.push_back(path.filename().string());
+    if (remedy.empty()) remedy = remedy_for(path, options_.format);
+  }
+  if (names.size() < skipped_.size()) names.emplace_back("...");
+  return format("{} file{} ({}) {} not read: {}{}", skipped_.size(), skipped_.size() == 1 ? "" : "s",
+                human_bytes(skipped_bytes_), skipped_.size() == 1 ? "is" : "are", join(names, ", "),
+                remedy.empty() ? remedy : "; " + remedy);
 }
 
 std::string TextSource::content_key(int workers) const {
@@ -210,41 +262,47 @@ std::string TextSource::content_key(int workers) const {
       format("{}\n{}\n{}", document_mode_name(options_.mode), options_.field, join(hashes, "\n")));
 }
 
-std::vector<TextChunk> TextSource::chunks(size_t file, int64_t target_bytes) const {
+std::vector<TextChunk> TextSource::chunks(size_t file, int64_t target_bytes, int64_t begin) const {
   const TextFile& entry = files_.at(file);
-  if (entry.bytes == 0) return {};
-  if (!entry.json_lines && options_.mode == DocumentMode::file) return {{file, 0, entry.bytes}};
-  const MappedFile mapped(entry.path);
-  const auto text = mapped.text();
+  if (begin >= entry.bytes) return {};
+  if (!entry.json_lines && options_.mode == DocumentMode::file) return {{file, begin, entry.bytes}};
+  const FileReader reader(entry.path);
   const bool by_line = entry.json_lines || options_.mode == DocumentMode::line;
   std::vector<TextChunk> ranges;
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = std::min(text.size(), begin + static_cast<size_t>(target_bytes));
-    if (end < text.size())
-      end = by_line ? std::min(text.size(), text.find('\n', end - 1)) : behind_blank_line(text, end);
-    if (by_line && end < text.size()) ++end;
-    ranges.push_back({file, static_cast<int64_t>(begin), static_cast<int64_t>(end)});
+  while (begin < entry.bytes) {
+    const int64_t wanted = std::min(target_bytes, entry.bytes - begin);
+    const int64_t end = border_behind(reader, entry.bytes, begin + wanted, by_line);
+    ranges.push_back({file, begin, end});
     begin = end;
   }
   return ranges;
 }
 
+int64_t TextSource::lines_before(const TextChunk& chunk) const {
+  constexpr int64_t kBlockBytes = int64_t{1} << 20;
+  const FileReader reader(files_.at(chunk.file).path);
+  int64_t lines = 0;
+  for (int64_t begin = 0; begin < chunk.begin; begin += kBlockBytes) {
+    const std::string block = reader.text(begin, std::min(chunk.begin, begin + kBlockBytes));
+    lines += std::count(block.begin(), block.end(), '\n');
+  }
+  return lines;
+}
+
 void TextSource::read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const {
   const TextFile& entry = files_.at(chunk.file);
-  const MappedFile mapped(entry.path);
-  if (chunk.end > static_cast<int64_t>(mapped.text().size())) {
-    throw Error(format("{} became shorter while it was read", entry.path.string()));
-  }
-  int64_t begin = chunk.begin;
-  if (begin == 0 && mapped.text().starts_with(kByteOrderMark))
-    begin += static_cast<int64_t>(kByteOrderMark.size());
-  const auto text = mapped.text().substr(static_cast<size_t>(begin), static_cast<size_t>(chunk.end - begin));
-  check_utf8(text, begin, entry.path);
+  const std::string bytes = FileReader(entry.path).text(chunk.begin, chunk.end);
+  std::string_view text = bytes;
+  if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  require_utf8(text, entry.path.string(), static_cast<size_t>(chunk.end) - text.size());
   const auto keep = [&](std::string_view content) {
     if (!is_blank(content)) document(content);
   };
   if (entry.json_lines) {
-    read_json_lines(mapped.text(), begin, chunk.end, options_.field, entry.path.string(), keep);
+    const auto place = [&](int64_t line) {
+      return format("{}:{}", entry.path.string(), lines_before(chunk) + line);
+    };
+    read_json_lines(text, options_.field, place, keep);
   } else if (options_.mode == DocumentMode::file) {
     keep(text);
   } else if (options_.mode == DocumentMode::line) {

@@ -10,7 +10,7 @@
 
 namespace stepforge {
 
-/// What one document of a plain text file is. JSON Lines always have one document a line.
+/// How a plain text file is cut into documents. JSON Lines always have one document a line.
 enum class DocumentMode {
   file,       ///< the whole file
   line,       ///< every line that is not blank
@@ -21,8 +21,7 @@ enum class DocumentMode {
 DocumentMode parse_document_mode(std::string_view word);
 std::string document_mode_name(DocumentMode mode);
 
-/// "auto" tells by the name: .jsonl, .ndjson and .json (as Megatron writes it) are JSON Lines, all else is
-/// text.
+/// "auto" goes by the name: .jsonl, .ndjson and .json (as Megatron writes it) are JSON Lines, all else is text.
 enum class TextFormat { automatic, text, json_lines };
 
 /// "auto", "text" or "jsonl"; throws UsageError on another word.
@@ -54,7 +53,8 @@ struct TextChunk {
 /// not white space are left out, as is a byte order mark. const members may be called from several threads.
 class TextSource {
  public:
-  /// Throws UsageError if a path does not exist or there is no file, Error if something cannot be read.
+  /// Throws UsageError if a path does not exist, is of a type that must be converted first (compressed,
+  /// tables, PDF), or there is no file; Error if something cannot be read.
   explicit TextSource(TextSourceOptions options);
 
   const TextSourceOptions& options() const { return options_; }
@@ -63,14 +63,17 @@ class TextSource {
   /// The paths as given, for messages: "book.txt, more/".
   std::string description() const;
 
+  /// Names, number and size of the files in folders that are not read; "" if there are none.
+  std::string skipped() const;
+
   /// Hash of the contents of all files and of how documents are cut from them; names do not count. Reads
   /// every byte.
   std::string content_key(int workers) const;
 
-  /// Cuts a file into ranges of about `target_bytes`, in order.
-  std::vector<TextChunk> chunks(size_t file, int64_t target_bytes) const;
+  /// Cuts a file from byte `begin`, a document border, on into ranges of about `target_bytes`, in order.
+  std::vector<TextChunk> chunks(size_t file, int64_t target_bytes, int64_t begin = 0) const;
   /// Calls `document` with each document of the chunk, in order. Throws FormatError: not UTF-8 (file, byte),
-  /// a JSON line that is no object or lacks the field (file, line, the keys it has).
+  /// a JSON line that is not an object or lacks the field (file, line, the keys it has).
   void read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const;
 
  private:
@@ -78,9 +81,12 @@ class TextSource {
   void add_folder(const std::filesystem::path& folder);
   void add_file(const std::filesystem::path& path);
   bool is_json_lines(const std::filesystem::path& path) const;
+  int64_t lines_before(const TextChunk& chunk) const;
 
   TextSourceOptions options_;
   std::vector<TextFile> files_;
+  std::vector<std::filesystem::path> skipped_;
+  int64_t skipped_bytes_ = 0;
   int64_t total_bytes_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "stepforge/data/tokenize.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -10,6 +11,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/json_reader.h"
 #include "stepforge/base/random.h"
 #include "stepforge/base/threads.h"
 
@@ -31,8 +33,13 @@ struct EncodedChunk {
 class ChunkEncoder {
  public:
   ChunkEncoder(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
-               int workers)
-      : source_(source), tokenizer_(tokenizer), window_(static_cast<size_t>(workers) * 2), slots_(window_) {
+               const TokenizePosition& start, int workers)
+      : source_(source),
+        tokenizer_(tokenizer),
+        window_(static_cast<size_t>(workers) * 2),
+        slots_(window_),
+        next_file_(start.file),
+        next_byte_(start.byte) {
     if (options.append_eos) eos_ = tokenizer.eos_id();
     chunk_bytes_ = options.chunk_bytes;
     for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
@@ -48,11 +55,17 @@ class ChunkEncoder {
   ChunkEncoder(const ChunkEncoder&) = delete;
   ChunkEncoder& operator=(const ChunkEncoder&) = delete;
 
-  /// The next chunk and its range; none after the last. Rethrows what its thread met.
-  std::optional<std::pair<TextChunk, EncodedChunk>> next() {
+  /// The next chunk and its range; none after the last. Calls `waiting` once a second while it waits. Rethrows
+  /// what the chunk's thread met.
+  std::optional<std::pair<TextChunk, EncodedChunk>> next(const std::function<void()>& waiting) {
     std::unique_lock lock(mutex_);
     Slot& slot = slots_[taken_ % window_];
-    changed_.wait(lock, [&] { return slot.ready || (exhausted_ && taken_ == claimed_); });
+    const auto is_due = [&] { return slot.ready || (exhausted_ && taken_ == claimed_); };
+    while (!changed_.wait_for(lock, std::chrono::seconds(1), is_due)) {
+      lock.unlock();
+      waiting();
+      lock.lock();
+    }
     if (!slot.ready) {
       if (failure_) std::rethrow_exception(failure_);
       return std::nullopt;
@@ -100,7 +113,7 @@ class ChunkEncoder {
         exhausted_ = true;
         changed_.notify_all();
       } else {
-        pending_ = source_.chunks(next_file_++, chunk_bytes_);
+        pending_ = source_.chunks(next_file_++, chunk_bytes_, std::exchange(next_byte_, 0));
         pending_next_ = 0;
       }
     }
@@ -136,7 +149,8 @@ class ChunkEncoder {
   std::vector<Slot> slots_;
   std::vector<TextChunk> pending_;  ///< of the file that is being cut
   size_t pending_next_ = 0;
-  size_t next_file_ = 0;
+  size_t next_file_;
+  int64_t next_byte_;   ///< of that file
   size_t claimed_ = 0;  ///< chunks begun
   size_t taken_ = 0;    ///< chunks handed out
   bool exhausted_ = false;
@@ -155,15 +169,22 @@ bool ValidationSplit::holds_out(int64_t document) const {
 
 TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
                         IndexedDatasetWriter& train, IndexedDatasetWriter* validation,
-                        const TokenizeProgressFunction& progress) {
+                        const TokenizeProgressFunction& progress, const TokenizePosition& start,
+                        const std::function<void(const TokenizePosition&)>& reached) {
   const int workers = options.workers > 0 ? options.workers : hardware_threads();
-  ChunkEncoder encoder(source, tokenizer, options, workers);
-  TokenizeResult result;
+  ChunkEncoder encoder(source, tokenizer, options, start, workers);
+  TokenizeResult result = start.done;
   TokenizeProgress state;
   state.bytes_total = source.total_bytes();
-  if (progress) progress(state);
-  int64_t document = 0;
-  while (const auto next = encoder.next()) {
+  state.bytes_done = start.byte;
+  for (size_t file = 0; file < start.file; ++file) state.bytes_done += source.files()[file].bytes;
+  state.tokens = result.train.tokens + result.validation.tokens;
+  const auto report = [&] {
+    if (progress) progress(state);
+  };
+  report();
+  int64_t document = result.train.documents + result.validation.documents;
+  while (const auto next = encoder.next(report)) {
     const auto& [chunk, encoded] = *next;
     int64_t begin = 0;
     for (size_t i = 0; i < encoded.document_ends.size(); ++i, ++document) {
@@ -179,7 +200,8 @@ TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, co
     }
     state.bytes_done += chunk.end - chunk.begin;
     state.tokens += begin;
-    if (progress) progress(state);
+    report();
+    if (reached) reached({chunk.file, chunk.end, result});
   }
   if (document == 0) {
     throw UsageError(
@@ -209,26 +231,16 @@ std::optional<DatasetDescription> read_description(const IndexedDataset& dataset
   const fs::path path = description_path(dataset.prefix());
   if (!fs::exists(path)) return std::nullopt;
   const Json json = read_json_file(path, {.max_bytes = int64_t{1} << 20, .max_depth = 8});
-  const auto number = [&](const char* key) {
-    const auto found = json.is_object() ? json.find(key) : json.end();
-    if (found == json.end() || !found->is_number_unsigned() || found->get<uint64_t>() >= uint64_t{1} << 62) {
-      throw FormatError(format("{}: \"{}\" is missing or no count; delete the file if it is not Stepforge's",
-                               path.string(), key));
-    }
-    return found->get<int64_t>();
-  };
+  const JsonReader reader(json, path.string());
   DatasetDescription description;
-  description.statistics = {number("documents"), number("tokens"), number("text_bytes")};
-  const auto fingerprint = json.find("tokenizer_fingerprint");
-  if (fingerprint == json.end() || !fingerprint->is_string()) {
-    throw FormatError(format("{}: \"tokenizer_fingerprint\" is missing or no string", path.string()));
-  }
-  description.tokenizer_fingerprint = fingerprint->get<std::string>();
+  description.statistics = {reader["documents"].count(), reader["tokens"].count(),
+                            reader["text_bytes"].count()};
+  description.tokenizer_fingerprint = reader["tokenizer_fingerprint"].text();
   const DatasetIndex& index = dataset.index();
   if (description.statistics.documents != index.documents() ||
       description.statistics.tokens != index.tokens()) {
     throw FormatError(format(
-        "{} tells of {} documents and {} tokens, but the pair has {} and {}: they do not belong together; "
+        "{} states {} documents and {} tokens, but the pair has {} and {}: they do not belong together; "
         "build the dataset again",
         path.string(), description.statistics.documents, description.statistics.tokens, index.documents(),
         index.tokens()));

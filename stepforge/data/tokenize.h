@@ -44,6 +44,7 @@ struct TokenizeOptions {
   int workers = 0;         ///< threads; 0 = all cores
   ValidationSplit split{};
   int64_t chunk_bytes = int64_t{1} << 20;  ///< text a thread takes at once; has no influence on the result
+  int64_t save_bytes = int64_t{64} << 20;  ///< text between two positions that the cache saves
 };
 
 struct TokenizeResult {
@@ -51,15 +52,24 @@ struct TokenizeResult {
   DatasetStatistics validation;
 };
 
-/// Writes the documents of `source` in order into `train`, held-out ones into `validation` (may be null if
-/// the split holds out none). Nothing is published. Holds a few chunks per thread in memory. Throws what
-/// reading and encoding throw, and UsageError if there is no document at all. `progress` is called on this
-/// thread.
+/// How far a tokenization has come: the text before byte `byte` of file number `file` is done.
+struct TokenizePosition {
+  size_t file = 0;
+  int64_t byte = 0;
+  TokenizeResult done;
+};
+
+/// Writes the documents of `source` from `start` on, in order, into `train`, held-out ones into `validation`
+/// (may be null if the split holds out none). Nothing is published. Holds a few chunks per thread in memory.
+/// Throws what reading and encoding throw, and UsageError if there is no document at all. On this thread
+/// `progress` is called after each chunk, and at least once a second as a sign of life; `reached` is called
+/// after each chunk with a position from which tokenize() can continue.
 TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
                         IndexedDatasetWriter& train, IndexedDatasetWriter* validation,
-                        const TokenizeProgressFunction& progress);
+                        const TokenizeProgressFunction& progress, const TokenizePosition& start = {},
+                        const std::function<void(const TokenizePosition&)>& reached = {});
 
-/// The file beside a pair that tells where it comes from: "<prefix>.json".
+/// The file beside a pair that describes where it comes from: "<prefix>.json".
 std::filesystem::path description_path(const std::filesystem::path& prefix);
 /// Writes it. `source` is free text for the reader.
 void write_description(const std::filesystem::path& prefix, const DatasetStatistics& statistics,

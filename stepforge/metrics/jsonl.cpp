@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr int64_t max_file_bytes = int64_t{1} << 32;
 constexpr JsonLimits line_limits = {.max_bytes = int64_t{1} << 20, .max_depth = 2};
 
 bool is_own_field(std::string_view name) {
@@ -102,10 +103,10 @@ MetricsRecord parse_json_line(std::string_view line, const std::string& source) 
 }
 
 std::vector<MetricsRecord> read_jsonl(const fs::path& path) {
-  const MappedFile file(path);
+  const std::string file = read_file(path, max_file_bytes);
   std::vector<MetricsRecord> records;
   int64_t number = 0;
-  for_each_line(file.text(), [&](const Line& line) {
+  for_each_line(file, [&](const Line& line) {
     ++number;
     try {
       records.push_back(parse_json_line(line.text, format("{}:{}", path.string(), number)));
@@ -119,9 +120,9 @@ std::vector<MetricsRecord> read_jsonl(const fs::path& path) {
 JsonlRewind rewind_jsonl(const fs::path& path, int64_t step) {
   JsonlRewind result;
   if (!fs::exists(path)) return result;
-  const MappedFile file(path);
+  const std::string file = read_file(path, max_file_bytes);
   std::string kept;
-  for_each_line(file.text(), [&](const Line& line) {
+  for_each_line(file, [&](const Line& line) {
     try {
       if (parse_json_line(line.text, path.string()).step > step) {
         ++result.removed;
@@ -134,15 +135,15 @@ JsonlRewind rewind_jsonl(const fs::path& path, int64_t step) {
       ++result.damaged;
     }
   });
-  if (kept != file.text()) write_file_atomic(path, kept);
+  if (kept != file) write_file_atomic(path, kept);
   return result;
 }
 
 JsonlSink::JsonlSink(const fs::path& path, Logger& logger) : path_(path), logger_(logger) {
   if (fs::is_regular_file(path)) {
-    const MappedFile file(path);
-    size_ = static_cast<int64_t>(whole_lines_size(file.text()));
-    torn_ = size_ != static_cast<int64_t>(file.text().size());
+    const std::string file = read_file(path, max_file_bytes);
+    size_ = static_cast<int64_t>(whole_lines_size(file));
+    torn_ = size_ != static_cast<int64_t>(file.size());
   }
   descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) {

@@ -110,7 +110,13 @@ RunFolder::~RunFolder() {
 
 void RunFolder::lock() {
   const fs::path file = path_ / "run.lock";
-  const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (descriptor < 0 && errno == ELOOP) {
+    throw UsageError(
+        format("{} is a symbolic link; locking the run would write into what it points to: remove the "
+               "link",
+               file.string()));
+  }
   if (descriptor < 0) {
     throw UsageError(
         format("the run folder {} cannot be written: {}; name another place or correct its permissions",

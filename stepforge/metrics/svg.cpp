@@ -4,35 +4,11 @@
 #include <cstdint>
 
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 
 namespace {
-
-constexpr std::string_view replacement = "\xEF\xBF\xBD";
-
-/// Length of the UTF-8 character at the start of `text`, 0 if there is none (overlong, surrogate, cut off,
-/// out of range).
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
-  const auto follows = [&](size_t i, uint8_t low = 0x80, uint8_t high = 0xBF) {
-    return byte(i) >= low && byte(i) <= high;
-  };
-  const uint8_t lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return follows(1) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    const uint8_t low = lead == 0xE0 ? 0xA0 : 0x80;
-    const uint8_t high = lead == 0xED ? 0x9F : 0xBF;
-    return follows(1, low, high) && follows(2) ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    const uint8_t low = lead == 0xF0 ? 0x90 : 0x80;
-    const uint8_t high = lead == 0xF4 ? 0x8F : 0xBF;
-    return follows(1, low, high) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 bool forbidden_in_xml(std::string_view character) {
   if (character.size() == 1) {
@@ -54,11 +30,11 @@ std::string stroke(const SvgCanvas::LineStyle& style) {
 std::string xml_escape(std::string_view text) {
   std::string result;
   while (!text.empty()) {
-    const size_t length = utf8_length(text);
+    const size_t length = utf8_sequence_length(text);
     const std::string_view character = text.substr(0, length == 0 ? 1 : length);
     text.remove_prefix(character.size());
     if (length == 0 || forbidden_in_xml(character)) {
-      result += replacement;
+      result += kReplacementCharacter;
     } else if (character == "&") {
       result += "&amp;";
     } else if (character == "<") {

@@ -1,13 +1,11 @@
 #include "stepforge/plan/job_data.h"
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "stepforge/base/cache_dir.h"
 #include "stepforge/base/error.h"
-#include "stepforge/data/text_source.h"
+#include "stepforge/data/count_words.h"
 #include "stepforge/text/bpe_trainer.h"
-#include "stepforge/text/training_corpus.h"
-#include "stepforge/text/word_counts.h"
 
 namespace stepforge {
 
@@ -17,33 +15,27 @@ bool is_synthetic(const DataSourceConfig& source) {
   return source.format == DataFormat::synthetic;
 }
 
-std::filesystem::path default_cache_dir() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
-    return std::filesystem::path(cache) / "stepforge" / "data";
-  }
-  const char* home = std::getenv("HOME");
-  return std::filesystem::path(home != nullptr ? home : ".") / ".cache" / "stepforge" / "data";
-}
-
 std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::filesystem::path& folder,
                                            Logger& log, const std::function<void()>& progress) {
   const auto& tokenizer = config.tokenizer;
   WordCounter counter;
+  std::vector<std::string> not_text;
   for (const auto& source : config.data.sources) {
-    if (is_synthetic(source) || counter.bytes() >= tokenizer.train_bytes) continue;
-    const TextSource text(
-        {{source.path}, parse_text_format(choice_name(source.format)), DocumentMode::file, source.field});
-    for (size_t file = 0; file < text.files().size(); ++file) {
-      for (const TextChunk& chunk : text.chunks(file, int64_t{1} << 20)) {
-        if (counter.bytes() >= tokenizer.train_bytes) break;
-        progress();
-        text.read(chunk, [&](std::string_view document) { counter.add(document, source.path); });
-      }
+    if (is_synthetic(source) || is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
+      not_text.push_back(is_synthetic(source) ? "synthetic" : source.path);
+      continue;
     }
+    count_words(
+        TextSource(
+            {.paths = {source.path}, .format = parse_text_format(choice_name(source.format)), .field = source.field}),
+        counter, tokenizer.train_bytes, progress);
   }
   if (counter.counts().empty()) {
-    throw UsageError(
-        "tokenizer.type = \"bpe\" without tokenizer.path: no text source to train a tokenizer on");
+    throw UsageError(format(
+        "tokenizer.type = \"bpe\" without tokenizer.path trains a tokenizer on text, but data.sources names "
+        "none "
+        "({}): set tokenizer.path to the tokenizer that the token ids were made with, or add a text source",
+        join(not_text, ", ")));
   }
   const TrainedBpe trained = train_bpe(
       counter.counts(), {.vocab_size = static_cast<int32_t>(tokenizer.vocab_size), .progress = progress});
@@ -93,9 +85,9 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);
   plan.shuffle = data.shuffle;
-  plan.cache_dir = data.cache_dir.empty() ? default_cache_dir() : std::filesystem::path(data.cache_dir);
+  plan.cache_dir = data.cache_dir.empty() ? cache_dir() / "data" : std::filesystem::path(data.cache_dir);
   plan.vocab_size = vocab_size;
-  plan.synthetic.samples = std::max<int64_t>(1, data.synthetic_tokens / config.training.seq_len);
+  plan.synthetic.rows = std::max<int64_t>(1, data.synthetic_tokens / config.training.seq_len);
   plan.synthetic.document_length = data.synthetic_document_length;
   return plan;
 }

@@ -113,28 +113,23 @@ SymmetryProof prove(const StepProgram& program, const Mesh& mesh) {
 
 namespace {
 
-/// The two multiples of `step` around `value`.
-std::string nearest_multiples(int64_t value, int64_t step) {
-  const int64_t below = value / step * step;
-  return below == 0 ? format("{}", step) : format("{} or {}", below, below + step);
-}
-
 bool is_power_of_two(int64_t value) {
   return std::has_single_bit(static_cast<uint64_t>(value));
 }
 
-void check_ordered(const BatchPlan& batch, int data_ranks) {
+void check_ordered(const BatchLayout& batch) {
+  const int64_t data_ranks = batch.data_ranks;
   if (data_ranks == 1) return;
   if (!is_power_of_two(data_ranks)) {
     throw UsageError(format(
         "training.reduction = \"ordered\": {} ranks read different rows, but their sums are parts of one "
         "binary tree over all rows only if the number of ranks is a power of two; use {} or {} ranks, or "
         "reduction = \"fast\"",
-        data_ranks, std::bit_floor(static_cast<unsigned>(data_ranks)),
-        std::bit_ceil(static_cast<unsigned>(data_ranks))));
+        data_ranks, std::bit_floor(static_cast<uint64_t>(data_ranks)),
+        std::bit_ceil(static_cast<uint64_t>(data_ranks))));
   }
-  if (!is_power_of_two(batch.micro_batches)) {
-    const auto rows = static_cast<uint64_t>(batch.micro_batches);
+  if (!is_power_of_two(batch.micro_batches())) {
+    const auto rows = static_cast<uint64_t>(batch.micro_batches());
     throw UsageError(format(
         "training.reduction = \"ordered\": each of {} ranks has {} rows of a step, but their sums are parts "
         "of "
@@ -147,23 +142,17 @@ void check_ordered(const BatchPlan& batch, int data_ranks) {
 
 }  // namespace
 
-BatchPlan plan_batch(const TrainingConfig& training, int data_ranks) {
+BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_rank) {
   const bool ordered = training.reduction == ReductionMode::ordered;
-  BatchPlan batch;
+  BatchLayout batch;
   batch.seq_len = training.seq_len;
   batch.rows_per_step =
       training.global_batch_size > 0 ? training.global_batch_size : training.local_batch_size * data_ranks;
   batch.rows_per_micro_batch = ordered ? 1 : training.local_batch_size;
-  const int64_t rows_at_once = batch.rows_per_micro_batch * data_ranks;
-  if (batch.rows_per_step % rows_at_once != 0) {
-    throw UsageError(
-        format("training.global_batch_size = {} cannot be cut: {} ranks read micro-batches of {} rows "
-               "(training.local_batch_size = {}), {} rows at once; set global_batch_size to {}",
-               batch.rows_per_step, data_ranks, batch.rows_per_micro_batch, training.local_batch_size,
-               rows_at_once, nearest_multiples(batch.rows_per_step, rows_at_once)));
-  }
-  batch.micro_batches = static_cast<int>(batch.rows_per_step / rows_at_once);
-  if (ordered) check_ordered(batch, data_ranks);
+  batch.data_ranks = data_ranks;
+  batch.data_rank = data_rank;
+  batch.check();
+  if (ordered) check_ordered(batch);
   return batch;
 }
 
@@ -186,14 +175,14 @@ ModelSpec plan_model(const Config& config) {
 namespace {
 
 StepOptions common_options(const Config& config, ProgramKind kind, DataParallel place) {
-  const BatchPlan batch = plan_batch(config.training, static_cast<int>(place.loss_ranks.size()));
+  const BatchLayout batch = plan_batch(config.training, static_cast<int>(place.loss_ranks.size()));
   StepOptions options;
   options.kind = kind;
   const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
   options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads};
   options.gather = gather_policy(config, place.shard_ranks.size() > 1);
   options.offload.state = config.parallelism.fsdp_cpu_offload;
-  options.micro_batches = kind == ProgramKind::train ? batch.micro_batches : 1;
+  options.micro_batches = kind == ProgramKind::train ? static_cast<int>(batch.micro_batches()) : 1;
   options.partition = partition_of(config.parallelism);
   options.data_parallel = std::move(place);
   return options;

@@ -8,6 +8,7 @@
 
 #include "stepforge/comm/parallel_dims.h"
 #include "stepforge/config/config.h"
+#include "stepforge/data/batch_layout.h"
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/build.h"
@@ -16,21 +17,11 @@
 
 namespace stepforge {
 
-/// How the rows of a step are cut.
-struct BatchPlan {
-  int64_t seq_len = 0;
-  int64_t rows_per_step = 0;         ///< global batch size
-  int64_t rows_per_micro_batch = 0;  ///< 1 in ordered mode: a row is a leaf of the summation tree
-  int micro_batches = 0;             ///< of each rank
-
-  int64_t tokens_per_step() const { return rows_per_step * seq_len; }
-  int64_t tokens_per_micro_batch() const { return rows_per_micro_batch * seq_len; }
-};
-
-/// `data_ranks`: how many ranks read different rows. Throws UsageError if they cannot have whole
-/// micro-batches, or, in ordered mode, if the sums of their rows are not subtrees of the one over all rows:
-/// over several ranks, both their number and the rows of each must be powers of two.
-BatchPlan plan_batch(const TrainingConfig& training, int data_ranks = 1);
+/// How data rank `data_rank` of `data_ranks` reads the rows of a step; in ordered mode a micro-batch is one row, a
+/// leaf of the summation tree. Throws UsageError if the ranks cannot have whole micro-batches, or, in ordered
+/// mode, if the sums of their rows are not subtrees of the one over all rows: over several ranks, both their
+/// number and the rows of each must be powers of two.
+BatchLayout plan_batch(const TrainingConfig& training, int data_ranks = 1, int data_rank = 0);
 
 /// The groups of a rank by the degrees in config.parallelism. It reads the rows of data rank number
 /// (its place in loss_ranks) of loss_ranks.size(). Throws UsageError if the degrees do not fit the world.

@@ -1,10 +1,10 @@
 #include "stepforge/tensorfile/dcp.h"
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/error_list.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/tensorfile/fault_list.h"
-#include "stepforge/tensorfile/header_scanner.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 namespace {
@@ -20,10 +20,10 @@ bool are_offsets(const Json& value, size_t rank) {
 }
 
 /// The offsets of one tensor, or nothing after adding a fault.
-std::vector<int64_t> offsets_of(const Json* info, const TensorEntry& entry, FaultList& faults) {
+std::vector<int64_t> offsets_of(const Json* info, const TensorEntry& entry, ErrorList& errors) {
   if (info == nullptr || !info->is_object() || !info->contains("saved_offsets") ||
       !are_offsets((*info)["saved_offsets"], entry.shape.size())) {
-    faults.add(format("no saved_offsets of {} numbers for tensor {}", entry.shape.size(),
+    errors.add(format("no saved_offsets of {} numbers for tensor {}", entry.shape.size(),
                       quoted_for_message(entry.name)));
     return {};
   }
@@ -31,7 +31,7 @@ std::vector<int64_t> offsets_of(const Json* info, const TensorEntry& entry, Faul
   for (size_t i = 0; i < offsets.size(); ++i) {
     int64_t end = 0;
     if (__builtin_add_overflow(offsets[i], entry.shape[i], &end)) {
-      faults.add(format("saved_offsets of tensor {} are too large", quoted_for_message(entry.name)));
+      errors.add(format("saved_offsets of tensor {} are too large", quoted_for_message(entry.name)));
     }
   }
   return offsets;
@@ -61,22 +61,22 @@ SavedOffsets read_saved_offsets(const SafetensorsFile& file) {
   }
   const std::string source = format("{}: {}", file.path().string(), kShardingKey);
   const Json document = parse_json(text->second, source, {.max_bytes = int64_t{100} << 20, .max_depth = 8});
-  FaultList faults(source);
-  if (!document.is_object()) faults.add("not a JSON object");
-  faults.throw_if_any();
+  ErrorList errors(source);
+  if (!document.is_object()) errors.add("not a JSON object");
+  errors.throw_if_any();
   // The members by name, since finding one in a JSON object walks all of them.
   std::map<std::string_view, const Json*> members;
   for (const auto& [name, info] : document.items()) members.emplace(name, &info);
   for (const TensorEntry& entry : file.tensors()) {
     const auto member = members.find(entry.name);
     offsets.emplace(entry.name,
-                    offsets_of(member == members.end() ? nullptr : member->second, entry, faults));
+                    offsets_of(member == members.end() ? nullptr : member->second, entry, errors));
   }
   for (const auto& [name, info] : members) {
     if (file.find(name) == nullptr)
-      faults.add(format("tensor {} is not in the file", quoted_for_message(name)));
+      errors.add(format("tensor {} is not in the file", quoted_for_message(name)));
   }
-  faults.throw_if_any();
+  errors.throw_if_any();
   return offsets;
 }
 

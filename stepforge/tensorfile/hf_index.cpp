@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/error_list.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/tensorfile/fault_list.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/file_names.h"
-#include "stepforge/tensorfile/header_scanner.h"
 
 namespace stepforge {
 
@@ -21,11 +21,11 @@ namespace {
 // The largest published models have some 100,000 tensors: 10 MB of index.
 constexpr JsonLimits kIndexLimits = {.max_bytes = int64_t{64} << 20, .max_depth = 8};
 
-int64_t read_total_bytes(const Json& document, FaultList& faults) {
+int64_t read_total_bytes(const Json& document, ErrorList& errors) {
   const auto metadata = document.find("metadata");
   if (metadata == document.end()) return 0;
   if (!metadata->is_object()) {
-    faults.add("field \"metadata\" is not an object");
+    errors.add("field \"metadata\" is not an object");
     return 0;
   }
   const auto total = metadata->find("total_size");
@@ -33,7 +33,7 @@ int64_t read_total_bytes(const Json& document, FaultList& faults) {
   // Some published indexes write the total as 1.6e10.
   const double value = total->is_number() ? total->get<double>() : -1.0;
   if (value < 0.0 || value >= 9.2e18) {
-    faults.add("field \"metadata.total_size\" is not a number of bytes");
+    errors.add("field \"metadata.total_size\" is not a number of bytes");
     return 0;
   }
   return total->is_number_integer() ? total->get<int64_t>() : static_cast<int64_t>(value);
@@ -43,25 +43,25 @@ int64_t read_total_bytes(const Json& document, FaultList& faults) {
 
 HfIndex read_hf_index(const fs::path& path) {
   const Json document = read_json_file(path, kIndexLimits);
-  FaultList faults(path.string());
+  ErrorList errors(path.string());
   HfIndex index;
   if (!document.is_object() || !document.contains("weight_map") || !document["weight_map"].is_object()) {
-    faults.add("field \"weight_map\" is missing or not an object");
-    faults.throw_if_any();
+    errors.add("field \"weight_map\" is missing or not an object");
+    errors.throw_if_any();
   }
-  index.total_bytes = read_total_bytes(document, faults);
+  index.total_bytes = read_total_bytes(document, errors);
   for (const auto& [name, file] : document["weight_map"].items()) {
     if (!file.is_string()) {
-      faults.add(format("weight_map: the file of {} is not a string", quoted_for_message(name)));
+      errors.add(format("weight_map: the file of {} is not a string", quoted_for_message(name)));
     } else if (!is_plain_file_name(file.get_ref<const std::string&>())) {
-      faults.add(format("weight_map: the file {} of {} is not a plain file name",
+      errors.add(format("weight_map: the file {} of {} is not a plain file name",
                         quoted_for_message(file.get_ref<const std::string&>()), quoted_for_message(name)));
     } else {
       index.weight_map.emplace(name, file.get<std::string>());
     }
   }
-  if (document["weight_map"].empty()) faults.add("field \"weight_map\" is empty");
-  faults.throw_if_any();
+  if (document["weight_map"].empty()) errors.add("field \"weight_map\" is empty");
+  errors.throw_if_any();
   return index;
 }
 
@@ -102,39 +102,39 @@ namespace {
 std::vector<fs::path> indexed_files(const fs::path& folder, const HfIndex& index) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : index.weight_map) names.insert(file);
-  FaultList faults((folder / kIndexFileName).string());
+  ErrorList errors((folder / kIndexFileName).string());
   std::vector<fs::path> paths;
   for (const std::string& name : names) {
-    if (!is_file_of_folder(folder, name)) faults.add(format("{} is not a regular file of the folder", name));
+    if (!is_file_of_folder(folder, name)) errors.add(format("{} is not a regular file of the folder", name));
     paths.push_back(folder / name);
   }
-  faults.throw_if_any();
+  errors.throw_if_any();
   return paths;
 }
 
 void check_index(const fs::path& folder, const HfIndex& index, const TensorFolder& tensors) {
-  FaultList faults((folder / kIndexFileName).string());
+  ErrorList errors((folder / kIndexFileName).string());
   const auto file_of = [&tensors](const StoredPart& part) {
     return tensors.files()[part.file].path().filename().string();
   };
   for (const auto& [name, file] : index.weight_map) {
     const StoredTensor* tensor = tensors.find(name);
     if (tensor == nullptr) {
-      faults.add(format("{} is missing from {}", quoted_for_message(name), file));
+      errors.add(format("{} is missing from {}", quoted_for_message(name), file));
       continue;
     }
     for (const StoredPart& part : tensor->parts) {
       if (const std::string found = file_of(part); found != file) {
-        faults.add(format("{} is in {}, not in {}", quoted_for_message(name), found, file));
+        errors.add(format("{} is in {}, not in {}", quoted_for_message(name), found, file));
       }
     }
   }
   for (const std::string& name : tensors.names()) {
     if (index.weight_map.contains(name)) continue;
-    faults.add(format("{} of {} is not in the index", quoted_for_message(name),
+    errors.add(format("{} of {} is not in the index", quoted_for_message(name),
                       file_of(tensors.find(name)->parts.front())));
   }
-  faults.throw_if_any();
+  errors.throw_if_any();
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct HfIndex {
   int64_t total_bytes = 0;
 };
 
-/// Throws Error if the file cannot be read, FormatError naming it and all faults if it is malformed or if a
+/// Throws Error if the file cannot be read, FormatError naming it and all errors if it is malformed or if a
 /// file name is not a plain one. "metadata" and its "total_size" may be missing, as in some published models:
 /// total_bytes is then 0.
 HfIndex read_hf_index(const std::filesystem::path& path);

@@ -8,11 +8,12 @@
 #include <utility>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/error_list.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/tensorfile/fault_list.h"
+#include "stepforge/base/json_reader.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/file_names.h"
-#include "stepforge/tensorfile/header_scanner.h"
 
 namespace stepforge {
 
@@ -25,51 +26,32 @@ constexpr int64_t kFormatVersion = 1;
 constexpr JsonLimits kManifestLimits = {.max_bytes = int64_t{64} << 20, .max_depth = 64};
 constexpr std::string_view kFolderPrefix = "step-";
 
-/// Reads the members of one JSON object; failures name the field.
-class ObjectReader {
- public:
-  ObjectReader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) throw FormatError(format("{}: not a JSON object", where_));
-  }
-
-  const Json& at(std::string_view field) const {
-    const auto found = object_.find(field);
-    if (found == object_.end()) throw FormatError(format("{}: field \"{}\" is missing", where_, field));
-    return *found;
-  }
-
-  const std::string& text(std::string_view field) const {
-    const Json& value = at(field);
-    if (!value.is_string()) throw FormatError(format("{}: field \"{}\" is not a string", where_, field));
-    return value.get_ref<const std::string&>();
-  }
-
-  int64_t count(std::string_view field) const {
-    const Json& value = at(field);
-    if (!value.is_number_integer() || value.get<int64_t>() < 0) {
-      throw FormatError(format("{}: field \"{}\" is not a non-negative integer", where_, field));
-    }
-    return value.get<int64_t>();
-  }
-
- private:
-  const Json& object_;
-  std::string where_;
-};
-
 bool is_hash(std::string_view text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-ManifestFile parse_file(const Json& object, const std::string& where) {
-  const ObjectReader reader(object, where);
-  ManifestFile file = {reader.text("name"), reader.count("bytes"), reader.text("hash")};
+ManifestFile parse_file(const JsonReader& entry) {
+  ManifestFile file = {entry["name"].text(), entry["bytes"].count(), entry["hash"].text()};
   if (!is_plain_file_name(file.name) || file.name == kManifestFileName) {
-    throw FormatError(
-        format("{}: field \"name\": {} is not a plain file name", where, quoted_for_message(file.name)));
+    entry["name"].refuse("a plain file name is needed");
   }
-  if (!is_hash(file.hash)) throw FormatError(format("{}: field \"hash\" is not 32 hex digits", where));
+  if (!is_hash(file.hash)) entry["hash"].refuse("32 hex digits are needed");
   return file;
+}
+
+std::vector<ManifestFile> parse_files(const JsonReader& entries) {
+  std::vector<ManifestFile> files;
+  std::set<std::string> names;
+  int64_t total = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const JsonReader entry = entries.at(i);
+    files.push_back(parse_file(entry));
+    if (!names.insert(files.back().name).second) entry["name"].refuse("this file is listed twice");
+    if (__builtin_add_overflow(total, files.back().bytes, &total)) {
+      entry["bytes"].refuse("the files add up to 2^63 bytes or more");
+    }
+  }
+  return files;
 }
 
 int64_t file_bytes(const fs::path& path) {
@@ -96,7 +78,7 @@ std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;
   int64_t step = -1;
   std::from_chars(name.data() + kFolderPrefix.size(), name.data() + name.size(), step);
-  if (step < 0 || name != checkpoint_folder_name(step)) return std::nullopt;
+  if (step < 0 || step > kMostSteps || name != checkpoint_folder_name(step)) return std::nullopt;
   return step;
 }
 
@@ -115,16 +97,7 @@ Json manifest_files_to_json(const std::vector<ManifestFile>& files) {
 }
 
 std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source) {
-  if (!json.is_array()) throw FormatError(format("{}: field \"files\" is not a list", source));
-  std::vector<ManifestFile> files;
-  std::set<std::string> names;
-  for (size_t i = 0; i < json.size(); ++i) {
-    files.push_back(parse_file(json[i], format("{}: files[{}]", source, i)));
-    const std::string& name = files.back().name;
-    if (!names.insert(name).second)
-      throw FormatError(format("{}: files[{}]: {} is listed twice", source, i, name));
-  }
-  return files;
+  return parse_files(JsonReader(json, source, "files"));
 }
 
 CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json layout,
@@ -133,7 +106,7 @@ CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json lay
   std::set<std::string> names;
   for (const ManifestFile& file : known) {
     if (!is_regular_file_itself(folder / file.name) || file_bytes(folder / file.name) != file.bytes) {
-      throw Error(format("{} was written with {} bytes, but is not there like that",
+      throw Error(format("{} was written with {} bytes, but is missing or has another size",
                          (folder / file.name).string(), file.bytes));
     }
     if (!names.insert(file.name).second) throw Error(format("{} was written twice", file.name));
@@ -142,7 +115,7 @@ CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json lay
     const std::string name = path.filename().string();
     if (name == kManifestFileName || names.contains(name)) continue;
     if (!is_plain_file_name(name) || !is_regular_file_itself(path)) {
-      throw Error(format("{} does not belong into a checkpoint: not a plain file", path.string()));
+      throw Error(format("{} does not belong in a checkpoint: it is not a plain file", path.string()));
     }
     manifest.files.push_back(manifest_file(path));
   }
@@ -162,42 +135,44 @@ void write_manifest(const fs::path& folder, const CheckpointManifest& manifest) 
 
 CheckpointManifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFileName;
-  const std::string where = path.string();
   const Json document = read_json_file(path, kManifestLimits);
-  const ObjectReader reader(document, where);
-  if (reader.text("format") != kFormatName) {
-    throw FormatError(format("{}: field \"format\" is not \"{}\"", where, kFormatName));
+  const JsonReader manifest(document, path.string());
+  if (manifest["format"].text() != kFormatName) {
+    manifest.refuse("format", format("\"{}\" is needed", kFormatName));
   }
-  if (const int64_t version = reader.count("version"); version != kFormatVersion) {
-    throw FormatError(
-        format("{}: field \"version\" is {}; this program reads version {}", where, version, kFormatVersion));
+  if (manifest["version"].integer() != kFormatVersion) {
+    manifest.refuse("version", format("this program reads version {}", kFormatVersion));
   }
-  return {reader.count("step"), reader.at("layout"), manifest_files_from_json(reader.at("files"), where)};
+  const int64_t step = manifest["step"].integer(0, kMostSteps);
+  const std::optional<int64_t> named = step_of(folder.filename().string());
+  if (named && *named != step) manifest.refuse("step", format("the folder is called step-{}", *named));
+  const Json layout = manifest.has("layout") ? manifest["layout"].json() : Json();
+  return {step, layout, parse_files(manifest["files"])};
 }
 
 CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {
   CheckpointManifest manifest = read_manifest(folder);
-  FaultList faults(format("damaged checkpoint {}", folder.string()));
+  ErrorList errors(format("damaged checkpoint {}", folder.string()));
   double total = 1.0;
   for (const ManifestFile& file : manifest.files) total += static_cast<double>(file.bytes);
   double passed = 0.0;
   std::set<std::string> listed;
   for (const ManifestFile& file : manifest.files) {
     listed.insert(file.name);
-    // A file belongs to the part in which its middle lies.
+    // A file belongs to the part that contains its middle.
     const double middle = passed + static_cast<double>(file.bytes) / 2;
     passed += static_cast<double>(file.bytes);
     if (static_cast<int>(middle / total * parts) != part) continue;
     const std::string fault = fault_of(folder / file.name, file);
-    if (!fault.empty()) faults.add(format("{}: {}", file.name, fault));
+    if (!fault.empty()) errors.add(format("{}: {}", file.name, fault));
   }
   for (const fs::path& path : part == 0 ? entries_of(folder) : std::vector<fs::path>()) {
     const std::string name = path.filename().string();
     if (path.extension() == ".safetensors" && !listed.contains(name)) {
-      faults.add(format("{}: not listed in {}", quoted_for_message(name), kManifestFileName));
+      errors.add(format("{}: not listed in {}", quoted_for_message(name), kManifestFileName));
     }
   }
-  faults.throw_if_any();
+  errors.throw_if_any();
   return manifest;
 }
 

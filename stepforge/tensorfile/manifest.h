@@ -13,6 +13,8 @@
 namespace stepforge {
 
 inline constexpr std::string_view kManifestFileName = "manifest.json";
+/// No run has more steps: a larger number in a manifest is refused, so that counting on cannot overflow.
+inline constexpr int64_t kMostSteps = 1'000'000'000'000;
 
 struct ManifestFile {
   std::string name;
@@ -29,7 +31,7 @@ struct CheckpointManifest {
 /// Reads and hashes one file. Throws Error.
 ManifestFile manifest_file(const std::filesystem::path& path);
 
-/// The list of files as it stands in a manifest.
+/// The list of files as a manifest holds it.
 Json manifest_files_to_json(const std::vector<ManifestFile>& files);
 /// Throws FormatError naming `source`, the file and the field.
 std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source);
@@ -43,13 +45,14 @@ CheckpointManifest build_manifest(const std::filesystem::path& folder, int64_t s
 void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
 
 /// Reads folder/manifest.json without looking at the files it names. Throws Error if it is missing,
-/// FormatError naming the field if it is malformed or of another version.
+/// FormatError naming the field if it is malformed, of another version, or of another step than the folder's
+/// name says.
 CheckpointManifest read_manifest(const std::filesystem::path& folder);
 
 /// Reads the manifest and then every byte of the checkpoint. Throws FormatError listing each file that is
 /// missing, truncated or otherwise of another length, changed, or an unlisted *.safetensors file. Other
-/// unlisted files are nobody's business. Where several callers share the work, the one of number `part` of
-/// `parts` reads its share of the files, about as many bytes as the others; unlisted files are part 0's.
+/// unlisted files are ignored. Where several callers share the work, caller `part` of `parts` reads its share
+/// of the files, about as many bytes as the others; caller 0 looks for unlisted files.
 CheckpointManifest verify_folder(const std::filesystem::path& folder, int part = 0, int parts = 1);
 
 struct CheckpointFolder {
@@ -60,8 +63,8 @@ struct CheckpointFolder {
 /// "step-120"
 std::string checkpoint_folder_name(int64_t step);
 
-/// The folders `step-N` with a manifest, newest first. Folders still being written ("step-N.tmp") and
-/// everything else are ignored; a `parent` that does not exist holds none. The files are not verified.
+/// The folders `step-N`, N at most 10^12, with a manifest, newest first. Folders still being written
+/// ("step-N.tmp") and everything else are ignored; a `parent` that does not exist holds none. The files are not verified.
 std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& parent);
 
 }  // namespace stepforge

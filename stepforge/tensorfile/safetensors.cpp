@@ -6,7 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/tensorfile/header_scanner.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 
@@ -49,14 +49,35 @@ SafetensorsMetadata SafetensorsHeader::metadata() const {
   return result;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, const SafetensorsLimits& limits)
-    : file_(path),
-      header_(parse_safetensors(file_.bytes(), static_cast<int64_t>(file_.bytes().size()), path.string(),
-                                limits)) {}
+namespace {
 
-std::span<const std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
-  return file_.bytes().subspan(static_cast<size_t>(header_.data_begin() + entry.begin),
-                               static_cast<size_t>(entry.bytes()));
+/// Reads no more than the header. The parser checks its length.
+SafetensorsHeader read_header(const FileReader& file, const SafetensorsLimits& limits) {
+  uint64_t length = 0;
+  const auto prefix = static_cast<int64_t>(sizeof length);
+  int64_t head_bytes = file.size();
+  if (file.size() >= prefix) {
+    file.read(0, std::as_writable_bytes(std::span(&length, 1)));
+    const int64_t most = std::min(limits.max_header_bytes, file.size() - prefix);
+    head_bytes = prefix + static_cast<int64_t>(std::min(length, static_cast<uint64_t>(most)));
+  }
+  const std::string head = file.text(0, head_bytes);
+  return parse_safetensors(std::as_bytes(std::span(head)), file.size(), file.path().string(), limits);
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, const SafetensorsLimits& limits)
+    : file_(path), header_(read_header(file_, limits)) {}
+
+void SafetensorsFile::read(const TensorEntry& entry, int64_t offset, std::span<std::byte> out) const {
+  file_.read(header_.data_begin() + entry.begin + offset, out);
+}
+
+std::vector<std::byte> SafetensorsFile::bytes(const TensorEntry& entry) const {
+  std::vector<std::byte> bytes(static_cast<size_t>(entry.bytes()));
+  read(entry, 0, bytes);
+  return bytes;
 }
 
 int64_t TensorSpec::bytes() const {

@@ -73,8 +73,7 @@ class SafetensorsHeader {
 SafetensorsHeader parse_safetensors(std::span<const std::byte> head, int64_t file_bytes,
                                     std::string_view source, const SafetensorsLimits& limits = {});
 
-/// A safetensors file mapped into memory. A file that another process truncates while it is mapped ends the
-/// program.
+/// A safetensors file open for reading.
 class SafetensorsFile {
  public:
   /// Throws Error if the file cannot be read, FormatError if it is malformed.
@@ -84,12 +83,14 @@ class SafetensorsFile {
   const std::vector<TensorEntry>& tensors() const { return header_.tensors(); }
   const TensorEntry* find(std::string_view name) const { return header_.find(name); }
   SafetensorsMetadata metadata() const { return header_.metadata(); }
-  /// The tensor's bytes, valid while the file object lives. Not always aligned for the element type: copy
-  /// them out. `entry` must be one of tensors().
-  std::span<const std::byte> bytes(const TensorEntry& entry) const;
+  /// Fills `out` with the bytes of a tensor from `offset` on. `entry` must be one of tensors(), and the bytes
+  /// must lie inside it. Throws Error naming the file if they cannot be read.
+  void read(const TensorEntry& entry, int64_t offset, std::span<std::byte> out) const;
+  /// All bytes of a tensor.
+  std::vector<std::byte> bytes(const TensorEntry& entry) const;
 
  private:
-  MappedFile file_;
+  FileReader file_;
   SafetensorsHeader header_;
 };
 

@@ -8,7 +8,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/tensorfile/header_scanner.h"
+#include "stepforge/base/json_scanner.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/safetensors.h"
 
 namespace stepforge {
@@ -49,7 +50,7 @@ class HeaderParser {
  public:
   HeaderParser(std::string_view text, int64_t file_bytes, std::string_view source,
                const SafetensorsLimits& limits)
-      : scanner_(text, source, kLengthBytes),
+      : scanner_(text, source, kLengthBytes, [this] { return context(); }),
         limits_(limits),
         text_(text),
         data_bytes_(file_bytes - static_cast<int64_t>(kLengthBytes + text.size())) {}
@@ -57,9 +58,11 @@ class HeaderParser {
   SafetensorsHeader parse() {
     result_.data_begin_ = static_cast<int64_t>(kLengthBytes + text_.size());
     if (text_.front() != '{') scanner_.fail("the header does not start with '{'");
-    const HeaderScanner start = scanner_;
+    const JsonScanner start = scanner_;
     read_members();
-    scanner_.expect_padding();
+    if (const size_t other = scanner_.rest().find_first_not_of(' '); other != std::string_view::npos) {
+      scanner_.fail_at(scanner_.offset() + other, "only spaces may follow the header's closing brace");
+    }
     result_.tensors_.reserve(tensor_count_);
     result_.metadata_.reserve(metadata_bytes_);
     word_ = std::string();
@@ -73,6 +76,19 @@ class HeaderParser {
   }
 
  private:
+  std::string context() const {
+    std::string text;
+    if (!tensor_.empty()) text += format("tensor {}: ", quoted_for_message(tensor_));
+    if (!field_.empty()) text += format("field {}: ", quoted_for_message(field_));
+    return text;
+  }
+
+  void read_string(std::string& out, size_t max_bytes) {
+    const size_t begin = out.size();
+    scanner_.read_string(out, max_bytes);
+    if (out.find('\0', begin) != std::string::npos) scanner_.fail("NUL in a string");
+  }
+
   /// Reads the top-level object.
   void read_members() {
     scanner_.expect('{');
@@ -82,7 +98,7 @@ class HeaderParser {
       scanner_.peek();
       const size_t at = scanner_.offset();
       name.clear();
-      scanner_.read_string(name, limits_.max_name_bytes);
+      read_string(name, limits_.max_name_bytes);
       scanner_.expect(':');
       if (name == "__metadata__") {
         read_metadata(at);
@@ -103,11 +119,11 @@ class HeaderParser {
 
   void read_tensor(const std::string& name, size_t at) {
     check_name(name, at);
-    scanner_.set_tensor(name);
+    tensor_ = name;
     TensorEntry entry;
     entry.header_offset = static_cast<uint32_t>(at);
     read_fields(entry);
-    scanner_.set_tensor({});
+    tensor_ = {};
     if (storing_) {
       entry.name.assign(name);
       result_.tensors_.push_back(std::move(entry));
@@ -122,7 +138,7 @@ class HeaderParser {
   /// Shape, type and span of one tensor agree and lie inside the data.
   void check_size(const std::string& name, const TensorEntry& entry) {
     const size_t at = entry.header_offset;
-    scanner_.set_tensor(name);
+    tensor_ = name;
     const std::optional<int64_t> needed = tensor_bytes(entry.dtype, entry.shape);
     if (!needed) {
       fail_field(at, "shape", format("the size of {} does not fit 63 bits", shape_text(entry.shape)));
@@ -139,7 +155,7 @@ class HeaderParser {
                  format("span of {} bytes, but shape {} of {} needs {}", entry.bytes(),
                         shape_text(entry.shape), safetensors_name(entry.dtype), *needed));
     }
-    scanner_.set_tensor({});
+    tensor_ = {};
   }
 
   void read_fields(TensorEntry& entry) {
@@ -151,17 +167,17 @@ class HeaderParser {
         scanner_.peek();
         const size_t at = scanner_.offset();
         word_.clear();
-        scanner_.read_string(word_, kMaxWordBytes);
+        read_string(word_, kMaxWordBytes);
         const auto which =
             static_cast<size_t>(std::find(fields.begin(), fields.end(), word_) - fields.begin());
         if (which == fields.size()) fail_field(at, word_, "unknown field");
         if (std::exchange(seen[which], true)) fail_field(at, word_, "given twice");
-        scanner_.set_field(fields[which]);
+        field_ = fields[which];
         scanner_.expect(':');
         if (which == 0) entry.dtype = read_dtype();
         if (which == 1) entry.shape = read_shape();
         if (which == 2) read_offsets(entry);
-        scanner_.set_field({});
+        field_ = {};
       } while (scanner_.accept(','));
     }
     scanner_.expect('}');
@@ -174,7 +190,7 @@ class HeaderParser {
     scanner_.peek();
     const size_t at = scanner_.offset();
     word_.clear();
-    scanner_.read_string(word_, kMaxWordBytes);
+    read_string(word_, kMaxWordBytes);
     const std::optional<DType> dtype = dtype_from_safetensors(word_);
     if (!dtype) {
       scanner_.fail_at(
@@ -208,7 +224,7 @@ class HeaderParser {
 
   /// Decoded into one string: a map of many tiny entries would take many times the file.
   void read_metadata(size_t at) {
-    scanner_.set_field("__metadata__");
+    field_ = "__metadata__";
     if (std::exchange(metadata_seen_, true)) scanner_.fail_at(at, "given twice");
     std::vector<uint32_t> keys;  // where each key starts in the table
     if (storing_) keys.reserve(metadata_count_);
@@ -225,13 +241,13 @@ class HeaderParser {
       scanner_.expect('}');
     }
     check_metadata_keys(keys, at);
-    scanner_.set_field({});
+    field_ = {};
   }
 
   void read_metadata_text() {
     std::string& text = storing_ ? result_.metadata_ : word_;
     if (!storing_) word_.clear();
-    scanner_.read_string(text, text_.size());
+    read_string(text, text_.size());
     text.push_back('\0');
     if (!storing_) metadata_bytes_ += word_.size();
   }
@@ -264,7 +280,7 @@ class HeaderParser {
       const TensorEntry& left = tensors[index[i - 1]];
       const TensorEntry& right = tensors[index[i]];
       if (left.name != right.name) continue;
-      scanner_.set_tensor(left.name);
+      tensor_ = left.name;
       scanner_.fail_at(std::max(left.header_offset, right.header_offset), "duplicate tensor name");
     }
   }
@@ -272,7 +288,7 @@ class HeaderParser {
   void check_spans() {
     int64_t expected = 0;
     for (const TensorEntry& entry : result_.tensors_) {
-      scanner_.set_tensor(entry.name);
+      tensor_ = entry.name;
       if (entry.begin < expected) {
         fail_field(entry.header_offset, "data_offsets",
                    format("begins at {}, inside the tensor before it, which ends at {}: overlap", entry.begin,
@@ -284,7 +300,7 @@ class HeaderParser {
       }
       expected = entry.end;
     }
-    scanner_.set_tensor({});
+    tensor_ = {};
     if (expected != data_bytes_) {
       scanner_.fail_at(static_cast<size_t>(result_.data_begin_ + expected),
                        format("{} bytes that belong to no tensor follow the data", data_bytes_ - expected));
@@ -292,13 +308,15 @@ class HeaderParser {
   }
 
   [[noreturn]] void fail_field(size_t at, std::string_view field, std::string_view fault) {
-    scanner_.set_field(field);
+    field_ = field;
     scanner_.fail_at(at, fault);
   }
 
   static constexpr size_t kMaxWordBytes = 64;
 
-  HeaderScanner scanner_;
+  JsonScanner scanner_;
+  std::string_view tensor_;  // that is being read, for errors
+  std::string_view field_;
   const SafetensorsLimits& limits_;
   std::string_view text_;
   int64_t data_bytes_;

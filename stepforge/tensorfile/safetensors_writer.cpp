@@ -7,7 +7,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/tensorfile/header_scanner.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/safetensors.h"
 
 namespace stepforge {
@@ -45,7 +45,7 @@ std::string header_bytes(const std::vector<TensorSpec>& specs, const Safetensors
   return length + text;
 }
 
-/// Our own reader must accept the header: what it would refuse is not written.
+/// A header that our own reader would refuse is not written.
 std::string checked_header(const std::filesystem::path& path, const std::vector<TensorSpec>& specs,
                            const SafetensorsMetadata& metadata) {
   try {

@@ -1,14 +1,16 @@
 #include "stepforge/tensorfile/tensor_folder.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/error_list.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/tensorfile/dcp.h"
-#include "stepforge/tensorfile/fault_list.h"
-#include "stepforge/tensorfile/header_scanner.h"
 
 namespace stepforge {
 
@@ -34,13 +36,13 @@ int64_t last_of(const StoredTensor& tensor, const TensorSlice& slice) {
 /// What is wrong with the parts of one tensor.
 class PartCheck {
  public:
-  PartCheck(const std::vector<SafetensorsFile>& files, FaultList& faults) : files_(files), faults_(faults) {}
+  PartCheck(const std::vector<SafetensorsFile>& files, ErrorList& errors) : files_(files), errors_(errors) {}
 
   /// Notes a part that differs from those seen before; enlarges the shape otherwise.
   bool fits(StoredTensor& tensor, const StoredPart& part) {
     const TensorEntry& entry = files_[part.file].tensors()[part.entry];
     if (entry.dtype != tensor.dtype || entry.shape.size() != tensor.shape.size()) {
-      faults_.add(format("{} is {} of {} dimensions in {}, but {} of {} in {}", quoted(tensor),
+      errors_.add(format("{} is {} of {} dimensions in {}, but {} of {} in {}", quoted(tensor),
                          safetensors_name(tensor.dtype), tensor.shape.size(), path_of(tensor.parts.front()),
                          safetensors_name(entry.dtype), entry.shape.size(), path_of(part)));
       return false;
@@ -54,7 +56,7 @@ class PartCheck {
   /// Sorts the parts and notes overlaps and holes.
   void finish(StoredTensor& tensor) {
     if (!tensor_bytes(tensor.dtype, tensor.shape)) {
-      return faults_.add(format("{}: impossible shape {}", quoted(tensor), shape_text(tensor.shape)));
+      return errors_.add(format("{}: impossible shape {}", quoted(tensor), shape_text(tensor.shape)));
     }
     const int64_t elements = whole_slice(tensor.shape).elements();
     if (elements == 0) return;
@@ -72,14 +74,14 @@ class PartCheck {
       std::erase_if(open, [&](const StoredPart* other) { return last_of(tensor, other->slice) < first; });
       for (const StoredPart* other : open) {
         if (const auto both = intersection(other->slice, part.slice)) {
-          return faults_.add(format("{} is in {} and in {}, which both hold {}", quoted(tensor),
+          return errors_.add(format("{} is in {} and in {}, which both hold {}", quoted(tensor),
                                     path_of(*other), path_of(part), slice_text(*both)));
         }
       }
       open.push_back(&part);
     }
     if (held == elements) return;
-    faults_.add(format("{} {}: {} of {} elements are in no file; it has parts in {}", quoted(tensor),
+    errors_.add(format("{} {}: {} of {} elements are in no file; it has parts in {}", quoted(tensor),
                        shape_text(tensor.shape), elements - held, elements, files_with(tensor)));
   }
 
@@ -100,7 +102,32 @@ class PartCheck {
   }
 
   const std::vector<SafetensorsFile>& files_;
-  FaultList& faults_;
+  ErrorList& errors_;
+};
+
+/// Reads short runs of ascending bytes through a buffer: a system call for each row of a narrow slice would take
+/// longer than the bytes.
+class ReadAhead {
+ public:
+  ReadAhead(ByteSource source, int64_t size) : source_(std::move(source)), size_(size) {}
+
+  void operator()(int64_t offset, std::span<std::byte> out) {
+    const auto count = static_cast<int64_t>(out.size());
+    if (count >= kBufferBytes / 4) return source_(offset, out);
+    if (offset < begin_ || offset + count > begin_ + std::ssize(buffer_)) {
+      begin_ = offset;
+      buffer_.resize(static_cast<size_t>(std::min(kBufferBytes, size_ - offset)));
+      source_(begin_, buffer_);
+    }
+    std::memcpy(out.data(), buffer_.data() + (offset - begin_), out.size());
+  }
+
+ private:
+  static constexpr int64_t kBufferBytes = int64_t{1} << 18;
+  ByteSource source_;
+  int64_t size_;
+  int64_t begin_ = 0;
+  std::vector<std::byte> buffer_;
 };
 
 std::string where(const std::vector<std::filesystem::path>& paths) {
@@ -111,9 +138,9 @@ std::string where(const std::vector<std::filesystem::path>& paths) {
 }  // namespace
 
 TensorFolder::TensorFolder(const std::vector<std::filesystem::path>& paths) {
-  FaultList faults(where(paths));
+  ErrorList errors(where(paths));
   files_.reserve(paths.size());
-  PartCheck check(files_, faults);
+  PartCheck check(files_, errors);
   for (const std::filesystem::path& path : paths) {
     const SafetensorsFile& file = files_.emplace_back(path);
     const SavedOffsets offsets = read_saved_offsets(file);
@@ -131,7 +158,7 @@ TensorFolder::TensorFolder(const std::vector<std::filesystem::path>& paths) {
     }
   }
   for (auto& [name, tensor] : tensors_) check.finish(tensor);
-  faults.throw_if_any();
+  errors.throw_if_any();
 }
 
 std::vector<std::string> TensorFolder::names() const {
@@ -181,8 +208,10 @@ void TensorFolder::read_box(const StoredTensor& tensor, const TensorSlice& wante
     const auto both = intersection(part.slice, wanted);
     if (!both) continue;
     const SafetensorsFile& file = files_[part.file];
-    copy_part(*both, part.slice, file.bytes(file.tensors()[part.entry]), wanted, target,
-              dtype_bytes(tensor.dtype));
+    const TensorEntry& entry = file.tensors()[part.entry];
+    ReadAhead source([&](int64_t offset, std::span<std::byte> out) { file.read(entry, offset, out); },
+                     entry.bytes());
+    copy_part(*both, part.slice, std::ref(source), wanted, target, dtype_bytes(tensor.dtype));
   }
 }
 

@@ -1,4 +1,4 @@
-// The tensors of several safetensors files under one roof, also those of which each file holds a part.
+// The tensors of several safetensors files; a tensor may be divided between files.
 #pragma once
 
 #include <cstddef>

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "stepforge/text/definition.h"
@@ -22,15 +23,13 @@ class AddedTokenFinder {
     const AddedToken* token = nullptr;
   };
 
-  bool empty() const { return empty_; }
-
   /// The leftmost appearance of a token from `from` on, the longest of those that begin there.
   std::optional<Found> find(std::string_view text, size_t from) const;
 
  private:
-  bool empty_ = true;
-  /// By first byte, longest first.
-  std::array<std::vector<const AddedToken*>, 256> by_first_byte_;
+  std::unordered_map<std::string_view, const AddedToken*> by_content_;
+  /// The different lengths of the tokens that begin with a byte, longest first.
+  std::array<std::vector<size_t>, 256> lengths_;
 };
 
 }  // namespace stepforge

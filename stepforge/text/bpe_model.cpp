@@ -4,7 +4,7 @@
 #include <queue>
 #include <tuple>
 
-#include "stepforge/text/utf8.h"
+#include "stepforge/text/byte_alphabet.h"
 
 namespace stepforge {
 

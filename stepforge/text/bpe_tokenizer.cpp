@@ -6,7 +6,8 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
-#include "stepforge/text/utf8.h"
+#include "stepforge/base/utf8.h"
+#include "stepforge/text/byte_alphabet.h"
 #include "stepforge/text/word_cache.h"
 
 namespace stepforge {
@@ -112,7 +113,8 @@ void BpeTokenizer::place_added_tokens() {
       bytes_by_id_.resize(id + 1);
       special_.resize(id + 1);
     }
-    bytes_by_id_[id] = token.content;
+    // Hugging Face's decoder takes added tokens for byte alphabet too, where they hold nothing else.
+    bytes_by_id_[id] = from_byte_alphabet(token.content).value_or(token.content);
     special_[id] = token.special;
   }
 }
@@ -166,26 +168,38 @@ bool BpeTokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
 }
 
+/// As tokenizer.json spells the token.
+const std::string& BpeTokenizer::spelling(int32_t id) const {
+  for (const AddedToken& token : definition_.added_tokens) {
+    if (token.id == id) return token.content;
+  }
+  return definition_.pieces[static_cast<size_t>(id)];
+}
+
 std::string BpeTokenizer::default_config() const {
   Json config = Json::object();
   Json added = Json::object();
   for (const AddedToken& token : definition_.added_tokens) {
-    added[std::to_string(token.id)] = {{"content", token.content},       {"lstrip", false},
-                                       {"normalized", token.normalized}, {"rstrip", false},
-                                       {"single_word", false},           {"special", token.special}};
+    append_member(added, std::to_string(token.id),
+                  {{"content", token.content},
+                   {"lstrip", false},
+                   {"normalized", token.normalized},
+                   {"rstrip", false},
+                   {"single_word", false},
+                   {"special", token.special}});
   }
   config["added_tokens_decoder"] = added;
-  if (bos_) config["bos_token"] = bytes_by_id_[static_cast<size_t>(*bos_)];
+  if (bos_) config["bos_token"] = spelling(*bos_);
   config["clean_up_tokenization_spaces"] = false;
-  if (eos_) config["eos_token"] = bytes_by_id_[static_cast<size_t>(*eos_)];
+  if (eos_) config["eos_token"] = spelling(*eos_);
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   return config.dump(2) + "\n";
 }
 
 std::string BpeTokenizer::default_special_tokens() const {
   Json roles = Json::object();
-  if (bos_) roles["bos_token"] = bytes_by_id_[static_cast<size_t>(*bos_)];
-  if (eos_) roles["eos_token"] = bytes_by_id_[static_cast<size_t>(*eos_)];
+  if (bos_) roles["bos_token"] = spelling(*bos_);
+  if (eos_) roles["eos_token"] = spelling(*eos_);
   return roles.dump(2) + "\n";
 }
 

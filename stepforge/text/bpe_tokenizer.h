@@ -41,6 +41,7 @@ class BpeTokenizer final : public Tokenizer {
   void place_added_tokens();
   void read_special_roles(const std::string& source);
   std::optional<int32_t> find_token(std::string_view content) const;
+  const std::string& spelling(int32_t id) const;
   std::string default_config() const;
   std::string default_special_tokens() const;
 

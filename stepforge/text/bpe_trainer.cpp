@@ -53,7 +53,7 @@ class MergeTable {
     return {};
   }
 
-  /// Replaces `pair` by the new token `id` wherever it stands.
+  /// Replaces `pair` by the new token `id` everywhere.
   void merge(TokenPair pair, int32_t id) {
     const std::vector<uint32_t> where = std::move(pairs_[pair].words);
     pairs_[pair] = {};

@@ -19,7 +19,7 @@ inline constexpr int32_t min_vocab_size = 257;
 struct BpeTrainerOptions {
   /// Tokens wanted: 256 bytes, merges, "<|endoftext|>". At least min_vocab_size and at most 1,000,000.
   int32_t vocab_size = 4096;
-  /// A pair seen less often is not merged: a token that occurs once is learnt by heart, not learnt.
+  /// A pair seen less often is not merged: a model memorises a token that occurs once.
   int64_t min_pair_count = 2;
   /// Called at every merge.
   std::function<void()> progress = [] {};
@@ -29,7 +29,7 @@ struct TrainedBpe {
   /// In order of rank; ids 0 to 255 are the bytes, the tokens of the merges follow (see tokenizer_json).
   std::vector<TokenPair> merges;
   /// What was reached. Smaller than asked if the text ran out of pairs that occur min_pair_count times; this
-  /// is no error, the caller reports it.
+  /// is not an error; the caller reports it.
   int32_t vocab_size = 0;
 };
 

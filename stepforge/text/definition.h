@@ -1,4 +1,4 @@
-// The content of a tokenizer.json, checked. Only what is implemented exactly gets this far.
+// The content of a tokenizer.json, checked: it holds nothing that Stepforge does not implement exactly.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct AddedToken {
   std::string content;
   /// Marks structure rather than text.
   bool special = false;
-  /// Hugging Face looks for tokens with `normalized` false first, then for the others in what is left.
+  /// Hugging Face looks for tokens with `normalized` false first, then for the others in the rest of the text.
   bool normalized = false;
 };
 

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <functional>
 #include <istream>
-#include <iterator>
 #include <ostream>
 
 #include "stepforge/base/error.h"
@@ -14,8 +13,21 @@ namespace stepforge {
 
 namespace {
 
-std::string read_all(std::istream& input) {
-  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
+/// Appends bytes to `text` up to `end`, which is taken but not kept, or to the end of the input (then false).
+/// Throws FormatError that starts with `place` if they are too many.
+bool read_until(std::istream& input, std::string_view ends, std::string& text, const std::string& place) {
+  constexpr int at_end = std::char_traits<char>::eof();
+  for (int c = input.rdbuf()->sbumpc(); c != at_end; c = input.rdbuf()->sbumpc()) {
+    if (ends.find(static_cast<char>(c)) != std::string_view::npos) return true;
+    if (static_cast<int64_t>(text.size()) == kMaxCodecBytes) {
+      throw FormatError(
+          format("{}: more than {} bytes; cut the input into shorter lines (--jsonl), or use "
+                 "`stepforge data build`",
+                 place, kMaxCodecBytes));
+    }
+    text.push_back(static_cast<char>(c));
+  }
+  return false;
 }
 
 void require_written(std::ostream& output) {
@@ -27,8 +39,13 @@ void require_written(std::ostream& output) {
 void for_each_line(std::istream& input, const std::string& source,
                    const std::function<void(const std::string& line, const std::string& place)>& convert) {
   std::string line;
-  for (int64_t number = 1; std::getline(input, line); ++number)
-    convert(line, format("{}:{}", source, number));
+  bool more = true;
+  for (int64_t number = 1; more; ++number) {
+    const std::string place = format("{}:{}", source, number);
+    line.clear();
+    more = read_until(input, "\n", line, place);
+    if (more || !line.empty()) convert(line, place);
+  }
 }
 
 std::string ids_text(const std::vector<int32_t>& ids, char separator) {
@@ -44,7 +61,7 @@ int32_t parse_id(std::string_view word, const std::string& place) {
   int32_t id = 0;
   const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), id);
   if (fault != std::errc() || end != word.data() + word.size()) {
-    throw FormatError(format("{}: \"{}\" is no token id", place, word.substr(0, 40)));
+    throw FormatError(format("{}: \"{}\" is not a token id", place, word.substr(0, 40)));
   }
   return id;
 }
@@ -73,7 +90,8 @@ std::vector<int32_t> parse_id_array(const std::string& line, const std::string& 
 
 void encode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
                   const std::string& source) {
-  const std::string text = read_all(input);
+  std::string text;
+  read_until(input, "", text, source);
   const std::vector<int32_t> ids = at_place(source, [&] { return tokenizer.encode(text); });
   output << ids_text(ids, ' ') << '\n';
   require_written(output);
@@ -96,8 +114,13 @@ void encode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream&
 void decode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
                   const std::string& source) {
   std::string word;
-  for (int64_t number = 1; input >> word; ++number) {
+  bool more = true;
+  for (int64_t number = 1; more;) {
     const std::string place = format("{}: word {}", source, number);
+    word.clear();
+    more = read_until(input, " \t\r\n\v\f", word, place);
+    if (word.empty()) continue;
+    ++number;
     const int32_t id = parse_id(word, place);
     output << at_place(place, [&] { return tokenizer.token_bytes(id); });
   }

@@ -1,6 +1,7 @@
 // Encoding and decoding of streams for the command line: plain text, or JSON Lines.
 #pragma once
 
+#include <cstdint>
 #include <iosfwd>
 #include <string>
 
@@ -8,8 +9,11 @@
 
 namespace stepforge {
 
+/// The longest line, and the longest text of encode_plain: endless input must not take all memory.
+inline constexpr int64_t kMaxCodecBytes = int64_t{128} << 20;
+
 // `source` names the input in error texts. All throw FormatError naming the source, and the line or byte, for
-// malformed input, and Error if `output` cannot be written.
+// malformed input or input beyond kMaxCodecBytes, and Error if `output` cannot be written.
 
 /// The whole input is one text; ids go out separated by spaces, ended by a line break.
 void encode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
@@ -23,8 +27,8 @@ void encode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream&
 void decode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
                   const std::string& source);
 
-/// One JSON array of ids a line in, one JSON string a line out. Bytes that are no UTF-8 become U+FFFD, as
-/// JSON has no others.
+/// One JSON array of ids a line in, one JSON string a line out. Bytes that are not UTF-8 become U+FFFD:
+/// JSON holds nothing else.
 void decode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
                   const std::string& source);
 

@@ -7,8 +7,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/unicode_supplement.h"
-#include "stepforge/text/utf8.h"
 
 namespace stepforge {
 
@@ -26,7 +26,7 @@ constexpr std::string_view not_white_space =
 
 constexpr std::array<std::string_view, 13> known_categories = {"L",  "N",  "M",  "P",  "S",  "Lu", "Ll",
                                                                "Lt", "Lm", "Lo", "Nd", "Nl", "No"};
-// Letters that fold to or from one other character that is not ASCII when they stand side by side.
+// Letters that, side by side, fold to or from one other character that is not ASCII.
 constexpr std::array<std::string_view, 5> multi_character_folds = {"ff", "fi", "fl", "ss", "st"};
 
 /// The inside of a character class for one general category.
@@ -57,9 +57,9 @@ class Rewriter {
   }
 
  private:
-  [[noreturn]] void refuse(std::string_view what) const {
+  [[noreturn]] void refuse(std::string_view construct) const {
     throw FormatError(format("{}: {} at byte {} of the regular expression \"{}\" is not supported", source_,
-                             what, at_, pattern_));
+                             construct, at_, pattern_));
   }
 
   char peek(size_t ahead = 0) const { return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0'; }

@@ -1,13 +1,11 @@
 #include "stepforge/text/tokenizer.h"
 
 #include "stepforge/base/format.h"
-#include "stepforge/text/utf8.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 
 namespace {
-
-constexpr std::string_view replacement_character = "\xEF\xBF\xBD";
 
 void append_visible(std::string& text, std::string_view character) {
   if (character == "\n") {
@@ -23,7 +21,7 @@ void append_visible(std::string& text, std::string_view character) {
   }
 }
 
-/// Moves the complete characters from `bytes` to `text`; what cannot become a character goes as U+FFFD, one
+/// Moves the complete characters from `bytes` to `text`; bytes that cannot become a character become U+FFFD, one
 /// for each longest ill-formed prefix, as Unicode recommends. An incomplete character at the end stays.
 void move_complete(std::string& bytes, std::string& text) {
   std::string_view rest = bytes;
@@ -34,7 +32,7 @@ void move_complete(std::string& bytes, std::string& text) {
     } else {
       length = 1;
       while (length < rest.size() && is_incomplete_utf8(rest.substr(0, length + 1))) ++length;
-      text += replacement_character;
+      text += kReplacementCharacter;
     }
     rest.remove_prefix(length);
   }
@@ -80,7 +78,7 @@ std::string StreamDecoder::push(int32_t id) {
 std::string StreamDecoder::finish() {
   const bool incomplete = !held_.empty();
   held_.clear();
-  return std::string(incomplete ? replacement_character : "");
+  return std::string(incomplete ? kReplacementCharacter : "");
 }
 
 }  // namespace stepforge

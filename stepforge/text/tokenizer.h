@@ -42,7 +42,7 @@ class Tokenizer {
   /// Exactly the bytes of all tokens, one after the other. Throws Error if an id is out of range.
   std::string decode(std::span<const int32_t> ids) const;
 
-  /// The token for the eye: line breaks, control characters and incomplete characters as escapes (\n, \xE2).
+  /// The token for display: line breaks, control characters and incomplete characters as escapes (\n, \xE2).
   std::string token_text(int32_t id) const;
 
   /// True for tokens that mark structure, such as the end of a text; False for ordinary text and for ids out
@@ -57,7 +57,7 @@ class Tokenizer {
   /// however loaded.
   virtual const std::string& fingerprint() const = 0;
 
-  /// Writes what Hugging Face reads: tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the
+  /// Writes the files that Hugging Face reads: tokenizer.json, tokenizer_config.json, special_tokens_map.json, and the
   /// other tokenizer files of the folder it was loaded from, unchanged. The folder is made if missing. Throws
   /// Error.
   virtual void save_pretrained(const std::filesystem::path& folder) const = 0;

@@ -4,8 +4,8 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
+#include "stepforge/text/byte_alphabet.h"
 #include "stepforge/text/tokenizer.h"
-#include "stepforge/text/utf8.h"
 
 namespace stepforge {
 
@@ -50,9 +50,8 @@ std::string tokenizer_json(const std::vector<TokenPair>& merges, std::string_vie
     merge_list.push_back(format("{} {}", left, right));
     pieces.push_back(left + right);
   }
-  // Appended past ordered_json's own insertion, which walks all keys each time.
-  Json::object_t vocab;
-  for (size_t id = 0; id < pieces.size(); ++id) vocab.Json::object_t::Container::emplace_back(pieces[id], id);
+  Json vocab = Json::object();
+  for (size_t id = 0; id < pieces.size(); ++id) append_member(vocab, pieces[id], id);
   Json model = {{"type", "BPE"},
                 {"dropout", nullptr},
                 {"unk_token", nullptr},

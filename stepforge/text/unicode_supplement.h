@@ -1,4 +1,4 @@
-// Debian's PCRE2 knows Unicode 14; Hugging Face's engine knows Unicode 16. A letter assigned in between would
+// Debian's PCRE2 implements Unicode 14, Hugging Face's engine Unicode 16. A letter assigned in between would
 // split text differently, so the letters, numbers, marks, punctuation and symbols added since are listed
 // here.
 #pragma once

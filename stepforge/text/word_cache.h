@@ -18,7 +18,7 @@ class WordCache {
   /// The ids of `word`, valid until the next insert; nullopt if the word is not known.
   std::optional<std::span<const int32_t>> find(std::string_view word) const;
 
-  /// Long words are not kept: they hardly ever come again. `word` must not be in the cache.
+  /// Long words are not kept: they rarely repeat. `word` must not be in the cache.
   void insert(std::string_view word, std::span<const int32_t> ids);
 
  private:

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "stepforge/base/threads.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/tokenizer.h"
-#include "stepforge/text/utf8.h"
 
 namespace stepforge {
 

@@ -19,7 +19,7 @@ class WordCounter {
   explicit WordCounter(std::string_view pattern = llama3_pattern, int workers = 0);
 
   /// Counts the words of one text; "<|endoftext|>" in it separates texts and is not counted. Large texts are
-  /// shared out between the threads, cut where the pattern cuts anyhow. Words of over 256 bytes are counted
+  /// divided between the threads, at places where the pattern cuts anyhow. Words of over 256 bytes are counted
   /// in parts. Throws FormatError naming `source` if the text is not UTF-8.
   void add(std::string_view text, std::string_view source);
 

@@ -108,6 +108,7 @@ void build_data(Trainer& trainer) {
     };
     trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), advance); });
   });
+  for (const std::string& note : trainer.data.notes) trainer.log.warning("{}", note);
   require_agreement(trainer.groups->data(), "the data", trainer.data.train->fingerprint());
   if (trainer.config.validation.freq > 0 && trainer.data.validation == nullptr) {
     throw UsageError(format(
@@ -119,7 +120,7 @@ void build_data(Trainer& trainer) {
 void build_specification(Trainer& trainer) {
   const auto& training = trainer.config.training;
   trainer.model_spec = plan_model(trainer.config);
-  trainer.batch = plan_batch(training, trainer.groups->data_ranks());
+  trainer.batch = plan_batch(training, trainer.groups->data_ranks(), trainer.groups->data_rank());
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
   trainer.steps_per_epoch =
       std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));
@@ -174,10 +175,8 @@ void build_optimizer(Trainer& trainer) {
 
 void build_loader(Trainer& trainer) {
   const auto& data = trainer.config.data;
-  const BatchLayout layout{trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch,
-                           trainer.groups->data_ranks(), trainer.groups->data_rank()};
   trainer.loader =
-      std::make_unique<PrefetchLoader>(trainer.data.train, layout, std::max<int64_t>(1, data.prefetch));
+      std::make_unique<PrefetchLoader>(trainer.data.train, trainer.batch, std::max<int64_t>(1, data.prefetch));
 }
 
 void build_executor(Trainer& trainer) {

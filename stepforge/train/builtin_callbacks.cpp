@@ -51,7 +51,7 @@ class ReportCallback : public Callback {
                      model.layers, with_thousands(model.vocab_size));
     trainer.log.info(
         "step: {} micro-batches of {} x {} tokens = {} tokens; {} operations; predicted peak memory {}",
-        trainer.batch.micro_batches, trainer.batch.rows_per_micro_batch, trainer.batch.seq_len,
+        trainer.batch.micro_batches(), trainer.batch.rows_per_micro_batch, trainer.batch.seq_len,
         with_thousands(trainer.batch.tokens_per_step()), trainer.train_program.operations.size(),
         human_bytes(trainer.predicted_memory.peak_of_one_memory()));
     trainer.log.info("run: {} steps, {} tokens in all; one epoch is {} steps; folder {}", trainer.total_steps,

@@ -107,7 +107,7 @@ RunOutcome Trainer::run() {
 void Trainer::step() {
   emit(&Callback::step_begin);
   std::vector<Batch> micro_batches;
-  for (int i = 0; i < batch.micro_batches; ++i) micro_batches.push_back(loader->next());
+  for (int64_t i = 0; i < batch.micro_batches(); ++i) micro_batches.push_back(loader->next());
 
   const double lr_factor = schedule->factor(state.step);
   last_lr = config.optimizer.lr * lr_factor;

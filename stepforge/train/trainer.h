@@ -89,7 +89,7 @@ class Trainer {
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
   ModelSpec model_spec;
-  BatchPlan batch;
+  BatchLayout batch;
   int64_t total_steps = 0;
   int64_t steps_per_epoch = 0;
   StepProgram train_program;

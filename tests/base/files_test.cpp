@@ -22,10 +22,6 @@ void put(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 TEST(ReadFile, GivesEveryByte) {
   const TempFolder folder;
   const std::string bytes("a\0b\r\n\xff", 6);
@@ -62,9 +58,9 @@ TEST(WriteFileAtomic, ReplacesTheOldFile) {
 TEST(WriteFileAtomic, NeverWritesIntoTheOldFile) {
   const TempFolder folder;
   write_file_atomic(folder / "f", "old");
-  const MappedFile reader(folder / "f");
+  const FileReader reader(folder / "f");
   write_file_atomic(folder / "f", "new");
-  EXPECT_EQ(reader.text(), "old");
+  EXPECT_EQ(reader.text(0, 3), "old");
 }
 
 TEST(WriteFileAtomic, FailureLeavesTheOldFileAndNothingElse) {
@@ -101,15 +97,35 @@ TEST(FileWriter, CountsWhatItWrote) {
   EXPECT_EQ(read_file(folder / "f"), "abcde");
 }
 
-TEST(MappedFile, ShowsTheBytesAndMovesThem) {
+TEST(FileWriter, GoesOnAfterTheBytesThatAreKept) {
+  const TempFolder folder;
+  put(folder / "f", "abcdef");
+  FileWriter writer(folder / "f", 3);
+  writer.write("xy");
+  writer.finish();
+  EXPECT_EQ(read_file(folder / "f"), "abcxy");
+  EXPECT_THROW(FileWriter(folder / "f", 6), Error);
+}
+
+TEST(FileReader, ReadsAtAnyPlaceAndMoves) {
   const TempFolder folder;
   put(folder / "f", "content");
-  MappedFile first(folder / "f");
-  const MappedFile second = std::move(first);
-  EXPECT_EQ(text_of(second.bytes()), "content");
-  put(folder / "empty", "");
-  EXPECT_TRUE(MappedFile(folder / "empty").bytes().empty());
-  EXPECT_THROW(MappedFile(folder.path()), Error);
+  FileReader first(folder / "f");
+  const FileReader second = std::move(first);
+  EXPECT_EQ(second.size(), 7);
+  EXPECT_EQ(second.text(2, 5), "nte");
+  EXPECT_EQ(second.text(7, 7), "");
+  EXPECT_THROW(FileReader(folder.path()), Error);
+}
+
+TEST(FileReader, AFileThatBecomesShorterIsNamedAndDoesNotKill) {
+  const TempFolder folder;
+  put(folder / "f", std::string(100'000, 'x'));
+  const FileReader reader(folder / "f");
+  fs::resize_file(folder / "f", 50'000);
+  const std::string message = message_of<Error>([&] { reader.text(0, 100'000); });
+  EXPECT_TRUE(contains(message, (folder / "f").string()));
+  EXPECT_TRUE(contains(message, "became shorter while it was read: it ends at byte 50000 and had 100000"));
 }
 
 TEST(StagedFolder, AppearsOnlyWhenPublished) {

@@ -39,6 +39,18 @@ TEST(ParseJson, AgreesWithTheLibrarysOwnBuilder) {
   EXPECT_EQ(parse_json(text, "some.json"), Json::parse(text));
 }
 
+TEST(ParseJson, ReadsNumbersAsTheLibraryDoes) {
+  for (const char* number :
+       {"0", "-0", "7", "-7", "9223372036854775807", "9223372036854775808", "-9223372036854775808",
+        "-9223372036854775809", "18446744073709551615", "18446744073709551616", "1.5", "-0.0", "1e5", "1E+5",
+        "2.5e-3", "1e308", "5e-324", "0.1", "123456789012345678901234567890"}) {
+    const Json ours = parse_json(number, "some.json");
+    const Json theirs = Json::parse(number);
+    EXPECT_EQ(ours, theirs) << number;
+    EXPECT_EQ(ours.type(), theirs.type()) << number;
+  }
+}
+
 TEST(ParseJson, RefusesADuplicateKeyInOneObjectOnly) {
   EXPECT_TRUE(contains(refusal(R"({"a":1,"b":{},"a":2})"), "key \"a\" appears twice"));
   EXPECT_TRUE(contains(refusal(R"({"a":1,"\u0061":2})"), "key \"a\" appears twice"));
@@ -46,9 +58,8 @@ TEST(ParseJson, RefusesADuplicateKeyInOneObjectOnly) {
 }
 
 TEST(ParseJson, NamesSourceAndByteOfAFault) {
-  EXPECT_TRUE(contains(refusal(R"({"a": tru})"), "some.json: bad JSON at byte "));
-  // The cursor stands after the second key.
-  EXPECT_TRUE(contains(refusal(R"({"a":1,"a":2})"), "some.json: byte 10:"));
+  EXPECT_TRUE(contains(refusal(R"({"a": tru})"), "some.json: byte 6: found \"t\" where a value"));
+  EXPECT_TRUE(contains(refusal(R"({"a":1,"a":2})"), "some.json: byte 7:"));
 }
 
 TEST(ParseJson, RefusesBadSyntax) {
@@ -63,7 +74,7 @@ TEST(ParseJson, RefusesBadSyntax) {
 TEST(ParseJson, RefusesDepthBeyondTheLimit) {
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW(parse_json(nested(64), "some.json"));
-  EXPECT_TRUE(contains(refusal(nested(65)), "some.json: byte 65: JSON nested deeper than 64 levels"));
+  EXPECT_TRUE(contains(refusal(nested(65)), "some.json: byte 64: JSON nested deeper than 64 levels"));
   EXPECT_TRUE(contains(refusal(std::string(10'000'000, '[')), "deeper than 64"));
   EXPECT_TRUE(contains(refusal(R"({"a":{"a":1}})", {.max_depth = 1}), "deeper than 1 "));
 }

@@ -56,6 +56,18 @@ TEST(Logger, AppendsToTheFile) {
   EXPECT_TRUE(contains(lines, "second start"));
 }
 
+TEST(Logger, EveryLineIsInTheFileAtOnceAndWithoutColours) {
+  const TempFolder folder;
+  ::testing::internal::CaptureStderr();
+  Logger logger(LogLevel::info, /*colour=*/true);
+  logger.add_file(folder / "log.txt");
+  logger.info("{}", "\033[1;32mgreen\033[0m and \033[K plain");
+  const std::string lines = read_file(folder / "log.txt");  // the logger still lives, nothing was flushed
+  EXPECT_TRUE(contains(lines, "green and  plain\n"));
+  EXPECT_EQ(lines.find('\033'), std::string::npos);
+  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "\033[1;32mgreen"));
+}
+
 TEST(Logger, AnUnwritableFileIsAnErrorThatNamesIt) {
   const TempFolder folder;
   Logger logger;

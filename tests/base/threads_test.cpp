@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 namespace stepforge {
 namespace {
@@ -90,8 +91,17 @@ TEST(ParallelForEach, RethrowsTheFirstFailureAndStops) {
   EXPECT_LE(visits, 4);
 }
 
-TEST(HardwareThreads, IsAtLeastOne) {
-  EXPECT_GE(hardware_threads(), 1);
+TEST(HardwareThreads, CountsTheCoresThatTheThreadMayRunOn) {
+  std::thread([] {
+    cpu_set_t cores;
+    ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+    EXPECT_EQ(hardware_threads(), CPU_COUNT(&cores));
+    const int mine = sched_getcpu();
+    CPU_ZERO(&cores);
+    CPU_SET(mine, &cores);
+    ASSERT_EQ(sched_setaffinity(0, sizeof cores, &cores), 0);
+    EXPECT_EQ(hardware_threads(), 1);
+  }).join();
 }
 
 }  // namespace

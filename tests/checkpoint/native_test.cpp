@@ -82,7 +82,7 @@ TEST(NativeCheckpoint, AFilesTensorHoldsTheSegmentsOwnRows) {
       for (const SubTensor& sub_tensor : model.spec.units[unit].parameters[i].sub_tensors) {
         const at::Tensor rows = rest.narrow(0, 0, sub_tensor.rows);
         rest = rest.narrow(0, sub_tensor.rows, rest.size(0) - sub_tensor.rows);
-        const std::span<const std::byte> bytes = weights.bytes(*weights.find(sub_tensor.hf_name));
+        const std::vector<std::byte> bytes = weights.bytes(*weights.find(sub_tensor.hf_name));
         ASSERT_EQ(bytes.size(), rows.nbytes());
         EXPECT_EQ(std::memcmp(bytes.data(), rows.const_data_ptr(), bytes.size()), 0) << sub_tensor.hf_name;
         ++seen;

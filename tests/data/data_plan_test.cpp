@@ -75,7 +75,7 @@ TEST_F(DataPlanTest, TakesValidationFromItsOwnSources) {
 
 TEST_F(DataPlanTest, HoldsOutSyntheticRowsThatTrainingNeverSees) {
   auto made = plan({{.format = "synthetic"}});
-  made.synthetic.samples = 100;
+  made.synthetic.rows = 100;
   made.validation_fraction = 0.1;
   made.seq_len = 32;
   const DataSet data = open_data(made, tokenizer_.get());
@@ -112,15 +112,46 @@ TEST_F(DataPlanTest, RefusesADatasetOfAnotherTokenizer) {
                   "was built with another tokenizer (fingerprint other");
 }
 
+TEST_F(DataPlanTest, OfFewDocumentsTheLastRowsAreHeldOut) {
+  for (int book = 0; book < 20; ++book) {
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += static_cast<char>('a' + (book * 7 + i) % 26);
+    folder_.write(format("books/{:02}.txt", book), text);
+  }
+  auto made = plan({{.path = (folder_ / "books").string()}});
+  made.documents = "file";
+  made.validation_fraction = 0.02;
+  made.shuffle = false;
+  const DataSet data = open(made);
+  ASSERT_NE(data.validation, nullptr);
+  // 20 books of 101 tokens make 252 rows of 8.
+  EXPECT_EQ(data.train->rows_per_epoch(), 247);
+  EXPECT_EQ(data.validation->total_rows(), 5);
+  made.validation_fraction = 0.0;
+  const DataSet all = open(made);
+  EXPECT_EQ(data.train->rows(0, 247).tokens, all.train->rows(0, 247).tokens);
+  EXPECT_EQ(data.validation->rows(0, 5).tokens, all.train->rows(247, 5).tokens);
+  ASSERT_EQ(data.notes.size(), 1U);
+  EXPECT_CONTAINS(data.notes[0],
+                  "too few documents to hold out 2% of them for validation; its last 5 of 252 rows");
+}
+
 TEST_F(DataPlanTest, SaysWhyAPartIsTooSmall) {
   auto made = plan({{.path = folder_.write("a.txt", "just one line of text").string()}});
   made.documents = "file";
   made.validation_fraction = 0.5;
-  const auto text = message(made);
-  EXPECT_CONTAINS(text, "of its 1 documents");
-  EXPECT_CONTAINS(
-      text,
-      "another validation fraction, or shorter documents (\"line\" or \"paragraph\" instead of \"file\")");
+  made.seq_len = 30;
+  EXPECT_CONTAINS(message(made), "its 1 documents have 22 tokens, too few for one row of 30 tokens");
+  made.seq_len = 20;
+  EXPECT_CONTAINS(message(made), "makes only one row of 20 tokens, of which none can be held out");
+}
+
+TEST_F(DataPlanTest, NotesTheFilesOfAFolderThatAreNotRead) {
+  folder_.write("in/a.txt", std::string(100, 'a'));
+  folder_.write("in/b.parquet", "PAR1");
+  const DataSet data = open(plan({{.path = (folder_ / "in").string()}}));
+  ASSERT_EQ(data.notes.size(), 1U);
+  EXPECT_CONTAINS(data.notes[0], "1 file (4 B) is not read: b.parquet; convert it to JSON Lines");
 }
 
 TEST_F(DataPlanTest, RefusesPlansThatCannotBe) {

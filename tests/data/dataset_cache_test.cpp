@@ -1,6 +1,8 @@
 #include "stepforge/data/dataset_cache.h"
 
 #include <atomic>
+#include <csignal>
+#include <functional>
 #include <thread>
 
 #include <fcntl.h>
@@ -190,6 +192,81 @@ TEST(DatasetCache, AnEntryThatAppearsMeanwhileIsTaken) {
       });
   EXPECT_EQ(cached.train->index().tokens(), 6);
   EXPECT_EQ(names_in(folder / "cache").size(), 1U);
+}
+
+/// A build of many lines that is stopped in the middle, and what the next one makes of it.
+class StoppedBuild : public ::testing::Test {
+ protected:
+  static TextSource many_lines(const TempFolder& folder) {
+    std::string text;
+    for (int i = 0; i < 3000; ++i) text += format("line {}\n", i);
+    folder.write("in/a.txt", text);
+    folder.write("in/b.txt", text);
+    return TextSource({.paths = {folder / "in"}, .mode = DocumentMode::line});
+  }
+
+  /// Calls `stop` once half of the text is done.
+  CachedDataset open(const std::string& cache, const std::function<void()>& stop = {}) {
+    first_report_ = -1;
+    return open_cached_dataset(source_, *tokenizer_, options_, folder_ / cache,
+                               [&](const TokenizeProgress& progress) {
+                                 if (first_report_ < 0) first_report_ = progress.bytes_done;
+                                 if (stop && 2 * progress.bytes_done > progress.bytes_total) stop();
+                               });
+  }
+
+  void expect_as_built_at_once(const CachedDataset& resumed) {
+    const CachedDataset whole = open("other");
+    EXPECT_EQ(resumed.train_statistics, whole.train_statistics);
+    EXPECT_EQ(resumed.validation_statistics, whole.validation_statistics);
+    for (const char* name : {"train.bin", "train.idx", "validation.bin", "validation.idx"}) {
+      EXPECT_EQ(read_file(resumed.folder / name), read_file(whole.folder / name)) << name;
+    }
+    EXPECT_EQ(names_in(resumed.folder).size(), 6U);  // two pairs and their descriptions
+    EXPECT_EQ(names_in(folder_ / "cache").size(), 1U);
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<Tokenizer> tokenizer_ = make_byte_tokenizer();
+  TextSource source_ = many_lines(folder_);
+  TokenizeOptions options_{
+      .workers = 2, .split = {.fraction = 0.2, .seed = 1}, .chunk_bytes = 100, .save_bytes = 1000};
+  int64_t first_report_ = -1;
+};
+
+TEST_F(StoppedBuild, IsContinuedAfterAnInterrupt) {
+  EXPECT_THROW(open("cache", [] { throw Error("interrupted"); }), Error);
+  const CachedDataset resumed = open("cache");
+  EXPECT_GT(first_report_, source_.total_bytes() / 2 - 2000);
+  expect_as_built_at_once(resumed);
+}
+
+TEST_F(StoppedBuild, IsContinuedAfterAKill) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    open("cache", [] { kill(getpid(), SIGKILL); });
+    _exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  const CachedDataset resumed = open("cache");
+  EXPECT_GT(first_report_, source_.total_bytes() / 2 - 2000);
+  expect_as_built_at_once(resumed);
+}
+
+TEST_F(StoppedBuild, StartsAgainIfWhatWasSavedIsDamaged) {
+  for (const char* name : {"position.json", "train.bin.part", "train.lengths.part"}) {
+    EXPECT_THROW(open("cache", [] { throw Error("interrupted"); }), Error);
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "cache")) {
+      if (entry.is_directory()) std::filesystem::resize_file(entry.path() / name, 7);
+    }
+    const CachedDataset again = open("cache");
+    EXPECT_EQ(first_report_, 0) << name;
+    expect_as_built_at_once(again);
+    std::filesystem::remove_all(folder_ / "cache");
+  }
 }
 
 TEST(DatasetCache, OldLeftoversOfKilledBuildsAreRemoved) {

@@ -230,5 +230,13 @@ TEST(HostileIndex, TheUndamagedIndexIsAccepted) {
   EXPECT_EQ(index.tokens(), 3);
 }
 
+TEST(IndexedDataset, ATruncatedBinIsNamedAndDoesNotKill) {
+  const TempFolder folder;
+  const auto dataset = write_dataset(folder / "pair", counting_documents({50'000}), TokenType::i32);
+  std::filesystem::resize_file(folder / "pair.bin", 100'000);
+  std::vector<int32_t> tokens(50'000);
+  EXPECT_CONTAINS(message_of<Error>([&] { dataset->read(0, tokens); }), "pair.bin became shorter");
+}
+
 }  // namespace
 }  // namespace stepforge

@@ -16,28 +16,28 @@ namespace {
 using namespace testing_support;
 
 /// Each token of row i is i, in a source's own range.
-class NumberedSource : public SampleSource {
+class NumberedSource : public RowSource {
  public:
-  NumberedSource(int64_t samples, int32_t base, int64_t fail_at = -1)
-      : samples_(samples), base_(base), fail_at_(fail_at) {}
+  NumberedSource(int64_t rows, int32_t base, int64_t fail_at = -1)
+      : rows_(rows), base_(base), fail_at_(fail_at) {}
   const std::string& name() const override { return name_; }
-  int64_t samples() const override { return samples_; }
+  int64_t rows() const override { return rows_; }
   int64_t seq_len() const override { return 2; }
-  void read(int64_t sample, Row& row) const override {
-    if (sample == fail_at_) throw FormatError("bad row");
-    row.tokens.assign(3, base_ + static_cast<int32_t>(sample));
+  void read(int64_t number, Row& row) const override {
+    if (number == fail_at_) throw FormatError("bad row");
+    row.tokens.assign(3, base_ + static_cast<int32_t>(number));
     row.document_starts.clear();
   }
   const std::string& fingerprint() const override { return fingerprint_; }
-  int64_t tokens() const override { return samples_ * 2; }
-  std::optional<int64_t> text_bytes() const override { return samples_ * 6; }
+  int64_t tokens() const override { return rows_ * 2; }
+  std::optional<int64_t> text_bytes() const override { return rows_ * 6; }
 
  private:
-  int64_t samples_;
+  int64_t rows_;
   int32_t base_;
   int64_t fail_at_;
   std::string name_ = "numbers";
-  std::string fingerprint_ = format("numbers {} {}", samples_, base_);
+  std::string fingerprint_ = format("numbers {} {}", rows_, base_);
 };
 
 std::shared_ptr<const RowStream> two_sources(uint64_t seed, bool shuffle = true) {
@@ -48,11 +48,11 @@ std::shared_ptr<const RowStream> two_sources(uint64_t seed, bool shuffle = true)
 
 std::shared_ptr<const RowStream> synthetic_stream(uint64_t seed) {
   return RowStream::mixture(
-      {{std::make_shared<SyntheticSource>(SyntheticOptions{
-            .seed = seed, .vocab_size = 31, .seq_len = 8, .samples = 20, .document_length = 3}),
+      {{std::make_shared<SyntheticSource>(
+            SyntheticOptions{.seed = seed, .vocab_size = 31, .seq_len = 8, .rows = 20, .document_length = 3}),
         1.0},
        {std::make_shared<SyntheticSource>(
-            SyntheticOptions{.seed = seed + 1, .vocab_size = 31, .seq_len = 8, .samples = 7}),
+            SyntheticOptions{.seed = seed + 1, .vocab_size = 31, .seq_len = 8, .rows = 7}),
         2.0}},
       seed, true);
 }
@@ -66,8 +66,8 @@ TEST(RowStream, GivesEverySampleOncePerEpochOfItsSource) {
   }
   // Three in four of 20,000 rows are exactly 3 epochs of 5,000 after whole blocks; here all counts differ by
   // one at most.
-  const auto check = [](const std::map<int32_t, int>& counts, size_t samples) {
-    ASSERT_EQ(counts.size(), samples);
+  const auto check = [](const std::map<int32_t, int>& counts, size_t rows) {
+    ASSERT_EQ(counts.size(), rows);
     int low = counts.begin()->second, high = low;
     for (const auto& [token, count] : counts) {
       low = std::min(low, count);
@@ -184,7 +184,7 @@ std::unique_ptr<Loader> make_loader(const std::shared_ptr<const RowStream>& stre
 TEST(Loader, AfterAnyCutTheStreamGoesOnAsIfUninterrupted) {
   const bool holds = rc::check("cut", [] {
     const auto stream = synthetic_stream(3);
-    const BatchLayout layout{.global_batch_size = 6, .local_batch_size = 2};
+    const BatchLayout layout{.rows_per_step = 6, .rows_per_micro_batch = 2};
     const int64_t cut = *rc::gen::inRange<int64_t>(0, 12);    // steps before the cut
     const int64_t extra = *rc::gen::inRange<int64_t>(0, 3);   // micro-batches of a step that is cut short
     const int64_t before = *rc::gen::inRange<int64_t>(0, 4);  // prefetch depths, 0 = none
@@ -214,7 +214,7 @@ TEST(Loader, AnySplitOverRanksAndMicroBatchesCoversTheSameRowsOfAStep) {
     for (int64_t rank = 0; rank < ranks; ++rank) {
       Loader loader(
           stream,
-          {.global_batch_size = 12, .local_batch_size = local, .data_ranks = ranks, .data_rank = rank});
+          {.rows_per_step = 12, .rows_per_micro_batch = local, .data_ranks = ranks, .data_rank = rank});
       loader.restore({.rows_consumed = 4090, .fingerprint = stream->fingerprint()}, false);
       for (const Batch& batch : take(loader, loader.layout().micro_batches())) {
         rows.insert(rows.end(), batch.row_ids.begin(), batch.row_ids.end());
@@ -238,17 +238,17 @@ TEST(Loader, RefusesABatchThatDoesNotDivide) {
   const auto message = [&](const BatchLayout& layout) {
     return message_of<UsageError>([&] { const Loader loader(stream, layout); });
   };
-  EXPECT_CONTAINS(message({.global_batch_size = 10, .local_batch_size = 4}),
-                  "a global batch of 10 rows does not divide into micro-batches of 4 rows");
-  EXPECT_CONTAINS(message({.global_batch_size = 12, .local_batch_size = 4, .data_ranks = 2}),
-                  "on 2 data ranks");
-  EXPECT_CONTAINS(message({.global_batch_size = 0}), "must be positive");
-  EXPECT_CONTAINS(message({.global_batch_size = 4, .data_ranks = 2, .data_rank = 2}), "data rank 2 of 2");
+  EXPECT_CONTAINS(message({.rows_per_step = 10, .rows_per_micro_batch = 4}),
+                  "training.global_batch_size = 10 cannot be divided: 1 ranks read micro-batches of 4 rows");
+  EXPECT_CONTAINS(message({.rows_per_step = 12, .rows_per_micro_batch = 4, .data_ranks = 2}),
+                  "2 ranks read micro-batches of 4 rows (training.local_batch_size), 8 rows at once; set global_batch_size to 8 or 16");
+  EXPECT_CONTAINS(message({.rows_per_step = 0}), "must be positive");
+  EXPECT_CONTAINS(message({.rows_per_step = 4, .data_ranks = 2, .data_rank = 2}), "data rank 2 of 2");
 }
 
 TEST(Loader, RefusesTheStateOfOtherDataUnlessAllowed) {
-  Loader loader(two_sources(4), {.global_batch_size = 2});
-  const LoaderState other = Loader(two_sources(5), {.global_batch_size = 2}).state();
+  Loader loader(two_sources(4), {.rows_per_step = 2});
+  const LoaderState other = Loader(two_sources(5), {.rows_per_step = 2}).state();
   EXPECT_CONTAINS(message_of<UsageError>([&] { loader.restore(other, false); }),
                   "the checkpoint was made with other data");
   loader.restore({.rows_consumed = 8, .fingerprint = other.fingerprint}, true);
@@ -260,7 +260,7 @@ TEST(Loader, RefusesTheStateOfOtherDataUnlessAllowed) {
 
 TEST(PrefetchLoader, GivesTheBatchesOfThePlainLoader) {
   const auto stream = two_sources(4);
-  const BatchLayout layout{.global_batch_size = 8, .local_batch_size = 2, .data_ranks = 2, .data_rank = 1};
+  const BatchLayout layout{.rows_per_step = 8, .rows_per_micro_batch = 2, .data_ranks = 2, .data_rank = 1};
   Loader plain(stream, layout);
   const auto expected = take(plain, 50);
   for (const int64_t depth : {1, 2, 16}) {
@@ -272,7 +272,7 @@ TEST(PrefetchLoader, GivesTheBatchesOfThePlainLoader) {
 
 TEST(PrefetchLoader, ThrowsAtTheBatchTheFaultBelongsToAndEverAfter) {
   const auto stream = RowStream::mixture({{std::make_shared<NumberedSource>(100, 0, 5), 1.0}}, 1, false);
-  PrefetchLoader loader(stream, {.global_batch_size = 1}, 4);
+  PrefetchLoader loader(stream, {.rows_per_step = 1}, 4);
   for (int32_t i = 0; i < 5; ++i) EXPECT_EQ(loader.next().tokens[0], i);
   EXPECT_EQ(message_of<FormatError>([&] { loader.next(); }), "bad row");
   EXPECT_EQ(message_of<FormatError>([&] { loader.next(); }), "bad row");
@@ -283,7 +283,7 @@ TEST(PrefetchLoader, ThrowsAtTheBatchTheFaultBelongsToAndEverAfter) {
 
 TEST(PrefetchLoader, StopsWithFullAndWithEmptyQueue) {
   for (int repeat = 0; repeat < 50; ++repeat) {
-    PrefetchLoader loader(two_sources(4), {.global_batch_size = 4}, 1 + repeat % 3);
+    PrefetchLoader loader(two_sources(4), {.rows_per_step = 4}, 1 + repeat % 3);
     take(loader, repeat % 5);
   }
 }

@@ -95,37 +95,37 @@ TEST(Mixture, RefusesWeightsThatAreNotPositive) {
   EXPECT_CONTAINS(message_of<UsageError>([] { mixture({1e308, 1e308}); }), "infinity");
 }
 
-TEST(SampleOrder, DrawsEveryRowOncePerEpoch) {
+TEST(RowOrder, DrawsEveryRowOncePerEpoch) {
   const bool holds = rc::check("sample order", [] {
-    const int64_t samples = *rc::gen::inRange<int64_t>(1, 300);
+    const int64_t rows = *rc::gen::inRange<int64_t>(1, 300);
     const auto seed = *rc::gen::arbitrary<uint64_t>();
-    const SampleOrder order(samples, seed, *rc::gen::inRange<int64_t>(0, 5), *rc::gen::arbitrary<bool>());
+    const RowOrder order(rows, seed, *rc::gen::inRange<int64_t>(0, 5), *rc::gen::arbitrary<bool>());
     const int64_t epoch = *rc::gen::inRange<int64_t>(0, 1000);
     std::set<int64_t> drawn;
-    for (int64_t i = 0; i < samples; ++i) {
-      const int64_t row = order(epoch * samples + i);
-      RC_ASSERT(row >= 0 && row < samples);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t row = order(epoch * rows + i);
+      RC_ASSERT(row >= 0 && row < rows);
       drawn.insert(row);
     }
-    RC_ASSERT(static_cast<int64_t>(drawn.size()) == samples);
+    RC_ASSERT(static_cast<int64_t>(drawn.size()) == rows);
   });
   EXPECT_TRUE(holds);
 }
 
-TEST(SampleOrder, DiffersByEpochSourceAndSeed) {
-  const auto epoch = [](const SampleOrder& order, int64_t number) {
+TEST(RowOrder, DiffersByEpochSourceAndSeed) {
+  const auto epoch = [](const RowOrder& order, int64_t number) {
     std::vector<int64_t> rows;
     for (int64_t i = 0; i < 100; ++i) rows.push_back(order(number * 100 + i));
     return rows;
   };
-  const auto base = epoch(SampleOrder(100, 1, 0, true), 0);
-  EXPECT_NE(base, epoch(SampleOrder(100, 1, 0, true), 1));
-  EXPECT_NE(base, epoch(SampleOrder(100, 1, 1, true), 0));
-  EXPECT_NE(base, epoch(SampleOrder(100, 2, 0, true), 0));
+  const auto base = epoch(RowOrder(100, 1, 0, true), 0);
+  EXPECT_NE(base, epoch(RowOrder(100, 1, 0, true), 1));
+  EXPECT_NE(base, epoch(RowOrder(100, 1, 1, true), 0));
+  EXPECT_NE(base, epoch(RowOrder(100, 2, 0, true), 0));
 }
 
-TEST(SampleOrder, WithoutShufflingIsTheOrderOfTheSource) {
-  const SampleOrder order(3, 1, 0, false);
+TEST(RowOrder, WithoutShufflingIsTheOrderOfTheSource) {
+  const RowOrder order(3, 1, 0, false);
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < 7; ++i) rows.push_back(order(i));
   EXPECT_EQ(rows, (std::vector<int64_t>{0, 1, 2, 0, 1, 2, 0}));

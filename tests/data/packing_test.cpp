@@ -18,10 +18,10 @@ std::shared_ptr<const PackedSource> packed(const TempFolder& folder, const Docum
                                         vocab_size, std::nullopt);
 }
 
-Batch all_rows(const SampleSource& source) {
-  Batch batch = empty_batch(source.seq_len(), source.samples());
+Batch all_rows(const RowSource& source) {
+  Batch batch = empty_batch(source.seq_len(), source.rows());
   Row row;
-  for (int64_t i = 0; i < source.samples(); ++i) {
+  for (int64_t i = 0; i < source.rows(); ++i) {
     source.read(i, row);
     append_row(row, static_cast<uint64_t>(i), batch);
   }
@@ -31,7 +31,7 @@ Batch all_rows(const SampleSource& source) {
 TEST(Packing, CutsTheDocumentsEndToEndIntoRows) {
   const TempFolder folder;
   const auto source = packed(folder, counting_documents({3, 4, 6}), 4);
-  ASSERT_EQ(source->samples(), 3);
+  ASSERT_EQ(source->rows(), 3);
   const Batch batch = all_rows(*source);
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
   EXPECT_EQ(batch.labels, (std::vector<int32_t>{1, 2, -100, 4, 5, 6, -100, 8, 9, 10, 11, 12}));
@@ -52,7 +52,7 @@ TEST(Packing, IgnoresTheLastLabelOfARowIfTheNextRowBeginsADocument) {
 TEST(Packing, NTokensMakeFloorOfNMinus1OverTRows) {
   for (const int64_t count : {5, 8, 9, 12, 13}) {
     const TempFolder folder;
-    EXPECT_EQ(packed(folder, counting_documents({count}), 4)->samples(), (count - 1) / 4) << count;
+    EXPECT_EQ(packed(folder, counting_documents({count}), 4)->rows(), (count - 1) / 4) << count;
   }
 }
 

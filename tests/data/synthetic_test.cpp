@@ -12,14 +12,14 @@ namespace {
 
 using namespace testing_support;
 
-Row row_of(const SyntheticSource& source, int64_t sample) {
+Row row_of(const SyntheticSource& source, int64_t number) {
   Row row;
-  source.read(sample, row);
+  source.read(number, row);
   return row;
 }
 
 SyntheticOptions options() {
-  return {.seed = 7, .vocab_size = 50, .seq_len = 64, .samples = 100};
+  return {.seed = 7, .vocab_size = 50, .seq_len = 64, .rows = 100};
 }
 
 TEST(Synthetic, ARowIsAFunctionOfSeedAndRow) {
@@ -30,7 +30,7 @@ TEST(Synthetic, ARowIsAFunctionOfSeedAndRow) {
   EXPECT_NE(row_of(source, 5).tokens, row_of(source, 6).tokens);
   EXPECT_NE(row_of(source, 5).tokens, row_of(SyntheticSource(other_seed), 5).tokens);
   auto shifted = options();
-  shifted.first_sample = 5;
+  shifted.first_row = 5;
   EXPECT_EQ(row_of(source, 6).tokens, row_of(SyntheticSource(shifted), 1).tokens);
 }
 
@@ -39,8 +39,8 @@ TEST(Synthetic, MostTokensFollowFromTheOneBefore) {
   std::map<std::pair<int32_t, int32_t>, int> pairs;
   std::map<int32_t, int> best;
   int total = 0;
-  for (int64_t sample = 0; sample < 100; ++sample) {
-    const Row row = row_of(source, sample);
+  for (int64_t number = 0; number < 100; ++number) {
+    const Row row = row_of(source, number);
     ASSERT_EQ(row.tokens.size(), 65U);
     EXPECT_TRUE(row.document_starts.empty());
     for (size_t i = 0; i + 1 < row.tokens.size(); ++i, ++total) {
@@ -61,9 +61,9 @@ TEST(Synthetic, RowsAreMadeOfDocumentsOfRandomLengths) {
   const SyntheticSource source(packed);
   std::set<int32_t> lengths;
   int64_t documents = 0;
-  for (int64_t sample = 0; sample < 100; ++sample) {
+  for (int64_t number = 0; number < 100; ++number) {
     int32_t begin = 0;
-    for (const int32_t start : row_of(source, sample).document_starts) {
+    for (const int32_t start : row_of(source, number).document_starts) {
       EXPECT_GT(start, begin);
       EXPECT_LE(start, 64);
       lengths.insert(start - begin);
@@ -82,7 +82,7 @@ TEST(Synthetic, RefusesNumbersOutOfRange) {
   EXPECT_CONTAINS(message_of<UsageError>([&] { const SyntheticSource source(bad); }),
                   "the vocabulary size is 0");
   bad = options();
-  bad.samples = 0;
+  bad.rows = 0;
   EXPECT_CONTAINS(message_of<UsageError>([&] { const SyntheticSource source(bad); }),
                   "the number of rows is 0");
 }

@@ -4,8 +4,8 @@
 #include <rapidcheck.h>
 #include <sys/stat.h>
 
+#include "stepforge/base/utf8.h"
 #include "stepforge/data/json_lines.h"
-#include "stepforge/text/utf8.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge {
@@ -106,7 +106,47 @@ TEST(TextSource, SaysWhatIsMissingOrEmpty) {
   std::filesystem::create_directory(folder / "nothing");
   EXPECT_CONTAINS(open_message({.paths = {folder / "nothing"}}), "nothing holds no *.txt");
   folder.write("code/a.py", "x");
-  EXPECT_CONTAINS(open_message({.paths = {folder / "code"}}), "only *.py");
+  EXPECT_CONTAINS(open_message({.paths = {folder / "code"}}), "1 file (1 B) is not read: a.py");
+}
+
+TEST(TextSource, CountsTheFilesOfAFolderThatItDoesNotRead) {
+  const TempFolder folder;
+  folder.write("a.txt", "text");
+  EXPECT_EQ(TextSource({.paths = {folder.path()}}).skipped(), "");
+  folder.write("b.jsonl.gz", "12345");
+  folder.write("deep/c.parquet", "123");
+  folder.write(".hidden", "no");
+  const std::string skipped = TextSource({.paths = {folder.path()}}).skipped();
+  EXPECT_CONTAINS(skipped, "2 files (8 B) are not read: ");
+  EXPECT_CONTAINS(skipped, "b.jsonl.gz");
+  EXPECT_CONTAINS(skipped, "c.parquet");
+}
+
+TEST(TextSource, RefusesTypesThatMustBeConvertedAndSaysHow) {
+  const TempFolder folder;
+  const auto refusal = [&](const std::string& name) {
+    return open_message({.paths = {folder.write(name, "x")}});
+  };
+  EXPECT_CONTAINS(refusal("a.jsonl.gz"), "a.jsonl.gz cannot be read as text; unpack it: gunzip -k /");
+  EXPECT_CONTAINS(refusal("a.txt.ZST"), "unpack it: zstd -d /");
+  EXPECT_CONTAINS(refusal("a.parquet"), "pandas.read_parquet('/");
+  EXPECT_CONTAINS(refusal("a.parquet"), "a.parquet.jsonl', orient='records', lines=True)");
+  EXPECT_CONTAINS(refusal("a.csv"), "pandas.read_csv('/");
+  EXPECT_CONTAINS(refusal("a.pdf"), "pdftotext /");
+  // A table is read as plain text if the user says that it is text.
+  EXPECT_EQ(documents_of(TextSource({.paths = {folder / "a.csv"}, .format = TextFormat::text})),
+            (Texts{"x"}));
+}
+
+TEST(TextSource, AFileThatBecomesShorterIsNamedAndDoesNotKill) {
+  const TempFolder folder;
+  const auto path = folder.write("a.txt", std::string(100'000, 'x') + "\n" + std::string(100'000, 'y'));
+  for (const auto mode : {DocumentMode::file, DocumentMode::line, DocumentMode::paragraph}) {
+    const TextSource source({.paths = {path}, .mode = mode});
+    std::filesystem::resize_file(path, 50'000);
+    EXPECT_CONTAINS(message_of<Error>([&] { documents_of(source, 1000); }), "a.txt became shorter");
+    folder.write("a.txt", std::string(100'000, 'x') + "\n" + std::string(100'000, 'y'));
+  }
 }
 
 TEST(TextSource, RefusesWhatIsNoRegularFile) {
@@ -194,8 +234,8 @@ TEST(TextSource, TheContentKeyFollowsContentAndCuttingNotNames) {
 
 TEST(TextSource, RefusesUnknownWords) {
   EXPECT_CONTAINS(message_of<UsageError>([] { parse_document_mode("page"); }),
-                  "\"page\" is no document mode");
-  EXPECT_CONTAINS(message_of<UsageError>([] { parse_text_format("csv"); }), "\"csv\" is no text format");
+                  "\"page\" is not a document mode");
+  EXPECT_CONTAINS(message_of<UsageError>([] { parse_text_format("csv"); }), "\"csv\" is not a text format");
 }
 
 }  // namespace

@@ -114,10 +114,42 @@ TEST(Tokenize, TellsItsProgressUpToTheEnd) {
   build(folder, source, {.chunk_bytes = 64},
         [&](const TokenizeProgress& progress) { seen.push_back(progress); });
   ASSERT_GT(seen.size(), 5U);
-  for (size_t i = 1; i < seen.size(); ++i) EXPECT_GT(seen[i].bytes_done, seen[i - 1].bytes_done);
+  EXPECT_EQ(seen.front().bytes_done, 0);
+  for (size_t i = 1; i < seen.size(); ++i) EXPECT_GE(seen[i].bytes_done, seen[i - 1].bytes_done);
   EXPECT_EQ(seen.back().bytes_done, source.total_bytes());
   EXPECT_EQ(seen.back().tokens,
             source.total_bytes());  // a line feed less and an end-of-text token more for each line
+}
+
+TEST(Tokenize, GoesOnFromAnyPositionThatItReached) {
+  const TempFolder folder;
+  folder.write("in/a.txt", numbered_lines(40));
+  folder.write("in/b.txt", numbered_lines(30));
+  const TextSource source({.paths = {folder / "in"}, .mode = DocumentMode::line});
+  const auto tokenizer = make_byte_tokenizer();
+  const TokenizeOptions options{.workers = 2, .split = {.fraction = 0.3, .seed = 1}, .chunk_bytes = 64};
+  const auto run = [&](const std::string& name, const TokenizePosition& start,
+                       const std::function<void(const TokenizePosition&)>& reached) {
+    IndexedDatasetWriter train(folder / (name + "-train"), TokenType::u16);
+    IndexedDatasetWriter validation(folder / (name + "-validation"), TokenType::u16);
+    const auto result = tokenize(source, *tokenizer, options, train, &validation, {}, start, reached);
+    train.publish();
+    validation.publish();
+    return result;
+  };
+  std::vector<TokenizePosition> positions;
+  const auto whole =
+      run("whole", {}, [&](const TokenizePosition& position) { positions.push_back(position); });
+  ASSERT_GT(positions.size(), 10U);
+  const auto all = texts_of(IndexedDataset(folder / "whole-train"));
+  for (const TokenizePosition& position : positions) {
+    const auto rest = run("rest", position, {});
+    EXPECT_EQ(rest.train, whole.train);
+    EXPECT_EQ(rest.validation, whole.validation);
+    const auto texts = texts_of(IndexedDataset(folder / "rest-train"));
+    const auto done = static_cast<std::ptrdiff_t>(position.done.train.documents);
+    EXPECT_EQ(texts, (std::vector<std::string>(all.begin() + done, all.end())));
+  }
 }
 
 TEST(Tokenize, ReportsTheFirstFaultInTheOrderOfTheText) {

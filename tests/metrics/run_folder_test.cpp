@@ -57,6 +57,17 @@ TEST(RunFolder, RefusesASecondLiveProcessNamingTheFirst) {
   const RunFolder next(folder.path(), logger);
 }
 
+TEST(RunFolder, DoesNotWriteThroughALockThatIsASymbolicLink) {
+  const TempFolder folder;
+  Logger logger(LogLevel::error);
+  write_text(folder / "precious", "data");
+  fs::create_directory(folder / "run");
+  fs::create_symlink(folder / "precious", folder / "run" / "run.lock");
+  const std::string message = message_of<UsageError>([&] { RunFolder(folder / "run", logger); });
+  EXPECT_TRUE(contains(message, "run.lock is a symbolic link"));
+  EXPECT_EQ(read_file(folder / "precious"), "data");
+}
+
 TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
   const TempFolder folder;
   Logger logger(LogLevel::error);

@@ -47,7 +47,7 @@ class Job {
 
   /// The rows cut into this job's micro-batches.
   std::vector<Batch> cut(const std::vector<Row>& rows, uint64_t first_row = 0) const {
-    const BatchPlan plan = plan_batch(config.training);
+    const BatchLayout plan = plan_batch(config.training);
     std::vector<Batch> batches;
     for (size_t i = 0; i < rows.size(); ++i) {
       if (i % static_cast<size_t>(plan.rows_per_micro_batch) == 0) {

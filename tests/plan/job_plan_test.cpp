@@ -31,11 +31,11 @@ TEST(PlanBatch, RanksShareTheRowsOfAStep) {
   TrainingConfig training;
   training.local_batch_size = 2;
   EXPECT_EQ(plan_batch(training, 4).rows_per_step, 8);
-  EXPECT_EQ(plan_batch(training, 4).micro_batches, 1);
+  EXPECT_EQ(plan_batch(training, 4).micro_batches(), 1);
   training.global_batch_size = 24;
-  EXPECT_EQ(plan_batch(training, 4).micro_batches, 3);
+  EXPECT_EQ(plan_batch(training, 4).micro_batches(), 3);
   EXPECT_EQ(plan_batch(training, 4).rows_per_step, 24);
-  EXPECT_EQ(plan_batch(training, 1).micro_batches, 12);
+  EXPECT_EQ(plan_batch(training, 1).micro_batches(), 12);
 }
 
 TEST(PlanBatch, RowsThatRanksCannotShareAreRefusedWithNumbersThatWork) {
@@ -44,7 +44,7 @@ TEST(PlanBatch, RowsThatRanksCannotShareAreRefusedWithNumbersThatWork) {
   training.global_batch_size = 20;
   const std::string message = message_of<UsageError>([&] { plan_batch(training, 2); });
   EXPECT_TRUE(contains(message, "training.global_batch_size = 20")) << message;
-  EXPECT_TRUE(contains(message, "training.local_batch_size = 4")) << message;
+  EXPECT_TRUE(contains(message, "micro-batches of 4 rows (training.local_batch_size)")) << message;
   EXPECT_TRUE(contains(message, "2 ranks")) << message;
   EXPECT_TRUE(contains(message, "set global_batch_size to 16 or 24")) << message;
 }
@@ -53,13 +53,13 @@ TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
   TrainingConfig training;
   training.reduction = ReductionMode::ordered;
   training.global_batch_size = 24;
-  EXPECT_EQ(plan_batch(training, 1).micro_batches, 24);
+  EXPECT_EQ(plan_batch(training, 1).micro_batches(), 24);
   EXPECT_TRUE(contains(message_of<UsageError>([&] { plan_batch(training, 3); }), "use 2 or 4 ranks"));
   const std::string message = message_of<UsageError>([&] { plan_batch(training, 4); });
   EXPECT_TRUE(contains(message, "each of 4 ranks has 6 rows")) << message;
   EXPECT_TRUE(contains(message, "set training.global_batch_size to 16 or 32")) << message;
   training.global_batch_size = 32;
-  EXPECT_EQ(plan_batch(training, 4).micro_batches, 8);
+  EXPECT_EQ(plan_batch(training, 4).micro_batches(), 8);
 }
 
 TEST(DataParallelOf, ShardsAreNeighboursAndReplicasApart) {
@@ -97,7 +97,7 @@ TEST(PlanTrainStep, OptionsOfShardsReachTheProgram) {
   };
   const StepProgram usual = program({});
   EXPECT_EQ(usual.rank, 1);
-  EXPECT_EQ(usual.micro_batches, 2);
+  EXPECT_EQ(usual.micro_batches(), 2);
   // Four units, twice each for forward and backward in each micro-batch, but the embedding only for forward
   // and the head once for both, whose backward follows at once: 2 * (1 + 2 * 2 + 1).
   EXPECT_EQ(count(usual, OpKind::gather_start), 12);
@@ -153,7 +153,7 @@ TEST(PlanTrainStep, AJobOf16384RanksIsProved) {
 TEST(PlanEvaluation, GathersOverTheShardsAndReducesNothing) {
   const Config config = with({});
   const StepProgram program = plan_evaluation(config, plan_model(config), {1, 2});
-  EXPECT_EQ(program.micro_batches, 1);
+  EXPECT_EQ(program.micro_batches(), 1);
   for (const CollectiveTotal& total : collective_totals(program)) {
     EXPECT_EQ(total.kind, OpKind::gather_start);
     EXPECT_EQ(total.count, 4);

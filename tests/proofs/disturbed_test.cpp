@@ -110,7 +110,7 @@ Records steps_by_hand(TestRun& run, bool broken) {
   Records records;
   for (size_t step = 0; operations.at(step).kind != OpKind::update; ++step) {
     std::vector<Batch> batches;
-    for (int i = 0; i < trainer.batch.micro_batches; ++i) batches.push_back(trainer.loader->next());
+    for (int i = 0; i < trainer.batch.micro_batches(); ++i) batches.push_back(trainer.loader->next());
     const StepContext place{static_cast<int64_t>(step)};
     if (broken) {
       trainer.train_step->on_operation = [&](const Operation& operation, bool) {

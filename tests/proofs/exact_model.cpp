@@ -266,9 +266,7 @@ void use_exact_model(TestRun& run, ExactModel model) {
   trainer.replace_build_step(
       "model", [model](Trainer& built) { built.model = forward_of(model, built.store->lookup()); });
   trainer.replace_build_step("loader", [](Trainer& built) {
-    const BatchLayout layout{built.batch.rows_per_step, built.batch.rows_per_micro_batch,
-                             built.groups->data_ranks(), built.groups->data_rank()};
-    built.loader = std::make_unique<ExactLoader>(built.data.train, layout, 2);
+    built.loader = std::make_unique<ExactLoader>(built.data.train, built.batch, 2);
   });
   trainer.add_callback(std::make_unique<Snap>());
 }

@@ -193,8 +193,8 @@ void add_json_faults(std::vector<HostileFile>& files) {
   add("ByteOrderMark", "\xEF\xBB\xBF{}", "byte 8: the header does not start with '{'");
   add("HeaderIsAList", "[]", "byte 8: the header does not start with '{'");
   add("HeaderIsNull", "null", "byte 8: the header does not start with '{'");
-  add("HeaderUnclosed", "{", "byte 9: the header ends where '\"'");
-  add("HeaderUnclosedAfterTensor", "{" + u8("a", 0, 4), "the header ends where '}'", 4);
+  add("HeaderUnclosed", "{", "byte 9: the text ends where '\"'");
+  add("HeaderUnclosedAfterTensor", "{" + u8("a", 0, 4), "the text ends where '}'", 4);
   add("TrailingComma", "{" + u8("a", 0, 4) + ",}", "found \"}\" where '\"'", 4);
   add("SecondDocument", "{}{}", "byte 10: only spaces may follow");
   add("TextAfterTheHeader", "{}   <script>", "byte 13: only spaces may follow");
@@ -209,7 +209,7 @@ void add_json_faults(std::vector<HostileFile>& files) {
   add("RawNulInAString", std::string("{\"a\0b\":1}", 9), "byte 11: control byte in a string");
   add("RawNewlineInAString", "{\"a\nb\":1}", "byte 11: control byte in a string");
   add("UnknownEscape", "{\"\\x41\":1}", "byte 11: unknown escape");
-  add("EscapeAtTheEnd", "{\"a\\", "byte 12: the header ends inside an escape");
+  add("EscapeAtTheEnd", "{\"a\\", "byte 12: the text ends inside an escape");
   add("ShortUnicodeEscape", "{\"\\u12", "byte 12: bad \\u escape");
   add("BadUnicodeEscape", "{\"\\u12g4\":1}", "byte 14: bad \\u escape");
   add("LoneHighSurrogate", "{\"\\ud800\":1}", "lone surrogate");

@@ -87,13 +87,13 @@ TEST_F(Manifest, WhatAnotherRankHasHashedIsTakenFromItIfItIsThere) {
   EXPECT_EQ(build_manifest(folder_.path(), 12, {}, known).files.size(), 2U);
   put_file(folder_ / "model.safetensors", "cut");
   EXPECT_TRUE(contains(message_of<Error>([&] { build_manifest(folder_.path(), 12, {}, known); }),
-                       "model.safetensors was written with 24 bytes, but is not there like that"));
+                       "model.safetensors was written with 24 bytes, but is missing or has another size"));
   fs::remove(folder_ / "model.safetensors");
   EXPECT_THROW(build_manifest(folder_.path(), 12, {}, known), Error);
   EXPECT_TRUE(contains(message_of<FormatError>([&] {
                          manifest_files_from_json(Json::array({Json{{"name", "../x"}}}), "rank 1");
                        }),
-                       "rank 1: files[0]"));
+                       "rank 1: \"files[0].bytes\""));
 }
 
 TEST_F(Manifest, EveryTruncationIsFound) {
@@ -149,35 +149,55 @@ TEST_F(Manifest, EveryTruncatedManifestIsRefused) {
 }
 
 TEST_F(Manifest, AForeignFormatIsRefused) {
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["format"] = "other"; }), "field \"format\""));
+  EXPECT_TRUE(
+      contains(refusal_after([](Json& json) { json["format"] = "other"; }), "\"format\" is \"other\""));
 }
 
 TEST_F(Manifest, ALaterVersionIsRefused) {
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["version"] = 2; }), "field \"version\" is 2"));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["version"] = 2; }), "\"version\" is 2"));
 }
 
 TEST_F(Manifest, MissingAndMistypedFieldsAreNamed) {
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json.erase("step"); }), "field \"step\" is missing"));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = -1; }), "field \"step\" is not"));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = 1.5; }), "field \"step\" is not"));
-  EXPECT_TRUE(
-      contains(refusal_after([](Json& json) { json["step"] = ~uint64_t{0}; }), "field \"step\" is not"));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json.erase("step"); }), "\"step\" is missing"));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = -1; }), "\"step\" is "));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = 1.5; }), "\"step\" is "));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = ~uint64_t{0}; }), "\"step\" is "));
 }
 
 TEST_F(Manifest, FileEntriesAreChecked) {
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"][1]["bytes"] = "2"; }),
-                       "files[1]: field \"bytes\""));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"][0]["hash"] = "XYZ"; }),
-                       "files[0]: field \"hash\""));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"][0]["name"] = "../x"; }),
-                       "\"../x\" is not a plain"));
   EXPECT_TRUE(
-      contains(refusal_after([](Json& json) { json["files"] = 3; }), "field \"files\" is not a list"));
+      contains(refusal_after([](Json& json) { json["files"][1]["bytes"] = "2"; }), "\"files[1].bytes\""));
+  EXPECT_TRUE(
+      contains(refusal_after([](Json& json) { json["files"][0]["hash"] = "XYZ"; }), "\"files[0].hash\""));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"][0]["name"] = "../x"; }),
+                       "\"files[0].name\" is \"../x\": a plain"));
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"] = 3; }), "\"files\" is 3, not an array"));
+}
+
+TEST_F(Manifest, SizesThatOverflowTogetherAreRefused) {
+  const auto huge = [](Json& json) {
+    for (Json& file : json["files"]) file["bytes"] = int64_t{1} << 62;
+  };
+  EXPECT_TRUE(
+      contains(refusal_after(huge), "\"files[1].bytes\" is 4611686018427387904: the files add up to 2^63"));
+}
+
+TEST_F(Manifest, AStepBeyondTheLargestRunIsRefused) {
+  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = int64_t{1'000'000'000'001}; }),
+                       "\"step\" is 1000000000001, not an integer from 0 to 1000000000000"));
+}
+
+TEST_F(Manifest, AFolderNamedAfterAnotherStepIsRefused) {
+  fs::create_directory(folder_ / "step-7");
+  write_manifest(folder_ / "step-7", {.step = 5});
+  const std::string message = message_of<FormatError>([&] { read_manifest(folder_ / "step-7"); });
+  EXPECT_TRUE(contains(message, "\"step\" is 5: the folder is called step-7"));
 }
 
 TEST_F(Manifest, AFileListedTwiceIsRefused) {
   const auto twice = [](Json& json) { json["files"].push_back(json["files"][0]); };
-  EXPECT_TRUE(contains(refusal_after(twice), "files[2]: model.safetensors is listed twice"));
+  EXPECT_TRUE(contains(refusal_after(twice),
+                       "\"files[2].name\" is \"model.safetensors\": this file is listed twice"));
 }
 
 TEST_F(Manifest, OnlyPlainFilesBelongIntoACheckpoint) {
@@ -194,7 +214,7 @@ TEST(ListCheckpoints, GivesCompleteFoldersNewestFirst) {
   };
   for (const char* name : {"step-5", "step-100", "step-20"}) make(name, true);
   for (const char* name : {"step-200.tmp", "step-", "step-x", "step-05", "step--1", "step-7x", "other",
-                           "step-99999999999999999999"}) {
+                           "step-99999999999999999999", "step-9223372036854775807", "step-1000000000001"}) {
     make(name, true);
   }
   make("step-300", false);

@@ -155,6 +155,17 @@ TEST(SafetensorsFile, ShowsTheBytesOfEachTensor) {
   EXPECT_THROW(SafetensorsFile(folder / "missing"), Error);
 }
 
+TEST(SafetensorsFile, AFileTruncatedAfterItWasOpenedIsNamedAndDoesNotKill) {
+  const TempFolder folder;
+  put_file(folder / "f.safetensors",
+           build_file(R"({"a":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}})", 100'000));
+  const SafetensorsFile file(folder / "f.safetensors");
+  std::filesystem::resize_file(folder / "f.safetensors", 50'000);
+  const std::string message = message_of<Error>([&] { file.bytes(file.tensors()[0]); });
+  EXPECT_TRUE(contains(message, (folder / "f.safetensors").string()));
+  EXPECT_TRUE(contains(message, "became shorter"));
+}
+
 TEST(TensorBytes, NeverWrap) {
   const auto bytes = [](DType dtype, std::vector<int64_t> shape) { return tensor_bytes(dtype, shape); };
   EXPECT_EQ(bytes(DType::f32, {}), 4);

@@ -30,11 +30,11 @@ Json& steps(Json& json) {
 
 std::vector<Hostile> hostile_definitions() {
   return {
-      {"no_model", [](Json& j) { j.erase("model"); }, {"\"model\""}},
+      {"no_model", [](Json& j) { j.erase("model"); }, {"\"model\" is missing"}},
       {"model_of_wrong_type", [](Json& j) { j["model"] = 3; }, {"model", "3", "object"}},
       {"not_bpe", [](Json& j) { j["model"]["type"] = "Unigram"; }, {"model.type", "Unigram", "BPE"}},
-      {"no_vocab", [](Json& j) { j["model"].erase("vocab"); }, {"\"vocab\""}},
-      {"no_merges", [](Json& j) { j["model"].erase("merges"); }, {"\"merges\""}},
+      {"no_vocab", [](Json& j) { j["model"].erase("vocab"); }, {"\"model.vocab\" is missing"}},
+      {"no_merges", [](Json& j) { j["model"].erase("merges"); }, {"\"model.merges\" is missing"}},
       {"vocab_is_a_list", [](Json& j) { vocab(j) = Json::array({"a"}); }, {"model.vocab", "object"}},
       {"duplicate_id", [](Json& j) { vocab(j)["abc"] = 256; }, {"model.vocab", "256", "\"ab\"", "\"abc\""}},
       {"hole_in_ids", [](Json& j) { vocab(j).erase("ab"); }, {"model.vocab", "without holes"}},
@@ -80,6 +80,9 @@ std::vector<Hostile> hostile_definitions() {
       {"unknown_key", [](Json& j) { j["magic"] = 1; }, {"\"magic\""}},
       {"other_version", [](Json& j) { j["version"] = "2.0"; }, {"version", "2.0"}},
       {"normalizer", [](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }, {"normalizer", "NFC"}},
+      {"normalizer_in_a_sequence",
+       [](Json& j) { j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}}}}; },
+       {"normalizer.normalizers[0]", "NFC"}},
       {"truncation", [](Json& j) { j["truncation"] = {{"max_length", 8}}; }, {"truncation"}},
       {"padding", [](Json& j) { j["padding"] = {{"pad_id", 8}}; }, {"padding"}},
       {"no_pre_tokenizer", [](Json& j) { j["pre_tokenizer"] = nullptr; }, {"pre_tokenizer"}},
@@ -111,7 +114,9 @@ std::vector<Hostile> hostile_definitions() {
        [](Json& j) { j["added_tokens"][0]["id"] = 300; },
        {"added_tokens[0].id", "300", "259"}},
       {"added_over_model", [](Json& j) { j["added_tokens"][0]["id"] = 5; }, {"added_tokens[0].id", "5"}},
-      {"added_without_id", [](Json& j) { j["added_tokens"][0].erase("id"); }, {"added_tokens[0]", "\"id\""}},
+      {"added_without_id",
+       [](Json& j) { j["added_tokens"][0].erase("id"); },
+       {"added_tokens[0].id", "missing"}},
       {"added_empty", [](Json& j) { j["added_tokens"][0]["content"] = ""; }, {"added_tokens[0]", "empty"}},
       {"added_twice",
        [](Json& j) { j["added_tokens"].push_back(j["added_tokens"][0]); },
@@ -164,6 +169,12 @@ TEST(Definition, TakesBothFormsOfMerges) {
   const TokenizerDefinition as_lists = parse_definition(json.dump(), "t.json");
   EXPECT_EQ(as_text.merges, as_lists.merges);
   EXPECT_EQ(as_text.merged_ids, (std::vector<int32_t>{256, 257, 258}));
+}
+
+TEST(Definition, AnEmptySequenceOfNormalizersIsNone) {
+  Json json = good_definition();
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json::array()}};
+  EXPECT_EQ(parse_definition(json.dump(), "t.json").pieces.size(), 259U);
 }
 
 TEST(Definition, AnAddedTokenOfTheModelKeepsTheModelsId) {

@@ -57,6 +57,30 @@ TEST(LineCodec, APlainInputThatIsNoTextOrNoNumbersIsRefused) {
   EXPECT_THROW_WITH(run(decode_plain, "1 5000"), Error, {"stdin", "word 2", "5000"});
 }
 
+/// The same byte for ever.
+class Endless : public std::streambuf {
+ public:
+  explicit Endless(char byte) : bytes_(4096, byte) {}
+
+ private:
+  int_type underflow() override {
+    setg(bytes_.data(), bytes_.data(), bytes_.data() + bytes_.size());
+    return traits_type::to_int_type(bytes_[0]);
+  }
+  std::string bytes_;
+};
+
+TEST(LineCodec, AnEndlessLineIsRefusedAtTheLimit) {
+  const auto tokenizer = tokenizer_of(good_definition());
+  for (const Codec codec : {encode_plain, encode_jsonl, decode_plain, decode_jsonl}) {
+    Endless zeros('\0');
+    std::istream in(&zeros);
+    std::ostringstream out;
+    EXPECT_THROW_WITH(codec(*tokenizer, in, out, "/dev/zero"), FormatError,
+                      {"/dev/zero", "more than 134217728 bytes"});
+  }
+}
+
 TEST(LineCodec, AFailingOutputIsAnError) {
   const auto tokenizer = tokenizer_of(good_definition());
   std::istringstream in("abc");

@@ -8,9 +8,10 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
 #include "stepforge/base/random.h"
 #include "stepforge/base/threads.h"
-#include "stepforge/text/utf8.h"
+#include "stepforge/base/utf8.h"
 #include "tests/support/expect_throw.h"
 #include "tests/support/temp_folder.h"
 #include "tests/text/definitions.h"
@@ -147,6 +148,53 @@ TEST(Tokenizer, RefusesIdsItDoesNotHave) {
     EXPECT_THROW_WITH(tokenizer->decode(Ids{size}), Error, {std::to_string(size)});
     EXPECT_NO_THROW(static_cast<void>(tokenizer->decode(Ids{size - 1})));
   }
+}
+
+/// good_definition() with one more added token, which gets the next id.
+void add_token(Json& json, const std::string& content) {
+  Json token = json["added_tokens"][0];
+  token["content"] = content;
+  token["id"] = 259 + json["added_tokens"].size();
+  json["added_tokens"].push_back(std::move(token));
+}
+
+// Recorded with tokenizers 0.23.3: its ByteLevel decoder takes added tokens for byte alphabet as well.
+TEST(Tokenizer, AnAddedTokenSpelledInTheByteAlphabetDecodesToItsBytes) {
+  Json json = good_definition();
+  for (const char* content : {"\u0120x", "\u00C3\u00A9", "\u010A\u010A", "a b", "\u4E16", "\u00E9\u4E16"}) {
+    add_token(json, content);
+  }
+  const auto tokenizer = tokenizer_of(json);
+  const std::vector<std::string> expected = {"<|endoftext|>", " x",     "\u00E9",      "\n\n",
+                                             "a b",           "\u4E16", "\u00E9\u4E16"};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(tokenizer->token_bytes(259 + static_cast<int32_t>(i)), expected[i]);
+  }
+  EXPECT_EQ(tokenizer->encode("q\u0120xq"), (Ids{'q', 260, 'q'}));  // found as it is spelled
+}
+
+// The work per token must not grow with their number: 100,000 did not load in 25 seconds once.
+TEST(Tokenizer, ManyAddedTokensLoadAreFoundAndAreSaved) {
+  constexpr int count = 100'000;
+  Json json = good_definition();
+  Json& tokens = json["added_tokens"];
+  for (int i = 1; i < count; ++i) {
+    tokens.push_back(tokens[0]);
+    tokens.back()["content"] = format("<|token {}|>", i);
+    tokens.back()["id"] = 259 + i;
+  }
+  const auto tokenizer = tokenizer_of(json);
+  EXPECT_EQ(tokenizer->vocab_size(), 259 + count);
+  std::string text;
+  Ids ids;
+  for (int i = 1; i < count; ++i) {
+    text += format("<|token {}|>", i);
+    ids.push_back(259 + i);
+  }
+  EXPECT_EQ(tokenizer->encode(text), ids);
+  const testing::TempFolder folder;
+  tokenizer->save_pretrained(folder.path());
+  EXPECT_EQ(load_tokenizer(folder.path())->encode("<|token 99999|>"), (Ids{259 + 99'999}));
 }
 
 TEST(Tokenizer, TokenTextShowsWhatTheEyeCannotSee) {

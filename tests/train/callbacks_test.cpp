@@ -150,9 +150,7 @@ TEST(BuildSteps, ReplacedLoaderIsTheOneThatFeedsTheRun) {
   const TempFolder folder;
   TestRun run(two_epochs(folder) + Words{"optimizer.lr=0.0"});
   run.trainer().replace_build_step("loader", [](Trainer& trainer) {
-    trainer.loader = std::make_unique<SameRows>(
-        trainer.data.train,
-        BatchLayout{trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch, 1, 0});
+    trainer.loader = std::make_unique<SameRows>(trainer.data.train, trainer.batch);
   });
   run.run();
   ASSERT_EQ(run.records.size(), 4U);

@@ -69,7 +69,7 @@ TEST(Resume, AfterEveryStepOfFortyIsBitEqualToTheUncutRun) {
       validations.push_back(trainer.last_validation);
     }));
     ASSERT_LT(whole.trainer().steps_per_epoch, steps / 2) << "epochs must end inside the run";
-    ASSERT_EQ(whole.trainer().batch.micro_batches, 2);
+    ASSERT_EQ(whole.trainer().batch.micro_batches(), 2);
     whole.trainer().run();
     uncut = whole.records;
   }

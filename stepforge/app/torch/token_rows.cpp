@@ -1,7 +1,7 @@
 #include "stepforge/app/torch/token_rows.h"
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 #include <string_view>
 
 #include "stepforge/base/error.h"
@@ -17,7 +17,7 @@ std::vector<int32_t> int32_values(const SafetensorsFile& file, const TensorEntry
                              safetensors_name(entry.dtype)));
   }
   std::vector<int32_t> values(static_cast<size_t>(entry.bytes()) / sizeof(int32_t));
-  std::memcpy(values.data(), file.bytes(entry).data(), values.size() * sizeof(int32_t));
+  file.read(entry, 0, std::as_writable_bytes(std::span(values)));
   return values;
 }
 

@@ -1,6 +1,7 @@
-#include "stepforge/text/utf8.h"
+#include "stepforge/base/utf8.h"
 
-#include <array>
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "stepforge/base/error.h"
@@ -46,30 +47,6 @@ size_t good_prefix(std::string_view text, const LeadByte& lead) {
   return good;
 }
 
-constexpr bool stands_for_itself(int byte) {
-  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-}
-
-constexpr std::array<char32_t, 256> make_alphabet() {
-  std::array<char32_t, 256> alphabet{};
-  char32_t next = 0x100;
-  for (int byte = 0; byte < 256; ++byte) {
-    alphabet[static_cast<size_t>(byte)] = stands_for_itself(byte) ? static_cast<char32_t>(byte) : next++;
-  }
-  return alphabet;
-}
-
-/// From code point to byte; -1 outside the alphabet, which ends at U+0143.
-constexpr std::array<int16_t, 0x144> make_inverse_alphabet(const std::array<char32_t, 256>& alphabet) {
-  std::array<int16_t, 0x144> inverse{};
-  for (int16_t& byte : inverse) byte = -1;
-  for (size_t byte = 0; byte < alphabet.size(); ++byte) inverse[alphabet[byte]] = static_cast<int16_t>(byte);
-  return inverse;
-}
-
-constexpr std::array<char32_t, 256> byte_alphabet = make_alphabet();
-constexpr std::array<int16_t, 0x144> inverse_alphabet = make_inverse_alphabet(byte_alphabet);
-
 }  // namespace
 
 size_t utf8_sequence_length(std::string_view text) {
@@ -104,11 +81,14 @@ size_t find_invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
-void require_utf8(std::string_view text, std::string_view source) {
-  const size_t offset = find_invalid_utf8(text);
-  if (offset == std::string_view::npos) return;
-  throw FormatError(format("{}: not valid UTF-8 at byte {} (0x{:02X}); convert the text to UTF-8 first",
-                           source, offset, static_cast<uint32_t>(byte_at(text, offset))));
+void require_utf8(std::string_view text, std::string_view source, size_t offset) {
+  const size_t found = find_invalid_utf8(text);
+  if (found == std::string_view::npos) return;
+  throw FormatError(
+      format("{}: byte {} is 0x{:02x}, which is not UTF-8 there; convert the text, for example with iconv -f "
+             "latin1 -t "
+             "utf-8",
+             source, offset + found, static_cast<uint32_t>(byte_at(text, found))));
 }
 
 char32_t decode_code_point(std::string_view text) {
@@ -139,24 +119,19 @@ void append_utf8(std::string& text, char32_t code_point) {
   }
 }
 
-std::string to_byte_alphabet(std::string_view bytes) {
-  std::string piece;
-  piece.reserve(bytes.size() + bytes.size() / 4);
-  for (const char byte : bytes) append_utf8(piece, byte_alphabet[static_cast<uint8_t>(byte)]);
-  return piece;
-}
-
-std::optional<std::string> from_byte_alphabet(std::string_view piece) {
-  std::string bytes;
-  while (!piece.empty()) {
-    const size_t length = utf8_sequence_length(piece);
-    if (length == 0) return std::nullopt;
-    const char32_t code_point = decode_code_point(piece);
-    if (code_point >= inverse_alphabet.size() || inverse_alphabet[code_point] < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(inverse_alphabet[code_point]));
-    piece.remove_prefix(length);
+std::string quoted_for_message(std::string_view text) {
+  constexpr size_t max_shown = 100;
+  std::string shown = "\"";
+  size_t position = 0;
+  while (position < text.size() && position < max_shown) {
+    const size_t length = utf8_sequence_length(text.substr(position));
+    const uint8_t first = byte_at(text, position);
+    const bool printable = length > 0 && first >= 0x20 && first != 0x7F;
+    shown += printable ? text.substr(position, length) : std::string_view("?");
+    position += std::max<size_t>(length, 1);
   }
-  return bytes;
+  shown += position < text.size() ? "...\"" : "\"";
+  return shown;
 }
 
 }  // namespace stepforge

@@ -1,4 +1,4 @@
-#include "stepforge/text/utf8.h"
+#include "stepforge/base/utf8.h"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,8 @@ TEST(Utf8, FindsTheFirstByteThatIsIllFormed) {
 
 TEST(Utf8, TheErrorNamesSourceOffsetAndByte) {
   EXPECT_THROW_WITH(require_utf8("ab\xE9", "notes.txt"), FormatError,
-                    {"notes.txt", "byte 2", "0xE9", "UTF-8"});
+                    {"notes.txt", "byte 2", "0xe9", "UTF-8"});
+  EXPECT_THROW_WITH(require_utf8("ab\xE9", "notes.txt", 100), FormatError, {"byte 102"});
 }
 
 TEST(Utf8, OnlyAProperPrefixIsIncomplete) {
@@ -53,22 +54,9 @@ TEST(Utf8, OnlyAProperPrefixIsIncomplete) {
   EXPECT_FALSE(is_incomplete_utf8(""));
 }
 
-TEST(ByteAlphabet, WritesEachByteAsOneOfThe256CharactersOfGpt2) {
-  EXPECT_EQ(to_byte_alphabet(" a\n"),
-            "\xC4\xA0"
-            "a"
-            "\xC4\x8A");  // U+0120 and U+010A
-  EXPECT_EQ(to_byte_alphabet(std::string("\x00\xAD\xFF", 3)), "\xC4\x80\xC5\x83\xC3\xBF");
-  for (int byte = 0; byte < 256; ++byte) {
-    const std::string bytes(1, static_cast<char>(byte));
-    EXPECT_EQ(from_byte_alphabet(to_byte_alphabet(bytes)), bytes);
-  }
-}
-
-TEST(ByteAlphabet, HasNoPlaceForOtherCharacters) {
-  EXPECT_EQ(from_byte_alphabet("a b"), std::nullopt);
-  EXPECT_EQ(from_byte_alphabet("\xE4\xB8\x96"), std::nullopt);
-  EXPECT_EQ(from_byte_alphabet("\xC5\x84"), std::nullopt);  // U+0144, one past the end
+TEST(Utf8, AQuotedTextHoldsNoControlBytesAndIsCut) {
+  EXPECT_EQ(quoted_for_message("a\x1b[2J\xFF\xE4\xB8\x96"), "\"a?[2J?\xE4\xB8\x96\"");
+  EXPECT_EQ(quoted_for_message(std::string(200, 'n')), "\"" + std::string(100, 'n') + "...\"");
 }
 
 }  // namespace

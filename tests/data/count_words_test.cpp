@@ -1,4 +1,4 @@
-#include "stepforge/text/training_corpus.h"
+#include "stepforge/data/count_words.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,12 @@ namespace {
 
 using testing::TempFolder;
 
-TEST(TrainingCorpus, ReadsTextJsonLinesAndFolders) {
+void count_corpus(const std::vector<std::filesystem::path>& inputs, const std::string& field,
+                  WordCounter& counter) {
+  count_words(TextSource({.paths = inputs, .field = field}), counter);
+}
+
+TEST(CountWords, ReadsTextJsonLinesAndFolders) {
   const TempFolder folder;
   std::filesystem::create_directories(folder / "deep/er");
   write_file_atomic(folder / "deep/a.txt", "one");
@@ -24,7 +29,16 @@ TEST(TrainingCorpus, ReadsTextJsonLinesAndFolders) {
   EXPECT_EQ(counter.counts(), (WordCounts{{"one", 1}, {"two", 1}, {"three", 1}, {"four", 1}}));
 }
 
-TEST(TrainingCorpus, RefusesWhatIsNotThere) {
+TEST(CountWords, StopsOnceTheWantedBytesAreCounted) {
+  const TempFolder folder;
+  write_file_atomic(folder / "a.txt", "one");
+  write_file_atomic(folder / "b.txt", "two");
+  WordCounter counter;
+  count_words(TextSource({.paths = {folder.path()}}), counter, 1);
+  EXPECT_EQ(counter.counts(), (WordCounts{{"one", 1}}));
+}
+
+TEST(CountWords, RefusesWhatIsNotThere) {
   const TempFolder folder;
   WordCounter counter;
   EXPECT_THROW_WITH(count_corpus({folder / "none.txt"}, "text", counter), UsageError, {"none.txt"});
@@ -33,7 +47,7 @@ TEST(TrainingCorpus, RefusesWhatIsNotThere) {
   EXPECT_THROW_WITH(count_corpus({}, "text", counter), UsageError, {"no text"});
 }
 
-TEST(TrainingCorpus, NamesFileAndLineOfABadLine) {
+TEST(CountWords, NamesFileAndLineOfABadLine) {
   const TempFolder folder;
   const struct {
     std::string content;

@@ -10,20 +10,20 @@
 namespace stepforge {
 
 /// A fixed number of rows, each readable at random and from several threads.
-class SampleSource {
+class RowSource {
  public:
-  SampleSource() = default;
-  virtual ~SampleSource() = default;
-  SampleSource(const SampleSource&) = delete;
-  SampleSource& operator=(const SampleSource&) = delete;
+  RowSource() = default;
+  virtual ~RowSource() = default;
+  RowSource(const RowSource&) = delete;
+  RowSource& operator=(const RowSource&) = delete;
 
   /// For messages: where the rows come from.
   virtual const std::string& name() const = 0;
   /// Rows in one epoch of this source.
-  virtual int64_t samples() const = 0;
+  virtual int64_t rows() const = 0;
   virtual int64_t seq_len() const = 0;
-  /// Fills `row` with row `sample` in [0, samples()). Throws FormatError if the stored tokens are bad.
-  virtual void read(int64_t sample, Row& row) const = 0;
+  /// Fills `row` with row number `number` in [0, rows()). Throws FormatError if the stored tokens are bad.
+  virtual void read(int64_t number, Row& row) const = 0;
   /// Equal for sources that deliver equal rows.
   virtual const std::string& fingerprint() const = 0;
   /// All tokens of the source, the ones in no full row included.

@@ -1,0 +1,35 @@
+// UTF-8: validity, decoding and encoding. Well-formed is what table 3-7 of the Unicode standard says: overlong
+// forms, surrogates and code points above U+10FFFF are not.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace stepforge {
+
+/// U+FFFD, which stands for bytes that are not a character.
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
+/// Length (1 to 4) of the well-formed sequence at the start of `text`, or 0 if there is none.
+size_t utf8_sequence_length(std::string_view text);
+
+/// True if `text` is a proper prefix of some well-formed sequence, so that further bytes may complete it.
+bool is_incomplete_utf8(std::string_view text);
+
+/// Offset of the first byte that is not part of well-formed UTF-8, or npos.
+size_t find_invalid_utf8(std::string_view text);
+
+/// Throws FormatError naming `source`, the offset and the byte if `text` is not well-formed UTF-8. `offset` is
+/// that of text[0] in the source.
+void require_utf8(std::string_view text, std::string_view source, size_t offset = 0);
+
+/// The code point of the well-formed sequence at the start of `text`.
+char32_t decode_code_point(std::string_view text);
+
+void append_utf8(std::string& text, char32_t code_point);
+
+/// `text` in double quotes for a message: cut after 100 bytes, control bytes and bad UTF-8 replaced by '?'.
+std::string quoted_for_message(std::string_view text);
+
+}  // namespace stepforge

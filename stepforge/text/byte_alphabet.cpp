@@ -1,0 +1,58 @@
+#include "stepforge/text/byte_alphabet.h"
+
+#include <array>
+#include <cstdint>
+
+#include "stepforge/base/utf8.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr bool stands_for_itself(int byte) {
+  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+constexpr std::array<char32_t, 256> make_alphabet() {
+  std::array<char32_t, 256> alphabet{};
+  char32_t next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    alphabet[static_cast<size_t>(byte)] = stands_for_itself(byte) ? static_cast<char32_t>(byte) : next++;
+  }
+  return alphabet;
+}
+
+/// From code point to byte; -1 outside the alphabet, which ends at U+0143.
+constexpr std::array<int16_t, 0x144> make_inverse_alphabet(const std::array<char32_t, 256>& alphabet) {
+  std::array<int16_t, 0x144> inverse{};
+  for (int16_t& byte : inverse) byte = -1;
+  for (size_t byte = 0; byte < alphabet.size(); ++byte) inverse[alphabet[byte]] = static_cast<int16_t>(byte);
+  return inverse;
+}
+
+constexpr std::array<char32_t, 256> byte_alphabet = make_alphabet();
+constexpr std::array<int16_t, 0x144> inverse_alphabet = make_inverse_alphabet(byte_alphabet);
+
+}  // namespace
+
+std::string to_byte_alphabet(std::string_view bytes) {
+  std::string piece;
+  piece.reserve(bytes.size() + bytes.size() / 4);
+  for (const char byte : bytes) append_utf8(piece, byte_alphabet[static_cast<uint8_t>(byte)]);
+  return piece;
+}
+
+std::optional<std::string> from_byte_alphabet(std::string_view piece) {
+  std::string bytes;
+  while (!piece.empty()) {
+    const size_t length = utf8_sequence_length(piece);
+    if (length == 0) return std::nullopt;
+    const char32_t code_point = decode_code_point(piece);
+    if (code_point >= inverse_alphabet.size() || inverse_alphabet[code_point] < 0) return std::nullopt;
+    bytes.push_back(static_cast<char>(inverse_alphabet[code_point]));
+    piece.remove_prefix(length);
+  }
+  return bytes;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,16 @@
+// The byte alphabet of byte-level BPE (GPT-2's table): each byte is written as one printable character.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace stepforge {
+
+/// Printable Latin-1 bytes stand for themselves, the other 68 for U+0100, U+0101, ... in byte order.
+std::string to_byte_alphabet(std::string_view bytes);
+
+/// The bytes that `piece` stands for; nullopt if it holds a character outside the alphabet.
+std::optional<std::string> from_byte_alphabet(std::string_view piece);
+
+}  // namespace stepforge

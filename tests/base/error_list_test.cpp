@@ -1,0 +1,34 @@
+#include "stepforge/base/error_list.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/throws.h"
+
+namespace stepforge {
+namespace {
+
+using testing::message_of;
+
+TEST(ErrorList, AnEmptyListThrowsNothing) {
+  EXPECT_NO_THROW(ErrorList("a.json").throw_if_any());
+}
+
+TEST(ErrorList, OneErrorTakesOneLineAndSeveralALineEach) {
+  ErrorList errors("a.json");
+  errors.add("first");
+  EXPECT_EQ(message_of<FormatError>([&] { errors.throw_if_any(); }), "a.json: first");
+  errors.add("second");
+  EXPECT_EQ(message_of<UsageError>([&] { errors.throw_if_any<UsageError>(); }),
+            "a.json: 2 errors:\n  first\n  second");
+}
+
+TEST(ErrorList, KeepsTheFirstHundredAndCountsTheRest) {
+  ErrorList errors("a.json");
+  for (int i = 0; i < 103; ++i) errors.add("error");
+  EXPECT_EQ(errors.size(), 103U);
+  EXPECT_TRUE(errors.message().starts_with("a.json: 103 errors:\n"));
+  EXPECT_TRUE(errors.message().ends_with("\n  and 3 more"));
+}
+
+}  // namespace
+}  // namespace stepforge
