@@ -84,7 +84,6 @@ class Trainer {
   Config& config;
   Logger& log;
   RankId place;
-  std::shared_ptr<const DataGroups> groups;
   std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
@@ -102,6 +101,7 @@ class Trainer {
   std::unique_ptr<Loader> loader;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Executor> evaluator;
+  std::shared_ptr<const DataGroups> groups;  ///< made first; destroyed before the buffers of its collectives
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;

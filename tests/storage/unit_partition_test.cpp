@@ -46,7 +46,8 @@ std::string check_unit(World& world, const Partition& partition, DType gather, D
   const UnitSpec spec = odd_unit();
   UnitStore whole(spec);
   whole.initialize(3);
-  UnitStore store(spec, {.gather = gather, .reduce = reduce, .partition = partition}, shard_groups(world));
+  const auto groups = shard_groups(world);
+  UnitStore store(spec, {.gather = gather, .reduce = reduce, .partition = partition}, *groups);
   store.initialize(3);
   if (!at::equal(store.whole(store.master()), whole.master())) return "initial values, joined";
   store.gather(at::empty({store.gathered_size()}, scalar_type(gather)));
@@ -97,7 +98,8 @@ TEST(UnitCut, WhatTravelsHasTheReduceDtype) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     RecordingWorld world(0, 4);
     const UnitSpec spec = odd_unit();
-    UnitStore store(spec, {.gather = DType::bf16, .reduce = dtype}, shard_groups(world));
+    const auto groups = shard_groups(world);
+    UnitStore store(spec, {.gather = DType::bf16, .reduce = dtype}, *groups);
     store.start_gradient(at::zeros({store.gathered_size()}, at::kFloat));
     store.reduce(false);
     ASSERT_EQ(world.traffic().size(), 1U);
@@ -110,7 +112,8 @@ TEST(UnitCut, SumsOfMicroBatchesAreKeptInFp32) {
   // 1 and then 256 times 2^-9: in bf16 the small ones would vanish one by one.
   const auto results = run_threads(2, [](World& world) {
     const UnitSpec spec = odd_unit();
-    UnitStore store(spec, {.reduce = DType::bf16}, shard_groups(world));
+    const auto groups = shard_groups(world);
+    UnitStore store(spec, {.reduce = DType::bf16}, *groups);
     for (int step = 0; step <= 256; ++step) {
       store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
       for (Parameter& parameter : store.parameters()) {
