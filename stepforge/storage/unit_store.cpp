@@ -198,7 +198,12 @@ void UnitStore::reduce(bool accumulate) {
                                       options_.unit);
     return;
   }
-  const at::Tensor sum = sharded() ? reduced(whole_gradient_, TrainedParts(layout_)) : whole_gradient_;
+  at::Tensor sum = whole_gradient_;
+  if (sharded()) {
+    if (reduce_scale() != 1.0) whole_gradient_.mul_(reduce_scale());
+    sum = reduced(whole_gradient_, TrainedParts(layout_));
+    if (reduce_scale() != 1.0) sum.mul_(1.0 / reduce_scale());
+  }
   if (accumulate) {
     working_gradient_.add_(sum);
   } else {
@@ -229,7 +234,10 @@ void UnitStore::end_reduction() {
 
 void UnitStore::all_reduce() {
   finish_gradient();
+  const at::NoGradGuard no_grad;
+  if (reduce_scale() != 1.0) working_gradient_.mul_(reduce_scale());
   all_reduce(working_gradient_, TrainedParts(layout_));
+  if (reduce_scale() != 1.0) working_gradient_.mul_(1.0 / reduce_scale());
 }
 
 void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) const {

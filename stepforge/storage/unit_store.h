@@ -107,7 +107,8 @@ class UnitStore {
   void finish_gradient();
   /// The flat buffer that backward writes into; undefined if not trained.
   const at::Tensor& written_gradient() const { return writes_in_place() ? gradient_ : whole_gradient_; }
-  /// Sums what backward has written over the shard group into working_gradient(), or adds the sum to it. A
+  /// Sums what backward has written over the shard group into working_gradient(), or adds the sum to it. In
+  /// fp16 it is sent in units of 2^-8, so that gradients down to 2.3e-10 are not lost, and up to 255 fit. A
   /// collective of the reduce lane if the unit is sharded.
   void reduce(bool accumulate);
   /// The sum over the shard group of `written`, laid out as a gathered copy: this rank's shard of it
@@ -116,7 +117,7 @@ class UnitStore {
   at::Tensor reduced(const at::Tensor& written, const TrainedParts& parts) const;
   /// The whole gradient loses its memory.
   void end_reduction();
-  /// Sums working_gradient() over the replicas. A collective of the reduce lane.
+  /// Sums working_gradient() over the replicas, in fp16 like reduce(). A collective of the reduce lane.
   void all_reduce();
   /// Sums `parts` of `shard` [shard_size()] fp32 over the replicas, in place; the rest becomes zero. A
   /// collective of the reduce lane.
@@ -130,6 +131,8 @@ class UnitStore {
   void initialize(uint64_t seed);
 
  private:
+  /// A half-precision gradient is multiplied by it before it is rounded, and divided after.
+  double reduce_scale() const { return options_.reduce == DType::f16 ? 256.0 : 1.0; }
   at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
   void clear_padding(const at::Tensor& gathered) const;
   /// Calls visit(slice of the gathered parameter, its position in `joined`) for every rank and parameter.

@@ -6,6 +6,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/comm/recording.h"
 #include "stepforge/storage/unit_store.h"
+#include "tests/step/data_parallel.h"
 #include "tests/support/rank_threads.h"
 
 namespace stepforge {
@@ -127,6 +128,26 @@ TEST(UnitCut, SumsOfMicroBatchesAreKeptInFp32) {
     return format("{}", first.item<float>());
   });
   for (const std::string& result : results) EXPECT_EQ(result, "1.5");
+}
+
+TEST(UnitCut, GradientsBelowTheRangeOfFp16SurviveItsReductions) {
+  // 2^-30 is far below the smallest number of fp16, 2^-24.
+  constexpr float tiny = 0x1p-30F;
+  const auto results = run_threads(4, [](World& world) {
+    const UnitSpec spec = odd_unit();
+    const DataGroups hsdp(world, test::data_parallel(world.rank(), 2, 2));
+    UnitStore store(spec, {.reduce = DType::f16}, hsdp);
+    store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
+    for (Parameter& parameter : store.parameters()) {
+      parameter.gradient().fill_(tiny);
+      parameter.mark_written();
+    }
+    store.reduce(/*accumulate=*/false);
+    store.end_reduction();
+    store.all_reduce();
+    return format("{}", store.whole(store.gradient())[0].item<float>() / tiny);
+  });
+  for (const std::string& result : results) EXPECT_EQ(result, "4");
 }
 
 }  // namespace
