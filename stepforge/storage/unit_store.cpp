@@ -251,6 +251,13 @@ void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) c
 
 void UnitStore::finish_gradient() {
   for (auto& parameter : parameters_) {
+    if (parameter.value().grad().defined()) {
+      throw Error(
+          format("the gradient of parameter {} would be lost: a plain tensor operation uses it, and autograd "
+                 "left its gradient in the tensor; use the parameter through a layer of nn/, which writes "
+                 "gradients into the unit's buffer",
+                 parameter.spec().name));
+    }
     if (!parameter.written()) {
       parameter.gradient().zero_();
       parameter.mark_written();

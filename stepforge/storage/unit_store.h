@@ -103,7 +103,9 @@ class UnitStore {
   /// The next writes overwrite. Unless writes_in_place() they go into `buffer` [gathered_size()] fp32, until
   /// end_reduction().
   void start_gradient(at::Tensor buffer = {});
-  /// Parameters that no backward has written since start_gradient() get a zero gradient.
+  /// Parameters that no backward has written since start_gradient() get a zero gradient. Throws Error naming a
+  /// parameter whose gradient autograd has left in its tensor, because a plain tensor operation has used it:
+  /// such a gradient is neither reduced nor applied.
   void finish_gradient();
   /// The flat buffer that backward writes into; undefined if not trained.
   const at::Tensor& written_gradient() const { return writes_in_place() ? gradient_ : whole_gradient_; }

@@ -109,6 +109,15 @@ TEST(UnitStore, PaddingStartsAtZeroAndInitialisingLeavesItThere) {
   EXPECT_FALSE(store.master_view(0).eq(0).any().item<bool>());
 }
 
+TEST(UnitStore, AGradientThatAPlainTensorOperationMadeIsRefusedByName) {
+  const UnitSpec spec = two_parameters();
+  UnitStore store(spec);
+  store.start_gradient();
+  store.parameters()[1].value().sum().backward();
+  EXPECT_TRUE(testing::contains(testing::message_of<Error>([&] { store.finish_gradient(); }),
+                                "the gradient of parameter second would be lost"));
+}
+
 /// Notes how many bytes of tensors there are when a communicator is destroyed.
 class WatchedWorld : public World {
  public:
