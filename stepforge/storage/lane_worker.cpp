@@ -4,6 +4,7 @@
 
 #include <omp.h>
 
+#include "stepforge/kernels/cpu_allocator.h"
 
 namespace stepforge {
 
@@ -18,7 +19,10 @@ void LaneTask::settle() noexcept {
 LaneWorker::LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure)
     : on_failure_(std::move(on_failure)) {
   if (threaded) {
-    thread_ = std::thread([this] { serve(); });
+    thread_ = std::thread([this, memory = charged_memory()] {
+      const ChargeMemory charge(memory);
+      serve();
+    });
   }
 }
 

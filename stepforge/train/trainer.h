@@ -15,6 +15,7 @@
 #include "stepforge/config/load.h"
 #include "stepforge/data/data_plan.h"
 #include "stepforge/data/loader.h"
+#include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/run_folder.h"
 #include "stepforge/metrics/sink.h"
 #include "stepforge/optim/adamw.h"
@@ -129,6 +130,7 @@ class Trainer {
   CallbackList added_callbacks_;
   bool adding_own_ = false;
   int64_t last_validated_step_ = -1;
+  std::shared_ptr<RankMemory> memory_ = make_rank_memory();
 };
 
 }  // namespace stepforge
