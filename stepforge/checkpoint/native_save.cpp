@@ -87,7 +87,7 @@ int64_t write_checkpoint(const fs::path& dir, int64_t step, const StagedCheckpoi
   ranks.run([=]() -> std::string {
     if (!leads) return "";
     write_file_atomic(staging / kStateFileName, staged.state().dump(2) + "\n");
-    const Json layout = {{"tensor_names", "hugging_face"}, {"optimizer", staged.has_optimizer()}};
+    const Json layout = {{"tensor_names", kTensorNames}, {"optimizer", staged.has_optimizer()}};
     write_manifest(staging, build_manifest(staging, step, layout, files));
     publish_or_exchange(**folder, final_path);
     return "";

@@ -172,7 +172,11 @@ CheckpointManifest read_manifest(const fs::path& folder) {
     throw FormatError(
         format("{}: field \"version\" is {}; this program reads version {}", where, version, kFormatVersion));
   }
-  return {reader.count("step"), reader.at("layout"), manifest_files_from_json(reader.at("files"), where)};
+  const int64_t step = reader.count("step");
+  if (step > kMostSteps) {
+    throw FormatError(format("{}: field \"step\" is {}, more than {}", where, step, kMostSteps));
+  }
+  return {step, reader.at("layout"), manifest_files_from_json(reader.at("files"), where)};
 }
 
 CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {

@@ -13,6 +13,8 @@
 namespace stepforge {
 
 inline constexpr std::string_view kManifestFileName = "manifest.json";
+/// No run has more steps: a larger number in a manifest is refused, so that counting on cannot overflow.
+inline constexpr int64_t kMostSteps = 1'000'000'000'000;
 
 struct ManifestFile {
   std::string name;
@@ -43,13 +45,13 @@ CheckpointManifest build_manifest(const std::filesystem::path& folder, int64_t s
 void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
 
 /// Reads folder/manifest.json without looking at the files it names. Throws Error if it is missing,
-/// FormatError naming the field if it is malformed or of another version.
+/// FormatError naming the field if it is malformed, of another version or of a step beyond kMostSteps.
 CheckpointManifest read_manifest(const std::filesystem::path& folder);
 
 /// Reads the manifest and then every byte of the checkpoint. Throws FormatError listing each file that is
 /// missing, truncated or otherwise of another length, changed, or an unlisted *.safetensors file. Other
-/// unlisted files are nobody's business. Where several callers share the work, the one of number `part` of
-/// `parts` reads its share of the files, about as many bytes as the others; unlisted files are part 0's.
+/// unlisted files are ignored. Where several callers share the work, caller `part` of `parts` reads its share
+/// of the files, about as many bytes as the others; caller 0 looks for unlisted files.
 CheckpointManifest verify_folder(const std::filesystem::path& folder, int part = 0, int parts = 1);
 
 struct CheckpointFolder {
