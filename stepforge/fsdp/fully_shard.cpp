@@ -1,9 +1,8 @@
-#include "stepforge/fsdp/fully_shard.h"
-
 #include <cmath>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/fsdp/fully_shard.h"
 #include "stepforge/fsdp/unit_runtime.h"
 #include "stepforge/fsdp/unit_tree.h"
 
@@ -98,7 +97,7 @@ void ShardedModule::wait_for_reductions() const {
 
 std::vector<std::pair<std::string, at::Tensor>> ShardedModule::named_parameters() const {
   std::vector<std::pair<std::string, at::Tensor>> result;
-  for (const FsdpParamRef& parameter : fsdp_param_group(*module())) {
+  for (const FsdpParamRef& parameter : sharded_parameters(*module())) {
     result.emplace_back(parameter.name, parameter.local());
   }
   for (auto& parameter : unsharded_parameters(*module())) result.push_back(std::move(parameter));

@@ -157,8 +157,8 @@ void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
   if (optimizer.name != "adamw")
     throw UsageError(format("optimizer.name = \"{}\": there is adamw", optimizer.name));
-  trainer.optimizer = std::make_unique<AdamW>(
-      *trainer.store, resolve_param_groups(optimizer, trainer.model_spec), optimizer.eps);
+  trainer.optimizer =
+      std::make_unique<AdamW>(*trainer.store, resolve_param_groups(optimizer, trainer.model_spec));
   trainer.schedule = std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
   if (trainer.schedule->decay_was_cut()) {
     trainer.log.warning(
