@@ -1,10 +1,10 @@
-// A training loop of one's own, over any number of ranks: every rank holds its part of each layer. See
-// README.md.
+// A custom training loop on any number of ranks: every rank holds its shard of each layer. See README.md.
 #include <cstdio>
 
 #include <stepforge/engines/world.h>
 #include <stepforge/fsdp/fully_shard.h>
 #include <stepforge/fsdp/model_state.h>
+#include <stepforge/optim/clip_grad_norm.h>
 #include <stepforge/optim/sharded_adamw.h>
 #include <torch/nn/modules/linear.h>
 
@@ -36,10 +36,10 @@ struct ModelImpl : torch::nn::Module {
 int main() {
   const auto world = make_world(discover_ranks(process_environment()), {});
   const auto mesh = std::make_shared<ShardMesh>(*world);
-  torch::manual_seed(7);  // the same values on every rank, which keeps its part of them
+  torch::manual_seed(7);  // the same values on every rank, which keeps its shard of them
   Sharded<ModelImpl> model(32, 3);
   for (auto& layer : model->layers) fully_shard(layer, mesh);
-  fully_shard(model, mesh);  // what no layer owns
+  fully_shard(model, mesh);  // the parameters that no layer owns
   ShardedAdamW optimizer(model, {.lr = 3e-3});
 
   for (int step = 1; step <= 60; ++step) {

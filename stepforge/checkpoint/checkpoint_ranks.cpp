@@ -4,8 +4,10 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <future>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -19,28 +21,31 @@ namespace {
 constexpr std::chrono::milliseconds kRound(200);
 
 struct Outcome {
-  bool succeeded = false;
   std::string text;  ///< what the action returned, or why it failed
+  std::exception_ptr failure;
 };
 
-Outcome outcome_of(const std::function<std::string()>& action) {
+Outcome outcome_of(std::function<std::string()> action) {
   try {
-    return {true, action()};
+    return {action(), nullptr};
   } catch (const std::exception& failure) {
-    return {false, failure.what()};
+    return {failure.what(), std::current_exception()};
   }
 }
 
-/// Runs `action`, which must live until the future is done, beside the caller; without a thread to spare,
-/// here.
-std::future<Outcome> start(const std::function<std::string()>& action) {
+/// Runs `action` on a thread of its own; without a thread to spare, here. The thread is detached and owns all
+/// that it uses: one that hangs on a dead disk is left behind, and no destructor waits for it.
+std::future<Outcome> start(std::function<std::string()> action) {
+  // The action is destroyed before the future is ready, and with it what it owned.
+  auto task = std::make_shared<std::packaged_task<Outcome()>>(
+      [action = std::move(action)]() mutable { return outcome_of(std::exchange(action, nullptr)); });
+  std::future<Outcome> outcome = task->get_future();
   try {
-    return std::async(std::launch::async, outcome_of, std::cref(action));
+    std::thread([task] { (*task)(); }).detach();
   } catch (const std::system_error&) {
-    std::promise<Outcome> done;
-    done.set_value(outcome_of(action));
-    return done.get_future();
+    (*task)();
   }
+  return outcome;
 }
 
 }  // namespace
@@ -48,20 +53,30 @@ std::future<Outcome> start(const std::function<std::string()>& action) {
 CheckpointRanks::CheckpointRanks(std::unique_ptr<Communicator> group, double limit_seconds)
     : group_(std::move(group)), limit_seconds_(limit_seconds) {}
 
-std::vector<std::string> CheckpointRanks::run(const std::function<std::string()>& action) const {
-  if (group_ == nullptr) return {action()};
+std::vector<std::string> CheckpointRanks::run(std::function<std::string()> action) const {
+  if (group_ == nullptr && limit_seconds_ <= 0) return {action()};
   const auto begin = std::chrono::steady_clock::now();
   const std::chrono::duration<double> limit(limit_seconds_);
-  std::future<Outcome> running = start(action);
+  std::future<Outcome> running = start(std::move(action));
   bool finished = false;
   bool late = false;
   do {
     finished = finished || running.wait_for(kRound) == std::future_status::ready;
     late = !finished && std::chrono::steady_clock::now() - begin > limit;
-  } while (!nobody_works(finished || late));
-  Outcome own = late ? Outcome{false, format("not done within {} s", limit_seconds_)} : running.get();
-
-  const std::vector<std::string> texts = gather_texts(*group_, (own.succeeded ? "+" : "-") + own.text);
+  } while (!all_have_ended(finished || late));
+  Outcome own;
+  if (late) {
+    own.text = format("not done within {} s", limit_seconds_);
+    own.failure = std::make_exception_ptr(Error(own.text));
+  } else {
+    own = running.get();
+  }
+  if (group_ == nullptr) {
+    if (own.failure != nullptr) std::rethrow_exception(own.failure);
+    return {own.text};
+  }
+  const std::vector<std::string> texts =
+      gather_texts(*group_, (own.failure == nullptr ? "+" : "-") + own.text);
   std::vector<std::string> failures;
   std::vector<std::string> results;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
@@ -72,8 +87,9 @@ std::vector<std::string> CheckpointRanks::run(const std::function<std::string()>
   return results;
 }
 
-bool CheckpointRanks::nobody_works(bool finished) const {
-  const std::vector<uint8_t> all = gather_values(*group_, std::array{static_cast<uint8_t>(finished)});
+bool CheckpointRanks::all_have_ended(bool ended) const {
+  if (group_ == nullptr) return ended;
+  const std::vector<uint8_t> all = gather_values(*group_, std::array{static_cast<uint8_t>(ended)});
   return std::find(all.begin(), all.end(), uint8_t{0}) == all.end();
 }
 

@@ -13,23 +13,28 @@ namespace stepforge {
 /// Used by one thread at a time; all ranks call the same members in the same order.
 class CheckpointRanks {
  public:
-  /// This rank alone.
+  /// One rank, which waits for its actions without a deadline: for commands that a user can interrupt.
   CheckpointRanks() = default;
-  /// `group` (null: this rank alone) serves nothing else. No action may take longer than `limit_seconds`.
+  /// `group` (null: one rank) is used for nothing else. An action that takes longer than `limit_seconds` has
+  /// failed.
   CheckpointRanks(std::unique_ptr<Communicator> group, double limit_seconds);
 
   int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
   int size() const { return group_ == nullptr ? 1 : group_->size(); }
 
-  /// Runs `action` on each rank and returns what each returned, by rank. If it throws on any, throws Error on
-  /// all with the number and message of each rank that failed; a rank alone throws what its action threw.
+  /// Runs `action` on each rank and returns what each returned, by rank. If it throws on any rank, throws
+  /// Error on all with the number and message of each rank that failed; one rank alone throws what its action
+  /// threw.
   ///
-  /// Disks may be slow: ranks tell one another several times a second that they are still at it, so that the
+  /// `action` must own everything that it uses: when it is late, run() throws while the action may still be
+  /// waiting for its disk, on a thread that is left behind.
+  ///
+  /// Disks may be slow: ranks signal several times a second that they are still working, so that the
   /// communicator's deadline only ends the wait for a rank that is gone (PeerError).
-  std::vector<std::string> run(const std::function<std::string()>& action) const;
+  std::vector<std::string> run(std::function<std::string()> action) const;
 
  private:
-  bool nobody_works(bool finished) const;
+  bool all_have_ended(bool ended) const;
 
   std::unique_ptr<Communicator> group_;
   double limit_seconds_ = 0;

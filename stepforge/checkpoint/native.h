@@ -1,14 +1,14 @@
 // Stepforge's own checkpoints: a folder `step-N` with
-//   *.safetensors   fp32 masters under their Hugging Face names, one tensor per sub_tensor, and
+//   *.safetensors   fp32 masters under their Hugging Face names, one tensor per sub-tensor, and
 //                   "optim.state.<name>.exp_avg" and ".exp_avg_sq" unless only weights were saved.
-//                   One rank writes model.safetensors and optimizer.safetensors. Of several each writes what
-//                   it holds, as shard-0000r-model-0000k-of-0000n.safetensors and likewise "optimizer"; a
-//                   part that starts or ends inside a row is up to three slices, each in a file of its own.
-//   state.json      counters, schedule, loader: whatever the trainer needs to go on
-//   manifest.json   length and hash of each of them
-// A folder of that name is complete: it is written beside and renamed. But for how the tensors are cut
-// nothing in it depends on ranks: any layout reads any other's, and stock PyTorch's HuggingFaceStorageReader
-// does.
+//                   One rank alone writes model.safetensors and optimizer.safetensors. Each of several ranks
+//                   writes what it holds, as shard-0000r-model-0000k-of-0000n.safetensors, and the same with
+//                   "optimizer"; a part that starts or ends inside a row is up to three slices, each in its own
+//                   file.
+//   state.json      counters, schedule, loader: whatever the trainer needs to continue
+//   manifest.json   length and hash of each of these files
+// A folder of that name is complete: it is written under another name and renamed. Only the slices depend on
+// ranks: any layout reads the checkpoints of any other, and so does stock PyTorch's HuggingFaceStorageReader.
 #pragma once
 
 #include <cstdint>
@@ -28,21 +28,24 @@
 namespace stepforge {
 
 inline constexpr std::string_view kStateFileName = "state.json";
+/// How the manifest's layout says that tensors are named.
+inline constexpr std::string_view kTensorNames = "hugging_face";
 
 /// Writes `dir`/step-N, all `ranks` together, each what it has staged, and returns the bytes of all tensor
-/// files. An older folder of the same step is replaced in one atomic exchange. If a rank fails, throws Error
-/// on all, naming the rank and its failure, and leaves everything in `dir` as it was.
+/// files. An older folder of the same step is replaced in one atomic exchange. If a rank fails or is late, throws
+/// Error on all, naming the rank and its failure, and leaves everything in `dir` as it was.
 int64_t write_checkpoint(const std::filesystem::path& dir, int64_t step, const StagedCheckpoint& staged,
                          const CheckpointRanks& ranks = {});
 
-/// A checkpoint of which every byte has been checked against its manifest, or hashed for it.
+/// A checkpoint whose every byte has been checked against its manifest.
 struct FoundCheckpoint {
   std::filesystem::path path;
   int64_t step = 0;
 };
 
-/// Checks a step folder, under whatever name; of several ranks each reads a share of its bytes. Throws Error
-/// naming every file that is missing, cut short or changed, on all ranks.
+/// Checks a step folder of any name; each of several ranks reads a share of its bytes. Throws Error on all ranks
+/// naming every file that is missing, truncated or changed, a manifest whose layout does not describe its files
+/// or whose step is out of range, and a state.json of another step.
 FoundCheckpoint verify_checkpoint(const std::filesystem::path& step_folder,
                                   const CheckpointRanks& ranks = {});
 
@@ -50,22 +53,22 @@ FoundCheckpoint verify_checkpoint(const std::filesystem::path& step_folder,
 FoundCheckpoint checkpoint_of_step(const std::filesystem::path& dir, int64_t step,
                                    const CheckpointRanks& ranks = {});
 
-/// The newest step of `dir` that is complete and undamaged, the same on all ranks; nullopt if there is none.
-/// Each damaged one that is passed over is an error line in the log that names the damaged file and the
-/// checkpoint used instead.
+/// The newest step of `dir` that is complete and undamaged, the same on all ranks; nullopt if there is none. Each
+/// damaged one that is skipped is an error line in the log that names the damaged file and the checkpoint used
+/// instead.
 std::optional<FoundCheckpoint> newest_complete_checkpoint(const std::filesystem::path& dir, Logger& logger,
                                                           const CheckpointRanks& ranks = {});
 
 /// Its state.json, without loading a tensor. Throws Error.
 Json read_checkpoint_state(const FoundCheckpoint& checkpoint);
 
-/// Its tensors, checked to be complete. Throws FormatError.
+/// Its tensors, checked for completeness. Throws FormatError.
 TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint);
 
 /// Loads what this rank holds of masters and, unless `optimizer` is null, of its moments, and its number of
-/// steps; returns the saved state. The layout may be another than that which saved. The units must not be
-/// gathered in another dtype meanwhile. Throws Error listing every tensor that is missing, unexpected, or of
-/// another shape or type, and changes nothing then.
+/// steps; returns the saved state. The layout may differ from that of the save. The units must not be gathered in
+/// another dtype. Throws Error listing every tensor that is missing, unexpected, or of another shape or type, and
+/// then changes nothing.
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
                      AdamW* optimizer);
 

@@ -1,7 +1,7 @@
 // The reading half of native.h.
 #include <algorithm>
 #include <array>
-#include <span>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -13,6 +13,7 @@
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/storage/tensor_parts.h"
 #include "stepforge/tensorfile/file_names.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/tensorfile/tensor_folder.h"
@@ -25,6 +26,31 @@ namespace {
 
 bool is_tensor_file(const ManifestFile& file) {
   return fs::path(file.name).extension() == ".safetensors";
+}
+
+bool is_optimizer_file(const ManifestFile& file) {
+  return is_tensor_file(file) && file.name.find("optimizer") != std::string::npos;
+}
+
+/// A manifest is not hashed itself: what it says of its files must be what they are.
+void require_layout(const fs::path& folder, const CheckpointManifest& manifest) {
+  const auto refuse = [&](const std::string& fault) {
+    throw FormatError(format("damaged checkpoint {}: {}: {}", folder.string(), kManifestFileName, fault));
+  };
+  const Json& layout = manifest.layout;
+  if (!layout.is_object()) refuse("field \"layout\" is not a JSON object");
+  if (const auto names = layout.find("tensor_names"); names == layout.end() || *names != kTensorNames) {
+    refuse(format("field \"layout.tensor_names\" is not \"{}\"", kTensorNames));
+  }
+  const auto optimizer = layout.find("optimizer");
+  if (optimizer == layout.end() || !optimizer->is_boolean()) {
+    refuse("field \"layout.optimizer\" is neither true nor false");
+  }
+  const bool listed = std::any_of(manifest.files.begin(), manifest.files.end(), is_optimizer_file);
+  if (optimizer->get<bool>() != listed) {
+    refuse(format("field \"layout.optimizer\" is {}, but optimizer files are {}listed", !listed,
+                  listed ? "" : "not "));
+  }
 }
 
 /// A checkpoint has a state and tensors.
@@ -92,31 +118,39 @@ void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, 
 /// This rank's part of `tensor`, which the files call `name`, into `flat`, a shard of its unit.
 void read_held(const TensorFolder& folder, const std::string& name, const std::vector<ShardSlice>& held,
                const at::Tensor& flat) {
-  const auto shard =
-      std::as_writable_bytes(std::span(flat.data_ptr<float>(), static_cast<size_t>(flat.numel())));
-  for (const auto& [slice, local] : held) {
-    folder.read(name, slice,
-                shard.subspan(static_cast<size_t>(local) * sizeof(float),
-                              static_cast<size_t>(slice.elements()) * sizeof(float)));
-  }
+  for (const ShardSlice& part : held) folder.read(name, part.slice, bytes_of(part_of(flat, part)));
 }
 
 int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
   const auto steps = state.find(kOptimizerSteps);
-  if (steps == state.end() || !steps->is_number_integer() || steps->get<int64_t>() < 0) {
-    throw FormatError(format("{}: field \"{}\" is not a non-negative integer",
-                             (checkpoint.path / kStateFileName).string(), kOptimizerSteps));
+  // An unsigned number beyond int64_t is negative here.
+  if (steps == state.end() || !steps->is_number_integer() || steps->get<int64_t>() < 0 ||
+      steps->get<int64_t>() > kMostSteps) {
+    throw FormatError(format("{}: field \"{}\" is not an integer from 0 to {}",
+                             (checkpoint.path / kStateFileName).string(), kOptimizerSteps, kMostSteps));
   }
   return steps->get<int64_t>();
+}
+
+/// The trainer's own count of steps, if the state has one, is that of the manifest.
+void require_step(const FoundCheckpoint& checkpoint) {
+  const Json state = read_checkpoint_state(checkpoint);
+  const auto step = state.find("step");
+  if (step == state.end() || *step == checkpoint.step) return;
+  throw FormatError(format("damaged checkpoint {}: {} is of step {}, {} of step {}", checkpoint.path.string(),
+                           kStateFileName, step->dump(), kManifestFileName, checkpoint.step));
 }
 
 }  // namespace
 
 FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointRanks& ranks) {
-  CheckpointManifest manifest;
-  const std::vector<std::string> seen = ranks.run([&] {
-    manifest = verify_folder(step_folder, ranks.rank(), ranks.size());
+  const auto step = std::make_shared<int64_t>();
+  const std::vector<std::string> seen = ranks.run([=, rank = ranks.rank(), size = ranks.size()] {
+    const CheckpointManifest manifest = verify_folder(step_folder, rank, size);
     require_parts(step_folder, manifest);
+    require_layout(step_folder, manifest);
+    require_step({step_folder, manifest.step});
+    *step = manifest.step;
     return file_hash(step_folder / kManifestFileName);
   });
   for (size_t rank = 1; rank < seen.size(); ++rank) {
@@ -124,15 +158,15 @@ FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointR
     throw Error(format("{} of rank {} is not that of rank 0; all ranks need one common run folder",
                        (step_folder / kManifestFileName).string(), rank));
   }
-  return {step_folder, manifest.step};
+  return {step_folder, *step};
 }
 
 FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const CheckpointRanks& ranks) {
   const fs::path path = dir / checkpoint_folder_name(step);
-  // What there is rank 0 says: all take the same way.
-  const std::string fault = ranks.run([&]() -> std::string {
+  // Rank 0 decides for all ranks whether it exists.
+  const std::string fault = ranks.run([=, leads = ranks.rank() == 0]() -> std::string {
     std::error_code failure;
-    if (ranks.rank() != 0 || fs::is_directory(path, failure)) return "";
+    if (!leads || fs::is_directory(path, failure)) return "";
     std::vector<std::string> there;
     for (const CheckpointFolder& folder : list_checkpoints(dir)) there.push_back(format("{}", folder.step));
     return format("there is no checkpoint of step {} in {}; there are steps: {}", step, dir.string(),
@@ -149,7 +183,8 @@ FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const Chec
 
 std::optional<FoundCheckpoint> newest_complete_checkpoint(const fs::path& dir, Logger& logger,
                                                           const CheckpointRanks& ranks) {
-  const Json there = Json::parse(ranks.run([&] { return ranks.rank() == 0 ? survey(dir) : ""; })[0]);
+  const Json there =
+      Json::parse(ranks.run([=, leads = ranks.rank() == 0] { return leads ? survey(dir) : ""; })[0]);
   auto refused = there.at("damaged").get<std::vector<std::string>>();
   std::optional<FoundCheckpoint> found;
   for (const Json& step : there.at("steps")) {

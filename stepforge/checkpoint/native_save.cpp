@@ -1,6 +1,7 @@
 // The writing half of native.h.
 #include <cerrno>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -42,13 +43,13 @@ void require_same_step(const std::vector<std::string>& steps) {
 }
 
 /// Writes and hashes this rank's files.
-std::string write_own(const fs::path& folder, const StagedCheckpoint& staged, const CheckpointRanks& ranks) {
+std::string write_own(const fs::path& folder, const StagedCheckpoint& staged, int rank, int ranks) {
   if (!fs::is_directory(folder)) {
     throw Error(format("{}, which rank 0 has made, is not there; all ranks need one common run folder",
                        folder.string()));
   }
   std::vector<ManifestFile> files;
-  for (const std::string& name : staged.write_tensors(folder, ranks.rank(), ranks.size())) {
+  for (const std::string& name : staged.write_tensors(folder, rank, ranks)) {
     files.push_back(manifest_file(folder / name));
   }
   return manifest_files_to_json(files).dump();
@@ -72,19 +73,23 @@ int64_t write_checkpoint(const fs::path& dir, int64_t step, const StagedCheckpoi
                          const CheckpointRanks& ranks) {
   const bool leads = ranks.rank() == 0;
   const fs::path final_path = dir / checkpoint_folder_name(step);
-  std::optional<StagedFolder> folder;
-  require_same_step(ranks.run([&] {
-    if (leads) folder.emplace(final_path);
+  // Shared with actions that are late: the folder is removed when the last of them has ended.
+  const auto folder = std::make_shared<std::optional<StagedFolder>>();
+  require_same_step(ranks.run([=] {
+    if (leads) folder->emplace(final_path);
     return format("{}", step);
   }));
   const fs::path staging = StagedFolder::staging_of(final_path);
-  const auto files = reported_files(ranks.run([&] { return write_own(staging, staged, ranks); }));
-  ranks.run([&]() -> std::string {
+  const auto files = reported_files(ranks.run([=, rank = ranks.rank(), size = ranks.size()] {
+    const auto keeps_folder = folder;
+    return write_own(staging, staged, rank, size);
+  }));
+  ranks.run([=]() -> std::string {
     if (!leads) return "";
     write_file_atomic(staging / kStateFileName, staged.state().dump(2) + "\n");
-    const Json layout = {{"tensor_names", "hugging_face"}, {"optimizer", staged.has_optimizer()}};
+    const Json layout = {{"tensor_names", kTensorNames}, {"optimizer", staged.has_optimizer()}};
     write_manifest(staging, build_manifest(staging, step, layout, files));
-    publish_or_exchange(*folder, final_path);
+    publish_or_exchange(**folder, final_path);
     return "";
   });
   int64_t bytes = 0;

@@ -7,13 +7,13 @@ namespace stepforge {
 
 namespace {
 
-/// Deals out what all replicas hold, element after element.
+/// Divides what all replicas hold among them, element by element.
 class ReplicaShare {
  public:
   ReplicaShare(int64_t total, int64_t replica, int64_t replicas)
       : begin_(total * replica / replicas), end_(total * (replica + 1) / replicas) {}
 
-  /// This replica's part of the next slice, of which each element counts `weight`.
+  /// This replica's part of the next slice, whose elements count `weight` each.
   std::vector<ShardSlice> take(const ShardSlice& held, int64_t weight) {
     const int64_t elements = held.slice.elements();
     const auto border = [&](int64_t at) {
@@ -37,9 +37,9 @@ std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& t
   return unit.slices(tensor.parameter, tensor.row, tensor.row + tensor.shape.at(0));
 }
 
-std::vector<std::vector<ShardSlice>> saved_boxes(const std::vector<NamedTensor>& tensors,
-                                                 const ModelStore& store,
-                                                 const std::function<int64_t(size_t unit)>& flats) {
+std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>& tensors,
+                                                  const ModelStore& store,
+                                                  const std::function<int64_t(size_t unit)>& flats) {
   std::vector<std::vector<ShardSlice>> held;
   int64_t total = 0;
   for (const NamedTensor& tensor : tensors) {

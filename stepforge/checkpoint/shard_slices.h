@@ -1,4 +1,4 @@
-// Which part of a tensor this rank holds, and where.
+// Which parts of a tensor this rank holds, and which of them it saves.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace stepforge {
 
-/// What this rank holds of `tensor`, a part of `unit`; perhaps nothing.
+/// This rank's slices of `tensor`, which belongs to `unit`; perhaps none.
 std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& tensor);
 
-/// What this rank saves of each tensor: `tensors` in their order. Replicas hold the same, so each saves a
-/// share of it, cut where the shares have the same number of bytes, optimizer state included: `flats(unit)`
-/// tells how many buffers of a unit are saved. Over all ranks every element is there once.
-std::vector<std::vector<ShardSlice>> saved_boxes(const std::vector<NamedTensor>& tensors,
-                                                 const ModelStore& store,
-                                                 const std::function<int64_t(size_t unit)>& flats);
+/// The slices that this rank saves of each of `tensors`. Replicas hold the same, so each saves a share of equal
+/// bytes, optimizer state included: `flats(unit)` is the number of buffers of a unit that are saved. All ranks
+/// together save every element once.
+std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>& tensors,
+                                                  const ModelStore& store,
+                                                  const std::function<int64_t(size_t unit)>& flats);
 
 }  // namespace stepforge

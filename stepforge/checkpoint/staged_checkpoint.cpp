@@ -9,6 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/storage/tensor_parts.h"
 #include "stepforge/tensorfile/dcp.h"
 #include "stepforge/tensorfile/safetensors.h"
 
@@ -20,7 +21,7 @@ int64_t bytes_of(const TensorSlice& slice) {
   return slice.elements() * static_cast<int64_t>(sizeof(float));
 }
 
-/// Of file number `file` of the `files` of one kind that rank `rank` of `ranks` writes.
+/// The name of file `file` of the `files` of one kind that rank `rank` of `ranks` writes.
 std::string file_name(std::string_view kind, int rank, int ranks, size_t file, size_t files) {
   if (ranks == 1) return format("{}.safetensors", kind);
   return dcp_file_name(kind, rank, static_cast<int>(file), static_cast<int>(files));
@@ -37,10 +38,11 @@ bool StagedCheckpoint::has_optimizer() const {
 }
 
 void StagedCheckpoint::reserve(size_t bytes) {
-  if (capacity_ >= bytes) return;
+  // A save that was late may still be reading the memory.
+  if (capacity_ >= bytes && memory_.use_count() == 1) return;
   memory_.reset();  // before the new memory is asked for
   capacity_ = 0;
-  memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  memory_ = std::make_shared_for_overwrite<std::byte[]>(bytes);
   capacity_ = bytes;
 }
 
@@ -48,10 +50,9 @@ void StagedCheckpoint::add(Files& files, const std::string& name, const std::vec
                            const at::Tensor& shard) {
   if (files.size() < held.size()) files.resize(held.size());
   for (size_t i = 0; i < held.size(); ++i) {
-    const auto& [slice, local] = held[i];
+    const TensorSlice& slice = held[i].slice;
     files[i].push_back({name, slice, used_});
-    const int64_t elements = slice.elements();
-    at::from_blob(memory_.get() + used_, {elements}, at::kFloat).copy_(shard.narrow(0, local, elements));
+    at::from_blob(memory_.get() + used_, slice.sizes, at::kFloat).copy_(part_of(shard, held[i]));
     used_ += static_cast<size_t>(bytes_of(slice));
   }
 }
@@ -87,7 +88,7 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
   };
   const std::vector<NamedTensor> tensors = named_tensors(model);
   const auto saved =
-      saved_boxes(tensors, store, [&](size_t unit) { return static_cast<int64_t>(1 + slots(unit)); });
+      saved_slices(tensors, store, [&](size_t unit) { return static_cast<int64_t>(1 + slots(unit)); });
   size_t total = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     for (const ShardSlice& held : saved[i]) {

@@ -1,5 +1,4 @@
-// What one rank writes of a checkpoint: a copy in host memory, which later changes of the weights do not
-// reach.
+// One rank's part of a checkpoint: a copy in host memory, unaffected by later changes of the weights.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +17,7 @@
 
 namespace stepforge {
 
+/// Copies share the tensors' memory, which none of them changes.
 class StagedCheckpoint {
  public:
   /// Of this rank's parts of all tensors.
@@ -44,7 +44,7 @@ class StagedCheckpoint {
   void add(Files& files, const std::string& name, const std::vector<ShardSlice>& held,
            const at::Tensor& shard);
 
-  std::unique_ptr<std::byte[]> memory_;
+  std::shared_ptr<std::byte[]> memory_;
   size_t capacity_ = 0;
   size_t used_ = 0;
   Files model_;
@@ -52,10 +52,10 @@ class StagedCheckpoint {
   Json state_;
 };
 
-/// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object,
-/// to which "optimizer_steps" is added. No rank waits for another; of what replicas hold each copies a part.
-/// Pass the previous copy as `reused`: its memory serves again, so that nothing large is allocated after the
-/// first save. Throws Error if `state` is no object.
+/// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object to
+/// which "optimizer_steps" is added. No rank waits for another; each replica copies a share of what all hold.
+/// Pass the previous one as `reused`: its memory is used again unless a copy of it still exists, so that
+/// nothing large is allocated after the first save. Throws Error if `state` is not an object.
 StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const AdamW* optimizer,
                                   Json state, StagedCheckpoint reused = {});
 

@@ -49,7 +49,8 @@ void TensorComparison::allow(const std::string& name,
   if (!text.empty()) different_.push_back(format("{}: {}", name, text));
 }
 
-void TensorComparison::finish(const std::string& what, const std::function<bool(std::string_view)>& ignored) {
+void TensorComparison::finish(const std::string& summary,
+                              const std::function<bool(std::string_view)>& ignored) {
   for (const std::string& name : folder_.names()) {
     if (known_.contains(name) || ignored(name)) continue;
     unexpected_.push_back(format("unexpected: {}", quoted_for_message(name)));
@@ -59,7 +60,7 @@ void TensorComparison::finish(const std::string& what, const std::function<bool(
   for (auto* list : {&missing_, &unexpected_, &different_}) {
     std::move(list->begin(), list->end(), std::back_inserter(lines));
   }
-  std::string text = format("{}: {} tensors missing, {} unexpected, {} different", what, missing_.size(),
+  std::string text = format("{}: {} tensors missing, {} unexpected, {} different", summary, missing_.size(),
                             unexpected_.size(), different_.size());
   const size_t shown = std::min(lines.size(), kMostLines);
   for (size_t i = 0; i < shown; ++i) text += "\n  " + lines[i];

@@ -1,5 +1,4 @@
-// Compares the tensors that a model needs with those that files hold, and tells every difference in one
-// error.
+// Compares the tensors that a model needs with those in files, and reports every difference in one error.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +20,11 @@ class TensorComparison {
 
   /// The model needs this tensor, in one of `dtypes`: notes if it is missing or differs.
   void expect(const std::string& name, const std::vector<int64_t>& shape, std::span<const DType> dtypes);
-  /// The folder may hold this tensor: notes if it does and `fault`, called with its description, tells one
-  /// ("" = none).
+  /// The folder may hold this tensor: if it does, notes what `fault` returns for it, unless "".
   void allow(const std::string& name, const std::function<std::string(const StoredTensor&)>& fault);
-  /// Notes every tensor neither expected nor allowed, unless `ignored` says so, and throws Error if anything
-  /// was noted: `what`, the differences counted by kind, then one a line.
-  void finish(const std::string& what, const std::function<bool(std::string_view)>& ignored);
+  /// Notes every tensor neither expected nor allowed nor `ignored`, and throws Error if anything was noted:
+  /// `summary`, the number of differences of each kind, then one difference a line.
+  void finish(const std::string& summary, const std::function<bool(std::string_view)>& ignored);
 
  private:
   const TensorFolder& folder_;

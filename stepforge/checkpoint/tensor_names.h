@@ -1,5 +1,5 @@
 // The tensors of a checkpoint or a Hugging Face folder, and which rows of which parameter they are.
-// Every sub_tensor of a packed parameter is one tensor; a tied parameter appears once, under its owner's name.
+// Every sub-tensor of a packed parameter is one tensor; a tied parameter appears once, under its owner's name.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 namespace stepforge {
 
 struct NamedTensor {
-  std::string name;  ///< the sub_tensor's Hugging Face name
+  std::string name;  ///< the sub-tensor's Hugging Face name
   std::vector<int64_t> shape;
   int64_t elements = 0;
   size_t unit = 0;       ///< index into ModelSpec::units
-  size_t parameter = 0;  ///< of the unit: the one that it is a sub_tensor of
+  size_t parameter = 0;  ///< index in the unit
   int64_t row = 0;       ///< its first row in the parameter
 };
 
-/// In the order of units, parameters and sub_tensors.
+/// In the order of units, parameters and sub-tensors.
 std::vector<NamedTensor> named_tensors(const ModelSpec& model);
 
 /// Names of tensors that hold optimizer state start with this; no tensor of a model does.
 inline constexpr std::string_view kOptimizerPrefix = "optim.";
 
-/// Field of a checkpoint's state: how many updates the optimizer has made. There if its tensors are.
+/// Field of a checkpoint's state: how many updates the optimizer has made. Present if its tensors are.
 inline constexpr std::string_view kOptimizerSteps = "optimizer_steps";
 
 /// "optim.state.<name>.<slot>"

@@ -17,22 +17,22 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Staging folders of saves that a crash cut short, and folders half deleted.
+/// Folders of saves that a crash has interrupted, and half-deleted folders.
 void remove_leftovers(const fs::path& dir, Logger& logger) {
   for (const fs::path& path : entries_of(dir)) {
     if (!path.filename().string().starts_with("step-") || path.extension() != ".tmp") continue;
     std::error_code failure;
     fs::remove_all(path, failure);
     if (failure) {
-      logger.warning("cannot remove {}, the left-over of an unfinished save: {}", path.string(),
+      logger.warning("cannot remove {}, which an unfinished save has left: {}", path.string(),
                      failure.message());
     } else {
-      logger.info("removed {}, the left-over of an unfinished save", path.string());
+      logger.info("removed {}, which an unfinished save had left", path.string());
     }
   }
 }
 
-/// Takes the name away first, so that a crash on the way leaves no folder that looks complete.
+/// Renames it first, so that a crash meanwhile leaves no folder that looks complete.
 void remove_checkpoint(const fs::path& path) {
   fs::path doomed = path;
   doomed += ".tmp";
@@ -55,7 +55,7 @@ CheckpointWriter::CheckpointWriter(fs::path dir, int64_t keep_latest_k, Logger& 
   fs::create_directories(dir_, failure);
   if (failure || !fs::is_directory(dir_)) {
     throw Error(format("cannot make the checkpoint folder {}: {}", dir_.string(),
-                       failure ? failure.message() : "something else is there"));
+                       failure ? failure.message() : "it is not a folder"));
   }
   remove_leftovers(dir_, logger_);
 }
@@ -100,20 +100,21 @@ void CheckpointWriter::write(int64_t step) {
     const auto start = std::chrono::steady_clock::now();
     const int64_t bytes = write_checkpoint(dir_, step, staged_, ranks_);
     const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - start;
-    succeeded_ = true;
+    record(step, "");
     if (ranks_.rank() != 0) return;
     logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s)", (dir_ / checkpoint_folder_name(step)).string(),
                  human_bytes(bytes), duration.count(), static_cast<double>(bytes) / 1e9 / duration.count());
   } catch (const PeerError& failure) {
-    succeeded_ = false;
     lost_rank_ = std::current_exception();
     is_rank_lost_ = true;
+    record(step, failure.what());
     logger_.error("CHECKPOINT NOT SAVED at step {}: {}. Older checkpoints are kept", step, failure.what());
     return;
   } catch (const std::exception& failure) {
-    succeeded_ = false;
+    record(step, failure.what());
     logger_.error(
-        "CHECKPOINT NOT SAVED at step {}: {}. Training goes on, older checkpoints are kept; the next save is "
+        "CHECKPOINT NOT SAVED at step {}: {}. Training continues, older checkpoints are kept; the next save "
+        "is "
         "at the next interval",
         step, failure.what());
     return;
@@ -125,14 +126,24 @@ void CheckpointWriter::write(int64_t step) {
   }
 }
 
+void CheckpointWriter::record(int64_t step, const std::string& failure) {
+  succeeded_ = failure.empty();
+  const std::lock_guard lock(outcomes_mutex_);
+  outcomes_.push_back({step, failure});
+}
+
+std::vector<SaveOutcome> CheckpointWriter::take_outcomes() {
+  const std::lock_guard lock(outcomes_mutex_);
+  return std::exchange(outcomes_, {});
+}
+
 void CheckpointWriter::delete_old(int64_t step) {
   int64_t kept = 0;
   for (const CheckpointFolder& folder : list_checkpoints(dir_)) {
     if (folder.step > step) {
       if (!std::exchange(warned_of_later_steps_, true)) {
         logger_.warning(
-            "{} is beyond step {} and will be preferred on resume; remove it if it belongs to an abandoned "
-            "run",
+            "{} is beyond step {}: a resume prefers it; remove it if it belongs to an abandoned run",
             folder.path.string(), step);
       }
       continue;

@@ -5,22 +5,31 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "stepforge/base/log.h"
 #include "stepforge/checkpoint/native.h"
 
 namespace stepforge {
 
-/// Used by one thread. One save is under way at a time: whatever needs the writer meanwhile waits for its
-/// end. Of several ranks each has a writer, and all save the same steps.
+/// How a save ended, the same on every rank.
+struct SaveOutcome {
+  int64_t step = 0;
+  std::string failure;  ///< why there is no checkpoint of this step; empty if it was published
+};
+
+/// Used by one thread. One save is under way at a time: a call that needs the writer waits for its end. Each
+/// rank has a writer, and all save the same steps.
 ///
 ///     writer.save(step, stage_checkpoint(model, store, &optimizer, state, writer.reusable()));
 class CheckpointWriter {
  public:
-  /// Rank 0 makes `dir` and removes what saves cut short by a crash left there. `keep_latest_k` 0 keeps all.
-  /// `background` false writes inside save(). `ranks` null: this rank alone. Throws Error if `dir` cannot be
-  /// made. `logger` and `ranks` must outlive it; nobody else may use `ranks` while a save is under way.
+  /// Rank 0 makes `dir` and removes what a crash during a save has left there. `keep_latest_k` 0 keeps all.
+  /// `background` false writes inside save(). `ranks` null: one rank. Throws Error if `dir` cannot be made.
+  /// `logger` and `ranks` must outlive the writer; `ranks` may not be used elsewhere while a save is under way.
   CheckpointWriter(std::filesystem::path dir, int64_t keep_latest_k, Logger& logger, bool background,
                    const CheckpointRanks* ranks = nullptr);
   /// Waits for the save under way.
@@ -28,24 +37,29 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// The memory of the last save, to be staged into again. Waits for its end. Throws as throw_if_rank_lost().
+  /// The memory of the last save, to stage into again. Waits for its end. Throws like throw_if_rank_lost().
   StagedCheckpoint reusable();
 
-  /// Writes step-N, then deletes the oldest steps beyond keep_latest_k. Steps beyond this one, of a run that
-  /// went on from an earlier step, are neither counted nor deleted. A failure (a full disk) is an error line
-  /// in the log of every rank; nothing is deleted then, and the next save tries anew. Throws as
+  /// Writes step-N, then deletes the oldest steps beyond keep_latest_k. Steps after this one, of a run that was
+  /// resumed from an earlier step, are neither counted nor deleted. A failure (a full disk) is an error line in
+  /// the log of every rank; then nothing is deleted, and the next save tries again. Throws like
   /// throw_if_rank_lost().
   void save(int64_t step, StagedCheckpoint staged);
 
   /// Waits for the save under way. False if the last save failed.
   bool wait();
 
-  /// Throws the PeerError that ended a save: a rank that is gone or hangs is missing in training too, and no
-  /// save can follow. Any time, without waiting.
+  /// The outcomes of the saves that have ended since the last call, oldest first. Any time, without waiting;
+  /// one rank may see an outcome a step earlier than another.
+  std::vector<SaveOutcome> take_outcomes();
+
+  /// Throws the PeerError that ended a save: a rank that is gone or hangs is missing in training too, and every
+  /// further save would fail. Any time, without waiting.
   void throw_if_rank_lost() const;
 
  private:
   void write(int64_t step);
+  void record(int64_t step, const std::string& failure);
   void delete_old(int64_t step);
 
   std::filesystem::path dir_;
@@ -55,10 +69,12 @@ class CheckpointWriter {
   CheckpointRanks alone_;
   const CheckpointRanks& ranks_;
   bool succeeded_ = true;
+  std::mutex outcomes_mutex_;
+  std::vector<SaveOutcome> outcomes_;
   std::exception_ptr lost_rank_;
   std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
   bool warned_of_later_steps_ = false;
-  StagedCheckpoint staged_;  // like everything below dir_, belongs to thread_ while it runs
+  StagedCheckpoint staged_;  // while thread_ runs it uses this and the members above
   std::thread thread_;
 };
 

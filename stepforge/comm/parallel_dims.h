@@ -14,8 +14,17 @@ struct RankId {
   int world_size = 1;
 };
 
-/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: the rest of the world. `ep`
-/// is not a factor of the world: experts are spread over ranks of the axes dp_shard, cp and tp.
+/// The ranks that train the same model on different rows, as this rank sees them. All are global numbers;
+/// the lists are ascending and contain this rank.
+struct DataParallel {
+  int rank = 0;
+  std::vector<int> shard_ranks{0};    ///< each holds a part of every unit
+  std::vector<int> replica_ranks{0};  ///< each holds the same part
+  std::vector<int> loss_ranks{0};     ///< all whose rows make up the step
+};
+
+/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: the rest of the
+/// world. `ep` is not a factor of the world: experts are spread over ranks of the axes dp_shard, cp and tp.
 struct ParallelDims {
   int64_t dp_replicate = 1;
   int64_t dp_shard = -1;

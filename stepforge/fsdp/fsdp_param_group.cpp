@@ -25,7 +25,7 @@ UnitSpec spec_of(const std::string& name, const std::vector<NamedParameter>& par
   return spec;
 }
 
-/// One byte-less element whose use throws `message`.
+/// One element without memory whose use throws `message`.
 at::Tensor unusable(const std::string& message) {
   at::Tensor tensor = at::empty({1}, at::kFloat);
   // Shapes are checked against it before bytes are asked for.
@@ -41,8 +41,8 @@ FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, co
     : spec_(spec_of(unit_name, parameters, options.with_gradient)),
       mesh_(mesh),
       parameters_(std::move(parameters)),
-      store_(
-          std::make_unique<UnitStore>(spec_, options, replicated ? mesh.replicated_groups() : mesh.groups())),
+      store_(std::make_unique<UnitStore>(spec_, options,
+                                         replicated ? *mesh.replicated_groups() : *mesh.groups())),
       hidden_(unusable(format(
           "a parameter of unit \"{}\" is used but not gathered: call the module through its holder, or "
           "unshard() it before",
@@ -55,7 +55,7 @@ FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, co
     const std::vector<ShardSlice> slices = store_->slices(i);
     at::Tensor local = store_->master().narrow(0, held.begin, held.size());
     if (slices.size() == 1) local = local.view(slices[0].slice.sizes);
-    // A leaf with a version of its own: updates of it show which values are stale.
+    // A leaf with its own version counter: updates of it show which values are stale.
     locals_.push_back(local.variable_data().set_requires_grad(tensor.requires_grad()));
     // The module's tensor keeps its identity: names, handles and requires_grad stay as they are.
     tensor.mutable_grad() = at::Tensor();
@@ -66,7 +66,7 @@ FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, co
 }
 
 FsdpParamGroup::~FsdpParamGroup() {
-  // Tasks under way read and write the masters and gradients.
+  // Tasks under way use the masters and gradients.
   gathering_.settle();
   reducing_.settle();
 }
@@ -140,7 +140,7 @@ void FsdpParamGroup::start_gradient() {
     at::Tensor& grad = parameters_[i].tensor.mutable_grad();
     const at::Tensor& view = store_->parameter(i).gradient();
     if (grad.is_same(view)) continue;
-    // Somebody has set another gradient or dropped it since the last micro-step.
+    // The user has set another gradient or dropped it since the last micro-step.
     if (!first && !grad.defined()) view.zero_();
     if (grad.defined()) view.copy_(grad);
     grad = view;
@@ -175,28 +175,28 @@ void FsdpParamGroup::start_reduction(const ReduceRule& rule) {
   const bool accumulate = !postponed && keep_earlier_gradients();
   std::vector<bool> trained_now(parameters_.size());
   for (size_t i = 0; i < trained_now.size(); ++i) trained_now[i] = trained(i);
-  reducing_ = mesh_.reduce_lane().submit([this, rule, parts = TrainedParts(store_->layout(), trained_now),
-                                          accumulate, postponed, over_replicas,
-                                          left = std::exchange(written_, {})]() mutable {
-    const at::NoGradGuard no_grad_here;
-    const at::Tensor written = std::exchange(left, {});  // whose bytes are free as soon as they are summed
-    // In half precision the sum itself could leave the range.
-    const bool scaled_before = store_->options().reduce == DType::f16;
-    if (scaled_before) written.mul_(rule.factor);
-    at::Tensor sum = store_->reduced(written, parts);
-    if (partial_.defined()) sum.add_(std::exchange(partial_, {}));
-    if (postponed) {
-      partial_ = sum;
-      return;
-    }
-    if (over_replicas) store_->all_reduce(sum, parts);
-    if (!scaled_before && rule.factor != 1.0) sum.mul_(rule.factor);
-    if (accumulate) {
-      store_->gradient().add_(sum);
-    } else {
-      store_->gradient().copy_(sum);
-    }
-  });
+  reducing_ =
+      mesh_.reduce_lane().submit([this, rule, parts = TrainedParts(store_->layout(), trained_now), accumulate,
+                                  postponed, over_replicas, left = std::exchange(written_, {})]() mutable {
+        const at::NoGradGuard no_grad_here;
+        const at::Tensor written = std::exchange(left, {});  // whose memory is free as soon as it is summed
+        // In half precision the sum itself could leave the range.
+        const bool scaled_before = store_->options().reduce == DType::f16;
+        if (scaled_before) written.mul_(rule.factor);
+        at::Tensor sum = store_->reduced(written, parts);
+        if (partial_.defined()) sum.add_(std::exchange(partial_, {}));
+        if (postponed) {
+          partial_ = sum;
+          return;
+        }
+        if (over_replicas) store_->all_reduce(sum, parts);
+        if (!scaled_before && rule.factor != 1.0) sum.mul_(rule.factor);
+        if (accumulate) {
+          store_->gradient().add_(sum);
+        } else {
+          store_->gradient().copy_(sum);
+        }
+      });
 }
 
 void FsdpParamGroup::finish_reduction() {
@@ -232,7 +232,7 @@ void FsdpParamGroup::set_value(size_t index, const at::Tensor& whole) {
   const at::NoGradGuard no_grad;
   const std::vector<int64_t>& shape = spec_.parameters.at(index).shape;
   if (whole.sizes() != at::IntArrayRef(shape)) {
-    throw UsageError(format("parameter {} of unit \"{}\" has shape {}, its value {}",
+    throw UsageError(format("parameter {} of unit \"{}\" has shape {}, but its value has shape {}",
                             spec_.parameters[index].name, spec_.name, shape_text(shape),
                             shape_text(whole.sizes().vec())));
   }

@@ -1,6 +1,6 @@
-// Parameters of one unit that are stored alike: cut or replicated, with one gather dtype, trained or frozen.
-// A UnitStore behind the tensors of torch::nn modules: their bytes come and go, and each rank's part of them
-// is what an optimizer updates.
+// Parameters of one unit that are stored in the same way: sharded or replicated, with one gather dtype, trained
+// or frozen. A UnitStore behind the tensors of torch::nn modules: their memory comes and goes, and an optimizer
+// updates this rank's shard of them.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stepforge/fsdp/lane_worker.h"
 #include "stepforge/fsdp/shard_mesh.h"
+#include "stepforge/storage/lane_worker.h"
 #include "stepforge/storage/unit_store.h"
 
 namespace stepforge {
 
-/// A parameter of a module under its name, relative to the module that the unit is made of.
+/// A parameter and its name, relative to the module of the unit.
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;
@@ -25,15 +25,15 @@ struct NamedParameter {
 
 /// How the gradients of one backward become part of .grad.
 struct ReduceRule {
-  bool all_reduce = true;  ///< over the replicas; else the sums over shards wait for the next reduction
-  double factor = 1.0;     ///< of the sums over all ranks
+  bool all_reduce = true;  ///< over the replicas; otherwise the sums over shards wait for the next reduction
+  double factor = 1.0;     ///< multiplies the sums over all ranks
 };
 
 class FsdpParamGroup {
  public:
-  /// Cuts the values of `parameters`, which have bytes on every rank or are on the meta device, and takes the
-  /// bytes away from their tensors: using one before unshard() throws c10::Error, "... not gathered ...",
-  /// with `unit_name`. `replicated`: every rank holds the whole, gradients are summed over all ranks.
+  /// Shards the values of `parameters`, which have memory on every rank or are on the meta device, and frees the
+  /// memory of their tensors: using one before unshard() throws c10::Error, "... not gathered ...", with
+  /// `unit_name`. `replicated`: every rank holds the whole, gradients are summed over all ranks.
   /// options.with_gradient: whether any of them is trained.
   FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const StoreOptions& options, bool replicated,
                  std::vector<NamedParameter> parameters);
@@ -44,49 +44,47 @@ class FsdpParamGroup {
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   const UnitStore& store() const { return *store_; }
   const ShardMesh& mesh() const { return mesh_; }
-  /// This rank's part of parameter `index`: a leaf [held elements] in fp32 that shares the bytes of the
-  /// master, shaped like its slice if it is one. Empty where this rank holds nothing of it. Its .grad is set
-  /// by reductions.
+  /// This rank's shard of parameter `index`: an fp32 leaf that shares memory with the master, shaped like its
+  /// slice if it is a single one, else [elements]. Empty if this rank holds nothing of it. Reductions set its
+  /// .grad.
   const at::Tensor& local(size_t index) const { return locals_.at(index); }
   /// Whether parameter `index` requires grad in the module, which may change at any time.
   bool trained(size_t index) const { return parameters_.at(index).tensor.requires_grad(); }
   bool any_trained() const;
 
-  /// Starts a gather unless one is under way or values are there that the masters still are.
+  /// Starts a gather unless one is under way or the gathered values are still those of the masters.
   void start_gather();
-  /// start_gather(), and waits for its end: from here on the module's tensors have their values.
+  /// start_gather(), and waits for its end: then the module's tensors have their values.
   void finish_gather();
-  /// Waits for a gather under way, so that the masters may change; its values are bound when they are asked
-  /// for.
+  /// Waits for a gather under way, so that the masters may change; finish_gather() binds its values.
   void settle_gather();
   bool gathered() const { return store_->gathered(); }
-  /// The module's tensors lose their bytes; a gather under way is waited for.
+  /// The module's tensors lose their memory. Waits for a gather under way.
   void release();
 
-  /// Backward may write: the module's trained tensors have .grad, which goes on from what micro-steps without
-  /// reduction left there.
+  /// Backward may write: the module's trained tensors have .grad, which continues from what micro-steps
+  /// without reduction have left there.
   void start_gradient();
-  /// Starts to sum what backwards have written since the last reduction; zero where none did.
+  /// Starts to sum what backwards have written since the last reduction; zero where none has.
   void start_reduction(const ReduceRule& rule);
   /// Waits for the reduction under way, if any; the locals' .grad then holds its result.
   void finish_reduction();
-  /// This rank's part of all gradients, flat as the masters. A .grad that somebody has replaced is copied
+  /// This rank's shard of all gradients, flat like the masters. A .grad that the user has replaced is copied
   /// into it.
   const at::Tensor& gradient();
-  /// The masters have been written by other means than local(): values gathered before are stale.
+  /// The masters have been written other than through local(): values gathered before are stale.
   void masters_changed() { ++changes_; }
   /// Drops every gradient, also those not yet reduced. Waits for a reduction under way.
   void zero_grad();
 
-  /// Writes the whole value of parameter `index`: each rank keeps its part. Values gathered before are stale.
+  /// Writes the whole value of parameter `index`; each rank keeps its shard. Values gathered before are stale.
   void set_value(size_t index, const at::Tensor& whole);
 
  private:
   int64_t masters_version() const;
   void show_values();
   void hide_values();
-  /// Whether the locals have gradients to which a reduction adds; regions of those that have none are zero
-  /// then.
+  /// Whether any local has a gradient, to which a reduction adds; the others' regions are then set to zero.
   bool keep_earlier_gradients();
 
   UnitSpec spec_;
@@ -99,9 +97,9 @@ class FsdpParamGroup {
 
   LaneTask gathering_;
   at::Tensor filling_;             ///< the slot of the gather under way
-  int64_t gathered_version_ = -1;  ///< of the masters that were gathered last
+  int64_t gathered_version_ = -1;  ///< masters_version() of the last gather
 
-  at::Tensor written_;  ///< flat, what backward writes into
+  at::Tensor written_;  ///< the flat buffer that backward writes into
   LaneTask reducing_;
   at::Tensor partial_;  ///< summed over shards, not yet over replicas
 };

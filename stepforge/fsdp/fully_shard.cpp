@@ -1,6 +1,13 @@
 #include "stepforge/fsdp/fully_shard.h"
 
-#include <cmath>
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -9,106 +16,204 @@
 
 namespace stepforge {
 
-std::shared_ptr<ShardedUnit> ShardedModule::find_unit() const {
-  if (unit_ == nullptr) unit_ = unit_of(*module());
-  return unit_;
-}
-
-std::shared_ptr<ShardedUnit> ShardedModule::unit() const {
-  auto unit = find_unit();
-  if (unit == nullptr) {
-    throw UsageError(format("module {} is not sharded: call fully_shard on its holder", module()->name()));
-  }
-  return unit;
-}
-
-void ShardedModule::for_each_unit(bool recurse, const std::function<void(ShardedUnit&)>& visit) const {
-  const auto own = unit();
-  if (!recurse) return visit(*own);
-  for (const UnitEntry& entry : units_in(*module())) visit(*entry.unit);
-}
-
-UnshardHandle ShardedModule::unshard(bool async) const {
-  UnshardHandle handle(unit());
-  unit()->unshard(/*wait=*/!async);
-  return handle;
-}
-
-void ShardedModule::reshard() const {
-  unit()->reshard();
-}
-
-void ShardedModule::set_requires_gradient_sync(bool wanted, bool recurse) const {
-  for_each_unit(recurse, [&](ShardedUnit& unit) { unit.behavior.requires_gradient_sync = wanted; });
-}
-
-void ShardedModule::set_requires_all_reduce(bool wanted, bool recurse) const {
-  for_each_unit(recurse, [&](ShardedUnit& unit) { unit.behavior.requires_all_reduce = wanted; });
-}
-
-void ShardedModule::set_reshard_after_forward(bool wanted, bool recurse) const {
-  for_each_unit(recurse, [&](ShardedUnit& unit) { unit.behavior.reshard_after_forward = wanted; });
-}
-
-void ShardedModule::set_reshard_after_backward(bool wanted, bool recurse) const {
-  for_each_unit(recurse, [&](ShardedUnit& unit) { unit.behavior.reshard_after_backward = wanted; });
-}
-
-void ShardedModule::set_is_last_backward(bool last, bool recurse) const {
-  for_each_unit(recurse, [&](ShardedUnit& unit) { unit.behavior.is_last_backward = last; });
-}
-
-void ShardedModule::set_reduce_op(ReduceOp op, bool recurse) const {
-  for_each_unit(recurse, [&](ShardedUnit& unit) { unit.behavior.reduce_op = op; });
-}
-
-void ShardedModule::set_gradient_scaling_factor(std::optional<double> factor, bool recurse) const {
-  if (factor && !std::isfinite(*factor)) {
-    throw UsageError(format("a gradient scaling factor must be finite, not {}", *factor));
-  }
-  for_each_unit(recurse, [&](ShardedUnit& unit) { unit.behavior.scaling_factor = factor.value_or(1.0); });
-}
-
 namespace {
 
-std::vector<std::weak_ptr<ShardedUnit>> units_of(const ShardedModule::List& modules) {
-  std::vector<std::weak_ptr<ShardedUnit>> units;
-  for (const ShardedModule& module : modules) units.emplace_back(module.unit());
-  return units;
+bool contains(const std::vector<at::Tensor>& list, const at::Tensor& tensor) {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const at::Tensor& other) { return other.is_same(tensor); });
+}
+
+DType gather_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::f32;
+    case at::kBFloat16:
+      return DType::bf16;
+    case at::kHalf:
+      return DType::f16;
+    default:
+      throw UsageError(format("dtype {} of a mixed-precision policy: choose float, bfloat16 or half",
+                              c10::toString(type)));
+  }
+}
+
+/// The parameters and buffers of a module that are not in a unit inside it.
+class Contents {
+ public:
+  Contents(const torch::nn::Module& module, const std::string& unit_name, const FullyShardOptions& options,
+           const std::vector<std::shared_ptr<ShardedUnit>>& other_units)
+      : unit_name_(unit_name), options_(options), other_units_(other_units) {
+    collect(module, "");
+    for (const auto& [list, name] : {std::pair{&options.ignored_params, "ignored_params"},
+                                     std::pair{&options.replicate_params, "replicate_params"},
+                                     std::pair{&options.tied_params, "tied_params"}}) {
+      for (size_t i = 0; i < list->size(); ++i) {
+        if (contains(seen_, (*list)[i])) continue;
+        throw UsageError(
+            format("{}[{}] is not a parameter of unit \"{}\" itself (it may be one of a unit inside it)",
+                   name, i, unit_name_));
+      }
+    }
+  }
+
+  std::vector<NamedParameter> sharded;
+  std::vector<NamedParameter> replicated;
+  std::vector<NamedParameter> ignored;
+  std::vector<std::shared_ptr<ShardedUnit>> borrowed;
+  std::vector<NamedParameter> tied;
+  std::vector<std::pair<std::string, at::Tensor>> meta_buffers;
+
+ private:
+  void collect(const torch::nn::Module& module, const std::string& prefix) {
+    for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+      add(prefix + parameter.key(), parameter.value());
+    }
+    for (const auto& buffer : module.named_buffers(/*recurse=*/false)) {
+      if (buffer.value().is_meta()) meta_buffers.emplace_back(prefix + buffer.key(), buffer.value());
+    }
+    for (const auto& child : module.named_children()) {
+      if (unit_of(*child.value()) == nullptr) collect(*child.value(), prefix + child.key() + ".");
+    }
+  }
+
+  void add(const std::string& name, const at::Tensor& tensor) {
+    seen_.push_back(tensor);
+    for (auto* list : {&sharded, &replicated, &ignored}) {
+      for (NamedParameter& known : *list) {
+        if (!known.tensor.is_same(tensor)) continue;
+        known.aliases.push_back(name);
+        return;
+      }
+    }
+    if (is_ignored(tensor)) {
+      ignored.push_back({name, tensor, {}});
+      return;
+    }
+    for (const auto& other : other_units_) {
+      if (other->owns(tensor)) return borrow(name, tensor, other);
+    }
+    check(name, tensor);
+    (contains(options_.replicate_params, tensor) ? replicated : sharded).push_back({name, tensor, {}});
+  }
+
+  bool is_ignored(const at::Tensor& tensor) const {
+    return contains(options_.ignored_params, tensor) ||
+           std::any_of(other_units_.begin(), other_units_.end(), [&](const auto& unit) {
+             return std::any_of(unit->ignored.begin(), unit->ignored.end(),
+                                [&](const NamedParameter& own) { return own.tensor.is_same(tensor); });
+           });
+  }
+
+  void borrow(const std::string& name, const at::Tensor& tensor, const std::shared_ptr<ShardedUnit>& owner) {
+    if (!contains(options_.tied_params, tensor)) {
+      throw UsageError(
+          format("parameter {} of unit \"{}\" belongs to unit \"{}\" already: declare it in "
+                 "tied_params, or make one unit of both modules",
+                 name, unit_name_, owner->unit_name()));
+    }
+    if (std::find(borrowed.begin(), borrowed.end(), owner) == borrowed.end()) borrowed.push_back(owner);
+    tied.push_back({name, tensor, {}});
+  }
+
+  void check(const std::string& name, const at::Tensor& tensor) const {
+    const at::ScalarType type = tensor.scalar_type();
+    if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) {
+      throw UsageError(
+          format("parameter {} of unit \"{}\" has dtype {}: units hold float, bfloat16 and half; "
+                 "convert it, make it a buffer, or list it in ignored_params",
+                 name, unit_name_, c10::toString(type)));
+    }
+    if (!tensor.is_cpu() && !tensor.is_meta()) {
+      throw UsageError(
+          format("parameter {} of unit \"{}\" is on {}: move the module to the CPU before "
+                 "fully_shard, or make it on the meta device",
+                 name, unit_name_, tensor.device().str()));
+    }
+    if (!tensor.is_leaf()) {
+      throw UsageError(
+          format("parameter {} of unit \"{}\" is the result of a computation that autograd "
+                 "recorded; detach() it",
+                 name, unit_name_));
+    }
+  }
+
+  const std::string& unit_name_;
+  const FullyShardOptions& options_;
+  const std::vector<std::shared_ptr<ShardedUnit>>& other_units_;
+  std::vector<at::Tensor> seen_;
+};
+
+/// Adds parts: parameters that are stored in the same way.
+void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replicated,
+               const std::vector<NamedParameter>& parameters) {
+  const MixedPrecision& precision = options.mixed_precision;
+  std::map<std::pair<DType, bool>, std::vector<NamedParameter>> alike;
+  for (const NamedParameter& parameter : parameters) {
+    const DType dtype = gather_dtype(precision.param_dtype.value_or(parameter.tensor.scalar_type()));
+    alike[{dtype, parameter.tensor.requires_grad()}].push_back(parameter);
+  }
+  for (const auto& [kind, members] : alike) {
+    for (const NamedParameter& member : members) {
+      if (member.tensor.is_meta()) unit.without_value.push_back(member.name);
+    }
+    const StoreOptions store{
+        .gather = kind.first,
+        .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat)),
+        .partition = options.partition,
+        .with_gradient = kind.second,
+        .alias_if_whole = false,
+        .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
+        .unit = unit.mesh().runtime().units_made()};
+    unit.add_part(
+        std::make_unique<FsdpParamGroup>(unit.unit_name(), unit.mesh(), store, replicated, members));
+  }
+}
+
+/// Gives values to parameters and buffers on the meta device.
+void materialize(ShardedUnit& unit, const Contents& contents, const FullyShardOptions& options) {
+  for (const auto& [name, buffer] : contents.meta_buffers) {
+    const at::Tensor whole = at::zeros(buffer.sizes(), buffer.options().device(at::kCPU));
+    buffer.unsafeGetTensorImpl()->shallow_copy_from(whole.getIntrusivePtr());
+    unit.without_value.push_back(name);
+  }
+  if (!options.initialize) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& part : unit.parts()) {
+    for (size_t i = 0; i < part->parameters().size(); ++i) {
+      const std::string& name = part->parameters()[i].name;
+      const auto& missing = unit.without_value;
+      if (std::find(missing.begin(), missing.end(), name) == missing.end()) continue;
+      const at::Tensor whole = at::zeros(part->store().spec().parameters[i].shape, at::kFloat);
+      options.initialize(name, whole);
+      part->set_value(i, whole);
+    }
+  }
+  for (const auto& [name, buffer] : contents.meta_buffers) options.initialize(name, buffer);
+  unit.without_value.clear();
 }
 
 }  // namespace
 
-void ShardedModule::set_modules_to_forward_prefetch(const List& modules) const {
-  unit()->behavior.forward_prefetch = units_of(modules);
-}
+void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh, const FullyShardOptions& options) {
+  const auto impl = module.module();
+  const std::string name = options.name.empty() ? impl->name() : options.name;
+  if (mesh == nullptr) throw UsageError(format("unit \"{}\": fully_shard needs a mesh", name));
+  if (module.is_sharded()) throw UsageError(format("unit \"{}\" is sharded already", name));
+  UnitRuntime& runtime = mesh->runtime();
+  const Contents contents(*impl, name, options, runtime.units());
+  if (options.mixed_precision.param_dtype) gather_dtype(*options.mixed_precision.param_dtype);
+  if (options.mixed_precision.reduce_dtype) gather_dtype(*options.mixed_precision.reduce_dtype);
 
-void ShardedModule::set_modules_to_backward_prefetch(const List& modules) const {
-  unit()->behavior.backward_prefetch = units_of(modules);
-}
-
-void ShardedModule::zero_grad() const {
-  unit()->mesh().runtime().abandon_backward();
-  for_each_unit(/*recurse=*/true, [](ShardedUnit& unit) { unit.drop_gradients(); });
-}
-
-void ShardedModule::wait_for_reductions() const {
-  unit()->mesh().runtime().finish_reductions();
-}
-
-std::vector<std::pair<std::string, at::Tensor>> ShardedModule::named_parameters() const {
-  std::vector<std::pair<std::string, at::Tensor>> result;
-  for (const FsdpParamRef& parameter : fsdp_param_group(*module())) {
-    result.emplace_back(parameter.name, parameter.local());
-  }
-  for (auto& parameter : unsharded_parameters(*module())) result.push_back(std::move(parameter));
-  return result;
-}
-
-std::vector<at::Tensor> ShardedModule::parameters() const {
-  std::vector<at::Tensor> result;
-  for (auto& [name, tensor] : named_parameters()) result.push_back(tensor);
-  return result;
+  const auto unit = std::make_shared<ShardedUnit>(name, std::move(mesh), options.mixed_precision);
+  unit->behavior.reshard_after_forward = options.reshard_after_forward;
+  unit->ignored = contents.ignored;
+  unit->borrowed = contents.borrowed;
+  unit->tied = contents.tied;
+  add_parts(*unit, options, /*replicated=*/false, contents.sharded);
+  add_parts(*unit, options, /*replicated=*/true, contents.replicated);
+  materialize(*unit, contents, options);
+  runtime.add(unit);
+  impl->register_module("sharded_unit", unit);
 }
 
 }  // namespace stepforge

@@ -1,4 +1,4 @@
-// Sharded training with a loop of one's own over torch::nn modules.
+// Sharded training of torch::nn modules in a custom training loop.
 //
 //   struct ModelImpl : torch::nn::Module {
 //     ModelImpl() { register_module("first", first); register_module("second", second); }
@@ -10,12 +10,12 @@
 //   auto mesh = std::make_shared<ShardMesh>(world);
 //   fully_shard(model->first, mesh);
 //   fully_shard(model->second, mesh);
-//   fully_shard(model, mesh);               // the rest, from the inside to the outside
+//   fully_shard(model, mesh);               // the rest: inner modules first, then outer ones
 //   ShardedAdamW optimizer(model, {.lr = 1e-3});
 //   for (...) { model(x).backward(); clip_grad_norm(model, 1.0); optimizer.step(); model.zero_grad(); }
 //
 // A holder is used like those of TORCH_MODULE; before fully_shard it is one. All ranks call the same methods
-// in the same order. docs/fully-shard.md tells the whole of it.
+// in the same order. docs/fully-shard.md describes everything.
 #pragma once
 
 #include <functional>
@@ -38,7 +38,7 @@
 
 namespace stepforge {
 
-/// Where shards, gradients and optimizer state lie between uses. On the CPU that is host memory in any case,
+/// Where shards, gradients and optimizer state are kept between uses. In this build that is always host memory,
 /// pageable if there is no accelerator to copy to.
 struct CpuOffload {
   bool enabled = false;
@@ -46,20 +46,20 @@ struct CpuOffload {
 };
 
 struct FullyShardOptions {
-  std::string name = {};  ///< of the unit, in messages; empty: the name of the module's type
+  std::string name = {};  ///< of the unit, in messages; empty: the module's type
   bool reshard_after_forward = true;
   MixedPrecision mixed_precision = {};
   Partition partition = {};
   CpuOffload cpu_offload = {};
-  /// Parameters of the module that are left as they are: neither cut nor gathered nor reduced.
+  /// Parameters of the module that stay ordinary: neither sharded nor gathered nor reduced.
   std::vector<at::Tensor> ignored_params = {};
   /// Kept whole on every rank; their gradients are summed over all ranks.
   std::vector<at::Tensor> replicate_params = {};
-  /// Parameters that belong to units outside this module, and that its forward uses too.
+  /// Parameters of units outside this module that its forward uses too.
   std::vector<at::Tensor> tied_params = {};
-  /// Gives parameters and buffers from the meta device their values: called with the name relative to the
-  /// module and a whole fp32 tensor (a buffer: of its dtype) to fill, one after the other, alike on all
-  /// ranks.
+  /// Gives parameters and buffers on the meta device their values: called for one after the other, in the same
+  /// order on all ranks, with the name relative to the module and a whole tensor to fill (fp32; for a buffer its
+  /// own dtype).
   std::function<void(const std::string& name, at::Tensor value)> initialize = {};
 };
 
@@ -67,15 +67,15 @@ struct FullyShardOptions {
 class UnshardHandle {
  public:
   explicit UnshardHandle(std::shared_ptr<ShardedUnit> unit) : unit_(std::move(unit)) {}
-  /// From here on the parameters have their values.
+  /// Afterwards the parameters have their values.
   void wait() { unit_->unshard(/*wait=*/true); }
 
  private:
   std::shared_ptr<ShardedUnit> unit_;
 };
 
-/// The methods of a sharded module, whatever its type. All but is_sharded(), parameters() and
-/// named_parameters() throw UsageError before fully_shard. With `recurse` they reach the units inside, too.
+/// The methods of a sharded module of any type. All except is_sharded(), parameters() and named_parameters()
+/// throw UsageError before fully_shard. With `recurse` they also apply to the units inside.
 class ShardedModule {
  public:
   using List = std::vector<std::reference_wrapper<const ShardedModule>>;
@@ -90,20 +90,20 @@ class ShardedModule {
   bool is_sharded() const { return find_unit() != nullptr; }
   std::shared_ptr<ShardedUnit> unit() const;
 
-  /// Gathers this unit's parameters, unless they are. With `async` it returns at once; the module's call, or
-  /// wait(), waits.
+  /// Gathers this unit's parameters unless they are gathered. With `async` it returns at once; the module's call
+  /// or wait() waits.
   UnshardHandle unshard(bool async = false) const;
-  /// Gives gathered values back, unless a call under way uses them.
+  /// Frees the gathered values unless a call under way uses them.
   void reshard() const;
 
-  /// Without: backward leaves gradients unreduced, in whole, to which the next backward adds.
+  /// false: backward leaves whole gradients unreduced, and the next backward adds to them.
   void set_requires_gradient_sync(bool wanted, bool recurse = true) const;
-  /// Without: gradients are summed over shards only; the next reduction with it sums over replicas, too.
+  /// false: gradients are summed over shards only; the next reduction with true also sums over replicas.
   void set_requires_all_reduce(bool wanted, bool recurse = true) const;
   void set_reshard_after_forward(bool wanted, bool recurse = true) const;
-  /// Without: values stay gathered for the next forward, unless their masters change.
+  /// false: values stay gathered for the next forward unless their masters change.
   void set_reshard_after_backward(bool wanted, bool recurse = true) const;
-  /// Without: backward ends with reductions under way; .grad is there after wait_for_reductions().
+  /// false: backward returns while reductions are under way; .grad is set after wait_for_reductions().
   void set_is_last_backward(bool last, bool recurse = true) const;
   /// avg (the default) divides by the number of ranks of the mesh.
   void set_reduce_op(ReduceOp op, bool recurse = false) const;
@@ -112,17 +112,17 @@ class ShardedModule {
   void set_gradient_scaling_factor(std::optional<double> factor, bool recurse = false) const;
   /// Units whose gathers start when this one's forward begins.
   void set_modules_to_forward_prefetch(const List& modules) const;
-  /// Units whose gathers start when this one's backward begins; without a list, the unit that comes next.
+  /// Units whose gathers start when this one's backward begins; without a list, the next unit.
   void set_modules_to_backward_prefetch(const List& modules) const;
 
-  /// Drops all gradients of this module, those not yet reduced, too. After a step that an exception has
-  /// ended, also what that left gathered.
+  /// Drops all gradients of this module, including those not yet reduced. After a step that an exception has
+  /// ended, also frees what it left gathered.
   void zero_grad() const;
-  /// Waits for all reductions of the mesh: afterwards .grad of every local parameter is there.
+  /// Waits for all reductions of the mesh: afterwards .grad of every local parameter is set.
   void wait_for_reductions() const;
 
-  /// What an optimizer of torch::optim updates: this rank's parts of all parameters (fp32 leaves; empty where
-  /// it holds nothing of one), and the ignored ones. Without fully_shard the module's own.
+  /// The tensors for an optimizer of torch::optim: this rank's shards of all parameters (fp32 leaves; empty where
+  /// it holds nothing of one), and the ignored parameters. Without fully_shard the module's own.
   std::vector<at::Tensor> parameters() const;
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
 
@@ -138,17 +138,17 @@ class ShardedModule {
   mutable std::shared_ptr<ShardedUnit> unit_;
 };
 
-/// Makes a unit of `module`: of all its parameters that no unit inside it owns. A collective of the mesh.
-/// Values must be the same on all ranks; each keeps its part. Throws UsageError, before anything is changed,
-/// for a module that is sharded already, a parameter that another unit owns and that is not declared tied,
-/// lists that name tensors which are no parameters of the module, and parameters that are not on the CPU or
-/// not of a floating type of at most 32 bits.
+/// Makes a unit of all parameters of `module` that no unit inside it owns. A collective of the mesh. Values must
+/// be the same on all ranks; each rank keeps its shard. Throws UsageError, before anything is changed, for a
+/// module that is sharded already, a parameter that another unit owns and that is not declared tied, lists with
+/// tensors that are not parameters of the module, and parameters that are not on the CPU or whose type is not
+/// float, bfloat16 or half.
 void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh,
                  const FullyShardOptions& options = {});
 
-/// A holder as TORCH_MODULE makes them, whose call runs the module's forward between gather and release.
-/// Arguments and results may be tensors, std containers of them, or structs that satisfy VisitsTensors; other
-/// arguments are passed on. A result must hold its tensors so that they are found.
+/// A holder like those of TORCH_MODULE. Calling it gathers the unit, runs the module's forward and releases the
+/// unit. Arguments and results may be tensors, std containers of them, or structs that satisfy VisitsTensors;
+/// other arguments are passed on unchanged.
 template <typename Impl>
 class Sharded : public torch::nn::ModuleHolder<Impl>, public ShardedModule {
  public:
@@ -164,25 +164,25 @@ class Sharded : public torch::nn::ModuleHolder<Impl>, public ShardedModule {
     if (unit == nullptr) return Result(this->impl_->forward(std::forward<Args>(args)...));
     UnitCall call(unit);
     std::tuple<Argument<Args>...> inputs(std::forward<Args>(args)...);
-    call.enter(places_in(inputs));
+    call.enter(tensors_in(inputs));
     Result result = std::apply(
         [this](auto&... input) {
           return Result(this->impl_->forward(static_cast<Argument<Args>&&>(input)...));
         },
         inputs);
-    call.exit(places_in(result));
+    call.exit(tensors_in(result));
     return result;
   }
 
   std::shared_ptr<torch::nn::Module> module() const override { return this->ptr(); }
 
  private:
-  /// What holds tensors is copied (the tensors' handles are), so that they can be replaced.
+  /// Arguments that hold tensors are copied (their handles are), so that the tensors can be replaced.
   template <typename T>
   using Argument = std::conditional_t<holds_tensors<T>, std::decay_t<T>, T&&>;
 
   template <typename T>
-  static TensorRefs places_in(T& value) {
+  static TensorRefs tensors_in(T& value) {
     TensorRefs tensors;
     visit_tensors(value, [&](at::Tensor& tensor) { tensors.push_back(&tensor); });
     return tensors;

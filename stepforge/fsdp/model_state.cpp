@@ -10,7 +10,7 @@ namespace stepforge {
 
 namespace {
 
-/// Parameters of units by the parts that hold them.
+/// Adds parameters as entries of their units.
 class UnitEntries {
  public:
   explicit UnitEntries(StateSource& source) : source_(source) {}
@@ -26,7 +26,7 @@ class UnitEntries {
   std::map<const FsdpParamGroup*, int> units_;
 };
 
-/// Names under which a unit uses parameters of others.
+/// Adds the names under which a unit uses parameters of other units.
 void add_tied(const UnitEntry& entry, UnitEntries& entries) {
   for (const NamedParameter& tied : entry.unit->tied) {
     for (const auto& owner : entry.unit->borrowed) {
@@ -45,7 +45,7 @@ StateSource source_of(const ShardedModule& module) {
   source.all = module.unit()->mesh().groups()->data();
   const torch::nn::Module& root = *module.module();
   UnitEntries entries(source);
-  for (const FsdpParamRef& parameter : fsdp_param_group(root)) {
+  for (const FsdpParamRef& parameter : sharded_parameters(root)) {
     entries.add(parameter.name, *parameter.part, parameter.index);
     for (const std::string& alias : parameter.aliases) entries.add(alias, *parameter.part, parameter.index);
   }
@@ -67,7 +67,8 @@ LoadReport load_state_dict(const ShardedModule& module, const StateDict& values,
                            const LoadStateOptions& options) {
   const StateSource source = source_of(module);
   const std::vector<UnitEntry> units = units_in(*module.module());
-  for (const UnitEntry& entry : units) entry.unit->settle_gather();  // none reads masters that are written
+  for (const UnitEntry& entry : units)
+    entry.unit->settle_gather();  // none may read masters while they are written
   LoadReport report = load_state_dict(source, values, options);
   for (const UnitEntry& entry : units) {
     for (const auto& part : entry.unit->parts()) part->masters_changed();

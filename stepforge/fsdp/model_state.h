@@ -1,5 +1,4 @@
-// State dicts of modules under fully_shard: parameters, wherever they lie, and buffers, by their names in the
-// module.
+// State dicts of modules under fully_shard: parameters and buffers by their names in the module.
 #pragma once
 
 #include "stepforge/fsdp/fully_shard.h"
@@ -7,12 +6,12 @@
 
 namespace stepforge {
 
-/// get_state_dict() of parallel/state_dict.h for what `module` and the units inside it hold. Parameters of
-/// units are fp32, as their masters are; tied ones appear under each of their names.
+/// get_state_dict() of fsdp/state_dict.h for `module` and the units inside it. Parameters of units are fp32, like
+/// their masters; tied ones appear under each of their names.
 StateDict get_state_dict(const ShardedModule& module, const GetStateOptions& options = {});
 
-/// load_state_dict() of parallel/state_dict.h into `module` and the units inside it. Parameters and buffers
-/// from the meta device have their values then. Not inside of the module's forward or backward.
+/// load_state_dict() of fsdp/state_dict.h into `module` and the units inside it. Afterwards parameters and buffers
+/// from the meta device have their values. Not during the module's forward or backward.
 LoadReport load_state_dict(const ShardedModule& module, const StateDict& values,
                            const LoadStateOptions& options = {});
 

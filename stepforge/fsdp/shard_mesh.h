@@ -1,5 +1,5 @@
-// The ranks over which fully_shard cuts and replicates parameters, with what one rank needs to talk to the
-// others: communicators, a lane for gathers and one for reductions.
+// The ranks over which fully_shard shards and replicates parameters: communicators, a lane for gathers and one
+// for reductions.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 
 #include "stepforge/comm/communicator.h"
 #include "stepforge/comm/parallel_dims.h"
-#include "stepforge/fsdp/lane_worker.h"
 #include "stepforge/storage/data_groups.h"
+#include "stepforge/storage/lane_worker.h"
 
 namespace stepforge {
 
 class UnitRuntime;
 
-/// Shared by all units of a model (or of several). Every rank of the world makes it together, and then calls
-/// the same methods of the same units in the same order, from one thread. Must be destroyed before the World.
+/// Shared by all units of a model (or of several). All ranks of the world make it together, and then call the
+/// same methods of the same units in the same order, each from one thread. Must be destroyed before the World.
 class ShardMesh {
  public:
-  /// All ranks of the world hold one shard each.
+  /// Every rank of the world holds one shard.
   explicit ShardMesh(World& world);
-  /// `degrees`: {shards}, or {replicas, shards} with shards innermost; one of them may be -1, what is left of
-  /// the world. `name` tells meshes of one world from one another. Throws UsageError for another number of
-  /// dimensions, or if the product is not the world size; PeerError.
+  /// `degrees`: {shards}, or {replicas, shards} with shards innermost; one of them may be -1, the rest of the
+  /// world. `name` distinguishes meshes of one world. Throws UsageError for another number of dimensions, or if
+  /// the product is not the world size; PeerError.
   ShardMesh(World& world, const std::vector<int64_t>& degrees, const std::string& name = "fully_shard");
   ~ShardMesh();
   ShardMesh(const ShardMesh&) = delete;
@@ -36,16 +36,16 @@ class ShardMesh {
   /// Ranks over which gradients are summed or averaged.
   int ranks() const { return shards() * replicas(); }
 
-  /// Partition over shards, copied over replicas.
+  /// For sharded parameters: shards, and replicas of them.
   const std::shared_ptr<const DataGroups>& groups() const { return groups_; }
-  /// Copied over all ranks.
+  /// For replicated parameters: every rank is a replica.
   const std::shared_ptr<const DataGroups>& replicated_groups() const { return replicated_groups_; }
 
   LaneWorker& gather_lane() { return gather_lane_; }
   LaneWorker& reduce_lane() { return reduce_lane_; }
   UnitRuntime& runtime() { return *runtime_; }
 
-  /// Ends all collectives of this mesh, also those that other ranks wait in. From any thread.
+  /// Ends all collectives of this mesh, also on ranks that wait in them. From any thread.
   void abort(const std::string& reason) const;
 
  private:
@@ -53,7 +53,7 @@ class ShardMesh {
   std::shared_ptr<const DataGroups> groups_;
   std::shared_ptr<const DataGroups> replicated_groups_;
   std::unique_ptr<UnitRuntime> runtime_;
-  LaneWorker gather_lane_;  // last: their tasks use what is above
+  LaneWorker gather_lane_;  // last: tasks use the members above
   LaneWorker reduce_lane_;
 };
 

@@ -12,8 +12,8 @@ namespace stepforge {
 ShardedUnit::ShardedUnit(std::string name, std::shared_ptr<ShardMesh> mesh, MixedPrecision precision)
     : torch::nn::Module("ShardedUnit"),
       name_(std::move(name)),
-      mesh_(std::move(mesh)),
-      precision_(precision) {}
+      precision_(precision),
+      mesh_(std::move(mesh)) {}
 
 bool ShardedUnit::owns(const at::Tensor& parameter) const {
   return std::any_of(parts_.begin(), parts_.end(), [&](const auto& part) {

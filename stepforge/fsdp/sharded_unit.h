@@ -1,5 +1,5 @@
-// What fully_shard puts on a module: the parameters of the module that no unit inside it owns, sharded,
-// gathered, reduced and updated together.
+// The unit that fully_shard makes of a module: the parameters of the module that no unit inside it owns. They
+// are sharded, gathered, reduced and updated together.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@
 
 namespace stepforge {
 
-/// Dtypes of a unit. Masters, local gradients and optimizer state are fp32 always.
+/// Dtypes of a unit. Masters, local gradients and optimizer state are always fp32.
 struct MixedPrecision {
-  std::optional<at::ScalarType> param_dtype = {};   ///< of gathered parameters; else each parameter's own
-  std::optional<at::ScalarType> reduce_dtype = {};  ///< in which gradients travel; else fp32
+  std::optional<at::ScalarType> param_dtype = {};   ///< of gathered parameters; default: each one's own
+  std::optional<at::ScalarType> reduce_dtype = {};  ///< in which gradients are sent; default: fp32
   std::optional<at::ScalarType> output_dtype = {};  ///< floating outputs of the module are cast to it
   bool cast_forward_inputs = true;                  ///< floating inputs are cast to param_dtype
 };
@@ -28,7 +28,7 @@ struct MixedPrecision {
 enum class ReduceOp : uint8_t { avg, sum };
 
 /// A unit, hidden in its module as a child without parameters. Users call its methods through Sharded
-/// (parallel/fully_shard.h).
+/// (fsdp/fully_shard.h).
 class ShardedUnit : public torch::nn::Module {
  public:
   struct Behavior {
@@ -50,28 +50,28 @@ class ShardedUnit : public torch::nn::Module {
   const MixedPrecision& precision() const { return precision_; }
   Behavior behavior;
 
-  /// Sets of parameters that are stored alike.
+  /// Sets of parameters that are stored in the same way.
   const std::vector<std::unique_ptr<FsdpParamGroup>>& parts() const { return parts_; }
   void add_part(std::unique_ptr<FsdpParamGroup> part) { parts_.push_back(std::move(part)); }
   bool owns(const at::Tensor& parameter) const;
-  /// Parameters that are left alone.
+  /// Parameters that stay ordinary.
   std::vector<NamedParameter> ignored;
-  /// Units whose parameters this one's module uses too, and these parameters under its names.
+  /// Units whose parameters this module uses too, and these parameters under the names they have here.
   std::vector<std::shared_ptr<ShardedUnit>> borrowed;
   std::vector<NamedParameter> tied;
-  /// Parameters and buffers from the meta device that nobody has given values.
+  /// Names of parameters and buffers from the meta device that have no values yet.
   std::vector<std::string> without_value;
 
-  /// Gathers; with `wait` values are there on return.
+  /// Gathers; with `wait` the values are there on return.
   void unshard(bool wait);
-  /// Gives the gathered values back, unless a call under way uses them.
+  /// Frees the gathered values unless a call under way uses them.
   void reshard();
   bool unsharded() const;
   void start_reduction();
   void finish_reduction();
   /// Waits for a gather under way.
   void settle_gather();
-  /// Drops all gradients, those of ignored parameters too.
+  /// Drops all gradients, also those of ignored parameters.
   void drop_gradients();
 
   // Called in the order of forward and backward.
@@ -79,21 +79,21 @@ class ShardedUnit : public torch::nn::Module {
   void end_forward();
   /// end_forward() of a call that failed.
   void abort_forward() { --uses_; }
-  /// `next`: what backward will need after this unit.
+  /// `next`: the unit that backward needs after this one; may be null.
   void begin_backward(ShardedUnit* next);
   void end_backward();
   /// Whether the end of a backward reduces.
   bool reduces() const { return behavior.requires_gradient_sync; }
   bool is_last_backward() const { return behavior.is_last_backward; }
-  /// Nothing uses it any more: gives the gathered values back.
+  /// No call uses it any more: frees the gathered values.
   void forget_uses();
 
  private:
   std::string name_;
-  std::shared_ptr<ShardMesh> mesh_;
   MixedPrecision precision_;
   std::vector<std::unique_ptr<FsdpParamGroup>> parts_;
-  int uses_ = 0;  ///< calls and backwards under way
+  int uses_ = 0;                     ///< calls and backwards under way
+  std::shared_ptr<ShardMesh> mesh_;  // last: its groups are destroyed before the buffers of their collectives
 };
 
 }  // namespace stepforge

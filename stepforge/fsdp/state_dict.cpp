@@ -16,7 +16,7 @@ const ParameterSpec& parameter_of(const StateSource& source, const StateEntry& e
   return source.units.at(static_cast<size_t>(entry.unit)).store->spec().parameters.at(entry.parameter);
 }
 
-/// The parts of a parameter that this rank holds, in the unit's own memory.
+/// This rank's parts of a parameter, in the unit's own memory.
 LocalValue held_value(const StateSource& source, const StateEntry& entry) {
   const StateUnit& unit = source.units.at(static_cast<size_t>(entry.unit));
   LocalValue value{parameter_of(source, entry).shape, unit.store->slices(entry.parameter), {}};
@@ -37,7 +37,7 @@ at::Tensor copy_of(const at::Tensor& tensor, bool on_host) {
              : source.clone();
 }
 
-/// The whole unit as flat_layout() says: this rank's replica, or rank 0's.
+/// The whole unit in flat_layout(): this rank's replica, or rank 0's.
 at::Tensor whole_unit(const StateUnit& unit, Communicator* all, bool from_rank0) {
   at::Tensor flat = unit.store->whole(unit.shard);
   if (!from_rank0 || unit.store->groups().replicas() == 1) return flat;
@@ -101,7 +101,7 @@ StateDict sharded_state(const StateSource& source, const GetStateOptions& option
 StateDict get_state_dict(const StateSource& source, const GetStateOptions& options) {
   if (options.broadcast_from_rank0 && !options.full_state_dict) {
     throw UsageError(
-        "broadcast_from_rank0 without full_state_dict: rank 0 has no parts of other ranks to send; set "
+        "broadcast_from_rank0 without full_state_dict: rank 0 cannot send the shards of other ranks; set "
         "full_state_dict too");
   }
   const at::NoGradGuard no_grad;

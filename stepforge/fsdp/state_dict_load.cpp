@@ -23,13 +23,13 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-/// A slice of a tensor with its values, or the place for them: a tensor of the slice's sizes.
+/// A slice of a tensor, and a tensor of the slice's sizes: its values, or the place for them.
 struct Part {
   TensorSlice slice;
   at::Tensor values;
 };
 
-/// A scalar's slice has no dimensions.
+/// The slice of a scalar has no dimensions.
 Part whole_part(const at::Tensor& tensor) {
   const TensorSlice slice = whole_slice(tensor.sizes().vec());
   return {slice, tensor.view(slice.sizes)};
@@ -41,7 +41,7 @@ at::Tensor inside(const Part& part, const TensorSlice& slice) {
   return part_of(part.values, relative);
 }
 
-/// One tensor to write: the places on this rank.
+/// One tensor to write, and its places on this rank.
 struct Target {
   const StateEntry* entry = nullptr;
   Shape shape;
@@ -62,8 +62,8 @@ Target target_of(const StateSource& source, const StateEntry& entry) {
   return target;
 }
 
-/// What is wrong with the slices of a value, "" if nothing is.
-std::string fault_of_boxes(const LocalValue& value) {
+/// The fault of a value's slices, "" if none.
+std::string fault_of_slices(const LocalValue& value) {
   if (value.data.dim() != 1) return "has data of more than one dimension";
   const TensorSlice whole = whole_slice(value.global_shape);
   for (const ShardSlice& held : value.slices) {
@@ -82,28 +82,28 @@ std::string fault_of_boxes(const LocalValue& value) {
   return "";
 }
 
-/// What keeps `value` from being read or `target` from being written, "" if nothing does.
+/// Why `value` cannot be loaded into `target`, "" if it can.
 std::string fault_of_value(const StateValue& value, const Target& target, bool assign) {
   const auto* local = std::get_if<LocalValue>(&value);
   const at::Tensor& data = local != nullptr ? local->data : std::get<at::Tensor>(value);
   if (!data.defined() || data.is_meta()) return "has no data";
   const Shape shape = local != nullptr ? local->global_shape : data.sizes().vec();
   if (shape != target.shape)
-    return format("has the shape {}, expected is {}", shape_text(shape), shape_text(target.shape));
+    return format("has the shape {}, expected {}", shape_text(shape), shape_text(target.shape));
   if (local != nullptr) {
-    const std::string fault = fault_of_boxes(*local);
+    const std::string fault = fault_of_slices(*local);
     if (!fault.empty()) return fault;
   }
   if (assign) {
     if (target.entry->unit >= 0)
-      return "lies in the buffer of its unit and can only be copied: load it without assign";
-    return local != nullptr ? "is a part, and only a whole tensor can be assigned" : "";
+      return "shares the buffer of its unit and can only be copied: load it without assign";
+    return local != nullptr ? "is a part; only a whole tensor can be assigned" : "";
   }
   if (target.entry->unit < 0 && target.entry->whole.is_meta())
     return "is on the meta device: materialise it first, or load with assign";
   const at::ScalarType type = data.scalar_type();
   if (type != target.type && !(at::isFloatingType(type) && at::isFloatingType(target.type)))
-    return format("is of type {}, expected is {}", c10::toString(type), c10::toString(target.type));
+    return format("is of type {}, expected {}", c10::toString(type), c10::toString(target.type));
   return "";
 }
 
@@ -117,7 +117,7 @@ std::vector<Part> parts_of(const StateValue& value) {
   return parts;
 }
 
-/// What parts, which must not overlap, lack of what is asked for; "" if nothing.
+/// Whether parts overlap, or leave a part of the target uncovered; "" if neither.
 std::string fault_of_cover(const std::vector<Part>& parts, const Target& target) {
   for (size_t i = 0; i < parts.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
@@ -132,8 +132,8 @@ std::string fault_of_cover(const std::vector<Part>& parts, const Target& target)
       if (const auto common = intersection(place.slice, part.slice)) covered += common->elements();
     }
     if (covered != place.slice.elements()) {
-      return format("is given by slices that hold {} of the {} elements which this rank needs, {} of {}",
-                    covered, place.slice.elements(), slice_text(place.slice), shape_text(target.shape));
+      return format("has slices that cover {} of the {} elements that this rank needs, {} of {}", covered,
+                    place.slice.elements(), slice_text(place.slice), shape_text(target.shape));
     }
   }
   return "";
@@ -145,7 +145,7 @@ struct Plan {
   std::vector<std::string> faults;
 };
 
-/// Sorts the names of entries by whether they are given.
+/// Divides the names of entries into those given and those missing.
 LoadReport report_of(const StateSource& source, const std::function<bool(size_t)>& is_given,
                      const LoadStateOptions& options) {
   LoadReport report;
@@ -190,16 +190,16 @@ Plan plan_of(const StateSource& source, const StateDict& values, const LoadState
   for (const auto& [target, value] : plan.transfers) {
     std::string fault = fault_of_value(*value, target, options.assign);
     if (fault.empty() && options.broadcast_from_rank0 && std::holds_alternative<LocalValue>(*value))
-      fault = "is a part, and rank 0 must have the whole";
+      fault = "is a part; rank 0 must give the whole tensor";
     if (fault.empty() && !options.assign) fault = fault_of_cover(parts_of(*value), target);
     if (!fault.empty()) plan.faults.push_back(format("{} {}", target.entry->name, fault));
   }
   return plan;
 }
 
-/// Throws on every rank if one has a fault to tell.
+/// Throws on every rank if one has a fault.
 void require_no_fault(Communicator* all, const std::string& fault) {
-  constexpr size_t most = 16384;  // of what other ranks are told
+  constexpr size_t most = 16384;  // characters of it that other ranks get
   const std::string own = fault.empty() ? "" : "the state dict does not fit: " + fault;
   std::vector<std::string> texts;
   if (all != nullptr) texts = gather_texts(*all, std::string_view(own).substr(0, most));
@@ -219,7 +219,7 @@ void write(const Target& target, const std::vector<Part>& parts) {
   }
 }
 
-/// Takes over `tensor` if the caller wants that, else copies.
+/// Uses `tensor` itself if the caller wants that, else copies.
 void put(const Target& target, const at::Tensor& tensor, bool assign) {
   if (assign) {
     at::TensorImpl* own = target.entry->whole.unsafeGetTensorImpl();
@@ -229,7 +229,7 @@ void put(const Target& target, const at::Tensor& tensor, bool assign) {
   write(target, {whole_part(tensor.detach())});
 }
 
-/// Rank 0 says which entries it has, then sends their values, one after another.
+/// Rank 0 sends which entries it has, then their values, one after another.
 LoadReport load_from_rank0(const StateSource& source, const StateDict& values,
                            const LoadStateOptions& options) {
   const bool reads = source.all->rank() == 0;

@@ -17,11 +17,11 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-/// Passes gradients on as they are, and tells that backward has come here.
+/// Passes gradients on unchanged, and reports that backward has come here.
 struct BoundaryNode : Node {
   std::shared_ptr<UnitTrace> trace;
   std::size_t position = 0;
-  std::vector<std::shared_ptr<ShardedUnit>> units;  ///< whose bytes backward needs
+  std::vector<std::shared_ptr<ShardedUnit>> units;  ///< whose values backward needs
 
   std::string name() const override { return "ShardedUnitBoundary"; }
   variable_list apply(variable_list&& gradients) override {

@@ -14,7 +14,7 @@ namespace stepforge {
 
 namespace {
 
-/// Whole gradients that wait for their reduction to end while backward goes on.
+/// Whole gradients that may wait for their reduction while backward continues.
 constexpr std::size_t kReductionsInFlight = 2;
 
 }  // namespace
@@ -76,7 +76,7 @@ std::vector<std::shared_ptr<ShardedUnit>> UnitRuntime::units() const {
 
 void UnitRuntime::begin_call() {
   if (!backwards_.empty() && !in_backward()) {
-    throw Error("the last backward ended before its end; call zero_grad() before the next forward");
+    throw Error("an exception stopped the last backward; call zero_grad() before the next forward");
   }
   ++depth_;
 }
@@ -88,7 +88,7 @@ void UnitRuntime::end_call(bool failed) noexcept {
   try {
     release_all();
   } catch (const std::exception&) {
-    // A gather failed: every further collective says why.
+    // A gather failed: every further collective throws the reason.
     return;
   }
 }
@@ -118,7 +118,7 @@ void UnitRuntime::touch(const std::shared_ptr<UnitTrace>& trace) {
 void UnitRuntime::end_backward(int graph_task) {
   for (const auto& trace : backwards_.at(graph_task)) trace->finish();
   backwards_.erase(graph_task);
-  // What was gathered ahead and not used must not be read from masters that an optimizer changes now.
+  // Gathers ahead that no call used must not read masters while an optimizer changes them.
   for (const auto& unit : units()) unit->settle_gather();
   for (const auto& started : std::exchange(reducing_, {})) {
     const auto unit = started.lock();

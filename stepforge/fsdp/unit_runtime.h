@@ -1,12 +1,11 @@
-// The order in which the units of a mesh come into use: written down in forward, undone in reverse in
-// backward.
+// The order in which the units of a mesh are used: recorded in forward, undone in reverse in backward.
 //
 // Every call of a unit leaves two events in the trace of the outermost call around it: it enters, it exits.
 // Backward undoes events from the last to the first: an exit gathers the unit, an enter reduces its gradient.
 // An autograd node on the call's outputs says when backward has come to the exit, one on its inputs when it
 // has come to the enter. Autograd runs the nodes of a graph in the reverse order of their making, so
-// whichever nodes a rank's backward passes by (outputs that its loss does not use, inputs that need no
-// gradient), what was recorded after the next one it reaches is undone first: all ranks issue the same
+// whichever nodes a rank's backward skips (outputs that its loss does not use, inputs that need no gradient),
+// the events recorded after the next node that it reaches are undone first: all ranks issue the same
 // collectives in the same order.
 #pragma once
 
@@ -21,7 +20,7 @@ namespace stepforge {
 class ShardedUnit;
 class UnitRuntime;
 
-/// One outermost call. The graph's nodes keep it until no backward can come any more.
+/// One outermost call. The graph's nodes keep it alive as long as a backward can come.
 class UnitTrace : public std::enable_shared_from_this<UnitTrace> {
  public:
   explicit UnitTrace(UnitRuntime& runtime) : runtime_(runtime) {}
@@ -29,20 +28,20 @@ class UnitTrace : public std::enable_shared_from_this<UnitTrace> {
   /// Returns the event's position.
   std::size_t add_enter(const std::shared_ptr<ShardedUnit>& unit);
   std::size_t add_exit(const std::shared_ptr<ShardedUnit>& unit);
-  /// The call leaves nothing to undo.
+  /// The event needs no undoing.
   void forget(std::size_t position) { events_.at(position).unit.reset(); }
 
-  /// Backward has come to an event: undoes what was recorded behind it, then it. Throws Error if it was
-  /// undone already.
+  /// Backward has come to an event: undoes the later events, then this one. Throws Error if it is undone
+  /// already.
   void reach(std::size_t position);
-  /// Undoes what is left.
+  /// Undoes the remaining events.
   void finish() { undo_down_to(0); }
   /// A backward begins.
   void rewind() { undone_ = events_.size(); }
 
  private:
   struct Event {
-    std::weak_ptr<ShardedUnit> unit;  ///< kept by its module, and by the graph's nodes
+    std::weak_ptr<ShardedUnit> unit;  ///< its module and the graph's nodes own it
     bool enters = false;
   };
 
@@ -50,7 +49,7 @@ class UnitTrace : public std::enable_shared_from_this<UnitTrace> {
   void undo(const Event& event);
   /// Whether events before `position` use the unit.
   bool used_before(const ShardedUnit* unit, std::size_t position) const;
-  /// The unit that backward needs after what it has now; null if none.
+  /// The unit that backward needs next; null if none.
   std::shared_ptr<ShardedUnit> next_to_gather() const;
 
   UnitRuntime& runtime_;
@@ -58,31 +57,31 @@ class UnitTrace : public std::enable_shared_from_this<UnitTrace> {
   std::size_t undone_ = 0;  ///< events from here on are undone
 };
 
-/// What the units of one mesh share on a rank.
+/// The state that the units of one mesh share on a rank.
 class UnitRuntime {
  public:
   void add(const std::shared_ptr<ShardedUnit>& unit) { units_.push_back(unit); }
-  /// Units added so far, which is the number of the next one: the same on all ranks.
+  /// The number of units added so far, and of the next one: the same on all ranks.
   int units_made() const { return static_cast<int>(units_.size()); }
   /// Units that still exist, in the order in which they were made.
   std::vector<std::shared_ptr<ShardedUnit>> units() const;
 
   /// A unit's call begins. Throws Error after a backward that did not reach its end.
   void begin_call();
-  /// The call has ended; `failed` if by an exception. When the outermost has failed nothing stays gathered.
+  /// The call has ended; `failed` by an exception. If the outermost call fails, nothing stays gathered.
   void end_call(bool failed) noexcept;
-  /// The trace of the outermost call under way, made when its first unit asks for it.
+  /// The trace of the outermost call under way, made on first use.
   UnitTrace& trace();
 
   /// Whether this thread is in a backward, where a forward recomputes.
   static bool in_backward();
-  /// A node of `trace` is being run by the backward of this thread.
+  /// The backward of this thread runs a node of `trace`.
   void touch(const std::shared_ptr<UnitTrace>& trace);
-  /// Starts the unit's reduction, when few enough are under way.
+  /// Starts the unit's reduction; first waits until few enough are under way.
   void reduce(const std::shared_ptr<ShardedUnit>& unit);
   /// Waits for all reductions.
   void finish_reductions();
-  /// A backward ended by an exception is over: nothing stays gathered, nothing is to be undone.
+  /// Ends a backward that an exception has stopped: nothing stays gathered, nothing is left to undo.
   void abandon_backward();
 
  private:

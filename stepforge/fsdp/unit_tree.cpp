@@ -28,7 +28,7 @@ std::vector<UnitEntry> units_in(const torch::nn::Module& root) {
   return units;
 }
 
-std::vector<FsdpParamRef> fsdp_param_group(const torch::nn::Module& root) {
+std::vector<FsdpParamRef> sharded_parameters(const torch::nn::Module& root) {
   std::vector<FsdpParamRef> result;
   for (const UnitEntry& entry : units_in(root)) {
     for (const auto& part : entry.unit->parts()) {

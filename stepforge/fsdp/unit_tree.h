@@ -1,5 +1,5 @@
-// The units of a module and of the modules inside it, with names relative to it. What state dicts, optimizers
-// and clipping walk over.
+// The units of a module and of the modules inside it, with names relative to it: for state dicts, optimizers
+// and clipping.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ struct FsdpParamRef {
 };
 
 /// Every parameter of every unit in `root`, unit by unit.
-std::vector<FsdpParamRef> fsdp_param_group(const torch::nn::Module& root);
+std::vector<FsdpParamRef> sharded_parameters(const torch::nn::Module& root);
 
 /// Parameters in `root` that belong to no unit, under their names.
 std::vector<std::pair<std::string, at::Tensor>> unsharded_parameters(const torch::nn::Module& root);

@@ -33,18 +33,19 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at:
 void adamw_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
                             const at::Tensor& first_moment, const at::Tensor& second_moment, int64_t begin,
                             int64_t end, const AdamWSettings& settings) {
+  const AdamWOptions& options = settings.options;
   const auto step = static_cast<double>(settings.step);
-  const double correction1 = 1.0 - std::pow(settings.beta1, step);
-  const double correction2 = 1.0 - std::pow(settings.beta2, step);
+  const double correction1 = 1.0 - std::pow(options.beta1, step);
+  const double correction2 = 1.0 - std::pow(options.beta2, step);
   at::Tensor p = parameter.slice(0, begin, end);
   at::Tensor m = first_moment.slice(0, begin, end);
   at::Tensor v = second_moment.slice(0, begin, end);
   const at::Tensor g = grad.slice(0, begin, end) * settings.grad_scale;
-  p.mul_(1.0 - settings.learning_rate * settings.weight_decay);
-  m.mul_(settings.beta1).add_(g, 1.0 - settings.beta1);
-  v.mul_(settings.beta2).addcmul_(g, g, 1.0 - settings.beta2);
-  const at::Tensor denominator = v.sqrt().div_(std::sqrt(correction2)).add_(settings.epsilon);
-  p.addcdiv_(m, denominator, -settings.learning_rate / correction1);
+  p.mul_(1.0 - options.lr * options.weight_decay);
+  m.mul_(options.beta1).add_(g, 1.0 - options.beta1);
+  v.mul_(options.beta2).addcmul_(g, g, 1.0 - options.beta2);
+  const at::Tensor denominator = v.sqrt().div_(std::sqrt(correction2)).add_(options.eps);
+  p.addcdiv_(m, denominator, -options.lr / correction1);
 }
 
 }  // namespace stepforge

@@ -1,7 +1,10 @@
 // AdamW with decoupled weight decay (Loshchilov and Hutter 2019) as torch.optim.AdamW computes it:
 //
-//   g = grad * grad_scale;  p -= lr * weight_decay * p;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 -
-//   beta2) g^2 p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
+//   g  = grad * grad_scale
+//   p -= lr * weight_decay * p
+//   m  = beta1 m + (1 - beta1) g
+//   v  = beta2 v + (1 - beta2) g^2
+//   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 #pragma once
 
 #include <cstdint>
@@ -10,12 +13,20 @@
 
 namespace stepforge {
 
-struct AdamWSettings {
-  double learning_rate = 1e-3;
+/// The hyper-parameters of a group of parameters, with the defaults of torch.optim.AdamW.
+struct AdamWOptions {
+  double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0.01;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+
+  bool operator==(const AdamWOptions&) const = default;
+};
+
+/// One update.
+struct AdamWSettings {
+  AdamWOptions options;
   int64_t step = 1;         ///< t above: 1 at the first update
   double grad_scale = 1.0;  ///< the clip coefficient
 };

@@ -1,11 +1,13 @@
 #include "stepforge/kernels/cpu_allocator.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <new>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <c10/core/Allocator.h>
@@ -14,6 +16,23 @@
 #include <sys/mman.h>
 
 namespace stepforge {
+
+/// Guarded by the allocator's mutex.
+class RankMemory {
+ public:
+  void add(size_t bytes) {
+    live_ += static_cast<int64_t>(bytes);
+    peak_ = std::max(peak_, live_);
+  }
+  void remove(size_t bytes) { live_ -= static_cast<int64_t>(bytes); }
+  void reset_peak() { peak_ = live_; }
+  int64_t live() const { return live_; }
+  int64_t peak() const { return peak_; }
+
+ private:
+  int64_t live_ = 0;
+  int64_t peak_ = 0;
+};
 
 namespace {
 
@@ -26,6 +45,33 @@ size_t block_size(size_t bytes) {
   size_t grain = alignment;
   while (grain * 16 < bytes) grain *= 2;
   return (bytes + grain - 1) / grain * grain;
+}
+
+/// A block of block_size(); null if the system has none. Large ones are mapped, so that unmapping them gives
+/// their pages back at once.
+void* block_from_system(size_t size) {
+  if (size < huge_page) return std::aligned_alloc(alignment, size);
+  void* mapped = mmap(nullptr, size + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(mapped);
+  const size_t head = (huge_page - reinterpret_cast<uintptr_t>(mapped) % huge_page) % huge_page;
+  if (head > 0) munmap(begin, head);
+  munmap(begin + head + size, huge_page - head);
+  madvise(begin + head, size, MADV_HUGEPAGE);
+  return begin + head;
+}
+
+void block_to_system(void* address, size_t size) {
+  if (size < huge_page) {
+    std::free(address);
+  } else {
+    munmap(address, size);
+  }
+}
+
+std::shared_ptr<RankMemory>& charged() {
+  thread_local std::shared_ptr<RankMemory> rank;
+  return rank;
 }
 
 class CachingCpuAllocator final : public c10::Allocator {
@@ -43,12 +89,22 @@ class CachingCpuAllocator final : public c10::Allocator {
 
   MemoryCount count() {
     const std::lock_guard lock(mutex_);
-    return count_;
+    const RankMemory& counted = counted_now();
+    return {counted.live(), counted.peak(), reserved_bytes_, system_blocks_};
   }
 
   void reset_peak() {
     const std::lock_guard lock(mutex_);
-    count_.peak_bytes = count_.live_bytes;
+    counted_now().reset_peak();
+  }
+
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    if (++steps_ % kTrimSteps != 0) return;
+    for (auto& [size, blocks] : free_) {
+      give_to_system(size, blocks, blocks.least);
+      blocks.least = blocks.addresses.size();
+    }
   }
 
   /// Never destroyed: tensors in static objects may outlive everything else.
@@ -58,63 +114,79 @@ class CachingCpuAllocator final : public c10::Allocator {
   }
 
  private:
+  struct FreeBlocks {
+    std::vector<void*> addresses;
+    size_t least = 0;  ///< the fewest that there were since the last trimming
+  };
+
+  struct Block {
+    size_t bytes = 0;
+    std::shared_ptr<RankMemory> rank;
+  };
+
   static void release(void* address) {
     if (address != nullptr) instance().give_back(address);
   }
 
+  RankMemory& counted_now() { return charged() != nullptr ? *charged() : process_; }
+
   void* take(size_t bytes) {
     const size_t size = block_size(bytes);
     const std::lock_guard lock(mutex_);
+    FreeBlocks& blocks = free_[size];
     void* address = nullptr;
-    auto found = free_.find(size);
-    if (found != free_.end() && !found->second.empty()) {
-      address = found->second.back();
-      found->second.pop_back();
-    } else {
+    if (blocks.addresses.empty()) {
       address = from_system(size);
+    } else {
+      address = blocks.addresses.back();
+      blocks.addresses.pop_back();
+      blocks.least = std::min(blocks.least, blocks.addresses.size());
     }
-    in_use_[address] = bytes;
-    count_.live_bytes += static_cast<int64_t>(bytes);
-    count_.peak_bytes = std::max(count_.peak_bytes, count_.live_bytes);
+    in_use_[address] = {bytes, charged()};
+    process_.add(bytes);
+    if (charged() != nullptr) charged()->add(bytes);
     return address;
   }
 
   void give_back(void* address) {
     const std::lock_guard lock(mutex_);
     const auto found = in_use_.find(address);
-    const size_t bytes = found->second;
+    const Block block = std::move(found->second);
     in_use_.erase(found);
-    count_.live_bytes -= static_cast<int64_t>(bytes);
-    free_[block_size(bytes)].push_back(address);
+    process_.remove(block.bytes);
+    if (block.rank != nullptr) block.rank->remove(block.bytes);
+    free_[block_size(block.bytes)].addresses.push_back(address);
   }
 
   void* from_system(size_t size) {
-    const bool large = size >= huge_page;
-    void* address = std::aligned_alloc(large ? huge_page : alignment, size);
-    if (address == nullptr) address = after_trimming(size, large);
-    if (large) madvise(address, size, MADV_HUGEPAGE);
-    count_.reserved_bytes += static_cast<int64_t>(size);
+    void* address = block_from_system(size);
+    if (address == nullptr) {
+      // Free blocks go back to the system before an allocation is given up.
+      for (auto& [free_size, blocks] : free_) give_to_system(free_size, blocks, blocks.addresses.size());
+      address = block_from_system(size);
+    }
+    if (address == nullptr) throw std::bad_alloc();
+    reserved_bytes_ += static_cast<int64_t>(size);
+    ++system_blocks_;
     return address;
   }
 
-  /// The kept blocks go back to the system before an allocation is given up.
-  void* after_trimming(size_t size, bool large) {
-    for (auto& [kept_size, blocks] : free_) {
-      for (void* block : blocks) {
-        std::free(block);
-        count_.reserved_bytes -= static_cast<int64_t>(kept_size);
-      }
-      blocks.clear();
-    }
-    void* address = std::aligned_alloc(large ? huge_page : alignment, size);
-    if (address == nullptr) throw std::bad_alloc();
-    return address;
+  /// `count` of the free blocks of one size, those that have been free for longest.
+  void give_to_system(size_t size, FreeBlocks& blocks, size_t count) {
+    const auto end = blocks.addresses.begin() + static_cast<std::ptrdiff_t>(count);
+    std::for_each(blocks.addresses.begin(), end, [size](void* address) { block_to_system(address, size); });
+    blocks.addresses.erase(blocks.addresses.begin(), end);
+    blocks.least = 0;
+    reserved_bytes_ -= static_cast<int64_t>(size * count);
   }
 
   std::mutex mutex_;
-  MemoryCount count_;
-  std::unordered_map<size_t, std::vector<void*>> free_;
-  std::unordered_map<void*, size_t> in_use_;
+  RankMemory process_;
+  int64_t reserved_bytes_ = 0;
+  int64_t system_blocks_ = 0;
+  int64_t steps_ = 0;
+  std::unordered_map<size_t, FreeBlocks> free_;
+  std::unordered_map<void*, Block> in_use_;
 };
 
 }  // namespace
@@ -127,11 +199,31 @@ void install_cpu_allocator() {
   static_cast<void>(installed);
 }
 
+std::shared_ptr<RankMemory> make_rank_memory() {
+  return std::make_shared<RankMemory>();
+}
+
+ChargeMemory::ChargeMemory(std::shared_ptr<RankMemory> rank)
+    : outer_(std::exchange(charged(), std::move(rank))) {}
+
+ChargeMemory::~ChargeMemory() {
+  charged() = std::move(outer_);
+}
+
+std::shared_ptr<RankMemory> charged_memory() {
+  return charged();
+}
+
 MemoryCount cpu_memory() {
   return CachingCpuAllocator::instance().count();
 }
+
 void reset_cpu_peak() {
   CachingCpuAllocator::instance().reset_peak();
+}
+
+void trim_cpu_memory() {
+  CachingCpuAllocator::instance().trim();
 }
 
 }  // namespace stepforge

@@ -4,19 +4,38 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "stepforge/kernels/adamw.h"
-
 namespace stepforge {
 
-AdamW::AdamW(ModelStore& store, ParamGroups groups, double eps)
-    : store_(store), groups_(std::move(groups)), eps_(eps) {
+void UnitAdamW::allocate() {
+  if (slots_[0].defined()) return;
+  for (at::Tensor& slot : slots_) slot = at::zeros({unit_->shard_size()}, at::kFloat);
+  if (!unit_->options().offload) working_ = slots_;
+}
+
+void UnitAdamW::update(size_t first, size_t last, const at::Tensor& gradient, const AdamWSettings& settings) {
+  const ShardRange range = unit_->local_range(first, last);
+  adamw_update(unit_->working_master(), gradient, working_[0], working_[1], range.begin, range.end, settings);
+}
+
+void UnitAdamW::reload(const at::Tensor& buffer) {
+  const int64_t size = unit_->shard_size();
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    working_.at(slot) = buffer.narrow(0, static_cast<int64_t>(slot) * size, size);
+    working_.at(slot).copy_(slots_.at(slot));
+  }
+}
+
+void UnitAdamW::offload() {
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    slots_.at(slot).copy_(working_.at(slot));
+    working_.at(slot).reset();
+  }
+}
+
+AdamW::AdamW(ModelStore& store, ParamGroups groups) : store_(store), groups_(std::move(groups)) {
   for (size_t i = 0; i < store_.size(); ++i) {
-    const UnitStore& unit = store_.unit(i);
-    auto& slots = slots_.emplace_back();
-    if (unit.trained()) {
-      for (auto& slot : slots) slot = at::zeros({unit.shard_size()}, at::kFloat);
-    }
-    working_slots_.push_back(unit.options().offload ? std::array<at::Tensor, 2>() : slots);
+    units_.emplace_back(store_.unit(i));
+    if (store_.unit(i).trained()) units_.back().allocate();
   }
 }
 
@@ -27,33 +46,11 @@ void AdamW::begin_update(double lr_factor, double grad_scale) {
 
 void AdamW::update(int unit) {
   const auto index = static_cast<size_t>(unit);
-  UnitStore& storage = store_.unit(index);
   for (const ParamInterval& interval : groups_.intervals.at(index)) {
-    const ParamGroup& group = groups_.groups.at(static_cast<size_t>(interval.group));
-    const AdamWSettings settings{group.lr * lr_factor_, group.beta1, group.beta2, eps_,
-                                 group.weight_decay,    steps_ + 1,  grad_scale_};
-    const ShardRange range = storage.local_range(interval.first, interval.last);
-    adamw_update(storage.working_master(), storage.working_gradient(), working_slots_[index][0],
-                 working_slots_[index][1], range.begin, range.end, settings);
-  }
-}
-
-void AdamW::reload(int unit, const at::Tensor& buffer) {
-  const auto index = static_cast<size_t>(unit);
-  const int64_t size = store_.unit(index).shard_size();
-  for (size_t slot = 0; slot < slot_names.size(); ++slot) {
-    at::Tensor& working = working_slots_[index].at(slot);
-    working = buffer.narrow(0, static_cast<int64_t>(slot) * size, size);
-    working.copy_(slots_[index].at(slot));
-  }
-}
-
-void AdamW::offload(int unit) {
-  const auto index = static_cast<size_t>(unit);
-  for (size_t slot = 0; slot < slot_names.size(); ++slot) {
-    at::Tensor& working = working_slots_[index].at(slot);
-    slots_[index].at(slot).copy_(working);
-    working.reset();
+    AdamWOptions options = groups_.groups.at(static_cast<size_t>(interval.group)).options;
+    options.lr *= lr_factor_;
+    units_.at(index).update(interval.first, interval.last, store_.unit(index).working_gradient(),
+                            {options, steps_ + 1, grad_scale_});
   }
 }
 

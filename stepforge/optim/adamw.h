@@ -1,5 +1,5 @@
-// AdamW over flat buffers: one pass per unit and interval, gradient clipping folded in, fp32 masters and
-// moments.
+// AdamW over flat buffers: one pass over each run of neighbouring parameters that are updated alike, with
+// gradient clipping folded in, fp32 masters and moments.
 #pragma once
 
 #include <array>
@@ -9,46 +9,73 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/kernels/adamw.h"
 #include "stepforge/optim/param_groups.h"
 #include "stepforge/storage/unit_store.h"
 
 namespace stepforge {
 
-/// The moments of every trained unit and the number of updates made.
-class AdamW {
+/// AdamW's state ("moments") for the parameters of one unit. What the trainer's optimizer and that of
+/// fully_shard are made of: they choose the runs and count the steps.
+class UnitAdamW {
  public:
   /// Slot names as in checkpoints: "optim.state.<parameter>.exp_avg".
   static constexpr std::array<std::string_view, 2> slot_names = {"exp_avg", "exp_avg_sq"};
 
-  AdamW(ModelStore& store, ParamGroups groups, double eps);
+  /// `unit` must outlive it.
+  explicit UnitAdamW(const UnitStore& unit) : unit_(&unit) {}
+
+  /// Allocates the slots, zero, unless they exist.
+  void allocate();
+  /// Flat fp32 [shard_size()]; undefined before allocate().
+  const std::array<at::Tensor, 2>& slots() const { return slots_; }
+
+  /// Updates parameters [first, last) from `gradient` [shard_size()] fp32.
+  void update(size_t first, size_t last, const at::Tensor& gradient, const AdamWSettings& settings);
+
+  /// For an offloaded unit: `buffer` [2 * shard_size()] fp32 becomes the copy of the slots that update() works
+  /// on, until offload() has copied it back.
+  void reload(const at::Tensor& buffer);
+  void offload();
+
+ private:
+  const UnitStore* unit_;
+  std::array<at::Tensor, 2> slots_;
+  std::array<at::Tensor, 2> working_;  ///< slots_, or the copies on the device of an offloaded unit
+};
+
+/// The optimizer of a ModelStore: all parameters of all trained units are updated in every step.
+class AdamW {
+ public:
+  static constexpr auto slot_names = UnitAdamW::slot_names;
+
+  /// `store` must outlive it.
+  AdamW(ModelStore& store, ParamGroups groups);
 
   /// Starts update number steps() + 1 with every group's rate multiplied by `lr_factor` and gradients by
   /// `grad_scale`.
   void begin_update(double lr_factor, double grad_scale);
-  /// Updates unit `unit` in one pass. Between begin_update and end_update, once per trained unit.
+  /// Updates unit `unit`. Between begin_update and end_update, once per trained unit.
   void update(int unit);
   void end_update() { ++steps_; }
 
-  /// Of an offloaded unit: `buffer` [2 * shard_size()] fp32 becomes the copy of its slots that update() works
-  /// on, until offload() has copied it back.
-  void reload(int unit, const at::Tensor& buffer);
-  void offload(int unit);
+  /// UnitAdamW::reload and offload of unit `unit`.
+  void reload(int unit, const at::Tensor& buffer) { units_.at(static_cast<size_t>(unit)).reload(buffer); }
+  void offload(int unit) { units_.at(static_cast<size_t>(unit)).offload(); }
 
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
   const ParamGroups& groups() const { return groups_; }
   /// Flat fp32 slot of a unit, of its shard's size; undefined for a frozen unit.
-  const at::Tensor& slot(size_t unit, size_t slot) const { return slots_.at(unit).at(slot); }
+  const at::Tensor& slot(size_t unit, size_t slot) const { return units_.at(unit).slots().at(slot); }
 
  private:
   ModelStore& store_;
   ParamGroups groups_;
-  double eps_;
   int64_t steps_ = 0;
   double lr_factor_ = 1.0;
   double grad_scale_ = 1.0;
-  std::vector<std::array<at::Tensor, 2>> slots_;
-  std::vector<std::array<at::Tensor, 2>> working_slots_;  ///< of an offloaded unit: those on the device
+  std::vector<UnitAdamW> units_;
 };
 
 }  // namespace stepforge

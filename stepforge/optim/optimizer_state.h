@@ -6,13 +6,13 @@
 
 namespace stepforge {
 
-/// get_state_dict() of parallel/state_dict.h for an optimizer: "state.<parameter>.exp_avg",
+/// get_state_dict() of fsdp/state_dict.h for an optimizer: "state.<parameter>.exp_avg",
 /// "state.<parameter>.exp_avg_sq" and "state.<parameter>.step", an integer; zero before the first step.
-/// Moments lie as the parameters do.
+/// Moments are sharded like the parameters.
 StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOptions& options = {});
 
-/// load_state_dict() of parallel/state_dict.h into an optimizer, also one of another layout. Throws
-/// UsageError with `assign`: the state lies in the optimizer's own buffers.
+/// load_state_dict() of fsdp/state_dict.h into an optimizer, also one of another layout. Throws
+/// UsageError with `assign`: the state is in the optimizer's own buffers.
 LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
                                      const LoadStateOptions& options = {});
 

@@ -21,7 +21,7 @@ std::vector<Pattern> compile(const OptimizerConfig& optimizer) {
     try {
       patterns.push_back({std::regex(group.pattern)});
     } catch (const std::regex_error& error) {
-      throw UsageError(format("optimizer.param_groups: pattern \"{}\" is no regular expression: {}",
+      throw UsageError(format("optimizer.param_groups: pattern \"{}\" is not a regular expression: {}",
                               group.pattern, error.what()));
     }
   }
@@ -34,12 +34,13 @@ double or_default(double value, double fallback) {
 
 ParamGroup settings_of(const OptimizerConfig& optimizer, const ParamGroupConfig* group, bool decays) {
   const double decay = decays || optimizer.decay_all ? optimizer.weight_decay : 0.0;
-  if (group == nullptr) {
-    return {decay == optimizer.weight_decay ? "default" : "default, no decay", optimizer.lr, decay,
-            optimizer.beta1, optimizer.beta2};
-  }
-  return {group->pattern, or_default(group->lr, optimizer.lr), or_default(group->weight_decay, decay),
-          or_default(group->beta1, optimizer.beta1), or_default(group->beta2, optimizer.beta2)};
+  AdamWOptions options{optimizer.lr, optimizer.beta1, optimizer.beta2, optimizer.eps, decay};
+  if (group == nullptr) return {decay == optimizer.weight_decay ? "default" : "default, no decay", options};
+  options.lr = or_default(group->lr, options.lr);
+  options.beta1 = or_default(group->beta1, options.beta1);
+  options.beta2 = or_default(group->beta2, options.beta2);
+  options.weight_decay = or_default(group->weight_decay, options.weight_decay);
+  return {group->pattern, options};
 }
 
 int index_of(std::vector<ParamGroup>& groups, const ParamGroup& group) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stepforge/config/config.h"
+#include "stepforge/kernels/adamw.h"
 #include "stepforge/modelspec/model_spec.h"
 
 namespace stepforge {
@@ -15,10 +16,7 @@ namespace stepforge {
 /// The settings of one group, everything resolved.
 struct ParamGroup {
   std::string name;  ///< the pattern, or "default", "default, no decay"
-  double lr = 0.0;
-  double weight_decay = 0.0;
-  double beta1 = 0.0;
-  double beta2 = 0.0;
+  AdamWOptions options;
 
   bool operator==(const ParamGroup&) const = default;
 };
@@ -36,9 +34,9 @@ struct ParamGroups {
 };
 
 /// Patterns are ECMAScript regular expressions searched in the parameter's name ("layers.3.attention.qkv");
-/// the first that matches wins, and what none matches has the section's own values. Norms and biases do not
-/// decay unless decay_all is set or a group says so itself. Throws UsageError for a pattern that is no
-/// regular expression or that matches nothing.
+/// the first that matches wins, and a parameter that none matches has the section's own values. Norms and
+/// biases do not decay unless decay_all is set or a group sets weight_decay itself. Throws UsageError for a
+/// pattern that is not a regular expression or that matches nothing.
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model);
 
 }  // namespace stepforge

@@ -3,30 +3,20 @@
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/kernels/adamw.h"
 
 namespace stepforge {
 
-namespace {
-
-bool same(const ShardedAdamWOptions& a, const ShardedAdamWOptions& b) {
-  return a.lr == b.lr && a.beta1 == b.beta1 && a.beta2 == b.beta2 && a.eps == b.eps &&
-         a.weight_decay == b.weight_decay;
-}
-
-}  // namespace
-
-ShardedAdamW::ShardedAdamW(const ShardedModule& module, const ShardedAdamWOptions& options)
+ShardedAdamW::ShardedAdamW(const ShardedModule& module, const AdamWOptions& options)
     : ShardedAdamW(module, [options](const std::string&) { return options; }) {}
 
 ShardedAdamW::ShardedAdamW(const ShardedModule& module, const Choose& options)
-    : parameters_(fsdp_param_group(*module.module())) {
+    : parameters_(sharded_parameters(*module.module())) {
   if (!module.is_sharded()) {
     throw UsageError("ShardedAdamW: the module is not sharded; call fully_shard before making its optimizer");
   }
   for (const FsdpParamRef& parameter : parameters_) {
     if (parts_.empty() || parts_.back().parameters != parameter.part) {
-      parts_.push_back({.parameters = parameter.part, .options = {}, .steps = {}, .slots = {}});
+      parts_.push_back({parameter.part, {}, {}, UnitAdamW(parameter.part->store())});
     }
     parts_.back().options.push_back(options(parameter.name));
   }
@@ -53,40 +43,31 @@ bool ShardedAdamW::update(Part& part, double lr_factor) {
       continue;
     }
     const int64_t made = steps[first];
-    const ShardedAdamWOptions& group = part.options[first];
     size_t last = first + 1;
-    while (last < count && has_gradient(last) && steps[last] == made && same(group, part.options[last])) {
+    while (last < count && has_gradient(last) && steps[last] == made &&
+           part.options[first] == part.options[last]) {
       ++last;
     }
     if (!gradient.defined()) {
       gradient = parameters.gradient();
-      allocate_slots(part);
+      part.moments.allocate();
     }
-    const AdamWSettings settings{group.lr * lr_factor, group.beta1, group.beta2, group.eps,
-                                 group.weight_decay,   made + 1,    1.0};
-    const ShardRange range = parameters.store().local_range(first, last);
-    adamw_update(parameters.store().master(), gradient, part.slots[0], part.slots[1], range.begin, range.end,
-                 settings);
+    AdamWOptions options = part.options[first];
+    options.lr *= lr_factor;
+    part.moments.update(first, last, gradient, {options, made + 1, /*grad_scale=*/1.0});
     for (size_t i = first; i < last; ++i) ++steps[i];
     first = last;
   }
   return gradient.defined();
 }
 
-void ShardedAdamW::allocate_slots(Part& part) {
-  for (at::Tensor& slot : part.slots) {
-    if (!slot.defined()) slot = at::zeros({part.parameters->store().shard_size()}, at::kFloat);
-  }
-}
-
-std::vector<ShardedAdamW::State> ShardedAdamW::state() {
-  std::vector<State> all;
+std::vector<const ShardedAdamW::Part*> ShardedAdamW::state() {
+  std::vector<const Part*> parts;
   for (Part& part : parts_) {
-    if (!part.slots[0].defined() && !part.parameters->any_trained()) continue;
-    allocate_slots(part);
-    all.push_back({part.parameters, part.slots, part.steps});
+    if (part.parameters->any_trained()) part.moments.allocate();
+    if (part.moments.slots()[0].defined()) parts.push_back(&part);
   }
-  return all;
+  return parts;
 }
 
 }  // namespace stepforge

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stepforge/base/dtype.h"
+#include "stepforge/comm/parallel_dims.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/model_spec.h"
@@ -75,15 +76,6 @@ struct ReducePolicy {
 struct OffloadPolicy {
   bool state = false;
   int prefetch = 1;  ///< how many units' state is on its way to the device while another is updated
-};
-
-/// This rank's place among the ranks that train the same model on different rows. All ranks are global
-/// numbers; the lists are ascending and this rank is in each.
-struct DataParallel {
-  int rank = 0;
-  std::vector<int> shard_ranks{0};    ///< each holds a part of every unit
-  std::vector<int> replica_ranks{0};  ///< each holds the same part
-  std::vector<int> loss_ranks{0};     ///< all whose rows make up the step
 };
 
 /// The groups with more than one rank, as a program carries them.

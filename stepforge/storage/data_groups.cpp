@@ -21,21 +21,26 @@ int number_in(const std::vector<int>& ranks, int rank) {
 
 }  // namespace
 
-DataGroups::DataGroups(World& world, const DataParallel& place, const std::string& name)
-    : shard_{number_in(place.shard_ranks, place.rank), static_cast<int>(place.shard_ranks.size())},
-      replicas_(static_cast<int>(place.replica_ranks.size())),
-      data_rank_(number_in(place.loss_ranks, place.rank)),
-      data_ranks_(static_cast<int>(place.loss_ranks.size())),
-      gather_(make(world, place.shard_ranks, name + "gather")),
-      reduce_(make(world, place.shard_ranks, name + "reduce")),
-      replicate_(make(world, place.replica_ranks, name + "replicate")),
-      across_shards_(make(world, place.shard_ranks, name + "shards")),
-      data_(make(world, place.loss_ranks, name + "data")) {}
+DataGroups::DataGroups(World& world, const DataParallel& ranks, const std::string& name)
+    : shard_{number_in(ranks.shard_ranks, ranks.rank), static_cast<int>(ranks.shard_ranks.size())},
+      replicas_(static_cast<int>(ranks.replica_ranks.size())),
+      data_rank_(number_in(ranks.loss_ranks, ranks.rank)),
+      data_ranks_(static_cast<int>(ranks.loss_ranks.size())),
+      gather_(make(world, ranks.shard_ranks, name + "gather")),
+      reduce_(make(world, ranks.shard_ranks, name + "reduce")),
+      replicate_(make(world, ranks.replica_ranks, name + "replicate")),
+      across_shards_(make(world, ranks.shard_ranks, name + "shards")),
+      data_(make(world, ranks.loss_ranks, name + "data")) {}
 
 void DataGroups::abort(const std::string& reason) const {
   for (Communicator* communicator : {gather(), reduce(), replicate(), across_shards(), data()}) {
     if (communicator != nullptr) communicator->abort(reason);
   }
+}
+
+const DataGroups& single_rank_groups() {
+  static const DataGroups groups;
+  return groups;
 }
 
 }  // namespace stepforge

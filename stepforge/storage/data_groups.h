@@ -5,43 +5,44 @@
 #include <string>
 
 #include "stepforge/comm/communicator.h"
-#include "stepforge/step/build.h"
+#include "stepforge/comm/parallel_dims.h"
 
 namespace stepforge {
 
-/// This rank's place among the ranks between which each unit is cut.
+/// This rank's number among the ranks that hold the shards of each unit.
 struct ShardRank {
   int rank = 0;
   int ranks = 1;
 };
 
-/// Owns its communicators. Those of a group of one rank are null: nothing is communicated there. Must be
-/// destroyed before the World, and after the tensors' last use in a collective.
+/// Owns its communicators. Those of a group of one rank are null: nothing is communicated there. Destroy it
+/// before the World, and before the buffers of its collectives: an engine may use them until then.
 class DataGroups {
  public:
   /// One rank.
   DataGroups() = default;
-  /// All ranks of the world call it together. `name` tells these groups from others of the same ranks. Throws
-  /// PeerError.
-  DataGroups(World& world, const DataParallel& place, const std::string& name = "");
+  /// A collective of all ranks of the world. `name` distinguishes these groups from others of the same ranks.
+  /// Throws PeerError.
+  DataGroups(World& world, const DataParallel& ranks, const std::string& name = "");
 
-  /// Ends all collectives of this rank's groups, also those that other ranks wait in. From any thread.
+  /// Ends all collectives of this rank's groups, also on ranks that wait in them. From any thread.
   void abort(const std::string& reason) const;
 
   const ShardRank& shard() const { return shard_; }
   /// Ranks that hold the same shard.
   int replicas() const { return replicas_; }
-  /// Number of this rank's data and of all ranks with data of their own.
+  /// This rank's number among the ranks with data of their own, and how many there are.
   int data_rank() const { return data_rank_; }
   int data_ranks() const { return data_ranks_; }
 
-  Communicator* gather() const { return gather_.get(); }  ///< shard group, for the gather lane
-  Communicator* reduce() const { return reduce_.get(); }  ///< shard group, for the reduce lane
-  Communicator* replicate() const {
-    return replicate_.get();
-  }  ///< replicas of this shard, for the reduce lane
-  Communicator* across_shards() const { return across_shards_.get(); }  ///< shard group, for the compute lane
-  Communicator* data() const { return data_.get(); }  ///< all ranks with data, for the compute lane
+  /// The shard group, for the gather lane, the reduce lane and the compute lane.
+  Communicator* gather() const { return gather_.get(); }
+  Communicator* reduce() const { return reduce_.get(); }
+  Communicator* across_shards() const { return across_shards_.get(); }
+  /// The replicas of this shard, for the reduce lane.
+  Communicator* replicate() const { return replicate_.get(); }
+  /// All ranks with data of their own, for the compute lane.
+  Communicator* data() const { return data_.get(); }
 
  private:
   ShardRank shard_;
@@ -54,5 +55,8 @@ class DataGroups {
   std::unique_ptr<Communicator> across_shards_;
   std::unique_ptr<Communicator> data_;
 };
+
+/// The groups of one rank alone.
+const DataGroups& single_rank_groups();
 
 }  // namespace stepforge

@@ -9,14 +9,17 @@ namespace stepforge {
 
 namespace {
 
+std::vector<double> terms_by_chunk(const at::Tensor& flat, NormType type) {
+  std::vector<double> terms(static_cast<size_t>(reduce_chunks(flat.numel())));
+  norm_terms_by_chunk(flat, type, terms);
+  return terms;
+}
+
 /// The terms of this rank's chunks, unit after unit.
 std::vector<std::vector<double>> terms_by_unit(const ModelStore& store, NormType type) {
   std::vector<std::vector<double>> terms;
   for (size_t i = 0; i < store.size(); ++i) {
-    if (!store.unit(i).trained()) continue;
-    const at::Tensor& gradient = store.unit(i).gradient();
-    norm_terms_by_chunk(gradient, type,
-                        terms.emplace_back(static_cast<size_t>(reduce_chunks(gradient.numel()))));
+    if (store.unit(i).trained()) terms.push_back(terms_by_chunk(store.unit(i).gradient(), type));
   }
   return terms;
 }
@@ -26,7 +29,7 @@ double join(NormType type, double joined, std::span<const double> terms) {
   return joined;
 }
 
-/// `own` of every rank, one after the other.
+/// `own` of every rank, concatenated.
 std::vector<double> of_all_ranks(const DataGroups& groups, const std::vector<double>& own) {
   return groups.across_shards() == nullptr ? own : gather_values(*groups.across_shards(), own);
 }
@@ -56,6 +59,10 @@ double join_by_ranks(const ModelStore& store, NormType type, const std::vector<s
 }
 
 }  // namespace
+
+double norm_terms(const at::Tensor& gradient, NormType type) {
+  return join(type, 0.0, terms_by_chunk(gradient.reshape({-1}).contiguous(), type));
+}
 
 double join_over_shards(const DataGroups& groups, NormType type, double own) {
   return join(type, 0.0, of_all_ranks(groups, {own}));

@@ -1,4 +1,4 @@
-// Pieces of tensors: those that lie in a slice, in a flat shard, in memory.
+// Parts of tensors as views: by slice, by position in a flat shard, as bytes.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ std::span<std::byte> bytes_of(const at::Tensor& contiguous);
 /// The view of `whole` in `slice`.
 at::Tensor part_of(const at::Tensor& whole, const TensorSlice& slice);
 
-/// The view of a flat `shard` that `held` names, shaped like its slice.
+/// The view of `held` in a flat `shard`, shaped like its slice.
 at::Tensor part_of(const at::Tensor& shard, const ShardSlice& held);
 
 }  // namespace stepforge

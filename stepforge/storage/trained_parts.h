@@ -1,4 +1,4 @@
-// What a reduction carries of a unit some of whose parameters are frozen now: the others only.
+// The part of a unit that is reduced while some of its parameters are frozen: the others only.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace stepforge {
 
-/// The elements of trained parameters in the shards of a unit, side by side. All ranks get equally many;
-/// where a rank holds fewer, zeros follow.
+/// The elements of trained parameters in the shards of a unit, packed. Equally many on all ranks: a rank that
+/// holds fewer appends zeros.
 class TrainedParts {
  public:
-  /// All of them are trained; packing is nothing then.
+  /// All parameters are trained: packing changes nothing.
   explicit TrainedParts(const ShardLayout& layout);
-  /// `trained`: of each parameter of the unit, the same on all ranks.
+  /// `trained`: per parameter of the unit, the same on all ranks.
   TrainedParts(const ShardLayout& layout, const std::vector<bool>& trained);
 
-  int64_t size() const { return size_; }  ///< elements of each rank
+  int64_t size() const { return size_; }  ///< elements per rank
 
-  /// [shards * size()] of the shards joined.
+  /// [shards * size()] from the joined shards.
   at::Tensor of_joined(const at::Tensor& joined) const;
-  /// [size()] of a rank's shard.
+  /// [size()] from a rank's shard.
   at::Tensor of_shard(const at::Tensor& shard, int rank) const;
   /// [shard_size] with zeros where parameters are frozen.
   at::Tensor to_shard(const at::Tensor& parts, int rank) const;

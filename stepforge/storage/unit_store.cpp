@@ -43,7 +43,7 @@ at::ScalarType scalar_type(DType dtype) {
 
 namespace {
 
-/// The tensor's storage gets `bytes`, owned by somebody else, or none. Views of it follow.
+/// The tensor's storage gets `bytes`, which something else owns, or none. Its views follow.
 void bind(const at::Tensor& tensor, void* bytes) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
       c10::DataPtr(bytes, c10::Device(c10::DeviceType::CPU)));
@@ -58,11 +58,10 @@ at::Tensor unbound(int64_t size, at::ScalarType type) {
 
 }  // namespace
 
-UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options,
-                     std::shared_ptr<const DataGroups> groups)
+UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options, const DataGroups& groups)
     : spec_(spec),
       options_(options),
-      groups_(std::move(groups)),
+      groups_(&groups),
       layout_(spec, options.partition, groups_->shard().ranks) {
   master_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
   if (!options_.offload) working_master_ = master_;
@@ -176,7 +175,7 @@ void UnitStore::start_gradient(at::Tensor buffer) {
 
 void UnitStore::clear_padding(const at::Tensor& gathered) const {
   const FlatLayout& layout = layout_.gathered();
-  std::vector<std::pair<int64_t, int64_t>> tensors;  // in the order in which they lie there
+  std::vector<std::pair<int64_t, int64_t>> tensors;  // sorted by position
   for (size_t i = 0; i < layout.offsets.size(); ++i) {
     tensors.emplace_back(layout.offsets[i], layout.offsets[i] + spec_.parameters[i].elements());
   }
@@ -199,7 +198,12 @@ void UnitStore::reduce(bool accumulate) {
                                       options_.unit);
     return;
   }
-  const at::Tensor sum = sharded() ? reduced(whole_gradient_, TrainedParts(layout_)) : whole_gradient_;
+  at::Tensor sum = whole_gradient_;
+  if (sharded()) {
+    if (reduce_scale() != 1.0) whole_gradient_.mul_(reduce_scale());
+    sum = reduced(whole_gradient_, TrainedParts(layout_));
+    if (reduce_scale() != 1.0) sum.mul_(1.0 / reduce_scale());
+  }
   if (accumulate) {
     working_gradient_.add_(sum);
   } else {
@@ -230,7 +234,10 @@ void UnitStore::end_reduction() {
 
 void UnitStore::all_reduce() {
   finish_gradient();
+  const at::NoGradGuard no_grad;
+  if (reduce_scale() != 1.0) working_gradient_.mul_(reduce_scale());
   all_reduce(working_gradient_, TrainedParts(layout_));
+  if (reduce_scale() != 1.0) working_gradient_.mul_(1.0 / reduce_scale());
 }
 
 void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) const {
@@ -244,6 +251,13 @@ void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) c
 
 void UnitStore::finish_gradient() {
   for (auto& parameter : parameters_) {
+    if (parameter.value().grad().defined()) {
+      throw Error(
+          format("the gradient of parameter {} would be lost: a plain tensor operation uses it, and autograd "
+                 "left its gradient in the tensor; use the parameter through a layer of nn/, which writes "
+                 "gradients into the unit's buffer",
+                 parameter.spec().name));
+    }
     if (!parameter.written()) {
       parameter.gradient().zero_();
       parameter.mark_written();
@@ -294,7 +308,7 @@ ModelStore::ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& o
   StoreOptions numbered = options;
   for (const auto& unit : units) {
     numbered.unit = static_cast<int>(units_.size());
-    units_.push_back(std::make_unique<UnitStore>(unit, numbered, groups_));
+    units_.push_back(std::make_unique<UnitStore>(unit, numbered, *groups_));
   }
 }
 

@@ -1,7 +1,7 @@
-// The storage of one unit: flat fp32 masters, a flat fp32 gradient, and the gathered values that layers read.
-// Over several ranks masters, gradient and optimizer state are cut into equal shards (spec/flat_layout.h),
-// one on each rank; values and the gradient that backward writes are whole while they live. What fully_shard
-// and the executor share.
+// The storage of one unit: flat fp32 master weights ("masters"), a flat fp32 gradient, and the gathered values
+// that layers read. On several ranks masters, gradient and optimizer state are divided into equal shards
+// (modelspec/flat_layout.h), one on each rank; gathered values and the gradient that backward writes are whole
+// while they exist. fully_shard and the executor both stand on it.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +25,27 @@ namespace stepforge {
 
 struct StoreOptions {
   DType gather = DType::f32;  ///< of the gathered values
-  DType reduce = DType::f32;  ///< in which gradients travel; they are written, summed and kept in fp32
+  DType reduce = DType::f32;  ///< in which gradients are sent; they are written, summed and kept in fp32
   Partition partition = {};
   bool with_gradient = true;  ///< of units that are trained
-  /// Where one rank holds the whole unit: values gathered in fp32 are the masters themselves, and backward
-  /// writes straight into gradient(). Else both have bytes of their own, on one rank as on several.
+  /// If one rank holds the whole unit, values gathered in fp32 are the masters themselves, and backward writes
+  /// straight into gradient(). Otherwise both have their own memory, as on several ranks.
   bool alias_if_whole = true;
-  /// Masters and gradient stay in the memory of the host. What a gather, a reduction or an update works on is
-  /// a copy on the device, for as long as it is set. Nothing is aliased.
+  /// Masters and gradient stay in host memory. A gather, a reduction or an update works on a copy on the
+  /// device, while one is set. Nothing is aliased.
   bool offload = false;
-  bool pinned = false;  ///< masters and gradient lie in page-locked memory, which needs an accelerator
-  int unit = no_unit;   ///< its number in the model, by which ranks tell its collectives from others
+  bool pinned = false;  ///< masters and gradient are in page-locked memory, which needs an accelerator
+  int unit = no_unit;   ///< its number in the model, by which ranks compare their collectives
 };
 
 class UnitStore {
  public:
   /// Allocates this rank's masters (zero) and, if the unit is trained and options.with_gradient, their
-  /// gradient (zero). `spec` must outlive it. Values have no bytes until gather() unless the unit is
-  /// resident; using them before throws c10::Error ("not allocated"), and so does a gradient that is written
-  /// into a buffer before start_gradient().
+  /// gradient (zero). `spec` must outlive the store, `groups` its last collective. Values have no memory
+  /// until gather() unless the unit is resident; using them before throws c10::Error ("not allocated"), and so
+  /// does writing a gradient into a buffer before start_gradient().
   UnitStore(const UnitSpec& spec, const StoreOptions& options = {},
-            std::shared_ptr<const DataGroups> groups = std::make_shared<DataGroups>());
+            const DataGroups& groups = single_rank_groups());
   UnitStore(const UnitStore&) = delete;
   UnitStore& operator=(const UnitStore&) = delete;
 
@@ -62,39 +62,39 @@ class UnitStore {
 
   int64_t shard_size() const { return layout_.shard_size(); }        ///< elements on each rank
   int64_t gathered_size() const { return layout_.gathered().size; }  ///< of a gathered copy
-  /// What this rank holds of parameters [first, last), with the padding between them.
+  /// This rank's part of parameters [first, last), with the padding between them.
   ShardRange local_range(size_t first, size_t last) const;
-  /// What this rank holds of rows [begin, end) of parameter `index`, as slices of the tensor these rows are.
+  /// This rank's part of rows [begin, end) of parameter `index`, as slices of the tensor of these rows.
   std::vector<ShardSlice> slices(size_t index, int64_t begin, int64_t end) const;
-  /// Of the whole parameter.
+  /// This rank's part of the whole parameter.
   std::vector<ShardSlice> slices(size_t index) const;
 
   const at::Tensor& master() const { return master_; }      ///< [shard_size()] fp32
   const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
-  /// What gathers, reductions and updates work on: master() and gradient(), or of an offloaded unit the
-  /// copies that are set.
+  /// Gathers, reductions and updates work on these: master() and gradient(), or the copies that are set for an
+  /// offloaded unit.
   const at::Tensor& working_master() const { return working_master_; }
   const at::Tensor& working_gradient() const { return working_gradient_; }
-  /// [shard_size()] fp32; undefined when the copy on the device ends. Only of an offloaded unit.
+  /// [shard_size()] fp32; undefined to drop the copy on the device. Only for an offloaded unit.
   void set_working_master(at::Tensor copy) { working_master_ = std::move(copy); }
   void set_working_gradient(at::Tensor copy) { working_gradient_ = std::move(copy); }
   std::vector<Parameter>& parameters() { return parameters_; }
   const Parameter& parameter(size_t index) const { return parameters_.at(index); }
-  /// The fp32 master values of parameter `index`, with its shape. Only of a unit that is whole on this rank.
+  /// The fp32 master values of parameter `index`, with its shape. Only for a unit that is whole on this rank.
   at::Tensor master_view(size_t index) const;
-  /// `shard` [shard_size()] of every rank joined: [flat_layout(spec()).size], laid out as that says whatever
-  /// the cut, the same on all. A collective of the compute lane; `shard` itself if the unit is whole on this
-  /// rank.
+  /// `shard` [shard_size()] of every rank joined: [flat_layout(spec()).size] in that layout, whatever the
+  /// partition, the same on all ranks. A collective of the compute lane; `shard` itself if the unit is whole on
+  /// this rank.
   at::Tensor whole(const at::Tensor& shard) const;
 
   /// Fills `slot` [gathered_size()] with the masters in the gather dtype, and binds every parameter's value
-  /// to it. A collective of the gather lane if the unit is cut.
+  /// to it. A collective of the gather lane if the unit is sharded.
   void gather(at::Tensor slot);
-  /// The first half of gather(): any thread that the gather communicator belongs to.
+  /// The first half of gather(), on the thread that uses the gather communicator.
   void fill(const at::Tensor& slot) const;
-  /// The second half, by the thread that uses the values.
+  /// The second half, on the thread that uses the values.
   void bind_values(at::Tensor slot);
-  /// The values lose their bytes.
+  /// The values lose their memory.
   void release();
   bool gathered() const { return resident() || slot_.defined(); }
 
@@ -103,20 +103,23 @@ class UnitStore {
   /// The next writes overwrite. Unless writes_in_place() they go into `buffer` [gathered_size()] fp32, until
   /// end_reduction().
   void start_gradient(at::Tensor buffer = {});
-  /// Parameters that no backward has written since start_gradient() get a zero gradient.
+  /// Parameters that no backward has written since start_gradient() get a zero gradient. Throws Error naming a
+  /// parameter whose gradient autograd has left in its tensor, because a plain tensor operation has used it:
+  /// such a gradient is neither reduced nor applied.
   void finish_gradient();
-  /// What backward writes into, flat; undefined if not trained.
+  /// The flat buffer that backward writes into; undefined if not trained.
   const at::Tensor& written_gradient() const { return writes_in_place() ? gradient_ : whole_gradient_; }
-  /// Sums what backward has written over the shard group into working_gradient(), or adds that to it. A
-  /// collective of the reduce lane if the unit is cut.
+  /// Sums what backward has written over the shard group into working_gradient(), or adds the sum to it. In
+  /// fp16 it is sent in units of 2^-8, so that gradients down to 2.3e-10 are not lost, and up to 255 fit. A
+  /// collective of the reduce lane if the unit is sharded.
   void reduce(bool accumulate);
   /// The sum over the shard group of `written`, laid out as a gathered copy: this rank's shard of it
-  /// [shard_size()] fp32, zero outside of `parts`. A collective of the reduce lane if the unit is cut.
-  /// `written` may be destroyed.
+  /// [shard_size()] fp32, zero outside `parts`. A collective of the reduce lane if the unit is
+  /// sharded. `written` may be overwritten.
   at::Tensor reduced(const at::Tensor& written, const TrainedParts& parts) const;
-  /// The whole gradient loses its bytes.
+  /// The whole gradient loses its memory.
   void end_reduction();
-  /// Sums working_gradient() over the replicas. A collective of the reduce lane.
+  /// Sums working_gradient() over the replicas, in fp16 like reduce(). A collective of the reduce lane.
   void all_reduce();
   /// Sums `parts` of `shard` [shard_size()] fp32 over the replicas, in place; the rest becomes zero. A
   /// collective of the reduce lane.
@@ -126,20 +129,22 @@ class UnitStore {
   /// Ordered mode: gradient = level + gradient, and the level is freed.
   void add_gradient(int level);
 
-  /// Starting values from (seed, Hugging Face name of the sub_tensor, element index).
+  /// Initial values from (seed, Hugging Face name of the sub-tensor, element index).
   void initialize(uint64_t seed);
 
  private:
+  /// A half-precision gradient is multiplied by it before it is rounded, and divided after.
+  double reduce_scale() const { return options_.reduce == DType::f16 ? 256.0 : 1.0; }
   at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
   void clear_padding(const at::Tensor& gathered) const;
-  /// Calls visit(slice of the gathered parameter, its place in `joined`) for every rank and parameter.
+  /// Calls visit(slice of the gathered parameter, its position in `joined`) for every rank and parameter.
   template <typename Visit>
   void for_each_piece(const at::Tensor& joined, const FlatLayout& layout, const at::Tensor& flat,
                       const Visit& visit) const;
 
   const UnitSpec& spec_;
   StoreOptions options_;
-  std::shared_ptr<const DataGroups> groups_;
+  const DataGroups* groups_;
   ShardLayout layout_;
   at::Tensor master_;
   at::Tensor gradient_;
@@ -147,8 +152,8 @@ class UnitStore {
   at::Tensor working_gradient_;
   at::Tensor values_;  ///< flat, of the gather dtype; the parameters' values are views of its storage
   at::Tensor slot_;
-  at::Tensor
-      whole_gradient_;  ///< unless writes_in_place(); the parameters' gradients are views of its storage
+  /// Unless writes_in_place(); the parameters' gradients are views of its storage.
+  at::Tensor whole_gradient_;
   at::Tensor gradient_buffer_;
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> levels_;
@@ -170,8 +175,8 @@ class ModelStore {
   const DataGroups& groups() const { return *groups_; }
 
  private:
-  std::shared_ptr<const DataGroups> groups_;
   std::vector<std::unique_ptr<UnitStore>> units_;
+  std::shared_ptr<const DataGroups> groups_;  // last: destroyed before the buffers of its collectives
 };
 
 at::ScalarType scalar_type(DType dtype);

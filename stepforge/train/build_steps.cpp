@@ -164,7 +164,7 @@ void build_optimizer(Trainer& trainer) {
   switch (optimizer.name) {
     case OptimizerName::adamw:
       trainer.optimizer = std::make_unique<AdamW>(
-          *trainer.store, resolve_param_groups(optimizer, trainer.model_spec), optimizer.eps);
+          *trainer.store, resolve_param_groups(optimizer, trainer.model_spec));
   }
   trainer.schedule = std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
   if (trainer.schedule->decay_was_cut()) {
@@ -226,10 +226,10 @@ void initial_load(Trainer& trainer) {
 
 /// All ranks with data; they have a communicator of their own, since they save while training goes on.
 std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) {
-  if (trainer.groups->data_ranks() == 1) return std::make_unique<CheckpointRanks>();
+  const double limit = trainer.config.checkpoint.timeout;
+  if (trainer.groups->data_ranks() == 1) return std::make_unique<CheckpointRanks>(nullptr, limit);
   const std::vector<int> ranks = data_parallel_of(trainer.config, trainer.place).loss_ranks;
-  return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks),
-                                           trainer.config.checkpoint.timeout);
+  return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks), limit);
 }
 
 void build_checkpoint(Trainer& trainer) {

@@ -65,7 +65,10 @@ class ReportCallback : public Callback {
     // Validation and samples have programs of their own: what is compared with the plan is the training step.
     step_peak_ = std::max(step_peak_, cpu_memory().peak_bytes);
   }
-  void step_begin(Trainer& trainer) override { reset_cpu_peak(); }
+  void step_begin(Trainer& trainer) override {
+    reset_cpu_peak();
+    trim_cpu_memory();
+  }
 
   void train_end(Trainer& trainer) override {
     const int64_t predicted = trainer.predicted_memory.peak_of_one_memory();

@@ -1,21 +1,20 @@
 #include "stepforge/train/lanes.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
-
-#include <omp.h>
 
 namespace stepforge {
 
 namespace {
 constexpr auto kCompute = static_cast<std::size_t>(Lane::compute);
 
-/// A lane that must wait offers its core so often before it sleeps: waking up takes longer than most waits.
+/// How often a waiting lane yields its core before it sleeps: waking up takes longer than most waits.
 constexpr int kYields = 100;
 }  // namespace
 
 Lanes::Lanes(const StepProgram& program) {
-  std::vector<Need> finished_by;  // of each operation: what its having finished looks like
+  std::vector<Need> finished_by;  // per operation: the count of its lane once it has finished
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
     const auto lane = program.groups.empty() ? kCompute : static_cast<std::size_t>(operation.lane);
@@ -29,56 +28,22 @@ Lanes::Lanes(const StepProgram& program) {
   }
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (lane != kCompute && !operations_.at(lane).empty())
-      threads_.emplace_back([this, lane] { serve(lane); });
+      workers_.emplace_back(lane, std::make_unique<LaneWorker>(/*threaded=*/true));
   }
-}
-
-Lanes::~Lanes() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  for (auto& thread : threads_) thread.join();
 }
 
 void Lanes::run(const Execute& execute, const OnFailure& on_failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    execute_ = &execute;
-    on_failure_ = &on_failure;
-    for (Progress& progress : progress_) progress.finished = 0;
-    failure_ = nullptr;
-    lanes_at_work_ = threads_.size();
-    ++run_;
+  for (Progress& progress : progress_) progress.finished = 0;
+  std::vector<LaneTask> tasks;
+  for (const auto& [lane, worker] : workers_) {
+    tasks.push_back(worker->submit([&, lane = lane] { run_lane(lane, execute, on_failure); }));
   }
-  changed_.notify_all();
-  run_lane(kCompute);
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return lanes_at_work_ == 0; });
+  run_lane(kCompute, execute, on_failure);
+  for (LaneTask& task : tasks) task.wait();
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void Lanes::serve(std::size_t lane) {
-  omp_set_num_threads(1);  // its copies and sums run beside the compute lane's threads
-  std::size_t served = 0;
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopping_ || run_ > served; });
-      if (stopping_) return;
-      served = run_;
-    }
-    run_lane(lane);
-    {
-      const std::lock_guard lock(mutex_);
-      --lanes_at_work_;
-    }
-    changed_.notify_all();
-  }
-}
-
-void Lanes::run_lane(std::size_t lane) {
+void Lanes::run_lane(std::size_t lane, const Execute& execute, const OnFailure& on_failure) {
   std::atomic<uint32_t>& finished = progress_.at(lane).finished;
   for (const std::size_t i : operations_.at(lane)) {
     const std::vector<Need>& needs = needs_[i];
@@ -86,9 +51,11 @@ void Lanes::run_lane(std::size_t lane) {
         std::all_of(needs.begin(), needs.end(), [this](const Need& need) { return wait_for(need); });
     if (!ready || (finished.load(std::memory_order_acquire) & kFailed) != 0) return;
     try {
-      (*execute_)(i);
+      execute(i);
     } catch (const std::exception& failure) {
-      return fail(std::current_exception(), failure.what());
+      return fail(std::current_exception(), failure.what(), on_failure);
+    } catch (...) {
+      return fail(std::current_exception(), "unknown exception", on_failure);
     }
     finished.fetch_add(1, std::memory_order_release);
     finished.notify_all();
@@ -109,17 +76,17 @@ bool Lanes::wait_for(const Need& need) const {
   }
 }
 
-void Lanes::fail(std::exception_ptr failure, const std::string& reason) {
+void Lanes::fail(std::exception_ptr failure, const std::string& reason, const OnFailure& on_failure) {
   {
-    const std::lock_guard lock(mutex_);
-    if (failure_ != nullptr) return;  // it follows from the first
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_ != nullptr) return;  // a consequence of the first
     failure_ = std::move(failure);
   }
   for (Progress& progress : progress_) {
     progress.finished.fetch_or(kFailed, std::memory_order_release);
     progress.finished.notify_all();
   }
-  (*on_failure_)(reason);
+  on_failure(reason);
 }
 
 }  // namespace stepforge

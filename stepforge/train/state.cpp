@@ -79,6 +79,16 @@ T field(const Json& json, const char* key, const std::string& source) {
   }
 }
 
+/// A number of steps, tokens or rows. The file's hash fits whatever somebody has written into it.
+int64_t count(const Json& json, const char* key, const std::string& source) {
+  const Json value = field<Json>(json, key, source);
+  // An unsigned number beyond int64_t is negative here.
+  if (!value.is_number_integer() || value.get<int64_t>() < 0) {
+    throw FormatError(format("{}: \"{}\" is {}, not an integer of at least 0", source, key, value.dump()));
+  }
+  return value.get<int64_t>();
+}
+
 }  // namespace
 
 Json state_to_json(const TrainerState& state, const Config& config) {
@@ -95,10 +105,10 @@ Json state_to_json(const TrainerState& state, const Config& config) {
 
 TrainerState state_from_json(const Json& json, const std::string& source) {
   TrainerState state;
-  state.step = field<int64_t>(json, "step", source);
-  state.tokens = field<int64_t>(json, "tokens", source);
-  state.skipped = field<int64_t>(json, "skipped", source);
-  state.loader.rows_consumed = field<int64_t>(json, "rows_consumed", source);
+  state.step = count(json, "step", source);
+  state.tokens = count(json, "tokens", source);
+  state.skipped = count(json, "skipped", source);
+  state.loader.rows_consumed = count(json, "rows_consumed", source);
   state.loader.fingerprint = field<std::string>(json, "data_fingerprint", source);
   const Json smoothed = field<Json>(json, "smoothed_loss", source);
   state.smoothed_loss = {field<double>(smoothed, "sum", source), field<double>(smoothed, "weight", source)};

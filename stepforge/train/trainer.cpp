@@ -43,6 +43,7 @@ void Trainer::emit(void (Callback::*event)(Trainer&)) {
 }
 
 void Trainer::build() {
+  const ChargeMemory charge(memory_);
   try {
     adding_own_ = true;
     for (const auto& step : build_steps_) step.build(*this);
@@ -60,6 +61,7 @@ std::filesystem::path Trainer::checkpoint_dir() const {
 }
 
 RunOutcome Trainer::run() {
+  const ChargeMemory charge(memory_);
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -15,6 +15,7 @@
 #include "stepforge/config/load.h"
 #include "stepforge/data/data_plan.h"
 #include "stepforge/data/loader.h"
+#include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/run_folder.h"
 #include "stepforge/metrics/sink.h"
 #include "stepforge/optim/adamw.h"
@@ -84,7 +85,6 @@ class Trainer {
   Config& config;
   Logger& log;
   RankId place;
-  std::shared_ptr<const DataGroups> groups;
   std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
@@ -102,6 +102,7 @@ class Trainer {
   std::unique_ptr<Loader> loader;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Executor> evaluator;
+  std::shared_ptr<const DataGroups> groups;  ///< made first; destroyed before the buffers of its collectives
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
@@ -129,6 +130,7 @@ class Trainer {
   CallbackList added_callbacks_;
   bool adding_own_ = false;
   int64_t last_validated_step_ = -1;
+  std::shared_ptr<RankMemory> memory_ = make_rank_memory();
 };
 
 }  // namespace stepforge

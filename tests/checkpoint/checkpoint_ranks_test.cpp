@@ -1,6 +1,7 @@
 #include "stepforge/checkpoint/checkpoint_ranks.h"
 
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "stepforge/base/error.h"
@@ -72,13 +73,51 @@ TEST(CheckpointRanks, OneThatTakesLongerThanTheLimitFailsForAll) {
   const auto results = run_threads(2, [](World& world) -> std::string {
     const CheckpointRanks ranks = ranks_of(world, 0.3);
     return testing::message_of<Error>([&] {
-      ranks.run([&] {
-        if (world.rank() == 1) sleep_for(1.5);
+      ranks.run([rank = world.rank()] {
+        if (rank == 1) sleep_for(1.5);
         return "";
       });
     });
   });
   EXPECT_EQ(results, std::vector<std::string>(2, "rank 1: not done within 0.3 s"));
+}
+
+/// An action on a disk that answers only after end().
+class DeadDisk {
+ public:
+  std::function<std::string()> action() const {
+    return [ended = ended_.get_future().share()] {
+      ended.wait();
+      return "";
+    };
+  }
+  void end() const { ended_.set_value(); }
+
+ private:
+  mutable std::promise<void> ended_;
+};
+
+TEST(CheckpointRanks, ADiskThatNeverAnswersFailsForAllAtTheLimit) {
+  const DeadDisk disk;
+  const auto dead = disk.action();
+  const auto results = run_threads(2, [&](World& world) -> std::string {
+    const CheckpointRanks ranks = ranks_of(world, 0.3);
+    const std::string message = testing::message_of<Error>(
+        [&] { ranks.run(world.rank() == 1 ? dead : [] { return std::string(); }); });
+    ranks.run([] { return ""; });  // and they go on
+    return message;
+  });
+  EXPECT_EQ(results, std::vector<std::string>(2, "rank 1: not done within 0.3 s"));
+  disk.end();
+}
+
+TEST(CheckpointRanks, ADiskThatNeverAnswersFailsForOneRankAloneAtTheLimit) {
+  const DeadDisk disk;
+  const CheckpointRanks alone(nullptr, 0.3);
+  EXPECT_EQ(testing::message_of<Error>([&] { alone.run(disk.action()); }), "not done within 0.3 s");
+  EXPECT_THROW(alone.run([]() -> std::string { throw UsageError("wrong"); }), UsageError);
+  EXPECT_EQ(alone.run([] { return "fine"; }), std::vector<std::string>{"fine"});
+  disk.end();
 }
 
 TEST(CheckpointRanks, OneThatLeavesEndsTheWaitOfTheOthers) {

@@ -52,7 +52,7 @@ struct SmallModel {
       : config(model_config),
         spec(model_spec(config)),
         store(spec.units, options, std::move(groups)),
-        optimizer(store, resolve_param_groups(OptimizerConfig(), spec), 1e-8) {
+        optimizer(store, resolve_param_groups(OptimizerConfig(), spec)) {
     refill(seed);
   }
   SmallModel(const SmallModel&) = delete;

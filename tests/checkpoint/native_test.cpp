@@ -23,11 +23,17 @@ using testing::SmallModel;
 using testing::TempFolder;
 using Names = std::vector<std::string>;
 
+/// What a manifest says of its tensor files.
+Json layout(bool optimizer) {
+  return {{"tensor_names", "hugging_face"}, {"optimizer", optimizer}};
+}
+
 TEST(NativeCheckpoint, RestoresEveryBitOfMastersMomentsStepsAndState) {
   const TempFolder folder;
   for (const bool tied : {false, true}) {
     const SmallModel saved(1, small_config("qwen3", tied));
-    const Json state = {{"step", 7}, {"loss", 0.1}, {"loader", {{"epoch", 1}, {"row", 12345678901}}}};
+    const Json state = {
+        {"step", tied ? 8 : 7}, {"loss", 0.1}, {"loader", {{"epoch", 1}, {"row", 12345678901}}}};
     write_checkpoint(folder.path(), tied ? 8 : 7, saved.stage(state));
     SmallModel loaded(2, saved.config);
     Json found =
@@ -161,7 +167,7 @@ TEST(NativeCheckpoint, TensorsOfAnotherTypeAreRefused) {
   }
   writer.finish();
   testing::write_text(folder / "step-1" / "state.json", "{}");
-  write_manifest(folder / "step-1", build_manifest(folder / "step-1", 1, Json::object()));
+  write_manifest(folder / "step-1", build_manifest(folder / "step-1", 1, layout(/*optimizer=*/false)));
   SmallModel other(2);
   const std::string message =
       message_of<Error>([&] { load_checkpoint(folder / "step-1", other.spec, other.store, nullptr); });
@@ -172,10 +178,11 @@ TEST(NativeCheckpoint, TensorsOfAnotherTypeAreRefused) {
 TEST(NativeCheckpoint, WithoutTheOptimizersStepsItIsNotResumed) {
   const TempFolder folder;
   const SmallModel model(1);
-  for (const char* text : {"{}", "{\"optimizer_steps\": -1}", "{\"optimizer_steps\": 1.5}", "[]"}) {
+  for (const char* text : {"{}", "{\"optimizer_steps\": -1}", "{\"optimizer_steps\": 1.5}",
+                           "{\"optimizer_steps\": 9223372036854775807}", "[]"}) {
     write_checkpoint(folder.path(), 1, model.stage());
     testing::write_text(folder / "step-1" / "state.json", text);
-    write_manifest(folder / "step-1", build_manifest(folder / "step-1", 1, Json::object()));
+    write_manifest(folder / "step-1", build_manifest(folder / "step-1", 1, layout(/*optimizer=*/true)));
     SmallModel other(2);
     const std::string message = message_of<FormatError>(
         [&] { load_checkpoint(folder / "step-1", other.spec, other.store, &other.optimizer); });
@@ -259,7 +266,21 @@ std::vector<Damage> damages() {
                     R"({"format":"stepforge-checkpoint","version":1,"step":20,"layout":{},"files":[]})");
        }},
       {"manifest.json", "is of step 21",
-       [](const fs::path& step) { write_manifest(step, build_manifest(step, 21, Json::object())); }},
+       [](const fs::path& step) {
+         write_manifest(step, build_manifest(step, 21, layout(/*optimizer=*/true)));
+       }},
+      {"manifest.json", "\"layout\" is not a JSON object",
+       [](const fs::path& step) { write_manifest(step, build_manifest(step, 20, 7)); }},
+      {"manifest.json", "layout.tensor_names",
+       [](const fs::path& step) { write_manifest(step, build_manifest(step, 20, Json::object())); }},
+      {"manifest.json", "\"layout.optimizer\" is neither true nor false",
+       [](const fs::path& step) {
+         write_manifest(step, build_manifest(step, 20, {{"tensor_names", "hugging_face"}, {"optimizer", 1}}));
+       }},
+      {"manifest.json", "\"layout.optimizer\" is false, but optimizer files are listed",
+       [](const fs::path& step) {
+         write_manifest(step, build_manifest(step, 20, layout(/*optimizer=*/false)));
+       }},
   };
 }
 
@@ -312,6 +333,26 @@ TEST(NewestCompleteCheckpoint, IsTheHighestStepNotTheLastWritten) {
   RecordedLog log;
   EXPECT_EQ(newest_complete_checkpoint(folder.path(), log.logger())->step, 100);
   EXPECT_EQ(log.text(), "");
+}
+
+TEST(NewestCompleteCheckpoint, AFolderRenamedToALargeStepDoesNotWin) {
+  for (const std::string step : {"30", "9223372036854775807"}) {
+    for (const bool in_manifest : {false, true}) {
+      const TempFolder folder;
+      const SmallModel model(1);
+      for (const int64_t saved : {10, 20})
+        write_checkpoint(folder.path(), saved, model.stage({{"step", saved}}));
+      const fs::path renamed = folder / ("step-" + step);
+      fs::copy(folder / "step-10", renamed);
+      if (in_manifest) {
+        fs::remove(renamed / "manifest.json");
+        write_manifest(renamed, build_manifest(renamed, std::stoll(step), layout(/*optimizer=*/true)));
+      }
+      RecordedLog log;
+      EXPECT_EQ(newest_complete_checkpoint(folder.path(), log.logger())->step, 20) << step << in_manifest;
+      EXPECT_TRUE(contains(log.text(), "step-" + step)) << log.text();
+    }
+  }
 }
 
 TEST(NewestCompleteCheckpoint, IsNoneInAnEmptyOrAbsentFolderOrWithOnlyUnfinishedSaves) {

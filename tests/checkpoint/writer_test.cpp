@@ -87,6 +87,26 @@ TEST_P(CheckpointWriterTest, AFullDiskIsALoudLineDeletesNothingAndTheNextSaveWor
   EXPECT_EQ(loaded.bits(), model.bits());
 }
 
+TEST_P(CheckpointWriterTest, TellsTheOutcomeOfEachSaveOnceAfterItIsPublishedOrHasFailed) {
+  CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
+  const SmallModel model(1);
+  EXPECT_TRUE(writer.take_outcomes().empty());
+  writer.save(1, model.stage());
+  writer.wait();
+  {
+    const FullDisk full(2000);
+    writer.save(2, model.stage());
+    writer.wait();
+  }
+  const auto outcomes = writer.take_outcomes();
+  ASSERT_EQ(outcomes.size(), 2U);
+  EXPECT_EQ(outcomes[0].step, 1);
+  EXPECT_EQ(outcomes[0].failure, "");
+  EXPECT_EQ(outcomes[1].step, 2);
+  EXPECT_TRUE(contains(outcomes[1].failure, "File too large")) << outcomes[1].failure;
+  EXPECT_TRUE(writer.take_outcomes().empty());
+}
+
 TEST_P(CheckpointWriterTest, AFolderThatCannotBeWrittenIsALoudLineAndTheNextSaveWorks) {
   CheckpointWriter writer(folder_ / "checkpoint", 0, log_.logger(), GetParam());
   const SmallModel model(1);

@@ -242,7 +242,7 @@ TEST(FullyShardGradients, ABranchThatARankPassesByIsReducedInTheSameOrder) {
       fully_shard(model, mesh);
       model.set_reduce_op(ReduceOp::sum, true);
       model(rows_of(mesh->rank(), 0), mesh->rank() == alone).sum().backward();
-      for (const FsdpParamRef& parameter : fsdp_param_group(*model.module())) {
+      for (const FsdpParamRef& parameter : sharded_parameters(*model.module())) {
         const at::Tensor whole = parameter.part->store().whole(parameter.part->gradient());
         const at::Tensor expected = plain->named_parameters()[parameter.name].grad();
         if (at::sum(whole).template item<float>() == 0) return "no gradient";
@@ -331,7 +331,7 @@ TEST(FullyShardGradients, TiedParametersInsideAUnitAreOne) {
     Sharded<TiedImpl> model;
     fully_shard(model, mesh);
     model.set_reduce_op(ReduceOp::sum);
-    const auto parameters = fsdp_param_group(*model.module());
+    const auto parameters = sharded_parameters(*model.module());
     if (parameters.size() != 1 || parameters[0].aliases != std::vector<std::string>{"b"}) return "not one";
     model(rows_of(mesh->rank(), 0)).sum().backward();
     const at::Tensor whole = parameters[0].part->store().whole(parameters[0].part->gradient());
@@ -372,7 +372,7 @@ TEST(FullyShardGradients, TiesAcrossUnitsMustBeDeclared) {
     world.log.clear();
     model(rows_of(mesh->rank(), 0)).sum().backward();
     if (world.log.count(CollectiveKind::reduce_scatter) != 2) return "not reduced once per unit";
-    for (const FsdpParamRef& parameter : fsdp_param_group(*model.module())) {
+    for (const FsdpParamRef& parameter : sharded_parameters(*model.module())) {
       if (parameter.name != "first.weight") continue;
       const at::Tensor whole = parameter.part->store().whole(parameter.part->gradient());
       const auto offset = flat_layout(parameter.part->store().spec()).offsets[parameter.index];

@@ -61,7 +61,7 @@ class Model {
     groups_ = std::make_shared<DataGroups>(world, place, format("seed {}", seed));
     for (const UnitSpec& spec : specs_) {
       stores_.push_back(
-          std::make_unique<UnitStore>(spec, StoreOptions{.partition = layout.partition}, groups_));
+          std::make_unique<UnitStore>(spec, StoreOptions{.partition = layout.partition}, *groups_));
       stores_.back()->initialize(seed);
       if (spec.name == "second") {
         for (const ShardSlice& scalar : stores_.back()->slices(1))
@@ -339,7 +339,7 @@ TEST(LoadStateDict, AWrongShapeOnOneRankLoadsNothingOnAnyAndIsNamedOnAll) {
         if (rank == 1) values["w"] = at::ones({5, 7});
       },
       true);
-  expect_all_contain(messages, {"w has the shape [5, 7], expected is [7, 5]"});
+  expect_all_contain(messages, {"w has the shape [5, 7], expected [7, 5]"});
   EXPECT_NE(messages[0].find("rank 1"), std::string::npos) << messages[0];
 }
 
@@ -348,7 +348,7 @@ TEST(LoadStateDict, APlainTensorIsWholeAlsoWhereARanksPartHasItsShape) {
   const Layout layout{1, 2, {Partition::Kind::by_dim, 0}};
   expect_all_contain(
       refusals([](StateDict& values, int) { values["w"] = at::ones({4, 5}); }, true, {}, layout),
-      {"w has the shape [4, 5], expected is [7, 5]"});
+      {"w has the shape [4, 5], expected [7, 5]"});
   // Rank 0 holds the whole of "tiny", rank 1 nothing: the part of one has the shape of the whole. As parts
   // they are what they say.
   on_ranks(layout, [&](World& world) {
@@ -402,7 +402,7 @@ TEST(LoadStateDict, CastsFloatingTypesOnly) {
   });
   expect_all_contain(
       refusals([](StateDict& values, int) { values["w"] = at::ones({7, 5}, at::kLong); }, true),
-      {"w is of type Long, expected is Float"});
+      {"w is of type Long, expected Float"});
 }
 
 TEST(LoadStateDict, AssignTakesOverWhatIsKeptWholeAndIsRefusedForTheRest) {

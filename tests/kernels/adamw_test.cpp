@@ -21,13 +21,10 @@ State make_state(int64_t elements, at::ScalarType type) {
           random_tensor({elements}, 3).to(type) * 0.1, random_tensor({elements}, 4).square().to(type) * 0.1};
 }
 
-constexpr AdamWSettings kSettings = {.learning_rate = 3e-3,
-                                     .beta1 = 0.9,
-                                     .beta2 = 0.95,
-                                     .epsilon = 1e-8,
-                                     .weight_decay = 0.1,
-                                     .step = 7,
-                                     .grad_scale = 0.5};
+constexpr AdamWSettings kSettings = {
+    .options = {.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
+    .step = 7,
+    .grad_scale = 0.5};
 
 TEST(AdamW, AgreesWithTheFp64ReferenceAndWithLibtorch) {
   const State fast = make_state(5000, at::kFloat);
@@ -37,9 +34,9 @@ TEST(AdamW, AgreesWithTheFp64ReferenceAndWithLibtorch) {
   adamw_update(exact.p, exact.g, exact.m, exact.v, 0, 5000, kSettings);
   at::Tensor scaled = theirs.g * kSettings.grad_scale;
   at::Tensor step = at::zeros({}).fill_(kSettings.step);
-  at::_fused_adamw_({theirs.p}, {scaled}, {theirs.m}, {theirs.v}, {}, {step}, kSettings.learning_rate,
-                    kSettings.beta1, kSettings.beta2, kSettings.weight_decay, kSettings.epsilon, false,
-                    false);
+  at::_fused_adamw_({theirs.p}, {scaled}, {theirs.m}, {theirs.v}, {}, {step}, kSettings.options.lr,
+                    kSettings.options.beta1, kSettings.options.beta2, kSettings.options.weight_decay,
+                    kSettings.options.eps, false, false);
   expect_close(fast.p, exact.p, 4 * test::kEps32, "parameter");
   expect_close(fast.m, exact.m, 4 * test::kEps32, "first moment");
   expect_close(fast.v, exact.v, 4 * test::kEps32, "second moment");
@@ -70,7 +67,7 @@ TEST(AdamW, RefusesIntervalsOutsideTheBufferAndStepZero) {
   EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, 0, 11, kSettings), Error);
   EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, -1, 5, kSettings), Error);
   EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, 6, 5, kSettings), Error);
-  EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, 0, 5, {.step = 0}), Error);
+  EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, 0, 5, {.options = {}, .step = 0}), Error);
 }
 
 }  // namespace

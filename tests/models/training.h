@@ -37,7 +37,7 @@ class Job {
         store(spec.units, {.gather = config.precision.compute}),
         model(make_model(config.model, store.lookup(),
                          {config.model.max_position, config.training.loss_chunk})),
-        optimizer(store, resolve_param_groups(config.optimizer, spec), config.optimizer.eps),
+        optimizer(store, resolve_param_groups(config.optimizer, spec)),
         executor(program, model, store),
         train_step(config, executor, store, optimizer) {
     store.initialize(seed);

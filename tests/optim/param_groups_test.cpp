@@ -58,13 +58,13 @@ TEST(ParamGroups, NormsDoNotDecayUnlessAskedTo) {
   OptimizerConfig optimizer;
   optimizer.weight_decay = 0.3;
   auto groups = groups_by_parameter(optimizer, tiny_spec());
-  EXPECT_EQ(groups.at("layers.0.attention.norm").weight_decay, 0.0);
-  EXPECT_EQ(groups.at("head.norm").weight_decay, 0.0);
-  EXPECT_EQ(groups.at("layers.0.attention.qkv").weight_decay, 0.3);
-  EXPECT_EQ(groups.at("embedding.weight").weight_decay, 0.3);
+  EXPECT_EQ(groups.at("layers.0.attention.norm").options.weight_decay, 0.0);
+  EXPECT_EQ(groups.at("head.norm").options.weight_decay, 0.0);
+  EXPECT_EQ(groups.at("layers.0.attention.qkv").options.weight_decay, 0.3);
+  EXPECT_EQ(groups.at("embedding.weight").options.weight_decay, 0.3);
   optimizer.decay_all = true;
   groups = groups_by_parameter(optimizer, tiny_spec());
-  EXPECT_EQ(groups.at("layers.0.attention.norm").weight_decay, 0.3);
+  EXPECT_EQ(groups.at("layers.0.attention.norm").options.weight_decay, 0.3);
 }
 
 TEST(ParamGroups, TheFirstPatternThatMatchesWins) {
@@ -72,15 +72,16 @@ TEST(ParamGroups, TheFirstPatternThatMatchesWins) {
   optimizer.lr = 1e-3;
   optimizer.param_groups = {{"^layers\\.1\\.", 2e-3}, {"mlp", 3e-3, 0.05, 0.7, 0.8}};
   const auto groups = groups_by_parameter(optimizer, tiny_spec());
-  EXPECT_EQ(groups.at("layers.1.mlp.down").lr, 2e-3);
+  EXPECT_EQ(groups.at("layers.1.mlp.down").options.lr, 2e-3);
   EXPECT_EQ(groups.at("layers.1.mlp.down").name, "^layers\\.1\\.");
-  EXPECT_EQ(groups.at("layers.0.mlp.down").lr, 3e-3);
-  EXPECT_EQ(groups.at("layers.0.mlp.down").weight_decay, 0.05);
-  EXPECT_EQ(groups.at("layers.0.mlp.down").beta1, 0.7);
-  EXPECT_EQ(groups.at("layers.0.mlp.down").beta2, 0.8);
-  EXPECT_EQ(groups.at("layers.0.mlp.norm").weight_decay, 0.05) << "a group's own decay counts for norms too";
-  EXPECT_EQ(groups.at("layers.0.attention.out").lr, 1e-3);
-  EXPECT_EQ(groups.at("layers.1.attention.norm").weight_decay, 0.0)
+  EXPECT_EQ(groups.at("layers.0.mlp.down").options.lr, 3e-3);
+  EXPECT_EQ(groups.at("layers.0.mlp.down").options.weight_decay, 0.05);
+  EXPECT_EQ(groups.at("layers.0.mlp.down").options.beta1, 0.7);
+  EXPECT_EQ(groups.at("layers.0.mlp.down").options.beta2, 0.8);
+  EXPECT_EQ(groups.at("layers.0.mlp.norm").options.weight_decay, 0.05)
+      << "a group's own decay counts for norms too";
+  EXPECT_EQ(groups.at("layers.0.attention.out").options.lr, 1e-3);
+  EXPECT_EQ(groups.at("layers.1.attention.norm").options.weight_decay, 0.0)
       << "a group without decay leaves it to the tag";
 }
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
+#include "stepforge/optim/clip_grad_norm.h"
 #include "tests/fsdp/sharded_models.h"
 
 namespace stepforge::testing {
@@ -56,7 +57,7 @@ TEST(ShardedAdamW, UpdatesAsTorchDoesOnOneRank) {
         Model model;
         shard_all(model, mesh);
         model.set_reduce_op(ReduceOp::sum, true);
-        ShardedAdamW optimizer(model, ShardedAdamWOptions{.lr = 0.1, .weight_decay = 0.05});
+        ShardedAdamW optimizer(model, AdamWOptions{.lr = 0.1, .weight_decay = 0.05});
         torch::optim::AdamW theirs(model.parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.05));
         for (int step = 0; step < 5; ++step) {
           plain_step(model, mesh->rank(), step);
@@ -86,7 +87,7 @@ TEST(ShardedAdamW, AParameterFreedLateStartsAsInTorch) {
       model->first->weight.set_requires_grad(false);
       shard_all(model, mesh);
       model.set_reduce_op(ReduceOp::sum, true);
-      ShardedAdamW optimizer(model, ShardedAdamWOptions{.lr = 0.1, .weight_decay = 0.05});
+      ShardedAdamW optimizer(model, AdamWOptions{.lr = 0.1, .weight_decay = 0.05});
       for (int step = 0; step < 6; ++step) {
         freeze(model, step);
         plain_step(model, mesh->rank(), step);
@@ -105,7 +106,7 @@ TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
     const auto before = values_of(model);
     shard_all(model, mesh);
     ShardedAdamW optimizer(model, [](const std::string& name) {
-      return ShardedAdamWOptions{.lr = name.ends_with("bias") ? 0.0 : 0.1, .weight_decay = 0.0};
+      return AdamWOptions{.lr = name.ends_with("bias") ? 0.0 : 0.1, .weight_decay = 0.0};
     });
     plain_step(model, mesh->rank(), 0);
     optimizer.step();
@@ -115,11 +116,11 @@ TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
     }
     if (at::equal(after.at("first.weight"), before.at("first.weight"))) return "nothing was updated";
     std::set<std::string> with_state;
-    for (const auto& state : optimizer.state()) {
+    for (const auto* state : optimizer.state()) {
       for (const FsdpParamRef& parameter : optimizer.parameters()) {
-        if (parameter.part == state.parameters) with_state.insert(parameter.name);
+        if (parameter.part == state->parameters) with_state.insert(parameter.name);
       }
-      if (state.slots[1].numel() != state.parameters->store().shard_size()) return "another size";
+      if (state->moments.slots()[1].numel() != state->parameters->store().shard_size()) return "another size";
     }
     for (const FsdpParamRef& parameter : optimizer.parameters()) {
       const bool frozen = parameter.name == "second.weight";

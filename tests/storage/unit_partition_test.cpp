@@ -6,6 +6,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/comm/recording.h"
 #include "stepforge/storage/unit_store.h"
+#include "tests/step/data_parallel.h"
 #include "tests/support/rank_threads.h"
 
 namespace stepforge {
@@ -46,7 +47,8 @@ std::string check_unit(World& world, const Partition& partition, DType gather, D
   const UnitSpec spec = odd_unit();
   UnitStore whole(spec);
   whole.initialize(3);
-  UnitStore store(spec, {.gather = gather, .reduce = reduce, .partition = partition}, shard_groups(world));
+  const auto groups = shard_groups(world);
+  UnitStore store(spec, {.gather = gather, .reduce = reduce, .partition = partition}, *groups);
   store.initialize(3);
   if (!at::equal(store.whole(store.master()), whole.master())) return "initial values, joined";
   store.gather(at::empty({store.gathered_size()}, scalar_type(gather)));
@@ -97,7 +99,8 @@ TEST(UnitCut, WhatTravelsHasTheReduceDtype) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     RecordingWorld world(0, 4);
     const UnitSpec spec = odd_unit();
-    UnitStore store(spec, {.gather = DType::bf16, .reduce = dtype}, shard_groups(world));
+    const auto groups = shard_groups(world);
+    UnitStore store(spec, {.gather = DType::bf16, .reduce = dtype}, *groups);
     store.start_gradient(at::zeros({store.gathered_size()}, at::kFloat));
     store.reduce(false);
     ASSERT_EQ(world.traffic().size(), 1U);
@@ -110,7 +113,8 @@ TEST(UnitCut, SumsOfMicroBatchesAreKeptInFp32) {
   // 1 and then 256 times 2^-9: in bf16 the small ones would vanish one by one.
   const auto results = run_threads(2, [](World& world) {
     const UnitSpec spec = odd_unit();
-    UnitStore store(spec, {.reduce = DType::bf16}, shard_groups(world));
+    const auto groups = shard_groups(world);
+    UnitStore store(spec, {.reduce = DType::bf16}, *groups);
     for (int step = 0; step <= 256; ++step) {
       store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
       for (Parameter& parameter : store.parameters()) {
@@ -124,6 +128,26 @@ TEST(UnitCut, SumsOfMicroBatchesAreKeptInFp32) {
     return format("{}", first.item<float>());
   });
   for (const std::string& result : results) EXPECT_EQ(result, "1.5");
+}
+
+TEST(UnitCut, GradientsBelowTheRangeOfFp16SurviveItsReductions) {
+  // 2^-30 is far below the smallest number of fp16, 2^-24.
+  constexpr float tiny = 0x1p-30F;
+  const auto results = run_threads(4, [](World& world) {
+    const UnitSpec spec = odd_unit();
+    const DataGroups hsdp(world, test::data_parallel(world.rank(), 2, 2));
+    UnitStore store(spec, {.reduce = DType::f16}, hsdp);
+    store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
+    for (Parameter& parameter : store.parameters()) {
+      parameter.gradient().fill_(tiny);
+      parameter.mark_written();
+    }
+    store.reduce(/*accumulate=*/false);
+    store.end_reduction();
+    store.all_reduce();
+    return format("{}", store.whole(store.gradient())[0].item<float>() / tiny);
+  });
+  for (const std::string& result : results) EXPECT_EQ(result, "4");
 }
 
 }  // namespace

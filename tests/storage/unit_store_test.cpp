@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/kernels/cpu_allocator.h"
 #include "tests/nn/tiny_model.h"
 #include "tests/support/throws.h"
 
@@ -106,6 +107,59 @@ TEST(UnitStore, PaddingStartsAtZeroAndInitialisingLeavesItThere) {
   EXPECT_TRUE(store.master().slice(0, offsets[0] + 15, offsets[1]).eq(0).all().item<bool>());
   EXPECT_TRUE(store.master().slice(0, offsets[1] + 1200).eq(0).all().item<bool>());
   EXPECT_FALSE(store.master_view(0).eq(0).any().item<bool>());
+}
+
+TEST(UnitStore, AGradientThatAPlainTensorOperationMadeIsRefusedByName) {
+  const UnitSpec spec = two_parameters();
+  UnitStore store(spec);
+  store.start_gradient();
+  store.parameters()[1].value().sum().backward();
+  EXPECT_TRUE(testing::contains(testing::message_of<Error>([&] { store.finish_gradient(); }),
+                                "the gradient of parameter second would be lost"));
+}
+
+/// Notes how many bytes of tensors there are when a communicator is destroyed.
+class WatchedWorld : public World {
+ public:
+  explicit WatchedWorld(std::vector<int64_t>& live) : live_(live) {}
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  void abort(const std::string&) override {}
+  std::unique_ptr<Communicator> group(const std::string&, const std::vector<int>&) override {
+    class Member : public Communicator {
+     public:
+      explicit Member(std::vector<int64_t>& live) : live_(live) {}
+      ~Member() override { live_.push_back(cpu_memory().live_bytes); }
+      int rank() const override { return 0; }
+      int size() const override { return 2; }
+      void all_gather(std::span<const std::byte>, std::span<std::byte>, int) override {}
+      void reduce_scatter(std::span<const std::byte>, std::span<std::byte>, DType, int) override {}
+      void all_reduce(std::span<std::byte>, DType, int) override {}
+      void broadcast(std::span<std::byte>, int) override {}
+      void barrier() override {}
+      void abort(const std::string&) override {}
+
+     private:
+      std::vector<int64_t>& live_;
+    };
+    return std::make_unique<Member>(live_);
+  }
+
+ private:
+  std::vector<int64_t>& live_;
+};
+
+TEST(ModelStore, GroupsAreDestroyedBeforeTheBuffersOfTheirCollectives) {
+  install_cpu_allocator();
+  std::vector<int64_t> live;
+  WatchedWorld world(live);
+  const std::vector<UnitSpec> specs = {two_parameters(), two_parameters()};
+  auto store = std::make_unique<ModelStore>(
+      specs, StoreOptions{}, std::make_shared<DataGroups>(world, DataParallel{0, {0, 1}, {0}, {0, 1}}));
+  const int64_t before = cpu_memory().live_bytes;
+  store.reset();
+  EXPECT_EQ(live, std::vector<int64_t>(4, before));
+  EXPECT_LT(cpu_memory().live_bytes, before);
 }
 
 TEST(UnitStore, AFrozenUnitHasNoGradient) {

@@ -1,4 +1,4 @@
-// Each rank's live bytes are those of its plan. The CPU allocator counts a process, so ranks are processes.
+// Each rank's live bytes are those of its plan.
 #include "stepforge/kernels/cpu_allocator.h"
 #include "tests/support/rank_threads.h"
 #include "tests/train/fixture.h"
@@ -34,12 +34,11 @@ Words memory_job(const std::filesystem::path& run_dir, const MemoryLayout& layou
 
 /// Predicted over measured peak of the last steps of this rank.
 double predicted_over_measured(const Words& words, World& world) {
-  const int64_t before = cpu_memory().live_bytes;
   TestRun run(words, nullptr, &world);
   int64_t measured = 0;
   run.build();
   run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
-    if (trainer.state.step > 1) measured = std::max(measured, cpu_memory().peak_bytes - before);
+    if (trainer.state.step > 1) measured = std::max(measured, cpu_memory().peak_bytes);
   }));
   run.trainer().run();
   return static_cast<double>(run.trainer().predicted_memory.peak_of_one_memory()) /
@@ -54,6 +53,17 @@ TEST_P(LiveBytes, OfEachRankAreThoseOfThePlan) {
   const Words words = memory_job(folder.path() / "run", layout);
   const auto results = run_processes(
       layout.ranks, [&](World& world) { return format("{:.4f}", predicted_over_measured(words, world)); });
+  for (const std::string& result : results) {
+    ASSERT_TRUE(result.starts_with("0.") || result.starts_with("1.")) << result;
+    EXPECT_NEAR(std::stod(result), 1.0, 0.05);
+  }
+}
+
+TEST(LiveBytesOfThreads, AreCountedForEachRankApart) {
+  const TempFolder folder;
+  const Words words = memory_job(folder.path() / "run", {"threads", 2, {}});
+  const auto results =
+      run_threads(2, [&](World& world) { return format("{:.4f}", predicted_over_measured(words, world)); });
   for (const std::string& result : results) {
     ASSERT_TRUE(result.starts_with("0.") || result.starts_with("1.")) << result;
     EXPECT_NEAR(std::stod(result), 1.0, 0.05);

@@ -43,18 +43,19 @@ STEPFORGE_SIMD_CLONES void update_range(float* parameter, const float* grad, flo
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
                   const at::Tensor& second_moment, int64_t begin, int64_t end,
                   const AdamWSettings& settings) {
+  const AdamWOptions& options = settings.options;
   const auto step = static_cast<double>(settings.step);
-  const double correction1 = 1.0 - std::pow(settings.beta1, step);
-  const double correction2 = 1.0 - std::pow(settings.beta2, step);
+  const double correction1 = 1.0 - std::pow(options.beta1, step);
+  const double correction2 = 1.0 - std::pow(options.beta2, step);
   const Coefficients coefficients = {
-      .decay = static_cast<float>(1.0 - settings.learning_rate * settings.weight_decay),
-      .beta1 = static_cast<float>(settings.beta1),
-      .beta2 = static_cast<float>(settings.beta2),
-      .one_minus_beta1 = static_cast<float>(1.0 - settings.beta1),
-      .one_minus_beta2 = static_cast<float>(1.0 - settings.beta2),
-      .step_size = static_cast<float>(settings.learning_rate / correction1),
+      .decay = static_cast<float>(1.0 - options.lr * options.weight_decay),
+      .beta1 = static_cast<float>(options.beta1),
+      .beta2 = static_cast<float>(options.beta2),
+      .one_minus_beta1 = static_cast<float>(1.0 - options.beta1),
+      .one_minus_beta2 = static_cast<float>(1.0 - options.beta2),
+      .step_size = static_cast<float>(options.lr / correction1),
       .inverse_root_correction = static_cast<float>(1.0 / std::sqrt(correction2)),
-      .epsilon = static_cast<float>(settings.epsilon),
+      .epsilon = static_cast<float>(options.eps),
       .grad_scale = static_cast<float>(settings.grad_scale),
   };
   float* p = parameter.mutable_data_ptr<float>();

@@ -1,14 +1,15 @@
-// One lane of communication as a thread: what is given to it runs in that order, beside its giver.
+// One lane (a thread) of communication: its tasks run in the order in which they are submitted, beside the
+// thread that submits them.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace stepforge {
 
@@ -18,12 +19,12 @@ class LaneTask {
   LaneTask() = default;
   explicit LaneTask(std::shared_future<void> done) : done_(std::move(done)) {}
 
-  /// Whether there is a task that nobody has waited for.
+  /// Whether there is a task that this copy has not waited for.
   explicit operator bool() const { return done_.valid(); }
-  /// Returns when it has ended; throws what it threw. Nothing to wait for afterwards, in this copy.
+  /// Returns when it has ended; throws what it threw. Afterwards this copy has no task.
   void wait();
-  /// The same where nobody can be told: what it threw has woken the other ranks, and every further collective
-  /// throws it again.
+  /// The same without throwing, for destructors: on_failure has reported the failure, and every further
+  /// collective throws it again.
   void settle() noexcept;
 
  private:
@@ -32,10 +33,10 @@ class LaneTask {
 
 class LaneWorker {
  public:
-  /// Without a thread tasks run where they are submitted: for groups of one rank, which wait for nobody.
-  /// `on_failure` is called with the reason when a task throws; it must wake other ranks.
-  LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure);
-  /// Runs what has been submitted to its end.
+  /// Without a thread tasks run where they are submitted: for groups of one rank, which wait for no other.
+  /// `on_failure`, if given, is called with the reason when a task throws; it must wake other ranks.
+  explicit LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure = {});
+  /// Waits for all submitted tasks.
   ~LaneWorker();
   LaneWorker(const LaneWorker&) = delete;
   LaneWorker& operator=(const LaneWorker&) = delete;
@@ -47,13 +48,12 @@ class LaneWorker {
   void serve();
   void run(const std::function<void()>& task) const;
 
-  bool threaded_;
   std::function<void(const std::string&)> on_failure_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::packaged_task<void()>> tasks_;
   bool stopping_ = false;
-  std::thread thread_;
+  std::thread thread_;  ///< none if not threaded
 };
 
 }  // namespace stepforge

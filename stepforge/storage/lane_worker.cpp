@@ -1,8 +1,10 @@
-#include "stepforge/fsdp/lane_worker.h"
+#include "stepforge/storage/lane_worker.h"
 
 #include <utility>
 
 #include <omp.h>
+
+#include "stepforge/kernels/cpu_allocator.h"
 
 namespace stepforge {
 
@@ -15,7 +17,14 @@ void LaneTask::settle() noexcept {
 }
 
 LaneWorker::LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure)
-    : threaded_(threaded), on_failure_(std::move(on_failure)) {}
+    : on_failure_(std::move(on_failure)) {
+  if (threaded) {
+    thread_ = std::thread([this, memory = charged_memory()] {
+      const ChargeMemory charge(memory);
+      serve();
+    });
+  }
+}
 
 LaneWorker::~LaneWorker() {
   {
@@ -29,7 +38,7 @@ LaneWorker::~LaneWorker() {
 LaneTask LaneWorker::submit(std::function<void()> task) {
   std::packaged_task<void()> packaged([this, task = std::move(task)] { run(task); });
   LaneTask handle(packaged.get_future().share());
-  if (!threaded_) {
+  if (!thread_.joinable()) {
     packaged();
     return handle;
   }
@@ -37,13 +46,12 @@ LaneTask LaneWorker::submit(std::function<void()> task) {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(packaged));
   }
-  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
   changed_.notify_all();
   return handle;
 }
 
 void LaneWorker::serve() {
-  omp_set_num_threads(1);  // its copies and sums run beside the compute's threads
+  omp_set_num_threads(1);  // its copies and sums run beside the compute threads
   for (;;) {
     std::packaged_task<void()> task;
     {
@@ -61,7 +69,7 @@ void LaneWorker::run(const std::function<void()>& task) const {
   try {
     task();
   } catch (const std::exception& failure) {
-    on_failure_(failure.what());
+    if (on_failure_) on_failure_(failure.what());
     throw;
   }
 }

@@ -1,0 +1,16 @@
+// Gradient clipping for modules under fully_shard.
+#pragma once
+
+#include "stepforge/fsdp/fully_shard.h"
+
+namespace stepforge {
+
+/// Scales the gradients of all parameters so that their norm is at most `max_norm`; returns the norm before,
+/// the same bits on every rank. Each element counts once, whether sharded or replicated. `norm_type`: 1, 2, 3
+/// or infinity. A collective of the mesh; waits for reductions under way. Throws UsageError for another type
+/// or a negative max_norm, and with `error_if_nonfinite` Error for a norm that is not finite, gradients
+/// unchanged.
+double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_type = 2.0,
+                      bool error_if_nonfinite = false);
+
+}  // namespace stepforge
