@@ -2,6 +2,8 @@
 
 #include <csignal>
 #include <ctime>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <pthread.h>
@@ -39,7 +41,12 @@ void InterruptWatcher::watch() {
   const timespec tick{0, 50'000'000};  // how often stop_ is looked at
   while (!stop_) {
     if (sigtimedwait(&signals, nullptr, &tick) < 0) continue;
-    if (requested_.exchange(true)) _exit(static_cast<int>(ExitCode::interrupted));
+    if (requested_.exchange(true)) {
+      constexpr std::string_view clear_line = "\r\x1b[K";
+      const bool is_terminal = isatty(STDERR_FILENO) == 1;
+      if (is_terminal) std::ignore = write(STDERR_FILENO, clear_line.data(), clear_line.size());
+      _exit(static_cast<int>(ExitCode::interrupted));
+    }
     if (announce_) announce_();
   }
 }

@@ -7,8 +7,9 @@
 
 namespace stepforge {
 
-/// The first SIGINT or SIGTERM sets requested(); the second ends the process at once with exit code 130. Make
-/// one before any other thread starts: threads inherit the blocked signals.
+/// The first SIGINT or SIGTERM sets requested(); the second ends the process at once with exit code 130, after
+/// it has cleared the terminal's last line (a status line and "^C"). Make one before any other thread starts:
+/// threads inherit the blocked signals.
 class InterruptWatcher {
  public:
   /// `announce` is called from the watching thread at the first signal.
@@ -18,6 +19,8 @@ class InterruptWatcher {
   InterruptWatcher& operator=(const InterruptWatcher&) = delete;
 
   bool requested() const { return requested_; }
+  /// The same as a first signal, without its announcement.
+  void request() { requested_ = true; }
 
  private:
   void watch();
