@@ -95,23 +95,34 @@ void CheckpointWriter::throw_if_rank_lost() const {
   if (is_rank_lost_) std::rethrow_exception(lost_rank_);
 }
 
+std::optional<SaveOutcome> CheckpointWriter::take_outcome() {
+  const std::lock_guard lock(outcome_mutex_);
+  return std::exchange(outcome_, std::nullopt);
+}
+
+void CheckpointWriter::end(int64_t step, std::string failure) {
+  succeeded_ = failure.empty();
+  const std::lock_guard lock(outcome_mutex_);
+  outcome_ = SaveOutcome{step, std::move(failure)};
+}
+
 void CheckpointWriter::write(int64_t step) {
   try {
     const auto start = std::chrono::steady_clock::now();
     const int64_t bytes = write_checkpoint(dir_, step, staged_, ranks_);
     const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - start;
-    succeeded_ = true;
+    end(step, "");
     if (ranks_.rank() != 0) return;
     logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s)", (dir_ / checkpoint_folder_name(step)).string(),
                  human_bytes(bytes), duration.count(), static_cast<double>(bytes) / 1e9 / duration.count());
   } catch (const PeerError& failure) {
-    succeeded_ = false;
+    end(step, failure.what());
     lost_rank_ = std::current_exception();
     is_rank_lost_ = true;
     logger_.error("CHECKPOINT NOT SAVED at step {}: {}. Older checkpoints are kept", step, failure.what());
     return;
   } catch (const std::exception& failure) {
-    succeeded_ = false;
+    end(step, failure.what());
     logger_.error(
         "CHECKPOINT NOT SAVED at step {}: {}. Training goes on, older checkpoints are kept; the next save is "
         "at the next interval",

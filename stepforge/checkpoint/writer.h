@@ -5,12 +5,21 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "stepforge/base/log.h"
 #include "stepforge/checkpoint/native.h"
 
 namespace stepforge {
+
+/// How a save ended.
+struct SaveOutcome {
+  int64_t step = -1;
+  std::string failure;  ///< "" if step-N is published
+};
 
 /// Used by one thread. One save is under way at a time: whatever needs the writer meanwhile waits for its
 /// end. Of several ranks each has a writer, and all save the same steps.
@@ -40,12 +49,16 @@ class CheckpointWriter {
   /// Waits for the save under way. False if the last save failed.
   bool wait();
 
+  /// How the last save ended; nullopt if it is under way or was asked for before. Does not wait.
+  std::optional<SaveOutcome> take_outcome();
+
   /// Throws the PeerError that ended a save: a rank that is gone or hangs is missing in training too, and no
   /// save can follow. Any time, without waiting.
   void throw_if_rank_lost() const;
 
  private:
   void write(int64_t step);
+  void end(int64_t step, std::string failure);
   void delete_old(int64_t step);
 
   std::filesystem::path dir_;
@@ -57,6 +70,8 @@ class CheckpointWriter {
   bool succeeded_ = true;
   std::exception_ptr lost_rank_;
   std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
+  std::mutex outcome_mutex_;
+  std::optional<SaveOutcome> outcome_;
   bool warned_of_later_steps_ = false;
   StagedCheckpoint staged_;  // like everything below dir_, belongs to thread_ while it runs
   std::thread thread_;

@@ -55,7 +55,7 @@ class StepRun : public StepServices {
   }
 
   const std::function<void()>* on_micro_step_end = nullptr;
-  const std::function<void()>* on_pre_update = nullptr;
+  const std::function<void(const StepResult&)>* on_pre_update = nullptr;
   StepResult result;
 
   void count_labels() override {
@@ -100,7 +100,7 @@ class StepRun : public StepServices {
   bool check_finite() override {
     result.updated = optimizer_ != nullptr && std::isfinite(result.loss) && std::isfinite(result.grad_norm);
     if (!result.updated) return false;
-    if (on_pre_update != nullptr && *on_pre_update) (*on_pre_update)();
+    if (on_pre_update != nullptr && *on_pre_update) (*on_pre_update)(result);
     optimizer_->begin_update(lr_factor_, clip_coefficient(result.grad_norm, max_norm_));
     return true;
   }
@@ -139,7 +139,7 @@ class StepRun : public StepServices {
 TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer)
     : config_(config), executor_(executor), store_(store), optimizer_(optimizer) {}
 
-StepInputs TrainStep::inputs_for(const StepContext& place) const {
+StepInputs TrainStep::inputs_for(const StepContext& context) const {
   const auto& model = config_.model;
   const auto& training = config_.training;
   const auto& debug = config_.debug;
@@ -147,8 +147,8 @@ StepInputs TrainStep::inputs_for(const StepContext& place) const {
   inputs.watch = on_operation;
   inputs.dropout = model.dropout;
   inputs.dropout_key =
-      dropout_key_of_step(static_cast<uint64_t>(training.seed), static_cast<uint64_t>(place.step));
-  if (debug.plant_nan_step == place.step + 1) {
+      dropout_key_of_step(static_cast<uint64_t>(training.seed), static_cast<uint64_t>(context.step));
+  if (debug.plant_nan_step == context.step + 1) {
     inputs.inspect = [name = debug.plant_nan_block](const ProgramBlock& block, Bundle& bundle,
                                                     bool is_gradient) {
       // The head returns gradients only; any other block is hit in its forward.
@@ -164,9 +164,9 @@ StepInputs TrainStep::inputs_for(const StepContext& place) const {
   return inputs;
 }
 
-StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& place) {
+StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {
   StepInputs inputs = inputs_for(place);
-  StepRun step(config_.training, micro_batches, store_, &optimizer_, place.lr_factor);
+  StepRun step(config_.training, micro_batches, store_, &optimizer_, context.lr_factor);
   step.on_micro_step_end = &on_micro_step_end;
   step.on_pre_update = &on_pre_update;
   step.result.interrupted = interrupted && interrupted();
@@ -181,7 +181,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
 
 namespace {
 
-/// What the first rank found that found anything: the same on all.
+/// The finding of the lowest rank that has one: the same on all ranks.
 std::string first_found(const DataGroups& groups, const std::string& own) {
   if (groups.data() == nullptr) return own;
   const std::vector<std::string> found = gather_texts(*groups.data(), own);
@@ -191,7 +191,7 @@ std::string first_found(const DataGroups& groups, const std::string& own) {
   return "";
 }
 
-std::string weights_that_are_not_finite(const ModelStore& store) {
+std::string nonfinite_weights(const ModelStore& store) {
   for (size_t u = 0; u < store.size(); ++u) {
     const UnitStore& unit = store.unit(u);
     for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
@@ -204,7 +204,7 @@ std::string weights_that_are_not_finite(const ModelStore& store) {
   return "";
 }
 
-std::string gradient_that_is_not_finite(const ModelStore& store) {
+std::string nonfinite_gradient(const ModelStore& store) {
   for (size_t unit = 0; unit < store.size(); ++unit) {
     if (store.unit(unit).trained() && !all_finite(store.unit(unit).gradient())) {
       return format("block {} (gradient of its weights)", store.unit(unit).spec().name);
@@ -217,15 +217,15 @@ std::string gradient_that_is_not_finite(const ModelStore& store) {
 
 std::string TrainStep::find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   const DataGroups& groups = store_.groups();
-  std::string first_nonfinite = first_found(groups, weights_that_are_not_finite(store_));
+  std::string first_nonfinite = first_found(groups, nonfinite_weights(store_));
   if (first_nonfinite.empty())
     first_nonfinite = first_found(groups, replay(micro_batches, std::move(inputs)));
-  // Summed over the ranks by now: it no longer tells on which it began.
-  if (first_nonfinite.empty()) first_nonfinite = first_found(groups, gradient_that_is_not_finite(store_));
+  // The gradient has been summed over the ranks: where it began is no longer known.
+  if (first_nonfinite.empty()) first_nonfinite = first_found(groups, nonfinite_gradient(store_));
   return first_nonfinite.empty() ? "the loss of the head" : first_nonfinite;
 }
 
-/// The same step again without an update, looking at every bundle as it appears.
+/// The same step again without an update; checks every bundle.
 std::string TrainStep::replay(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   std::string first_nonfinite;
   inputs.inspect = [&first_nonfinite, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
