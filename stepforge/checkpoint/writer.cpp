@@ -95,36 +95,26 @@ void CheckpointWriter::throw_if_rank_lost() const {
   if (is_rank_lost_) std::rethrow_exception(lost_rank_);
 }
 
-std::optional<SaveOutcome> CheckpointWriter::take_outcome() {
-  const std::lock_guard lock(outcome_mutex_);
-  return std::exchange(outcome_, std::nullopt);
-}
-
-void CheckpointWriter::end(int64_t step, std::string failure) {
-  succeeded_ = failure.empty();
-  const std::lock_guard lock(outcome_mutex_);
-  outcome_ = SaveOutcome{step, std::move(failure)};
-}
-
 void CheckpointWriter::write(int64_t step) {
   try {
     const auto start = std::chrono::steady_clock::now();
     const int64_t bytes = write_checkpoint(dir_, step, staged_, ranks_);
     const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - start;
-    end(step, "");
+    record(step, "");
     if (ranks_.rank() != 0) return;
     logger_.info("saved {}: {} in {:.2f} s ({:.2f} GB/s)", (dir_ / checkpoint_folder_name(step)).string(),
                  human_bytes(bytes), duration.count(), static_cast<double>(bytes) / 1e9 / duration.count());
   } catch (const PeerError& failure) {
-    end(step, failure.what());
     lost_rank_ = std::current_exception();
     is_rank_lost_ = true;
+    record(step, failure.what());
     logger_.error("CHECKPOINT NOT SAVED at step {}: {}. Older checkpoints are kept", step, failure.what());
     return;
   } catch (const std::exception& failure) {
-    end(step, failure.what());
+    record(step, failure.what());
     logger_.error(
-        "CHECKPOINT NOT SAVED at step {}: {}. Training goes on, older checkpoints are kept; the next save is "
+        "CHECKPOINT NOT SAVED at step {}: {}. Training continues, older checkpoints are kept; the next save "
+        "is "
         "at the next interval",
         step, failure.what());
     return;
@@ -134,6 +124,17 @@ void CheckpointWriter::write(int64_t step) {
   } catch (const std::exception& failure) {
     logger_.warning("old checkpoints could not be deleted: {}", failure.what());
   }
+}
+
+void CheckpointWriter::record(int64_t step, const std::string& failure) {
+  succeeded_ = failure.empty();
+  const std::lock_guard lock(outcomes_mutex_);
+  outcomes_.push_back({step, failure});
+}
+
+std::vector<SaveOutcome> CheckpointWriter::take_outcomes() {
+  const std::lock_guard lock(outcomes_mutex_);
+  return std::exchange(outcomes_, {});
 }
 
 void CheckpointWriter::delete_old(int64_t step) {

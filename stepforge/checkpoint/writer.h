@@ -6,30 +6,30 @@
 #include <exception>
 #include <filesystem>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "stepforge/base/log.h"
 #include "stepforge/checkpoint/native.h"
 
 namespace stepforge {
 
-/// How a save ended.
+/// How a save ended, the same on every rank.
 struct SaveOutcome {
-  int64_t step = -1;
-  std::string failure;  ///< "" if step-N is published
+  int64_t step = 0;
+  std::string failure;  ///< why there is no checkpoint of this step; empty if it was published
 };
 
-/// Used by one thread. One save is under way at a time: whatever needs the writer meanwhile waits for its
-/// end. Of several ranks each has a writer, and all save the same steps.
+/// Used by one thread. One save is under way at a time: a call that needs the writer waits for its end. Each
+/// rank has a writer, and all save the same steps.
 ///
 ///     writer.save(step, stage_checkpoint(model, store, &optimizer, state, writer.reusable()));
 class CheckpointWriter {
  public:
   /// Rank 0 makes `dir` and removes what saves cut short by a crash left there. `keep_latest_k` 0 keeps all.
-  /// `background` false writes inside save(). `ranks` null: this rank alone. Throws Error if `dir` cannot be
-  /// made. `logger` and `ranks` must outlive it; nobody else may use `ranks` while a save is under way.
+  /// `background` false writes inside save(). `ranks` null: one rank. Throws Error if `dir` cannot be made.
+  /// `logger` and `ranks` must outlive the writer; `ranks` may not be used elsewhere while a save is under way.
   CheckpointWriter(std::filesystem::path dir, int64_t keep_latest_k, Logger& logger, bool background,
                    const CheckpointRanks* ranks = nullptr);
   /// Waits for the save under way.
@@ -49,8 +49,9 @@ class CheckpointWriter {
   /// Waits for the save under way. False if the last save failed.
   bool wait();
 
-  /// How the last save ended; nullopt if it is under way or was asked for before. Does not wait.
-  std::optional<SaveOutcome> take_outcome();
+  /// The outcomes of the saves that have ended since the last call, oldest first. Any time, without waiting;
+  /// one rank may see an outcome a step earlier than another.
+  std::vector<SaveOutcome> take_outcomes();
 
   /// Throws the PeerError that ended a save: a rank that is gone or hangs is missing in training too, and no
   /// save can follow. Any time, without waiting.
@@ -58,7 +59,7 @@ class CheckpointWriter {
 
  private:
   void write(int64_t step);
-  void end(int64_t step, std::string failure);
+  void record(int64_t step, const std::string& failure);
   void delete_old(int64_t step);
 
   std::filesystem::path dir_;
@@ -68,10 +69,10 @@ class CheckpointWriter {
   CheckpointRanks alone_;
   const CheckpointRanks& ranks_;
   bool succeeded_ = true;
+  std::mutex outcomes_mutex_;
+  std::vector<SaveOutcome> outcomes_;
   std::exception_ptr lost_rank_;
   std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
-  std::mutex outcome_mutex_;
-  std::optional<SaveOutcome> outcome_;
   bool warned_of_later_steps_ = false;
   StagedCheckpoint staged_;  // like everything below dir_, belongs to thread_ while it runs
   std::thread thread_;

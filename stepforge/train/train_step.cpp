@@ -1,10 +1,6 @@
 #include "stepforge/train/train_step.h"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
 #include <limits>
-#include <span>
 #include <utility>
 
 #include <ATen/ops/isfinite.h>
@@ -13,7 +9,7 @@
 #include "stepforge/base/random.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/kernels/reduce.h"
-#include "stepforge/train/averaging_domain.h"
+#include "stepforge/train/training_services.h"
 
 namespace stepforge {
 
@@ -22,117 +18,6 @@ namespace {
 bool finite(const at::Tensor& tensor) {
   return at::isfinite(tensor).all().item<bool>();
 }
-
-NormType norm_type(ClipNorm norm) {
-  switch (norm) {
-    case ClipNorm::l1:
-      return NormType::l1;
-    case ClipNorm::l2:
-      return NormType::l2;
-    case ClipNorm::l3:
-      return NormType::l3;
-    case ClipNorm::inf:
-      return NormType::inf;
-  }
-  return {};
-}
-
-/// Collects losses and, if `optimizer` is given, applies the update.
-class StepRun : public StepServices {
- public:
-  StepRun(const TrainingConfig& training, const std::vector<Batch>& batches, const ModelStore& store,
-          AdamW* optimizer, double lr_factor)
-      : norm_type_(norm_type(training.norm_type)),
-        norm_exchange_(training.reduction == ReductionMode::ordered ? NormExchange::chunks
-                                                                    : NormExchange::ranks),
-        max_norm_(training.max_norm),
-        batches_(batches),
-        store_(store),
-        optimizer_(optimizer),
-        lr_factor_(lr_factor),
-        domain_(training.loss_aggregation, labels_of(batches), store.groups().data_ranks()) {
-    result.valid_labels = domain_.step_labels();
-  }
-
-  const std::function<void()>* on_micro_step_end = nullptr;
-  const std::function<void(const StepResult&)>* on_pre_update = nullptr;
-  StepResult result;
-
-  void count_labels() override {
-    std::array<int64_t, 2> sums{result.valid_labels, result.interrupted ? 1 : 0};
-    store_.groups().data()->all_reduce(std::as_writable_bytes(std::span(sums)), DType::i64);
-    domain_.set_step_labels(sums[0]);
-    result.valid_labels = sums[0];
-    result.interrupted = sums[1] > 0;
-  }
-
-  double loss_scale() override { return domain_.token_weight(); }
-
-  /// The sums of all micro-batches of the step, in their order, whichever rank had them; and each rank's
-  /// mean.
-  void reduce_loss() override {
-    std::vector<double> own = std::exchange(loss_sums_, {});
-    own.push_back(domain_.own_mean(own));
-    const std::vector<double> all = gather_values(*store_.groups().data(), own);
-    for (size_t begin = 0; begin < all.size(); begin += own.size()) {
-      const auto of_rank = std::span(all).subspan(begin, own.size());
-      loss_sums_.insert(loss_sums_.end(), of_rank.begin(), of_rank.end() - 1);
-      rank_means_.push_back(of_rank.back());
-    }
-  }
-
-  BatchTensors load_batch(int micro_batch) override {
-    return BatchTensors(batches_.at(static_cast<size_t>(micro_batch)));
-  }
-
-  void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
-    loss_sums_.push_back(loss.loss_sum);
-    if (on_micro_step_end != nullptr && *on_micro_step_end) (*on_micro_step_end)();
-  }
-
-  void gradient_norm() override {
-    if (rank_means_.empty()) rank_means_.push_back(domain_.own_mean(loss_sums_));  // one rank
-    result.loss = domain_.loss(loss_sums_, rank_means_);
-    result.max_loss = *std::max_element(rank_means_.begin(), rank_means_.end());
-    result.grad_norm = stepforge::gradient_norm(store_, norm_type_, norm_exchange_);
-  }
-
-  bool check_finite() override {
-    result.updated = optimizer_ != nullptr && std::isfinite(result.loss) && std::isfinite(result.grad_norm);
-    if (!result.updated) return false;
-    if (on_pre_update != nullptr && *on_pre_update) (*on_pre_update)(result);
-    optimizer_->begin_update(lr_factor_, clip_coefficient(result.grad_norm, max_norm_));
-    return true;
-  }
-
-  void update(int unit) override { optimizer_->update(unit); }
-
-  void reload_optimizer(int unit, const at::Tensor& buffer) override {
-    if (optimizer_ != nullptr) optimizer_->reload(unit, buffer);
-  }
-
-  void offload_optimizer(int unit) override {
-    if (optimizer_ != nullptr) optimizer_->offload(unit);
-  }
-
- private:
-  static int64_t labels_of(const std::vector<Batch>& batches) {
-    int64_t labels = 0;
-    for (const auto& batch : batches) labels += batch.valid_labels;
-    return labels;
-  }
-
-  NormType norm_type_;
-  NormExchange norm_exchange_;
-  double max_norm_;
-  const std::vector<Batch>& batches_;
-  const ModelStore& store_;
-  AdamW* optimizer_;
-  double lr_factor_;
-  AveragingDomain domain_;
-  std::vector<double> loss_sums_;   ///< of each micro-batch
-  std::vector<double> rank_means_;  ///< of each rank
-};
 
 }  // namespace
 
@@ -165,18 +50,18 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
 }
 
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {
-  StepInputs inputs = inputs_for(place);
-  StepRun step(config_.training, micro_batches, store_, &optimizer_, context.lr_factor);
-  step.on_micro_step_end = &on_micro_step_end;
-  step.on_pre_update = &on_pre_update;
-  step.result.interrupted = interrupted && interrupted();
-  executor_.run(inputs, step);
-  if (step.result.updated) {
+  StepInputs inputs = inputs_for(context);
+  TrainingServices services(config_.training, micro_batches, store_, &optimizer_, context.lr_factor);
+  services.on_micro_step_end = on_micro_step_end;
+  services.on_pre_update = on_pre_update;
+  services.result.interrupted = interrupted && interrupted();
+  executor_.run(inputs, services);
+  if (services.result.updated) {
     optimizer_.end_update();
   } else {
-    step.result.first_nonfinite = find_culprit(micro_batches, std::move(inputs));
+    services.result.first_nonfinite = find_culprit(micro_batches, std::move(inputs));
   }
-  return step.result;
+  return services.result;
 }
 
 namespace {
@@ -238,7 +123,7 @@ std::string TrainStep::replay(const std::vector<Batch>& micro_batches, StepInput
       }
     }
   };
-  StepRun again(config_.training, micro_batches, store_, nullptr, 0.0);
+  TrainingServices again(config_.training, micro_batches, store_, nullptr, 0.0);
   executor_.run(inputs, again);
   return first_nonfinite;
 }

@@ -78,7 +78,7 @@ RunOutcome Trainer::run() {
     while (state.step < total_steps && !stop_wanted()) {
       if (state.step % steps_per_epoch == 0) callbacks.emit(&Callback::epoch_begin, *this);
       step();
-      report_save();
+      report_saves();
       if (checkpoints != nullptr) checkpoints->throw_if_rank_lost();
       if (is_main() && seconds() - recorded >= 1.0) {
         recorded = seconds();
@@ -180,26 +180,25 @@ void Trainer::save_checkpoint() {
   if (!config.checkpoint.enable) return;
   // The metrics of all steps that a resume skips must be on the disk first.
   metrics->flush();
-  StagedCheckpoint memory = checkpoints->reusable();
-  report_save();
   checkpoints->save(state.step, stage_checkpoint(model_spec, *store, optimizer.get(),
-                                                 state_to_json(state, config), std::move(memory)));
-  report_save();
+                                                 state_to_json(state, config), checkpoints->reusable()));
+  report_saves();
 }
 
-/// Emits the event of a save that has ended since the last call.
-void Trainer::report_save() {
-  const auto outcome = checkpoints == nullptr ? std::nullopt : checkpoints->take_outcome();
-  if (!outcome) return;
-  last_save = *outcome;
-  if (last_save.failure.empty()) last_saved_step = last_save.step;
-  callbacks.emit(last_save.failure.empty() ? &Callback::save : &Callback::save_failed, *this);
+/// Emits the events of the saves that have ended since the last call.
+void Trainer::report_saves() {
+  if (checkpoints == nullptr) return;
+  for (const SaveOutcome& outcome : checkpoints->take_outcomes()) {
+    last_save = outcome;
+    if (outcome.failure.empty()) last_saved_step = outcome.step;
+    callbacks.emit(outcome.failure.empty() ? &Callback::save : &Callback::save_failed, *this);
+  }
 }
 
 void Trainer::finish_saving() {
   if (checkpoints == nullptr) return;
   checkpoints->wait();
-  report_save();
+  report_saves();
   checkpoints->throw_if_rank_lost();
 }
 

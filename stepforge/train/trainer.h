@@ -122,7 +122,7 @@ class Trainer {
  private:
   void step();
   void handle_nonfinite();
-  void report_save();
+  void report_saves();
   void finish_saving();
   /// The same on all ranks.
   bool stop_wanted() const {

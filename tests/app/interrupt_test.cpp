@@ -102,7 +102,7 @@ TEST(Interrupt, TwiceOnATerminalLeavesACleanLine) {
       text.append(buffer.data(), static_cast<size_t>(got));
     }
   };
-  const auto shows = [&](std::string_view part) {
+  const auto shows = [&](const std::string& part) {
     return [&, part] {
       read_screen();
       return contains(text, part);

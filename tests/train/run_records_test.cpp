@@ -110,7 +110,7 @@ TEST(LogFile, HoldsTheLinesOfEachStart) {
 
 TEST(LogFile, NamesTheShapeOfAStepAndHowOftenTheTextIsRead) {
   const TempFolder folder;
-  write_text(folder / "tale.txt", some_text(20));
+  write_text(folder / "tale.txt", some_text(10));
   const Words words =
       trainer_run(folder / "run") +
       Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()), "data.document=line"};
