@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <csignal>
 #include <ctime>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <pthread.h>
@@ -48,7 +50,12 @@ void InterruptWatcher::watch() {
     } else {
       ++direct;
     }
-    if (std::max(direct, from_parent) > 1) _exit(static_cast<int>(ExitCode::interrupted));
+    if (std::max(direct, from_parent) > 1) {
+      constexpr std::string_view clear_line = "\r\x1b[K";
+      const bool is_terminal = isatty(STDERR_FILENO) == 1;
+      if (is_terminal) std::ignore = write(STDERR_FILENO, clear_line.data(), clear_line.size());
+      _exit(static_cast<int>(ExitCode::interrupted));
+    }
     if (!requested_.exchange(true) && announce_) announce_();
   }
 }

@@ -7,9 +7,10 @@
 
 namespace stepforge {
 
-/// The first SIGINT or SIGTERM sets requested(); the second ends the process at once with exit code 130. A signal
-/// from the parent process can carry a number (sigqueue): `stepforge launch` counts its signals, so that one that
-/// reaches launcher and ranks at the same time counts once. Create the watcher before any other thread starts:
+/// The first SIGINT or SIGTERM sets requested(); the second clears the terminal's last line (a status line and
+/// "^C") and ends the process at once with exit code 130. A signal from the parent process can carry a number
+/// (sigqueue): `stepforge launch` counts its signals, so that one that reaches launcher and ranks at the same
+/// time counts once. Create the watcher before any other thread starts:
 /// threads inherit the blocked signals.
 class InterruptWatcher {
  public:
@@ -20,6 +21,8 @@ class InterruptWatcher {
   InterruptWatcher& operator=(const InterruptWatcher&) = delete;
 
   bool requested() const { return requested_; }
+  /// The same as a first signal, without its announcement.
+  void request() { requested_ = true; }
 
  private:
   void watch();

@@ -31,9 +31,9 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
               .unit = "seconds",
               .min = 1,
               .max = 1e6})
-      .field(
-          "resume", &CheckpointConfig::resume,
-          {.doc = "Whether a run folder that holds checkpoints is continued; false starts over at step 0."})
+      .field("resume", &CheckpointConfig::resume,
+             {.doc = "Whether the run of this folder is continued; with false, a folder with an earlier run "
+                     "is refused."})
       .field("load_step", &CheckpointConfig::load_step,
              {.doc = "Step to resume from; -1 = the newest complete one.",
               .unit = "steps",

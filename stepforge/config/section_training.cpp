@@ -79,8 +79,13 @@ SchemaOf<TrainingConfig> training_section() {
              {.doc = "How gradients of micro-batches are summed: fast adds in turn, ordered adds along a "
                      "fixed binary "
                      "tree so that any split of the batch gives the same bits."})
-      .field("threads", &TrainingConfig::threads,
-             {.doc = "Compute threads; 0 = one per core.", .unit = "threads", .min = 0, .max = 4096})
+      .field(
+          "threads", &TrainingConfig::threads,
+          {.doc =
+               "Compute threads; 0 = the usable cores divided by the ranks of the host, or OMP_NUM_THREADS.",
+           .unit = "threads",
+           .min = 0,
+           .max = 4096})
       .field("loss_chunk", &TrainingConfig::loss_chunk,
              {.doc = "Tokens whose logits exist at the same time; 0 = chosen by the vocabulary's size.",
               .unit = "tokens",

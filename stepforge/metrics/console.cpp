@@ -22,7 +22,7 @@ constexpr std::string_view bright_blue = "\x1b[94m";
 constexpr std::string_view bright_black = "\x1b[90m";
 constexpr std::string_view reset = "\x1b[0m";
 
-/// 1234.5 in "1,234.50"; what is not finite stays a word.
+/// 1234.5 as "1,234.50"; "nan" and "inf" where the value is not finite.
 std::string grouped(double value, int decimals) {
   if (!std::isfinite(value) || std::abs(value) >= 1e15) return format("{}", value);
   const std::string text = format("{:.{}f}", std::abs(value), decimals);
@@ -58,69 +58,89 @@ struct Field {
   std::string_view label;
   std::string_view colour;
   std::string (*text)(double);
+  int importance;  ///< the field of the lowest one is left out first
 };
 
 constexpr Field train_fields[] = {
-    {metric::loss, "loss", green, fixed4},      {metric::grad_norm, "grad_norm", yellow, fixed4},
-    {metric::lr, "lr", bright_blue, exponent2}, {metric::memory_active, "memory", cyan, gibibytes},
-    {metric::tps, "tps", blue, whole},          {metric::tflops, "tflops", cyan, grouped2},
-    {metric::mfu, "mfu", magenta, percent2},    {metric::data_loading_share, "data", bright_black, percent1},
+    {metric::loss, "loss", green, fixed4, 8},
+    {metric::grad_norm, "grad_norm", yellow, fixed4, 6},
+    {metric::lr, "lr", bright_blue, exponent2, 5},
+    {metric::memory_active, "memory", cyan, gibibytes, 4},
+    {metric::tps, "tps", blue, whole, 7},
+    {metric::tflops, "tflops", cyan, grouped2, 2},
+    {metric::mfu, "mfu", magenta, percent2, 3},
+    {metric::data_loading_share, "data", bright_black, percent1, 1},
 };
 
 constexpr Field validation_fields[] = {
-    {metric::validation_loss, "loss", green, fixed4},
-    {metric::validation_perplexity, "ppl", yellow, grouped2},
-    {metric::validation_bits_per_byte, "bpb", magenta, fixed4},
-    {metric::validation_tps, "tps", blue, whole},
+    {metric::validation_loss, "loss", green, fixed4, 4},
+    {metric::validation_perplexity, "ppl", yellow, grouped2, 3},
+    {metric::validation_bits_per_byte, "bpb", magenta, fixed4, 2},
+    {metric::validation_tps, "tps", blue, whole, 1},
 };
 
-class LineBuilder {
- public:
-  explicit LineBuilder(bool colour) : colour_(colour) {}
-
-  void add(std::string_view label, const std::string& value, std::string_view colour) {
-    if (!line_.empty()) line_ += "  ";
-    if (colour_) line_ += colour;
-    line_ += label;
-    line_ += ": ";
-    line_ += value;
-    if (colour_) line_ += reset;
-  }
-
-  template <size_t count>
-  void add_fields(const MetricsRecord& record, const Field (&fields)[count]) {
-    for (const Field& field : fields) {
-      if (const auto value = record.find(field.metric)) add(field.label, field.text(*value), field.colour);
-    }
-  }
-
-  std::string take() { return std::move(line_); }
-
- private:
-  bool colour_;
-  std::string line_;
+struct Part {
+  std::string text;
+  std::string_view colour;
+  int importance;
 };
+
+std::vector<Part> parts_of(const MetricsRecord& record) {
+  const bool event = record.kind != "train" && record.kind != "validation";
+  const std::string prefix = record.kind == "train" ? "" : event ? record.kind + " " : "validate ";
+  std::vector<Part> parts = {{format("{}step: {}", prefix, record.step), red, 100}};
+  const auto add = [&](const Field& field) {
+    const auto value = record.find(field.metric);
+    if (!value) return;
+    parts.push_back({format("{}: {}", field.label, field.text(*value)), field.colour, field.importance});
+  };
+  if (event) {
+    for (const auto& [name, value] : record.values) parts.push_back({format("{}: {}", name, value), cyan, 1});
+  } else if (record.kind == "train") {
+    std::for_each(std::begin(train_fields), std::end(train_fields), add);
+  } else {
+    std::for_each(std::begin(validation_fields), std::end(validation_fields), add);
+  }
+  return parts;
+}
+
+int terminal_columns(int descriptor) {
+  winsize size{};
+  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
 }  // namespace
 
-std::string console_line(const MetricsRecord& record, bool colour) {
-  LineBuilder line(colour);
-  if (record.kind == "train") {
-    line.add("step", format("{}", record.step), red);
-    line.add_fields(record, train_fields);
-  } else if (record.kind == "validation") {
-    line.add("validate step", format("{}", record.step), red);
-    line.add_fields(record, validation_fields);
-  } else {
-    line.add(record.kind + " step", format("{}", record.step), red);
-    for (const auto& [name, value] : record.values) line.add(name, format("{}", value), cyan);
+std::string console_line(const MetricsRecord& record, int columns, bool colour) {
+  constexpr size_t gap = 2;
+  std::vector<Part> parts = parts_of(record);
+  const auto width = [&] {
+    size_t sum = gap * (parts.size() - 1);
+    for (const Part& part : parts) sum += part.text.size();
+    return static_cast<int>(sum);
+  };
+  while (width() > columns && parts.size() > 1) {
+    parts.erase(std::min_element(parts.begin(), parts.end(), [](const Part& left, const Part& right) {
+      return left.importance < right.importance;
+    }));
   }
-  return line.take();
+  std::string line;
+  for (const Part& part : parts) {
+    if (!line.empty()) line.append(gap, ' ');
+    line += colour ? format("{}{}{}", part.colour, part.text, reset) : part.text;
+  }
+  return line;
+}
+
+int log_text_columns(int descriptor) {
+  constexpr int time_and_level = 17;  // "12:00:01 INFO    "
+  const int columns = terminal_columns(descriptor);
+  return (columns > 0 && columns < 120 ? 80 : 120) - time_and_level;
 }
 
 bool locale_is_utf8() {
   for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+    const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): never set
     if (value == nullptr || *value == '\0') continue;
     const std::string_view locale = value;
     return locale.find("UTF-8") != std::string_view::npos || locale.find("utf8") != std::string_view::npos;
@@ -231,21 +251,18 @@ void StatusLine::erase() {
 
 void StatusLine::draw() {
   // The last column stays free: some terminals wrap when it is written.
-  put("\r" + status_text(*status_, width() - 1, unicode_) + "\x1b[K");
+  const int columns = terminal_columns(descriptor_);
+  put("\r" + status_text(*status_, (columns > 0 ? columns : 80) - 1, unicode_) + "\x1b[K");
   visible_ = true;
 }
 
 void StatusLine::put(std::string_view text) const {
-  // Nothing can be done about a terminal that has gone away, and the run goes on without it.
+  // A terminal that has gone away does not stop the run.
   while (!text.empty()) {
     const ssize_t done = ::write(descriptor_, text.data(), text.size());
     if (done <= 0) return;
     text.remove_prefix(static_cast<size_t>(done));
   }
-}
-
-int StatusLine::width() const {
-  return terminal_columns(descriptor_);
 }
 
 }  // namespace stepforge

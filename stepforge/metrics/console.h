@@ -17,11 +17,18 @@
 
 namespace stepforge {
 
-/// "step: 100  loss: 3.1234  grad_norm: 0.5123  lr: 8.00e-04  memory: 0.41GiB  tps: 6,120  tflops: 0.28
-/// mfu: 12.34% data: 0.1%" on one line, in torchtitan's fields and order; a value that the record lacks is
-/// left out. A validation says "validate step: 100  loss: …  ppl: …  bpb: …  tps: …", an event lists its
-/// values by name. `colour`: one ANSI colour per field.
-std::string console_line(const MetricsRecord& record, bool colour);
+/// One line in torchtitan's fields and order:
+///
+///     step: 100  loss: 3.1234  grad_norm: 0.5123  lr: 8.00e-04  memory: 0.41GiB  tps: 6,120  mfu: 12.34%
+///     validate step: 100  loss: 3.2344  ppl: 25.39  bpb: 1.2500  tps: 20,000
+///
+/// An event lists its values by name. Values that the record does not have are left out, and the least
+/// important ones until the line has at most `columns` characters. `colour`: one ANSI colour per field.
+std::string console_line(const MetricsRecord& record, int columns, bool colour);
+
+/// The characters that a log line leaves for its text, behind time and level: lines are 120 columns wide, or
+/// 80 on a terminal narrower than 120.
+int log_text_columns(int descriptor = STDERR_FILENO);
 
 /// Writes console_line of each record to the log.
 class ConsoleSink : public MetricsSink {
@@ -29,7 +36,9 @@ class ConsoleSink : public MetricsSink {
   /// `logger` outlives the sink.
   ConsoleSink(Logger& logger, bool colour) : logger_(logger), colour_(colour) {}
   std::string name() const override { return "console"; }
-  void write(const MetricsRecord& record) override { logger_.info("{}", console_line(record, colour_)); }
+  void write(const MetricsRecord& record) override {
+    logger_.info("{}", console_line(record, log_text_columns(), colour_));
+  }
 
  private:
   Logger& logger_;
@@ -45,16 +54,15 @@ struct Status {
   int64_t total_steps = 0;
   double smoothed_loss = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second = 0;
-  /// For the time that is left.
-  double seconds_per_step = 0;
+  double seconds_per_step = 0;  ///< for the time left
 };
 
 /// " 25% ━━━━━─────  100/400  loss 3.1234  6,120 tok/s  ETA 12m 03s" in at most `width` columns: first the
 /// bar shrinks, then parts are left out from the right. `unicode` false draws the bar from '#' and '-'.
 std::string status_text(const Status& status, int width, bool unicode);
 
-/// One line at the bottom of the terminal, redrawn at most 10 times a second and after each log line, which
-/// it makes room for. Writes nothing if `descriptor` is no terminal. Any thread may call.
+/// One line at the bottom of the terminal, redrawn at most 10 times a second and after each log line. Writes
+/// nothing if `descriptor` is not a terminal. Thread-safe.
 class StatusLine {
  public:
   using Clock = std::chrono::steady_clock;
@@ -74,7 +82,6 @@ class StatusLine {
   void erase();
   void draw();
   void put(std::string_view text) const;
-  int width() const;
 
   Logger& logger_;
   int descriptor_;
@@ -84,8 +91,7 @@ class StatusLine {
   std::optional<Status> status_;
   std::optional<Clock::time_point> last_draw_;
   bool visible_ = false;
-  /// A log line is being written.
-  bool suspended_ = false;
+  bool suspended_ = false;  ///< a log line is being written
 };
 
 }  // namespace stepforge

@@ -117,14 +117,15 @@ std::vector<MetricsRecord> read_jsonl(const fs::path& path) {
   return records;
 }
 
-JsonlRewind rewind_jsonl(const fs::path& path, int64_t step) {
+JsonlRewind rewind_jsonl(const fs::path& path, int64_t step, bool validate_again) {
   JsonlRewind result;
   if (!fs::exists(path)) return result;
   const std::string file = read_file(path, max_file_bytes);
   std::string kept;
   for_each_line(file, [&](const Line& line) {
     try {
-      if (parse_json_line(line.text, path.string()).step > step) {
+      const MetricsRecord record = parse_json_line(line.text, path.string());
+      if (record.step > step || (validate_again && record.step == step && record.kind == "validation")) {
         ++result.removed;
         return;
       }
@@ -170,8 +171,8 @@ bool JsonlSink::append(std::string_view bytes) const {
 
 void JsonlSink::report_failure(std::string_view action) {
   if (!warned_) {
-    logger_.warning("cannot {} {}: {}. Training goes on; metrics are lost until there is room again", action,
-                    path_.string(), std::strerror(errno));
+    logger_.warning("cannot {} {}: {}. Training continues; metrics are lost until there is room again",
+                    action, path_.string(), std::strerror(errno));
   }
   warned_ = true;
 }

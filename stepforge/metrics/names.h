@@ -15,14 +15,12 @@ inline constexpr std::string_view lr = "lr";
 inline constexpr std::string_view tps = "throughput(tps)";
 inline constexpr std::string_view tflops = "tflops";
 inline constexpr std::string_view mfu = "mfu(%)";
-/// Seconds per step, and how long of it the step waited for data.
+/// Seconds per step, and the part of them that the step waited for data.
 inline constexpr std::string_view end_to_end = "time_metrics/end_to_end(s)";
 inline constexpr std::string_view data_loading = "time_metrics/data_loading(s)";
 inline constexpr std::string_view data_loading_share = "time_metrics/data_loading(%)";
+/// The peak of tensor memory, and of the whole process's resident memory.
 inline constexpr std::string_view memory_active = "memory/max_active(GiB)";
-inline constexpr std::string_view memory_active_share = "memory/max_active(%)";
-inline constexpr std::string_view memory_reserved = "memory/max_reserved(GiB)";
-/// Most bytes of the process that were in memory at once, whatever for.
 inline constexpr std::string_view memory_resident = "memory/max_resident(GiB)";
 inline constexpr std::string_view tokens_seen = "n_tokens_seen";
 

@@ -1,4 +1,4 @@
-// What a step, a validation or an event reports: a few named numbers. Sinks receive records and nothing else.
+// What a step, a validation or an event reports: a few named numbers.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,9 @@
 namespace stepforge {
 
 struct MetricsRecord {
-  /// "train", "validation" or "event".
-  std::string kind;
-  /// The optimizer step after which the values hold; the first step is 1.
-  int64_t step = 0;
-  /// Seconds since 1970, UTC.
-  double wall_time = 0;
+  std::string kind;      ///< "train", "validation" or "event"
+  int64_t step = 0;      ///< finished optimizer steps; the first step is 1
+  double wall_time = 0;  ///< seconds since 1970, UTC
   /// In the order in which they are shown; names from metrics/names.h.
   std::vector<std::pair<std::string, double>> values;
 

@@ -86,7 +86,7 @@ std::vector<RunStart> read_run_history(const fs::path& run_folder) {
 
 RunFolder::RunFolder(fs::path path, Logger& logger) : path_(std::move(path)), logger_(logger) {
   if (fs::exists(path_) && !fs::is_directory(path_)) {
-    throw UsageError(format("the run folder {} is a file; name another place", path_.string()));
+    throw UsageError(format("the run folder {} is a file; name another folder", path_.string()));
   }
   std::error_code failure;
   fs::create_directories(path_, failure);
@@ -131,8 +131,8 @@ void RunFolder::lock() {
           format("the run folder {} is in use by {}; stop that process or name another run folder",
                  path_.string(), holder.empty() ? "another process" : holder));
     }
-    // Some network file systems have no locks; a run there is not worse off than without the check.
-    logger_.warning("cannot lock {}: {}; take care that no second process uses this run folder",
+    // Some network file systems have no locks.
+    logger_.warning("cannot lock {}: {}; make sure that no second process uses this run folder",
                     file.string(), std::strerror(reason));
   }
   const std::string holder = format("process {} on {}", static_cast<int64_t>(getpid()), host_name());

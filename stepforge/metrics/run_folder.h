@@ -1,5 +1,5 @@
-// The folder of one run: the resolved config, the history of its starts, its metrics and log; held by one
-// process at a time.
+// The folder of one run: the resolved config, the history of its starts, its metrics and log. One process at a
+// time may use it.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,23 @@ struct RunStart {
   std::string time;
   std::string version;
   std::string commit;
-  /// The step it continued from (0 for a new run), and the last step it finished.
+  /// The step from which it continued (0 for a new run), and the last step it finished.
   int64_t begin_step = 0;
   int64_t end_step = 0;
   /// Tokens of the run up to end_step; tokens of steps that a resume repeated count once.
   int64_t tokens = 0;
   /// Seconds of this start and all before it, repeated steps included.
   double seconds = 0;
-  /// "running", then "completed", "interrupted", "failed: …"; "died" if the process ended without a word.
+  /// "running", then "completed", "interrupted" or "failed: …"; "died" if the process ended without saying why.
   std::string exit_reason;
 };
 
-/// Opens a run folder for one process: creates it, proves it writable, locks it against a second live
-/// process. A folder that cannot be used is a UsageError, raised before anything is allocated. The lock ends
-/// with the object or the process.
+/// Opens a run folder for one process: creates it, checks that it can be written, and locks it against a second
+/// process. The lock ends with the object or the process.
 class RunFolder {
  public:
-  /// Throws UsageError (no folder, not writable, locked by another process, which is named by host and pid)
-  /// and FormatError (damaged run.json). `logger` outlives the folder.
+  /// Throws UsageError if the path is not a folder, cannot be written, or is locked by another process (which is
+  /// named), and FormatError if run.json is damaged. `logger` must outlive the object.
   RunFolder(std::filesystem::path path, Logger& logger);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -52,13 +51,13 @@ class RunFolder {
   /// Writes config.toml atomically. Throws Error.
   void write_config(std::string_view toml) const;
 
-  /// Adds a start to the history. An earlier start that still says "running" died: this process holds its
-  /// lock. `tokens`: those of the run up to begin_step. Throws Error if run.json cannot be written.
+  /// Adds a start to the history. An earlier start that is still "running" becomes "died", since this process
+  /// holds the lock. `tokens`: those of the run up to begin_step. Throws Error if run.json cannot be written.
   void begin(std::string_view version, std::string_view commit, int64_t begin_step, int64_t tokens = 0);
-  /// Updates the start of begin(): last finished step, tokens of the whole run, seconds of this start. A disk
-  /// that cannot be written costs a warning, not the run. After begin() only.
+  /// Updates the start of begin(): last finished step, tokens of the whole run, seconds of this start. If the
+  /// disk cannot be written it logs a warning. Only after begin().
   void progress(int64_t end_step, int64_t tokens, double seconds);
-  /// The start's last word; as progress() about a bad disk.
+  /// How the start ended. Like progress(), it logs a warning if the disk cannot be written.
   void finish(std::string_view exit_reason);
 
   const std::vector<RunStart>& history() const { return history_; }
@@ -72,8 +71,7 @@ class RunFolder {
   Logger& logger_;
   int lock_descriptor_ = -1;
   std::vector<RunStart> history_;
-  /// Seconds of all earlier starts.
-  double earlier_seconds_ = 0;
+  double earlier_seconds_ = 0;  ///< of all earlier starts
 };
 
 /// The history in a run folder without opening it for training; empty if there is none.

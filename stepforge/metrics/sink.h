@@ -1,4 +1,4 @@
-// Where records go. The step hands a record to the queue and forgets it; one thread writes to all sinks.
+// Where records go. The step puts a record into the queue and continues; one thread writes to all sinks.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 
 namespace stepforge {
 
-/// A destination of records. Called from one thread at a time. An exception from any of its functions
-/// disables it for the rest of the run, so a sink that can recover (a full disk) handles the failure itself.
+/// A destination of records, called from one thread at a time. An exception from any of its functions disables
+/// it for the rest of the run, so a sink that can recover (from a full disk) must handle the failure itself.
 class MetricsSink {
  public:
   MetricsSink() = default;
@@ -29,13 +29,13 @@ class MetricsSink {
   /// For messages: "metrics.jsonl", "console".
   virtual std::string name() const = 0;
   virtual void write(const MetricsRecord& record) = 0;
-  /// Returns when everything written so far is where it belongs.
+  /// Returns when everything written so far has reached its destination.
   virtual void flush() {}
 };
 
-/// Feeds sinks from a thread of its own. write() never waits: when the queue is full the record is dropped
-/// and counted, and the count is reported when the queue ends. A sink that throws is disabled with an error
-/// line; the others go on.
+/// Feeds sinks from a thread of its own. write() never waits: when the queue is full the record is dropped, and
+/// the number of dropped records is logged at the end. A sink that throws is disabled with an error line; the
+/// others continue.
 class SinkQueue {
  public:
   /// `logger` outlives the queue.

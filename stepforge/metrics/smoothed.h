@@ -1,4 +1,4 @@
-// An exponential moving average that is right from its first value on.
+// An exponential moving average that is unbiased from its first value on.
 #pragma once
 
 #include <cmath>
@@ -7,35 +7,20 @@
 namespace stepforge {
 
 /// With bias correction: after k values the weights of the k values sum to 1, as in Adam (Kingma and Ba 2015,
-/// section 3). Values that are not finite are passed over.
-class Smoothed {
- public:
-  /// All there is to save for the average to continue exactly; `weight` 0 means no value yet.
-  struct State {
-    double sum = 0;
-    double weight = 0;
-  };
+/// section 3). Saving both numbers is enough to continue exactly.
+struct Smoothed {
+  double sum = 0;
+  double weight = 0;  ///< 0: no value yet
 
-  /// `decay` in [0, 1): the share of the average that a new value leaves in place; 0.98 looks back about 50
-  /// values.
-  explicit Smoothed(double decay = 0.98) : decay_(decay) {}
-
-  void add(double value) {
+  /// Values that are not finite are ignored. `decay` in [0, 1): how much of the average a new value leaves in
+  /// place; 0.98 averages over about 50 values.
+  void add(double value, double decay) {
     if (!std::isfinite(value)) return;
-    state_.sum = decay_ * state_.sum + (1 - decay_) * value;
-    state_.weight = decay_ * state_.weight + (1 - decay_);
+    sum = decay * sum + (1 - decay) * value;
+    weight = decay * weight + (1 - decay);
   }
   /// NaN before the first value.
-  double value() const {
-    return state_.weight > 0 ? state_.sum / state_.weight : std::numeric_limits<double>::quiet_NaN();
-  }
-
-  const State& state() const { return state_; }
-  void restore(const State& state) { state_ = state; }
-
- private:
-  double decay_;
-  State state_;
+  double value() const { return weight > 0 ? sum / weight : std::numeric_limits<double>::quiet_NaN(); }
 };
 
 }  // namespace stepforge

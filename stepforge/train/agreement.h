@@ -1,4 +1,4 @@
-// What all ranks of a job must have in common before they train together.
+// What the ranks of a job check and do together before they train.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace stepforge {
 
-/// Throws UsageError on every rank if the ranks' `value`s differ, naming `what` and the ranks that differ
-/// from rank 0. `all` may be null: one rank.
+/// Throws UsageError on every rank if the ranks' `value`s differ; it names `what` and the ranks that differ
+/// from rank 0. `all` is null for one rank.
 void require_agreement(Communicator* all, std::string_view what, const std::string& value);
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
-// What a step's loss is the mean of: one answer for the scale of gradients, their sum over ranks and the loss
-// that is reported.
+// Which labels a step's loss is a mean over: for the scale of gradients, their sum over ranks and the reported
+// loss alike.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@
 
 namespace stepforge {
 
-/// Of one step, on one rank. Gradients of all ranks are summed, so the weights of all tokens of a step add up
-/// to 1, or, of rank_average, to the share of ranks that have a valid label. Nothing is divided by zero: what
-/// has no valid label contributes zero.
+/// For one step, on one rank. Gradients of all ranks are summed, so the weights of all tokens of a step add up
+/// to 1 (with rank_average, to the share of ranks that have a valid label). A rank without a valid label
+/// contributes zero.
 class AveragingDomain {
  public:
   AveragingDomain(LossAggregation aggregation, int64_t own_labels, int ranks)
       : aggregation_(aggregation), own_labels_(own_labels), step_labels_(own_labels), ranks_(ranks) {}
 
-  /// The valid labels of all ranks. Before the first loss.
+  /// The valid labels of all ranks. To be set before the first loss.
   void set_step_labels(int64_t labels) { step_labels_ = labels; }
   int64_t step_labels() const { return step_labels_; }
 
-  /// What the loss of each of this rank's tokens is multiplied with.
+  /// The factor of the loss of each of this rank's tokens.
   double token_weight() const;
   /// The mean over this rank's labels; `loss_sums` are those of its micro-batches.
   double own_mean(std::span<const double> loss_sums) const;

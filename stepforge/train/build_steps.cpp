@@ -1,23 +1,25 @@
-#include "stepforge/train/build_steps.h"
-
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
-#include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/comm/gather.h"
 #include "stepforge/comm/rank0_first.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
 #include "stepforge/metrics/jsonl.h"
+#include "stepforge/metrics/machine.h"
 #include "stepforge/models/model_registry.h"
 #include "stepforge/plan/job_data.h"
+#include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/agreement.h"
 #include "stepforge/train/builtin_callbacks.h"
+#include "stepforge/train/trainer.h"
 
 namespace stepforge {
 
@@ -37,11 +39,26 @@ void build_ranks(Trainer& trainer) {
   trainer.groups = std::move(groups);
 }
 
+/// Starting over in the folder of an earlier run would destroy its metrics, and the next resume would take its
+/// later checkpoints.
+void require_unused(const Trainer& trainer) {
+  const auto& checkpoint = trainer.config.checkpoint;
+  if (checkpoint.resume || checkpoint.load_step >= 0) return;
+  const bool has_metrics = std::filesystem::exists(trainer.run_folder->metrics_file()) &&
+                           !std::filesystem::is_empty(trainer.run_folder->metrics_file());
+  if (!has_metrics && list_checkpoints(trainer.checkpoint_dir()).empty()) return;
+  throw UsageError(
+      format("{}: checkpoint.resume = false starts a new run, but the folder {} holds the metrics or "
+             "checkpoints of an earlier one; name another run_dir, or move that folder away",
+             where(trainer.loaded, "checkpoint.resume"), trainer.config.run_dir));
+}
+
 void build_run_folder(Trainer& trainer) {
   const std::filesystem::path run_dir = trainer.config.run_dir;
   rank0_first(trainer.groups->data(), [&](const ReportProgress&) {
     if (trainer.is_main()) {
       trainer.run_folder = std::make_unique<RunFolder>(run_dir, trainer.log);
+      require_unused(trainer);
       trainer.log.add_file(trainer.run_folder->log_file());
       return;
     }
@@ -51,10 +68,29 @@ void build_run_folder(Trainer& trainer) {
   });
 }
 
+/// What the last bits of results depend on beside the program: "2 threads on Intel Xeon ... (AVX512)".
+std::string arithmetic_of_this_process() {
+  const int threads = at::get_num_threads();
+  return format("{} {} on {} ({})", threads, threads == 1 ? "thread" : "threads",
+                read_machine_facts().cpu.model, at::get_cpu_capability());
+}
+
 void build_threads(Trainer& trainer) {
-  const auto& training = trainer.config.training;
   install_cpu_allocator();
+  const auto& training = trainer.config.training;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): the environment is never written
+  const bool given = training.threads > 0 || std::getenv("OMP_NUM_THREADS") != nullptr;
   if (training.threads > 0) at::set_num_threads(static_cast<int>(training.threads));
+  if (!given) at::set_num_threads(std::max(1, at::get_num_threads() / trainer.ranks_on_host));
+  trainer.state.arithmetic = arithmetic_of_this_process();
+  if (training.reduction != ReductionMode::ordered || trainer.groups->data() == nullptr) return;
+  const std::vector<std::string> all = gather_texts(*trainer.groups->data(), trainer.state.arithmetic);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return trainer.log.warning(
+        "ordered sums are bit-equal only with equal threads and processors: rank 0 has {}, rank {} has {}",
+        all[0], rank, all[rank]);
+  }
 }
 
 /// Text or a tokenizer that cannot be used is refused like a wrong configuration: nothing has been allocated
@@ -138,9 +174,11 @@ void check_planted_block(const Trainer& trainer) {
 }
 
 void build_step_program(Trainer& trainer) {
-  trainer.train_program = plan_train_step(trainer.config, trainer.model_spec, trainer.place);
+  Config planned = trainer.config;
+  planned.training.threads = at::get_num_threads();  // workspaces depend on it
+  trainer.train_program = plan_train_step(planned, trainer.model_spec, trainer.place);
   check_planted_block(trainer);
-  trainer.evaluation_program = plan_evaluation(trainer.config, trainer.model_spec, trainer.place);
+  trainer.evaluation_program = plan_evaluation(planned, trainer.model_spec, trainer.place);
   trainer.predicted_memory = account(trainer.train_program);
 }
 
@@ -166,10 +204,17 @@ void build_optimizer(Trainer& trainer) {
       trainer.optimizer = std::make_unique<AdamW>(
           *trainer.store, resolve_param_groups(optimizer, trainer.model_spec));
   }
-  trainer.schedule = std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
-  if (trainer.schedule->decay_was_cut()) {
+  const auto& lr = trainer.config.lr_scheduler;
+  trainer.schedule = std::make_unique<LearningRateSchedule>(lr, trainer.total_steps);
+  trainer.state.schedule_steps = lr.total_steps > 0 ? lr.total_steps : trainer.total_steps;
+  if (lr.warmup_steps >= trainer.state.schedule_steps) {
     trainer.log.warning(
-        "warm-up and decay are longer than the run: the decay is cut to what the warm-up leaves");
+        "the warm-up ({} steps) is not shorter than the schedule ({} steps): the learning rate rises to the "
+        "end and never decays; lower lr_scheduler.warmup_steps",
+        lr.warmup_steps, trainer.state.schedule_steps);
+  } else if (trainer.schedule->decay_was_cut()) {
+    trainer.log.warning("warm-up and decay are longer than the schedule of {} steps: the decay is shortened",
+                        trainer.state.schedule_steps);
   }
 }
 
@@ -186,71 +231,6 @@ void build_executor(Trainer& trainer) {
       std::make_unique<TrainStep>(trainer.config, *trainer.executor, *trainer.store, *trainer.optimizer);
 }
 
-/// Takes over what the checkpoint holds, after saying what its configuration had otherwise.
-void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
-  const std::filesystem::path& folder = found.path;
-  const Json json = read_checkpoint_state(found);
-  const ConfigChanges changes = compare_with_checkpoint(json, trainer.config);
-  if (!changes.refused.empty()) {
-    throw UsageError(format("the checkpoint {} belongs to another run:\n  {}", folder.string(),
-                            join(changes.refused, "\n  ")));
-  }
-  for (const auto& change : changes.accepted) trainer.log.info("changed since the checkpoint: {}", change);
-  const TrainerState state = state_from_json(json, (folder / "state.json").string());
-  load_checkpoint(found, trainer.model_spec, *trainer.store, trainer.optimizer.get());
-  const auto& allowed = trainer.config.checkpoint.allow_changed;
-  const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();
-  trainer.loader->restore(state.loader, data_may_change || changes.other_rows);
-  trainer.state = state;
-  trainer.resumed = true;
-  trainer.log.info("resumed from {} at step {}", folder.string(), state.step);
-}
-
-void resume_own(Trainer& trainer, const FoundCheckpoint& found) {
-  resume_from(trainer, found);
-  trainer.last_saved_step = found.step;
-}
-
-void initial_load(Trainer& trainer) {
-  const auto& checkpoint = trainer.config.checkpoint;
-  const std::filesystem::path path = checkpoint.initial_load_path;
-  if (std::filesystem::exists(path / "manifest.json")) {
-    const FoundCheckpoint found = verify_checkpoint(path, *trainer.checkpoint_ranks);
-    if (!checkpoint.initial_load_model_only) return resume_from(trainer, found);
-    load_checkpoint(found, trainer.model_spec, *trainer.store, nullptr);
-  } else {
-    import_hf(path, trainer.model_spec, *trainer.store);
-  }
-  trainer.log.info("weights loaded from {}", path.string());
-}
-
-/// All ranks with data; they have a communicator of their own, since they save while training goes on.
-std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) {
-  const double limit = trainer.config.checkpoint.timeout;
-  if (trainer.groups->data_ranks() == 1) return std::make_unique<CheckpointRanks>(nullptr, limit);
-  const std::vector<int> ranks = data_parallel_of(trainer.config, trainer.place).loss_ranks;
-  return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks), limit);
-}
-
-void build_checkpoint(Trainer& trainer) {
-  const auto& checkpoint = trainer.config.checkpoint;
-  trainer.checkpoint_ranks = build_checkpoint_ranks(trainer);
-  const CheckpointRanks& ranks = *trainer.checkpoint_ranks;
-  if (checkpoint.enable) {
-    trainer.checkpoints = std::make_unique<CheckpointWriter>(
-        trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);
-  }
-  if (checkpoint.load_step >= 0) {
-    return resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), checkpoint.load_step, ranks));
-  }
-  if (checkpoint.resume) {
-    if (const auto found = newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log, ranks)) {
-      return resume_own(trainer, *found);
-    }
-  }
-  if (!checkpoint.initial_load_path.empty()) initial_load(trainer);
-}
-
 void build_metrics(Trainer& trainer) {
   const auto& metrics = trainer.config.metrics;
   std::vector<std::unique_ptr<MetricsSink>> sinks;
@@ -258,7 +238,7 @@ void build_metrics(Trainer& trainer) {
   if (trainer.is_main()) {
     trainer.run_folder->write_config(config_toml(trainer.config, /*with_comments=*/false));
     const auto file = trainer.run_folder->metrics_file();
-    rewind_jsonl(file, trainer.state.step);
+    rewind_jsonl(file, trainer.state.step, trainer.state.validation_pending);
     if (metrics.enable_jsonl) sinks.push_back(std::make_unique<JsonlSink>(file, trainer.log));
   }
   trainer.metrics = std::make_unique<SinkQueue>(std::move(sinks), trainer.log);
@@ -280,8 +260,7 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
           {"loader", build_loader},
           {"executor", build_executor},
           {"checkpoint", build_checkpoint},
-          {"metrics", build_metrics},
-          {"callbacks", add_builtin_callbacks}};
+          {"metrics", build_metrics}};
 }
 
 }  // namespace stepforge

@@ -35,34 +35,48 @@ std::string mesh_text(const DataGroups& groups) {
   return join(axes, " x ");
 }
 
-/// What is about to happen, and at the end what memory it took.
+std::string counted(int64_t count, std::string_view noun) {
+  return format("{} {}{}", with_thousands(count), noun, count == 1 ? "" : noun.ends_with("h") ? "es" : "s");
+}
+
+/// What is about to happen, and at the end how much memory it took.
 class ReportCallback : public Callback {
  public:
   std::string_view name() const override { return "report"; }
 
   void init_end(Trainer& trainer) override {
     const auto& model = trainer.model_spec;
-    if (trainer.world() != nullptr && trainer.world()->size() > 1) {
+    const auto& batch = trainer.batch;
+    const int ranks = trainer.groups->data_ranks();
+    if (ranks > 1) {
       trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(*trainer.groups),
                        trainer.world()->transport());
     }
-    trainer.log.info("model {}: {} parameters ({}), {} layers, vocabulary {}", trainer.config.model.family,
+    trainer.log.info("model: {}, {} parameters ({}), {}, vocabulary {}", trainer.config.model.family,
                      with_thousands(model.parameter_count()), human_count(model.parameter_count()),
-                     model.layers, with_thousands(model.vocab_size));
-    trainer.log.info(
-        "step: {} micro-batches of {} x {} tokens = {} tokens; {} operations; predicted peak memory {}",
-        trainer.batch.micro_batches(), trainer.batch.rows_per_micro_batch, trainer.batch.seq_len,
-        with_thousands(trainer.batch.tokens_per_step()), trainer.train_program.operations.size(),
-        human_bytes(trainer.predicted_memory.peak_of_one_memory()));
-    trainer.log.info("run: {} steps, {} tokens in all; one epoch is {} steps; folder {}", trainer.total_steps,
-                     with_thousands(trainer.total_steps * trainer.batch.tokens_per_step()),
-                     trainer.steps_per_epoch, trainer.config.run_dir);
+                     counted(model.layers, "layer"), with_thousands(model.vocab_size));
+    trainer.log.info("step: {}{} x {} x {} tokens = {} tokens",
+                     ranks == 1 ? "" : format("{} ranks x ", ranks),
+                     counted(batch.micro_batches(), "micro-batch"), counted(batch.rows_per_micro_batch, "row"),
+                     batch.seq_len, with_thousands(batch.tokens_per_step()));
+    trainer.log.info("program: {} operations, predicted peak memory {}",
+                     with_thousands(std::ssize(trainer.train_program.operations)),
+                     human_bytes(trainer.predicted_memory.peak_of_one_memory()));
+    trainer.log.info("run: {}, {} tokens, one epoch is {}; folder {}", counted(trainer.total_steps, "step"),
+                     with_thousands(trainer.total_steps * batch.tokens_per_step()),
+                     counted(trainer.steps_per_epoch, "step"), trainer.config.run_dir);
+    report_repetition(trainer);
   }
 
-  void train_begin(Trainer& trainer) override { reset_cpu_peak(); }
+  void train_begin(Trainer& trainer) override {
+    reset_cpu_peak();
+    if (trainer.state.step < trainer.total_steps || trainer.state.validation_pending) return;
+    trainer.log.info("nothing to do: step {} of {} is done; a higher training.steps trains longer",
+                     trainer.state.step, trainer.total_steps);
+  }
 
   void step_end(Trainer& trainer) override {
-    // Validation and samples have programs of their own: what is compared with the plan is the training step.
+    // Validation and samples have programs of their own: only the training step is compared with the plan.
     step_peak_ = std::max(step_peak_, cpu_memory().peak_bytes);
   }
   void step_begin(Trainer& trainer) override {
@@ -73,23 +87,36 @@ class ReportCallback : public Callback {
   void train_end(Trainer& trainer) override {
     const int64_t predicted = trainer.predicted_memory.peak_of_one_memory();
     if (step_peak_ == 0) return;
-    trainer.log.info("peak tensor memory of a step: {} measured, {} predicted ({:+.1f} %)",
+    const double percent =
+        100.0 * static_cast<double>(predicted - step_peak_) / static_cast<double>(step_peak_);
+    trainer.log.info("peak tensor memory of a step: {} measured, {} predicted ({} %)",
                      human_bytes(step_peak_), human_bytes(predicted),
-                     100.0 * static_cast<double>(predicted - step_peak_) / static_cast<double>(step_peak_));
+                     std::abs(percent) < 0.05 ? "0.0" : format("{:+.1f}", percent));
   }
 
  private:
+  static void report_repetition(const Trainer& trainer) {
+    const int64_t times = trainer.total_steps / trainer.steps_per_epoch;
+    if (times < 2) return;
+    const char* data = trainer.data.train->bytes_per_token() ? "your text" : "the data";
+    if (trainer.config.validation.freq > 0) {
+      return trainer.log.info("the run reads {} {} times", data, times);
+    }
+    trainer.log.warning("the run reads {} {} times and validation is off, so overfitting will not show;",
+                        data, times);
+    trainer.log.warning("data.validation_fraction=0.05 validation.freq={} would show it",
+                        std::max<int64_t>(1, trainer.total_steps / 20));
+  }
+
   int64_t step_peak_ = 0;
 };
 
 class LoggingCallback : public Callback {
  public:
-  explicit LoggingCallback(const Trainer& trainer) : smoothed_(trainer.config.metrics.smoothing) {}
   std::string_view name() const override { return "logging"; }
 
   void train_begin(Trainer& trainer) override {
     const auto& metrics = trainer.config.metrics;
-    smoothed_.restore(trainer.state.smoothed_loss);
     const bool wanted = metrics.status_line == StatusLineMode::automatic
                             ? stderr_is_terminal()
                             : metrics.status_line == StatusLineMode::on;
@@ -101,22 +128,18 @@ class LoggingCallback : public Callback {
 
   void step_end(Trainer& trainer) override {
     const double waited = trainer.loader->wait_seconds();
-    const double seconds =
-        meter_.end_step(trainer.batch.tokens_per_step() / trainer.groups->data_ranks(), waited - waited_);
+    const double seconds = meter_.end_step(trainer.batch.tokens_per_step() / trainer.groups->data_ranks(),
+                                           trainer.last_flops, waited - waited_);
     waited_ = waited;
-    smoothed_.add(trainer.last_step.loss);
-    trainer.state.smoothed_loss = smoothed_.state();
     if (status_ == nullptr) return;
-    seconds_per_step_.add(seconds);
+    seconds_per_step_.add(seconds, 0.9);
     const double smoothed = seconds_per_step_.value();
-    status_->update({trainer.state.step, trainer.total_steps, smoothed_.value(),
+    status_->update({trainer.state.step, trainer.total_steps, trainer.state.smoothed_loss.value(),
                      static_cast<double>(trainer.batch.tokens_per_step()) / smoothed, smoothed});
   }
 
   void log(Trainer& trainer) override {
     const ThroughputWindow window = meter_.take();
-    const double tps = window.tokens_per_second();
-    const double tflops = tps * trainer.model_spec.flops_per_token(trainer.batch.seq_len) * 1e-12;
     MetricsRecord record{"train", trainer.state.step, wall_time_now(), {}};
     record.add(metric::loss, trainer.last_step.loss);
     record.add(metric::max_loss, trainer.last_step.max_loss);
@@ -124,10 +147,10 @@ class LoggingCallback : public Callback {
     record.add(metric::lr, trainer.last_lr);
     record.add(metric::memory_active, static_cast<double>(cpu_memory().peak_bytes) / (1 << 30));
     record.add(metric::memory_resident, static_cast<double>(peak_resident_bytes()) / (1 << 30));
-    record.add(metric::tps, tps);
-    record.add(metric::tflops, tflops);
+    record.add(metric::tps, window.tokens_per_second());
+    record.add(metric::tflops, window.tflops());
     const double peak = trainer.config.metrics.peak_tflops;
-    if (peak > 0.0) record.add(metric::mfu, 100.0 * tflops / peak);
+    if (peak > 0.0) record.add(metric::mfu, 100.0 * window.tflops() / peak);
     record.add(metric::end_to_end, window.seconds_per_step());
     record.add(metric::data_loading,
                window.data_seconds / static_cast<double>(std::max<int64_t>(1, window.steps)));
@@ -153,8 +176,7 @@ class LoggingCallback : public Callback {
   }
 
  private:
-  Smoothed smoothed_;
-  Smoothed seconds_per_step_{0.9};
+  Smoothed seconds_per_step_;
   ThroughputMeter meter_;
   std::unique_ptr<StatusLine> status_;
   double waited_ = 0.0;
@@ -220,10 +242,10 @@ class TraceCallback : public Callback {
     const LaneReport report = lane_report(program, times);
     const auto percent = [&report](double seconds) { return 100.0 * seconds / report.total; };
     trainer.log.info(
-        "step {} traced to {}: {:.1f} % computing, {:.1f} % waiting for other lanes, {:.2f} % outside "
-        "operations; {:.0f} % of gathers, reductions and copies hidden",
-        trainer.state.step, path_.string(), percent(report.computing), percent(report.waiting),
-        percent(report.outside), 100.0 * report.hidden_share);
+        "step {}: {:.1f} % computing, {:.1f} % waiting for other lanes, {:.2f} % outside operations;",
+        trainer.state.step, percent(report.computing), percent(report.waiting), percent(report.outside));
+    trainer.log.info("{:.0f} % of gathers, reductions and copies hidden", 100.0 * report.hidden_share);
+    trainer.log.info("step {} traced to {}", trainer.state.step, path_.string());
   }
 
  private:
@@ -246,7 +268,7 @@ int64_t generation_context(const Config& config) {
 
 void add_builtin_callbacks(Trainer& trainer) {
   trainer.add_callback(std::make_unique<ReportCallback>());
-  trainer.add_callback(std::make_unique<LoggingCallback>(trainer));
+  trainer.add_callback(std::make_unique<LoggingCallback>());
   if (trainer.config.sampling.freq > 0) trainer.add_callback(std::make_unique<SamplingCallback>());
   if (trainer.config.checkpoint.last_save_in_hf) trainer.add_callback(std::make_unique<ExportCallback>());
 }

@@ -1,4 +1,5 @@
-// What can be hooked into a run. Our own logging, validation, sampling and checkpoints are callbacks too.
+// The events of a run, for code that watches it or acts on it. Our own start-up report, log, samples and export
+// are callbacks too; validation and checkpoints are part of the trainer's loop.
 #pragma once
 
 #include <memory>
@@ -16,16 +17,20 @@ class Trainer;
 ///   train_begin
 ///     epoch_begin                 before the first step of an epoch
 ///       step_begin
-///         micro_step_end          after each micro-batch's loss (and gradients) is known
-///         pre_update              norm and clip are known and finite; weights are still the old ones
-///       step_end                  weights are the new ones, or the step was skipped
+///         micro_step_end          the loss of a micro-batch (and its gradients) is known
+///         pre_update              Trainer::last_step has this step's loss and norm, both finite; the weights
+///                                 are still the old ones. Not called in a step that is skipped
+///       step_end                  the weights are the new ones, or the step was skipped
 ///       log                       every metrics.log_freq steps, after step_end
-///       evaluate                  after a validation that was due
-///       save                      after a checkpoint was staged
+///       evaluate                  Trainer::last_validation is that of this step
+///       save, save_failed         Trainer::last_save has ended: the checkpoint is published, or it is not.
+///                                 A save in the background ends during a later step, not always the same one
+///                                 on all ranks
 ///     epoch_end                   after the last step of an epoch
 ///   train_end                     also after an interruption, not after an error
 ///
-/// For one event callbacks are called in the order in which they were added: ours first.
+/// All events come on the thread that runs the trainer. For one event callbacks are called in the order in
+/// which they were added, ours first.
 class Callback {
  public:
   virtual ~Callback() = default;
@@ -41,6 +46,7 @@ class Callback {
   virtual void log(Trainer& trainer) {}
   virtual void evaluate(Trainer& trainer) {}
   virtual void save(Trainer& trainer) {}
+  virtual void save_failed(Trainer& trainer) {}
   virtual void epoch_end(Trainer& trainer) {}
   virtual void train_end(Trainer& trainer) {}
 };

@@ -14,9 +14,9 @@ namespace stepforge {
 
 namespace {
 
-class OneBatch : public StepServices {
+class EvaluationServices : public StepServices {
  public:
-  explicit OneBatch(const Batch& batch) : batch_(batch) {}
+  explicit EvaluationServices(const Batch& batch) : batch_(batch) {}
   BatchTensors load_batch(int micro_batch) override { return BatchTensors(batch_); }
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
     result = loss;
@@ -27,7 +27,7 @@ class OneBatch : public StepServices {
   const Batch& batch_;
 };
 
-/// What a rank says of its batch of a round.
+/// One rank's batch of a round.
 struct BatchTally {
   int64_t rows = 0;
   int64_t valid_labels = 0;
@@ -55,7 +55,7 @@ Batch masked(Batch batch) {
 }  // namespace
 
 LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logits) {
-  OneBatch services(batch);
+  EvaluationServices services(batch);
   StepInputs inputs;
   inputs.with_logits = with_logits;
   executor.run(inputs, services);

@@ -31,7 +31,7 @@ Bundle detached(const Bundle& bundle) {
   return as_leaves(bundle, false);
 }
 
-/// libtorch's messages come with a stack trace, which says nothing to a user.
+/// Without the stack trace in libtorch's messages.
 std::string reason(const std::exception& failure) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&failure);
   return from_torch != nullptr ? from_torch->what_without_backtrace() : failure.what();
@@ -153,7 +153,7 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
       if (updates_allowed_) services.update(operation.unit);
       return;
     default:
-      throw Error("this executor does not know the operation");
+      throw Error(format("the executor cannot run {} operations", op_name(operation.kind)));
   }
 }
 

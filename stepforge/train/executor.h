@@ -1,5 +1,5 @@
-// Runs a step program: the operations of the list, each lane's in order, nothing else. Buffers of the program
-// are the only places where a value lives between two operations, and they die where the program says.
+// Runs a step program: its operations, each lane's in order, and nothing else. Between operations, values are
+// kept only in the program's buffers, which are freed where the program says.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,22 @@
 
 namespace stepforge {
 
-/// What a program needs from outside: data, and what happens with the summed gradients. Called by the
-/// executor at the operations of the same name.
+/// What a program needs from outside: its data, and what is done with losses and summed gradients. The executor
+/// calls each function at the operation of the same name. Three classes implement it: TrainingServices
+/// (training_services.h), EvaluationServices (evaluation.cpp) and GenerationServices (generation.cpp).
 class StepServices {
  public:
   virtual ~StepServices() = default;
   /// Sums the valid labels of the step over all ranks.
   virtual void count_labels() {}
   virtual BatchTensors load_batch(int micro_batch) = 0;
-  /// What each token's loss is multiplied with: 1 / valid labels of the whole step.
+  /// The factor of each token's loss: 1 / valid labels of the whole step.
   virtual double loss_scale() { return 1.0; }
   /// Sums the losses of the step over all ranks.
   virtual void reduce_loss() {}
-  /// Global norm of all gradients; returns false if the step must not update (the rest of its updates are
-  /// passed over).
+  /// The global norm of all gradients.
   virtual void gradient_norm() {}
+  /// False if the step must not update: its updates are then skipped.
   virtual bool check_finite() { return true; }
   virtual void update(int unit) {}
   /// The optimizer's state of an offloaded unit, [bytes / 4] fp32 on the device: from the host, and back.
@@ -44,29 +45,28 @@ class StepServices {
   virtual void logits_ready(const at::Tensor& logits) {}
 };
 
-/// Where a run of a program stands in the training: what random keys depend on.
+/// What one run of a program depends on beside its data.
 struct StepInputs {
   double dropout = 0.0;    ///< 0 in evaluation
   DropoutKey dropout_key;  ///< of the step
   KvCache* cache = nullptr;
   bool with_logits = false;  ///< evaluation: keep the logits of all tokens in LossResult
-  /// Looks at every block's outputs (and at the gradients it returns) as they appear: used to find the first
-  /// non-finite value and to plant one in tests. Null in normal steps.
+  /// Called with every block's outputs, and with the gradients it returns: finds the first non-finite value,
+  /// and plants one in tests. Null in normal steps.
   std::function<void(const ProgramBlock& block, Bundle& bundle, bool is_gradient)> inspect;
-  /// Called on the operation's lane when it is about to begin and when it has ended, its frees included, but
-  /// before operations of other lanes learn of it. What it throws fails the operation. For profilers and
-  /// tests; null in normal steps.
+  /// Called on the operation's lane before it begins, and after it has ended and freed its buffers, before
+  /// other lanes can continue. An exception fails the operation. For profilers and tests; null in normal steps.
   std::function<void(const Operation& operation, bool ended)> watch;
 };
 
 class Executor {
  public:
-  /// `program` must have passed the checker; model and store belong to the same specification as the program.
-  /// All three must outlive the executor.
+  /// `program` must have passed the checker; model and store must have its specification. All three must
+  /// outlive the executor.
   Executor(const StepProgram& program, Model& model, ModelStore& store);
 
-  /// Runs the whole list. Throws what an operation throws, wrapped in an Error that names the operation; the
-  /// groups of the store are then aborted, so that no other rank waits, and the buffers cleared.
+  /// Runs the whole list. If an operation throws, throws an Error that names it; the groups of the store are
+  /// then aborted, so that other ranks do not wait, and the buffers are cleared.
   void run(const StepInputs& inputs, StepServices& services);
 
   const StepProgram& program() const { return program_; }

@@ -28,9 +28,9 @@ Batch continuation(std::span<const int32_t> tokens, int64_t first_position) {
   return batch;
 }
 
-class LogitsRun : public StepServices {
+class GenerationServices : public StepServices {
  public:
-  explicit LogitsRun(Batch batch) : batch_(std::move(batch)) {}
+  explicit GenerationServices(Batch batch) : batch_(std::move(batch)) {}
   BatchTensors load_batch(int micro_batch) override { return BatchTensors(std::move(batch_)); }
   void logits_ready(const at::Tensor& tensor) override {
     const float* data = tensor.data_ptr<float>();
@@ -86,6 +86,13 @@ size_t possible_stop_start(const std::string& text, const std::vector<std::strin
 
 }  // namespace
 
+void check_prompt(int64_t prompt_tokens, int64_t capacity) {
+  if (prompt_tokens < capacity) return;
+  throw UsageError(
+      format("the prompt has {} tokens; the model's context holds {}, one of them for the answer",
+             prompt_tokens, capacity));
+}
+
 int32_t sample_token(std::span<const float> logits, const GenerationOptions& options, int64_t position) {
   if (options.temperature <= 0.0) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -119,7 +126,7 @@ KvCache Generator::make_cache() const {
 }
 
 std::vector<float> Generator::run(std::span<const int32_t> tokens, KvCache& cache) {
-  LogitsRun services(continuation(tokens, cache.length()));
+  GenerationServices services(continuation(tokens, cache.length()));
   StepInputs inputs;
   inputs.cache = &cache;
   executor_.run(inputs, services);
@@ -136,10 +143,7 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const 
                                          int32_t eos, const std::function<bool(int32_t)>& emit) {
   if (prompt.empty())
     throw UsageError("the prompt is empty; generation needs at least one token to continue");
-  if (static_cast<int64_t>(prompt.size()) >= capacity_) {
-    throw UsageError(
-        format("the prompt has {} tokens; the model's context holds {}", prompt.size(), capacity_));
-  }
+  check_prompt(std::ssize(prompt), capacity_);
   KvCache cache = make_cache();
   std::vector<float> logits = run(prompt, cache);
   std::vector<int32_t> generated;

@@ -24,15 +24,18 @@ struct GenerationOptions {
   std::vector<std::string> stop{};  ///< the text ends before the first of these
 };
 
+/// Throws UsageError if a model whose context holds `capacity` tokens cannot continue so long a prompt.
+void check_prompt(int64_t prompt_tokens, int64_t capacity);
+
 /// Draws a token id from logits [vocab] fp32. The same (options.seed, position) and logits give the same
 /// token.
 int32_t sample_token(std::span<const float> logits, const GenerationOptions& options, int64_t position);
 
 class Generator {
  public:
-  /// Holds up to `capacity` tokens, prompt included, for which `program` was planned. The model and its
-  /// specification must outlive it; the model's rope tables must cover `capacity`. Over several ranks all
-  /// make the same calls, and get the same tokens.
+  /// Holds up to `capacity` tokens, prompt included; `program` must have been planned for as many, and the
+  /// model's rope tables must cover them. The model and its specification must outlive the generator. Several
+  /// ranks make the same calls and get the same tokens.
   Generator(const ModelSpec& spec, StepProgram program, Model& model, ModelStore& store, DType compute,
             int64_t capacity);
 
@@ -42,8 +45,8 @@ class Generator {
   std::vector<int32_t> generate(std::span<const int32_t> prompt, const GenerationOptions& options,
                                 int32_t eos, const std::function<bool(int32_t)>& emit = {});
 
-  /// The logits [vocab] after `tokens`, computed at once without a cache from earlier calls: what generate()
-  /// must agree with.
+  /// The logits [vocab] after `tokens`, computed at once and without a cache of earlier calls. generate() must
+  /// agree with them.
   std::vector<float> logits_after(std::span<const int32_t> tokens);
 
  private:
@@ -57,8 +60,8 @@ class Generator {
   int64_t capacity_;
 };
 
-/// Text in, text out: encodes, generates, decodes as it comes, and cuts at stop strings. `print` gets each
-/// piece of text that can no longer become part of a stop string. Returns the generated text.
+/// Text in, text out: encodes, generates, decodes token by token, and cuts at stop strings. `print` gets each
+/// piece of text as soon as it cannot become part of a stop string. Returns the generated text.
 std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
                           const GenerationOptions& options,
                           const std::function<void(std::string_view)>& print = {});

@@ -99,6 +99,9 @@ Json state_to_json(const TrainerState& state, const Config& config) {
   json["rows_consumed"] = state.loader.rows_consumed;
   json["data_fingerprint"] = state.loader.fingerprint;
   json["smoothed_loss"] = {{"sum", state.smoothed_loss.sum}, {"weight", state.smoothed_loss.weight}};
+  json["validation_pending"] = state.validation_pending;
+  json["schedule_steps"] = state.schedule_steps;
+  json["arithmetic"] = state.arithmetic;
   json["config"] = config_toml(with_open_fields_closed(config));
   return json;
 }
@@ -112,6 +115,11 @@ TrainerState state_from_json(const Json& json, const std::string& source) {
   state.loader.fingerprint = field<std::string>(json, "data_fingerprint", source);
   const Json smoothed = field<Json>(json, "smoothed_loss", source);
   state.smoothed_loss = {field<double>(smoothed, "sum", source), field<double>(smoothed, "weight", source)};
+  if (json.contains("arithmetic")) {
+    state.validation_pending = field<bool>(json, "validation_pending", source);
+    state.schedule_steps = field<int64_t>(json, "schedule_steps", source);
+    state.arithmetic = field<std::string>(json, "arithmetic", source);
+  }
   return state;
 }
 

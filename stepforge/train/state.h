@@ -1,4 +1,4 @@
-// The few numbers beside weights and moments that a resumed run needs, and what must not have changed since.
+// The numbers beside weights and moments that a resumed run needs, and the settings that must not change.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,23 @@ struct TrainerState {
   int64_t tokens = 0;   ///< seen in them
   int64_t skipped = 0;  ///< steps without an update, in all
   LoaderState loader;
-  Smoothed::State smoothed_loss;
+  Smoothed smoothed_loss;
+  bool validation_pending = false;  ///< the validation of `step` was interrupted and is still to be done
+  int64_t schedule_steps = 0;       ///< length of the learning-rate schedule; 0 in older checkpoints
+  std::string arithmetic;           ///< threads and processor that computed it; "" in older checkpoints
 };
 
-/// state.json: the state, and the configuration under which it was made.
+/// state.json: the state, and the configuration it was made with.
 Json state_to_json(const TrainerState& state, const Config& config);
 /// Throws FormatError naming `source` and the field.
 TrainerState state_from_json(const Json& json, const std::string& source);
 
-/// What the checkpoint's configuration says otherwise than `config`.
+/// How `config` differs from the checkpoint's configuration.
 struct ConfigChanges {
   std::vector<std::string>
       refused;  ///< of the model, seed, data and batch: "model.dim: 64 in the checkpoint, 128 now"
   std::vector<std::string> accepted;  ///< hyper-parameters, and groups that checkpoint.allow_changed names
-  bool other_rows = false;            ///< an accepted change gives other rows of data
+  bool other_rows = false;            ///< an accepted change means different rows of data
 };
 
 ConfigChanges compare_with_checkpoint(const Json& json, const Config& config);

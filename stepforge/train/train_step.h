@@ -16,15 +16,15 @@ namespace stepforge {
 
 struct StepResult {
   double loss = 0.0;       ///< the mean that training.loss_aggregation names, natural log
-  double max_loss = 0.0;   ///< the largest of the ranks' means over their own valid labels
+  double max_loss = 0.0;   ///< the largest mean of one rank over its own valid labels
   double grad_norm = 0.0;  ///< before clipping
   int64_t valid_labels = 0;
   bool updated = false;
-  bool interrupted = false;     ///< some rank was asked to stop: all of them see it after the same step
-  std::string first_nonfinite;  ///< if not finite: the first block with a value that is not, and which kind
+  bool interrupted = false;     ///< some rank was asked to stop; all ranks see it after the same step
+  std::string first_nonfinite;  ///< where the first non-finite value was, if there is one
 };
 
-/// What a step needs to know of its place in the run.
+/// Where in the run a step is.
 struct StepContext {
   int64_t step = 0;  ///< zero-based
   double lr_factor = 1.0;
@@ -34,21 +34,20 @@ class TrainStep {
  public:
   TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer);
 
-  /// Called between two points of the step; see Callback.
+  /// See the events of the same names in Callback.
   std::function<void()> on_micro_step_end;
-  std::function<void()> on_pre_update;
+  std::function<void(const StepResult& so_far)> on_pre_update;
   /// See StepInputs::watch.
   std::function<void(const Operation& operation, bool ended)> on_operation;
   /// Whether this rank was asked to stop.
   std::function<bool()> interrupted;
 
-  /// Runs the program on this rank's `micro_batches`. The result is the same on all ranks. Never updates from
-  /// a loss or norm that is not finite: weights and moments then keep their bits and `first_nonfinite` tells where it
-  /// began.
-  StepResult run(const std::vector<Batch>& micro_batches, const StepContext& place);
+  /// Runs the program on this rank's `micro_batches`. The result is the same on all ranks. Never updates from a
+  /// loss or norm that is not finite: weights and moments then keep their bits, and `first_nonfinite` is set.
+  StepResult run(const std::vector<Batch>& micro_batches, const StepContext& context);
 
  private:
-  StepInputs inputs_for(const StepContext& place) const;
+  StepInputs inputs_for(const StepContext& context) const;
   std::string find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs);
   std::string replay(const std::vector<Batch>& micro_batches, StepInputs inputs);
 

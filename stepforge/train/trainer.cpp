@@ -7,9 +7,23 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
-#include "stepforge/train/build_steps.h"
+#include "stepforge/train/builtin_callbacks.h"
 
 namespace stepforge {
+
+namespace {
+
+/// FLOPs of training on `batch`: attention counts a token's own document only.
+double flops_of(const Batch& batch, const ModelSpec& model) {
+  double flops = 0.0;
+  for (size_t i = 0; i + 1 < batch.cu_seqlens.size(); ++i) {
+    const int64_t length = batch.cu_seqlens[i + 1] - batch.cu_seqlens[i];
+    flops += static_cast<double>(length) * model.flops_per_token(length);
+  }
+  return flops;
+}
+
+}  // namespace
 
 Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatcher* interrupts, World* world)
     : loaded(std::move(loaded_config)),
@@ -17,7 +31,9 @@ Trainer::Trainer(LoadedConfig loaded_config, Logger& logger, const InterruptWatc
       log(logger),
       interrupts_(interrupts),
       world_(world),
-      build_steps_(standard_build_steps()) {}
+      build_steps_(standard_build_steps()) {
+  add_builtin_callbacks(*this);
+}
 
 Trainer::~Trainer() = default;
 
@@ -33,23 +49,12 @@ void Trainer::replace_build_step(const std::string& name, std::function<void(Tra
   throw Error(format("the trainer has no build step \"{}\"; there are: {}", name, join(names, ", ")));
 }
 
-void Trainer::add_callback(std::unique_ptr<Callback> callback) {
-  (adding_own_ ? callbacks : added_callbacks_).add(std::move(callback));
-}
-
-void Trainer::emit(void (Callback::*event)(Trainer&)) {
-  callbacks.emit(event, *this);
-  added_callbacks_.emit(event, *this);
-}
-
 void Trainer::build() {
   const ChargeMemory charge(memory_);
   try {
-    adding_own_ = true;
     for (const auto& step : build_steps_) step.build(*this);
-    adding_own_ = false;
-    emit(&Callback::init_end);
-    if (resumed) emit(&Callback::load);
+    callbacks.emit(&Callback::init_end, *this);
+    if (resumed) callbacks.emit(&Callback::load, *this);
   } catch (const std::exception& failure) {
     if (groups != nullptr) groups->abort(failure.what());
     throw;
@@ -67,30 +72,37 @@ RunOutcome Trainer::run() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   if (is_main()) run_folder->begin(version(), commit(), state.step, state.tokens);
-  double recorded = 0.0;  // when the history was last written: each time waits for the disk
+  double recorded = 0.0;  // when the history was last written; it is not written after each short step
   try {
-    emit(&Callback::train_begin);
+    callbacks.emit(&Callback::train_begin, *this);
+    state.validation_pending = state.validation_pending && config.validation.freq > 0;
+    if (state.validation_pending) validate();
     while (state.step < total_steps && !stop_wanted()) {
-      if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_begin);
+      if (state.step % steps_per_epoch == 0) callbacks.emit(&Callback::epoch_begin, *this);
       step();
+      report_saves();
       if (checkpoints != nullptr) checkpoints->throw_if_rank_lost();
       if (is_main() && seconds() - recorded >= 1.0) {
         recorded = seconds();
         run_folder->progress(state.step, state.tokens, recorded);
       }
-      if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_end);
+      if (state.step % steps_per_epoch == 0) callbacks.emit(&Callback::epoch_end, *this);
     }
+    finish_saving();
     const bool save_now = stop_wanted() || config.checkpoint.save_at_end;
-    if (save_now && state.step != last_saved_step && state.step > 0) save_checkpoint();
-    if (checkpoints != nullptr && !checkpoints->wait()) {
-      checkpoints->throw_if_rank_lost();
-      throw Error(format(
-          "the checkpoint of step {} could not be saved: the steps since the one before are lost; make room "
-          "and start the run again",
-          last_saved_step));
+    if (save_now && state.step != last_saved_step && state.step > 0) {
+      save_checkpoint();
+      finish_saving();
     }
-    emit(&Callback::train_end);
-    const bool done = state.step >= total_steps;
+    if (!last_save.failure.empty()) {
+      throw Error(
+          format("the checkpoint of step {} could not be saved ({}): the steps since step {} are lost; make "
+                 "room and "
+                 "start the run again",
+                 last_save.step, last_save.failure, std::max<int64_t>(0, last_saved_step)));
+    }
+    callbacks.emit(&Callback::train_end, *this);
+    const bool done = state.step >= total_steps && !state.validation_pending;
     if (is_main()) {
       run_folder->progress(state.step, state.tokens, seconds());
       run_folder->finish(done ? "completed" : "interrupted");
@@ -107,14 +119,20 @@ RunOutcome Trainer::run() {
 }
 
 void Trainer::step() {
-  emit(&Callback::step_begin);
+  callbacks.emit(&Callback::step_begin, *this);
   std::vector<Batch> micro_batches;
   for (int64_t i = 0; i < batch.micro_batches(); ++i) micro_batches.push_back(loader->next());
 
+  last_flops = 0.0;
+  for (const Batch& rows : micro_batches) last_flops += flops_of(rows, model_spec);
+
   const double lr_factor = schedule->factor(state.step);
   last_lr = config.optimizer.lr * lr_factor;
-  train_step->on_micro_step_end = [this] { emit(&Callback::micro_step_end); };
-  train_step->on_pre_update = [this] { emit(&Callback::pre_update); };
+  train_step->on_micro_step_end = [this] { callbacks.emit(&Callback::micro_step_end, *this); };
+  train_step->on_pre_update = [this](const StepResult& so_far) {
+    last_step = so_far;
+    callbacks.emit(&Callback::pre_update, *this);
+  };
   train_step->interrupted = [this] { return interrupted(); };
   last_step = train_step->run(micro_batches, {state.step, lr_factor});
 
@@ -122,49 +140,68 @@ void Trainer::step() {
   ++state.step;
   state.tokens += batch.tokens_per_step();
   state.loader = loader->state();
-  emit(&Callback::step_end);
+  state.smoothed_loss.add(last_step.loss, config.metrics.smoothing);
+  callbacks.emit(&Callback::step_end, *this);
   const bool last = state.step == total_steps;
-  if (due(config.metrics.log_freq) || state.step == 1 || last) emit(&Callback::log);
+  if (due(config.metrics.log_freq) || state.step == 1 || last) callbacks.emit(&Callback::log, *this);
   if (due(config.validation.freq) || (last && config.validation.freq > 0)) validate();
   if (due(config.checkpoint.interval)) save_checkpoint();
 }
 
 void Trainer::handle_nonfinite() {
-  const std::string what =
+  const std::string finding =
       format("step {}: loss {}, gradient norm {}: first not finite in {}", state.step + 1, last_step.loss,
              last_step.grad_norm, last_step.first_nonfinite);
   if (config.training.nonfinite == NonfiniteAction::stop) {
     throw Error(
-        what +
+        finding +
         "; weights and moments are those of the step before (training.nonfinite = \"skip\" passes over "
         "such steps)");
   }
   ++state.skipped;
   if (state.skipped > config.training.max_skipped) {
-    throw Error(format("{}; more than training.max_skipped = {} steps have been skipped", what,
+    throw Error(format("{}; more than training.max_skipped = {} steps have been skipped", finding,
                        config.training.max_skipped));
   }
-  log.warning("{}; the step is skipped ({} of at most {})", what, state.skipped, config.training.max_skipped);
+  log.warning("{}; the step is skipped ({} of at most {})", finding, state.skipped,
+              config.training.max_skipped);
 }
 
 void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
-  last_validated_step_ = state.step;
   last_validation = evaluate(
       *evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
       [this] { return interrupted(); }, *groups);
-  if (last_validation.stopped) return;  // part of the data says nothing
-  emit(&Callback::evaluate);
+  state.validation_pending = last_validation.stopped;
+  if (last_validation.stopped) return;
+  last_validated_step_ = state.step;
+  callbacks.emit(&Callback::evaluate, *this);
 }
 
 void Trainer::save_checkpoint() {
   if (!config.checkpoint.enable) return;
-  last_saved_step = state.step;
-  // What a resume takes for done must be on record before it can resume from there.
+  // The metrics of all steps that a resume skips must be on the disk first.
   metrics->flush();
   checkpoints->save(state.step, stage_checkpoint(model_spec, *store, optimizer.get(),
                                                  state_to_json(state, config), checkpoints->reusable()));
-  emit(&Callback::save);
+  report_saves();
+}
+
+/// Emits the events of the saves that have ended since the last call.
+void Trainer::report_saves() {
+  if (checkpoints == nullptr) return;
+  for (const SaveOutcome& outcome : checkpoints->take_outcomes()) {
+    last_save = outcome;
+    if (outcome.failure.empty()) last_saved_step = outcome.step;
+    callbacks.emit(outcome.failure.empty() ? &Callback::save : &Callback::save_failed, *this);
+  }
+}
+
+void Trainer::finish_saving() {
+  if (checkpoints == nullptr) return;
+  checkpoints->wait();
+  report_saves();
+  checkpoints->throw_if_rank_lost();
 }
 
 }  // namespace stepforge

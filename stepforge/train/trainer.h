@@ -50,8 +50,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// The standard steps: ranks, run_folder, threads, tokenizer, data, specification, step_program,
-  /// parameters, model, optimizer, loader, executor, checkpoint, metrics, callbacks. Replace one by name
-  /// before build(); throws Error if there is no such step.
+  /// parameters, model, optimizer, loader, executor, checkpoint, metrics. Replace one by name before build();
+  /// throws Error if there is no such step.
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
   const std::vector<BuildStep>& build_steps() const { return build_steps_; }
 
@@ -63,18 +63,18 @@ class Trainer {
   /// not be saved, or a step is not finite and may not be skipped.
   RunOutcome run();
 
-  /// Adds to the callbacks, behind our own (those that a build step adds) and behind those added before. Add
-  /// before build() to see init_end and load.
-  void add_callback(std::unique_ptr<Callback> callback);
+  /// Adds to `callbacks`, which begins with our own. Add before build() to see init_end and load.
+  void add_callback(std::unique_ptr<Callback> callback) { callbacks.add(std::move(callback)); }
 
-  /// Saves a checkpoint of the last finished step now (in the background unless checkpoint.async is off).
+  /// Saves a checkpoint of the last finished step (in the background unless checkpoint.async is off).
   void save_checkpoint();
-  /// Validation now; the result is logged and kept in `last_validation`.
+  /// Validates once per step; the result is logged and kept in `last_validation`. An interruption ends it
+  /// early: it is then done first when the run is resumed.
   void validate();
 
   /// Whether this rank was asked to stop. Ranks act on StepResult::interrupted, which is the same on all.
   bool interrupted() const { return interrupts_ != nullptr && interrupts_->requested(); }
-  /// Rank 0: the one that writes the run folder and speaks to the terminal.
+  /// Whether this is rank 0, which writes the run folder and logs to the terminal.
   bool is_main() const { return place.rank == 0; }
   std::filesystem::path checkpoint_dir() const;
   /// Null if the trainer is alone.
@@ -85,6 +85,7 @@ class Trainer {
   Config& config;
   Logger& log;
   RankId place;
+  int ranks_on_host = 1;  ///< they share the cores, unless training.threads or OMP_NUM_THREADS is set
   std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
@@ -107,30 +108,39 @@ class Trainer {
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
   std::unique_ptr<CheckpointWriter> checkpoints;  ///< null if checkpoint.enable is off
-  CallbackList callbacks;                         ///< our own
+  CallbackList callbacks;                         ///< our own, then those of add_callback
 
   // Where the run stands.
   TrainerState state;
-  StepResult last_step;
-  double last_lr = 0.0;  ///< the default group's rate that the last step used
+  StepResult last_step;     ///< in pre_update and later of the step under way, before that of the one before
+  double last_flops = 0.0;  ///< of the last step, on this rank
+  double last_lr = 0.0;     ///< the default group's rate that the last step used
   EvaluationResult last_validation;
   bool resumed = false;
-  int64_t last_saved_step = -1;  ///< in checkpoint_dir(): the last checkpoint staged, or the one resumed from
+  SaveOutcome last_save;         ///< the last save that has ended
+  int64_t last_saved_step = -1;  ///< the newest checkpoint published by this run, or the one resumed from
 
  private:
   void step();
   void handle_nonfinite();
-  void emit(void (Callback::*event)(Trainer&));
-  bool stop_wanted() const { return groups->data() != nullptr ? last_step.interrupted : interrupted(); }
+  void report_saves();
+  void finish_saving();
+  /// The same on all ranks.
+  bool stop_wanted() const {
+    return state.validation_pending || (groups->data() != nullptr ? last_step.interrupted : interrupted());
+  }
   bool due(int64_t interval) const { return interval > 0 && state.step % interval == 0; }
 
   const InterruptWatcher* interrupts_;
   World* world_;
   std::vector<BuildStep> build_steps_;
-  CallbackList added_callbacks_;
-  bool adding_own_ = false;
   int64_t last_validated_step_ = -1;
   std::shared_ptr<RankMemory> memory_ = make_rank_memory();
 };
+
+/// The build steps of a new Trainer, in order.
+std::vector<Trainer::BuildStep> standard_build_steps();
+/// The one named "checkpoint": makes the writer, and resumes the run or loads initial weights.
+void build_checkpoint(Trainer& trainer);
 
 }  // namespace stepforge

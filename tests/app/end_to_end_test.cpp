@@ -212,6 +212,20 @@ TEST_F(EndToEnd, EvalOfTokenIdsWritesLossesAndLogitsThatAgree) {
   EXPECT_NEAR(number_behind(line, "loss"), sum / (rows * (length - 1)), 1e-5);
 }
 
+TEST_F(EndToEnd, EvalBeyondTheContextIsRefused) {
+  const int64_t context = Json::parse(read_file(exported() / "config.json"))["max_position_embeddings"];
+  const Words words = {"eval", exported().string(), "--data", file("tale.txt").string(), "--seq-len"};
+  const std::string message = refusal_of(words + Words{format("{}", context + 1)});
+  EXPECT_TRUE(contains(
+      message, format("--seq-len: rows of {} tokens; the model's context holds {}", context + 1, context)))
+      << message;
+}
+
+TEST_F(EndToEnd, PromptBeyondTheContextIsRefusedBeforeItIsPrinted) {
+  const std::string message = refusal_of({"generate", exported().string(), "--prompt", some_text(400)});
+  EXPECT_TRUE(contains(message, "the model's context holds")) << message;
+}
+
 TEST_F(EndToEnd, PlotWritesAnSvg) {
   output_of({"plot", run().string(), "--output", file("plot.svg").string()});
   const std::string svg = read_file(file("plot.svg"));
@@ -222,7 +236,7 @@ TEST_F(EndToEnd, PlotWritesAnSvg) {
 
 TEST_F(EndToEnd, AFolderThatIsNoModelIsRefused) {
   const std::string message = refusal_of({"generate", (*folder_ / "cache").string()});
-  EXPECT_TRUE(contains(message, "is no model"));
+  EXPECT_TRUE(contains(message, "is not a model"));
   EXPECT_TRUE(contains(refusal_of({"export", "nowhere", file("out").string()}), "nowhere"));
   EXPECT_TRUE(contains(refusal_of({"plot", "nowhere"}), "nowhere"));
 }

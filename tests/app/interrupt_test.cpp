@@ -1,5 +1,8 @@
 // Ctrl-C and SIGTERM: once finishes the step and saves, twice ends at once.
 #include <algorithm>
+#include <array>
+
+#include <poll.h>
 
 #include "stepforge/metrics/run_folder.h"
 #include "tests/app/program.h"
@@ -77,6 +80,42 @@ TEST(Interrupt, TwoSignalsEndAtOnceWithNothingHalfWritten) {
       run_program(long_run(run) + Words{"training.global_batch_size=800", "training.steps=2"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   for (const auto& path : step_folders(run)) EXPECT_TRUE(fs::exists(path / "manifest.json")) << path;
+}
+
+TEST(Interrupt, TwiceOnATerminalLeavesACleanLine) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  const int screen = posix_openpt(O_RDWR | O_NOCTTY);
+  ASSERT_TRUE(screen >= 0 && grantpt(screen) == 0 && unlockpt(screen) == 0);
+  std::array<char, 128> name{};
+  ASSERT_EQ(ptsname_r(screen, name.data(), name.size()), 0);
+  Child child(long_run(run) + Words{"training.global_batch_size=800", "metrics.status_line=on"}, "", {},
+              program_path(), name.data());
+  std::string text;
+  // The terminal's buffer is small: what the program writes is read all the time.
+  const auto read_screen = [&] {
+    pollfd ready{screen, POLLIN, 0};
+    while (poll(&ready, 1, 0) > 0 && (ready.revents & POLLIN) != 0) {
+      std::array<char, 4096> buffer{};
+      const ssize_t got = read(screen, buffer.data(), buffer.size());
+      if (got <= 0) return;
+      text.append(buffer.data(), static_cast<size_t>(got));
+    }
+  };
+  const auto shows = [&](const std::string& part) {
+    return [&, part] {
+      read_screen();
+      return contains(text, part);
+    };
+  };
+  ASSERT_TRUE(child.wait_until(shows("1/100,000"))) << text;
+  child.signal(SIGINT);
+  ASSERT_TRUE(child.wait_until(shows("once more ends at once"))) << text;
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait().exit_code, 130);
+  read_screen();
+  EXPECT_TRUE(text.ends_with("\r\x1b[K")) << text;
+  close(screen);
 }
 
 TEST(Interrupt, WhileSavingKeepsTheSaveWhole) {

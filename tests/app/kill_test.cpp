@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <random>
+#include <sstream>
 
 #include "stepforge/base/json.h"
 #include "stepforge/metrics/run_folder.h"
@@ -75,6 +76,34 @@ TEST(Kill, AtRandomMomentsLeavesTheFinalCheckpointBitEqual) {
   for (const auto& entry : fs::directory_iterator(folder / "killed" / "checkpoint")) {
     EXPECT_TRUE(fs::exists(entry.path() / "manifest.json")) << entry.path() << " is half written";
   }
+}
+
+TEST(Kill, LeavesEveryPrintedLineInTheLogFile) {
+  const TempFolder folder;
+  const fs::path run = folder / "run";
+  Child child(saving_every_step(folder, "run", 100'000) + Words{"checkpoint.interval=100000"});
+  ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "step: 5  "); })) << child.err();
+  child.signal(SIGKILL);
+  const std::string printed = child.wait().err;
+  const std::string log = read_file(run / "log.txt");
+  std::istringstream lines(printed);
+  int64_t checked = 0;
+  for (std::string line; std::getline(lines, line); ++checked) {
+    const std::string text = line.substr(std::string("12:00:01 INFO    ").size());
+    EXPECT_TRUE(contains(log, text)) << line;
+  }
+  EXPECT_GE(checked, 8);
+}
+
+TEST(Kill, LeavesTheRunAliveThatLosesTheReaderOfItsLog) {
+  const TempFolder folder;
+  std::string command = program_path().string();
+  for (const std::string& word : saving_every_step(folder, "run", 20)) command += " '" + word + "'";
+  const ProgramResult result = Child({"-c", command + " 2>&1 | head -n 1"}, "", {}, "/bin/sh").wait();
+  EXPECT_EQ(result.exit_code, 0);
+  const auto history = read_run_history(folder / "run");
+  ASSERT_EQ(history.size(), 1U);
+  EXPECT_EQ(history[0].exit_reason, "completed");
 }
 
 /// "kind step loss" of every line.

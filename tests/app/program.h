@@ -43,9 +43,10 @@ struct ProgramResult {
 /// A child process whose output goes to files of a temporary folder.
 class Child {
  public:
-  /// `environment`: "NAME=value" words on top of this process's.
+  /// `environment`: "NAME=value" words on top of this process's. `terminal`: where standard error goes instead
+  /// of a file.
   explicit Child(const Words& words, const std::string& input = "", const Words& environment = {},
-                 const fs::path& program = program_path()) {
+                 const fs::path& program = program_path(), const fs::path& terminal = {}) {
     std::ofstream(folder_ / "in", std::ios::binary) << input;
     Words arguments = Words{program.string()} + words;
     Words variables = environment;
@@ -55,8 +56,8 @@ class Child {
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, (folder_ / "in").c_str(), O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, (folder_ / "out").c_str(), O_WRONLY | O_CREAT,
                                      0644);
-    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, (folder_ / "err").c_str(), O_WRONLY | O_CREAT,
-                                     0644);
+    const fs::path err = terminal.empty() ? folder_ / "err" : terminal;
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, err.c_str(), O_WRONLY | O_CREAT | O_NOCTTY, 0644);
     const int failure = posix_spawnp(&pid_, program.c_str(), &files, nullptr, pointers(arguments).data(),
                                      pointers(variables).data());
     posix_spawn_file_actions_destroy(&files);

@@ -34,32 +34,44 @@ MetricsRecord full_record() {
 
 TEST(ConsoleLine, HasTorchtitansFieldsInOrder) {
   EXPECT_EQ(
-      console_line(full_record(), false),
+      console_line(full_record(), 200, false),
       "step: 100  loss: 3.1234  grad_norm: 0.5123  lr: 8.00e-04  memory: 0.41GiB  tps: 6,120  tflops: 0.28  "
       "mfu: 12.34%  data: 0.1%");
+}
+
+TEST(ConsoleLine, LeavesOutTheLeastImportantFieldsUntilItFits) {
+  const MetricsRecord record = full_record();
+  EXPECT_EQ(
+      console_line(record, 103, false),
+      "step: 100  loss: 3.1234  grad_norm: 0.5123  lr: 8.00e-04  memory: 0.41GiB  tps: 6,120  mfu: 12.34%");
+  EXPECT_EQ(console_line(record, 63, false), "step: 100  loss: 3.1234  grad_norm: 0.5123  tps: 6,120");
+  EXPECT_EQ(console_line(record, 1, false), "step: 100");
+  for (int columns = 9; columns < 130; ++columns) {
+    EXPECT_LE(static_cast<int>(console_line(record, columns, false).size()), columns);
+  }
 }
 
 TEST(ConsoleLine, LeavesOutWhatIsUnknown) {
   MetricsRecord record{"train", 1, 0, {}};
   record.add(metric::lr, 1e-5);
   record.add(metric::loss, NAN);
-  EXPECT_EQ(console_line(record, false), "step: 1  loss: nan  lr: 1.00e-05");
+  EXPECT_EQ(console_line(record, 200, false), "step: 1  loss: nan  lr: 1.00e-05");
 }
 
 TEST(ConsoleLine, GroupsLargeNumbers) {
   MetricsRecord record{"train", 12345, 0, {}};
   record.add(metric::tps, 1234567.8);
   record.add(metric::tflops, 1234.5);
-  EXPECT_EQ(console_line(record, false), "step: 12345  tps: 1,234,568  tflops: 1,234.50");
+  EXPECT_EQ(console_line(record, 200, false), "step: 12345  tps: 1,234,568  tflops: 1,234.50");
   record.values[0].second = INFINITY;
   record.values[1].second = -1e300;
-  EXPECT_EQ(console_line(record, false), "step: 12345  tps: inf  tflops: -1e+300");
+  EXPECT_EQ(console_line(record, 200, false), "step: 12345  tps: inf  tflops: -1e+300");
 }
 
 TEST(ConsoleLine, ColoursEachFieldAndEndsTheColour) {
   MetricsRecord record{"train", 7, 0, {}};
   record.add(metric::loss, 2);
-  EXPECT_EQ(console_line(record, true), "\x1b[31mstep: 7\x1b[0m  \x1b[32mloss: 2.0000\x1b[0m");
+  EXPECT_EQ(console_line(record, 200, true), "\x1b[31mstep: 7\x1b[0m  \x1b[32mloss: 2.0000\x1b[0m");
 }
 
 TEST(ConsoleLine, ShowsValidationsAndEvents) {
@@ -68,10 +80,10 @@ TEST(ConsoleLine, ShowsValidationsAndEvents) {
   validation.add(metric::validation_perplexity, 1012.182);
   validation.add(metric::validation_bits_per_byte, 1.25);
   validation.add(metric::validation_tps, 20000);
-  EXPECT_EQ(console_line(validation, false),
+  EXPECT_EQ(console_line(validation, 200, false),
             "validate step: 50  loss: 2.5000  ppl: 1,012.18  bpb: 1.2500  tps: 20,000");
   const MetricsRecord event{"event", 50, 0, {{"checkpoint/seconds", 0.5}}};
-  EXPECT_EQ(console_line(event, false), "event step: 50  checkpoint/seconds: 0.5");
+  EXPECT_EQ(console_line(event, 200, false), "event step: 50  checkpoint/seconds: 0.5");
 }
 
 Status quarter() {
@@ -175,6 +187,18 @@ TEST(StatusLine, UsesTheWidthOfTheTerminal) {
   StatusLine line(logger, terminal.descriptor());
   line.update(quarter(), start);
   EXPECT_EQ(terminal.take(), "\r100/400  loss 3.1234\x1b[K");
+}
+
+TEST(LogTextColumns, AreOfLinesOf120Or80Columns) {
+  EXPECT_EQ(log_text_columns(Terminal(200).descriptor()), 120 - 17);
+  EXPECT_EQ(log_text_columns(Terminal(119).descriptor()), 80 - 17);
+  EXPECT_EQ(log_text_columns(-1), 120 - 17) << "not a terminal";
+}
+
+TEST(LogTextColumns, LeaveRoomForTheTimeAndLevelOfALogLine) {
+  ::testing::internal::CaptureStderr();
+  Logger(LogLevel::info).info("x");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr().size(), std::string("x\n").size() + 17);
 }
 
 TEST(StatusLine, MakesRoomForLogLinesAndComesBackWithTheNewestStatus) {

@@ -39,7 +39,7 @@ TEST(RunFolder, RefusesAPlaceThatCannotBeWrittenNamingIt) {
   EXPECT_TRUE(contains(message, "cannot create the run folder " + below)) << message;
   const std::string file = folder / "file";
   EXPECT_EQ(message_of<UsageError>([&] { RunFolder(file, logger); }),
-            "the run folder " + file + " is a file; name another place");
+            "the run folder " + file + " is a file; name another folder");
   // A folder in which even root cannot create files.
   const std::string sealed = message_of<UsageError>([&] { RunFolder("/proc/self", logger); });
   EXPECT_TRUE(contains(sealed, "the run folder /proc/self cannot be written")) << sealed;

@@ -24,6 +24,7 @@ class EventRecorder : public Callback {
   void log(Trainer& trainer) override { note("log", trainer); }
   void evaluate(Trainer& trainer) override { note("evaluate", trainer); }
   void save(Trainer& trainer) override { note("save", trainer); }
+  void save_failed(Trainer& trainer) override { note("save_failed", trainer); }
   void epoch_end(Trainer& trainer) override { note("epoch_end", trainer); }
   void train_end(Trainer& trainer) override { note("train_end", trainer); }
 
@@ -127,6 +128,58 @@ TEST(Callbacks, SeeOldWeightsInPreUpdateAndNewOnesInStepEnd) {
   run.trainer().run();
 }
 
+TEST(Callbacks, SeeTheLossAndNormOfTheStepUnderWayInPreUpdate) {
+  class Watcher : public Callback {
+   public:
+    std::string_view name() const override { return "watcher"; }
+    void pre_update(Trainer& trainer) override { seen_ = trainer.last_step; }
+    void step_end(Trainer& trainer) override {
+      EXPECT_EQ(trainer.last_step.loss, seen_.loss);
+      EXPECT_EQ(trainer.last_step.grad_norm, seen_.grad_norm);
+      EXPECT_GT(seen_.grad_norm, 0.0);
+    }
+
+   private:
+    StepResult seen_;
+  };
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  run.trainer().add_callback(std::make_unique<Watcher>());
+  run.run();
+  EXPECT_EQ(run.records.size(), 4U);
+}
+
+TEST(Callbacks, HearOfASaveInTheBackgroundOnceItIsPublished) {
+  class Watcher : public Callback {
+   public:
+    explicit Watcher(std::vector<int64_t>& saved) : saved_(saved) {}
+    std::string_view name() const override { return "watcher"; }
+    void save(Trainer& trainer) override {
+      const auto step = trainer.checkpoint_dir() / format("step-{}", trainer.last_save.step);
+      EXPECT_TRUE(std::filesystem::exists(step / "manifest.json")) << step;
+      EXPECT_EQ(trainer.last_saved_step, trainer.last_save.step);
+      saved_.push_back(trainer.last_save.step);
+    }
+
+   private:
+    std::vector<int64_t>& saved_;
+  };
+  const TempFolder folder;
+  TestRun run(two_epochs(folder) + Words{"checkpoint.async=true", "checkpoint.interval=1"});
+  std::vector<int64_t> saved;
+  run.trainer().add_callback(std::make_unique<Watcher>(saved));
+  run.run();
+  EXPECT_EQ(saved, (std::vector<int64_t>{1, 2, 3, 4}));
+}
+
+TEST(Callbacks, OfATrainerAreItsOwnUntilTheyAreReplaced) {
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  run.trainer().callbacks = CallbackList();
+  run.run();
+  EXPECT_EQ(read_file(folder / "run" / "metrics.jsonl"), "") << "the log callback is ours";
+}
+
 TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   const TempFolder folder;
   TestRun run(two_epochs(folder));
@@ -134,7 +187,7 @@ TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   for (const auto& step : run.trainer().build_steps()) names.push_back(step.name);
   const Words documented = {"ranks",         "run_folder",   "threads",    "tokenizer", "data",
                             "specification", "step_program", "parameters", "model",     "optimizer",
-                            "loader",        "executor",     "checkpoint", "metrics",   "callbacks"};
+                            "loader",        "executor",     "checkpoint", "metrics"};
   EXPECT_EQ(names, documented);
 }
 

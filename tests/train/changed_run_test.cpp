@@ -1,6 +1,7 @@
 // A checkpoint of another run, or a damaged one, is not continued by mistake.
 #include <csignal>
 
+#include <ATen/Parallel.h>
 #include <sys/resource.h>
 
 #include "stepforge/checkpoint/native.h"
@@ -103,6 +104,64 @@ TEST(ChangedRun, HyperparametersAreToldInTheLog) {
   EXPECT_EQ(run.records.front().lr, 1e-4 * run.trainer().schedule->factor(4));
 }
 
+TEST(ChangedRun, LongerScheduleIsAWarningWithBothRatesAndTheKeyThatKeepsTheOldOne) {
+  const TempFolder folder;
+  const Words words = trainer_run(folder / "run");
+  const double last = TestRun(words).run().back().lr;
+  const Words longer = words + Words{"training.steps=16"};
+  TestRun kept(longer + Words{"lr_scheduler.total_steps=8", "checkpoint.enable=false"});
+  EXPECT_EQ(kept.run(9).at(0).lr, last);
+  EXPECT_FALSE(contains(kept.log_text(), "the schedule has"));
+  TestRun redrawn(longer);
+  const double rate = redrawn.run(9).at(0).lr;
+  EXPECT_GT(rate, last);
+  const std::string expected = format(
+      "the schedule has 16 steps instead of 8: the learning rate goes on at {:.2e} instead of {:.2e}; "
+      "lr_scheduler.total_steps=8 keeps the old schedule",
+      rate, last);
+  EXPECT_TRUE(contains(redrawn.log_text(), expected)) << redrawn.log_text();
+}
+
+TEST(ChangedRun, WarmUpThatIsNotShorterThanTheScheduleIsAWarning) {
+  const TempFolder folder;
+  TestRun run(trainer_run(folder / "run") + Words{"lr_scheduler.warmup_steps=100"});
+  run.build();
+  EXPECT_TRUE(contains(run.log_text(), "the warm-up (100 steps) is not shorter than the schedule (8 steps)"));
+}
+
+TEST(ChangedRun, OtherThreadsAreAWarningThatNamesBothAndTheProcessor) {
+  const TempFolder folder;
+  const Words words = trained(folder);
+  TestRun same(words + Words{"checkpoint.enable=false"});
+  same.run(5);
+  EXPECT_FALSE(contains(same.log_text(), "the last bits can differ"));
+  TestRun run(words + Words{"training.threads=2"});
+  run.build();
+  at::set_num_threads(1);
+  const std::string log = run.log_text();
+  EXPECT_TRUE(contains(log, "uninterrupted run: saved with 1 thread on ")) << log;
+  EXPECT_TRUE(contains(log, "resumed with 2 threads on ")) << log;
+}
+
+TEST(Threads, OfARankAreItsShareOfTheHost) {
+  unsetenv("OMP_NUM_THREADS");
+  const auto threads_with = [](const Words& words, int ranks_on_host) {
+    const TempFolder folder;
+    at::set_num_threads(4);
+    TestRun run(trainer_run(folder / "run") + words);
+    run.trainer().ranks_on_host = ranks_on_host;
+    run.build();
+    return at::get_num_threads();
+  };
+  EXPECT_EQ(threads_with({"training.threads=0"}, 2), 2);
+  EXPECT_EQ(threads_with({"training.threads=0"}, 8), 1);
+  EXPECT_EQ(threads_with({"training.threads=3"}, 2), 3) << "a given number is not divided";
+  setenv("OMP_NUM_THREADS", "4", /*overwrite=*/1);
+  EXPECT_EQ(threads_with({"training.threads=0"}, 2), 4) << "the launcher has divided already";
+  unsetenv("OMP_NUM_THREADS");
+  at::set_num_threads(1);
+}
+
 TEST(ChangedRun, WhereItWritesAndWhatItPrintsChangesSilently) {
   const TempFolder folder;
   TestRun run(trained(folder) + Words{"metrics.log_freq=3", "checkpoint.keep_latest_k=3"});
@@ -166,10 +225,27 @@ class FileSizeLimit {
   rlimit before_{};
 };
 
+/// "saved 2" and "failed 4", in order.
+class SaveRecorder : public Callback {
+ public:
+  explicit SaveRecorder(Words& saves) : saves_(saves) {}
+  std::string_view name() const override { return "saves"; }
+  void save(Trainer& trainer) override { saves_.push_back(format("saved {}", trainer.last_save.step)); }
+  void save_failed(Trainer& trainer) override {
+    EXPECT_NE(trainer.last_save.failure, "");
+    saves_.push_back(format("failed {}", trainer.last_save.step));
+  }
+
+ private:
+  Words& saves_;
+};
+
 TEST(FullDisk, DuringASaveCostsThatSaveOnlyAndIsTold) {
   const TempFolder folder;
   TestRun run(trainer_run(folder / "run") + Words{"checkpoint.interval=2"});
   Trainer& trainer = run.build();
+  Words saves;
+  trainer.add_callback(std::make_unique<SaveRecorder>(saves));
   std::unique_ptr<FileSizeLimit> full;
   trainer.add_callback(std::make_unique<CallAt>([&](Trainer& now) {
     if (now.state.step == 3) full = std::make_unique<FileSizeLimit>(32 << 10);
@@ -182,6 +258,7 @@ TEST(FullDisk, DuringASaveCostsThatSaveOnlyAndIsTold) {
   EXPECT_FALSE(fs::exists(checkpoints / "step-4"));
   EXPECT_NO_THROW(verify_checkpoint(checkpoints / "step-6"));
   EXPECT_TRUE(contains(run.log_text(), "CHECKPOINT NOT SAVED at step 4"));
+  EXPECT_EQ(saves, (Words{"saved 2", "failed 4", "saved 6", "saved 8"}));
 }
 
 TEST(FullDisk, AtTheLastSaveMakesTheRunFail) {

@@ -130,13 +130,63 @@ TEST(Resume, GoesOnFromTheNewestStepByItself) {
   EXPECT_EQ(rest[1], uncut[5]);
 }
 
-TEST(Resume, StartsOverIfResumeIsOff) {
+TEST(Resume, OffIsRefusedWhereARunWouldBeLost) {
   const TempFolder folder;
-  const Words words = everything_on(folder, 3);
-  const std::vector<StepRecord> first = TestRun(words).run();
-  TestRun again(words + Words{"checkpoint.resume=false"});
-  EXPECT_EQ(again.run(), first);
-  EXPECT_FALSE(again.trainer().resumed);
+  const Words words = everything_on(folder, 3) + Words{"checkpoint.resume=false"};
+  TestRun(words).run();
+  const std::string metrics = read_file(folder / "run" / "metrics.jsonl");
+  TestRun again(words);
+  const std::string message = message_of<UsageError>([&] { again.build(); });
+  EXPECT_TRUE(contains(message, format("the folder {} holds the metrics", (folder / "run").string())))
+      << message;
+  EXPECT_TRUE(contains(message, "name another run_dir"));
+  EXPECT_EQ(read_file(folder / "run" / "metrics.jsonl"), metrics);
+  EXPECT_TRUE(std::filesystem::exists(folder / "run" / "checkpoint" / "step-3"));
+}
+
+/// Asks the run to stop between a step and its validation.
+class StopAtLog : public Callback {
+ public:
+  StopAtLog(InterruptWatcher& interrupts, int64_t step) : interrupts_(interrupts), step_(step) {}
+  std::string_view name() const override { return "stop"; }
+  void log(Trainer& trainer) override {
+    if (trainer.state.step == step_) interrupts_.request();
+  }
+
+ private:
+  InterruptWatcher& interrupts_;
+  int64_t step_;
+};
+
+/// Kind, step and values that do not depend on the clock, in order.
+Words records_of(const std::filesystem::path& run) {
+  Words lines;
+  for (const MetricsRecord& record : read_jsonl(run / "metrics.jsonl")) {
+    const std::string_view loss = record.kind == "train" ? metric::loss : metric::validation_loss;
+    lines.push_back(format("{} {} {}", record.kind, record.step, *record.find(loss)));
+  }
+  return lines;
+}
+
+TEST(Resume, MakesUpForAValidationThatWasInterrupted) {
+  const TempFolder folder;
+  const Words words = everything_on(folder, 8) + Words{"checkpoint.interval=100"};
+  const Words other = {format("run_dir={}", (folder / "cut").string())};
+  TestRun(words).run();
+  for (const int64_t step : {4, 8}) {
+    InterruptWatcher interrupts([] {});
+    TestRun cut(words + other, &interrupts);
+    cut.build().add_callback(std::make_unique<StopAtLog>(interrupts, step));
+    EXPECT_EQ(cut.trainer().run(), RunOutcome::interrupted);
+    EXPECT_EQ(cut.trainer().state.step, step);
+    EXPECT_EQ(records_of(folder / "cut").back().substr(0, 7), format("train {}", step));
+  }
+  TestRun last(words + other + Words{"checkpoint.save_at_end=false"});
+  EXPECT_TRUE(last.run().empty()) << "only the validation was missing";
+  EXPECT_EQ(records_of(folder / "cut"), records_of(folder / "run"));
+  // The same once more, as after a crash right behind the validation.
+  TestRun(words + other + Words{"checkpoint.save_at_end=false"}).run();
+  EXPECT_EQ(records_of(folder / "cut"), records_of(folder / "run"));
 }
 
 TEST(Resume, OfACompletedRunTrainsNoFurtherStepAndWritesNoCheckpoint) {

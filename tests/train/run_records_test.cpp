@@ -79,6 +79,55 @@ TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
                                        "validation_throughput(tps)"}));
 }
 
+TEST(MetricsFile, CountsAttentionOfPackedDocumentsPerDocument) {
+  const TempFolder folder;
+  TestRun run(trainer_run(folder / "run") + Words{"data.synthetic_document_length=8", "training.steps=2"});
+  run.run();
+  const Trainer& trainer = run.trainer();
+  const Batch rows = trainer.data.train->rows(4, 4);
+  ASSERT_GT(rows.cu_seqlens.size(), 5U) << "rows hold several documents";
+  double flops = 0.0;
+  for (size_t i = 1; i < rows.cu_seqlens.size(); ++i) {
+    const int64_t length = rows.cu_seqlens[i] - rows.cu_seqlens[i - 1];
+    flops += static_cast<double>(length) * trainer.model_spec.flops_per_token(length);
+  }
+  EXPECT_NEAR(trainer.last_flops, flops, 1e-9 * flops);
+  const MetricsRecord record = read_jsonl(folder / "run" / "metrics.jsonl").at(1);
+  EXPECT_NEAR(*record.find(metric::tflops) * 1e12 * *record.find(metric::end_to_end), flops, 1e-6 * flops);
+}
+
+TEST(LogFile, HoldsTheLinesOfEachStart) {
+  const TempFolder folder;
+  const Words words = trainer_run(folder / "run");
+  TestRun(words).run(3);
+  TestRun resumed(words);
+  resumed.run();
+  const std::string log = resumed.log_text();
+  for (const char* line : {"step: 1  loss", "step: 3  loss", "resumed from", "step: 8  loss"}) {
+    EXPECT_TRUE(contains(log, line)) << line;
+  }
+}
+
+TEST(LogFile, NamesTheShapeOfAStepAndHowOftenTheTextIsRead) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(10));
+  const Words words =
+      trainer_run(folder / "run") +
+      Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()), "data.document=line"};
+  TestRun run(words);
+  run.run();
+  const int64_t times = 8 / run.trainer().steps_per_epoch;
+  ASSERT_GE(times, 2);
+  const std::string log = run.log_text();
+  EXPECT_TRUE(contains(log, "step: 2 micro-batches x 2 rows x 32 tokens = 128 tokens")) << log;
+  EXPECT_TRUE(contains(log, format("the run reads your text {} times and validation is off", times))) << log;
+  EXPECT_FALSE(contains(log, "-0.0 %"));
+  EXPECT_FALSE(contains(log, "nothing to do"));
+  TestRun again(words);
+  again.run();
+  EXPECT_TRUE(contains(again.log_text(), "nothing to do: step 8 of 8 is done"));
+}
+
 TEST(MetricsFile, HoldsEachStepOnceAfterACrashAndAResume) {
   const TempFolder folder;
   const Words words =

@@ -1,7 +1,7 @@
 #include "stepforge/app/torch/commands.h"
 
 #include <algorithm>
-#include <cmath>
+#include <csignal>
 #include <iostream>
 
 #include "stepforge/app/torch/loaded_model.h"
@@ -23,11 +23,13 @@
 namespace stepforge {
 
 int run_train(const TorchCommand& command) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes away (train | head) does not end the run
   if (command.dry_run_ranks > 0) return run_dry(command);
   const RankEnvironment ranks = discover_ranks(process_environment());
   const std::unique_ptr<World> world = make_world(ranks, command.config.config.comm);
   try {
     Trainer trainer(command.config, *command.log, command.interrupts, world.get());
+    trainer.ranks_on_host = ranks.local_world_size;
     if (!command.trace.empty()) trainer.add_callback(make_trace_callback(command.trace));
     trainer.build();
     const RunOutcome outcome = trainer.run();
@@ -46,6 +48,7 @@ int run_generate(const TorchCommand& command) {
   if (model.tokenizer == nullptr)
     throw UsageError(format("{} has no tokenizer.json", options.model.string()));
   const auto prompt_tokens = static_cast<int64_t>(model.tokenizer->encode(options.prompt).size());
+  check_prompt(prompt_tokens, model.config.model.max_position);
   const int64_t capacity =
       std::min(model.config.model.max_position, std::max<int64_t>(1, prompt_tokens) + options.max_tokens);
   Model forward = model.forward(capacity);

@@ -35,15 +35,23 @@ Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType comput
   return config;
 }
 
-/// Row after row, so that the logits of one row are the most that exists.
+/// Throws UsageError if rows of `seq_len` tokens do not fit the model's context; `source` says who asked.
+void check_context(const LoadedModel& model, const std::string& source, int64_t seq_len) {
+  const int64_t context = model.config.model.max_position;
+  if (seq_len <= context) return;
+  throw UsageError(format("{}: rows of {} tokens; the model's context holds {}", source, seq_len, context));
+}
+
+/// One row at a time, so that only one row's logits are in memory.
 int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType compute) {
   const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
+  check_context(model, options.tokens.string(), batch.seq_len);
   const Config config = evaluation_config(model, batch.seq_len, compute);
   const StepProgram program = plan_evaluation(config, model.spec);
   Model forward = model.forward(batch.seq_len);
   Executor executor(program, forward, *model.store);
 
-  // The large tensor first: its rows go to the file as they come, the losses wait in memory.
+  // The large tensor comes first: its rows are written as they are computed, the losses are kept until the end.
   std::vector<TensorSpec> tensors;
   if (options.logits)
     tensors.push_back({"logits", DType::f32, {batch.rows, batch.seq_len, model.spec.vocab_size}});
@@ -74,16 +82,17 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   const int64_t trained = std::filesystem::exists(options.model / "config.json")
                               ? default_seq_len
                               : model.config.training.seq_len;
+  check_context(model, "--seq-len", options.seq_len);
   const int64_t seq_len =
-      std::min(model.config.model.max_position, options.seq_len > 0 ? options.seq_len : trained);
+      options.seq_len > 0 ? options.seq_len : std::min(model.config.model.max_position, trained);
   Config config = evaluation_config(model, seq_len, compute);
   std::shared_ptr<const RowStream> rows;
   if (options.data.empty()) {
     const DataSet data = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get());
     rows = data.validation;
-    if (rows == nullptr) throw UsageError("the run holds out no validation data; name text with --data");
+    if (rows == nullptr) throw UsageError("the run has no validation data; name a text with --data");
   } else {
-    // Everything is held out: as validation sources of a plan whose training source is the same text.
+    // A data plan needs a training source too: it is the same text, and is not read.
     config.data.sources.clear();
     config.data.validation_fraction = 0.0;
     config.data.document = options.documents;

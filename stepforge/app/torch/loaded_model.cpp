@@ -30,7 +30,7 @@ ModelFiles from_checkpoint(const FoundCheckpoint& found) {
       parse_config(state.value("config", std::string()), (found.path / "state.json").string()).config;
   config.parallelism = {};  // evaluated on one rank, however it was trained
   ModelSpec spec = model_spec(config.model, config.training.loss_chunk);
-  // The run may have moved since: its tokenizer lies beside its checkpoints.
+  // The run may have been moved: its tokenizer is beside its checkpoints.
   config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
   std::unique_ptr<Tokenizer> tokenizer = tokenizer_of_run(config);
   return {std::move(config), std::move(spec), std::move(tokenizer), checkpoint_tensors(found)};
@@ -56,10 +56,10 @@ ModelFiles open_model(const fs::path& path, Logger& log) {
     if (found) return from_checkpoint(*found);
     throw UsageError(format("the run {} has no complete checkpoint yet", path.string()));
   }
-  throw UsageError(
-      format("{} is no model: expected a checkpoint (manifest.json), a run folder (config.toml) or a Hugging "
-             "Face folder (config.json)",
-             path.string()));
+  throw UsageError(format(
+      "{} is not a model: expected a checkpoint (manifest.json), a run folder (config.toml) or a Hugging "
+      "Face folder (config.json)",
+      path.string()));
 }
 
 LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {

@@ -21,7 +21,7 @@ std::vector<int32_t> int32_values(const SafetensorsFile& file, const TensorEntry
   return values;
 }
 
-/// The borders of the file, or the rows' ends.
+/// "cu_seqlens" of the file, or the ends of the rows if it has none.
 std::vector<int32_t> borders(const SafetensorsFile& file, const Batch& batch) {
   std::vector<int32_t> ends;
   for (int64_t row = 0; row <= batch.rows; ++row) ends.push_back(static_cast<int32_t>(row * batch.seq_len));
@@ -32,7 +32,7 @@ std::vector<int32_t> borders(const SafetensorsFile& file, const Batch& batch) {
       std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) == values.end();
   if (values.empty() || values.front() != 0 || values.back() != ends.back() || !rising ||
       !std::includes(values.begin(), values.end(), ends.begin(), ends.end())) {
-    throw FormatError(format("{}: \"cu_seqlens\" must rise from 0 to {} and hold every row's end",
+    throw FormatError(format("{}: \"cu_seqlens\" must increase from 0 to {} and contain every row's end",
                              file.path().string(), ends.back()));
   }
   return values;
@@ -70,7 +70,7 @@ Batch read_token_rows(const std::filesystem::path& path, int64_t vocab) {
   batch.tokens = int32_values(file, *entry);
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
     if (batch.tokens[i] < 0 || batch.tokens[i] >= vocab) {
-      throw FormatError(format("{}: token {} at place {} is outside the model's vocabulary of {}",
+      throw FormatError(format("{}: token {} at position {} is outside the model's vocabulary of {}",
                                path.string(), batch.tokens[i], i, vocab));
     }
   }

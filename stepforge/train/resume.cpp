@@ -1,0 +1,105 @@
+// Where a run continues: its own newest checkpoint, a given step, or another model's weights.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+
+#include "stepforge/base/error.h"
+#include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/train/trainer.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Says whether the schedule's new length makes the learning rate jump.
+void report_new_schedule(const Trainer& trainer, const TrainerState& saved) {
+  const int64_t steps = trainer.state.schedule_steps;
+  if (saved.schedule_steps == 0 || saved.schedule_steps == steps) return;
+  LrSchedulerConfig old_config = trainer.config.lr_scheduler;
+  old_config.total_steps = saved.schedule_steps;
+  const double peak = trainer.config.optimizer.lr;
+  const double before = peak * LearningRateSchedule(old_config, saved.schedule_steps).factor(saved.step);
+  const double now = peak * trainer.schedule->factor(saved.step);
+  if (std::abs(now - before) <= 0.01 * before) return;
+  trainer.log.warning(
+      "the schedule has {} steps instead of {}: the learning rate goes on at {:.2e} instead of {:.2e}; "
+      "lr_scheduler.total_steps={} keeps the old schedule",
+      steps, saved.schedule_steps, now, before, saved.schedule_steps);
+}
+
+/// Restores the checkpoint, after saying how its configuration differs.
+void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
+  const std::filesystem::path& folder = found.path;
+  const Json json = read_checkpoint_state(found);
+  const ConfigChanges changes = compare_with_checkpoint(json, trainer.config);
+  if (!changes.refused.empty()) {
+    throw UsageError(format("the checkpoint {} belongs to another run:\n  {}", folder.string(),
+                            join(changes.refused, "\n  ")));
+  }
+  for (const auto& change : changes.accepted) trainer.log.info("changed since the checkpoint: {}", change);
+  TrainerState state = state_from_json(json, (folder / "state.json").string());
+  load_checkpoint(found, trainer.model_spec, *trainer.store, trainer.optimizer.get());
+  const auto& allowed = trainer.config.checkpoint.allow_changed;
+  const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();
+  trainer.loader->restore(state.loader, data_may_change || changes.other_rows);
+  report_new_schedule(trainer, state);
+  if (!state.arithmetic.empty() && state.arithmetic != trainer.state.arithmetic) {
+    trainer.log.warning("the last bits can differ from an uninterrupted run: saved with {}, resumed with {}",
+                        state.arithmetic, trainer.state.arithmetic);
+  }
+  state.schedule_steps = trainer.state.schedule_steps;
+  state.arithmetic = trainer.state.arithmetic;
+  trainer.state = state;
+  trainer.resumed = true;
+  trainer.log.info("resumed from {} at step {}", folder.string(), state.step);
+}
+
+void resume_own(Trainer& trainer, const FoundCheckpoint& found) {
+  resume_from(trainer, found);
+  trainer.last_saved_step = found.step;
+}
+
+void initial_load(Trainer& trainer) {
+  const auto& checkpoint = trainer.config.checkpoint;
+  const std::filesystem::path path = checkpoint.initial_load_path;
+  if (std::filesystem::exists(path / "manifest.json")) {
+    const FoundCheckpoint found = verify_checkpoint(path, *trainer.checkpoint_ranks);
+    if (!checkpoint.initial_load_model_only) return resume_from(trainer, found);
+    load_checkpoint(found, trainer.model_spec, *trainer.store, nullptr);
+  } else {
+    import_hf(path, trainer.model_spec, *trainer.store);
+  }
+  trainer.log.info("weights loaded from {}", path.string());
+}
+
+/// All ranks with data; they have a communicator of their own, since they save while training goes on.
+std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) {
+  const double limit = trainer.config.checkpoint.timeout;
+  if (trainer.groups->data_ranks() == 1) return std::make_unique<CheckpointRanks>(nullptr, limit);
+  const std::vector<int> ranks = data_parallel_of(trainer.config, trainer.place).loss_ranks;
+  return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks), limit);
+}
+
+}  // namespace
+
+void build_checkpoint(Trainer& trainer) {
+  const auto& checkpoint = trainer.config.checkpoint;
+  trainer.checkpoint_ranks = build_checkpoint_ranks(trainer);
+  const CheckpointRanks& ranks = *trainer.checkpoint_ranks;
+  if (checkpoint.enable) {
+    trainer.checkpoints = std::make_unique<CheckpointWriter>(
+        trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);
+  }
+  if (checkpoint.load_step >= 0) {
+    return resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), checkpoint.load_step, ranks));
+  }
+  if (checkpoint.resume) {
+    if (const auto found = newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log, ranks)) {
+      return resume_own(trainer, *found);
+    }
+  }
+  if (!checkpoint.initial_load_path.empty()) initial_load(trainer);
+}
+
+}  // namespace stepforge
