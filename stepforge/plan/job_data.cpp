@@ -18,9 +18,8 @@ bool is_synthetic(const DataSourceConfig& source) {
 }
 
 std::filesystem::path default_cache_dir() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0')
     return std::filesystem::path(cache) / "stepforge" / "data";
-  }
   const char* home = std::getenv("HOME");
   return std::filesystem::path(home != nullptr ? home : ".") / ".cache" / "stepforge" / "data";
 }

@@ -68,24 +68,16 @@ void write_training(StepProgram& program, const ModelSpec& model) {
   const int lowest = lowest_trained_block(model);
   const int shard = find_group(program, kShardGroup);
   const int loss = find_group(program, kLossGroup);
-  if (loss >= 0) {
-    writer.add_collective(OpKind::count_labels, loss);
-  }
+  if (loss >= 0) writer.add_collective(OpKind::count_labels, loss);
   // Those that are reduced are started where reduce_pass says.
   writer.add_for_units(OpKind::start_gradient, [](const ProgramUnit& unit) { return !unit.reduces(); });
   for (int m = 0; m < program.micro_batches; ++m) {
     writer.add(OpKind::load_batch, -1, m);
-    for (int b = 0; b < head; ++b) {
-      writer.add(OpKind::forward, b, m, b >= lowest);
-    }
+    for (int b = 0; b < head; ++b) writer.add(OpKind::forward, b, m, b >= lowest);
     writer.add(OpKind::loss_forward_backward, head, m);
-    for (int b = head - 1; b >= lowest; --b) {
-      writer.add(OpKind::backward, b, m);
-    }
+    for (int b = head - 1; b >= lowest; --b) writer.add(OpKind::backward, b, m);
   }
-  if (loss >= 0) {
-    writer.add_collective(OpKind::reduce_loss, loss);
-  }
+  if (loss >= 0) writer.add_collective(OpKind::reduce_loss, loss);
   writer.add_collective(OpKind::gradient_norm, shard);
   writer.add(OpKind::check_finite);
   writer.add_for_units(OpKind::update, [](const ProgramUnit&) { return true; });
@@ -96,9 +88,7 @@ void write_forward_only(StepProgram& program, OpKind last) {
   const int head = static_cast<int>(program.blocks.size()) - 1;
   for (int m = 0; m < program.micro_batches; ++m) {
     writer.add(OpKind::load_batch, -1, m);
-    for (int b = 0; b < head; ++b) {
-      writer.add(OpKind::forward, b, m);
-    }
+    for (int b = 0; b < head; ++b) writer.add(OpKind::forward, b, m);
     writer.add(last, head, m);
   }
 }
@@ -124,9 +114,7 @@ void check_model(const ModelSpec& model) {
 std::vector<ProgramGroup> groups_of(const DataParallel& place) {
   std::vector<ProgramGroup> groups;
   const auto add = [&](std::string_view name, const std::vector<int>& ranks) {
-    if (ranks.size() > 1) {
-      groups.push_back({std::string(name), ranks});
-    }
+    if (ranks.size() > 1) groups.push_back({std::string(name), ranks});
   };
   add(kShardGroup, place.shard_ranks);
   add(kReplicaGroup, place.replica_ranks);
@@ -136,9 +124,8 @@ std::vector<ProgramGroup> groups_of(const DataParallel& place) {
 
 StepProgram write_base_program(const ModelSpec& model, const StepOptions& options) {
   check_model(model);
-  if (options.micro_batches < 1) {
+  if (options.micro_batches < 1)
     throw UsageError(format("a step needs at least one micro-batch, not {}", options.micro_batches));
-  }
   StepProgram program;
   program.kind = options.kind;
   program.rank = options.data_parallel.rank;

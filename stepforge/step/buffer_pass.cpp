@@ -36,18 +36,13 @@ class BufferWriter {
           block_cost(model.blocks[b].regions, options.cost, program.blocks[b].recomputed_regions));
     }
     has_backward_.resize(model.blocks.size(), false);
-    for (const Operation& operation : program.operations) {
-      if (operation.kind == OpKind::backward) {
-        has_backward_[at(operation.block)] = true;
-      }
-    }
+    for (const Operation& operation : program.operations)
+      if (operation.kind == OpKind::backward) has_backward_[at(operation.block)] = true;
   }
 
   void write() {
     add_persistent();
-    for (Operation& operation : program_.operations) {
-      assign(operation);
-    }
+    for (Operation& operation : program_.operations) assign(operation);
   }
 
  private:
@@ -70,9 +65,7 @@ class BufferWriter {
         add(BufferKind::host, model_.units[u].name, state_bytes(u, parts));
         continue;
       }
-      for (const BufferKind kind : kinds_of(parts)) {
-        add(kind, model_.units[u].name, state_bytes(u, kind));
-      }
+      for (const BufferKind kind : kinds_of(parts)) add(kind, model_.units[u].name, state_bytes(u, kind));
     }
     if (program_.kind == ProgramKind::generate && options_.kv_cache_tokens > 0) {
       add(BufferKind::kv_cache, model_.family,
@@ -88,9 +81,7 @@ class BufferWriter {
   }
   int64_t state_bytes(std::size_t unit, const StateParts& parts) const {
     int64_t bytes = 0;
-    for (const BufferKind kind : kinds_of(parts)) {
-      bytes += state_bytes(unit, kind);
-    }
+    for (const BufferKind kind : kinds_of(parts)) bytes += state_bytes(unit, kind);
     return bytes;
   }
 
@@ -105,9 +96,7 @@ class BufferWriter {
   }
 
   void read(Operation& operation, const Key& key) const {
-    if (const auto found = live_.find(key); found != live_.end()) {
-      operation.reads.push_back(found->second);
-    }
+    if (const auto found = live_.find(key); found != live_.end()) operation.reads.push_back(found->second);
   }
 
   std::string place(int block, int micro_batch) const {
@@ -116,9 +105,7 @@ class BufferWriter {
 
   int64_t bundle_bytes(int block) const {
     int64_t width = 0;
-    for (const BundleEntry& entry : model_.blocks[at(block)].outputs) {
-      width += entry.width;
-    }
+    for (const BundleEntry& entry : model_.blocks[at(block)].outputs) width += entry.width;
     return options_.cost.tokens * width * dtype_bytes(options_.cost.compute);
   }
 
@@ -137,9 +124,7 @@ class BufferWriter {
   /// The gradient of the block's input, if a block below wants it.
   int64_t allocate_input_gradient(Operation& operation) {
     const int below = operation.block - 1;
-    if (below < 0 || !has_backward_[at(below)]) {
-      return 0;
-    }
+    if (below < 0 || !has_backward_[at(below)]) return 0;
     const int m = operation.micro_batch;
     return allocate(operation, {BufferKind::bundle_gradient, below, m}, place(below, m), bundle_bytes(below));
   }
@@ -185,9 +170,8 @@ class BufferWriter {
 
   int64_t trainable_sum(const std::vector<int64_t>& unit_elements) const {
     int64_t sum = 0;
-    for (std::size_t u = 0; u < unit_elements.size(); ++u) {
+    for (std::size_t u = 0; u < unit_elements.size(); ++u)
       sum += program_.units[u].trainable ? unit_elements[u] : 0;
-    }
     return sum;
   }
 
@@ -238,18 +222,16 @@ class BufferWriter {
   void assign_state(Operation& operation) {
     const int u = operation.unit;
     const auto use = [&](BufferKind kind, bool begins) {
-      if (begins) {
+      if (begins)
         allocate(operation, {kind, u, -1}, program_.units[at(u)].name, state_bytes(at(u), kind));
-      } else {
+      else
         read(operation, {kind, u, -1});
-      }
     };
     switch (operation.kind) {
       case OpKind::reload_start:
       case OpKind::offload_start:
-        for (const BufferKind kind : kinds_of(operation.parts)) {
+        for (const BufferKind kind : kinds_of(operation.parts))
           use(kind, operation.kind == OpKind::reload_start);
-        }
         operation.bytes = state_bytes(at(u), operation.parts);
         return;
       case OpKind::gather_start:
@@ -272,9 +254,7 @@ class BufferWriter {
   }
 
   void assign_unit(Operation& operation) {
-    if (program_.units[at(operation.unit)].offloaded) {
-      assign_state(operation);
-    }
+    if (program_.units[at(operation.unit)].offloaded) assign_state(operation);
     const int u = operation.unit;
     const std::string& name = program_.units[at(u)].name;
     const int64_t shard = shard_elements_[at(u)];
@@ -297,9 +277,7 @@ class BufferWriter {
         read(operation, slot);
         break;
       case OpKind::start_gradient:
-        if (program_.units[at(u)].reduces()) {
-          allocate(operation, whole, name, elements * kMasterBytes);
-        }
+        if (program_.units[at(u)].reduces()) allocate(operation, whole, name, elements * kMasterBytes);
         break;
       case OpKind::reduce_start:
         read(operation, whole);
@@ -349,12 +327,10 @@ class BufferWriter {
 void free_after_last_use(StepProgram& program) {
   std::vector<int> last_use(program.buffers.size(), -1);
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    for (const int buffer : program.operations[i].allocates) {
+    for (const int buffer : program.operations[i].allocates)
       last_use[static_cast<std::size_t>(buffer)] = static_cast<int>(i);
-    }
-    for (const int buffer : program.operations[i].reads) {
+    for (const int buffer : program.operations[i].reads)
       last_use[static_cast<std::size_t>(buffer)] = static_cast<int>(i);
-    }
   }
   for (std::size_t buffer = 0; buffer < last_use.size(); ++buffer) {
     if (last_use[buffer] >= 0 && !program.buffers[buffer].persistent) {

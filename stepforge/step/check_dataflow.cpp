@@ -41,9 +41,7 @@ class Dataflow {
   }
 
   std::vector<Use> check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      visit(program_.operations[at_]);
-    }
+    for (at_ = 0; at_ < program_.operations.size(); ++at_) visit(program_.operations[at_]);
     check_end();
     return std::move(uses_);
   }
@@ -78,43 +76,32 @@ class Dataflow {
   void use_input(const Operation& operation) {
     if (block(operation).first || block(operation).last) {
       const int batch = batches_[static_cast<std::size_t>(operation.micro_batch)];
-      if (batch == kNever) {
-        fail(format("micro-batch {} has not been loaded", operation.micro_batch));
-      }
+      if (batch == kNever) fail(format("micro-batch {} has not been loaded", operation.micro_batch));
       use(batch, BufferKind::batch);
     }
-    if (block(operation).first) {
-      return;
-    }
+    if (block(operation).first) return;
     int input = kNever;
-    if (receives_input_[static_cast<std::size_t>(operation.block)]) {
+    if (receives_input_[static_cast<std::size_t>(operation.block)])
       input = values(operation.block, operation.micro_batch).input;
-    } else if (operation.block > 0) {
+    else if (operation.block > 0)
       input = values(operation.block - 1, operation.micro_batch).output;
-    }
-    if (input == kNever) {
-      fail("its input is missing: neither computed by the block below nor received");
-    }
+    if (input == kNever) fail("its input is missing: neither computed by the block below nor received");
     use(input, BufferKind::bundle);
   }
 
   void use_output_gradient(const Operation& operation) {
     int gradient = kNever;
-    if (receives_gradient_[static_cast<std::size_t>(operation.block)]) {
+    if (receives_gradient_[static_cast<std::size_t>(operation.block)])
       gradient = values(operation.block, operation.micro_batch).output_gradient;
-    } else if (static_cast<std::size_t>(operation.block) + 1 < program_.blocks.size()) {
+    else if (static_cast<std::size_t>(operation.block) + 1 < program_.blocks.size())
       gradient = values(operation.block + 1, operation.micro_batch).input_gradient;
-    }
-    if (gradient == kNever) {
+    if (gradient == kNever)
       fail("the gradient of its result is missing: neither computed by the block above nor received");
-    }
     use(gradient, BufferKind::bundle_gradient);
   }
 
   void once(int& done, const char* what) {
-    if (done != kNever) {
-      fail(format("{} was already done by {}", what, done_by(done)));
-    }
+    if (done != kNever) fail(format("{} was already done by {}", what, done_by(done)));
     done = static_cast<int>(at_);
   }
 
@@ -161,15 +148,11 @@ class Dataflow {
   }
 
   void require_kind(bool fits) const {
-    if (!fits) {
-      fail(format("it does not belong into a program of kind {}", program_kind_name(program_.kind)));
-    }
+    if (!fits) fail(format("it does not belong into a program of kind {}", program_kind_name(program_.kind)));
   }
 
   void forward(const Operation& operation) {
-    if (block(operation).last) {
-      fail("the head runs as loss, loss_forward_backward or logits");
-    }
+    if (block(operation).last) fail("the head runs as loss, loss_forward_backward or logits");
     use_input(operation);
     Values& at = values(operation.block, operation.micro_batch);
     once(at.output, "this forward");
@@ -182,21 +165,15 @@ class Dataflow {
   void recompute(const Operation& operation) {
     require_kind(program_.kind == ProgramKind::train);
     Values& at = values(operation.block, operation.micro_batch);
-    if (at.output == kNever) {
-      fail("its forward has not run");
-    }
-    if (at.graph != kNever) {
-      fail(format("its graph already comes from {}", done_by(at.graph)));
-    }
+    if (at.output == kNever) fail("its forward has not run");
+    if (at.graph != kNever) fail(format("its graph already comes from {}", done_by(at.graph)));
     checked_.require_order(static_cast<std::size_t>(at.output), at_);
     use_input(operation);
     at.graph = static_cast<int>(at_);
   }
 
   void loss(const Operation& operation) {
-    if (!block(operation).last) {
-      fail("only the head makes a loss or logits");
-    }
+    if (!block(operation).last) fail("only the head makes a loss or logits");
     use_input(operation);
     once(values(operation.block, operation.micro_batch).loss, "the head on this micro-batch");
   }
@@ -217,9 +194,7 @@ class Dataflow {
 
   void backward_weight(const Operation& operation) {
     Values& at = values(operation.block, operation.micro_batch);
-    if (!at.weight_queued && at.backward_weight == kNever) {
-      fail("no backward_input has queued it");
-    }
+    if (!at.weight_queued && at.backward_weight == kNever) fail("no backward_input has queued it");
     once(at.backward_weight, "this weight gradient");
     use(at.graph, BufferKind::graph);
     checked_.require_order(static_cast<std::size_t>(at.backward), at_);
@@ -228,11 +203,10 @@ class Dataflow {
 
   void receive(const Operation& operation) {
     Values& at = values(operation.block, operation.micro_batch);
-    if (carries_gradient(operation)) {
+    if (carries_gradient(operation))
       once(at.output_gradient, "receiving this gradient");
-    } else {
+    else
       once(at.input, "receiving this input");
-    }
   }
 
   void send(const Operation& operation) {
@@ -252,12 +226,10 @@ class Dataflow {
       for (int m = 0; m < program_.micro_batches; ++m) {
         const Values& at = values(b, m);
         const ProgramBlock& block = program_.blocks[static_cast<std::size_t>(b)];
-        if ((block.last ? at.loss : at.output) == kNever) {
+        if ((block.last ? at.loss : at.output) == kNever)
           fail(format("block {} never runs on micro-batch {}", block.name, m));
-        }
-        if (at.graph != kNever && at.backward == kNever) {
+        if (at.graph != kNever && at.backward == kNever)
           checked_.fail(static_cast<std::size_t>(at.graph), "no backward uses its graph");
-        }
         if (at.weight_queued) {
           checked_.fail(static_cast<std::size_t>(at.backward),
                         "the weight gradient it queued is never computed");

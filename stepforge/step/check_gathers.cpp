@@ -22,9 +22,7 @@ class Gathers {
       : checked_(checked), program_(checked.program), slots_(program_.units.size()) {}
 
   void check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      visit(program_.operations[at_]);
-    }
+    for (at_ = 0; at_ < program_.operations.size(); ++at_) visit(program_.operations[at_]);
     for (std::size_t u = 0; u < slots_.size(); ++u) {
       if (slots_[u].state != Slot::State::free) {
         checked_.fail(static_cast<std::size_t>(slots_[u].start),
@@ -57,24 +55,15 @@ class Gathers {
       default:
         break;
     }
-    if (reads_weights(program_, operation)) {
-      for (const int u : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
-        use(u);
-      }
-    }
+    if (reads_weights(program_, operation))
+      for (const int u : program_.blocks[static_cast<std::size_t>(operation.block)].units) use(u);
   }
 
   void start(const Operation& operation) {
     Slot& at = slot(operation.unit);
-    if (unit(operation.unit).resident) {
-      fail("the unit is resident: there is nothing to gather");
-    }
-    if (at.state != Slot::State::free) {
-      fail(format("the unit is already gathered by {}", text(at.start)));
-    }
-    if (at.release >= 0) {
-      require_order(at.release);
-    }
+    if (unit(operation.unit).resident) fail("the unit is resident: there is nothing to gather");
+    if (at.state != Slot::State::free) fail(format("the unit is already gathered by {}", text(at.start)));
+    if (at.release >= 0) require_order(at.release);
     if (operation.bytes != unit(operation.unit).gathered_bytes) {
       fail(format("it gathers {} bytes, but the shards have {}", operation.bytes,
                   unit(operation.unit).gathered_bytes));
@@ -85,9 +74,7 @@ class Gathers {
 
   void wait(const Operation& operation) {
     Slot& at = slot(operation.unit);
-    if (at.state != Slot::State::filling) {
-      fail("no gather_start of the unit is under way");
-    }
+    if (at.state != Slot::State::filling) fail("no gather_start of the unit is under way");
     require_order(at.start);
     at.state = Slot::State::ready;
     at.wait = static_cast<int>(at_);
@@ -95,13 +82,10 @@ class Gathers {
   }
 
   void use(int u) {
-    if (unit(u).resident) {
-      return;
-    }
+    if (unit(u).resident) return;
     Slot& at = slot(u);
-    if (at.state == Slot::State::filling) {
+    if (at.state == Slot::State::filling)
       fail(format("unit {} is not gathered yet: no gather_wait after {}", unit(u).name, text(at.start)));
-    }
     if (at.state == Slot::State::free) {
       fail(at.release < 0
                ? format("unit {} is not gathered", unit(u).name)
@@ -113,25 +97,18 @@ class Gathers {
 
   void release(const Operation& operation) {
     Slot& at = slot(operation.unit);
-    if (at.state != Slot::State::ready) {
-      fail("the unit is not gathered");
-    }
+    if (at.state != Slot::State::ready) fail("the unit is not gathered");
     require_order(at.wait);
-    for (const std::size_t use : at.uses) {
-      checked_.require_order(use, at_);
-    }
+    for (const std::size_t use : at.uses) checked_.require_order(use, at_);
     at.state = Slot::State::free;
     at.release = static_cast<int>(at_);
   }
 
   void update(const Operation& operation) {
     const Slot& at = slot(operation.unit);
-    if (at.state != Slot::State::free) {
+    if (at.state != Slot::State::free)
       fail(format("the copy gathered by {} is still in use and would be stale", text(at.start)));
-    }
-    if (at.release >= 0) {
-      require_order(at.release);
-    }
+    if (at.release >= 0) require_order(at.release);
   }
 
   const CheckedProgram& checked_;

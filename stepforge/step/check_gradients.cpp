@@ -37,12 +37,8 @@ class Gradients {
       : checked_(checked), program_(checked.program), gradients_(program_.units.size()) {}
 
   void check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      visit(program_.operations[at_]);
-    }
-    if (program_.kind == ProgramKind::train) {
-      check_end();
-    }
+    for (at_ = 0; at_ < program_.operations.size(); ++at_) visit(program_.operations[at_]);
+    if (program_.kind == ProgramKind::train) check_end();
   }
 
  private:
@@ -93,13 +89,10 @@ class Gradients {
   }
 
   Gradient& trainable(const Operation& operation) {
-    if (program_.kind != ProgramKind::train) {
+    if (program_.kind != ProgramKind::train)
       fail(format("it does not belong into a program of kind {}", program_kind_name(program_.kind)));
-    }
     const auto u = static_cast<std::size_t>(operation.unit);
-    if (!unit(u).trainable) {
-      fail(format("unit {} is frozen", unit(u).name));
-    }
+    if (!unit(u).trainable) fail(format("unit {} is frozen", unit(u).name));
     return gradients_[u];
   }
 
@@ -109,12 +102,9 @@ class Gradients {
       fail(format("the gradient has already been reduced by {}",
                   text(std::max(gradient.reduce_start, gradient.all_reduce_start))));
     }
-    if (norm_ >= 0) {
-      fail(format("the gradient has already been measured by {}", text(norm_)));
-    }
-    if (!gradient.writers.empty() && gradient.writers.back() != at_) {
+    if (norm_ >= 0) fail(format("the gradient has already been measured by {}", text(norm_)));
+    if (!gradient.writers.empty() && gradient.writers.back() != at_)
       checked_.require_order(gradient.writers.back(), at_);
-    }
     gradient.writers.push_back(at_);
   }
 
@@ -125,15 +115,12 @@ class Gradients {
       gradient.writers.clear();
     }
     write(gradient);
-    if (!gradient.contents.empty()) {
+    if (!gradient.contents.empty())
       fail(format("it drops the gradient of {}", contribution_text(gradient.contents.front())));
-    }
     gradient.started = true;
     if (unit(static_cast<std::size_t>(operation.unit)).reduces()) {
       gradient.whole = find_buffer(program_, operation.allocates, BufferKind::whole_gradient);
-      if (gradient.whole < 0) {
-        fail("there is no buffer for its whole gradient");
-      }
+      if (gradient.whole < 0) fail("there is no buffer for its whole gradient");
     }
   }
 
@@ -148,9 +135,7 @@ class Gradients {
   void stash(Gradient& gradient, const Operation& operation) {
     const int level = operation.level;
     write(gradient);
-    if (!gradient.started || gradient.contents.empty()) {
-      fail("there is no gradient to stash");
-    }
+    if (!gradient.started || gradient.contents.empty()) fail("there is no gradient to stash");
     if (gradient.levels.contains(level)) {
       fail(format("level {} still holds the gradient of {}", level,
                   contribution_text(gradient.levels[level].front())));
@@ -158,20 +143,14 @@ class Gradients {
     gradient.levels[level] = std::move(gradient.contents);
     gradient.contents.clear();
     gradient.started = false;
-    if (gradient.whole >= 0) {
-      require_whole(gradient, operation);
-    }
+    if (gradient.whole >= 0) require_whole(gradient, operation);
   }
 
   void add(Gradient& gradient, int level) {
     write(gradient);
     const auto stashed = gradient.levels.find(level);
-    if (stashed == gradient.levels.end()) {
-      fail(format("level {} holds no gradient", level));
-    }
-    if (!gradient.started) {
-      fail("the gradient has not been started");
-    }
+    if (stashed == gradient.levels.end()) fail(format("level {} holds no gradient", level));
+    if (!gradient.started) fail("the gradient has not been started");
     Contents sum;
     std::merge(gradient.contents.begin(), gradient.contents.end(), stashed->second.begin(),
                stashed->second.end(), std::back_inserter(sum));
@@ -183,25 +162,19 @@ class Gradients {
     const bool contributes = operation.kind == OpKind::backward ||
                              operation.kind == OpKind::backward_weight ||
                              operation.kind == OpKind::loss_forward_backward;
-    if (!contributes && !uses_units(operation.kind)) {
-      return;
-    }
+    if (!contributes && !uses_units(operation.kind)) return;
     for (const int index : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
       const auto u = static_cast<std::size_t>(index);
-      if (gradients_[u].update >= 0) {
+      if (gradients_[u].update >= 0)
         fail(format("unit {} has already been changed by {}", unit(u).name, text(gradients_[u].update)));
-      }
-      if (contributes && unit(u).trainable) {
+      if (contributes && unit(u).trainable)
         contribute(gradients_[u], unit(u), {operation.block, operation.micro_batch});
-      }
     }
   }
 
   void contribute(Gradient& gradient, const ProgramUnit& unit, const Contribution& contribution) {
     write(gradient);
-    if (!gradient.started) {
-      fail(format("the gradient of unit {} has not been started", unit.name));
-    }
+    if (!gradient.started) fail(format("the gradient of unit {} has not been started", unit.name));
     gradient.contents.insert(
         std::upper_bound(gradient.contents.begin(), gradient.contents.end(), contribution), contribution);
   }
@@ -218,9 +191,7 @@ class Gradients {
         return;
       case OpKind::all_reduce_start:
         if (unit(static_cast<std::size_t>(operation.unit)).reduces()) {
-          if (gradient.reduce_wait < 0) {
-            fail("the reduction into this rank's part must have finished first");
-          }
+          if (gradient.reduce_wait < 0) fail("the reduction into this rank's part must have finished first");
           require_order(gradient.reduce_wait);
         }
         begin_reduction(gradient, gradient.all_reduce_start);
@@ -232,34 +203,22 @@ class Gradients {
   }
 
   void begin_reduction(Gradient& gradient, int& started) {
-    if (started >= 0) {
-      fail(format("the gradient was already reduced by {}", text(started)));
-    }
-    if (norm_ >= 0) {
-      fail(format("the gradient has already been measured by {}", text(norm_)));
-    }
-    for (const std::size_t writer : gradient.writers) {
-      checked_.require_order(writer, at_);
-    }
+    if (started >= 0) fail(format("the gradient was already reduced by {}", text(started)));
+    if (norm_ >= 0) fail(format("the gradient has already been measured by {}", text(norm_)));
+    for (const std::size_t writer : gradient.writers) checked_.require_order(writer, at_);
     started = here();
   }
 
   /// What was summed in the whole gradient goes into the shard.
   void reduce_shards(Gradient& gradient, const Operation& operation) {
-    if (!gradient.started || gradient.contents.empty()) {
-      fail("there is no gradient to reduce");
-    }
+    if (!gradient.started || gradient.contents.empty()) fail("there is no gradient to reduce");
     require_whole(gradient, operation);
     const int64_t size = unit(static_cast<std::size_t>(operation.unit)).reduced_bytes;
-    if (operation.bytes != size) {
+    if (operation.bytes != size)
       fail(format("it sums {} bytes, but the gradient has {}", operation.bytes, size));
-    }
-    if (operation.accumulate && gradient.reduced.empty()) {
-      fail("it adds to the gradient of the step before");
-    }
-    if (!operation.accumulate && !gradient.reduced.empty()) {
+    if (operation.accumulate && gradient.reduced.empty()) fail("it adds to the gradient of the step before");
+    if (!operation.accumulate && !gradient.reduced.empty())
       fail(format("it overwrites the reduced gradient of {}", contribution_text(gradient.reduced.front())));
-    }
     Contents sum;
     std::merge(gradient.contents.begin(), gradient.contents.end(), gradient.reduced.begin(),
                gradient.reduced.end(), std::back_inserter(sum));
@@ -269,12 +228,8 @@ class Gradients {
   }
 
   void end_reduction(int started, int& waited) {
-    if (started < 0) {
-      fail("no reduction of the unit is under way");
-    }
-    if (waited >= 0) {
-      fail(format("{} has already waited for it", text(waited)));
-    }
+    if (started < 0) fail("no reduction of the unit is under way");
+    if (waited >= 0) fail(format("{} has already waited for it", text(waited)));
     require_order(started);
     waited = here();
   }
@@ -282,12 +237,8 @@ class Gradients {
   void tie(Gradient& gradient) { write(gradient); }
 
   void norm(const Operation& operation) {
-    if (program_.kind != ProgramKind::train) {
-      fail("only a training program measures gradients");
-    }
-    if (norm_ >= 0) {
-      fail(format("the gradients were already measured by {}", text(norm_)));
-    }
+    if (program_.kind != ProgramKind::train) fail("only a training program measures gradients");
+    if (norm_ >= 0) fail(format("the gradients were already measured by {}", text(norm_)));
     for (std::size_t u = 0; u < gradients_.size(); ++u) {
       if (unit(u).trainable) {
         require_complete(gradients_[u], static_cast<int>(u));
@@ -319,23 +270,16 @@ class Gradients {
     std::merge(gradient.contents.begin(), gradient.contents.end(), gradient.reduced.begin(),
                gradient.reduced.end(), std::back_inserter(all));
     const auto twice = std::adjacent_find(all.begin(), all.end());
-    if (twice != all.end()) {
+    if (twice != all.end())
       fail(format("unit {}: the gradient of {} was added twice", name, contribution_text(*twice)));
-    }
     for (int b = 0; b < static_cast<int>(program_.blocks.size()); ++b) {
       const std::vector<int>& units = program_.blocks[static_cast<std::size_t>(b)].units;
-      if (std::find(units.begin(), units.end(), u) == units.end()) {
-        continue;
-      }
-      for (int m = 0; m < program_.micro_batches; ++m) {
-        if (!std::binary_search(all.begin(), all.end(), Contribution{b, m})) {
+      if (std::find(units.begin(), units.end(), u) == units.end()) continue;
+      for (int m = 0; m < program_.micro_batches; ++m)
+        if (!std::binary_search(all.begin(), all.end(), Contribution{b, m}))
           fail(format("unit {}: the gradient of {} is missing", name, contribution_text({b, m})));
-        }
-      }
     }
-    for (const std::size_t writer : gradient.writers) {
-      checked_.require_order(writer, at_);
-    }
+    for (const std::size_t writer : gradient.writers) checked_.require_order(writer, at_);
   }
 
   void require_reduced(const Gradient& gradient, const ProgramUnit& unit) const {
@@ -347,29 +291,20 @@ class Gradients {
       }
       require_order(waited);
     };
-    if (unit.reduces()) {
-      require(unit.shard_group, gradient.reduce_start, gradient.reduce_wait, "reduced");
-    }
-    if (unit.replica_group >= 0) {
+    if (unit.reduces()) require(unit.shard_group, gradient.reduce_start, gradient.reduce_wait, "reduced");
+    if (unit.replica_group >= 0)
       require(unit.replica_group, gradient.all_reduce_start, gradient.all_reduce_wait, "all-reduced");
-    }
   }
 
   void check_finite() {
-    if (check_ >= 0) {
-      fail(format("{} has already checked", text(check_)));
-    }
-    if (norm_ < 0) {
-      fail("the gradients have not been measured");
-    }
+    if (check_ >= 0) fail(format("{} has already checked", text(check_)));
+    if (norm_ < 0) fail("the gradients have not been measured");
     require_order(norm_);
     check_ = here();
   }
 
   void update(Gradient& gradient) {
-    if (gradient.update >= 0) {
-      fail(format("the unit was already updated by {}", text(gradient.update)));
-    }
+    if (gradient.update >= 0) fail(format("the unit was already updated by {}", text(gradient.update)));
     if (norm_ < 0 || check_ < 0) {
       fail(norm_ < 0 ? "the gradients have not been measured"
                      : "loss and norm have not been checked to be finite");
@@ -379,11 +314,9 @@ class Gradients {
   }
 
   void check_end() const {
-    for (std::size_t u = 0; u < gradients_.size(); ++u) {
-      if (unit(u).trainable && gradients_[u].update < 0) {
+    for (std::size_t u = 0; u < gradients_.size(); ++u)
+      if (unit(u).trainable && gradients_[u].update < 0)
         fail(format("unit {} is never updated", unit(u).name));
-      }
-    }
   }
 
   const CheckedProgram& checked_;

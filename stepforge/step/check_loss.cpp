@@ -8,17 +8,12 @@ namespace {
 class Loss {
  public:
   explicit Loss(const CheckedProgram& checked) : checked_(checked), program_(checked.program) {
-    for (std::size_t g = 0; g < program_.groups.size(); ++g) {
-      if (program_.groups[g].name == kLossGroup) {
-        group_ = static_cast<int>(g);
-      }
-    }
+    for (std::size_t g = 0; g < program_.groups.size(); ++g)
+      if (program_.groups[g].name == kLossGroup) group_ = static_cast<int>(g);
   }
 
   void check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      visit(program_.operations[at_]);
-    }
+    for (at_ = 0; at_ < program_.operations.size(); ++at_) visit(program_.operations[at_]);
     if (program_.kind == ProgramKind::train && group_ >= 0) {
       require_done(count_, "the labels of the step are never counted");
       require_done(reduce_, "the loss is never reduced");
@@ -33,9 +28,7 @@ class Loss {
   }
 
   void require_done(int done, const char* what) const {
-    if (done < 0) {
-      fail(what + over_group());
-    }
+    if (done < 0) fail(what + over_group());
   }
 
   void visit(const Operation& operation) {
@@ -45,9 +38,7 @@ class Loss {
         return;
       case OpKind::reduce_loss:
         once(reduce_, operation);
-        for (const std::size_t loss : losses_) {
-          checked_.require_order(loss, at_);
-        }
+        for (const std::size_t loss : losses_) checked_.require_order(loss, at_);
         return;
       case OpKind::loss_forward_backward:
         loss();
@@ -64,15 +55,11 @@ class Loss {
   }
 
   void once(int& done, const Operation& operation) {
-    if (program_.kind != ProgramKind::train) {
+    if (program_.kind != ProgramKind::train)
       fail(format("it does not belong into a program of kind {}", program_kind_name(program_.kind)));
-    }
-    if (group_ < 0 || operation.group != group_) {
+    if (group_ < 0 || operation.group != group_)
       fail(group_ < 0 ? "the program has no group for the loss" : "it must run" + over_group());
-    }
-    if (done >= 0) {
-      fail(format("{} has already done so", checked_.text(static_cast<std::size_t>(done))));
-    }
+    if (done >= 0) fail(format("{} has already done so", checked_.text(static_cast<std::size_t>(done))));
     done = static_cast<int>(at_);
   }
 

@@ -42,25 +42,19 @@ void check_pair(const StepProgram& sender, std::size_t send, const StepProgram& 
 
 void check_channel(const StepProgram& sender, const StepProgram& receiver, const Channel& channel) {
   const std::size_t pairs = std::min(channel.sends.size(), channel.receives.size());
-  for (std::size_t i = 0; i < pairs; ++i) {
-    check_pair(sender, channel.sends[i], receiver, channel.receives[i]);
-  }
-  if (channel.sends.size() > pairs) {
+  for (std::size_t i = 0; i < pairs; ++i) check_pair(sender, channel.sends[i], receiver, channel.receives[i]);
+  if (channel.sends.size() > pairs)
     throw ProgramError(sender, channel.sends[pairs], format("rank {} never receives it", receiver.rank));
-  }
-  if (channel.receives.size() > pairs) {
+  if (channel.receives.size() > pairs)
     throw ProgramError(receiver, channel.receives[pairs], format("rank {} never sends it", sender.rank));
-  }
 }
 
 /// The collectives of each group, in list order.
 std::map<std::string, std::vector<std::size_t>> collectives_by_group(const StepProgram& program) {
   std::map<std::string, std::vector<std::size_t>> found;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    if (is_collective(program.operations[i])) {
+  for (std::size_t i = 0; i < program.operations.size(); ++i)
+    if (is_collective(program.operations[i]))
       found[group_key(program.groups[static_cast<std::size_t>(program.operations[i].group)])].push_back(i);
-    }
-  }
   return found;
 }
 
@@ -98,11 +92,8 @@ void compare(const StepProgram& first, const std::vector<std::size_t>& theirs, c
 }
 
 bool has_group(const StepProgram& program, const std::string& key) {
-  for (const ProgramGroup& group : program.groups) {
-    if (group_key(group) == key) {
-      return true;
-    }
-  }
+  for (const ProgramGroup& group : program.groups)
+    if (group_key(group) == key) return true;
   return false;
 }
 
@@ -117,11 +108,10 @@ void check_messages(std::span<const StepProgram> all_ranks) {
   for (const StepProgram& program : all_ranks) {
     for (std::size_t i = 0; i < program.operations.size(); ++i) {
       const Operation& operation = program.operations[i];
-      if (operation.kind == OpKind::send) {
+      if (operation.kind == OpKind::send)
         channels[{program.rank, operation.peer}].sends.push_back(i);
-      } else if (operation.kind == OpKind::receive) {
+      else if (operation.kind == OpKind::receive)
         channels[{operation.peer, program.rank}].receives.push_back(i);
-      }
     }
   }
   for (const auto& [ends, channel] : channels) {
@@ -133,9 +123,7 @@ void check_messages(std::span<const StepProgram> all_ranks) {
 void check_collectives(std::span<const StepProgram> all_ranks) {
   std::vector<std::map<std::string, std::vector<std::size_t>>> collectives;
   collectives.reserve(all_ranks.size());
-  for (const StepProgram& program : all_ranks) {
-    collectives.push_back(collectives_by_group(program));
-  }
+  for (const StepProgram& program : all_ranks) collectives.push_back(collectives_by_group(program));
   for (const StepProgram& program : all_ranks) {
     for (const auto& [key, mine] : collectives[static_cast<std::size_t>(program.rank)]) {
       const auto group = static_cast<std::size_t>(program.operations[mine.front()].group);

@@ -27,9 +27,7 @@ class Offload {
       : checked_(checked), program_(checked.program), units_(program_.units.size()) {}
 
   void check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      visit(program_.operations[at_]);
-    }
+    for (at_ = 0; at_ < program_.operations.size(); ++at_) visit(program_.operations[at_]);
     for (std::size_t u = 0; u < units_.size(); ++u) {
       for (const BufferKind kind : kAllKinds) {
         if (part(static_cast<int>(u), kind).changed) {
@@ -48,9 +46,7 @@ class Offload {
   int here() const { return static_cast<int>(at_); }
   std::string text(int operation) const { return checked_.text(static_cast<std::size_t>(operation)); }
   void require_order(int first) const {
-    if (first != kNever) {
-      checked_.require_order(static_cast<std::size_t>(first), at_);
-    }
+    if (first != kNever) checked_.require_order(static_cast<std::size_t>(first), at_);
   }
 
   Part& part(int unit, BufferKind kind) {
@@ -74,19 +70,13 @@ class Offload {
         norm();
         return;
       case OpKind::gather_start:
-        if (offloaded) {
-          take(operation, BufferKind::weights);
-        }
+        if (offloaded) take(operation, BufferKind::weights);
         return;
       case OpKind::reduce_start:
-        if (offloaded) {
-          reduce(operation);
-        }
+        if (offloaded) reduce(operation);
         return;
       case OpKind::all_reduce_start:
-        if (offloaded) {
-          change(operation, BufferKind::gradients);
-        }
+        if (offloaded) change(operation, BufferKind::gradients);
         return;
       case OpKind::update:
         if (offloaded) {
@@ -101,49 +91,37 @@ class Offload {
   }
 
   void copy(const Operation& operation) {
-    if (!unit(operation.unit).offloaded) {
-      fail("the state of the unit lives on the device");
-    }
+    if (!unit(operation.unit).offloaded) fail("the state of the unit lives on the device");
     const std::vector<BufferKind> kinds = kinds_of(operation.parts);
-    if (kinds.empty()) {
-      fail("it copies nothing");
-    }
+    if (kinds.empty()) fail("it copies nothing");
     const bool reloads = operation.kind == OpKind::reload_start;
     int64_t bytes = 0;
     for (const BufferKind kind : kinds) {
       const int buffer = find_buffer(program_, reloads ? operation.allocates : operation.reads, kind);
-      if (buffer < 0) {
-        fail(format("it names no buffer for the {} on the device", name_of(kind)));
-      }
+      if (buffer < 0) fail(format("it names no buffer for the {} on the device", name_of(kind)));
       bytes += program_.buffers[static_cast<std::size_t>(buffer)].bytes;
-      if (reloads) {
+      if (reloads)
         reload(part(operation.unit, kind), kind);
-      } else {
+      else
         offload(part(operation.unit, kind), kind);
-      }
     }
-    if (bytes != operation.bytes) {
+    if (bytes != operation.bytes)
       fail(format("it copies {} bytes, but the state has {}", operation.bytes, bytes));
-    }
     latest_copy_[operation.unit] = here();
   }
 
   void reload(Part& part, BufferKind kind) {
-    if (part.on_device != kNever) {
+    if (part.on_device != kNever)
       fail(format("the device already has the {} from {}", name_of(kind), text(part.on_device)));
-    }
-    if (kind == BufferKind::gradients && part.written == kNever) {
+    if (kind == BufferKind::gradients && part.written == kNever)
       fail("the host has no gradients of this step");
-    }
     require_order(part.written);
     part.on_device = here();
   }
 
   void offload(Part& part, BufferKind kind) {
     require_on_device(part, kind);
-    if (!part.changed) {
-      fail(format("the {} have not changed on the device", name_of(kind)));
-    }
+    if (!part.changed) fail(format("the {} have not changed on the device", name_of(kind)));
     part.on_device = kNever;
     part.changed = false;
     part.written = here();
@@ -158,9 +136,8 @@ class Offload {
   }
 
   void require_buffer(const Operation& operation, BufferKind kind) const {
-    if (find_buffer(program_, operation.reads, kind) < 0) {
+    if (find_buffer(program_, operation.reads, kind) < 0)
       fail(format("it does not read the {} on the device", name_of(kind)));
-    }
   }
 
   /// The last use of the device's copy, which stays as it was.
@@ -185,12 +162,10 @@ class Offload {
       return;
     }
     Part& gradients = part(operation.unit, BufferKind::gradients);
-    if (gradients.on_device != kNever) {
+    if (gradients.on_device != kNever)
       fail(format("the device already has the gradients from {}", text(gradients.on_device)));
-    }
-    if (find_buffer(program_, operation.allocates, BufferKind::gradients) < 0) {
+    if (find_buffer(program_, operation.allocates, BufferKind::gradients) < 0)
       fail("it has no buffer for the gradients on the device");
-    }
     gradients.on_device = here();
     gradients.changed = true;
   }
@@ -209,13 +184,10 @@ class Offload {
   /// The norm is measured on the host.
   void norm() {
     for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-      if (!unit(u).offloaded || !unit(u).trainable) {
-        continue;
-      }
+      if (!unit(u).offloaded || !unit(u).trainable) continue;
       const Part& gradients = part(u, BufferKind::gradients);
-      if (gradients.written == kNever || gradients.changed) {
+      if (gradients.written == kNever || gradients.changed)
         fail(format("unit {}: the host does not have its gradients", unit(u).name));
-      }
       require_order(gradients.written);
     }
   }

@@ -13,38 +13,29 @@ class Structure {
 
   void check() {
     check_header();
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      check_operation(program_.operations[at_]);
-    }
+    for (at_ = 0; at_ < program_.operations.size(); ++at_) check_operation(program_.operations[at_]);
   }
 
  private:
   [[noreturn]] void fail(const std::string& reason) const { throw ProgramError(program_, at_, reason); }
 
   void require_index(int index, std::size_t count, const char* what) const {
-    if (index < 0 || static_cast<std::size_t>(index) >= count) {
+    if (index < 0 || static_cast<std::size_t>(index) >= count)
       fail(format("{} {} does not exist; the program has {}", what, index, count));
-    }
   }
   void require_optional_index(int index, std::size_t count, const char* what) const {
-    if (index != -1) {
-      require_index(index, count, what);
-    }
+    if (index != -1) require_index(index, count, what);
   }
   void require_indices(const std::vector<int>& indices, std::size_t count, const char* what) const {
-    for (const int index : indices) {
-      require_index(index, count, what);
-    }
+    for (const int index : indices) require_index(index, count, what);
   }
 
   void check_header() {
     at_ = program_.operations.size();
-    if (program_.micro_batches < 1) {
+    if (program_.micro_batches < 1)
       fail(format("a step has at least one micro-batch, not {}", program_.micro_batches));
-    }
-    for (const ProgramBlock& block : program_.blocks) {
+    for (const ProgramBlock& block : program_.blocks)
       require_indices(block.units, program_.units.size(), "unit");
-    }
     for (const ProgramUnit& unit : program_.units) {
       require_optional_index(unit.shard_group, program_.groups.size(), "group");
       require_optional_index(unit.replica_group, program_.groups.size(), "group");
@@ -59,15 +50,11 @@ class Structure {
         fail(format("the ranks of group {} must be ascending and distinct", group_key(group)));
       }
       require_indices(group.ranks, world_, "rank");
-      if (!std::binary_search(group.ranks.begin(), group.ranks.end(), program_.rank)) {
+      if (!std::binary_search(group.ranks.begin(), group.ranks.end(), program_.rank))
         fail(format("it is not a member of its group {}", group_key(group)));
-      }
     }
-    for (const Buffer& buffer : program_.buffers) {
-      if (buffer.bytes < 0) {
-        fail(format("buffer {} has {} bytes", buffer.name, buffer.bytes));
-      }
-    }
+    for (const Buffer& buffer : program_.buffers)
+      if (buffer.bytes < 0) fail(format("buffer {} has {} bytes", buffer.name, buffer.bytes));
   }
 
   void check_operation(const Operation& operation) const {
@@ -79,11 +66,9 @@ class Structure {
     require_indices(operation.reads, program_.buffers.size(), "buffer");
     require_indices(operation.allocates, program_.buffers.size(), "buffer");
     require_indices(operation.frees, program_.buffers.size(), "buffer");
-    for (const int needed : operation.needs) {
-      if (needed < 0 || static_cast<std::size_t>(needed) >= at_) {
+    for (const int needed : operation.needs)
+      if (needed < 0 || static_cast<std::size_t>(needed) >= at_)
         fail(format("it needs operation {}, which is not an earlier one", needed));
-      }
-    }
     if (operation.lane != lane_of(operation.kind)) {
       fail(format("it runs on lane {}, not {}", lane_name(operation.lane),
                   lane_name(lane_of(operation.kind))));
@@ -110,18 +95,15 @@ class Structure {
       case OpKind::receive:
         require_place(operation);
         require_index(operation.peer, world_, "peer rank");
-        if (operation.peer == program_.rank) {
-          fail("a rank sends nothing to itself");
-        }
+        if (operation.peer == program_.rank) fail("a rank sends nothing to itself");
         return;
       case OpKind::gather_start:
         require_unit_group(operation, &ProgramUnit::shard_group);
         return;
       case OpKind::reduce_start:
         require_unit_group(operation, &ProgramUnit::shard_group);
-        if (!program_.units[static_cast<std::size_t>(operation.unit)].reduces()) {
+        if (!program_.units[static_cast<std::size_t>(operation.unit)].reduces())
           fail("the unit's gradient is written where it stays: there is nothing to reduce");
-        }
         return;
       case OpKind::all_reduce_start:
         require_unit_group(operation, &ProgramUnit::replica_group);
@@ -185,9 +167,7 @@ class Structure {
 std::string group_key(const ProgramGroup& group) {
   std::vector<std::string> ranks;
   ranks.reserve(group.ranks.size());
-  for (const int rank : group.ranks) {
-    ranks.push_back(format("{}", rank));
-  }
+  for (const int rank : group.ranks) ranks.push_back(format("{}", rank));
   return format("{} {{{}}}", group.name, join(ranks, ", "));
 }
 

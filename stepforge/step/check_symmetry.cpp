@@ -16,9 +16,8 @@ class Symmetry {
   void check_operations() const {
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
       const OpKind kind = program_.operations[i].kind;
-      if (kind == OpKind::send || kind == OpKind::receive) {
+      if (kind == OpKind::send || kind == OpKind::receive)
         throw ProgramError(program_, i, "a message to one peer cannot be the same on all ranks");
-      }
     }
   }
 
@@ -27,9 +26,7 @@ class Symmetry {
       fail(rank, format("it has {} groups, but rank {} has {}", groups.size(), program_.rank,
                         program_.groups.size()));
     }
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      add_group(rank, g, std::move(groups[g]));
-    }
+    for (std::size_t g = 0; g < groups.size(); ++g) add_group(rank, g, std::move(groups[g]));
   }
 
   /// Every member of every group has claimed it.
@@ -62,9 +59,8 @@ class Symmetry {
       fail(rank, format("its group {} has {} ranks, but rank {} has a group {} of {}", group.name,
                         group.ranks.size(), program_.rank, model.name, model.ranks.size()));
     }
-    if (rank == program_.rank && group.ranks != model.ranks) {
+    if (rank == program_.rank && group.ranks != model.ranks)
       fail(rank, format("its program has the group {}, not {}", group_key(model), group_key(group)));
-    }
     check_members(rank, group);
     const std::pair place(index, group.ranks.front());
     const auto found = known_.find(place);
@@ -87,9 +83,8 @@ class Symmetry {
       fail(rank,
            format("the ranks of group {} must be ascending and below {}", group_key(group), world_size_));
     }
-    if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
+    if (!std::binary_search(ranks.begin(), ranks.end(), rank))
       fail(rank, format("it is not a member of its group {}", group_key(group)));
-    }
   }
 
   const StepProgram& program_;
@@ -106,9 +101,7 @@ SymmetryProof check_symmetric(const StepProgram& program, int world_size, const 
   SymmetryProof proof;
   proof.world_size = world_size;
   proof.peak_bytes = check_one(program);
-  for (int rank = 0; rank < world_size; ++rank) {
-    symmetry.add_rank(rank, groups_of(rank));
-  }
+  for (int rank = 0; rank < world_size; ++rank) symmetry.add_rank(rank, groups_of(rank));
   symmetry.check_end();
   proof.groups = symmetry.groups();
   return proof;

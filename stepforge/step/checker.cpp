@@ -10,9 +10,7 @@ namespace stepforge {
 namespace {
 
 std::string place_text(const StepProgram& program, std::size_t operation) {
-  if (operation >= program.operations.size()) {
-    return "end of the program";
-  }
+  if (operation >= program.operations.size()) return "end of the program";
   return format("operation {} ({})", operation, operation_text(program, program.operations[operation]));
 }
 
@@ -39,9 +37,8 @@ HappensBefore::HappensBefore(const StepProgram& program) {
     finished_[i] = lane_end.at(lane);
     for (const int needed : operation.needs) {
       const auto other = static_cast<std::size_t>(needed);
-      for (std::size_t l = 0; l < kLanes; ++l) {
+      for (std::size_t l = 0; l < kLanes; ++l)
         finished_[i].at(l) = std::max(finished_[i].at(l), finished_[other].at(l));
-      }
       finished_[i].at(lane_[other]) = std::max(finished_[i].at(lane_[other]), place_[other] + 1);
     }
     lane_end.at(lane) = finished_[i];
@@ -83,9 +80,7 @@ CheckResult check_programs(std::span<const StepProgram> all_ranks) {
     check_structure(all_ranks[r], all_ranks.size());
   }
   CheckResult result;
-  for (const StepProgram& program : all_ranks) {
-    result.peak_bytes.push_back(check_one(program));
-  }
+  for (const StepProgram& program : all_ranks) result.peak_bytes.push_back(check_one(program));
   check_messages(all_ranks);
   check_collectives(all_ranks);
   check_waits(all_ranks);

@@ -61,9 +61,7 @@ class Table {
                                     [](const Operation& operation) { return operation.micro_batch > 0; });
     const auto last = std::find_if(operations.rbegin(), operations.rend(),
                                    [](const Operation& operation) { return operation.micro_batch > 0; });
-    if (first == operations.end()) {
-      return {operations.size(), operations.size()};
-    }
+    if (first == operations.end()) return {operations.size(), operations.size()};
     return {static_cast<std::size_t>(first - operations.begin()),
             static_cast<std::size_t>((reduces_at_the_end() ? of_last : last.base()) - operations.begin())};
   }
@@ -131,15 +129,9 @@ double microseconds(double seconds) {
 Json operation_event(const StepProgram& program, int process, std::size_t index, const OperationTime& time) {
   const Operation& operation = program.operations[index];
   Json arguments = {{"index", index}};
-  if (operation.bytes > 0) {
-    arguments["bytes"] = operation.bytes;
-  }
-  if (operation.workspace > 0) {
-    arguments["workspace"] = operation.workspace;
-  }
-  if (!operation.needs.empty()) {
-    arguments["needs"] = operation.needs;
-  }
+  if (operation.bytes > 0) arguments["bytes"] = operation.bytes;
+  if (operation.workspace > 0) arguments["workspace"] = operation.workspace;
+  if (!operation.needs.empty()) arguments["needs"] = operation.needs;
   return {{"name", operation_text(program, operation)},
           {"cat", op_name(operation.kind)},
           {"ph", "X"},
@@ -167,9 +159,7 @@ void add_live_bytes(const StepProgram& program, int process, const std::vector<O
   std::vector<std::pair<double, int64_t>> changes;
   const auto sum = [&](const std::vector<int>& buffers) {
     int64_t bytes = 0;
-    for (const int buffer : buffers) {
-      bytes += program.buffers[static_cast<std::size_t>(buffer)].bytes;
-    }
+    for (const int buffer : buffers) bytes += program.buffers[static_cast<std::size_t>(buffer)].bytes;
     return bytes;
   };
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
@@ -203,9 +193,8 @@ std::string trace_json(const StepProgram& program, const std::vector<TracedRun>&
   for (std::size_t run = 0; run < runs.size(); ++run) {
     const int process = program.rank * static_cast<int>(runs.size()) + static_cast<int>(run);
     add_names(process, format("rank {}, {}", program.rank, runs[run].name), events);
-    for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    for (std::size_t i = 0; i < program.operations.size(); ++i)
       events.push_back(operation_event(program, process, i, runs[run].times[i]));
-    }
     add_live_bytes(program, process, runs[run].times, events);
   }
   return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();

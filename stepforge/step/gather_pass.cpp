@@ -31,18 +31,12 @@ std::vector<Residency> find_residencies(const StepProgram& program, const Gather
   std::size_t computation = 0;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
-    if (!uses_units(operation.kind)) {
-      continue;
-    }
+    if (!uses_units(operation.kind)) continue;
     ++computation;
-    if (!reads_weights(program, operation)) {
-      continue;
-    }
+    if (!reads_weights(program, operation)) continue;
     for (const int unit : program.blocks[static_cast<std::size_t>(operation.block)].units) {
       const auto u = static_cast<std::size_t>(unit);
-      if (program.units[u].resident) {
-        continue;
-      }
+      if (program.units[u].resident) continue;
       const bool goes_on =
           latest[u] != kNone && (stays_gathered(unit) || last_computation[u] + 1 == computation);
       if (!goes_on) {
@@ -62,9 +56,8 @@ Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
   operation.kind = kind;
   operation.unit = unit;
   operation.lane = lane_of(kind);
-  if (kind == OpKind::gather_start) {
+  if (kind == OpKind::gather_start)
     operation.group = program.units[static_cast<std::size_t>(unit)].shard_group;
-  }
   return operation;
 }
 
@@ -75,9 +68,7 @@ class GatherScheduler {
   GatherScheduler(const StepProgram& program, const std::vector<Residency>& residencies,
                   const PrefetchPolicy& policy)
       : program_(program), stays_(residencies), policy_(policy), lists_(program.units.size()) {
-    for (const Residency& residency : residencies) {
-      starts_.push_back(residency.first_use);
-    }
+    for (const Residency& residency : residencies) starts_.push_back(residency.first_use);
     for (const PrefetchList& list : policy.lists) {
       const auto unit = static_cast<std::size_t>(find_unit(list.unit));
       add_list(lists_[unit].forward, list.forward);
@@ -86,9 +77,7 @@ class GatherScheduler {
   }
 
   std::vector<std::size_t> find() {
-    for (std::size_t k = 0; k < stays_.size(); ++k) {
-      start_within_distance(k);
-    }
+    for (std::size_t k = 0; k < stays_.size(); ++k) start_within_distance(k);
     int previous = -1;  // the block that computed last
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
       const Operation& operation = program_.operations[i];
@@ -109,9 +98,7 @@ class GatherScheduler {
   int find_unit(const std::string& name) const {
     std::vector<std::string> names;
     for (std::size_t u = 0; u < program_.units.size(); ++u) {
-      if (program_.units[u].name == name) {
-        return static_cast<int>(u);
-      }
+      if (program_.units[u].name == name) return static_cast<int>(u);
       names.push_back(program_.units[u].name);
     }
     throw UsageError(format("a prefetch list names the unit \"{}\", which the model does not have; it has {}",
@@ -119,9 +106,7 @@ class GatherScheduler {
   }
 
   void add_list(std::vector<int>& list, const std::vector<std::string>& names) const {
-    for (const std::string& name : names) {
-      list.push_back(find_unit(name));
-    }
+    for (const std::string& name : names) list.push_back(find_unit(name));
   }
 
   static bool is_backward(OpKind kind) {
@@ -140,33 +125,22 @@ class GatherScheduler {
     const Residency& residency = stays_[k];
     const Lists& lists = lists_[static_cast<std::size_t>(residency.unit)];
     const bool backward = is_backward(program_.operations[residency.first_use].kind);
-    if (!(backward ? lists.backward : lists.forward).empty()) {
-      return;
-    }
+    if (!(backward ? lists.backward : lists.forward).empty()) return;
     const auto distance = static_cast<std::size_t>(backward ? policy_.backward : policy_.forward);
-    for (std::size_t next = k + 1; next < stays_.size() && next <= k + distance; ++next) {
+    for (std::size_t next = k + 1; next < stays_.size() && next <= k + distance; ++next)
       start_by(next, residency.first_use);
-    }
   }
 
   /// A run of uses of a unit begins at operation i: its list starts.
   void start_listed(std::size_t i, int previous_block) {
     const Operation& operation = program_.operations[i];
     for (const int unit : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
-      if (operation.block == previous_block) {
-        continue;
-      }
+      if (operation.block == previous_block) continue;
       const Lists& lists = lists_[static_cast<std::size_t>(unit)];
-      for (const int listed : lists.forward) {
-        if (is_forward(operation.kind)) {
-          start_next_stay(listed, i);
-        }
-      }
-      for (const int listed : lists.backward) {
-        if (is_backward(operation.kind)) {
-          start_next_stay(listed, i);
-        }
-      }
+      for (const int listed : lists.forward)
+        if (is_forward(operation.kind)) start_next_stay(listed, i);
+      for (const int listed : lists.backward)
+        if (is_backward(operation.kind)) start_next_stay(listed, i);
     }
   }
 
@@ -174,9 +148,7 @@ class GatherScheduler {
   void start_next_stay(int unit, std::size_t operation) {
     for (std::size_t k = 0; k < stays_.size(); ++k) {
       if (stays_[k].unit == unit && stays_[k].first_use > operation) {
-        if (stays_[k].earliest_start <= operation) {
-          start_by(k, operation);
-        }
+        if (stays_[k].earliest_start <= operation) start_by(k, operation);
         return;
       }
     }
@@ -228,9 +200,7 @@ void link_needs(std::vector<Operation>& operations, std::size_t units) {
       last_release = static_cast<int>(i);
     } else if (operation.kind == OpKind::gather_start) {
       start_of[static_cast<std::size_t>(operation.unit)] = static_cast<int>(i);
-      if (last_release >= 0) {
-        operation.needs.push_back(last_release);
-      }
+      if (last_release >= 0) operation.needs.push_back(last_release);
     } else if (operation.kind == OpKind::gather_wait) {
       operation.needs.push_back(start_of[static_cast<std::size_t>(operation.unit)]);
     }
@@ -240,18 +210,15 @@ void link_needs(std::vector<Operation>& operations, std::size_t units) {
 }  // namespace
 
 void gather_pass(StepProgram& program, const GatherPolicy& policy) {
-  if (const int least = std::min(policy.prefetch.forward, policy.prefetch.backward); least < 0) {
+  if (const int least = std::min(policy.prefetch.forward, policy.prefetch.backward); least < 0)
     throw UsageError(format("the prefetch distance of gathers must be 0 or more, not {}", least));
-  }
-  if (policy.n < 1) {
+  if (policy.n < 1)
     throw UsageError(format("resharding every n-th unit: n must be at least 1, not {}", policy.n));
-  }
   const std::vector<Residency> residencies = find_residencies(program, policy);
   const std::vector<std::size_t> starts = GatherScheduler(program, residencies, policy.prefetch).find();
   std::vector<Insertion> insertions;
-  for (Placed& placed : place(program, residencies, starts)) {
+  for (Placed& placed : place(program, residencies, starts))
     insertions.push_back({placed.before, std::move(placed.operation)});
-  }
   insert_operations(program.operations, insertions);
   link_needs(program.operations, program.units.size());
 }

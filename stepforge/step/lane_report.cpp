@@ -15,18 +15,16 @@ LaneReport lane_report(const StepProgram& program, const std::vector<OperationTi
       continue;
     }
     double needed = free;
-    for (const int other : operation.needs) {
+    for (const int other : operation.needs)
       needed = std::max(needed, times[static_cast<std::size_t>(other)].end);
-    }
     const double ready = std::min(needed, times[i].start);
     report.waiting += ready - free;
     report.outside += times[i].start - ready;
     report.computing += times[i].end - times[i].start;
     free = times[i].end;
   }
-  if (report.communicating > 0) {
+  if (report.communicating > 0)
     report.hidden_share = std::clamp(1.0 - report.waiting / report.communicating, 0.0, 1.0);
-  }
   return report;
 }
 

@@ -4,21 +4,17 @@ namespace stepforge {
 
 int64_t MemoryAccount::persistent_bytes() const {
   int64_t sum = 0;
-  for (const auto& [kind, bytes] : persistent) {
-    sum += bytes;
-  }
+  for (const auto& [kind, bytes] : persistent) sum += bytes;
   return sum;
 }
 
 MemoryAccount account(const StepProgram& program) {
   MemoryAccount result;
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.kind == BufferKind::host) {
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.kind == BufferKind::host)
       result.host_bytes += buffer.bytes;
-    } else if (buffer.persistent) {
+    else if (buffer.persistent)
       result.persistent[buffer.kind] += buffer.bytes;
-    }
-  }
   const auto buffer_at = [&](int index) -> const Buffer& {
     return program.buffers[static_cast<std::size_t>(index)];
   };

@@ -32,11 +32,8 @@ class Copies {
         all_reduced[unit_of(operation)] = operation.kind == OpKind::all_reduce_start;
       }
     }
-    for (const Operation& operation : program.operations) {
-      if (operation.kind == OpKind::update && is_offloaded(operation)) {
-        updated_.push_back(operation.unit);
-      }
-    }
+    for (const Operation& operation : program.operations)
+      if (operation.kind == OpKind::update && is_offloaded(operation)) updated_.push_back(operation.unit);
   }
 
   void write() {
@@ -44,9 +41,7 @@ class Copies {
     std::vector<int> moved_to;
     for (std::size_t i = 0; i < list.size(); ++i) {
       Operation operation = list[i];
-      for (int& needed : operation.needs) {
-        needed = moved_to[static_cast<std::size_t>(needed)];
-      }
+      for (int& needed : operation.needs) needed = moved_to[static_cast<std::size_t>(needed)];
       precede(operation);
       moved_to.push_back(add(operation));
       follow(operation, is_all_reduced_next_[i]);
@@ -102,9 +97,8 @@ class Copies {
         }
         return;
       case OpKind::gradient_norm:
-        for (const int unit : updated_) {
+        for (const int unit : updated_)
           add_copy(OpKind::offload_wait, unit, {}, {under_way_[static_cast<std::size_t>(unit)]});
-        }
         return;
       case OpKind::update:
         if (is_offloaded(operation)) {
@@ -121,21 +115,19 @@ class Copies {
   void reload_for_updates() {
     const std::size_t end =
         std::min(updated_.size(), updates_ + 1 + static_cast<std::size_t>(policy_.prefetch));
-    for (; reloaded_ < end; ++reloaded_) {
+    for (; reloaded_ < end; ++reloaded_)
       add_copy(OpKind::reload_start, updated_[reloaded_], kAll, {last_computation_});
-    }
     ++updates_;
   }
 
   /// What can begin when the operation, which has just been added, has run.
   void follow(const Operation& operation, bool is_all_reduced_next) {
-    if (operation.kind == OpKind::update && is_offloaded(operation)) {
+    if (operation.kind == OpKind::update && is_offloaded(operation))
       add_copy(OpKind::offload_start, operation.unit, kUpdated, {last()});
-    } else if (operation.lane == Lane::reduce && is_offloaded(operation) && !is_all_reduced_next) {
+    else if (operation.lane == Lane::reduce && is_offloaded(operation) && !is_all_reduced_next)
       reduced_.push_back({operation.unit, last()});
-    } else if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait) {
+    else if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
       offload_gradients(operation.needs.back());
-    }
   }
 
   /// Of all units whose reduction has ended when the compute lane has waited for `reduction`: so no copy
@@ -167,9 +159,7 @@ void offload_pass(StepProgram& program, const OffloadPolicy& policy) {
     throw UsageError(
         format("the prefetch distance of offloaded state must be 0 or more, not {}", policy.prefetch));
   }
-  if (policy.state) {
-    Copies(program, policy).write();
-  }
+  if (policy.state) Copies(program, policy).write();
 }
 
 }  // namespace stepforge

@@ -12,16 +12,11 @@ void insert_operations(std::vector<Operation>& operations, const std::vector<Ins
   std::vector<int> moved_to(operations.size());
   std::size_t next = 0;
   for (std::size_t i = 0; i <= operations.size(); ++i) {
-    for (; next < insertions.size() && insertions[next].before == i; ++next) {
+    for (; next < insertions.size() && insertions[next].before == i; ++next)
       result.push_back(insertions[next].operation);
-    }
-    if (i == operations.size()) {
-      break;
-    }
+    if (i == operations.size()) break;
     moved_to[i] = static_cast<int>(result.size());
-    for (int& needed : operations[i].needs) {
-      needed = moved_to[static_cast<std::size_t>(needed)];
-    }
+    for (int& needed : operations[i].needs) needed = moved_to[static_cast<std::size_t>(needed)];
     result.push_back(std::move(operations[i]));
   }
   operations = std::move(result);
@@ -43,9 +38,8 @@ bool uses_units(OpKind kind) {
 }
 
 bool reads_weights(const StepProgram& program, const Operation& operation) {
-  if (operation.kind == OpKind::backward || operation.kind == OpKind::backward_input) {
+  if (operation.kind == OpKind::backward || operation.kind == OpKind::backward_input)
     return program.blocks[static_cast<std::size_t>(operation.block)].weights_in_backward;
-  }
   return uses_units(operation.kind);
 }
 
@@ -54,9 +48,7 @@ bool contributes(OpKind kind) {
 }
 
 bool contributes_to(const StepProgram& program, const Operation& operation, int unit) {
-  if (!contributes(operation.kind)) {
-    return false;
-  }
+  if (!contributes(operation.kind)) return false;
   const std::vector<int>& units = program.blocks[static_cast<std::size_t>(operation.block)].units;
   return std::find(units.begin(), units.end(), unit) != units.end();
 }

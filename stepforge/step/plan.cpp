@@ -20,9 +20,7 @@ struct Row {
 
 void add_line(std::string& text, const std::string& name, const std::vector<std::string>& cells) {
   text += format("  {:<34}", name);
-  for (const std::string& cell : cells) {
-    text += format("  {:>12}", cell);
-  }
+  for (const std::string& cell : cells) text += format("  {:>12}", cell);
   text += "\n";
 }
 
@@ -32,9 +30,7 @@ std::string folded(const std::vector<std::string>& headings, const std::vector<R
   add_line(text, "", headings);
   for (std::size_t begin = 0; begin < rows.size();) {
     std::size_t end = begin + 1;
-    while (end < rows.size() && rows[end].cells == rows[begin].cells) {
-      ++end;
-    }
+    while (end < rows.size() && rows[end].cells == rows[begin].cells) ++end;
     const std::string name =
         end - begin == 1 ? rows[begin].name
                          : format("{} to {}, each of {}", rows[begin].name, rows[end - 1].name, end - begin);
@@ -73,9 +69,7 @@ std::vector<BlockRow> block_rows(const StepProgram& program) {
     return buffer < 0 ? 0 : program.buffers[static_cast<std::size_t>(buffer)].bytes;
   };
   for (const Operation& operation : program.operations) {
-    if (operation.block < 0 || operation.micro_batch != 0) {
-      continue;
-    }
+    if (operation.block < 0 || operation.micro_batch != 0) continue;
     BlockRow& row = rows[static_cast<std::size_t>(operation.block)];
     row.saved += bytes(operation, BufferKind::graph);
     row.recomputed = row.recomputed || operation.kind == OpKind::recompute;
@@ -114,18 +108,15 @@ std::string memory_table(const StepProgram& program) {
   for (const auto& [kind, bytes] : memory.at_peak) {
     const bool is_activation = kind == BufferKind::batch || kind == BufferKind::bundle ||
                                kind == BufferKind::graph || kind == BufferKind::bundle_gradient;
-    if (is_activation) {
+    if (is_activation)
       activations += bytes;
-    } else {
+    else
       line(std::string(buffer_kind_name(kind)), bytes);
-    }
   }
   line("activations", activations);
   line("workspace", memory.workspace_at_peak);
   line("predicted peak", memory.peak_bytes);
-  if (memory.host_bytes > 0) {
-    line("on the host", memory.host_bytes);
-  }
+  if (memory.host_bytes > 0) line("on the host", memory.host_bytes);
   if (memory.peak_operation < program.operations.size()) {
     text += format("  reached at operation {}: {}\n", memory.peak_operation,
                    operation_text(program, program.operations[memory.peak_operation]));
@@ -134,9 +125,7 @@ std::string memory_table(const StepProgram& program) {
 }
 
 std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
-  if (program.groups.empty()) {
-    return {};
-  }
+  if (program.groups.empty()) return {};
   std::vector<std::string> groups;
   for (const ProgramGroup& group : program.groups) {
     groups.push_back(
@@ -151,17 +140,13 @@ std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
 
 std::string collective_table(const StepProgram& program) {
   const std::vector<CollectiveTotal> totals = collective_totals(program);
-  if (totals.empty()) {
-    return {};
-  }
+  if (totals.empty()) return {};
   std::string text = "Collectives per step, of this rank\n";
   add_line(text, "", {"number", "bytes", "in bytes"});
   for (std::size_t g = 0; g < program.groups.size(); ++g) {
     CollectiveTotal sum;
     for (const CollectiveTotal& total : totals) {
-      if (total.group != static_cast<int>(g)) {
-        continue;
-      }
+      if (total.group != static_cast<int>(g)) continue;
       add_line(text, format("{} {}", program.groups[g].name, op_name(total.kind)),
                {with_thousands(total.count), human_bytes(total.bytes), with_thousands(total.bytes)});
       sum.count += total.count;

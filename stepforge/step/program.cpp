@@ -149,25 +149,16 @@ std::string_view program_kind_name(ProgramKind kind) {
 }
 
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind) {
-  for (const int buffer : buffers) {
-    if (program.buffers[static_cast<std::size_t>(buffer)].kind == kind) {
-      return buffer;
-    }
-  }
+  for (const int buffer : buffers)
+    if (program.buffers[static_cast<std::size_t>(buffer)].kind == kind) return buffer;
   return -1;
 }
 
 std::vector<BufferKind> kinds_of(const StateParts& parts) {
   std::vector<BufferKind> kinds;
-  if (parts.weights) {
-    kinds.push_back(BufferKind::weights);
-  }
-  if (parts.gradients) {
-    kinds.push_back(BufferKind::gradients);
-  }
-  if (parts.optimizer) {
-    kinds.push_back(BufferKind::optimizer);
-  }
+  if (parts.weights) kinds.push_back(BufferKind::weights);
+  if (parts.gradients) kinds.push_back(BufferKind::gradients);
+  if (parts.optimizer) kinds.push_back(BufferKind::optimizer);
   return kinds;
 }
 
@@ -183,34 +174,18 @@ std::string name_at(const std::vector<Named>& items, int index) {
 
 std::string operation_text(const StepProgram& program, const Operation& operation) {
   std::string text(op_name(operation.kind));
-  if (operation.block >= 0) {
-    text += " " + name_at(program.blocks, operation.block);
-  }
-  if (operation.unit >= 0) {
-    text += " " + name_at(program.units, operation.unit);
-  }
-  if (operation.micro_batch >= 0) {
-    text += format(" m{}", operation.micro_batch);
-  }
-  if (operation.level >= 0) {
-    text += format(" level {}", operation.level);
-  }
+  if (operation.block >= 0) text += " " + name_at(program.blocks, operation.block);
+  if (operation.unit >= 0) text += " " + name_at(program.units, operation.unit);
+  if (operation.micro_batch >= 0) text += format(" m{}", operation.micro_batch);
+  if (operation.level >= 0) text += format(" level {}", operation.level);
   if (operation.peer >= 0) {
     text += format(" {} rank {} tag {}", operation.kind == OpKind::send ? "to" : "from", operation.peer,
                    operation.tag);
   }
-  if (operation.group >= 0) {
-    text += " over " + name_at(program.groups, operation.group);
-  }
-  for (const BufferKind kind : kinds_of(operation.parts)) {
-    text += format(" {}", buffer_kind_name(kind));
-  }
-  if (operation.keep_graph) {
-    text += " graph";
-  }
-  if (operation.accumulate) {
-    text += " accumulate";
-  }
+  if (operation.group >= 0) text += " over " + name_at(program.groups, operation.group);
+  for (const BufferKind kind : kinds_of(operation.parts)) text += format(" {}", buffer_kind_name(kind));
+  if (operation.keep_graph) text += " graph";
+  if (operation.accumulate) text += " accumulate";
   return text;
 }
 

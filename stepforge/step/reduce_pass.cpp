@@ -31,9 +31,7 @@ std::vector<Span> spans_of(const StepProgram& program, int unit, bool each_micro
     const bool contribution = contributes_to(program, operation, unit);
     const bool stash = operation.kind == OpKind::stash_gradient && operation.unit == unit;
     const bool addition = operation.kind == OpKind::add_gradient && operation.unit == unit;
-    if (!contribution && !stash && !addition) {
-      continue;
-    }
+    if (!contribution && !stash && !addition) continue;
     if (!open || (each_micro_batch && contribution && operation.micro_batch != micro_batch)) {
       number += spans.empty() || !spans.back().reduced ? 0 : 1;
       spans.push_back({.unit = unit, .first = i, .number = number});
@@ -43,9 +41,7 @@ std::vector<Span> spans_of(const StepProgram& program, int unit, bool each_micro
     open = !stash;
     micro_batch = contribution ? operation.micro_batch : micro_batch;
   }
-  if (!spans.empty()) {
-    spans.back().is_final = true;
-  }
+  if (!spans.empty()) spans.back().is_final = true;
   return spans;
 }
 
@@ -58,14 +54,10 @@ class Reductions {
         ends_(program.operations.size()) {
     for (std::size_t u = 0; u < program.units.size(); ++u) {
       const ProgramUnit& unit = program.units[u];
-      if (!unit.trainable || (!unit.reduces() && unit.replica_group < 0)) {
-        continue;
-      }
+      if (!unit.trainable || (!unit.reduces() && unit.replica_group < 0)) continue;
       const bool reduces = unit.reduces();
       for (const Span& span : spans_of(program, static_cast<int>(u), policy.each_micro_batch && reduces)) {
-        if (reduces) {
-          starts_[span.first].push_back(span);
-        }
+        if (reduces) starts_[span.first].push_back(span);
         if (span.reduced) {
           ends_[span.last].push_back(span);
           last_end_ = std::max(last_end_, span.last);
@@ -77,16 +69,10 @@ class Reductions {
   void write() {
     for (std::size_t i = 0; i < ends_.size(); ++i) {
       place_ = i;
-      for (const Span& span : starts_[i]) {
-        start(span);
-      }
+      for (const Span& span : starts_[i]) start(span);
       place_ = i + 1;
-      for (const Span& span : ends_[i]) {
-        end(span);
-      }
-      if (i == last_end_) {
-        finish();
-      }
+      for (const Span& span : ends_[i]) end(span);
+      if (i == last_end_) finish();
     }
     insert_operations(program_.operations, insertions_);
     link_needs();
@@ -119,9 +105,7 @@ class Reductions {
       all_reduce(span.unit);
       return;
     }
-    while (waiting_.size() >= static_cast<std::size_t>(policy_.in_flight)) {
-      wait_for_oldest();
-    }
+    while (waiting_.size() >= static_cast<std::size_t>(policy_.in_flight)) wait_for_oldest();
     insert(OpKind::reduce_start, span.unit, unit(span.unit).shard_group, span.number > 0);
     waiting_.push_back(span);
   }
@@ -130,9 +114,7 @@ class Reductions {
     const Span span = waiting_.front();
     waiting_.pop_front();
     insert(OpKind::reduce_wait, span.unit);
-    if (span.is_final && unit(span.unit).replica_group >= 0) {
-      all_reduce(span.unit);
-    }
+    if (span.is_final && unit(span.unit).replica_group >= 0) all_reduce(span.unit);
   }
 
   void all_reduce(int unit_index) {
@@ -141,12 +123,8 @@ class Reductions {
   }
 
   void finish() {
-    while (!waiting_.empty()) {
-      wait_for_oldest();
-    }
-    for (const int unit_index : all_reduced_) {
-      insert(OpKind::all_reduce_wait, unit_index);
-    }
+    while (!waiting_.empty()) wait_for_oldest();
+    for (const int unit_index : all_reduced_) insert(OpKind::all_reduce_wait, unit_index);
   }
 
   /// A reduction needs the computation before it; a wait needs its reduction.
@@ -161,9 +139,8 @@ class Reductions {
         under_way[static_cast<std::size_t>(operation.unit)] = index;
         continue;
       }
-      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait) {
+      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
         operation.needs.push_back(under_way[static_cast<std::size_t>(operation.unit)]);
-      }
       last_computation = index;
     }
   }
@@ -182,9 +159,8 @@ class Reductions {
 }  // namespace
 
 void reduce_pass(StepProgram& program, const ReducePolicy& policy) {
-  if (policy.in_flight < 1) {
+  if (policy.in_flight < 1)
     throw UsageError(format("reductions in flight must be 1 or more, not {}", policy.in_flight));
-  }
   Reductions(program, policy).write();
 }
 

@@ -23,9 +23,8 @@ std::vector<OperationTime> simulate(const StepProgram& program, const MachineMod
   for (const Operation& operation : program.operations) {
     double& free = lane_free.at(static_cast<std::size_t>(operation.lane));
     double start = free;
-    for (const int needed : operation.needs) {
+    for (const int needed : operation.needs)
       start = std::max(start, times[static_cast<std::size_t>(needed)].end);
-    }
     free = start + duration(operation, machine);
     times.push_back({start, free});
   }
@@ -34,9 +33,7 @@ std::vector<OperationTime> simulate(const StepProgram& program, const MachineMod
 
 double step_seconds(const std::vector<OperationTime>& times) {
   double last = 0;
-  for (const OperationTime& time : times) {
-    last = std::max(last, time.end);
-  }
+  for (const OperationTime& time : times) last = std::max(last, time.end);
   return last;
 }
 

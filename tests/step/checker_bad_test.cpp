@@ -107,11 +107,8 @@ TEST(CheckerRefuses, DroppedBackward) {
 TEST(CheckerRefuses, DroppedMicroBatch) {
   StepProgram program = plain(3);
   std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    if (program.operations[i].micro_batch != 1) {
-      order.push_back(i);
-    }
-  }
+  for (std::size_t i = 0; i < program.operations.size(); ++i)
+    if (program.operations[i].micro_batch != 1) order.push_back(i);
   rearrange(program, order);
   expect_refused({program}, 0, "end of the program", "block embedding never runs on micro-batch 1");
 }

@@ -20,11 +20,8 @@ std::vector<RecomputePolicy> recompute_policies() {
 
 std::vector<GatherPolicy> gather_policies() {
   std::vector<GatherPolicy> policies = {GatherPolicy{}};
-  for (const auto reshard : {GatherPolicy::Reshard::never, GatherPolicy::Reshard::always}) {
-    for (int prefetch = 0; prefetch < 4; ++prefetch) {
-      policies.push_back({DType::bf16, reshard, prefetch});
-    }
-  }
+  for (const auto reshard : {GatherPolicy::Reshard::never, GatherPolicy::Reshard::always})
+    for (int prefetch = 0; prefetch < 4; ++prefetch) policies.push_back({DType::bf16, reshard, prefetch});
   return policies;
 }
 
@@ -74,9 +71,7 @@ TEST(Checker, AcceptsEveryForwardOnlyProgramThatIsBuilt) {
 TEST(Checker, AcceptsAnyChoiceOfFrozenUnits) {
   for (unsigned frozen = 0; frozen + 1 < 16; ++frozen) {
     ModelSpec model = small_model(2);
-    for (std::size_t u = 0; u < model.units.size(); ++u) {
-      model.units[u].trainable = ((frozen >> u) & 1U) == 0;
-    }
+    for (std::size_t u = 0; u < model.units.size(); ++u) model.units[u].trainable = ((frozen >> u) & 1U) == 0;
     StepOptions options = small_options(3);
     options.ordered = frozen % 2 == 0;
     options.recompute.mode = RecomputePolicy::Mode::full;
@@ -130,9 +125,7 @@ TEST(Checker, FindsThePeakOfLiveBytes) {
   const auto at = find(program, {OpKind::load_batch});
   program.operations[at].workspace = int64_t{1} << 30;
   int64_t persistent = 0;
-  for (const Buffer& buffer : program.buffers) {
-    persistent += buffer.persistent ? buffer.bytes : 0;
-  }
+  for (const Buffer& buffer : program.buffers) persistent += buffer.persistent ? buffer.bytes : 0;
   EXPECT_EQ(check_programs({&program, 1}).peak_bytes.front(), persistent + 16 * 24 + (int64_t{1} << 30));
 }
 

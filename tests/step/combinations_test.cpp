@@ -30,18 +30,12 @@ PrefetchPolicy some_prefetch(Dice& dice, const ModelSpec& model) {
   prefetch.backward = dice.below(4);
   const auto some_units = [&](std::size_t but) {
     std::vector<std::string> names;
-    for (std::size_t u = 0; u < model.units.size(); ++u) {
-      if (u != but && dice.below(3) == 0) {
-        names.push_back(model.units[u].name);
-      }
-    }
+    for (std::size_t u = 0; u < model.units.size(); ++u)
+      if (u != but && dice.below(3) == 0) names.push_back(model.units[u].name);
     return names;
   };
-  for (std::size_t u = 0; u < model.units.size(); ++u) {
-    if (dice.below(3) == 0) {
-      prefetch.lists.push_back({model.units[u].name, some_units(u), some_units(u)});
-    }
-  }
+  for (std::size_t u = 0; u < model.units.size(); ++u)
+    if (dice.below(3) == 0) prefetch.lists.push_back({model.units[u].name, some_units(u), some_units(u)});
   return prefetch;
 }
 
@@ -49,12 +43,8 @@ RecomputePolicy some_recomputation(Dice& dice) {
   RecomputePolicy recompute;
   recompute.mode = static_cast<RecomputePolicy::Mode>(dice.below(5));
   recompute.n = 1 + dice.below(3);
-  if (recompute.mode == RecomputePolicy::Mode::blocks) {
-    recompute.blocks = {"layers.0"};
-  }
-  if (recompute.mode == RecomputePolicy::Mode::regions) {
-    recompute.regions = {"mlp"};
-  }
+  if (recompute.mode == RecomputePolicy::Mode::blocks) recompute.blocks = {"layers.0"};
+  if (recompute.mode == RecomputePolicy::Mode::regions) recompute.regions = {"mlp"};
   return recompute;
 }
 

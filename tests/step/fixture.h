@@ -89,12 +89,10 @@ inline std::string listing(const StepProgram& program) {
   std::string text;
   for (const Operation& operation : program.operations) {
     text += operation_text(program, operation);
-    for (const int buffer : operation.allocates) {
+    for (const int buffer : operation.allocates)
       text += " +" + program.buffers.at(static_cast<size_t>(buffer)).name;
-    }
-    for (const int buffer : operation.frees) {
+    for (const int buffer : operation.frees)
       text += " -" + program.buffers.at(static_cast<size_t>(buffer)).name;
-    }
     text += "\n";
   }
   return text;

@@ -59,9 +59,7 @@ class Script {
       operation.allocates.push_back(values_[value]);
       program.buffers.push_back({value.second, value.first, 64, false});
     }
-    for (const Value& value : reads) {
-      operation.reads.push_back(values_.at(value));
-    }
+    for (const Value& value : reads) operation.reads.push_back(values_.at(value));
     return add(std::move(operation));
   }
   /// A message on the peer lane of what the operation allocates or reads.
@@ -132,9 +130,7 @@ inline Programs pipeline_1f1b(int micro_batches) {
   second.add_unit(OpKind::start_gradient, 1);
   first_forward(0);
   for (int m = 0; m < micro_batches; ++m) {
-    if (m + 1 < micro_batches) {
-      first_forward(m + 1);
-    }
+    if (m + 1 < micro_batches) first_forward(m + 1);
     first_backward(m);
     second.add_block(OpKind::load_batch, -1, m, {{K::batch, at("batch", m)}}, {});
     second.program.operations.back().keep_graph = false;
@@ -222,9 +218,7 @@ inline void rearrange(StepProgram& program, const std::vector<std::size_t>& orde
                           place[static_cast<std::size_t>(old)] >= static_cast<int>(i))) {
         --old;
       }
-      if (old >= 0) {
-        needs.push_back(place[static_cast<std::size_t>(old)]);
-      }
+      if (old >= 0) needs.push_back(place[static_cast<std::size_t>(old)]);
     }
     operations[i].needs = needs;
   }
@@ -233,9 +227,7 @@ inline void rearrange(StepProgram& program, const std::vector<std::size_t>& orde
 
 inline std::vector<std::size_t> list_order(const StepProgram& program) {
   std::vector<std::size_t> order(program.operations.size());
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    order[i] = i;
-  }
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   return order;
 }
 
