@@ -14,7 +14,7 @@ namespace stepforge::test {
 inline ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
   ParameterSpec spec;
   spec.name = name;
-  spec.regions.push_back({"weight", name, shape[0], {}});
+  spec.sub_tensors.push_back({"weight", name, shape[0], {}});
   spec.shape = std::move(shape);
   spec.tag = tag;
   return spec;
