@@ -52,6 +52,8 @@ class Mesh {
 
   /// The ranks that differ from `rank` in this axis only, with `rank`, ascending.
   std::vector<int> group(std::string_view axis, int rank) const;
+  /// The first rank of that group.
+  int first(std::string_view axis, int rank) const;
   int size(std::string_view axis) const;
   /// The number of `rank` in its group.
   int coordinate(std::string_view axis, int rank) const;

@@ -54,15 +54,15 @@ std::map<std::string, std::vector<std::size_t>> collectives_by_group(const StepP
   std::map<std::string, std::vector<std::size_t>> found;
   for (std::size_t i = 0; i < program.operations.size(); ++i)
     if (is_collective(program.operations[i]))
-      found[group_key(program.groups[static_cast<std::size_t>(program.operations[i].group)])].push_back(i);
+      found[group_key(element(program.groups, program.operations[i].group))].push_back(i);
   return found;
 }
 
 std::string unit_name(const StepProgram& program, const Operation& operation) {
-  return operation.unit < 0 ? std::string() : program.units[static_cast<std::size_t>(operation.unit)].name;
+  return operation.unit < 0 ? std::string() : element(program.units, operation.unit).name;
 }
 
-/// `mine` is compared with what the group's first rank does.
+/// Compares `mine` with the collectives of the group's first rank.
 void compare(const StepProgram& first, const std::vector<std::size_t>& theirs, const StepProgram& program,
              const std::vector<std::size_t>& mine, const std::string& group) {
   const std::size_t common = std::min(theirs.size(), mine.size());
@@ -98,10 +98,6 @@ bool has_group(const StepProgram& program, const std::string& key) {
 }
 
 }  // namespace
-
-bool is_collective(const Operation& operation) {
-  return operation.group >= 0 && operation.kind != OpKind::send && operation.kind != OpKind::receive;
-}
 
 void check_messages(std::span<const StepProgram> all_ranks) {
   std::map<std::pair<int, int>, Channel> channels;  // (from, to)

@@ -8,32 +8,27 @@ namespace stepforge {
 
 namespace {
 
-constexpr int kNever = -1;
-
-/// One part of an offloaded unit's state. Indices of operations.
+/// One part of the state of an offloaded unit.
 struct Part {
-  int on_device = kNever;  ///< that brought or wrote the copy on the device; kNever: there is none
-  bool changed = false;    ///< the copy on the device is newer than the host's
-  int written = kNever;    ///< that wrote the host's copy in this step
+  int on_device = -1;    ///< the operation that brought or wrote the copy on the device; -1: there is none
+  bool changed = false;  ///< the copy on the device is newer than the one on the host
+  int written = -1;      ///< the operation that wrote the copy on the host in this step; -1: none
 };
 
 std::string_view name_of(BufferKind kind) {
   return kind == BufferKind::optimizer ? "moments" : buffer_kind_name(kind);
 }
 
-class Offload {
+class Offload : RuleWalk {
  public:
-  explicit Offload(const CheckedProgram& checked)
-      : checked_(checked), program_(checked.program), units_(program_.units.size()) {}
+  explicit Offload(const CheckedProgram& checked) : RuleWalk(checked), units_(program_.units.size()) {}
 
   void check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) visit(program_.operations[at_]);
-    for (std::size_t u = 0; u < units_.size(); ++u) {
+    walk([this](const Operation& operation) { visit(operation); });
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
       for (const BufferKind kind : kAllKinds) {
-        if (part(static_cast<int>(u), kind).changed) {
-          fail(format("unit {}: its {} are never written back to the host", program_.units[u].name,
-                      name_of(kind)));
-        }
+        if (part(u, kind).changed)
+          fail(format("unit {}: its {} are never written back to the host", unit(u).name, name_of(kind)));
       }
     }
   }
@@ -41,16 +36,8 @@ class Offload {
  private:
   static constexpr std::array kAllKinds = {BufferKind::weights, BufferKind::gradients, BufferKind::optimizer};
 
-  [[noreturn]] void fail(const std::string& reason) const { checked_.fail(at_, reason); }
-  const ProgramUnit& unit(int index) const { return program_.units[static_cast<std::size_t>(index)]; }
-  int here() const { return static_cast<int>(at_); }
-  std::string text(int operation) const { return checked_.text(static_cast<std::size_t>(operation)); }
-  void require_order(int first) const {
-    if (first != kNever) checked_.require_order(static_cast<std::size_t>(first), at_);
-  }
-
   Part& part(int unit, BufferKind kind) {
-    std::array<Part, kAllKinds.size()>& parts = units_[static_cast<std::size_t>(unit)];
+    std::array<Part, kAllKinds.size()>& parts = element(units_, unit);
     return parts.at(kind == BufferKind::weights ? 0 : kind == BufferKind::gradients ? 1 : 2);
   }
 
@@ -60,15 +47,12 @@ class Offload {
     switch (operation.kind) {
       case OpKind::reload_start:
       case OpKind::offload_start:
-        copy(operation);
-        return;
+        return copy(operation);
       case OpKind::reload_wait:
       case OpKind::offload_wait:
-        wait(operation);
-        return;
+        return wait(operation);
       case OpKind::gradient_norm:
-        norm();
-        return;
+        return norm();
       case OpKind::gather_start:
         if (offloaded) take(operation, BufferKind::weights);
         return;
@@ -99,7 +83,7 @@ class Offload {
     for (const BufferKind kind : kinds) {
       const int buffer = find_buffer(program_, reloads ? operation.allocates : operation.reads, kind);
       if (buffer < 0) fail(format("it names no buffer for the {} on the device", name_of(kind)));
-      bytes += program_.buffers[static_cast<std::size_t>(buffer)].bytes;
+      bytes += element(program_.buffers, buffer).bytes;
       if (reloads)
         reload(part(operation.unit, kind), kind);
       else
@@ -174,8 +158,7 @@ class Offload {
     const auto found = latest_copy_.find(operation.unit);
     const OpKind awaited =
         operation.kind == OpKind::reload_wait ? OpKind::reload_start : OpKind::offload_start;
-    if (found == latest_copy_.end() ||
-        program_.operations[static_cast<std::size_t>(found->second)].kind != awaited) {
+    if (found == latest_copy_.end() || element(program_.operations, found->second).kind != awaited) {
       fail(format("no {} of the unit is under way", op_name(awaited)));
     }
     require_order(found->second);
@@ -192,11 +175,8 @@ class Offload {
     }
   }
 
-  const CheckedProgram& checked_;
-  const StepProgram& program_;
   std::vector<std::array<Part, kAllKinds.size()>> units_;
   std::map<int, int> latest_copy_;  // of each unit
-  std::size_t at_ = 0;
 };
 
 }  // namespace

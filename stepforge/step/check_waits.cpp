@@ -9,25 +9,24 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::size_t kLanes = 5;
 constexpr std::size_t kReportedRanks = 8;
 
-/// A collective of one group: it finishes when as many ranks as the group has have arrived.
+/// One collective of a group: it finishes when all ranks of the group have arrived.
 struct Meeting {
   std::size_t arrived = 0;
   std::vector<int> ranks;
 };
 
 struct RankState {
-  std::array<std::vector<std::size_t>, kLanes> queue;  // each lane's operations in order
+  std::array<std::vector<std::size_t>, kLanes> queue;  // the operations of each lane, in order
   std::array<std::size_t, kLanes> next{};
   std::vector<bool> done;
-  std::vector<bool> arrived;         // at its meeting
-  std::vector<Meeting*> meeting;     // of each operation, nullptr for what is no collective
-  std::vector<std::size_t> message;  // of a receive: its number on the channel
+  std::vector<bool> arrived;         // whether each operation is at its meeting
+  std::vector<Meeting*> meeting;     // of each operation, nullptr if it is not a collective
+  std::vector<std::size_t> message;  // of each receive: its number on the channel
 };
 
-/// Runs the lanes of all ranks as far as they get. Time does not matter: what can finish, finishes.
+/// Runs the lanes of all ranks as far as possible. Time does not matter: what can finish, finishes.
 class Waits {
  public:
   explicit Waits(std::span<const StepProgram> all_ranks) : all_ranks_(all_ranks), ranks_(all_ranks.size()) {

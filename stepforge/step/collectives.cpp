@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "stepforge/step/check_rules.h"
-
 namespace stepforge {
 
 std::vector<CollectiveTotal> collective_totals(const StepProgram& program) {

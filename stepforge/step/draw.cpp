@@ -11,14 +11,14 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::size_t kLongestPattern = 12;  // operations that may repeat together: a layer's
+constexpr std::size_t kLongestPattern = 12;  // operations, such as those of a layer
 constexpr std::size_t kFoldFrom = 4;         // repetitions
 
 std::string bytes_text(int64_t bytes) {
   return bytes == 0 ? "" : human_bytes(bytes);
 }
 
-/// The operations to show, and lines between them that say what is left out.
+/// The operations shown, and between them a line for each stretch that is left out.
 class Table {
  public:
   Table(const StepProgram& program, const TableOptions& options)
@@ -36,7 +36,7 @@ class Table {
         options_.all_micro_batches ? std::pair(count, count) : later_micro_batches();
     show(0, skip_begin);
     if (skip_begin < skip_end) {
-      text_ += format("{:>7}  and so on for micro-batches 1 to {}: operations {} to {}\n", "...",
+      text_ += format("{:>7}  the same for micro-batches 1 to {}: operations {} to {}\n", "...",
                       program_.micro_batches - (reduces_at_the_end() ? 2 : 1), skip_begin, skip_end - 1);
       show(skip_end, count);
     }
@@ -44,14 +44,14 @@ class Table {
   }
 
  private:
-  /// Whether the last micro-batch is unlike the others.
+  /// Whether the last micro-batch differs from the others.
   bool reduces_at_the_end() const {
     return std::any_of(program_.operations.begin(), program_.operations.end(),
                        [](const Operation& operation) { return operation.lane == Lane::reduce; });
   }
 
-  /// From the first operation of micro-batch 1 to the last of any, or to the last micro-batch if that is
-  /// unlike.
+  /// From the first operation of micro-batch 1 to the last of any micro-batch, or to the beginning of the
+  /// last one if that differs.
   std::pair<std::size_t, std::size_t> later_micro_batches() const {
     const auto& operations = program_.operations;
     const auto of_last = std::find_if(operations.begin(), operations.end(), [&](const Operation& operation) {
@@ -77,7 +77,7 @@ class Table {
 
   /// How often the `length` operations at `begin` come in a row.
   std::size_t repetitions(std::size_t begin, std::size_t end, std::size_t length) const {
-    std::size_t same = 0;  // operations like the one a pattern earlier
+    std::size_t same = 0;  // operations that equal the one `length` earlier
     while (begin + length + same < end &&
            alike(program_.operations[begin + same], program_.operations[begin + length + same])) {
       ++same;

@@ -16,7 +16,7 @@ constexpr StateParts kGradients{.gradients = true};
 constexpr StateParts kAll{.weights = true, .gradients = true, .optimizer = true};
 constexpr StateParts kUpdated{.weights = true, .optimizer = true};
 
-/// Writes the list anew, with the copies between its operations.
+/// Writes a new list, with the copies between the operations.
 class Copies {
  public:
   Copies(StepProgram& program, const OffloadPolicy& policy)
@@ -54,7 +54,7 @@ class Copies {
 
   struct Reduced {
     int unit = 0;
-    int operation = 0;  ///< that has reduced its gradient
+    int operation = 0;  ///< the one that has reduced its gradient
   };
 
   static std::size_t unit_of(const Operation& operation) { return static_cast<std::size_t>(operation.unit); }
@@ -63,7 +63,7 @@ class Copies {
   }
   int last() const { return static_cast<int>(result_.size()) - 1; }
 
-  /// Returns where it stands.
+  /// Returns its index.
   int add(Operation operation) {
     const bool is_computation = operation.lane == Lane::compute;
     result_.push_back(std::move(operation));
@@ -81,7 +81,7 @@ class Copies {
     return under_way_[static_cast<std::size_t>(unit)] = add(std::move(copy));
   }
 
-  /// What must come before the operation.
+  /// Adds what must come before the operation.
   void precede(Operation& operation) {
     switch (operation.kind) {
       case OpKind::gather_start:
@@ -111,7 +111,7 @@ class Copies {
     }
   }
 
-  /// The state of the unit that is updated next, and of those behind it within the distance.
+  /// Reloads the state of the unit that is updated next, and of those behind it within the prefetch distance.
   void reload_for_updates() {
     const std::size_t end =
         std::min(updated_.size(), updates_ + 1 + static_cast<std::size_t>(policy_.prefetch));
@@ -120,7 +120,7 @@ class Copies {
     ++updates_;
   }
 
-  /// What can begin when the operation, which has just been added, has run.
+  /// Adds what can begin when the operation, which has just been added, has run.
   void follow(const Operation& operation, bool is_all_reduced_next) {
     if (operation.kind == OpKind::update && is_offloaded(operation))
       add_copy(OpKind::offload_start, operation.unit, kUpdated, {last()});
@@ -130,8 +130,8 @@ class Copies {
       offload_gradients(operation.needs.back());
   }
 
-  /// Of all units whose reduction has ended when the compute lane has waited for `reduction`: so no copy
-  /// waits for a reduction while a reload stands behind it.
+  /// Offloads the gradients of all units whose reduction has ended when the compute lane has waited for
+  /// `reduction`. So no copy waits for a reduction while a reload stands behind it.
   void offload_gradients(int reduction) {
     while (!reduced_.empty() && reduced_.front().operation <= reduction) {
       const Reduced done = reduced_.front();

@@ -10,40 +10,63 @@ namespace stepforge {
 
 namespace {
 
-/// The life of one gradient of a unit, from its first contribution to its last (indices of operations).
+/// The life of one gradient of a unit (indices of operations).
 struct Span {
   int unit = 0;
-  std::size_t first = 0;
-  std::size_t last = 0;  ///< its contribution, stash or addition
-  bool reduced = true;   ///< else it ends in a stash
-  int number = 0;        ///< of the unit's reduced spans
+  std::size_t first = 0;  ///< its first contribution
+  std::size_t last = 0;   ///< its last contribution, stash or addition
+  bool reduced = true;    ///< otherwise it ends in a stash
+  int number = 0;         ///< among the reduced spans of the unit
   bool is_final = false;
 };
 
-/// A unit's gradient ends in each stash, with each micro-batch if that is wanted, and with the step.
-std::vector<Span> spans_of(const StepProgram& program, int unit, bool each_micro_batch) {
-  std::vector<Span> spans;
-  bool open = false;
-  int micro_batch = -1;
-  int number = 0;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    const Operation& operation = program.operations[i];
-    const bool contribution = contributes_to(program, operation, unit);
-    const bool stash = operation.kind == OpKind::stash_gradient && operation.unit == unit;
-    const bool addition = operation.kind == OpKind::add_gradient && operation.unit == unit;
-    if (!contribution && !stash && !addition) continue;
-    if (!open || (each_micro_batch && contribution && operation.micro_batch != micro_batch)) {
-      number += spans.empty() || !spans.back().reduced ? 0 : 1;
-      spans.push_back({.unit = unit, .first = i, .number = number});
+/// The spans of every unit, in list order. A gradient ends in each stash, with each micro-batch if it is to
+/// be reduced then, and with the step.
+class Spans {
+ public:
+  Spans(const StepProgram& program, bool each_micro_batch) : units_(program.units.size()) {
+    for (std::size_t i = 0; i < program.operations.size(); ++i) {
+      const Operation& operation = program.operations[i];
+      const bool stash = operation.kind == OpKind::stash_gradient;
+      if (stash || operation.kind == OpKind::add_gradient) extend(operation.unit, i, !stash);
+      if (!has_trait(operation.kind, kContributes)) continue;
+      for (const int unit : element(program.blocks, operation.block).units) {
+        Unit& at = element(units_, unit);
+        const bool each = each_micro_batch && element(program.units, unit).reduces();
+        if (each && operation.micro_batch != at.micro_batch) at.open = false;
+        at.micro_batch = operation.micro_batch;
+        extend(unit, i, true);
+      }
     }
-    spans.back().last = i;
-    spans.back().reduced = !stash;
-    open = !stash;
-    micro_batch = contribution ? operation.micro_batch : micro_batch;
+    for (Unit& unit : units_) {
+      if (!unit.spans.empty()) unit.spans.back().is_final = true;
+    }
   }
-  if (!spans.empty()) spans.back().is_final = true;
-  return spans;
-}
+
+  const std::vector<Span>& of(std::size_t unit) const { return units_[unit].spans; }
+
+ private:
+  struct Unit {
+    std::vector<Span> spans;
+    bool open = false;  ///< the last span may go on
+    int micro_batch = -1;
+  };
+
+  /// The operation belongs to the open span of the unit, or begins one.
+  void extend(int unit, std::size_t operation, bool reduced) {
+    Unit& at = element(units_, unit);
+    if (!at.open) {
+      const bool counted = !at.spans.empty() && at.spans.back().reduced;
+      const int number = at.spans.empty() ? 0 : at.spans.back().number + (counted ? 1 : 0);
+      at.spans.push_back({.unit = unit, .first = operation, .number = number});
+    }
+    at.spans.back().last = operation;
+    at.spans.back().reduced = reduced;
+    at.open = reduced;
+  }
+
+  std::vector<Unit> units_;
+};
 
 class Reductions {
  public:
@@ -52,11 +75,12 @@ class Reductions {
         policy_(policy),
         starts_(program.operations.size()),
         ends_(program.operations.size()) {
+    const Spans spans(program, policy.each_micro_batch);
     for (std::size_t u = 0; u < program.units.size(); ++u) {
       const ProgramUnit& unit = program.units[u];
       if (!unit.trainable || (!unit.reduces() && unit.replica_group < 0)) continue;
       const bool reduces = unit.reduces();
-      for (const Span& span : spans_of(program, static_cast<int>(u), policy.each_micro_batch && reduces)) {
+      for (const Span& span : spans.of(u)) {
         if (reduces) starts_[span.first].push_back(span);
         if (span.reduced) {
           ends_[span.last].push_back(span);
@@ -79,7 +103,7 @@ class Reductions {
   }
 
  private:
-  const ProgramUnit& unit(int index) const { return program_.units[static_cast<std::size_t>(index)]; }
+  const ProgramUnit& unit(int index) const { return element(program_.units, index); }
 
   void insert(OpKind kind, int unit_index, int group = -1, bool accumulate = false) {
     Operation operation;
@@ -136,11 +160,11 @@ class Reductions {
       const auto index = static_cast<int>(i);
       if (operation.lane == Lane::reduce) {
         operation.needs.push_back(last_computation);
-        under_way[static_cast<std::size_t>(operation.unit)] = index;
+        element(under_way, operation.unit) = index;
         continue;
       }
       if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
-        operation.needs.push_back(under_way[static_cast<std::size_t>(operation.unit)]);
+        operation.needs.push_back(element(under_way, operation.unit));
       last_computation = index;
     }
   }

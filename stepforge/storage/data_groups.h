@@ -5,7 +5,7 @@
 #include <string>
 
 #include "stepforge/comm/communicator.h"
-#include "stepforge/step/build.h"
+#include "stepforge/step/options.h"
 
 namespace stepforge {
 

@@ -168,8 +168,9 @@ TEST(RecomputePass, NamedSegmentsShrinkTheGraph) {
   EXPECT_TRUE(program.blocks[0].recomputed_regions.empty());
   EXPECT_EQ(count(program, OpKind::recompute), 0);
   for (const Buffer& buffer : program.buffers)
-    if (buffer.name == "graph layers.0 m0")
+    if (buffer.name == "graph layers.0 m0") {
       EXPECT_EQ(buffer.bytes, 16 * (2 + 8 + 8) * 4);  // attention's saves and the mlp's input
+    }
 }
 
 TEST(RecomputePass, UnknownNamesAreRefusedWithAGuess) {
@@ -294,8 +295,9 @@ TEST(GatherPass, PrefetchStartsTheNextGatherBeforeTheCompute) {
 TEST(GatherPass, SlotsHaveTheGatherDtype) {
   const StepProgram program = gathered(GatherPolicy::Reshard::never, 0);
   for (const Buffer& buffer : program.buffers)
-    if (buffer.kind == BufferKind::gather_slot)
+    if (buffer.kind == BufferKind::gather_slot) {
       EXPECT_EQ(buffer.bytes, flat_layout(small_model(1).units[0]).size * 2);
+    }
 }
 
 TEST(InsertOperations, RenumbersNeeds) {

@@ -90,8 +90,9 @@ TEST(Offload, AFrozenUnitIsReloadedForItsGathersOnly) {
   model.units[1].trainable = false;
   const StepProgram program = built(2, 1, offloaded(1), model);
   for (const Operation& operation : program.operations)
-    if (operation.unit == 1 && operation.lane == Lane::copy)
+    if (operation.unit == 1 && operation.lane == Lane::copy) {
       EXPECT_EQ(operation_text(program, operation), "reload_start layers.0 weights");
+    }
 }
 
 TEST(Offload, AnEvaluationReloadsWhatItGathers) {
@@ -155,8 +156,9 @@ TEST(Offload, ReloadsOfGathersStandBehindNoReduction) {
     for (const Operation& operation : program.operations) {
       if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
         waited = std::max(waited, operation.needs.back());
-      if (operation.kind == OpKind::offload_start && operation.parts.gradients)
+      if (operation.kind == OpKind::offload_start && operation.parts.gradients) {
         EXPECT_LE(operation.needs.front(), waited);
+      }
     }
   }
 }

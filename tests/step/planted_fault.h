@@ -70,9 +70,10 @@ inline void expect_found(const Fault& fault) {
     if (fault.damaged == kEveryRank || fault.damaged == program.rank) fault.damage(program);
   expect_refused(programs, fault.found_at, fault.operation, fault.reason);
   if (fault.damaged == kEveryRank) {
-    EXPECT_THROW(check_symmetric(programs[0], static_cast<int>(programs.size()),
-                                 [&](int rank) { return programs[static_cast<std::size_t>(rank)].groups; }),
-                 ProgramError);
+    EXPECT_THROW(
+        check_symmetric(programs[0], static_cast<int>(programs.size()),
+                        [&](int rank) { return views_of(programs[static_cast<std::size_t>(rank)].groups); }),
+        ProgramError);
   }
 }
 

@@ -1,10 +1,20 @@
-#include "stepforge/step/passes.h"
-
-#include <algorithm>
+#include "stepforge/step/build.h"
 
 #include "stepforge/base/error.h"
+#include "stepforge/step/passes.h"
 
 namespace stepforge {
+
+std::vector<ProgramGroup> groups_of(const DataParallel& data_parallel) {
+  std::vector<ProgramGroup> groups;
+  const auto add = [&](std::string_view name, const std::vector<int>& ranks) {
+    if (ranks.size() > 1) groups.push_back({std::string(name), ranks});
+  };
+  add(kShardGroup, data_parallel.shard_ranks);
+  add(kReplicaGroup, data_parallel.replica_ranks);
+  add(kLossGroup, data_parallel.loss_ranks);
+  return groups;
+}
 
 void insert_operations(std::vector<Operation>& operations, const std::vector<Insertion>& insertions) {
   std::vector<Operation> result;
@@ -20,37 +30,6 @@ void insert_operations(std::vector<Operation>& operations, const std::vector<Ins
     result.push_back(std::move(operations[i]));
   }
   operations = std::move(result);
-}
-
-bool uses_units(OpKind kind) {
-  switch (kind) {
-    case OpKind::forward:
-    case OpKind::recompute:
-    case OpKind::loss:
-    case OpKind::loss_forward_backward:
-    case OpKind::logits:
-    case OpKind::backward:
-    case OpKind::backward_input:
-      return true;
-    default:
-      return false;  // backward_weight multiplies activations by gradients
-  }
-}
-
-bool reads_weights(const StepProgram& program, const Operation& operation) {
-  if (operation.kind == OpKind::backward || operation.kind == OpKind::backward_input)
-    return program.blocks[static_cast<std::size_t>(operation.block)].weights_in_backward;
-  return uses_units(operation.kind);
-}
-
-bool contributes(OpKind kind) {
-  return kind == OpKind::backward || kind == OpKind::backward_weight || kind == OpKind::loss_forward_backward;
-}
-
-bool contributes_to(const StepProgram& program, const Operation& operation, int unit) {
-  if (!contributes(operation.kind)) return false;
-  const std::vector<int>& units = program.blocks[static_cast<std::size_t>(operation.block)].units;
-  return std::find(units.begin(), units.end(), unit) != units.end();
 }
 
 StepProgram build_step(const ModelSpec& model, const StepOptions& options) {

@@ -1,4 +1,4 @@
-#include "stepforge/step/plan.h"
+#include "stepforge/step/plan_text.h"
 
 #include <algorithm>
 #include <vector>
@@ -18,25 +18,55 @@ struct Row {
   std::vector<std::string> cells;
 };
 
-void add_line(std::string& text, const std::string& name, const std::vector<std::string>& cells) {
-  text += format("  {:<34}", name);
+void add_line(std::string& text, const std::string& name, const std::vector<std::string>& cells,
+              std::size_t name_width = 34) {
+  text += format("  {:<{}}", name, name_width);
   for (const std::string& cell : cells) text += format("  {:>12}", cell);
   text += "\n";
 }
 
-/// Runs of rows with equal cells become one line: "layers.0 to layers.125, 126 times".
-std::string folded(const std::vector<std::string>& headings, const std::vector<Row>& rows) {
-  std::string text;
-  add_line(text, "", headings);
-  for (std::size_t begin = 0; begin < rows.size();) {
-    std::size_t end = begin + 1;
-    while (end < rows.size() && rows[end].cells == rows[begin].cells) ++end;
-    const std::string name =
-        end - begin == 1 ? rows[begin].name
-                         : format("{} to {}, each of {}", rows[begin].name, rows[end - 1].name, end - begin);
-    add_line(text, name, rows[begin].cells);
-    begin = end;
+/// `length` rows that come `times` times in a row.
+struct Repetition {
+  std::size_t length = 1;
+  std::size_t times = 1;
+
+  std::size_t lines_saved() const { return length * (times - 1); }
+};
+
+/// The repetition of rows from `begin` on that saves most lines.
+Repetition find_repetition(const std::vector<Row>& rows, std::size_t begin) {
+  constexpr std::size_t kLongest = 12;
+  Repetition best;
+  for (std::size_t length = 1; length <= kLongest && begin + length < rows.size(); ++length) {
+    std::size_t alike = 0;
+    while (begin + length + alike < rows.size() &&
+           rows[begin + alike].cells == rows[begin + length + alike].cells)
+      ++alike;
+    const Repetition found{length, 1 + alike / length};
+    if (found.lines_saved() > best.lines_saved()) best = found;
   }
+  return best;
+}
+
+/// Rows with equal cells become one line, also if they alternate with others: "layers.0 to layers.125, each
+/// of 126", "layers.0, layers.2 to layers.30, each of 16".
+std::string folded(const std::vector<std::string>& headings, const std::vector<Row>& rows) {
+  std::vector<Row> lines{{"", headings}};
+  for (std::size_t begin = 0; begin < rows.size();) {
+    const auto [length, times] = find_repetition(rows, begin);
+    for (std::size_t i = begin; i < begin + length; ++i) {
+      const std::string& last = rows[i + length * (times - 1)].name;
+      const std::string second = length > 1 && times > 2 ? ", " + rows[i + length].name : "";
+      lines.push_back(
+          {times == 1 ? rows[i].name : format("{}{} to {}, each of {}", rows[i].name, second, last, times),
+           rows[i].cells});
+    }
+    begin += length * times;
+  }
+  std::size_t width = 34;
+  for (const Row& line : lines) width = std::max(width, line.name.size());
+  std::string text;
+  for (const Row& line : lines) add_line(text, line.name, line.cells, width);
   return text;
 }
 
@@ -133,7 +163,7 @@ std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
   }
   return format(
       "Rank {} of {}, in groups {}\nProved for all ranks: they run the same operations over {} groups (by "
-      "symmetry)\n\n",
+      "symmetry)\n",
       program.rank, with_thousands(proof.world_size), join(groups, ", "),
       with_thousands(static_cast<int64_t>(proof.groups)));
 }
@@ -165,14 +195,18 @@ std::string render_plan(const ModelSpec& model, const StepProgram& program, cons
                             human_count(model.parameter_count()), with_thousands(model.parameter_count()),
                             model.units.size(), model.blocks.size(), model.family);
   plan += format(
-      "{} FLOPs per token at sequence length {}; {} tokens per step in {} micro-batch{} per rank\n\n",
+      "{} FLOPs per token at sequence length {}; {} tokens per step in {} micro-batch{} per rank\n",
       human_count(static_cast<int64_t>(model.flops_per_token(text.seq_len))), text.seq_len,
       with_thousands(text.tokens_per_step), program.micro_batches, program.micro_batches == 1 ? "" : "es");
   plan += ranks_text(program, text.proof);
+  if (!text.verdict.empty()) plan += text.verdict + "\n";
+  const std::vector<OperationTime> times = simulate(program, text.machine);
+  plan += format("Predicted step: {:.3g} s; {}\n  on a rank of {}\n\n", step_seconds(times),
+                 lane_report_text(lane_report(program, times)), machine_text(text.machine));
+  plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";
   plan += "Units\n" + unit_table(model, program) + "\n";
   plan += "Blocks, per micro-batch\n" + block_table(program) + "\n";
   plan += collective_table(program);
-  plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";
   plan +=
       format("Step program: {}, {} operations\n", program_kind_name(program.kind), program.operations.size());
   plan += operation_table(program, text.table);
