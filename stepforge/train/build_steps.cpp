@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/config/schema_docs.h"
@@ -15,6 +16,7 @@
 #include "stepforge/metrics/jsonl.h"
 #include "stepforge/models/model_registry.h"
 #include "stepforge/plan/job_data.h"
+#include "stepforge/plan/memory_fit.h"
 #include "stepforge/train/agreement.h"
 #include "stepforge/train/builtin_callbacks.h"
 
@@ -131,11 +133,29 @@ void check_planted_block(const Trainer& trainer) {
                           where(trainer.loaded, "debug.plant_nan_block"), planted, join(names, ", ")));
 }
 
+/// Says whether the step fits into the free memory. What is larger than the machine is refused before it is
+/// allocated.
+void check_memory(Trainer& trainer) {
+  const MemoryFacts memory = read_machine_facts().memory;
+  if (memory.total <= 0) return;
+  trainer.memory_budget = {memory.available / trainer.local_ranks, "are free for it on this machine"};
+  const std::string verdict = memory_verdict(trainer.config, trainer.model_spec, trainer.place,
+                                             trainer.predicted_memory, trainer.memory_budget);
+  const int64_t needed = needed_bytes(trainer.predicted_memory, trainer.memory_budget);
+  if (needed > memory.total / trainer.local_ranks) throw UsageError(verdict);
+  if (needed > trainer.memory_budget.bytes) {
+    trainer.log.warning("{}", verdict);
+  } else {
+    trainer.log.info("{}", verdict);
+  }
+}
+
 void build_step_program(Trainer& trainer) {
   trainer.train_program = plan_train_step(trainer.config, trainer.model_spec, trainer.place);
   check_planted_block(trainer);
   trainer.evaluation_program = plan_evaluation(trainer.config, trainer.model_spec, trainer.place);
   trainer.predicted_memory = account(trainer.train_program);
+  check_memory(trainer);
 }
 
 void build_parameters(Trainer& trainer) {

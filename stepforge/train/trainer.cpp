@@ -45,7 +45,9 @@ void Trainer::emit(void (Callback::*event)(Trainer&)) {
 void Trainer::build() {
   try {
     adding_own_ = true;
-    for (const auto& step : build_steps_) step.build(*this);
+    with_predicted_peak(predicted_memory, memory_budget, [this] {
+      for (const auto& step : build_steps_) step.build(*this);
+    });
     adding_own_ = false;
     emit(&Callback::init_end);
     if (resumed) emit(&Callback::load);
@@ -70,7 +72,7 @@ RunOutcome Trainer::run() {
     emit(&Callback::train_begin);
     while (state.step < total_steps && !stop_wanted()) {
       if (state.step % steps_per_epoch == 0) emit(&Callback::epoch_begin);
-      step();
+      with_predicted_peak(predicted_memory, memory_budget, [this] { step(); });
       if (checkpoints != nullptr) checkpoints->throw_if_rank_lost();
       if (is_main() && seconds() - recorded >= 1.0) {
         recorded = seconds();

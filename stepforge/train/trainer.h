@@ -19,7 +19,7 @@
 #include "stepforge/metrics/sink.h"
 #include "stepforge/optim/adamw.h"
 #include "stepforge/plan/job_plan.h"
-#include "stepforge/step/memory.h"
+#include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/unit_store.h"
 #include "stepforge/text/tokenizer.h"
 #include "stepforge/train/callback.h"
@@ -95,6 +95,8 @@ class Trainer {
   StepProgram train_program;
   StepProgram evaluation_program;
   MemoryAccount predicted_memory;
+  int local_ranks = 1;         ///< ranks of this machine, which share its memory
+  MemoryBudget memory_budget;  ///< of this rank, when the step was planned
   std::unique_ptr<ModelStore> store;
   Model model;
   std::unique_ptr<AdamW> optimizer;

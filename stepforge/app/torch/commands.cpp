@@ -28,6 +28,7 @@ int run_train(const TorchCommand& command) {
   const std::unique_ptr<World> world = make_world(ranks, command.config.config.comm);
   try {
     Trainer trainer(command.config, *command.log, command.interrupts, world.get());
+    trainer.local_ranks = ranks.local_world_size;
     if (!command.trace.empty()) trainer.add_callback(make_trace_callback(command.trace));
     trainer.build();
     const RunOutcome outcome = trainer.run();
