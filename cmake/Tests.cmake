@@ -41,6 +41,7 @@ if(TARGET stepforge_torch)
   # Tests of the whole program; its ranks and their threads share the machine.
   stepforge_test(app LINK stepforge_core fmt::fmt nlohmann_json::nlohmann_json CORES 2 TOGETHER EndToEnd Package)
   add_dependencies(test_app stepforge)
+  target_sources(test_app PRIVATE ${CMAKE_SOURCE_DIR}/stepforge/app/doctor_checks.cpp)
   stepforge_test(engines LINK stepforge_torch fmt::fmt CORES 2)
   foreach(room kernels nn models storage fsdp optim checkpoint train proofs)
     stepforge_test(${room} LINK stepforge_torch fmt::fmt CORES 2)

@@ -343,6 +343,10 @@ class CommandLine {
     command->add_option("--world-size", what->world_size, "Ranks of the job")->check(CLI::Range(1, 1 << 20));
     command->add_option("--rank", what->rank, "The rank whose program is shown")
         ->check(CLI::NonNegativeNumber);
+    command->add_option("--memory", what->memory,
+                        "Memory of each rank, such as 80GiB (default: what is free on this machine)");
+    command->add_option("--machine", what->machine,
+                        "Rates of each rank for the predicted time: GFLOP/s[,memory GB/s[,network GB/s]]");
     command->add_option("--trace", what->trace, "Write the predicted step as a Chrome/Perfetto trace");
     on(command, [=] { return plan_run_command(words->words(*command), *what); });
   }

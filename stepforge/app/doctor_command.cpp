@@ -6,13 +6,18 @@
 #include <system_error>
 #include <vector>
 
+#include "stepforge/app/doctor_checks.h"
 #include "stepforge/app/torch_library.h"
 #include "stepforge/base/cache_dir.h"
 #include "stepforge/base/log.h"
+#include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
+#include "stepforge/config/load.h"
+#include "stepforge/config/presets.h"
 #include "stepforge/metrics/console.h"
-#include "stepforge/metrics/health.h"
-#include "stepforge/metrics/machine.h"
+#include "stepforge/plan/job_data.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/step/memory.h"
 
 namespace stepforge {
 
@@ -23,6 +28,19 @@ namespace {
 std::string environment(const char* variable) {
   const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): nobody sets variables
   return value == nullptr ? "" : value;
+}
+
+/// Of every preset, on one rank.
+std::vector<PresetMemory> preset_memory() {
+  std::vector<PresetMemory> presets;
+  for (const EmbeddedPreset& preset : embedded_presets()) {
+    const std::string name(preset.name);
+    Config config = load_config({}, std::vector<std::string>{"preset=" + name}).config;
+    config.model.vocab_size = planned_vocabulary(config);
+    const MemoryAccount memory = account(write_train_step(config, plan_model(config), {}));
+    presets.push_back({name, memory.peak_of_one_memory()});
+  }
+  return presets;
 }
 
 TorchLibrary try_torch_half(const DoctorOptions& options) {
@@ -42,11 +60,12 @@ int doctor_command(const DoctorOptions& options) {
       check_kernel(machine),
       check_processor(machine),
       check_memory(machine),
+      check_presets(machine, preset_memory()),
       check_disk("runs", fs::absolute(options.run_folder).lexically_normal(),
                  free_disk_bytes(options.run_folder)),
       check_disk("cache", cache, free_disk_bytes(cache)),
       check_cache_folder(cache),
-      check_torch_half(try_torch_half(options)),
+      check_torch_library(try_torch_half(options)),
       // After the torch library was loaded, so that its libtorch is mapped.
       check_libtorch(mapped_library("libtorch_cpu.so"), std::string(built_for_torch())),
       check_terminal(stdout_is_terminal(), locale_is_utf8(), environment("TERM")),

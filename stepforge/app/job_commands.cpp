@@ -6,23 +6,16 @@
 #include "stepforge/app/plan_command.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/machine.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/memory_fit.h"
 #include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
 
 namespace {
-
-/// The vocabulary that training would find, without training a tokenizer.
-int64_t planned_vocabulary(const Config& config) {
-  const auto& tokenizer = config.tokenizer;
-  if (config.model.vocab_size > 0) return config.model.vocab_size;
-  if (tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer()->vocab_size();
-  if (!tokenizer.path.empty()) return load_tokenizer(tokenizer.path)->vocab_size();
-  return tokenizer.vocab_size;
-}
 
 std::unique_ptr<Tokenizer> load_or_bytes(const std::string& name) {
   return name == "bytes" ? make_byte_tokenizer() : load_tokenizer(name);
@@ -116,6 +109,11 @@ int plan_run_command(const JobWords& words, const PlanWords& what) {
   text.title = words.file ? words.file->string() : (config.preset.empty() ? "defaults" : config.preset);
   text.seq_len = config.training.seq_len;
   text.tokens_per_step = plan_batch(config.training, data_ranks).tokens_per_step();
+  const MemoryBudget budget =
+      what.memory.empty() ? MemoryBudget{read_machine_facts().memory.available, "are free on this machine"}
+                          : MemoryBudget{parse_bytes(what.memory), "are given by --memory", false};
+  text.verdict = memory_verdict(config, model, place, account(step.program), budget);
+  if (!what.machine.empty()) text.machine = parse_machine(what.machine);
   text.table.all_micro_batches = what.all;
   text.table.all_repetitions = what.all;
   return print_plan(model, step.program, text, what.trace, std::cout);

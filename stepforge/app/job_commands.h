@@ -35,6 +35,8 @@ struct PlanWords {
   int world_size = 1;
   int rank = 0;
   std::filesystem::path trace;
+  std::string memory;   ///< of each rank: "80GiB"; "" for what is free on this machine
+  std::string machine;  ///< of each rank: "GFLOP/s[,memory GB/s[,network GB/s]]"; "" for the model machine
 };
 
 // Each returns the exit code and throws Error.

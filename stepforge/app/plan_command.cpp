@@ -12,7 +12,9 @@ int print_plan(const ModelSpec& model, const StepProgram& program, const PlanTex
                const std::filesystem::path& trace, std::ostream& out) {
   out << render_plan(model, program, text);
   if (!trace.empty()) {
-    write_file_atomic(trace, trace_json(program, {{"predicted", simulate(program, MachineModel{})}}));
+    const TracedRun predicted{"predicted with " + machine_text(text.machine),
+                              simulate(program, text.machine)};
+    write_file_atomic(trace, trace_json(program, {predicted}));
     out << "\nTrace of the predicted step: " << trace.string() << " (open it in ui.perfetto.dev)\n";
   }
   return 0;

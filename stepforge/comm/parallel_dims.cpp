@@ -113,11 +113,15 @@ void Mesh::check_rank(int rank) const {
 
 std::vector<int> Mesh::group(std::string_view axis, int rank) const {
   const auto [size, stride] = this->axis(axis);
-  const int first = rank - coordinate(axis, rank) * stride;
+  const int first = this->first(axis, rank);
   std::vector<int> ranks;
   ranks.reserve(static_cast<size_t>(size));
   for (int i = 0; i < size; ++i) ranks.push_back(first + i * stride);
   return ranks;
+}
+
+int Mesh::first(std::string_view axis, int rank) const {
+  return rank - coordinate(axis, rank) * this->axis(axis).stride;
 }
 
 int Mesh::size(std::string_view axis) const {

@@ -60,6 +60,8 @@ class Mesh {
 
   /// `rank` and the ranks that differ from it in this axis only, ascending.
   std::vector<int> group(std::string_view axis, int rank) const;
+  /// The first rank of that group.
+  int first(std::string_view axis, int rank) const;
   int size(std::string_view axis) const;
   /// The index of `rank` in its group.
   int coordinate(std::string_view axis, int rank) const;

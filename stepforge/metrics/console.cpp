@@ -7,6 +7,7 @@
 
 
 #include "stepforge/base/format.h"
+#include "stepforge/base/log.h"
 
 namespace stepforge {
 
@@ -102,11 +103,6 @@ std::vector<Part> parts_of(const MetricsRecord& record) {
     std::for_each(std::begin(validation_fields), std::end(validation_fields), add);
   }
   return parts;
-}
-
-int terminal_columns(int descriptor) {
-  winsize size{};
-  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 }  // namespace

@@ -48,6 +48,13 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
 
 }  // namespace
 
+int64_t planned_vocabulary(const Config& config) {
+  if (config.model.vocab_size > 0) return config.model.vocab_size;
+  if (config.tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer()->vocab_size();
+  if (const auto& path = config.tokenizer.path; !path.empty()) return load_tokenizer(path)->vocab_size();
+  return config.tokenizer.vocab_size;
+}
+
 std::filesystem::path run_tokenizer_folder(const Config& config) {
   return std::filesystem::path(config.run_dir) / "tokenizer";
 }

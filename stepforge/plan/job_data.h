@@ -1,4 +1,4 @@
-// From a configuration to what the model is fed: tokenizer and rows. No tensors: the trainer and `stepforge
+// From a configuration to the input of the model: tokenizer and rows. No tensors: the trainer and `stepforge
 // data show` see the same rows.
 #pragma once
 
@@ -19,15 +19,19 @@ namespace stepforge {
 std::unique_ptr<Tokenizer> job_tokenizer(
     const Config& config, Logger& log, const std::function<void()>& progress = [] {});
 
+/// The vocabulary that training would find, without training a tokenizer: model.vocab_size, or that of the
+/// tokenizer.
+int64_t planned_vocabulary(const Config& config);
+
 /// Where a run keeps its tokenizer.
 std::filesystem::path run_tokenizer_folder(const Config& config);
 
-/// The tokenizer that a finished or running run at config.run_dir used: the copy in its folder, so that it
-/// does not matter where a relative tokenizer.path once led. nullptr if it has none, as a run imported
-/// without tokenizer files.
+/// The tokenizer of a finished or running run at config.run_dir: the copy in its folder, so that it does not
+/// matter where a relative tokenizer.path led. nullptr if it has none, as a run that was imported without
+/// tokenizer files.
 std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config);
 
-/// The data section as the data room wants it; `vocab_size` for synthetic rows.
+/// The data section as the data room takes it; `vocab_size` is for synthetic rows.
 DataPlan data_plan(const Config& config, int64_t vocab_size);
 
 }  // namespace stepforge

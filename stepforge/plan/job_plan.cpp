@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
 
 namespace stepforge {
@@ -55,12 +57,12 @@ RecomputePolicy recompute_policy(const ActivationCheckpointConfig& activation_ch
   return policy;
 }
 
-/// Of one rank, units that must be gathered are whole and stay so, unless their state is offloaded.
+/// On one rank, units that must be gathered stay whole, unless their state is offloaded.
 GatherPolicy gather_policy(const Config& config, bool sharded) {
   GatherPolicy policy;
   policy.dtype = config.precision.compute;
   const ParallelismConfig& parallelism = config.parallelism;
-  // Also where nothing is cut: their names are checked in every layout.
+  // Also if nothing is sharded: their names are checked in every layout.
   for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
     policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
   if (!sharded && !parallelism.fsdp_cpu_offload) return policy;
@@ -103,10 +105,33 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   return options;
 }
 
-/// All ranks run what this one does, over their own groups.
+/// The groups of every rank, each list made once: the ranks of a group name the same first one.
+class GroupTable {
+ public:
+  GroupTable(const StepProgram& program, const Mesh& mesh) : mesh_(mesh), lists_(program.groups.size()) {
+    for (const ProgramGroup& group : program.groups) names_.push_back(group.name);
+  }
+
+  std::vector<GroupView> operator()(int rank) {
+    std::vector<GroupView> groups;
+    for (std::size_t g = 0; g < names_.size(); ++g) {
+      std::vector<int>& ranks = lists_[g][mesh_.first(names_[g], rank)];
+      if (ranks.empty()) ranks = mesh_.group(names_[g], rank);
+      groups.push_back({names_[g], ranks});
+    }
+    return groups;
+  }
+
+ private:
+  const Mesh& mesh_;
+  std::vector<std::string> names_;
+  std::vector<std::map<int, std::vector<int>>> lists_;  // of each group of the program, by first rank
+};
+
+/// All ranks run the operations of this one, over their own groups.
 SymmetryProof prove(const StepProgram& program, const Mesh& mesh) {
-  return check_symmetric(program, mesh.world_size(),
-                         [&](int rank) { return groups_of(place_in(mesh, rank)); });
+  GroupTable table(program, mesh);
+  return check_symmetric(program, mesh.world_size(), [&](int rank) { return table(rank); });
 }
 
 }  // namespace
@@ -194,15 +219,18 @@ DataParallel data_parallel_of(const Config& config, RankId place) {
   return place_in(mesh_of(config, place.world_size), place.rank);
 }
 
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId place) {
-  const Mesh mesh = mesh_of(config, place.world_size);
-  StepOptions options = common_options(config, ProgramKind::train, place_in(mesh, place.rank));
+StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId place) {
+  StepOptions options =
+      common_options(config, ProgramKind::train, place_in(mesh_of(config, place.world_size), place.rank));
   options.ordered = config.training.reduction == ReductionMode::ordered;
   options.recompute = recompute_policy(config.activation_checkpoint);
   options.reduce = reduce_policy(config);
-  ProvedStep step;
-  step.program = build_step(model, options);
-  step.proof = prove(step.program, mesh);
+  return build_step(model, options);
+}
+
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId place) {
+  ProvedStep step{write_train_step(config, model, place), {}};
+  step.proof = prove(step.program, mesh_of(config, place.world_size));
   return step;
 }
 

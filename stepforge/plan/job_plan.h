@@ -11,8 +11,8 @@
 #include "stepforge/data/batch_layout.h"
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/model_spec.h"
-#include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
+#include "stepforge/step/options.h"
 #include "stepforge/step/program.h"
 
 namespace stepforge {
@@ -23,29 +23,31 @@ namespace stepforge {
 /// number and the rows of each must be powers of two.
 BatchLayout plan_batch(const TrainingConfig& training, int data_ranks = 1, int data_rank = 0);
 
-/// The groups of a rank by the degrees in config.parallelism. It reads the rows of data rank number
-/// (its place in loss_ranks) of loss_ranks.size(). Throws UsageError if the degrees do not fit the world.
+/// The groups of a rank by the degrees in config.parallelism. The rank reads the rows of its position in
+/// loss_ranks. Throws UsageError if the degrees do not fit the world.
 DataParallel data_parallel_of(const Config& config, RankId place);
 
-/// How units are cut over the ranks of a shard group, parallelism.fsdp_partition.
+/// How units are partitioned over the ranks of a shard group, parallelism.fsdp_partition.
 Partition partition_of(const ParallelismConfig& parallelism);
 
-/// The specification of config.model. Throws UsageError if model.vocab_size is open and no tokenizer gives
-/// it.
+/// The specification of config.model. Throws UsageError if model.vocab_size is 0 and no tokenizer gives it.
 ModelSpec plan_model(const Config& config);
 
-/// The program of one rank, and what was proved of those of all.
+/// The program of one rank, and what was proved of the programs of all ranks.
 struct ProvedStep {
   StepProgram program;
   SymmetryProof proof;
 };
 
-/// The training program of one rank. Those of all ranks are checked.
+/// The training program of one rank, not checked.
+StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId place);
+
+/// The training program of one rank. The programs of all ranks are checked.
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId place = {});
 StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId place = {});
 
-/// The forward-only program of validation and `eval`, for micro-batches of the training's shape. Those of all
-/// ranks are checked. Losses are not reduced in it.
+/// The forward-only program of validation and `eval`, for micro-batches of the training's shape. The
+/// programs of all ranks are checked. Losses are not reduced in it.
 StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId place = {});
 
 /// The checked forward-only program that generation runs once per token: `cache_tokens` positions of KV

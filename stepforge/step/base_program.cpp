@@ -13,7 +13,7 @@ bool trains(const ModelSpec& model, const BlockSpec& block) {
                      [&](int unit) { return model.units[static_cast<std::size_t>(unit)].trainable; });
 }
 
-/// Nothing below it needs a gradient.
+/// The blocks below it need no gradients.
 int lowest_trained_block(const ModelSpec& model) {
   const auto found = std::find_if(model.blocks.begin(), model.blocks.end(),
                                   [&](const BlockSpec& block) { return trains(model, block); });
@@ -55,7 +55,7 @@ class Writer {
   StepProgram& program_;
 };
 
-/// Where the program's group of this name stands, -1 if there is none.
+/// The index of the group of this name, -1 if there is none.
 int find_group(const StepProgram& program, std::string_view name) {
   const auto found = std::find_if(program.groups.begin(), program.groups.end(),
                                   [&](const ProgramGroup& group) { return group.name == name; });
@@ -68,24 +68,16 @@ void write_training(StepProgram& program, const ModelSpec& model) {
   const int lowest = lowest_trained_block(model);
   const int shard = find_group(program, kShardGroup);
   const int loss = find_group(program, kLossGroup);
-  if (loss >= 0) {
-    writer.add_collective(OpKind::count_labels, loss);
-  }
-  // Those that are reduced are started where reduce_pass says.
+  if (loss >= 0) writer.add_collective(OpKind::count_labels, loss);
+  // reduce_pass starts the gradients that are reduced.
   writer.add_for_units(OpKind::start_gradient, [](const ProgramUnit& unit) { return !unit.reduces(); });
   for (int m = 0; m < program.micro_batches; ++m) {
     writer.add(OpKind::load_batch, -1, m);
-    for (int b = 0; b < head; ++b) {
-      writer.add(OpKind::forward, b, m, b >= lowest);
-    }
+    for (int b = 0; b < head; ++b) writer.add(OpKind::forward, b, m, b >= lowest);
     writer.add(OpKind::loss_forward_backward, head, m);
-    for (int b = head - 1; b >= lowest; --b) {
-      writer.add(OpKind::backward, b, m);
-    }
+    for (int b = head - 1; b >= lowest; --b) writer.add(OpKind::backward, b, m);
   }
-  if (loss >= 0) {
-    writer.add_collective(OpKind::reduce_loss, loss);
-  }
+  if (loss >= 0) writer.add_collective(OpKind::reduce_loss, loss);
   writer.add_collective(OpKind::gradient_norm, shard);
   writer.add(OpKind::check_finite);
   writer.add_for_units(OpKind::update, [](const ProgramUnit&) { return true; });
@@ -96,9 +88,7 @@ void write_forward_only(StepProgram& program, OpKind last) {
   const int head = static_cast<int>(program.blocks.size()) - 1;
   for (int m = 0; m < program.micro_batches; ++m) {
     writer.add(OpKind::load_batch, -1, m);
-    for (int b = 0; b < head; ++b) {
-      writer.add(OpKind::forward, b, m);
-    }
+    for (int b = 0; b < head; ++b) writer.add(OpKind::forward, b, m);
     writer.add(last, head, m);
   }
 }
@@ -119,26 +109,27 @@ void check_model(const ModelSpec& model) {
   }
 }
 
-}  // namespace
-
-std::vector<ProgramGroup> groups_of(const DataParallel& place) {
-  std::vector<ProgramGroup> groups;
-  const auto add = [&](std::string_view name, const std::vector<int>& ranks) {
-    if (ranks.size() > 1) {
-      groups.push_back({std::string(name), ranks});
-    }
-  };
-  add(kShardGroup, place.shard_ranks);
-  add(kReplicaGroup, place.replica_ranks);
-  add(kLossGroup, place.loss_ranks);
-  return groups;
+/// A list that would not fit into memory is refused before it is written.
+void check_size(const ModelSpec& model, int micro_batches) {
+  constexpr int64_t kMostComputations = int64_t{1} << 18;
+  const auto blocks = static_cast<int64_t>(model.blocks.size());
+  if (micro_batches > kMostComputations / blocks) {
+    throw UsageError(format(
+        "a step of {} micro-batches on each rank, each through {} blocks, makes a program of more than {} "
+        "forwards, the most that one may have; use at most {} micro-batches: larger ones "
+        "(training.local_batch_size), fewer rows (training.global_batch_size) or more ranks",
+        with_thousands(micro_batches), with_thousands(blocks), with_thousands(kMostComputations),
+        with_thousands(kMostComputations / blocks)));
+  }
 }
+
+}  // namespace
 
 StepProgram write_base_program(const ModelSpec& model, const StepOptions& options) {
   check_model(model);
-  if (options.micro_batches < 1) {
+  if (options.micro_batches < 1)
     throw UsageError(format("a step needs at least one micro-batch, not {}", options.micro_batches));
-  }
+  check_size(model, options.micro_batches);
   StepProgram program;
   program.kind = options.kind;
   program.rank = options.data_parallel.rank;

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/flat_layout.h"
@@ -11,50 +11,102 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kMasterBytes = 4;       // masters and gradients are fp32
-constexpr int64_t kPartialSumBytes = 8;   // fp64, of each rank, or of each kUnitBorder elements if ordered
+constexpr int64_t kMasterBytes = 4;  // masters and gradients are fp32
+constexpr int64_t kPartialSumBytes =
+    8;  // fp64, of each rank, or of each kUnitBorder elements in ordered mode
 constexpr int64_t kLabelCountBytes = 16;  // labels, and whether a rank was told to stop
-constexpr int64_t kLossBytes = 8;         // fp64, of each micro-batch; and each rank's mean
+constexpr int64_t kLossBytes = 8;         // fp64, of each micro-batch; and the mean of each rank
+
+/// The elements of a unit on this rank, in all shards joined, and in a gathered copy.
+struct UnitElements {
+  int64_t shard = 0;
+  int64_t joined = 0;
+  int64_t gathered = 0;
+};
 
 class BufferWriter {
  public:
   BufferWriter(StepProgram& program, const ModelSpec& model, const StepOptions& options)
       : program_(program), model_(model), options_(options) {
     const auto shards = static_cast<int>(options.data_parallel.shard_ranks.size());
-    for (const UnitSpec& unit : model.units) {
-      const ShardLayout layout(unit, options.partition, shards);
-      shard_elements_.push_back(layout.shard_size());
-      joined_elements_.push_back(layout.joined_size());
-      gathered_elements_.push_back(layout.gathered().size);
+    for (std::size_t u = 0; u < model.units.size(); ++u) {
+      const ShardLayout layout(model.units[u], options.partition, shards);
+      units_.push_back({layout.shard_size(), layout.joined_size(), layout.gathered().size});
+      program.units[u].gathered_bytes = units_[u].joined * dtype_bytes(options.gather.dtype);
+      program.units[u].reduced_bytes = units_[u].joined * dtype_bytes(options.reduce.dtype);
     }
-    for (std::size_t u = 0; u < program.units.size(); ++u) {
-      program.units[u].gathered_bytes = joined_elements_[u] * dtype_bytes(options.gather.dtype);
-      program.units[u].reduced_bytes = joined_elements_[u] * dtype_bytes(options.reduce.dtype);
-    }
-    for (std::size_t b = 0; b < model.blocks.size(); ++b) {
+    for (std::size_t b = 0; b < model.blocks.size(); ++b)
       costs_.push_back(
           block_cost(model.blocks[b].regions, options.cost, program.blocks[b].recomputed_regions));
-    }
     has_backward_.resize(model.blocks.size(), false);
     for (const Operation& operation : program.operations) {
-      if (operation.kind == OpKind::backward) {
-        has_backward_[at(operation.block)] = true;
-      }
+      if (operation.kind == OpKind::backward) has_backward_[static_cast<std::size_t>(operation.block)] = true;
     }
   }
 
   void write() {
     add_persistent();
     for (Operation& operation : program_.operations) {
-      assign(operation);
+      const OpInfo& row = op_info(operation.kind);
+      for (const BufferUse& use : row.reads) {
+        if (is_copied(operation, use.kind)) read(operation, key(operation, use));
+      }
+      int64_t made = 0;
+      for (const BufferUse& use : row.makes) {
+        if (is_made(operation, use)) made += allocate(operation, key(operation, use));
+      }
+      if (operation.block >= 0) {
+        set_cost_of_block(operation, made);
+      } else {
+        set_cost(operation);
+      }
     }
   }
 
  private:
-  /// What a buffer is for: (kind, block or unit, micro-batch or level).
+  /// What a buffer is for: kind, block or unit, micro-batch or level.
   using Key = std::tuple<BufferKind, int, int>;
 
-  static std::size_t at(int index) { return static_cast<std::size_t>(index); }
+  static Key key(const Operation& operation, const BufferUse& use) {
+    switch (use.owner) {
+      case BufferOwner::micro_batch:
+        return {use.kind, -1, operation.micro_batch};
+      case BufferOwner::block:
+        return {use.kind, operation.block, operation.micro_batch};
+      case BufferOwner::block_below:
+        return {use.kind, operation.block - 1, operation.micro_batch};
+      case BufferOwner::unit:
+        return {use.kind, operation.unit, -1};
+      case BufferOwner::unit_level:
+        return {use.kind, operation.unit, operation.level};
+    }
+    return {};
+  }
+
+  /// Copies between host and device carry the parts that they name.
+  static bool is_copied(const Operation& operation, BufferKind kind) {
+    if (operation.kind != OpKind::reload_start && operation.kind != OpKind::offload_start) return true;
+    const std::vector<BufferKind> kinds = kinds_of(operation.parts);
+    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  }
+
+  /// Whether this operation makes a buffer that its row lists. See build_step().
+  bool is_made(const Operation& operation, const BufferUse& use) const {
+    switch (use.kind) {
+      case BufferKind::graph:
+        return operation.keep_graph;
+      case BufferKind::bundle_gradient:
+        return operation.block > 0 && has_backward_[static_cast<std::size_t>(operation.block) - 1];
+      case BufferKind::whole_gradient:
+        return element(program_.units, operation.unit).reduces();
+      case BufferKind::gradients:
+        if (operation.kind == OpKind::reduce_start)
+          return element(program_.units, operation.unit).offloaded && !operation.accumulate;
+        return is_copied(operation, use.kind);
+      default:
+        return is_copied(operation, use.kind);
+    }
+  }
 
   void add_persistent() {
     const auto add = [this](BufferKind kind, const std::string& owner, int64_t bytes) {
@@ -63,16 +115,15 @@ class BufferWriter {
                                   .bytes = bytes,
                                   .persistent = true});
     };
-    for (std::size_t u = 0; u < model_.units.size(); ++u) {
-      const bool trains = program_.kind == ProgramKind::train && model_.units[u].trainable;
+    for (int u = 0; u < static_cast<int>(model_.units.size()); ++u) {
+      const std::string& name = element(model_.units, u).name;
+      const bool trains = program_.kind == ProgramKind::train && element(model_.units, u).trainable;
       const StateParts parts{.weights = true, .gradients = trains, .optimizer = trains};
-      if (program_.units[u].offloaded) {
-        add(BufferKind::host, model_.units[u].name, state_bytes(u, parts));
+      if (element(program_.units, u).offloaded) {
+        add(BufferKind::host, name, state_bytes(u, parts));
         continue;
       }
-      for (const BufferKind kind : kinds_of(parts)) {
-        add(kind, model_.units[u].name, state_bytes(u, kind));
-      }
+      for (const BufferKind kind : kinds_of(parts)) add(kind, name, state_bytes(u, kind));
     }
     if (program_.kind == ProgramKind::generate && options_.kv_cache_tokens > 0) {
       add(BufferKind::kv_cache, model_.family,
@@ -81,145 +132,92 @@ class BufferWriter {
     }
   }
 
-  /// Of this rank's part of the unit's state.
-  int64_t state_bytes(std::size_t unit, BufferKind kind) const {
-    return shard_elements_[unit] *
+  /// This rank's part of the state of the unit.
+  int64_t state_bytes(int unit, BufferKind kind) const {
+    return element(units_, unit).shard *
            (kind == BufferKind::optimizer ? options_.optimizer_bytes_per_element : kMasterBytes);
   }
-  int64_t state_bytes(std::size_t unit, const StateParts& parts) const {
+  int64_t state_bytes(int unit, const StateParts& parts) const {
     int64_t bytes = 0;
-    for (const BufferKind kind : kinds_of(parts)) {
-      bytes += state_bytes(unit, kind);
-    }
+    for (const BufferKind kind : kinds_of(parts)) bytes += state_bytes(unit, kind);
     return bytes;
-  }
-
-  /// A buffer that starts at `operation`. Returns its bytes.
-  int64_t allocate(Operation& operation, const Key& key, const std::string& name, int64_t bytes) {
-    const BufferKind kind = std::get<0>(key);
-    live_[key] = static_cast<int>(program_.buffers.size());
-    operation.allocates.push_back(live_[key]);
-    program_.buffers.push_back(
-        {.name = format("{} {}", buffer_kind_name(kind), name), .kind = kind, .bytes = bytes});
-    return bytes;
-  }
-
-  void read(Operation& operation, const Key& key) const {
-    if (const auto found = live_.find(key); found != live_.end()) {
-      operation.reads.push_back(found->second);
-    }
-  }
-
-  std::string place(int block, int micro_batch) const {
-    return format("{} m{}", program_.blocks[at(block)].name, micro_batch);
   }
 
   int64_t bundle_bytes(int block) const {
     int64_t width = 0;
-    for (const BundleEntry& entry : model_.blocks[at(block)].outputs) {
-      width += entry.width;
-    }
+    for (const BundleEntry& entry : element(model_.blocks, block).outputs) width += entry.width;
     return options_.cost.tokens * width * dtype_bytes(options_.cost.compute);
   }
 
-  int64_t allocate_bundle(Operation& operation) {
-    const int b = operation.block;
-    const int m = operation.micro_batch;
-    return allocate(operation, {BufferKind::bundle, b, m}, place(b, m), bundle_bytes(b));
-  }
-
-  int64_t allocate_graph(Operation& operation) {
-    const int b = operation.block;
-    const int m = operation.micro_batch;
-    return allocate(operation, {BufferKind::graph, b, m}, place(b, m), costs_[at(b)].saved_bytes);
-  }
-
-  /// The gradient of the block's input, if a block below wants it.
-  int64_t allocate_input_gradient(Operation& operation) {
-    const int below = operation.block - 1;
-    if (below < 0 || !has_backward_[at(below)]) {
-      return 0;
-    }
-    const int m = operation.micro_batch;
-    return allocate(operation, {BufferKind::bundle_gradient, below, m}, place(below, m), bundle_bytes(below));
-  }
-
-  void assign(Operation& operation) {
-    if (operation.kind == OpKind::load_batch) {
-      const int m = operation.micro_batch;
-      allocate(operation, {BufferKind::batch, -1, m}, format("m{}", m),
-               options_.cost.tokens * options_.batch_bytes_per_token);
-    } else if (operation.block >= 0) {
-      assign_compute(operation);
-    } else if (operation.unit >= 0) {
-      assign_unit(operation);
-    } else {
-      assign_whole_step(operation);
-    }
-  }
-
-  void assign_whole_step(Operation& operation) {
-    const DataParallel& place = options_.data_parallel;
-    switch (operation.kind) {
-      case OpKind::count_labels:
-        operation.bytes = kLabelCountBytes;
-        break;
-      case OpKind::reduce_loss:
-        operation.bytes =
-            static_cast<int64_t>(place.loss_ranks.size()) * (program_.micro_batches + 1) * kLossBytes;
-        break;
-      case OpKind::gradient_norm:
-        if (operation.group < 0) {
-          operation.bytes = trainable_sum(shard_elements_) * kMasterBytes;
-        } else {
-          const auto ranks = static_cast<int64_t>(place.shard_ranks.size());
-          operation.bytes =
-              kPartialSumBytes * (options_.ordered ? trainable_sum(joined_elements_) / kUnitBorder : ranks);
-          operation.workspace = operation.bytes;
-        }
-        break;
+  int64_t bytes_of(BufferKind kind, int owner) const {
+    switch (kind) {
+      case BufferKind::batch:
+        return options_.cost.tokens * options_.batch_bytes_per_token;
+      case BufferKind::bundle:
+      case BufferKind::bundle_gradient:
+        return bundle_bytes(owner);
+      case BufferKind::graph:
+        return element(costs_, owner).saved_bytes;
+      case BufferKind::gather_slot:
+        return element(units_, owner).gathered * dtype_bytes(options_.gather.dtype);
+      case BufferKind::whole_gradient:
+      case BufferKind::gradient_level:
+        return element(units_, owner).gathered * kMasterBytes;
       default:
-        break;
+        return state_bytes(owner, kind);
     }
   }
 
-  int64_t trainable_sum(const std::vector<int64_t>& unit_elements) const {
+  /// "graph layers.2 m0", "gather_slot layers.2", "gradient_level layers.2 level 1", "batch m0"
+  std::string name_of(const Operation& operation, const Key& key) const {
+    const auto [kind, owner, number] = key;
+    std::string name(buffer_kind_name(kind));
+    if (operation.block >= 0) return format("{} {} m{}", name, element(program_.blocks, owner).name, number);
+    if (operation.unit < 0) return format("{} m{}", name, number);
+    name += " " + element(program_.units, owner).name;
+    return kind == BufferKind::gradient_level ? format("{} level {}", name, number) : name;
+  }
+
+  /// A buffer whose life begins with `operation`. Returns its bytes.
+  int64_t allocate(Operation& operation, const Key& key) {
+    const auto [kind, owner, number] = key;
+    const int64_t bytes = bytes_of(kind, owner);
+    live_[key] = static_cast<int>(program_.buffers.size());
+    operation.allocates.push_back(live_[key]);
+    program_.buffers.push_back({.name = name_of(operation, key), .kind = kind, .bytes = bytes});
+    return bytes;
+  }
+
+  void read(Operation& operation, const Key& key) const {
+    if (const auto found = live_.find(key); found != live_.end()) operation.reads.push_back(found->second);
+  }
+
+  int64_t trainable_sum(int64_t UnitElements::* elements) const {
     int64_t sum = 0;
-    for (std::size_t u = 0; u < unit_elements.size(); ++u) {
-      sum += program_.units[u].trainable ? unit_elements[u] : 0;
-    }
+    for (std::size_t u = 0; u < units_.size(); ++u)
+      sum += program_.units[u].trainable ? units_[u].*elements : 0;
     return sum;
   }
 
-  void assign_compute(Operation& operation) {
-    const int b = operation.block;
-    const int m = operation.micro_batch;
-    const BlockCost& cost = costs_[at(b)];
-    read(operation, {BufferKind::batch, -1, m});
-    read(operation, {BufferKind::bundle, b - 1, m});
-    int64_t peak = 0;       // of everything that comes to life while it runs
-    int64_t allocated = 0;  // of that, what has a buffer of its own
+  /// `made`: bytes of the buffers that it allocates.
+  void set_cost_of_block(Operation& operation, int64_t made) const {
+    const BlockCost& cost = element(costs_, operation.block);
+    int64_t peak = 0;  // bytes of everything that it allocates, buffers included
     operation.flops = cost.forward_flops;
     switch (operation.kind) {
       case OpKind::forward:
         peak = operation.keep_graph ? cost.forward_peak_bytes : cost.inference_peak_bytes;
-        allocated = allocate_bundle(operation) + (operation.keep_graph ? allocate_graph(operation) : 0);
         break;
       case OpKind::recompute:
         peak = cost.forward_peak_bytes;
-        allocated = allocate_graph(operation);
         break;
       case OpKind::backward:
-        read(operation, {BufferKind::graph, b, m});
-        read(operation, {BufferKind::bundle_gradient, b, m});
         peak = cost.backward_peak_bytes;
         operation.flops = cost.backward_flops;
-        allocated = allocate_input_gradient(operation);
         break;
       case OpKind::loss_forward_backward:
         operation.flops = cost.forward_flops + cost.backward_flops;
         peak = cost.forward_peak_bytes + cost.backward_peak_bytes;  // chunk by chunk, both at once
-        allocated = allocate_input_gradient(operation);
         break;
       case OpKind::loss:
         peak = cost.inference_peak_bytes;
@@ -231,102 +229,59 @@ class BufferWriter {
       default:
         break;
     }
-    operation.workspace = std::max<int64_t>(0, peak - allocated);
+    operation.workspace = std::max<int64_t>(0, peak - made);
   }
 
-  /// The copies of an offloaded unit's state on the device.
-  void assign_state(Operation& operation) {
-    const int u = operation.unit;
-    const auto use = [&](BufferKind kind, bool begins) {
-      if (begins) {
-        allocate(operation, {kind, u, -1}, program_.units[at(u)].name, state_bytes(at(u), kind));
-      } else {
-        read(operation, {kind, u, -1});
-      }
-    };
-    switch (operation.kind) {
-      case OpKind::reload_start:
-      case OpKind::offload_start:
-        for (const BufferKind kind : kinds_of(operation.parts)) {
-          use(kind, operation.kind == OpKind::reload_start);
-        }
-        operation.bytes = state_bytes(at(u), operation.parts);
-        return;
-      case OpKind::gather_start:
-        use(BufferKind::weights, false);
-        return;
-      case OpKind::reduce_start:
-        use(BufferKind::gradients, !operation.accumulate);
-        return;
-      case OpKind::all_reduce_start:
-        use(BufferKind::gradients, false);
-        return;
-      case OpKind::update:
-        use(BufferKind::weights, false);
-        use(BufferKind::gradients, false);
-        use(BufferKind::optimizer, false);
-        return;
-      default:
-        return;
-    }
-  }
-
-  void assign_unit(Operation& operation) {
-    if (program_.units[at(operation.unit)].offloaded) {
-      assign_state(operation);
-    }
-    const int u = operation.unit;
-    const std::string& name = program_.units[at(u)].name;
-    const int64_t shard = shard_elements_[at(u)];
-    const int64_t joined = joined_elements_[at(u)];
-    const int64_t elements = gathered_elements_[at(u)];
-    const bool copied = options_.partition.kind == Partition::Kind::by_dim && joined > shard;
-    const int64_t sent_bytes = dtype_bytes(options_.reduce.dtype);
+  /// Of operations on a unit or on the whole step: bytes that they move, and workspace.
+  void set_cost(Operation& operation) const {
+    const UnitElements unit = operation.unit < 0 ? UnitElements{} : element(units_, operation.unit);
+    const bool copied = options_.partition.kind == Partition::Kind::by_dim && unit.joined > unit.shard;
     const bool rounded = options_.reduce.dtype != DType::f32;
-    const Key slot{BufferKind::gather_slot, u, -1};
-    const Key level{BufferKind::gradient_level, u, operation.level};
-    const Key whole{BufferKind::whole_gradient, u, -1};
+    const int64_t sent_bytes = dtype_bytes(options_.reduce.dtype);
     switch (operation.kind) {
+      case OpKind::count_labels:
+        operation.bytes = kLabelCountBytes;
+        break;
+      case OpKind::reduce_loss:
+        operation.bytes = static_cast<int64_t>(options_.data_parallel.loss_ranks.size()) *
+                          (program_.micro_batches + 1) * kLossBytes;
+        break;
+      case OpKind::gradient_norm:
+        if (operation.group < 0) {
+          operation.bytes = trainable_sum(&UnitElements::shard) * kMasterBytes;
+        } else {
+          const auto ranks = static_cast<int64_t>(options_.data_parallel.shard_ranks.size());
+          const int64_t sums = options_.ordered ? trainable_sum(&UnitElements::joined) / kUnitBorder : ranks;
+          operation.workspace = operation.bytes = kPartialSumBytes * sums;
+        }
+        break;
       case OpKind::gather_start:
-        allocate(operation, slot, name, elements * dtype_bytes(options_.gather.dtype));
-        operation.bytes = program_.units[at(u)].gathered_bytes;
+        operation.bytes = element(program_.units, operation.unit).gathered_bytes;
         operation.workspace = copied ? operation.bytes : 0;
         break;
-      case OpKind::gather_wait:
-      case OpKind::release:
-        read(operation, slot);
-        break;
-      case OpKind::start_gradient:
-        if (program_.units[at(u)].reduces()) {
-          allocate(operation, whole, name, elements * kMasterBytes);
-        }
-        break;
       case OpKind::reduce_start:
-        read(operation, whole);
-        operation.bytes = program_.units[at(u)].reduced_bytes;
-        if (joined == shard) break;  // one rank: nothing travels
+        operation.bytes = element(program_.units, operation.unit).reduced_bytes;
+        if (unit.joined == unit.shard) break;  // one rank: nothing is sent
         if (copied || rounded) operation.workspace += operation.bytes;
-        if (copied || rounded || operation.accumulate) operation.workspace += shard * kMasterBytes;
-        if (rounded) operation.workspace += shard * sent_bytes;
-        break;
-      case OpKind::reduce_wait:
-        read(operation, whole);
+        if (copied || rounded || operation.accumulate) operation.workspace += unit.shard * kMasterBytes;
+        if (rounded) operation.workspace += unit.shard * sent_bytes;
         break;
       case OpKind::all_reduce_start:
-        operation.bytes = shard * sent_bytes;
+        operation.bytes = unit.shard * sent_bytes;
         operation.workspace = rounded ? operation.bytes : 0;
         break;
       case OpKind::stash_gradient:
-        read(operation, whole);
-        allocate(operation, level, format("{} level {}", name, operation.level), elements * kMasterBytes);
-        operation.bytes = 2 * elements * kMasterBytes;
+        operation.bytes = 2 * unit.gathered * kMasterBytes;
         break;
       case OpKind::add_gradient:
-        operation.bytes = 3 * elements * kMasterBytes;
-        read(operation, level);
+        operation.bytes = 3 * unit.gathered * kMasterBytes;
         break;
       case OpKind::update:  // reads masters, gradient and state, writes masters and state
-        operation.bytes = shard * (3 * kMasterBytes + 2 * options_.optimizer_bytes_per_element);
+        operation.bytes = unit.shard * (3 * kMasterBytes + 2 * options_.optimizer_bytes_per_element);
+        break;
+      case OpKind::reload_start:
+      case OpKind::offload_start:
+        operation.bytes = state_bytes(operation.unit, operation.parts);
         break;
       default:
         break;
@@ -336,9 +291,7 @@ class BufferWriter {
   StepProgram& program_;
   const ModelSpec& model_;
   const StepOptions& options_;
-  std::vector<int64_t> shard_elements_;     // of each unit
-  std::vector<int64_t> joined_elements_;    // of all its shards
-  std::vector<int64_t> gathered_elements_;  // of a gathered copy
+  std::vector<UnitElements> units_;
   std::vector<BlockCost> costs_;
   std::vector<bool> has_backward_;
   std::map<Key, int> live_;
@@ -349,18 +302,12 @@ class BufferWriter {
 void free_after_last_use(StepProgram& program) {
   std::vector<int> last_use(program.buffers.size(), -1);
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    for (const int buffer : program.operations[i].allocates) {
-      last_use[static_cast<std::size_t>(buffer)] = static_cast<int>(i);
-    }
-    for (const int buffer : program.operations[i].reads) {
-      last_use[static_cast<std::size_t>(buffer)] = static_cast<int>(i);
-    }
+    for (const int buffer : program.operations[i].allocates) element(last_use, buffer) = static_cast<int>(i);
+    for (const int buffer : program.operations[i].reads) element(last_use, buffer) = static_cast<int>(i);
   }
   for (std::size_t buffer = 0; buffer < last_use.size(); ++buffer) {
-    if (last_use[buffer] >= 0 && !program.buffers[buffer].persistent) {
-      program.operations[static_cast<std::size_t>(last_use[buffer])].frees.push_back(
-          static_cast<int>(buffer));
-    }
+    if (last_use[buffer] >= 0 && !program.buffers[buffer].persistent)
+      element(program.operations, last_use[buffer]).frees.push_back(static_cast<int>(buffer));
   }
 }
 

@@ -7,52 +7,43 @@ namespace stepforge {
 
 namespace {
 
-constexpr int kNever = -1;
+constexpr int kNone = -1;
 
-/// The life of the values that belong to one block and one micro-batch: the operations that made or used
-/// them.
+/// The operations that made or used the values of one block on one micro-batch.
 struct Values {
-  int input = kNever;            // the receive that brought it
-  int output = kNever;           // forward
-  int graph = kNever;            // forward or recompute
-  int output_gradient = kNever;  // the receive that brought it
-  int input_gradient = kNever;   // backward or loss_forward_backward
-  int backward = kNever;
-  int backward_weight = kNever;
-  int loss = kNever;
+  int input = kNone;            // the receive that brought it
+  int output = kNone;           // forward
+  int graph = kNone;            // forward or recompute
+  int output_gradient = kNone;  // the receive that brought it
+  int input_gradient = kNone;   // backward or loss_forward_backward
+  int backward = kNone;
+  int backward_weight = kNone;
+  int loss = kNone;
   bool weight_queued = false;
 };
 
-class Dataflow {
+class Dataflow : RuleWalk {
  public:
   explicit Dataflow(const CheckedProgram& checked)
-      : checked_(checked),
-        program_(checked.program),
+      : RuleWalk(checked),
         values_(program_.blocks.size() * static_cast<std::size_t>(program_.micro_batches)),
         batches_(static_cast<std::size_t>(program_.micro_batches), kNever),
         receives_input_(program_.blocks.size(), false),
         receives_gradient_(program_.blocks.size(), false) {
     for (const Operation& operation : program_.operations) {
-      if (operation.kind == OpKind::receive) {
-        auto& receives = carries_gradient(operation) ? receives_gradient_ : receives_input_;
-        receives[static_cast<std::size_t>(operation.block)] = true;
-      }
+      if (operation.kind != OpKind::receive) continue;
+      auto& receives = carries_gradient(operation) ? receives_gradient_ : receives_input_;
+      receives[static_cast<std::size_t>(operation.block)] = true;
     }
   }
 
   std::vector<Use> check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      visit(program_.operations[at_]);
-    }
+    walk([this](const Operation& operation) { visit(operation); });
     check_end();
     return std::move(uses_);
   }
 
  private:
-  [[noreturn]] void fail(const std::string& reason) const { checked_.fail(at_, reason); }
-
-  std::string done_by(int operation) const { return checked_.text(static_cast<std::size_t>(operation)); }
-
   /// A message carries the buffer it reads or allocates: a bundle forward, or a bundle's gradient backward.
   bool carries_gradient(const Operation& operation) const {
     const auto& buffers = operation.kind == OpKind::send ? operation.reads : operation.allocates;
@@ -63,140 +54,98 @@ class Dataflow {
     return values_[static_cast<std::size_t>(block) * static_cast<std::size_t>(program_.micro_batches) +
                    static_cast<std::size_t>(micro_batch)];
   }
-  const ProgramBlock& block(const Operation& operation) const {
-    return program_.blocks[static_cast<std::size_t>(operation.block)];
-  }
 
   void use(int producer, BufferKind kind) {
-    const auto made = static_cast<std::size_t>(producer);
-    checked_.require_order(made, at_);
-    uses_.push_back({made, at_, kind});
+    require_order(producer);
+    uses_.push_back({producer, here(), kind});
   }
 
   /// The block's input on this micro-batch must be there: the batch, what was received, or the block below's
   /// result.
   void use_input(const Operation& operation) {
     if (block(operation).first || block(operation).last) {
-      const int batch = batches_[static_cast<std::size_t>(operation.micro_batch)];
-      if (batch == kNever) {
-        fail(format("micro-batch {} has not been loaded", operation.micro_batch));
-      }
+      const int batch = element(batches_, operation.micro_batch);
+      if (batch == kNever) fail(format("micro-batch {} has not been loaded", operation.micro_batch));
       use(batch, BufferKind::batch);
     }
-    if (block(operation).first) {
-      return;
-    }
+    if (block(operation).first) return;
     int input = kNever;
-    if (receives_input_[static_cast<std::size_t>(operation.block)]) {
+    if (receives_input_[static_cast<std::size_t>(operation.block)])
       input = values(operation.block, operation.micro_batch).input;
-    } else if (operation.block > 0) {
+    else if (operation.block > 0)
       input = values(operation.block - 1, operation.micro_batch).output;
-    }
-    if (input == kNever) {
-      fail("its input is missing: neither computed by the block below nor received");
-    }
+    if (input == kNever) fail("its input is missing: neither computed by the block below nor received");
     use(input, BufferKind::bundle);
   }
 
   void use_output_gradient(const Operation& operation) {
     int gradient = kNever;
-    if (receives_gradient_[static_cast<std::size_t>(operation.block)]) {
+    if (receives_gradient_[static_cast<std::size_t>(operation.block)])
       gradient = values(operation.block, operation.micro_batch).output_gradient;
-    } else if (static_cast<std::size_t>(operation.block) + 1 < program_.blocks.size()) {
+    else if (static_cast<std::size_t>(operation.block) + 1 < program_.blocks.size())
       gradient = values(operation.block + 1, operation.micro_batch).input_gradient;
-    }
-    if (gradient == kNever) {
+    if (gradient == kNever)
       fail("the gradient of its result is missing: neither computed by the block above nor received");
-    }
     use(gradient, BufferKind::bundle_gradient);
   }
 
   void once(int& done, const char* what) {
-    if (done != kNever) {
-      fail(format("{} was already done by {}", what, done_by(done)));
-    }
-    done = static_cast<int>(at_);
+    if (done != kNever) fail(format("{} was already done by {}", what, text(done)));
+    done = here();
   }
 
   void visit(const Operation& operation) {
-    const bool trains = program_.kind == ProgramKind::train;
     switch (operation.kind) {
       case OpKind::load_batch:
-        once(batches_[static_cast<std::size_t>(operation.micro_batch)], "loading this micro-batch");
-        return;
+        return once(element(batches_, operation.micro_batch), "loading this micro-batch");
       case OpKind::forward:
-        forward(operation);
-        return;
+        return forward(operation);
       case OpKind::recompute:
-        recompute(operation);
-        return;
+        return recompute(operation);
       case OpKind::loss:
       case OpKind::logits:
-        require_kind(!trains);
-        loss(operation);
-        return;
+        return loss(operation);
       case OpKind::loss_forward_backward:
-        require_kind(trains);
         loss(operation);
-        values(operation.block, operation.micro_batch).input_gradient = static_cast<int>(at_);
+        values(operation.block, operation.micro_batch).input_gradient = here();
         return;
       case OpKind::backward:
       case OpKind::backward_input:
-        require_kind(trains);
-        backward(operation);
-        return;
+        return backward(operation);
       case OpKind::backward_weight:
-        require_kind(trains);
-        backward_weight(operation);
-        return;
+        return backward_weight(operation);
       case OpKind::receive:
-        receive(operation);
-        return;
+        return receive(operation);
       case OpKind::send:
-        send(operation);
-        return;
+        return send(operation);
       default:
         return;
     }
   }
 
-  void require_kind(bool fits) const {
-    if (!fits) {
-      fail(format("it does not belong into a program of kind {}", program_kind_name(program_.kind)));
-    }
-  }
-
   void forward(const Operation& operation) {
-    if (block(operation).last) {
-      fail("the head runs as loss, loss_forward_backward or logits");
-    }
+    if (block(operation).last) fail("the head runs as loss, loss_forward_backward or logits");
     use_input(operation);
     Values& at = values(operation.block, operation.micro_batch);
     once(at.output, "this forward");
     if (operation.keep_graph) {
-      require_kind(program_.kind == ProgramKind::train);
-      at.graph = static_cast<int>(at_);
+      if (!trains())
+        fail(format("no backward uses its graph in a program of kind {}", program_kind_name(program_.kind)));
+      at.graph = here();
     }
   }
 
   void recompute(const Operation& operation) {
-    require_kind(program_.kind == ProgramKind::train);
     Values& at = values(operation.block, operation.micro_batch);
-    if (at.output == kNever) {
-      fail("its forward has not run");
-    }
-    if (at.graph != kNever) {
-      fail(format("its graph already comes from {}", done_by(at.graph)));
-    }
-    checked_.require_order(static_cast<std::size_t>(at.output), at_);
+    if (at.output == kNever) fail("its forward has not run");
+    if (at.graph != kNever) fail(format("its graph already comes from {}", text(at.graph)));
+    require_order(at.output);
     use_input(operation);
-    at.graph = static_cast<int>(at_);
+    at.graph = here();
   }
 
   void loss(const Operation& operation) {
-    if (!block(operation).last) {
-      fail("only the head makes a loss or logits");
-    }
+    if (!block(operation).last) fail("only the head makes a loss or logits");
     use_input(operation);
     once(values(operation.block, operation.micro_batch).loss, "the head on this micro-batch");
   }
@@ -211,28 +160,25 @@ class Dataflow {
     use(at.graph, BufferKind::graph);
     use_output_gradient(operation);
     use_input(operation);
-    at.input_gradient = static_cast<int>(at_);
+    at.input_gradient = here();
     at.weight_queued = operation.kind == OpKind::backward_input;
   }
 
   void backward_weight(const Operation& operation) {
     Values& at = values(operation.block, operation.micro_batch);
-    if (!at.weight_queued && at.backward_weight == kNever) {
-      fail("no backward_input has queued it");
-    }
+    if (!at.weight_queued && at.backward_weight == kNever) fail("no backward_input has queued it");
     once(at.backward_weight, "this weight gradient");
     use(at.graph, BufferKind::graph);
-    checked_.require_order(static_cast<std::size_t>(at.backward), at_);
+    require_order(at.backward);
     at.weight_queued = false;
   }
 
   void receive(const Operation& operation) {
     Values& at = values(operation.block, operation.micro_batch);
-    if (carries_gradient(operation)) {
+    if (carries_gradient(operation))
       once(at.output_gradient, "receiving this gradient");
-    } else {
+    else
       once(at.input, "receiving this input");
-    }
   }
 
   void send(const Operation& operation) {
@@ -251,29 +197,22 @@ class Dataflow {
     for (int b = 0; b < static_cast<int>(program_.blocks.size()); ++b) {
       for (int m = 0; m < program_.micro_batches; ++m) {
         const Values& at = values(b, m);
-        const ProgramBlock& block = program_.blocks[static_cast<std::size_t>(b)];
-        if ((block.last ? at.loss : at.output) == kNever) {
+        const ProgramBlock& block = element(program_.blocks, b);
+        if ((block.last ? at.loss : at.output) == kNever)
           fail(format("block {} never runs on micro-batch {}", block.name, m));
-        }
-        if (at.graph != kNever && at.backward == kNever) {
-          checked_.fail(static_cast<std::size_t>(at.graph), "no backward uses its graph");
-        }
+        if (at.graph != kNever && at.backward == kNever) fail_at(at.graph, "no backward uses its graph");
         if (at.weight_queued) {
-          checked_.fail(static_cast<std::size_t>(at.backward),
-                        "the weight gradient it queued is never computed");
+          fail_at(at.backward, "the weight gradient it queued is never computed");
         }
       }
     }
   }
 
-  const CheckedProgram& checked_;
-  const StepProgram& program_;
   std::vector<Values> values_;
   std::vector<int> batches_;
   std::vector<bool> receives_input_;     // per block
   std::vector<bool> receives_gradient_;  // per block
   std::vector<Use> uses_;
-  std::size_t at_ = 0;
 };
 
 }  // namespace

@@ -1,143 +1,96 @@
 #include "stepforge/base/format.h"
 #include "stepforge/step/check_rules.h"
-#include "stepforge/step/passes.h"
 
 namespace stepforge {
 
 namespace {
 
-/// One unit's way through its slot. Indices of operations; -1 before the first.
+/// The slot of one unit. Indices of operations; -1 before the first.
 struct Slot {
   enum class State : uint8_t { free, filling, ready };
   State state = State::free;
   int start = -1;
   int wait = -1;
   int release = -1;
-  std::vector<std::size_t> uses;  // since the wait
+  std::vector<int> uses;  // since the wait
 };
 
-class Gathers {
+class Gathers : RuleWalk {
  public:
-  explicit Gathers(const CheckedProgram& checked)
-      : checked_(checked), program_(checked.program), slots_(program_.units.size()) {}
+  explicit Gathers(const CheckedProgram& checked) : RuleWalk(checked), slots_(program_.units.size()) {}
 
   void check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      visit(program_.operations[at_]);
-    }
+    walk([this](const Operation& operation) { visit(operation); });
     for (std::size_t u = 0; u < slots_.size(); ++u) {
-      if (slots_[u].state != Slot::State::free) {
-        checked_.fail(static_cast<std::size_t>(slots_[u].start),
-                      format("unit {} is never released", program_.units[u].name));
-      }
+      if (slots_[u].state != Slot::State::free)
+        fail_at(slots_[u].start, format("unit {} is never released", program_.units[u].name));
     }
   }
 
  private:
-  [[noreturn]] void fail(const std::string& reason) const { checked_.fail(at_, reason); }
-  const ProgramUnit& unit(int index) const { return program_.units[static_cast<std::size_t>(index)]; }
-  Slot& slot(int index) { return slots_[static_cast<std::size_t>(index)]; }
-  std::string text(int operation) const { return checked_.text(static_cast<std::size_t>(operation)); }
-  void require_order(int first) const { checked_.require_order(static_cast<std::size_t>(first), at_); }
-
   void visit(const Operation& operation) {
     switch (operation.kind) {
       case OpKind::gather_start:
-        start(operation);
-        return;
+        return start(operation, element(slots_, operation.unit));
       case OpKind::gather_wait:
-        wait(operation);
-        return;
+        return wait(element(slots_, operation.unit));
       case OpKind::release:
-        release(operation);
-        return;
+        return release(element(slots_, operation.unit));
       case OpKind::update:
-        update(operation);
-        return;
+        return update(element(slots_, operation.unit));
       default:
-        break;
-    }
-    if (reads_weights(program_, operation)) {
-      for (const int u : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
-        use(u);
-      }
+        if (!reads_weights(program_, operation)) return;
+        for (const int u : block(operation).units) use(u);
     }
   }
 
-  void start(const Operation& operation) {
-    Slot& at = slot(operation.unit);
-    if (unit(operation.unit).resident) {
-      fail("the unit is resident: there is nothing to gather");
-    }
-    if (at.state != Slot::State::free) {
-      fail(format("the unit is already gathered by {}", text(at.start)));
-    }
-    if (at.release >= 0) {
-      require_order(at.release);
-    }
-    if (operation.bytes != unit(operation.unit).gathered_bytes) {
-      fail(format("it gathers {} bytes, but the shards have {}", operation.bytes,
-                  unit(operation.unit).gathered_bytes));
-    }
-    at.state = Slot::State::filling;
-    at.start = static_cast<int>(at_);
+  void start(const Operation& operation, Slot& slot) {
+    if (unit(operation.unit).resident) fail("the unit is resident: there is nothing to gather");
+    if (slot.state != Slot::State::free) fail(format("the unit is already gathered by {}", text(slot.start)));
+    require_order(slot.release);
+    if (const int64_t bytes = unit(operation.unit).gathered_bytes; operation.bytes != bytes)
+      fail(format("it gathers {} bytes, but the shards have {}", operation.bytes, bytes));
+    slot.state = Slot::State::filling;
+    slot.start = here();
   }
 
-  void wait(const Operation& operation) {
-    Slot& at = slot(operation.unit);
-    if (at.state != Slot::State::filling) {
-      fail("no gather_start of the unit is under way");
-    }
-    require_order(at.start);
-    at.state = Slot::State::ready;
-    at.wait = static_cast<int>(at_);
-    at.uses.clear();
+  void wait(Slot& slot) {
+    if (slot.state != Slot::State::filling) fail("no gather_start of the unit is under way");
+    require_order(slot.start);
+    slot.state = Slot::State::ready;
+    slot.wait = here();
+    slot.uses.clear();
   }
 
   void use(int u) {
-    if (unit(u).resident) {
-      return;
+    const std::string& name = unit(u).name;
+    if (unit(u).resident) return;
+    Slot& slot = element(slots_, u);
+    if (slot.state == Slot::State::filling)
+      fail(format("unit {} is not gathered yet: no gather_wait after {}", name, text(slot.start)));
+    if (slot.state == Slot::State::free) {
+      fail(slot.release < 0 ? format("unit {} is not gathered", name)
+                            : format("unit {} is not gathered: {} gave it back", name, text(slot.release)));
     }
-    Slot& at = slot(u);
-    if (at.state == Slot::State::filling) {
-      fail(format("unit {} is not gathered yet: no gather_wait after {}", unit(u).name, text(at.start)));
-    }
-    if (at.state == Slot::State::free) {
-      fail(at.release < 0
-               ? format("unit {} is not gathered", unit(u).name)
-               : format("unit {} is not gathered: {} gave it back", unit(u).name, text(at.release)));
-    }
-    require_order(at.wait);
-    at.uses.push_back(at_);
+    require_order(slot.wait);
+    slot.uses.push_back(here());
   }
 
-  void release(const Operation& operation) {
-    Slot& at = slot(operation.unit);
-    if (at.state != Slot::State::ready) {
-      fail("the unit is not gathered");
-    }
-    require_order(at.wait);
-    for (const std::size_t use : at.uses) {
-      checked_.require_order(use, at_);
-    }
-    at.state = Slot::State::free;
-    at.release = static_cast<int>(at_);
+  void release(Slot& slot) {
+    if (slot.state != Slot::State::ready) fail("the unit is not gathered");
+    require_order(slot.wait);
+    for (const int use : slot.uses) require_order(use);
+    slot.state = Slot::State::free;
+    slot.release = here();
   }
 
-  void update(const Operation& operation) {
-    const Slot& at = slot(operation.unit);
-    if (at.state != Slot::State::free) {
-      fail(format("the copy gathered by {} is still in use and would be stale", text(at.start)));
-    }
-    if (at.release >= 0) {
-      require_order(at.release);
-    }
+  void update(const Slot& slot) const {
+    if (slot.state != Slot::State::free)
+      fail(format("the copy gathered by {} is still in use and would be stale", text(slot.start)));
+    require_order(slot.release);
   }
 
-  const CheckedProgram& checked_;
-  const StepProgram& program_;
   std::vector<Slot> slots_;
-  std::size_t at_ = 0;
 };
 
 }  // namespace

@@ -5,97 +5,66 @@ namespace stepforge {
 
 namespace {
 
-class Loss {
+class Loss : RuleWalk {
  public:
-  explicit Loss(const CheckedProgram& checked) : checked_(checked), program_(checked.program) {
+  explicit Loss(const CheckedProgram& checked) : RuleWalk(checked) {
     for (std::size_t g = 0; g < program_.groups.size(); ++g) {
-      if (program_.groups[g].name == kLossGroup) {
-        group_ = static_cast<int>(g);
-      }
+      if (program_.groups[g].name == kLossGroup) group_ = static_cast<int>(g);
     }
   }
 
   void check() {
-    for (at_ = 0; at_ < program_.operations.size(); ++at_) {
-      visit(program_.operations[at_]);
-    }
-    if (program_.kind == ProgramKind::train && group_ >= 0) {
-      require_done(count_, "the labels of the step are never counted");
-      require_done(reduce_, "the loss is never reduced");
-    }
+    walk([this](const Operation& operation) { visit(operation); });
+    if (!trains() || group_ < 0) return;
+    require_done(count_, "the labels of the step are never counted");
+    require_done(reduce_, "the loss is never reduced");
   }
 
  private:
-  [[noreturn]] void fail(const std::string& reason) const { checked_.fail(at_, reason); }
-
-  std::string over_group() const {
-    return group_ < 0 ? "" : " over " + group_key(program_.groups[static_cast<std::size_t>(group_)]);
-  }
-
-  void require_done(int done, const char* what) const {
-    if (done < 0) {
-      fail(what + over_group());
-    }
+  void require_done(int done, const char* otherwise) const {
+    if (done == kNever) fail(format("{} over {}", otherwise, group_text(group_)));
   }
 
   void visit(const Operation& operation) {
     switch (operation.kind) {
       case OpKind::count_labels:
-        once(count_, operation);
-        return;
+        return once(count_, operation);
       case OpKind::reduce_loss:
         once(reduce_, operation);
-        for (const std::size_t loss : losses_) {
-          checked_.require_order(loss, at_);
-        }
+        for (const int loss : losses_) require_order(loss);
         return;
       case OpKind::loss_forward_backward:
-        loss();
-        return;
+        return loss();
       case OpKind::check_finite:
-        if (group_ >= 0) {
-          require_done(reduce_, "the loss has not been reduced");
-          checked_.require_order(static_cast<std::size_t>(reduce_), at_);
-        }
-        return;
+        if (group_ < 0) return;
+        require_done(reduce_, "the loss has not been reduced");
+        return require_order(reduce_);
       default:
         return;
     }
   }
 
-  void once(int& done, const Operation& operation) {
-    if (program_.kind != ProgramKind::train) {
-      fail(format("it does not belong into a program of kind {}", program_kind_name(program_.kind)));
-    }
-    if (group_ < 0 || operation.group != group_) {
-      fail(group_ < 0 ? "the program has no group for the loss" : "it must run" + over_group());
-    }
-    if (done >= 0) {
-      fail(format("{} has already done so", checked_.text(static_cast<std::size_t>(done))));
-    }
-    done = static_cast<int>(at_);
+  void once(int& done, const Operation& operation) const {
+    if (group_ < 0) fail("the program has no group for the loss");
+    if (operation.group != group_) fail("it must run over " + group_text(group_));
+    if (done != kNever) fail(format("{} has already done so", text(done)));
+    done = here();
   }
 
   /// It divides by the number of labels of the whole step.
   void loss() {
-    if (reduce_ >= 0) {
-      fail(format("the loss has already been reduced by {}",
-                  checked_.text(static_cast<std::size_t>(reduce_))));
-    }
+    if (reduce_ != kNever) fail(format("the loss has already been reduced by {}", text(reduce_)));
     if (group_ >= 0) {
       require_done(count_, "the labels of the step have not been counted");
-      checked_.require_order(static_cast<std::size_t>(count_), at_);
+      require_order(count_);
     }
-    losses_.push_back(at_);
+    losses_.push_back(here());
   }
 
-  const CheckedProgram& checked_;
-  const StepProgram& program_;
   int group_ = -1;
-  int count_ = -1;
-  int reduce_ = -1;
-  std::vector<std::size_t> losses_;
-  std::size_t at_ = 0;
+  int count_ = kNever;
+  int reduce_ = kNever;
+  std::vector<int> losses_;
 };
 
 }  // namespace

@@ -42,33 +42,27 @@ void check_pair(const StepProgram& sender, std::size_t send, const StepProgram& 
 
 void check_channel(const StepProgram& sender, const StepProgram& receiver, const Channel& channel) {
   const std::size_t pairs = std::min(channel.sends.size(), channel.receives.size());
-  for (std::size_t i = 0; i < pairs; ++i) {
-    check_pair(sender, channel.sends[i], receiver, channel.receives[i]);
-  }
-  if (channel.sends.size() > pairs) {
+  for (std::size_t i = 0; i < pairs; ++i) check_pair(sender, channel.sends[i], receiver, channel.receives[i]);
+  if (channel.sends.size() > pairs)
     throw ProgramError(sender, channel.sends[pairs], format("rank {} never receives it", receiver.rank));
-  }
-  if (channel.receives.size() > pairs) {
+  if (channel.receives.size() > pairs)
     throw ProgramError(receiver, channel.receives[pairs], format("rank {} never sends it", sender.rank));
-  }
 }
 
 /// The collectives of each group, in list order.
 std::map<std::string, std::vector<std::size_t>> collectives_by_group(const StepProgram& program) {
   std::map<std::string, std::vector<std::size_t>> found;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    if (is_collective(program.operations[i])) {
-      found[group_key(program.groups[static_cast<std::size_t>(program.operations[i].group)])].push_back(i);
-    }
-  }
+  for (std::size_t i = 0; i < program.operations.size(); ++i)
+    if (is_collective(program.operations[i]))
+      found[group_key(element(program.groups, program.operations[i].group))].push_back(i);
   return found;
 }
 
 std::string unit_name(const StepProgram& program, const Operation& operation) {
-  return operation.unit < 0 ? std::string() : program.units[static_cast<std::size_t>(operation.unit)].name;
+  return operation.unit < 0 ? std::string() : element(program.units, operation.unit).name;
 }
 
-/// `mine` is compared with what the group's first rank does.
+/// Compares `mine` with the collectives of the group's first rank.
 void compare(const StepProgram& first, const std::vector<std::size_t>& theirs, const StepProgram& program,
              const std::vector<std::size_t>& mine, const std::string& group) {
   const std::size_t common = std::min(theirs.size(), mine.size());
@@ -98,30 +92,22 @@ void compare(const StepProgram& first, const std::vector<std::size_t>& theirs, c
 }
 
 bool has_group(const StepProgram& program, const std::string& key) {
-  for (const ProgramGroup& group : program.groups) {
-    if (group_key(group) == key) {
-      return true;
-    }
-  }
+  for (const ProgramGroup& group : program.groups)
+    if (group_key(group) == key) return true;
   return false;
 }
 
 }  // namespace
-
-bool is_collective(const Operation& operation) {
-  return operation.group >= 0 && operation.kind != OpKind::send && operation.kind != OpKind::receive;
-}
 
 void check_messages(std::span<const StepProgram> all_ranks) {
   std::map<std::pair<int, int>, Channel> channels;  // (from, to)
   for (const StepProgram& program : all_ranks) {
     for (std::size_t i = 0; i < program.operations.size(); ++i) {
       const Operation& operation = program.operations[i];
-      if (operation.kind == OpKind::send) {
+      if (operation.kind == OpKind::send)
         channels[{program.rank, operation.peer}].sends.push_back(i);
-      } else if (operation.kind == OpKind::receive) {
+      else if (operation.kind == OpKind::receive)
         channels[{operation.peer, program.rank}].receives.push_back(i);
-      }
     }
   }
   for (const auto& [ends, channel] : channels) {
@@ -133,9 +119,7 @@ void check_messages(std::span<const StepProgram> all_ranks) {
 void check_collectives(std::span<const StepProgram> all_ranks) {
   std::vector<std::map<std::string, std::vector<std::size_t>>> collectives;
   collectives.reserve(all_ranks.size());
-  for (const StepProgram& program : all_ranks) {
-    collectives.push_back(collectives_by_group(program));
-  }
+  for (const StepProgram& program : all_ranks) collectives.push_back(collectives_by_group(program));
   for (const StepProgram& program : all_ranks) {
     for (const auto& [key, mine] : collectives[static_cast<std::size_t>(program.rank)]) {
       const auto group = static_cast<std::size_t>(program.operations[mine.front()].group);

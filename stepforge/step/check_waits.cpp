@@ -9,37 +9,32 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::size_t kLanes = 5;
 constexpr std::size_t kReportedRanks = 8;
 
-/// A collective of one group: it finishes when as many ranks as the group has have arrived.
+/// One collective of a group: it finishes when all ranks of the group have arrived.
 struct Meeting {
   std::size_t arrived = 0;
   std::vector<int> ranks;
 };
 
 struct RankState {
-  std::array<std::vector<std::size_t>, kLanes> queue;  // each lane's operations in order
+  std::array<std::vector<std::size_t>, kLanes> queue;  // the operations of each lane, in order
   std::array<std::size_t, kLanes> next{};
   std::vector<bool> done;
-  std::vector<bool> arrived;         // at its meeting
-  std::vector<Meeting*> meeting;     // of each operation, nullptr for what is no collective
-  std::vector<std::size_t> message;  // of a receive: its number on the channel
+  std::vector<bool> arrived;         // whether each operation is at its meeting
+  std::vector<Meeting*> meeting;     // of each operation, nullptr if it is not a collective
+  std::vector<std::size_t> message;  // of each receive: its number on the channel
 };
 
-/// Runs the lanes of all ranks as far as they get. Time does not matter: what can finish, finishes.
+/// Runs the lanes of all ranks as far as possible. Time does not matter: what can finish, finishes.
 class Waits {
  public:
   explicit Waits(std::span<const StepProgram> all_ranks) : all_ranks_(all_ranks), ranks_(all_ranks.size()) {
-    for (const StepProgram& program : all_ranks) {
-      prepare(program);
-    }
+    for (const StepProgram& program : all_ranks) prepare(program);
   }
 
   void check() {
-    for (std::size_t r = 0; r < ranks_.size(); ++r) {
-      ready_.push_back(r);
-    }
+    for (std::size_t r = 0; r < ranks_.size(); ++r) ready_.push_back(r);
     while (!ready_.empty()) {
       const std::size_t r = ready_.front();
       ready_.pop_front();
@@ -91,18 +86,11 @@ class Waits {
   bool finish(std::size_t r, std::size_t i) {
     RankState& state = ranks_[r];
     const Operation& operation = all_ranks_[r].operations[i];
-    for (const int needed : operation.needs) {
-      if (!state.done[static_cast<std::size_t>(needed)]) {
-        return false;
-      }
-    }
-    if (state.meeting[i] != nullptr && !meet(*state.meeting[i], state, i)) {
+    for (const int needed : operation.needs)
+      if (!state.done[static_cast<std::size_t>(needed)]) return false;
+    if (state.meeting[i] != nullptr && !meet(*state.meeting[i], state, i)) return false;
+    if (operation.kind == OpKind::receive && sent_[{operation.peer, static_cast<int>(r)}] <= state.message[i])
       return false;
-    }
-    if (operation.kind == OpKind::receive &&
-        sent_[{operation.peer, static_cast<int>(r)}] <= state.message[i]) {
-      return false;
-    }
     if (operation.kind == OpKind::send) {
       ++sent_[{static_cast<int>(r), operation.peer}];
       ready_.push_back(static_cast<std::size_t>(operation.peer));
@@ -114,11 +102,8 @@ class Waits {
   bool meet(Meeting& meeting, RankState& state, std::size_t i) {
     if (!state.arrived[i]) {
       state.arrived[i] = true;
-      if (++meeting.arrived == meeting.ranks.size()) {
-        for (const int rank : meeting.ranks) {
-          ready_.push_back(static_cast<std::size_t>(rank));
-        }
-      }
+      if (++meeting.arrived == meeting.ranks.size())
+        for (const int rank : meeting.ranks) ready_.push_back(static_cast<std::size_t>(rank));
     }
     return meeting.arrived == meeting.ranks.size();
   }
@@ -126,28 +111,18 @@ class Waits {
   /// What the operation at the head of a lane waits for; "" if that is another lane of its own rank.
   std::string partner_text(std::size_t r, std::size_t i) const {
     const Operation& operation = all_ranks_[r].operations[i];
-    for (const int needed : operation.needs) {
-      if (!ranks_[r].done[static_cast<std::size_t>(needed)]) {
-        return {};
-      }
-    }
-    if (operation.kind == OpKind::receive) {
-      return format("waits for rank {} to send", operation.peer);
-    }
+    for (const int needed : operation.needs)
+      if (!ranks_[r].done[static_cast<std::size_t>(needed)]) return {};
+    if (operation.kind == OpKind::receive) return format("waits for rank {} to send", operation.peer);
     const Meeting* meeting = ranks_[r].meeting[i];
-    if (meeting == nullptr || !ranks_[r].arrived[i]) {
-      return {};
-    }
+    if (meeting == nullptr || !ranks_[r].arrived[i]) return {};
     std::vector<std::string> missing;
     for (const int rank : meeting->ranks) {
       const RankState& other = ranks_[static_cast<std::size_t>(rank)];
       bool has_arrived = false;
-      for (std::size_t k = 0; k < other.meeting.size(); ++k) {
+      for (std::size_t k = 0; k < other.meeting.size(); ++k)
         has_arrived = has_arrived || (other.meeting[k] == meeting && other.arrived[k]);
-      }
-      if (!has_arrived) {
-        missing.push_back(format("{}", rank));
-      }
+      if (!has_arrived) missing.push_back(format("{}", rank));
     }
     return format("waits for rank {} to join", join(missing, ", "));
   }
@@ -159,14 +134,10 @@ class Waits {
     for (std::size_t r = 0; r < ranks_.size() && waits.size() < kReportedRanks; ++r) {
       for (std::size_t lane = 0; lane < kLanes; ++lane) {
         const RankState& state = ranks_[r];
-        if (state.next.at(lane) == state.queue.at(lane).size()) {
-          continue;
-        }
+        if (state.next.at(lane) == state.queue.at(lane).size()) continue;
         const std::size_t i = state.queue.at(lane)[state.next.at(lane)];
         const std::string partner = partner_text(r, i);
-        if (partner.empty()) {
-          continue;
-        }
+        if (partner.empty()) continue;
         if (first_rank == ranks_.size()) {
           first_rank = r;
           first_operation = i;
@@ -175,9 +146,8 @@ class Waits {
                                operation_text(all_ranks_[r], all_ranks_[r].operations[i]), partner));
       }
     }
-    if (first_rank < ranks_.size()) {
+    if (first_rank < ranks_.size())
       throw ProgramError(all_ranks_[first_rank], first_operation, "a cycle of waits: " + join(waits, "; "));
-    }
   }
 
   std::span<const StepProgram> all_ranks_;

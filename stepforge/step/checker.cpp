@@ -1,18 +1,15 @@
 #include "stepforge/step/checker.h"
 
-#include <algorithm>
-
 #include "stepforge/base/format.h"
 #include "stepforge/step/check_rules.h"
+#include "stepforge/step/memory.h"
 
 namespace stepforge {
 
 namespace {
 
 std::string place_text(const StepProgram& program, std::size_t operation) {
-  if (operation >= program.operations.size()) {
-    return "end of the program";
-  }
+  if (operation >= program.operations.size()) return "end of the program";
   return format("operation {} ({})", operation, operation_text(program, program.operations[operation]));
 }
 
@@ -23,44 +20,19 @@ ProgramError::ProgramError(const StepProgram& program, std::size_t operation, co
       rank_(program.rank),
       operation_(operation) {}
 
-HappensBefore::HappensBefore(const StepProgram& program) {
-  const std::size_t count = program.operations.size();
-  lane_.resize(count);
-  place_.resize(count);
-  finished_.resize(count);
-  std::array<int, kLanes> lane_size{};
-  std::array<std::array<int, kLanes>, kLanes>
-      lane_end{};  // what has finished when the lane's last operation has
-  for (std::size_t i = 0; i < count; ++i) {
-    const Operation& operation = program.operations[i];
-    const auto lane = static_cast<std::size_t>(operation.lane);
-    lane_[i] = lane;
-    place_[i] = lane_size.at(lane)++;
-    finished_[i] = lane_end.at(lane);
-    for (const int needed : operation.needs) {
-      const auto other = static_cast<std::size_t>(needed);
-      for (std::size_t l = 0; l < kLanes; ++l) {
-        finished_[i].at(l) = std::max(finished_[i].at(l), finished_[other].at(l));
-      }
-      finished_[i].at(lane_[other]) = std::max(finished_[i].at(lane_[other]), place_[other] + 1);
-    }
-    lane_end.at(lane) = finished_[i];
-    lane_end.at(lane).at(lane) = place_[i] + 1;
-  }
+std::string ListWalk::group_text(int group) const {
+  return group < 0 ? "no group" : group_key(element(program_.groups, group));
 }
 
-bool HappensBefore::operator()(std::size_t first, std::size_t second) const {
-  return finished_[second].at(lane_[first]) > place_[first];
+std::string RuleWalk::text(int operation) const {
+  return place_text(program_, static_cast<std::size_t>(operation));
 }
 
-std::string CheckedProgram::text(std::size_t operation) const {
-  return place_text(program, operation);
-}
-
-void CheckedProgram::require_order(std::size_t first, std::size_t second) const {
-  if (!before(first, second)) {
-    fail(second, format("may run before {} has finished: that is on lane {}, and no need leads to it",
-                        text(first), lane_name(program.operations[first].lane)));
+void RuleWalk::require_order(int first) const {
+  if (first == kNever || first == here()) return;
+  if (!before_(static_cast<std::size_t>(first), static_cast<std::size_t>(here()))) {
+    fail(format("may run before {} has finished: that is on lane {}, and no need leads to it", text(first),
+                lane_name(element(program_.operations, first).lane)));
   }
 }
 
@@ -71,7 +43,8 @@ int64_t check_one(const StepProgram& program) {
   check_gradients(checked);
   check_offload(checked);
   check_loss(checked);
-  return check_buffers(checked, uses);
+  check_buffers(checked, uses);
+  return account(program).peak_bytes;
 }
 
 CheckResult check_programs(std::span<const StepProgram> all_ranks) {
@@ -83,9 +56,7 @@ CheckResult check_programs(std::span<const StepProgram> all_ranks) {
     check_structure(all_ranks[r], all_ranks.size());
   }
   CheckResult result;
-  for (const StepProgram& program : all_ranks) {
-    result.peak_bytes.push_back(check_one(program));
-  }
+  for (const StepProgram& program : all_ranks) result.peak_bytes.push_back(check_one(program));
   check_messages(all_ranks);
   check_collectives(all_ranks);
   check_waits(all_ranks);

@@ -2,16 +2,12 @@
 
 #include <algorithm>
 
-#include "stepforge/step/check_rules.h"
-
 namespace stepforge {
 
 std::vector<CollectiveTotal> collective_totals(const StepProgram& program) {
   std::vector<CollectiveTotal> totals;
   for (const Operation& operation : program.operations) {
-    if (!is_collective(operation)) {
-      continue;
-    }
+    if (!is_collective(operation)) continue;
     const auto found = std::find_if(totals.begin(), totals.end(), [&](const CollectiveTotal& total) {
       return total.group == operation.group && total.kind == operation.kind;
     });

@@ -13,10 +13,10 @@ struct CollectiveTotal {
   int group = 0;  ///< index into StepProgram::groups
   OpKind kind = OpKind::gather_start;
   int64_t count = 0;
-  int64_t bytes = 0;  ///< of all messages as wholes: what is gathered, or what is summed
+  int64_t bytes = 0;  ///< of all whole messages: what is gathered, or what is summed
 };
 
-/// Of one step, ordered by group, then by first appearance.
+/// The collectives of one step, ordered by group, then by first appearance.
 std::vector<CollectiveTotal> collective_totals(const StepProgram& program);
 
 }  // namespace stepforge

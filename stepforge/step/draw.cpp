@@ -11,14 +11,14 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::size_t kLongestPattern = 12;  // operations that may repeat together: a layer's
+constexpr std::size_t kLongestPattern = 12;  // operations, such as those of a layer
 constexpr std::size_t kFoldFrom = 4;         // repetitions
 
 std::string bytes_text(int64_t bytes) {
   return bytes == 0 ? "" : human_bytes(bytes);
 }
 
-/// The operations to show, and lines between them that say what is left out.
+/// The operations shown, and between them a line for each stretch that is left out.
 class Table {
  public:
   Table(const StepProgram& program, const TableOptions& options)
@@ -36,7 +36,7 @@ class Table {
         options_.all_micro_batches ? std::pair(count, count) : later_micro_batches();
     show(0, skip_begin);
     if (skip_begin < skip_end) {
-      text_ += format("{:>7}  and so on for micro-batches 1 to {}: operations {} to {}\n", "...",
+      text_ += format("{:>7}  the same for micro-batches 1 to {}: operations {} to {}\n", "...",
                       program_.micro_batches - (reduces_at_the_end() ? 2 : 1), skip_begin, skip_end - 1);
       show(skip_end, count);
     }
@@ -44,14 +44,14 @@ class Table {
   }
 
  private:
-  /// Whether the last micro-batch is unlike the others.
+  /// Whether the last micro-batch differs from the others.
   bool reduces_at_the_end() const {
     return std::any_of(program_.operations.begin(), program_.operations.end(),
                        [](const Operation& operation) { return operation.lane == Lane::reduce; });
   }
 
-  /// From the first operation of micro-batch 1 to the last of any, or to the last micro-batch if that is
-  /// unlike.
+  /// From the first operation of micro-batch 1 to the last of any micro-batch, or to the beginning of the
+  /// last one if that differs.
   std::pair<std::size_t, std::size_t> later_micro_batches() const {
     const auto& operations = program_.operations;
     const auto of_last = std::find_if(operations.begin(), operations.end(), [&](const Operation& operation) {
@@ -61,9 +61,7 @@ class Table {
                                     [](const Operation& operation) { return operation.micro_batch > 0; });
     const auto last = std::find_if(operations.rbegin(), operations.rend(),
                                    [](const Operation& operation) { return operation.micro_batch > 0; });
-    if (first == operations.end()) {
-      return {operations.size(), operations.size()};
-    }
+    if (first == operations.end()) return {operations.size(), operations.size()};
     return {static_cast<std::size_t>(first - operations.begin()),
             static_cast<std::size_t>((reduces_at_the_end() ? of_last : last.base()) - operations.begin())};
   }
@@ -79,7 +77,7 @@ class Table {
 
   /// How often the `length` operations at `begin` come in a row.
   std::size_t repetitions(std::size_t begin, std::size_t end, std::size_t length) const {
-    std::size_t same = 0;  // operations like the one a pattern earlier
+    std::size_t same = 0;  // operations that equal the one `length` earlier
     while (begin + length + same < end &&
            alike(program_.operations[begin + same], program_.operations[begin + length + same])) {
       ++same;
@@ -131,15 +129,9 @@ double microseconds(double seconds) {
 Json operation_event(const StepProgram& program, int process, std::size_t index, const OperationTime& time) {
   const Operation& operation = program.operations[index];
   Json arguments = {{"index", index}};
-  if (operation.bytes > 0) {
-    arguments["bytes"] = operation.bytes;
-  }
-  if (operation.workspace > 0) {
-    arguments["workspace"] = operation.workspace;
-  }
-  if (!operation.needs.empty()) {
-    arguments["needs"] = operation.needs;
-  }
+  if (operation.bytes > 0) arguments["bytes"] = operation.bytes;
+  if (operation.workspace > 0) arguments["workspace"] = operation.workspace;
+  if (!operation.needs.empty()) arguments["needs"] = operation.needs;
   return {{"name", operation_text(program, operation)},
           {"cat", op_name(operation.kind)},
           {"ph", "X"},
@@ -167,9 +159,7 @@ void add_live_bytes(const StepProgram& program, int process, const std::vector<O
   std::vector<std::pair<double, int64_t>> changes;
   const auto sum = [&](const std::vector<int>& buffers) {
     int64_t bytes = 0;
-    for (const int buffer : buffers) {
-      bytes += program.buffers[static_cast<std::size_t>(buffer)].bytes;
-    }
+    for (const int buffer : buffers) bytes += program.buffers[static_cast<std::size_t>(buffer)].bytes;
     return bytes;
   };
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
@@ -203,9 +193,8 @@ std::string trace_json(const StepProgram& program, const std::vector<TracedRun>&
   for (std::size_t run = 0; run < runs.size(); ++run) {
     const int process = program.rank * static_cast<int>(runs.size()) + static_cast<int>(run);
     add_names(process, format("rank {}, {}", program.rank, runs[run].name), events);
-    for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    for (std::size_t i = 0; i < program.operations.size(); ++i)
       events.push_back(operation_event(program, process, i, runs[run].times[i]));
-    }
     add_live_bytes(program, process, runs[run].times, events);
   }
   return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump();

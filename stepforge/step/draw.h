@@ -1,4 +1,4 @@
-// Step programs for the eye: a table for the terminal, a trace for chrome://tracing or ui.perfetto.dev.
+// Drawings of a step program: a table for the terminal, a trace for chrome://tracing or ui.perfetto.dev.
 #pragma once
 
 #include <string>
@@ -10,15 +10,15 @@
 namespace stepforge {
 
 struct TableOptions {
-  bool all_micro_batches = false;  ///< else the first one stands for all
-  bool all_repetitions = false;    ///< else long repetitions, such as a model's layers, are folded
+  bool all_micro_batches = false;  ///< otherwise only the first one is shown
+  bool all_repetitions = false;    ///< otherwise repetitions, such as the layers of a model, are folded
 };
 
 /// One line per operation: index, lane, what it does, bytes moved, workspace, bytes live when it has
 /// finished.
 std::string operation_table(const StepProgram& program, const TableOptions& options = {});
 
-/// One course of a step, predicted or real.
+/// The times of one step, predicted or real.
 struct TracedRun {
   std::string name;
   std::vector<OperationTime> times;  ///< of each operation

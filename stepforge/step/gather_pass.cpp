@@ -14,11 +14,11 @@ struct Residency {
   int unit = 0;
   std::size_t first_use = 0;
   std::size_t last_use = 0;
-  std::size_t earliest_start = 0;  ///< just behind the unit's previous residency
+  std::size_t earliest_start = 0;  ///< right after the previous residency of the unit
 };
 
-/// All residencies in order of their first use: one for each unit, or one for each run of its uses with no other
-/// block's computation between.
+/// All residencies in order of their first use: one for each unit, or one for each run of its uses that no
+/// computation of another block interrupts.
 std::vector<Residency> find_residencies(const StepProgram& program, const GatherPolicy& policy) {
   using Reshard = GatherPolicy::Reshard;
   const auto stays_gathered = [&](int unit) {
@@ -26,23 +26,18 @@ std::vector<Residency> find_residencies(const StepProgram& program, const Gather
   };
   constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   std::vector<Residency> residencies;
-  std::vector<std::size_t> latest(program.units.size(), kNone);        // the unit's latest residency
-  std::vector<std::size_t> last_computation(program.units.size(), 0);  // that used the unit
+  std::vector<std::size_t> latest(program.units.size(), kNone);  // of each unit: its latest residency
+  std::vector<std::size_t> last_computation(program.units.size(),
+                                            0);  // of each unit: the last one that used it
   std::size_t computation = 0;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
-    if (!uses_units(operation.kind)) {
-      continue;
-    }
+    if (!has_trait(operation.kind, kUsesUnits)) continue;
     ++computation;
-    if (!reads_weights(program, operation)) {
-      continue;
-    }
+    if (!reads_weights(program, operation)) continue;
     for (const int unit : program.blocks[static_cast<std::size_t>(operation.block)].units) {
       const auto u = static_cast<std::size_t>(unit);
-      if (program.units[u].resident) {
-        continue;
-      }
+      if (program.units[u].resident) continue;
       const bool goes_on =
           latest[u] != kNone && (stays_gathered(unit) || last_computation[u] + 1 == computation);
       if (!goes_on) {
@@ -62,21 +57,25 @@ Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
   operation.kind = kind;
   operation.unit = unit;
   operation.lane = lane_of(kind);
-  if (kind == OpKind::gather_start) {
+  if (kind == OpKind::gather_start)
     operation.group = program.units[static_cast<std::size_t>(unit)].shard_group;
-  }
   return operation;
 }
 
-/// Where each residency's gather starts: with the first use at the latest, never before the unit's previous residency
-/// has ended.
+/// Where the gather of each residency starts: with the first use at the latest, never before the previous
+/// residency of the unit has ended.
 class GatherScheduler {
  public:
   GatherScheduler(const StepProgram& program, const std::vector<Residency>& residencies,
                   const PrefetchPolicy& policy)
-      : program_(program), stays_(residencies), policy_(policy), lists_(program.units.size()) {
-    for (const Residency& residency : residencies) {
-      starts_.push_back(residency.first_use);
+      : program_(program),
+        residencies_(residencies),
+        policy_(policy),
+        lists_(program.units.size()),
+        residencies_of_(program.units.size()) {
+    for (std::size_t k = 0; k < residencies.size(); ++k) {
+      starts_.push_back(residencies[k].first_use);
+      element(residencies_of_, residencies[k].unit).push_back(k);
     }
     for (const PrefetchList& list : policy.lists) {
       const auto unit = static_cast<std::size_t>(find_unit(list.unit));
@@ -86,13 +85,11 @@ class GatherScheduler {
   }
 
   std::vector<std::size_t> find() {
-    for (std::size_t k = 0; k < stays_.size(); ++k) {
-      start_within_distance(k);
-    }
+    for (std::size_t k = 0; k < residencies_.size(); ++k) start_within_distance(k);
     int previous = -1;  // the block that computed last
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
       const Operation& operation = program_.operations[i];
-      if (uses_units(operation.kind)) {
+      if (has_trait(operation.kind, kUsesUnits)) {
         start_listed(i, previous);
         previous = operation.block;
       }
@@ -107,89 +104,69 @@ class GatherScheduler {
   };
 
   int find_unit(const std::string& name) const {
+    const auto named = [&](const ProgramUnit& unit) { return unit.name == name; };
+    const auto found = std::find_if(program_.units.begin(), program_.units.end(), named);
+    if (found != program_.units.end()) return static_cast<int>(found - program_.units.begin());
     std::vector<std::string> names;
-    for (std::size_t u = 0; u < program_.units.size(); ++u) {
-      if (program_.units[u].name == name) {
-        return static_cast<int>(u);
-      }
-      names.push_back(program_.units[u].name);
-    }
+    for (const ProgramUnit& unit : program_.units) names.push_back(unit.name);
     throw UsageError(format("a prefetch list names the unit \"{}\", which the model does not have; it has {}",
                             name, join(names, ", ")));
   }
 
   void add_list(std::vector<int>& list, const std::vector<std::string>& names) const {
-    for (const std::string& name : names) {
-      list.push_back(find_unit(name));
-    }
+    for (const std::string& name : names) list.push_back(find_unit(name));
   }
 
-  static bool is_backward(OpKind kind) {
-    return kind == OpKind::backward || kind == OpKind::backward_input || kind == OpKind::recompute ||
-           kind == OpKind::loss_forward_backward;
-  }
+  static bool is_backward(OpKind kind) { return has_trait(kind, kRunsBackward); }
   static bool is_forward(OpKind kind) { return !is_backward(kind) || kind == OpKind::loss_forward_backward; }
 
   void start_by(std::size_t residency, std::size_t operation) {
-    const std::size_t earliest = std::max(operation, stays_[residency].earliest_start);
+    const std::size_t earliest = std::max(operation, residencies_[residency].earliest_start);
     starts_[residency] = std::min(starts_[residency], earliest);
   }
 
   /// The next residencies start with the first use of this one.
   void start_within_distance(std::size_t k) {
-    const Residency& residency = stays_[k];
+    const Residency& residency = residencies_[k];
     const Lists& lists = lists_[static_cast<std::size_t>(residency.unit)];
     const bool backward = is_backward(program_.operations[residency.first_use].kind);
-    if (!(backward ? lists.backward : lists.forward).empty()) {
-      return;
-    }
+    if (!(backward ? lists.backward : lists.forward).empty()) return;
     const auto distance = static_cast<std::size_t>(backward ? policy_.backward : policy_.forward);
-    for (std::size_t next = k + 1; next < stays_.size() && next <= k + distance; ++next) {
+    for (std::size_t next = k + 1; next < residencies_.size() && next <= k + distance; ++next)
       start_by(next, residency.first_use);
-    }
   }
 
   /// A run of uses of a unit begins at operation i: its list starts.
   void start_listed(std::size_t i, int previous_block) {
     const Operation& operation = program_.operations[i];
     for (const int unit : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
-      if (operation.block == previous_block) {
-        continue;
-      }
+      if (operation.block == previous_block) continue;
       const Lists& lists = lists_[static_cast<std::size_t>(unit)];
-      for (const int listed : lists.forward) {
-        if (is_forward(operation.kind)) {
-          start_next_stay(listed, i);
-        }
-      }
-      for (const int listed : lists.backward) {
-        if (is_backward(operation.kind)) {
-          start_next_stay(listed, i);
-        }
-      }
+      for (const int listed : lists.forward)
+        if (is_forward(operation.kind)) start_next_residency(listed, i);
+      for (const int listed : lists.backward)
+        if (is_backward(operation.kind)) start_next_residency(listed, i);
     }
   }
 
-  /// Nothing starts if the unit is gathered at that time, or no longer used.
-  void start_next_stay(int unit, std::size_t operation) {
-    for (std::size_t k = 0; k < stays_.size(); ++k) {
-      if (stays_[k].unit == unit && stays_[k].first_use > operation) {
-        if (stays_[k].earliest_start <= operation) {
-          start_by(k, operation);
-        }
-        return;
-      }
-    }
+  /// Nothing starts if the unit is still gathered then, or no longer used.
+  void start_next_residency(int unit, std::size_t operation) {
+    const std::vector<std::size_t>& own = element(residencies_of_, unit);
+    const auto next = std::upper_bound(own.begin(), own.end(), operation, [&](std::size_t at, std::size_t k) {
+      return at < residencies_[k].first_use;
+    });
+    if (next != own.end() && residencies_[*next].earliest_start <= operation) start_by(*next, operation);
   }
 
   const StepProgram& program_;
-  const std::vector<Residency>& stays_;
+  const std::vector<Residency>& residencies_;
   const PrefetchPolicy& policy_;
-  std::vector<Lists> lists_;  // of each unit
+  std::vector<Lists> lists_;                              // of each unit
+  std::vector<std::vector<std::size_t>> residencies_of_;  // of each unit, in list order
   std::vector<std::size_t> starts_;
 };
 
-/// What comes first of several operations put in one place.
+/// The order of operations that are inserted at one place.
 enum class InsertOrder : uint8_t { release, start, wait, prefetched_start };
 
 struct Placed {
@@ -217,8 +194,8 @@ std::vector<Placed> place(const StepProgram& program, const std::vector<Residenc
   return placed;
 }
 
-/// A wait needs its start; a start needs the last release before it, so that gathers cannot run ahead of the
-/// compute further than the list says.
+/// A wait needs its start. A start needs the last release before it, so that gathers cannot run further ahead
+/// of the compute lane than in the list.
 void link_needs(std::vector<Operation>& operations, std::size_t units) {
   std::vector<int> start_of(units, -1);
   int last_release = -1;
@@ -228,9 +205,7 @@ void link_needs(std::vector<Operation>& operations, std::size_t units) {
       last_release = static_cast<int>(i);
     } else if (operation.kind == OpKind::gather_start) {
       start_of[static_cast<std::size_t>(operation.unit)] = static_cast<int>(i);
-      if (last_release >= 0) {
-        operation.needs.push_back(last_release);
-      }
+      if (last_release >= 0) operation.needs.push_back(last_release);
     } else if (operation.kind == OpKind::gather_wait) {
       operation.needs.push_back(start_of[static_cast<std::size_t>(operation.unit)]);
     }
@@ -240,18 +215,15 @@ void link_needs(std::vector<Operation>& operations, std::size_t units) {
 }  // namespace
 
 void gather_pass(StepProgram& program, const GatherPolicy& policy) {
-  if (const int least = std::min(policy.prefetch.forward, policy.prefetch.backward); least < 0) {
+  if (const int least = std::min(policy.prefetch.forward, policy.prefetch.backward); least < 0)
     throw UsageError(format("the prefetch distance of gathers must be 0 or more, not {}", least));
-  }
-  if (policy.n < 1) {
+  if (policy.n < 1)
     throw UsageError(format("resharding every n-th unit: n must be at least 1, not {}", policy.n));
-  }
   const std::vector<Residency> residencies = find_residencies(program, policy);
   const std::vector<std::size_t> starts = GatherScheduler(program, residencies, policy.prefetch).find();
   std::vector<Insertion> insertions;
-  for (Placed& placed : place(program, residencies, starts)) {
+  for (Placed& placed : place(program, residencies, starts))
     insertions.push_back({placed.before, std::move(placed.operation)});
-  }
   insert_operations(program.operations, insertions);
   link_needs(program.operations, program.units.size());
 }

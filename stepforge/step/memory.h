@@ -1,4 +1,4 @@
-// How many bytes of the device a step program has live, operation by operation, when it runs in list order.
+// How many bytes of the device a step program has live, operation by operation.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,25 @@
 
 namespace stepforge {
 
+/// While an operation runs, the bytes live are those of all buffers allocated before it in the list and not
+/// yet freed, its workspace, and what operations of other lanes may add that run beside it (that neither
+/// surely end before it starts nor start after it ends): the largest of their workspaces in each lane,
+/// buffers that they may already have allocated, and buffers that they may not yet have freed.
 struct MemoryAccount {
-  int64_t peak_bytes = 0;                 ///< most bytes live at once, workspace included
-  std::size_t peak_operation = 0;         ///< the first operation that reaches it
-  int64_t workspace_at_peak = 0;          ///< of that operation
-  std::map<BufferKind, int64_t> at_peak;  ///< live bytes then, persistent buffers included, without workspace
+  int64_t peak_bytes = 0;                    ///< most bytes live at once
+  std::size_t peak_operation = 0;            ///< the first operation that reaches it
+  int64_t workspace_at_peak = 0;             ///< of that operation, and of others that may run beside it
+  std::map<BufferKind, int64_t> at_peak;     ///< buffers live then, persistent ones included
   std::map<BufferKind, int64_t> persistent;  ///< live always
   int64_t host_bytes = 0;                    ///< beside all that, in the memory of the host
-  std::vector<int64_t> live_after;           ///< bytes live when each operation has finished
+  std::vector<int64_t> live_after;           ///< bytes live after each operation, when they run in list order
 
   int64_t persistent_bytes() const;
   /// The peak where the device computes in the memory of the host: on the CPU.
   int64_t peak_of_one_memory() const { return peak_bytes + host_bytes; }
 };
 
-/// The program's indices must be sound (check_programs).
+/// The indices of the program must be sound, and its needs must point backward (check_structure).
 MemoryAccount account(const StepProgram& program);
 
 }  // namespace stepforge

@@ -16,7 +16,7 @@ constexpr StateParts kGradients{.gradients = true};
 constexpr StateParts kAll{.weights = true, .gradients = true, .optimizer = true};
 constexpr StateParts kUpdated{.weights = true, .optimizer = true};
 
-/// Writes the list anew, with the copies between its operations.
+/// Writes a new list, with the copies between the operations.
 class Copies {
  public:
   Copies(StepProgram& program, const OffloadPolicy& policy)
@@ -32,11 +32,8 @@ class Copies {
         all_reduced[unit_of(operation)] = operation.kind == OpKind::all_reduce_start;
       }
     }
-    for (const Operation& operation : program.operations) {
-      if (operation.kind == OpKind::update && is_offloaded(operation)) {
-        updated_.push_back(operation.unit);
-      }
-    }
+    for (const Operation& operation : program.operations)
+      if (operation.kind == OpKind::update && is_offloaded(operation)) updated_.push_back(operation.unit);
   }
 
   void write() {
@@ -44,9 +41,7 @@ class Copies {
     std::vector<int> moved_to;
     for (std::size_t i = 0; i < list.size(); ++i) {
       Operation operation = list[i];
-      for (int& needed : operation.needs) {
-        needed = moved_to[static_cast<std::size_t>(needed)];
-      }
+      for (int& needed : operation.needs) needed = moved_to[static_cast<std::size_t>(needed)];
       precede(operation);
       moved_to.push_back(add(operation));
       follow(operation, is_all_reduced_next_[i]);
@@ -59,7 +54,7 @@ class Copies {
 
   struct Reduced {
     int unit = 0;
-    int operation = 0;  ///< that has reduced its gradient
+    int operation = 0;  ///< the one that has reduced its gradient
   };
 
   static std::size_t unit_of(const Operation& operation) { return static_cast<std::size_t>(operation.unit); }
@@ -68,7 +63,7 @@ class Copies {
   }
   int last() const { return static_cast<int>(result_.size()) - 1; }
 
-  /// Returns where it stands.
+  /// Returns its index.
   int add(Operation operation) {
     const bool is_computation = operation.lane == Lane::compute;
     result_.push_back(std::move(operation));
@@ -86,7 +81,7 @@ class Copies {
     return under_way_[static_cast<std::size_t>(unit)] = add(std::move(copy));
   }
 
-  /// What must come before the operation.
+  /// Adds what must come before the operation.
   void precede(Operation& operation) {
     switch (operation.kind) {
       case OpKind::gather_start:
@@ -102,9 +97,8 @@ class Copies {
         }
         return;
       case OpKind::gradient_norm:
-        for (const int unit : updated_) {
+        for (const int unit : updated_)
           add_copy(OpKind::offload_wait, unit, {}, {under_way_[static_cast<std::size_t>(unit)]});
-        }
         return;
       case OpKind::update:
         if (is_offloaded(operation)) {
@@ -117,29 +111,27 @@ class Copies {
     }
   }
 
-  /// The state of the unit that is updated next, and of those behind it within the distance.
+  /// Reloads the state of the unit that is updated next, and of those behind it within the prefetch distance.
   void reload_for_updates() {
     const std::size_t end =
         std::min(updated_.size(), updates_ + 1 + static_cast<std::size_t>(policy_.prefetch));
-    for (; reloaded_ < end; ++reloaded_) {
+    for (; reloaded_ < end; ++reloaded_)
       add_copy(OpKind::reload_start, updated_[reloaded_], kAll, {last_computation_});
-    }
     ++updates_;
   }
 
-  /// What can begin when the operation, which has just been added, has run.
+  /// Adds what can begin when the operation, which has just been added, has run.
   void follow(const Operation& operation, bool is_all_reduced_next) {
-    if (operation.kind == OpKind::update && is_offloaded(operation)) {
+    if (operation.kind == OpKind::update && is_offloaded(operation))
       add_copy(OpKind::offload_start, operation.unit, kUpdated, {last()});
-    } else if (operation.lane == Lane::reduce && is_offloaded(operation) && !is_all_reduced_next) {
+    else if (operation.lane == Lane::reduce && is_offloaded(operation) && !is_all_reduced_next)
       reduced_.push_back({operation.unit, last()});
-    } else if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait) {
+    else if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
       offload_gradients(operation.needs.back());
-    }
   }
 
-  /// Of all units whose reduction has ended when the compute lane has waited for `reduction`: so no copy
-  /// waits for a reduction while a reload stands behind it.
+  /// Offloads the gradients of all units whose reduction has ended when the compute lane has waited for
+  /// `reduction`. So no copy waits for a reduction while a reload stands behind it.
   void offload_gradients(int reduction) {
     while (!reduced_.empty() && reduced_.front().operation <= reduction) {
       const Reduced done = reduced_.front();
@@ -167,9 +159,7 @@ void offload_pass(StepProgram& program, const OffloadPolicy& policy) {
     throw UsageError(
         format("the prefetch distance of offloaded state must be 0 or more, not {}", policy.prefetch));
   }
-  if (policy.state) {
-    Copies(program, policy).write();
-  }
+  if (policy.state) Copies(program, policy).write();
 }
 
 }  // namespace stepforge

@@ -17,13 +17,9 @@ std::vector<Leaf> find_leaves(const StepProgram& program) {
   const std::vector<Operation>& operations = program.operations;
   std::size_t at = 0;
   for (int leaf = 0; leaf < program.micro_batches; ++leaf) {
-    while (operations[at].micro_batch != leaf) {
-      ++at;
-    }
+    while (operations[at].micro_batch != leaf) ++at;
     const std::size_t begin = at;
-    while (operations[at].micro_batch == leaf) {
-      ++at;
-    }
+    while (operations[at].micro_batch == leaf) ++at;
     leaves.push_back({begin, at});
   }
   return leaves;
@@ -35,26 +31,21 @@ class LeafWriter {
       : program_(program), insertions_(insertions) {}
 
   void start(const Leaf& leaf) {
-    for (std::size_t u = 0; u < program_.units.size(); ++u) {
-      if (program_.units[u].trainable && !program_.units[u].reduces()) {
+    for (std::size_t u = 0; u < program_.units.size(); ++u)
+      if (program_.units[u].trainable && !program_.units[u].reduces())
         insert(OpKind::start_gradient, static_cast<int>(u), -1, leaf.begin);
-      }
-    }
   }
 
   void finish(const Leaf& leaf, int number) {
+    const std::vector<std::size_t> ends = ends_of(leaf);
     const bool is_last = number + 1 == program_.micro_batches;
     int level = 0;
-    for (; (number >> level) != 0; ++level) {
-      if (((number >> level) & 1) != 0) {
-        for_trainable_units(OpKind::add_gradient, level, leaf);
-      } else if (!is_last) {
+    for (; (number >> level) != 0; ++level)
+      if (((number >> level) & 1) != 0)
+        for_trainable_units(OpKind::add_gradient, level, ends);
+      else if (!is_last)
         break;
-      }
-    }
-    if (!is_last) {
-      for_trainable_units(OpKind::stash_gradient, level, leaf);
-    }
+    if (!is_last) for_trainable_units(OpKind::stash_gradient, level, ends);
   }
 
  private:
@@ -66,23 +57,25 @@ class LeafWriter {
     insertions_.push_back({before, std::move(operation)});
   }
 
-  void for_trainable_units(OpKind kind, int level, const Leaf& leaf) {
-    for (std::size_t u = 0; u < program_.units.size(); ++u) {
-      if (program_.units[u].trainable) {
-        insert(kind, static_cast<int>(u), level, end_for(static_cast<int>(u), leaf));
-      }
-    }
+  void for_trainable_units(OpKind kind, int level, const std::vector<std::size_t>& ends) {
+    for (std::size_t u = 0; u < program_.units.size(); ++u)
+      if (program_.units[u].trainable) insert(kind, static_cast<int>(u), level, ends[u]);
   }
 
-  std::size_t end_for(int unit, const Leaf& leaf) const {
-    if (!program_.units[static_cast<std::size_t>(unit)].reduces()) {
-      return leaf.end;
+  /// Where additions and stashes of each unit stand: before this operation.
+  std::vector<std::size_t> ends_of(const Leaf& leaf) const {
+    std::vector<std::size_t> ends(program_.units.size(), leaf.end);
+    for (std::size_t u = 0; u < ends.size(); ++u) {
+      if (program_.units[u].reduces()) ends[u] = leaf.begin;
     }
-    std::size_t end = leaf.end;
-    while (end > leaf.begin && !contributes_to(program_, program_.operations[end - 1], unit)) {
-      --end;
+    for (std::size_t i = leaf.begin; i < leaf.end; ++i) {
+      const Operation& operation = program_.operations[i];
+      if (!has_trait(operation.kind, kContributes)) continue;
+      for (const int unit : element(program_.blocks, operation.block).units) {
+        if (element(program_.units, unit).reduces()) element(ends, unit) = i + 1;
+      }
     }
-    return end;
+    return ends;
   }
 
   const StepProgram& program_;
@@ -96,9 +89,8 @@ void ordered_pass(StepProgram& program) {
   LeafWriter writer(program, insertions);
   const std::vector<Leaf> leaves = find_leaves(program);
   for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
-    if (leaf > 0) {  // the base list has started the first
+    if (leaf > 0)  // the base list has started the first
       writer.start(leaves[leaf]);
-    }
     writer.finish(leaves[leaf], static_cast<int>(leaf));
   }
   std::stable_sort(insertions.begin(), insertions.end(),

@@ -18,31 +18,23 @@ namespace {
 
 std::vector<bool> named_blocks(const ModelSpec& model, const std::vector<std::string>& names) {
   std::vector<std::string> known;
-  for (const BlockSpec& block : model.blocks) {
-    if (block.kind != BlockKind::head) {
-      known.push_back(block.name);
-    }
-  }
+  for (const BlockSpec& block : model.blocks)
+    if (block.kind != BlockKind::head) known.push_back(block.name);
   std::vector<bool> chosen(model.blocks.size(), false);
   for (const std::string& name : names) {
     const auto found = std::find(known.begin(), known.end(), name);
-    if (found == known.end()) {
-      refuse_name("block", name, known);
-    }
+    if (found == known.end()) refuse_name("block", name, known);
     chosen[static_cast<std::size_t>(found - known.begin())] = true;  // the head is last, so indices agree
   }
   return chosen;
 }
 
 std::vector<bool> chosen_blocks(const ModelSpec& model, const RecomputePolicy& policy) {
-  if (policy.mode == RecomputePolicy::Mode::blocks) {
-    return named_blocks(model, policy.blocks);
-  }
+  if (policy.mode == RecomputePolicy::Mode::blocks) return named_blocks(model, policy.blocks);
   std::vector<bool> chosen(model.blocks.size(), false);
   const int every = policy.mode == RecomputePolicy::Mode::full ? 1 : policy.n;
-  if (every < 1) {
+  if (every < 1)
     throw UsageError(format("recomputation of every n-th block: n must be at least 1, not {}", every));
-  }
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     const BlockSpec& block = model.blocks[b];
     chosen[b] = block.kind == BlockKind::layer && block.layer % every == 0;
@@ -54,9 +46,7 @@ void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
   std::vector<Insertion> insertions;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     Operation& operation = program.operations[i];
-    if (operation.block < 0 || !chosen[static_cast<std::size_t>(operation.block)]) {
-      continue;
-    }
+    if (operation.block < 0 || !chosen[static_cast<std::size_t>(operation.block)]) continue;
     if (operation.kind == OpKind::forward) {
       operation.keep_graph = false;
     } else if (operation.kind == OpKind::backward) {
@@ -72,23 +62,15 @@ void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
 void recompute_regions(StepProgram& program, const ModelSpec& model, const std::vector<std::string>& names) {
   std::vector<std::string> known;
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
-    if (model.blocks[b].kind == BlockKind::head) {
-      continue;
-    }
+    if (model.blocks[b].kind == BlockKind::head) continue;
     for (const RegionCost& region : model.blocks[b].regions) {
-      if (std::find(known.begin(), known.end(), region.name) == known.end()) {
-        known.push_back(region.name);
-      }
-      if (std::find(names.begin(), names.end(), region.name) != names.end()) {
+      if (std::find(known.begin(), known.end(), region.name) == known.end()) known.push_back(region.name);
+      if (std::find(names.begin(), names.end(), region.name) != names.end())
         program.blocks[b].recomputed_regions.push_back(region.name);
-      }
     }
   }
-  for (const std::string& name : names) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      refuse_name("region", name, known);
-    }
-  }
+  for (const std::string& name : names)
+    if (std::find(known.begin(), known.end(), name) == known.end()) refuse_name("region", name, known);
 }
 
 }  // namespace

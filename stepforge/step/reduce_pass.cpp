@@ -10,44 +10,63 @@ namespace stepforge {
 
 namespace {
 
-/// The life of one gradient of a unit, from its first contribution to its last (indices of operations).
+/// The life of one gradient of a unit (indices of operations).
 struct Span {
   int unit = 0;
-  std::size_t first = 0;
-  std::size_t last = 0;  ///< its contribution, stash or addition
-  bool reduced = true;   ///< else it ends in a stash
-  int number = 0;        ///< of the unit's reduced spans
+  std::size_t first = 0;  ///< its first contribution
+  std::size_t last = 0;   ///< its last contribution, stash or addition
+  bool reduced = true;    ///< otherwise it ends in a stash
+  int number = 0;         ///< among the reduced spans of the unit
   bool is_final = false;
 };
 
-/// A unit's gradient ends in each stash, with each micro-batch if that is wanted, and with the step.
-std::vector<Span> spans_of(const StepProgram& program, int unit, bool each_micro_batch) {
-  std::vector<Span> spans;
-  bool open = false;
-  int micro_batch = -1;
-  int number = 0;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    const Operation& operation = program.operations[i];
-    const bool contribution = contributes_to(program, operation, unit);
-    const bool stash = operation.kind == OpKind::stash_gradient && operation.unit == unit;
-    const bool addition = operation.kind == OpKind::add_gradient && operation.unit == unit;
-    if (!contribution && !stash && !addition) {
-      continue;
+/// The spans of every unit, in list order. A gradient ends in each stash, with each micro-batch if it is to
+/// be reduced then, and with the step.
+class Spans {
+ public:
+  Spans(const StepProgram& program, bool each_micro_batch) : units_(program.units.size()) {
+    for (std::size_t i = 0; i < program.operations.size(); ++i) {
+      const Operation& operation = program.operations[i];
+      const bool stash = operation.kind == OpKind::stash_gradient;
+      if (stash || operation.kind == OpKind::add_gradient) extend(operation.unit, i, !stash);
+      if (!has_trait(operation.kind, kContributes)) continue;
+      for (const int unit : element(program.blocks, operation.block).units) {
+        Unit& at = element(units_, unit);
+        const bool each = each_micro_batch && element(program.units, unit).reduces();
+        if (each && operation.micro_batch != at.micro_batch) at.open = false;
+        at.micro_batch = operation.micro_batch;
+        extend(unit, i, true);
+      }
     }
-    if (!open || (each_micro_batch && contribution && operation.micro_batch != micro_batch)) {
-      number += spans.empty() || !spans.back().reduced ? 0 : 1;
-      spans.push_back({.unit = unit, .first = i, .number = number});
+    for (Unit& unit : units_) {
+      if (!unit.spans.empty()) unit.spans.back().is_final = true;
     }
-    spans.back().last = i;
-    spans.back().reduced = !stash;
-    open = !stash;
-    micro_batch = contribution ? operation.micro_batch : micro_batch;
   }
-  if (!spans.empty()) {
-    spans.back().is_final = true;
+
+  const std::vector<Span>& of(std::size_t unit) const { return units_[unit].spans; }
+
+ private:
+  struct Unit {
+    std::vector<Span> spans;
+    bool open = false;  ///< the last span may go on
+    int micro_batch = -1;
+  };
+
+  /// The operation belongs to the open span of the unit, or begins one.
+  void extend(int unit, std::size_t operation, bool reduced) {
+    Unit& at = element(units_, unit);
+    if (!at.open) {
+      const bool counted = !at.spans.empty() && at.spans.back().reduced;
+      const int number = at.spans.empty() ? 0 : at.spans.back().number + (counted ? 1 : 0);
+      at.spans.push_back({.unit = unit, .first = operation, .number = number});
+    }
+    at.spans.back().last = operation;
+    at.spans.back().reduced = reduced;
+    at.open = reduced;
   }
-  return spans;
-}
+
+  std::vector<Unit> units_;
+};
 
 class Reductions {
  public:
@@ -56,16 +75,13 @@ class Reductions {
         policy_(policy),
         starts_(program.operations.size()),
         ends_(program.operations.size()) {
+    const Spans spans(program, policy.each_micro_batch);
     for (std::size_t u = 0; u < program.units.size(); ++u) {
       const ProgramUnit& unit = program.units[u];
-      if (!unit.trainable || (!unit.reduces() && unit.replica_group < 0)) {
-        continue;
-      }
+      if (!unit.trainable || (!unit.reduces() && unit.replica_group < 0)) continue;
       const bool reduces = unit.reduces();
-      for (const Span& span : spans_of(program, static_cast<int>(u), policy.each_micro_batch && reduces)) {
-        if (reduces) {
-          starts_[span.first].push_back(span);
-        }
+      for (const Span& span : spans.of(u)) {
+        if (reduces) starts_[span.first].push_back(span);
         if (span.reduced) {
           ends_[span.last].push_back(span);
           last_end_ = std::max(last_end_, span.last);
@@ -77,23 +93,17 @@ class Reductions {
   void write() {
     for (std::size_t i = 0; i < ends_.size(); ++i) {
       place_ = i;
-      for (const Span& span : starts_[i]) {
-        start(span);
-      }
+      for (const Span& span : starts_[i]) start(span);
       place_ = i + 1;
-      for (const Span& span : ends_[i]) {
-        end(span);
-      }
-      if (i == last_end_) {
-        finish();
-      }
+      for (const Span& span : ends_[i]) end(span);
+      if (i == last_end_) finish();
     }
     insert_operations(program_.operations, insertions_);
     link_needs();
   }
 
  private:
-  const ProgramUnit& unit(int index) const { return program_.units[static_cast<std::size_t>(index)]; }
+  const ProgramUnit& unit(int index) const { return element(program_.units, index); }
 
   void insert(OpKind kind, int unit_index, int group = -1, bool accumulate = false) {
     Operation operation;
@@ -119,9 +129,7 @@ class Reductions {
       all_reduce(span.unit);
       return;
     }
-    while (waiting_.size() >= static_cast<std::size_t>(policy_.in_flight)) {
-      wait_for_oldest();
-    }
+    while (waiting_.size() >= static_cast<std::size_t>(policy_.in_flight)) wait_for_oldest();
     insert(OpKind::reduce_start, span.unit, unit(span.unit).shard_group, span.number > 0);
     waiting_.push_back(span);
   }
@@ -130,9 +138,7 @@ class Reductions {
     const Span span = waiting_.front();
     waiting_.pop_front();
     insert(OpKind::reduce_wait, span.unit);
-    if (span.is_final && unit(span.unit).replica_group >= 0) {
-      all_reduce(span.unit);
-    }
+    if (span.is_final && unit(span.unit).replica_group >= 0) all_reduce(span.unit);
   }
 
   void all_reduce(int unit_index) {
@@ -141,12 +147,8 @@ class Reductions {
   }
 
   void finish() {
-    while (!waiting_.empty()) {
-      wait_for_oldest();
-    }
-    for (const int unit_index : all_reduced_) {
-      insert(OpKind::all_reduce_wait, unit_index);
-    }
+    while (!waiting_.empty()) wait_for_oldest();
+    for (const int unit_index : all_reduced_) insert(OpKind::all_reduce_wait, unit_index);
   }
 
   /// A reduction needs the computation before it; a wait needs its reduction.
@@ -158,12 +160,11 @@ class Reductions {
       const auto index = static_cast<int>(i);
       if (operation.lane == Lane::reduce) {
         operation.needs.push_back(last_computation);
-        under_way[static_cast<std::size_t>(operation.unit)] = index;
+        element(under_way, operation.unit) = index;
         continue;
       }
-      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait) {
-        operation.needs.push_back(under_way[static_cast<std::size_t>(operation.unit)]);
-      }
+      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
+        operation.needs.push_back(element(under_way, operation.unit));
       last_computation = index;
     }
   }
@@ -182,9 +183,8 @@ class Reductions {
 }  // namespace
 
 void reduce_pass(StepProgram& program, const ReducePolicy& policy) {
-  if (policy.in_flight < 1) {
+  if (policy.in_flight < 1)
     throw UsageError(format("reductions in flight must be 1 or more, not {}", policy.in_flight));
-  }
   Reductions(program, policy).write();
 }
 

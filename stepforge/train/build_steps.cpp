@@ -6,6 +6,7 @@
 #include <ATen/Version.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/comm/rank0_first.h"
@@ -13,9 +14,9 @@
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
 #include "stepforge/metrics/jsonl.h"
-#include "stepforge/metrics/machine.h"
 #include "stepforge/models/model_registry.h"
 #include "stepforge/plan/job_data.h"
+#include "stepforge/plan/memory_fit.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/agreement.h"
 #include "stepforge/train/builtin_callbacks.h"
@@ -173,6 +174,23 @@ void check_planted_block(const Trainer& trainer) {
                           where(trainer.loaded, "debug.plant_nan_block"), planted, join(names, ", ")));
 }
 
+/// Says whether the step fits into the free memory. What is larger than the machine is refused before it is
+/// allocated.
+void check_memory(Trainer& trainer) {
+  const MemoryFacts memory = read_machine_facts().memory;
+  if (memory.total <= 0) return;
+  trainer.memory_budget = {memory.available / trainer.ranks_on_host, "are free for it on this machine"};
+  const std::string verdict = memory_verdict(trainer.config, trainer.model_spec, trainer.place,
+                                             trainer.predicted_memory, trainer.memory_budget);
+  const int64_t needed = needed_bytes(trainer.predicted_memory, trainer.memory_budget);
+  if (needed > memory.total / trainer.ranks_on_host) throw UsageError(verdict);
+  if (needed > trainer.memory_budget.bytes) {
+    trainer.log.warning("{}", verdict);
+  } else {
+    trainer.log.info("{}", verdict);
+  }
+}
+
 void build_step_program(Trainer& trainer) {
   Config planned = trainer.config;
   planned.training.threads = at::get_num_threads();  // workspaces depend on it
@@ -180,6 +198,7 @@ void build_step_program(Trainer& trainer) {
   check_planted_block(trainer);
   trainer.evaluation_program = plan_evaluation(planned, trainer.model_spec, trainer.place);
   trainer.predicted_memory = account(trainer.train_program);
+  check_memory(trainer);
 }
 
 void build_parameters(Trainer& trainer) {

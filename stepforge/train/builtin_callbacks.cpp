@@ -11,13 +11,12 @@
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
-#include "stepforge/metrics/machine.h"
+#include "stepforge/base/machine.h"
 #include "stepforge/metrics/names.h"
 #include "stepforge/metrics/record.h"
 #include "stepforge/metrics/smoothed.h"
 #include "stepforge/metrics/throughput.h"
 #include "stepforge/step/draw.h"
-#include "stepforge/step/lane_report.h"
 #include "stepforge/step/simulate.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/generation.h"
@@ -237,15 +236,12 @@ class TraceCallback : public Callback {
     if (!traced || !trainer.is_main()) return;
     const StepProgram& program = trainer.train_program;
     const std::vector<OperationTime>& times = trainer.executor->times();
-    write_file_atomic(
-        path_, trace_json(program, {{"predicted", simulate(program, MachineModel{})}, {"ran", times}}));
-    const LaneReport report = lane_report(program, times);
-    const auto percent = [&report](double seconds) { return 100.0 * seconds / report.total; };
-    trainer.log.info(
-        "step {}: {:.1f} % computing, {:.1f} % waiting for other lanes, {:.2f} % outside operations;",
-        trainer.state.step, percent(report.computing), percent(report.waiting), percent(report.outside));
-    trainer.log.info("{:.0f} % of gathers, reductions and copies hidden", 100.0 * report.hidden_share);
-    trainer.log.info("step {} traced to {}", trainer.state.step, path_.string());
+    const MachineModel machine =
+        measured_machine(program, times, format("rates of step {}", trainer.state.step));
+    const TracedRun predicted{"predicted with " + machine_text(machine), simulate(program, machine)};
+    write_file_atomic(path_, trace_json(program, {predicted, {"ran", times}}));
+    trainer.log.info("step {} traced to {}: {}", trainer.state.step, path_.string(),
+                     lane_report_text(lane_report(program, times)));
   }
 
  private:

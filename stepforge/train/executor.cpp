@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -12,6 +13,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/plan/memory_fit.h"
 
 namespace stepforge {
 
@@ -76,6 +78,8 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
       for (const int buffer : operation.frees) free(operation, buffer);
       times_[index].end = seconds();
       if (inputs.watch) inputs.watch(operation, /*ended=*/true);
+    } catch (const std::bad_alloc&) {
+      throw OutOfMemory(format("{}: out of memory", operation_text(program_, operation)));
     } catch (const std::exception& failure) {
       throw Error(format("{}: {}", operation_text(program_, operation), reason(failure)));
     }

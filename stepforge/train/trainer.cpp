@@ -52,7 +52,9 @@ void Trainer::replace_build_step(const std::string& name, std::function<void(Tra
 void Trainer::build() {
   const ChargeMemory charge(memory_);
   try {
-    for (const auto& step : build_steps_) step.build(*this);
+    with_predicted_peak(predicted_memory, memory_budget, [this] {
+      for (const auto& step : build_steps_) step.build(*this);
+    });
     callbacks.emit(&Callback::init_end, *this);
     if (resumed) callbacks.emit(&Callback::load, *this);
   } catch (const std::exception& failure) {
@@ -79,7 +81,7 @@ RunOutcome Trainer::run() {
     if (state.validation_pending) validate();
     while (state.step < total_steps && !stop_wanted()) {
       if (state.step % steps_per_epoch == 0) callbacks.emit(&Callback::epoch_begin, *this);
-      step();
+      with_predicted_peak(predicted_memory, memory_budget, [this] { step(); });
       report_saves();
       if (checkpoints != nullptr) checkpoints->throw_if_rank_lost();
       if (is_main() && seconds() - recorded >= 1.0) {

@@ -20,7 +20,7 @@
 #include "stepforge/metrics/sink.h"
 #include "stepforge/optim/adamw.h"
 #include "stepforge/plan/job_plan.h"
-#include "stepforge/step/memory.h"
+#include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/unit_store.h"
 #include "stepforge/text/tokenizer.h"
 #include "stepforge/train/callback.h"
@@ -85,7 +85,7 @@ class Trainer {
   Config& config;
   Logger& log;
   RankId place;
-  int ranks_on_host = 1;  ///< they share the cores, unless training.threads or OMP_NUM_THREADS is set
+  int ranks_on_host = 1;  ///< they share its memory, and the cores unless training.threads or OMP_NUM_THREADS is set
   std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
@@ -96,6 +96,7 @@ class Trainer {
   StepProgram train_program;
   StepProgram evaluation_program;
   MemoryAccount predicted_memory;
+  MemoryBudget memory_budget;  ///< of this rank, when the step was planned
   std::unique_ptr<ModelStore> store;
   Model model;
   std::unique_ptr<AdamW> optimizer;

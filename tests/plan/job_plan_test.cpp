@@ -27,6 +27,17 @@ int count(const StepProgram& program, OpKind kind) {
                                         [&](const Operation& operation) { return operation.kind == kind; }));
 }
 
+int most_reductions_in_flight(const StepProgram& program) {
+  int in_flight = 0;
+  int most = 0;
+  for (const Operation& operation : program.operations) {
+    in_flight += operation.kind == OpKind::reduce_start ? 1 : 0;
+    in_flight -= operation.kind == OpKind::reduce_wait ? 1 : 0;
+    most = std::max(most, in_flight);
+  }
+  return most;
+}
+
 TEST(PlanBatch, RanksShareTheRowsOfAStep) {
   TrainingConfig training;
   training.local_batch_size = 2;
@@ -115,7 +126,8 @@ TEST(PlanTrainStep, OptionsOfShardsReachTheProgram) {
   const StepProgram listed =
       program({"parallelism.fsdp_prefetch_lists=[{ unit = \"embedding\", forward = [\"head\"] }]"});
   EXPECT_EQ(operation_text(listed, listed.operations[4]), "gather_start head over dp_shard");
-  EXPECT_GT(account(program({"parallelism.fsdp_reduce_in_flight=9"})).peak_bytes, 0);
+  EXPECT_EQ(most_reductions_in_flight(program({"parallelism.fsdp_reduce_in_flight=1"})), 1);
+  EXPECT_EQ(most_reductions_in_flight(program({"parallelism.fsdp_reduce_in_flight=3"})), 3);
   EXPECT_EQ(count(usual, OpKind::reload_start), 0);
   EXPECT_EQ(count(program({"parallelism.fsdp_cpu_offload=true"}), OpKind::reload_start), 12 + 4);
 }
@@ -148,6 +160,21 @@ TEST(PlanTrainStep, AJobOf16384RanksIsProved) {
   EXPECT_EQ(step.proof.world_size, 16384);
   EXPECT_EQ(step.proof.groups, 32U + 512U + 1U);
   EXPECT_EQ(step.proof.peak_bytes, account(step.program).peak_bytes);
+}
+
+TEST(PlanTrainStep, MoreMicroBatchesThanAListCanHoldAreRefusedBeforeItIsWritten) {
+  const Config config = with({"training.global_batch_size=16777216"});
+  const std::string message = message_of<UsageError>([&] { plan_train_step(config, plan_model(config)); });
+  EXPECT_TRUE(contains(message, "8,388,608 micro-batches on each rank, each through 4 blocks")) << message;
+  EXPECT_TRUE(contains(message, "use at most 65,536 micro-batches")) << message;
+}
+
+TEST(PlanTrainStep, AJobOfAMillionRanksIsProved) {
+  const Config config =
+      with({"parallelism.data_parallel_replicate_degree=1024", "training.local_batch_size=1"});
+  const ProvedStep step = prove_train_step(config, plan_model(config), {1048575, 1048576});
+  EXPECT_EQ(step.proof.world_size, 1048576);
+  EXPECT_EQ(step.proof.groups, 1024U + 1024U + 1U);
 }
 
 TEST(PlanEvaluation, GathersOverTheShardsAndReducesNothing) {

@@ -20,9 +20,8 @@ int count(const StepProgram& program, OpKind kind) {
 
 int64_t persistent_bytes(const StepProgram& program, BufferKind kind) {
   int64_t sum = 0;
-  for (const Buffer& buffer : program.buffers) {
+  for (const Buffer& buffer : program.buffers)
     sum += buffer.persistent && buffer.kind == kind ? buffer.bytes : 0;
-  }
   return sum;
 }
 
@@ -84,9 +83,7 @@ TEST(BuildStep, PersistentBuffersFollowTheFlatLayout) {
   const ModelSpec model = small_model(2);
   const StepProgram program = build_step(model, small_options(1));
   int64_t elements = 0;
-  for (const UnitSpec& unit : model.units) {
-    elements += flat_layout(unit).size;
-  }
+  for (const UnitSpec& unit : model.units) elements += flat_layout(unit).size;
   EXPECT_EQ(persistent_bytes(program, BufferKind::weights), elements * 4);
   EXPECT_EQ(persistent_bytes(program, BufferKind::gradients), elements * 4);
   EXPECT_EQ(persistent_bytes(program, BufferKind::optimizer), elements * 8);
@@ -96,9 +93,7 @@ TEST(BuildStep, BuffersHaveTheSizesOfTheSpecification) {
   const ModelSpec model = small_model(1);
   const StepProgram program = build_step(model, small_options(1));
   std::map<std::string, int64_t> bytes;
-  for (const Buffer& buffer : program.buffers) {
-    bytes[buffer.name] = buffer.bytes;
-  }
+  for (const Buffer& buffer : program.buffers) bytes[buffer.name] = buffer.bytes;
   EXPECT_EQ(bytes.at("batch m0"), 16 * 24);
   EXPECT_EQ(bytes.at("bundle layers.0 m0"), 16 * 8 * 4);
   EXPECT_EQ(bytes.at("bundle_gradient layers.0 m0"), 16 * 8 * 4);
@@ -132,9 +127,7 @@ TEST(BuildStep, RefusesWhatDoesNotFit) {
   options.gather.prefetch = -1;
   EXPECT_NE(refusal(small_model(), options).find("0 or more, not -1"), std::string::npos);
   ModelSpec frozen = small_model();
-  for (UnitSpec& unit : frozen.units) {
-    unit.trainable = false;
-  }
+  for (UnitSpec& unit : frozen.units) unit.trainable = false;
   EXPECT_NE(refusal(frozen, small_options(1)).find("nothing to train"), std::string::npos);
   ModelSpec headless = small_model();
   headless.blocks.pop_back();
@@ -158,11 +151,8 @@ TEST(RecomputePass, EveryNthBeginsWithTheFirstLayer) {
   options.recompute.n = 2;
   const StepProgram program = build_step(small_model(5), options);
   std::vector<std::string> recomputed;
-  for (const Operation& operation : program.operations) {
-    if (operation.kind == OpKind::recompute) {
-      recomputed.push_back(operation_text(program, operation));
-    }
-  }
+  for (const Operation& operation : program.operations)
+    if (operation.kind == OpKind::recompute) recomputed.push_back(operation_text(program, operation));
   EXPECT_EQ(recomputed,
             (std::vector<std::string>{"recompute layers.4 m0 graph", "recompute layers.2 m0 graph",
                                       "recompute layers.0 m0 graph", "recompute layers.4 m1 graph",
@@ -177,11 +167,10 @@ TEST(RecomputePass, NamedSegmentsShrinkTheGraph) {
   EXPECT_EQ(program.blocks[1].recomputed_regions, std::vector<std::string>{"mlp"});
   EXPECT_TRUE(program.blocks[0].recomputed_regions.empty());
   EXPECT_EQ(count(program, OpKind::recompute), 0);
-  for (const Buffer& buffer : program.buffers) {
+  for (const Buffer& buffer : program.buffers)
     if (buffer.name == "graph layers.0 m0") {
       EXPECT_EQ(buffer.bytes, 16 * (2 + 8 + 8) * 4);  // attention's saves and the mlp's input
     }
-  }
 }
 
 TEST(RecomputePass, UnknownNamesAreRefusedWithAGuess) {
@@ -206,9 +195,7 @@ std::string gradient_formula(const StepProgram& program, int unit) {
   int leaf = -1;
   for (const Operation& operation : program.operations) {
     leaf = operation.micro_batch >= 0 ? operation.micro_batch : leaf;
-    if (operation.unit != unit) {
-      continue;
-    }
+    if (operation.unit != unit) continue;
     if (operation.kind == OpKind::stash_gradient) {
       levels[operation.level] = gradient.empty() ? format("{}", leaf) : gradient;
       gradient.clear();
@@ -224,13 +211,9 @@ std::string gradient_formula(const StepProgram& program, int unit) {
 
 /// The left child is the largest power of two that leaves something to the right.
 std::string fixed_tree(int begin, int size) {
-  if (size == 1) {
-    return format("{}", begin);
-  }
+  if (size == 1) return format("{}", begin);
   int left = 1;
-  while (left * 2 < size) {
-    left *= 2;
-  }
+  while (left * 2 < size) left *= 2;
   return format("({}+{})", fixed_tree(begin, left), fixed_tree(begin + left, size - left));
 }
 
@@ -239,9 +222,8 @@ TEST(OrderedPass, SumsAnyNumberOfMicroBatchesByTheFixedTree) {
     StepOptions options = small_options(micro_batches);
     options.ordered = true;
     const StepProgram program = build_step(small_model(1), options);
-    for (int unit = 0; unit < 3; ++unit) {
+    for (int unit = 0; unit < 3; ++unit)
       ASSERT_EQ(gradient_formula(program, unit), fixed_tree(0, micro_batches));
-    }
   }
 }
 
@@ -258,9 +240,7 @@ TEST(OrderedPass, HoldsAtMostLog2OfTheMicroBatchesGradients) {
       live -= find_buffer(program, operation.frees, BufferKind::gradient_level) >= 0 ? 1 : 0;
     }
     int levels = 0;
-    while ((2 << levels) <= micro_batches) {
-      ++levels;
-    }
+    while ((2 << levels) <= micro_batches) ++levels;
     EXPECT_EQ(most, 3 * levels) << micro_batches;
   }
 }
@@ -314,11 +294,10 @@ TEST(GatherPass, PrefetchStartsTheNextGatherBeforeTheCompute) {
 
 TEST(GatherPass, SlotsHaveTheGatherDtype) {
   const StepProgram program = gathered(GatherPolicy::Reshard::never, 0);
-  for (const Buffer& buffer : program.buffers) {
+  for (const Buffer& buffer : program.buffers)
     if (buffer.kind == BufferKind::gather_slot) {
       EXPECT_EQ(buffer.bytes, flat_layout(small_model(1).units[0]).size * 2);
     }
-  }
 }
 
 TEST(InsertOperations, RenumbersNeeds) {

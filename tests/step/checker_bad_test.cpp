@@ -107,11 +107,8 @@ TEST(CheckerRefuses, DroppedBackward) {
 TEST(CheckerRefuses, DroppedMicroBatch) {
   StepProgram program = plain(3);
   std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < program.operations.size(); ++i) {
-    if (program.operations[i].micro_batch != 1) {
-      order.push_back(i);
-    }
-  }
+  for (std::size_t i = 0; i < program.operations.size(); ++i)
+    if (program.operations[i].micro_batch != 1) order.push_back(i);
   rearrange(program, order);
   expect_refused({program}, 0, "end of the program", "block embedding never runs on micro-batch 1");
 }
@@ -224,6 +221,50 @@ TEST(CheckerRefuses, BufferThatNothingAllocates) {
   StepProgram program = plain();
   program.buffers.push_back({"spare", BufferKind::bundle, 1, false});
   expect_refused({program}, 0, "end of the program", "buffer spare is never allocated");
+}
+
+TEST(CheckerRefuses, OperationsOfTrainingDoNotBelongInOtherPrograms) {
+  for (const OpInfo& row : op_table::kRows) {
+    const bool trains = (row.traits & kNeverTrains) != 0;
+    if ((row.traits & (kTrains | kNeverTrains)) == 0) continue;
+    StepOptions options = small_options(1);
+    options.kind = trains ? ProgramKind::train : ProgramKind::evaluate;
+    StepProgram program = build_step(small_model(), options);
+    Operation alien;
+    alien.kind = row.kind;
+    alien.lane = row.lane;
+    program.operations.push_back(alien);
+    expect_refused({program}, 0, std::string(row.name),
+                   format("it does not belong in a program of kind {}", trains ? "train" : "evaluate"));
+  }
+}
+
+TEST(CheckerRefuses, EveryOperationNeedsTheFieldsOfItsKind) {
+  const std::vector<std::pair<unsigned, std::string>> fields = {
+      {kHasBlock, "block -1 does not exist"},
+      {kHasMicroBatch, "micro-batch -1 does not exist"},
+      {kHasUnit, "unit -1 does not exist"},
+      {kHasLevel, "level -1 does not exist"},
+      {kHasPeer, "peer rank -1 does not exist"}};
+  for (const OpInfo& row : op_table::kRows) {
+    for (const auto& [trait, reason] : fields) {
+      if ((row.traits & trait) == 0) continue;
+      StepOptions options = small_options(1);
+      if ((row.traits & kNeverTrains) != 0) options.kind = ProgramKind::evaluate;
+      StepProgram program = build_step(small_model(), options);
+      Operation lacking;
+      lacking.kind = row.kind;
+      lacking.lane = row.lane;
+      lacking.unit = lacking.block = lacking.micro_batch = lacking.level = lacking.peer = 0;
+      if (trait == kHasBlock) lacking.block = -1;
+      if (trait == kHasMicroBatch) lacking.micro_batch = -1;
+      if (trait == kHasUnit) lacking.unit = -1;
+      if (trait == kHasLevel) lacking.level = -1;
+      if (trait == kHasPeer) lacking.peer = -1;
+      program.operations.push_back(lacking);
+      expect_refused({program}, 0, std::string(row.name), reason);
+    }
+  }
 }
 
 }  // namespace

@@ -99,11 +99,8 @@ TEST(CheckerRefuses, LostStash) {
 TEST(CheckerRefuses, StashIntoAFullLevel) {
   StepProgram program = plain(4, true);
   erase(program, find(program, {OpKind::add_gradient, 1}));
-  for (Operation& at : program.operations) {
-    if (at.kind == OpKind::stash_gradient && at.unit == 1) {
-      at.level = 0;
-    }
-  }
+  for (Operation& at : program.operations)
+    if (at.kind == OpKind::stash_gradient && at.unit == 1) at.level = 0;
   expect_refused({program}, 0, "stash_gradient layers.0 level 0",
                  "still holds the gradient of block layers.0");
 }
@@ -133,9 +130,7 @@ TEST(CheckerRefuses, MissingContributionOfATiedBlock) {
 
 TEST(CheckerRefuses, DoubleReduction) {
   Programs programs = two_ranks();
-  for (StepProgram& program : programs) {
-    repeat(program, find(program, {OpKind::reduce_start, 1}));
-  }
+  for (StepProgram& program : programs) repeat(program, find(program, {OpKind::reduce_start, 1}));
   expect_refused(programs, 0, "reduce_start layers.0", "already reduced by");
 }
 
@@ -170,11 +165,8 @@ TEST(CheckerRefuses, ReductionBeforeTheLastContribution) {
 
 TEST(CheckerRefuses, ReductionThatDoesNotNeedTheBackward) {
   Programs programs = two_ranks();
-  for (Operation& at : programs[0].operations) {
-    if (at.kind == OpKind::reduce_start) {
-      at.needs.clear();
-    }
-  }
+  for (Operation& at : programs[0].operations)
+    if (at.kind == OpKind::reduce_start) at.needs.clear();
   expect_refused(programs, 0, "reduce_start head", "may run before operation");
 }
 

@@ -14,7 +14,7 @@ namespace stepforge::test {
 inline ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
   ParameterSpec spec;
   spec.name = name;
-  spec.regions.push_back({"weight", name, shape[0], {}});
+  spec.sub_tensors.push_back({"weight", name, shape[0], {}});
   spec.shape = std::move(shape);
   spec.tag = tag;
   return spec;
@@ -89,12 +89,10 @@ inline std::string listing(const StepProgram& program) {
   std::string text;
   for (const Operation& operation : program.operations) {
     text += operation_text(program, operation);
-    for (const int buffer : operation.allocates) {
+    for (const int buffer : operation.allocates)
       text += " +" + program.buffers.at(static_cast<size_t>(buffer)).name;
-    }
-    for (const int buffer : operation.frees) {
+    for (const int buffer : operation.frees)
       text += " -" + program.buffers.at(static_cast<size_t>(buffer)).name;
-    }
     text += "\n";
   }
   return text;

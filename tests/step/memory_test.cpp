@@ -45,5 +45,48 @@ TEST(MemoryAccount, BreaksThePeakDownByKind) {
   EXPECT_EQ(memory.persistent_bytes(), 100);
 }
 
+Operation on(Lane lane, int64_t workspace, std::vector<int> needs = {}) {
+  Operation operation;
+  operation.lane = lane;
+  operation.workspace = workspace;
+  operation.needs = std::move(needs);
+  return operation;
+}
+
+TEST(MemoryAccount, AWorkspaceCountsWhileOtherLanesMayRunBesideIt) {
+  StepProgram program;
+  program.operations = {on(Lane::compute, 1), on(Lane::reduce, 50, {0}), on(Lane::compute, 100),
+                        on(Lane::compute, 120, {1})};
+  const MemoryAccount memory = account(program);
+  EXPECT_EQ(memory.peak_bytes, 150);  // operation 2 neither follows the reduction nor comes before it
+  EXPECT_EQ(memory.peak_operation, 1U);
+  EXPECT_EQ(memory.workspace_at_peak, 150);
+  program.operations[2].needs = {1};
+  EXPECT_EQ(account(program).peak_bytes, 120);
+}
+
+TEST(MemoryAccount, OperationsOfOneLaneHaveTheirWorkspacesInTurn) {
+  StepProgram program;
+  program.operations = {on(Lane::reduce, 50), on(Lane::reduce, 60), on(Lane::reduce, 10), on(Lane::gather, 7),
+                        on(Lane::compute, 100)};
+  EXPECT_EQ(account(program).peak_bytes, 100 + 60 + 7);
+}
+
+TEST(MemoryAccount, CountsBuffersThatALaneMayHaveAllocatedOrNotYetFreed) {
+  StepProgram program;
+  program.buffers = {{"early", BufferKind::gather_slot, 30, false}, {"late", BufferKind::weights, 4, false}};
+  program.operations = {on(Lane::copy, 0), on(Lane::copy, 0), on(Lane::compute, 100), on(Lane::gather, 0),
+                        on(Lane::compute, 0, {1, 3})};
+  program.operations[0].allocates = {1};
+  program.operations[1].frees = {1};
+  program.operations[3].allocates = {0};
+  program.operations[4].frees = {0};
+  const MemoryAccount memory = account(program);
+  EXPECT_EQ(memory.peak_bytes, 134);
+  EXPECT_EQ(memory.at_peak.at(BufferKind::gather_slot), 30);
+  EXPECT_EQ(memory.at_peak.at(BufferKind::weights), 4);
+  EXPECT_EQ(memory.live_after, (std::vector<int64_t>{4, 0, 0, 30, 0}));
+}
+
 }  // namespace
 }  // namespace stepforge::test

@@ -25,12 +25,9 @@ StepProgram built(int shards, int replicas, StepOptions options, const ModelSpec
 /// The life of one unit's state, and of what uses it.
 std::string life_of(const StepProgram& program, int unit) {
   std::string text;
-  for (const Operation& operation : program.operations) {
-    if (operation.unit == unit && operation.kind != OpKind::gather_wait &&
-        operation.kind != OpKind::release) {
+  for (const Operation& operation : program.operations)
+    if (operation.unit == unit && operation.kind != OpKind::gather_wait && operation.kind != OpKind::release)
       text += operation_text(program, operation) + "\n";
-    }
-  }
   return text;
 }
 
@@ -92,11 +89,10 @@ TEST(Offload, AFrozenUnitIsReloadedForItsGathersOnly) {
   ModelSpec model = small_model(1);
   model.units[1].trainable = false;
   const StepProgram program = built(2, 1, offloaded(1), model);
-  for (const Operation& operation : program.operations) {
+  for (const Operation& operation : program.operations)
     if (operation.unit == 1 && operation.lane == Lane::copy) {
       EXPECT_EQ(operation_text(program, operation), "reload_start layers.0 weights");
     }
-  }
 }
 
 TEST(Offload, AnEvaluationReloadsWhatItGathers) {
@@ -158,9 +154,8 @@ TEST(Offload, ReloadsOfGathersStandBehindNoReduction) {
     const StepProgram program = built(2, 2, options, small_model(4));
     int waited = -1;
     for (const Operation& operation : program.operations) {
-      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait) {
+      if (operation.kind == OpKind::reduce_wait || operation.kind == OpKind::all_reduce_wait)
         waited = std::max(waited, operation.needs.back());
-      }
       if (operation.kind == OpKind::offload_start && operation.parts.gradients) {
         EXPECT_LE(operation.needs.front(), waited);
       }

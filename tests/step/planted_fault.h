@@ -66,16 +66,14 @@ inline void erase_both(StepProgram& program, OpKind start, OpKind wait, int unit
 inline void expect_found(const Fault& fault) {
   Programs programs = fault.programs(fault.options);
   ASSERT_NO_THROW(check_programs(programs));
-  for (StepProgram& program : programs) {
-    if (fault.damaged == kEveryRank || fault.damaged == program.rank) {
-      fault.damage(program);
-    }
-  }
+  for (StepProgram& program : programs)
+    if (fault.damaged == kEveryRank || fault.damaged == program.rank) fault.damage(program);
   expect_refused(programs, fault.found_at, fault.operation, fault.reason);
   if (fault.damaged == kEveryRank) {
-    EXPECT_THROW(check_symmetric(programs[0], static_cast<int>(programs.size()),
-                                 [&](int rank) { return programs[static_cast<std::size_t>(rank)].groups; }),
-                 ProgramError);
+    EXPECT_THROW(
+        check_symmetric(programs[0], static_cast<int>(programs.size()),
+                        [&](int rank) { return views_of(programs[static_cast<std::size_t>(rank)].groups); }),
+        ProgramError);
   }
 }
 

@@ -106,9 +106,8 @@ std::vector<Fault> gather_faults() {
       {"OneRankGathersLess", fsdp, plain, 1,
        [](StepProgram& p) {
          p.units[1].gathered_bytes /= 2;
-         for (Operation& operation : p.operations) {
+         for (Operation& operation : p.operations)
            if (operation.kind == K::gather_start && operation.unit == 1) operation.bytes /= 2;
-         }
        },
        1, "gather_start layers.0", "has 2048 bytes, but rank 0, operation"},
       {"NotGatheredAgainForTheBackward", fsdp, plain, kEveryRank,
@@ -131,17 +130,15 @@ std::vector<Fault> gather_faults() {
       {"StaleCopyOverTheUpdate", fsdp, plain, 1,
        [](StepProgram& p) {
          std::size_t last = find(p, {K::release, 0});
-         for (std::size_t i = last; i < p.operations.size(); ++i) {
+         for (std::size_t i = last; i < p.operations.size(); ++i)
            last = p.operations[i].kind == K::release && p.operations[i].unit == 0 ? i : last;
-         }
          erase(p, last);
        },
        1, "update embedding", "would be stale"},
       {"PrefetchIntoASlotInUse", fsdp, plain, 0,
        [](StepProgram& p) {
-         for (Operation& operation : p.operations) {
+         for (Operation& operation : p.operations)
            if (operation.kind == K::gather_start) operation.needs.clear();
-         }
        },
        0, "gather_start layers.1", "may run before operation"},
       {"GatheredOverAllRanks", hsdp, plain, 1, [](StepProgram& p) { at(p, {K::gather_start, 1}).group = 2; },

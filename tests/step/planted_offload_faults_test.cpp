@@ -24,9 +24,7 @@ Programs one_rank(const StepOptions& options) {
 std::size_t copy_of(const StepProgram& program, OpKind kind, int unit, const StateParts& parts) {
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
-    if (operation.kind == kind && operation.unit == unit && operation.parts == parts) {
-      return i;
-    }
+    if (operation.kind == kind && operation.unit == unit && operation.parts == parts) return i;
   }
   ADD_FAILURE() << "no such copy";
   return 0;

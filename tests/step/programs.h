@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/step/checker.h"
+#include "stepforge/step/happens_before.h"
 #include "stepforge/step/passes.h"
 #include "stepforge/step/program.h"
 #include "tests/step/data_parallel.h"
@@ -59,9 +60,7 @@ class Script {
       operation.allocates.push_back(values_[value]);
       program.buffers.push_back({value.second, value.first, 64, false});
     }
-    for (const Value& value : reads) {
-      operation.reads.push_back(values_.at(value));
-    }
+    for (const Value& value : reads) operation.reads.push_back(values_.at(value));
     return add(std::move(operation));
   }
   /// A message on the peer lane of what the operation allocates or reads.
@@ -132,9 +131,7 @@ inline Programs pipeline_1f1b(int micro_batches) {
   second.add_unit(OpKind::start_gradient, 1);
   first_forward(0);
   for (int m = 0; m < micro_batches; ++m) {
-    if (m + 1 < micro_batches) {
-      first_forward(m + 1);
-    }
+    if (m + 1 < micro_batches) first_forward(m + 1);
     first_backward(m);
     second.add_block(OpKind::load_batch, -1, m, {{K::batch, at("batch", m)}}, {});
     second.program.operations.back().keep_graph = false;
@@ -222,9 +219,7 @@ inline void rearrange(StepProgram& program, const std::vector<std::size_t>& orde
                           place[static_cast<std::size_t>(old)] >= static_cast<int>(i))) {
         --old;
       }
-      if (old >= 0) {
-        needs.push_back(place[static_cast<std::size_t>(old)]);
-      }
+      if (old >= 0) needs.push_back(place[static_cast<std::size_t>(old)]);
     }
     operations[i].needs = needs;
   }
@@ -233,9 +228,7 @@ inline void rearrange(StepProgram& program, const std::vector<std::size_t>& orde
 
 inline std::vector<std::size_t> list_order(const StepProgram& program) {
   std::vector<std::size_t> order(program.operations.size());
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    order[i] = i;
-  }
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   return order;
 }
 
@@ -277,6 +270,38 @@ inline void expect_refused(const Programs& programs, int rank, const std::string
     EXPECT_NE(head.find(operation), std::string::npos) << text;
     EXPECT_NE(text.find(reason, head.size()), std::string::npos) << text;
   }
+}
+
+/// The peak of account(), by comparing every operation with every other.
+inline int64_t peak_by_brute_force(const StepProgram& program) {
+  const HappensBefore before(program);
+  const std::size_t count = program.operations.size();
+  std::vector<std::size_t> allocated(program.buffers.size(), count);
+  std::vector<std::size_t> freed(program.buffers.size(), count);
+  int64_t persistent = 0;
+  for (const Buffer& buffer : program.buffers)
+    persistent += buffer.persistent && buffer.kind != BufferKind::host ? buffer.bytes : 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const int buffer : program.operations[i].allocates) element(allocated, buffer) = i;
+    for (const int buffer : program.operations[i].frees) element(freed, buffer) = i;
+  }
+  int64_t peak = persistent;
+  for (std::size_t i = 0; i < count; ++i) {
+    int64_t live = persistent + program.operations[i].workspace;
+    for (std::size_t b = 0; b < program.buffers.size(); ++b) {
+      const bool exists = !program.buffers[b].persistent && !before(freed[b], i) && !before(i, allocated[b]);
+      live += exists ? program.buffers[b].bytes : 0;
+    }
+    std::map<Lane, int64_t> beside;
+    for (std::size_t j = 0; j < count; ++j) {
+      const Operation& other = program.operations[j];
+      if (other.lane == program.operations[i].lane || before(i, j) || before(j, i)) continue;
+      beside[other.lane] = std::max(beside[other.lane], other.workspace);
+    }
+    for (const auto& [lane, workspace] : beside) live += workspace;
+    peak = std::max(peak, live);
+  }
+  return peak;
 }
 
 }  // namespace stepforge::test

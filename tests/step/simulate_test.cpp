@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "stepforge/base/error.h"
+
 namespace stepforge::test {
 namespace {
 
@@ -21,7 +23,8 @@ Operation message(int64_t bytes, std::vector<int> needs) {
   return operation;
 }
 
-const MachineModel kMachine{.flops_per_second = 10,
+const MachineModel kMachine{.name = "test",
+                            .flops_per_second = 10,
                             .memory_bytes_per_second = 100,
                             .network_bytes_per_second = 5,
                             .seconds_per_operation = 0};
@@ -52,6 +55,80 @@ TEST(Simulate, BytesWithoutAPartnerMoveAtTheMemorysRate) {
   program.operations[0].kind = OpKind::update;
   program.operations[0].bytes = 200;
   EXPECT_DOUBLE_EQ(step_seconds(simulate(program, kMachine)), 2.0);
+}
+
+Operation on(Lane lane, std::vector<int> needs = {}) {
+  Operation operation;
+  operation.lane = lane;
+  operation.needs = std::move(needs);
+  return operation;
+}
+
+TEST(LaneReport, TellsComputingWaitingAndTheExecutorsOwnTimeApart) {
+  StepProgram program;
+  program.operations = {on(Lane::gather), on(Lane::compute), on(Lane::compute, {0}), on(Lane::reduce, {2}),
+                        on(Lane::compute)};
+  // The gather lasts 4 s; the compute lane works 1 s, waits 3 s for it, loses 0.5 s, works 2 s and then 1 s.
+  const std::vector<OperationTime> times = {{0, 4}, {0, 1}, {4.5, 6.5}, {6.5, 8.5}, {6.5, 7.5}};
+  const LaneReport report = lane_report(program, times);
+  EXPECT_EQ(report.total, 8.5);
+  EXPECT_EQ(report.computing, 4);
+  EXPECT_EQ(report.waiting, 3);
+  EXPECT_EQ(report.outside, 0.5);
+  EXPECT_EQ(report.communicating, 6);
+  EXPECT_EQ(report.hidden_share(), 0.5);
+}
+
+TEST(LaneReport, SpeaksOfHiddenTrafficOnlyIfThereWasAny) {
+  StepProgram program;
+  program.operations = {on(Lane::compute), on(Lane::compute)};
+  const LaneReport report = lane_report(program, {{0, 1}, {1, 2}});
+  EXPECT_EQ(report.communicating, 0);
+  EXPECT_EQ(lane_report_text(report),
+            "100.0 % computing, 0.0 % waiting for other lanes, 0.00 % outside operations");
+  program.operations[0] = on(Lane::gather);
+  program.operations[1] = on(Lane::compute, {0});
+  EXPECT_EQ(lane_report_text(lane_report(program, {{0, 1}, {1, 2}})),
+            "50.0 % computing, 50.0 % waiting for other lanes, 0.00 % outside operations; 0 % of gathers, "
+            "reductions "
+            "and copies hidden");
+}
+
+TEST(MeasuredMachine, HasTheRatesAtWhichTheStepRan) {
+  StepProgram program;
+  program.operations = {computation(30), message(40, {}), computation(10)};
+  Operation update;
+  update.kind = OpKind::update;
+  update.bytes = 600;
+  program.operations.push_back(update);
+  const MachineModel machine = measured_machine(program, {{0, 3}, {0, 8}, {3, 4}, {4, 6}}, "step 3");
+  EXPECT_EQ(machine.flops_per_second, 10);
+  EXPECT_EQ(machine.network_bytes_per_second, 5);
+  EXPECT_EQ(machine.memory_bytes_per_second, 300);
+  EXPECT_EQ(step_seconds(simulate(program, machine)), 8);
+}
+
+TEST(MeasuredMachine, KeepsTheDefaultOfWhatTheStepDoesNotDo) {
+  StepProgram program;
+  program.operations = {computation(30)};
+  const MachineModel machine = measured_machine(program, {{0, 3}}, "step 3");
+  EXPECT_EQ(machine.network_bytes_per_second, MachineModel{}.network_bytes_per_second);
+  EXPECT_EQ(machine.name, "step 3");
+}
+
+TEST(MachineText, NamesTheMachineAndItsRates) {
+  EXPECT_EQ(machine_text(MachineModel{}),
+            "model machine: 100 GFLOP/s, memory 20 GB/s, network 10 GB/s, 5 us per operation");
+}
+
+TEST(ParseMachine, TakesOneToThreeRates) {
+  const MachineModel machine = parse_machine("2000,50");
+  EXPECT_EQ(machine.flops_per_second, 2e12);
+  EXPECT_EQ(machine.memory_bytes_per_second, 5e10);
+  EXPECT_EQ(machine.network_bytes_per_second, MachineModel{}.network_bytes_per_second);
+  EXPECT_EQ(parse_machine("1,2,3.5").network_bytes_per_second, 3.5e9);
+  for (const char* wrong : {"", "fast", "0", "-1", "nan", "inf", "1,,2", "1,2,3,4", "1x", "1e300"})
+    EXPECT_THROW(parse_machine(wrong), UsageError) << wrong;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "stepforge/base/log.h"
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/config/load.h"
-#include "stepforge/step/lane_report.h"
+#include "stepforge/step/simulate.h"
 #include "stepforge/train/trainer.h"
 #include "tests/support/delayed_world.h"
 

@@ -1,4 +1,4 @@
-// `stepforge train --dry-run N`: the first step of rank 0 of N, with nobody to talk to.
+// `stepforge train --dry-run N`: the first step of rank 0 of N simulated ranks.
 #include <filesystem>
 #include <iostream>
 
@@ -26,7 +26,7 @@ class CountTraffic : public Callback {
   std::vector<Traffic>& traffic_;
 };
 
-/// The run folder of a run that keeps nothing.
+/// The run folder of a run of which nothing is kept.
 class PassingFolder {
  public:
   PassingFolder()
@@ -59,10 +59,18 @@ int run_dry(const TorchCommand& command) {
   std::vector<Traffic> traffic;
   Trainer trainer(std::move(loaded), *command.log, command.interrupts, &world);
   trainer.add_callback(std::make_unique<CountTraffic>(world, traffic));
+  // Gradients and losses of the other ranks are made up: what would be reported is no result of training.
+  trainer.replace_build_step("metrics", [](Trainer& built) {
+    built.metrics = std::make_unique<SinkQueue>(std::vector<std::unique_ptr<MetricsSink>>{}, built.log);
+  });
   trainer.build();
   trainer.total_steps = 1;
   trainer.run();
-  std::cout << format("Step 1 as rank 0 of {}; values of other ranks are made up. It sends:\n", world.size());
+  std::cout << format(
+      "Ran step 1 as rank 0 of {} simulated ranks. Their values are made up, so loss and speed are not "
+      "shown. It "
+      "sends:\n",
+      world.size());
   for (const Traffic& line : traffic) {
     std::cout << format("  {:<22} {:<16} {:>6} calls  {:>12}\n", line.group, collective_name(line.kind),
                         line.calls, human_bytes(line.bytes));

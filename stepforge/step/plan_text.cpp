@@ -1,4 +1,4 @@
-#include "stepforge/step/plan.h"
+#include "stepforge/step/plan_text.h"
 
 #include <algorithm>
 #include <vector>
@@ -18,29 +18,55 @@ struct Row {
   std::vector<std::string> cells;
 };
 
-void add_line(std::string& text, const std::string& name, const std::vector<std::string>& cells) {
-  text += format("  {:<34}", name);
-  for (const std::string& cell : cells) {
-    text += format("  {:>12}", cell);
-  }
+void add_line(std::string& text, const std::string& name, const std::vector<std::string>& cells,
+              std::size_t name_width = 34) {
+  text += format("  {:<{}}", name, name_width);
+  for (const std::string& cell : cells) text += format("  {:>12}", cell);
   text += "\n";
 }
 
-/// Runs of rows with equal cells become one line: "layers.0 to layers.125, 126 times".
-std::string folded(const std::vector<std::string>& headings, const std::vector<Row>& rows) {
-  std::string text;
-  add_line(text, "", headings);
-  for (std::size_t begin = 0; begin < rows.size();) {
-    std::size_t end = begin + 1;
-    while (end < rows.size() && rows[end].cells == rows[begin].cells) {
-      ++end;
-    }
-    const std::string name =
-        end - begin == 1 ? rows[begin].name
-                         : format("{} to {}, each of {}", rows[begin].name, rows[end - 1].name, end - begin);
-    add_line(text, name, rows[begin].cells);
-    begin = end;
+/// `length` rows that come `times` times in a row.
+struct Repetition {
+  std::size_t length = 1;
+  std::size_t times = 1;
+
+  std::size_t lines_saved() const { return length * (times - 1); }
+};
+
+/// The repetition of rows from `begin` on that saves most lines.
+Repetition find_repetition(const std::vector<Row>& rows, std::size_t begin) {
+  constexpr std::size_t kLongest = 12;
+  Repetition best;
+  for (std::size_t length = 1; length <= kLongest && begin + length < rows.size(); ++length) {
+    std::size_t alike = 0;
+    while (begin + length + alike < rows.size() &&
+           rows[begin + alike].cells == rows[begin + length + alike].cells)
+      ++alike;
+    const Repetition found{length, 1 + alike / length};
+    if (found.lines_saved() > best.lines_saved()) best = found;
   }
+  return best;
+}
+
+/// Rows with equal cells become one line, also if they alternate with others: "layers.0 to layers.125, each
+/// of 126", "layers.0, layers.2 to layers.30, each of 16".
+std::string folded(const std::vector<std::string>& headings, const std::vector<Row>& rows) {
+  std::vector<Row> lines{{"", headings}};
+  for (std::size_t begin = 0; begin < rows.size();) {
+    const auto [length, times] = find_repetition(rows, begin);
+    for (std::size_t i = begin; i < begin + length; ++i) {
+      const std::string& last = rows[i + length * (times - 1)].name;
+      const std::string second = length > 1 && times > 2 ? ", " + rows[i + length].name : "";
+      lines.push_back(
+          {times == 1 ? rows[i].name : format("{}{} to {}, each of {}", rows[i].name, second, last, times),
+           rows[i].cells});
+    }
+    begin += length * times;
+  }
+  std::size_t width = 34;
+  for (const Row& line : lines) width = std::max(width, line.name.size());
+  std::string text;
+  for (const Row& line : lines) add_line(text, line.name, line.cells, width);
   return text;
 }
 
@@ -73,9 +99,7 @@ std::vector<BlockRow> block_rows(const StepProgram& program) {
     return buffer < 0 ? 0 : program.buffers[static_cast<std::size_t>(buffer)].bytes;
   };
   for (const Operation& operation : program.operations) {
-    if (operation.block < 0 || operation.micro_batch != 0) {
-      continue;
-    }
+    if (operation.block < 0 || operation.micro_batch != 0) continue;
     BlockRow& row = rows[static_cast<std::size_t>(operation.block)];
     row.saved += bytes(operation, BufferKind::graph);
     row.recomputed = row.recomputed || operation.kind == OpKind::recompute;
@@ -114,18 +138,15 @@ std::string memory_table(const StepProgram& program) {
   for (const auto& [kind, bytes] : memory.at_peak) {
     const bool is_activation = kind == BufferKind::batch || kind == BufferKind::bundle ||
                                kind == BufferKind::graph || kind == BufferKind::bundle_gradient;
-    if (is_activation) {
+    if (is_activation)
       activations += bytes;
-    } else {
+    else
       line(std::string(buffer_kind_name(kind)), bytes);
-    }
   }
   line("activations", activations);
   line("workspace", memory.workspace_at_peak);
   line("predicted peak", memory.peak_bytes);
-  if (memory.host_bytes > 0) {
-    line("on the host", memory.host_bytes);
-  }
+  if (memory.host_bytes > 0) line("on the host", memory.host_bytes);
   if (memory.peak_operation < program.operations.size()) {
     text += format("  reached at operation {}: {}\n", memory.peak_operation,
                    operation_text(program, program.operations[memory.peak_operation]));
@@ -134,9 +155,7 @@ std::string memory_table(const StepProgram& program) {
 }
 
 std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
-  if (program.groups.empty()) {
-    return {};
-  }
+  if (program.groups.empty()) return {};
   std::vector<std::string> groups;
   for (const ProgramGroup& group : program.groups) {
     groups.push_back(
@@ -144,24 +163,20 @@ std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
   }
   return format(
       "Rank {} of {}, in groups {}\nProved for all ranks: they run the same operations over {} groups (by "
-      "symmetry)\n\n",
+      "symmetry)\n",
       program.rank, with_thousands(proof.world_size), join(groups, ", "),
       with_thousands(static_cast<int64_t>(proof.groups)));
 }
 
 std::string collective_table(const StepProgram& program) {
   const std::vector<CollectiveTotal> totals = collective_totals(program);
-  if (totals.empty()) {
-    return {};
-  }
+  if (totals.empty()) return {};
   std::string text = "Collectives per step, of this rank\n";
   add_line(text, "", {"number", "bytes", "in bytes"});
   for (std::size_t g = 0; g < program.groups.size(); ++g) {
     CollectiveTotal sum;
     for (const CollectiveTotal& total : totals) {
-      if (total.group != static_cast<int>(g)) {
-        continue;
-      }
+      if (total.group != static_cast<int>(g)) continue;
       add_line(text, format("{} {}", program.groups[g].name, op_name(total.kind)),
                {with_thousands(total.count), human_bytes(total.bytes), with_thousands(total.bytes)});
       sum.count += total.count;
@@ -180,14 +195,18 @@ std::string render_plan(const ModelSpec& model, const StepProgram& program, cons
                             human_count(model.parameter_count()), with_thousands(model.parameter_count()),
                             model.units.size(), model.blocks.size(), model.family);
   plan += format(
-      "{} FLOPs per token at sequence length {}; {} tokens per step in {} micro-batch{} per rank\n\n",
+      "{} FLOPs per token at sequence length {}; {} tokens per step in {} micro-batch{} per rank\n",
       human_count(static_cast<int64_t>(model.flops_per_token(text.seq_len))), text.seq_len,
       with_thousands(text.tokens_per_step), program.micro_batches, program.micro_batches == 1 ? "" : "es");
   plan += ranks_text(program, text.proof);
+  if (!text.verdict.empty()) plan += text.verdict + "\n";
+  const std::vector<OperationTime> times = simulate(program, text.machine);
+  plan += format("Predicted step: {:.3g} s; {}\n  on a rank of {}\n\n", step_seconds(times),
+                 lane_report_text(lane_report(program, times)), machine_text(text.machine));
+  plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";
   plan += "Units\n" + unit_table(model, program) + "\n";
   plan += "Blocks, per micro-batch\n" + block_table(program) + "\n";
   plan += collective_table(program);
-  plan += "Memory at the peak, per rank\n" + memory_table(program) + "\n";
   plan +=
       format("Step program: {}, {} operations\n", program_kind_name(program.kind), program.operations.size());
   plan += operation_table(program, text.table);

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stepforge/metrics/machine.h"
+#include "stepforge/base/machine.h"
 
 namespace stepforge {
 
@@ -26,6 +26,15 @@ struct HealthCheck {
 HealthCheck check_kernel(const MachineFacts& machine);
 HealthCheck check_processor(const MachineFacts& machine);
 HealthCheck check_memory(const MachineFacts& machine);
+
+/// What the training step of a preset needs on one rank.
+struct PresetMemory {
+  std::string preset;
+  int64_t bytes = 0;
+};
+/// Which presets fit into the free memory.
+HealthCheck check_presets(const MachineFacts& machine, std::vector<PresetMemory> presets);
+
 /// `purpose`: "runs", "cache".
 HealthCheck check_disk(std::string_view purpose, const std::filesystem::path& folder,
                        std::optional<int64_t> free_bytes);
@@ -40,7 +49,7 @@ struct TorchLibrary {
   /// The loader's message; "" when it was loaded; nullopt when it was not tried.
   std::optional<std::string> failure;
 };
-HealthCheck check_torch_half(const TorchLibrary& half);
+HealthCheck check_torch_library(const TorchLibrary& torch);
 
 /// `libtorch`: the mapped libtorch_cpu.so, "" if none. Its version is read from version.py two folders above.
 /// `built_for`: "2.11.0", "" if unknown; another minor version is a failure, since libtorch keeps no ABI

@@ -1,4 +1,4 @@
-#include "stepforge/metrics/machine.h"
+#include "stepforge/base/machine.h"
 
 #include <algorithm>
 #include <array>

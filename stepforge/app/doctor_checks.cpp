@@ -1,4 +1,4 @@
-#include "stepforge/metrics/health.h"
+#include "stepforge/app/doctor_checks.h"
 
 #include <algorithm>
 #include <fstream>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t gibibyte = int64_t{1} << 30;
 
-bool has(const std::vector<std::string>& words, std::string_view word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
+bool has(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 /// "2.11" of "2.11.0+cu130".
@@ -106,6 +106,32 @@ HealthCheck check_memory(const MachineFacts& machine) {
   return check;
 }
 
+HealthCheck check_presets(const MachineFacts& machine, std::vector<PresetMemory> presets) {
+  constexpr size_t most_shown = 4;
+  std::sort(presets.begin(), presets.end(),
+            [](const PresetMemory& a, const PresetMemory& b) { return a.bytes < b.bytes; });
+  std::vector<std::string> fitting;
+  std::vector<std::string> others;
+  for (const PresetMemory& preset : presets) {
+    auto& list = preset.bytes <= machine.memory.available ? fitting : others;
+    list.push_back(format("{} ({})", preset.preset, human_bytes(preset.bytes)));
+  }
+  if (fitting.size() > most_shown) fitting.erase(fitting.begin(), fitting.end() - most_shown);
+  if (others.size() > most_shown) others.resize(most_shown);
+  HealthCheck check{Health::ok, "presets", "", ""};
+  check.finding =
+      fitting.empty() ? "none fits into the free memory" : "largest that fit: " + join(fitting, ", ");
+  if (!others.empty()) check.finding += "; do not fit: " + join(others, ", ");
+  if (fitting.empty()) {
+    check.health = Health::warning;
+    check.remedy = "close other programs, or use a machine with more memory";
+  } else if (!others.empty()) {
+    check.finding +=
+        format("; see stepforge plan --preset {}", others.front().substr(0, others.front().find(' ')));
+  }
+  return check;
+}
+
 HealthCheck check_disk(std::string_view purpose, const fs::path& folder, std::optional<int64_t> free_bytes) {
   HealthCheck check{Health::ok, format("disk ({})", purpose), "", ""};
   if (!free_bytes) {
@@ -153,18 +179,18 @@ HealthCheck check_terminal(bool is_terminal, bool utf8, std::string_view termina
   return check;
 }
 
-HealthCheck check_torch_half(const TorchLibrary& half) {
-  HealthCheck check{Health::ok, "torch library", half.library.string(), ""};
-  if (!half.exists) {
+HealthCheck check_torch_library(const TorchLibrary& torch) {
+  HealthCheck check{Health::ok, "torch library", torch.library.string(), ""};
+  if (!torch.exists) {
     check.health = Health::failure;
-    check.finding = format("{} is missing: train, eval and generate cannot run", half.library.string());
+    check.finding = format("{} is missing: train, eval and generate cannot run", torch.library.string());
     check.remedy = "build it with make (it belongs beside libstepforge_core.so)";
-  } else if (half.failure && !half.failure->empty()) {
+  } else if (torch.failure && !torch.failure->empty()) {
     check.health = Health::failure;
-    check.finding = format("cannot be loaded: {}", *half.failure);
+    check.finding = format("cannot be loaded: {}", *torch.failure);
     check.remedy =
         "run scripts/setup.sh, then make; if libtorch was moved, set STEPFORGE_TORCH and build again";
-  } else if (!half.failure) {
+  } else if (!torch.failure) {
     check.finding += " (not tried)";
   }
   return check;

@@ -1,4 +1,4 @@
-// The text of `stepforge plan`: what a run will hold and do, from specification and step program alone.
+// The text of `stepforge plan`: what a run will hold and do, from the specification and the step program.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,14 @@ struct PlanText {
   int64_t seq_len = 0;          ///< for FLOPs per token
   int64_t tokens_per_step = 0;  ///< of the whole job
   SymmetryProof proof;          ///< of the programs of all ranks
+  std::string verdict;          ///< whether it fits into memory; "" for none
+  MachineModel machine;         ///< for the predicted time
   TableOptions table;
 };
 
-/// Units, blocks, parameters, FLOPs, bytes, collectives, the predicted peak, the operation table. Alike
-/// neighbours are folded into one line. `program` must be the one built from `model`.
+/// The answer first: parameters, FLOPs, ranks, memory verdict, predicted time, memory at the peak. Then
+/// units, blocks, collectives and the operations. Alike neighbours, also alternating ones, are folded into
+/// one line. `program` must be the one built from `model`.
 std::string render_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text);
 
 }  // namespace stepforge

@@ -1,4 +1,4 @@
-#include "stepforge/step/plan.h"
+#include "stepforge/step/plan_text.h"
 
 #include <algorithm>
 
@@ -28,15 +28,42 @@ TEST(RenderPlan, NamesParametersFlopsTokensAndPeak) {
   EXPECT_NE(plan.find("4,096 tokens per step in 4 micro-batches per rank"), std::string::npos) << plan;
   EXPECT_NE(plan.find(with_thousands(memory.peak_bytes)), std::string::npos) << plan;
   EXPECT_NE(plan.find("reached at operation"), std::string::npos) << plan;
-  for (const char* kind : {"weights", "gradients", "optimizer", "activations", "workspace"}) {
+  for (const char* kind : {"weights", "gradients", "optimizer", "activations", "workspace"})
     EXPECT_NE(plan.find(kind), std::string::npos) << plan;
-  }
 }
 
 TEST(RenderPlan, FoldsAlikeUnitsAndBlocks) {
   const std::string plan = plan_of(small_model(126), small_options(1));
   EXPECT_NE(plan.find("layers.0 to layers.125, each of 126"), std::string::npos) << plan;
   EXPECT_LT(std::count(plan.begin(), plan.end(), '\n'), 60);
+}
+
+TEST(RenderPlan, FoldsBlocksThatAlternate) {
+  StepOptions options = small_options(1);
+  options.recompute.mode = RecomputePolicy::Mode::every_n;
+  options.recompute.n = 2;
+  const std::string plan = plan_of(small_model(32), options);
+  EXPECT_NE(plan.find("layers.0, layers.2 to layers.30, each of 16"), std::string::npos) << plan;
+  EXPECT_NE(plan.find("layers.1, layers.3 to layers.31, each of 16"), std::string::npos) << plan;
+  EXPECT_EQ(plan.find("  layers.4 "), std::string::npos) << plan;
+}
+
+TEST(RenderPlan, GivesTheAnswerBeforeTheTables) {
+  const ModelSpec model = small_model(2);
+  PlanText text;
+  text.verdict = "Memory: it fits";
+  text.machine.name = "my machine";
+  const std::string plan = render_plan(model, build_step(model, small_options(1)), text);
+  const auto at = [&](const char* words) {
+    const std::size_t found = plan.find(words);
+    EXPECT_NE(found, std::string::npos) << words << "\n" << plan;
+    return found;
+  };
+  EXPECT_LT(at("Memory: it fits"), at("Predicted step: "));
+  EXPECT_LT(at("on a rank of my machine: 100 GFLOP/s"), at("predicted peak"));
+  EXPECT_LT(at("predicted peak"), at("\nUnits\n"));
+  EXPECT_LT(at("\nBlocks"), at("\nStep program"));
+  EXPECT_EQ(plan.find("hidden"), std::string::npos) << plan;
 }
 
 TEST(RenderPlan, SaysWhatIsFrozenAndRecomputed) {
@@ -56,7 +83,9 @@ TEST(RenderPlan, SaysWhatOneOfManyRanksSends) {
   const ModelSpec model = small_model(2);
   PlanText text;
   const StepProgram program = build_step(model, options);
-  text.proof = check_symmetric(program, 8, [](int rank) { return groups_of(data_parallel(rank, 4, 2)); });
+  KeptGroups kept;
+  text.proof =
+      check_symmetric(program, 8, [&](int rank) { return kept(groups_of(data_parallel(rank, 4, 2))); });
   const std::string plan = render_plan(model, program, text);
   EXPECT_NE(plan.find("Rank 5 of 8, in groups dp_shard of 4, dp_replicate of 2, loss of 8"),
             std::string::npos)

@@ -1,4 +1,4 @@
-#include "stepforge/metrics/health.h"
+#include "stepforge/app/doctor_checks.h"
 
 #include <gtest/gtest.h>
 
@@ -52,6 +52,18 @@ TEST(Health, WarnsOfLittleMemory) {
   EXPECT_EQ(check_memory(machine).finding, "unknown");
 }
 
+TEST(Health, SaysWhichPresetsFitIntoTheFreeMemory) {
+  const HealthCheck check = check_presets(
+      good_machine(),
+      {{"large", 40 * gibibyte}, {"small", gibibyte}, {"medium", 8 * gibibyte}, {"huge", 400 * gibibyte}});
+  EXPECT_EQ(check.health, Health::ok);
+  EXPECT_EQ(check.finding,
+            "largest that fit: small (1.0 GiB), medium (8.0 GiB); do not fit: large (40.0 GiB), huge (400.0 "
+            "GiB); see "
+            "stepforge plan --preset large");
+  EXPECT_EQ(check_presets(good_machine(), {{"large", 40 * gibibyte}}).health, Health::warning);
+}
+
 TEST(Health, JudgesDiskSpace) {
   EXPECT_EQ(check_disk("runs", "/runs", 100 * gibibyte).health, Health::ok);
   EXPECT_EQ(check_disk("runs", "/runs", 2 * gibibyte).health, Health::warning);
@@ -70,14 +82,14 @@ TEST(Health, MeasuresTheCacheFolderOrSaysWhyNot) {
   EXPECT_TRUE(contains(blocked.remedy, "XDG_CACHE_HOME"));
 }
 
-TEST(Health, JudgesTheTorchHalf) {
-  EXPECT_EQ(check_torch_half({"/x/libstepforge_torch.so", true, ""}).health, Health::ok);
-  EXPECT_EQ(check_torch_half({"/x/libstepforge_torch.so", true, std::nullopt}).finding,
+TEST(Health, JudgesTheTorchLibrary) {
+  EXPECT_EQ(check_torch_library({"/x/libstepforge_torch.so", true, ""}).health, Health::ok);
+  EXPECT_EQ(check_torch_library({"/x/libstepforge_torch.so", true, std::nullopt}).finding,
             "/x/libstepforge_torch.so (not tried)");
-  const HealthCheck broken = check_torch_half({"/x/libstepforge_torch.so", true, "libc10.so: not found"});
+  const HealthCheck broken = check_torch_library({"/x/libstepforge_torch.so", true, "libc10.so: not found"});
   EXPECT_EQ(broken.health, Health::failure);
   EXPECT_EQ(broken.finding, "cannot be loaded: libc10.so: not found");
-  EXPECT_EQ(check_torch_half({"/x/libstepforge_torch.so", false, std::nullopt}).health, Health::failure);
+  EXPECT_EQ(check_torch_library({"/x/libstepforge_torch.so", false, std::nullopt}).health, Health::failure);
 }
 
 TEST(Health, RefusesALibtorchOfAnotherMinorVersion) {

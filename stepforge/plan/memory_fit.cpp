@@ -1,0 +1,213 @@
+#include "stepforge/plan/memory_fit.h"
+
+#include <array>
+#include <cstdlib>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/plan/job_plan.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr int kMostRanks = 1 << 16;
+
+/// A configuration that differs from the user's, and how to get it.
+struct Candidate {
+  Config config;
+  int world_size = 1;
+  std::vector<std::string> settings;
+
+  void set(const std::string& setting) { settings.push_back(setting); }
+};
+
+class FitSearch {
+ public:
+  FitSearch(const Config& config, const ModelSpec& model, RankId place, const MemoryBudget& budget)
+      : model_(model), place_(place), budget_(budget), start_{config, place.world_size, {}} {}
+
+  std::vector<FittingChange> find() {
+    const std::array ladders = {&FitSearch::recompute, &FitSearch::shrink_batch, &FitSearch::offload,
+                                &FitSearch::add_ranks};
+    for (const Ladder ladder : ladders) keep_first(start_, ladder);
+    if (!found_.empty()) return std::move(found_);
+    // Nothing helps alone: each ladder to its end, and the next one on top.
+    Candidate most = start_;
+    for (const Ladder ladder : ladders) {
+      if (const Candidate* fitting = keep_first(most, ladder); fitting != nullptr) break;
+      if (const std::vector<Candidate> steps = (this->*ladder)(most); !steps.empty()) most = steps.back();
+    }
+    return std::move(found_);
+  }
+
+ private:
+  /// Changes of one kind, the smallest first.
+  using Ladder = std::vector<Candidate> (FitSearch::*)(const Candidate&) const;
+
+  std::vector<Candidate> recompute(const Candidate& from) const {
+    std::vector<Candidate> steps;
+    const std::string& mode = from.config.activation_checkpoint.mode;
+    if (mode == "none") {
+      Candidate half = from;
+      half.config.activation_checkpoint.mode = "every_n";
+      half.config.activation_checkpoint.every_n = 2;
+      half.set("activation_checkpoint.mode=every_n activation_checkpoint.every_n=2");
+      steps.push_back(std::move(half));
+    }
+    if (mode != "full") {
+      Candidate full = from;
+      full.config.activation_checkpoint.mode = "full";
+      full.set("activation_checkpoint.mode=full");
+      steps.push_back(std::move(full));
+    }
+    return steps;
+  }
+
+  /// The step keeps its rows.
+  std::vector<Candidate> shrink_batch(const Candidate& from) const {
+    std::vector<Candidate> steps;
+    Candidate step = from;
+    TrainingConfig& training = step.config.training;
+    const bool is_open = training.global_batch_size <= 0;
+    for (int64_t rows = training.local_batch_size / 2; rows >= 1; rows /= 2) {
+      if (from.config.training.local_batch_size % rows != 0) continue;
+      if (is_open) training.global_batch_size = from.config.training.local_batch_size * data_ranks(from);
+      training.local_batch_size = rows;
+      step.settings = from.settings;
+      step.set(format("training.local_batch_size={}", rows));
+      if (is_open) step.set(format("training.global_batch_size={}", training.global_batch_size));
+      steps.push_back(step);
+    }
+    return steps;
+  }
+
+  std::vector<Candidate> offload(const Candidate& from) const {
+    if (budget_.with_host || from.config.parallelism.fsdp_cpu_offload) return {};
+    Candidate step = from;
+    step.config.parallelism.fsdp_cpu_offload = true;
+    step.set("parallelism.fsdp_cpu_offload=true");
+    return {step};
+  }
+
+  std::vector<Candidate> add_ranks(const Candidate& from) const {
+    std::vector<Candidate> steps;
+    for (int factor = 2; from.world_size <= kMostRanks / factor; factor *= 2) {
+      Candidate step = from;
+      step.world_size = from.world_size * factor;
+      step.set(format("--world-size {}", step.world_size));
+      steps.push_back(std::move(step));
+    }
+    return steps;
+  }
+
+  static int64_t data_ranks(const Candidate& candidate) {
+    return static_cast<int64_t>(
+        data_parallel_of(candidate.config, {0, candidate.world_size}).loss_ranks.size());
+  }
+
+  /// Nothing if the settings do not go together.
+  std::optional<int64_t> bytes_of(const Candidate& candidate) const {
+    const int rank = candidate.world_size == place_.world_size ? place_.rank : 0;
+    try {
+      return needed_bytes(account(write_train_step(candidate.config, model_, {rank, candidate.world_size})),
+                          budget_);
+    } catch (const UsageError&) {
+      return std::nullopt;
+    }
+  }
+
+  const Candidate* keep_first(const Candidate& from, Ladder ladder) {
+    for (const Candidate& candidate : (this->*ladder)(from)) {
+      const std::optional<int64_t> bytes = bytes_of(candidate);
+      if (!bytes || *bytes > budget_.bytes) continue;
+      found_.push_back({join(candidate.settings, " "), *bytes});
+      return &from;
+    }
+    return nullptr;
+  }
+
+  const ModelSpec& model_;
+  RankId place_;
+  const MemoryBudget& budget_;
+  Candidate start_;
+  std::vector<FittingChange> found_;
+};
+
+}  // namespace
+
+int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget) {
+  return budget.with_host ? memory.peak_of_one_memory() : memory.peak_bytes;
+}
+
+std::vector<FittingChange> find_fitting_changes(const Config& config, const ModelSpec& model, RankId place,
+                                                const MemoryBudget& budget) {
+  return FitSearch(config, model, place, budget).find();
+}
+
+std::string memory_verdict(const Config& config, const ModelSpec& model, RankId place,
+                           const MemoryAccount& memory, const MemoryBudget& budget) {
+  const int64_t needed = needed_bytes(memory, budget);
+  const bool fits = needed <= budget.bytes;
+  std::string text = format("Memory: the step needs {} per rank, {} {}: it {}", human_bytes(needed),
+                            human_bytes(budget.bytes), budget.source, fits ? "fits" : "does not fit");
+  if (fits) return text;
+  const std::vector<FittingChange> changes = find_fitting_changes(config, model, place, budget);
+  text += changes.empty()
+              ? "\n  No recomputation, micro-batch or number of ranks makes it fit: take a smaller model"
+                " or a shorter training.seq_len"
+              : "\n  It would fit with";
+  for (const FittingChange& change : changes)
+    text += format("\n    {}  (needs {} per rank)", change.settings, human_bytes(change.bytes));
+  return text;
+}
+
+void with_predicted_peak(const MemoryAccount& memory, const MemoryBudget& budget,
+                         const std::function<void()>& work) {
+  const auto fail = [&](const std::string& reason) {
+    throw Error(format(
+        "{}; the training step alone was predicted to need {} per rank, and {} {} when the run started; "
+        "`stepforge plan` says what would fit",
+        reason, human_bytes(needed_bytes(memory, budget)), human_bytes(budget.bytes), budget.source));
+  };
+  try {
+    work();
+  } catch (const OutOfMemory& failure) {
+    fail(failure.what());
+  } catch (const std::bad_alloc&) {
+    fail("out of memory");
+  }
+}
+
+int64_t parse_bytes(const std::string& text) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  constexpr std::array units = {Unit{"", 1},
+                                Unit{"B", 1},
+                                Unit{"kB", 1e3},
+                                Unit{"MB", 1e6},
+                                Unit{"GB", 1e9},
+                                Unit{"TB", 1e12},
+                                Unit{"KiB", 1024},
+                                Unit{"MiB", 1048576},
+                                Unit{"GiB", 1073741824},
+                                Unit{"TiB", 1099511627776}};
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  std::string_view name = end;
+  while (name.starts_with(' ')) name.remove_prefix(1);
+  for (const Unit& unit : units) {
+    const double bytes = number * unit.bytes;
+    if (end != text.c_str() && name == unit.name && bytes >= 1 && bytes < 9e18)
+      return static_cast<int64_t>(bytes);
+  }
+  throw UsageError(
+      format("\"{}\" is not a size of memory; write a number and a unit, such as 80GiB or 512MB", text));
+}
+
+}  // namespace stepforge

@@ -1,0 +1,59 @@
+// Whether a training step fits into the memory of a rank, and the smallest changes with which it would.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/comm/parallel_dims.h"
+#include "stepforge/config/config.h"
+#include "stepforge/modelspec/model_spec.h"
+#include "stepforge/step/memory.h"
+
+namespace stepforge {
+
+/// The memory that one rank may use.
+struct MemoryBudget {
+  int64_t bytes = 0;
+  std::string source;  ///< "are free on this machine", "are given by --memory"
+  bool with_host =
+      true;  ///< state that is offloaded to the host counts too: the rank computes in the memory of the host
+};
+
+/// A change with which the step would need `bytes`.
+struct FittingChange {
+  std::string settings;  ///< as on the command line: "activation_checkpoint.mode=full --world-size 4"
+  int64_t bytes = 0;
+};
+
+/// Bytes that the step needs of a budget.
+int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget);
+
+/// The smallest changes, each found by planning again, with which the training step of this rank fits:
+/// recomputation, a smaller micro-batch (of the same step), offloading and more ranks, each alone; then
+/// combinations of them. Empty if nothing helps.
+std::vector<FittingChange> find_fitting_changes(const Config& config, const ModelSpec& model, RankId place,
+                                                const MemoryBudget& budget);
+
+/// "memory: the step needs 1.2 GiB per rank, 6.0 GiB are free on this machine: it fits", or "... it does not
+/// fit" and a line for each change that would. Plans again only if it does not fit.
+std::string memory_verdict(const Config& config, const ModelSpec& model, RankId place,
+                           const MemoryAccount& memory, const MemoryBudget& budget);
+
+/// An operation found no memory; the message names it.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Runs `work`. If memory runs out in it (OutOfMemory, std::bad_alloc), throws Error with the predicted peak
+/// beside it.
+void with_predicted_peak(const MemoryAccount& memory, const MemoryBudget& budget,
+                         const std::function<void()>& work);
+
+/// "80GiB", "512 MiB", "16GB", "1e9": bytes. Throws UsageError for anything else.
+int64_t parse_bytes(const std::string& text);
+
+}  // namespace stepforge

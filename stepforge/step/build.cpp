@@ -1,0 +1,55 @@
+#include "stepforge/step/build.h"
+
+#include "stepforge/base/error.h"
+#include "stepforge/step/passes.h"
+
+namespace stepforge {
+
+std::vector<ProgramGroup> groups_of(const DataParallel& data_parallel) {
+  std::vector<ProgramGroup> groups;
+  const auto add = [&](std::string_view name, const std::vector<int>& ranks) {
+    if (ranks.size() > 1) groups.push_back({std::string(name), ranks});
+  };
+  add(kShardGroup, data_parallel.shard_ranks);
+  add(kReplicaGroup, data_parallel.replica_ranks);
+  add(kLossGroup, data_parallel.loss_ranks);
+  return groups;
+}
+
+void insert_operations(std::vector<Operation>& operations, const std::vector<Insertion>& insertions) {
+  std::vector<Operation> result;
+  result.reserve(operations.size() + insertions.size());
+  std::vector<int> moved_to(operations.size());
+  std::size_t next = 0;
+  for (std::size_t i = 0; i <= operations.size(); ++i) {
+    for (; next < insertions.size() && insertions[next].before == i; ++next)
+      result.push_back(insertions[next].operation);
+    if (i == operations.size()) break;
+    moved_to[i] = static_cast<int>(result.size());
+    for (int& needed : operations[i].needs) needed = moved_to[static_cast<std::size_t>(needed)];
+    result.push_back(std::move(operations[i]));
+  }
+  operations = std::move(result);
+}
+
+StepProgram build_step(const ModelSpec& model, const StepOptions& options) {
+  StepProgram program = write_base_program(model, options);
+  if (options.kind == ProgramKind::train) {
+    recompute_pass(program, model, options.recompute);
+    if (options.ordered) {
+      if (options.reduce.each_micro_batch) {
+        throw UsageError(
+            "the ordered sum is one tree over the micro-batches of a step: they cannot be reduced one by "
+            "one");
+      }
+      ordered_pass(program);
+    }
+    reduce_pass(program, options.reduce);
+  }
+  gather_pass(program, options.gather);
+  offload_pass(program, options.offload);
+  buffer_pass(program, model, options);
+  return program;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,34 @@
+// The order that a step program guarantees, whatever the speed of its lanes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "stepforge/step/program.h"
+
+namespace stepforge {
+
+/// Which operations have surely finished when another starts: those before it on its lane, those that it
+/// `needs`, and what these in turn come after. Needs must point backward.
+class HappensBefore {
+ public:
+  explicit HappensBefore(const StepProgram& program);
+
+  /// Whether `first` has surely finished when `second` starts.
+  bool operator()(std::size_t first, std::size_t second) const {
+    return finished_[second][lane_[first]] > position_[first];
+  }
+  /// How many operations of `lane` have surely finished when `operation` starts.
+  int finished(std::size_t operation, std::size_t lane) const { return finished_[operation][lane]; }
+  std::size_t lane(std::size_t operation) const { return lane_[operation]; }
+  /// The place of the operation in its lane.
+  int position(std::size_t operation) const { return position_[operation]; }
+
+ private:
+  std::vector<std::size_t> lane_;
+  std::vector<int> position_;
+  std::vector<std::array<int, kLanes>> finished_;
+};
+
+}  // namespace stepforge

@@ -1,0 +1,231 @@
+// What each kind of operation of a step program is: one row of one table. Names, lanes, the structure check
+// and the placing of buffers all read the rows; a new operation is a new row and its execution.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+namespace stepforge {
+
+enum class OpKind : uint8_t {
+  count_labels,           ///< valid labels of the whole step, over the group: the divisor of the loss
+  load_batch,             ///< takes micro-batch m from the loader
+  gather_start,           ///< unit u: begins to fill its slot with the whole unit in the gather dtype
+  gather_wait,            ///< unit u may be used from here on
+  release,                ///< the slot of unit u is free again
+  forward,                ///< block b on micro-batch m; keeps its graph if keep_graph
+  recompute,              ///< block b on m again, now with its graph
+  loss,                   ///< head block, evaluation: loss only
+  loss_forward_backward,  ///< head block, training: the loss, and the gradients of the head and of its input
+  logits,                 ///< head block, generation: logits of the last position of each document
+  backward,               ///< block b on m: gradients of inputs and weights
+  backward_input,         ///< gradients of inputs only; the gradients of weights are queued
+  backward_weight,        ///< the queued gradients of weights
+  start_gradient,  ///< the gradient of unit u is empty: the next write overwrites. Where a unit is sharded or
+                   ///< offloaded, the gradient has a buffer as large as the whole unit
+  stash_gradient,  ///< ordered mode: the gradient of unit u moves to level l of the summation tree
+  add_gradient,    ///< ordered mode: adds level l to the gradient of unit u and frees the level
+  reduce_start,    ///< unit u: begins to sum the whole gradient over the shard group into this rank's shard
+  reduce_wait,     ///< the sum is there; the whole gradient is no longer needed
+  all_reduce_start,  ///< unit u: begins to sum the gradient over the replicas
+  all_reduce_wait,   ///< the sum is there
+  tie_reduce,        ///< sums the gradient of a tied parameter over its holders
+  reduce_loss,       ///< sums loss and counts over the group
+  send,              ///< a bundle to `peer`
+  receive,           ///< a bundle from `peer`
+  gradient_norm,     ///< global norm of the gradients of all trainable units, clip coefficient
+  check_finite,      ///< the step stops or is skipped here if loss or norm is not finite
+  update,            ///< unit u: one optimizer pass
+  offload_start,     ///< begins to copy parts of the state of an offloaded unit to the host
+  offload_wait,      ///< the host has them
+  reload_start,      ///< begins to copy parts of the state of an offloaded unit to the device
+  reload_wait,       ///< the device has them
+};
+
+/// Operations of one lane run in list order. Lanes run beside each other, tied only by Operation::needs.
+/// Traffic of one group on several lanes may overlap: each pair of lane and group has its own communicator.
+enum class Lane : uint8_t { compute, gather, reduce, peer, copy };
+
+inline constexpr std::array<std::string_view, 5> kLaneNames = {"compute", "gather", "reduce", "peer", "copy"};
+inline constexpr std::size_t kLanes = kLaneNames.size();
+
+enum class BufferKind : uint8_t {
+  weights,
+  gradients,  ///< of this rank's shard
+  optimizer,
+  gather_slot,
+  batch,
+  bundle,           ///< what a block returns
+  graph,            ///< what autograd saved in a forward
+  bundle_gradient,  ///< the gradient of a bundle
+  gradient_level,
+  whole_gradient,  ///< of a unit that is sharded or offloaded, until it is reduced
+  kv_cache,
+  host  ///< the state of an offloaded unit, in the memory of the host
+};
+
+inline constexpr std::array<std::string_view, 12> kBufferKindNames = {
+    "weights", "gradients",       "optimizer",      "gather_slot",    "batch",    "bundle",
+    "graph",   "bundle_gradient", "gradient_level", "whole_gradient", "kv_cache", "host"};
+
+enum class ProgramKind : uint8_t { train, evaluate, generate };
+
+inline constexpr std::array<std::string_view, 3> kProgramKindNames = {"train", "evaluate", "generate"};
+
+/// To whom a buffer belongs, seen from an operation on block b, unit u, micro-batch m, level l.
+enum class BufferOwner : uint8_t {
+  micro_batch,  ///< m
+  block,        ///< b on m
+  block_below,  ///< b - 1 on m
+  unit,         ///< u
+  unit_level    ///< u at level l
+};
+
+struct BufferUse {
+  BufferKind kind = BufferKind::weights;
+  BufferOwner owner = BufferOwner::unit;
+};
+
+/// A list with room for the longest that a row has.
+struct BufferUses {
+  std::array<BufferUse, 4> items = {};
+  std::size_t count = 0;
+
+  constexpr BufferUses() = default;
+  constexpr BufferUses(std::initializer_list<BufferUse> uses) {
+    for (const BufferUse& use : uses) items.at(count++) = use;
+  }
+  constexpr const BufferUse* begin() const { return items.data(); }
+  constexpr const BufferUse* end() const { return items.data() + count; }
+};
+
+/// Fields that an operation must have, traits that it has.
+enum OpTrait : uint16_t {
+  kHasBlock = 1 << 0,       ///< block and micro-batch
+  kHasMicroBatch = 1 << 1,  ///
+  kHasUnit = 1 << 2,        ///
+  kHasLevel = 1 << 3,       ///
+  kHasPeer = 1 << 4,        ///
+  kHasGroup = 1 << 5,       ///
+  kOverShards = 1 << 6,     ///< its group is the shard group of its unit, or none if the unit has none
+  kOverReplicas = 1 << 7,   ///< its group is the replica group of its unit
+  kUsesUnits = 1 << 8,      ///< computes with the units of its block
+  kContributes = 1 << 9,    ///< adds to the gradients of the trainable units of its block
+  kRunsBackward = 1 << 10,  ///< belongs to the backward half of a step
+  kTrains = 1 << 11,        ///< only in programs that train
+  kNeverTrains = 1 << 12,   ///< only in programs that do not train
+};
+
+struct OpInfo {
+  OpKind kind;
+  std::string_view name;
+  Lane lane;
+  unsigned traits;        ///< OpTrait
+  BufferUses reads = {};  ///< those of them that are alive
+  BufferUses makes = {};  ///< those of them that this program needs (see build_step)
+};
+
+namespace op_table {
+
+inline constexpr BufferUse kBatch{BufferKind::batch, BufferOwner::micro_batch};
+inline constexpr BufferUse kInput{BufferKind::bundle, BufferOwner::block_below};
+inline constexpr BufferUse kOutput{BufferKind::bundle, BufferOwner::block};
+inline constexpr BufferUse kGraph{BufferKind::graph, BufferOwner::block};
+inline constexpr BufferUse kInputGradient{BufferKind::bundle_gradient, BufferOwner::block_below};
+inline constexpr BufferUse kOutputGradient{BufferKind::bundle_gradient, BufferOwner::block};
+inline constexpr BufferUse kSlot{BufferKind::gather_slot, BufferOwner::unit};
+inline constexpr BufferUse kWhole{BufferKind::whole_gradient, BufferOwner::unit};
+inline constexpr BufferUse kLevel{BufferKind::gradient_level, BufferOwner::unit_level};
+inline constexpr BufferUse kWeights{BufferKind::weights, BufferOwner::unit};
+inline constexpr BufferUse kGradients{BufferKind::gradients, BufferOwner::unit};
+inline constexpr BufferUse kOptimizer{BufferKind::optimizer, BufferOwner::unit};
+
+inline constexpr unsigned kBlock = kHasBlock | kHasMicroBatch;
+inline constexpr unsigned kComputes = kBlock | kUsesUnits;
+inline constexpr unsigned kUnit = kHasUnit;
+inline constexpr unsigned kGradient = kHasUnit | kTrains;
+
+using enum OpKind;
+using enum Lane;
+
+// clang-format off
+inline constexpr std::array kRows = {
+    OpInfo{count_labels, "count_labels", compute, kTrains},
+    OpInfo{load_batch, "load_batch", compute, kHasMicroBatch, {}, {kBatch}},
+    OpInfo{gather_start, "gather_start", gather, kUnit | kOverShards, {kWeights}, {kSlot}},
+    OpInfo{gather_wait, "gather_wait", compute, kUnit, {kSlot}},
+    OpInfo{release, "release", compute, kUnit, {kSlot}},
+    OpInfo{forward, "forward", compute, kComputes, {kBatch, kInput}, {kOutput, kGraph}},
+    OpInfo{recompute, "recompute", compute, kComputes | kRunsBackward | kTrains, {kBatch, kInput}, {kGraph}},
+    OpInfo{loss, "loss", compute, kComputes | kNeverTrains, {kBatch, kInput}},
+    OpInfo{loss_forward_backward, "loss_forward_backward", compute,
+           kComputes | kContributes | kRunsBackward | kTrains, {kBatch, kInput}, {kInputGradient}},
+    OpInfo{logits, "logits", compute, kComputes | kNeverTrains, {kBatch, kInput}},
+    OpInfo{backward, "backward", compute, kComputes | kContributes | kRunsBackward | kTrains,
+           {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient}},
+    OpInfo{backward_input, "backward_input", compute, kComputes | kRunsBackward | kTrains,
+           {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient}},
+    // It multiplies activations by gradients: it does not use its units.
+    OpInfo{backward_weight, "backward_weight", compute, kBlock | kContributes | kTrains,
+           {kBatch, kInput, kGraph}},
+    OpInfo{start_gradient, "start_gradient", compute, kGradient, {}, {kWhole}},
+    OpInfo{stash_gradient, "stash_gradient", compute, kGradient | kHasLevel, {kWhole}, {kLevel}},
+    OpInfo{add_gradient, "add_gradient", compute, kGradient | kHasLevel, {kLevel}},
+    OpInfo{reduce_start, "reduce_start", reduce, kGradient | kOverShards, {kWhole, kGradients}, {kGradients}},
+    OpInfo{reduce_wait, "reduce_wait", compute, kGradient, {kWhole}},
+    OpInfo{all_reduce_start, "all_reduce_start", reduce, kGradient | kOverReplicas | kHasGroup, {kGradients}},
+    OpInfo{all_reduce_wait, "all_reduce_wait", compute, kGradient},
+    OpInfo{tie_reduce, "tie_reduce", compute, kGradient | kHasGroup},
+    OpInfo{reduce_loss, "reduce_loss", compute, kTrains},
+    OpInfo{send, "send", peer, kBlock | kHasPeer},
+    OpInfo{receive, "receive", peer, kBlock | kHasPeer},
+    OpInfo{gradient_norm, "gradient_norm", compute, kTrains},
+    OpInfo{check_finite, "check_finite", compute, 0},
+    OpInfo{update, "update", compute, kGradient, {kWeights, kGradients, kOptimizer}},
+    OpInfo{offload_start, "offload_start", copy, kUnit, {kWeights, kGradients, kOptimizer}},
+    OpInfo{offload_wait, "offload_wait", compute, kUnit},
+    OpInfo{reload_start, "reload_start", copy, kUnit, {}, {kWeights, kGradients, kOptimizer}},
+    OpInfo{reload_wait, "reload_wait", compute, kUnit},
+};
+// clang-format on
+
+constexpr bool rows_follow_the_enumeration() {
+  for (std::size_t i = 0; i < kRows.size(); ++i) {
+    if (static_cast<std::size_t>(kRows[i].kind) != i) return false;
+  }
+  return kRows.size() == static_cast<std::size_t>(reload_wait) + 1;
+}
+static_assert(rows_follow_the_enumeration());
+
+}  // namespace op_table
+
+/// The row of a kind.
+constexpr const OpInfo& op_info(OpKind kind) {
+  return op_table::kRows.at(static_cast<std::size_t>(kind));
+}
+
+/// Whether operations of this kind have one of these OpTraits.
+constexpr bool has_trait(OpKind kind, unsigned traits) {
+  return (op_info(kind).traits & traits) != 0;
+}
+
+constexpr std::string_view op_name(OpKind kind) {
+  return op_info(kind).name;
+}
+constexpr Lane lane_of(OpKind kind) {
+  return op_info(kind).lane;
+}
+constexpr std::string_view lane_name(Lane lane) {
+  return kLaneNames.at(static_cast<std::size_t>(lane));
+}
+constexpr std::string_view buffer_kind_name(BufferKind kind) {
+  return kBufferKindNames.at(static_cast<std::size_t>(kind));
+}
+constexpr std::string_view program_kind_name(ProgramKind kind) {
+  return kProgramKindNames.at(static_cast<std::size_t>(kind));
+}
+
+}  // namespace stepforge

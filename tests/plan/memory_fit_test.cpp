@@ -1,0 +1,132 @@
+#include "stepforge/plan/memory_fit.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/config/load.h"
+#include "stepforge/plan/job_plan.h"
+#include "tests/support/throws.h"
+
+namespace stepforge {
+namespace {
+
+using testing::contains;
+using testing::message_of;
+
+Config tiny(std::vector<std::string> words = {}) {
+  words.insert(words.begin(),
+               {"model.n_layers=4", "model.vocab_size=256", "training.seq_len=128",
+                "training.local_batch_size=8", "training.global_batch_size=8", "training.threads=1"});
+  return load_config({}, words).config;
+}
+
+MemoryAccount memory_of(const Config& config, int ranks = 1) {
+  return account(write_train_step(config, plan_model(config), {0, ranks}));
+}
+
+std::vector<FittingChange> changes(const Config& config, int64_t bytes, bool with_host = true) {
+  return find_fitting_changes(config, plan_model(config), {}, {bytes, "are free", with_host});
+}
+
+/// Plans again with the settings, and returns what that needs.
+int64_t bytes_with(const std::string& settings) {
+  std::vector<std::string> words;
+  int ranks = 1;
+  std::string word;
+  for (std::istringstream stream(settings); stream >> word;) {
+    if (word == "--world-size") {
+      stream >> ranks;
+    } else {
+      words.push_back(word);
+    }
+  }
+  return memory_of(tiny(words), ranks).peak_of_one_memory();
+}
+
+TEST(MemoryFit, TellsWhetherTheStepFits) {
+  const Config config = tiny();
+  const ModelSpec model = plan_model(config);
+  const MemoryAccount memory = memory_of(config);
+  const int64_t peak = memory.peak_of_one_memory();
+  EXPECT_TRUE(memory_verdict(config, model, {}, memory, {peak, "are free"}).ends_with("are free: it fits"));
+  const std::string verdict = memory_verdict(config, model, {}, memory, {peak - 1, "are free"});
+  EXPECT_TRUE(
+      contains(verdict, "are free: it does not fit\n  It would fit with\n    activation_checkpoint.mode="))
+      << verdict;
+}
+
+TEST(MemoryFit, EachChangeAloneIsTheSmallestOfItsKindAndDoesFit) {
+  const int64_t peak = memory_of(tiny()).peak_of_one_memory();
+  const std::vector<FittingChange> found = changes(tiny(), peak - 1);
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=every_n activation_checkpoint.every_n=2");
+  EXPECT_EQ(found[1].settings, "training.local_batch_size=4");
+  EXPECT_EQ(found[2].settings, "--world-size 2");
+  for (const FittingChange& change : found) {
+    EXPECT_LT(change.bytes, peak);
+    EXPECT_EQ(bytes_with(change.settings), change.bytes) << change.settings;
+  }
+}
+
+TEST(MemoryFit, CombinesChangesWhereNoneHelpsAlone) {
+  const int64_t full = bytes_with("activation_checkpoint.mode=full");
+  const int64_t small = bytes_with("training.local_batch_size=1");
+  const int64_t both = bytes_with("activation_checkpoint.mode=full training.local_batch_size=1");
+  ASSERT_LT(both, std::min(full, small));
+  const std::vector<FittingChange> found = changes(tiny({"parallelism.data_parallel_shard_degree=1"}), both);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=full training.local_batch_size=1");
+}
+
+TEST(MemoryFit, AnOpenGlobalBatchKeepsItsRows) {
+  const Config config = tiny({"training.global_batch_size=-1"});
+  const std::vector<FittingChange> found = changes(config, memory_of(config).peak_of_one_memory() - 1);
+  EXPECT_EQ(found.at(1).settings, "training.local_batch_size=4 training.global_batch_size=8");
+}
+
+TEST(MemoryFit, OffloadingHelpsOnlyADeviceWithMemoryOfItsOwn) {
+  const auto offloads = [](const FittingChange& change) { return contains(change.settings, "cpu_offload"); };
+  const int64_t peak = memory_of(tiny()).peak_bytes;
+  EXPECT_TRUE(std::ranges::none_of(changes(tiny(), peak - 1), offloads));
+  EXPECT_TRUE(std::ranges::any_of(changes(tiny(), peak - 1, false), offloads));
+}
+
+TEST(MemoryFit, SaysSoIfNothingHelps) {
+  const Config config = tiny();
+  EXPECT_TRUE(changes(config, 1000).empty());
+  EXPECT_TRUE(contains(memory_verdict(config, plan_model(config), {}, memory_of(config), {1000, "are free"}),
+                       "take a smaller model"));
+}
+
+TEST(MemoryFit, WhenMemoryRunsOutThePredictedPeakStandsBesideIt) {
+  MemoryAccount memory;
+  memory.peak_bytes = int64_t{3} << 30;
+  memory.host_bytes = int64_t{1} << 30;
+  const MemoryBudget budget{int64_t{2} << 30, "were free"};
+  const auto message = [&](const std::function<void()>& work) {
+    return message_of<Error>([&] { with_predicted_peak(memory, budget, work); });
+  };
+  const std::string peak =
+      "; the training step alone was predicted to need 4.0 GiB per rank, and 2.0 GiB were free when the run "
+      "started";
+  EXPECT_TRUE(message([] { throw std::bad_alloc(); }).starts_with("out of memory" + peak));
+  EXPECT_TRUE(message([] {
+                throw OutOfMemory("backward head m0: out of memory");
+              }).starts_with("backward head m0: out of memory" + peak));
+  EXPECT_EQ(message([] { throw Error("another fault"); }), "another fault");
+}
+
+TEST(ParseBytes, TakesNumbersWithUnits) {
+  EXPECT_EQ(parse_bytes("80GiB"), int64_t{80} << 30);
+  EXPECT_EQ(parse_bytes("512 MB"), 512000000);
+  EXPECT_EQ(parse_bytes("1.5KiB"), 1536);
+  EXPECT_EQ(parse_bytes("1000"), 1000);
+  for (const char* wrong : {"", "GiB", "0", "-1GiB", "12 apples", "80 gib", "1e30", "nan", "inf"})
+    EXPECT_THROW(parse_bytes(wrong), UsageError) << wrong;
+}
+
+}  // namespace
+}  // namespace stepforge
