@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house that no compiler checks. Prints one line per fault, path:line: rule; exit code 1 if any.
+"""Checks the rules of the house that a compiler does not check. Prints path:line: rule for each fault; exit code 1 if there are any.
 
     tools/lint/check_rooms.py              checks the files git knows, and new ones it does not ignore
     tools/lint/check_rooms.py --tree DIR   checks all files below DIR
@@ -7,10 +7,10 @@
     tools/lint/check_rooms.py --sizes      prints files of over 300 lines
     tools/lint/check_rooms.py --readmes    writes the line "May include" of each room's README
 
-stepforge/rooms.json states the rooms and what each may include. The rules: a room includes only what it may; what stands
-above the libtorch line reaches no torch header by any way; fmt and toml++ stay out of headers; nothing outlives a call and
-changes; layers and models know no rank; no file exceeds 800 lines; each room has a README.md of at most 80 lines, which says
-what the room may include; no path of somebody's machine, no note of things left to do.
+stepforge/rooms.json states the rooms and what each may include. The rules: a room includes only what it may; rooms above the
+libtorch line reach no torch header, directly or indirectly; headers do not include fmt or toml++; there is no mutable global state;
+layers and models know no rank; no file exceeds 800 lines; each room has a README.md of at most 80 lines that lists what the room
+may include; there is no path of one machine and no note of things left to do.
 """
 import argparse
 import json
