@@ -10,7 +10,7 @@
 stepforge/rooms.json states the rooms and what each may include. The rules: a room includes only what it may; rooms above the
 libtorch line reach no torch header, directly or indirectly; headers do not include fmt or toml++; there is no mutable global state;
 layers and models know no rank; no file exceeds 800 lines; each room has a README.md of at most 80 lines that lists what the room
-may include; there is no path of one machine and no note of things left to do.
+may include; there is no path of one machine and no note of things left to do; paths in documents exist.
 """
 import argparse
 import json
@@ -32,6 +32,8 @@ SIZED = CODE | {".py", ".sh", ".cmake"}
 MOST_LINES, MANY_LINES, README_LINES = 800, 300, 80
 # Written apart so that this file obeys its own rules.
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(" + "|".join(["root", "work", "home"]) + r")/")
+MARKDOWN_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+QUOTED_PATH = re.compile(r"`([\w.-]+/[\w./-]+\.(?:h|cpp|cu|py|sh|toml|txt|cmake|md))`")
 LEFT_TO_DO = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 
 
@@ -195,7 +197,22 @@ def check_words(tree):
                     tree.fault(path, number, f"{message}: `{word.group(0)}`")
 
 
-CHECKS = [check_rooms_file, check_arrows, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words]
+def check_references(tree):
+    """Paths in documents exist: links as Markdown reads them, names in backticks also below stepforge/ and tests/."""
+    for path, text in sorted(tree.text.items()):
+        if not path.endswith(".md"):
+            continue
+        folder = tree.root / PurePosixPath(path).parent
+        for number, line in enumerate(text.split("\n"), 1):
+            for link in MARKDOWN_LINK.findall(line):
+                if not (folder / link).exists():
+                    tree.fault(path, number, f"links to {link}, which does not exist")
+            for name in QUOTED_PATH.findall(line):
+                if not any((start / name).is_file() for start in (folder, tree.root, tree.root / "stepforge", tree.root / "tests")):
+                    tree.fault(path, number, f"names `{name}`, which does not exist")
+
+
+CHECKS = [check_rooms_file, check_arrows, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words, check_references]
 
 
 def faults_of(tree):
