@@ -1,5 +1,5 @@
-# Finds libtorch inside an installed PyTorch without asking Python or Torch's own CMake config, which demands a
-# CUDA toolkit on CUDA wheels. Looks at STEPFORGE_TORCH (cache variable or environment), then at TorchWheel_DEFAULT.
+# Finds libtorch inside an installed PyTorch, without Python and without Torch's own CMake config, which requires a
+# CUDA toolkit for CUDA wheels. Looks at STEPFORGE_TORCH (cache variable or environment), then at TorchWheel_DEFAULT.
 # Defines torch::cpu (libtorch_cpu and libc10 only), TorchWheel_VERSION, TorchWheel_ROOT and TorchWheel_RPATH.
 set(STEPFORGE_TORCH "$ENV{STEPFORGE_TORCH}" CACHE PATH "The 'torch' folder of an installed PyTorch")
 set(TorchWheel_ROOT "${STEPFORGE_TORCH}")
@@ -26,7 +26,7 @@ if(TorchWheel_FOUND AND NOT TARGET torch::cpu)
   set(TorchWheel_RPATH ${TorchWheel_ROOT}/lib ${cuda_dirs})
   add_library(torch::c10 SHARED IMPORTED)
   set_target_properties(torch::c10 PROPERTIES IMPORTED_LOCATION ${TorchWheel_ROOT}/lib/libc10.so)
-  # The wheel's own OpenMP run time: a second one in the process would bring threads of its own.
+  # The wheel's own OpenMP run time: a second one in the process would start threads of its own.
   file(GLOB gomp ${TorchWheel_ROOT}/lib/libgomp*.so*)
   list(GET gomp 0 gomp)
   add_library(torch::openmp SHARED IMPORTED)
@@ -36,6 +36,6 @@ if(TorchWheel_FOUND AND NOT TARGET torch::cpu)
     IMPORTED_LOCATION ${TorchWheel_ROOT}/lib/libtorch_cpu.so
     INTERFACE_INCLUDE_DIRECTORIES "${TorchWheel_ROOT}/include;${TorchWheel_ROOT}/include/torch/csrc/api/include"
     INTERFACE_LINK_LIBRARIES "torch::c10;torch::openmp"
-    # libtorch_cpu names libcupti and libcudart; the loader finds them through the rpath.
+    # libtorch_cpu depends on libcupti and libcudart, which the loader finds through the rpath.
     INTERFACE_LINK_OPTIONS "-Wl,--allow-shlib-undefined;-Wl,-rpath-link,${TorchWheel_ROOT}/lib")
 endif()

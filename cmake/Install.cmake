@@ -17,16 +17,8 @@ if(TARGET stepforge_nccl)
 endif()
 install(EXPORT StepforgeTargets NAMESPACE Stepforge:: DESTINATION ${package})
 
-# Sources include "stepforge/<room>/<header>", so installed headers are the headers.
-set(rooms ${STEPFORGE_ROOMS_core})
-if(TARGET stepforge_torch)
-  list(APPEND rooms ${STEPFORGE_ROOMS_torch})
-endif()
-list(REMOVE_ITEM rooms app/torch)
-foreach(room ${rooms})
-  install(DIRECTORY ${CMAKE_SOURCE_DIR}/stepforge/${room} DESTINATION include/stepforge
-    FILES_MATCHING PATTERN "*.h" PATTERN "*_pch.h" EXCLUDE PATTERN nccl EXCLUDE PATTERN gloo_declarations EXCLUDE)
-endforeach()
+install(CODE "set(source_dir ${CMAKE_SOURCE_DIR})")
+install(SCRIPT ${CMAKE_SOURCE_DIR}/cmake/InstallHeaders.cmake)
 
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/StepforgeConfig.cmake.in ${CMAKE_BINARY_DIR}/StepforgeConfig.cmake
   INSTALL_DESTINATION ${package})

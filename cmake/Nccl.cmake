@@ -10,7 +10,7 @@ if(STEPFORGE_NVCC)
   find_library(STEPFORGE_CUDART cudart HINTS ${cuda}/lib64 ${cuda}/lib)
 endif()
 if(NOT STEPFORGE_NVCC OR NOT STEPFORGE_NCCL_INCLUDE OR NOT STEPFORGE_NCCL OR NOT STEPFORGE_CUDART)
-  message(STATUS "No NCCL plug-in: it needs nvcc, nccl.h, libnccl and libcudart")
+  message(STATUS "Leaving out the NCCL plug-in, which needs nvcc, nccl.h, libnccl and libcudart")
   return()
 endif()
 
@@ -20,7 +20,7 @@ foreach(architecture ${STEPFORGE_CUDA_ARCHITECTURES})
   list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
 endforeach()
 set(kernel ${CMAKE_SOURCE_DIR}/stepforge/engines/nccl/device_sum)
-# The options of the rest of the build are none of nvcc's, so CUDA is no language of this project.
+# nvcc does not know the options of the rest of the build, so CUDA is not a language of this project.
 add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/device_sum.o
   COMMAND ${STEPFORGE_NVCC} -std=c++20 -O3 -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC ${targets}
     -I ${CMAKE_SOURCE_DIR} -c ${kernel}.cu -o ${CMAKE_BINARY_DIR}/device_sum.o

@@ -1,5 +1,5 @@
 # The rooms of stepforge/rooms.json: one static library per torch-free room, stepforge_core of all of them, stepforge_torch
-# of the rooms below the libtorch line, and the program. What a room links besides other rooms stands in STEPFORGE_LINK_<room>.
+# of the rooms below the libtorch line, and the program. STEPFORGE_LINK_<room> lists what a room links besides other rooms.
 set(STEPFORGE_ROOMS_FILE ${CMAKE_SOURCE_DIR}/stepforge/rooms.json)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${STEPFORGE_ROOMS_FILE})
 
@@ -38,7 +38,7 @@ function(stepforge_room name)
   target_link_libraries(sf_${name} PUBLIC ${STEPFORGE_LINK_${name}})
 endfunction()
 
-# What `stepforge version` says, compiled into one file only.
+# The text of `stepforge version`, compiled into one file only.
 function(stepforge_version)
   execute_process(COMMAND git rev-parse --short HEAD WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
     OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -74,10 +74,10 @@ function(stepforge_torch_library)
   target_link_options(stepforge_torch PRIVATE -Wl,-z,defs)
   target_precompile_headers(stepforge_torch PRIVATE ${CMAKE_SOURCE_DIR}/stepforge/kernels/torch_pch.h)
   # Kernels are vectorised for the machine's instruction sets by function multiversioning, not by -march=native. A square
-  # root that may set errno is not vectorised at all; the precompiled header is made without this flag.
+  # root that may set errno is not vectorised; the precompiled header is compiled without this flag.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/kernels/cpu/adamw.cpp PROPERTIES
     COMPILE_OPTIONS -fno-math-errno SKIP_PRECOMPILE_HEADERS ON)
-  # The header of c10d's Gloo group includes headers of Gloo that no package of PyTorch holds.
+  # The header of c10d's Gloo group includes headers of Gloo that PyTorch packages lack.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/engines/gloo_links.cpp PROPERTIES
     COMPILE_DEFINITIONS USE_C10D_GLOO INCLUDE_DIRECTORIES ${CMAKE_SOURCE_DIR}/stepforge/engines/gloo_declarations)
   set_target_properties(stepforge_torch PROPERTIES BUILD_RPATH "$ORIGIN;${TorchWheel_RPATH}")

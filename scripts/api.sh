@@ -3,6 +3,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 scripts/setup.sh api
-mkdir -p build/api
+rm -rf build/api
+cmake -D source_dir=. -D CMAKE_INSTALL_PREFIX=build/api -P cmake/InstallHeaders.cmake >/dev/null
 doxygen docs/Doxyfile
 say "Wrote build/api/html/index.html"

@@ -99,6 +99,32 @@ TEST_F(Package, ALoopOfOnesOwnTrainsAlikeOnOneAndTwoRanks) {
   }
 }
 
+/// The number behind "lowest loss " that custom_trainer prints.
+double lowest_loss_in(const std::string& text) {
+  const std::regex line("lowest loss ([0-9.]+) in 30 steps");
+  std::smatch found;
+  EXPECT_TRUE(std::regex_search(text, found, line)) << text;
+  return found.empty() ? 0.0 : std::stod(found[1]);
+}
+
+TEST_F(Package, ATrainerWithItsOwnDataAndCallbackLearnsAlikeOnOneAndTwoRanks) {
+  const TempFolder folder;
+  const fs::path trainer = place() / "build" / "custom_trainer";
+  const auto arguments = [&](const std::string& name) {
+    return small_run(folder / name) + Words{"training.steps=30", "optimizer.lr=1e-2"};
+  };
+  const ProgramResult one = run(trainer, arguments("one"));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const ProgramResult two =
+      run(prefix() / "bin" / "stepforge",
+          Words{"launch", "--nproc", "2", "--log-dir", (folder / "logs").string(), trainer.string()} +
+              arguments("two") + Words{"training.local_batch_size=1"});
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  // Sums alone make 14 of 256 bytes likely: ln 14 = 2.6 is below what an untrained model has, 5.5.
+  EXPECT_LT(lowest_loss_in(one.out), 3.0);
+  EXPECT_NEAR(lowest_loss_in(two.out), lowest_loss_in(one.out), 1e-3);
+}
+
 TEST_F(Package, WithoutItsLibtorchItSaysWhichItWants) {
   const ProgramResult result = run("cmake", configure("without", {"-DSTEPFORGE_TORCH=/nowhere"}));
   EXPECT_NE(result.exit_code, 0);

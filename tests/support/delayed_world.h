@@ -1,4 +1,4 @@
-// A slower engine: for tests of what overlaps, and of what must not depend on time.
+// A slower engine, for tests of overlap and of results that must not depend on timing.
 #pragma once
 
 #include <functional>
@@ -9,20 +9,20 @@
 
 namespace stepforge {
 
-/// Times that a call takes longer, in seconds.
+/// The delay of a call, in seconds.
 struct Delay {
   double before = 0;
   double after = 0;
-  /// After the call, for each byte of what all ranks together gather, reduce or broadcast. Such transfers of
-  /// one world take turns, as on one link.
+  /// After the call, for each byte that all ranks together gather, reduce or broadcast. The transfers of one world
+  /// take turns, as on one link.
   double per_byte = 0;
 };
 
 /// The delay of one call. May be called by several threads.
 using DelayRule = std::function<Delay(const CollectiveCall&)>;
 
-/// What a link of that latency and bandwidth would cost: the whole of what is gathered, reduced or broadcast
-/// passes through it once.
+/// The delay of a link of this latency and bandwidth, through which everything that is gathered, reduced or
+/// broadcast passes once.
 DelayRule link_delay(double latency_seconds, double bytes_per_second);
 
 /// Sleeps for that many seconds. May be called by several threads.

@@ -1,4 +1,4 @@
-// An engine inside one process, without a network: the worlds over messages under the sanitizers.
+// An engine inside one process, without a network, so that the worlds over messages run under sanitizers.
 #pragma once
 
 #include <algorithm>
@@ -67,7 +67,7 @@ class Switchboard {
  public:
   struct Message {
     std::span<std::byte> bytes;
-    Arrival state = Arrival::late;  ///< as long as it is on its way
+    Arrival state = Arrival::late;  ///< while it is on its way
     bool is_interrupted = false;
   };
   using Line = std::tuple<std::string, int, int, Channel>;  ///< group, from, to
@@ -109,7 +109,7 @@ class Switchboard {
     changed_.notify_all();
   }
 
-  /// A message nobody waits for any more.
+  /// Forgets a message for which no one waits any more.
   void drop(const std::shared_ptr<Message>& message) {
     const std::lock_guard lock(mutex_);
     for (auto& [line, queues] : lines_) {

@@ -40,7 +40,7 @@ std::span<std::byte> writable_bytes_of(std::vector<T>& values) {
   return std::as_writable_bytes(std::span(values));
 }
 
-/// What a rank does; the text it returns is its result.
+/// The program of a rank; it returns its result.
 using RankBody = std::function<std::string(World&)>;
 
 /// The result of a rank's body, or "PeerError: ..." or "Error: ..." with what it threw.
@@ -57,7 +57,7 @@ inline std::string result_of(const std::function<std::string()>& body) {
 /// Staging buffers so small that most messages need many rounds.
 constexpr std::size_t small_staging = 1024;
 
-/// The result of each rank's body, which run as threads.
+/// Runs the body of each rank in a thread; returns their results.
 inline std::vector<std::string> run_rank_threads(int size, const std::function<std::string(int rank)>& body) {
   std::vector<std::string> results(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
@@ -119,7 +119,7 @@ class RankProcesses {
   std::vector<pid_t> processes_;
 };
 
-/// Lets ranks wait for one another outside of what is tested, also between processes.
+/// Lets ranks wait for each other by other means than those under test, also between processes.
 class Marks {
  public:
   void set(const std::string& name) const { std::ofstream(folder_ / name) << name; }
@@ -154,7 +154,7 @@ inline std::vector<std::string> run_processes(int size, const RankBody& body,
   return processes.results();
 }
 
-/// A way to have ranks: as threads or as processes, on some engine.
+/// A way to run ranks: as threads or as processes, on some engine.
 struct RankRunner {
   std::string name;
   std::function<std::vector<std::string>(int size, const RankBody& body, CommDeadlines deadlines)> start;

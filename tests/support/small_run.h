@@ -1,4 +1,4 @@
-// A run so small that a step takes milliseconds, as words of the command line.
+// A run so small that a step takes milliseconds, as command-line arguments.
 #pragma once
 
 #include <filesystem>

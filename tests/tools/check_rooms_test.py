@@ -129,6 +129,13 @@ class CheckRooms(unittest.TestCase):
         self.refused({"scripts/a.sh": "# TO" + "DO: more\n"}, "left to do")
         self.accepted({"docs/a.md": "see https://example.org/work/x and src/home/y\n"})
 
+    def test_paths_in_documents_exist(self):
+        self.refused({"docs/a.md": "See `data/gone.h`.\n"}, "docs/a.md:1", "`data/gone.h`, which does not exist")
+        self.refused({"docs/a.md": "\n[b](b.md)\n"}, "docs/a.md:2", "links to b.md")
+        self.accepted({
+            "docs/a.md": "`text/b.h`, `tests/c.sh`, `c.sh`, [b](b.md#part), [site](https://example.org/x.md)\n",
+            "docs/b.md": "", "stepforge/text/b.h": HEADER, "tests/c.sh": ""})  # fmt: skip
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# The fused kernels against libtorch's own; then speed, memory and time to the first step against PyTorch eager, torch.compile
-# and transformers on the same work; then two and four ranks against FSDP2; then how much of the communication hides behind
-# the compute.
-# About twenty minutes; the machine should do nothing else. Needs about 5 GB once, see environment.sh.
+# Measures the fused kernels against libtorch's own; then speed, memory and time to the first step against PyTorch eager,
+# torch.compile and transformers on the same work; then two and four ranks against FSDP2; then how much of the communication
+# overlaps with compute. Takes about twenty minutes on an otherwise idle machine, and 5 GB of disk (tools/oracle/environment.sh).
 #
 #   tools/bench/bench.sh [ROUNDS]
 set -euo pipefail

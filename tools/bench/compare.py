@@ -4,9 +4,9 @@
     tools/bench/compare.py --program build/release/stepforge --python VENV/bin/python [--rounds 3] [--peers eager,compile,hf]
                            [--models small,large] [--output build/bench]
 
-Every program runs alone, each round in the same order, so that a slow minute of the machine hits all alike. A step counts from
-the third on. Speed is given by the best and the median step of all rounds; the floor of noise is how far the rounds' medians
-of one program lie apart: a smaller difference between two programs means nothing.
+Every program runs alone, each round in the same order, so that a slow minute of the machine affects all of them. The first two
+steps do not count. Speed is the best and the median step of all rounds. The noise floor is how far the rounds' medians of one
+program are apart: a smaller difference between two programs means nothing.
 """
 import argparse
 import json

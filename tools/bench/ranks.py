@@ -3,9 +3,9 @@
 
     tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--ranks 2,4] [--rounds 3]
 
-The work is the model of tools/bench/small.toml with one thread a rank: its eight rows a step shared out over the ranks, where matrix
-products are nearly all of it, and one row a rank, where the communication weighs more. Memory is the peak of resident bytes of a
-rank (Stepforge: rank 0, which also writes the run; FSDP2: the largest). Noise: how far the rounds of one program lie apart.
+The work is the model of tools/bench/small.toml with one thread per rank: once its eight rows per step are divided over the ranks, so
+that matrix products dominate, and once each rank has one row, so that communication matters more. Memory is the peak resident size
+of a rank (Stepforge: rank 0, which also writes the run; FSDP2: the largest). Noise is how far the rounds of one program are apart.
 """
 import argparse
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house that no compiler checks. Prints one line per fault, path:line: rule; exit code 1 if any.
+"""Checks the rules of the house that a compiler does not check. Prints path:line: rule for each fault; exit code 1 if there are any.
 
     tools/lint/check_rooms.py              checks the files git knows, and new ones it does not ignore
     tools/lint/check_rooms.py --tree DIR   checks all files below DIR
@@ -7,10 +7,10 @@
     tools/lint/check_rooms.py --sizes      prints files of over 300 lines
     tools/lint/check_rooms.py --readmes    writes the line "May include" of each room's README
 
-stepforge/rooms.json states the rooms and what each may include. The rules: a room includes only what it may; what stands
-above the libtorch line reaches no torch header by any way; fmt and toml++ stay out of headers; nothing outlives a call and
-changes; layers and models know no rank; no file exceeds 800 lines; each room has a README.md of at most 80 lines, which says
-what the room may include; no path of somebody's machine, no note of things left to do.
+stepforge/rooms.json states the rooms and what each may include. The rules: a room includes only what it may; rooms above the
+libtorch line reach no torch header, directly or indirectly; headers do not include fmt or toml++; there is no mutable global state;
+layers and models know no rank; no file exceeds 800 lines; each room has a README.md of at most 80 lines that lists what the room
+may include; there is no path of one machine and no note of things left to do; paths in documents exist.
 """
 import argparse
 import json
@@ -32,6 +32,8 @@ SIZED = CODE | {".py", ".sh", ".cmake"}
 MOST_LINES, MANY_LINES, README_LINES = 800, 300, 80
 # Written apart so that this file obeys its own rules.
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(" + "|".join(["root", "work", "home"]) + r")/")
+MARKDOWN_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+QUOTED_PATH = re.compile(r"`([\w.-]+/[\w./-]+\.(?:h|cpp|cu|py|sh|toml|txt|cmake|md))`")
 LEFT_TO_DO = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 
 
@@ -195,7 +197,22 @@ def check_words(tree):
                     tree.fault(path, number, f"{message}: `{word.group(0)}`")
 
 
-CHECKS = [check_rooms_file, check_arrows, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words]
+def check_references(tree):
+    """Paths in documents exist: links as Markdown reads them, names in backticks also below stepforge/ and tests/."""
+    for path, text in sorted(tree.text.items()):
+        if not path.endswith(".md"):
+            continue
+        folder = tree.root / PurePosixPath(path).parent
+        for number, line in enumerate(text.split("\n"), 1):
+            for link in MARKDOWN_LINK.findall(line):
+                if not (folder / link).exists():
+                    tree.fault(path, number, f"links to {link}, which does not exist")
+            for name in QUOTED_PATH.findall(line):
+                if not any((start / name).is_file() for start in (folder, tree.root, tree.root / "stepforge", tree.root / "tests")):
+                    tree.fault(path, number, f"names `{name}`, which does not exist")
+
+
+CHECKS = [check_rooms_file, check_arrows, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words, check_references]
 
 
 def faults_of(tree):

@@ -1,4 +1,4 @@
-"""What the checks need to know of C++: its text without comments and literals, its includes, its variables."""
+"""Reads C++ for the checks: text without comments and literals, includes, variables."""
 import re
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
@@ -36,7 +36,7 @@ SPECIFIERS = re.compile(r"\b(static|inline|extern|thread_local|mutable|volatile)
 
 
 def is_constant(declaration):
-    """constexpr, or const so that not even a pointer can be turned elsewhere."""
+    """constexpr, or const including a pointer itself."""
     if re.search(r"\bconstexpr\b", declaration):
         return True
     if "*" in declaration:
@@ -45,7 +45,7 @@ def is_constant(declaration):
 
 
 def kind_of_scope(before, inside):
-    """What an opening brace begins, by the statement before it: namespace, type, init or code."""
+    """The kind of scope that an opening brace begins, from the statement before it: namespace, type, init or code."""
     if re.search(r"\bnamespace\b", before) or re.search(r'\bextern\s*""\s*$', before):
         return "namespace"
     head = re.sub(r"^template\s*<.*?>\s*(?=class|struct|union)", "", before, flags=re.DOTALL)
@@ -61,7 +61,7 @@ def kind_of_scope(before, inside):
 
 
 def mutable_state(text):
-    """Variables that outlive a call and can change: pairs of line number and declaration."""
+    """Mutable variables of static storage: pairs of line number and declaration."""
     found = []
     scopes = []
     statement, line, begin = "", 1, 1
@@ -97,7 +97,7 @@ def is_mutable_variable(statement, inside):
     declaration = re.split(r"=(?!=)|\{", statement, maxsplit=1)[0]
     if re.search(r"\bthread_local\b", declaration):
         return not is_constant(declaration)
-    # A parenthesis before any initial value makes it a function (in a function, a static one is a variable all the same).
+    # A parenthesis before the initial value makes it a function, except inside a function.
     if inside == "namespace":
         if "(" in declaration or "operator" in declaration:
             return False

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Plants bugs and sees whether the tests find them: the mutation score.
+"""Plants bugs, runs the tests against each, and prints the mutation score.
 
     tools/mutants/mutants.py [--jobs N] [--only NAME,NAME] [--list]
 
-tools/mutants/mutants.toml lists the bugs: a place in the sources, and what is written there instead, with the word MUTANT for "this
-bug is switched on". All of them go into one copy of the tree under build/mutants, where MUTANT becomes a question to the environment,
-so that one build holds them all and a test program is told by STEPFORGE_MUTANT which one to have. The product's own sources know
-nothing of it.
+mutants.toml lists the bugs: a piece of source and its replacement, in which the word MUTANT stands for "this bug is switched on".
+All bugs go into one copy of the tree under build/mutants, where MUTANT becomes a check of the environment variable
+STEPFORGE_MUTANT. So one build holds all bugs, and the variable selects one for a test run. The product's sources do not change.
 
-First every test must pass with no bug switched on. Then each bug is switched on and the tests run, those first that the list names,
-until one fails. A bug is killed by a test that fails, crashes or does not end in time; it survives if all pass, and also if none of
-them ever came to its place. Exit code 1 if one survives, or no longer fits the sources.
+First every test must pass with no bug switched on. Then, for each bug, the tests run until one fails, starting with those that the
+list names. A bug is killed by a test that fails, crashes or times out. It survives if all tests pass or none reaches it. Exit
+code 1 if a bug survives or no longer fits the sources.
 """
 import argparse
 import os
@@ -33,7 +32,7 @@ DEFINITION = """#include <cstdlib>
 
 namespace stepforge {
 
-/// Whether the planted bug of this name is switched on; that it was asked for is noted in a file.
+/// Whether the planted bug of this name is switched on. Notes in a file that its place was reached.
 bool mutant(const char* name) {
   static const char* const wanted = std::getenv("STEPFORGE_MUTANT");
   if (wanted == nullptr || std::strcmp(wanted, name) != 0) return false;
@@ -55,19 +54,19 @@ def read_list():
     mutants, names = listed["mutant"], [mutant["name"] for mutant in listed["mutant"]]
     doubled = {name for name in names if names.count(name) > 1}
     if doubled:
-        sys.exit(f"{LIST}: more than one mutant is called {', '.join(sorted(doubled))}")
+        sys.exit(f"{LIST}: more than one mutant has the name {', '.join(sorted(doubled))}")
     return listed["tests"], mutants
 
 
 def tracked_files():
-    """What the build needs, new files included."""
-    words = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split("\0")
+    """All files that the build needs, including new ones."""
+    command = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
     return {name for name in names if name and (ROOT / name).is_file()}
 
 
 def plant(mutants):
-    """The texts of all changed files, by their names. Ends with every mutant that does not fit."""
+    """The texts of all changed files by name. Exits with a list of the mutants that do not fit."""
     texts, misfits = {}, []
     for mutant in mutants:
         name = "stepforge/" + mutant["file"]
@@ -75,11 +74,11 @@ def plant(mutants):
         text = texts.get(name) or (path.read_text() if path.is_file() else "")
         count = text.count(mutant["find"])
         if count != 1 or "MUTANT" not in mutant["replace"]:
-            misfits.append(f"{mutant['name']}: its text is {count} times in {name}")
+            misfits.append(f"{mutant['name']}: its text occurs {count} times in {name}")
             continue
         texts[name] = text.replace(mutant["find"], mutant["replace"].replace("MUTANT", f'mutant("{mutant["name"]}")'))
     if misfits:
-        sys.exit("these mutants no longer fit; write them anew in tools/mutants/mutants.toml:\n  " + "\n  ".join(misfits))
+        sys.exit("these mutants no longer fit the sources; update them in tools/mutants/mutants.toml:\n  " + "\n  ".join(misfits))
     for name, text in texts.items():
         once = "#pragma once\n"
         texts[name] = text.replace(once, once + DECLARATION, 1) if once in text else DECLARATION + text
@@ -87,7 +86,7 @@ def plant(mutants):
 
 
 def write_tree(planted):
-    """Files that are as they should be keep their times, so that little is built again."""
+    """Unchanged files keep their times, so that little is rebuilt."""
     names = tracked_files() | set(planted)
     for old in [path for path in TREE.rglob("*") if path.is_file() and not path.is_relative_to(TREE / "build")]:
         if str(old.relative_to(TREE)) not in names:
@@ -104,14 +103,14 @@ def write_tree(planted):
 def build(tests, jobs):
     environment = {**os.environ, "CCACHE_BASEDIR": str(TREE), "CCACHE_NOHASHDIR": "1"}
     torch = os.environ.get("STEPFORGE_TORCH")
-    words = [f"-DSTEPFORGE_TORCH={torch}"] if torch else []
-    subprocess.run(["cmake", "--preset", "release", *words], cwd=TREE, check=True, env=environment, stdout=subprocess.DEVNULL)
+    arguments = [f"-DSTEPFORGE_TORCH={torch}"] if torch else []
+    subprocess.run(["cmake", "--preset", "release", *arguments], cwd=TREE, check=True, env=environment, stdout=subprocess.DEVNULL)
     targets = sorted({test["program"] for test in tests.values()})
     subprocess.run(["ninja", "-C", BUILD, f"-j{jobs}", *targets], check=True, env=environment)
 
 
 def run_test(test, mutant, note):
-    """(what happened, the first test that failed), (None, None) if all is well."""
+    """(result, first failed test), or (None, None) if all tests pass."""
     command = [BUILD / test["program"], f"--gtest_filter={test['filter']}", "--gtest_fail_fast", "--gtest_brief=1"]
     environment = {**os.environ, "STEPFORGE_MUTANT": mutant, "STEPFORGE_MUTANT_REACHED": str(note)}
     environment.pop("STEPFORGE_LONG_TESTS", None)
@@ -130,15 +129,15 @@ def run_test(test, mutant, note):
 
 
 def hunt(mutant, tests):
-    """How the mutant fared: a row of the table."""
+    """(result, killing test, seconds) of a mutant."""
     note = TREE / "build/reached"
     note.unlink(missing_ok=True)
     first = mutant.get("tests", [])
     began = time.monotonic()
     for name in [*first, *(name for name in tests if name not in first)]:
-        what, killer = run_test(tests[name], mutant["name"], note)
-        if what:
-            return what, killer, time.monotonic() - began
+        result, killer = run_test(tests[name], mutant["name"], note)
+        if result:
+            return result, killer, time.monotonic() - began
     return ("survived" if note.exists() else "not reached"), "", time.monotonic() - began
 
 
@@ -156,18 +155,18 @@ def main():
         return
     unknown = set(options.only or []) - {mutant["name"] for mutant in mutants}
     if unknown:
-        sys.exit(f"no such mutant: {', '.join(sorted(unknown))}")
+        sys.exit(f"unknown mutants: {', '.join(sorted(unknown))}")
     write_tree(planted)
     build(tests, options.jobs)
     for name, test in tests.items():
-        what, killer = run_test(test, "", TREE / "build/reached")
-        if what:
-            sys.exit(f"without any mutant: {killer} {what} ({name})")
+        result, killer = run_test(test, "", TREE / "build/reached")
+        if result:
+            sys.exit(f"without any mutant: {killer} {result} ({name})")
     survivors = []
     chosen = [mutant for mutant in mutants if not options.only or mutant["name"] in options.only]
     for mutant in chosen:
-        what, killer, seconds = hunt(mutant, tests)
-        print(f"{what:12} {mutant['name']:34} {seconds:6.1f} s  {killer}", flush=True)
+        result, killer, seconds = hunt(mutant, tests)
+        print(f"{result:12} {mutant['name']:34} {seconds:6.1f} s  {killer}", flush=True)
         if not killer:
             survivors.append(mutant)
     for mutant in survivors:

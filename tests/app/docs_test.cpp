@@ -1,0 +1,82 @@
+// What the documentation shows works as it is written there.
+#include "tests/app/program.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// The indented blocks of a Markdown page, without their indentation; continued lines are joined.
+Words blocks_of(const fs::path& page) {
+  Words blocks;
+  bool inside = false;
+  std::ifstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    const bool indented = line.starts_with("    ");
+    if (indented && !inside) blocks.emplace_back();
+    if (indented) blocks.back() += line.substr(4) + "\n";
+    inside = indented || (inside && line.empty());
+  }
+  return blocks;
+}
+
+/// The block that begins with `start`, "" if there is none.
+std::string block_that_starts(const fs::path& page, const std::string& start) {
+  for (const std::string& block : blocks_of(source_dir() / page)) {
+    if (block.starts_with(start)) return block;
+  }
+  ADD_FAILURE() << page << " has no block that begins with " << start;
+  return "";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from << " is not in " << text;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+std::string paragraphs(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += format("Paragraph {} of {}.\n{}\n", i, count, some_text(6));
+  return text;
+}
+
+/// Runs a script with the built program as `stepforge`, in `folder`; stops at the first command that fails.
+ProgramResult run_script(const fs::path& folder, const std::string& script) {
+  const std::string setup = format("cd {0}\nexport PATH={1}:$PATH XDG_CACHE_HOME={0}/user-cache\n",
+                                   folder.string(), binary_dir().string());
+  return Child({"-e", "-c", setup + script}, "", {}, "bash").wait();
+}
+
+TEST(Readme, TheSampleConfigurationTrainsOnTwentySmallBooks) {
+  const TempFolder folder;
+  fs::create_directories(folder / "books");
+  for (int book = 0; book < 20; ++book) write_text(folder / format("books/{}.txt", book), paragraphs(75));
+  std::string letters;
+  for (int i = 0; i < 3000; ++i)
+    letters += format("{{\"text\": \"Letter {} tells of ships and of gulls.\"}}\n", i);
+  write_text(folder / "letters.jsonl", letters);
+  write_text(folder / "run.toml", block_that_starts("README.md", "preset = \"demo\""));
+  const ProgramResult result = run_script(folder.path(),
+                                          "stepforge train run.toml training.steps=1 model.dim=32 "
+                                          "model.n_heads=2 model.n_kv_heads=1 model.n_layers=1");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+/// The commands of docs/finetune.md, with a tiny folder in place of the published one and fewer steps.
+TEST(FinetunePage, ItsCommandsWorkOnAFolderInHuggingFaceFormat) {
+  const TempFolder folder;
+  const std::string commands = block_that_starts("docs/finetune.md", "stepforge import");
+  write_text(folder / "my-text.txt", paragraphs(60));
+  const Words training = Words{"train"} + small_run(folder / "original") +
+                         Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "my-text.txt").string()),
+                               "tokenizer.type=bpe", "tokenizer.vocab_size=300", "training.steps=2"};
+  ASSERT_EQ(run_program(training).exit_code, 0);
+  output_of({"export", (folder / "original").string(), (folder / "Llama-3.2-1B").string()});
+  const ProgramResult result = run_script(
+      folder.path(), replaced(commands, "training.steps=500", "training.steps=4 validation.freq=2"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"})
+    EXPECT_TRUE(fs::exists(folder / "my-model" / file)) << file;
+}
+
+}  // namespace
+}  // namespace stepforge::testing
