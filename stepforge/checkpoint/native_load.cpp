@@ -173,12 +173,7 @@ FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const Chec
                   there.empty() ? std::string("none") : join(there, ", "));
   })[0];
   if (!fault.empty()) throw UsageError(fault);
-  FoundCheckpoint found = verify_checkpoint(path, ranks);
-  if (found.step != step) {
-    throw FormatError(
-        format("damaged checkpoint {}: its {} is of step {}", path.string(), kManifestFileName, found.step));
-  }
-  return found;
+  return verify_checkpoint(path, ranks);
 }
 
 std::optional<FoundCheckpoint> newest_complete_checkpoint(const fs::path& dir, Logger& logger,

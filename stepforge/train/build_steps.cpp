@@ -220,8 +220,8 @@ void build_optimizer(Trainer& trainer) {
   const auto& optimizer = trainer.config.optimizer;
   switch (optimizer.name) {
     case OptimizerName::adamw:
-      trainer.optimizer = std::make_unique<AdamW>(
-          *trainer.store, resolve_param_groups(optimizer, trainer.model_spec));
+      trainer.optimizer =
+          std::make_unique<AdamW>(*trainer.store, resolve_param_groups(optimizer, trainer.model_spec));
   }
   const auto& lr = trainer.config.lr_scheduler;
   trainer.schedule = std::make_unique<LearningRateSchedule>(lr, trainer.total_steps);
@@ -239,8 +239,8 @@ void build_optimizer(Trainer& trainer) {
 
 void build_loader(Trainer& trainer) {
   const auto& data = trainer.config.data;
-  trainer.loader =
-      std::make_unique<PrefetchLoader>(trainer.data.train, trainer.batch, std::max<int64_t>(1, data.prefetch));
+  trainer.loader = std::make_unique<PrefetchLoader>(trainer.data.train, trainer.batch,
+                                                    std::max<int64_t>(1, data.prefetch));
 }
 
 void build_executor(Trainer& trainer) {

@@ -117,7 +117,7 @@ TrainerState state_from_json(const Json& json, const std::string& source) {
   state.smoothed_loss = {field<double>(smoothed, "sum", source), field<double>(smoothed, "weight", source)};
   if (json.contains("arithmetic")) {
     state.validation_pending = field<bool>(json, "validation_pending", source);
-    state.schedule_steps = field<int64_t>(json, "schedule_steps", source);
+    state.schedule_steps = count(json, "schedule_steps", source);
     state.arithmetic = field<std::string>(json, "arithmetic", source);
   }
   return state;

@@ -265,7 +265,7 @@ std::vector<Damage> damages() {
          write_text(step / "manifest.json",
                     R"({"format":"stepforge-checkpoint","version":1,"step":20,"layout":{},"files":[]})");
        }},
-      {"manifest.json", "is of step 21",
+      {"manifest.json", "the folder is called step-20",
        [](const fs::path& step) {
          write_manifest(step, build_manifest(step, 21, layout(/*optimizer=*/true)));
        }},
@@ -350,7 +350,8 @@ TEST(NewestCompleteCheckpoint, AFolderRenamedToALargeStepDoesNotWin) {
       }
       RecordedLog log;
       EXPECT_EQ(newest_complete_checkpoint(folder.path(), log.logger())->step, 20) << step << in_manifest;
-      EXPECT_TRUE(contains(log.text(), "step-" + step)) << log.text();
+      // No run has as many steps as the second name says: it is not taken for a checkpoint.
+      EXPECT_EQ(log.text().find("step-" + step) != std::string::npos, step == "30") << log.text();
     }
   }
 }
