@@ -87,7 +87,7 @@ class World {
   virtual void abort(const std::string& reason) = 0;
 };
 
-/// One rank alone: there is no other to wait for.
+/// A world of one rank.
 std::unique_ptr<World> single_world();
 
 }  // namespace stepforge

@@ -69,7 +69,7 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size) {
     refuse(
         asked, world_size,
         "dp_replicate x dp_shard x cp x tp x pp must be the number of ranks; change a degree (dp_shard = -1 "
-        "takes what is left) or start another number of ranks");
+        "takes the rest) or start another number of ranks");
   }
   const int64_t expert_ranks = dims.dp_shard * dims.cp * dims.tp;
   if (expert_ranks % dims.ep != 0) {

@@ -1,5 +1,5 @@
-// The memory that the ranks of one group on one host share: counters of progress, staging buffers, and the
-// reason for which the group ended. Between threads it is plain memory, between processes a mapped file.
+// The memory that the ranks of a group on one host share: counters of progress, staging buffers, and the reason
+// why the group ended. It is plain memory between threads, and a mapped file between processes.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ class Counter {
   std::atomic<uint32_t> sleepers_{0};
 };
 
-/// What one rank tells the others of its group.
+/// The state of one rank that the others of its group see.
 struct alignas(64) RankSlot {
   Counter arrived;                 ///< 1 once the rank is in the group
   Counter written;                 ///< rounds whose data it has put into its staging buffer
@@ -85,7 +85,7 @@ class SharedArena {
   std::size_t staging_bytes_;
 };
 
-/// Zeroed memory of this process. Throws Error if there is none.
+/// Zeroed memory of this process. Throws Error if it runs out.
 std::shared_ptr<std::byte> private_memory(std::size_t bytes);
 
 }  // namespace stepforge

@@ -160,7 +160,7 @@ void SharedCommunicator::small_all_reduce(std::span<std::byte> values) {
 void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
   const std::size_t members = static_cast<std::size_t>(size_);
   const std::size_t step = arena_.staging_bytes() / (members * line_bytes) * (members * line_bytes);
-  // Each rank sums one slice of the round where it lies: nobody else reads that slice of its buffer before.
+  // Each rank sums one slice of the round in place: no other rank reads that slice of its buffer earlier.
   const auto slice = [&](const Piece& piece, int member) {
     const std::size_t lines = (piece.bytes + members * line_bytes - 1) / (members * line_bytes);
     return Piece(piece.bytes, lines * line_bytes, static_cast<uint64_t>(member));

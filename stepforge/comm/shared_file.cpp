@@ -37,7 +37,7 @@ std::string path_of(const std::string& name) {
   return shared_folder() / name;
 }
 
-/// Throws Error unless what was looked at belongs to this user alone.
+/// Throws Error unless the file or folder belongs to this user alone.
 void check_owner(const std::string& path, const struct stat& found, mode_t type) {
   if ((found.st_mode & S_IFMT) == type && found.st_uid == geteuid() && (found.st_mode & 077) == 0) return;
   throw Error(

@@ -22,7 +22,7 @@ class SharedFile {
   /// nullptr if no file of at least that many bytes has this name. Throws Error if it belongs to another
   /// user.
   static std::unique_ptr<SharedFile> open(const std::string& name, std::size_t least_bytes);
-  /// Removes the names whose lock 0 nobody holds: their processes were killed.
+  /// Removes the names whose lock 0 is free: their processes were killed.
   static void remove_dead();
 
   /// Ends the name as unpublish() does.

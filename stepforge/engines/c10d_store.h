@@ -25,7 +25,7 @@ class C10dStore : public KeyStore {
 
 /// Opens the store that ranks of several processes share. `is_server`: this process holds it, listening at
 /// `address`, or on the socket `listener` that is bound to it already. Others connect, and try again until it
-/// is there. Throws PeerError naming the address if nobody answers within `seconds`, UsageError if the port
+/// is there. Throws PeerError naming the address without an answer within `seconds`, UsageError if the port
 /// is in use.
 std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, double seconds,
                                      std::optional<int> listener = std::nullopt);

@@ -96,7 +96,7 @@ LinksFactory gloo_links(const C10dStore& store, const GlooAddress& address, doub
                             address.interface.empty() ? address.address : "interface " + address.interface,
                             first_line(failure.what())));
   }
-  // Waiting for others holds up a connection, so this is not the one over which failures are told.
+  // A wait for others blocks its connection, so this is not the one that reports failures.
   c10::intrusive_ptr<c10d::Store> connection = store.store().clone();
   return
       [options, connection](const std::string& key, int member, int size) -> std::unique_ptr<MessageLinks> {

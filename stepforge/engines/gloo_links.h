@@ -16,7 +16,7 @@ struct GlooAddress {
   std::string address;
 };
 
-/// Makes links of groups; their ranks find each other through `store`. A group that has not connected after
+/// Creates the links of groups; their ranks find each other through `store`. A group that has not connected after
 /// `init_seconds` is an Error. The groups of one rank share one thread that sends and receives. Throws
 /// UsageError if there is no such interface or address.
 ///

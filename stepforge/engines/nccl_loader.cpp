@@ -14,7 +14,7 @@ namespace stepforge {
 
 namespace {
 
-/// The world over NCCL with the control world it stands on.
+/// The world over NCCL, with the control world that it uses.
 class OwningWorld : public World {
  public:
   OwningWorld(std::unique_ptr<World> control, std::unique_ptr<World> world)
@@ -52,7 +52,7 @@ NcclEntry load() {
 std::unique_ptr<World> nccl_world(const std::function<std::unique_ptr<World>()>& make_control, int device,
                                   double train_seconds) {
   const NcclEntry entry = load();
-  // The GPU first: without it there is no need to wait for others.
+  // The GPU first: without one it is useless to wait for other ranks.
   NcclRequest request{nullptr, device, train_seconds};
   entry(request);
   std::unique_ptr<World> control = make_control();

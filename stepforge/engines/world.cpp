@@ -25,7 +25,7 @@ bool is_one_host(const RankEnvironment& ranks) {
   return ranks.local_world_size == ranks.world_size;
 }
 
-/// Where the ranks' store is. Throws UsageError if nobody said so.
+/// The address of the ranks' store. Throws UsageError if no variable names it.
 TcpAddress meeting_point(const RankEnvironment& ranks) {
   if (ranks.master_port == 0 || (ranks.master_address.empty() && !is_one_host(ranks))) {
     throw UsageError(format(
@@ -36,7 +36,7 @@ TcpAddress meeting_point(const RankEnvironment& ranks) {
   return {ranks.master_address.empty() ? "127.0.0.1" : ranks.master_address, ranks.master_port};
 }
 
-/// Where the other ranks connect to this one. Throws UsageError if ranks of other hosts could not.
+/// The address at which other ranks connect to this one. Throws UsageError if other hosts cannot reach it.
 GlooAddress own_address(const RankEnvironment& ranks, const TcpAddress& meeting, const CommConfig& comm) {
   if (!comm.interface.empty()) return {comm.interface, ""};
   std::string failure;

@@ -22,11 +22,11 @@ struct ChildOutput {
   std::string bytes;
 };
 
-/// Text as a file should hold it: without colours, and without what a carriage return overwrites, such as a
-/// status line.
+/// Converts terminal output to plain text: removes colours, and text that a carriage return overwrites, such as
+/// a status line.
 class PlainText {
  public:
-  /// What is certain of the text so far; the rest comes with later bytes.
+  /// The text that later bytes cannot change any more.
   std::string add(std::string_view bytes);
 
  private:
@@ -54,8 +54,8 @@ class ChildProcess {
     std::vector<std::string> command;
     std::vector<std::string> environment;  ///< "NAME=value", all of them
     std::filesystem::path log;
-    sigset_t signals;     ///< blocked signals it shall have
-    int descriptor = -1;  ///< one more that it shall have open, by the same number
+    sigset_t signals;     ///< the signals that it blocks
+    int descriptor = -1;  ///< one that it inherits, with the same number
   };
 
   /// Throws Error if the log cannot be written or the process cannot be created. A program that cannot be run
@@ -78,7 +78,7 @@ class ChildProcess {
 
   /// The read ends of its pipes; -1 for one that is closed.
   const std::array<int, 2>& pipes() const { return pipes_; }
-  /// Reads what is there, without waiting, and writes it to the log.
+  /// Reads the available output, without waiting, and writes it to the log.
   std::vector<ChildOutput> read_output();
   /// Checks for its end without waiting; true if it is noticed now.
   bool reap();
