@@ -9,8 +9,8 @@
 namespace stepforge {
 
 /// One SVG with four panels (loss with validation, gradient norm, learning rate, tokens per second) and a
-/// table of the runs with their last values. No scripts, no outside references. A gradient norm's rare peaks
-/// are cut, and the panel says so.
+/// table of the runs with their last values. It has no scripts and no outside references. Rare peaks of the
+/// gradient norm are cut; the panel then gives the highest value.
 std::string plot_svg(const std::vector<RunSeries>& runs);
 
 }  // namespace stepforge

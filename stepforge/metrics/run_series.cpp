@@ -54,7 +54,7 @@ RunSeries read_run_series(const fs::path& run) {
       add_value(series.validation_loss, record, metric::validation_loss);
     }
   }
-  if (series.loss.empty()) throw UsageError(format("{} holds no training step yet", file.string()));
+  if (series.loss.empty()) throw UsageError(format("{} has no training step yet", file.string()));
   return series;
 }
 

@@ -35,18 +35,17 @@ struct RunSeries {
   double tokens_seen = std::numeric_limits<double>::quiet_NaN();
 };
 
-/// Reads `run`, a run folder or a metrics file. A torn last line is passed over; values that are not finite
-/// become gaps. Throws UsageError if the file is missing or holds no training step, FormatError if it is
+/// Reads `run`, a run folder or a metrics file. A partial last line is ignored; values that are not finite
+/// become gaps. Throws UsageError if the file is missing or has no training step, FormatError if it is
 /// malformed; both name the path.
 RunSeries read_run_series(const std::filesystem::path& run);
 
-/// The curve smoothed for the eye: each point is the mean of its neighbours on both sides, whose weights fall
-/// off exponentially (to 1/e over a 200th of the points, at least 2). Two-sided, so that it does not lag.
-/// Gaps stay.
+/// The curve smoothed for display: each point is the mean of its neighbours on both sides with exponentially
+/// falling weights (1/e over a 200th of the points, at least 2), so that it does not lag. Gaps stay.
 Curve smoothed_curve(const Curve& curve);
 
-/// A curve that draws the same on `columns` columns with at most four points each: the first, lowest, highest
-/// and last of the column, in order. Gaps stay. Curves that are short enough come back as they are.
+/// A curve that looks the same on `columns` columns with at most four points each: the first, lowest, highest
+/// and last of the column, in order. Gaps stay. A curve that is short enough is returned unchanged.
 Curve thinned_curve(const Curve& curve, int columns);
 
 }  // namespace stepforge

@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "stepforge/metrics/svg.h"
 #include "tests/support/throws.h"
 
 namespace stepforge {
@@ -186,15 +185,20 @@ TEST(PlotSvg, ShortensLongNames) {
   EXPECT_FALSE(contains(svg, "\xEF\xBF\xBD"));
 }
 
-TEST(XmlEscape, ReplacesWhatXmlForbids) {
-  EXPECT_EQ(xml_escape("a<b>&\"'"), "a&lt;b&gt;&amp;&quot;&#39;");
-  EXPECT_EQ(xml_escape("tab\tnul" + std::string(1, '\0') + "esc\x1b"), "tab\tnul\uFFFDesc\uFFFD");
-  EXPECT_EQ(xml_escape("grüße 😀"), "grüße 😀");
-  EXPECT_EQ(xml_escape("\xC3"), "\uFFFD");
-  EXPECT_EQ(xml_escape("\xC0\xAF"), "\uFFFD\uFFFD");
-  EXPECT_EQ(xml_escape("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD");
-  EXPECT_EQ(xml_escape("\xEF\xBF\xBF"), "\uFFFD");
-  EXPECT_EQ(xml_escape("\xF4\x90\x80\x80"), "\uFFFD\uFFFD\uFFFD\uFFFD");
+TEST(PlotSvg, EscapesMarkupAndReplacesBytesThatXmlForbids) {
+  const auto name_in_picture = [](const std::string& name) {
+    const std::string svg = plot_svg({run_of(name, 1)});
+    const size_t begin = svg.find("<title>Training of ") + 19;
+    return svg.substr(begin, svg.find("</title>") - begin);
+  };
+  EXPECT_EQ(name_in_picture("a<b>&\"'"), "a&lt;b&gt;&amp;&quot;&#39;");
+  EXPECT_EQ(name_in_picture("tab\tnul" + std::string(1, '\0') + "esc\x1b"), "tab\tnul\uFFFDesc\uFFFD");
+  EXPECT_EQ(name_in_picture("grüße 😀"), "grüße 😀");
+  EXPECT_EQ(name_in_picture("\xC3"), "\uFFFD");
+  EXPECT_EQ(name_in_picture("\xC0\xAF"), "\uFFFD\uFFFD");
+  EXPECT_EQ(name_in_picture("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(name_in_picture("\xEF\xBF\xBF"), "\uFFFD");
+  EXPECT_EQ(name_in_picture("\xF4\x90\x80\x80"), "\uFFFD\uFFFD\uFFFD\uFFFD");
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST(ReadRunSeries, NamesAMissingFile) {
             (folder / "metrics.jsonl").string() + " does not exist; give a run folder, or a metrics.jsonl");
   write_text(folder / "metrics.jsonl", "");
   EXPECT_EQ(message_of<UsageError>([&] { read_run_series(folder.path()); }),
-            (folder / "metrics.jsonl").string() + " holds no training step yet");
+            (folder / "metrics.jsonl").string() + " has no training step yet");
 }
 
 TEST(SmoothedCurve, KeepsAConstantAndGaps) {
