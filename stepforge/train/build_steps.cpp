@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 #include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
 #include "stepforge/comm/gather.h"
@@ -18,13 +20,29 @@
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/tensorfile/manifest.h"
-#include "stepforge/train/agreement.h"
 #include "stepforge/train/builtin_callbacks.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
 
 namespace {
+
+/// Throws UsageError on every rank if the ranks' `value`s differ, naming `what` and the ranks that differ from
+/// rank 0.
+void require_agreement(const Trainer& trainer, std::string_view what, const std::string& value) {
+  Communicator* all = trainer.groups->data();
+  if (all == nullptr) return;
+  const std::vector<std::string> hashes = gather_texts(*all, content_hash(std::as_bytes(std::span(value))));
+  std::vector<std::string> others;
+  for (size_t rank = 1; rank < hashes.size(); ++rank) {
+    if (hashes[rank] != hashes[0]) others.push_back(format("{}", rank));
+  }
+  if (others.empty()) return;
+  throw UsageError(
+      format("the ranks do not agree: {} of rank {} is not that of rank 0; start all ranks with "
+             "the same program, configuration and files",
+             what, join(others, ", ")));
+}
 
 void build_ranks(Trainer& trainer) {
   if (trainer.world() == nullptr) {
@@ -34,10 +52,9 @@ void build_ranks(Trainer& trainer) {
   World& world = *trainer.world();
   trainer.place = {world.rank(), world.size()};
   const Config& config = trainer.config;
-  auto groups = std::make_shared<const DataGroups>(world, data_parallel_of(config, trainer.place));
-  require_agreement(groups->data(), "the program", format("{} {}", version(), commit()));
-  require_agreement(groups->data(), "the configuration", config_toml(config, /*with_comments=*/false));
-  trainer.groups = std::move(groups);
+  trainer.groups = std::make_shared<const DataGroups>(world, data_parallel_of(config, trainer.place));
+  require_agreement(trainer, "the program", format("{} {}", version(), commit()));
+  require_agreement(trainer, "the configuration", config_toml(config, /*with_comments=*/false));
 }
 
 /// Starting over in the folder of an earlier run would destroy its metrics, and the next resume would take its
@@ -146,7 +163,7 @@ void build_data(Trainer& trainer) {
     trainer.data = reading_input([&] { return open_data(plan, trainer.tokenizer.get(), advance); });
   });
   for (const std::string& note : trainer.data.notes) trainer.log.warning("{}", note);
-  require_agreement(trainer.groups->data(), "the data", trainer.data.train->fingerprint());
+  require_agreement(trainer, "the data", trainer.data.train->fingerprint());
   if (trainer.config.validation.freq > 0 && trainer.data.validation == nullptr) {
     throw UsageError(format(
         "{}: validation.freq = {} needs data.validation or data.validation_fraction (now {})",
