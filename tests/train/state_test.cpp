@@ -23,10 +23,18 @@ TEST(TrainerState, IsReadFromACheckpoint) {
   EXPECT_EQ(state.loader.rows_consumed, 7);
 }
 
+TEST(TrainerState, OfAnOlderCheckpointHasNoScheduleAndNothingPending) {
+  const TrainerState state = state_from_json(saved_state(), "state.json");
+  EXPECT_EQ(state.schedule_steps, 0);
+  EXPECT_EQ(state.arithmetic, "");
+  EXPECT_FALSE(state.validation_pending);
+}
+
 TEST(TrainerState, NumbersOutOfRangeAreRefusedNamingTheFileAndTheField) {
-  for (const char* key : {"step", "tokens", "skipped", "rows_consumed"}) {
+  for (const char* key : {"step", "tokens", "skipped", "rows_consumed", "schedule_steps"}) {
     for (const Json& value : std::vector<Json>{-1, 1.5, uint64_t{1} << 63, "3", nullptr}) {
       Json state = saved_state();
+      state.update({{"arithmetic", "1 thread"}, {"validation_pending", false}, {"schedule_steps", 8}});
       state[key] = value;
       const std::string message =
           message_of<FormatError>([&] { state_from_json(state, "step-5/state.json"); });
