@@ -39,7 +39,9 @@ TEST(AveragingDomain, WhatHasNoLabelsContributesZero) {
 class HalfMasked : public PrefetchLoader {
  public:
   HalfMasked(const Trainer& trainer, int part, size_t kept)
-      : PrefetchLoader(trainer.data.train, {8, 1, 2, part}, 2), masks_(part == 1), kept_(kept) {}
+      : PrefetchLoader(trainer.data.train, {trainer.batch.seq_len, 8, 1, 2, part}, 2),
+        masks_(part == 1),
+        kept_(kept) {}
 
   Batch next() override {
     Batch batch = PrefetchLoader::next();

@@ -197,7 +197,7 @@ TEST(BuildSteps, ReplacedLoaderIsTheOneThatFeedsTheRun) {
     using Loader::Loader;
     Batch next() override {
       Loader::next();
-      return stream_->rows(0, layout_.local_batch_size);
+      return stream_->rows(0, layout_.rows_per_micro_batch);
     }
   };
   const TempFolder folder;
@@ -219,7 +219,7 @@ TEST(BuildSteps, ReplacedOptimizerIsTheOneThatUpdates) {
     OptimizerConfig frozen = trainer.config.optimizer;
     frozen.lr = 0.0;
     trainer.optimizer =
-        std::make_unique<AdamW>(*trainer.store, resolve_param_groups(frozen, trainer.model_spec), 1e-8);
+        std::make_unique<AdamW>(*trainer.store, resolve_param_groups(frozen, trainer.model_spec));
     trainer.schedule =
         std::make_unique<LearningRateSchedule>(trainer.config.lr_scheduler, trainer.total_steps);
   });

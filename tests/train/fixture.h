@@ -95,11 +95,7 @@ inline void PrintTo(const StepRecord& record, std::ostream* out) {
 class TappedLoader : public PrefetchLoader {
  public:
   TappedLoader(const Trainer& trainer, std::vector<int32_t>& served)
-      : PrefetchLoader(trainer.data.train,
-                       {trainer.batch.rows_per_step, trainer.batch.rows_per_micro_batch,
-                        trainer.groups->data_ranks(), trainer.groups->data_rank()},
-                       2),
-        served_(served) {}
+      : PrefetchLoader(trainer.data.train, trainer.batch, 2), served_(served) {}
   Batch next() override {
     Batch batch = PrefetchLoader::next();
     for (const auto* ids : {&batch.tokens, &batch.labels, &batch.cu_seqlens}) {
