@@ -27,10 +27,10 @@ int64_t first_of(const StoredTensor& tensor, const TensorSlice& slice) {
   return number_of(tensor.shape, slice.offsets);
 }
 
-int64_t last_of(const StoredTensor& tensor, const TensorSlice& slice) {
+int64_t last_of(const std::vector<int64_t>& shape, const TensorSlice& slice) {
   std::vector<int64_t> index = slice.offsets;
   for (size_t i = 0; i < index.size(); ++i) index[i] += slice.sizes[i] - 1;
-  return number_of(tensor.shape, index);
+  return number_of(shape, index);
 }
 
 /// What is wrong with the parts of one tensor.
@@ -71,7 +71,8 @@ class PartCheck {
     for (const StoredPart& part : tensor.parts) {
       held += part.slice.elements();
       const int64_t first = first_of(tensor, part.slice);
-      std::erase_if(open, [&](const StoredPart* other) { return last_of(tensor, other->slice) < first; });
+      std::erase_if(open,
+                    [&](const StoredPart* other) { return last_of(tensor.shape, other->slice) < first; });
       for (const StoredPart* other : open) {
         if (const auto both = intersection(other->slice, part.slice)) {
           return errors_.add(format("{} is in {} and in {}, which both hold {}", quoted(tensor),
@@ -109,14 +110,15 @@ class PartCheck {
 /// longer than the bytes.
 class ReadAhead {
  public:
-  ReadAhead(ByteSource source, int64_t size) : source_(std::move(source)), size_(size) {}
+  /// Reads nothing from byte `end` on.
+  ReadAhead(ByteSource source, int64_t end) : source_(std::move(source)), end_(end) {}
 
   void operator()(int64_t offset, std::span<std::byte> out) {
     const auto count = static_cast<int64_t>(out.size());
     if (count >= kBufferBytes / 4) return source_(offset, out);
     if (offset < begin_ || offset + count > begin_ + std::ssize(buffer_)) {
       begin_ = offset;
-      buffer_.resize(static_cast<size_t>(std::min(kBufferBytes, size_ - offset)));
+      buffer_.resize(static_cast<size_t>(std::min(kBufferBytes, end_ - offset)));
       source_(begin_, buffer_);
     }
     std::memcpy(out.data(), buffer_.data() + (offset - begin_), out.size());
@@ -125,7 +127,7 @@ class ReadAhead {
  private:
   static constexpr int64_t kBufferBytes = int64_t{1} << 18;
   ByteSource source_;
-  int64_t size_;
+  int64_t end_;
   int64_t begin_ = 0;
   std::vector<std::byte> buffer_;
 };
@@ -202,16 +204,19 @@ void TensorFolder::read(std::string_view name, const TensorSlice& slice, int64_t
 void TensorFolder::read_box(const StoredTensor& tensor, const TensorSlice& wanted,
                             std::span<std::byte> target) const {
   if (wanted.elements() == 0) return;
-  const int64_t last = last_of(tensor, wanted);
+  const int64_t last = last_of(tensor.shape, wanted);
   for (const StoredPart& part : tensor.parts) {
     if (first_of(tensor, part.slice) > last) return;
     const auto both = intersection(part.slice, wanted);
     if (!both) continue;
     const SafetensorsFile& file = files_[part.file];
     const TensorEntry& entry = file.tensors()[part.entry];
-    ReadAhead source([&](int64_t offset, std::span<std::byte> out) { file.read(entry, offset, out); },
-                     entry.bytes());
-    copy_part(*both, part.slice, std::ref(source), wanted, target, dtype_bytes(tensor.dtype));
+    const int64_t size = dtype_bytes(tensor.dtype);
+    TensorSlice inside = *both;
+    for (size_t i = 0; i < inside.offsets.size(); ++i) inside.offsets[i] -= part.slice.offsets[i];
+    const int64_t end = (last_of(part.slice.sizes, inside) + 1) * size;
+    ReadAhead source([&](int64_t offset, std::span<std::byte> out) { file.read(entry, offset, out); }, end);
+    copy_part(*both, part.slice, std::ref(source), wanted, target, size);
   }
 }
 

@@ -46,7 +46,7 @@ class TensorFolder {
   const StoredTensor* find(std::string_view name) const;
 
   /// Copies the elements of `wanted`, a slice inside tensor `name`, to `target`, which has room for exactly
-  /// them, from whatever files hold them; no other bytes are read. Throws Error if there is no such tensor or
+  /// them, from whatever files hold them; of each file only bytes between the first and the last of them are read. Throws Error if there is no such tensor or
   /// the slice is not inside it.
   void read(std::string_view name, const TensorSlice& wanted, std::span<std::byte> target) const;
   /// Only elements [begin, end) of `slice`, in row-major order.

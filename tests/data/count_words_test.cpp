@@ -56,7 +56,7 @@ TEST(CountWords, NamesFileAndLineOfABadLine) {
                {"{\"text\": 5}\n", {"x.jsonl:1", "\"text\"", "string"}},
                {"\n\n[1]\n", {"x.jsonl:3", "object"}},
                {"{\"text\": \"a\"\n", {"x.jsonl:1"}},
-               {"{\"text\": \"\xFF\"}\n", {"x.jsonl:1"}}};
+               {"{\"text\": \"\xFF\"}\n", {"x.jsonl: byte 10", "UTF-8"}}};
   for (const auto& test : cases) {
     write_file_atomic(folder / "x.jsonl", test.content);
     WordCounter counter;

@@ -167,7 +167,7 @@ TEST_F(DataPlanTest, RefusesPlansThatCannotBe) {
   EXPECT_CONTAINS(message(plan({{.path = ""}})), "without a path");
   EXPECT_CONTAINS(message(plan({{.path = (folder_ / "none").string()}})), "none does not exist");
   EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 5).string(), .format = "parquet"}})),
-                  "\"parquet\" is no text format");
+                  "\"parquet\" is not a text format");
 }
 
 TEST_F(DataPlanTest, TheFingerprintFollowsThePlan) {

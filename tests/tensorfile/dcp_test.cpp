@@ -52,9 +52,9 @@ TEST(DcpMetadata, AFileWithoutItHoldsWholeTensors) {
 }
 
 TEST(DcpMetadata, MalformedOffsetsAreRefused) {
-  EXPECT_TRUE(contains(refusal("{"), "DCP_SHARDING_INFO: bad JSON"));
+  EXPECT_TRUE(contains(refusal("{"), "DCP_SHARDING_INFO: byte 1: the text ends"));
   EXPECT_TRUE(contains(refusal("[]"), "not a JSON object"));
-  EXPECT_TRUE(contains(refusal("{}"), "2 faults"));
+  EXPECT_TRUE(contains(refusal("{}"), "2 errors"));
   const std::string scalar = R"(,"s":{"saved_offsets":[]}})";
   const std::string fault = "no saved_offsets of 2 numbers for tensor \"a\"";
   EXPECT_TRUE(contains(refusal(R"({"a":{"saved_offsets":[0]})" + scalar), fault));

@@ -71,7 +71,7 @@ TEST(HfIndex, OnlyPlainFileNamesAreAccepted) {
 TEST(HfIndex, AllFaultsAreListedTogether) {
   const std::string message =
       index_refusal(R"({"metadata":{"total_size":-1},"weight_map":{"a":"../x","b":3}})");
-  EXPECT_TRUE(contains(message, "3 faults"));
+  EXPECT_TRUE(contains(message, "3 errors"));
   EXPECT_TRUE(contains(message, "total_size"));
   EXPECT_TRUE(contains(message, "\"../x\" of \"a\""));
   EXPECT_TRUE(contains(message, "the file of \"b\" is not a string"));
@@ -141,7 +141,7 @@ TEST(HfWeights, ListsEveryDisagreementOfIndexAndFiles) {
   write_tensors(folder / "two.safetensors", {"c"});
   write_index(folder, {{"a", "two.safetensors"}, {"b", "one.safetensors"}, {"c", "two.safetensors"}});
   const std::string message = message_of<FormatError>([&] { open_hf_weights(folder.path()); });
-  EXPECT_TRUE(contains(message, "4 faults"));
+  EXPECT_TRUE(contains(message, "4 errors"));
   EXPECT_TRUE(contains(message, "\"a\" is in one.safetensors, not in two.safetensors"));
   EXPECT_TRUE(contains(message, "\"b\" is missing from one.safetensors"));
   EXPECT_TRUE(contains(message, "\"extra1\" of one.safetensors is not in the index"));

@@ -181,7 +181,7 @@ TEST(TensorFolder, ListsEveryTensorThatIsWrong) {
     writer.finish();
   }
   const std::string message = message_of<FormatError>([&] { const TensorFolder tensors(paths); });
-  EXPECT_TRUE(contains(message, "2 faults"));
+  EXPECT_TRUE(contains(message, "2 errors"));
   EXPECT_TRUE(contains(message, format("\"b\" is in {} and in {}", paths[0].string(), paths[1].string())));
 }
 
