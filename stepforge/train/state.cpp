@@ -5,6 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/json_reader.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/plan/job_plan.h"
 
@@ -70,25 +71,6 @@ Config with_open_fields_closed(Config config) {
   return config;
 }
 
-template <typename T>
-T field(const Json& json, const char* key, const std::string& source) {
-  try {
-    return json.at(key).get<T>();
-  } catch (const Json::exception& error) {
-    throw FormatError(format("{}: \"{}\": {}", source, key, error.what()));
-  }
-}
-
-/// A number of steps, tokens or rows. The file's hash fits whatever somebody has written into it.
-int64_t count(const Json& json, const char* key, const std::string& source) {
-  const Json value = field<Json>(json, key, source);
-  // An unsigned number beyond int64_t is negative here.
-  if (!value.is_number_integer() || value.get<int64_t>() < 0) {
-    throw FormatError(format("{}: \"{}\" is {}, not an integer of at least 0", source, key, value.dump()));
-  }
-  return value.get<int64_t>();
-}
-
 }  // namespace
 
 Json state_to_json(const TrainerState& state, const Config& config) {
@@ -107,18 +89,20 @@ Json state_to_json(const TrainerState& state, const Config& config) {
 }
 
 TrainerState state_from_json(const Json& json, const std::string& source) {
+  // The file's hash fits whatever was written into it, so every number is checked.
+  const JsonReader reader(json, source);
   TrainerState state;
-  state.step = count(json, "step", source);
-  state.tokens = count(json, "tokens", source);
-  state.skipped = count(json, "skipped", source);
-  state.loader.rows_consumed = count(json, "rows_consumed", source);
-  state.loader.fingerprint = field<std::string>(json, "data_fingerprint", source);
-  const Json smoothed = field<Json>(json, "smoothed_loss", source);
-  state.smoothed_loss = {field<double>(smoothed, "sum", source), field<double>(smoothed, "weight", source)};
-  if (json.contains("arithmetic")) {
-    state.validation_pending = field<bool>(json, "validation_pending", source);
-    state.schedule_steps = count(json, "schedule_steps", source);
-    state.arithmetic = field<std::string>(json, "arithmetic", source);
+  state.step = reader["step"].count();
+  state.tokens = reader["tokens"].count();
+  state.skipped = reader["skipped"].count();
+  state.loader.rows_consumed = reader["rows_consumed"].count();
+  state.loader.fingerprint = reader["data_fingerprint"].text();
+  const JsonReader smoothed = reader["smoothed_loss"];
+  state.smoothed_loss = {smoothed["sum"].number(), smoothed["weight"].number()};
+  if (reader.has("arithmetic")) {
+    state.validation_pending = reader["validation_pending"].boolean();
+    state.schedule_steps = reader["schedule_steps"].count();
+    state.arithmetic = reader["arithmetic"].text();
   }
   return state;
 }
