@@ -50,17 +50,17 @@ class FitSearch {
 
   std::vector<Candidate> recompute(const Candidate& from) const {
     std::vector<Candidate> steps;
-    const std::string& mode = from.config.activation_checkpoint.mode;
-    if (mode == "none") {
+    const RecomputeMode mode = from.config.activation_checkpoint.mode;
+    if (mode == RecomputeMode::none) {
       Candidate half = from;
-      half.config.activation_checkpoint.mode = "every_n";
+      half.config.activation_checkpoint.mode = RecomputeMode::every_n;
       half.config.activation_checkpoint.every_n = 2;
       half.set("activation_checkpoint.mode=every_n activation_checkpoint.every_n=2");
       steps.push_back(std::move(half));
     }
-    if (mode != "full") {
+    if (mode != RecomputeMode::full) {
       Candidate full = from;
-      full.config.activation_checkpoint.mode = "full";
+      full.config.activation_checkpoint.mode = RecomputeMode::full;
       full.set("activation_checkpoint.mode=full");
       steps.push_back(std::move(full));
     }
