@@ -4,15 +4,13 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/families.h"
 
 namespace stepforge {
 
-int64_t head_dim_of(const ModelConfig& config) {
-  return config.head_dim > 0 ? config.head_dim : config.dim / config.n_heads;
-}
-
-AttentionDims attention_dims(const ModelConfig& config, bool qk_norm) {
-  return {config.dim, config.n_heads, config.n_kv_heads, head_dim_of(config), qk_norm};
+AttentionDims attention_dims(const ModelConfig& config) {
+  const int64_t head_dim = config.head_dim > 0 ? config.head_dim : config.dim / config.n_heads;
+  return {config.dim, config.n_heads, config.n_kv_heads, head_dim, find_family(config.family).qk_norm};
 }
 
 namespace {
@@ -39,9 +37,9 @@ void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int lay
 
 }  // namespace
 
-ModelSpec decoder_spec(const ModelConfig& config, bool qk_norm, int64_t loss_chunk) {
+ModelSpec model_spec(const ModelConfig& config, int64_t loss_chunk) {
   if (config.vocab_size <= 0) throw UsageError("model.vocab_size is not set and no tokenizer gives it");
-  const AttentionDims dims = attention_dims(config, qk_norm);
+  const AttentionDims dims = attention_dims(config);
   const bool dropout = config.dropout > 0.0;
   if (loss_chunk <= 0) loss_chunk = automatic_loss_chunk(config.vocab_size);
 

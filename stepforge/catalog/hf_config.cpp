@@ -106,7 +106,7 @@ Json hf_config(const ModelConfig& model, DType dtype, int64_t bos, int64_t eos) 
   config["num_hidden_layers"] = model.n_layers;
   config["num_attention_heads"] = model.n_heads;
   config["num_key_value_heads"] = model.n_kv_heads;
-  config["head_dim"] = head_dim_of(model);
+  config["head_dim"] = attention_dims(model).head_dim;
   config["intermediate_size"] = model.ffn_dim;
   config["vocab_size"] = model.vocab_size;
   config["hidden_act"] = "silu";

@@ -7,7 +7,6 @@
 #include "stepforge/app/torch/loaded_model.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
-#include "stepforge/catalog/families.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/writer.h"
 #include "stepforge/config/schema_docs.h"

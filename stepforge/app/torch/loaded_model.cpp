@@ -1,11 +1,11 @@
 #include "stepforge/app/torch/loaded_model.h"
 
 #include "stepforge/base/error.h"
-#include "stepforge/catalog/families.h"
+#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/config/load.h"
-#include "stepforge/models/model_registry.h"
+#include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/tensorfile/hf_index.h"
 
