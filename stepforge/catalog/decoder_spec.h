@@ -7,12 +7,12 @@
 
 namespace stepforge {
 
-/// Heads, head size (dim / n_heads where config.head_dim is 0) and the family's facts of attention.
-AttentionDims attention_dims(const ModelConfig& config);
+/// Heads, head size (dim / n_heads where model.head_dim is 0) and the family's facts of attention.
+AttentionDims attention_dims(const ModelConfig& model);
 
 /// Units and blocks in forward order: "embedding", "layers.0" ..., "head". `loss_chunk` is the number of
-/// tokens whose logits exist at once; 0 chooses by vocabulary. Throws UsageError if the family is unknown or
-/// config.vocab_size is not known yet.
-ModelSpec model_spec(const ModelConfig& config, int64_t loss_chunk = 0);
+/// tokens whose logits exist at once; 0 chooses by vocabulary. Throws UsageError if the family is unknown,
+/// model.vocab_size is not known yet, or the model has more than 1e14 parameters or 100,000 layers.
+ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk = 0);
 
 }  // namespace stepforge

@@ -129,6 +129,20 @@ TEST(ModelSpec, AnOpenVocabularyIsRefused) {
   EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "vocab_size"));
 }
 
+TEST(ModelSpec, SizesWhoseProductsOverflowAreRefusedBeforeAnythingIsBuilt) {
+  constexpr int64_t huge = int64_t{1} << 62;
+  for (int64_t ModelConfig::* size :
+       {&ModelConfig::dim, &ModelConfig::n_layers, &ModelConfig::n_heads, &ModelConfig::n_kv_heads,
+        &ModelConfig::head_dim, &ModelConfig::ffn_dim, &ModelConfig::vocab_size}) {
+    ModelConfig config = tiny("llama");
+    config.*size = huge;
+    EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "parameters are supported"));
+  }
+  ModelConfig config = tiny("llama");
+  config.n_heads = 0;
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "sizes must be positive"));
+}
+
 TEST(Families, AnUnknownOneIsRefusedWithTheListOfThoseThereAre) {
   const std::string message = message_of<UsageError>([] { find_family("gpt2"); });
   EXPECT_TRUE(contains(message, "\"gpt2\""));
