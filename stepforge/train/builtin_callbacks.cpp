@@ -217,8 +217,9 @@ class ExportCallback : public Callback {
     }
     std::filesystem::create_directories(output.parent_path());
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step};
-    const HfExportOptions options = {.dtype = trainer.config.checkpoint.export_dtype,
+    HfExportOptions options = {.dtype = trainer.config.checkpoint.export_dtype,
                                      .generation = read_generation_config(trainer.config.run_dir)};
+    options.generation = read_generation_config(trainer.config.run_dir);
     export_hf(output, trainer.config.model, trainer.model_spec, checkpoint_tensors(found),
               trainer.tokenizer.get(), options);
     trainer.log.info("exported {} to {}", found.path.string(), output.string());
