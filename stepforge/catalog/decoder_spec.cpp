@@ -4,18 +4,37 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/families.h"
 
 namespace stepforge {
 
-int64_t head_dim_of(const ModelConfig& config) {
-  return config.head_dim > 0 ? config.head_dim : config.dim / config.n_heads;
-}
-
-AttentionDims attention_dims(const ModelConfig& config, bool qk_norm) {
-  return {config.dim, config.n_heads, config.n_kv_heads, head_dim_of(config), qk_norm};
+AttentionDims attention_dims(const ModelConfig& model) {
+  const int64_t head_dim = model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
+  return {model.dim, model.n_heads, model.n_kv_heads, head_dim, find_family(model.family).qk_norm};
 }
 
 namespace {
+
+/// Refuses sizes whose products do not fit the arithmetic of what is built from them.
+void check_sizes(const ModelConfig& model) {
+  constexpr double most_parameters = 1e14;
+  constexpr int64_t most_layers = 100'000;
+  for (const int64_t size : {model.dim, model.n_layers, model.n_heads, model.n_kv_heads, model.ffn_dim}) {
+    if (size <= 0) throw UsageError(format("model: a size is {}; sizes must be positive", size));
+  }
+  const auto number = [](int64_t size) { return static_cast<double>(size); };
+  const double head_dim =
+      model.head_dim > 0 ? number(model.head_dim) : number(model.dim) / number(model.n_heads);
+  const double rows =
+      2 * head_dim * (number(model.n_heads) + number(model.n_kv_heads)) + 3 * number(model.ffn_dim);
+  const double parameters =
+      number(model.dim) * (number(model.n_layers) * rows + 2 * number(model.vocab_size));
+  if (model.n_layers > most_layers || parameters > most_parameters) {
+    throw UsageError(
+        format("model: {} layers, {:.3g} parameters; at most {} layers and {:.0e} parameters are supported",
+               model.n_layers, parameters, most_layers, most_parameters));
+  }
+}
 
 /// Adds a unit with the layers' parameters and a block that uses it.
 void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int layer,
@@ -39,35 +58,36 @@ void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int lay
 
 }  // namespace
 
-ModelSpec decoder_spec(const ModelConfig& config, bool qk_norm, int64_t loss_chunk) {
-  if (config.vocab_size <= 0) throw UsageError("model.vocab_size is not set and no tokenizer gives it");
-  const AttentionDims dims = attention_dims(config, qk_norm);
-  const bool dropout = config.dropout > 0.0;
-  if (loss_chunk <= 0) loss_chunk = automatic_loss_chunk(config.vocab_size);
+ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk) {
+  if (model.vocab_size <= 0) throw UsageError("model.vocab_size is not set and no tokenizer gives it");
+  check_sizes(model);
+  const AttentionDims dims = attention_dims(model);
+  const bool dropout = model.dropout > 0.0;
+  if (loss_chunk <= 0) loss_chunk = automatic_loss_chunk(model.vocab_size);
 
   ModelSpec spec;
-  spec.family = config.family;
-  spec.vocab_size = config.vocab_size;
-  spec.width = config.dim;
-  spec.layers = config.n_layers;
-  spec.max_position = config.max_position;
-  spec.kv_heads = config.n_kv_heads;
+  spec.family = model.family;
+  spec.vocab_size = model.vocab_size;
+  spec.width = model.dim;
+  spec.layers = model.n_layers;
+  spec.max_position = model.max_position;
+  spec.kv_heads = model.n_kv_heads;
   spec.head_dim = dims.head_dim;
   spec.attention_width = dims.query_width();
 
   add_block(spec, "embedding", BlockKind::embedding, -1,
-            {embedding_layer("embedding", "model.embed_tokens.weight", config.vocab_size, config.dim)});
-  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+            {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim)});
+  for (int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
     add_block(spec, name, BlockKind::layer, static_cast<int>(layer),
               {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout),
-               mlp_layer(name + ".mlp", hf_prefix, config.dim, config.ffn_dim, depth_std, dropout)});
+               mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, depth_std, dropout)});
   }
   add_block(spec, "head", BlockKind::head, -1,
-            {head_layer("head", config.dim, config.vocab_size, config.tie_embeddings, loss_chunk)});
-  if (config.tie_embeddings) {
+            {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk)});
+  if (model.tie_embeddings) {
     // The head reads the embedding's unit: one copy, one summed gradient.
     spec.blocks.back().units.push_back(0);
     spec.ties.push_back({"embedding.weight", "head", "lm_head.weight"});

@@ -1,5 +1,4 @@
-// The specification that dense decoder families share: embedding, L layers of attention and MLP, norm and
-// head.
+// The specification of a dense decoder: embedding, L layers of attention and MLP, norm and head.
 #pragma once
 
 #include "stepforge/catalog/layers.h"
@@ -8,13 +7,12 @@
 
 namespace stepforge {
 
-/// config.head_dim, or dim / n_heads where that is 0.
-int64_t head_dim_of(const ModelConfig& config);
-
-AttentionDims attention_dims(const ModelConfig& config, bool qk_norm);
+/// Heads, head size (dim / n_heads where model.head_dim is 0) and the family's facts of attention.
+AttentionDims attention_dims(const ModelConfig& model);
 
 /// Units and blocks in forward order: "embedding", "layers.0" ..., "head". `loss_chunk` is the number of
-/// tokens whose logits exist at once. Throws UsageError if config.vocab_size is not known yet.
-ModelSpec decoder_spec(const ModelConfig& config, bool qk_norm, int64_t loss_chunk);
+/// tokens whose logits exist at once; 0 chooses by vocabulary. Throws UsageError if the family is unknown,
+/// model.vocab_size is not known yet, or the model has more than 1e14 parameters or 100,000 layers.
+ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk = 0);
 
 }  // namespace stepforge

@@ -1,20 +1,35 @@
 #include "stepforge/catalog/families.h"
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/catalog/llama_spec.h"
-#include "stepforge/catalog/qwen3_spec.h"
 
 namespace stepforge {
 
 namespace {
+
 constexpr std::array<ModelFamily, 2> families = {{
-    {"llama", "llama", "LlamaForCausalLM", false, &llama_spec},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM", true, &qwen3_spec},
+    // Llama 2, 3, 3.1, 3.2, 3.3 (Touvron et al. 2023; Grattafiori et al. 2024).
+    {.name = "llama",
+     .hf_model_type = "llama",
+     .hf_architecture = "LlamaForCausalLM",
+     .qk_norm = false,
+     .hf_head_dim = 0,
+     .hf_kv_heads = 0,
+     .hf_max_position = 2048},
+    // Qwen3 dense (Yang et al. 2025).
+    {.name = "qwen3",
+     .hf_model_type = "qwen3",
+     .hf_architecture = "Qwen3ForCausalLM",
+     .qk_norm = true,
+     .hf_head_dim = 128,
+     .hf_kv_heads = 32,
+     .hf_max_position = 32768},
 }};
+
 }  // namespace
 
 std::span<const ModelFamily> model_families() {
@@ -28,11 +43,7 @@ const ModelFamily& find_family(std::string_view name) {
     names.emplace_back(family.name);
   }
   throw UsageError(
-      format("model.family = \"{}\": there is no such family; there are {}", name, join(names, ", ")));
-}
-
-ModelSpec model_spec(const ModelConfig& config, int64_t loss_chunk) {
-  return find_family(config.family).spec(config, loss_chunk);
+      format("model.family = \"{}\": unknown family; the families are {}", name, join(names, ", ")));
 }
 
 }  // namespace stepforge

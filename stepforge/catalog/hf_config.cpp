@@ -1,176 +1,225 @@
 #include "stepforge/catalog/hf_config.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/json_reader.h"
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/catalog/families.h"
+#include "stepforge/catalog/hf_fields.h"
+#include "stepforge/config/schema.h"
 
 namespace stepforge {
 
 namespace {
 
-/// Typed access to one JSON object with errors that name file and key.
-class Reader {
- public:
-  Reader(const Json& object, const std::string& source) : object_(object), source_(source) {
-    if (!object_.is_object()) throw FormatError(format("{}: expected a JSON object", source_));
+FieldRef find_model_field(Config& config, std::string_view field) {
+  return find_field(config_schema(), &config, format("model.{}", field));
+}
+
+/// Sets the model field within the range of its schema.
+void set_field(const JsonReader& value, std::string_view name, Config& config) {
+  const FieldRef place = find_model_field(config, name);
+  const FieldSlot slot = slot_of(place);
+  if (auto* const* boolean = std::get_if<bool*>(&slot)) {
+    **boolean = value.boolean();
+    return;
   }
-
-  bool has(const char* key) const { return object_.contains(key) && !object_.at(key).is_null(); }
-
-  int64_t integer(const char* key, int64_t fallback = missing) const {
-    if (!has(key)) return absent(key, fallback);
-    const Json& value = object_.at(key);
-    if (!value.is_number_integer() || value.get<int64_t>() <= 0) wrong(key, "a positive integer");
-    return value.get<int64_t>();
+  if (auto* const* integer = std::get_if<int64_t*>(&slot)) {
+    **integer = value.integer(1);
+  } else {
+    *std::get<double*>(slot) = value.number();
   }
+  const FieldRules& rules = place.field->rules;
+  if (!in_range(rules, value.number())) value.refuse(format("must be {}", range_text(rules)));
+}
 
-  double number(const char* key, double fallback) const {
-    if (!has(key)) return fallback;
-    if (!object_.at(key).is_number()) wrong(key, "a number");
-    return object_.at(key).get<double>();
+void require_accepted(const JsonReader& object, const HfField& field) {
+  const Json accepted = Json::parse(field.accepted);
+  const Json& value = object.json().at(field.key);
+  const auto is_accepted = [&](const Json& one) {
+    return std::find(accepted.begin(), accepted.end(), one) != accepted.end();
+  };
+  const bool all =
+      value.is_array() ? std::all_of(value.begin(), value.end(), is_accepted) : is_accepted(value);
+  if (!all) object.refuse(field.key, format("only {} is supported", accepted.front().dump()));
+}
+
+/// Checks every key of the object against the table.
+void read_fields(const JsonReader& object, std::span<const HfField> table, Config& config) {
+  for (const auto& [key, value] : object.object().json().items()) {
+    const auto field =
+        std::find_if(table.begin(), table.end(), [&](const HfField& f) { return f.key == key; });
+    if (field == table.end()) {
+      if (value.is_null()) continue;
+      object.refuse(key,
+                    "unknown setting, which may change what the model computes; remove it if transformers "
+                    "ignores it");
+    }
+    if (!field->accepted.empty()) require_accepted(object, *field);
+    if (!field->field.empty() && !value.is_null()) set_field(object[key], field->field, config);
   }
+}
 
-  bool boolean(const char* key, bool fallback) const {
-    if (!has(key)) return fallback;
-    if (!object_.at(key).is_boolean()) wrong(key, "true or false");
-    return object_.at(key).get<bool>();
+const ModelFamily& family_of(const JsonReader& reader) {
+  const std::string model_type = reader["model_type"].text();
+  std::vector<std::string> known;
+  for (const ModelFamily& family : model_families()) {
+    if (family.hf_model_type == model_type) return family;
+    known.emplace_back(family.hf_model_type);
   }
+  reader.refuse("model_type", format("supported are {}", join(known, ", ")));
+}
 
-  std::string text(const char* key, const std::string& fallback) const {
-    if (!has(key)) return fallback;
-    if (!object_.at(key).is_string()) wrong(key, "a string");
-    return object_.at(key).get<std::string>();
+/// The object that holds the rotary settings, "" if there is none. transformers 5 writes rope_parameters and
+/// prefers rope_scaling, older versions know only that: objects that differ are refused.
+std::string rope_object(const JsonReader& reader) {
+  std::vector<std::string> keys;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (reader.has(key) && !reader[key].object().json().empty()) keys.emplace_back(key);
   }
-
-  const Json& at(const char* key) const { return object_.at(key); }
-
-  [[noreturn]] void refuse(const char* key, const std::string& why) const {
-    throw FormatError(
-        format("{}: \"{}\" = {}: {}", source_, key, has(key) ? object_.at(key).dump() : "absent", why));
+  if (keys.size() == 2 && reader[keys[0]].json() != reader[keys[1]].json()) {
+    reader.refuse("rope_scaling", "differs from \"rope_parameters\"; remove the one that does not hold");
   }
+  return keys.empty() ? "" : keys[0];
+}
 
- private:
-  static constexpr int64_t missing = -1;
+/// Versions of transformers disagree whether the value at the top or the one inside the object holds.
+void require_equal(const JsonReader& reader, const JsonReader& rope, std::string_view key) {
+  if (!reader.has(key) || !rope.has(key) || reader[key].json() == rope[key].json()) return;
+  rope.refuse(key, format("{} outside of this object; remove the one that does not hold",
+                          json_excerpt(reader[key].json())));
+}
 
-  int64_t absent(const char* key, int64_t fallback) const {
-    if (fallback == missing) throw FormatError(format("{}: \"{}\" is missing", source_, key));
-    return fallback;
+/// As RotaryEmbeddingConfigMixin of transformers (modeling_rope_utils.py).
+void read_rope(const JsonReader& reader, Config& config) {
+  const std::string key = rope_object(reader);
+  if (key.empty()) return;
+  const JsonReader rope = reader[key];
+  Config read = config;
+  const char* type_key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
+  const std::string type = rope.text_or(type_key, "default");
+  if (type != "default" && type != "llama3") {
+    rope.refuse(type_key, R"(only "default" and "llama3" are supported)");
   }
-  [[noreturn]] void wrong(const char* key, const char* expected) const {
-    refuse(key, format("expected {}", expected));
-  }
+  read_fields(rope, hf_rope_fields(), read);
+  require_equal(reader, rope, "rope_theta");
+  config.model.rope_theta = read.model.rope_theta;
+  if (type == "default") return;
 
-  const Json& object_;
-  std::string source_;
-};
-
-RopeScalingConfig read_rope_scaling(const Json& object, const std::string& source) {
-  const Reader reader(object, source + ": rope_scaling");
-  RopeScalingConfig scaling;
-  const std::string type = reader.text("rope_type", reader.text("type", "default"));
-  if (type == "default") return scaling;
-  if (type != "llama3") reader.refuse("rope_type", "only \"default\" and \"llama3\" are supported");
+  constexpr const char* original = "original_max_position_embeddings";
+  require_equal(reader, rope, original);
+  for (const char* needed : {"factor", "low_freq_factor", "high_freq_factor"}) rope[needed].number();
+  RopeScalingConfig& scaling = read.model.rope_scaling;
   scaling.type = RopeScalingType::llama3;
-  scaling.factor = reader.number("factor", scaling.factor);
-  scaling.low_freq_factor = reader.number("low_freq_factor", scaling.low_freq_factor);
-  scaling.high_freq_factor = reader.number("high_freq_factor", scaling.high_freq_factor);
-  scaling.original_max_position =
-      reader.integer("original_max_position_embeddings", scaling.original_max_position);
-  return scaling;
+  if (!rope.has(original)) scaling.original_max_position = config.model.max_position;
+  if (reader.has(original)) set_field(reader[original], "rope_scaling.original_max_position", read);
+  if (scaling.low_freq_factor >= scaling.high_freq_factor) {
+    rope.refuse("high_freq_factor", format("must be above low_freq_factor = {}", scaling.low_freq_factor));
+  }
+  config.model.rope_scaling = scaling;
 }
 
 Json rope_scaling_json(const RopeScalingConfig& scaling) {
   if (scaling.type == RopeScalingType::none) return nullptr;
-  return {{"rope_type", choice_name(scaling.type)},
+  return {{"rope_type", "llama3"},
           {"factor", scaling.factor},
           {"low_freq_factor", scaling.low_freq_factor},
           {"high_freq_factor", scaling.high_freq_factor},
           {"original_max_position_embeddings", scaling.original_max_position}};
 }
 
-Json token_or_null(int64_t id) {
-  return id >= 0 ? Json(id) : Json(nullptr);
+constexpr const char* token_ids[] = {"bos_token_id", "eos_token_id"};
+
+bool is_token_id(const Json& value) {
+  return value.is_number_integer() ||
+         (value.is_array() &&
+          std::all_of(value.begin(), value.end(), [](const Json& id) { return id.is_number_integer(); }));
 }
 
 }  // namespace
 
-Json hf_config(const ModelConfig& model, DType dtype, int64_t bos, int64_t eos) {
+Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
   const ModelFamily& family = find_family(model.family);
+  Config written;
+  written.model = model;
+  written.model.head_dim = attention_dims(model).head_dim;
   Json config;
   config["architectures"] = Json::array({std::string(family.hf_architecture)});
   config["model_type"] = std::string(family.hf_model_type);
-  config["hidden_size"] = model.dim;
-  config["num_hidden_layers"] = model.n_layers;
-  config["num_attention_heads"] = model.n_heads;
-  config["num_key_value_heads"] = model.n_kv_heads;
-  config["head_dim"] = head_dim_of(model);
-  config["intermediate_size"] = model.ffn_dim;
-  config["vocab_size"] = model.vocab_size;
-  config["hidden_act"] = "silu";
-  config["max_position_embeddings"] = model.max_position;
-  config["rms_norm_eps"] = model.norm_eps;
-  config["rope_theta"] = model.rope_theta;
+  for (const HfField& field : hf_fields()) {
+    if (field.field.empty()) break;
+    std::visit(
+        [&](auto slot) {
+          if constexpr (std::is_pointer_v<decltype(slot)>) config[std::string(field.key)] = *slot;
+        },
+        slot_of(find_model_field(written, field.field)));
+  }
   config["rope_scaling"] = rope_scaling_json(model.rope_scaling);
-  config["tie_word_embeddings"] = model.tie_embeddings;
+  config["hidden_act"] = "silu";
   config["attention_bias"] = false;
   config["attention_dropout"] = 0.0;
-  if (family.name == "llama") config["mlp_bias"] = false;
-  if (family.name == "qwen3") config["use_sliding_window"] = false;
-  config["bos_token_id"] = token_or_null(bos);
-  config["eos_token_id"] = token_or_null(eos);
+  for (const char* key : token_ids) config[key] = generation.value(key, Json(nullptr));
   config["torch_dtype"] = std::string(torch_dtype_name(dtype));
   config["use_cache"] = true;
   return config;
 }
 
-Json hf_generation_config(int64_t bos, int64_t eos) {
-  return {{"_from_model_config", true},
-          {"bos_token_id", token_or_null(bos)},
-          {"eos_token_id", token_or_null(eos)}};
+Json hf_generation(const Json& generation, const Json& config, const std::string& source) {
+  Json result = JsonReader(generation, source).object().json();
+  for (const char* key : token_ids) {
+    if (result.value(key, Json(nullptr)).is_null()) result[key] = config.value(key, Json(nullptr));
+    if (result[key].is_null()) {
+      result.erase(key);
+    } else if (!is_token_id(result[key])) {
+      JsonReader(result, source).refuse(key, "expected a token id or a list of them");
+    }
+  }
+  return result;
 }
 
-ModelConfig model_from_hf_config(const Json& config, const std::string& source) {
-  const Reader reader(config, source);
-  const std::string model_type = reader.text("model_type", "");
-  ModelConfig model;
-  model.family.clear();
-  std::vector<std::string> known;
-  for (const auto& family : model_families()) {
-    known.emplace_back(family.hf_model_type);
-    if (family.hf_model_type == model_type) model.family = family.name;
-  }
-  if (model.family.empty()) reader.refuse("model_type", format("supported are {}", join(known, ", ")));
+Json hf_generation_config(Json generation, std::optional<int32_t> bos, std::optional<int32_t> eos) {
+  if (generation.is_null()) generation = {{"_from_model_config", true}};
+  const auto fill = [&](const char* key, std::optional<int32_t> id) {
+    if (!generation.contains(key)) generation[key] = id ? Json(*id) : Json(nullptr);
+  };
+  fill("bos_token_id", bos);
+  fill("eos_token_id", eos);
+  return generation;
+}
 
-  model.dim = reader.integer("hidden_size");
-  model.n_layers = reader.integer("num_hidden_layers");
-  model.n_heads = reader.integer("num_attention_heads");
-  model.n_kv_heads = reader.integer("num_key_value_heads", model.n_heads);
-  // Llama's head size follows from its width; Qwen3's default is 128 whatever the width.
-  model.head_dim = reader.integer("head_dim", model.family == "qwen3" ? 128 : model.dim / model.n_heads);
-  model.ffn_dim = reader.integer("intermediate_size");
-  model.vocab_size = reader.integer("vocab_size");
-  model.max_position = reader.integer("max_position_embeddings", model.max_position);
-  model.norm_eps = reader.number("rms_norm_eps", 1e-6);
-  // transformers 5 keeps theta and scaling together in "rope_parameters".
-  const char* scaling_key = reader.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (reader.has(scaling_key)) {
-    model.rope_scaling = read_rope_scaling(reader.at(scaling_key), source);
-    model.rope_theta = Reader(reader.at(scaling_key), source).number("rope_theta", 10000.0);
+ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
+  const JsonReader reader(json, source);
+  const ModelFamily& family = family_of(reader);
+  Config config;
+  ModelConfig& model = config.model;
+  model.family = family.name;
+  model.norm_eps = 1e-6;
+  model.max_position = family.hf_max_position;
+  for (const char* key :
+       {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"}) {
+    reader[key].integer(1);
   }
-  model.rope_theta = reader.number("rope_theta", model.rope_theta);
-  model.tie_embeddings = reader.boolean("tie_word_embeddings", false);
+  read_fields(reader, hf_fields(), config);
+  read_rope(reader, config);
 
-  if (reader.text("hidden_act", "silu") != "silu") reader.refuse("hidden_act", "only \"silu\" is supported");
-  for (const char* key : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
-    if (reader.boolean(key, false)) reader.refuse(key, "not supported; expected false");
+  const char* kv_heads = "num_key_value_heads";
+  if (!reader.has(kv_heads)) {
+    model.n_kv_heads =
+        json.contains(kv_heads) || family.hf_kv_heads == 0 ? model.n_heads : family.hf_kv_heads;
+  }
+  if (!reader.has("head_dim")) {
+    model.head_dim = family.hf_head_dim == 0 ? model.dim / model.n_heads : family.hf_head_dim;
   }
   if (model.n_heads % model.n_kv_heads != 0) {
-    reader.refuse("num_key_value_heads", format("does not divide num_attention_heads = {}", model.n_heads));
+    reader.refuse(kv_heads, format("must divide num_attention_heads = {}", model.n_heads));
   }
-  if (model.head_dim % 2 != 0) reader.refuse("head_dim", "rotary embedding needs an even head size");
+  if (model.head_dim < 2 || model.head_dim % 2 != 0) {
+    reader.refuse("head_dim",
+                  format("heads of width {}; rotary embedding needs an even width", model.head_dim));
+  }
   return model;
 }
 

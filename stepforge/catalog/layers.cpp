@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "stepforge/modelspec/kernel_tiles.h"
+
 namespace stepforge {
 
 namespace {
@@ -22,22 +24,11 @@ ParameterSpec matrix(const std::string& name, const std::string& hf_name, int64_
   return {name, {rows, columns}, {{"weight", hf_name, rows, truncated(std)}}, ParameterTag::matrix};
 }
 
-// The CPU kernels' scratch (kernels/cpu: block_gemm.h, attention.cpp, attention_backward.cpp, simd.h).
-constexpr int64_t key_block = 96;
-constexpr int64_t query_block = 48;
-constexpr int64_t strip = 12;
-constexpr int64_t column_unit = 16;
-constexpr int64_t most_partial_rows = 64;
-
-int64_t padded(int64_t columns) {
-  return (columns + column_unit - 1) / column_unit * column_unit;
-}
-
-/// Sums over tokens, of `columns` numbers each, are formed of at most 64 partial sums.
+/// Sums over tokens, of `columns` numbers each, are formed of a bounded number of partial sums.
 Workspace partial_sums(int64_t columns) {
   Workspace workspace;
   workspace.chunk_token.fp32 = columns;
-  workspace.chunk = most_partial_rows;
+  workspace.chunk = cpu::kPartials;
   return workspace;
 }
 
@@ -83,7 +74,7 @@ OpCost rotate_cost(const AttentionDims& dims) {
 }
 
 OpCost attention_cost(const AttentionDims& dims) {
-  const int64_t width = padded(dims.head_dim);
+  constexpr int64_t float_bytes = sizeof(float);
   OpCost cost;
   cost.name = "attention";
   cost.flops_per_key = 4.0 * static_cast<double>(dims.query_width());
@@ -92,13 +83,13 @@ OpCost attention_cost(const AttentionDims& dims) {
   cost.saves = {dims.qkv_width() + dims.query_width(), dims.heads};
   cost.gradient.compute = dims.qkv_width();
   Workspace& forward = cost.forward_workspace;
-  forward.token.fp32 = dims.kv_heads * (dims.head_dim + width);  // keys and values, widened and laid out anew
-  forward.thread_bytes = 4 * padded(query_block * (2 * width + 2) + strip * key_block);
+  forward.token.fp32 = dims.kv_heads * cpu::attention_packed_floats(dims.head_dim);
+  forward.thread_bytes = float_bytes * cpu::attention_forward_floats(dims.head_dim);
   forward.tasks_per_document = dims.heads;
-  Workspace& backward =
-      cost.backward_workspace;  // of each thread: the keys and values of one document and head
-  backward.thread_bytes = 4 * query_block * (3 * width + 2 * key_block + 2);
-  backward.thread_bytes_per_key = 4 * (3 * width + 2 * dims.head_dim);
+  const auto [per_key, fixed] = cpu::attention_backward_floats(dims.head_dim);
+  Workspace& backward = cost.backward_workspace;
+  backward.thread_bytes = float_bytes * fixed;
+  backward.thread_bytes_per_key = float_bytes * per_key;
   backward.tasks_per_document = dims.kv_heads;
   return cost;
 }

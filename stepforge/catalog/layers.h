@@ -1,6 +1,5 @@
-// The torch-free half of nn/: for each layer its parameters and its cost. Families compose their
-// specification from these; the forward code beside this folder uses the parameters in the same order and
-// keeps for backward what is stated here.
+// For each layer of nn/ its parameters and its cost, without libtorch. The specification of a decoder is
+// composed of these. If you change what a layer of nn/ stores or saves, change it here too.
 #pragma once
 
 #include <cstdint>

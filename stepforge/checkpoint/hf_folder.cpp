@@ -35,7 +35,7 @@ constexpr std::array<DType, 3> kWeightTypes = {DType::f32, DType::bf16, DType::f
 constexpr int64_t kChunk = int64_t{1} << 20;
 
 /// What may stand beside weights: buffers of older exports, and optimizer state in a checkpoint.
-bool is_no_weight(std::string_view name) {
+bool is_beside_weights(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq") || name.starts_with(kOptimizerPrefix);
 }
 
@@ -92,8 +92,10 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
                   shape_text(original->shape));
   }
   if (equal_bytes(folder, copy, *original)) return "";
-  return format("differs from {}, to which it is tied; set model.tie_embeddings = false to keep both",
-                original_name);
+  return format(
+      "differs from {}, to which the model ties it; to keep both, untie the model: \"tie_word_embeddings\": "
+      "false in config.json, model.tie_embeddings = false in a configuration of ours",
+      original_name);
 }
 
 void require_fit(const TensorFolder& folder, const ModelSpec& model,
@@ -106,7 +108,7 @@ void require_fit(const TensorFolder& folder, const ModelSpec& model,
                      [&](const StoredTensor& copy) { return fault_of_copy(folder, copy, original); });
   }
   const fs::path where = folder.files().at(0).path().parent_path();
-  comparison.finish(format("the weights in {} do not fit the model", where.string()), is_no_weight);
+  comparison.finish(format("the weights in {} do not fit the model", where.string()), is_beside_weights);
 }
 
 void require_in_range(const std::string& name, const at::Tensor& wide, const at::Tensor& halves) {
@@ -161,6 +163,17 @@ ModelConfig hf_model_config(const fs::path& folder) {
   return model_from_hf_config(read_json_file(path), path.string());
 }
 
+Json read_generation_config(const fs::path& folder) {
+  const auto read = [&](const char* name) {
+    return fs::exists(folder / name) ? read_json_file(folder / name) : Json();
+  };
+  const Json generation = read(kGenerationFileName);
+  const Json config = read("config.json");
+  if (generation.is_null() && config.is_null()) return nullptr;
+  return hf_generation(generation.is_null() ? Json::object() : generation,
+                       config.is_null() ? Json::object() : config, folder.string());
+}
+
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store) {
   const at::NoGradGuard no_grad;
   const std::vector<NamedTensor> tensors = named_tensors(model);
@@ -193,12 +206,12 @@ void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpe
   require_fit(weights, model, tensors);
   StagedFolder staged(folder);
   write_weights(staged.staging(), tensors, weights, options);
-  const int64_t bos = tokenizer == nullptr ? -1 : tokenizer->bos_id().value_or(-1);
-  const int64_t eos = tokenizer == nullptr ? -1 : tokenizer->eos_id().value_or(-1);
+  const Json generation =
+      hf_generation_config(options.generation, tokenizer == nullptr ? std::nullopt : tokenizer->bos_id(),
+                           tokenizer == nullptr ? std::nullopt : tokenizer->eos_id());
   write_file_atomic(staged.staging() / "config.json",
-                    hf_config(config, options.dtype, bos, eos).dump(2) + "\n");
-  write_file_atomic(staged.staging() / "generation_config.json",
-                    hf_generation_config(bos, eos).dump(2) + "\n");
+                    hf_config(config, options.dtype, generation).dump(2) + "\n");
+  write_file_atomic(staged.staging() / kGenerationFileName, generation.dump(2) + "\n");
   if (tokenizer != nullptr) tokenizer->save_pretrained(staged.staging());
   staged.publish();
 }

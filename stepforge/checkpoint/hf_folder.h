@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "stepforge/base/dtype.h"
+#include "stepforge/base/json.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/storage/unit_store.h"
@@ -18,10 +19,16 @@ namespace stepforge {
 /// the key that is wrong or not supported.
 ModelConfig hf_model_config(const std::filesystem::path& folder);
 
+/// What `folder` says about generating text: its generation_config.json, with the token ids of its
+/// config.json where that has none; null if it has neither file. A run folder keeps that of the model it
+/// started from.
+Json read_generation_config(const std::filesystem::path& folder);
+inline constexpr const char* kGenerationFileName = "generation_config.json";
+
 /// Loads what this rank holds of the fp32 masters from files with Hugging Face names, whole or cut over
 /// ranks. F32, BF16 and F16 become fp32 exactly. A second copy of a tied tensor must equal the first bit for
-/// bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are passed over. Throws Error
-/// listing every tensor that is missing, unexpected, or of another shape or type, and changes nothing then.
+/// bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are ignored. Throws Error
+/// listing every tensor that is missing, unexpected, or of another shape or type, and then changes nothing.
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store);
 
 /// The same from a folder with model.safetensors, or shards and their index.
@@ -30,12 +37,13 @@ void import_hf(const std::filesystem::path& folder, const ModelSpec& model, Mode
 struct HfExportOptions {
   DType dtype = DType::f32;  ///< f32, bf16 or f16, rounded to nearest even
   int64_t max_shard_bytes = kDefaultShardBytes;
+  Json generation;  ///< read_generation_config(); the tokenizer's ids stand where it has none
 };
 
 /// Writes what transformers loads: config.json, generation_config.json, the weights as one file or as shards
 /// with an index, and the tokenizer's files unless `tokenizer` is null. `weights` holds them under their
 /// Hugging Face names as F32, BF16 or F16, whole or cut over ranks: a checkpoint or another model folder;
-/// optimizer state among them is passed over. They are streamed: a few MiB of memory serve any model. The
+/// optimizer state among them is ignored. They are streamed: a few MiB of memory serve any model. The
 /// folder appears when it is complete. Throws UsageError if `folder` exists or the dtype is none of the
 /// three, Error if the weights do not fit the model, if writing fails or if a value is beyond fp16's range.
 void export_hf(const std::filesystem::path& folder, const ModelConfig& config, const ModelSpec& model,

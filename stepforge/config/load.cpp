@@ -31,9 +31,11 @@ class Loading {
  public:
   void add_text(std::string_view text, const std::string& name);
   void add_overrides(std::span<const std::string> words) { overrides_ = read_overrides(words, problems_); }
+  void add_run_folder(const std::filesystem::path& file);
   LoadedConfig finish(ConfigUse use);
 
  private:
+  void follow_moved_run();
   void apply_chosen_preset();
   void apply_preset(const std::string& name, const ConfigLayer& chosen_in, TextPosition position, int depth);
 
@@ -42,6 +44,7 @@ class Loading {
   const ConfigLayer command_line_{ConfigLayer::Kind::command_line, "command line"};
   ConfigValue file_;
   std::vector<Override> overrides_;
+  std::filesystem::path run_folder_;  ///< the folder of a file config.toml
   LoadedConfig loaded_;
 };
 
@@ -90,11 +93,25 @@ void Loading::apply_preset(const std::string& name, const ConfigLayer& chosen_in
   LayerApplier(loaded_, problems_, layer).apply(values);
 }
 
+void Loading::add_run_folder(const std::filesystem::path& file) {
+  if (file.filename() == "config.toml") run_folder_ = std::filesystem::absolute(file).parent_path();
+}
+
+/// The config.toml of a run says where the run was when it was written; now it is where the file is.
+void Loading::follow_moved_run() {
+  std::error_code fault;
+  Config& config = loaded_.config;
+  if (run_folder_.empty() || where(loaded_, "run_dir") == command_line_.name) return;
+  if (!std::filesystem::is_directory(run_folder_ / config.checkpoint.folder, fault)) return;
+  if (!std::filesystem::equivalent(run_folder_, config.run_dir, fault)) config.run_dir = run_folder_.string();
+}
+
 LoadedConfig Loading::finish(ConfigUse use) {
   apply_chosen_preset();
   LayerApplier(loaded_, problems_, file_layer_).apply(file_);
   LayerApplier command_line(loaded_, problems_, command_line_);
   for (const Override& word : overrides_) command_line.apply(word);
+  follow_moved_run();
   check_combinations(loaded_, problems_);
   if (use == ConfigUse::train) check_for_training(loaded_, problems_);
   problems_.throw_if_any();
@@ -123,7 +140,11 @@ LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
         format("configuration file {}: {}{}", file->string(), error.what(),
                is_preset ? format("; a preset has this name: write preset={}", file->string()) : ""));
   }
-  return parse_config(text, file->string(), overrides, use);
+  Loading loading;
+  loading.add_text(text, file->string());
+  loading.add_overrides(overrides);
+  loading.add_run_folder(*file);
+  return loading.finish(use);
 }
 
 void validate_for_training(const LoadedConfig& loaded) {

@@ -27,7 +27,7 @@ enum class ConfigUse { inspect, train };
 /// or
 /// "--training.steps" "10"; their values are TOML, where strings need no quotes and lists no brackets. Later
 /// sources win: defaults, preset (named by the key `preset` in the file or an override), file, overrides in
-/// their order. A nested table is merged key by key, a list is replaced as a whole. Throws UsageError that
+/// their order. The config.toml of a run folder that was moved names the folder it is in now. A nested table is merged key by key, a list is replaced as a whole. Throws UsageError that
 /// lists every error found, one a line: "run.toml:12:9: training.steps = "ten": expected …".
 LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
                          std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect);

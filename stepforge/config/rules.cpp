@@ -278,9 +278,12 @@ void check_for_training(const LoadedConfig& loaded, Problems& problems) {
       config.validation.freq == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0,
       {"validation.freq", "data.validation"},
       "there is nothing to validate on; list data.validation or set data.validation_fraction, such as 0.01");
-  judge.refuse_unless(config.tokenizer.type != TokenizerType::hf || !config.tokenizer.path.empty(),
-                      {"tokenizer.type", "tokenizer.path"},
-                      "name the folder of the Hugging Face model, or its tokenizer.json");
+  const bool run_has_tokenizer =
+      std::filesystem::exists(std::filesystem::path(config.run_dir) / "tokenizer" / "tokenizer.json");
+  judge.refuse_unless(
+      config.tokenizer.type != TokenizerType::hf || !config.tokenizer.path.empty() || run_has_tokenizer,
+      {"tokenizer.type", "tokenizer.path"},
+      "name the folder of the Hugging Face model, or its tokenizer.json");
   require_existing(judge, "tokenizer.path", config.tokenizer.path);
   require_existing(judge, "checkpoint.initial_load_path", config.checkpoint.initial_load_path);
   require_sources(judge, "data.sources", config.data.sources);

@@ -94,9 +94,8 @@ SchemaOf<TokenizerConfig> tokenizer_section() {
                      "Hugging Face model."})
       .field(
           "path", &TokenizerConfig::path,
-          {.doc =
-               "A tokenizer.json, or a folder that holds one; empty with type bpe = train one and keep it in "
-               "run_dir."})
+          {.doc = "A tokenizer.json, or a folder that holds one; empty = the one in run_dir, which type bpe "
+                  "trains and keeps there."})
       .field(
           "vocab_size", &TokenizerConfig::vocab_size,
           {.doc = "Size to which a bpe tokenizer is trained.", .unit = "tokens", .min = 257, .max = 1 << 24})

@@ -52,7 +52,7 @@ HeadsFirst split_heads(const at::Tensor& rows, const AttentionShape& shape) {
           heads.slice(0, h + k, h + 2 * k).repeat_interleave(shape.group(), 0)};
 }
 
-/// scale * q k^T, -infinity where query t (of `past` + t in its document) may not look. [.., queries, keys]
+/// scale * q k^T, -infinity where query t (at `past` + t in its document) must not look. [.., queries, keys]
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale, int64_t past) {
   const auto options = at::TensorOptions().device(q.device()).dtype(at::kLong);
   const at::Tensor rows = at::arange(q.size(-2), options).add(past).unsqueeze(1);

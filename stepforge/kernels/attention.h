@@ -2,9 +2,10 @@
 //
 // A row of qkv is [q heads | k heads | v heads], head_dim numbers each, rope already applied. Query head h
 // reads key-value head h / (heads / kv_heads). Within each document [cu_seqlens[i], cu_seqlens[i + 1]):
-//   s[t, u] = scale * q[t] . k[u] for u <= t       lse[t] = log sum_u exp(s[t, u])       out[t] = sum_u
-//   exp(s[t, u] - lse[t]) v[u]
-// The t x u matrix never exists: it is made block by block (Dao et al., "FlashAttention", 2022).
+//   s[t, u] = scale * q[t] . k[u]  for u <= t
+//   lse[t]  = log sum_u exp(s[t, u])
+//   out[t]  = sum_u exp(s[t, u] - lse[t]) v[u]
+// The matrix s never exists as a whole: it is computed block by block (Dao et al., "FlashAttention", 2022).
 #pragma once
 
 #include <cstdint>
@@ -25,20 +26,20 @@ struct AttentionShape {
   int64_t out_width() const { return heads * head_dim; }
 };
 
-/// qkv: [N, (H + 2K) d]; out: [N, H d], of one type, fp32 or bf16; lse: [N, H] fp32 (fp64 for fp64 qkv).
-/// cu_seqlens: borders of the documents, rising from 0 to N. No autograd. Each result is independent of the
-/// number of threads and of the other documents.
+/// qkv: [N, (H + 2K) d] and out: [N, H d], both fp32 or both bf16; lse: [N, H] fp32 (fp64 for fp64 qkv).
+/// cu_seqlens: boundaries of the documents, increasing from 0 to N. No autograd. A result does not depend on
+/// the number of threads or on other documents.
 void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
                        std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse);
 
-/// grad_qkv: [N, (H + 2K) d], written in whole. qkv, out, lse: forward's.
+/// grad_qkv: [N, (H + 2K) d], overwritten. qkv, out, lse: those of the forward.
 void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
                         const at::Tensor& lse, const AttentionShape& shape,
                         std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv);
 
-/// Generation: Tq new queries a row against a cache that already holds their own keys and values.
-/// q, out: [B, Tq, H d]; k_cache, v_cache: [B, max_len, K, d], all of one type. Query t of row b sees cache
-/// entries [0, past_lengths[b] + t]; past_lengths[b] + Tq <= max_len.
+/// Generation: Tq new queries per row against a cache that already holds their own keys and values.
+/// q, out: [B, Tq, H d]; k_cache, v_cache: [B, max_len, K, d], all of the same type. Query t of row b sees
+/// cache entries [0, past_lengths[b] + t]; past_lengths[b] + Tq <= max_len.
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
                       const at::Tensor& out);

@@ -49,7 +49,7 @@ class ChunkedHead {
 
   void run(int64_t begin, int64_t end, const at::Tensor& labels) {
     const at::Tensor token_loss = outputs_.token_loss.slice(0, begin, end);
-    // A look at the labels costs nothing on the CPU, and a wait for the device elsewhere.
+    // Reading the labels costs nothing on the CPU; elsewhere it would wait for the device.
     if (labels.is_cpu() && !outputs_.logits.defined() && !has_valid_label(labels)) {
       token_loss.zero_();
       if (outputs_.grad_hidden.defined()) outputs_.grad_hidden.slice(0, begin, end).zero_();

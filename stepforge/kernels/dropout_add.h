@@ -11,7 +11,6 @@
 
 namespace stepforge {
 
-/// What dropout draws from.
 struct DropoutKey {
   uint64_t key = 0;
 };
@@ -19,10 +18,10 @@ struct DropoutKey {
 /// The key of one optimizer step; each place in the model that drops takes its own by at_site.
 DropoutKey dropout_key_of_step(uint64_t seed, uint64_t step);
 
-/// `site` numbers the coords in the model that drop (layer * sites per layer + place).
+/// `site` numbers the places in the model that drop (layer * sites per layer + place).
 DropoutKey at_site(DropoutKey step_key, uint64_t site);
 
-/// Which logical place in the data each token of the batch has.
+/// Where in the data each token of the batch stands.
 struct TokenCoords {
   at::Tensor row_ids;    ///< int64 [N]: number of the token's row in the whole data order
   at::Tensor positions;  ///< int32 [N]: position within that row

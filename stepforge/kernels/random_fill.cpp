@@ -50,12 +50,13 @@ constexpr double kLeastCutoff = 0.05;
 
 void check_arguments(int64_t first_index, int64_t count, const Initializer& init) {
   if (first_index < 0 || count < 0) {
-    throw Error(format("fill_initial: no such elements: {} from index {}", count, first_index));
+    throw Error(
+        format("fill_initial: {} elements from index {}; neither may be negative", count, first_index));
   }
   const bool random =
       init.kind == Initializer::Kind::normal || init.kind == Initializer::Kind::truncated_normal;
   if (random && !(init.std >= 0.0 && std::isfinite(init.std))) {
-    throw Error(format("fill_initial: a standard deviation of {}", init.std));
+    throw Error(format("fill_initial: the standard deviation {} is negative or not finite", init.std));
   }
   if (init.kind == Initializer::Kind::truncated_normal && !(init.cutoff >= kLeastCutoff)) {
     throw Error(

@@ -1,5 +1,5 @@
 // Initial values of parameters: each is a function of (key, element index) only, so any sub-range of a tensor
-// can be filled by anybody, in any order, with the same values.
+// can be filled by any rank, in any order, with the same values.
 //
 // Elements 4i .. 4i+3 come from the four words of philox(key, i, attempt) by two Box-Muller pairs. A
 // truncated normal takes the value of the first attempt that lies within the cutoff.

@@ -14,11 +14,11 @@ namespace stepforge {
 
 constexpr int64_t kReduceChunk = 1024;
 
-/// Which norm of a vector: the sum of |x|, the root of the sum of squares, the cube root of the sum of |x|^3,
+/// The norm of a vector: the sum of |x|, the root of the sum of squares, the cube root of the sum of |x|^3,
 /// the largest |x|.
 enum class NormType : uint8_t { l1, l2, l3, inf };
 
-/// What a norm's terms are joined with: addition, or of inf the larger one. NaN wins.
+/// Joins two terms of a norm: their sum, or the larger one for inf. NaN wins.
 double join_norm_terms(NormType type, double left, double right);
 
 /// The norm from its joined terms: their square root for l2, cube root for l3.

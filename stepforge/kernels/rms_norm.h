@@ -1,10 +1,11 @@
 // Root-mean-square normalisation over the last dimension.
 //
-//   rstd[n] = 1 / sqrt(mean_d x[n,d]^2 + eps)        out[n,d] = x[n,d] * rstd[n] * weight[d]
+//   rstd[n]  = 1 / sqrt(mean_d x[n,d]^2 + eps)
+//   out[n,d] = x[n,d] * rstd[n] * weight[d]
 //
 // Backward, with g = grad_out * weight and xhat = x * rstd:
-//   grad_x = rstd * (g - xhat * mean_d(g * xhat)) (+ residual_grad)        grad_weight[d] = sum_n grad_out *
-//   xhat
+//   grad_x         = rstd * (g - xhat * mean_d(g * xhat)) (+ residual_grad)
+//   grad_weight[d] = sum_n grad_out[n,d] * xhat[n,d]
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +18,7 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
 
 /// grad_x: [N, D] of x's type, written; may be the same memory as grad_out or residual_grad. residual_grad:
 /// [N, D], added to grad_x; undefined when there is none. grad_weight: [D] fp32, written or, with
-/// `accumulate_weight`, added to. The sum over tokens has one fixed order, whatever the number of threads.
+/// `accumulate_weight`, added to. The order of the sum over tokens does not depend on the number of threads.
 void rms_norm_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weight,
                        const at::Tensor& rstd, const at::Tensor& residual_grad, const at::Tensor& grad_x,
                        const at::Tensor& grad_weight, bool accumulate_weight);

@@ -37,7 +37,7 @@ void check_operands(const at::Tensor& qkv, const AttentionShape& shape, const at
   check_shape(qkv, "rope qkv", {qkv.size(0), shape.qkv_width()});
   check_tensor(positions, "rope positions", {qkv.size(0)}, at::kInt);
   if (shape.head_dim % 2 != 0)
-    throw Error(format("rope: head_dim {} is odd; it rotates pairs", shape.head_dim));
+    throw Error(format("rope: head_dim {} is odd; rotary embedding needs an even head size", shape.head_dim));
   check_tensor(table.cos, "rope table", {table.cos.size(0), shape.head_dim / 2}, at::kFloat);
   check_tensor(table.sin, "rope table", table.cos.sizes(), at::kFloat);
   if (!norm.present()) return;

@@ -1,15 +1,16 @@
 // SwiGLU of a packed projection: out = silu(gate) * up, with gate = gate_up[:, :F], up = gate_up[:, F:] and
 // silu(g) = g * sigmoid(g).
 //
-// Backward: grad_up = grad_out * silu(gate);  grad_gate = grad_out * up * sigmoid(gate) * (1 + gate * (1 -
-// sigmoid(gate))).
+// Backward:
+//   grad_up   = grad_out * silu(gate)
+//   grad_gate = grad_out * up * sigmoid(gate) * (1 + gate * (1 - sigmoid(gate)))
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace stepforge {
 
-/// gate_up: [N, 2F]; out: [N, F]; fp32 or bf16, both of one type. No autograd.
+/// gate_up: [N, 2F]; out: [N, F]; both fp32 or both bf16. No autograd.
 void swiglu_forward(const at::Tensor& gate_up, const at::Tensor& out);
 
 /// grad_gate_up: [N, 2F], written; may be the same memory as gate_up.

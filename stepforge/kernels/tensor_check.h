@@ -1,4 +1,4 @@
-// Checks at the door of every fused operation, and the rule by which it picks its implementation.
+// Checks of the arguments of fused operations, and the rule by which an operation picks its implementation.
 #pragma once
 
 #include <string_view>
@@ -15,8 +15,7 @@ void check_shape(const at::Tensor& tensor, std::string_view name, at::IntArrayRe
 void check_tensor(const at::Tensor& tensor, std::string_view name, at::IntArrayRef shape,
                   at::ScalarType dtype);
 
-/// Whether the fused CPU kernels take tensors like this one: on the CPU, fp32 or bf16. Others run the
-/// reference.
+/// Whether a fused CPU kernel accepts this tensor: on the CPU, fp32 or bf16. Other tensors run the reference.
 bool has_cpu_kernel(const at::Tensor& tensor);
 
 /// The type in which references compute: fp64 for fp64, else fp32. Statistics of fp64 inputs may be fp64 too.

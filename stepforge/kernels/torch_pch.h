@@ -1,4 +1,4 @@
-// The headers that nearly every source file on the torch side needs, parsed once (CMake's precompiled
+// The headers that nearly every source file above libtorch needs, parsed once (CMake's precompiled
 // header). Narrow on purpose: <torch/torch.h> would cost every file many seconds. A file still includes what
 // it uses.
 #pragma once

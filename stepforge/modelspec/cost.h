@@ -45,8 +45,8 @@ struct Workspace {
 struct OpCost {
   std::string name;  ///< "rms_norm"
   double flops = 0;  ///< forward, per token, of matrix products
-  double flops_per_key =
-      0;            ///< forward, per token and key of its document: attention without a causal discount
+  /// Forward, per token and key of its document: attention without a causal discount.
+  double flops_per_key = 0;
   Elements output;  ///< allocated for the result; lives until its region returns, or longer if saved
   Elements extra;   ///< allocated beside the result and kept for backward: statistics
   Elements saves;   ///< freed when this call's backward is done: its saved inputs, results, statistics
@@ -55,24 +55,24 @@ struct OpCost {
   Workspace backward_workspace;  ///< allocated and freed during the backward
 };
 
-/// A named stretch of a block ("attention", "mlp"): the grain at which a pass chooses save or recompute.
+/// A named part of a block ("attention", "mlp"), which a pass saves or recomputes as a whole.
 struct RegionCost {
   std::string name;
   std::vector<OpCost> ops;
-  bool residual = false;  ///< its input is added to its result, so the incoming gradient lives until the end
-                          ///< of its backward
+  /// Its input is added to its result, so the incoming gradient lives until the end of its backward.
+  bool residual = false;
 };
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
 struct BlockCost {
-  int64_t saved_bytes =
-      0;  ///< kept by autograd from forward to backward, without the block's inputs and outputs
+  /// Kept by autograd from forward to backward, without the block's inputs and outputs.
+  int64_t saved_bytes = 0;
   int64_t output_bytes = 0;  ///< of the last region's result
-  int64_t forward_peak_bytes =
-      0;  ///< most bytes in flight during forward, above its inputs, its output included
+  /// Most bytes in flight during forward, above its inputs and including its output.
+  int64_t forward_peak_bytes = 0;
   int64_t inference_peak_bytes = 0;  ///< the same when no graph is kept
-  int64_t backward_peak_bytes =
-      0;  ///< most bytes in flight during backward, above inputs, saved bytes and incoming gradients
+  /// Most bytes in flight during backward, above inputs, saved bytes and incoming gradients.
+  int64_t backward_peak_bytes = 0;
   double forward_flops = 0;
   double backward_flops = 0;
 };

@@ -11,7 +11,7 @@
 
 namespace stepforge {
 
-/// Every tensor starts at a multiple of this many elements: of 256 bytes even in a one-byte dtype.
+/// Every tensor starts at a multiple of this many elements, so of 256 bytes even in a one-byte dtype.
 inline constexpr int64_t kTensorAlignment = 256;
 
 /// A unit ends at a multiple of this many elements: the chunks over which ordered norms are summed and at
@@ -32,11 +32,11 @@ FlatLayout flat_layout(const UnitSpec& unit);
 struct Partition {
   enum class Kind : uint8_t {
     flat,       ///< equal intervals of the flat unit; borders may fall inside a tensor
-    by_tensor,  ///< each tensor lies on one rank, the largest first where least lies
+    by_tensor,  ///< each tensor lies on one rank: the largest first, on the rank that has least
     by_dim,     ///< every tensor is cut along one dimension, rounded up to whole slices
   };
   Kind kind = Kind::flat;
-  /// Of `dimension`; negative ones count from the last. A tensor that has fewer is cut along dimension 0.
+  /// Of by_dim; negative dimensions count from the last. A tensor that has fewer is cut along dimension 0.
   int64_t dimension = 0;
 
   bool operator==(const Partition&) const = default;
@@ -54,8 +54,8 @@ struct ShardRange {
   bool operator==(const ShardRange&) const = default;
 };
 
-/// A slice of a tensor whose elements follow one another, row-major, from `local` on in a rank's shard: of the
-/// masters and of every buffer that is cut alike.
+/// A slice of a tensor whose elements follow one another, row-major, from `local` on in a rank's shard: of
+/// the masters and of every buffer that is cut alike.
 struct ShardSlice {
   TensorSlice slice;
   int64_t local = 0;
@@ -67,8 +67,8 @@ struct ShardSlice {
 /// Elements [begin, end) of a held slice, row-major, as slices in their order.
 std::vector<ShardSlice> slice_range(const ShardSlice& held, int64_t begin, int64_t end);
 
-/// A unit cut over ranks: equal shards of `shard_size` elements, in each of which the parts of parameters lie
-/// in the parameters' order. One rank alone holds the unit as flat_layout() says, whatever the cut.
+/// A unit partitioned over ranks: equal shards of `shard_size` elements, in each of which the parts of
+/// parameters lie in the parameters' order. One rank alone holds the unit as in flat_layout().
 class ShardLayout {
  public:
   /// Throws UsageError for fewer than one shard.
@@ -81,7 +81,7 @@ class ShardLayout {
 
   /// Where tensors lie in a gathered copy, each whole and without gaps.
   const FlatLayout& gathered() const { return gathered_; }
-  /// Whether the shards joined are the gathered copy. With a `dimension` cut pieces must be copied to their
+  /// Whether the shards joined are the gathered copy. With by_dim, slices must be copied to their
   /// places, and back before a reduction.
   bool joined_is_gathered() const { return partition_.kind != Partition::Kind::by_dim; }
 
@@ -98,10 +98,10 @@ class ShardLayout {
   struct Tensor {
     std::vector<int64_t> shape;  ///< empty for a scalar
     int64_t elements = 0;
-    int64_t start = 0;  ///< interval: in the joined shards; else in the shard of every rank that holds part
-    int owner = 0;      ///< whole_tensor: its rank
-    size_t dimension = 0;   ///< dimension: along which it is cut
-    int64_t thickness = 0;  ///< dimension: of each rank's slice, the last ones perhaps thinner
+    int64_t start = 0;      ///< flat: in the joined shards; else in the shard of every rank that holds a part
+    int owner = 0;          ///< by_tensor: its rank
+    size_t dimension = 0;   ///< by_dim: along which it is cut
+    int64_t thickness = 0;  ///< by_dim: of each rank's slice; the last ones may be thinner
 
     int64_t rows() const { return shape.empty() ? 1 : shape[dimension]; }  ///< along `dimension`
   };
@@ -112,7 +112,7 @@ class ShardLayout {
   /// The rows of tensor.dimension that `rank` holds.
   ShardRange dim_range(int rank, const Tensor& tensor) const;
   ShardRange local_range_of(int rank, const Tensor& tensor) const;
-  /// slices() of a `dimension` cut; `shape` of the rows wanted, which begin at `first_row`.
+  /// slices() of by_dim; `shape` is that of the wanted rows, which begin at `first_row`.
   std::vector<ShardSlice> slices_by_dim(int rank, const Tensor& tensor, const std::vector<int64_t>& shape,
                                         int64_t first_row) const;
 

@@ -1,6 +1,6 @@
-// Vocabulary of specifications, top half: a model is data. Tensors are allocated from it, checkpoints named
-// from it, weights imported and exported by it; the planner and the FLOP counter are fed by it. A family's
-// spec.cpp writes it.
+// A model as data: its units and blocks. Tensors are allocated from it, checkpoints take their names from it,
+// weights are imported and exported by it, and the planner and the FLOP counter read it.
+// catalog/decoder_spec.h makes it.
 #pragma once
 
 #include <cstdint>

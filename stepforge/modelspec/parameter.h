@@ -1,4 +1,4 @@
-// Vocabulary of specifications, bottom half: parameters and the units that own them. Plain data, no tensors.
+// Parameters and the units that own them, as plain data without tensors.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace stepforge {
 
-/// How a parameter's elements start. Values depend on (seed, sub_tensor's Hugging Face name, element index)
-/// only.
+/// The initial values of a parameter. They depend only on the seed, the sub-tensor's Hugging Face name and
+/// the index of the element.
 struct Initializer {
   enum class Kind : uint8_t { zeros, ones, normal, truncated_normal };
   Kind kind = Kind::zeros;
@@ -19,8 +19,8 @@ struct Initializer {
 /// What a parameter is, as far as optimizer groups and parallel plans care.
 enum class ParameterTag : uint8_t { matrix, norm, bias, embedding, head };
 
-/// One logical tensor inside a packed parameter: consecutive rows of it. It is the grain of Hugging Face
-/// names, checkpoints, initialisation and tensor-parallel cuts.
+/// One logical tensor inside a packed parameter: consecutive rows of it. Hugging Face names, checkpoints and
+/// initial values belong to sub-tensors.
 struct SubTensor {
   std::string name;     ///< "q", "gate"; "weight" when the parameter is not packed
   std::string hf_name;  ///< "model.layers.0.self_attn.q_proj.weight"
@@ -31,8 +31,8 @@ struct SubTensor {
 struct ParameterSpec {
   std::string name;  ///< "layers.0.attention.qkv"
   std::vector<int64_t> shape;
-  std::vector<SubTensor>
-      sub_tensors;  ///< at least one, in order along dimension 0; their rows add up to shape[0]
+  /// At least one, in order along dimension 0; their rows add up to shape[0].
+  std::vector<SubTensor> sub_tensors;
   ParameterTag tag = ParameterTag::matrix;
 
   int64_t elements() const;

@@ -36,7 +36,7 @@ struct BatchTensors {
 struct Context {
   const BatchTensors* batch = nullptr;
   double dropout = 0.0;
-  DropoutKey dropout_key;                           ///< of the step; layers take their own site's
+  DropoutKey dropout_key;                           ///< of the step; each site derives its own
   KvCache* cache = nullptr;                         ///< set during generation only
   std::span<const std::string> recomputed_regions;  ///< of the running block
 };

@@ -11,7 +11,7 @@
 
 namespace stepforge {
 
-/// The object must outlive the graph: parameters, tables and batches do, they belong to the executor.
+/// The object must outlive the graph. Parameters, tables and batches do: they belong to the executor.
 template <typename T>
 void keep_pointer(torch::autograd::AutogradContext& context, const char* name, const T* pointer) {
   context.saved_data[name] = static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer));

@@ -23,7 +23,7 @@ at::Tensor embed(const at::Tensor& tokens, Parameter& table);
 /// x W^T; keeps x for the weight's gradient. x [N, in], weight [out, in].
 at::Tensor linear(const at::Tensor& x, Parameter& weight);
 
-/// The entrance of a residual branch: {norm(x), x}. The second result is x for the residual path; its
+/// The start of a residual branch: {norm(x), x}. The second result is x for the residual path; its
 /// gradient and the norm's are added in one pass.
 std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight, double eps);
 
@@ -32,13 +32,15 @@ std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weigh
 at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
                   const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps);
 
-/// Causal attention inside each document of the batch. qkv as after rotate(); returns [N, heads * head_dim].
+/// Causal attention inside each document of the batch. qkv is the result of rotate(); returns [N, heads *
+/// head_dim].
 at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch);
 
 /// silu(gate) * up of packed [N, 2 F].
 at::Tensor swiglu(const at::Tensor& gate_up);
 
-/// residual + dropout(branch), in place on `branch`. `site` tells the places of one model apart.
+/// residual + dropout(branch), in place on `branch`. `site` is a number of its own for each such place of the
+/// model.
 at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
                         uint64_t site);
 

@@ -18,7 +18,7 @@ class KvCache {
   /// Stores the rotated keys and the values of `count` new tokens per row, behind those already there. qkv
   /// [rows * count, (heads + 2 kv_heads) head_dim]. Throws Error if the cache is full.
   void append(int64_t layer, const at::Tensor& qkv, int64_t count);
-  /// After all layers have appended: the tokens count as seen.
+  /// Called when all layers have appended: the tokens count as seen.
   void advance(int64_t count) { length_ += count; }
 
   int64_t length() const { return length_; }

@@ -1,4 +1,4 @@
-// The layers that families combine: parameters by name, sizes from tensors, never a rank.
+// The layers of a model. They find parameters by name and sizes from tensors, and know no rank.
 #pragma once
 
 #include <string>

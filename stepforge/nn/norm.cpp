@@ -30,7 +30,7 @@ struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
     auto* parameter = kept_pointer<Parameter>(*context, "parameter");
     at::Tensor weight_gradient = parameter->gradient();
     if (!parameter->trained()) weight_gradient = at::empty({saved[0].size(1)}, at::kFloat);
-    // In place of the normed branch's gradient: nobody else holds it.
+    // In place of the normed branch's gradient, which nothing else holds.
     const at::Tensor& x_gradient = gradients[0];
     rms_norm_backward(gradients[0], saved[0], parameter->value(), saved[1], gradients[1], x_gradient,
                       weight_gradient, parameter->trained() && parameter->written());

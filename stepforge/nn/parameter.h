@@ -8,7 +8,7 @@
 
 namespace stepforge {
 
-/// Owned by the unit's storage (parallel/), which also binds the leaf's bytes. Layers only read `value` and
+/// Owned by the unit's storage (storage/), which also binds the leaf's bytes. Layers only read `value` and
 /// add gradients.
 class Parameter {
  public:
@@ -28,8 +28,8 @@ class Parameter {
   bool written() const { return written_; }
   void mark_written() { written_ = true; }
 
-  /// gradient (+)= left^T right, the weight gradient of a linear layer. left [tokens, rows], right [tokens,
-  /// columns].
+  /// gradient (+)= left^T right, the weight gradient of a linear layer. left [tokens, rows],
+  /// right [tokens, columns].
   void add_product(const at::Tensor& left, const at::Tensor& right);
 
  private:

@@ -21,14 +21,15 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   WordCounter counter;
   std::vector<std::string> not_text;
   for (const auto& source : config.data.sources) {
-    if (is_synthetic(source) || is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
+    if (is_synthetic(source) ||
+        is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
       not_text.push_back(is_synthetic(source) ? "synthetic" : source.path);
       continue;
     }
-    count_words(
-        TextSource(
-            {.paths = {source.path}, .format = parse_text_format(choice_name(source.format)), .field = source.field}),
-        counter, tokenizer.train_bytes, progress);
+    count_words(TextSource({.paths = {source.path},
+                            .format = parse_text_format(choice_name(source.format)),
+                            .field = source.field}),
+                counter, tokenizer.train_bytes, progress);
   }
   if (counter.counts().empty()) {
     throw UsageError(format(
@@ -71,8 +72,8 @@ std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log,
   const auto& tokenizer = config.tokenizer;
   if (tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer();
   if (!tokenizer.path.empty()) return load_tokenizer(tokenizer.path);
-  if (tokenizer.type == TokenizerType::hf) throw UsageError("tokenizer.type = \"hf\" needs tokenizer.path");
   if (std::filesystem::exists(folder / "tokenizer.json")) return load_tokenizer(folder);
+  if (tokenizer.type == TokenizerType::hf) throw UsageError("tokenizer.type = \"hf\" needs tokenizer.path");
   return train_tokenizer(config, folder, log, progress);
 }
 

@@ -9,7 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
-#include "stepforge/catalog/families.h"
+#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
 

@@ -16,7 +16,7 @@
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
 #include "stepforge/metrics/jsonl.h"
-#include "stepforge/models/model_registry.h"
+#include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/tensorfile/manifest.h"

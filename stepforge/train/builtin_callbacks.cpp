@@ -7,11 +7,11 @@
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/files.h"
+#include "stepforge/base/machine.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
-#include "stepforge/base/machine.h"
 #include "stepforge/metrics/names.h"
 #include "stepforge/metrics/record.h"
 #include "stepforge/metrics/smoothed.h"
@@ -54,10 +54,10 @@ class ReportCallback : public Callback {
     trainer.log.info("model: {}, {} parameters ({}), {}, vocabulary {}", trainer.config.model.family,
                      with_thousands(model.parameter_count()), human_count(model.parameter_count()),
                      counted(model.layers, "layer"), with_thousands(model.vocab_size));
-    trainer.log.info("step: {}{} x {} x {} tokens = {} tokens",
-                     ranks == 1 ? "" : format("{} ranks x ", ranks),
-                     counted(batch.micro_batches(), "micro-batch"), counted(batch.rows_per_micro_batch, "row"),
-                     batch.seq_len, with_thousands(batch.tokens_per_step()));
+    trainer.log.info(
+        "step: {}{} x {} x {} tokens = {} tokens", ranks == 1 ? "" : format("{} ranks x ", ranks),
+        counted(batch.micro_batches(), "micro-batch"), counted(batch.rows_per_micro_batch, "row"),
+        batch.seq_len, with_thousands(batch.tokens_per_step()));
     trainer.log.info("program: {} operations, predicted peak memory {}",
                      with_thousands(std::ssize(trainer.train_program.operations)),
                      human_bytes(trainer.predicted_memory.peak_of_one_memory()));
@@ -217,7 +217,8 @@ class ExportCallback : public Callback {
     }
     std::filesystem::create_directories(output.parent_path());
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step};
-    const HfExportOptions options = {trainer.config.checkpoint.export_dtype};
+    const HfExportOptions options = {.dtype = trainer.config.checkpoint.export_dtype,
+                                     .generation = read_generation_config(trainer.config.run_dir)};
     export_hf(output, trainer.config.model, trainer.model_spec, checkpoint_tensors(found),
               trainer.tokenizer.get(), options);
     trainer.log.info("exported {} to {}", found.path.string(), output.string());

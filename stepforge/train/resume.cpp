@@ -5,7 +5,12 @@
 #include <memory>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/json_reader.h"
+#include "stepforge/catalog/model_comparison.h"
 #include "stepforge/checkpoint/hf_folder.h"
+#include "stepforge/checkpoint/tensor_names.h"
+#include "stepforge/config/load.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
@@ -60,16 +65,61 @@ void resume_own(Trainer& trainer, const FoundCheckpoint& found) {
   trainer.last_saved_step = found.step;
 }
 
+ModelConfig saved_model(const FoundCheckpoint& found) {
+  const Json state = read_checkpoint_state(found);
+  const std::string source = (found.path / kStateFileName).string();
+  return parse_config(JsonReader(state, source)["config"].text(), source).config.model;
+}
+
+/// Weights mean the same in both models only if these compute alike.
+void require_same_model(const Trainer& trainer, const std::filesystem::path& source,
+                        const ModelConfig& there) {
+  const std::vector<std::string> differences = model_differences(there, trainer.config.model);
+  if (differences.empty()) return;
+  const auto& allowed = trainer.config.checkpoint.allow_changed;
+  if (std::find(allowed.begin(), allowed.end(), Guard::model) == allowed.end()) {
+    throw UsageError(format(
+        "the model in {} differs from [model]:\n  {}\nCopy its values into [model]; if the shapes are equal, "
+        "checkpoint.allow_changed = [\"model\"] accepts the differences",
+        source.string(), join(differences, "\n  ")));
+  }
+  for (const std::string& difference : differences) trainer.log.info("{}: {}", source.string(), difference);
+}
+
+/// A later export writes the generation settings of the model that the run started from.
+void keep_generation_config(const Trainer& trainer, const std::filesystem::path& folder) {
+  const Json generation = read_generation_config(folder);
+  if (!trainer.is_main() || generation.is_null()) return;
+  write_file_atomic(std::filesystem::path(trainer.config.run_dir) / kGenerationFileName,
+                    generation.dump(2) + "\n");
+}
+
+void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
+  require_same_model(trainer, found.path, saved_model(found));
+  load_checkpoint(found, trainer.model_spec, *trainer.store, nullptr);
+  trainer.log.info("weights loaded from {}", found.path.string());
+}
+
+/// The newest checkpoint of the run's own folder. An import has made one of weights only, at step 0.
+void continue_run(Trainer& trainer, const FoundCheckpoint& found) {
+  if (found.step == 0 && !read_checkpoint_state(found).contains(kOptimizerSteps)) {
+    return load_weights(trainer, found);
+  }
+  resume_own(trainer, found);
+}
+
 void initial_load(Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
   const std::filesystem::path path = checkpoint.initial_load_path;
   if (std::filesystem::exists(path / "manifest.json")) {
     const FoundCheckpoint found = verify_checkpoint(path, *trainer.checkpoint_ranks);
     if (!checkpoint.initial_load_model_only) return resume_from(trainer, found);
-    load_checkpoint(found, trainer.model_spec, *trainer.store, nullptr);
-  } else {
-    import_hf(path, trainer.model_spec, *trainer.store);
+    load_weights(trainer, found);
+    return keep_generation_config(trainer, std::filesystem::absolute(path).parent_path().parent_path());
   }
+  require_same_model(trainer, path, hf_model_config(path));
+  import_hf(path, trainer.model_spec, *trainer.store);
+  keep_generation_config(trainer, path);
   trainer.log.info("weights loaded from {}", path.string());
 }
 
@@ -96,7 +146,7 @@ void build_checkpoint(Trainer& trainer) {
   }
   if (checkpoint.resume) {
     if (const auto found = newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log, ranks)) {
-      return resume_own(trainer, *found);
+      return continue_run(trainer, *found);
     }
   }
   if (!checkpoint.initial_load_path.empty()) initial_load(trainer);

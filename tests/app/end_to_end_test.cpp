@@ -132,9 +132,60 @@ TEST_F(EndToEnd, AModelWithoutTokenizerComesBackWithoutOne) {
   output_of({"import", file("bare").string(), file("bare-run").string()});
   output_of({"export", file("bare-run").string(), file("bare-again").string()});
   EXPECT_FALSE(fs::exists(file("bare-again") / "tokenizer.json"));
-  EXPECT_TRUE(Json::parse(read_file(file("bare-again") / "config.json")).at("eos_token_id").is_null());
+  EXPECT_EQ(Json::parse(read_file(file("bare-again") / "config.json")).at("eos_token_id"),
+            Json::parse(read_file(file("bare") / "config.json")).at("eos_token_id"));
+  EXPECT_TRUE(contains(refusal_of({"train", (file("bare-run") / "config.toml").string(), "training.steps=1",
+                                   format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string())}),
+                       "tokenizer.path"));
   EXPECT_TRUE(
       contains(refusal_of({"generate", file("bare-run").string(), "--prompt", "a"}), "tokenizer.json"));
+}
+
+TEST_F(EndToEnd, AnImportedFolderCanBeMovedAndTrainedInDirectly) {
+  output_of({"import", exported().string(), file("hf-run").string()});
+  fs::rename(file("hf-run"), file("hf-moved"));
+  const ProgramResult trained = run_program(
+      {"train", (file("hf-moved") / "config.toml").string(), "training.steps=1", "training.seq_len=32",
+       "training.local_batch_size=2", format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string())});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_TRUE(contains(trained.err, "weights loaded from")) << trained.err;
+  EXPECT_TRUE(fs::exists(file("hf-moved") / "checkpoint" / "step-1" / "manifest.json"));
+  EXPECT_FALSE(fs::exists(file("hf-run")));
+}
+
+TEST_F(EndToEnd, GenerationSettingsOfAnImportComeBackInItsExport) {
+  fs::copy(exported(), file("chat"));
+  const Json settings = {{"bos_token_id", 3}, {"eos_token_id", {1, 2}}, {"temperature", 0.6}, {"top_p", 0.9}};
+  write_text(file("chat") / "generation_config.json", settings.dump());
+  output_of({"import", file("chat").string(), file("chat-run").string()});
+  output_of({"export", file("chat-run").string(), file("chat-again").string()});
+  EXPECT_EQ(Json::parse(read_file(file("chat-again") / "generation_config.json")), settings);
+  EXPECT_EQ(Json::parse(read_file(file("chat-again") / "config.json"))["eos_token_id"],
+            settings["eos_token_id"]);
+}
+
+TEST_F(EndToEnd, ARunFolderIsNotImportedAndTheHintNamesHowToStartFromIt) {
+  EXPECT_TRUE(contains(refusal_of({"import", run().string(), file("run-again").string()}),
+                       "checkpoint.initial_load_path"));
+  EXPECT_TRUE(contains(refusal_of({"import", file("user-cache").string(), file("run-again").string()}),
+                       "it has no config.json"));
+  EXPECT_FALSE(fs::exists(file("run-again")));
+}
+
+TEST_F(EndToEnd, InitialWeightsOfAModelThatComputesOtherwiseAreRefusedFieldByField) {
+  for (const fs::path& source : {exported(), step()}) {
+    const Words words = Words{"train"} + small_run(file("other")) +
+                        Words{format("checkpoint.initial_load_path={}", source.string()),
+                              "model.vocab_size=300", "training.steps=1"};
+    const std::string message = refusal_of(words + Words{"model.rope_theta=20000", "model.dim=48"});
+    EXPECT_TRUE(contains(message, "model.rope_theta: 10000.0 there, 20000.0 here")) << message;
+    EXPECT_TRUE(contains(message, "model.dim: 32 there, 48 here")) << message;
+    EXPECT_TRUE(contains(message, "checkpoint.allow_changed")) << message;
+    const ProgramResult accepted =
+        run_program(words + Words{"model.rope_theta=20000", "checkpoint.allow_changed=[\"model\"]"});
+    EXPECT_EQ(accepted.exit_code, 0) << accepted.err;
+    fs::remove_all(file("other"));
+  }
 }
 
 TEST_F(EndToEnd, ARunNeedsNothingButItsFolderToBeEvaluated) {

@@ -8,9 +8,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/presets.h"
-#include "stepforge/plan/job_plan.h"
 #include "tests/support/throws.h"
 
 namespace stepforge {
@@ -44,11 +44,11 @@ std::map<std::string, std::vector<int64_t>> hf_tensors(const ModelSpec& spec) {
   for (const UnitSpec& unit : spec.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       int64_t rows = 0;
-      for (const SubTensor& region : parameter.regions) {
+      for (const SubTensor& part : parameter.sub_tensors) {
         std::vector<int64_t> shape = parameter.shape;
-        shape[0] = region.rows;
-        rows += region.rows;
-        EXPECT_TRUE(tensors.emplace(region.hf_name, shape).second) << region.hf_name;
+        shape[0] = part.rows;
+        rows += part.rows;
+        EXPECT_TRUE(tensors.emplace(part.hf_name, shape).second) << part.hf_name;
       }
       EXPECT_EQ(rows, parameter.shape[0]) << parameter.name;
     }
@@ -129,32 +129,24 @@ TEST(ModelSpec, AnOpenVocabularyIsRefused) {
   EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "vocab_size"));
 }
 
+TEST(ModelSpec, SizesWhoseProductsOverflowAreRefusedBeforeAnythingIsBuilt) {
+  constexpr int64_t huge = int64_t{1} << 62;
+  for (int64_t ModelConfig::* size :
+       {&ModelConfig::dim, &ModelConfig::n_layers, &ModelConfig::n_heads, &ModelConfig::n_kv_heads,
+        &ModelConfig::head_dim, &ModelConfig::ffn_dim, &ModelConfig::vocab_size}) {
+    ModelConfig config = tiny("llama");
+    config.*size = huge;
+    EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "parameters are supported"));
+  }
+  ModelConfig config = tiny("llama");
+  config.n_heads = 0;
+  EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "sizes must be positive"));
+}
+
 TEST(Families, AnUnknownOneIsRefusedWithTheListOfThoseThereAre) {
   const std::string message = message_of<UsageError>([] { find_family("gpt2"); });
   EXPECT_TRUE(contains(message, "\"gpt2\""));
   EXPECT_TRUE(contains(message, "llama, qwen3"));
-}
-
-TEST(PlanBatch, CutsTheGlobalBatchIntoMicroBatches) {
-  TrainingConfig training;
-  training.seq_len = 16;
-  training.local_batch_size = 4;
-  EXPECT_EQ(plan_batch(training).micro_batches(), 1);
-  training.global_batch_size = 12;
-  EXPECT_EQ(plan_batch(training).micro_batches(), 3);
-  EXPECT_EQ(plan_batch(training).tokens_per_step(), 192);
-  training.reduction = ReductionMode::ordered;
-  EXPECT_EQ(plan_batch(training).micro_batches(), 12);
-  EXPECT_EQ(plan_batch(training).rows_per_micro_batch, 1);
-}
-
-TEST(PlanBatch, WhatDoesNotDivideIsRefusedWithBothNumbers) {
-  TrainingConfig training;
-  training.local_batch_size = 4;
-  training.global_batch_size = 10;
-  const std::string message = message_of<UsageError>([&] { plan_batch(training); });
-  EXPECT_TRUE(contains(message, "global_batch_size = 10"));
-  EXPECT_TRUE(contains(message, "micro-batches of 4 rows (training.local_batch_size)"));
 }
 
 }  // namespace

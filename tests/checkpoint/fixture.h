@@ -16,7 +16,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/log.h"
 #include "stepforge/base/random.h"
-#include "stepforge/catalog/families.h"
+#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/checkpoint/shard_slices.h"
 #include "stepforge/checkpoint/tensor_names.h"

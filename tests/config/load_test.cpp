@@ -325,5 +325,15 @@ TEST(ConfigLoad, EveryChoiceIsReadIntoItsEnumAndWrittenAsItsName) {
   EXPECT_EQ(parsed(config_toml(config)).config, config);
 }
 
+TEST_F(LoadConfigFile, TheConfigTomlOfAMovedRunNamesTheFolderItIsInNow) {
+  fs::create_directories(folder_ / "checkpoint");
+  const fs::path file = write("config.toml", "run_dir = \"runs/gone\"\n");
+  EXPECT_EQ(load_config(file).config.run_dir, folder_.string());
+  const std::vector<std::string> overrides = {"run_dir=elsewhere"};
+  EXPECT_EQ(load_config(file, overrides).config.run_dir, "elsewhere");
+  fs::remove(folder_ / "checkpoint");
+  EXPECT_EQ(load_config(file).config.run_dir, "runs/gone");
+}
+
 }  // namespace
 }  // namespace stepforge

@@ -10,7 +10,7 @@
 
 #include "stepforge/app/torch/token_rows.h"
 #include "stepforge/checkpoint/hf_folder.h"
-#include "stepforge/models/model_registry.h"
+#include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/tensorfile/safetensors.h"
 #include "stepforge/train/evaluation.h"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "stepforge/models/decoder_forward.h"
+#include "stepforge/catalog/families.h"
 #include "stepforge/nn/functions.h"
 #include "stepforge/nn/layers.h"
 #include "tests/nn/reference.h"
@@ -43,7 +43,7 @@ class Gradients : public ::testing::Test {
   explicit Gradients(const std::string& family = "llama")
       : tiny(testing::tiny_config(family)),
         batch(packed_batch(tiny.config.vocab_size)),
-        shape(attention_shape(tiny.config)),
+        shape({tiny.config.n_heads, tiny.config.n_kv_heads, tiny.config.head_dim, 0.25}),
         rope(make_rope_table(64, tiny.config.head_dim, tiny.config.rope_theta, {})) {
     context.batch = &batch;
     for (size_t u = 0; u < tiny.store.size(); ++u) {

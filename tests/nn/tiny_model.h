@@ -10,9 +10,9 @@
 #include <ATen/ops/empty.h>
 
 #include "stepforge/base/random.h"
-#include "stepforge/catalog/families.h"
+#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/kernels/cpu_allocator.h"
-#include "stepforge/models/model_registry.h"
+#include "stepforge/models/decoder.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/storage/unit_store.h"
 

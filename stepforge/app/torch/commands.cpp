@@ -7,13 +7,13 @@
 #include "stepforge/app/torch/loaded_model.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
-#include "stepforge/catalog/families.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/writer.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/engines/world.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/launch/rank_environment.h"
+#include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/train/builtin_callbacks.h"
 #include "stepforge/train/generation.h"
@@ -68,32 +68,55 @@ int run_export(const TorchCommand& command) {
   const ModelFiles model = open_model(options.model, *command.log);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
   export_hf(options.output, model.config.model, model.spec, model.weights, model.tokenizer.get(),
-            {options.dtype, shard});
+            {options.dtype, shard, model.generation});
   command.log->info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
                     options.output.string());
   return 0;
 }
 
+namespace {
+
+void require_hf_folder(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "config.json")) return;
+  const bool ours =
+      std::filesystem::exists(folder / "config.toml") || std::filesystem::exists(folder / "manifest.json");
+  throw UsageError(
+      ours
+          ? format("{} is a run or checkpoint of this program, not a Hugging Face folder; start from it with "
+                   "checkpoint.initial_load_path, or write a Hugging Face folder of it with export",
+                   folder.string())
+          : format("{} is not a Hugging Face folder: it has no config.json", folder.string()));
+}
+
+}  // namespace
+
 int run_import(const TorchCommand& command) {
   const ImportOptions& options = command.import_options;
+  require_hf_folder(options.model);
   if (std::filesystem::exists(options.output)) {
     throw UsageError(
         format("{} exists already; name a run folder that import can create", options.output.string()));
   }
   LoadedModel model = load_model(options.model, DType::f32, *command.log);
   Config config = model.config;
-  config.run_dir = options.output.string();
+  config.run_dir = std::filesystem::absolute(options.output).string();
   config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
-  // The tokenizer is the one in the run's own folder, wherever that is moved; or there is none.
-  config.tokenizer = {.type = TokenizerType::hf, .path = (options.output / "tokenizer").string()};
-  if (model.tokenizer != nullptr) model.tokenizer->save_pretrained(options.output / "tokenizer");
+  // Without a path: the one in the run's own folder, wherever that is moved.
+  config.tokenizer.type = TokenizerType::hf;
+  std::filesystem::create_directories(options.output);
+  if (model.tokenizer != nullptr) model.tokenizer->save_pretrained(run_tokenizer_folder(config));
+  write_file_atomic(options.output / kGenerationFileName, model.generation.dump(2) + "\n");
   CheckpointWriter writer(options.output / config.checkpoint.folder, 0, *command.log, /*background=*/false);
   writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr, state_to_json(TrainerState{}, config)));
   if (!writer.wait()) return 1;
   write_file_atomic(options.output / "config.toml", config_toml(config));
-  command.log->info("imported {} parameters; start from them with checkpoint.initial_load_path=\"{}\"",
-                    with_thousands(model.spec.parameter_count()),
-                    (options.output / config.checkpoint.folder / "step-0").string());
+  command.log->info(
+      "imported {} parameters; train them with: stepforge train {} data.sources=... training.steps=...",
+      with_thousands(model.spec.parameter_count()), (options.output / "config.toml").string());
+  if (model.tokenizer == nullptr) {
+    command.log->warning("{} has no tokenizer.json: name a tokenizer with tokenizer.path before training",
+                         options.model.string());
+  }
   return 0;
 }
 

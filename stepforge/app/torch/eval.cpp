@@ -42,6 +42,10 @@ void check_context(const LoadedModel& model, const std::string& source, int64_t 
   throw UsageError(format("{}: rows of {} tokens; the model's context holds {}", source, seq_len, context));
 }
 
+void require_finite(double loss, const std::filesystem::path& model) {
+  if (!std::isfinite(loss)) throw Error(format("the loss of {} is not finite: {}", model.string(), loss));
+}
+
 /// One row at a time, so that only one row's logits are in memory.
 int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType compute) {
   const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
@@ -73,6 +77,7 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   const double loss = loss_sum / static_cast<double>(std::max<int64_t>(1, batch.valid_labels));
   std::cout << format("loss {:.6f}  perplexity {:.4f}  over {} tokens\n", loss, std::exp(loss),
                       batch.valid_labels);
+  require_finite(loss, options.model);
   return 0;
 }
 
@@ -109,6 +114,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);
   std::cout << format("over {} tokens, {:.0f} tok/s\n", with_thousands(result.valid_labels),
                       static_cast<double>(result.tokens) / result.seconds);
+  require_finite(result.loss, options.model);
   return 0;
 }
 

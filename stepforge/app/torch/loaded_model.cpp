@@ -1,11 +1,11 @@
 #include "stepforge/app/torch/loaded_model.h"
 
 #include "stepforge/base/error.h"
-#include "stepforge/catalog/families.h"
+#include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/config/load.h"
-#include "stepforge/models/model_registry.h"
+#include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/tensorfile/hf_index.h"
 
@@ -21,7 +21,8 @@ ModelFiles from_hf(const fs::path& folder) {
   ModelSpec spec = model_spec(config.model);
   std::unique_ptr<Tokenizer> tokenizer;
   if (fs::exists(folder / "tokenizer.json")) tokenizer = load_tokenizer(folder);
-  return {std::move(config), std::move(spec), std::move(tokenizer), open_hf_weights(folder)};
+  return {std::move(config), std::move(spec), std::move(tokenizer), open_hf_weights(folder),
+          read_generation_config(folder)};
 }
 
 ModelFiles from_checkpoint(const FoundCheckpoint& found) {
@@ -33,7 +34,8 @@ ModelFiles from_checkpoint(const FoundCheckpoint& found) {
   // The run may have been moved: its tokenizer is beside its checkpoints.
   config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
   std::unique_ptr<Tokenizer> tokenizer = tokenizer_of_run(config);
-  return {std::move(config), std::move(spec), std::move(tokenizer), checkpoint_tensors(found)};
+  return {std::move(config), std::move(spec), std::move(tokenizer), checkpoint_tensors(found),
+          read_generation_config(config.run_dir)};
 }
 
 /// The checkpoint folder of a run, by its configuration.
@@ -67,7 +69,8 @@ LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
   auto store =
       std::make_unique<ModelStore>(files.spec.units, StoreOptions{.gather = compute, .with_gradient = false});
   import_weights(files.weights, files.spec, *store);
-  return {std::move(files.config), std::move(files.spec), std::move(store), std::move(files.tokenizer)};
+  return {std::move(files.config), std::move(files.spec), std::move(store), std::move(files.tokenizer),
+          std::move(files.generation)};
 }
 
 }  // namespace stepforge

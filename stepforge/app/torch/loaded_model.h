@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "stepforge/base/json.h"
 #include "stepforge/base/log.h"
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
@@ -20,6 +21,7 @@ struct ModelFiles {
   ModelSpec spec;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
   TensorFolder weights;
+  Json generation;  ///< read_generation_config() of the folder or run; null if there is none
 };
 
 /// `path`: step-N, a run folder or a Hugging Face folder. Throws UsageError if it is none of them.
@@ -30,6 +32,7 @@ struct LoadedModel {
   ModelSpec spec;
   std::unique_ptr<ModelStore> store;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
+  Json generation;                       ///< as of ModelFiles
 
   /// Forward code for up to `context_length` positions.
   Model forward(int64_t context_length) const;

@@ -18,7 +18,7 @@ struct Coefficients {
   float one_minus_beta2;
   float step_size;                ///< lr / (1 - beta1^t)
   float inverse_root_correction;  ///< 1 / sqrt(1 - beta2^t)
-  float epsilon;
+  float eps;
   float grad_scale;
 };
 
@@ -31,7 +31,7 @@ STEPFORGE_SIMD_CLONES void update_range(float* parameter, const float* grad, flo
     const float g = grad[i] * c.grad_scale;
     const float m = c.beta1 * first[i] + c.one_minus_beta1 * g;
     const float v = c.beta2 * second[i] + c.one_minus_beta2 * g * g;
-    const float denominator = std::sqrt(v) * c.inverse_root_correction + c.epsilon;
+    const float denominator = std::sqrt(v) * c.inverse_root_correction + c.eps;
     first[i] = m;
     second[i] = v;
     parameter[i] = parameter[i] * c.decay - c.step_size * (m / denominator);
@@ -55,7 +55,7 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at:
       .one_minus_beta2 = static_cast<float>(1.0 - options.beta2),
       .step_size = static_cast<float>(options.lr / correction1),
       .inverse_root_correction = static_cast<float>(1.0 / std::sqrt(correction2)),
-      .epsilon = static_cast<float>(options.eps),
+      .eps = static_cast<float>(options.eps),
       .grad_scale = static_cast<float>(settings.grad_scale),
   };
   float* p = parameter.mutable_data_ptr<float>();

@@ -100,7 +100,7 @@ class Forward {
         lse_(lse.mutable_data_ptr<float>()),
         dim_(shape.head_dim),
         padded_dim_(round_up(shape.head_dim, kColumnUnit)) {
-    packed_ = at::empty({plan.packed_tokens * shape.kv_heads * (dim_ + padded_dim_)}, lse.options());
+    packed_ = at::empty({plan.packed_tokens * shape.kv_heads * attention_packed_floats(dim_)}, lse.options());
     keys_ = packed_.mutable_data_ptr<float>();
     values_ = keys_ + plan.packed_tokens * shape.kv_heads * dim_;
   }
@@ -113,8 +113,7 @@ class Forward {
     });
     const int64_t tasks = static_cast<int64_t>(plan_.blocks.size()) * shape_.heads;
     const int64_t slots = task_slots(tasks);
-    const int64_t scratch = kQueryBlock * (2 * padded_dim_ + 2) + kStrip * kKeyBlock;
-    const at::Tensor memory = at::empty({slots, round_up(scratch, kColumnUnit)}, packed_.options());
+    const at::Tensor memory = at::empty({slots, attention_forward_floats(dim_)}, packed_.options());
     parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
       attend(plan_.blocks[static_cast<size_t>(task / shape_.heads)], task % shape_.heads,
              memory.mutable_data_ptr<float>() + slot * memory.size(1));

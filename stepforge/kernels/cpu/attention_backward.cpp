@@ -107,9 +107,8 @@ class Backward {
   void run(const at::TensorOptions& fp32) {
     const int64_t tasks = static_cast<int64_t>(documents_.size()) * shape_.kv_heads;
     const int64_t slots = task_slots(tasks);
-    const int64_t floats =
-        longest_ * (3 * padded_dim_ + 2 * dim_) + kQueryBlock * (3 * padded_dim_ + 2 * kKeyBlock + 2);
-    const at::Tensor memory = at::empty({slots, round_up(floats, kColumnUnit)}, fp32);
+    const auto [per_key, fixed] = attention_backward_floats(dim_);
+    const at::Tensor memory = at::empty({slots, round_up(longest_ * per_key + fixed, kColumnUnit)}, fp32);
     parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
       const Scratch scratch = carve(memory.mutable_data_ptr<float>() + slot * memory.size(1));
       differentiate(documents_[static_cast<size_t>(task / shape_.kv_heads)], task % shape_.kv_heads, scratch);

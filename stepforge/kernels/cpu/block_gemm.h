@@ -4,21 +4,9 @@
 
 #include <cstdint>
 
+#include "stepforge/modelspec/kernel_tiles.h"
+
 namespace stepforge::cpu {
-
-/// Row length of a block of scores, hence the number of keys handled at a time.
-constexpr int64_t kKeyBlock = 96;
-/// Queries handled at a time; divides kKeyBlock, so that a block of keys is never half before a block of
-/// queries.
-constexpr int64_t kQueryBlock = 48;
-/// Rows that share one range of keys under the causal mask; divides kQueryBlock.
-constexpr int64_t kStrip = 12;
-/// Blocks of b and c have a multiple of this many columns.
-constexpr int64_t kColumnUnit = 16;
-
-constexpr int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 /// b: [depth, columns], c: [rows, columns], rows `b_row` and `c_row` elements apart; columns a multiple of
 /// kColumnUnit.

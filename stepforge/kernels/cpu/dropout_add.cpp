@@ -49,7 +49,7 @@ STEPFORGE_INLINE void philox_lanes(uint64_t key, uint64_t counter, uint64_t coun
   }
 }
 
-/// What decides about the elements of one token.
+/// The random draws for the elements of one token.
 struct RowDraw {
   uint64_t key;
   uint64_t row_id;

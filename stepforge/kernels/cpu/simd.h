@@ -10,6 +10,8 @@
 
 #include <c10/util/BFloat16.h>
 
+#include "stepforge/modelspec/kernel_tiles.h"
+
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define STEPFORGE_SIMD_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -80,9 +82,8 @@ STEPFORGE_INLINE float exp_approx(float x) {
 }
 
 /// Rows of one partial sum when `rows` rows are reduced over: a function of the number of rows only, so that
-/// the sum's order does not depend on threads. At most 64 partial sums.
+/// the sum's order does not depend on threads.
 constexpr int64_t rows_per_partial(int64_t rows) {
-  constexpr int64_t kPartials = 64;
   constexpr int64_t kLeastRows = 16;
   const int64_t even = (rows + kPartials - 1) / kPartials;
   return even > kLeastRows ? even : kLeastRows;

@@ -1,10 +1,11 @@
-#include "stepforge/models/decoder_forward.h"
+#include "stepforge/models/decoder.h"
 
 #include <cmath>
 #include <utility>
 
 #include "stepforge/base/format.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/nn/layers.h"
 
 namespace stepforge {
 
@@ -19,13 +20,18 @@ RopeScaling rope_scaling(const RopeScalingConfig& config) {
   return scaling;
 }
 
+AttentionShape attention_shape(const AttentionDims& dims) {
+  return {dims.heads, dims.kv_heads, dims.head_dim, 1.0 / std::sqrt(static_cast<double>(dims.head_dim))};
+}
+
+/// Attention, then the MLP; each is a region that may be recomputed.
 class DenseLayer : public Block {
  public:
-  DenseLayer(const ModelConfig& config, const ParameterLookup& parameters, int64_t layer,
-             std::shared_ptr<const RopeTable> rope, bool qk_norm)
+  DenseLayer(const ModelConfig& config, const AttentionDims& dims, const ParameterLookup& parameters,
+             int64_t layer, std::shared_ptr<const RopeTable> rope)
       : rope_(std::move(rope)),
-        attention_(parameters, format("layers.{}.attention", layer), attention_shape(config), config.norm_eps,
-                   qk_norm, *rope_, layer),
+        attention_(parameters, format("layers.{}.attention", layer), attention_shape(dims), config.norm_eps,
+                   dims.qk_norm, *rope_, layer),
         mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
@@ -44,26 +50,18 @@ class DenseLayer : public Block {
 
 }  // namespace
 
-AttentionShape attention_shape(const ModelConfig& config) {
-  const int64_t head_dim = head_dim_of(config);
-  return {config.n_heads, config.n_kv_heads, head_dim, 1.0 / std::sqrt(static_cast<double>(head_dim))};
-}
-
-LayerFactory dense_layers(const ModelConfig& config, const ParameterLookup& parameters, bool qk_norm) {
-  return [&config, parameters, qk_norm](int64_t layer, std::shared_ptr<const RopeTable> rope) {
-    return std::make_unique<DenseLayer>(config, parameters, layer, std::move(rope), qk_norm);
-  };
-}
-
-Model decoder_forward(const ModelConfig& config, const ParameterLookup& parameters,
-                      const ForwardOptions& options, const LayerFactory& make_layer) {
+Model make_model(const ModelConfig& config, const ParameterLookup& parameters,
+                 const ForwardOptions& options) {
+  const AttentionDims dims = attention_dims(config);
   const auto rope = std::make_shared<const RopeTable>(make_rope_table(
-      options.context_length, head_dim_of(config), config.rope_theta, rope_scaling(config.rope_scaling)));
+      options.context_length, dims.head_dim, config.rope_theta, rope_scaling(config.rope_scaling)));
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
 
   Model model;
   model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight")));
-  for (int64_t layer = 0; layer < config.n_layers; ++layer) model.blocks.push_back(make_layer(layer, rope));
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    model.blocks.push_back(std::make_unique<DenseLayer>(config, dims, parameters, layer, rope));
+  }
   Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
   model.head =
       std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps, chunk);

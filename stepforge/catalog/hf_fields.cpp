@@ -1,0 +1,157 @@
+#include "stepforge/catalog/hf_fields.h"
+
+#include <array>
+
+namespace stepforge {
+
+namespace {
+
+constexpr auto fields = std::to_array<HfField>({
+    {.key = "hidden_size", .field = "dim"},
+    {.key = "num_hidden_layers", .field = "n_layers"},
+    {.key = "num_attention_heads", .field = "n_heads"},
+    {.key = "num_key_value_heads", .field = "n_kv_heads"},
+    {.key = "head_dim", .field = "head_dim"},
+    {.key = "intermediate_size", .field = "ffn_dim"},
+    {.key = "vocab_size", .field = "vocab_size"},
+    {.key = "max_position_embeddings", .field = "max_position"},
+    {.key = "rms_norm_eps", .field = "norm_eps"},
+    {.key = "rope_theta", .field = "rope_theta"},
+    {.key = "tie_word_embeddings", .field = "tie_embeddings"},
+
+    // Read together: the rotary settings.
+    {"rope_scaling"},
+    {"rope_parameters"},
+    {"original_max_position_embeddings"},
+    {.key = "partial_rotary_factor", .accepted = "[1, null]"},
+    {.key = "rope_interleaved", .accepted = "[false, null]"},
+
+    // What our models do not have.
+    {.key = "hidden_act", .accepted = R"(["silu"])"},
+    {.key = "attention_bias", .accepted = "[false, null]"},
+    {.key = "mlp_bias", .accepted = "[false, null]"},
+    {.key = "attention_dropout", .accepted = "[0, null]"},
+    {.key = "use_sliding_window", .accepted = "[false, null]"},
+    {.key = "layer_types", .accepted = R"(["full_attention", null])"},
+    {.key = "is_causal", .accepted = "[true]"},
+    {.key = "is_encoder_decoder", .accepted = "[false, null]"},
+    {.key = "add_cross_attention", .accepted = "[false, null]"},
+    {.key = "cross_attention_hidden_size", .accepted = "[null]"},
+    {.key = "tie_encoder_decoder", .accepted = "[false, null]"},
+    {.key = "pruned_heads", .accepted = "[{}, null]"},
+    {.key = "per_layer_config", .accepted = "[{}, null]"},
+    {.key = "quantization_config", .accepted = "[null]"},
+    {.key = "transformers_weights", .accepted = "[null]"},  // another file of weights
+    {.key = "auto_map", .accepted = "[null]"},              // code that comes with the model
+
+    // Harmless: what the file is about.
+    {"model_type"},
+    {"architectures"},
+    {"transformers_version"},
+    {"_name_or_path"},
+    {"name_or_path"},
+    {"_commit_hash"},
+    {"dtype"},
+    {"torch_dtype"},
+    {"tokenizer_class"},
+    {"unsloth_fixed"},
+    {"unsloth_version"},
+    {"is_llama_config"},
+    {"is_decoder"},
+
+    // Harmless: how calls run and what they return, the same numbers.
+    {"use_cache"},
+    {"return_dict"},
+    {"output_hidden_states"},
+    {"output_attentions"},
+    {"tie_last_hidden_states"},
+    {"attn_implementation"},
+    {"_attn_implementation"},
+    {"_attn_implementation_autoset"},
+    {"chunk_size_feed_forward"},
+    {"pretraining_tp"},
+    {"gradient_checkpointing"},
+    {"torchscript"},
+    {"use_bfloat16"},
+
+    // Harmless: initial values of weights that are loaded; heads for classification, which are other tensors.
+    {"initializer_range"},
+    {"id2label"},
+    {"label2id"},
+    {"num_labels"},
+    {"problem_type"},
+    {"finetuning_task"},
+    {"task_specific_params"},
+
+    // Harmless while use_sliding_window is false and every layer has full attention.
+    {"sliding_window"},
+    {"max_window_layers"},
+
+    // Token ids. transformers never trains the embedding of pad_token_id by its lookups; here padding does
+    // not occur, and a row is trained wherever its token stands in the text.
+    {"bos_token_id"},
+    {"eos_token_id"},
+    {"pad_token_id"},
+    {"sep_token_id"},
+    {"decoder_start_token_id"},
+    {"prefix"},
+
+    // Settings of generation, which older versions kept here.
+    {"assistant_confidence_threshold"},
+    {"assistant_lookbehind"},
+    {"bad_words_ids"},
+    {"begin_suppress_tokens"},
+    {"diversity_penalty"},
+    {"do_sample"},
+    {"early_stopping"},
+    {"encoder_no_repeat_ngram_size"},
+    {"encoder_repetition_penalty"},
+    {"epsilon_cutoff"},
+    {"eta_cutoff"},
+    {"exponential_decay_length_penalty"},
+    {"forced_bos_token_id"},
+    {"forced_eos_token_id"},
+    {"length_penalty"},
+    {"max_length"},
+    {"max_new_tokens"},
+    {"min_length"},
+    {"no_repeat_ngram_size"},
+    {"num_assistant_tokens"},
+    {"num_assistant_tokens_schedule"},
+    {"num_beam_groups"},
+    {"num_beams"},
+    {"num_return_sequences"},
+    {"output_scores"},
+    {"remove_invalid_values"},
+    {"repetition_penalty"},
+    {"return_dict_in_generate"},
+    {"suppress_tokens"},
+    {"target_lookbehind"},
+    {"temperature"},
+    {"top_k"},
+    {"top_p"},
+    {"typical_p"},
+});
+
+constexpr auto rope_fields = std::to_array<HfField>({
+    {"rope_type"},
+    {"type"},
+    {.key = "rope_theta", .field = "rope_theta"},
+    {.key = "factor", .field = "rope_scaling.factor"},
+    {.key = "low_freq_factor", .field = "rope_scaling.low_freq_factor"},
+    {.key = "high_freq_factor", .field = "rope_scaling.high_freq_factor"},
+    {.key = "original_max_position_embeddings", .field = "rope_scaling.original_max_position"},
+    {.key = "partial_rotary_factor", .accepted = "[1, null]"},
+});
+
+}  // namespace
+
+std::span<const HfField> hf_fields() {
+  return fields;
+}
+
+std::span<const HfField> hf_rope_fields() {
+  return rope_fields;
+}
+
+}  // namespace stepforge

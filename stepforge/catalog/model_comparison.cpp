@@ -1,0 +1,42 @@
+#include "stepforge/catalog/model_comparison.h"
+
+#include "stepforge/base/format.h"
+#include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/config/schema_docs.h"
+#include "stepforge/config/toml_text.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Fields that mean the same become the same.
+Config comparable(const ModelConfig& model) {
+  Config config;
+  config.model = model;
+  config.model.head_dim = attention_dims(model).head_dim;
+  config.model.dropout = 0.0;
+  config.model.max_position = 1;
+  if (model.rope_scaling.type == RopeScalingType::none) config.model.rope_scaling = {};
+  return config;
+}
+
+}  // namespace
+
+std::vector<std::string> model_differences(const ModelConfig& there, const ModelConfig& here) {
+  Config left = comparable(there);
+  Config right = comparable(here);
+  const auto value_text = [](Config& config, const std::string& path) {
+    const FieldRef place = find_field(config_schema(), &config, path);
+    return toml_value(*place.field, slot_of(place));
+  };
+  std::vector<std::string> differences;
+  for (const FieldInfo& info : all_fields()) {
+    if (info.section != "model" || info.type == FieldType::table) continue;
+    const std::string before = value_text(left, info.path());
+    const std::string now = value_text(right, info.path());
+    if (before != now) differences.push_back(format("{}: {} there, {} here", info.path(), before, now));
+  }
+  return differences;
+}
+
+}  // namespace stepforge

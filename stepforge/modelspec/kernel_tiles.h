@@ -1,0 +1,46 @@
+// Tile sizes and scratch memory of the CPU kernels, without libtorch: the kernels allocate by these numbers,
+// and the cost descriptors of the layers count by them.
+#pragma once
+
+#include <cstdint>
+
+namespace stepforge::cpu {
+
+/// Row length of a block of scores, hence the number of keys handled at a time.
+inline constexpr int64_t kKeyBlock = 96;
+/// Queries handled at a time. Divides kKeyBlock, so that no block of keys ends inside a block of queries.
+inline constexpr int64_t kQueryBlock = 48;
+/// Rows that share one range of keys under the causal mask; divides kQueryBlock.
+inline constexpr int64_t kStrip = 12;
+/// Blocks have a multiple of this many columns.
+inline constexpr int64_t kColumnUnit = 16;
+/// A sum over tokens is formed of at most this many partial sums.
+inline constexpr int64_t kPartials = 64;
+
+constexpr int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+/// fp32 numbers per token that attention's forward keeps of one key-value head: its keys and values.
+constexpr int64_t attention_packed_floats(int64_t head_dim) {
+  return head_dim + round_up(head_dim, kColumnUnit);
+}
+
+/// fp32 numbers of scratch per thread in attention's forward: queries, outputs, maxima and sums of one block
+/// of queries, scores of one strip.
+constexpr int64_t attention_forward_floats(int64_t head_dim) {
+  return round_up(kQueryBlock * (2 * round_up(head_dim, kColumnUnit) + 2) + kStrip * kKeyBlock, kColumnUnit);
+}
+
+/// The same in its backward: `per_key` of keys, values and their gradients of one document, `fixed` of one
+/// block of queries.
+struct AttentionBackwardFloats {
+  int64_t per_key;
+  int64_t fixed;
+};
+constexpr AttentionBackwardFloats attention_backward_floats(int64_t head_dim) {
+  const int64_t padded = round_up(head_dim, kColumnUnit);
+  return {3 * padded + 2 * head_dim, kQueryBlock * (3 * padded + 2 * kKeyBlock + 2)};
+}
+
+}  // namespace stepforge::cpu

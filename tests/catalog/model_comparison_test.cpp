@@ -1,0 +1,42 @@
+#include "stepforge/catalog/model_comparison.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace stepforge {
+namespace {
+
+ModelConfig model() {
+  ModelConfig config;
+  config.vocab_size = 100;
+  return config;
+}
+
+TEST(ModelDifferences, NamesEveryFieldThatChangesWhatIsComputed) {
+  ModelConfig other = model();
+  other.family = "qwen3";
+  other.n_heads = 16;
+  other.head_dim = 32;
+  other.norm_eps = 1e-6;
+  other.rope_theta = 500000.0;
+  EXPECT_EQ(model_differences(other, model()),
+            (std::vector<std::string>{
+                "model.family: \"qwen3\" there, \"llama\" here", "model.n_heads: 16 there, 8 here",
+                "model.norm_eps: 1e-6 there, 1e-5 here", "model.rope_theta: 500000.0 there, 10000.0 here"}));
+}
+
+TEST(ModelDifferences, LeavesOutWhatComputesTheSame) {
+  ModelConfig other = model();
+  other.head_dim = other.dim / other.n_heads;  // as is meant by 0
+  other.dropout = 0.1;
+  other.max_position = 4096;
+  other.rope_scaling.factor = 32.0;  // of no scaling
+  EXPECT_EQ(model_differences(other, model()), std::vector<std::string>());
+  other.rope_scaling.type = RopeScalingType::llama3;
+  EXPECT_EQ(model_differences(other, model()).size(), 2U);
+}
+
+}  // namespace
+}  // namespace stepforge

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Records what transformers makes of config.json, for tests/catalog/hf_config_test.cpp. Needs no PyTorch.
+
+    make_hf_config_golden.py tests/golden/hf_config
+
+fields.json: every field of the configurations of our families, with its default, and the generation settings
+             that older versions kept in config.json.
+rope.json:   rotary settings as files state them, and what the model then computes with. `refused` is the key
+             that our reader names instead: it refuses what versions of transformers read differently.
+"""
+import json
+import pathlib
+import sys
+import warnings
+
+import transformers
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONG = LLAMA3 | {"original_max_position_embeddings": 512}
+# (name, fields of the file, the key that our reader refuses)
+CASES = [
+    ("nothing", {}, None),
+    ("theta", {"rope_theta": 5e5}, None),
+    ("null scaling", {"rope_theta": 5e5, "rope_scaling": None}, None),
+    ("empty scaling beside parameters",
+     {"rope_scaling": {}, "rope_parameters": {"rope_type": "default", "rope_theta": 7e4}}, None),
+    ("theta in parameters", {"rope_parameters": {"rope_type": "default", "rope_theta": 7e4}}, None),
+    ("parameters without theta", {"rope_parameters": {"rope_type": "default"}}, None),
+    ("parameters without theta, theta on top", {"rope_theta": 3e4, "rope_parameters": {"rope_type": "default"}}, None),
+    ("equal thetas", {"rope_theta": 7e4, "rope_parameters": {"rope_type": "default", "rope_theta": 7e4}}, None),
+    ("different thetas", {"rope_theta": 3e4, "rope_parameters": {"rope_type": "default", "rope_theta": 7e4}},
+     "rope_theta"),
+    ("scaling with another theta", {"rope_theta": 3e4, "rope_scaling": LONG | {"rope_theta": 7e4}}, "rope_theta"),
+    ("llama3", {"rope_theta": 5e5, "rope_scaling": LONG}, None),
+    ("llama3 in parameters", {"rope_parameters": LONG | {"rope_theta": 5e5}}, None),
+    ("llama3 by its old key", {"rope_scaling": {"type": "llama3"} | {k: v for k, v in LONG.items() if k != "rope_type"}},
+     None),
+    ("llama3 without original positions", {"rope_scaling": LLAMA3}, None),
+    ("llama3 with original positions on top", {"rope_scaling": LLAMA3, "original_max_position_embeddings": 256}, None),
+    ("llama3 with original positions on top and inside",
+     {"rope_scaling": LONG, "original_max_position_embeddings": 256}, "original_max_position_embeddings"),
+    ("llama3 without high_freq_factor",
+     {"rope_scaling": {k: v for k, v in LONG.items() if k != "high_freq_factor"}}, "high_freq_factor"),
+    ("equal objects", {"rope_scaling": LONG, "rope_parameters": LONG}, None),
+    ("yarn beside default parameters",
+     {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "rope_parameters": {"rope_type": "default"}},
+     "rope_scaling"),
+    ("linear beside default parameters",
+     {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_parameters": {"rope_type": "default"}}, "rope_scaling"),
+    ("yarn", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type"),
+    ("dynamic by the old key", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "type"),
+    ("linear wins over the old key", {"rope_scaling": {"rope_type": "linear", "type": "default", "factor": 4.0}},
+     "rope_type"),
+    ("half the head rotated", {"rope_scaling": LONG | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    ("half the head rotated, on top", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ("per layer type", {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 7e4}}},
+     "full_attention"),
+]
+SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 2048}
+
+
+def rope_of(config_class, fields):
+    """The parameters with which the model's rotary embedding is built, or None if transformers refuses."""
+    try:
+        config = config_class.from_dict(json.loads(json.dumps(SHAPE | fields)))
+        config.standardize_rope_params()  # as modeling_rope_utils does when the model is built
+    except (KeyError, ValueError):
+        return None
+    return {key: value for key, value in config.rope_parameters.items() if key != "type"}
+
+
+def main():
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    folder = pathlib.Path(sys.argv[1])
+    families = {"llama": transformers.LlamaConfig, "qwen3": transformers.Qwen3Config}
+    fields = {"transformers": transformers.__version__}
+    for name, config_class in families.items():
+        fields[name] = json.loads(config_class().to_json_string(use_diff=False))
+    fields["generation"] = sorted(transformers.GenerationConfig._get_default_generation_params())
+    cases = [{"name": name, "config": SHAPE | {"model_type": family} | case,
+              "rope": rope_of(config_class, case), "refused": refused}
+             for family, config_class in families.items() for name, case, refused in CASES]
+    lines = ",\n ".join(json.dumps(case, sort_keys=True) for case in cases)
+    (folder / "rope.json").write_text(f"[{lines}]\n")
+    (folder / "fields.json").write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
