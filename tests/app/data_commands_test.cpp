@@ -18,37 +18,37 @@ std::string refusal_of_text(const std::string& name, const std::string& text, co
 
 TEST(BadText, ThatIsEmptyIsNamed) {
   const std::string message = refusal_of_text("empty.txt", "");
-  EXPECT_TRUE(contains(message, "empty.txt"));
+  EXPECT_CONTAINS(message, "empty.txt");
 }
 
 TEST(BadText, OfTooFewTokensIsNamedWithItsCounts) {
   const std::string message = refusal_of_text("short.txt", "one line\n");
-  EXPECT_TRUE(contains(message, "short.txt"));
-  EXPECT_TRUE(contains(message, "too few for one row of 32 tokens"));
+  EXPECT_CONTAINS(message, "short.txt");
+  EXPECT_CONTAINS(message, "too few for one row of 32 tokens");
 }
 
 TEST(BadText, ThatIsNotUtf8IsNamedWithTheOffset) {
   const std::string good = some_text(20);
   const std::string message = refusal_of_text("latin.txt", good + "caf\xE9 and more\n" + good);
-  EXPECT_TRUE(contains(message, "latin.txt"));
-  EXPECT_TRUE(contains(message, "UTF-8"));
-  EXPECT_TRUE(contains(message, format("{}", good.size() + 3)));
+  EXPECT_CONTAINS(message, "latin.txt");
+  EXPECT_CONTAINS(message, "UTF-8");
+  EXPECT_CONTAINS(message, format("{}", good.size() + 3));
 }
 
 TEST(BadText, OfAJsonLineWithoutTheFieldIsNamedWithLineAndField) {
   const std::string message =
       refusal_of_text("tale.jsonl", "{\"text\": \"once upon a time\"}\n{\"txet\": \"there was\"}\n");
-  EXPECT_TRUE(contains(message, "tale.jsonl"));
+  EXPECT_CONTAINS(message, "tale.jsonl");
   EXPECT_TRUE(contains(message, "line 2") || contains(message, "tale.jsonl:2"));
-  EXPECT_TRUE(contains(message, "\"text\""));
+  EXPECT_CONTAINS(message, "\"text\"");
 }
 
 TEST(BadText, ThatIsMissingIsNamedWithItsPlaceInTheConfiguration) {
   const TempFolder folder;
   const std::string message =
       refusal_of(Words{"train"} + small_run(folder / "run") + Words{"data.sources=[{path=\"nowhere.txt\"}]"});
-  EXPECT_TRUE(contains(message, "nowhere.txt"));
-  EXPECT_TRUE(contains(message, "command line"));
+  EXPECT_CONTAINS(message, "nowhere.txt");
+  EXPECT_CONTAINS(message, "command line");
   EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
@@ -56,7 +56,7 @@ TEST(Vocabulary, LargerThanTheModelsIsRefusedWithBothSizes) {
   const TempFolder folder;
   const std::string message =
       refusal_of(Words{"train"} + small_run(folder / "run") + Words{"model.vocab_size=100"});
-  EXPECT_TRUE(contains(message, "command line: model.vocab_size = 100, but the tokenizer has 257 tokens"));
+  EXPECT_CONTAINS(message, "command line: model.vocab_size = 100, but the tokenizer has 257 tokens");
   EXPECT_FALSE(fs::exists(folder / "run" / "checkpoint"));
 }
 
@@ -88,7 +88,7 @@ TEST(Tokenizer, IsTrainedAndGivesBackTheBytesThatItEncodes) {
 }
 
 TEST(Tokenizer, ThatIsMissingIsNamed) {
-  EXPECT_TRUE(contains(refusal_of({"tokenizer", "encode", "--tokenizer", "nowhere"}), "nowhere"));
+  EXPECT_CONTAINS(refusal_of({"tokenizer", "encode", "--tokenizer", "nowhere"}), "nowhere");
 }
 
 TEST(DataBuild, WritesAPairThatTrainingReadsLikeTheText) {
@@ -107,18 +107,18 @@ TEST(DataBuild, WritesAPairThatTrainingReadsLikeTheText) {
   const std::string from_text =
       output_of(show + Words{format("data.sources=[{{path=\"{}\"}}]", text), "data.document=line"});
   EXPECT_EQ(from_pair, from_text);
-  EXPECT_TRUE(contains(from_text, "document part"));
+  EXPECT_CONTAINS(from_text, "document part");
 }
 
 TEST(DataShow, PrintsTokensPositionsAndLabelsOfTheRowsAskedFor) {
   const TempFolder folder;
   const std::string text = output_of(Words{"data", "show", "--row", "5", "--rows", "2", "--max-tokens", "4"} +
                                      small_run(folder / "run"));
-  EXPECT_TRUE(contains(text, "row 5:"));
-  EXPECT_TRUE(contains(text, "row 6:"));
+  EXPECT_CONTAINS(text, "row 5:");
+  EXPECT_CONTAINS(text, "row 6:");
   EXPECT_FALSE(contains(text, "row 7:"));
-  EXPECT_TRUE(contains(text, "position"));
-  EXPECT_TRUE(contains(text, "label"));
+  EXPECT_CONTAINS(text, "position");
+  EXPECT_CONTAINS(text, "label");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ class DemoModelLongTest : public ::testing::Test {
     if (!long_tests()) GTEST_SKIP() << "two minutes";
     std::ofstream text(folder_ /
                        "text.txt");  // the program's own sources, as prose is not at hand everywhere
-    for (const auto& file : fs::recursive_directory_iterator(testing::source_dir() / "stepforge")) {
+    for (const auto& file : fs::recursive_directory_iterator(source_dir() / "stepforge")) {
       if (file.is_regular_file()) text << read_file(file.path());
     }
     train("one", {}, steps);

@@ -6,13 +6,10 @@
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::TempFolder;
-using testing::write_text;
 
 constexpr int64_t gibibyte = int64_t{1} << 30;
 
@@ -38,10 +35,10 @@ TEST(Health, WarnsOfAProcessorWithoutAvx2AndOfAPartOfOne) {
   MachineFacts machine = good_machine();
   machine.usable_threads = 3;
   EXPECT_EQ(check_processor(machine).health, Health::warning);
-  EXPECT_TRUE(contains(check_processor(machine).remedy, "taskset"));
+  EXPECT_CONTAINS(check_processor(machine).remedy, "taskset");
   machine.cpu.instruction_sets = {"avx"};
   EXPECT_EQ(check_processor(machine).health, Health::warning);
-  EXPECT_TRUE(contains(check_processor(machine).remedy, "AVX2"));
+  EXPECT_CONTAINS(check_processor(machine).remedy, "AVX2");
 }
 
 TEST(Health, WarnsOfLittleMemory) {
@@ -79,7 +76,7 @@ TEST(Health, MeasuresTheCacheFolderOrSaysWhyNot) {
   EXPECT_EQ(check_cache_folder(folder / "new").finding, (folder / "new").string() + ", created when needed");
   const HealthCheck blocked = check_cache_folder(folder / "file/below");
   EXPECT_EQ(blocked.health, Health::failure);
-  EXPECT_TRUE(contains(blocked.remedy, "XDG_CACHE_HOME"));
+  EXPECT_CONTAINS(blocked.remedy, "XDG_CACHE_HOME");
 }
 
 TEST(Health, JudgesTheTorchLibrary) {
@@ -124,4 +121,4 @@ TEST(HealthTable, PutsTheRemedyBelowAndColoursTheVerdict) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

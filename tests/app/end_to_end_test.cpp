@@ -115,15 +115,14 @@ TEST_F(EndToEnd, ImportOfTheExportGivesTheTensorsBackBitForBit) {
   const Words how = {"--prompt", "Line", "--max-tokens", "8", "--temperature", "0"};
   EXPECT_EQ(output_of(Words{"generate", file("moved").string()} + how),
             output_of(Words{"generate", step().string()} + how));
-  EXPECT_TRUE(
-      contains(refusal_of({"import", exported().string(), file("moved").string()}), "exists already"));
+  EXPECT_CONTAINS(refusal_of({"import", exported().string(), file("moved").string()}), "exists already");
   const Words next =
       Words{"train"} + small_run(file("next")) +
       Words{format("checkpoint.initial_load_path={}", (file("moved") / "checkpoint" / "step-0").string()),
             "model.vocab_size=300", "training.steps=1"};
   const ProgramResult started = run_program(next);
   EXPECT_EQ(started.exit_code, 0);
-  EXPECT_TRUE(contains(started.err, "weights loaded from"));
+  EXPECT_CONTAINS(started.err, "weights loaded from");
 }
 
 TEST_F(EndToEnd, AModelWithoutTokenizerComesBackWithoutOne) {
@@ -134,11 +133,10 @@ TEST_F(EndToEnd, AModelWithoutTokenizerComesBackWithoutOne) {
   EXPECT_FALSE(fs::exists(file("bare-again") / "tokenizer.json"));
   EXPECT_EQ(Json::parse(read_file(file("bare-again") / "config.json")).at("eos_token_id"),
             Json::parse(read_file(file("bare") / "config.json")).at("eos_token_id"));
-  EXPECT_TRUE(contains(refusal_of({"train", (file("bare-run") / "config.toml").string(), "training.steps=1",
-                                   format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string())}),
-                       "tokenizer.path"));
-  EXPECT_TRUE(
-      contains(refusal_of({"generate", file("bare-run").string(), "--prompt", "a"}), "tokenizer.json"));
+  EXPECT_CONTAINS(refusal_of({"train", (file("bare-run") / "config.toml").string(), "training.steps=1",
+                              format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string())}),
+                  "tokenizer.path");
+  EXPECT_CONTAINS(refusal_of({"generate", file("bare-run").string(), "--prompt", "a"}), "tokenizer.json");
 }
 
 TEST_F(EndToEnd, AnImportedFolderCanBeMovedAndTrainedInDirectly) {
@@ -148,7 +146,7 @@ TEST_F(EndToEnd, AnImportedFolderCanBeMovedAndTrainedInDirectly) {
       {"train", (file("hf-moved") / "config.toml").string(), "training.steps=1", "training.seq_len=32",
        "training.local_batch_size=2", format("data.sources=[{{path=\"{}\"}}]", file("tale.txt").string())});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
-  EXPECT_TRUE(contains(trained.err, "weights loaded from")) << trained.err;
+  EXPECT_CONTAINS(trained.err, "weights loaded from") << trained.err;
   EXPECT_TRUE(fs::exists(file("hf-moved") / "checkpoint" / "step-1" / "manifest.json"));
   EXPECT_FALSE(fs::exists(file("hf-run")));
 }
@@ -165,10 +163,10 @@ TEST_F(EndToEnd, GenerationSettingsOfAnImportComeBackInItsExport) {
 }
 
 TEST_F(EndToEnd, ARunFolderIsNotImportedAndTheHintNamesHowToStartFromIt) {
-  EXPECT_TRUE(contains(refusal_of({"import", run().string(), file("run-again").string()}),
-                       "checkpoint.initial_load_path"));
-  EXPECT_TRUE(contains(refusal_of({"import", file("user-cache").string(), file("run-again").string()}),
-                       "it has no config.json"));
+  EXPECT_CONTAINS(refusal_of({"import", run().string(), file("run-again").string()}),
+                  "checkpoint.initial_load_path");
+  EXPECT_CONTAINS(refusal_of({"import", file("user-cache").string(), file("run-again").string()}),
+                  "it has no config.json");
   EXPECT_FALSE(fs::exists(file("run-again")));
 }
 
@@ -178,9 +176,9 @@ TEST_F(EndToEnd, InitialWeightsOfAModelThatComputesOtherwiseAreRefusedFieldByFie
                         Words{format("checkpoint.initial_load_path={}", source.string()),
                               "model.vocab_size=300", "training.steps=1"};
     const std::string message = refusal_of(words + Words{"model.rope_theta=20000", "model.dim=48"});
-    EXPECT_TRUE(contains(message, "model.rope_theta: 10000.0 there, 20000.0 here")) << message;
-    EXPECT_TRUE(contains(message, "model.dim: 32 there, 48 here")) << message;
-    EXPECT_TRUE(contains(message, "checkpoint.allow_changed")) << message;
+    EXPECT_CONTAINS(message, "model.rope_theta: 10000.0 there, 20000.0 here") << message;
+    EXPECT_CONTAINS(message, "model.dim: 32 there, 48 here") << message;
+    EXPECT_CONTAINS(message, "checkpoint.allow_changed") << message;
     const ProgramResult accepted =
         run_program(words + Words{"model.rope_theta=20000", "checkpoint.allow_changed=[\"model\"]"});
     EXPECT_EQ(accepted.exit_code, 0) << accepted.err;
@@ -267,33 +265,33 @@ TEST_F(EndToEnd, EvalBeyondTheContextIsRefused) {
   const int64_t context = Json::parse(read_file(exported() / "config.json"))["max_position_embeddings"];
   const Words words = {"eval", exported().string(), "--data", file("tale.txt").string(), "--seq-len"};
   const std::string message = refusal_of(words + Words{format("{}", context + 1)});
-  EXPECT_TRUE(contains(
-      message, format("--seq-len: rows of {} tokens; the model's context holds {}", context + 1, context)))
+  EXPECT_CONTAINS(message,
+                  format("--seq-len: rows of {} tokens; the model's context holds {}", context + 1, context))
       << message;
 }
 
 TEST_F(EndToEnd, PromptBeyondTheContextIsRefusedBeforeItIsPrinted) {
   const std::string message = refusal_of({"generate", exported().string(), "--prompt", some_text(400)});
-  EXPECT_TRUE(contains(message, "the model's context holds")) << message;
+  EXPECT_CONTAINS(message, "the model's context holds") << message;
 }
 
 TEST_F(EndToEnd, PlotWritesAnSvg) {
   output_of({"plot", run().string(), "--output", file("plot.svg").string()});
   const std::string svg = read_file(file("plot.svg"));
   EXPECT_TRUE(svg.starts_with("<svg") || svg.starts_with("<?xml"));
-  EXPECT_TRUE(contains(svg, "</svg>"));
-  EXPECT_TRUE(contains(svg, "loss"));
+  EXPECT_CONTAINS(svg, "</svg>");
+  EXPECT_CONTAINS(svg, "loss");
 }
 
 TEST_F(EndToEnd, AFolderThatIsNoModelIsRefused) {
   const std::string message = refusal_of({"generate", (*folder_ / "cache").string()});
-  EXPECT_TRUE(contains(message, "is not a model"));
-  EXPECT_TRUE(contains(refusal_of({"export", "nowhere", file("out").string()}), "nowhere"));
-  EXPECT_TRUE(contains(refusal_of({"plot", "nowhere"}), "nowhere"));
+  EXPECT_CONTAINS(message, "is not a model");
+  EXPECT_CONTAINS(refusal_of({"export", "nowhere", file("out").string()}), "nowhere");
+  EXPECT_CONTAINS(refusal_of({"plot", "nowhere"}), "nowhere");
 }
 
 TEST_F(EndToEnd, AnExportOverAnExistingFolderIsRefused) {
-  EXPECT_TRUE(contains(refusal_of({"export", run().string(), exported().string()}), "exported"));
+  EXPECT_CONTAINS(refusal_of({"export", run().string(), exported().string()}), "exported");
 }
 
 }  // namespace

@@ -38,16 +38,16 @@ TEST(Program, NamesItsCommandsInItsHelp) {
   const std::string text = output_of({"--help"});
   for (const char* name : {"train", "launch", "eval", "generate", "export", "import", "tokenizer", "data",
                            "plan", "config", "plot", "doctor", "version"}) {
-    EXPECT_TRUE(contains(text, format("  {} ", name)));
+    EXPECT_CONTAINS(text, format("  {} ", name));
   }
 }
 
 TEST(Program, RefusesAnUnknownCommandAndSuggestsTheNearest) {
   const std::string message = refusal_of({"trian", "run.toml"});
-  EXPECT_TRUE(contains(message, "\"trian\""));
-  EXPECT_TRUE(contains(message, "did you mean \"train\""));
-  EXPECT_TRUE(contains(refusal_of({"config", "shov"}), "did you mean \"show\""));
-  EXPECT_TRUE(contains(refusal_of({"zzzzzzzz"}), "stepforge --help"));
+  EXPECT_CONTAINS(message, "\"trian\"");
+  EXPECT_CONTAINS(message, "did you mean \"train\"");
+  EXPECT_CONTAINS(refusal_of({"config", "shov"}), "did you mean \"show\"");
+  EXPECT_CONTAINS(refusal_of({"zzzzzzzz"}), "stepforge --help");
 }
 
 TEST(Program, RefusesToDoNothing) {
@@ -56,52 +56,51 @@ TEST(Program, RefusesToDoNothing) {
 }
 
 TEST(Program, RefusesAnUnknownOption) {
-  EXPECT_TRUE(contains(refusal_of({"plot", "run", "--outptu", "x"}), "--outptu"));
+  EXPECT_CONTAINS(refusal_of({"plot", "run", "--outptu", "x"}), "--outptu");
 }
 
 TEST(Version, NamesVersionCommitCompilerAndLibtorch) {
   const std::string text = output_of({"version"});
-  for (const char* part : {"stepforge 0.", "commit ", "compiler ", "libtorch "})
-    EXPECT_TRUE(contains(text, part));
+  for (const char* part : {"stepforge 0.", "commit ", "compiler ", "libtorch "}) EXPECT_CONTAINS(text, part);
 }
 
 TEST(Doctor, ChecksThisMachineAndFindsItWell) {
   const ProgramResult result = run_program({"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.out;
   for (const char* part : {"processor", "memory", "torch library", "libtorch"})
-    EXPECT_TRUE(contains(result.out, part));
+    EXPECT_CONTAINS(result.out, part);
 }
 
 TEST(ConfigErrors, NameFilePlaceValueAndTheNearestKey) {
   const TempFolder folder;
   write_text(folder / "run.toml", "[training]\nstepz = 10\n");
   const std::string message = refusal_of({"train", (folder / "run.toml").string()});
-  EXPECT_TRUE(contains(message, "run.toml:2:1"));
-  EXPECT_TRUE(contains(message, "training.stepz"));
+  EXPECT_CONTAINS(message, "run.toml:2:1");
+  EXPECT_CONTAINS(message, "training.stepz");
   EXPECT_TRUE(contains(message, "did you mean training.steps?") ||
               contains(message, "did you mean \"steps\"?"));
 }
 
 TEST(ConfigErrors, OfTypeAndRangeNameTheRule) {
   const std::string type = refusal_of({"config", "show", "training.steps=ten"});
-  EXPECT_TRUE(contains(type, "command line: training.steps = \"ten\": expected an integer"));
+  EXPECT_CONTAINS(type, "command line: training.steps = \"ten\": expected an integer");
   const std::string range = refusal_of({"config", "show", "model.dropout=1.5"});
-  EXPECT_TRUE(contains(range, "model.dropout = 1.5: expected a number (at least 0 and below 1)"));
+  EXPECT_CONTAINS(range, "model.dropout = 1.5: expected a number (at least 0 and below 1)");
 }
 
 TEST(ConfigErrors, AreAllReportedTogether) {
   const std::string message =
       refusal_of({"train", "training.stepz=1", "model.dim=wide", "optimizer.lr=-3", "model.n_heads=3"});
-  EXPECT_TRUE(contains(message, "errors in the configuration"));
+  EXPECT_CONTAINS(message, "errors in the configuration");
   for (const char* part : {"training.stepz", "model.dim", "optimizer.lr", "data.sources"}) {
-    EXPECT_TRUE(contains(message, part));
+    EXPECT_CONTAINS(message, part);
   }
 }
 
 TEST(ConfigErrors, OfAMissingFileAndAnUnknownPresetAreTold) {
-  EXPECT_TRUE(contains(refusal_of({"train", "nowhere.toml"}), "nowhere.toml"));
+  EXPECT_CONTAINS(refusal_of({"train", "nowhere.toml"}), "nowhere.toml");
   const std::string preset = refusal_of({"plan", "--preset", "llama3-9b"});
-  EXPECT_TRUE(contains(preset, "did you mean \"llama3-8b\"?"));
+  EXPECT_CONTAINS(preset, "did you mean \"llama3-8b\"?");
 }
 
 TEST(ConfigErrors, AreFoundBeforeAnythingIsWritten) {
@@ -129,9 +128,9 @@ TEST(ConfigShow, IsAFileThatGivesTheSameConfiguration) {
     return values;
   };
   EXPECT_EQ(without_places(second), without_places(first));
-  EXPECT_TRUE(contains(first, "steps = 7"));
-  EXPECT_TRUE(contains(first, "# command line"));
-  EXPECT_TRUE(contains(first, "# preset llama3.1-8b"));
+  EXPECT_CONTAINS(first, "steps = 7");
+  EXPECT_CONTAINS(first, "# command line");
+  EXPECT_CONTAINS(first, "# preset llama3.1-8b");
 }
 
 TEST(ConfigShow, CommandLineWinsOverFileAndFileOverPreset) {
@@ -139,10 +138,10 @@ TEST(ConfigShow, CommandLineWinsOverFileAndFileOverPreset) {
   write_text(folder / "run.toml", "preset = \"debug\"\n[model]\ndim = 48\n[training]\nsteps = 30\n");
   const std::string file = (folder / "run.toml").string();
   const std::string shown = output_of({"config", "show", file, "--training.steps=40"});
-  EXPECT_TRUE(contains(shown, "\nsteps = 40 "));     // the command line's, not the file's 30
-  EXPECT_TRUE(contains(shown, "\ndim = 48 "));       // the file's, not the preset's 64
-  EXPECT_TRUE(contains(shown, "\nffn_dim = 176 "));  // the preset's, not the default
-  EXPECT_TRUE(contains(shown, "\nbeta1 = 0.9 "));    // the default
+  EXPECT_CONTAINS(shown, "\nsteps = 40 ");     // the command line's, not the file's 30
+  EXPECT_CONTAINS(shown, "\ndim = 48 ");       // the file's, not the preset's 64
+  EXPECT_CONTAINS(shown, "\nffn_dim = 176 ");  // the preset's, not the default
+  EXPECT_CONTAINS(shown, "\nbeta1 = 0.9 ");    // the default
   // All ways of giving a value and a preset.
   const std::string expected = output_of({"config", "show", "--preset", "debug", "training.steps=3"});
   EXPECT_EQ(output_of({"config", "show", "preset=debug", "training.steps=3"}), expected);
@@ -157,31 +156,31 @@ TEST(ConfigWords, MayComeInAnyOrderWithOneFileAmongThem) {
   const std::string expected = output_of({"config", "show", file, "training.steps=3", "optimizer.lr=0.1"});
   EXPECT_EQ(output_of({"config", "show", "training.steps=3", file, "--optimizer.lr=0.1"}), expected);
   EXPECT_EQ(output_of({"config", "show", "--training.steps", "3", "optimizer.lr=0.1", file}), expected);
-  EXPECT_TRUE(contains(refusal_of({"config", "show", file, "other.toml"}), "two configuration files"));
-  EXPECT_TRUE(contains(refusal_of({"config", "show", file, "--training.steps"}), "no value follows"));
+  EXPECT_CONTAINS(refusal_of({"config", "show", file, "other.toml"}), "two configuration files");
+  EXPECT_CONTAINS(refusal_of({"config", "show", file, "--training.steps"}), "no value follows");
 }
 
 TEST(ConfigSchema, ComesAsTextMarkdownAndJson) {
-  EXPECT_TRUE(contains(output_of({"config", "schema"}), "[training]"));
+  EXPECT_CONTAINS(output_of({"config", "schema"}), "[training]");
   const std::string section = output_of({"config", "schema", "optimizer"});
-  EXPECT_TRUE(contains(section, "weight_decay"));
+  EXPECT_CONTAINS(section, "weight_decay");
   EXPECT_FALSE(contains(section, "n_layers"));
-  EXPECT_TRUE(contains(output_of({"config", "schema", "--format", "markdown"}), "## [lr_scheduler]"));
+  EXPECT_CONTAINS(output_of({"config", "schema", "--format", "markdown"}), "## [lr_scheduler]");
   const Json schema = Json::parse(output_of({"config", "schema", "--format", "json"}));
   EXPECT_TRUE(schema["properties"]["training"]["properties"].contains("seq_len"));
-  EXPECT_TRUE(contains(refusal_of({"config", "schema", "--format", "yaml"}), "yaml"));
-  EXPECT_TRUE(contains(refusal_of({"config", "schema", "optimiser"}), "did you mean \"optimizer\"?"));
+  EXPECT_CONTAINS(refusal_of({"config", "schema", "--format", "yaml"}), "yaml");
+  EXPECT_CONTAINS(refusal_of({"config", "schema", "optimiser"}), "did you mean \"optimizer\"?");
 }
 
 TEST(Plan, PrintsUnitsOperationsAndThePredictedPeak) {
   const std::string text = output_of({"plan", "--preset", "debug"});
   for (const char* part : {"parameters", "Units", "Blocks", "layers.0", "embedding", "head", "peak"}) {
-    EXPECT_TRUE(contains(text, part));
+    EXPECT_CONTAINS(text, part);
   }
 }
 
 TEST(Plan, KnowsTheLargestModelByItsPublishedSize) {
-  EXPECT_TRUE(contains(output_of({"plan", "--preset", "llama3-405b"}), "405,853,388,800"));
+  EXPECT_CONTAINS(output_of({"plan", "--preset", "llama3-405b"}), "405,853,388,800");
 }
 
 TEST(Plan, WritesATraceOfThePredictedStep) {

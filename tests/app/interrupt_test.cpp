@@ -39,7 +39,7 @@ TEST_P(InterruptedBy, OneSignalFinishesTheStepSavesItAndExits130) {
   child.signal(GetParam());
   const ProgramResult result = child.wait();
   EXPECT_EQ(result.exit_code, 130);
-  EXPECT_TRUE(contains(result.err, "interrupted: finishing the step and saving"));
+  EXPECT_CONTAINS(result.err, "interrupted: finishing the step and saving");
 
   const auto history = read_run_history(run);
   ASSERT_EQ(history.size(), 1U);
@@ -53,7 +53,7 @@ TEST_P(InterruptedBy, OneSignalFinishesTheStepSavesItAndExits130) {
   const int64_t done = history[0].end_step;
   const ProgramResult resumed = run_program(long_run(run) + Words{format("training.steps={}", done + 2)});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_TRUE(contains(resumed.err, format("at step {}", done)));
+  EXPECT_CONTAINS(resumed.err, format("at step {}", done));
   EXPECT_EQ(read_run_history(run).back().begin_step, done);
   EXPECT_EQ(read_run_history(run).back().exit_reason, "completed");
 }

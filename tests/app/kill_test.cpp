@@ -90,7 +90,7 @@ TEST(Kill, LeavesEveryPrintedLineInTheLogFile) {
   int64_t checked = 0;
   for (std::string line; std::getline(lines, line); ++checked) {
     const std::string text = line.substr(std::string("12:00:01 INFO    ").size());
-    EXPECT_TRUE(contains(log, text)) << line;
+    EXPECT_CONTAINS(log, text) << line;
   }
   EXPECT_GE(checked, 8);
 }

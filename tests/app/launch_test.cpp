@@ -183,7 +183,7 @@ TEST(Launch, AReplicatedRunIsEvaluatedAndContinuedOnOneRank) {
   output_of({"eval", (folder / "run").string(), "--data", (folder / "tale.txt").string()});
   const ProgramResult rest = run_program(command);
   EXPECT_EQ(rest.exit_code, 0) << rest.err;
-  EXPECT_TRUE(contains(rest.err, "resumed from")) << rest.err;
+  EXPECT_CONTAINS(rest.err, "resumed from") << rest.err;
 }
 
 TEST(Launch, ATraceShowsTheStepAsItRanBesideWhatWasPredicted) {
@@ -192,7 +192,7 @@ TEST(Launch, ATraceShowsTheStepAsItRanBesideWhatWasPredicted) {
   const ProgramResult result =
       run_program(launched(folder, 2, job(folder / "run") + Words{"--trace", trace.string()}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_TRUE(contains(result.err, "step 3 traced to")) << result.err;
+  EXPECT_CONTAINS(result.err, "step 3 traced to") << result.err;
   const Json json = Json::parse(read_file(trace));
   std::map<int, int> operations;  // of each process
   std::map<int, std::string> names;
@@ -214,9 +214,9 @@ TEST(Launch, ADryRunRunsTheFirstStepOfOneRankShowsNoLossAndKeepsNothing) {
   const std::string& text = result.out;
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_FALSE(contains(result.err, "loss")) << result.err;  // of made-up values
-  EXPECT_TRUE(contains(text, "rank 0 of 64")) << text;
-  EXPECT_TRUE(contains(text, "gather from rank 0")) << text;
-  EXPECT_TRUE(contains(text, "reduce_scatter")) << text;
+  EXPECT_CONTAINS(text, "rank 0 of 64") << text;
+  EXPECT_CONTAINS(text, "gather from rank 0") << text;
+  EXPECT_CONTAINS(text, "reduce_scatter") << text;
   EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
@@ -340,7 +340,7 @@ TEST(Launch, AKilledRankIsNamedAndTheExitCodeTells) {
   kill(ranks.back(), SIGKILL);
   const ProgramResult result = child.wait();
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_TRUE(contains(result.err, "rank 1")) << result.err;
+  EXPECT_CONTAINS(result.err, "rank 1") << result.err;
 }
 
 TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithWhatItReached) {
@@ -357,8 +357,8 @@ TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithWhatItReached) {
     kill(ranks.back(), SIGCONT);  // so that the launcher need not wait before it kills
     const ProgramResult result = child.wait();
     EXPECT_EQ(result.exit_code, 1) << result.err;
-    EXPECT_TRUE(contains(result.err, "no answer within 1 s: rank 0 waits in ")) << result.err;
-    EXPECT_TRUE(contains(result.err, "for rank 1 (last reached ")) << result.err;
+    EXPECT_CONTAINS(result.err, "no answer within 1 s: rank 0 waits in ") << result.err;
+    EXPECT_CONTAINS(result.err, "for rank 1 (last reached ") << result.err;
   }
 }
 
@@ -367,7 +367,7 @@ TEST(Launch, NcclWithoutAGpuIsRefused) {
   const ProgramResult result = run_program(job(folder / "run") + Words{"comm.backend=nccl"});
   if (fs::exists("/dev/nvidiactl")) GTEST_SKIP() << "this host has a GPU";
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_TRUE(contains(result.err, "comm.backend = nccl")) << result.err;
+  EXPECT_CONTAINS(result.err, "comm.backend = nccl") << result.err;
 }
 
 Words under_torchrun(const Words& command) {
@@ -392,10 +392,10 @@ TEST(Torchrun, ShowsTheMessageOfTheRankThatFailed) {
   Child child(under_torchrun(job(folder / "run") + Words{"training.global_batch_size=7"}), "", {}, agent);
   const ProgramResult result = child.wait();
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_TRUE(contains(result.err, "error_file")) << result.err;
+  EXPECT_CONTAINS(result.err, "error_file") << result.err;
   const size_t table = result.err.find("Root Cause");
   ASSERT_NE(table, std::string::npos) << result.err;
-  EXPECT_TRUE(contains(result.err.substr(table), "global_batch_size")) << result.err;
+  EXPECT_CONTAINS(result.err.substr(table), "global_batch_size") << result.err;
 }
 
 TEST(ErrorFile, HoldsTheMessageAsTorchrunReadsIt) {
@@ -405,7 +405,7 @@ TEST(ErrorFile, HoldsTheMessageAsTorchrunReadsIt) {
                                            {format("TORCHELASTIC_ERROR_FILE={}", file.string())});
   EXPECT_EQ(result.exit_code, 2);
   const Json content = Json::parse(read_file(file));
-  EXPECT_TRUE(contains(content["message"]["message"].get<std::string>(), "training.steps"));
+  EXPECT_CONTAINS(content["message"]["message"].get<std::string>(), "training.steps");
   EXPECT_GT(std::stoll(content["message"]["extraInfo"]["timestamp"].get<std::string>()), 1700000000);
 }
 
@@ -430,15 +430,15 @@ TEST(Launch, StartsAProgramGivenByItsPath) {
   command.insert(command.begin() + 1, {"--ranks", "all"});
   const ProgramResult result = run_program(command);
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_TRUE(contains(result.out, "[rank 0] I am 0 of 2")) << result.out;
-  EXPECT_TRUE(contains(result.out, "[rank 1] I am 1 of 2")) << result.out;
+  EXPECT_CONTAINS(result.out, "[rank 0] I am 0 of 2") << result.out;
+  EXPECT_CONTAINS(result.out, "[rank 1] I am 1 of 2") << result.out;
 }
 
 TEST(Launch, AWordThatIsNeitherTrainNorAPathIsRefused) {
   for (const std::string word : {"trian", "sh"}) {
     const std::string message = refusal_of({"launch", "--nproc", "2", word, "run.toml"});
-    EXPECT_TRUE(contains(message, format("not \"{}\"", word))) << message;
-    EXPECT_TRUE(contains(message, "./loop")) << message;
+    EXPECT_CONTAINS(message, format("not \"{}\"", word)) << message;
+    EXPECT_CONTAINS(message, "./loop") << message;
   }
 }
 
@@ -472,7 +472,7 @@ TEST(Launch, TheLogNamesRanksMeshAndTransport) {
        std::map<std::string, std::string>{{"auto", "shared memory"}, {"gloo", "Gloo"}}) {
     const Words backend_words{format("comm.backend={}", backend), "training.steps=1"};
     const ProgramResult result = run_program(launched(folder, 2, job(folder / backend) + backend_words));
-    EXPECT_TRUE(contains(result.err, format("ranks: 2 (dp_shard 2), {}\n", transport))) << result.err;
+    EXPECT_CONTAINS(result.err, format("ranks: 2 (dp_shard 2), {}\n", transport)) << result.err;
   }
 }
 
@@ -512,7 +512,7 @@ TEST(Launch, ABadConfigurationIsRefusedOnceWithItsExitCode) {
   const ProgramResult result =
       run_program(launched(folder, 2, job(folder / "run") + Words{"training.global_batch_size=7"}));
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_TRUE(contains(result.err, "global_batch_size")) << result.err;
+  EXPECT_CONTAINS(result.err, "global_batch_size") << result.err;
 }
 
 }  // namespace

@@ -39,13 +39,13 @@ bool any_of_them(const Words& names, const std::vector<std::string>& parts) {
 
 TEST(Linking, TheProgramAndTheCoreNeedNoTorch) {
   for (const char* file : {"stepforge", "libstepforge_core.so"}) {
-    const Words names = needed(testing::binary_dir() / file);
+    const Words names = needed(binary_dir() / file);
     EXPECT_FALSE(any_of_them(names, {"torch", "libc10", "cuda"})) << join(names, ", ");
   }
 }
 
 TEST(Linking, TheTorchHalfNeedsLibtorchCpuAndNothingOfCuda) {
-  const Words names = needed(testing::binary_dir() / "libstepforge_torch.so");
+  const Words names = needed(binary_dir() / "libstepforge_torch.so");
   EXPECT_TRUE(any_of_them(names, {"libtorch_cpu.so"}));
   EXPECT_FALSE(any_of_them(names, {"cuda", "libtorch_python"})) << join(names, ", ");
 }
@@ -55,7 +55,7 @@ TEST(Linking, PlanConfigAndHelpMapNoLibtorch) {
        {Words{"plan", "--preset", "debug"}, Words{"config", "show"}, Words{"--help"}, Words{"version"}}) {
     const ProgramResult result = run_program(words, "", {"LD_DEBUG=files"});
     EXPECT_EQ(result.exit_code, 0);
-    EXPECT_TRUE(contains(result.err, "libstepforge_core.so"));
+    EXPECT_CONTAINS(result.err, "libstepforge_core.so");
     EXPECT_FALSE(contains(result.err, "libtorch")) << join(words, " ");
     EXPECT_FALSE(contains(result.err, "libstepforge_torch")) << join(words, " ");
   }
@@ -69,7 +69,7 @@ TEST(Linking, TrainMapsLibtorchCpuAndNeverLibtorchCuda) {
   const std::string maps((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   child.signal(SIGKILL);
   child.wait();
-  EXPECT_TRUE(contains(maps, "libtorch_cpu.so"));
+  EXPECT_CONTAINS(maps, "libtorch_cpu.so");
   EXPECT_FALSE(contains(maps, "libtorch_cuda"));
   EXPECT_FALSE(contains(maps, "libtorch_python"));
 }

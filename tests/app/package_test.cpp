@@ -14,7 +14,7 @@ namespace {
 
 /// Always the same folder, so that ccache knows what it has compiled there.
 fs::path place() {
-  return testing::binary_dir() / "package-test";
+  return binary_dir() / "package-test";
 }
 fs::path prefix() {
   return place() / "moved";
@@ -30,7 +30,7 @@ ProgramResult run(const fs::path& program, const Words& words) {
 
 Words configure(const std::string& folder, const Words& more = {}) {
   return Words{"-S",
-               (testing::source_dir() / "examples").string(),
+               (source_dir() / "examples").string(),
                "-B",
                (place() / folder).string(),
                "-DCMAKE_PREFIX_PATH=" + prefix().string(),
@@ -43,8 +43,7 @@ class Package : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     fs::remove_all(place());
-    const Words install{"--install", testing::binary_dir().string(), "--prefix",
-                        (place() / "prefix").string()};
+    const Words install{"--install", binary_dir().string(), "--prefix", (place() / "prefix").string()};
     const ProgramResult installed = run("cmake", install);
     ASSERT_EQ(installed.exit_code, 0) << installed.err;
     fs::rename(place() / "prefix", prefix());
@@ -70,7 +69,7 @@ std::vector<std::pair<int, double>> norms_in(const std::string& text) {
 TEST_F(Package, HasAProgramThatFindsItsLibraries) {
   const ProgramResult result = run(prefix() / "bin" / "stepforge", {"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.out;
-  EXPECT_TRUE(contains(result.out, (prefix() / "lib" / "libstepforge_torch.so").string())) << result.out;
+  EXPECT_CONTAINS(result.out, (prefix() / "lib" / "libstepforge_torch.so").string()) << result.out;
 }
 
 TEST_F(Package, ALoopOfOnesOwnTrainsAlikeOnOneAndTwoRanks) {
@@ -134,7 +133,7 @@ TEST_F(Package, WithoutItsLibtorchItSaysWhichItWants) {
     for (const char letter : result.err)
       text += std::isspace(static_cast<unsigned char>(letter)) ? ' ' : letter;
     for (size_t at = 0; (at = text.find("  ", at)) != std::string::npos;) text.erase(at, 1);
-    EXPECT_TRUE(contains(text, part)) << result.err;
+    EXPECT_CONTAINS(text, part) << result.err;
   }
 }
 
@@ -145,7 +144,7 @@ TEST_F(Package, OfAnotherVersionIsRefused) {
   const ProgramResult result = run("cmake", {"-S", folder.path().string(), "-B", (folder / "build").string(),
                                              "-DCMAKE_PREFIX_PATH=" + prefix().string()});
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_TRUE(contains(result.err, "compatible with requested version \"99\"")) << result.err;
+  EXPECT_CONTAINS(result.err, "compatible with requested version \"99\"") << result.err;
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ namespace stepforge::testing {
 
 namespace fs = std::filesystem;
 inline fs::path program_path() {
-  return testing::binary_dir() / "stepforge";
+  return binary_dir() / "stepforge";
 }
 
 struct ProgramResult {
@@ -129,10 +129,6 @@ inline std::string refusal_of(const Words& words, const std::string& input = "")
   EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
   EXPECT_EQ(result.out, "");
   return result.err;
-}
-
-inline void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
 }
 
 /// `lines` lines of different lengths.

@@ -13,8 +13,8 @@ TEST(Nan, StopsWithExitCodeOneNamingStepAndBlock) {
   const ProgramResult result = run_program(Words{"train"} + small_run(folder / "run") +
                                            Words{"debug.plant_nan_step=3", "debug.plant_nan_block=layers.1"});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_TRUE(contains(result.err, "error: step 3: "));
-  EXPECT_TRUE(contains(result.err, "first not finite in block layers.1 (output)"));
+  EXPECT_CONTAINS(result.err, "error: step 3: ");
+  EXPECT_CONTAINS(result.err, "first not finite in block layers.1 (output)");
 }
 
 TEST(RunFolder, InUseIsRefusedToASecondProcess) {
@@ -24,7 +24,7 @@ TEST(RunFolder, InUseIsRefusedToASecondProcess) {
   ASSERT_TRUE(first.wait_until([&] { return fs::exists(run / "run.json"); })) << first.err();
   const ProgramResult second = run_program(endless_run(run));
   EXPECT_EQ(second.exit_code, 2);
-  EXPECT_TRUE(contains(second.err, format("in use by process {}", first.pid())));
+  EXPECT_CONTAINS(second.err, format("in use by process {}", first.pid()));
   first.signal(SIGINT);
   EXPECT_EQ(first.wait().exit_code, 130);
 }
@@ -32,11 +32,11 @@ TEST(RunFolder, InUseIsRefusedToASecondProcess) {
 TEST(RunFolder, ThatCannotBeWrittenIsRefusedBeforeAnythingIsMade) {
   const TempFolder folder;
   write_text(folder / "file", "a file in the way");
-  EXPECT_TRUE(contains(refusal_of(Words{"train"} + small_run(folder / "file")), "is a file"));
+  EXPECT_CONTAINS(refusal_of(Words{"train"} + small_run(folder / "file")), "is a file");
   const std::string below = refusal_of(Words{"train"} + small_run(folder / "file" / "run"));
-  EXPECT_TRUE(contains(below, "cannot create the run folder"));
+  EXPECT_CONTAINS(below, "cannot create the run folder");
   // Where nobody can write, not even root.
-  EXPECT_TRUE(contains(refusal_of(Words{"train"} + small_run("/proc/run")), "/proc/run"));
+  EXPECT_CONTAINS(refusal_of(Words{"train"} + small_run("/proc/run")), "/proc/run");
 }
 
 TEST(FullDisk, LosesSavesButNotTheTrainingAndIsTold) {
@@ -49,9 +49,9 @@ TEST(FullDisk, LosesSavesButNotTheTrainingAndIsTold) {
             "/bin/sh")
           .wait();
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_TRUE(contains(result.err, "CHECKPOINT NOT SAVED at step 2"));
-  EXPECT_TRUE(contains(result.err, "step: 4  loss:"));
-  EXPECT_TRUE(contains(result.err, "error: the checkpoint of step 4 could not be saved"));
+  EXPECT_CONTAINS(result.err, "CHECKPOINT NOT SAVED at step 2");
+  EXPECT_CONTAINS(result.err, "step: 4  loss:");
+  EXPECT_CONTAINS(result.err, "error: the checkpoint of step 4 could not be saved");
   EXPECT_TRUE(fs::is_empty(folder / "run" / "checkpoint"));
   EXPECT_EQ(run_program(Words{"train"} + small_run(folder / "run") + Words{"training.steps=4"}).exit_code, 0);
 }

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 /// Sets a variable (nullptr: removes it) while the object lives.
@@ -37,4 +37,4 @@ TEST(CacheDir, FollowsTheXdgRules) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64,
@@ -37,4 +37,4 @@ TEST(DType, BytesPerElement) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -4,10 +4,8 @@
 
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::message_of;
 
 TEST(ErrorList, AnEmptyListThrowsNothing) {
   EXPECT_NO_THROW(ErrorList("a.json").throw_if_any());
@@ -31,4 +29,4 @@ TEST(ErrorList, KeepsTheFirstHundredAndCountsTheRest) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(ErrorTypes, CarryTheirExitCode) {
@@ -12,4 +12,4 @@ TEST(ErrorTypes, CarryTheirExitCode) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

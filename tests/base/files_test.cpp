@@ -10,13 +10,10 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::message_of;
-using testing::TempFolder;
 
 void put(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
@@ -36,16 +33,16 @@ TEST(ReadFile, RefusesMoreThanTheLimitAndNamesTheFile) {
   put(folder / "f", "12345");
   EXPECT_EQ(read_file(folder / "f", 5), "12345");
   const std::string message = message_of<Error>([&] { read_file(folder / "f", 4); });
-  EXPECT_TRUE(contains(message, (folder / "f").string()));
-  EXPECT_TRUE(contains(message, "5 bytes"));
+  EXPECT_CONTAINS(message, (folder / "f").string());
+  EXPECT_CONTAINS(message, "5 bytes");
 }
 
 TEST(ReadFile, RefusesWhatIsNoRegularFile) {
   const TempFolder folder;
   EXPECT_THROW(read_file(folder / "missing"), Error);
-  EXPECT_TRUE(contains(message_of<Error>([&] { read_file(folder.path()); }), "not a regular file"));
+  EXPECT_CONTAINS(message_of<Error>([&] { read_file(folder.path()); }), "not a regular file");
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
-  EXPECT_TRUE(contains(message_of<Error>([&] { read_file(folder / "pipe"); }), "not a regular file"));
+  EXPECT_CONTAINS(message_of<Error>([&] { read_file(folder / "pipe"); }), "not a regular file");
 }
 
 TEST(WriteFileAtomic, ReplacesTheOldFile) {
@@ -83,8 +80,8 @@ TEST(FileWriter, AFullDiskIsAnErrorThatNamesThePath) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   FileWriter writer("/dev/full");
   const std::string message = message_of<Error>([&] { writer.write("bytes"); });
-  EXPECT_TRUE(contains(message, "/dev/full"));
-  EXPECT_TRUE(contains(message, "No space left"));
+  EXPECT_CONTAINS(message, "/dev/full");
+  EXPECT_CONTAINS(message, "No space left");
 }
 
 TEST(FileWriter, CountsWhatItWrote) {
@@ -124,8 +121,8 @@ TEST(FileReader, AFileThatBecomesShorterIsNamedAndDoesNotKill) {
   const FileReader reader(folder / "f");
   fs::resize_file(folder / "f", 50'000);
   const std::string message = message_of<Error>([&] { reader.text(0, 100'000); });
-  EXPECT_TRUE(contains(message, (folder / "f").string()));
-  EXPECT_TRUE(contains(message, "became shorter while it was read: it ends at byte 50000 and had 100000"));
+  EXPECT_CONTAINS(message, (folder / "f").string());
+  EXPECT_CONTAINS(message, "became shorter while it was read: it ends at byte 50000 and had 100000");
 }
 
 TEST(StagedFolder, AppearsOnlyWhenPublished) {
@@ -176,7 +173,7 @@ TEST(StagedFolder, DoesNotTakeThePlaceOfAnEmptyFolderEither) {
   const TempFolder folder;
   fs::create_directories(folder / "step-1");
   StagedFolder staged(folder / "step-1");
-  EXPECT_TRUE(contains(message_of<Error>([&] { staged.publish(); }), "exists already"));
+  EXPECT_CONTAINS(message_of<Error>([&] { staged.publish(); }), "exists already");
 }
 
 TEST(ContentHash, IsXxh3AndSeesEveryBit) {
@@ -194,4 +191,4 @@ TEST(ContentHash, AFileHashesAsItsBytes) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(Format, TakesBooleansIntegersFloatsAndStrings) {
@@ -73,4 +73,4 @@ TEST(DidYouMean, FindsASlipOfThePenOnly) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -5,10 +5,8 @@
 #include "stepforge/base/error.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::message_of;
 
 const Json& document() {
   static const Json json = parse_json(
@@ -84,4 +82,4 @@ TEST(JsonReader, ALongValueIsCut) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

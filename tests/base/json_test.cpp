@@ -9,12 +9,8 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
-using testing::TempFolder;
 
 std::string refusal(std::string_view text, const JsonLimits& limits = {}) {
   return message_of<FormatError>([&] { parse_json(text, "some.json", limits); });
@@ -52,14 +48,14 @@ TEST(ParseJson, ReadsNumbersAsTheLibraryDoes) {
 }
 
 TEST(ParseJson, RefusesADuplicateKeyInOneObjectOnly) {
-  EXPECT_TRUE(contains(refusal(R"({"a":1,"b":{},"a":2})"), "key \"a\" appears twice"));
-  EXPECT_TRUE(contains(refusal(R"({"a":1,"\u0061":2})"), "key \"a\" appears twice"));
+  EXPECT_CONTAINS(refusal(R"({"a":1,"b":{},"a":2})"), "key \"a\" appears twice");
+  EXPECT_CONTAINS(refusal(R"({"a":1,"\u0061":2})"), "key \"a\" appears twice");
   EXPECT_EQ(parse_json(R"({"a":{"a":{"a":1}},"b":{"a":2}})", "some.json").size(), 2U);
 }
 
 TEST(ParseJson, NamesSourceAndByteOfAFault) {
-  EXPECT_TRUE(contains(refusal(R"({"a": tru})"), "some.json: byte 6: found \"t\" where a value"));
-  EXPECT_TRUE(contains(refusal(R"({"a":1,"a":2})"), "some.json: byte 7:"));
+  EXPECT_CONTAINS(refusal(R"({"a": tru})"), "some.json: byte 6: found \"t\" where a value");
+  EXPECT_CONTAINS(refusal(R"({"a":1,"a":2})"), "some.json: byte 7:");
 }
 
 TEST(ParseJson, RefusesBadSyntax) {
@@ -67,20 +63,20 @@ TEST(ParseJson, RefusesBadSyntax) {
        {"",       " ",           "{",         "[1,]", "{\"a\":1,}",   "{'a':1}",         "[1] x", "[1][2]",
         "nul",    "01",          "+1",        "1.",   "NaN",          "[Infinity]",      "1e999", "\"\\x\"",
         "\"\t\"", "\"\\ud800\"", "/* c */ 1", "\xff", "\"\xc0\x80\"", "\"\xed\xa0\x80\""}) {
-    EXPECT_TRUE(contains(refusal(text), "some.json: ")) << text;
+    EXPECT_CONTAINS(refusal(text), "some.json: ") << text;
   }
 }
 
 TEST(ParseJson, RefusesDepthBeyondTheLimit) {
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW(parse_json(nested(64), "some.json"));
-  EXPECT_TRUE(contains(refusal(nested(65)), "some.json: byte 64: JSON nested deeper than 64 levels"));
-  EXPECT_TRUE(contains(refusal(std::string(10'000'000, '[')), "deeper than 64"));
-  EXPECT_TRUE(contains(refusal(R"({"a":{"a":1}})", {.max_depth = 1}), "deeper than 1 "));
+  EXPECT_CONTAINS(refusal(nested(65)), "some.json: byte 64: JSON nested deeper than 64 levels");
+  EXPECT_CONTAINS(refusal(std::string(10'000'000, '[')), "deeper than 64");
+  EXPECT_CONTAINS(refusal(R"({"a":{"a":1}})", {.max_depth = 1}), "deeper than 1 ");
 }
 
 TEST(ParseJson, RefusesMoreBytesThanTheLimit) {
-  EXPECT_TRUE(contains(refusal("[1, 2]", {.max_bytes = 5}), "6 bytes of JSON; at most 5"));
+  EXPECT_CONTAINS(refusal("[1, 2]", {.max_bytes = 5}), "6 bytes of JSON; at most 5");
 }
 
 // The work per key must not grow with the number of keys: 300,000 keys took minutes once.
@@ -97,9 +93,9 @@ TEST(ReadJsonFile, NamesTheFile) {
   const TempFolder folder;
   std::ofstream(folder / "bad.json") << "{";
   const std::string message = message_of<FormatError>([&] { read_json_file(folder / "bad.json"); });
-  EXPECT_TRUE(contains(message, (folder / "bad.json").string()));
+  EXPECT_CONTAINS(message, (folder / "bad.json").string());
   EXPECT_THROW(read_json_file(folder / "missing.json"), Error);
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -9,11 +9,8 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::TempFolder;
 
 TEST(Logger, WritesLinesToTheTerminalFromItsThresholdOn) {
   ::testing::internal::CaptureStderr();
@@ -25,8 +22,8 @@ TEST(Logger, WritesLinesToTheTerminalFromItsThresholdOn) {
     logger.flush();
   }
   const std::string lines = ::testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(contains(lines, "step 3 done\n"));
-  EXPECT_TRUE(contains(lines, "broken\n"));
+  EXPECT_CONTAINS(lines, "step 3 done\n");
+  EXPECT_CONTAINS(lines, "broken\n");
   EXPECT_EQ(lines.find("hidden"), std::string::npos);
   EXPECT_EQ(lines.find('\033'), std::string::npos) << "no colour unless asked for";
 }
@@ -38,7 +35,7 @@ TEST(Logger, ColoursWarningsWhenAsked) {
     logger.warning("careful");
     logger.flush();
   }
-  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "\033["));
+  EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "\033[");
 }
 
 TEST(Logger, AppendsToTheFile) {
@@ -52,8 +49,8 @@ TEST(Logger, AppendsToTheFile) {
   }
   ::testing::internal::GetCapturedStderr();
   const std::string lines = read_file(folder / "log.txt");
-  EXPECT_TRUE(contains(lines, "first start"));
-  EXPECT_TRUE(contains(lines, "second start"));
+  EXPECT_CONTAINS(lines, "first start");
+  EXPECT_CONTAINS(lines, "second start");
 }
 
 TEST(Logger, EveryLineIsInTheFileAtOnceAndWithoutColours) {
@@ -63,16 +60,16 @@ TEST(Logger, EveryLineIsInTheFileAtOnceAndWithoutColours) {
   logger.add_file(folder / "log.txt");
   logger.info("{}", "\033[1;32mgreen\033[0m and \033[K plain");
   const std::string lines = read_file(folder / "log.txt");  // the logger still lives, nothing was flushed
-  EXPECT_TRUE(contains(lines, "green and  plain\n"));
+  EXPECT_CONTAINS(lines, "green and  plain\n");
   EXPECT_EQ(lines.find('\033'), std::string::npos);
-  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "\033[1;32mgreen"));
+  EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "\033[1;32mgreen");
 }
 
 TEST(Logger, AnUnwritableFileIsAnErrorThatNamesIt) {
   const TempFolder folder;
   Logger logger;
   const auto add = [&] { logger.add_file(folder.path()); };
-  EXPECT_TRUE(contains(testing::message_of<Error>(add), folder.path().string()));
+  EXPECT_CONTAINS(message_of<Error>(add), folder.path().string());
 }
 
 TEST(Logger, GuardsEveryLineThatReachesTheTerminal) {
@@ -95,8 +92,8 @@ TEST(Logger, TextIsNotAFormat) {
     logger.write(LogLevel::info, "{} %s {broken");
     logger.flush();
   }
-  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "{} %s {broken"));
+  EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "{} %s {broken");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -5,10 +5,8 @@
 
 #include "tests/support/temp_folder.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::TempFolder;
 
 TEST(CpuInfo, CountsThreadsAndCoresOverSockets) {
   std::string text;
@@ -74,4 +72,4 @@ TEST(MappedLibrary, FindsWhatIsLoaded) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 using Words = std::array<uint32_t, 4>;
@@ -80,4 +80,4 @@ TEST(Permutation, OtherKeysGiveOtherOrders) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

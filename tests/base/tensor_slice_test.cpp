@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 using Shape = std::vector<int64_t>;
@@ -132,4 +132,4 @@ TEST(TensorSlice, IsWrittenAsASlice) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

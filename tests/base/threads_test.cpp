@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(BoundedQueue, HandsOverInOrder) {
@@ -105,4 +105,4 @@ TEST(HardwareThreads, CountsTheCoresThatTheThreadMayRunOn) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

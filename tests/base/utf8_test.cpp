@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
-#include "tests/support/expect_throw.h"
+#include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(Utf8, AcceptsTheFirstAndLastCodePointOfEachLength) {
@@ -39,9 +39,10 @@ TEST(Utf8, FindsTheFirstByteThatIsIllFormed) {
 }
 
 TEST(Utf8, TheErrorNamesSourceOffsetAndByte) {
-  EXPECT_THROW_WITH(require_utf8("ab\xE9", "notes.txt"), FormatError,
-                    {"notes.txt", "byte 2", "0xe9", "UTF-8"});
-  EXPECT_THROW_WITH(require_utf8("ab\xE9", "notes.txt", 100), FormatError, {"byte 102"});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { return require_utf8("ab\xE9", "notes.txt"); }), "notes.txt",
+                  "byte 2", "0xe9", "UTF-8");
+  EXPECT_CONTAINS(message_of<FormatError>([&] { return require_utf8("ab\xE9", "notes.txt", 100); }),
+                  "byte 102");
 }
 
 TEST(Utf8, OnlyAProperPrefixIsIncomplete) {
@@ -60,4 +61,4 @@ TEST(Utf8, AQuotedTextHoldsNoControlBytesAndIsCut) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

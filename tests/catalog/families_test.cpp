@@ -13,11 +13,8 @@
 #include "stepforge/config/presets.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
 
 ModelConfig preset(const std::string& name) {
   const std::vector<std::string> words = {"preset=" + name};
@@ -126,7 +123,7 @@ TEST(ModelSpec, ForwardFlopsAreTwoPerMatrixElementAndFourPerKeyAndChannel) {
 TEST(ModelSpec, AnOpenVocabularyIsRefused) {
   ModelConfig config = tiny("llama");
   config.vocab_size = 0;
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "vocab_size"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "vocab_size");
 }
 
 TEST(ModelSpec, SizesWhoseProductsOverflowAreRefusedBeforeAnythingIsBuilt) {
@@ -136,18 +133,18 @@ TEST(ModelSpec, SizesWhoseProductsOverflowAreRefusedBeforeAnythingIsBuilt) {
         &ModelConfig::head_dim, &ModelConfig::ffn_dim, &ModelConfig::vocab_size}) {
     ModelConfig config = tiny("llama");
     config.*size = huge;
-    EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "parameters are supported"));
+    EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "parameters are supported");
   }
   ModelConfig config = tiny("llama");
   config.n_heads = 0;
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { model_spec(config); }), "sizes must be positive"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "sizes must be positive");
 }
 
 TEST(Families, AnUnknownOneIsRefusedWithTheListOfThoseThereAre) {
   const std::string message = message_of<UsageError>([] { find_family("gpt2"); });
-  EXPECT_TRUE(contains(message, "\"gpt2\""));
-  EXPECT_TRUE(contains(message, "llama, qwen3"));
+  EXPECT_CONTAINS(message, "\"gpt2\"");
+  EXPECT_CONTAINS(message, "llama, qwen3");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

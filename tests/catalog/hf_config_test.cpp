@@ -15,11 +15,8 @@
 #include "tests/support/paths.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
 
 ModelConfig preset(std::string_view name) {
   const std::vector<std::string> words = {"preset=" + std::string(name), "model.vocab_size=4096"};
@@ -32,7 +29,7 @@ Json token_ids(const Json& bos, const Json& eos) {
 
 /// Recorded from transformers by tools/oracle/make_hf_config_golden.py.
 Json golden(const std::string& name) {
-  return read_json_file(testing::source_dir() / "tests/golden/hf_config" / name);
+  return read_json_file(source_dir() / "tests/golden/hf_config" / name);
 }
 
 Json llama_json() {
@@ -95,28 +92,28 @@ TEST(HfConfig, KeyValueHeadsLeftOutAreAsManyAsHeads) {
 
 TEST(HfConfig, AnUnknownModelTypeIsRefusedWithTheListOfThoseThereAre) {
   const std::string message = refusal("model_type", "gpt2");
-  EXPECT_TRUE(contains(message, "dir/config.json"));
-  EXPECT_TRUE(contains(message, "gpt2"));
-  EXPECT_TRUE(contains(message, "llama, qwen3"));
+  EXPECT_CONTAINS(message, "dir/config.json");
+  EXPECT_CONTAINS(message, "gpt2");
+  EXPECT_CONTAINS(message, "llama, qwen3");
 }
 
 TEST(HfConfig, WhatChangesTheMathematicsIsRefused) {
-  EXPECT_TRUE(contains(refusal("attention_bias", true), "attention_bias"));
-  EXPECT_TRUE(contains(refusal("mlp_bias", true), "mlp_bias"));
-  EXPECT_TRUE(contains(refusal("use_sliding_window", true), "use_sliding_window"));
-  EXPECT_TRUE(contains(refusal("hidden_act", "gelu"), "silu"));
-  EXPECT_TRUE(contains(refusal("is_causal", false), "\"is_causal\" is false: only true is supported"));
+  EXPECT_CONTAINS(refusal("attention_bias", true), "attention_bias");
+  EXPECT_CONTAINS(refusal("mlp_bias", true), "mlp_bias");
+  EXPECT_CONTAINS(refusal("use_sliding_window", true), "use_sliding_window");
+  EXPECT_CONTAINS(refusal("hidden_act", "gelu"), "silu");
+  EXPECT_CONTAINS(refusal("is_causal", false), "\"is_causal\" is false: only true is supported");
 }
 
 TEST(HfConfig, WrongTypesAndSizesAreRefusedByName) {
-  EXPECT_TRUE(contains(refusal("hidden_size", "4096"), "hidden_size"));
-  EXPECT_TRUE(contains(refusal("hidden_size", -1), "\"hidden_size\" is -1"));
-  EXPECT_TRUE(contains(refusal("num_hidden_layers", 2.5), "num_hidden_layers"));
-  EXPECT_TRUE(contains(refusal("rms_norm_eps", "small"), "a number"));
-  EXPECT_TRUE(contains(refusal("tie_word_embeddings", 1), "true or false"));
-  EXPECT_TRUE(contains(refusal("num_key_value_heads", 5), "num_attention_heads = 32"));
-  EXPECT_TRUE(contains(refusal("head_dim", 7), "even"));
-  EXPECT_TRUE(contains(refusal("rope_scaling", 7), "object"));
+  EXPECT_CONTAINS(refusal("hidden_size", "4096"), "hidden_size");
+  EXPECT_CONTAINS(refusal("hidden_size", -1), "\"hidden_size\" is -1");
+  EXPECT_CONTAINS(refusal("num_hidden_layers", 2.5), "num_hidden_layers");
+  EXPECT_CONTAINS(refusal("rms_norm_eps", "small"), "a number");
+  EXPECT_CONTAINS(refusal("tie_word_embeddings", 1), "true or false");
+  EXPECT_CONTAINS(refusal("num_key_value_heads", 5), "num_attention_heads = 32");
+  EXPECT_CONTAINS(refusal("head_dim", 7), "even");
+  EXPECT_CONTAINS(refusal("rope_scaling", 7), "object");
 }
 
 /// A value other than `value`, of its type.
@@ -152,8 +149,8 @@ TEST(HfConfig, EveryFieldOfTransformersIsReadRefusedByNameOrKnownToBeHarmless) {
       if (refused.contains(key)) {
         const std::string message =
             message_of<FormatError>([&] { model_from_hf_config(json, "dir/config.json"); });
-        EXPECT_TRUE(contains(message, "dir/config.json: \"")) << message;
-        EXPECT_TRUE(contains(message, key == "num_attention_heads" ? "num_key_value_heads" : key)) << message;
+        EXPECT_CONTAINS(message, "dir/config.json: \"") << message;
+        EXPECT_CONTAINS(message, key == "num_attention_heads" ? "num_key_value_heads" : key) << message;
       } else {
         EXPECT_EQ(model_from_hf_config(json, "config.json") == model, harmless.contains(key));
       }
@@ -169,10 +166,10 @@ TEST(HfConfig, GenerationSettingsOfOlderFilesAreHarmless) {
 }
 
 TEST(HfConfig, AnUnknownFieldIsRefusedUnlessItIsNull) {
-  EXPECT_TRUE(contains(refusal("logit_softcap", 30.0),
-                       "dir/config.json: \"logit_softcap\" is 30.0: unknown setting"));
+  EXPECT_CONTAINS(refusal("logit_softcap", 30.0),
+                  "dir/config.json: \"logit_softcap\" is 30.0: unknown setting");
   for (const char* key : {"transformers_weights", "auto_map", "quantization_config"}) {
-    EXPECT_TRUE(contains(refusal(key, "some.file"), key));
+    EXPECT_CONTAINS(refusal(key, "some.file"), key);
   }
   Json json = llama_json();
   json["logit_softcap"] = nullptr;
@@ -186,7 +183,7 @@ TEST(HfConfig, RotarySettingsAreThoseThatTransformersComputesWithOrRefusedByName
     if (!one["refused"].is_null()) {
       const std::string message =
           message_of<FormatError>([&] { model_from_hf_config(one["config"], "config.json"); });
-      EXPECT_TRUE(contains(message, one["refused"].get<std::string>() + "\"")) << message;
+      EXPECT_CONTAINS(message, one["refused"].get<std::string>() + "\"") << message;
       continue;
     }
     const ModelConfig model = model_from_hf_config(one["config"], "config.json");
@@ -206,28 +203,27 @@ TEST(HfConfig, RotarySettingsAreThoseThatTransformersComputesWithOrRefusedByName
 }
 
 TEST(HfConfig, ValuesOutsideTheRangesOfOurFieldsAreRefused) {
-  EXPECT_TRUE(contains(refusal("rms_norm_eps", 2.0), "\"rms_norm_eps\" is 2.0: must be 0 to 1"));
-  EXPECT_TRUE(contains(refusal("rms_norm_eps", -1e-6), "rms_norm_eps"));
-  EXPECT_TRUE(contains(refusal("rope_theta", 0.0), "rope_theta"));
+  EXPECT_CONTAINS(refusal("rms_norm_eps", 2.0), "\"rms_norm_eps\" is 2.0: must be 0 to 1");
+  EXPECT_CONTAINS(refusal("rms_norm_eps", -1e-6), "rms_norm_eps");
+  EXPECT_CONTAINS(refusal("rope_theta", 0.0), "rope_theta");
   for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                           "head_dim", "intermediate_size", "vocab_size", "max_position_embeddings"}) {
     for (const uint64_t value : {uint64_t{0}, uint64_t{1} << 31, uint64_t{1} << 62, ~uint64_t{0}}) {
-      EXPECT_TRUE(contains(refusal(key, value), key)) << value;
+      EXPECT_CONTAINS(refusal(key, value), key) << value;
     }
   }
-  EXPECT_TRUE(contains(refusal("num_hidden_layers", 1'000'000), "must be 1 to 10000"));
+  EXPECT_CONTAINS(refusal("num_hidden_layers", 1'000'000), "must be 1 to 10000");
   for (const auto& [key, value] : std::vector<std::pair<std::string, double>>{
            {"factor", 0.0}, {"factor", 0.5}, {"high_freq_factor", 1.0}, {"low_freq_factor", 4.0}}) {
     Json scaling = llama_json()["rope_scaling"];
     scaling[key] = value;
-    EXPECT_TRUE(
-        contains(refusal("rope_scaling", scaling), key == "low_freq_factor" ? "high_freq_factor" : key));
+    EXPECT_CONTAINS(refusal("rope_scaling", scaling), key == "low_freq_factor" ? "high_freq_factor" : key);
   }
 }
 
 TEST(HfConfig, ARotaryTypeIsRefusedUnderTheKeyThatTheFileUses) {
-  EXPECT_TRUE(contains(refusal("rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}),
-                       "\"rope_scaling.type\" is \"yarn\""));
+  EXPECT_CONTAINS(refusal("rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}),
+                  "\"rope_scaling.type\" is \"yarn\"");
 }
 
 TEST(HfConfig, EverythingThatIsWrittenIsKnownToTheReader) {
@@ -257,21 +253,19 @@ TEST(HfGeneration, TheTokenizersIdsStandWhereTheFolderNamesNone) {
 }
 
 TEST(HfGeneration, AnIdThatIsNotANumberIsRefused) {
-  EXPECT_TRUE(contains(message_of<FormatError>([] {
-                         hf_generation({{"eos_token_id", "</s>"}}, Json::object(),
-                                       "dir/generation_config.json");
-                       }),
-                       "eos_token_id"));
+  EXPECT_CONTAINS(message_of<FormatError>([] {
+                    hf_generation({{"eos_token_id", "</s>"}}, Json::object(), "dir/generation_config.json");
+                  }),
+                  "eos_token_id");
 }
 
 TEST(HfConfig, AMissingSizeIsNamed) {
   Json json = llama_json();
   json.erase("vocab_size");
   const std::string message = message_of<FormatError>([&] { model_from_hf_config(json, "dir/config.json"); });
-  EXPECT_TRUE(contains(message, "\"vocab_size\" is missing"));
-  EXPECT_TRUE(
-      contains(message_of<FormatError>([] { model_from_hf_config(Json::array(), "x"); }), "JSON object"));
+  EXPECT_CONTAINS(message, "\"vocab_size\" is missing");
+  EXPECT_CONTAINS(message_of<FormatError>([] { model_from_hf_config(Json::array(), "x"); }), "JSON object");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(LossChunk, HoldsAboutFourMebibytesOfLogitsInWholeBlocksOfSixtyFour) {
@@ -49,4 +49,4 @@ TEST(Layers, NormsStartAtOneAndAreTaggedSoThatTheyDoNotDecay) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

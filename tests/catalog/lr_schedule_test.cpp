@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 LrSchedulerConfig scheduler(int64_t warmup, double ratio = -1.0, DecayType type = DecayType::linear,
@@ -78,4 +78,4 @@ TEST(Schedule, TotalStepsOfTheScheduleOverrideTheRunsAndItsLastFactorStays) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

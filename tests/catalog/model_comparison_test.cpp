@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 ModelConfig model() {
@@ -39,4 +39,4 @@ TEST(ModelDifferences, LeavesOutWhatComputesTheSame) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

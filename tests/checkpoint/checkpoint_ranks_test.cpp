@@ -9,12 +9,8 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::all_ranks;
-using testing::contains;
-using testing::run_threads;
 
 CheckpointRanks ranks_of(World& world, double limit = 60) {
   return {world.group("checkpoint", all_ranks(world.size())), limit};
@@ -43,7 +39,7 @@ TEST(CheckpointRanks, AFailureIsThrownOnAllNamingEachRankThatFailed) {
       if (world.rank() % 2 == 1) throw UsageError("no room");
       return "";
     };
-    const std::string message = testing::message_of<Error>([&] { ranks.run(odd_ones_fail); });
+    const std::string message = message_of<Error>([&] { ranks.run(odd_ones_fail); });
     ranks.run([] { return ""; });  // and they go on
     return message;
   });
@@ -72,7 +68,7 @@ TEST(CheckpointRanks, ASlowRankIsWaitedForBeyondTheDeadlineOfACollective) {
 TEST(CheckpointRanks, OneThatTakesLongerThanTheLimitFailsForAll) {
   const auto results = run_threads(2, [](World& world) -> std::string {
     const CheckpointRanks ranks = ranks_of(world, 0.3);
-    return testing::message_of<Error>([&] {
+    return message_of<Error>([&] {
       ranks.run([rank = world.rank()] {
         if (rank == 1) sleep_for(1.5);
         return "";
@@ -102,8 +98,8 @@ TEST(CheckpointRanks, ADiskThatNeverAnswersFailsForAllAtTheLimit) {
   const auto dead = disk.action();
   const auto results = run_threads(2, [&](World& world) -> std::string {
     const CheckpointRanks ranks = ranks_of(world, 0.3);
-    const std::string message = testing::message_of<Error>(
-        [&] { ranks.run(world.rank() == 1 ? dead : [] { return std::string(); }); });
+    const std::string message =
+        message_of<Error>([&] { ranks.run(world.rank() == 1 ? dead : [] { return std::string(); }); });
     ranks.run([] { return ""; });  // and they go on
     return message;
   });
@@ -114,7 +110,7 @@ TEST(CheckpointRanks, ADiskThatNeverAnswersFailsForAllAtTheLimit) {
 TEST(CheckpointRanks, ADiskThatNeverAnswersFailsForOneRankAloneAtTheLimit) {
   const DeadDisk disk;
   const CheckpointRanks alone(nullptr, 0.3);
-  EXPECT_EQ(testing::message_of<Error>([&] { alone.run(disk.action()); }), "not done within 0.3 s");
+  EXPECT_EQ(message_of<Error>([&] { alone.run(disk.action()); }), "not done within 0.3 s");
   EXPECT_THROW(alone.run([]() -> std::string { throw UsageError("wrong"); }), UsageError);
   EXPECT_EQ(alone.run([] { return "fine"; }), std::vector<std::string>{"fine"});
   disk.end();
@@ -127,9 +123,9 @@ TEST(CheckpointRanks, OneThatLeavesEndsTheWaitOfTheOthers) {
     ranks.run([] { return ""; });
     return "";
   });
-  for (const int rank : {0, 1}) EXPECT_TRUE(contains(results[static_cast<size_t>(rank)], "PeerError"));
-  EXPECT_TRUE(contains(results[0], "rank 2"));
+  for (const int rank : {0, 1}) EXPECT_CONTAINS(results[static_cast<size_t>(rank)], "PeerError");
+  EXPECT_CONTAINS(results[0], "rank 2");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

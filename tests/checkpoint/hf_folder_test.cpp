@@ -7,16 +7,10 @@
 #include "stepforge/tensorfile/safetensors.h"
 #include "tests/checkpoint/fixture.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::message_of;
-using testing::names_in;
-using testing::small_config;
-using testing::SmallModel;
-using testing::TempFolder;
 using Names = std::vector<std::string>;
 
 /// A tensor to be put into a test's own folder.
@@ -149,7 +143,7 @@ TEST(HfFolder, Fp16RefusesValuesBeyondItsRange) {
   model.store.unit(0).master().data_ptr<float>()[5] = 70000.0F;
   const std::string message =
       message_of<Error>([&] { export_model(folder / "out", model, nullptr, options); });
-  EXPECT_TRUE(contains(message, "model.embed_tokens.weight holds 70000"));
+  EXPECT_CONTAINS(message, "model.embed_tokens.weight holds 70000");
   EXPECT_EQ(names_in(folder.path()), Names{});
 }
 
@@ -199,7 +193,7 @@ TEST(HfFolder, AnExistingFolderIsNotOverwritten) {
   const SmallModel model(1);
   fs::create_directory(folder / "out");
   const std::string message = message_of<UsageError>([&] { export_model(folder / "out", model); });
-  EXPECT_TRUE(contains(message, "exists already"));
+  EXPECT_CONTAINS(message, "exists already");
   EXPECT_EQ(names_in(folder.path()), Names{"out"});
   EXPECT_EQ(names_in(folder / "out"), Names{});
 }
@@ -257,16 +251,16 @@ TEST_F(HfImport, AllDifferencesAreToldAtOnceAndNothingChanges) {
   FileTensor& norm = tensor_named(tensors_, "model.layers.1.input_layernorm.weight");
   norm.spec.dtype = DType::i32;
   const std::string message = refusal();
-  EXPECT_TRUE(contains(message, (folder_ / "in").string() + " do not fit the model"));
-  EXPECT_TRUE(contains(message, "2 tensors missing, 2 unexpected, 2 different"));
-  EXPECT_TRUE(contains(message, "missing: model.layers.0.self_attn.k_proj.weight [12, 16]"));
-  EXPECT_TRUE(contains(message, "missing: model.norm.weight [16]"));
-  EXPECT_TRUE(contains(message, "unexpected: \"model.layers.0.self_attn.q_proj.bias\""));
-  EXPECT_TRUE(contains(message, "unexpected: \"model.layers.2.input_layernorm.weight\""));
-  EXPECT_TRUE(contains(
-      message, "other shape: model.layers.1.mlp.up_proj.weight is [16, 24], the model's is [24, 16]"));
-  EXPECT_TRUE(
-      contains(message, "other type: model.layers.1.input_layernorm.weight is I32, expected F32, BF16, F16"));
+  EXPECT_CONTAINS(message, (folder_ / "in").string() + " do not fit the model");
+  EXPECT_CONTAINS(message, "2 tensors missing, 2 unexpected, 2 different");
+  EXPECT_CONTAINS(message, "missing: model.layers.0.self_attn.k_proj.weight [12, 16]");
+  EXPECT_CONTAINS(message, "missing: model.norm.weight [16]");
+  EXPECT_CONTAINS(message, "unexpected: \"model.layers.0.self_attn.q_proj.bias\"");
+  EXPECT_CONTAINS(message, "unexpected: \"model.layers.2.input_layernorm.weight\"");
+  EXPECT_CONTAINS(message,
+                  "other shape: model.layers.1.mlp.up_proj.weight is [16, 24], the model's is [24, 16]");
+  EXPECT_CONTAINS(message,
+                  "other type: model.layers.1.input_layernorm.weight is I32, expected F32, BF16, F16");
 }
 
 TEST_F(HfImport, RotaryBuffersOfOlderExportsArePassedOver) {
@@ -278,7 +272,7 @@ TEST_F(HfImport, RotaryBuffersOfOlderExportsArePassedOver) {
 
 TEST_F(HfImport, AnUntiedModelNeedsItsHead) {
   remove("lm_head.weight");
-  EXPECT_TRUE(contains(refusal(), "missing: lm_head.weight [40, 16]"));
+  EXPECT_CONTAINS(refusal(), "missing: lm_head.weight [40, 16]");
 }
 
 TEST_F(HfImport, ATensorInTwoShardsIsRefused) {
@@ -291,7 +285,7 @@ TEST_F(HfImport, ATensorInTwoShardsIsRefused) {
   write_tensors(shards / "a.safetensors", tensors_);
   write_tensors(shards / "b.safetensors", {tensor_named(tensors_, "model.norm.weight")});
   const std::string message = message_of<Error>([&] { import_hf(shards, model_.spec, model_.store); });
-  EXPECT_TRUE(contains(message, "model.norm.weight"));
+  EXPECT_CONTAINS(message, "model.norm.weight");
   EXPECT_EQ(model_.bits(), before_);
 }
 
@@ -304,20 +298,20 @@ TEST_F(HfImport, FoldersThatAreNoneAreRefusedNamingTheFault) {
   fs::create_directories(folder_ / "bad");
   const fs::path weights = folder_ / "bad" / "model.safetensors";
   const fs::path index = folder_ / "bad" / kIndexFileName;
-  EXPECT_TRUE(contains(refused(folder_ / "absent"), "absent"));
-  EXPECT_TRUE(contains(refused(folder_ / "bad"), "bad"));
-  testing::write_text(weights, "");
-  EXPECT_TRUE(contains(refused(folder_ / "bad"), weights.string()));
-  testing::write_text(weights, std::string(8, '\xff') + "{}");
-  EXPECT_TRUE(contains(refused(folder_ / "bad"), weights.string()));
+  EXPECT_CONTAINS(refused(folder_ / "absent"), "absent");
+  EXPECT_CONTAINS(refused(folder_ / "bad"), "bad");
+  write_text(weights, "");
+  EXPECT_CONTAINS(refused(folder_ / "bad"), weights.string());
+  write_text(weights, std::string(8, '\xff') + "{}");
+  EXPECT_CONTAINS(refused(folder_ / "bad"), weights.string());
   fs::copy_file(folder_ / "good" / "model.safetensors", weights, fs::copy_options::overwrite_existing);
   fs::resize_file(weights, fs::file_size(weights) - 1);
-  EXPECT_TRUE(contains(refused(folder_ / "bad"), weights.string()));
+  EXPECT_CONTAINS(refused(folder_ / "bad"), weights.string());
   fs::remove(weights);
-  testing::write_text(index, R"({"weight_map": {"model.norm.weight": "../good/model.safetensors"}})");
-  EXPECT_TRUE(contains(refused(folder_ / "bad"), "../good/model.safetensors"));
-  testing::write_text(index, R"({"weight_map": {"model.norm.weight": "gone.safetensors"}})");
-  EXPECT_TRUE(contains(refused(folder_ / "bad"), "gone.safetensors"));
+  write_text(index, R"({"weight_map": {"model.norm.weight": "../good/model.safetensors"}})");
+  EXPECT_CONTAINS(refused(folder_ / "bad"), "../good/model.safetensors");
+  write_text(index, R"({"weight_map": {"model.norm.weight": "gone.safetensors"}})");
+  EXPECT_CONTAINS(refused(folder_ / "bad"), "gone.safetensors");
 }
 
 TEST_F(HfImport, AHostileNameIsCutAndCleanedInTheMessage) {
@@ -346,14 +340,14 @@ TEST_F(HfImportTied, AnEqualCopyOfTheTiedTensorIsAccepted) {
 TEST_F(HfImportTied, ACopyThatDiffersInOneBitIsRefused) {
   tensors_.push_back(head());
   tensors_.back().bytes[77] ^= 1;
-  EXPECT_TRUE(contains(refusal(), "lm_head.weight: differs from model.embed_tokens.weight"));
+  EXPECT_CONTAINS(refusal(), "lm_head.weight: differs from model.embed_tokens.weight");
 }
 
 TEST_F(HfImportTied, ACopyOfAnotherShapeIsRefused) {
   tensors_.push_back(head());
   tensors_.back().spec.shape = {16, 40};
-  EXPECT_TRUE(contains(refusal(), "lm_head.weight: is F32 [16, 40], but tied to model.embed_tokens.weight"));
+  EXPECT_CONTAINS(refusal(), "lm_head.weight: is F32 [16, 40], but tied to model.embed_tokens.weight");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -28,8 +28,7 @@ struct Layout {
 
 inline std::shared_ptr<const DataGroups> groups_of_layout(World& world, const Layout& layout) {
   const int shards = layout.ranks / layout.replicas;
-  return std::make_shared<const DataGroups>(world,
-                                            test::data_parallel(world.rank(), shards, layout.replicas));
+  return std::make_shared<const DataGroups>(world, data_parallel(world.rank(), shards, layout.replicas));
 }
 
 /// Rows that no chunk of 1,024 elements ends with, a tensor of several chunks, fewer chunks in a unit than

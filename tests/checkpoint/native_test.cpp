@@ -10,17 +10,10 @@
 #include "stepforge/tensorfile/manifest.h"
 #include "tests/checkpoint/fixture.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::message_of;
-using testing::names_in;
-using testing::RecordedLog;
-using testing::small_config;
-using testing::SmallModel;
-using testing::TempFolder;
 using Names = std::vector<std::string>;
 
 /// What a manifest says of its tensor files.
@@ -124,10 +117,10 @@ TEST(NativeCheckpoint, WeightsOnlyLoadsWithoutTouchingTheOptimizer) {
     EXPECT_EQ(loaded.optimizer.steps(), untouched.optimizer.steps());
   }
   SmallModel loaded(2);
-  EXPECT_TRUE(contains(message_of<Error>([&] {
-                         load_checkpoint(folder / "step-2", loaded.spec, loaded.store, &loaded.optimizer);
-                       }),
-                       "holds weights only"));
+  EXPECT_CONTAINS(message_of<Error>([&] {
+                    load_checkpoint(folder / "step-2", loaded.spec, loaded.store, &loaded.optimizer);
+                  }),
+                  "holds weights only");
 }
 
 TEST(NativeCheckpoint, AnotherModelIsRefusedWithEveryDifferenceAndNothingChanges) {
@@ -141,16 +134,14 @@ TEST(NativeCheckpoint, AnotherModelIsRefusedWithEveryDifferenceAndNothingChanges
   const std::string message = message_of<Error>(
       [&] { load_checkpoint(folder / "step-1", other.spec, other.store, &other.optimizer); });
   EXPECT_EQ(other.bits(), before);
-  EXPECT_TRUE(contains(message, "step-1 is a checkpoint of another model"));
-  EXPECT_TRUE(contains(message, "missing: model.layers.0.self_attn.q_norm.weight [6]"));
-  EXPECT_TRUE(
-      contains(message, "missing: optim.state.model.layers.0.self_attn.k_norm.weight.exp_avg_sq [6]"));
-  EXPECT_TRUE(contains(message, "unexpected: \"lm_head.weight\""));
-  EXPECT_TRUE(contains(message, "unexpected: \"optim.state.model.layers.1.mlp.up_proj.weight.exp_avg\""));
-  EXPECT_TRUE(
-      contains(message, "other shape: model.embed_tokens.weight is [40, 16], the model's is [48, 16]"));
+  EXPECT_CONTAINS(message, "step-1 is a checkpoint of another model");
+  EXPECT_CONTAINS(message, "missing: model.layers.0.self_attn.q_norm.weight [6]");
+  EXPECT_CONTAINS(message, "missing: optim.state.model.layers.0.self_attn.k_norm.weight.exp_avg_sq [6]");
+  EXPECT_CONTAINS(message, "unexpected: \"lm_head.weight\"");
+  EXPECT_CONTAINS(message, "unexpected: \"optim.state.model.layers.1.mlp.up_proj.weight.exp_avg\"");
+  EXPECT_CONTAINS(message, "other shape: model.embed_tokens.weight is [40, 16], the model's is [48, 16]");
   // 2 norms and their moments; the head, layer 1 and their moments; the embedding and its moments.
-  EXPECT_TRUE(contains(message, "6 tensors missing, 30 unexpected, 3 different"));
+  EXPECT_CONTAINS(message, "6 tensors missing, 30 unexpected, 3 different");
   EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 6 + 30 + 3);
 }
 
@@ -166,12 +157,12 @@ TEST(NativeCheckpoint, TensorsOfAnotherTypeAreRefused) {
     writer.write(spec.name, std::vector<std::byte>(static_cast<size_t>(spec.bytes())));
   }
   writer.finish();
-  testing::write_text(folder / "step-1" / "state.json", "{}");
+  write_text(folder / "step-1" / "state.json", "{}");
   write_manifest(folder / "step-1", build_manifest(folder / "step-1", 1, layout(/*optimizer=*/false)));
   SmallModel other(2);
   const std::string message =
       message_of<Error>([&] { load_checkpoint(folder / "step-1", other.spec, other.store, nullptr); });
-  EXPECT_TRUE(contains(message, "other type: model.norm.weight is BF16, expected F32"));
+  EXPECT_CONTAINS(message, "other type: model.norm.weight is BF16, expected F32");
   EXPECT_EQ(other.bits(), SmallModel(2).bits());
 }
 
@@ -181,12 +172,12 @@ TEST(NativeCheckpoint, WithoutTheOptimizersStepsItIsNotResumed) {
   for (const char* text : {"{}", "{\"optimizer_steps\": -1}", "{\"optimizer_steps\": 1.5}",
                            "{\"optimizer_steps\": 9223372036854775807}", "[]"}) {
     write_checkpoint(folder.path(), 1, model.stage());
-    testing::write_text(folder / "step-1" / "state.json", text);
+    write_text(folder / "step-1" / "state.json", text);
     write_manifest(folder / "step-1", build_manifest(folder / "step-1", 1, layout(/*optimizer=*/true)));
     SmallModel other(2);
     const std::string message = message_of<FormatError>(
         [&] { load_checkpoint(folder / "step-1", other.spec, other.store, &other.optimizer); });
-    EXPECT_TRUE(contains(message, "state.json")) << text;
+    EXPECT_CONTAINS(message, "state.json") << text;
     EXPECT_EQ(other.bits(), SmallModel(2).bits());
   }
 }
@@ -196,7 +187,7 @@ TEST(NativeCheckpoint, SavingAStepAgainReplacesItWhole) {
   const SmallModel first(1);
   const SmallModel second(2);
   write_checkpoint(folder.path(), 5, first.stage());
-  testing::overwrite_byte(folder / "step-5" / "model.safetensors", 9);  // a damaged one is replaced as well
+  overwrite_byte(folder / "step-5" / "model.safetensors", 9);  // a damaged one is replaced as well
   write_checkpoint(folder.path(), 5, stage_checkpoint(second.spec, second.store, nullptr, Json::object()));
   EXPECT_EQ(names_in(folder.path()), Names{"step-5"});
   EXPECT_EQ(names_in(folder / "step-5"), (Names{"manifest.json", "model.safetensors", "state.json"}));
@@ -225,8 +216,6 @@ struct Damage {
 };
 
 std::vector<Damage> damages() {
-  using testing::overwrite_byte;
-  using testing::write_text;
   const auto truncate = [](const std::string& file, uintmax_t by) {
     return [=](const fs::path& step) { fs::resize_file(step / file, fs::file_size(step / file) - by); };
   };
@@ -296,17 +285,17 @@ TEST(NativeCheckpoint, EveryDamageIsRefusedNamingTheFileAndThePreviousStepIsUsed
     damage.inflict(folder / "step-20");
 
     const std::string message = message_of<Error>([&] { checkpoint_of_step(folder.path(), 20); });
-    EXPECT_TRUE(contains(message, damage.file));
-    EXPECT_TRUE(contains(message, damage.fault));
+    EXPECT_CONTAINS(message, damage.file);
+    EXPECT_CONTAINS(message, damage.fault);
 
     RecordedLog log;
     const auto found = newest_complete_checkpoint(folder.path(), log.logger());
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(found->step, 10);
     EXPECT_EQ(found->path, folder / "step-10");
-    EXPECT_TRUE(contains(log.text(), " error "));
-    EXPECT_TRUE(contains(log.text(), damage.file));
-    EXPECT_TRUE(contains(log.text(), (folder / "step-10").string() + " is used instead"));
+    EXPECT_CONTAINS(log.text(), " error ");
+    EXPECT_CONTAINS(log.text(), damage.file);
+    EXPECT_CONTAINS(log.text(), (folder / "step-10").string() + " is used instead");
     SmallModel loaded(3);
     load_checkpoint(*found, loaded.spec, loaded.store, &loaded.optimizer);
     EXPECT_EQ(loaded.bits(), good.bits());
@@ -371,10 +360,10 @@ TEST(NewestCompleteCheckpoint, IsNoneInAnEmptyOrAbsentFolderOrWithOnlyUnfinished
 TEST(NewestCompleteCheckpoint, SaysSoWhenAllAreDamaged) {
   const TempFolder folder;
   write_checkpoint(folder.path(), 1, SmallModel(1).stage());
-  testing::overwrite_byte(folder / "step-1" / "model.safetensors", 1);
+  overwrite_byte(folder / "step-1" / "model.safetensors", 1);
   RecordedLog log;
   EXPECT_FALSE(newest_complete_checkpoint(folder.path(), log.logger()).has_value());
-  EXPECT_TRUE(contains(log.text(), "no complete checkpoint is left in " + folder.path().string()));
+  EXPECT_CONTAINS(log.text(), "no complete checkpoint is left in " + folder.path().string());
 }
 
 TEST(CheckpointOfStep, NamesTheStepsThatAreThere) {
@@ -382,8 +371,8 @@ TEST(CheckpointOfStep, NamesTheStepsThatAreThere) {
   write_checkpoint(folder.path(), 10, SmallModel(1).stage());
   write_checkpoint(folder.path(), 20, SmallModel(1).stage());
   EXPECT_EQ(checkpoint_of_step(folder.path(), 10).path, folder / "step-10");
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { checkpoint_of_step(folder.path(), 15); }),
-                       "there are steps: 20, 10"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { checkpoint_of_step(folder.path(), 15); }),
+                  "there are steps: 20, 10");
 }
 
 TEST(ReadCheckpointState, NeedsNoModel) {
@@ -398,4 +387,4 @@ TEST(StageCheckpoint, RefusesAStateThatIsNoObject) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

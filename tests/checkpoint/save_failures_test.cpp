@@ -8,20 +8,10 @@
 #include "stepforge/checkpoint/writer.h"
 #include "tests/checkpoint/layouts.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::all_ranks;
-using testing::contains;
-using testing::failures_on;
-using testing::Layout;
-using testing::message_of;
-using testing::names_in;
-using testing::RankModel;
-using testing::RecordedLog;
-using testing::run_on;
-using testing::TempFolder;
 using Names = std::vector<std::string>;
 
 constexpr Layout three = {3, 1};
@@ -69,7 +59,7 @@ TEST(SaveOfSeveralRanks, AFullDiskOnOneLeavesNoFolderAndIsNamedOnAllAndTheNextSa
         limit_files(RLIM_INFINITY);
         write_checkpoint(folder.path(), 3, rank.stage(), rank.ranks);
       },
-      testing::as_processes());
+      as_processes());
   EXPECT_EQ(failures, Names(3, ""));
   EXPECT_EQ(names_in(folder.path()), (Names{"step-1", "step-3"}));
   expect_whole(folder.path(), 3);
@@ -133,7 +123,7 @@ TEST(SaveOfSeveralRanks, ARankKilledAtAnyPointNeverLeavesAHalfPublishedFolder) {
         write_checkpoint(folder.path(), 2, rank.stage(), CheckpointRanks(std::move(group), 60));
         return "saved";
       };
-      const auto results = testing::run_processes(3, body);
+      const auto results = run_processes(3, body);
       EXPECT_EQ(results[static_cast<size_t>(victim)], format("status {}", SIGKILL));
       for (const int other : {1, 2 - victim}) {
         const std::string& result = results[static_cast<size_t>(other)];
@@ -156,8 +146,8 @@ TEST(SaveOfSeveralRanks, ARankKilledInTheMiddleOfAFileLeavesNoFolder) {
           if (rank.ranks.rank() == 1) limit_files(bytes);  // and SIGXFSZ ends it
           write_checkpoint(folder.path(), 2, rank.stage(), rank.ranks);
         },
-        testing::as_processes());
-    EXPECT_TRUE(contains(results[0], "PeerError")) << results[0];
+        as_processes());
+    EXPECT_CONTAINS(results[0], "PeerError") << results[0];
     EXPECT_FALSE(fs::exists(folder / "step-2"));
     expect_sound(folder.path());
   }
@@ -171,7 +161,7 @@ TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheRunAtTheDeadlineAndLeavesNoFolder)
     const RankModel rank(world, three, 2);
     auto group = world.group("mortal", all_ranks(world.size()));
     if (world.rank() == 1) {
-      testing::write_text(hanging, format("{}", getpid()));
+      write_text(hanging, format("{}", getpid()));
       group = std::make_unique<MortalCommunicator>(std::move(group), 4, SIGSTOP);
     }
     const CheckpointRanks ranks(std::move(group), 60);
@@ -185,8 +175,8 @@ TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheRunAtTheDeadlineAndLeavesNoFolder)
     if (world.rank() == 0) kill(std::stoi(read_file(hanging)), SIGKILL);
     return message;
   };
-  const auto results = testing::run_processes(3, body, {60, 3});
-  EXPECT_TRUE(contains(results[0], "rank 1")) << results[0];
+  const auto results = run_processes(3, body, {60, 3});
+  EXPECT_CONTAINS(results[0], "rank 1") << results[0];
   fs::remove(hanging);
   EXPECT_FALSE(fs::exists(folder / "step-2"));
   expect_sound(folder.path());
@@ -208,8 +198,8 @@ TEST(SaveOfSeveralRanks, RanksWithoutACommonFolderAreToldSo) {
     write_checkpoint(rank.ranks.rank() == 1 ? other.path() : shared.path(), 7, rank.stage(), rank.ranks);
   });
   for (const std::string& failure : failures) {
-    EXPECT_TRUE(contains(failure, "rank 1: "));
-    EXPECT_TRUE(contains(failure, "all ranks need one common run folder"));
+    EXPECT_CONTAINS(failure, "rank 1: ");
+    EXPECT_CONTAINS(failure, "all ranks need one common run folder");
   }
   EXPECT_EQ(names_in(shared.path()), Names{});
   EXPECT_EQ(names_in(other.path()), Names{});
@@ -238,13 +228,13 @@ TEST(SaveOfSeveralRanks, AFailureIsAnErrorLineOnEachAndTrainingGoesOn) {
     rank.ranks.run([&] {
       if (rank.ranks.rank() == 0) {
         fs::remove(folder / "checkpoint");
-        testing::write_text(folder / "checkpoint", "in the way");
+        write_text(folder / "checkpoint", "in the way");
       }
       return "";
     });
     writer.save(1, rank.stage());
     EXPECT_FALSE(writer.wait());
-    EXPECT_TRUE(contains(log.text(), "CHECKPOINT NOT SAVED at step 1: rank 0: cannot create"));
+    EXPECT_CONTAINS(log.text(), "CHECKPOINT NOT SAVED at step 1: rank 0: cannot create");
     rank.ranks.run([&] {
       if (rank.ranks.rank() == 0) fs::remove(folder / "checkpoint");
       return "";
@@ -256,4 +246,4 @@ TEST(SaveOfSeveralRanks, AFailureIsAnErrorLineOnEachAndTrainingGoesOn) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -8,20 +8,10 @@
 #include "stepforge/tensorfile/manifest.h"
 #include "tests/checkpoint/layouts.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::failures_on;
-using testing::Layout;
-using testing::message_of;
-using testing::names_in;
-using testing::RankModel;
-using testing::RecordedLog;
-using testing::run_on;
-using testing::SmallModel;
-using testing::TempFolder;
 
 std::vector<Layout> layouts() {
   const Partition whole_tensors = {Partition::Kind::by_tensor};
@@ -90,7 +80,7 @@ TEST(ShardedCheckpoint, EachRankWritesFilesOfItsOwnAndEveryElementOnce) {
       EXPECT_EQ(read_saved_offsets(file).size(), file.tensors().size());
       for (const TensorEntry& tensor : file.tensors()) elements += tensor.bytes() / 4;
     }
-    const SmallModel whole(1, testing::odd_config());
+    const SmallModel whole(1, odd_config());
     EXPECT_EQ(elements, 3 * whole.spec.parameter_count()) << layout.name();
     EXPECT_EQ(checkpoint_tensors(verify_checkpoint(folder / "step-1")).size(),
               3 * named_tensors(whole.spec).size());
@@ -169,15 +159,15 @@ TEST(ShardedCheckpoint, DamageInAnyFileIsSeenByAllRanksAndTheStepBeforeIsUsed) {
   save(folder.path(), {3, 1}, 10);
   save(folder.path(), {3, 1}, 20);
   for (const fs::path& path : tensor_files(folder / "step-20")) {
-    testing::overwrite_byte(path, 1);
+    overwrite_byte(path, 1);
     run_on({3, 1}, 1, [&](RankModel& rank) {
       RecordedLog log;
       const auto found = newest_complete_checkpoint(folder.path(), log.logger(), rank.ranks);
       EXPECT_EQ(found.value_or(FoundCheckpoint{}).step, 10) << path;
-      EXPECT_TRUE(contains(log.text(), path.filename().string() + ": changed"));
-      EXPECT_TRUE(contains(log.text(), (folder / "step-10").string() + " is used instead"));
+      EXPECT_CONTAINS(log.text(), path.filename().string() + ": changed");
+      EXPECT_CONTAINS(log.text(), (folder / "step-10").string() + " is used instead");
     });
-    testing::overwrite_byte(path, 1);  // whole again
+    overwrite_byte(path, 1);  // whole again
   }
   EXPECT_NO_THROW(verify_checkpoint(folder / "step-20"));
 }
@@ -190,17 +180,17 @@ TEST(ShardedCheckpoint, AShardThatIsMissingOrTwiceIsRefusedNamingTensorAndFile) 
   const fs::path shard = *std::find_if(shards.begin(), shards.end(), [](const fs::path& path) {
     return contains(path.filename().string(), "shard-00002-model-00001");
   });
-  SmallModel model(7, testing::odd_config());
+  SmallModel model(7, odd_config());
   const std::string before = model.bits();
   const auto refusal = [&] {
     write_manifest(step, build_manifest(step, 1, Json::object()));
     return message_of<FormatError>([&] { load_checkpoint(step, model.spec, model.store, &model.optimizer); });
   };
   fs::copy_file(shard, step / "copy.safetensors");
-  EXPECT_TRUE(contains(refusal(), "copy.safetensors and in " + shard.string() + ", which both hold ["));
+  EXPECT_CONTAINS(refusal(), "copy.safetensors and in " + shard.string() + ", which both hold [");
   fs::remove(shard);
   fs::remove(step / "copy.safetensors");
-  EXPECT_TRUE(contains(refusal(), "elements are in no file"));
+  EXPECT_CONTAINS(refusal(), "elements are in no file");
   EXPECT_EQ(model.bits(), before);
 }
 
@@ -208,7 +198,7 @@ TEST(ShardedCheckpoint, IsExportedAsOneRankWouldAndReadBackByAnyLayout) {
   const TempFolder folder;
   save(folder / "one", {1, 1}, 1);
   save(folder / "six", {6, 3}, 1);
-  const SmallModel model(1, testing::odd_config());
+  const SmallModel model(1, odd_config());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     std::map<std::string, std::string> exported;
     for (const char* layout : {"one", "six"}) {
@@ -228,4 +218,4 @@ TEST(ShardedCheckpoint, IsExportedAsOneRankWouldAndReadBackByAnyLayout) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -7,15 +7,10 @@
 #include "stepforge/base/error.h"
 #include "tests/checkpoint/fixture.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::names_in;
-using testing::RecordedLog;
-using testing::SmallModel;
-using testing::TempFolder;
 using Names = std::vector<std::string>;
 
 /// While it lives no file may grow beyond `bytes`: writes fail as on a full disk.
@@ -50,8 +45,8 @@ TEST_P(CheckpointWriterTest, KeepsTheLatestK) {
   for (const int64_t step : {8, 9, 10, 11}) writer.save(step, model.stage());
   EXPECT_TRUE(writer.wait());
   EXPECT_EQ(names_in(folder_ / "checkpoint"), (Names{"step-10", "step-11"}));
-  EXPECT_TRUE(contains(log_.text(), "step-11: "));
-  EXPECT_TRUE(contains(log_.text(), "GB/s"));
+  EXPECT_CONTAINS(log_.text(), "step-11: ");
+  EXPECT_CONTAINS(log_.text(), "GB/s");
 }
 
 TEST_P(CheckpointWriterTest, ZeroKeepsAll) {
@@ -75,9 +70,9 @@ TEST_P(CheckpointWriterTest, AFullDiskIsALoudLineDeletesNothingAndTheNextSaveWor
   }
   EXPECT_EQ(names_in(folder_.path()), Names{"step-1"});
   EXPECT_NO_THROW(checkpoint_of_step(folder_.path(), 1));
-  EXPECT_TRUE(contains(log_.text(), " error "));
-  EXPECT_TRUE(contains(log_.text(), "CHECKPOINT NOT SAVED at step 2: cannot write"));
-  EXPECT_TRUE(contains(log_.text(), "File too large"));
+  EXPECT_CONTAINS(log_.text(), " error ");
+  EXPECT_CONTAINS(log_.text(), "CHECKPOINT NOT SAVED at step 2: cannot write");
+  EXPECT_CONTAINS(log_.text(), "File too large");
 
   writer.save(3, model.stage());
   EXPECT_TRUE(writer.wait());
@@ -103,7 +98,7 @@ TEST_P(CheckpointWriterTest, TellsTheOutcomeOfEachSaveOnceAfterItIsPublishedOrHa
   EXPECT_EQ(outcomes[0].step, 1);
   EXPECT_EQ(outcomes[0].failure, "");
   EXPECT_EQ(outcomes[1].step, 2);
-  EXPECT_TRUE(contains(outcomes[1].failure, "File too large")) << outcomes[1].failure;
+  EXPECT_CONTAINS(outcomes[1].failure, "File too large") << outcomes[1].failure;
   EXPECT_TRUE(writer.take_outcomes().empty());
 }
 
@@ -111,10 +106,10 @@ TEST_P(CheckpointWriterTest, AFolderThatCannotBeWrittenIsALoudLineAndTheNextSave
   CheckpointWriter writer(folder_ / "checkpoint", 0, log_.logger(), GetParam());
   const SmallModel model(1);
   fs::remove(folder_ / "checkpoint");
-  testing::write_text(folder_ / "checkpoint", "a file in the way");
+  write_text(folder_ / "checkpoint", "a file in the way");
   writer.save(1, model.stage());
   EXPECT_FALSE(writer.wait());
-  EXPECT_TRUE(contains(log_.text(), "CHECKPOINT NOT SAVED at step 1"));
+  EXPECT_CONTAINS(log_.text(), "CHECKPOINT NOT SAVED at step 1");
   fs::remove(folder_ / "checkpoint");
   writer.save(2, model.stage());
   EXPECT_TRUE(writer.wait());
@@ -153,21 +148,21 @@ TEST_P(CheckpointWriterTest, LaterStepsOfAnAbandonedRunAreNeitherCountedNorDelet
   for (const int64_t step : {10, 20}) writer.save(step, model.stage());
   writer.wait();
   EXPECT_EQ(names_in(folder_.path()), (Names{"step-20", "step-30"}));
-  EXPECT_TRUE(contains(log_.text(), "step-30 is beyond step 10"));
+  EXPECT_CONTAINS(log_.text(), "step-30 is beyond step 10");
   EXPECT_FALSE(contains(log_.text(), "step-30 is beyond step 20"));
 }
 
 TEST_P(CheckpointWriterTest, RemovesWhatACrashLeft) {
   fs::create_directories(folder_ / "step-3.tmp");
-  testing::write_text(folder_ / "step-3.tmp" / "model.safetensors", "half");
-  testing::write_text(folder_ / "notes.tmp", "the user's");
+  write_text(folder_ / "step-3.tmp" / "model.safetensors", "half");
+  write_text(folder_ / "notes.tmp", "the user's");
   const CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
   EXPECT_EQ(names_in(folder_.path()), Names{"notes.tmp"});
-  EXPECT_TRUE(contains(log_.text(), "step-3.tmp"));
+  EXPECT_CONTAINS(log_.text(), "step-3.tmp");
 }
 
 TEST_P(CheckpointWriterTest, AnImpossibleFolderIsRefusedAtOnce) {
-  testing::write_text(folder_ / "file", "");
+  write_text(folder_ / "file", "");
   EXPECT_THROW(CheckpointWriter(folder_ / "file", 0, log_.logger(), GetParam()), Error);
   EXPECT_THROW(CheckpointWriter(folder_ / "file" / "below", 0, log_.logger(), GetParam()), Error);
 }
@@ -175,4 +170,4 @@ TEST_P(CheckpointWriterTest, AnImpossibleFolderIsRefusedAtOnce) {
 INSTANTIATE_TEST_SUITE_P(ForegroundAndBackground, CheckpointWriterTest, ::testing::Bool());
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -51,16 +51,16 @@ TEST(SingleWorld, CopiesAndWaitsForNobody) {
   group->barrier();
   EXPECT_EQ(values, other);
   world->abort("enough");
-  EXPECT_TRUE(contains(message_of<PeerError>([&] { group->barrier(); }), "rank 0: enough"));
+  EXPECT_CONTAINS(message_of<PeerError>([&] { group->barrier(); }), "rank 0: enough");
 }
 
 TEST(SingleWorld, EndsAGroupAfterAWrongCallAsOtherWorldsDo) {
   const auto world = single_world();
   const auto group = world->group("all", {0});
   std::vector<float> values = {1, 2, 3};
-  EXPECT_TRUE(contains(message_of<Error>([&] { group->broadcast(writable_bytes_of(values), 1); }),
-                       "broadcast from member 1 of a group of 1"));
-  EXPECT_TRUE(contains(message_of<PeerError>([&] { group->barrier(); }), "rank 0: broadcast from member 1"));
+  EXPECT_CONTAINS(message_of<Error>([&] { group->broadcast(writable_bytes_of(values), 1); }),
+                  "broadcast from member 1 of a group of 1");
+  EXPECT_CONTAINS(message_of<PeerError>([&] { group->barrier(); }), "rank 0: broadcast from member 1");
 }
 
 }  // namespace

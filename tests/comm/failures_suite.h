@@ -28,7 +28,7 @@ class Failures : public ::testing::TestWithParam<RankRunner> {
   static void expect_all_contain(const std::vector<std::string>& results,
                                  const std::vector<std::string>& parts) {
     for (const std::string& result : results) {
-      for (const std::string& part : parts) EXPECT_TRUE(contains(result, part));
+      for (const std::string& part : parts) EXPECT_CONTAINS(result, part);
     }
   }
 };
@@ -133,9 +133,9 @@ TEST_P(Failures, AbortFromAnotherThreadEndsEverybodysWaitAndAllFurtherCalls) {
     const auto [first, second] = std::pair{results[rank].substr(0, results[rank].find(" | ")),
                                            results[rank].substr(results[rank].find(" | ") + 3)};
     if (rank != 2) {
-      EXPECT_TRUE(contains(first, "rank 1: the disk is full"));
+      EXPECT_CONTAINS(first, "rank 1: the disk is full");
     }
-    EXPECT_TRUE(contains(second, "rank 1: the disk is full"));
+    EXPECT_CONTAINS(second, "rank 1: the disk is full");
   }
 }
 
@@ -165,7 +165,7 @@ TEST_P(Failures, AbortWakesRanksThatWaitForOneThatDoesNothing) {
       },
       longer_than_any_test);
   for (const std::size_t rank : {0U, 1U}) {
-    EXPECT_TRUE(contains(results[rank], "PeerError: rank 1: the disk is full"));
+    EXPECT_CONTAINS(results[rank], "PeerError: rank 1: the disk is full");
   }
 }
 
@@ -183,9 +183,9 @@ TEST_P(Failures, AbortOfTheWorldReachesAllItsGroupsAndThoseBeingMade) {
     }
     return std::string("went through");
   });
-  EXPECT_TRUE(contains(results[1], "PeerError: rank 0: out of memory"));
-  EXPECT_TRUE(contains(results[1], "the creation of group \"another\""));
-  EXPECT_TRUE(contains(results[2], "PeerError: rank 0: out of memory"));
+  EXPECT_CONTAINS(results[1], "PeerError: rank 0: out of memory");
+  EXPECT_CONTAINS(results[1], "the creation of group \"another\"");
+  EXPECT_CONTAINS(results[2], "PeerError: rank 0: out of memory");
 }
 
 TEST_P(Failures, ARankThatLeavesTheGroupIsNotWaitedFor) {
@@ -201,7 +201,7 @@ TEST_P(Failures, ARankThatLeavesTheGroupIsNotWaitedFor) {
     return std::string("went through");
   });
   for (const std::size_t rank : {1U, 2U}) {
-    EXPECT_TRUE(contains(results[rank], "PeerError: rank 0 has left the group"));
+    EXPECT_CONTAINS(results[rank], "PeerError: rank 0 has left the group");
   }
 }
 
@@ -213,7 +213,7 @@ TEST_P(Failures, WrongWordsOfOneRankEndTheCallOfAll) {
     return std::string("went through");
   });
   EXPECT_TRUE(contains(results[1], "Error: 2 parts of 12 bytes are not a whole of 28 bytes"));
-  EXPECT_TRUE(contains(results[0], "PeerError: rank 1: 2 parts of 12 bytes"));
+  EXPECT_CONTAINS(results[0], "PeerError: rank 1: 2 parts of 12 bytes");
 }
 
 TEST_P(Failures, AGroupThatARankDoesNotJoinNamesItAtTheDeadline) {
@@ -237,8 +237,8 @@ TEST_P(Failures, AGroupThatARankDoesNotJoinNamesItAtTheDeadline) {
                                       },
                                       {1, 60});
   for (const std::size_t rank : {0U, 2U}) {
-    EXPECT_TRUE(contains(results[rank], "PeerError: no answer within 1 s"));
-    EXPECT_TRUE(contains(results[rank], "in the creation of group \"all\" for rank 1 (not connected)"));
+    EXPECT_CONTAINS(results[rank], "PeerError: no answer within 1 s");
+    EXPECT_CONTAINS(results[rank], "in the creation of group \"all\" for rank 1 (not connected)");
   }
 }
 

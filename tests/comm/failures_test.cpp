@@ -39,11 +39,11 @@ TEST(ProcessDeath, IsNoticedAndNamedByAllThatWait) {
   for (const auto& end :
        std::vector<std::function<void()>>{[] { _exit(1); }, [] { kill(getpid(), SIGKILL); }}) {
     const auto results = run_with_death(end);
-    EXPECT_TRUE(contains(results[2], "status"));
+    EXPECT_CONTAINS(results[2], "status");
     for (const std::size_t rank : {0U, 1U}) {
-      EXPECT_TRUE(contains(results[rank], "PeerError: rank 2 (process "));
-      EXPECT_TRUE(contains(results[rank], "is gone"));
-      EXPECT_TRUE(contains(results[rank], "all_reduce of 400000 bytes fp32, call 2"));
+      EXPECT_CONTAINS(results[rank], "PeerError: rank 2 (process ");
+      EXPECT_CONTAINS(results[rank], "is gone");
+      EXPECT_CONTAINS(results[rank], "all_reduce of 400000 bytes fp32, call 2");
     }
   }
 }
@@ -64,7 +64,7 @@ TEST(ProcessDeath, InTheMiddleOfACollectiveIsNoticed) {
   kill(processes.process(1), SIGKILL);
   const auto results = processes.results();
   for (const std::size_t rank : {0U, 2U}) {
-    EXPECT_TRUE(contains(results[rank], "PeerError: rank 1 (process "));
+    EXPECT_CONTAINS(results[rank], "PeerError: rank 1 (process ");
   }
 }
 
@@ -75,8 +75,8 @@ TEST(ProcessDeath, BeforeAGroupIsMadeIsNoticed) {
     return std::string("went through");
   });
   for (const std::size_t rank : {1U, 2U}) {
-    EXPECT_TRUE(contains(results[rank], "PeerError: rank 0 (process "));
-    EXPECT_TRUE(contains(results[rank], "group \"all\""));
+    EXPECT_CONTAINS(results[rank], "PeerError: rank 0 (process ");
+    EXPECT_CONTAINS(results[rank], "group \"all\"");
   }
 }
 
@@ -114,15 +114,15 @@ TEST(ProcessWorld, NamesTheRanksThatNeverStart) {
   processes.start(only_start(run_id, 0, 4, {0.5, 60}));
   processes.start(only_start(run_id, 2, 4, {60, 60}));
   for (const std::string& result : processes.results()) {
-    EXPECT_TRUE(contains(result, "PeerError"));
-    EXPECT_TRUE(contains(result, "for rank 1 (not connected), rank 3 (not connected)"));
+    EXPECT_CONTAINS(result, "PeerError");
+    EXPECT_CONTAINS(result, "for rank 1 (not connected), rank 3 (not connected)");
   }
 }
 
 TEST(ProcessWorld, WithoutRankZeroSaysSo) {
   const std::string run_id = unique_run_id();
   const std::string message = message_of<PeerError>([&] { process_world(run_id, 1, 2, {0.2, 60}); });
-  EXPECT_TRUE(contains(message, "found no rank 0 within 0.2 s"));
+  EXPECT_CONTAINS(message, "found no rank 0 within 0.2 s");
 }
 
 TEST(ProcessWorld, RefusesRanksStartedForAnotherNumberOfRanks) {
@@ -130,7 +130,7 @@ TEST(ProcessWorld, RefusesRanksStartedForAnotherNumberOfRanks) {
   RankProcesses processes;
   processes.start(only_start(run_id, 0, 3, {2, 60}));
   processes.start(only_start(run_id, 1, 2, {60, 60}));
-  EXPECT_TRUE(contains(processes.results()[1], "was started for 2 ranks, rank 0 for 3"));
+  EXPECT_CONTAINS(processes.results()[1], "was started for 2 ranks, rank 0 for 3");
 }
 
 TEST(ProcessWorld, RefusesASecondProcessOfTheSameRank) {
@@ -142,7 +142,7 @@ TEST(ProcessWorld, RefusesASecondProcessOfTheSameRank) {
     usleep(300000);
     return only_start(run_id, 1, 3, {0.3, 60})();
   });
-  EXPECT_TRUE(contains(processes.results()[2], "exists already; the other process did not end"));
+  EXPECT_CONTAINS(processes.results()[2], "exists already; the other process did not end");
 }
 
 TEST(ProcessWorld, IsNotMistakenForOneThatAnInterruptedStartLeft) {
@@ -204,7 +204,7 @@ TEST(ProcessWorld, LeavesNoFilesAlsoWhenARankIsKilled) {
   for (const char* rank : {"0", "1", "2"}) marks.wait_for(rank);
   kill(processes.process(2), SIGKILL);
   const auto results = processes.results();
-  for (const std::size_t rank : {0U, 1U}) EXPECT_TRUE(contains(results[rank], "PeerError: rank 2"));
+  for (const std::size_t rank : {0U, 1U}) EXPECT_CONTAINS(results[rank], "PeerError: rank 2");
   EXPECT_EQ(files_of(run_id), std::set<std::string>());
 }
 
@@ -251,10 +251,10 @@ TEST(SharedFile, IsRefusedIfOthersMayWriteToItOrIfItIsALink) {
   ASSERT_TRUE(file->publish("test-open-to-others"));
   std::filesystem::permissions(shared_folder() / "test-open-to-others", std::filesystem::perms::others_write,
                                std::filesystem::perm_options::add);
-  EXPECT_TRUE(
-      contains(message_of<Error>([] { SharedFile::open("test-open-to-others", 1); }), "must belong to user"));
+  EXPECT_CONTAINS(message_of<Error>([] { SharedFile::open("test-open-to-others", 1); }),
+                  "must belong to user");
   std::filesystem::create_symlink(shared_folder() / "test-open-to-others", shared_folder() / "test-link");
-  EXPECT_TRUE(contains(message_of<Error>([] { SharedFile::open("test-link", 1); }), "cannot be opened"));
+  EXPECT_CONTAINS(message_of<Error>([] { SharedFile::open("test-link", 1); }), "cannot be opened");
   std::filesystem::remove(shared_folder() / "test-link");
 }
 
@@ -268,7 +268,7 @@ TEST(SharedFile, KeepsANameThatAnotherFileHas) {
 }
 
 TEST(SharedFile, RefusesMoreThanTheHostHasNamingTheFolder) {
-  EXPECT_TRUE(contains(message_of<Error>([] { SharedFile::create(std::size_t{1} << 50); }), "/dev/shm"));
+  EXPECT_CONTAINS(message_of<Error>([] { SharedFile::create(std::size_t{1} << 50); }), "/dev/shm");
 }
 
 }  // namespace

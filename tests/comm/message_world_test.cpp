@@ -44,7 +44,7 @@ TEST(MessageWorld, AGroupCannotBeMadeTwice) {
     world.group("all", {0, 1});
     return std::string("went through");
   });
-  for (const std::string& result : results) EXPECT_TRUE(contains(result, "exists already"));
+  for (const std::string& result : results) EXPECT_CONTAINS(result, "exists already");
 }
 
 }  // namespace

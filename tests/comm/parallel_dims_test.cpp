@@ -10,10 +10,9 @@
 #include "stepforge/base/format.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
-using testing::contains;
 using Ranks = std::vector<int>;
 
 /// The message of a refusal; "" if the degrees are accepted.
@@ -44,24 +43,24 @@ TEST(ParallelDims, NothingIsFilledInWhereAllAreGiven) {
 TEST(ParallelDims, AProductOtherThanTheWorldIsRefusedWithAllDegrees) {
   const std::string message = refusal_of({2, 3, 5, 7, 11, 1}, 8);
   for (const char* part : {"dp_replicate 2", "dp_shard 3", "cp 5", "tp 7", "pp 11", "ep 1", "8 ranks"}) {
-    EXPECT_TRUE(contains(message, part)) << message;
+    EXPECT_CONTAINS(message, part) << message;
   }
   EXPECT_NE(refusal_of({1, 4, 1, 1, 1, 1}, 8), "");
   EXPECT_NE(refusal_of({1, 16, 1, 1, 1, 1}, 8), "");
 }
 
 TEST(ParallelDims, DegreesThatDoNotDivideTheWorldAreRefused) {
-  EXPECT_TRUE(contains(refusal_of({.dp_replicate = 3}, 8), "does not divide"));
-  EXPECT_TRUE(contains(refusal_of({.tp = 16}, 8), "does not divide"));
+  EXPECT_CONTAINS(refusal_of({.dp_replicate = 3}, 8), "does not divide");
+  EXPECT_CONTAINS(refusal_of({.tp = 16}, 8), "does not divide");
 }
 
 TEST(ParallelDims, ZeroAndNegativeDegreesAreRefusedByName) {
-  EXPECT_TRUE(contains(refusal_of({.dp_shard = 0}, 8), "dp_shard = 0"));
-  EXPECT_TRUE(contains(refusal_of({.dp_shard = -2}, 8), "dp_shard = -2"));
-  EXPECT_TRUE(contains(refusal_of({.tp = 0}, 8), "tp = 0"));
-  EXPECT_TRUE(contains(refusal_of({.ep = 0}, 8), "ep = 0"));
-  EXPECT_TRUE(contains(refusal_of({.ep = -1}, 8), "ep = -1"));
-  EXPECT_TRUE(contains(refusal_of({.pp = -1}, 8), "only one degree"));
+  EXPECT_CONTAINS(refusal_of({.dp_shard = 0}, 8), "dp_shard = 0");
+  EXPECT_CONTAINS(refusal_of({.dp_shard = -2}, 8), "dp_shard = -2");
+  EXPECT_CONTAINS(refusal_of({.tp = 0}, 8), "tp = 0");
+  EXPECT_CONTAINS(refusal_of({.ep = 0}, 8), "ep = 0");
+  EXPECT_CONTAINS(refusal_of({.ep = -1}, 8), "ep = -1");
+  EXPECT_CONTAINS(refusal_of({.pp = -1}, 8), "only one degree");
   EXPECT_NE(refusal_of({}, 0), "");
 }
 
@@ -75,7 +74,7 @@ TEST(ParallelDims, HugeDegreesAreRefusedNotMultiplied) {
 TEST(ParallelDims, ExpertsAreSpreadOverDataRanksAndAreNoFactorOfTheWorld) {
   EXPECT_EQ(refusal_of({1, 8, 1, 1, 1, 8}, 8), "");
   EXPECT_EQ(refusal_of({2, 2, 2, 1, 1, 4}, 8), "");
-  EXPECT_TRUE(contains(refusal_of({1, 8, 1, 1, 1, 3}, 8), "ep = 3"));
+  EXPECT_CONTAINS(refusal_of({1, 8, 1, 1, 1, 3}, 8), "ep = 3");
   EXPECT_NE(refusal_of({2, 4, 1, 1, 1, 8}, 8), "") << "replicas hold the same experts";
   EXPECT_NE(refusal_of({1, 4, 1, 1, 2, 8}, 8), "") << "pipeline stages hold different layers";
 }
@@ -142,4 +141,4 @@ TEST(Mesh, RefusesOtherNamesAndRanksOutside) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

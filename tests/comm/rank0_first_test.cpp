@@ -55,8 +55,8 @@ TEST_P(Rank0First, OthersThrowOnceTheWorkReportsNoProgress) {
         return std::string("went through");
       },
       short_deadline);
-  EXPECT_TRUE(contains(results[1], "PeerError: no answer within 0.5 s: rank 1 waits in broadcast"));
-  EXPECT_TRUE(contains(results[0], "PeerError: no answer within 0.5 s: rank 1 waits in broadcast"));
+  EXPECT_CONTAINS(results[1], "PeerError: no answer within 0.5 s: rank 1 waits in broadcast");
+  EXPECT_CONTAINS(results[0], "PeerError: no answer within 0.5 s: rank 1 waits in broadcast");
 }
 
 TEST_P(Rank0First, TheWorkOfRank0IsDoneBeforeThatOfOthers) {

@@ -11,7 +11,7 @@
 #include "stepforge/base/error.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 template <typename T>
@@ -147,8 +147,7 @@ TEST(TreeSum, MayWriteOverAnyOfItsSources) {
 }
 
 TEST(TreeSum, RefusesTypesWithoutASumAndBrokenElements) {
-  EXPECT_TRUE(testing::contains(testing::message_of<Error>([] { check_sum(8, DType::u8); }),
-                                std::string(dtype_name(DType::u8))));
+  EXPECT_CONTAINS(message_of<Error>([] { check_sum(8, DType::u8); }), std::string(dtype_name(DType::u8)));
   EXPECT_THROW(check_sum(8, DType::boolean), Error);
   EXPECT_THROW(check_sum(8, DType::i16), Error);
   EXPECT_THROW(check_sum(6, DType::f32), Error);
@@ -156,4 +155,4 @@ TEST(TreeSum, RefusesTypesWithoutASumAndBrokenElements) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

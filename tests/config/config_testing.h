@@ -6,8 +6,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/config/load.h"
+#include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 
 using Words = std::vector<std::string>;
 
@@ -27,8 +28,4 @@ inline std::string error_of(const std::string& text, const Words& overrides = {}
   }
 }
 
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-}  // namespace stepforge
+}  // namespace stepforge::testing

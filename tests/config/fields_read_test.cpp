@@ -13,12 +13,12 @@
 #include "stepforge/config/schema_docs.h"
 #include "tests/support/paths.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path sources = testing::source_dir() / "stepforge";
+const fs::path sources = source_dir() / "stepforge";
 
 bool is_word(char character) {
   return std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '_';
@@ -119,4 +119,4 @@ TEST(ConfigFields, EachIsReadSomewhereOutsideTheConfigRoom) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

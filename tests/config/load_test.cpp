@@ -11,7 +11,7 @@
 #include "stepforge/config/schema_docs.h"
 #include "tests/config/config_testing.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
@@ -162,12 +162,12 @@ TEST(LoadConfig, NumbersOutOfRangeAreRefused) {
             "run.toml:2:21: training.global_batch_size = 0: expected an integer (-1, or 1 to 2^24); the "
             "default is -1");
   for (const char* value : {"-1", "0", "0.0"}) {
-    EXPECT_TRUE(contains(error_of(format("[data]\nsources = [{{ path = \"a\", weight = {} }}]\n", value)),
-                         "expected a number (above 0 and at most 1e9); the default is 1.0"))
+    EXPECT_CONTAINS(error_of(format("[data]\nsources = [{{ path = \"a\", weight = {} }}]\n", value)),
+                    "expected a number (above 0 and at most 1e9); the default is 1.0")
         << value;
   }
   for (const char* value : {"nan", "inf", "-inf", "1.0"}) {
-    EXPECT_TRUE(contains(error_of(format("[optimizer]\nbeta1 = {}\n", value)), "(at least 0 and below 1)"))
+    EXPECT_CONTAINS(error_of(format("[optimizer]\nbeta1 = {}\n", value)), "(at least 0 and below 1)")
         << value;
   }
 }
@@ -234,8 +234,7 @@ TEST(LoadConfig, UnknownPresetIsRefusedWithDidYouMeanAndTheList) {
                         "known: debug, demo, llama2-13b,"))
       << error;
   EXPECT_FALSE(contains(error, "n_kv_heads"));  // nothing is known about the rest
-  EXPECT_TRUE(
-      contains(error_of("", {"preset=qwen3-0.6"}), "command line: preset = \"qwen3-0.6\": no such preset"));
+  EXPECT_CONTAINS(error_of("", {"preset=qwen3-0.6"}), "command line: preset = \"qwen3-0.6\": no such preset");
 }
 
 TEST(LoadConfig, ExitCodeOfARefusedConfigurationIsUsage) {
@@ -247,10 +246,10 @@ TEST(LoadConfig, ExitCodeOfARefusedConfigurationIsUsage) {
   }
 }
 
-class LoadConfigFile : public testing::Test {
+class LoadConfigFile : public ::testing::Test {
  protected:
   LoadConfigFile()
-      : folder_(fs::path(testing::TempDir()) / format("config_load_{}", static_cast<int64_t>(getpid()))) {
+      : folder_(fs::path(::testing::TempDir()) / format("config_load_{}", static_cast<int64_t>(getpid()))) {
     fs::create_directories(folder_);
   }
   ~LoadConfigFile() override { fs::remove_all(folder_); }
@@ -282,14 +281,14 @@ TEST_F(LoadConfigFile, MissingOrUnreadableIsAUsageError) {
   const std::string path = (folder_ / "none.toml").string();
   EXPECT_EQ(error_of_file(path),
             format("configuration file {}: cannot open {}: No such file or directory", path, path));
-  EXPECT_TRUE(contains(error_of_file(folder_), "is not a regular file"));
-  EXPECT_TRUE(contains(error_of_file("llama3-8b"), "; a preset has this name: write preset=llama3-8b"));
+  EXPECT_CONTAINS(error_of_file(folder_), "is not a regular file");
+  EXPECT_CONTAINS(error_of_file("llama3-8b"), "; a preset has this name: write preset=llama3-8b");
 }
 
 TEST_F(LoadConfigFile, LargerThanFourMebibytesIsRefused) {
   EXPECT_EQ(error_of_file(write("large.toml", std::string(size_t{4} << 20, '\n'))), "");
-  EXPECT_TRUE(contains(error_of_file(write("larger.toml", std::string((size_t{4} << 20) + 1, '\n'))),
-                       "holds 4194305 bytes; at most 4194304 are accepted here"));
+  EXPECT_CONTAINS(error_of_file(write("larger.toml", std::string((size_t{4} << 20) + 1, '\n'))),
+                  "holds 4194305 bytes; at most 4194304 are accepted here");
 }
 
 TEST(ConfigLoad, RenamedKeysAndChoicesAreRefusedWithTheirNewName) {
@@ -336,4 +335,4 @@ TEST_F(LoadConfigFile, TheConfigTomlOfAMovedRunNamesTheFolderItIsInNow) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -4,7 +4,7 @@
 
 #include "tests/config/config_testing.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(Overrides, ThreeSpellingsAreEqual) {
@@ -79,7 +79,7 @@ TEST(Overrides, WrongWordsAreRefused) {
   EXPECT_EQ(error_of("", {"train"}), "command line: \"train\": expected SECTION.KEY=VALUE");
   EXPECT_TRUE(
       error_of("", {"data.sources=[1"}).starts_with("command line: data.sources = [1: not a TOML value: "));
-  EXPECT_TRUE(contains(error_of("", {"run_dir=\xff"}), "run_dir = \xff: not a TOML value: "));
+  EXPECT_CONTAINS(error_of("", {"run_dir=\xff"}), "run_dir = \xff: not a TOML value: ");
   EXPECT_EQ(error_of("", {"=3"}).substr(0, 41), "command line: : unknown section or key; k");
 }
 
@@ -90,4 +90,4 @@ TEST(Overrides, AValueCannotSmuggleInOtherKeys) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

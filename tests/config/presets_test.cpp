@@ -13,7 +13,7 @@
 #include "tests/config/config_testing.h"
 #include "tests/support/paths.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 Config preset_config(std::string_view name) {
@@ -57,7 +57,7 @@ TEST(Presets, AreAllSound) {
 
 TEST(Presets, AreTheFilesOfTheSourceTree) {
   std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(testing::source_dir() / "presets")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() / "presets")) {
     if (entry.path().extension() != ".toml") continue;
     const std::string name = entry.path().stem().string();
     names.insert(name);
@@ -92,4 +92,4 @@ TEST(Presets, PrintAndLoadToTheSameConfig) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -4,7 +4,7 @@
 
 #include "tests/config/config_testing.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(ModelRules, HeadsDivide) {
@@ -63,11 +63,11 @@ TEST(DataRules, ASourceHasAPathUnlessItIsSynthetic) {
 }
 
 TEST(DataRules, ValidationDataIsHeldOutOrListed) {
-  EXPECT_TRUE(contains(
+  EXPECT_CONTAINS(
       error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
       "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ path = "
       "\"a\", weight = 1.0, field = \"text\", format = \"auto\" }]: validation data is either held out "
-      "of the sources or listed; set one of them only"));
+      "of the sources or listed; set one of them only");
 }
 
 TEST(TrainingRules, LengthIsGivenOnce) {
@@ -109,8 +109,7 @@ TEST(ParallelismRules, OneDegreeAtMostIsWhatIsLeft) {
 TEST(ParallelismRules, OrderedSumsAreReducedOnce) {
   const std::string each = "[parallelism]\nfsdp_reduce_each_micro_batch = true\n";
   EXPECT_EQ(error_of(each), "");
-  EXPECT_TRUE(
-      contains(error_of(each + "[training]\nreduction = \"ordered\"\n"), "cannot be reduced one by one"));
+  EXPECT_CONTAINS(error_of(each + "[training]\nreduction = \"ordered\"\n"), "cannot be reduced one by one");
 }
 
 TEST(ParallelismRules, OrderedSumsNeedIntervalsAndFp32) {
@@ -118,11 +117,11 @@ TEST(ParallelismRules, OrderedSumsNeedIntervalsAndFp32) {
   for (const std::string wrong :
        {"[parallelism]\nfsdp_partition = \"by_tensor\"\n", "[parallelism]\nfsdp_partition = \"by_dim\"\n"}) {
     EXPECT_EQ(error_of(wrong), "");
-    EXPECT_TRUE(contains(error_of(wrong + ordered), "set fsdp_partition to \"flat\""));
+    EXPECT_CONTAINS(error_of(wrong + ordered), "set fsdp_partition to \"flat\"");
   }
   const std::string rounded = "[precision]\nreduce = \"bf16\"\n";
   EXPECT_EQ(error_of(rounded), "");
-  EXPECT_TRUE(contains(error_of(rounded + ordered), "set precision.reduce to \"fp32\""));
+  EXPECT_CONTAINS(error_of(rounded + ordered), "set precision.reduce to \"fp32\"");
 }
 
 TEST(ParallelismRules, APrefetchListNamesOthersOnceAndForSomething) {
@@ -130,30 +129,28 @@ TEST(ParallelismRules, APrefetchListNamesOthersOnceAndForSomething) {
     return error_of("[[parallelism.fsdp_prefetch_lists]]\n" + text);
   };
   EXPECT_EQ(list("unit = \"layers.0\"\nforward = [\"layers.1\", \"layers.2\"]\n"), "");
-  EXPECT_TRUE(contains(list("unit = \"layers.0\"\n"), "nothing is gathered while it computes"));
-  EXPECT_TRUE(contains(list("unit = \"head\"\nbackward = [\"head\"]\n"), "gathered by then; remove it"));
-  EXPECT_TRUE(
-      contains(list("unit = \"head\"\nforward = [\"embedding\"]\n"
-                    "[[parallelism.fsdp_prefetch_lists]]\nunit = \"head\"\nbackward = [\"layers.0\"]\n"),
-               "an earlier table names this unit"));
+  EXPECT_CONTAINS(list("unit = \"layers.0\"\n"), "nothing is gathered while it computes");
+  EXPECT_CONTAINS(list("unit = \"head\"\nbackward = [\"head\"]\n"), "gathered by then; remove it");
+  EXPECT_CONTAINS(list("unit = \"head\"\nforward = [\"embedding\"]\n"
+                       "[[parallelism.fsdp_prefetch_lists]]\nunit = \"head\"\nbackward = [\"layers.0\"]\n"),
+                  "an earlier table names this unit");
 }
 
 TEST(TrainingRules, AnAverageOverRanksIsNotOrdered) {
   EXPECT_EQ(error_of("[training]\nloss_aggregation = \"rank_average\"\n"), "");
-  EXPECT_TRUE(contains(error_of("[training]\nloss_aggregation = \"rank_average\"\nreduction = \"ordered\"\n"),
-                       "set loss_aggregation to \"token_mean\""));
+  EXPECT_CONTAINS(error_of("[training]\nloss_aggregation = \"rank_average\"\nreduction = \"ordered\"\n"),
+                  "set loss_aggregation to \"token_mean\"");
 }
 
 TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
   EXPECT_EQ(
       error_of("[optimizer]\nparam_groups = [{ lr = 1 }]\n"),
       "run.toml:2:17: optimizer.param_groups.0.pattern = \"\": a group needs a pattern, such as \"embed\"");
-  EXPECT_TRUE(
-      contains(error_of("[optimizer]\nparam_groups = [{ pattern = \"(a\" }]\n"),
-               "run.toml:2:29: optimizer.param_groups.0.pattern = \"(a\": not a regular expression: "));
-  EXPECT_TRUE(
-      contains(error_of("[optimizer]\nparam_groups = [{ pattern = \"" + std::string(1001, '(') + "\" }]\n"),
-               ": longer than 1000 characters"));
+  EXPECT_CONTAINS(error_of("[optimizer]\nparam_groups = [{ pattern = \"(a\" }]\n"),
+                  "run.toml:2:29: optimizer.param_groups.0.pattern = \"(a\": not a regular expression: ");
+  EXPECT_CONTAINS(
+      error_of("[optimizer]\nparam_groups = [{ pattern = \"" + std::string(1001, '(') + "\" }]\n"),
+      ": longer than 1000 characters");
   EXPECT_EQ(error_of("[optimizer]\nparam_groups = [{ pattern = \"a\" }, { pattern = \"a\" }]\n"),
             "run.toml:2:48: optimizer.param_groups.1.pattern = \"a\": an earlier group has the same pattern "
             "and takes "
@@ -180,9 +177,8 @@ TEST(RecomputeRules, ListsNameEachLayerOfTheModelOnce) {
             "from 0 to 5");
   EXPECT_EQ(error_of(blocks + "[1, 0, 1]\n"),
             "run.toml:3:10: activation_checkpoint.blocks = [1, 0, 1]: a layer is listed twice");
-  EXPECT_TRUE(
-      contains(error_of("[activation_checkpoint]\nmode = \"regions\"\nsegments = [\"mlp\", \"mlp\"]\n"),
-               "a region is listed twice"));
+  EXPECT_CONTAINS(error_of("[activation_checkpoint]\nmode = \"regions\"\nsegments = [\"mlp\", \"mlp\"]\n"),
+                  "a region is listed twice");
 }
 
 TEST(RunRules, AStepIsLoadedOnResumeOnly) {
@@ -196,13 +192,13 @@ TEST(RunRules, TheLastSaveAsAHuggingFaceFolderNeedsALastSave) {
   const std::string wanted = "[checkpoint]\nlast_save_in_hf = true\n";
   EXPECT_EQ(error_of(wanted), "");
   for (const char* without : {"save_at_end = false\n", "enable = false\n"}) {
-    EXPECT_TRUE(contains(error_of(wanted + without), "is made from the last checkpoint")) << without;
+    EXPECT_CONTAINS(error_of(wanted + without), "is made from the last checkpoint") << without;
   }
 }
 
 TEST(RunRules, APlantedValueHasStepAndBlock) {
-  EXPECT_TRUE(contains(error_of("[debug]\nplant_nan_step = 5\n"), "set both of them or neither"));
-  EXPECT_TRUE(contains(error_of("[debug]\nplant_nan_block = \"head\"\n"), "set both of them or neither"));
+  EXPECT_CONTAINS(error_of("[debug]\nplant_nan_step = 5\n"), "set both of them or neither");
+  EXPECT_CONTAINS(error_of("[debug]\nplant_nan_block = \"head\"\n"), "set both of them or neither");
   EXPECT_EQ(error_of("[debug]\nplant_nan_step = 5\nplant_nan_block = \"head\"\n"), "");
 }
 
@@ -257,4 +253,4 @@ TEST(TrainingUse, CanBeCheckedLater) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -9,7 +9,7 @@
 #include "stepforge/config/toml_text.h"
 #include "tests/config/config_testing.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 FieldInfo field(const std::string& path) {
@@ -60,8 +60,8 @@ TEST(SchemaDocs, HelpAndMarkdownAndJsonNameEveryField) {
   const Json schema = schema_json();
   const Json& properties = schema["properties"];
   for (const FieldInfo& info : all_fields()) {
-    EXPECT_TRUE(contains(markdown, format("| `{}` | {} |", info.name, info.type_name))) << info.path();
-    EXPECT_TRUE(contains(schema_help(info.section), "  " + info.path() + " ")) << info.path();
+    EXPECT_CONTAINS(markdown, format("| `{}` | {} |", info.name, info.type_name)) << info.path();
+    EXPECT_CONTAINS(schema_help(info.section), "  " + info.path() + " ") << info.path();
     const Json& at = info.section.empty() ? properties : properties.at(info.section).at("properties");
     const bool nested = info.name.find('.') != std::string::npos;
     EXPECT_TRUE(nested || at.contains(info.name)) << info.path();
@@ -69,7 +69,7 @@ TEST(SchemaDocs, HelpAndMarkdownAndJsonNameEveryField) {
 }
 
 TEST(SchemaDocs, HelpOfAnUnknownSectionSaysWhichWasMeant) {
-  EXPECT_TRUE(contains(schema_help(), "[training]"));
+  EXPECT_CONTAINS(schema_help(), "[training]");
   try {
     schema_help("trainning");
     FAIL();
@@ -114,12 +114,12 @@ TEST(ConfigToml, AnyTextAndListsSurviveTheRoundTrip) {
 }
 
 TEST(ConfigToml, CommentsDescribeOrSayWhereFrom) {
-  EXPECT_TRUE(contains(config_toml(Config{}, true), "\n# Peak learning rate. (0 to 1000)\nlr = 8e-4\n"));
+  EXPECT_CONTAINS(config_toml(Config{}, true), "\n# Peak learning rate. (0 to 1000)\nlr = 8e-4\n");
   EXPECT_FALSE(contains(config_toml(Config{}), "#"));
   const LoadedConfig loaded = parsed("preset = \"debug\"\n", {"training.steps=3"});
   const std::string text = config_toml_with_places(loaded);
-  EXPECT_TRUE(contains(text, "\nsteps = 3                                 # command line\n")) << text;
-  EXPECT_TRUE(contains(text, "\ndim = 64                                  # preset debug\n"));
+  EXPECT_CONTAINS(text, "\nsteps = 3                                 # command line\n") << text;
+  EXPECT_CONTAINS(text, "\ndim = 64                                  # preset debug\n");
   EXPECT_EQ(parsed(text).config, loaded.config);
 }
 
@@ -140,4 +140,4 @@ TEST(TomlText, LongValuesAreCutBetweenCharacters) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -4,7 +4,7 @@
 
 #include "stepforge/config/config.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(Schema, FieldsAreFoundByTheirDottedNames) {
@@ -65,4 +65,4 @@ TEST(Schema, NumbersThatAreNotFiniteAreNeverInRange) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -4,7 +4,7 @@
 
 #include "stepforge/config/value.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 std::string repeated(const std::string& part, int count) {
@@ -60,4 +60,4 @@ TEST(TomlReader, RefusesDeepBrackets) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -4,13 +4,11 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
-#include "tests/support/expect_throw.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::TempFolder;
 
 void count_corpus(const std::vector<std::filesystem::path>& inputs, const std::string& field,
                   WordCounter& counter) {
@@ -41,10 +39,12 @@ TEST(CountWords, StopsOnceTheWantedBytesAreCounted) {
 TEST(CountWords, RefusesWhatIsNotThere) {
   const TempFolder folder;
   WordCounter counter;
-  EXPECT_THROW_WITH(count_corpus({folder / "none.txt"}, "text", counter), UsageError, {"none.txt"});
-  EXPECT_THROW_WITH(count_corpus({folder.path()}, "text", counter), UsageError,
-                    {folder.path().string(), ".txt"});
-  EXPECT_THROW_WITH(count_corpus({}, "text", counter), UsageError, {"no text"});
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { return count_corpus({folder / "none.txt"}, "text", counter); }),
+      "none.txt");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { return count_corpus({folder.path()}, "text", counter); }),
+                  folder.path().string(), ".txt");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { return count_corpus({}, "text", counter); }), "no text");
 }
 
 TEST(CountWords, NamesFileAndLineOfABadLine) {
@@ -60,12 +60,15 @@ TEST(CountWords, NamesFileAndLineOfABadLine) {
   for (const auto& test : cases) {
     write_file_atomic(folder / "x.jsonl", test.content);
     WordCounter counter;
-    EXPECT_THROW_WITH(count_corpus({folder / "x.jsonl"}, "text", counter), FormatError, (test.message));
+    EXPECT_CONTAINS(
+        message_of<FormatError>([&] { return count_corpus({folder / "x.jsonl"}, "text", counter); }),
+        (test.message));
   }
   write_file_atomic(folder / "x.txt", "ab\xC3");
   WordCounter counter;
-  EXPECT_THROW_WITH(count_corpus({folder / "x.txt"}, "text", counter), FormatError, {"x.txt", "byte 2"});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { return count_corpus({folder / "x.txt"}, "text", counter); }),
+                  "x.txt", "byte 2");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

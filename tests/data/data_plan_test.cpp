@@ -6,10 +6,8 @@
 
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 class DataPlanTest : public ::testing::Test {
  protected:
@@ -186,4 +184,4 @@ TEST_F(DataPlanTest, TheFingerprintFollowsThePlan) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

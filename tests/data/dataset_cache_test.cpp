@@ -13,10 +13,8 @@
 
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 bool is_end(const TokenizeProgress& progress) {
   return progress.bytes_done == progress.bytes_total;
@@ -287,4 +285,4 @@ TEST(DatasetCache, OldLeftoversOfKilledBuildsAreRemoved) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

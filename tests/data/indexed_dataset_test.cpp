@@ -9,10 +9,8 @@
 
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 std::vector<std::vector<int32_t>> read_documents(const IndexedDataset& dataset) {
   std::vector<std::vector<int32_t>> documents;
@@ -239,4 +237,4 @@ TEST(IndexedDataset, ATruncatedBinIsNamedAndDoesNotKill) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

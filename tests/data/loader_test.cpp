@@ -10,10 +10,8 @@
 #include "stepforge/data/synthetic.h"
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 /// Each token of row i is i, in a source's own range.
 class NumberedSource : public RowSource {
@@ -170,9 +168,9 @@ std::vector<Batch> take(Loader& loader, int64_t count) {
   return batches;
 }
 
-bool same(const std::vector<Batch>& a, const std::vector<Batch>& b) {
+bool same_batches(const std::vector<Batch>& a, const std::vector<Batch>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const Batch& x, const Batch& y) { return testing_support::same(x, y); });
+                    [](const Batch& x, const Batch& y) { return same(x, y); });
 }
 
 std::unique_ptr<Loader> make_loader(const std::shared_ptr<const RowStream>& stream, const BatchLayout& layout,
@@ -201,7 +199,7 @@ TEST(Loader, AfterAnyCutTheStreamGoesOnAsIfUninterrupted) {
     take(*second, *rc::gen::inRange<int64_t>(0, 3));  // restoring forgets where it was
     second->restore(state, false);
     RC_ASSERT(second->state() == state);
-    RC_ASSERT(same(take(*second, 9), expected));
+    RC_ASSERT(same_batches(take(*second, 9), expected));
   });
   EXPECT_TRUE(holds);
 }
@@ -241,7 +239,8 @@ TEST(Loader, RefusesABatchThatDoesNotDivide) {
   EXPECT_CONTAINS(message({.rows_per_step = 10, .rows_per_micro_batch = 4}),
                   "training.global_batch_size = 10 cannot be divided: 1 ranks read micro-batches of 4 rows");
   EXPECT_CONTAINS(message({.rows_per_step = 12, .rows_per_micro_batch = 4, .data_ranks = 2}),
-                  "2 ranks read micro-batches of 4 rows (training.local_batch_size), 8 rows at once; set global_batch_size to 8 or 16");
+                  "2 ranks read micro-batches of 4 rows (training.local_batch_size), 8 rows at once; set "
+                  "global_batch_size to 8 or 16");
   EXPECT_CONTAINS(message({.rows_per_step = 0}), "must be positive");
   EXPECT_CONTAINS(message({.rows_per_step = 4, .data_ranks = 2, .data_rank = 2}), "data rank 2 of 2");
 }
@@ -265,7 +264,7 @@ TEST(PrefetchLoader, GivesTheBatchesOfThePlainLoader) {
   const auto expected = take(plain, 50);
   for (const int64_t depth : {1, 2, 16}) {
     PrefetchLoader loader(stream, layout, depth);
-    EXPECT_TRUE(same(take(loader, 50), expected)) << depth;
+    EXPECT_TRUE(same_batches(take(loader, 50), expected)) << depth;
     EXPECT_GE(loader.wait_seconds(), 0.0);
   }
 }
@@ -294,4 +293,4 @@ TEST(PrefetchLoader, NeedsADepth) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

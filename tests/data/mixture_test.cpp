@@ -9,10 +9,8 @@
 
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 std::vector<std::string> names(size_t count) {
   std::vector<std::string> result;
@@ -132,4 +130,4 @@ TEST(RowOrder, WithoutShufflingIsTheOrderOfTheSource) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

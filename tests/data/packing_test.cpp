@@ -7,10 +7,8 @@
 
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 std::shared_ptr<const PackedSource> packed(const TempFolder& folder, const Documents& documents,
                                            int64_t seq_len, int64_t vocab_size = 100000) {
@@ -132,4 +130,4 @@ TEST(Batch, RefusesMoreTokensThanBordersCanCount) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

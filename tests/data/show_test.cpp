@@ -4,10 +4,8 @@
 
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 Batch small_batch() {
   Batch batch = empty_batch(4, 1);
@@ -44,4 +42,4 @@ TEST(RenderBatch, CutsTheTable) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

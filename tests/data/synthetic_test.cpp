@@ -7,10 +7,8 @@
 
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 Row row_of(const SyntheticSource& source, int64_t number) {
   Row row;
@@ -88,4 +86,4 @@ TEST(Synthetic, RefusesNumbersOutOfRange) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -17,25 +17,8 @@
 #include "stepforge/text/tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
-#include "tests/support/write_text.h"
 
-namespace stepforge::testing_support {
-
-using testing::message_of;
-
-/// A fresh folder that tests fill with files.
-class TempFolder : public testing::TempFolder {
- public:
-  std::filesystem::path write(const std::string& name, std::string_view bytes) const {
-    const std::filesystem::path path = *this / name;
-    std::filesystem::create_directories(path.parent_path());
-    testing::write_text(path, bytes);
-    return path;
-  }
-};
-
-#define EXPECT_CONTAINS(text, part) \
-  EXPECT_NE(std::string(text).find(part), std::string::npos) << "in: " << (text)
+namespace stepforge::testing {
 
 using Documents = std::vector<std::vector<int32_t>>;
 
@@ -66,4 +49,4 @@ inline bool same(const Batch& a, const Batch& b) {
          a.valid_labels == b.valid_labels;
 }
 
-}  // namespace stepforge::testing_support
+}  // namespace stepforge::testing

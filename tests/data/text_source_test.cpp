@@ -8,10 +8,8 @@
 #include "stepforge/data/json_lines.h"
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 std::vector<std::string> documents_of(const TextSource& source, int64_t chunk_bytes = 1 << 20) {
   std::vector<std::string> documents;
@@ -239,4 +237,4 @@ TEST(TextSource, RefusesUnknownWords) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

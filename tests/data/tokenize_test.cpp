@@ -7,10 +7,8 @@
 
 #include "tests/data/test_support.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using namespace testing_support;
 
 /// All of a text source as one list of documents' bytes (with -1 ... never) as the byte tokenizer gives them.
 TokenizeResult build(const TempFolder& folder, const TextSource& source, const TokenizeOptions& options,
@@ -202,4 +200,4 @@ TEST(DatasetDescription, IsReadBackAndCheckedAgainstThePair) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -65,8 +65,8 @@ TEST(GlooDeath, InsideEachKindOfCollectiveIsNoticedAndNamed) {
       const auto results = processes.results();
       for (const std::size_t rank : {0U, 1U, 2U}) {
         if (static_cast<int>(rank) == victim) continue;
-        EXPECT_TRUE(contains(results[rank], format("PeerError: rank {} (process ", victim))) << kind;
-        EXPECT_TRUE(contains(results[rank], kind));
+        EXPECT_CONTAINS(results[rank], format("PeerError: rank {} (process ", victim)) << kind;
+        EXPECT_CONTAINS(results[rank], kind);
       }
     }
   }
@@ -116,8 +116,8 @@ TEST(GlooDeath, AtTheStartOrAtTheEndHoldsUpNobody) {
       for (const std::size_t rank : {0U, 1U, 2U}) {
         if (static_cast<int>(rank) == victim) continue;
         if (at_start) {
-          EXPECT_TRUE(contains(results[rank], "PeerError: "));
-          EXPECT_TRUE(contains(results[rank], format("rank {} (", victim)));
+          EXPECT_CONTAINS(results[rank], "PeerError: ");
+          EXPECT_CONTAINS(results[rank], format("rank {} (", victim));
         } else {
           EXPECT_EQ(results[rank], "done");
         }
@@ -134,9 +134,9 @@ TEST(GlooWorld, RefusesRanksOfAnotherNumberAndThoseThatAreThereTwice) {
       return std::string("there");
     });
   };
-  EXPECT_TRUE(contains(join(0, 3, 0.2), "for rank 1 (not connected), rank 2 (not connected)"));
-  EXPECT_TRUE(contains(join(1, 2, 0.2), "rank 1 was started for 2 ranks, rank 0 for 3"));
-  EXPECT_TRUE(contains(join(0, 3, 0.2), "rank 0 of this run exists already"));
+  EXPECT_CONTAINS(join(0, 3, 0.2), "for rank 1 (not connected), rank 2 (not connected)");
+  EXPECT_CONTAINS(join(1, 2, 0.2), "rank 1 was started for 2 ranks, rank 0 for 3");
+  EXPECT_CONTAINS(join(0, 3, 0.2), "rank 0 of this run exists already");
 }
 
 TEST(GlooWorld, AnExceptionOfOneThreadEndsTheOthersWithItsReason) {
@@ -159,7 +159,7 @@ TEST(GlooWorld, AnExceptionOfOneThreadEndsTheOthersWithItsReason) {
                                         {60, 60});
   EXPECT_EQ(results[2], "Error: the disk is full");
   for (const std::size_t rank : {0U, 1U, 3U}) {
-    EXPECT_TRUE(contains(results[rank], "PeerError: rank 2: the disk is full"));
+    EXPECT_CONTAINS(results[rank], "PeerError: rank 2: the disk is full");
   }
 }
 

@@ -68,39 +68,39 @@ TEST(MakeWorld, OfOneRankWaitsForNobody) {
 TEST(MakeWorld, RefusesSharedMemoryAmongHosts) {
   const std::string message =
       message_of<UsageError>([] { make_world(place(3, 4, 2, 29500), over(CommBackend::shared_memory)); });
-  EXPECT_TRUE(contains(message, "torchrun started 4 ranks, 2 of them on this host"));
+  EXPECT_CONTAINS(message, "torchrun started 4 ranks, 2 of them on this host");
 }
 
 TEST(MakeWorld, RefusesSeveralHostsWithoutAPlaceToMeet) {
   RankEnvironment environment = place(3, 4, 2, 0);
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { make_world(environment, over(CommBackend::automatic)); }),
-                       "MASTER_PORT"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { make_world(environment, over(CommBackend::automatic)); }),
+                  "MASTER_PORT");
   environment.master_port = 29500;
   environment.master_address = "";
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { make_world(environment, over(CommBackend::automatic)); }),
-                       "MASTER_ADDR"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { make_world(environment, over(CommBackend::automatic)); }),
+                  "MASTER_ADDR");
 }
 
 TEST(MakeWorld, NamesAPortThatIsInUse) {
   const Listener listener;
   const std::string message =
       message_of<UsageError>([&] { make_world(place(0, 2, 1, listener.port()), over(CommBackend::gloo)); });
-  EXPECT_TRUE(contains(message, format("port {} is in use", listener.port())));
+  EXPECT_CONTAINS(message, format("port {} is in use", listener.port()));
 }
 
 TEST(MakeWorld, NamesTheAddressWhereNobodyAnswers) {
   const int port = free_port();
   const std::string message =
       message_of<PeerError>([&] { make_world(place(1, 2, 1, port), over(CommBackend::gloo, 0.5)); });
-  EXPECT_TRUE(contains(message, format("127.0.0.1:{}", port)));
+  EXPECT_CONTAINS(message, format("127.0.0.1:{}", port));
 }
 
 TEST(MakeWorld, EndsAtItsDeadlineWhereAListenerAcceptsAndStaysSilent) {
   const Listener silent;  // the kernel accepts for it
   const std::string message =
       message_of<PeerError>([&] { make_world(place(1, 2, 1, silent.port()), over("gloo", 0.5)); });
-  EXPECT_TRUE(contains(message, format("127.0.0.1:{}", silent.port())));
-  EXPECT_TRUE(contains(message, "within 0.5 s"));
+  EXPECT_CONTAINS(message, format("127.0.0.1:{}", silent.port()));
+  EXPECT_CONTAINS(message, "within 0.5 s");
 }
 
 TEST(MakeWorld, NamesTheRanksThatNeverStart) {
@@ -115,8 +115,8 @@ TEST(MakeWorld, NamesTheRanksThatNeverStart) {
     });
   }
   for (const std::string& result : processes.results()) {
-    EXPECT_TRUE(contains(result, "PeerError"));
-    EXPECT_TRUE(contains(result, "for rank 1 (not connected), rank 3 (not connected)"));
+    EXPECT_CONTAINS(result, "PeerError");
+    EXPECT_CONTAINS(result, "for rank 1 (not connected), rank 3 (not connected)");
   }
 }
 
@@ -126,7 +126,7 @@ TEST(MakeWorld, RefusesAnInterfaceThatIsNotThere) {
   config.interface = "nothing0";
   RankEnvironment environment = place(0, 2, 1, listener.port());
   environment.store_listener = dup(listener.descriptor());
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { make_world(environment, config); }), "nothing0"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { make_world(environment, config); }), "nothing0");
 }
 
 TEST(MakeWorld, RefusesANameThatOtherHostsWouldConnectToInVain) {
@@ -136,8 +136,8 @@ TEST(MakeWorld, RefusesANameThatOtherHostsWouldConnectToInVain) {
   environment.master_address = "LOCALHOST";  // a name of this host, and not the one that is meant as loopback
   const std::string message =
       message_of<UsageError>([&] { make_world(environment, over(CommBackend::gloo)); });
-  EXPECT_TRUE(contains(message, "MASTER_ADDR = \"LOCALHOST\" leads to this host's "));
-  EXPECT_TRUE(contains(message, "comm.interface"));
+  EXPECT_CONTAINS(message, "MASTER_ADDR = \"LOCALHOST\" leads to this host's ");
+  EXPECT_CONTAINS(message, "comm.interface");
 }
 
 /// Ranks 0 and 2 on one host, 1 and 3 on another.
@@ -192,7 +192,7 @@ TEST(HierarchicalWorld, ARanksFailureReachesGroupsOfTheOtherHost) {
     return std::string("went through");
   });
   for (const std::size_t rank : {1U, 2U}) {
-    EXPECT_TRUE(contains(results[rank], "PeerError: rank 0: the disk is full"));
+    EXPECT_CONTAINS(results[rank], "PeerError: rank 0: the disk is full");
   }
 }
 
@@ -205,10 +205,11 @@ TEST(Nccl, WithoutAGpuSaysSo) {
   } catch (const PeerError&) {
     GTEST_SKIP() << "this host has a GPU";
   }
-  EXPECT_TRUE(contains(message, "comm.backend = nccl"));
+  EXPECT_CONTAINS(message, "comm.backend = nccl");
   const bool has_plugin = std::filesystem::exists(library_folder() / "libstepforge_nccl.so");
-  EXPECT_TRUE(contains(message, has_plugin ? "no GPU" : "no plug-in"));
-  EXPECT_TRUE(contains(message_of<UsageError>([] { make_world({}, over(CommBackend::nccl)); }), "comm.backend = nccl"));
+  EXPECT_CONTAINS(message, has_plugin ? "no GPU" : "no plug-in");
+  EXPECT_CONTAINS(message_of<UsageError>([] { make_world({}, over(CommBackend::nccl)); }),
+                  "comm.backend = nccl");
 }
 
 }  // namespace

@@ -514,8 +514,8 @@ TEST(FullyShardGradients, UnitsOfEqualSizeInEachOthersPlaceAreFoundInEveryCollec
   };
   const auto expect_found = [](const std::vector<std::string>& results, const std::string& call) {
     for (const std::string& result : results) {
-      EXPECT_TRUE(contains(result, "PeerError"));
-      for (const char* unit : {"0", "1"}) EXPECT_TRUE(contains(result, format("{} for unit {}", call, unit)));
+      EXPECT_CONTAINS(result, "PeerError");
+      for (const char* unit : {"0", "1"}) EXPECT_CONTAINS(result, format("{} for unit {}", call, unit));
     }
   };
   expect_found(run({2}, /*in_backward=*/false), "all_gather of 4096 bytes");

@@ -142,7 +142,7 @@ TEST(ModelState, FillsAModelFromTheMetaDevice) {
 
 TEST(ModelState, OfAModuleWithoutFullyShardIsRefused) {
   const Model model;
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { get_state_dict(model); }), "not sharded"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { get_state_dict(model); }), "not sharded");
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ const std::vector<Layout> layouts = {{1, 1},
 class Model {
  public:
   Model(World& world, const Layout& layout, uint64_t seed = 1) : specs_(odd_units()) {
-    const DataParallel place = test::data_parallel(world.rank(), layout.shards, layout.replicas);
+    const DataParallel place = data_parallel(world.rank(), layout.shards, layout.replicas);
     groups_ = std::make_shared<DataGroups>(world, place, format("seed {}", seed));
     for (const UnitSpec& spec : specs_) {
       stores_.push_back(
@@ -210,8 +210,8 @@ TEST(StateDict, BroadcastGivesEveryRankTheValuesOfRankZero) {
 }
 
 TEST(StateDict, BroadcastOfPartsIsRefused) {
-  EXPECT_TRUE(contains(message_of<UsageError>([] { get_state_dict({}, {.broadcast_from_rank0 = true}); }),
-                       "set full_state_dict"));
+  EXPECT_CONTAINS(message_of<UsageError>([] { get_state_dict({}, {.broadcast_from_rank0 = true}); }),
+                  "set full_state_dict");
 }
 
 TEST(LoadStateDict, TakesWholeTensorsInEveryLayout) {
@@ -450,8 +450,8 @@ TEST(LoadStateDict, ABufferOnTheMetaDeviceIsNotFilledInSilence) {
     model.buffer() = at::empty({2}, at::TensorOptions().dtype(at::kLong).device(at::kMeta));
     StateDict values;
     values["steps"] = at::ones({2}, at::kLong);
-    EXPECT_TRUE(contains(message_of<Error>([&] { load_state_dict(model.source, values, {.strict = false}); }),
-                         "meta"));
+    EXPECT_CONTAINS(message_of<Error>([&] { load_state_dict(model.source, values, {.strict = false}); }),
+                    "meta");
     load_state_dict(model.source, values, {.strict = false, .assign = true});
     EXPECT_EQ(model.buffer().sum().item<int64_t>(), 2);
     return "";

@@ -6,11 +6,8 @@
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using test::expect_close;
-using test::random_tensor;
 
 struct State {
   at::Tensor p, g, m, v;
@@ -37,10 +34,10 @@ TEST(AdamW, AgreesWithTheFp64ReferenceAndWithLibtorch) {
   at::_fused_adamw_({theirs.p}, {scaled}, {theirs.m}, {theirs.v}, {}, {step}, kSettings.options.lr,
                     kSettings.options.beta1, kSettings.options.beta2, kSettings.options.weight_decay,
                     kSettings.options.eps, false, false);
-  expect_close(fast.p, exact.p, 4 * test::kEps32, "parameter");
-  expect_close(fast.m, exact.m, 4 * test::kEps32, "first moment");
-  expect_close(fast.v, exact.v, 4 * test::kEps32, "second moment");
-  expect_close(fast.p, theirs.p, 4 * test::kEps32, "libtorch's parameter");
+  expect_close(fast.p, exact.p, 4 * kEps32, "parameter");
+  expect_close(fast.m, exact.m, 4 * kEps32, "first moment");
+  expect_close(fast.v, exact.v, 4 * kEps32, "second moment");
+  expect_close(fast.p, theirs.p, 4 * kEps32, "libtorch's parameter");
 }
 
 TEST(AdamW, TouchesOnlyItsIntervalAndGivesTheSameBitsInPieces) {
@@ -71,4 +68,4 @@ TEST(AdamW, RefusesIntervalsOutsideTheBufferAndStepZero) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -6,11 +6,8 @@
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using test::expect_close;
-using test::random_tensor;
 
 struct Results {
   at::Tensor out;
@@ -44,7 +41,7 @@ AttentionShape make_shape(int64_t heads, int64_t kv_heads, int64_t head_dim) {
 /// empty.
 const std::vector<int32_t> kBorders = {0, 1, 1, 17, 65, 114, 210, 307, 560};
 
-class AttentionShapes : public testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
+class AttentionShapes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
 TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
   const auto [heads, kv_heads, head_dim] = GetParam();
@@ -55,18 +52,17 @@ TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
     const Results actual = run(qkv, grad_out, shape, kBorders);
     const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, kBorders);
     const bool narrow = type == at::kBFloat16;
-    expect_close(actual.out, expected.out, narrow ? test::kEps16 : 64 * test::kEps32, "out");
-    expect_close(actual.lse, expected.lse, 32 * test::kEps32, "lse");
+    expect_close(actual.out, expected.out, narrow ? kEps16 : 64 * kEps32, "out");
+    expect_close(actual.lse, expected.lse, 32 * kEps32, "lse");
     // Sums of up to 253 differences dP - delta that nearly cancel; in bf16 delta comes from the rounded out.
-    expect_close(actual.grad_qkv, expected.grad_qkv, narrow ? 4 * test::kEps16 : 128 * test::kEps32,
-                 "grad_qkv");
+    expect_close(actual.grad_qkv, expected.grad_qkv, narrow ? 4 * kEps16 : 128 * kEps32, "grad_qkv");
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Attention, AttentionShapes,
-                         testing::Values(std::tuple{1, 1, 16}, std::tuple{8, 4, 32}, std::tuple{3, 1, 64},
-                                         std::tuple{2, 2, 128}, std::tuple{4, 2, 24}, std::tuple{2, 1, 100},
-                                         std::tuple{2, 1, 4}));
+                         ::testing::Values(std::tuple{1, 1, 16}, std::tuple{8, 4, 32}, std::tuple{3, 1, 64},
+                                           std::tuple{2, 2, 128}, std::tuple{4, 2, 24}, std::tuple{2, 1, 100},
+                                           std::tuple{2, 1, 4}));
 
 TEST(Attention, ReferenceGradientIsTheDerivative) {
   const AttentionShape shape = make_shape(4, 2, 6);
@@ -74,7 +70,7 @@ TEST(Attention, ReferenceGradientIsTheDerivative) {
   const at::Tensor qkv = random_tensor({19, shape.qkv_width()}, 3).to(at::kDouble);
   const at::Tensor grad_out = random_tensor({19, shape.out_width()}, 4).to(at::kDouble);
   const Results exact = run(qkv, grad_out, shape, borders);
-  test::expect_derivative(
+  expect_derivative(
       [&](const at::Tensor& x) {
         return (run(x, grad_out, shape, borders).out * grad_out).sum().item<double>();
       },
@@ -85,7 +81,7 @@ TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
   const AttentionShape shape = make_shape(6, 2, 32);
   const at::Tensor qkv = random_tensor({kBorders.back(), shape.qkv_width()}, 5);
   const at::Tensor grad_out = random_tensor({kBorders.back(), shape.out_width()}, 6);
-  test::expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
+  expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
     const Results r = run(qkv, grad_out, shape, kBorders);
     return {r.out, r.lse, r.grad_qkv};
   });
@@ -127,7 +123,7 @@ TEST(Attention, LargeScoresStayFinite) {
   // Scores reach 1e5: their absolute error, not their relative one, is the relative error of the
   // probabilities.
   const double largest_score = expected.lse.abs().max().item<double>();
-  expect_close(actual.out, expected.out, 64 * test::kEps32 * largest_score, "out");
+  expect_close(actual.out, expected.out, 64 * kEps32 * largest_score, "out");
   EXPECT_TRUE(actual.grad_qkv.isfinite().all().item<bool>());
 }
 
@@ -159,7 +155,7 @@ TEST(AttentionCached, AgreesWithAttentionOverTheWholeDocument) {
     const at::Tensor out = at::empty_like(q);
     attention_cached(q, keys, values, past, shape, out);
     const at::Tensor expected = whole.out.view({2, kLength, shape.out_width()});
-    const double tolerance = type == at::kBFloat16 ? test::kEps16 : 64 * test::kEps32;
+    const double tolerance = type == at::kBFloat16 ? kEps16 : 64 * kEps32;
     expect_close(out[0], expected[0].slice(0, 20, 23), tolerance, "row 0");
     expect_close(out[1], expected[1].slice(0, 47, 50), tolerance, "row 1");
   }
@@ -187,4 +183,4 @@ TEST(AttentionCached, RefusesMoreTokensThanTheCacheHolds) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

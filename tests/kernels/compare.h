@@ -18,7 +18,7 @@
 
 #include "stepforge/base/random.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 
 constexpr double kEps32 = 0x1.0p-24;  ///< unit roundoff of fp32
 constexpr double kEps16 =
@@ -79,4 +79,4 @@ inline void expect_same_for_all_threads(const std::function<std::vector<at::Tens
   at::set_num_threads(before);
 }
 
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -102,4 +102,4 @@ TEST_F(CpuAllocator, EachRankIsChargedForItsOwnTensors) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -6,12 +6,8 @@
 #include "stepforge/kernels/reduce.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using test::expect_close;
-using test::int_tensor;
-using test::random_tensor;
 
 at::Tensor some_labels(int32_t count, int32_t vocabulary) {
   std::vector<int32_t> labels;
@@ -29,11 +25,11 @@ TEST(CrossEntropy, AgreesWithTheFp64Reference) {
       cross_entropy_forward_backward_reference(wide, labels, 0.125, expected_loss);
       const at::Tensor loss = at::empty({23});
       cross_entropy_forward(logits, labels, loss);
-      expect_close(loss, expected_loss, 16 * test::kEps32, "loss alone");
+      expect_close(loss, expected_loss, 16 * kEps32, "loss alone");
       const at::Tensor grad = logits.clone();
       cross_entropy_forward_backward(grad, labels.to(at::kLong), 0.125, loss);
-      expect_close(loss, expected_loss, 16 * test::kEps32, "loss");
-      expect_close(grad, wide, type == at::kFloat ? 32 * test::kEps32 : test::kEps16, "gradient");
+      expect_close(loss, expected_loss, 16 * kEps32, "loss");
+      expect_close(grad, wide, type == at::kFloat ? 32 * kEps32 : kEps16, "gradient");
     }
   }
 }
@@ -44,7 +40,7 @@ TEST(CrossEntropy, ReferenceGradientIsTheDerivative) {
   const at::Tensor loss = at::empty({6}, at::kDouble);
   const at::Tensor grad = logits.clone();
   cross_entropy_forward_backward(grad, labels, 1.0, loss);
-  test::expect_derivative(
+  expect_derivative(
       [&](const at::Tensor& x) {
         cross_entropy_forward(x, labels, loss);
         return loss.sum().item<double>();
@@ -72,8 +68,8 @@ TEST(CrossEntropy, HugeLogitsStayFinite) {
     cross_entropy_forward_backward_reference(wide, int_tensor({7, 5}), 1.0, expected);
     const at::Tensor loss = at::empty({2});
     cross_entropy_forward_backward(logits, int_tensor({7, 5}), 1.0, loss);
-    expect_close(loss, expected, 16 * test::kEps32, "loss");
-    expect_close(logits, wide, 32 * test::kEps32, "gradient");
+    expect_close(loss, expected, 16 * kEps32, "loss");
+    expect_close(logits, wide, 32 * kEps32, "gradient");
   }
 }
 
@@ -118,7 +114,7 @@ TEST(LinearCrossEntropy, ChunksAgreeWithTheWholeInFp64) {
     for (const int64_t chunk : {1, 8, 29, 100}) {
       const LinearCrossEntropyOutputs actual = head.outputs(type, at::kFloat);
       linear_cross_entropy(hidden, weight, head.labels, 0.25, chunk, actual);
-      const double tolerance = type == at::kFloat ? 64 * test::kEps32 : 4 * test::kEps16;
+      const double tolerance = type == at::kFloat ? 64 * kEps32 : 4 * kEps16;
       expect_close(actual.token_loss, expected.token_loss, tolerance, "loss");
       expect_close(actual.grad_hidden, expected.grad_hidden, tolerance, "grad_hidden");
       expect_close(actual.grad_weight, expected.grad_weight, tolerance, "grad_weight");
@@ -134,7 +130,7 @@ TEST(LinearCrossEntropy, AddsToTheWeightGradientWhenAsked) {
   twice.grad_weight = once.grad_weight.clone();
   twice.accumulate_weight = true;
   linear_cross_entropy(head.hidden, head.weight, head.labels, 1.0, 10, twice);
-  expect_close(twice.grad_weight, once.grad_weight * 2, 32 * test::kEps32, "grad_weight");
+  expect_close(twice.grad_weight, once.grad_weight * 2, 32 * kEps32, "grad_weight");
 }
 
 TEST(LinearCrossEntropy, WithoutValidLabelsEverythingIsExactlyZero) {
@@ -157,8 +153,8 @@ TEST(LinearCrossEntropy, EvaluationGivesTheSameLossAndTheLogits) {
   linear_cross_entropy(head.hidden, head.weight, head.labels, 1.0, 10, evaluation);
   EXPECT_TRUE(at::equal(evaluation.token_loss, training.token_loss));
   expect_close(evaluation.logits, head.hidden.to(at::kDouble).matmul(head.weight.to(at::kDouble).t()),
-               32 * test::kEps32, "logits");
+               32 * kEps32, "logits");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

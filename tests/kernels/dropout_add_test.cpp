@@ -6,15 +6,13 @@
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using test::random_tensor;
 
 TokenCoords make_places(const std::vector<int64_t>& rows, const std::vector<int32_t>& positions) {
   at::Tensor row_ids = at::empty({static_cast<int64_t>(rows.size())}, at::kLong);
   std::copy(rows.begin(), rows.end(), row_ids.mutable_data_ptr<int64_t>());
-  return {.row_ids = row_ids, .positions = test::int_tensor(positions)};
+  return {.row_ids = row_ids, .positions = int_tensor(positions)};
 }
 
 constexpr DropoutKey kKey = {0x1234567890ABCDEF};
@@ -36,7 +34,7 @@ TEST(DropoutAdd, AgreesWithTheReferenceBitForBit) {
       dropout_add_forward(x, residual, 0.25, kKey, coords, out);
       dropout_add_forward_reference(x, residual, 0.25, kKey, coords, expected);
       // One fused multiply-add against a product that is rounded first.
-      test::expect_close(out, expected, type == at::kFloat ? 2 * test::kEps32 : test::kEps16, "sum");
+      expect_close(out, expected, type == at::kFloat ? 2 * kEps32 : kEps16, "sum");
     }
   }
 }
@@ -93,4 +91,4 @@ TEST(DropoutAdd, RefusesAProbabilityOutsideZeroToOne) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -3,11 +3,8 @@
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using test::int_tensor;
-using test::random_tensor;
 
 TEST(Embedding, CopiesTheRowsOfTheTokens) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
@@ -41,10 +38,10 @@ TEST(Embedding, AgreesWithTheReferenceWhateverTheThreads) {
     const at::Tensor start = random_tensor({40, 67}, 3);
     const at::Tensor expected = start.to(at::kDouble);
     embedding_backward_reference(int_tensor(tokens), grad_out.to(at::kDouble), expected, true);
-    test::expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
+    expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
       const at::Tensor grad_weight = start.clone();
       embedding_backward(int_tensor(tokens), grad_out, grad_weight, true);
-      test::expect_close(grad_weight, expected, 32 * test::kEps32, "grad_weight");
+      expect_close(grad_weight, expected, 32 * kEps32, "grad_weight");
       return {grad_weight};
     });
   }
@@ -59,4 +56,4 @@ TEST(Embedding, RefusesTokensOutsideTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -3,7 +3,7 @@
 // MKL's choice of kernels: 0 stands for those that every maker's processor gets.
 extern "C" int mkl_serv_cpu_detect();
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(MatrixProducts, UseTheKernelsForAvx512WhereverTheProcessorHasIt) {
@@ -12,4 +12,4 @@ TEST(MatrixProducts, UseTheKernelsForAvx512WhereverTheProcessorHasIt) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

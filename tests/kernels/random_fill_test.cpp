@@ -5,7 +5,7 @@
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 using Kind = Initializer::Kind;
@@ -79,4 +79,4 @@ TEST(FillInitial, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -8,7 +8,7 @@
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 constexpr std::array kAllTypes = {NormType::l1, NormType::l2, NormType::l3, NormType::inf};
@@ -24,8 +24,6 @@ double terms(const at::Tensor& flat, NormType type) {
 double sum_of_squares(const at::Tensor& flat) {
   return terms(flat, NormType::l2);
 }
-
-using test::random_tensor;
 
 TEST(SumOfSquares, AgreesWithFp64) {
   for (const int64_t elements : {0, 1, 15, 1024, 1025, 100003}) {
@@ -128,4 +126,4 @@ TEST(SumInOrder, AddsFirstToLastInFp64) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -5,11 +5,8 @@
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using test::expect_close;
-using test::random_tensor;
 
 constexpr double kEpsilon = 1e-5;
 
@@ -44,11 +41,11 @@ TEST(RmsNorm, AgreesWithTheFp64Reference) {
         const Results actual = run(x, weight, grad_out, residual);
         const Results expected = run(x.to(at::kDouble), weight.to(at::kDouble), grad_out.to(at::kDouble),
                                      residual.to(at::kDouble));
-        const double tolerance = type == at::kFloat ? 32 * test::kEps32 : test::kEps16;
+        const double tolerance = type == at::kFloat ? 32 * kEps32 : kEps16;
         expect_close(actual.out, expected.out, tolerance, "out");
-        expect_close(actual.rstd, expected.rstd, 16 * test::kEps32, "rstd");
+        expect_close(actual.rstd, expected.rstd, 16 * kEps32, "rstd");
         expect_close(actual.grad_x, expected.grad_x, tolerance, "grad_x");
-        expect_close(actual.grad_weight, expected.grad_weight, 64 * test::kEps32, "grad_weight");
+        expect_close(actual.grad_weight, expected.grad_weight, 64 * kEps32, "grad_weight");
       }
     }
   }
@@ -62,16 +59,16 @@ TEST(RmsNorm, ReferenceGradientIsTheDerivative) {
   const auto loss = [&](const at::Tensor& input, const at::Tensor& scale) {
     return (run(input, scale, grad_out, {}).out * grad_out).sum().item<double>();
   };
-  test::expect_derivative([&](const at::Tensor& input) { return loss(input, weight); }, x, exact.grad_x, "x");
-  test::expect_derivative([&](const at::Tensor& scale) { return loss(x, scale); }, weight, exact.grad_weight,
-                          "weight");
+  expect_derivative([&](const at::Tensor& input) { return loss(input, weight); }, x, exact.grad_x, "x");
+  expect_derivative([&](const at::Tensor& scale) { return loss(x, scale); }, weight, exact.grad_weight,
+                    "weight");
 }
 
 TEST(RmsNorm, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor x = random_tensor({1003, 65}, 8);
   const at::Tensor weight = random_tensor({65}, 9);
   const at::Tensor grad_out = random_tensor({1003, 65}, 10);
-  test::expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
+  expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
     const Results r = run(x, weight, grad_out, {});
     return {r.out, r.rstd, r.grad_x, r.grad_weight};
   });
@@ -86,7 +83,7 @@ TEST(RmsNorm, BackwardMayWriteOverItsGradientAndAddToTheWeightGradient) {
   const at::Tensor grad_weight = expected.grad_weight.clone();
   rms_norm_backward(in_place, x, weight, expected.rstd, {}, in_place, grad_weight, true);
   EXPECT_TRUE(at::equal(in_place, expected.grad_x));
-  expect_close(grad_weight, expected.grad_weight * 2, 8 * test::kEps32, "twice the weight gradient");
+  expect_close(grad_weight, expected.grad_weight * 2, 8 * kEps32, "twice the weight gradient");
 }
 
 TEST(RmsNorm, NamesTheArgumentWithTheWrongShape) {
@@ -100,4 +97,4 @@ TEST(RmsNorm, NamesTheArgumentWithTheWrongShape) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

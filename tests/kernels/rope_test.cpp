@@ -5,11 +5,8 @@
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using test::expect_close;
-using test::random_tensor;
 
 constexpr AttentionShape kShape = {.heads = 4, .kv_heads = 2, .head_dim = 20, .scale = 1.0};
 constexpr int64_t kTokens = 70;
@@ -17,7 +14,7 @@ constexpr int64_t kTokens = 70;
 at::Tensor some_positions() {
   std::vector<int32_t> positions;
   for (int32_t n = 0; n < kTokens; ++n) positions.push_back(n * 7 % 50);
-  return test::int_tensor(positions);
+  return int_tensor(positions);
 }
 
 QkNorm some_norm(at::ScalarType type) {
@@ -63,13 +60,13 @@ TEST(QkNormRope, AgreesWithTheFp64Reference) {
       const QkNorm norm = with_norm ? some_norm(type) : QkNorm{};
       const Results actual = run(qkv, grad_out, norm);
       const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), widened(norm));
-      const double tolerance = type == at::kFloat ? 32 * test::kEps32 : test::kEps16;
+      const double tolerance = type == at::kFloat ? 32 * kEps32 : kEps16;
       expect_close(actual.out, expected.out, tolerance, "out");
       expect_close(actual.grad_qkv, expected.grad_qkv, tolerance, "grad_qkv");
       if (!with_norm) continue;
-      expect_close(actual.rstd, expected.rstd, 16 * test::kEps32, "rstd");
-      expect_close(actual.grad_q_weight, expected.grad_q_weight, 64 * test::kEps32, "grad_q_weight");
-      expect_close(actual.grad_k_weight, expected.grad_k_weight, 64 * test::kEps32, "grad_k_weight");
+      expect_close(actual.rstd, expected.rstd, 16 * kEps32, "rstd");
+      expect_close(actual.grad_q_weight, expected.grad_q_weight, 64 * kEps32, "grad_q_weight");
+      expect_close(actual.grad_k_weight, expected.grad_k_weight, 64 * kEps32, "grad_k_weight");
     }
   }
 }
@@ -82,8 +79,8 @@ TEST(QkNormRope, ReferenceGradientIsTheDerivative) {
   const auto loss = [&](const at::Tensor& x, const QkNorm& weights) {
     return (run(x, grad_out, weights).out * grad_out).sum().item<double>();
   };
-  test::expect_derivative([&](const at::Tensor& x) { return loss(x, norm); }, qkv, exact.grad_qkv, "qkv");
-  test::expect_derivative(
+  expect_derivative([&](const at::Tensor& x) { return loss(x, norm); }, qkv, exact.grad_qkv, "qkv");
+  expect_derivative(
       [&](const at::Tensor& w) {
         return loss(qkv, {.q_weight = w, .k_weight = norm.k_weight, .eps = norm.eps});
       },
@@ -104,7 +101,7 @@ TEST(QkNormRope, MayWorkInPlaceWithoutANormAndLeavesValuesAlone) {
 TEST(QkNormRope, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor qkv = random_tensor({kTokens, kShape.qkv_width()}, 6);
   const at::Tensor grad_out = random_tensor({kTokens, kShape.qkv_width()}, 7);
-  test::expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
+  expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
     const Results r = run(qkv, grad_out, some_norm(at::kFloat));
     return {r.out, r.grad_qkv, r.grad_q_weight, r.grad_k_weight};
   });
@@ -114,9 +111,9 @@ TEST(QkNormRope, RefusesPositionsOutsideTheTable) {
   const at::Tensor qkv = random_tensor({2, kShape.qkv_width()}, 8);
   const RopeTable table = make_rope_table(50, kShape.head_dim, 10000, {});
   for (const int32_t position : {-1, 50}) {
-    EXPECT_THROW(qk_norm_rope_forward(qkv, kShape, test::int_tensor({0, position}), table, {},
-                                      at::empty_like(qkv), {}),
-                 Error);
+    EXPECT_THROW(
+        qk_norm_rope_forward(qkv, kShape, int_tensor({0, position}), table, {}, at::empty_like(qkv), {}),
+        Error);
   }
 }
 
@@ -124,8 +121,8 @@ TEST(RopeTable, HoldsTheAnglesOfPairsOfAHead) {
   const RopeTable table = make_rope_table(100, 8, 10000, {});
   for (int64_t i = 0; i < 4; ++i) {
     const double angle = 99.0 * std::pow(10000.0, -2.0 * static_cast<double>(i) / 8.0);
-    EXPECT_NEAR(table.cos[99][i].item<float>(), std::cos(angle), 99 * 4 * test::kEps32);
-    EXPECT_NEAR(table.sin[99][i].item<float>(), std::sin(angle), 99 * 4 * test::kEps32);
+    EXPECT_NEAR(table.cos[99][i].item<float>(), std::cos(angle), 99 * 4 * kEps32);
+    EXPECT_NEAR(table.sin[99][i].item<float>(), std::sin(angle), 99 * 4 * kEps32);
   }
 }
 
@@ -155,4 +152,4 @@ TEST(RopeTable, Llama3ScalingKeepsShortWavesStretchesLongOnesAndBlendsBetween) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -6,11 +6,8 @@
 
 #include "tests/kernels/compare.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using test::expect_close;
-using test::random_tensor;
 
 struct Results {
   at::Tensor out;
@@ -31,7 +28,7 @@ TEST(Swiglu, AgreesWithTheFp64Reference) {
       const at::Tensor grad_out = random_tensor({37, width}, 2).to(type);
       const Results actual = run(gate_up, grad_out);
       const Results expected = run(gate_up.to(at::kDouble), grad_out.to(at::kDouble));
-      const double tolerance = type == at::kFloat ? 16 * test::kEps32 : test::kEps16;
+      const double tolerance = type == at::kFloat ? 16 * kEps32 : kEps16;
       expect_close(actual.out, expected.out, tolerance, "out");
       expect_close(actual.grad, expected.grad, tolerance, "grad");
     }
@@ -41,7 +38,7 @@ TEST(Swiglu, AgreesWithTheFp64Reference) {
 TEST(Swiglu, ReferenceGradientIsTheDerivative) {
   const at::Tensor gate_up = random_tensor({6, 10}, 3).to(at::kDouble);
   const at::Tensor grad_out = random_tensor({6, 5}, 4).to(at::kDouble);
-  test::expect_derivative(
+  expect_derivative(
       [&](const at::Tensor& x) { return (run(x, grad_out).out * grad_out).sum().item<double>(); }, gate_up,
       run(gate_up, grad_out).grad, "gate_up");
 }
@@ -68,4 +65,4 @@ TEST(Swiglu, BackwardMayWriteOverItsInput) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

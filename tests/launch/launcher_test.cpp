@@ -69,7 +69,7 @@ TEST_F(Launcher, ReplacesVariablesThatItsOwnLauncherSet) {
   setenv("RANK", "7", 1);
   EXPECT_EQ(launch(options, report_), 0);
   unsetenv("RANK");
-  EXPECT_TRUE(contains(log("rank-0.log"), "\nRANK=0\n"));
+  EXPECT_CONTAINS(log("rank-0.log"), "\nRANK=0\n");
   EXPECT_FALSE(contains(log("rank-0.log"), "\nRANK=7\n"));
 }
 
@@ -79,8 +79,8 @@ TEST_F(Launcher, ShowsRankZeroAsItIsAndLogsAll) {
   EXPECT_EQ(err_, "err 0");
   for (int rank = 0; rank < 2; ++rank) {
     const std::string text = log(format("rank-{}.log", rank));
-    EXPECT_TRUE(contains(text, format("out {}", rank)));
-    EXPECT_TRUE(contains(text, format("err {}", rank)));
+    EXPECT_CONTAINS(text, format("out {}", rank));
+    EXPECT_CONTAINS(text, format("err {}", rank));
   }
 }
 
@@ -89,7 +89,7 @@ TEST_F(Launcher, ShowsSeveralRanksInWholeLinesWithTheirNumbers) {
   options.shown = "1,2";
   EXPECT_EQ(run("printf \"a\"; sleep 0.0$RANK; printf \"b\\nc\"", 3, options), 0);
   for (const char* line : {"[rank 1] ab\n", "[rank 1] c\n", "[rank 2] ab\n", "[rank 2] c\n"}) {
-    EXPECT_TRUE(contains(out_, line));
+    EXPECT_CONTAINS(out_, line);
   }
   EXPECT_FALSE(contains(out_, "[rank 0]"));
 }
@@ -102,9 +102,9 @@ TEST_F(Launcher, LosesNothingOfALongOutput) {
 
 TEST_F(Launcher, TheFirstFailureEndsTheOthersAndGivesTheCode) {
   EXPECT_EQ(run("if [ $RANK = 1 ]; then echo the disk is full >&2; exit 7; fi; exec sleep 1000", 3), 7);
-  EXPECT_TRUE(contains(report(), "rank 1 of 3 failed with exit code 7"));
-  EXPECT_TRUE(contains(report(), "rank-1.log"));
-  EXPECT_TRUE(contains(report(), "the disk is full"));
+  EXPECT_CONTAINS(report(), "rank 1 of 3 failed with exit code 7");
+  EXPECT_CONTAINS(report(), "rank-1.log");
+  EXPECT_CONTAINS(report(), "the disk is full");
 }
 
 TEST_F(Launcher, LetsRanksThatNoticeAFailureEndByThemselves) {
@@ -129,20 +129,20 @@ TEST_F(Launcher, KillsRanksThatDoNotEndInTime) {
           "touch $1/deaf; while true; do sleep 0.05; echo alive; done",
           2, options),
       3);
-  EXPECT_TRUE(contains(report(), "rank 0 of 2 failed with exit code 3"));
+  EXPECT_CONTAINS(report(), "rank 0 of 2 failed with exit code 3");
 }
 
 TEST_F(Launcher, TellsOfARankThatASignalEnded) {
   EXPECT_EQ(run("if [ $RANK = 1 ]; then kill -KILL $$; fi; exec sleep 1000", 2), 128 + SIGKILL);
-  EXPECT_TRUE(contains(report(), "rank 1 of 2 was ended by signal 9 (Killed)"));
+  EXPECT_CONTAINS(report(), "rank 1 of 2 was ended by signal 9 (Killed)");
 }
 
 TEST_F(Launcher, ReportsOnlyTheLastLines) {
   LaunchOptions options;
   options.shown = "";
   EXPECT_EQ(run("i=0; while [ $i -lt 5000 ]; do echo \"line $i.\"; i=$((i+1)); done; exit 1", 1, options), 1);
-  EXPECT_TRUE(contains(report(), "line 4988.\n"));
-  EXPECT_TRUE(contains(report(), "line 4999.\n"));
+  EXPECT_CONTAINS(report(), "line 4988.\n");
+  EXPECT_CONTAINS(report(), "line 4999.\n");
   EXPECT_FALSE(contains(report(), "line 4987.\n"));
 }
 
@@ -154,7 +154,7 @@ TEST_F(Launcher, StartsAllRanksAgainAfterAFailure) {
       "then exit "
       "5; fi; if [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then exec sleep 1000; fi";
   EXPECT_EQ(run(script, 2, options), 0);
-  EXPECT_TRUE(contains(report(), "restart 2 of 2"));
+  EXPECT_CONTAINS(report(), "restart 2 of 2");
   EXPECT_EQ(log("rank-1.log"), "attempt 0\n");
   EXPECT_EQ(log("rank-0.restart-2.log"), "attempt 2\n");
 }
@@ -163,7 +163,7 @@ TEST_F(Launcher, GivesUpAfterTheLastRestart) {
   LaunchOptions options;
   options.max_restarts = 1;
   EXPECT_EQ(run("exit 9", 2, options), 9);
-  EXPECT_TRUE(contains(report(), "restart 1 of 1"));
+  EXPECT_CONTAINS(report(), "restart 1 of 1");
 }
 
 TEST_F(Launcher, DoesNotRepeatWrongUse) {
@@ -276,7 +276,7 @@ TEST_F(Launcher, AUsageErrorIsNeverRestartedWhicheverRankEndsFirst) {
         "touch $1/failed-{0}; exit 1",
         usage);
     EXPECT_EQ(run(script, 2, options), 2);
-    EXPECT_TRUE(contains(report(), format("rank {} of 2 failed with exit code 2", usage)));
+    EXPECT_CONTAINS(report(), format("rank {} of 2 failed with exit code 2", usage));
     EXPECT_FALSE(contains(report(), "restart"));
   }
 }
@@ -367,8 +367,8 @@ TEST_F(Launcher, RefusesWrongOptionsOfSeveralHosts) {
   EXPECT_EQ(refusal(2000000000, 0, "node:1"),
             "--nnodes 2000000000 must be at least 1, and with --nproc 2 at most 1048576 ranks");
   EXPECT_EQ(refusal(2, 2, "node:29400"), "--node-rank 2 must be between 0 and 1");
-  EXPECT_TRUE(contains(refusal(2, 0, ""), "--nnodes needs --rendezvous HOST:PORT"));
-  EXPECT_TRUE(contains(refusal(2, 0, "node:29400", 1), "--max-restarts works on one host only"));
+  EXPECT_CONTAINS(refusal(2, 0, ""), "--nnodes needs --rendezvous HOST:PORT");
+  EXPECT_CONTAINS(refusal(2, 0, "node:29400", 1), "--max-restarts works on one host only");
   for (const char* text : {"node", "node:", ":29400", "node:0", "node:65536", "node:http"}) {
     EXPECT_EQ(refusal(2, 1, text),
               format("--rendezvous = \"{}\" is not HOST:PORT, such as node-0:29400", text));

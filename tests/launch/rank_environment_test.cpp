@@ -86,7 +86,7 @@ TEST(RankEnvironment, CountsTheTasksOfASlurmNode) {
   EXPECT_EQ(local_size("11", "0"), 11);
   for (const char* list : {"", "4(x2", "4(x2),", "x", "-1"}) {
     const Environment bad = with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", list}, {"SLURM_NODEID", "2"}});
-    EXPECT_TRUE(contains(refusal_of(bad), "SLURM_STEP_TASKS_PER_NODE"));
+    EXPECT_CONTAINS(refusal_of(bad), "SLURM_STEP_TASKS_PER_NODE");
   }
 }
 
@@ -97,7 +97,7 @@ TEST(RankEnvironment, IsNotReadFromTheBatchScriptOfSlurm) {
 TEST(RankEnvironment, OfTwoLaunchersThatDisagreeIsRefusedWithBothNamed) {
   const std::string message = refusal_of(with(open_mpi, slurm));
   for (const char* part : {"rank 1 of 2", "Open MPI", "rank 5 of 11", "Slurm", "unset"}) {
-    EXPECT_TRUE(contains(message, part));
+    EXPECT_CONTAINS(message, part);
   }
   EXPECT_NE(refusal_of(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, open_mpi)), "");
   const Environment agreeing = with({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, open_mpi);
@@ -118,25 +118,24 @@ TEST(RankEnvironment, RefusesMalformedAndMissingVariablesByName) {
   for (const auto& [base, names] : numbers) {
     for (const std::string& name : names) {
       for (const char* bad : {"", "x", "-1", "1x", "99999999999"}) {
-        EXPECT_TRUE(contains(refusal_of(with(base, {{name, bad}})), format("{} = \"{}\"", name, bad)));
+        EXPECT_CONTAINS(refusal_of(with(base, {{name, bad}})), format("{} = \"{}\"", name, bad));
       }
     }
   }
-  EXPECT_TRUE(contains(refusal_of(without(torchrun, "WORLD_SIZE")), "WORLD_SIZE is not"));
-  EXPECT_TRUE(contains(refusal_of(without(torchrun, "RANK")), "RANK is not"));
-  EXPECT_TRUE(contains(refusal_of(without(slurm, "SLURM_STEP_NUM_TASKS")), "SLURM_STEP_NUM_TASKS is not"));
-  EXPECT_TRUE(contains(refusal_of(without(open_mpi, "OMPI_COMM_WORLD_SIZE")), "OMPI_COMM_WORLD_SIZE is not"));
+  EXPECT_CONTAINS(refusal_of(without(torchrun, "WORLD_SIZE")), "WORLD_SIZE is not");
+  EXPECT_CONTAINS(refusal_of(without(torchrun, "RANK")), "RANK is not");
+  EXPECT_CONTAINS(refusal_of(without(slurm, "SLURM_STEP_NUM_TASKS")), "SLURM_STEP_NUM_TASKS is not");
+  EXPECT_CONTAINS(refusal_of(without(open_mpi, "OMPI_COMM_WORLD_SIZE")), "OMPI_COMM_WORLD_SIZE is not");
 }
 
 TEST(RankEnvironment, RefusesNumbersThatContradictOneAnother) {
-  EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"RANK", "4"}})), "outside the world"));
-  EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"WORLD_SIZE", "0"}})), "at least one"));
-  EXPECT_TRUE(
-      contains(refusal_of(with(torchrun, {{"WORLD_SIZE", "1000000000"}})), "at most 1,048,576 ranks"));
-  EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"WORLD_SIZE", "5000"}, {"LOCAL_WORLD_SIZE", "5000"}})),
-                       "a host has at most 4,096 ranks"));
-  EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"LOCAL_RANK", "2"}})), "outside its host"));
-  EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}})), "more ranks than the world"));
+  EXPECT_CONTAINS(refusal_of(with(torchrun, {{"RANK", "4"}})), "outside the world");
+  EXPECT_CONTAINS(refusal_of(with(torchrun, {{"WORLD_SIZE", "0"}})), "at least one");
+  EXPECT_CONTAINS(refusal_of(with(torchrun, {{"WORLD_SIZE", "1000000000"}})), "at most 1,048,576 ranks");
+  EXPECT_CONTAINS(refusal_of(with(torchrun, {{"WORLD_SIZE", "5000"}, {"LOCAL_WORLD_SIZE", "5000"}})),
+                  "a host has at most 4,096 ranks");
+  EXPECT_CONTAINS(refusal_of(with(torchrun, {{"LOCAL_RANK", "2"}})), "outside its host");
+  EXPECT_CONTAINS(refusal_of(with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}})), "more ranks than the world");
 }
 
 TEST(RunId, IsOfOneStartOnly) {
@@ -165,7 +164,7 @@ TEST(RankEnvironment, TellsWhereTheRanksMeet) {
   EXPECT_EQ(told.master_address, "10.0.0.7");
   EXPECT_EQ(told.master_port, 4711);
   for (const char* port : {"0", "65536", "http", "-1", ""}) {
-    EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"MASTER_PORT", port}})), "MASTER_PORT")) << port;
+    EXPECT_CONTAINS(refusal_of(with(torchrun, {{"MASTER_PORT", port}})), "MASTER_PORT") << port;
   }
 }
 

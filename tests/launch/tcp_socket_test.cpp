@@ -12,7 +12,7 @@ TEST(AddressTowards, IsTheOneThatLeadsThere) {
   EXPECT_EQ(address_towards({"127.0.0.1", 80}, failure), "127.0.0.1");
   EXPECT_EQ(failure, "");
   EXPECT_EQ(address_towards({"no such host", 80}, failure), "");
-  EXPECT_TRUE(contains(failure, "no such host"));
+  EXPECT_CONTAINS(failure, "no such host");
 }
 
 TEST(TcpAddress, OfVersionSixStandsInBrackets) {

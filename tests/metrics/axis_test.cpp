@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 using Labels = std::vector<std::string>;
@@ -72,4 +72,4 @@ TEST(ShortNumber, KeepsAFewDigits) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -14,10 +14,8 @@
 #include "stepforge/base/files.h"
 #include "tests/support/temp_folder.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::TempFolder;
 
 MetricsRecord full_record() {
   MetricsRecord record{"train", 100, 0, {}};
@@ -246,4 +244,4 @@ TEST(StatusLine, WritesNothingWhereThereIsNoTerminal) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -15,13 +15,8 @@
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
-using testing::TempFolder;
-using testing::write_text;
 
 MetricsRecord record_of(int64_t step, double loss = 2.5) {
   return {"train", step, 1000.5, {{std::string(metric::loss), loss}}};
@@ -64,7 +59,7 @@ TEST(JsonLine, WritesNonFiniteValuesAsStrings) {
 
 TEST(JsonLine, RefusesAValueNamedLikeAField) {
   const MetricsRecord record{"train", 1, 0, {{"step", 2}}};
-  EXPECT_TRUE(contains(message_of<Error>([&] { to_json_line(record); }), "\"step\""));
+  EXPECT_CONTAINS(message_of<Error>([&] { to_json_line(record); }), "\"step\"");
 }
 
 TEST(JsonLine, RefusesMalformedLinesNamingTheField) {
@@ -80,7 +75,7 @@ TEST(JsonLine, RefusesMalformedLinesNamingTheField) {
             "m.jsonl:7: \"step\" is not a whole number");
   EXPECT_EQ(fault(R"({"kind":"train","step":1,"wall_time":0,"lr":"high"})"),
             "m.jsonl:7: \"lr\" is \"high\", not a number");
-  EXPECT_TRUE(contains(fault("{\"kind\":\"tr"), "m.jsonl:7: byte "));
+  EXPECT_CONTAINS(fault("{\"kind\":\"tr"), "m.jsonl:7: byte ");
 }
 
 TEST(ReadJsonl, LeavesOutATornLastLine) {
@@ -94,7 +89,7 @@ TEST(ReadJsonl, LeavesOutATornLastLine) {
 TEST(ReadJsonl, NamesTheLineOfOtherDamage) {
   const TempFolder folder;
   write_text(folder / "m.jsonl", line_of(1) + "{\n" + line_of(3));
-  EXPECT_TRUE(contains(message_of<FormatError>([&] { read_jsonl(folder / "m.jsonl"); }), "m.jsonl:2: byte "));
+  EXPECT_CONTAINS(message_of<FormatError>([&] { read_jsonl(folder / "m.jsonl"); }), "m.jsonl:2: byte ");
 }
 
 TEST(RewindJsonl, KeepsExactlyTheLinesUpToTheStep) {
@@ -218,13 +213,13 @@ TEST(JsonlSink, AFullDiskCostsRecordsAndOneWarningAndLeavesNoHalfLine) {
     }
     const std::string warnings = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(count_of(warnings, "cannot write"), 1U) << warnings;
-    EXPECT_TRUE(contains(warnings, (folder / "m.jsonl").string())) << warnings;
+    EXPECT_CONTAINS(warnings, (folder / "m.jsonl").string()) << warnings;
     sink.write(record_of(203));
     EXPECT_EQ(sink.lost(), 2);
   }
   EXPECT_EQ(read_file(folder / "m.jsonl"), before + line_of(203));
-  EXPECT_TRUE(contains(read_file(folder / "log.txt"), "lacks 2 records"));
+  EXPECT_CONTAINS(read_file(folder / "log.txt"), "lacks 2 records");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

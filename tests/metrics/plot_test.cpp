@@ -10,10 +10,8 @@
 
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
 
 /// Checks that tags balance, attributes are quoted and unique markup is escaped; returns the fault or "".
 /// Knows as much of XML as a picture needs.
@@ -125,8 +123,8 @@ TEST(PlotSvg, IsWellFormedAndStandsAlone) {
   EXPECT_FALSE(contains(svg, "<script"));
   EXPECT_FALSE(contains(svg, "href"));
   EXPECT_EQ(count_of(svg, "http"), 1U);
-  EXPECT_TRUE(contains(svg, "b &lt;script&gt; &amp; &quot;c&quot; &#39;d&#39;</text>"));
-  EXPECT_TRUE(contains(svg, "fill=\"#ffffff\""));
+  EXPECT_CONTAINS(svg, "b &lt;script&gt; &amp; &quot;c&quot; &#39;d&#39;</text>");
+  EXPECT_CONTAINS(svg, "fill=\"#ffffff\"");
 }
 
 TEST(PlotSvg, HasFourPanelsAndATableOfLastValues) {
@@ -168,7 +166,7 @@ TEST(PlotSvg, CutsARarePeakOfTheGradientNormAndSaysSo) {
   RunSeries run = run_of("spike", 1000);
   EXPECT_FALSE(contains(plot_svg({run}), "peaks cut"));
   run.grad_norm.y[500] = 250;
-  EXPECT_TRUE(contains(plot_svg({run}), "peaks cut (highest 250.0)"));
+  EXPECT_CONTAINS(plot_svg({run}), "peaks cut (highest 250.0)");
 }
 
 TEST(PlotSvg, StaysSmallForLongRuns) {
@@ -181,7 +179,7 @@ TEST(PlotSvg, ShortensLongNames) {
   const std::string svg = plot_svg({run_of(name, 10)});
   EXPECT_EQ(xml_fault(svg), "");
   EXPECT_FALSE(contains(svg, name));
-  EXPECT_TRUE(contains(svg, "ü…</text>"));
+  EXPECT_CONTAINS(svg, "ü…</text>");
   EXPECT_FALSE(contains(svg, "\xEF\xBF\xBD"));
 }
 
@@ -202,4 +200,4 @@ TEST(PlotSvg, EscapesMarkupAndReplacesBytesThatXmlForbids) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -12,14 +12,10 @@
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::message_of;
-using testing::TempFolder;
-using testing::write_text;
 
 TEST(RunFolder, IsCreatedWithItsParents) {
   const TempFolder folder;
@@ -36,13 +32,13 @@ TEST(RunFolder, RefusesAPlaceThatCannotBeWrittenNamingIt) {
   write_text(folder / "file", "");
   const std::string below = folder / "file/run";
   const std::string message = message_of<UsageError>([&] { RunFolder(below, logger); });
-  EXPECT_TRUE(contains(message, "cannot create the run folder " + below)) << message;
+  EXPECT_CONTAINS(message, "cannot create the run folder " + below) << message;
   const std::string file = folder / "file";
   EXPECT_EQ(message_of<UsageError>([&] { RunFolder(file, logger); }),
             "the run folder " + file + " is a file; name another folder");
   // A folder in which even root cannot create files.
   const std::string sealed = message_of<UsageError>([&] { RunFolder("/proc/self", logger); });
-  EXPECT_TRUE(contains(sealed, "the run folder /proc/self cannot be written")) << sealed;
+  EXPECT_CONTAINS(sealed, "the run folder /proc/self cannot be written") << sealed;
 }
 
 TEST(RunFolder, RefusesASecondLiveProcessNamingTheFirst) {
@@ -51,8 +47,7 @@ TEST(RunFolder, RefusesASecondLiveProcessNamingTheFirst) {
   {
     const RunFolder first(folder.path(), logger);
     const std::string message = message_of<UsageError>([&] { RunFolder(folder.path(), logger); });
-    EXPECT_TRUE(contains(message, format("in use by process {} on ", static_cast<int64_t>(getpid()))))
-        << message;
+    EXPECT_CONTAINS(message, format("in use by process {} on ", static_cast<int64_t>(getpid()))) << message;
   }
   const RunFolder next(folder.path(), logger);
 }
@@ -64,7 +59,7 @@ TEST(RunFolder, DoesNotWriteThroughALockThatIsASymbolicLink) {
   fs::create_directory(folder / "run");
   fs::create_symlink(folder / "precious", folder / "run" / "run.lock");
   const std::string message = message_of<UsageError>([&] { RunFolder(folder / "run", logger); });
-  EXPECT_TRUE(contains(message, "run.lock is a symbolic link"));
+  EXPECT_CONTAINS(message, "run.lock is a symbolic link");
   EXPECT_EQ(read_file(folder / "precious"), "data");
 }
 
@@ -126,10 +121,9 @@ TEST(RunFolder, RefusesADamagedHistoryWithTheRemedy) {
     write_text(folder / "run.json", text);
     return message_of<FormatError>([&] { RunFolder(folder.path(), logger); });
   };
-  EXPECT_TRUE(contains(fault("{"), "run.json: byte 1: the text ends"));
-  EXPECT_TRUE(contains(fault(R"({"format_version": 1, "starts": [{"host": 5}]})"), "move the file away"));
-  EXPECT_TRUE(
-      contains(fault(R"({"format_version": 9, "starts": []})"), "format_version 9, this program reads 1"));
+  EXPECT_CONTAINS(fault("{"), "run.json: byte 1: the text ends");
+  EXPECT_CONTAINS(fault(R"({"format_version": 1, "starts": [{"host": 5}]})"), "move the file away");
+  EXPECT_CONTAINS(fault(R"({"format_version": 9, "starts": []})"), "format_version 9, this program reads 1");
   // The lock of the refused attempts is gone.
   write_text(folder / "run.json", R"({"format_version": 1, "starts": []})");
   const RunFolder run(folder.path(), logger);
@@ -144,7 +138,7 @@ TEST(RunFolder, ProgressSurvivesAHistoryThatCannotBeWritten) {
   fs::create_directory(folder / "run/run.json.tmp");
   write_text(folder / "run/run.json.tmp/in-the-way", "");
   run.progress(3, 300, 1);
-  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "run.json.tmp"));
+  EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "run.json.tmp");
   EXPECT_EQ(run.history()[0].end_step, 3);
 }
 
@@ -157,4 +151,4 @@ TEST(RunFolder, WritesTheResolvedConfig) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

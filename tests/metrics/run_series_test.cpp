@@ -11,13 +11,10 @@
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::message_of;
-using testing::TempFolder;
-using testing::write_text;
 
 constexpr std::string_view two_steps_and_a_validation =
     R"J({"kind":"train","step":1,"wall_time":1,"loss_metrics/global_avg_loss":4.5,"grad_norm":2,"lr":1e-3,"throughput(tps)":1000,"n_tokens_seen":256}
@@ -104,4 +101,4 @@ TEST(ThinnedCurve, LeavesShortCurvesAlone) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -9,10 +9,8 @@
 
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
 
 /// What a sink saw, outliving the sink.
 struct Seen {
@@ -135,7 +133,7 @@ TEST(SinkQueue, DropsAndCountsInsteadOfWaitingForASlowSink) {
     gate.release();
   }
   EXPECT_EQ(seen.steps, (std::vector<int64_t>{1, 2, 3}));
-  EXPECT_TRUE(contains(::testing::internal::GetCapturedStderr(), "3 metrics records were dropped"));
+  EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "3 metrics records were dropped");
 }
 
 TEST(SinkQueue, ASinkThatThrowsIsDisabledAloneAndOnce) {
@@ -151,10 +149,9 @@ TEST(SinkQueue, ASinkThatThrowsIsDisabledAloneAndOnce) {
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(seen.steps.size(), 3U);
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(
-      contains(log, "the metrics sink failing is switched off for the rest of this run: no route to host"))
+  EXPECT_CONTAINS(log, "the metrics sink failing is switched off for the rest of this run: no route to host")
       << log;
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

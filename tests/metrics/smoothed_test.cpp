@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(Smoothed, HasNoValueBeforeTheFirst) {
@@ -36,4 +36,4 @@ TEST(Smoothed, IgnoresValuesThatAreNotFinite) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 using std::chrono::seconds;
@@ -48,4 +48,4 @@ TEST(ThroughputMeter, BeginsEachWindowAtZero) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -11,11 +11,8 @@
 #include "tests/models/training.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::Job;
-using testing::tiny_job;
 
 struct Outcome {
   StepResult result;
@@ -26,7 +23,7 @@ struct Outcome {
 void mask_unevenly(std::vector<Batch>& batches) {
   for (Batch& batch : batches) {
     const auto seq_len = static_cast<size_t>(batch.seq_len);
-    testing::mask_labels(batch, [&](size_t i) {
+    mask_labels(batch, [&](size_t i) {
       const uint64_t row = batch.row_ids[i / seq_len] % 8;
       const size_t place = i % seq_len;
       return row == 5 || (row == 2 && place != 9) || (row == 3 && place % 3 == 0);
@@ -179,7 +176,7 @@ TEST(LossContract, AnAllMaskedMicroBatchContributesExactlyZero) {
     Job two(cut(tiny_job(), 4));
     const std::vector<Row> rows = two.made_up_rows();
     std::vector<Batch> batches = two.cut(rows);
-    testing::mask_labels(batches.at(1), [](size_t) { return true; });
+    mask_labels(batches.at(1), [](size_t) { return true; });
     if (masked_first) std::swap(batches[0], batches[1]);
     two.step(batches);
     EXPECT_TRUE(at::equal(two.gradients(), one.gradients())) << masked_first;
@@ -189,7 +186,7 @@ TEST(LossContract, AnAllMaskedMicroBatchContributesExactlyZero) {
 TEST(LossContract, AStepWithoutAnyValidLabelHasZeroLossAndGradients) {
   Job job(tiny_job());
   std::vector<Batch> batches = job.cut(job.made_up_rows());
-  for (Batch& batch : batches) testing::mask_labels(batch, [](size_t) { return true; });
+  for (Batch& batch : batches) mask_labels(batch, [](size_t) { return true; });
   const StepResult result = job.step(batches);
   EXPECT_EQ(result.loss, 0.0);
   EXPECT_EQ(result.grad_norm, 0.0);
@@ -198,13 +195,13 @@ TEST(LossContract, AStepWithoutAnyValidLabelHasZeroLossAndGradients) {
 
 TEST(LossContract, TheFullLogitsNeverExist) {
   install_cpu_allocator();
-  ModelConfig config = testing::tiny_config();
+  ModelConfig config = tiny_config();
   config.vocab_size = 2048;
-  testing::TinyModel tiny(config, DType::f32, 1, /*loss_chunk=*/64);
-  const BatchTensors batch(testing::made_up_batch(8, 128, config.vocab_size));
+  TinyModel tiny(config, DType::f32, 1, /*loss_chunk=*/64);
+  const BatchTensors batch(made_up_batch(8, 128, config.vocab_size));
   Context context;
   context.batch = &batch;
-  const at::Tensor hidden = testing::random_values({batch.token_count(), config.dim}, 1);
+  const at::Tensor hidden = random_values({batch.token_count(), config.dim}, 1);
   const int64_t full_logits = batch.token_count() * config.vocab_size * 4;
   reset_cpu_peak();
   const int64_t before = cpu_memory().live_bytes;
@@ -233,7 +230,7 @@ std::map<int, Place> pack(const std::vector<std::vector<int>>& rows, Batch& batc
       const int64_t length = lengths.at(static_cast<size_t>(document));
       if (!row.tokens.empty()) row.document_starts.push_back(static_cast<int32_t>(row.tokens.size()));
       places[document] = {static_cast<int64_t>(32 * r + row.tokens.size()), length};
-      const Row made = testing::made_up_row(1000 + static_cast<uint64_t>(document), length, 96);
+      const Row made = made_up_row(1000 + static_cast<uint64_t>(document), length, 96);
       row.tokens.insert(row.tokens.end(), made.tokens.begin(), made.tokens.end() - 1);
     }
     row.document_starts.push_back(32);
@@ -304,11 +301,11 @@ TEST(NonFinite, APlantedNanStopsTheUpdateAndIsFoundInBf16Too) {
     const at::Tensor before = job.masters();
     const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
     EXPECT_FALSE(result.updated);
-    EXPECT_TRUE(testing::contains(result.first_nonfinite, "layers.1")) << dtype_name(compute);
+    EXPECT_CONTAINS(result.first_nonfinite, "layers.1") << dtype_name(compute);
     EXPECT_TRUE(at::equal(job.masters(), before));
     EXPECT_TRUE(job.step(job.cut(job.made_up_rows()), 1, 1.0).updated);
   }
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -14,10 +14,8 @@
 #include "tests/nn/tiny_model.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::TinyModel;
 
 constexpr int64_t capacity = 48;
 
@@ -35,8 +33,7 @@ struct GenerationCase {
 
 class Generation : public ::testing::TestWithParam<GenerationCase> {
  protected:
-  Generation()
-      : tiny(testing::tiny_config(GetParam().family), GetParam().compute), prompt({5, 1, 90, 17, 3}) {
+  Generation() : tiny(tiny_config(GetParam().family), GetParam().compute), prompt({5, 1, 90, 17, 3}) {
     // Logits far enough apart that rounding cannot change the choice.
     for (size_t u = 0; u < tiny.store.size(); ++u) tiny.store.unit(u).master().mul_(4.0);
     for (size_t u = 0; u < tiny.store.size(); ++u) {
@@ -84,7 +81,7 @@ class LlamaGeneration : public ::testing::Test {
     for (size_t u = 0; u < tiny.store.size(); ++u) tiny.store.unit(u).master().mul_(4.0);
   }
   static ModelConfig config() {
-    ModelConfig config = testing::tiny_config();
+    ModelConfig config = tiny_config();
     config.vocab_size = 257;  // bytes
     return config;
   }
@@ -111,10 +108,8 @@ TEST_F(LlamaGeneration, StopsWhenTheCacheIsFullAndRefusesAPromptThatFillsIt) {
   const std::vector<int32_t> prompt(capacity - 2, 7);
   EXPECT_EQ(generator.generate(prompt, greedy(100), -1).size(), 3U);
   const std::vector<int32_t> full(capacity, 7);
-  EXPECT_TRUE(testing::contains(
-      testing::message_of<UsageError>([&] { generator.generate(full, greedy(1), -1); }), "48 tokens"));
-  EXPECT_TRUE(testing::contains(
-      testing::message_of<UsageError>([&] { generator.generate({}, greedy(1), -1); }), "prompt is empty"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { generator.generate(full, greedy(1), -1); }), "48 tokens");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { generator.generate({}, greedy(1), -1); }), "prompt is empty");
 }
 
 TEST_F(LlamaGeneration, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {
@@ -219,4 +214,4 @@ TEST(SampleToken, ADrawDependsOnSeedAndPositionOnly) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

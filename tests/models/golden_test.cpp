@@ -16,7 +16,7 @@
 #include "stepforge/train/evaluation.h"
 #include "tests/support/paths.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 constexpr double tolerance = 2e-5;  // of the largest |expected|
@@ -33,8 +33,7 @@ at::Tensor read_fp32(const SafetensorsFile& file, const std::string& name) {
 
 std::vector<std::string> recorded_models() {
   std::vector<std::string> names;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(testing::source_dir() / "tests/golden/models")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() / "tests/golden/models")) {
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   return names;
@@ -43,7 +42,7 @@ std::vector<std::string> recorded_models() {
 class Golden : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, LogitsAndLossesOfPackedRowsEqualThoseOfTransformers) {
-  const std::filesystem::path folder = testing::source_dir() / "tests/golden/models" / GetParam();
+  const std::filesystem::path folder = source_dir() / "tests/golden/models" / GetParam();
   Config config;
   config.model = hf_model_config(folder);
   const Batch batch = read_token_rows(folder / "tokens.safetensors", config.model.vocab_size);
@@ -75,7 +74,7 @@ TEST(Golden, CoversBothFamiliesTiedEmbeddingsAndScaledRope) {
   bool tied = false;
   bool scaled = false;
   for (const std::string& name : recorded_models()) {
-    const ModelConfig model = hf_model_config(testing::source_dir() / "tests/golden/models" / name);
+    const ModelConfig model = hf_model_config(source_dir() / "tests/golden/models" / name);
     qwen3 = qwen3 || model.family == "qwen3";
     tied = tied || model.tie_embeddings;
     scaled = scaled || model.rope_scaling.type == RopeScalingType::llama3;
@@ -84,4 +83,4 @@ TEST(Golden, CoversBothFamiliesTiedEmbeddingsAndScaledRope) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -8,10 +8,8 @@
 #include "stepforge/step/memory.h"
 #include "tests/models/training.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::Job;
 
 struct MemoryCase {
   std::string name;
@@ -76,4 +74,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

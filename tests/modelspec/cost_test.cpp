@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 constexpr CostContext kOneToken{.tokens = 1, .document_length = 4, .compute = DType::i8};
@@ -141,4 +141,4 @@ TEST(BlockCost, FlopsOfBackwardAreTwiceForwardAndOnceMoreWhenRecomputed) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -8,7 +8,7 @@
 #include "stepforge/base/format.h"
 #include "tests/support/throws.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 UnitSpec unit_of(const std::vector<std::vector<int64_t>>& shapes) {
@@ -153,9 +153,9 @@ TEST(ShardLayout, RowsOfAParameterHaveBoxesOfTheirOwn) {
 }
 
 TEST(ShardLayout, NoShardsAreRefused) {
-  EXPECT_TRUE(testing::contains(testing::message_of<UsageError>([] { ShardLayout(unit_of({{3}}), {}, 0); }),
-                                "unit cannot be cut into 0 shards"));
+  EXPECT_CONTAINS(message_of<UsageError>([] { ShardLayout(unit_of({{3}}), {}, 0); }),
+                  "unit cannot be cut into 0 shards");
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
@@ -56,4 +56,4 @@ TEST(ModelSpec, FlopsLeaveTheEmbeddingOutUnlessItIsTied) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

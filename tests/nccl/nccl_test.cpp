@@ -124,15 +124,14 @@ TEST_F(Nccl, AGroupOfOneMovesDeviceMemoryAndRefusesTheHosts) {
   group->reduce_scatter(values.span(), sum.span(), DType::f32);
   EXPECT_EQ(sum.read(), bytes);
   std::vector<std::byte> host(bytes.size());
-  EXPECT_TRUE(
-      contains(message_of<UsageError>([&] { group->all_reduce(host, DType::f32); }), "in the host's"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { group->all_reduce(host, DType::f32); }), "in the host's");
 }
 
 TEST(NcclPlugin, NamesADeviceThatIsNotThere) {
   const auto control = single_world();
   const std::string message =
       message_of<UsageError>([&] { stepforge_nccl_entry({control.get(), 1000, 60}); });
-  EXPECT_TRUE(contains(message, "comm.backend = nccl"));
+  EXPECT_CONTAINS(message, "comm.backend = nccl");
 }
 
 }  // namespace

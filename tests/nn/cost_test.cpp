@@ -9,10 +9,8 @@
 
 #include "tests/nn/tiny_model.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::TinyModel;
 
 struct CostCase {
   std::string name;
@@ -37,14 +35,14 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
   BlockCostTest() { install_cpu_allocator(); }
 
   ModelConfig config() const {
-    ModelConfig config = testing::tiny_config(GetParam().family);
+    ModelConfig config = tiny_config(GetParam().family);
     config.dropout = GetParam().dropout;
     return config;
   }
 
   Measured measure() const {
     TinyModel tiny(config(), GetParam().compute);
-    const BatchTensors batch(testing::made_up_batch(rows, seq_len, tiny.config.vocab_size));
+    const BatchTensors batch(made_up_batch(rows, seq_len, tiny.config.vocab_size));
     Context context;
     context.batch = &batch;
     context.dropout = tiny.config.dropout;
@@ -56,8 +54,8 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
   static Measured run(TinyModel& tiny, const Context& context) {
     Measured measured;
     const at::ScalarType dtype = tiny.parameter("head.norm").value().scalar_type();
-    at::Tensor hidden = testing::random_values({rows * seq_len, tiny.config.dim}, 3, dtype);
-    const at::Tensor gradient = testing::random_values(hidden.sizes(), 4, dtype);
+    at::Tensor hidden = random_values({rows * seq_len, tiny.config.dim}, 3, dtype);
+    const at::Tensor gradient = random_values(hidden.sizes(), 4, dtype);
     hidden.set_requires_grad(true);
     reset_cpu_peak();
     const int64_t before = cpu_memory().live_bytes;
@@ -130,4 +128,4 @@ INSTANTIATE_TEST_SUITE_P(Layers, BlockCostTest, ::testing::ValuesIn(cost_cases()
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

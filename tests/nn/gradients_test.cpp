@@ -12,13 +12,8 @@
 #include "tests/nn/reference.h"
 #include "tests/nn/tiny_model.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::expect_near;
-using testing::leaf64;
-using testing::random_values;
-using testing::TinyModel;
 
 constexpr double tolerance = 2e-6;
 constexpr int64_t seq_len = 24;
@@ -26,9 +21,9 @@ constexpr int64_t seq_len = 24;
 /// Two rows with three documents and a masked label.
 Batch packed_batch(int64_t vocab) {
   Batch batch = empty_batch(seq_len, 2);
-  append_row(testing::made_up_row(0, seq_len, vocab, {7}), 0, batch);
-  append_row(testing::made_up_row(1, seq_len, vocab), 1, batch);
-  testing::mask_labels(batch, [](size_t i) { return i % 11 == 3; });
+  append_row(made_up_row(0, seq_len, vocab, {7}), 0, batch);
+  append_row(made_up_row(1, seq_len, vocab), 1, batch);
+  mask_labels(batch, [](size_t i) { return i % 11 == 3; });
   return batch;
 }
 
@@ -41,7 +36,7 @@ at::Tensor leaf(const at::Tensor& values) {
 class Gradients : public ::testing::Test {
  protected:
   explicit Gradients(const std::string& family = "llama")
-      : tiny(testing::tiny_config(family)),
+      : tiny(tiny_config(family)),
         batch(packed_batch(tiny.config.vocab_size)),
         shape({tiny.config.n_heads, tiny.config.n_kv_heads, tiny.config.head_dim, 0.25}),
         rope(make_rope_table(64, tiny.config.head_dim, tiny.config.rope_theta, {})) {
@@ -119,7 +114,7 @@ TEST_F(Gradients, OfTheNormAndOfTheResidualPathBesideIt) {
   EXPECT_TRUE(at::equal(residual, x));
   // Gradients are turned in place: each node gets tensors of its own.
   torch::autograd::backward({normed, residual}, {to_normed.clone(), to_residual.clone()});
-  const at::Tensor expected = testing::reference_norm(x64, weight64, 1e-5);
+  const at::Tensor expected = reference_norm(x64, weight64, 1e-5);
   torch::autograd::backward({expected, x64.clone()},
                             {to_normed.to(at::kDouble), to_residual.to(at::kDouble)});
   expect_near(normed, expected, tolerance, "normed");
@@ -133,7 +128,7 @@ TEST_F(Gradients, OfRope) {
   const at::Tensor cotangent = random_values(qkv.sizes(), 8);
   const at::Tensor out = rotate(qkv * 1.0F, shape, batch.positions, rope, nullptr, nullptr, 1e-6);
   torch::autograd::backward({out}, {cotangent.clone()});
-  const at::Tensor expected = testing::reference_rotate(qkv64, shape, batch.positions, rope, {}, {}, 1e-6);
+  const at::Tensor expected = reference_rotate(qkv64, shape, batch.positions, rope, {}, {}, 1e-6);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
   expect_near(out, expected, tolerance, "out");
   expect_near(qkv.grad(), qkv64.grad(), tolerance, "qkv");
@@ -145,7 +140,7 @@ TEST_F(Gradients, OfAttentionWithinDocuments) {
   const at::Tensor cotangent = random_values({tokens(), shape.out_width()}, 10);
   const at::Tensor out = attend(qkv, shape, batch);
   torch::autograd::backward({out}, {cotangent});
-  const at::Tensor expected = testing::reference_attention(qkv64, shape, batch.host.cu_seqlens);
+  const at::Tensor expected = reference_attention(qkv64, shape, batch.host.cu_seqlens);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
   expect_near(out, expected, tolerance, "out");
   expect_near(qkv.grad(), qkv64.grad(), tolerance, "qkv");
@@ -157,7 +152,7 @@ TEST_F(Gradients, OfSwiglu) {
   const at::Tensor cotangent = random_values({tokens(), tiny.config.ffn_dim}, 12);
   const at::Tensor out = swiglu(gate_up);
   torch::autograd::backward({out}, {cotangent});
-  const at::Tensor expected = testing::reference_swiglu(gate_up64);
+  const at::Tensor expected = reference_swiglu(gate_up64);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
   expect_near(out, expected, tolerance, "out");
   expect_near(gate_up.grad(), gate_up64.grad(), tolerance, "gate_up");
@@ -188,8 +183,8 @@ TEST_F(Gradients, OfHeadAndLossAreScaledAndSkipMaskedLabels) {
   const at::Tensor hidden64 = leaf64(hidden);
   const at::Tensor norm64 = leaf64(norm.value());
   const at::Tensor weight64 = leaf64(weight.value());
-  const at::Tensor logits = at::matmul(testing::reference_norm(hidden64, norm64, 1e-5), weight64.t());
-  const at::Tensor loss = testing::reference_loss(logits, batch.labels);
+  const at::Tensor logits = at::matmul(reference_norm(hidden64, norm64, 1e-5), weight64.t());
+  const at::Tensor loss = reference_loss(logits, batch.labels);
   torch::autograd::backward({loss * 0.125});
   for (const int64_t chunk : {int64_t{64}, int64_t{48}, int64_t{7}, int64_t{1}}) {  // 48 tokens
     LinearCrossEntropyHead head(norm, weight, 1e-5, chunk);
@@ -217,15 +212,15 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
     const double eps = tiny.config.norm_eps;
     const bool qk_norm = find_family(GetParam()).qk_norm;
     const at::Tensor qkv =
-        at::matmul(testing::reference_norm(x, weight("attention.norm"), eps), weight("attention.qkv").t());
-    const at::Tensor rotated = testing::reference_rotate(
-        qkv, shape, batch.positions, rope, qk_norm ? weight("attention.q_norm") : at::Tensor(),
-        qk_norm ? weight("attention.k_norm") : at::Tensor(), eps);
-    const at::Tensor attended = testing::reference_attention(rotated, shape, batch.host.cu_seqlens);
+        at::matmul(reference_norm(x, weight("attention.norm"), eps), weight("attention.qkv").t());
+    const at::Tensor rotated = reference_rotate(qkv, shape, batch.positions, rope,
+                                                qk_norm ? weight("attention.q_norm") : at::Tensor(),
+                                                qk_norm ? weight("attention.k_norm") : at::Tensor(), eps);
+    const at::Tensor attended = reference_attention(rotated, shape, batch.host.cu_seqlens);
     const at::Tensor middle = x + at::matmul(attended, weight("attention.out").t());
     const at::Tensor gate_up =
-        at::matmul(testing::reference_norm(middle, weight("mlp.norm"), eps), weight("mlp.gate_up").t());
-    return middle + at::matmul(testing::reference_swiglu(gate_up), weight("mlp.down").t());
+        at::matmul(reference_norm(middle, weight("mlp.norm"), eps), weight("mlp.gate_up").t());
+    return middle + at::matmul(reference_swiglu(gate_up), weight("mlp.down").t());
   }
 };
 
@@ -271,4 +266,4 @@ INSTANTIATE_TEST_SUITE_P(Families, LayerGradients, ::testing::Values("llama", "q
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

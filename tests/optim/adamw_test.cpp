@@ -8,12 +8,8 @@
 #include "stepforge/train/train_step.h"
 #include "tests/models/training.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::Job;
-using testing::random_values;
-using testing::tiny_job;
 
 /// One parameter in fp64, updated as torch.optim.AdamW documents it.
 struct Reference {
@@ -149,4 +145,4 @@ TEST(Clip, AMaximumOfZeroReportsTheNormWithoutClipping) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -9,14 +9,11 @@
 #include "tests/nn/tiny_model.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
-using testing::contains;
-using testing::message_of;
-
 ModelSpec tiny_spec() {
-  return model_spec(testing::tiny_config());
+  return model_spec(tiny_config());
 }
 
 /// The group of each parameter, by name.
@@ -89,23 +86,23 @@ TEST(ParamGroups, APatternThatMatchesNothingIsAnError) {
   OptimizerConfig optimizer;
   optimizer.param_groups = {{"experts", 1e-4}};
   const std::string message = message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); });
-  EXPECT_TRUE(contains(message, "\"experts\""));
-  EXPECT_TRUE(contains(message, "head."));
+  EXPECT_CONTAINS(message, "\"experts\"");
+  EXPECT_CONTAINS(message, "head.");
 }
 
 TEST(ParamGroups, APatternThatEarlierOnesLeaveNothingToIsAnError) {
   OptimizerConfig optimizer;
   optimizer.param_groups = {{"mlp", 1e-4}, {"mlp\\.down", 1e-4}};
-  EXPECT_TRUE(
-      contains(message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); }), "mlp\\.down"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); }),
+                  "mlp\\.down");
 }
 
 TEST(ParamGroups, APatternThatIsNoRegularExpressionIsAnError) {
   OptimizerConfig optimizer;
   optimizer.param_groups = {{"layers.(0", 1e-4}};
   const std::string message = message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); });
-  EXPECT_TRUE(contains(message, "layers.(0"));
-  EXPECT_TRUE(contains(message, "no regular expression"));
+  EXPECT_CONTAINS(message, "layers.(0");
+  EXPECT_CONTAINS(message, "no regular expression");
 }
 
 TEST(ParamGroups, AFrozenUnitHasNoIntervals) {
@@ -116,4 +113,4 @@ TEST(ParamGroups, AFrozenUnitHasNoIntervals) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -7,12 +7,8 @@
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
-using testing::TempFolder;
 
 TEST(JobTokenizer, IsNotTrainedOnTokenIds) {
   const TempFolder folder;
@@ -25,10 +21,10 @@ TEST(JobTokenizer, IsNotTrainedOnTokenIds) {
   config.data.sources = {{.path = folder / "pair.bin"}};
   Logger log(LogLevel::error);
   const std::string message = message_of<UsageError>([&] { job_tokenizer(config, log); });
-  EXPECT_TRUE(contains(message, "data.sources names none"));
-  EXPECT_TRUE(
-      contains(message, "pair.bin): set tokenizer.path to the tokenizer that the token ids were made with"));
+  EXPECT_CONTAINS(message, "data.sources names none");
+  EXPECT_CONTAINS(message,
+                  "pair.bin): set tokenizer.path to the tokenizer that the token ids were made with");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -10,11 +10,8 @@
 #include "stepforge/step/memory.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
 
 Config with(std::vector<std::string> words) {
   words.insert(words.begin(), {"model.n_layers=2", "model.vocab_size=256", "training.seq_len=16",
@@ -54,10 +51,10 @@ TEST(PlanBatch, RowsThatRanksCannotShareAreRefusedWithNumbersThatWork) {
   training.local_batch_size = 4;
   training.global_batch_size = 20;
   const std::string message = message_of<UsageError>([&] { plan_batch(training, 2); });
-  EXPECT_TRUE(contains(message, "training.global_batch_size = 20")) << message;
-  EXPECT_TRUE(contains(message, "micro-batches of 4 rows (training.local_batch_size)")) << message;
-  EXPECT_TRUE(contains(message, "2 ranks")) << message;
-  EXPECT_TRUE(contains(message, "set global_batch_size to 16 or 24")) << message;
+  EXPECT_CONTAINS(message, "training.global_batch_size = 20") << message;
+  EXPECT_CONTAINS(message, "micro-batches of 4 rows (training.local_batch_size)") << message;
+  EXPECT_CONTAINS(message, "2 ranks") << message;
+  EXPECT_CONTAINS(message, "set global_batch_size to 16 or 24") << message;
 }
 
 TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
@@ -65,10 +62,10 @@ TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
   training.reduction = ReductionMode::ordered;
   training.global_batch_size = 24;
   EXPECT_EQ(plan_batch(training, 1).micro_batches(), 24);
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { plan_batch(training, 3); }), "use 2 or 4 ranks"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { plan_batch(training, 3); }), "use 2 or 4 ranks");
   const std::string message = message_of<UsageError>([&] { plan_batch(training, 4); });
-  EXPECT_TRUE(contains(message, "each of 4 ranks has 6 rows")) << message;
-  EXPECT_TRUE(contains(message, "set training.global_batch_size to 16 or 32")) << message;
+  EXPECT_CONTAINS(message, "each of 4 ranks has 6 rows") << message;
+  EXPECT_CONTAINS(message, "set training.global_batch_size to 16 or 32") << message;
   training.global_batch_size = 32;
   EXPECT_EQ(plan_batch(training, 4).micro_batches(), 8);
 }
@@ -85,8 +82,8 @@ TEST(DataParallelOf, ShardsAreNeighboursAndReplicasApart) {
 TEST(DataParallelOf, DegreesThatDoNotFitTheWorldAreRefused) {
   const Config config = with({"parallelism.data_parallel_shard_degree=4"});
   const std::string message = message_of<UsageError>([&] { data_parallel_of(config, {0, 6}); });
-  EXPECT_TRUE(contains(message, "parallelism.data_parallel_shard_degree = 4")) << message;
-  EXPECT_TRUE(contains(message, "for 6 ranks")) << message;
+  EXPECT_CONTAINS(message, "parallelism.data_parallel_shard_degree = 4") << message;
+  EXPECT_CONTAINS(message, "for 6 ranks") << message;
 }
 
 TEST(PlanTrainStep, OneRankIgnoresHowShardsWouldBeMoved) {
@@ -165,8 +162,8 @@ TEST(PlanTrainStep, AJobOf16384RanksIsProved) {
 TEST(PlanTrainStep, MoreMicroBatchesThanAListCanHoldAreRefusedBeforeItIsWritten) {
   const Config config = with({"training.global_batch_size=16777216"});
   const std::string message = message_of<UsageError>([&] { plan_train_step(config, plan_model(config)); });
-  EXPECT_TRUE(contains(message, "8,388,608 micro-batches on each rank, each through 4 blocks")) << message;
-  EXPECT_TRUE(contains(message, "use at most 65,536 micro-batches")) << message;
+  EXPECT_CONTAINS(message, "8,388,608 micro-batches on each rank, each through 4 blocks") << message;
+  EXPECT_CONTAINS(message, "use at most 65,536 micro-batches") << message;
 }
 
 TEST(PlanTrainStep, AJobOfAMillionRanksIsProved) {
@@ -188,4 +185,4 @@ TEST(PlanEvaluation, GathersOverTheShardsAndReducesNothing) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

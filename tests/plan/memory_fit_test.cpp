@@ -10,11 +10,8 @@
 #include "stepforge/plan/job_plan.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
 
 Config tiny(std::vector<std::string> words = {}) {
   words.insert(words.begin(),
@@ -53,8 +50,7 @@ TEST(MemoryFit, TellsWhetherTheStepFits) {
   const int64_t peak = memory.peak_of_one_memory();
   EXPECT_TRUE(memory_verdict(config, model, {}, memory, {peak, "are free"}).ends_with("are free: it fits"));
   const std::string verdict = memory_verdict(config, model, {}, memory, {peak - 1, "are free"});
-  EXPECT_TRUE(
-      contains(verdict, "are free: it does not fit\n  It would fit with\n    activation_checkpoint.mode="))
+  EXPECT_CONTAINS(verdict, "are free: it does not fit\n  It would fit with\n    activation_checkpoint.mode=")
       << verdict;
 }
 
@@ -97,8 +93,8 @@ TEST(MemoryFit, OffloadingHelpsOnlyADeviceWithMemoryOfItsOwn) {
 TEST(MemoryFit, SaysSoIfNothingHelps) {
   const Config config = tiny();
   EXPECT_TRUE(changes(config, 1000).empty());
-  EXPECT_TRUE(contains(memory_verdict(config, plan_model(config), {}, memory_of(config), {1000, "are free"}),
-                       "take a smaller model"));
+  EXPECT_CONTAINS(memory_verdict(config, plan_model(config), {}, memory_of(config), {1000, "are free"}),
+                  "take a smaller model");
 }
 
 TEST(MemoryFit, WhenMemoryRunsOutThePredictedPeakStandsBesideIt) {
@@ -129,4 +125,4 @@ TEST(ParseBytes, TakesNumbersWithUnits) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -6,11 +6,8 @@
 #include "stepforge/plan/job_plan.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
 
 TEST(PlanBatch, CutsTheGlobalBatchIntoMicroBatches) {
   TrainingConfig training;
@@ -30,9 +27,9 @@ TEST(PlanBatch, WhatDoesNotDivideIsRefusedWithBothNumbers) {
   training.local_batch_size = 4;
   training.global_batch_size = 10;
   const std::string message = message_of<UsageError>([&] { plan_batch(training); });
-  EXPECT_TRUE(contains(message, "global_batch_size = 10"));
-  EXPECT_TRUE(contains(message, "micro-batches of 4 rows (training.local_batch_size)"));
+  EXPECT_CONTAINS(message, "global_batch_size = 10");
+  EXPECT_CONTAINS(message, "micro-batches of 4 rows (training.local_batch_size)");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

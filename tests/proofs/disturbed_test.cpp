@@ -116,8 +116,8 @@ Records steps_by_hand(TestRun& run, bool broken) {
       trainer.train_step->on_operation = [&](const Operation& operation, bool) {
         if (&operation == &operations[step]) throw Error("broken off");
       };
-      EXPECT_TRUE(contains(message_of<Error>([&] { trainer.train_step->run(batches, place); }),
-                           operation_text(trainer.train_program, operations[step])));
+      EXPECT_CONTAINS(message_of<Error>([&] { trainer.train_step->run(batches, place); }),
+                      operation_text(trainer.train_program, operations[step]));
       trainer.train_step->on_operation = {};
     }
     StepRecord record;

@@ -10,7 +10,7 @@
 #include "stepforge/step/passes.h"
 #include "tests/step/fixture.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 int count(const StepProgram& program, OpKind kind) {
@@ -309,4 +309,4 @@ TEST(InsertOperations, RenumbersNeeds) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -4,7 +4,7 @@
 
 #include "tests/step/good_programs.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 // ---- fields ----
@@ -268,4 +268,4 @@ TEST(CheckerRefuses, EveryOperationNeedsTheFieldsOfItsKind) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

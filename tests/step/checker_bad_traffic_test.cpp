@@ -4,7 +4,7 @@
 
 #include "tests/step/good_programs.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 // ---- messages ----
@@ -146,4 +146,4 @@ TEST(CheckerRefuses, CycleThroughTwoLanes) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

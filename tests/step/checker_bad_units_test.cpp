@@ -4,7 +4,7 @@
 
 #include "tests/step/good_programs.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 // ---- gathered units ----
@@ -239,4 +239,4 @@ TEST(CheckerRefuses, BackwardAfterTheNorm) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

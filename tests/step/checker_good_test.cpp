@@ -4,7 +4,7 @@
 #include "tests/step/programs.h"
 #include "tests/support/long_tests.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 std::vector<RecomputePolicy> recompute_policies() {
@@ -40,7 +40,7 @@ void expect_accepted(const ModelSpec& model, const StepOptions& options) {
 TEST(Checker, AcceptsEveryTrainingProgramThatIsBuilt) {
   const std::vector<int> some = {1, 2, 5};
   const std::vector<int> many = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-  for (const int micro_batches : testing::long_tests() ? many : some) {
+  for (const int micro_batches : long_tests() ? many : some) {
     StepOptions options = small_options(micro_batches);
     for (const RecomputePolicy& recompute : recompute_policies()) {
       for (const GatherPolicy& gather : gather_policies()) {
@@ -133,4 +133,4 @@ TEST(Checker, FindsThePeakOfLiveBytes) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -5,7 +5,7 @@
 #include "tests/step/programs.h"
 #include "tests/support/long_tests.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 /// Choices drawn from a seed.
@@ -78,7 +78,7 @@ StepOptions some_options(Dice& dice, const ModelSpec& model) {
 }
 
 TEST(Combinations, OfAllOptionsMakeSoundPrograms) {
-  for (uint64_t seed = 0; seed < (testing::long_tests() ? 3000 : 300); ++seed) {
+  for (uint64_t seed = 0; seed < (long_tests() ? 3000 : 300); ++seed) {
     Dice dice(seed);
     const ModelSpec model = some_model(dice);
     const StepOptions options = some_options(dice, model);
@@ -100,4 +100,4 @@ TEST(Combinations, OfAllOptionsMakeSoundPrograms) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -9,7 +9,7 @@
 #include "stepforge/step/checker.h"
 #include "stepforge/step/options.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 
 /// The place of a rank among `replicas` groups of `shards` neighbours.
 inline DataParallel data_parallel(int rank, int shards, int replicas) {
@@ -40,4 +40,4 @@ class KeptGroups {
   std::map<std::pair<std::string, int>, std::deque<ProgramGroup>> kept_;
 };
 
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -12,7 +12,7 @@
 #include "tests/step/programs.h"
 #include "tests/support/long_tests.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 StepProgram built(int shards, int replicas, StepOptions options, const ModelSpec& model = small_model(1)) {
@@ -341,7 +341,7 @@ std::vector<StepOptions> variants(int micro_batches) {
 TEST(Checker, AcceptsEveryProgramOfSeveralRanksThatIsBuilt) {
   const std::vector<int> some = {2};
   const std::vector<int> many = {1, 2, 5};
-  for (const int micro_batches : testing::long_tests() ? many : some) {
+  for (const int micro_batches : long_tests() ? many : some) {
     for (const StepOptions& options : variants(micro_batches)) {
       for (const Job& job : kJobs)
         for (const bool tied : {false, true})
@@ -480,4 +480,4 @@ TEST(Symmetry, SixteenThousandRanksAreProved) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -8,7 +8,7 @@
 #include "stepforge/step/memory.h"
 #include "tests/step/fixture.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 int64_t lines(const std::string& text) {
@@ -71,4 +71,4 @@ TEST(TraceJson, HasOneEventPerOperationAndEndsWithThePersistentBytes) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -9,7 +9,7 @@
 #include "stepforge/step/build.h"
 #include "stepforge/step/program.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 
 inline ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
   ParameterSpec spec;
@@ -98,4 +98,4 @@ inline std::string listing(const StepProgram& program) {
   return text;
 }
 
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -3,7 +3,7 @@
 
 #include "tests/step/programs.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 
 inline StepProgram plain(int micro_batches = 2, bool ordered = false) {
   StepOptions options = small_options(micro_batches);
@@ -26,4 +26,4 @@ inline Operation& operation(StepProgram& program, const Place& place) {
   return program.operations[find(program, place)];
 }
 
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

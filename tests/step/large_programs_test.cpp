@@ -27,7 +27,7 @@ void operator delete(void* address, std::size_t) noexcept {
   std::free(address);
 }
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 StepOptions every_pass(int rank) {
@@ -64,4 +64,4 @@ TEST(LargePrograms, OfTwentyThousandLayersAreBuiltAndProved) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 StepProgram three_operations() {
@@ -89,4 +89,4 @@ TEST(MemoryAccount, CountsBuffersThatALaneMayHaveAllocatedOrNotYetFreed) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -7,7 +7,7 @@
 #include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 StepOptions offloaded(int micro_batches) {
@@ -170,4 +170,4 @@ TEST(Offload, WhatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

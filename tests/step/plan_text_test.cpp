@@ -8,7 +8,7 @@
 #include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 std::string plan_of(const ModelSpec& model, const StepOptions& options) {
@@ -110,4 +110,4 @@ TEST(RenderPlan, ShowsTheLastMicroBatchIfItReduces) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -7,7 +7,7 @@
 
 #include "tests/step/programs.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 
 inline StepOptions two_micro_batches() {
   StepOptions options = small_options(2);
@@ -77,4 +77,4 @@ inline void expect_found(const Fault& fault) {
   }
 }
 
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -6,7 +6,7 @@
 
 #include "tests/step/planted_fault.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 StepOptions each_micro_batch() {
@@ -349,4 +349,4 @@ INSTANTIATE_TEST_SUITE_P(Checker, PlantedFault, ::testing::ValuesIn(all_faults()
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -1,7 +1,7 @@
 // Faults in programs whose units live on the host: each is found.
 #include "tests/step/planted_fault.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 StepOptions offloaded() {
@@ -150,4 +150,4 @@ INSTANTIATE_TEST_SUITE_P(Reload, PlantedOffloadFault, ::testing::ValuesIn(reload
 INSTANTIATE_TEST_SUITE_P(Offload, PlantedOffloadFault, ::testing::ValuesIn(offload_faults()), name_of);
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -4,7 +4,7 @@
 #include "stepforge/base/error.h"
 #include "tests/step/programs.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 /// "layers.1 > layers.0 embedding": while the unit before ">" computes, gathers of those behind it start. One
@@ -109,4 +109,4 @@ TEST(Prefetch, WhatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -17,7 +17,7 @@
 #include "tests/step/data_parallel.h"
 #include "tests/step/fixture.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 
 using Programs = std::vector<StepProgram>;
 
@@ -304,4 +304,4 @@ inline int64_t peak_by_brute_force(const StepProgram& program) {
   return peak;
 }
 
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

@@ -4,7 +4,7 @@
 
 #include "stepforge/base/error.h"
 
-namespace stepforge::test {
+namespace stepforge::testing {
 namespace {
 
 Operation computation(double flops) {
@@ -132,4 +132,4 @@ TEST(ParseMachine, TakesOneToThreeRates) {
 }
 
 }  // namespace
-}  // namespace stepforge::test
+}  // namespace stepforge::testing

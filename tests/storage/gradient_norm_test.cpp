@@ -10,11 +10,8 @@
 #include "tests/step/data_parallel.h"
 #include "tests/support/rank_threads.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::random_values;
-using testing::run_threads;
 
 const std::vector<NormType> kTypes = {NormType::l1, NormType::l2, NormType::l3, NormType::inf};
 
@@ -48,7 +45,7 @@ std::vector<std::vector<double>> norms(int shards, int replicas, NormExchange ex
   std::vector<std::vector<double>> found(static_cast<size_t>(shards * replicas));
   const std::vector<UnitSpec> specs = units();
   const auto faults = run_threads(shards * replicas, [&](World& world) {
-    const DataParallel place = test::data_parallel(world.rank(), shards, replicas);
+    const DataParallel place = data_parallel(world.rank(), shards, replicas);
     ModelStore store(specs, {}, std::make_shared<DataGroups>(world, place));
     fill_gradients(store);
     for (const NormType type : kTypes)
@@ -97,4 +94,4 @@ TEST(Clipping, ScalesDownToTheNormAndZeroTurnsItOff) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

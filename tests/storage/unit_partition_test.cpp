@@ -9,11 +9,8 @@
 #include "tests/step/data_parallel.h"
 #include "tests/support/rank_threads.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::all_ranks;
-using testing::run_threads;
 
 UnitSpec odd_unit() {
   UnitSpec unit{.name = "unit", .parameters = {}};
@@ -135,7 +132,7 @@ TEST(UnitCut, GradientsBelowTheRangeOfFp16SurviveItsReductions) {
   constexpr float tiny = 0x1p-30F;
   const auto results = run_threads(4, [](World& world) {
     const UnitSpec spec = odd_unit();
-    const DataGroups hsdp(world, test::data_parallel(world.rank(), 2, 2));
+    const DataGroups hsdp(world, data_parallel(world.rank(), 2, 2));
     UnitStore store(spec, {.reduce = DType::f16}, hsdp);
     store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
     for (Parameter& parameter : store.parameters()) {
@@ -151,4 +148,4 @@ TEST(UnitCut, GradientsBelowTheRangeOfFp16SurviveItsReductions) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -12,11 +12,8 @@
 #include "tests/nn/tiny_model.h"
 #include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::random_values;
-using testing::tiny_config;
 
 constexpr Initializer normal{Initializer::Kind::normal, 0.5};
 
@@ -61,7 +58,7 @@ TEST(UnitStore, InitialValuesDependOnSeedHuggingFaceNameAndElementOnly) {
 }
 
 TEST(ModelStore, NormsStartAtOneAndMatricesAtTheirSpread) {
-  testing::TinyModel tiny(tiny_config("qwen3"));
+  TinyModel tiny(tiny_config("qwen3"));
   for (size_t u = 0; u < tiny.store.size(); ++u) {
     const UnitSpec& unit = tiny.store.unit(u).spec();
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -114,8 +111,8 @@ TEST(UnitStore, AGradientThatAPlainTensorOperationMadeIsRefusedByName) {
   UnitStore store(spec);
   store.start_gradient();
   store.parameters()[1].value().sum().backward();
-  EXPECT_TRUE(testing::contains(testing::message_of<Error>([&] { store.finish_gradient(); }),
-                                "the gradient of parameter second would be lost"));
+  EXPECT_CONTAINS(message_of<Error>([&] { store.finish_gradient(); }),
+                  "the gradient of parameter second would be lost");
 }
 
 /// Notes how many bytes of tensors there are when a communicator is destroyed.
@@ -235,11 +232,10 @@ TEST(UnitStore, AStashedGradientIsTheLeftOperandOfTheSum) {
 }
 
 TEST(ModelStore, AnUnknownParameterIsNamed) {
-  testing::TinyModel tiny(tiny_config());
+  TinyModel tiny(tiny_config());
   EXPECT_EQ(tiny.store.parameter("layers.1.mlp.down").spec().name, "layers.1.mlp.down");
-  EXPECT_TRUE(testing::contains(
-      testing::message_of<Error>([&] { tiny.store.parameter("layers.7.mlp.down"); }), "layers.7.mlp.down"));
+  EXPECT_CONTAINS(message_of<Error>([&] { tiny.store.parameter("layers.7.mlp.down"); }), "layers.7.mlp.down");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

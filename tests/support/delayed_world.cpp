@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-namespace stepforge {
+namespace stepforge::testing {
 
 namespace {
 
@@ -96,4 +96,4 @@ std::unique_ptr<World> delayed_world(std::unique_ptr<World> inner, DelayRule rul
   return std::make_unique<DelayedWorld>(std::move(inner), std::move(rule), std::move(sleep));
 }
 
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -7,7 +7,7 @@
 #include "stepforge/comm/collective.h"
 #include "stepforge/comm/communicator.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 
 /// The delay of a call, in seconds.
 struct Delay {
@@ -33,4 +33,4 @@ void sleep_seconds(double seconds);
 std::unique_ptr<World> delayed_world(std::unique_ptr<World> inner, DelayRule rule,
                                      Sleep sleep = sleep_seconds);
 
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -4,9 +4,12 @@
 #include <atomic>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include "tests/support/write_text.h"
 
 namespace stepforge::testing {
 
@@ -27,6 +30,13 @@ class TempFolder {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  /// Writes a file, and the folders above it; returns its path.
+  std::filesystem::path write(const std::string& name, std::string_view bytes) const {
+    const std::filesystem::path path = path_ / name;
+    std::filesystem::create_directories(path.parent_path());
+    write_text(path, bytes);
+    return path;
+  }
 
  private:
   std::filesystem::path path_;

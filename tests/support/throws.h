@@ -1,7 +1,8 @@
-// The message of the exception that a call must throw.
+// The message of the exception that a call must throw, and EXPECT_CONTAINS for messages and other texts.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -22,9 +23,21 @@ std::string message_of(Body body) {
   return "";
 }
 
-inline ::testing::AssertionResult contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "\"" << part << "\" is not in \"" << text << "\"";
+inline ::testing::AssertionResult contains(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    if (text.find(part) == std::string::npos)
+      return ::testing::AssertionFailure() << "\"" << part << "\" is not in \"" << text << "\"";
+  }
+  return ::testing::AssertionSuccess();
+}
+template <typename... Parts>
+::testing::AssertionResult contains(const std::string& text, const std::string& part,
+                                    const Parts&... others) {
+  return contains(text, std::vector<std::string>{part, others...});
 }
 
 }  // namespace stepforge::testing
+
+/// EXPECT_CONTAINS(text, part, ...): every part is in the text. A failure shows the missing part and the text.
+#define EXPECT_CONTAINS(...) EXPECT_TRUE(::stepforge::testing::contains(__VA_ARGS__))
+#define ASSERT_CONTAINS(...) ASSERT_TRUE(::stepforge::testing::contains(__VA_ARGS__))

@@ -8,19 +8,14 @@
 #include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::contains;
-using testing::message_of;
-using testing::put_file;
-using testing::TempFolder;
 
 /// Opens a file of "a" (2 x 3) and "s" (a scalar) with the given metadata.
 SafetensorsFile file_with(const TempFolder& folder, const SafetensorsMetadata& metadata) {
   SafetensorsWriter writer(folder / "f", {{"a", DType::u8, {2, 3}}, {"s", DType::u8, {}}}, metadata);
-  writer.write("a", testing::as_bytes("abcdef"));
-  writer.write("s", testing::as_bytes("s"));
+  writer.write("a", as_bytes("abcdef"));
+  writer.write("s", as_bytes("s"));
   writer.finish();
   return SafetensorsFile(folder / "f");
 }
@@ -52,21 +47,20 @@ TEST(DcpMetadata, AFileWithoutItHoldsWholeTensors) {
 }
 
 TEST(DcpMetadata, MalformedOffsetsAreRefused) {
-  EXPECT_TRUE(contains(refusal("{"), "DCP_SHARDING_INFO: byte 1: the text ends"));
-  EXPECT_TRUE(contains(refusal("[]"), "not a JSON object"));
-  EXPECT_TRUE(contains(refusal("{}"), "2 errors"));
+  EXPECT_CONTAINS(refusal("{"), "DCP_SHARDING_INFO: byte 1: the text ends");
+  EXPECT_CONTAINS(refusal("[]"), "not a JSON object");
+  EXPECT_CONTAINS(refusal("{}"), "2 errors");
   const std::string scalar = R"(,"s":{"saved_offsets":[]}})";
   const std::string fault = "no saved_offsets of 2 numbers for tensor \"a\"";
-  EXPECT_TRUE(contains(refusal(R"({"a":{"saved_offsets":[0]})" + scalar), fault));
-  EXPECT_TRUE(contains(refusal(R"({"a":{"saved_offsets":[0,-1]})" + scalar), fault));
-  EXPECT_TRUE(contains(refusal(R"({"a":{"saved_offsets":[0,1.5]})" + scalar), fault));
-  EXPECT_TRUE(contains(refusal(R"({"a":{"saved_offsets":[0,18446744073709551615]})" + scalar), fault));
-  EXPECT_TRUE(contains(refusal(R"({"a":{"saved_offsets":"00"})" + scalar), fault));
-  EXPECT_TRUE(contains(refusal(R"({"a":[0,0])" + scalar), fault));
-  EXPECT_TRUE(
-      contains(refusal(R"({"a":{"saved_offsets":[0,9223372036854775807]})" + scalar), "are too large"));
-  EXPECT_TRUE(contains(refusal(R"({"a":{"saved_offsets":[0,0]},"x":{})" + scalar),
-                       "tensor \"x\" is not in the file"));
+  EXPECT_CONTAINS(refusal(R"({"a":{"saved_offsets":[0]})" + scalar), fault);
+  EXPECT_CONTAINS(refusal(R"({"a":{"saved_offsets":[0,-1]})" + scalar), fault);
+  EXPECT_CONTAINS(refusal(R"({"a":{"saved_offsets":[0,1.5]})" + scalar), fault);
+  EXPECT_CONTAINS(refusal(R"({"a":{"saved_offsets":[0,18446744073709551615]})" + scalar), fault);
+  EXPECT_CONTAINS(refusal(R"({"a":{"saved_offsets":"00"})" + scalar), fault);
+  EXPECT_CONTAINS(refusal(R"({"a":[0,0])" + scalar), fault);
+  EXPECT_CONTAINS(refusal(R"({"a":{"saved_offsets":[0,9223372036854775807]})" + scalar), "are too large");
+  EXPECT_CONTAINS(refusal(R"({"a":{"saved_offsets":[0,0]},"x":{})" + scalar),
+                  "tensor \"x\" is not in the file");
 }
 
 TEST(DcpFileName, CountsRanksAndFilesFromOne) {
@@ -77,4 +71,4 @@ TEST(DcpFileName, CountsRanksAndFilesFromOne) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

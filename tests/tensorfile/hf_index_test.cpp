@@ -8,15 +8,10 @@
 #include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::as_bytes;
-using testing::contains;
-using testing::message_of;
-using testing::put_file;
-using testing::TempFolder;
 
 /// A file of U8 tensors that hold their own names.
 void write_tensors(const fs::path& path, const std::vector<std::string>& names) {
@@ -64,27 +59,26 @@ TEST(HfIndex, MetadataMayBeMissingOrAFloat) {
 TEST(HfIndex, OnlyPlainFileNamesAreAccepted) {
   for (const char* name : {"../x", "..", ".", "", "/etc/passwd", "a/b", "a\\\\b", "a\\u0000b", "a\\nb"}) {
     const std::string message = index_refusal(format(R"({{"weight_map":{{"a":"{}"}}}})", name));
-    EXPECT_TRUE(contains(message, "is not a plain file name")) << name;
+    EXPECT_CONTAINS(message, "is not a plain file name") << name;
   }
 }
 
 TEST(HfIndex, AllFaultsAreListedTogether) {
   const std::string message =
       index_refusal(R"({"metadata":{"total_size":-1},"weight_map":{"a":"../x","b":3}})");
-  EXPECT_TRUE(contains(message, "3 errors"));
-  EXPECT_TRUE(contains(message, "total_size"));
-  EXPECT_TRUE(contains(message, "\"../x\" of \"a\""));
-  EXPECT_TRUE(contains(message, "the file of \"b\" is not a string"));
+  EXPECT_CONTAINS(message, "3 errors");
+  EXPECT_CONTAINS(message, "total_size");
+  EXPECT_CONTAINS(message, "\"../x\" of \"a\"");
+  EXPECT_CONTAINS(message, "the file of \"b\" is not a string");
 }
 
 TEST(HfIndex, RefusesWhatIsNoIndex) {
-  EXPECT_TRUE(contains(index_refusal("[]"), "weight_map"));
-  EXPECT_TRUE(contains(index_refusal("{}"), "weight_map"));
-  EXPECT_TRUE(contains(index_refusal(R"({"weight_map":[]})"), "weight_map"));
-  EXPECT_TRUE(contains(index_refusal(R"({"weight_map":{}})"), "is empty"));
-  EXPECT_TRUE(contains(index_refusal(R"({"weight_map":{"a":"x","a":"y"}})"), "appears twice"));
-  EXPECT_TRUE(
-      contains(index_refusal(R"({"metadata":3,"weight_map":{"a":"x"}})"), "\"metadata\" is not an object"));
+  EXPECT_CONTAINS(index_refusal("[]"), "weight_map");
+  EXPECT_CONTAINS(index_refusal("{}"), "weight_map");
+  EXPECT_CONTAINS(index_refusal(R"({"weight_map":[]})"), "weight_map");
+  EXPECT_CONTAINS(index_refusal(R"({"weight_map":{}})"), "is empty");
+  EXPECT_CONTAINS(index_refusal(R"({"weight_map":{"a":"x","a":"y"}})"), "appears twice");
+  EXPECT_CONTAINS(index_refusal(R"({"metadata":3,"weight_map":{"a":"x"}})"), "\"metadata\" is not an object");
 }
 
 TEST(PlanShards, FillsFilesInOrderUpToTheLimit) {
@@ -141,11 +135,11 @@ TEST(HfWeights, ListsEveryDisagreementOfIndexAndFiles) {
   write_tensors(folder / "two.safetensors", {"c"});
   write_index(folder, {{"a", "two.safetensors"}, {"b", "one.safetensors"}, {"c", "two.safetensors"}});
   const std::string message = message_of<FormatError>([&] { open_hf_weights(folder.path()); });
-  EXPECT_TRUE(contains(message, "4 errors"));
-  EXPECT_TRUE(contains(message, "\"a\" is in one.safetensors, not in two.safetensors"));
-  EXPECT_TRUE(contains(message, "\"b\" is missing from one.safetensors"));
-  EXPECT_TRUE(contains(message, "\"extra1\" of one.safetensors is not in the index"));
-  EXPECT_TRUE(contains(message, "\"extra2\" of one.safetensors is not in the index"));
+  EXPECT_CONTAINS(message, "4 errors");
+  EXPECT_CONTAINS(message, "\"a\" is in one.safetensors, not in two.safetensors");
+  EXPECT_CONTAINS(message, "\"b\" is missing from one.safetensors");
+  EXPECT_CONTAINS(message, "\"extra1\" of one.safetensors is not in the index");
+  EXPECT_CONTAINS(message, "\"extra2\" of one.safetensors is not in the index");
 }
 
 TEST(HfWeights, ListsEveryMissingFile) {
@@ -153,14 +147,13 @@ TEST(HfWeights, ListsEveryMissingFile) {
   fs::create_directory(folder / "dir.safetensors");
   write_index(folder, {{"a", "gone.safetensors"}, {"b", "dir.safetensors"}});
   const std::string message = message_of<FormatError>([&] { open_hf_weights(folder.path()); });
-  EXPECT_TRUE(contains(message, "gone.safetensors is not a regular file of the folder"));
-  EXPECT_TRUE(contains(message, "dir.safetensors is not a regular file of the folder"));
+  EXPECT_CONTAINS(message, "gone.safetensors is not a regular file of the folder");
+  EXPECT_CONTAINS(message, "dir.safetensors is not a regular file of the folder");
 }
 
 TEST(HfWeights, AFolderWithoutAModelIsAUsageError) {
   const TempFolder folder;
-  EXPECT_TRUE(
-      contains(message_of<UsageError>([&] { open_hf_weights(folder.path()); }), "no Hugging Face model"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { open_hf_weights(folder.path()); }), "no Hugging Face model");
   EXPECT_THROW(open_hf_weights(folder / "missing"), UsageError);
 }
 
@@ -171,7 +164,7 @@ TEST(HfWeights, LinksOutOfTheFolderAreRefused) {
   fs::create_symlink(outside / "secret.safetensors", folder / "one.safetensors");
   write_index(folder, {{"a", "one.safetensors"}});
   const std::string message = message_of<FormatError>([&] { open_hf_weights(folder.path()); });
-  EXPECT_TRUE(contains(message, "one.safetensors is not a regular file of the folder"));
+  EXPECT_CONTAINS(message, "one.safetensors is not a regular file of the folder");
   fs::create_symlink(outside / "secret.safetensors", folder / "model.safetensors");
   EXPECT_THROW(open_hf_weights(folder.path()), FormatError);
 }
@@ -186,4 +179,4 @@ TEST(HfWeights, TheLinksOfAHuggingFaceCacheAreFollowed) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -9,14 +9,10 @@
 #include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::message_of;
-using testing::put_file;
-using testing::TempFolder;
 
 /// A folder of two files with a manifest.
 class Manifest : public ::testing::Test {
@@ -62,7 +58,7 @@ TEST_F(Manifest, CallersThatShareTheWorkFindEveryDamageBetweenThem) {
         try {
           verify_folder(folder_.path(), part, parts);
         } catch (const FormatError& damage) {
-          EXPECT_TRUE(contains(damage.what(), name));
+          EXPECT_CONTAINS(damage.what(), name);
           ++found;
         }
       }
@@ -86,20 +82,19 @@ TEST_F(Manifest, WhatAnotherRankHasHashedIsTakenFromItIfItIsThere) {
   const auto known = manifest_files_from_json(parse_json(as_text.dump(), "rank 1"), "rank 1");
   EXPECT_EQ(build_manifest(folder_.path(), 12, {}, known).files.size(), 2U);
   put_file(folder_ / "model.safetensors", "cut");
-  EXPECT_TRUE(contains(message_of<Error>([&] { build_manifest(folder_.path(), 12, {}, known); }),
-                       "model.safetensors was written with 24 bytes, but is missing or has another size"));
+  EXPECT_CONTAINS(message_of<Error>([&] { build_manifest(folder_.path(), 12, {}, known); }),
+                  "model.safetensors was written with 24 bytes, but is missing or has another size");
   fs::remove(folder_ / "model.safetensors");
   EXPECT_THROW(build_manifest(folder_.path(), 12, {}, known), Error);
-  EXPECT_TRUE(contains(message_of<FormatError>([&] {
-                         manifest_files_from_json(Json::array({Json{{"name", "../x"}}}), "rank 1");
-                       }),
-                       "rank 1: \"files[0].bytes\""));
+  EXPECT_CONTAINS(message_of<FormatError>(
+                      [&] { manifest_files_from_json(Json::array({Json{{"name", "../x"}}}), "rank 1"); }),
+                  "rank 1: \"files[0].bytes\"");
 }
 
 TEST_F(Manifest, EveryTruncationIsFound) {
   for (uintmax_t size = 24; size-- > 0;) {
     fs::resize_file(folder_ / "model.safetensors", size);
-    EXPECT_TRUE(contains(refusal(), format("model.safetensors: truncated: {} of 24 bytes", size)));
+    EXPECT_CONTAINS(refusal(), format("model.safetensors: truncated: {} of 24 bytes", size));
   }
 }
 
@@ -109,95 +104,91 @@ TEST_F(Manifest, EveryFlippedBitIsFound) {
     std::string bytes = good;
     bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
     put_file(folder_ / "model.safetensors", bytes);
-    EXPECT_TRUE(contains(refusal(), "model.safetensors: changed"));
+    EXPECT_CONTAINS(refusal(), "model.safetensors: changed");
   }
 }
 
 TEST_F(Manifest, EveryDamagedFileIsNamed) {
   fs::remove(folder_ / "state.json");
   put_file(folder_ / "model.safetensors", "weights and more weights!");
-  EXPECT_TRUE(contains(refusal(), folder_.path().string()));
-  EXPECT_TRUE(contains(refusal(), "state.json: missing"));
-  EXPECT_TRUE(contains(refusal(), "model.safetensors: 25 bytes instead of 24"));
+  EXPECT_CONTAINS(refusal(), folder_.path().string());
+  EXPECT_CONTAINS(refusal(), "state.json: missing");
+  EXPECT_CONTAINS(refusal(), "model.safetensors: 25 bytes instead of 24");
 }
 
 TEST_F(Manifest, AFolderOrLinkInPlaceOfAFileIsFound) {
   fs::rename(folder_ / "state.json", folder_ / "elsewhere.json");
   fs::create_symlink("elsewhere.json", folder_ / "state.json");
-  EXPECT_TRUE(contains(refusal(), "state.json: not a regular file"));
+  EXPECT_CONTAINS(refusal(), "state.json: not a regular file");
 }
 
 TEST_F(Manifest, UnlistedTensorsAreRefusedAndOtherFilesIgnored) {
   put_file(folder_ / "notes.txt", "mine");
   EXPECT_NO_THROW(verify_folder(folder_.path()));
   put_file(folder_ / "stray.safetensors", "");
-  EXPECT_TRUE(contains(refusal(), "\"stray.safetensors\": not listed in manifest.json"));
+  EXPECT_CONTAINS(refusal(), "\"stray.safetensors\": not listed in manifest.json");
 }
 
 TEST_F(Manifest, AMissingManifestIsAnErrorThatNamesIt) {
   fs::remove(folder_ / "manifest.json");
   const std::string message = message_of<Error>([&] { verify_folder(folder_.path()); });
-  EXPECT_TRUE(contains(message, (folder_ / "manifest.json").string()));
+  EXPECT_CONTAINS(message, (folder_ / "manifest.json").string());
 }
 
 TEST_F(Manifest, EveryTruncatedManifestIsRefused) {
   const std::string good = read_file(folder_ / "manifest.json");
   for (size_t size = 0; size + 1 < good.size(); ++size) {
     put_file(folder_ / "manifest.json", good.substr(0, size));
-    EXPECT_TRUE(contains(refusal(), "manifest.json")) << size;
+    EXPECT_CONTAINS(refusal(), "manifest.json") << size;
   }
 }
 
 TEST_F(Manifest, AForeignFormatIsRefused) {
-  EXPECT_TRUE(
-      contains(refusal_after([](Json& json) { json["format"] = "other"; }), "\"format\" is \"other\""));
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["format"] = "other"; }), "\"format\" is \"other\"");
 }
 
 TEST_F(Manifest, ALaterVersionIsRefused) {
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["version"] = 2; }), "\"version\" is 2"));
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["version"] = 2; }), "\"version\" is 2");
 }
 
 TEST_F(Manifest, MissingAndMistypedFieldsAreNamed) {
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json.erase("step"); }), "\"step\" is missing"));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = -1; }), "\"step\" is "));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = 1.5; }), "\"step\" is "));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = ~uint64_t{0}; }), "\"step\" is "));
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json.erase("step"); }), "\"step\" is missing");
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["step"] = -1; }), "\"step\" is ");
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["step"] = 1.5; }), "\"step\" is ");
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["step"] = ~uint64_t{0}; }), "\"step\" is ");
 }
 
 TEST_F(Manifest, FileEntriesAreChecked) {
-  EXPECT_TRUE(
-      contains(refusal_after([](Json& json) { json["files"][1]["bytes"] = "2"; }), "\"files[1].bytes\""));
-  EXPECT_TRUE(
-      contains(refusal_after([](Json& json) { json["files"][0]["hash"] = "XYZ"; }), "\"files[0].hash\""));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"][0]["name"] = "../x"; }),
-                       "\"files[0].name\" is \"../x\": a plain"));
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["files"] = 3; }), "\"files\" is 3, not an array"));
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["files"][1]["bytes"] = "2"; }), "\"files[1].bytes\"");
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["files"][0]["hash"] = "XYZ"; }), "\"files[0].hash\"");
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["files"][0]["name"] = "../x"; }),
+                  "\"files[0].name\" is \"../x\": a plain");
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["files"] = 3; }), "\"files\" is 3, not an array");
 }
 
 TEST_F(Manifest, SizesThatOverflowTogetherAreRefused) {
   const auto huge = [](Json& json) {
     for (Json& file : json["files"]) file["bytes"] = int64_t{1} << 62;
   };
-  EXPECT_TRUE(
-      contains(refusal_after(huge), "\"files[1].bytes\" is 4611686018427387904: the files add up to 2^63"));
+  EXPECT_CONTAINS(refusal_after(huge), "\"files[1].bytes\" is 4611686018427387904: the files add up to 2^63");
 }
 
 TEST_F(Manifest, AStepBeyondTheLargestRunIsRefused) {
-  EXPECT_TRUE(contains(refusal_after([](Json& json) { json["step"] = int64_t{1'000'000'000'001}; }),
-                       "\"step\" is 1000000000001, not an integer from 0 to 1000000000000"));
+  EXPECT_CONTAINS(refusal_after([](Json& json) { json["step"] = int64_t{1'000'000'000'001}; }),
+                  "\"step\" is 1000000000001, not an integer from 0 to 1000000000000");
 }
 
 TEST_F(Manifest, AFolderNamedAfterAnotherStepIsRefused) {
   fs::create_directory(folder_ / "step-7");
   write_manifest(folder_ / "step-7", {.step = 5});
   const std::string message = message_of<FormatError>([&] { read_manifest(folder_ / "step-7"); });
-  EXPECT_TRUE(contains(message, "\"step\" is 5: the folder is called step-7"));
+  EXPECT_CONTAINS(message, "\"step\" is 5: the folder is called step-7");
 }
 
 TEST_F(Manifest, AFileListedTwiceIsRefused) {
   const auto twice = [](Json& json) { json["files"].push_back(json["files"][0]); };
-  EXPECT_TRUE(contains(refusal_after(twice),
-                       "\"files[2].name\" is \"model.safetensors\": this file is listed twice"));
+  EXPECT_CONTAINS(refusal_after(twice),
+                  "\"files[2].name\" is \"model.safetensors\": this file is listed twice");
 }
 
 TEST_F(Manifest, OnlyPlainFilesBelongIntoACheckpoint) {
@@ -229,4 +220,4 @@ TEST(ListCheckpoints, GivesCompleteFoldersNewestFirst) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -10,18 +10,8 @@
 #include "tests/tensorfile/build_file.h"
 #include "tests/tensorfile/hostile_files.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::AllocationMeter;
-using testing::as_bytes;
-using testing::as_text;
-using testing::build_file;
-using testing::contains;
-using testing::HostileFile;
-using testing::message_of;
-using testing::put_file;
-using testing::TempFolder;
 
 SafetensorsHeader parse(std::string_view file, const SafetensorsLimits& limits = {}) {
   return parse_safetensors(as_bytes(file), static_cast<int64_t>(file.size()), "evil.safetensors", limits);
@@ -32,8 +22,8 @@ class HostileSafetensors : public ::testing::TestWithParam<HostileFile> {};
 TEST_P(HostileSafetensors, IsRefusedNamingFileByteAndField) {
   const HostileFile& hostile = GetParam();
   const std::string message = message_of<FormatError>([&] { parse(hostile.bytes); });
-  EXPECT_TRUE(contains(message, "evil.safetensors: byte "));
-  EXPECT_TRUE(contains(message, hostile.message));
+  EXPECT_CONTAINS(message, "evil.safetensors: byte ");
+  EXPECT_CONTAINS(message, hostile.message);
   EXPECT_LT(message.size(), 1000U);
 }
 
@@ -50,10 +40,10 @@ TEST_P(HostileSafetensors, IsRefusedFromTheDiskToo) {
   put_file(folder / "hostile.safetensors", GetParam().bytes);
   const auto open = [&] { const SafetensorsFile file(folder / "hostile.safetensors"); };
   const std::string message = message_of<FormatError>(open);
-  EXPECT_TRUE(contains(message, (folder / "hostile.safetensors").string()));
+  EXPECT_CONTAINS(message, (folder / "hostile.safetensors").string());
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, HostileSafetensors, ::testing::ValuesIn(testing::hostile_files()),
+INSTANTIATE_TEST_SUITE_P(Files, HostileSafetensors, ::testing::ValuesIn(hostile_files()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ParseSafetensors, EveryTruncationOfAGoodFileIsRefused) {
@@ -98,7 +88,7 @@ TEST(ParseSafetensors, MoreTensorsThanTheLimitAreRefused) {
   const std::string file = build_file(header + "}");
   EXPECT_EQ(parse(file, {.max_tensors = 1001}).tensors().size(), 1001U);
   const std::string message = message_of<FormatError>([&] { parse(file, {.max_tensors = 1000}); });
-  EXPECT_TRUE(contains(message, "more than 1000 tensors"));
+  EXPECT_CONTAINS(message, "more than 1000 tensors");
 }
 
 TEST(ParseSafetensors, AGoodFileTakesLittleMemoryToo) {
@@ -162,8 +152,8 @@ TEST(SafetensorsFile, AFileTruncatedAfterItWasOpenedIsNamedAndDoesNotKill) {
   const SafetensorsFile file(folder / "f.safetensors");
   std::filesystem::resize_file(folder / "f.safetensors", 50'000);
   const std::string message = message_of<Error>([&] { file.bytes(file.tensors()[0]); });
-  EXPECT_TRUE(contains(message, (folder / "f.safetensors").string()));
-  EXPECT_TRUE(contains(message, "became shorter"));
+  EXPECT_CONTAINS(message, (folder / "f.safetensors").string());
+  EXPECT_CONTAINS(message, "became shorter");
 }
 
 TEST(TensorBytes, NeverWrap) {
@@ -178,4 +168,4 @@ TEST(TensorBytes, NeverWrap) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -10,14 +10,8 @@
 #include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
-
-using testing::as_bytes;
-using testing::as_text;
-using testing::contains;
-using testing::message_of;
-using testing::TempFolder;
 
 /// Random bytes for a tensor.
 std::string content(const TensorSpec& spec, uint64_t key) {
@@ -86,22 +80,21 @@ TEST(SafetensorsWriter, WritesExactlyTheDocumentedBytes) {
   writer.finish();
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"ab":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]}})";
-  EXPECT_EQ(read_file(folder / "f"), testing::build_file(header + "       ") + "wxyz");
+  EXPECT_EQ(read_file(folder / "f"), build_file(header + "       ") + "wxyz");
 }
 
 TEST(SafetensorsWriter, TensorsComeInOrderAndWhole) {
   const TempFolder folder;
   SafetensorsWriter writer(folder / "f",
                            {{"a", DType::u8, {2}}, {"none", DType::u8, {0}}, {"b", DType::u8, {2}}});
-  EXPECT_TRUE(contains(message_of<Error>([&] { writer.write("b", as_bytes("xy")); }), "it is the turn of a"));
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.write("b", as_bytes("xy")); }), "it is the turn of a");
   writer.write("a", as_bytes("x"));
-  EXPECT_TRUE(contains(message_of<Error>([&] { writer.write("b", as_bytes("xy")); }), "it is the turn of a"));
-  EXPECT_TRUE(contains(message_of<Error>([&] { writer.write("a", as_bytes("yz")); }), "takes only 1 more"));
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.write("b", as_bytes("xy")); }), "it is the turn of a");
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.write("a", as_bytes("yz")); }), "takes only 1 more");
   writer.write("a", as_bytes("y"));
-  EXPECT_TRUE(contains(message_of<Error>([&] { writer.finish(); }), "tensor b has only 0 of its 2 bytes"));
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.finish(); }), "tensor b has only 0 of its 2 bytes");
   writer.write("b", as_bytes("zz"));
-  EXPECT_TRUE(
-      contains(message_of<Error>([&] { writer.write("b", as_bytes("z")); }), "all tensors are complete"));
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.write("b", as_bytes("z")); }), "all tensors are complete");
   writer.finish();
 }
 
@@ -119,21 +112,21 @@ TEST(SafetensorsWriter, WhatTheReaderWouldRefuseIsNotWritten) {
   const auto refusal = [&](std::vector<TensorSpec> specs, const SafetensorsMetadata& metadata = {}) {
     return message_of<Error>([&] { SafetensorsWriter(folder / "f", std::move(specs), metadata); });
   };
-  EXPECT_TRUE(contains(refusal({{"a", DType::u8, {1}}, {"a", DType::u8, {1}}}), "duplicate tensor name"));
-  EXPECT_TRUE(contains(refusal({{"", DType::u8, {1}}}), "empty tensor name"));
-  EXPECT_TRUE(contains(refusal({{"a\n", DType::u8, {1}}}), "control byte"));
-  EXPECT_TRUE(contains(refusal({{"\xff", DType::u8, {1}}}), "UTF-8"));
-  EXPECT_TRUE(contains(refusal({{"a", DType::u8, {-1}}}), "impossible shape [-1]"));
-  EXPECT_TRUE(contains(refusal({{"a", DType::f32, {int64_t{1} << 62}}}), "impossible shape"));
-  EXPECT_TRUE(contains(refusal({{"a", DType::u8, {1}}, {"b", DType::f32, {1}}}), "aligned_order"));
-  EXPECT_TRUE(contains(refusal({}, {{"a", "\xff"}}), "UTF-8"));
+  EXPECT_CONTAINS(refusal({{"a", DType::u8, {1}}, {"a", DType::u8, {1}}}), "duplicate tensor name");
+  EXPECT_CONTAINS(refusal({{"", DType::u8, {1}}}), "empty tensor name");
+  EXPECT_CONTAINS(refusal({{"a\n", DType::u8, {1}}}), "control byte");
+  EXPECT_CONTAINS(refusal({{"\xff", DType::u8, {1}}}), "UTF-8");
+  EXPECT_CONTAINS(refusal({{"a", DType::u8, {-1}}}), "impossible shape [-1]");
+  EXPECT_CONTAINS(refusal({{"a", DType::f32, {int64_t{1} << 62}}}), "impossible shape");
+  EXPECT_CONTAINS(refusal({{"a", DType::u8, {1}}, {"b", DType::f32, {1}}}), "aligned_order");
+  EXPECT_CONTAINS(refusal({}, {{"a", "\xff"}}), "UTF-8");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(SafetensorsWriter, AnUnwritablePathIsAnErrorThatNamesIt) {
   const TempFolder folder;
   const auto create = [&] { SafetensorsWriter(folder / "missing" / "f", {}); };
-  EXPECT_TRUE(contains(message_of<Error>(create), (folder / "missing" / "f").string()));
+  EXPECT_CONTAINS(message_of<Error>(create), (folder / "missing" / "f").string());
 }
 
 TEST(AlignedOrder, PutsLargeElementsFirstAndKeepsTheOrderOtherwise) {
@@ -148,4 +141,4 @@ TEST(AlignedOrder, PutsLargeElementsFirstAndKeepsTheOrderOtherwise) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

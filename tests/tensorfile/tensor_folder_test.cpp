@@ -12,13 +12,10 @@
 #include "tests/support/throws.h"
 #include "tests/tensorfile/build_file.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::contains;
-using testing::message_of;
-using testing::TempFolder;
 using Shape = std::vector<int64_t>;
 
 /// A part of tensor "t", of which element i is i.
@@ -117,36 +114,36 @@ std::string refusal(const Shape& shape, const std::vector<Part>& parts) {
 
 TEST(TensorFolder, RefusesPartsThatOverlapNamingFilesTensorAndPlace) {
   const std::string message = refusal({4, 4}, {{{{0, 0}, {2, 4}}}, {{{1, 3}, {1, 1}}}, {{{2, 0}, {2, 4}}}});
-  EXPECT_TRUE(contains(message, "\"t\" is in "));
-  EXPECT_TRUE(contains(message, "/0.safetensors and in "));
-  EXPECT_TRUE(contains(message, "/1.safetensors, which both hold [1:2, 3:4]"));
+  EXPECT_CONTAINS(message, "\"t\" is in ");
+  EXPECT_CONTAINS(message, "/0.safetensors and in ");
+  EXPECT_CONTAINS(message, "/1.safetensors, which both hold [1:2, 3:4]");
   // As many elements as there should be, but one twice and one not at all.
-  EXPECT_TRUE(contains(refusal({4}, {{{{0}, {2}}}, {{{1}, {1}}}, {{{3}, {1}}}}), "both hold [1:2]"));
+  EXPECT_CONTAINS(refusal({4}, {{{{0}, {2}}}, {{{1}, {1}}}, {{{3}, {1}}}}), "both hold [1:2]");
 }
 
 TEST(TensorFolder, RefusesATensorWithHolesNamingItAndItsFiles) {
   const std::string message = refusal({4, 4}, {{{{0, 0}, {2, 4}}}, {{{3, 0}, {1, 4}}}});
-  EXPECT_TRUE(contains(message, "\"t\" [4, 4]: 4 of 16 elements are in no file"));
-  EXPECT_TRUE(contains(message, "0.safetensors"));
-  EXPECT_TRUE(contains(message, "1.safetensors"));
-  EXPECT_TRUE(contains(refusal({4}, {{{{1}, {3}}}}), "1 of 4 elements"));
-  EXPECT_TRUE(contains(refusal({4}, {{{{0}, {4}}}, {{{9}, {0}}}}), "5 of 9 elements"));
+  EXPECT_CONTAINS(message, "\"t\" [4, 4]: 4 of 16 elements are in no file");
+  EXPECT_CONTAINS(message, "0.safetensors");
+  EXPECT_CONTAINS(message, "1.safetensors");
+  EXPECT_CONTAINS(refusal({4}, {{{{1}, {3}}}}), "1 of 4 elements");
+  EXPECT_CONTAINS(refusal({4}, {{{{0}, {4}}}, {{{9}, {0}}}}), "5 of 9 elements");
 }
 
 TEST(TensorFolder, RefusesPartsOfDifferentTypesOrDimensions) {
-  EXPECT_TRUE(contains(refusal({4}, {{{{0}, {2}}}, {{{2}, {2}}, DType::u8}}), "is I32 of 1 dimensions in "));
-  EXPECT_TRUE(contains(refusal({4}, {{{{0}, {2}}}, {{{2, 0}, {2, 1}}}}), "but I32 of 2 in "));
+  EXPECT_CONTAINS(refusal({4}, {{{{0}, {2}}}, {{{2}, {2}}, DType::u8}}), "is I32 of 1 dimensions in ");
+  EXPECT_CONTAINS(refusal({4}, {{{{0}, {2}}}, {{{2, 0}, {2, 1}}}}), "but I32 of 2 in ");
 }
 
 TEST(TensorFolder, RefusesShapesThatNoTensorHas) {
   const int64_t far = int64_t{1} << 40;
-  EXPECT_TRUE(contains(refusal({1, 1}, {{{{0, 0}, {1, 1}}}, {{{far, far}, {1, 1}}}}), "impossible shape"));
+  EXPECT_CONTAINS(refusal({1, 1}, {{{{0, 0}, {1, 1}}}, {{{far, far}, {1, 1}}}}), "impossible shape");
 }
 
 TEST(TensorFolder, EmptyPartsAtTheEndOfTheNumbersAreRefusedLikeOthers) {
   TensorSlice far = {Shape(30, 1), Shape(30, 0)};
   far.offsets[0] = int64_t{1} << 62;
-  EXPECT_TRUE(contains(refusal(Shape(30, 1), {{far, DType::u8}}), "elements are in no file"));
+  EXPECT_CONTAINS(refusal(Shape(30, 1), {{far, DType::u8}}), "elements are in no file");
   const TempFolder files;
   const TensorFolder empty(write_parts(files, {0, 4}, {{{{0, 0}, {0, 4}}}}));
   EXPECT_EQ(empty.find("t")->shape, (Shape{0, 4}));
@@ -176,13 +173,13 @@ TEST(TensorFolder, ListsEveryTensorThatIsWrong) {
   for (const char* name : {"one", "two"}) {
     paths.push_back(folder / (std::string(name) + ".safetensors"));
     SafetensorsWriter writer(paths.back(), {{"a", DType::u8, {1}}, {"b", DType::u8, {1}}});
-    writer.write("a", testing::as_bytes("a"));
-    writer.write("b", testing::as_bytes("b"));
+    writer.write("a", as_bytes("a"));
+    writer.write("b", as_bytes("b"));
     writer.finish();
   }
   const std::string message = message_of<FormatError>([&] { const TensorFolder tensors(paths); });
-  EXPECT_TRUE(contains(message, "2 errors"));
-  EXPECT_TRUE(contains(message, format("\"b\" is in {} and in {}", paths[0].string(), paths[1].string())));
+  EXPECT_CONTAINS(message, "2 errors");
+  EXPECT_CONTAINS(message, format("\"b\" is in {} and in {}", paths[0].string(), paths[1].string()));
 }
 
 TEST(TensorFolder, RefusesToReadWhatIsNotThere) {
@@ -201,4 +198,4 @@ TEST(TensorFolder, RefusesToReadWhatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -8,7 +8,7 @@
 #include "stepforge/base/random.h"
 #include "tests/text/definitions.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 /// The rule itself: apply the lowest rank, leftmost first, and look at everything again.
@@ -80,4 +80,4 @@ TEST(BpeModel, IgnoreMergesTakesAWholeWordThatIsAToken) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 TEST(ByteAlphabet, WritesEachByteAsOneOfThe256CharactersOfGpt2) {
@@ -24,4 +24,4 @@ TEST(ByteAlphabet, HasNoPlaceForOtherCharacters) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

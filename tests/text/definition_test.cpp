@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
-#include "tests/support/expect_throw.h"
+#include "tests/support/throws.h"
 #include "tests/text/definitions.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 struct Hostile {
@@ -141,7 +141,9 @@ TEST_P(HostileDefinition, IsRefusedWithFileComponentAndValue) {
   GetParam().spoil(json);
   std::vector<std::string> message = GetParam().message;
   message.emplace_back("dir/tokenizer.json");
-  EXPECT_THROW_WITH(parse_definition(json.dump(), "dir/tokenizer.json"), FormatError, (message));
+  EXPECT_CONTAINS(
+      message_of<FormatError>([&] { return parse_definition(json.dump(), "dir/tokenizer.json"); }),
+      (message));
 }
 
 INSTANTIATE_TEST_SUITE_P(Definition, HostileDefinition, ::testing::ValuesIn(hostile_definitions()),
@@ -149,19 +151,28 @@ INSTANTIATE_TEST_SUITE_P(Definition, HostileDefinition, ::testing::ValuesIn(host
 
 TEST(Definition, RefusesWhatIsNoJson) {
   const std::string good = good_definition().dump();
-  EXPECT_THROW_WITH(parse_definition("", "t.json"), FormatError, {"t.json"});
-  EXPECT_THROW_WITH(parse_definition("[]", "t.json"), FormatError, {"t.json", "object"});
-  EXPECT_THROW_WITH(parse_definition(good.substr(0, good.size() / 2), "t.json"), FormatError, {"t.json"});
-  EXPECT_THROW_WITH(parse_definition(good + "x", "t.json"), FormatError, {"t.json"});
-  EXPECT_THROW_WITH(parse_definition("{\"version\": \"\xFF\"}", "t.json"), FormatError, {"t.json"});
-  EXPECT_THROW_WITH(parse_definition(R"({"model": 1, "model": 2})", "t.json"), FormatError,
-                    {"t.json", "model", "twice"});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { return parse_definition("", "t.json"); }), "t.json");
+  EXPECT_CONTAINS(message_of<FormatError>([&] { return parse_definition("[]", "t.json"); }), "t.json",
+                  "object");
+  EXPECT_CONTAINS(
+      message_of<FormatError>([&] { return parse_definition(good.substr(0, good.size() / 2), "t.json"); }),
+      "t.json");
+  EXPECT_CONTAINS(message_of<FormatError>([&] { return parse_definition(good + "x", "t.json"); }), "t.json");
+  EXPECT_CONTAINS(
+      message_of<FormatError>([&] { return parse_definition("{\"version\": \"\xFF\"}", "t.json"); }),
+      "t.json");
+  EXPECT_CONTAINS(
+      message_of<FormatError>([&] { return parse_definition(R"({"model": 1, "model": 2})", "t.json"); }),
+      "t.json", "model", "twice");
 }
 
 TEST(Definition, RefusesDeepNestingWithoutExhaustingTheStack) {
   const std::string deep = std::string(2'000'000, '[') + std::string(2'000'000, ']');
-  EXPECT_THROW_WITH(parse_definition(deep, "t.json"), FormatError, {"t.json", "nested"});
-  EXPECT_THROW_WITH(parse_definition("{\"post_processor\":" + deep + "}", "t.json"), FormatError, {"nested"});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { return parse_definition(deep, "t.json"); }), "t.json",
+                  "nested");
+  EXPECT_CONTAINS(message_of<FormatError>(
+                      [&] { return parse_definition("{\"post_processor\":" + deep + "}", "t.json"); }),
+                  "nested");
 }
 
 TEST(Definition, TakesBothFormsOfMerges) {
@@ -196,4 +207,4 @@ TEST(Definition, TheHashSeesValuesAndNotLayout) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

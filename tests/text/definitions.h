@@ -10,7 +10,7 @@
 #include "stepforge/text/tokenizer_json.h"
 #include "tests/support/paths.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 
 /// The bytes, the merges "a b", "ab c", "b c" as ids 256 to 258, and "<|endoftext|>" as 259; Llama 3 pattern.
 inline Json good_definition() {
@@ -30,7 +30,7 @@ inline std::unique_ptr<Tokenizer> tokenizer_of(const Json& definition) {
 }
 
 inline std::filesystem::path golden_folder(const std::string& name) {
-  return testing::source_dir() / "tests/golden/text" / name;
+  return source_dir() / "tests/golden/text" / name;
 }
 
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -5,7 +5,7 @@
 #include "stepforge/text/tokenizer.h"
 #include "tests/text/definitions.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 class Golden : public ::testing::TestWithParam<std::string> {};
@@ -27,4 +27,4 @@ INSTANTIATE_TEST_SUITE_P(Tokenizer, Golden, ::testing::Values("llama3_like", "gp
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

@@ -5,9 +5,9 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/random.h"
 #include "stepforge/text/bpe_trainer.h"
-#include "tests/support/expect_throw.h"
+#include "tests/support/throws.h"
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 /// Several slices of text with line breaks, spaces and every kind of piece.
@@ -69,8 +69,8 @@ TEST(WordCounter, EndlessWordsAreCountedInPartsCutBetweenCharacters) {
 
 TEST(WordCounter, RefusesTextThatIsNotUtf8) {
   WordCounter counter;
-  EXPECT_THROW_WITH(counter.add("ab\xFF", "a.txt"), FormatError, {"a.txt", "byte 2"});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { return counter.add("ab\xFF", "a.txt"); }), "a.txt", "byte 2");
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

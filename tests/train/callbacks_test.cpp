@@ -235,8 +235,8 @@ TEST(BuildSteps, OfAnUnknownNameAreAnErrorThatListsTheNames) {
   TestRun run(two_epochs(folder));
   const std::string message =
       message_of<Error>([&] { run.trainer().replace_build_step("optimiser", [](Trainer&) {}); });
-  EXPECT_TRUE(contains(message, "\"optimiser\""));
-  EXPECT_TRUE(contains(message, "optimizer, loader"));
+  EXPECT_CONTAINS(message, "\"optimiser\"");
+  EXPECT_CONTAINS(message, "optimizer, loader");
 }
 
 }  // namespace

@@ -33,10 +33,10 @@ TEST_P(GuardedChange, IsRefusedWithTheRemedy) {
   const Words words = trained(folder) + GetParam().words;
   TestRun run(words);
   const std::string message = message_of<UsageError>([&] { run.build(); });
-  EXPECT_TRUE(contains(message, "step-4 belongs to another run"));
-  EXPECT_TRUE(contains(message, GetParam().field));
-  EXPECT_TRUE(contains(message, "in the checkpoint"));
-  EXPECT_TRUE(contains(message, format("checkpoint.allow_changed = [\"{}\"]", GetParam().group)));
+  EXPECT_CONTAINS(message, "step-4 belongs to another run");
+  EXPECT_CONTAINS(message, GetParam().field);
+  EXPECT_CONTAINS(message, "in the checkpoint");
+  EXPECT_CONTAINS(message, format("checkpoint.allow_changed = [\"{}\"]", GetParam().group));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -60,7 +60,7 @@ TEST_P(AcceptedChange, IsMadeWhenTheGroupIsAllowedAndToldInTheLog) {
   run.run();
   EXPECT_EQ(run.records.size(), 4U);
   EXPECT_EQ(run.records.front().step, 5);
-  EXPECT_TRUE(contains(run.log_text(), format("changed since the checkpoint: {}", GetParam().field)));
+  EXPECT_CONTAINS(run.log_text(), format("changed since the checkpoint: {}", GetParam().field));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -76,7 +76,7 @@ TEST(ChangedRun, ModelOfAnotherShapeIsRefusedEvenWhenAllowed) {
   const TempFolder folder;
   TestRun run(trained(folder) + Words{"model.dim=64", "checkpoint.allow_changed=model"});
   const std::string message = message_of<Error>([&] { run.build(); });
-  EXPECT_TRUE(contains(message, "checkpoint of another model"));
+  EXPECT_CONTAINS(message, "checkpoint of another model");
 }
 
 TEST(ChangedRun, LocalBatchIsFreeWhereTheGlobalBatchIsGivenAndGuardedWhereItIsNot) {
@@ -89,7 +89,7 @@ TEST(ChangedRun, LocalBatchIsFreeWhereTheGlobalBatchIsGivenAndGuardedWhereItIsNo
   TestRun(open).run(2);
   TestRun changed(open + Words{"training.local_batch_size=4"});
   const std::string message = message_of<UsageError>([&] { changed.build(); });
-  EXPECT_TRUE(contains(message, "checkpoint.allow_changed = [\"batch\"]"));
+  EXPECT_CONTAINS(message, "checkpoint.allow_changed = [\"batch\"]");
 }
 
 TEST(ChangedRun, HyperparametersAreToldInTheLog) {
@@ -100,7 +100,7 @@ TEST(ChangedRun, HyperparametersAreToldInTheLog) {
   EXPECT_TRUE(
       contains(log, "changed since the checkpoint: optimizer.lr: 0.0008 in the checkpoint, 0.0001 now") ||
       contains(log, "changed since the checkpoint: optimizer.lr: 8e-4 in the checkpoint, 1e-4 now"));
-  EXPECT_TRUE(contains(log, "lr_scheduler.warmup_steps: 2 in the checkpoint, 3 now"));
+  EXPECT_CONTAINS(log, "lr_scheduler.warmup_steps: 2 in the checkpoint, 3 now");
   EXPECT_EQ(run.records.front().lr, 1e-4 * run.trainer().schedule->factor(4));
 }
 
@@ -119,14 +119,14 @@ TEST(ChangedRun, LongerScheduleIsAWarningWithBothRatesAndTheKeyThatKeepsTheOldOn
       "the schedule has 16 steps instead of 8: the learning rate goes on at {:.2e} instead of {:.2e}; "
       "lr_scheduler.total_steps=8 keeps the old schedule",
       rate, last);
-  EXPECT_TRUE(contains(redrawn.log_text(), expected)) << redrawn.log_text();
+  EXPECT_CONTAINS(redrawn.log_text(), expected) << redrawn.log_text();
 }
 
 TEST(ChangedRun, WarmUpThatIsNotShorterThanTheScheduleIsAWarning) {
   const TempFolder folder;
   TestRun run(trainer_run(folder / "run") + Words{"lr_scheduler.warmup_steps=100"});
   run.build();
-  EXPECT_TRUE(contains(run.log_text(), "the warm-up (100 steps) is not shorter than the schedule (8 steps)"));
+  EXPECT_CONTAINS(run.log_text(), "the warm-up (100 steps) is not shorter than the schedule (8 steps)");
 }
 
 TEST(ChangedRun, OtherThreadsAreAWarningThatNamesBothAndTheProcessor) {
@@ -139,8 +139,8 @@ TEST(ChangedRun, OtherThreadsAreAWarningThatNamesBothAndTheProcessor) {
   run.build();
   at::set_num_threads(1);
   const std::string log = run.log_text();
-  EXPECT_TRUE(contains(log, "uninterrupted run: saved with 1 thread on ")) << log;
-  EXPECT_TRUE(contains(log, "resumed with 2 threads on ")) << log;
+  EXPECT_CONTAINS(log, "uninterrupted run: saved with 1 thread on ") << log;
+  EXPECT_CONTAINS(log, "resumed with 2 threads on ") << log;
 }
 
 TEST(Threads, OfARankAreItsShareOfTheHost) {
@@ -190,7 +190,7 @@ TEST(DamagedCheckpoint, IsPassedOverWithALoudLineForThePreviousOne) {
   const std::string log = run.log_text();
   for (const char* part :
        {"error", "model.safetensors", "optimizer.safetensors", "state.json", "step-1 is used instead"}) {
-    EXPECT_TRUE(contains(log, part));
+    EXPECT_CONTAINS(log, part);
   }
 }
 
@@ -199,13 +199,13 @@ TEST(DamagedCheckpoint, AskedForByStepIsAnError) {
   const Words words = trained(folder);
   flip_byte(folder / "run" / "checkpoint" / "step-3" / "model.safetensors");
   TestRun run(words + Words{"checkpoint.load_step=3"});
-  EXPECT_TRUE(contains(message_of<Error>([&] { run.build(); }), "model.safetensors"));
+  EXPECT_CONTAINS(message_of<Error>([&] { run.build(); }), "model.safetensors");
 }
 
 TEST(MissingCheckpoint, AskedForByStepIsAnErrorThatListsTheSteps) {
   const TempFolder folder;
   TestRun run(trained(folder) + Words{"checkpoint.load_step=9"});
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { run.build(); }), "4, 3, 2, 1"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { run.build(); }), "4, 3, 2, 1");
 }
 
 /// While it lives no file grows beyond `bytes`.
@@ -257,7 +257,7 @@ TEST(FullDisk, DuringASaveCostsThatSaveOnlyAndIsTold) {
   EXPECT_TRUE(fs::exists(checkpoints / "step-2" / "manifest.json"));
   EXPECT_FALSE(fs::exists(checkpoints / "step-4"));
   EXPECT_NO_THROW(verify_checkpoint(checkpoints / "step-6"));
-  EXPECT_TRUE(contains(run.log_text(), "CHECKPOINT NOT SAVED at step 4"));
+  EXPECT_CONTAINS(run.log_text(), "CHECKPOINT NOT SAVED at step 4");
   EXPECT_EQ(saves, (Words{"saved 2", "failed 4", "saved 6", "saved 8"}));
 }
 
@@ -271,7 +271,7 @@ TEST(FullDisk, AtTheLastSaveMakesTheRunFail) {
   }));
   const std::string message = message_of<Error>([&] { trainer.run(); });
   full.reset();
-  EXPECT_TRUE(contains(message, "step 8"));
+  EXPECT_CONTAINS(message, "step 8");
   EXPECT_TRUE(read_run_history(folder / "run").back().exit_reason.starts_with("failed"));
 }
 

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace stepforge {
+namespace stepforge::testing {
 namespace {
 
 using Order = std::vector<std::size_t>;
@@ -107,4 +107,4 @@ TEST(Lanes, AFailureStartsNothingMoreIsReportedOnceAndThrown) {
 }
 
 }  // namespace
-}  // namespace stepforge
+}  // namespace stepforge::testing

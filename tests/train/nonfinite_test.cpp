@@ -17,8 +17,8 @@ TEST_P(PlantedNan, StopsTheRunNamingStepAndBlockAndLeavesEveryBitAsItWas) {
   const TempFolder folder;
   TestRun run(planted(folder, GetParam()));
   const std::string message = message_of<Error>([&] { run.run(); });
-  EXPECT_TRUE(contains(message, "step 3"));
-  EXPECT_TRUE(contains(message, format("block {} (", GetParam())));
+  EXPECT_CONTAINS(message, "step 3");
+  EXPECT_CONTAINS(message, format("block {} (", GetParam()));
   ASSERT_EQ(run.records.size(), 2U);
   EXPECT_EQ(bits_of(run.trainer()), run.records.back().bits);
   const auto history = read_run_history(folder / "run");
@@ -38,9 +38,9 @@ TEST_P(PlantedNan, IsSkippedWithEveryBitAsItWasAndTheRunGoesOn) {
   EXPECT_EQ(run.trainer().optimizer->steps(), 7);
   EXPECT_TRUE(std::isfinite(run.records.back().loss));
   const std::string log = run.log_text();
-  EXPECT_TRUE(contains(log, "step 3: "));
-  EXPECT_TRUE(contains(log, format("first not finite in block {} (", GetParam())));
-  EXPECT_TRUE(contains(log, "the step is skipped (1 of at most 10)"));
+  EXPECT_CONTAINS(log, "step 3: ");
+  EXPECT_CONTAINS(log, format("first not finite in block {} (", GetParam()));
+  EXPECT_CONTAINS(log, "the step is skipped (1 of at most 10)");
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, PlantedNan, ::testing::Values("embedding", "layers.0", "layers.1", "head"),
@@ -53,19 +53,19 @@ INSTANTIATE_TEST_SUITE_P(Blocks, PlantedNan, ::testing::Values("embedding", "lay
 TEST(Nonfinite, InForwardIsCalledAnOutputAndInTheHeadAGradient) {
   const TempFolder folder;
   TestRun forward(planted(folder, "layers.1"));
-  EXPECT_TRUE(contains(message_of<Error>([&] { forward.run(); }), "layers.1 (output)"));
+  EXPECT_CONTAINS(message_of<Error>([&] { forward.run(); }), "layers.1 (output)");
   TestRun backward(planted(folder, "head", {format("run_dir={}", (folder / "other").string())}));
   const std::string message = message_of<Error>([&] { backward.run(); });
-  EXPECT_TRUE(contains(message, "head (gradient of its input)"));
-  EXPECT_TRUE(contains(message, "gradient norm nan"));
+  EXPECT_CONTAINS(message, "head (gradient of its input)");
+  EXPECT_CONTAINS(message, "gradient norm nan");
 }
 
 TEST(Nonfinite, SkippingIsLimited) {
   const TempFolder folder;
   TestRun run(planted(folder, "layers.0", {"training.nonfinite=skip", "training.max_skipped=0"}));
   const std::string message = message_of<Error>([&] { run.run(); });
-  EXPECT_TRUE(contains(message, "training.max_skipped = 0"));
-  EXPECT_TRUE(contains(message, "layers.0"));
+  EXPECT_CONTAINS(message, "training.max_skipped = 0");
+  EXPECT_CONTAINS(message, "layers.0");
   EXPECT_EQ(bits_of(run.trainer()), run.records.back().bits);
 }
 
@@ -75,7 +75,7 @@ TEST(Nonfinite, SkippedStepsAreCountedOverResumes) {
   TestRun(words).run(4);
   TestRun resumed(words + Words{"debug.plant_nan_step=6"});
   const std::string message = message_of<Error>([&] { resumed.run(); });
-  EXPECT_TRUE(contains(message, "more than training.max_skipped = 1"));
+  EXPECT_CONTAINS(message, "more than training.max_skipped = 1");
 }
 
 TEST(Nonfinite, LossIsWrittenAsNanAndLeftOutOfTheSmoothedLoss) {
@@ -91,7 +91,7 @@ TEST(Nonfinite, LossIsWrittenAsNanAndLeftOutOfTheSmoothedLoss) {
 TEST(Nonfinite, IsFoundInBf16Too) {
   const TempFolder folder;
   TestRun run(planted(folder, "layers.1", {"precision.compute=bf16"}));
-  EXPECT_TRUE(contains(message_of<Error>([&] { run.run(); }), "block layers.1 (output)"));
+  EXPECT_CONTAINS(message_of<Error>([&] { run.run(); }), "block layers.1 (output)");
 }
 
 TEST(Nonfinite, WeightsThatAreNotFiniteAreNamedFirst) {
@@ -100,16 +100,16 @@ TEST(Nonfinite, WeightsThatAreNotFiniteAreNamedFirst) {
   Trainer& trainer = run.build();
   const UnitStore& unit = trainer.store->unit(1);
   unit.master_view(1).data_ptr<float>()[0] = NAN;
-  EXPECT_TRUE(contains(message_of<Error>([&] { trainer.run(); }),
-                       format("the weights of {}", unit.spec().parameters[1].name)));
+  EXPECT_CONTAINS(message_of<Error>([&] { trainer.run(); }),
+                  format("the weights of {}", unit.spec().parameters[1].name));
 }
 
 TEST(PlantNan, InABlockThatTheModelLacksIsAnErrorThatListsTheBlocks) {
   const TempFolder folder;
   TestRun run(planted(folder, "layers.7"));
   const std::string message = message_of<UsageError>([&] { run.build(); });
-  EXPECT_TRUE(contains(message, "layers.7"));
-  EXPECT_TRUE(contains(message, "embedding, layers.0, layers.1, head"));
+  EXPECT_CONTAINS(message, "layers.7");
+  EXPECT_CONTAINS(message, "embedding, layers.0, layers.1, head");
 }
 
 }  // namespace

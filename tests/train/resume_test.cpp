@@ -137,9 +137,8 @@ TEST(Resume, OffIsRefusedWhereARunWouldBeLost) {
   const std::string metrics = read_file(folder / "run" / "metrics.jsonl");
   TestRun again(words);
   const std::string message = message_of<UsageError>([&] { again.build(); });
-  EXPECT_TRUE(contains(message, format("the folder {} holds the metrics", (folder / "run").string())))
-      << message;
-  EXPECT_TRUE(contains(message, "name another run_dir"));
+  EXPECT_CONTAINS(message, format("the folder {} holds the metrics", (folder / "run").string())) << message;
+  EXPECT_CONTAINS(message, "name another run_dir");
   EXPECT_EQ(read_file(folder / "run" / "metrics.jsonl"), metrics);
   EXPECT_TRUE(std::filesystem::exists(folder / "run" / "checkpoint" / "step-3"));
 }

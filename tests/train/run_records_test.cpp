@@ -104,7 +104,7 @@ TEST(LogFile, HoldsTheLinesOfEachStart) {
   resumed.run();
   const std::string log = resumed.log_text();
   for (const char* line : {"step: 1  loss", "step: 3  loss", "resumed from", "step: 8  loss"}) {
-    EXPECT_TRUE(contains(log, line)) << line;
+    EXPECT_CONTAINS(log, line) << line;
   }
 }
 
@@ -119,13 +119,13 @@ TEST(LogFile, NamesTheShapeOfAStepAndHowOftenTheTextIsRead) {
   const int64_t times = 8 / run.trainer().steps_per_epoch;
   ASSERT_GE(times, 2);
   const std::string log = run.log_text();
-  EXPECT_TRUE(contains(log, "step: 2 micro-batches x 2 rows x 32 tokens = 128 tokens")) << log;
-  EXPECT_TRUE(contains(log, format("the run reads your text {} times and validation is off", times))) << log;
+  EXPECT_CONTAINS(log, "step: 2 micro-batches x 2 rows x 32 tokens = 128 tokens") << log;
+  EXPECT_CONTAINS(log, format("the run reads your text {} times and validation is off", times)) << log;
   EXPECT_FALSE(contains(log, "-0.0 %"));
   EXPECT_FALSE(contains(log, "nothing to do"));
   TestRun again(words);
   again.run();
-  EXPECT_TRUE(contains(again.log_text(), "nothing to do: step 8 of 8 is done"));
+  EXPECT_CONTAINS(again.log_text(), "nothing to do: step 8 of 8 is done");
 }
 
 TEST(MetricsFile, HoldsEachStepOnceAfterACrashAndAResume) {
@@ -261,7 +261,7 @@ TEST(RunFolderContent, ThatIsAFileIsRefusedBeforeAnythingIsMade) {
   const TempFolder folder;
   write_text(folder / "run", "I am a file");
   TestRun run(trainer_run(folder / "run"));
-  EXPECT_TRUE(contains(message_of<UsageError>([&] { run.trainer().build(); }), "is a file"));
+  EXPECT_CONTAINS(message_of<UsageError>([&] { run.trainer().build(); }), "is a file");
   EXPECT_EQ(run.trainer().store, nullptr);
   EXPECT_EQ(run.trainer().tokenizer, nullptr);
   EXPECT_EQ(run.trainer().data.train, nullptr);
@@ -273,7 +273,7 @@ TEST(RunFolderContent, OfALiveRunIsRefusedToASecondOne) {
   first.build();
   TestRun second(trainer_run(folder / "run"));
   const std::string message = message_of<UsageError>([&] { second.trainer().build(); });
-  EXPECT_TRUE(contains(message, "in use by process"));
+  EXPECT_CONTAINS(message, "in use by process");
   EXPECT_EQ(second.trainer().store, nullptr);
 }
 

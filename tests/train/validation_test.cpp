@@ -81,8 +81,8 @@ TEST(Samples, AreWrittenEveryFewStepsAndChangeNothing) {
                    Words{"sampling.freq=4", "sampling.prompt=Line 1", "sampling.max_tokens=10"});
   const auto with = sampling.run();
   const std::string log = sampling.log_text();
-  EXPECT_TRUE(contains(log, "sample at step 4: Line 1"));
-  EXPECT_TRUE(contains(log, "sample at step 8: Line 1"));
+  EXPECT_CONTAINS(log, "sample at step 4: Line 1");
+  EXPECT_CONTAINS(log, "sample at step 8: Line 1");
   EXPECT_FALSE(contains(log, "sample at step 3:"));
   const auto without =
       TestRun(on_text(folder) + Words{format("run_dir={}", (folder / "other").string())}).run();

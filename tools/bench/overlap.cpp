@@ -79,7 +79,8 @@ std::vector<std::vector<Overlap>> train(const std::filesystem::path& config,
     threads.emplace_back([&, rank] {
       auto world = std::move(worlds[rank]);
       if (link.bytes_per_second > 0)
-        world = delayed_world(std::move(world), link_delay(link.latency_seconds, link.bytes_per_second));
+        world = testing::delayed_world(std::move(world),
+                                       testing::link_delay(link.latency_seconds, link.bytes_per_second));
       try {
         Logger log(LogLevel::error);
         Trainer trainer(load_config(config, overrides, ConfigUse::train), log, nullptr, world.get());
