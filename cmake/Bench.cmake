@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # tools/bench/<name>.cpp becomes bench_<name>, built only when asked for: `make bench` does.
 foreach(name kernels overlap)
   add_executable(bench_${name} EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tools/bench/${name}.cpp)

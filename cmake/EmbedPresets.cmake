@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Ships presets/*.toml inside the program: writes presets_embedded.inc, rows of {"name", R"toml(text)toml"}.
 file(GLOB presets CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/presets/*.toml)
 set(rows "")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds libtorch inside an installed PyTorch, without Python and without Torch's own CMake config, which requires a
 # CUDA toolkit for CUDA wheels. Looks at STEPFORGE_TORCH (cache variable or environment), then at TorchWheel_DEFAULT.
 # Defines torch::cpu (libtorch_cpu and libc10 only), TorchWheel_VERSION, TorchWheel_ROOT and TorchWheel_RPATH.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # tests/fuzz/<name>_fuzz.cpp become one libFuzzer program each, with the address and undefined-behaviour sanitizers.
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   message(FATAL_ERROR "libFuzzer comes with clang: configure with CMAKE_CXX_COMPILER=clang++-19 (make fuzz does)")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `cmake --install build/release --prefix DIR`: the program, the two libraries, the headers and a CMake package. DIR may be
 # moved afterwards. Only libtorch stays where it is.
 include(CMakePackageConfigHelpers)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Installs the public headers of stepforge/rooms.json and the headers that these include. Run at install time, so that a new
 # include needs no new configuration; by hand: cmake -D source_dir=. -D CMAKE_INSTALL_PREFIX=DIR -P cmake/InstallHeaders.cmake
 cmake_minimum_required(VERSION 3.25)

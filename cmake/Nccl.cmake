@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # libstepforge_nccl.so, the engine for GPUs, where nvcc and NCCL are found. Nothing links it: the torch library loads it when
 # [comm] backend = nccl.
 find_program(STEPFORGE_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)

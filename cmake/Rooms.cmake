@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The rooms of stepforge/rooms.json: one static library per torch-free room, stepforge_core of all of them, stepforge_torch
 # of the rooms below the libtorch line, and the program. STEPFORGE_LINK_<room> lists what a room links besides other rooms.
 set(STEPFORGE_ROOMS_FILE ${CMAKE_SOURCE_DIR}/stepforge/rooms.json)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # tests/<room>/*.cpp become one program per room, test_<room>. Each GoogleTest case is a CTest test, room.Suite.Case. Its label is
 # `long` if its name contains "LongTest", otherwise `fast`.
 find_package(GTest REQUIRED)

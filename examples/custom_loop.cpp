@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A custom training loop on any number of ranks: every rank holds its shard of each layer. See README.md.
 #include <cstdio>
 

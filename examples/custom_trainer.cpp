@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The trainer with a data source and a callback of your own: a small Llama learns to add. docs/extending.md explains it.
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Writes the reference of the installed headers to build/api/html.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

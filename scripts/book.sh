@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Prints the demo's book, the King James text of the Debian package bible-kjv: a paragraph for each chapter, without the
 # references ("Ge1:1") before the verses.
 set -euo pipefail

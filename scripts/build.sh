@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the program, build/release/stepforge, and its libraries. Installs nothing: `make setup` does.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # From raw text to a model that generates text: sets up, builds, trains a small model on a book in some minutes, kills the
 # training on purpose, resumes it, exports a Hugging Face folder and generates from it. Prints every command before it runs.
 #

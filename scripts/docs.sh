@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Writes docs/configuration.md from the program's own schema.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

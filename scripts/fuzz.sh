@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the libFuzzer targets with clang and runs each for some seconds. The corpus is kept in build/fuzz/corpus. An input
 # that breaks a rule is written to build/fuzz/found and ends the run.
 #

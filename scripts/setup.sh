@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs what is missing: Debian packages with apt-get, which never removes a package, and libtorch in a private folder under
 # the user's cache directory. Prints what it is about to do; does nothing when all is there.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the tests and runs them: the torch-free rooms under the address sanitizer, then everything in the release build.
 #
 #   scripts/test.sh          tests with the label `fast`: about ten minutes on two cores when ccache is warm

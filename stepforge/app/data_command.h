@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `stepforge data`: build indexed datasets, show what a job would be fed.
 #pragma once
 

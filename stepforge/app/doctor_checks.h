@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Judging a machine: will Stepforge run here, and if not, what to do about it.
 #pragma once
 

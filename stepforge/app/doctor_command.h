@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stepforge doctor: is this machine fit for training, and what to do if it is not.
 #pragma once
 

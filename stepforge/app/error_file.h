@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this process tells the agent that started it about its failure.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commands about a run: from config file and overrides to what the rooms below do.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `stepforge launch`: starts this program or another once for each rank of this host.
 #pragma once
 

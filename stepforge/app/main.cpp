@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program: parses words, calls one function per sub-command, turns errors into messages and exit codes.
 #include <csignal>
 #include <exception>

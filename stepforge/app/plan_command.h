@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `stepforge plan`: prints what a run will hold and do, without allocating a tensor.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stepforge plot RUN...: the curves of one or more runs as one SVG.
 #pragma once
 

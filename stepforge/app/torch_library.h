@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The border between the program, which links no torch, and libstepforge_torch.so, which it loads when a
 // command needs tensors. Both are built together; the library exports one function.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The folder for data that the program can make again.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The element types of tensors, in memory and in files, without libtorch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The error types of the whole program. An error's text names the offending value, where it came from, and
 // the remedy.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collects everything that is wrong with a file, a folder or a configuration, so that one error lists it all.
 #pragma once
 

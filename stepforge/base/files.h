@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading files with bounds, and writing them so that a reader sees the old file or the new one, never a
 // mixture.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text formatting with fmt's syntax, without a fmt type in any header: libtorch brings another fmt than
 // Debian's.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The location of this build's files, in a build folder and in an installed package.
 #pragma once
 

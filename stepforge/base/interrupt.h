@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ctrl-C and SIGTERM, without a signal handler: one thread waits for them, so nothing runs in signal context.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Strict JSON: size and depth caps, duplicate keys refused. Values are nlohmann::ordered_json.
 #pragma once
 

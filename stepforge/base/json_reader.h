@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Typed access to a JSON document from outside. Every error names the source, the path of the value
 // ("model.merges[3]"), the value and what was expected.
 #pragma once

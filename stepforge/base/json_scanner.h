@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cursor over JSON text. It stores nothing, so a caller needs memory only for what it keeps itself. Every error
 // names the byte.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program's log: lines to the terminal and, once a run folder exists, to a file. A Logger is passed by
 // reference; there is no global one.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: a value is a pure function of (key, counter), so nothing has to be saved and
 // nothing depends on who draws first. Philox 4x32-10 of Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3" (2011).

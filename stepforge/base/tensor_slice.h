@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rectangular parts of tensors: the part that a rank or a file holds.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A bounded queue between threads, and a loop over all cores.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UTF-8: validity, decoding and encoding. Well-formed is what table 3-7 of the Unicode standard says: overlong
 // forms, surrogates and code points above U+10FFFF are not.
 #pragma once

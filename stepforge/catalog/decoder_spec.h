@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The specification of a dense decoder: embedding, L layers of attention and MLP, norm and head.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model families. A family is a row of one table: its names, and the facts in which it differs from the
 // other dense decoders. The specification, the forward code and config.json read them from here.
 #pragma once

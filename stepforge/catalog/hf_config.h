@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Hugging Face model folder's config.json and generation_config.json, to and from our model section.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each key of a Hugging Face config.json means to us, in one table. A key that is not in it is refused:
 // it could change what the model computes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For each layer of nn/ its parameters and its cost, without libtorch. The specification of a decoder is
 // composed of these. If you change what a layer of nn/ stores or saves, change it here too.
 #pragma once

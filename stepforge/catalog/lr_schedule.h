@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The learning rate as a factor per step: warm-up, flat part, decay. torchtitan's table
 // (components/lr_scheduler.py).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/model_comparison.h"
 
 #include "stepforge/base/format.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether weights made for one model mean the same in another.
 #pragma once
 

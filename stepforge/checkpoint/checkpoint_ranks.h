@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranks that save and load a checkpoint together.
 #pragma once
 

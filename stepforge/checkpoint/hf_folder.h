@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hugging Face model folders in and out, tensor by tensor, exactly.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stepforge's own checkpoints: a folder `step-N` with
 //   *.safetensors   fp32 masters under their Hugging Face names, one tensor per sub-tensor, and
 //                   "optim.state.<name>.exp_avg" and ".exp_avg_sq" unless only weights were saved.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reading half of native.h.
 #include <algorithm>
 #include <array>

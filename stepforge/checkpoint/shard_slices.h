@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which parts of a tensor this rank holds, and which of them it saves.
 #pragma once
 

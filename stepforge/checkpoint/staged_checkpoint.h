@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's part of a checkpoint: a copy in host memory, unaffected by later changes of the weights.
 #pragma once
 

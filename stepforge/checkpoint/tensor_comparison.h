@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares the tensors that a model needs with those in files, and reports every difference in one error.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of a checkpoint or a Hugging Face folder, and which rows of which parameter they are.
 // Every sub-tensor of a packed parameter is one tensor; a tied parameter appears once, under its owner's name.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saves checkpoints while training goes on, and deletes old ones.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kinds of collectives, their names and the description of one call.
 #pragma once
 

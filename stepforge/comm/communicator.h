@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collectives of a group of ranks: one interface for every engine (one process, shared memory, a network),
 // on plain bytes, without tensors.
 #pragma once

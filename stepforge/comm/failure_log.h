@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports of failed groups and worlds, which reach all ranks through a store within milliseconds.
 #pragma once
 

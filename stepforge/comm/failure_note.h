@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reason why a group or a world ended, in memory that all its ranks share.
 #pragma once
 

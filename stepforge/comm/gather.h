@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values and texts of every rank, gathered on all ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What communicators do alike whatever carries the bytes: the checks of arguments, the agreement of all ranks
 // on each call, and the texts of failures.
 #pragma once

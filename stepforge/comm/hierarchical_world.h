@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A world over several hosts that uses shared memory within each host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small shared table of texts, through which ranks find each other and report failures; no training data.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives made of messages between the members of a group, whatever carries them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connections that carry messages between the ranks of one group: the interface of an engine between hosts.
 // Everything else is the same for all engines (message_communicator.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Worlds whose ranks exchange messages, between hosts or within one. Ranks find each other and report failures
 // through a store; an engine provides the connections for data.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arrangement of a job's ranks: the degree of each kind of parallelism, and the groups along each axis.
 #pragma once
 

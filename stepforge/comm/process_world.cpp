@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as processes of one host. The world is an arena without staging buffers, in a file named after the run:
 // it shows which ranks have come and which still live, and holds a random number from which groups name
 // their files.

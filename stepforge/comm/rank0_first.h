@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work that rank 0 does for all, such as filling a cache, while the other ranks wait as long as it advances.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank of a simulated world of any size: counts the bytes that it would send.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory that the ranks of a group on one host share: counters of progress, staging buffers, and the reason
 // why the group ended. It is plain memory between threads, and a mapped file between processes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives through an arena of shared memory, the same between threads and between processes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of shared memory in a folder of this user: what arenas between processes are stored in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Worlds whose ranks share one host's memory: threads of one process, or processes.
 #pragma once
 

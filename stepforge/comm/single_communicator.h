@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A group of one rank: data are copied, no other rank is waited for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of one process: arenas are plain memory, handed out by the first rank that asks.
 #include <map>
 #include <mutex>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes one layer of parsed values into a Config, judging each by the schema.
 #pragma once
 

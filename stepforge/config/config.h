@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole configuration of a run as plain data: one struct per TOML section, one member per key of the same
 // name. A member's initialiser is its default. Its unit, range and description stand beside its name in
 // section_*.cpp, from which parsing, validation, help, documentation and printing come. A choice is an enum;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a preset, a file and the command line to a checked Config.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/config/override_value.h"
 
 #include "stepforge/base/format.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values as they are typed on a command line: TOML, with less punctuation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configurations shipped inside the program: presets/<name>.toml of the source tree.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The errors found in one configuration, gathered so that all are reported together.
 #pragma once
 

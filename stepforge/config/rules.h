@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rules among several fields.
 #pragma once
 

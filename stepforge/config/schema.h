@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The typed schema: what fields a configuration struct has, and for each its type, unit, range and
 // description. Parsing, validation, help, documentation and printing are all walks over it.
 #pragma once

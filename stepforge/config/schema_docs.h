@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration written out: as TOML, and its schema as help, Markdown and JSON Schema.
 #pragma once
 

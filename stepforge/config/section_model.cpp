@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sections [model], [tokenizer] and [data].
 #include "stepforge/config/sections.h"
 

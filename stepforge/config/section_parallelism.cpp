@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sections [parallelism] and [comm].
 #include "stepforge/config/sections.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The top of the configuration: its own two fields and the list of sections.
 #include "stepforge/config/sections.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sections [checkpoint], [validation], [sampling], [metrics] and [debug].
 #include "stepforge/config/sections.h"
 

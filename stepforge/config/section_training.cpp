@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sections [training], [precision], [optimizer], [lr_scheduler] and [activation_checkpoint].
 #include "stepforge/config/sections.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schema of each section. To add a field: its member in config.h, its line in the section's file.
 #pragma once
 

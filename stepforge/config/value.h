@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A value as it stands in a TOML text, with its place: what the TOML reader produces and the schema judges.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The input of a training step: packed rows of tokens with document borders, positions and labels.
 #pragma once
 

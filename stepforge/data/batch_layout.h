@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the rows of a step are divided between ranks and micro-batches.
 #pragma once
 

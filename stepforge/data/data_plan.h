@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a description of the data to the streams of rows that a job trains on and is validated with.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finished tokenizations, kept by content: the same text with the same tokenizer is tokenized once.
 #pragma once
 

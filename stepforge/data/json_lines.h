@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One text field of each line of JSON Lines.
 #pragma once
 

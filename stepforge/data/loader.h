@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The micro-batches of one data rank, in order; and the same, fetched ahead on a thread of its own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which row of which source comes when: pure functions of a seed and a row number, nothing stored.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Concat-then-split: all documents of a dataset end to end, cut into rows of equal length.
 #pragma once
 

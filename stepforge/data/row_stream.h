@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of a job by their global number: a pure function, whoever asks.
 #pragma once
 

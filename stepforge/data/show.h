@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A batch as a person reads it.
 #pragma once
 

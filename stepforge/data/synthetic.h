@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generated rows: a learnable pattern for tests and benchmarks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Raw text on disk as a sequence of documents: text files, folders of them, and JSON Lines.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text to token ids on all cores, into indexed datasets; and the cache of finished ones.
 #pragma once
 

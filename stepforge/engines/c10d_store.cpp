@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/engines/c10d_store.h"
 
 #include <atomic>

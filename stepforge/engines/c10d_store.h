@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stores of c10d: a table in one rank's process or in torchrun's agent, reached over TCP; or in memory.
 #pragma once
 

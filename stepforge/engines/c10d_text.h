@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // c10d's durations and messages.
 #pragma once
 

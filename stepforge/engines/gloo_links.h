@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages over TCP by Gloo, through c10d.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads the plug-in with NCCL.
 #include <filesystem>
 #include <functional>

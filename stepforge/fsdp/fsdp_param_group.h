@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters of one unit that are stored in the same way: sharded or replicated, with one gather dtype, trained
 // or frozen. A UnitStore behind the tensors of torch::nn modules: their memory comes and goes, and an optimizer
 // updates this rank's shard of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharded training of torch::nn modules in a custom training loop.
 //
 //   struct ModelImpl : torch::nn::Module {

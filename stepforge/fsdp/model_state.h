@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State dicts of modules under fully_shard: parameters and buffers by their names in the module.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/fsdp/shard_mesh.h"
 
 #include "stepforge/base/error.h"

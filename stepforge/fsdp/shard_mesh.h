@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranks over which fully_shard shards and replicates parameters: communicators, a lane for gathers and one
 // for reductions.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The unit that fully_shard makes of a module: the parameters of the module that no unit inside it owns. They
 // are sharded, gathered, reduced and updated together.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State dicts of a sharded model: its tensors by name, whole or as each rank's parts, read out and loaded back.
 // For weights and for optimizer state. docs/fully-shard.md has the table of options.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Puts a state dict back: everything is compared before anything is written.
 #include <algorithm>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding the tensors in the arguments and results of a module's forward.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One call of a sharded module: what is done with the inputs before its forward, and with the outputs after it.
 #pragma once
 

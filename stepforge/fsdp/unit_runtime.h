@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which the units of a mesh are used: recorded in forward, undone in reverse in backward.
 //
 // Every call of a unit leaves two events in the trace of the outermost call around it: it enters, it exits.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The units of a module and of the modules inside it, with names relative to it: for state dicts, optimizers
 // and clipping.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW with decoupled weight decay (Loshchilov and Hutter 2019) as torch.optim.AdamW computes it:
 //
 //   g  = grad * grad_scale

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal attention over packed documents, with grouped key-value heads.
 //
 // A row of qkv is [q heads | k heads | v heads], head_dim numbers each, rope already applied. Query head h

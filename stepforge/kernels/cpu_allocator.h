@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU tensor allocator: counts live bytes exactly and keeps freed blocks for reuse, so that a steady
 // training step neither enters malloc nor faults in fresh pages. Blocks that no step uses any more go back to the
 // system. Process-wide because libtorch's is: the one piece of global state (docs/architecture.md). It serves

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cross-entropy of logits, and the language-model head fused with it.
 //
 //   loss[n] = log sum_v exp(logits[n, v]) - logits[n, label[n]], and 0 where the label is -100 (ignored)

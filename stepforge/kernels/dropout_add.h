@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Residual connection with dropout: out = residual + keep(x) * x / (1 - p).
 //
 // Whether an element is kept is a pure function of (key, row id, position in the row, channel): it does not

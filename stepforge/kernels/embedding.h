@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token embedding: out[n] = weight[tokens[n]]; backward adds grad_out[n] to grad_weight[tokens[n]], in token
 // order.
 #pragma once

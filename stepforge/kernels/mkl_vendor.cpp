@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MKL computes libtorch's matrix products on the CPU. It asks for the maker of the processor before it looks
 // at the instruction set, and uses AVX2 kernels on processors that are not Intel's. The answers here make it
 // choose by instruction set: on an AMD EPYC with AVX-512 its fp32 products are 2.2 times as fast

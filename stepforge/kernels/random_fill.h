@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Initial values of parameters: each is a function of (key, element index) only, so any sub-range of a tensor
 // can be filled by any rank, in any order, with the same values.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums whose bits depend on nothing but the numbers: not on threads, shards or instruction set.
 //
 // A flat buffer is cut into chunks of 1,024 elements; a chunk's sum is formed in fp64 in one fixed order, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Root-mean-square normalisation over the last dimension.
 //
 //   rstd[n]  = 1 / sqrt(mean_d x[n,d]^2 + eps)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding on packed q, k, v, with an optional RMS norm of each q and k head before it.
 //
 // A row of qkv is [q heads | k heads | v heads], head_dim numbers each. For a head x at position t and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SwiGLU of a packed projection: out = silu(gate) * up, with gate = gate_up[:, :F], up = gate_up[:, F:] and
 // silu(g) = g * sigmoid(g).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of the arguments of fused operations, and the rule by which an operation picks its implementation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The headers that nearly every source file above libtorch needs, parsed once (CMake's precompiled
 // header). Narrow on purpose: <torch/torch.h> would cost every file many seconds. A file still includes what
 // it uses.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One attempt of a launcher: all ranks of this host, from their start to the end of the last one.
 #pragma once
 

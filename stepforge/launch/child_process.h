@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's process as its launcher sees it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The signals that a launcher receives, and the terminal on which it shows the output of ranks.
 #pragma once
 

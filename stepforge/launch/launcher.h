@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `stepforge launch`: starts the ranks of one host as processes, watches them, and ends all when one fails.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rank this process is, according to its launcher's environment variables.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TCP addresses as this host sees them, and a listening socket.
 #pragma once
 

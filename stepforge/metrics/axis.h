@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Axes with round numbers.
 #pragma once
 

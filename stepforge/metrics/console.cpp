@@ -1,10 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/metrics/console.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <vector>
-
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"

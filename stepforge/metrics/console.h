@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run says on the terminal: a log line every few steps, and one live line below them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // metrics.jsonl: one record a line, flat: {"kind": "train", "step": 10, "wall_time": 1.7e9, "grad_norm": 0.5,
 // ...}. JSON has no NaN and no infinity; they are the strings "NaN", "Infinity" and "-Infinity".
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names under which values are logged: torchtitan's TensorBoard tags where it has one, so that its
 // dashboards and scripts read our runs.
 #pragma once

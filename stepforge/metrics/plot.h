@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training curves as a picture.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step, a validation or an event reports: a few named numbers.
 #pragma once
 

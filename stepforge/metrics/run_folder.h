@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The folder of one run: the resolved config, the history of its starts, its metrics and log. One process at a
 // time may use it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The curves of a run, read from its metrics.jsonl.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where records go. The step puts a record into the queue and continues; one thread writes to all sinks.
 #pragma once
 

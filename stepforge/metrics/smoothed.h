@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An exponential moving average that is unbiased from its first value on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing an SVG file piece by piece.
 #pragma once
 

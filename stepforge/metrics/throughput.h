@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens and FLOPs per second between two log lines, by the steady clock.
 #pragma once
 

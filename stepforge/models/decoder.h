@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward code of dense decoders. Families differ in facts that the catalog states; the code is one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What layers cost, as data: FLOPs, bytes kept for backward, bytes in flight. Costs of blocks are sums over
 // these descriptors; a test compares them with what autograd really saved.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the parameters of a unit lie in its flat buffers: masters, gradients, optimizer slots, gathered
 // copies. And which part of each lies on which rank, if ranks share the unit.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tile sizes and scratch memory of the CPU kernels, without libtorch: the kernels allocate by these numbers,
 // and the cost descriptors of the layers count by them.
 #pragma once

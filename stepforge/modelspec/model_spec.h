@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model as data: its units and blocks. Tensors are allocated from it, checkpoints take their names from it,
 // weights are imported and exported by it, and the planner and the FLOP counter read it.
 // catalog/decoder_spec.h makes it.

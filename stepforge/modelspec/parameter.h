@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters and the units that own them, as plain data without tensors.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the executor runs: blocks, each a region of autograd, and the head that ends in loss or logits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What travels with a micro-batch through the blocks: token ids and borders, random keys, the KV cache. No
 // global state.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Carrying plain C++ data from the forward of an autograd function to its backward.
 #pragma once
 

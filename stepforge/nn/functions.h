@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The autograd functions that blocks are made of. Each is one node: its forward calls one fused operation,
 // its backward writes weight gradients straight into the parameters' flat views and returns the input's
 // gradient only. Activations are [tokens, width], contiguous, of the compute dtype. All throw c10::Error on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/nn/kv_cache.h"
 
 #include <ATen/ops/zeros.h>

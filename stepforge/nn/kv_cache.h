@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys and values of the tokens seen so far, for generation one token at a time.
 #pragma once
 

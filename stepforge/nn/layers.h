@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layers of a model. They find parameters by name and sizes from tensors, and know no rank.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A parameter as layers see it: a persistent leaf of the compute dtype, and a view into the unit's flat fp32
 // gradient that backward writes straight into.
 #pragma once

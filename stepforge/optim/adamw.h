@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW over flat buffers: one pass over each run of neighbouring parameters that are updated alike, with
 // gradient clipping folded in, fp32 masters and moments.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/optim/clip_grad_norm.h"
 
 #include <cmath>

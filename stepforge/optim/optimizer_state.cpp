@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/optim/optimizer_state.h"
 
 #include <string_view>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State dicts of optimizers of modules under fully_shard.
 #pragma once
 

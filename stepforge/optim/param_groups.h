@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which hyper-parameters each parameter has: groups by name pattern, turned into a sorted table of intervals
 // per unit.
 #pragma once

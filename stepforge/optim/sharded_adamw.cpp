@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/optim/sharded_adamw.h"
 
 #include <ATen/ops/zeros.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW for modules under fully_shard.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a configuration to the input of the model: tokenizer and rows. No tensors: the trainer and `stepforge
 // data show` see the same rows.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a configuration to what will run: the model's specification and its step programs. No tensors: the
 // trainer and `stepforge plan` see the same lists.
 #pragma once

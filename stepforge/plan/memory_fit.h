@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a training step fits into the memory of a rank, and the smallest changes with which it would.
 #pragma once
 

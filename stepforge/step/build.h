@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the step program of one rank from the specification of a model: a base list, then small passes over
 // it (step/passes.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of the checker, one function each, and what they share. They run in the order of this file: a
 // later one relies on the earlier.
 #pragma once

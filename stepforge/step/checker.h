@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proves the step programs of all ranks sound before anything runs: no tensors, no communication.
 #pragma once
 

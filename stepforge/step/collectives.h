@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step program sends over its groups: number and bytes of collectives.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drawings of a step program: a table for the terminal, a trace for chrome://tracing or ui.perfetto.dev.
 #pragma once
 

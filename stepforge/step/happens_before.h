@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order that a step program guarantees, whatever the speed of its lanes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many bytes of the device a step program has live, operation by operation.
 #pragma once
 

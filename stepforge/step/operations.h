@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What each kind of operation of a step program is: one row of one table. Names, lanes, the structure check
 // and the placing of buffers all read the rows; a new operation is a new row and its execution.
 #pragma once

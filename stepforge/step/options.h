@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step is to be: the options from which build_step() writes the program of one rank.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The passes that build_step() runs, in this order. Each is a pure function of a program.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of `stepforge plan`: what a run will hold and do, from the specification and the step program.
 #pragma once
 

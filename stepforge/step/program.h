@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The step program: the training step of one rank as a list of operations. Plain data: the passes write it,
 // the checker proves it, the executor runs it, the drawings show it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When the operations of a step run, predicted from the rates of a machine, and where the time of a step
 // went.
 #pragma once

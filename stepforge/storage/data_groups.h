@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The groups of one rank's data parallelism, each with a communicator for every lane that uses it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The global norm of gradients that are sharded over ranks, and the factor by which clipping scales them.
 #pragma once
 

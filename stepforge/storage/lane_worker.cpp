@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/storage/lane_worker.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One lane (a thread) of communication: its tasks run in the order in which they are submitted, beside the
 // thread that submits them.
 #pragma once

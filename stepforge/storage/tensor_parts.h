@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of tensors as views: by slice, by position in a flat shard, as bytes.
 #pragma once
 

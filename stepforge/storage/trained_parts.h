@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a unit that is reduced while some of its parameters are frozen: the others only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The storage of one unit: flat fp32 master weights ("masters"), a flat fp32 gradient, and the gathered values
 // that layers read. On several ranks masters, gradient and optimizer state are divided into equal shards
 // (modelspec/flat_layout.h), one on each rank; gathered values and the gradient that backward writes are whole

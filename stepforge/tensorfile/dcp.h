@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a safetensors file must say about itself for PyTorch's distributed checkpoint
 // (torch.distributed.checkpoint. HuggingFaceStorageReader) to find in it the part of each tensor that it
 // holds.

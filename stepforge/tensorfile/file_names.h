@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of files that other files mention. They come from outside, so they may only be plain names in one
 // folder.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hugging Face model folders: one model.safetensors, or shards with model.safetensors.index.json.
 #pragma once
 

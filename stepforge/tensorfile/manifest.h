@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manifest of a checkpoint folder: which files belong to it, how long they are, and the hash of each, so
 // that damage is found before anything is loaded.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing safetensors files. The reader trusts nothing: every size, offset and name is checked
 // before it is used, and memory stays within four times the file.
 //

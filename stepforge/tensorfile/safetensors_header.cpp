@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parses and validates the header of a safetensors file: the reading half of safetensors.h that sees
 // untrusted text.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The writing half of safetensors.h.
 #include <algorithm>
 #include <array>

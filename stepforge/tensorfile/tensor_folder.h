@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of several safetensors files; a tensor may be divided between files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the added tokens that are spelled out in a text.
 #pragma once
 

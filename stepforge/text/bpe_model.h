@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The merges of byte-level BPE, applied to one word at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte-level BPE in Hugging Face's sense: added tokens, splitting, merges.
 #pragma once
 

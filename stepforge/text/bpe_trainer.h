@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Learns the merges of a byte-level BPE from word counts.
 #pragma once
 

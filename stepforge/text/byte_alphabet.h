@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The byte alphabet of byte-level BPE (GPT-2's table): each byte is written as one printable character.
 #pragma once
 

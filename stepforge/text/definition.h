@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The content of a tokenizer.json, checked: it holds nothing that Stepforge does not implement exactly.
 #pragma once
 

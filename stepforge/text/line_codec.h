@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encoding and decoding of streams for the command line: plain text, or JSON Lines.
 #pragma once
 

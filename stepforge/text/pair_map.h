@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A hash map from pairs of token ids, for the inner loops of encoding and training.
 #pragma once
 

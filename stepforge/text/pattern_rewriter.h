@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Regular expressions of tokenizer.json files are written for Oniguruma. This turns the part of its language
 // that both engines understand alike into PCRE2's, and refuses the rest.
 #pragma once

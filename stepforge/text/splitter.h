@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pre-tokenization: cuts text into the pieces ("words") inside which byte-level BPE merges.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From text to token ids and back. A Tokenizer is immutable and may be shared between threads; encoding needs
 // working memory, which each thread owns in an Encoder.
 #pragma once

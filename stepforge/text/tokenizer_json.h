@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the tokenizer.json of a byte-level BPE.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/text/unicode_supplement.h"
 
 // Written by tools/oracle/make_unicode_supplement.py.

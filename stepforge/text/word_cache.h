@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Remembers the ids of words already encoded. Bounded: when full it starts over.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts the words of a body of text, on all cores.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which labels a step's loss is a mean over: for the scale of gradients, their sum over ranks and the reported
 // loss alike.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Our own callbacks: start-up report, log and status line, samples, export, trace.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The events of a run, for code that watches it or acts on it. Our own start-up report, log, samples and export
 // are callbacks too; validation and checkpoints are part of the trainer's loop.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Validation: the loss of a model on held-out rows, by a forward-only program.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a step program: its operations, each lane's in order, and nothing else. Between operations, values are
 // kept only in the program's buffers, which are freed where the program says.
 #pragma once

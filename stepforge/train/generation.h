@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from a model: one token at a time through a forward-only program with a KV cache.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a step program's lanes as threads: operations of one lane run in list order, and lanes run beside each
 // other, ordered only by what the program says an operation needs.
 #pragma once

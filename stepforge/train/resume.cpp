@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a run continues: its own newest checkpoint, a given step, or another model's weights.
 #include <algorithm>
 #include <cmath>

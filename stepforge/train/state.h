@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numbers beside weights and moments that a resumed run needs, and the settings that must not change.
 #pragma once
 

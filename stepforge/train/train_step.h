@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One optimizer step: data in, loss and norm out, weights updated if they are finite.
 #pragma once
 

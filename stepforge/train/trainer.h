@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The trainer: a sequence of named build steps that make its parts, then a loop that runs steps and emits
 // events.
 #pragma once
@@ -85,7 +86,8 @@ class Trainer {
   Config& config;
   Logger& log;
   RankId place;
-  int ranks_on_host = 1;  ///< they share its memory, and the cores unless training.threads or OMP_NUM_THREADS is set
+  int ranks_on_host =
+      1;  ///< they share its memory, and the cores unless training.threads or OMP_NUM_THREADS is set
   std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;

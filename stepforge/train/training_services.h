@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a training step's program needs from outside: micro-batches, sums of losses, norm and update.
 #pragma once
 

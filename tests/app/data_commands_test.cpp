@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text in: the data and tokenizer commands, and text that cannot be trained on.
 #include <sstream>
 

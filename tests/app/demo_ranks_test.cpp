@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The demo's model on several ranks: long, since the tests of ranks beside it use a smaller one.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the documentation shows works as it is written there.
 #include "tests/app/program.h"
 

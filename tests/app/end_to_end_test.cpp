@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From text to a trained, exported model that is evaluated and writes.
 #include <bit>
 #include <cmath>

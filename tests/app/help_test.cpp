@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the program says of itself, and what it refuses.
 #include <algorithm>
 #include <sstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ctrl-C and SIGTERM: once finishes the step and saves, twice ends at once.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as processes: through our launcher, and through the variables that torchrun sets.
 #include <algorithm>
 #include <cctype>

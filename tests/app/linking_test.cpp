@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which libraries the program, its torch-free half and its torch library need and map.
 #include <array>
 #include <cstdio>

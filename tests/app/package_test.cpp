@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The installed package, used as somebody's own project would: examples/ is built against it, outside of the
 // tree, and run on one and two ranks.
 #include <cctype>

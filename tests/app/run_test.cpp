@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ends a run or keeps it from starting, seen from outside.
 #include "tests/app/program.h"
 

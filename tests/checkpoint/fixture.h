@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small models with recognisable contents, and what tests ask of checkpoint folders.
 #pragma once
 

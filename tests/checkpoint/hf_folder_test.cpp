@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/checkpoint/hf_folder.h"
 
 #include <algorithm>

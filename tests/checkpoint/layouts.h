@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One small model on several ranks, which are threads or processes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that fail, die or disagree while they save together: what is there afterwards is whole.
 #include <atomic>
 #include <csignal>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints of several ranks, and of one that several read.
 #include <algorithm>
 #include <map>

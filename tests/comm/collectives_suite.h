@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What collectives compute, on any engine: included by the tests of each, which name the ways to have ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives through shared memory, by messages, and of one rank alone.
 #include <gtest/gtest.h>
 

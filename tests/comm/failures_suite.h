@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How collectives and groups fail, on any engine: which ranks are told, and what.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How collectives through shared memory and by messages fail, and worlds of processes.
 #include <csignal>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What worlds over messages have beside the rules of every engine.
 #include "stepforge/comm/message_world.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that wait for rank 0's work: as long as it advances, no longer.
 #include "stepforge/comm/rank0_first.h"
 

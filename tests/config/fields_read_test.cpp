@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // No key is accepted and ignored: each field of the schema is read by some room.
 #include <algorithm>
 #include <cctype>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on Gloo: as threads that find each other in memory, or as processes over TCP.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of every engine, on Gloo; and what is its own.
 #include <csignal>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which engine a job gets, and worlds over several hosts.
 #include "stepforge/engines/world.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A world that counts what its communicators are asked for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients under fully_shard: accumulation, reduction, what is frozen, unused, tied or used twice, and what
 // an exception leaves behind.
 #include <stdexcept>

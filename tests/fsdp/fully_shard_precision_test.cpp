@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dtypes, the meta device and what a forward may take and return, under fully_shard.
 #include <gtest/gtest.h>
 

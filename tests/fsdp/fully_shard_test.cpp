@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sharded modules compute what one rank computes, whatever the options; and communicate what they should.
 #include "stepforge/fsdp/fully_shard.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The guide's first program is the example, which is built against the installed package.
 #include <sstream>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State dicts of modules under fully_shard, by the names of the module.
 #include "stepforge/fsdp/model_state.h"
 

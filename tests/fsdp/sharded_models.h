@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small modules under fully_shard, in integers: what several ranks make of them is compared bit for bit with
 // one rank.
 #pragma once

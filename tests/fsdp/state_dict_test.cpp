@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State dicts of models that are cut over ranks: taken out and put back, in any layout.
 #include "stepforge/fsdp/state_dict.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any text at all as a config file: it is refused with an Error, or what it became is written and read back
 // the same.
 #include <cstddef>

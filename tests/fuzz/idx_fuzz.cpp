@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer entry for the reader of .idx files: the first two bytes are the size of the .bin, the rest is the
 // .idx.
 #include <cstddef>

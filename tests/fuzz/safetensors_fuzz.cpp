@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any bytes at all: the parser refuses them with a FormatError or its result obeys the rules of the format.
 #include <cstddef>
 #include <cstdint>

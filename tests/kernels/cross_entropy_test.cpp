@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/cross_entropy.h"
 
 #include <ATen/ops/zeros_like.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 // MKL's choice of kernels: 0 stands for those that every maker's processor gets.

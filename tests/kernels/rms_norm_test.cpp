@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/rms_norm.h"
 
 #include <ATen/ops/empty_like.h>

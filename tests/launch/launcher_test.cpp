@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The launcher with small shell programs as ranks.
 #include "stepforge/launch/launcher.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/launch/tcp_socket.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The batch and loss contracts: what a step computes depends on its rows only, not on how they are cut or
 // kept.
 #include <string>

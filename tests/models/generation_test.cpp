@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generation with the KV cache against computing everything anew, and the choice of tokens.
 #include "stepforge/train/generation.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models against logits recorded from transformers (tools/oracle/model_oracle.py --record).
 #include <cstring>
 #include <filesystem>

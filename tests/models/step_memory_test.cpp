@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The predicted peak of a whole step against the allocator's.
 #include <string>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A training job in memory: configuration, step program, storage, optimizer, and steps on made-up rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plug-in for GPUs; each test skips where there is none.
 #include <bit>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The specification's costs against what autograd saves and the counting allocator sees.
 #include <ostream>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every layer's forward and gradients against plain fp64 tensor operations under libtorch's autograd.
 #include <functional>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layers once more as plain fp64 tensor operations that libtorch's own autograd differentiates.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small models bound to their storage, and batches to feed them.
 #pragma once
 

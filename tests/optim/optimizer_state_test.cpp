@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An optimizer's state moves with the weights from one layout to another.
 #include "stepforge/optim/optimizer_state.h"
 

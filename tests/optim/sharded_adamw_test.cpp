@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optimizer and clipping of sharded modules against torch's on one rank.
 #include "stepforge/optim/sharded_adamw.h"
 

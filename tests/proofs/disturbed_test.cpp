@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps that are delayed or broken off at any of their operations.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model whose training is exact in fp32: then every way to run a step must give the same bits, however its
 // sums are ordered.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact arithmetic: ten steps have the same bits in every layout.
 #include "stepforge/base/random.h"
 #include "tests/engines/gloo_ranks.h"

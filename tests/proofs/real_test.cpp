@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Real arithmetic: several ranks against one, for both families in odd sizes.
 #include "tests/train/ranks.h"
 

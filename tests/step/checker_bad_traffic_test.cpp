@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each test damages a good program in one way and names the rank, the operation and the reason of the
 // refusal: messages and collectives.
 #include <gtest/gtest.h>

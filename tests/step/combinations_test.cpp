@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random combinations of all options of a step: the programs of all ranks are sound.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs of several ranks as they are built: what stands where, how much memory and traffic it is, and that
 // the checker accepts them all.
 #include <algorithm>

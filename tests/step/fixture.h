@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small model whose sizes are easy to add up by hand: an embedding, layers of two regions, a head.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small good programs, to be damaged.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models of very many layers: work and memory grow with the list of operations, not with its square.
 #include <atomic>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs of units that live on the host: what is copied when, and how little of them the device holds.
 #include <algorithm>
 

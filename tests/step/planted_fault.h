@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fault planted in good programs: how it is made, and what the checker must say of it.
 #pragma once
 

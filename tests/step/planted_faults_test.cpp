@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults that an engineer could plant in the programs of several ranks: each is found, with rank, operation
 // and reason.
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults in programs whose units live on the host: each is found.
 #include "tests/step/planted_fault.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which gathers run ahead of the computation: by distance, forward and backward, or by lists.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs of several ranks, written by hand, and tools to damage good programs.
 #pragma once
 

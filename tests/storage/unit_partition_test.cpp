@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every cut of a unit over every number of ranks: gathered, reduced and joined, it is the unit of one rank.
 #include <numeric>
 

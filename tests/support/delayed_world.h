@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A slower engine, for tests of overlap and of results that must not depend on timing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine inside one process, without a network, so that the worlds over messages run under sanitizers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the sources and the built programs are. Only paths.cpp is compiled with these paths, so that a compiler cache
 // serves the tests of every clone.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a function as every rank of a world: as threads, or as forked processes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run so small that a step takes milliseconds, as command-line arguments.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The message of the exception that a call must throw, and EXPECT_CONTAINS for messages and other texts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts what operator new gives out while a meter lives, in the thread that made the meter.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors files for tests, made by hand and not by the writer under test.
 #pragma once
 

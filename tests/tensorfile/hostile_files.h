@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Safetensors files as an attacker or a broken writer makes them: the classic faults of published loaders.
 #pragma once
 

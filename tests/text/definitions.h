@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small tokenizer definitions for the tests: a good one to be varied, and what it takes to use it.
 #pragma once
 

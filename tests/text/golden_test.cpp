@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ids recorded from Hugging Face `tokenizers` (tools/oracle/make_tokenizer_golden.py).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rule of tools/lint/check_rooms.py against a tiny tree that breaks it, and one that only seems to."""
 import json
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/demo.sh with a stub of the program: which runs it makes, and that it deletes none."""
 import shutil
 import subprocess

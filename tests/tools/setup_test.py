@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/setup.sh against a stub of apt-get: what it installs, and that it never removes a package."""
 import os
 import subprocess

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the loss of a step is the mean of: by hand, and through the trainer.
 #include "stepforge/train/averaging_domain.h"
 

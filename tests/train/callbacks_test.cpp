@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of events, and the build steps that can be replaced.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint of another run, or a damaged one, is not continued by mistake.
 #include <csignal>
 

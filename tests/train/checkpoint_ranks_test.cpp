@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs of several ranks save, resume and move to other layouts.
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/tensorfile/hf_index.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs so small that a step takes milliseconds, and what tests ask of them.
 #pragma once
 

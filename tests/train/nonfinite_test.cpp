@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A loss or gradient norm that is not finite never reaches the weights.
 #include <cmath>
 

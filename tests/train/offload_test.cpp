@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State on the host changes no bit, with one rank or several.
 #include "tests/train/ranks.h"
 

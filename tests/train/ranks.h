@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several ranks of one training job as threads of this process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several ranks train what one rank trains.
 #include "tests/train/ranks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients travel in precision.reduce and in nothing else; what is added up between micro-batches keeps
 // fp32.
 #include <mutex>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run that is cut after any step and resumed is, bit for bit, the run that was never cut.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run leaves behind: metrics.jsonl, run.json, the run folder.
 #include <chrono>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A step through the whole trainer: its gradient depends on its rows, not on how the configuration cuts them.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Validation and samples during training.
 #include <cmath>
 #include <numbers>

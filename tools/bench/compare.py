@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs Stepforge and its peers in turn on the same work and prints how they compare.
 
     tools/bench/compare.py --program build/release/stepforge --python VENV/bin/python [--rounds 3] [--peers eager,compile,hf]

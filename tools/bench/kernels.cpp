@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times the fused kernels against libtorch's own on this machine: `bench_kernels [threads]`. Best of several
 // rounds.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much of the communication hides behind the compute: two ranks train as threads of this process, over
 // links of several speeds, and the third step's recorded times tell. `bench_overlap CONFIG.toml
 // [section.key=value...]`

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """One training run in PyTorch, the same work as a Stepforge run of tools/bench: the peers of `make bench`.
 
     tools/bench/peer.py eager|compile|hf CONFIG.toml    prints one JSON line: seconds of each step, wall-clock end of step 1

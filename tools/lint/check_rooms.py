@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the rules of the house that a compiler does not check. Prints path:line: rule for each fault; exit code 1 if there are any.
 
     tools/lint/check_rooms.py              checks the files git knows, and new ones it does not ignore

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads C++ for the checks: text without comments and literals, includes, variables."""
 import re
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checks formatting, the rules of the house, generated documents and clang-tidy. Changes nothing.
 #
 #   tools/lint/lint.sh          clang-tidy on torch-free and changed files

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs clang-tidy on the files that need it, on all cores; every warning is an error.
 
     tools/lint/tidy.py            all torch-free files, and the others that differ from the last commit

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plants bugs, runs the tests against each, and prints the mutation score.
 
     tools/mutants/mutants.py [--jobs N] [--only NAME,NAME] [--list]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Plants bugs, one at a time, and prints how many the tests find (tools/mutants/mutants.py). Arguments are passed on.
 #
 #   tools/mutants/mutants.sh [--only NAME,NAME] [--list]

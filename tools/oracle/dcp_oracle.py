@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Loads Stepforge checkpoints with stock PyTorch: torch.distributed.checkpoint's HuggingFaceStorageReader, one process.
 
     pip install torch==2.11.0 safetensors numpy

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Prints the python of the private environment of `make oracle` and `make bench`. Makes the environment first if it is missing
 # (about 5 GB under the user's cache directory), and updates it when requirements.txt, which pins it, has changed.
 #

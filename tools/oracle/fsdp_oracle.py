@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares twenty training steps of `stepforge launch` with PyTorch FSDP2 over Gloo: same weights, tokens, rates, fp32.
 
     pip install torch==2.11.0 transformers safetensors numpy

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Records what transformers makes of config.json, for tests/catalog/hf_config_test.cpp. Needs no PyTorch.
 
     make_hf_config_golden.py tests/golden/hf_config

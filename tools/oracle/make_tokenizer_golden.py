@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes tests/golden/text: small tokenizers made by Hugging Face `tokenizers`, and the ids it gives for chosen texts.
 
     pip install tokenizers

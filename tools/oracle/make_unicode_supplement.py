@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints stepforge/text/unicode_supplement.cpp: the code points whose general category the regular-expression engine of Hugging
 Face `tokenizers` knows and the PCRE2 of the build machine (Unicode 14) does not.
 
@@ -48,7 +49,8 @@ def main():
         if surplus:
             sys.exit("PCRE2 has surplus code points in %s: %s" % (category, [hex(c) for c in sorted(surplus)]))
         rows += ["    {0x%X, 0x%X, \"%s\"}," % (a, b, category) for a, b in ranges(wanted - known[category])]
-    print('#include "text/unicode_supplement.h"\n')
+    print("// SPDX-License-Identifier: Apache-2.0")
+    print('#include "stepforge/text/unicode_supplement.h"\n')
     print("// Written by tools/oracle/make_unicode_supplement.py.\n")
     print("namespace stepforge {\n\nnamespace {\n")
     print("constexpr CategoryRange supplement[] = {")

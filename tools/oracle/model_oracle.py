@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares logits and per-token losses of `stepforge eval` with those of Hugging Face `transformers`, fp32 on the CPU.
 
     pip install torch==2.11.0 transformers safetensors numpy

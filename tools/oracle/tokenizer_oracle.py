@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares the token ids of `stepforge tokenizer` with those of Hugging Face `tokenizers` on 10 MB of mixed text.
 
     pip install tokenizers

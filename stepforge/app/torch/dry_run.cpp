@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `stepforge train --dry-run N`: the first step of rank 0 of N simulated ranks.
 #include <filesystem>
 #include <iostream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one function that the program finds in this library.
 #include "stepforge/app/torch/commands.h"
 #include "stepforge/app/torch_library.h"

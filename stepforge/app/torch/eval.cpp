@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `stepforge eval`: on text, or token by token on given ids.
 #include <algorithm>
 #include <cmath>

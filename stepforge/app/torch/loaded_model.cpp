@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/app/torch/loaded_model.h"
 
 #include "stepforge/base/error.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trained model from wherever it lies: a checkpoint, the newest checkpoint of a run, a Hugging Face folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/app/torch/token_rows.h"
 
 #include <algorithm>

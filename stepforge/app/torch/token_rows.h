@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token ids from a safetensors file as batches, and what the model says of each token back into one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tree_sum on a GPU.
 #pragma once
 

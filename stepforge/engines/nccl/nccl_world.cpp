@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's communicators behind our interface. Who calls what is compared, and failures are told, over the
 // control world; NCCL moves the bytes; sums are formed here, in the order every engine has.
 #include <algorithm>

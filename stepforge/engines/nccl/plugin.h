@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The border to libstepforge_nccl.so, which is loaded when [comm] asks for NCCL: it needs the CUDA libraries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward of attention on the CPU. Keys (transposed) and values of each document and key-value head are first
 // laid out once in fp32; then tasks of one head and one block of queries walk over blocks of keys with the
 // running maximum and sum of softmax. Scores are kept in units of log2: the scale of q takes in log2(e).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward of attention on the CPU. A task is one document and one key-value head: it owns the gradients of
 // its keys and values, so nothing is shared between tasks and every sum has one order. Per block of queries
 // and block of keys, with P = exp(score - lse) made again and delta = grad_out . out:

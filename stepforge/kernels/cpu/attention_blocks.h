@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What forward and backward of attention share: the list of (document, head) work, blocks widened to fp32,
 // dynamic tasks.
 #pragma once

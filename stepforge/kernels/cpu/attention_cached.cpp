@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of a few new queries against a cache of keys and values. It is bound by reading the cache, not by
 // arithmetic: a task is one row and one query head.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of small fp32 blocks that live in cache, for attention: c = a b or c += a b. A BLAS call spends as
 // long on its entry as on such a block; these keep a tile of c in registers and read b as it lies.
 #pragma once

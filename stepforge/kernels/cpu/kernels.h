@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fused kernels for CPU tensors. Arguments mean what they mean in the operation's own header one folder
 // up, whose public function has checked them: contiguous, matching shapes, activations all fp32 or all bf16.
 #pragma once

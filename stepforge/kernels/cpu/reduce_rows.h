@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last step of sums over tokens: adds partial sums in their order.
 #pragma once
 

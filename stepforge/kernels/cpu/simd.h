@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the CPU kernels share: one source for every x86-64 machine, element types, a vectorisable exponential.
 //
 // A kernel's inner loop is a STEPFORGE_SIMD_CLONES function: the compiler builds it for AVX-512, AVX2 and

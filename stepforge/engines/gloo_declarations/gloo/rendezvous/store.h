@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Declares what ProcessGroupGloo.hpp names; see README.md of gloo_declarations.
 #pragma once
 
