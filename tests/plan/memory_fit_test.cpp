@@ -17,7 +17,7 @@ namespace {
 Config tiny(std::vector<std::string> words = {}) {
   words.insert(words.begin(),
                {"model.n_layers=4", "model.vocab_size=256", "training.seq_len=128",
-                "training.local_batch_size=8", "training.global_batch_size=8", "training.threads=1"});
+                "training.local_batch_size=8", "training.global_batch_size=64", "training.threads=1"});
   return load_config({}, words).config;
 }
 

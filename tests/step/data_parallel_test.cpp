@@ -380,7 +380,9 @@ TEST(DataParallel, TrafficFollowsTheCutAndTheReduceDtype) {
 }
 
 TEST(Checker, AcceptsAnyChoiceOfFrozenUnitsOnSeveralRanks) {
-  for (unsigned frozen = 0; frozen + 1 < 16; ++frozen) {
+  const std::vector<unsigned> some = {1, 6, 8};
+  const std::vector<unsigned> all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+  for (const unsigned frozen : testing::long_tests() ? all : some) {
     ModelSpec model = small_model(2);
     for (std::size_t u = 0; u < model.units.size(); ++u) model.units[u].trainable = ((frozen >> u) & 1U) == 0;
     for (const StepOptions& options : variants(2))

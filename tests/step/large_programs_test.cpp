@@ -57,10 +57,10 @@ TEST(LargePrograms, NeedMemoryInProportionToTheirLayers) {
   EXPECT_LT(large / 2000, 200 << 10);
 }
 
-/// Work that grew with the square of the layers would take minutes here.
-TEST(LargePrograms, OfTwentyThousandLayersAreBuiltAndProved) {
-  const StepProgram program = build_step(small_model(20000), every_pass(0));
-  EXPECT_GT(program.operations.size(), 400000U);
+/// Work that grew with the square of the layers would dominate all other tests here.
+TEST(LargePrograms, OfTenThousandLayersAreBuiltAndProved) {
+  const StepProgram program = build_step(small_model(10000), every_pass(0));
+  EXPECT_GT(program.operations.size(), 200000U);
   EXPECT_NO_THROW(check_symmetric(program, 2, [&](int) { return views_of(program.groups); }));
 }
 

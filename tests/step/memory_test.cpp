@@ -73,21 +73,5 @@ TEST(MemoryAccount, OperationsOfOneLaneHaveTheirWorkspacesInTurn) {
   EXPECT_EQ(account(program).peak_bytes, 100 + 60 + 7);
 }
 
-TEST(MemoryAccount, CountsBuffersThatALaneMayHaveAllocatedOrNotYetFreed) {
-  StepProgram program;
-  program.buffers = {{"early", BufferKind::gather_slot, 30, false}, {"late", BufferKind::weights, 4, false}};
-  program.operations = {on(Lane::copy, 0), on(Lane::copy, 0), on(Lane::compute, 100), on(Lane::gather, 0),
-                        on(Lane::compute, 0, {1, 3})};
-  program.operations[0].allocates = {1};
-  program.operations[1].frees = {1};
-  program.operations[3].allocates = {0};
-  program.operations[4].frees = {0};
-  const MemoryAccount memory = account(program);
-  EXPECT_EQ(memory.peak_bytes, 134);
-  EXPECT_EQ(memory.at_peak.at(BufferKind::gather_slot), 30);
-  EXPECT_EQ(memory.at_peak.at(BufferKind::weights), 4);
-  EXPECT_EQ(memory.live_after, (std::vector<int64_t>{4, 0, 0, 30, 0}));
-}
-
 }  // namespace
 }  // namespace stepforge::testing

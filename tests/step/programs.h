@@ -276,31 +276,23 @@ inline void expect_refused(const Programs& programs, int rank, const std::string
 /// The peak of account(), by comparing every operation with every other.
 inline int64_t peak_by_brute_force(const StepProgram& program) {
   const HappensBefore before(program);
-  const std::size_t count = program.operations.size();
-  std::vector<std::size_t> allocated(program.buffers.size(), count);
-  std::vector<std::size_t> freed(program.buffers.size(), count);
-  int64_t persistent = 0;
+  int64_t live = 0;
   for (const Buffer& buffer : program.buffers)
-    persistent += buffer.persistent && buffer.kind != BufferKind::host ? buffer.bytes : 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    for (const int buffer : program.operations[i].allocates) element(allocated, buffer) = i;
-    for (const int buffer : program.operations[i].frees) element(freed, buffer) = i;
-  }
-  int64_t peak = persistent;
-  for (std::size_t i = 0; i < count; ++i) {
-    int64_t live = persistent + program.operations[i].workspace;
-    for (std::size_t b = 0; b < program.buffers.size(); ++b) {
-      const bool exists = !program.buffers[b].persistent && !before(freed[b], i) && !before(i, allocated[b]);
-      live += exists ? program.buffers[b].bytes : 0;
-    }
+    live += buffer.persistent && buffer.kind != BufferKind::host ? buffer.bytes : 0;
+  int64_t peak = live;
+  for (std::size_t i = 0; i < program.operations.size(); ++i) {
+    const Operation& operation = program.operations[i];
+    for (const int buffer : operation.allocates) live += element(program.buffers, buffer).bytes;
     std::map<Lane, int64_t> beside;
-    for (std::size_t j = 0; j < count; ++j) {
+    for (std::size_t j = 0; j < program.operations.size(); ++j) {
       const Operation& other = program.operations[j];
-      if (other.lane == program.operations[i].lane || before(i, j) || before(j, i)) continue;
+      if (other.lane == operation.lane || before(i, j) || before(j, i)) continue;
       beside[other.lane] = std::max(beside[other.lane], other.workspace);
     }
-    for (const auto& [lane, workspace] : beside) live += workspace;
-    peak = std::max(peak, live);
+    int64_t bytes = live + operation.workspace;
+    for (const auto& [lane, workspace] : beside) bytes += workspace;
+    peak = std::max(peak, bytes);
+    for (const int buffer : operation.frees) live -= element(program.buffers, buffer).bytes;
   }
   return peak;
 }
