@@ -55,6 +55,7 @@ int run_dry(const TorchCommand& command) {
   loaded.config.checkpoint.load_step = -1;
   loaded.config.validation.freq = 0;
   loaded.config.sampling.freq = 0;
+  loaded.config.metrics.status_line = StatusLineMode::off;
 
   RecordingWorld world(0, command.dry_run_ranks);
   std::vector<Traffic> traffic;
