@@ -18,7 +18,7 @@ TEST(JobTokenizer, IsNotTrainedOnTokenIds) {
   writer.publish();
   Config config;
   config.run_dir = folder / "run";
-  config.tokenizer.type = "bpe";
+  config.tokenizer.type = TokenizerType::bpe;
   config.data.sources = {{.path = folder / "pair.bin"}};
   Logger log(LogLevel::error);
   const std::string message = message_of<UsageError>([&] { job_tokenizer(config, log); });

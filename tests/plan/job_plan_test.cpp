@@ -106,7 +106,7 @@ TEST(PlanTrainStep, OptionsOfShardsReachTheProgram) {
   };
   const StepProgram usual = program({});
   EXPECT_EQ(usual.rank, 1);
-  EXPECT_EQ(usual.micro_batches(), 2);
+  EXPECT_EQ(usual.micro_batches, 2);
   // Four units, twice each for forward and backward in each micro-batch, but the embedding only for forward
   // and the head once for both, whose backward follows at once: 2 * (1 + 2 * 2 + 1).
   EXPECT_EQ(count(usual, OpKind::gather_start), 12);
@@ -178,7 +178,7 @@ TEST(PlanTrainStep, AJobOfAMillionRanksIsProved) {
 TEST(PlanEvaluation, GathersOverTheShardsAndReducesNothing) {
   const Config config = with({});
   const StepProgram program = plan_evaluation(config, plan_model(config), {1, 2});
-  EXPECT_EQ(program.micro_batches(), 1);
+  EXPECT_EQ(program.micro_batches, 1);
   for (const CollectiveTotal& total : collective_totals(program)) {
     EXPECT_EQ(total.kind, OpKind::gather_start);
     EXPECT_EQ(total.count, 4);
