@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/foreign_keys.h"
 #include "stepforge/config/override_value.h"
 #include "stepforge/config/toml_text.h"
 
@@ -18,10 +20,40 @@ namespace {
 
 using Kind = ConfigValue::Kind;
 
+/// The choice that `text` names in another common spelling: "AdamW", "bfloat16"; else `text`.
+std::string canonical_choice(const FieldRules& rules, const std::string& text) {
+  constexpr auto synonyms = std::to_array<std::pair<std::string_view, std::string_view>>({
+      {"float32", "fp32"},
+      {"bfloat16", "bf16"},
+      {"float16", "fp16"},
+      {"half", "fp16"},
+      {"adamw_torch", "adamw"},
+      {"adamw_torch_fused", "adamw"},
+  });
+  std::string name = text;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const auto& [other, ours] : synonyms) {
+    if (name == other) name = ours;
+  }
+  const bool is_choice = std::find(rules.choices.begin(), rules.choices.end(), name) != rules.choices.end();
+  return is_choice ? name : text;
+}
+
 bool accepted_text(const FieldRules& rules, const std::string& text) {
   if (text.find('\0') != std::string::npos || (rules.non_empty && text.empty())) return false;
   return rules.choices.empty() ||
          std::find(rules.choices.begin(), rules.choices.end(), text) != rules.choices.end();
+}
+
+/// true, false, and the spellings of YAML and Python.
+std::optional<bool> boolean_of(const ConfigValue& value) {
+  if (value.kind == Kind::boolean) return value.boolean;
+  if (value.kind != Kind::text) return std::nullopt;
+  for (const std::string_view yes : {"yes", "on", "True"})
+    if (value.text == yes) return true;
+  for (const std::string_view no : {"no", "off", "False"})
+    if (value.text == no) return false;
+  return std::nullopt;
 }
 
 /// Writes a value into a slot if its type and range are right; says whether they were.
@@ -31,9 +63,9 @@ struct Assignment {
   bool is_list = false;  ///< Of a choice slot.
 
   bool operator()(bool* slot) const {
-    if (value.kind != Kind::boolean) return false;
-    *slot = value.boolean;
-    return true;
+    const auto boolean = boolean_of(value);
+    if (boolean) *slot = *boolean;
+    return boolean.has_value();
   }
   bool operator()(int64_t* slot) const {
     if (value.kind != Kind::integer || !in_range(rules, static_cast<double>(value.integer))) return false;
@@ -48,8 +80,10 @@ struct Assignment {
     return true;
   }
   bool operator()(std::string* slot) const {
-    if (value.kind != Kind::text || !accepted_text(rules, value.text)) return false;
-    *slot = value.text;
+    if (value.kind != Kind::text) return false;
+    const std::string text = canonical_choice(rules, value.text);
+    if (!accepted_text(rules, text)) return false;
+    *slot = text;
     return true;
   }
   template <typename Element>
@@ -111,36 +145,18 @@ std::string spelling_remedy(const Field& field, const ConfigValue& value) {
   return "";
 }
 
-/// The sections that have a key of this name, as "optimizer.lr".
-std::vector<std::string> sections_with(std::string_view name) {
-  std::vector<std::string> found;
-  for (const Field& section : config_schema().fields()) {
-    if (section.type == FieldType::table && section.table->find(name) != nullptr) {
-      found.push_back(dotted(section.name, name));
-    }
-  }
-  return found;
-}
-
-/// The key of any section whose name is nearest to `word`; "" for words too short to tell.
-std::string near_key(std::string_view word) {
-  constexpr size_t shortest = 4;
-  std::vector<std::string> keys;
-  for (const Field& section : config_schema().fields()) {
-    if (section.type != FieldType::table) continue;
-    const std::vector<std::string> names = section.table->names();
-    keys.insert(keys.end(), names.begin(), names.end());
-  }
-  return word.size() < shortest ? "" : did_you_mean(word, keys);
-}
-
-/// What the unknown key `name` of the table `path` may stand for, in full.
+/// What the unknown key `name` of the table `path` may stand for, in full: a key of that table, or, without a
+/// section, of any.
 std::vector<std::string> meant_keys(const TableSchema& schema, std::string_view path, std::string_view name) {
-  std::vector<std::string> elsewhere = sections_with(name);
-  if (!elsewhere.empty()) return elsewhere;
   const std::string here = did_you_mean(name, schema.names());
   if (!here.empty()) return {dotted(path, here)};
-  return sections_with(near_key(name));
+  std::vector<std::string> found;
+  if (!path.empty()) return found;
+  for (const Field& section : config_schema().fields()) {
+    if (section.type == FieldType::table && section.table->find(name) != nullptr)
+      found.push_back(dotted(section.name, name));
+  }
+  return found;
 }
 
 /// A key, or with `value` a choice of it, of an earlier version.
@@ -199,15 +215,18 @@ void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view kn
     problems_.mark_bad(known);
     return;
   }
-  std::vector<std::string> meant = meant_keys(schema, known, unknown);
-  for (std::string& name : meant) {
-    const Field* top = config_schema().find(name);
-    if (top != nullptr && top->type == FieldType::table) name = format("[{}]", name);
+  const std::string_view kind = known.empty() ? "section or key" : "key";
+  std::string remedy = foreign_hint(path);
+  if (remedy.empty()) {
+    std::vector<std::string> meant = meant_keys(schema, known, unknown);
+    for (std::string& name : meant) {
+      const Field* top = config_schema().find(name);
+      if (top != nullptr && top->type == FieldType::table) name = format("[{}]", name);
+    }
+    remedy = meant.empty() ? "known here: " + join(schema.names(), ", ")
+                           : format("did you mean {}?", join(meant, " or "));
   }
-  const std::string remedy = meant.empty() ? "known here: " + join(schema.names(), ", ")
-                                           : format("did you mean {}?", join(meant, " or "));
-  problems_.add(layer_, position,
-                format("{}: unknown {}; {}", path, known.empty() ? "section or key" : "key", remedy));
+  problems_.add(layer_, position, format("{}: unknown {}; {}", path, kind, remedy));
 }
 
 void LayerApplier::apply_table(const TableSchema& schema, void* object, const ConfigValue& table,

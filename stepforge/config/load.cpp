@@ -9,6 +9,7 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/config/apply.h"
+#include "stepforge/config/foreign_reader.h"
 #include "stepforge/config/override_value.h"
 #include "stepforge/config/presets.h"
 #include "stepforge/config/problems.h"
@@ -54,7 +55,13 @@ void Loading::add_text(std::string_view text, const std::string& name) {
   try {
     file_ = parse_toml(text);
   } catch (const TomlError& error) {
-    problems_.add(file_layer_, error.position(), format("not valid TOML: {}", error.what()));
+    const std::string reason = looks_like_yaml(text)
+                                   ? format(
+                                         "this looks like YAML, and configurations are TOML; `stepforge "
+                                         "config convert {}` translates it",
+                                         name)
+                                   : format("not valid TOML: {}", error.what());
+    problems_.add(file_layer_, error.position(), reason);
     problems_.mark_bad("");
   }
 }
@@ -114,6 +121,7 @@ LoadedConfig Loading::finish(ConfigUse use) {
   for (const Override& word : overrides_) command_line.apply(word);
   follow_moved_run();
   check_combinations(loaded_, problems_);
+  if (use != ConfigUse::inspect) check_data(loaded_, problems_);
   if (use == ConfigUse::train) check_for_training(loaded_, problems_);
   problems_.throw_if_any();
   return std::move(loaded_);
@@ -150,6 +158,7 @@ LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
 
 void validate_for_training(const LoadedConfig& loaded) {
   Problems problems;
+  check_data(loaded, problems);
   check_for_training(loaded, problems);
   problems.throw_if_any();
 }

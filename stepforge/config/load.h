@@ -20,12 +20,11 @@ struct LoadedConfig {
   std::map<std::string, std::string, std::less<>> origins;
 };
 
-/// How much must be there: `inspect` wants a sound configuration (plan, config show), `train` also data, a
-/// length and existing files (see validate_for_training).
-enum class ConfigUse { inspect, train };
+/// What a configuration must have beside sound values: nothing more (plan, config show), data sources that
+/// exist (data show), or all that training needs (see validate_for_training).
+enum class ConfigUse { inspect, data, train };
 
-/// Reads `file` (if any) and applies `overrides`, words such as "training.steps=10", "--training.steps=10",
-/// or
+/// Reads `file` (if any) and applies `overrides`, such as "training.steps=10", "--training.steps=10", or
 /// "--training.steps" "10"; their values are TOML, where strings need no quotes and lists no brackets. Later
 /// sources win: defaults, preset (named by the key `preset` in the file or an override), file, overrides in
 /// their order. The config.toml of a run folder that was moved names the folder it is in now. A nested table is merged key by key, a list is replaced as a whole. Throws UsageError that

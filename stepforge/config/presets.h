@@ -9,7 +9,10 @@ namespace stepforge {
 
 struct EmbeddedPreset {
   std::string_view name;
-  std::string_view text;  ///< TOML.
+  std::string_view text;  ///< TOML; its first line is a comment that describes it.
+
+  /// That line without its mark.
+  std::string_view summary() const { return text.substr(2, text.find('\n') - 2); }
 };
 
 /// In the order of their names.

@@ -2,12 +2,12 @@
 #include "stepforge/config/rules.h"
 
 #include <algorithm>
-#include <regex>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/config/name_pattern.h"
 #include "stepforge/config/schema.h"
 #include "stepforge/config/toml_text.h"
 
@@ -87,7 +87,7 @@ void check_sources(const Judge& judge, std::string_view list, const std::vector<
   }
 }
 
-void check_data(const Judge& judge) {
+void check_data_section(const Judge& judge) {
   const DataConfig& data = judge.config().data;
   check_sources(judge, "data.sources", data.sources);
   check_sources(judge, "data.validation", data.validation);
@@ -161,13 +161,13 @@ void check_parallelism(const Judge& judge) {
 
 /// The regular expression's fault, or "".
 std::string pattern_fault(const std::string& pattern) {
-  constexpr size_t longest = 1000;  // std::regex compiles by recursion
+  constexpr size_t longest = 1000;
   if (pattern.size() > longest) return format("longer than {} characters", longest);
   try {
-    static_cast<void>(std::regex(pattern));
+    static_cast<void>(NamePattern(pattern).matches("layers.10.attention.query.weight"));
     return "";
-  } catch (const std::regex_error& error) {
-    return format("not a regular expression: {}", error.what());
+  } catch (const FormatError& error) {
+    return error.what();
   }
 }
 
@@ -236,7 +236,7 @@ void check_combinations(const LoadedConfig& loaded, Problems& problems) {
   const Judge judge(loaded, problems);
   check_model(judge);
   check_tokenizer(judge);
-  check_data(judge);
+  check_data_section(judge);
   check_training(judge);
   check_parallelism(judge);
   check_optimizer(judge);
@@ -267,18 +267,11 @@ void require_sources(const Judge& judge, std::string_view list,
 
 }  // namespace
 
-void check_for_training(const LoadedConfig& loaded, Problems& problems) {
+void check_data(const LoadedConfig& loaded, Problems& problems) {
   const Judge judge(loaded, problems);
   const Config& config = judge.config();
-  judge.refuse_unless(config.training.steps > 0 || config.training.epochs > 0,
-                      {"training.steps", "training.epochs"},
-                      "one of them must give the length of the run, such as training.steps = 1000");
   judge.refuse_unless(!config.data.sources.empty(), {"data.sources"},
-                      "there is nothing to train on; write data.sources = [{ path = \"book.txt\" }]");
-  judge.refuse_unless(
-      config.validation.freq == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0,
-      {"validation.freq", "data.validation"},
-      "there is nothing to validate on; list data.validation or set data.validation_fraction, such as 0.01");
+                      "there is no data; write data.sources = [{ path = \"book.txt\" }]");
   const bool run_has_tokenizer =
       std::filesystem::exists(std::filesystem::path(config.run_dir) / "tokenizer" / "tokenizer.json");
   judge.refuse_unless(
@@ -286,9 +279,21 @@ void check_for_training(const LoadedConfig& loaded, Problems& problems) {
       {"tokenizer.type", "tokenizer.path"},
       "name the folder of the Hugging Face model, or its tokenizer.json");
   require_existing(judge, "tokenizer.path", config.tokenizer.path);
-  require_existing(judge, "checkpoint.initial_load_path", config.checkpoint.initial_load_path);
   require_sources(judge, "data.sources", config.data.sources);
   require_sources(judge, "data.validation", config.data.validation);
+}
+
+void check_for_training(const LoadedConfig& loaded, Problems& problems) {
+  const Judge judge(loaded, problems);
+  const Config& config = judge.config();
+  judge.refuse_unless(config.training.steps > 0 || config.training.epochs > 0,
+                      {"training.steps", "training.epochs"},
+                      "one of them must give the length of the run, such as training.steps = 1000");
+  judge.refuse_unless(
+      config.validation.freq == 0 || !config.data.validation.empty() || config.data.validation_fraction > 0,
+      {"validation.freq", "data.validation"},
+      "there is nothing to validate on; list data.validation or set data.validation_fraction, such as 0.01");
+  require_existing(judge, "checkpoint.initial_load_path", config.checkpoint.initial_load_path);
 }
 
 }  // namespace stepforge

@@ -23,6 +23,16 @@ namespace stepforge {
 
 class TableSchema;
 
+/// What it means on resume that a value differs from the checkpoint's.
+struct OnResume {
+  bool reported = true;             ///< false: nobody needs to know
+  std::optional<Guard> guard = {};  ///< refused unless checkpoint.allow_changed names it
+};
+inline constexpr OnResume unreported{.reported = false};
+constexpr OnResume guarded(Guard guard) {
+  return {.guard = guard};
+}
+
 /// What a field accepts beside its type.
 struct FieldRules {
   std::string_view doc;                ///< One sentence.
@@ -35,6 +45,7 @@ struct FieldRules {
   std::vector<std::string_view> choices = {};  ///< The accepted names; of a list, of its elements. Empty:
                                                ///< any string, or all names of the field's enum.
   bool non_empty = false;                      ///< An empty string is refused.
+  std::optional<OnResume> on_resume = {};      ///< Empty: as the table around the field.
 };
 
 /// An enum, or a list of them, as the names of its values.
@@ -169,8 +180,9 @@ class SchemaOf : public TableSchema {
   /// A nested table.
   template <typename Table>
   SchemaOf& table(std::string_view name, Table Owner::* member, const SchemaOf<Table>& schema,
-                  std::string_view doc) {
-    add(name, FieldType::table, {.doc = doc}, std::make_shared<const TableSchema>(schema),
+                  std::string_view doc, std::optional<OnResume> on_resume = {}) {
+    add(name, FieldType::table, {.doc = doc, .on_resume = on_resume},
+        std::make_shared<const TableSchema>(schema),
         [member](void* owner) -> FieldSlot { return TableSlot{&(static_cast<Owner*>(owner)->*member)}; });
     return *this;
   }
@@ -178,10 +190,10 @@ class SchemaOf : public TableSchema {
   /// A list of tables.
   template <typename Table>
   SchemaOf& tables(std::string_view name, std::vector<Table> Owner::* member, const SchemaOf<Table>& schema,
-                   std::string_view doc) {
+                   std::string_view doc, std::optional<OnResume> on_resume = {}) {
     using List = std::vector<Table>;
-    add(name, FieldType::tables, {.doc = doc}, std::make_shared<const TableSchema>(schema),
-        [member](void* owner) -> FieldSlot {
+    add(name, FieldType::tables, {.doc = doc, .on_resume = on_resume},
+        std::make_shared<const TableSchema>(schema), [member](void* owner) -> FieldSlot {
           return TableListSlot{
               &(static_cast<Owner*>(owner)->*member),
               [](void* list) { return static_cast<List*>(list)->size(); },

@@ -63,48 +63,55 @@ void collect(const TableSchema& schema, const std::string& section, const std::s
   }
 }
 
-bool is_section(const Field& field) {
-  return field.type == FieldType::table;
-}
-
-std::vector<FieldInfo> fields_of(const Field& section) {
-  std::vector<FieldInfo> infos;
-  collect(*section.table, section.name, "", infos);
-  return infos;
-}
-
-std::vector<FieldInfo> top_fields() {
-  std::vector<FieldInfo> infos;
-  for (const Field& field : config_schema().fields()) {
-    if (!is_section(field)) infos.push_back(info_of(config_schema(), field, "", field.name));
-  }
-  return infos;
-}
-
 /// The range or the choices, whichever the field has.
 std::string accepted_text(const FieldInfo& info) {
   return info.choices.empty() ? info.range : join(info.choices, ", ");
 }
 
-std::string padded(std::string_view text, size_t width) {
-  std::string out(text);
-  if (out.size() < width) out.append(width - out.size(), ' ');
+/// `text` in lines of at most `width` characters, each behind `indent` spaces.
+std::string wrapped(std::string_view text, size_t indent, size_t width) {
+  std::string out;
+  std::string line;
+  const auto end_line = [&] {
+    if (!line.empty()) out += std::string(indent, ' ') + line + "\n";
+    line.clear();
+  };
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    if (indent + line.size() + 1 + space > width) end_line();
+    line += (line.empty() ? "" : " ") + std::string(text.substr(0, space));
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  end_line();
   return out;
 }
 
-std::string help_of(const std::vector<FieldInfo>& infos) {
-  size_t width = 0;
-  for (const FieldInfo& info : infos) width = std::max(width, info.path().size());
-  std::string out;
-  for (const FieldInfo& info : infos) {
-    std::vector<std::string> notes;
-    if (!info.default_value.empty()) notes.push_back("default " + info.default_value);
-    if (!accepted_text(info).empty()) notes.push_back(accepted_text(info));
-    if (!info.unit.empty()) notes.push_back(info.unit);
-    out += format("  {}  {}{}\n", padded(info.path(), width), info.doc,
-                  notes.empty() ? "" : format(" ({})", join(notes, "; ")));
-  }
-  return out;
+std::string field_help(const FieldInfo& info, size_t width) {
+  std::vector<std::string> notes;
+  if (!accepted_text(info).empty()) notes.push_back(accepted_text(info));
+  if (!info.unit.empty()) notes.push_back(info.unit);
+  if (notes.empty()) notes.push_back(info.type_name);
+  const std::string value = info.default_value.empty() ? "" : format(" = {}", info.default_value);
+  return format("  {}{}\n", info.path(), value) +
+         wrapped(format("{} ({})", info.doc, join(notes, "; ")), 6, width);
+}
+
+/// The fields that `name` means: all for "", those of a section, or one field and what is inside it.
+std::vector<FieldInfo> fields_named(std::string_view name) {
+  std::vector<FieldInfo> infos = all_fields();
+  std::vector<std::string> names;
+  for (const Field& field : config_schema().fields()) names.push_back(field.name);
+  for (const FieldInfo& info : infos) names.push_back(info.path());
+  std::erase_if(infos, [&](const FieldInfo& info) {
+    const std::string path = info.path();
+    return !(name.empty() || info.section == name || path == name || path.starts_with(format("{}.", name)) ||
+             path.starts_with(format("{}[].", name)));
+  });
+  if (!infos.empty()) return infos;
+  const std::string near = did_you_mean(name, names);
+  throw UsageError(format(
+      "the configuration has no section or field \"{}\"{}", name,
+      near.empty() ? "; `stepforge config schema` lists them" : format("; did you mean \"{}\"?", near)));
 }
 
 std::string markdown_cell(std::string_view text) {
@@ -131,38 +138,48 @@ std::string markdown_table(const std::vector<FieldInfo>& infos) {
 }  // namespace
 
 std::vector<FieldInfo> all_fields() {
-  std::vector<FieldInfo> infos = top_fields();
+  std::vector<FieldInfo> infos;
   for (const Field& field : config_schema().fields()) {
-    if (!is_section(field)) continue;
-    const std::vector<FieldInfo> inside = fields_of(field);
-    infos.insert(infos.end(), inside.begin(), inside.end());
+    if (field.type != FieldType::table) infos.push_back(info_of(config_schema(), field, "", field.name));
+  }
+  for (const Field& field : config_schema().fields()) {
+    if (field.type == FieldType::table) collect(*field.table, field.name, "", infos);
   }
   return infos;
 }
 
-std::string schema_help(std::string_view section) {
-  const Field* field = config_schema().find(section);
-  if (field != nullptr && is_section(*field)) {
-    return format("[{}]  {}\n", field->name, field->rules.doc) + help_of(fields_of(*field));
-  }
-  if (!section.empty()) {
-    const std::string near = did_you_mean(section, config_schema().names());
-    throw UsageError(format("there is no section \"{}\" in the configuration{}", section,
-                            near.empty() ? "" : format("; did you mean \"{}\"?", near)));
-  }
-  std::string out = help_of(top_fields());
-  for (const Field& each : config_schema().fields()) {
-    if (is_section(each)) out += format("  {}  {}\n", padded("[" + each.name + "]", 23), each.rules.doc);
+std::string schema_help(std::string_view name, size_t width) {
+  std::string out;
+  std::string section;
+  for (const FieldInfo& info : fields_named(name)) {
+    if (info.section != section && name.find('.') == std::string_view::npos) {
+      section = info.section;
+      out +=
+          format("{}[{}]  {}\n", out.empty() ? "" : "\n", section, config_schema().find(section)->rules.doc);
+    }
+    out += field_help(info, width);
   }
   return out;
 }
 
 std::string schema_markdown() {
-  std::string out = markdown_table(top_fields());
-  for (const Field& field : config_schema().fields()) {
-    if (!is_section(field)) continue;
-    out += format("\n## [{}]\n\n{}\n\n{}", field.name, field.rules.doc, markdown_table(fields_of(field)));
+  std::string out;
+  std::vector<FieldInfo> infos;
+  const auto end_section = [&](const std::string& section) {
+    if (!section.empty())
+      out += format("\n## [{}]\n\n{}\n\n", section, config_schema().find(section)->rules.doc);
+    out += markdown_table(infos);
+    infos.clear();
+  };
+  std::string section;
+  for (const FieldInfo& info : all_fields()) {
+    if (info.section != section) {
+      end_section(section);
+      section = info.section;
+    }
+    infos.push_back(info);
   }
+  end_section(section);
   return out;
 }
 

@@ -32,15 +32,16 @@ struct FieldInfo {
 /// Every field in the order of the sections.
 std::vector<FieldInfo> all_fields();
 
-/// Plain text for a terminal: the fields of one section, or for "" the list of sections. Throws UsageError if
-/// there is no such section.
-std::string schema_help(std::string_view section = "");
+/// Plain text for a terminal of `width` columns. `name` is a section, a field ("training.steps"), or "" for
+/// everything. Throws UsageError if there is none of that name.
+std::string schema_help(std::string_view name = "", size_t width = 100);
 
 /// One table per section.
 std::string schema_markdown();
 
-/// JSON Schema, draft 2020-12, of a configuration as a JSON document.
-Json schema_json();
+/// JSON Schema, draft 2020-12, of a configuration as a JSON document, or of the part that `name` means; see
+/// schema_help.
+Json schema_json(std::string_view name = "");
 
 /// Loading the text gives an equal Config. With comments, each section and field is described.
 std::string config_toml(const Config& config, bool with_comments = false);

@@ -94,7 +94,13 @@ Json table_json(const TableSchema& schema) {
 
 }  // namespace
 
-Json schema_json() {
+Json schema_json(std::string_view name) {
+  if (!name.empty()) {
+    Config scratch;
+    const FieldRef place = find_field(config_schema(), &scratch, name.substr(0, name.find("[]")));
+    if (place.field == nullptr) schema_help(name);  // throws with the nearest name
+    return field_json(*place.field, place.owner);
+  }
   Json json;
   json["$schema"] = "https://json-schema.org/draft/2020-12/schema";
   json["title"] = "Stepforge configuration";

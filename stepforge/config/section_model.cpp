@@ -109,31 +109,46 @@ SchemaOf<DataConfig> data_section() {
   SchemaOf<DataConfig> schema;
   schema
       .tables("sources", &DataConfig::sources, data_source_table(),
-              "What is trained on: one table {path, weight, field, format} per source.")
+              "What is trained on: one table {path, weight, field, format} per source.", guarded(Guard::data))
       .tables("validation", &DataConfig::validation, data_source_table(),
               "What is validated on; empty = see validation_fraction.")
       .field("validation_fraction", &DataConfig::validation_fraction,
              {.doc = "Share of the documents of the sources that is held out for validation; 0 = none.",
               .min = 0,
-              .below = 1})
+              .below = 1,
+              .on_resume = guarded(Guard::data)})
       .field("document", &DataConfig::document,
-             {.doc = "What one document of a plain-text file is; paragraphs end at an empty line."})
+             {.doc = "What one document of a plain-text file is; paragraphs end at an empty line.",
+              .on_resume = guarded(Guard::data)})
       .field("shuffle", &DataConfig::shuffle,
-             {.doc = "Whether the rows of an epoch are visited in random order."})
+             {.doc = "Whether the rows of an epoch are visited in random order.",
+              .on_resume = guarded(Guard::data)})
       .field("seed", &DataConfig::seed,
-             {.doc = "Seed of the order, the mixture and the held-out share.", .min = 0, .max = 1e15})
+             {.doc = "Seed of the order, the mixture and the held-out share.",
+              .min = 0,
+              .max = 1e15,
+              .on_resume = guarded(Guard::seed)})
       .field("prefetch", &DataConfig::prefetch,
-             {.doc = "Batches prepared ahead of the step.", .unit = "batches", .min = 0, .max = 1024})
+             {.doc = "Batches prepared ahead of the step.",
+              .unit = "batches",
+              .min = 0,
+              .max = 1024,
+              .on_resume = unreported})
       .field("cache_dir", &DataConfig::cache_dir,
-             {.doc = "Folder of tokenized data; empty = stepforge under the user's cache directory."})
-      .field(
-          "synthetic_tokens", &DataConfig::synthetic_tokens,
-          {.doc = "Length of a synthetic source before it repeats.", .unit = "tokens", .min = 2, .max = 1e12})
+             {.doc = "Folder of tokenized data; empty = stepforge under the user's cache directory.",
+              .on_resume = unreported})
+      .field("synthetic_tokens", &DataConfig::synthetic_tokens,
+             {.doc = "Length of a synthetic source before it repeats.",
+              .unit = "tokens",
+              .min = 2,
+              .max = 1e12,
+              .on_resume = guarded(Guard::data)})
       .field("synthetic_document_length", &DataConfig::synthetic_document_length,
              {.doc = "Mean length of a synthetic document; 0 = each row is one document.",
               .unit = "tokens",
               .min = 0,
-              .max = 1e9});
+              .max = 1e9,
+              .on_resume = guarded(Guard::data)});
   return schema;
 }
 

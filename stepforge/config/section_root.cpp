@@ -12,11 +12,14 @@ SchemaOf<Config> make_config_schema() {
       .field("preset", &Config::preset,
              {.doc = "Name of a configuration shipped with the program, such as llama3-8b, that this one "
                      "starts from; "
-                     "empty = the defaults."})
+                     "empty = the defaults.",
+              .on_resume = unreported})
       .field("run_dir", &Config::run_dir,
              {.doc = "Folder that receives everything a run writes: logs, metrics, checkpoints, exports.",
-              .non_empty = true})
-      .table("model", &Config::model, model_section(), "The architecture of the model.")
+              .non_empty = true,
+              .on_resume = unreported})
+      .table("model", &Config::model, model_section(), "The architecture of the model.",
+             guarded(Guard::model))
       .table("tokenizer", &Config::tokenizer, tokenizer_section(), "How text becomes tokens.")
       .table("data", &Config::data, data_section(), "What the model is trained and validated on.")
       .table("training", &Config::training, training_section(),
@@ -30,11 +33,14 @@ SchemaOf<Config> make_config_schema() {
       .table("comm", &Config::comm, comm_section(), "Traffic between ranks.")
       .table("activation_checkpoint", &Config::activation_checkpoint, activation_checkpoint_section(),
              "Which activations are dropped in the forward pass and recomputed in the backward pass.")
-      .table("checkpoint", &Config::checkpoint, checkpoint_section(), "Saving, resuming and initial weights.")
+      .table("checkpoint", &Config::checkpoint, checkpoint_section(), "Saving, resuming and initial weights.",
+             unreported)
       .table("validation", &Config::validation, validation_section(), "Loss on held-out data while training.")
-      .table("sampling", &Config::sampling, sampling_section(), "Text written by the model while training.")
-      .table("metrics", &Config::metrics, metrics_section(), "What is logged, where and how often.")
-      .table("debug", &Config::debug, debug_section(), "Help in finding faults.");
+      .table("sampling", &Config::sampling, sampling_section(), "Text written by the model while training.",
+             unreported)
+      .table("metrics", &Config::metrics, metrics_section(), "What is logged, where and how often.",
+             unreported)
+      .table("debug", &Config::debug, debug_section(), "Help in finding faults.", unreported);
   return schema;
 }
 

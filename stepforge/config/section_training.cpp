@@ -30,7 +30,11 @@ SchemaOf<TrainingConfig> training_section() {
   SchemaOf<TrainingConfig> schema;
   schema
       .field("seq_len", &TrainingConfig::seq_len,
-             {.doc = "Length of one row.", .unit = "tokens", .min = 1, .max = 1 << 24})
+             {.doc = "Length of one row.",
+              .unit = "tokens",
+              .min = 1,
+              .max = 1 << 24,
+              .on_resume = guarded(Guard::data)})
       .field("local_batch_size", &TrainingConfig::local_batch_size,
              {.doc = "Rows of one micro-batch, the batch of one forward pass.",
               .unit = "rows",
@@ -44,7 +48,8 @@ SchemaOf<TrainingConfig> training_section() {
               .unit = "rows",
               .min = 1,
               .max = 1 << 24,
-              .special = -1})
+              .special = -1,
+              .on_resume = guarded(Guard::batch)})
       .field("steps", &TrainingConfig::steps,
              {.doc = "Optimizer steps of the whole run; 0 = given by epochs.",
               .unit = "steps",
@@ -53,7 +58,10 @@ SchemaOf<TrainingConfig> training_section() {
       .field("epochs", &TrainingConfig::epochs,
              {.doc = "Passes over the data; 0 = given by steps.", .unit = "epochs", .min = 0, .max = 1e6})
       .field("seed", &TrainingConfig::seed,
-             {.doc = "Seed of the initial weights and of dropout.", .min = 0, .max = 1e15})
+             {.doc = "Seed of the initial weights and of dropout.",
+              .min = 0,
+              .max = 1e15,
+              .on_resume = guarded(Guard::seed)})
       .field(
           "max_norm", &TrainingConfig::max_norm,
           {.doc = "Gradients of a larger global norm are scaled down to it; 0 = the norm is reported only.",
@@ -86,7 +94,8 @@ SchemaOf<TrainingConfig> training_section() {
                "Compute threads; 0 = the usable cores divided by the ranks of the host, or OMP_NUM_THREADS.",
            .unit = "threads",
            .min = 0,
-           .max = 4096})
+           .max = 4096,
+           .on_resume = unreported})
       .field("loss_chunk", &TrainingConfig::loss_chunk,
              {.doc = "Tokens whose logits exist at the same time; 0 = chosen by the vocabulary's size.",
               .unit = "tokens",

@@ -108,7 +108,13 @@ struct ValueWriter {
   }
 };
 
-std::string whole_value(const ConfigValue& value) {
+}  // namespace
+
+std::string toml_value(const Field& field, const FieldSlot& slot) {
+  return std::visit(ValueWriter{field}, slot);
+}
+
+std::string toml_value(const ConfigValue& value) {
   std::vector<std::string> parts;
   switch (value.kind) {
     case ConfigValue::Kind::boolean:
@@ -122,20 +128,14 @@ std::string whole_value(const ConfigValue& value) {
     case ConfigValue::Kind::date:
       return "a date or time";
     case ConfigValue::Kind::list:
-      for (const ConfigValue& item : value.list) parts.push_back(whole_value(item));
+      for (const ConfigValue& item : value.list) parts.push_back(toml_value(item));
       return bracketed(parts, "[", "]");
     case ConfigValue::Kind::table:
       for (const ConfigEntry& entry : value.table)
-        parts.push_back(entry.key + " = " + whole_value(entry.value));
+        parts.push_back(entry.key + " = " + toml_value(entry.value));
       return bracketed(parts, "{ ", " }");
   }
   return "";
-}
-
-}  // namespace
-
-std::string toml_value(const Field& field, const FieldSlot& slot) {
-  return std::visit(ValueWriter{field}, slot);
 }
 
 std::string default_value(const TableSchema& schema, const Field& field) {
@@ -145,7 +145,7 @@ std::string default_value(const TableSchema& schema, const Field& field) {
 
 std::string shown_value(const ConfigValue& value) {
   constexpr size_t longest = 60;
-  std::string text = whole_value(value);
+  std::string text = toml_value(value);
   if (text.size() <= longest) return text;
   size_t end = longest;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U)

@@ -25,7 +25,10 @@ std::string toml_value(const Field& field, const FieldSlot& slot);
 /// The value a field has when nothing sets it. `schema` is the one that holds `field`.
 std::string default_value(const TableSchema& schema, const Field& field);
 
-/// A parsed value for an error message, cut at 60 characters.
+/// A parsed value as TOML.
+std::string toml_value(const ConfigValue& value);
+
+/// The same for an error message, cut at 60 characters.
 std::string shown_value(const ConfigValue& value);
 
 }  // namespace stepforge

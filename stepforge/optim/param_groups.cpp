@@ -2,17 +2,17 @@
 #include "stepforge/optim/param_groups.h"
 
 #include <algorithm>
-#include <regex>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/config/name_pattern.h"
 
 namespace stepforge {
 
 namespace {
 
 struct Pattern {
-  std::regex expression;
+  NamePattern expression;
   bool used = false;
 };
 
@@ -20,10 +20,9 @@ std::vector<Pattern> compile(const OptimizerConfig& optimizer) {
   std::vector<Pattern> patterns;
   for (const auto& group : optimizer.param_groups) {
     try {
-      patterns.push_back({std::regex(group.pattern)});
-    } catch (const std::regex_error& error) {
-      throw UsageError(format("optimizer.param_groups: pattern \"{}\" is not a regular expression: {}",
-                              group.pattern, error.what()));
+      patterns.push_back({NamePattern(group.pattern)});
+    } catch (const FormatError& error) {
+      throw UsageError(format("optimizer.param_groups: pattern \"{}\": {}", group.pattern, error.what()));
     }
   }
   return patterns;
@@ -62,7 +61,7 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
       const ParameterSpec& parameter = unit.parameters[i];
       const ParamGroupConfig* chosen = nullptr;
       for (size_t p = 0; p < patterns.size() && chosen == nullptr; ++p) {
-        if (!std::regex_search(parameter.name, patterns[p].expression)) continue;
+        if (!patterns[p].expression.matches(parameter.name)) continue;
         patterns[p].used = true;
         chosen = &optimizer.param_groups[p];
       }

@@ -183,7 +183,7 @@ TEST(LoadConfig, UnknownKeysAreRefusedWithDidYouMean) {
   EXPECT_EQ(error_of("[training]\nstepz = 3\n"),
             "run.toml:2:1: training.stepz: unknown key; did you mean training.steps?");
   EXPECT_EQ(error_of("[training]\nlr = 3\n"),
-            "run.toml:2:1: training.lr: unknown key; did you mean optimizer.lr?");
+            "run.toml:2:1: training.lr: unknown key; here it is optimizer.lr");
   EXPECT_EQ(error_of("[trainin]\nsteps = 3\n"),
             "run.toml:1:2: trainin: unknown section or key; did you mean [training]?");
   EXPECT_EQ(error_of("steps = 3\n"),
@@ -234,7 +234,7 @@ TEST(LoadConfig, UnknownPresetIsRefusedWithDidYouMeanAndTheList) {
       error.starts_with("run.toml:1:10: preset = \"llama3-8\": no such preset; did you mean \"llama3-8b\"? "
                         "known: debug, demo, llama2-13b,"))
       << error;
-  EXPECT_FALSE(contains(error, "n_kv_heads"));  // nothing is known about the rest
+  EXPECT_FALSE(testing::contains(error, "n_kv_heads"));  // nothing is known about the rest
   EXPECT_CONTAINS(error_of("", {"preset=qwen3-0.6"}), "command line: preset = \"qwen3-0.6\": no such preset");
 }
 

@@ -152,6 +152,8 @@ TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
   EXPECT_CONTAINS(
       error_of("[optimizer]\nparam_groups = [{ pattern = \"" + std::string(1001, '(') + "\" }]\n"),
       ": longer than 1000 characters");
+  EXPECT_CONTAINS(error_of("[optimizer]\nparam_groups = [{ pattern = \"(([a-z.0-9])+)+[A-Z]\" }]\n"),
+                  "match limit exceeded; write it without nested repetitions");
   EXPECT_EQ(error_of("[optimizer]\nparam_groups = [{ pattern = \"a\" }, { pattern = \"a\" }]\n"),
             "run.toml:2:48: optimizer.param_groups.1.pattern = \"a\": an earlier group has the same pattern "
             "and takes "
@@ -178,7 +180,7 @@ TEST(RecomputeRules, ListsNameEachLayerOfTheModelOnce) {
             "from 0 to 5");
   EXPECT_EQ(error_of(blocks + "[1, 0, 1]\n"),
             "run.toml:3:10: activation_checkpoint.blocks = [1, 0, 1]: a layer is listed twice");
-  EXPECT_CONTAINS(error_of("[activation_checkpoint]\nmode = \"regions\"\nsegments = [\"mlp\", \"mlp\"]\n"),
+  EXPECT_CONTAINS(error_of("[activation_checkpoint]\nmode = \"regions\"\nregions = [\"mlp\", \"mlp\"]\n"),
                   "a region is listed twice");
 }
 
@@ -207,11 +209,11 @@ TEST(TrainingUse, NeedsALengthAndData) {
   EXPECT_EQ(error_of("", {}, ConfigUse::inspect), "");
   EXPECT_EQ(error_of("", {}, ConfigUse::train),
             "2 errors in the configuration:\n"
+            "  default: data.sources = []: there is no data; write data.sources = [{ path = \"book.txt\" }]\n"
             "  default: training.steps = 0 and default: training.epochs = 0: one of them must give the "
-            "length of the "
-            "run, such as training.steps = 1000\n"
-            "  default: data.sources = []: there is nothing to train on; write data.sources = [{ path = "
-            "\"book.txt\" }]");
+            "length of the run, such as training.steps = 1000");
+  EXPECT_EQ(error_of("", {}, ConfigUse::data),
+            "default: data.sources = []: there is no data; write data.sources = [{ path = \"book.txt\" }]");
 }
 
 TEST(TrainingUse, DebugPresetIsComplete) {
@@ -244,8 +246,8 @@ TEST(TrainingUse, NamedFilesExist) {
   EXPECT_EQ(error_of(text, {}, ConfigUse::train),
             "3 errors in the configuration:\n"
             "  run.toml:4:8: tokenizer.path = \"/none/t.json\": there is no such file or folder\n"
-            "  run.toml:8:21: checkpoint.initial_load_path = \"/none/c\": there is no such file or folder\n"
-            "  run.toml:6:21: data.sources.0.path = \"/none/a\": there is no such file or folder");
+            "  run.toml:6:21: data.sources.0.path = \"/none/a\": there is no such file or folder\n"
+            "  run.toml:8:21: checkpoint.initial_load_path = \"/none/c\": there is no such file or folder");
 }
 
 TEST(TrainingUse, CanBeCheckedLater) {

@@ -62,7 +62,8 @@ TEST(SchemaDocs, HelpAndMarkdownAndJsonNameEveryField) {
   const Json& properties = schema["properties"];
   for (const FieldInfo& info : all_fields()) {
     EXPECT_CONTAINS(markdown, format("| `{}` | {} |", info.name, info.type_name)) << info.path();
-    EXPECT_CONTAINS(schema_help(info.section), "  " + info.path() + " ") << info.path();
+    EXPECT_CONTAINS("\n" + schema_help(), "\n  " + info.path());
+    EXPECT_CONTAINS(schema_help(info.path()), "  " + info.path());
     const Json& at = info.section.empty() ? properties : properties.at(info.section).at("properties");
     const bool nested = info.name.find('.') != std::string::npos;
     EXPECT_TRUE(nested || at.contains(info.name)) << info.path();
@@ -76,7 +77,7 @@ TEST(SchemaDocs, HelpOfAnUnknownSectionSaysWhichWasMeant) {
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_STREQ(error.what(),
-                 "there is no section \"trainning\" in the configuration; did you mean \"training\"?");
+                 "the configuration has no section or field \"trainning\"; did you mean \"training\"?");
   }
 }
 
@@ -116,7 +117,7 @@ TEST(ConfigToml, AnyTextAndListsSurviveTheRoundTrip) {
 
 TEST(ConfigToml, CommentsDescribeOrSayWhereFrom) {
   EXPECT_CONTAINS(config_toml(Config{}, true), "\n# Peak learning rate. (0 to 1000)\nlr = 8e-4\n");
-  EXPECT_FALSE(contains(config_toml(Config{}), "#"));
+  EXPECT_FALSE(testing::contains(config_toml(Config{}), "#"));
   const LoadedConfig loaded = parsed("preset = \"debug\"\n", {"training.steps=3"});
   const std::string text = config_toml_with_places(loaded);
   EXPECT_CONTAINS(text, "\nsteps = 3                                 # command line\n") << text;

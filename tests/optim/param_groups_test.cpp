@@ -103,7 +103,7 @@ TEST(ParamGroups, APatternThatIsNoRegularExpressionIsAnError) {
   optimizer.param_groups = {{"layers.(0", 1e-4}};
   const std::string message = message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); });
   EXPECT_CONTAINS(message, "layers.(0");
-  EXPECT_CONTAINS(message, "no regular expression");
+  EXPECT_CONTAINS(message, "not a regular expression");
 }
 
 TEST(ParamGroups, AFrozenUnitHasNoIntervals) {

@@ -1,0 +1,39 @@
+#include "stepforge/config/diff.h"
+
+#include "stepforge/config/toml_text.h"
+
+namespace stepforge {
+
+namespace {
+
+void collect(const TableSchema& schema, void* before, void* after, const std::string& path,
+             OnResume inherited, std::vector<FieldDifference>& differences) {
+  for (const Field& field : schema.fields()) {
+    const FieldSlot first = field.slot(before);
+    const FieldSlot second = field.slot(after);
+    const std::string name = dotted(path, field.name);
+    const OnResume on_resume = field.rules.on_resume.value_or(inherited);
+    if (const auto* table = std::get_if<TableSlot>(&first)) {
+      collect(*field.table, table->object, std::get<TableSlot>(second).object, name, on_resume, differences);
+      continue;
+    }
+    std::string old_value = toml_value(field, first);
+    std::string new_value = toml_value(field, second);
+    if (old_value != new_value)
+      differences.push_back({name, std::move(old_value), std::move(new_value), on_resume});
+  }
+}
+
+}  // namespace
+
+std::vector<FieldDifference> diff(const TableSchema& schema, void* before, void* after) {
+  std::vector<FieldDifference> differences;
+  collect(schema, before, after, "", OnResume{}, differences);
+  return differences;
+}
+
+std::vector<FieldDifference> diff(Config before, Config after) {
+  return diff(config_schema(), &before, &after);
+}
+
+}  // namespace stepforge
