@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/app/doctor_command.h"
-
+// `stepforge doctor` and `stepforge version`.
 #include <cstdlib>
 #include <iostream>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "stepforge/app/commands.h"
 #include "stepforge/app/doctor_checks.h"
 #include "stepforge/app/torch_library.h"
 #include "stepforge/base/cache_dir.h"
+#include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
 #include "stepforge/base/machine.h"
 #include "stepforge/base/version.h"
@@ -44,29 +45,28 @@ std::vector<PresetMemory> preset_memory() {
   return presets;
 }
 
-TorchLibrary try_torch_half(const DoctorOptions& options) {
-  TorchLibrary half;
-  half.library = options.torch_library.empty() ? torch_half_path() : options.torch_library;
-  half.exists = fs::exists(half.library);
-  if (half.exists && options.load_torch_half) half.failure = options.load_torch_half(half.library);
-  return half;
+TorchLibrary check_loading() {
+  TorchLibrary found;
+  found.library = torch_library_path();
+  found.exists = fs::exists(found.library);
+  if (found.exists) found.failure = try_torch_library(found.library);
+  return found;
 }
 
 }  // namespace
 
-int doctor_command(const DoctorOptions& options) {
+int doctor_command(const fs::path& run_folder) {
   const MachineFacts machine = read_machine_facts();
-  const fs::path cache = options.cache_folder.empty() ? cache_dir() : options.cache_folder;
+  const fs::path cache = cache_dir();
   const std::vector<HealthCheck> checks = {
       check_kernel(machine),
       check_processor(machine),
       check_memory(machine),
       check_presets(machine, preset_memory()),
-      check_disk("runs", fs::absolute(options.run_folder).lexically_normal(),
-                 free_disk_bytes(options.run_folder)),
+      check_disk("runs", fs::absolute(run_folder).lexically_normal(), free_disk_bytes(run_folder)),
       check_disk("cache", cache, free_disk_bytes(cache)),
       check_cache_folder(cache),
-      check_torch_library(try_torch_half(options)),
+      check_torch_library(check_loading()),
       // After the torch library was loaded, so that its libtorch is mapped.
       check_libtorch(mapped_library("libtorch_cpu.so"), std::string(built_for_torch())),
       check_terminal(stdout_is_terminal(), locale_is_utf8(), environment("TERM")),
@@ -78,6 +78,12 @@ int doctor_command(const DoctorOptions& options) {
                     ? "Stepforge runs here; see the warnings.\n"
                     : "Stepforge cannot train here yet; the lines with -> say what to do.\n");
   return worst == Health::failure ? 1 : 0;
+}
+
+int version_command() {
+  std::cout << format("stepforge {}\ncommit    {}\ncompiler  {}\nlibtorch  {}\n", version(), commit(),
+                      compiler(), built_for_torch().empty() ? "none" : built_for_torch());
+  return 0;
 }
 
 }  // namespace stepforge

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/app/launch_command.h"
-
+// `stepforge launch`: starts this program, or another, once for each rank of this host.
 #include <filesystem>
 #include <iostream>
 
+#include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 

@@ -1,23 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/app/plan_command.h"
+// `stepforge plan`.
+#include <iostream>
 
-#include <ostream>
-
+#include "stepforge/app/commands.h"
+#include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/machine.h"
+#include "stepforge/plan/job_data.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/memory_fit.h"
 #include "stepforge/step/draw.h"
+#include "stepforge/step/plan_text.h"
 #include "stepforge/step/simulate.h"
 
 namespace stepforge {
 
-int print_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text,
-               const std::filesystem::path& trace, std::ostream& out) {
-  out << render_plan(model, program, text);
-  if (!trace.empty()) {
-    const TracedRun predicted{"predicted with " + machine_text(text.machine),
-                              simulate(program, text.machine)};
-    write_file_atomic(trace, trace_json(program, {predicted}));
-    out << "\nTrace of the predicted step: " << trace.string() << " (open it in ui.perfetto.dev)\n";
+int plan_command(const ConfigArgs& args, const PlanOptions& options) {
+  if (options.rank >= options.world_size) {
+    throw UsageError(format("--rank {} does not exist in a job of {} ranks; the last one is {}", options.rank,
+                            options.world_size, options.world_size - 1));
   }
+  Config config = args.load().config;
+  config.model.vocab_size = planned_vocabulary(config);
+  const ModelSpec model = plan_model(config);
+  const RankId rank{options.rank, options.world_size};
+  const auto data_ranks = static_cast<int>(data_parallel_of(config, rank).loss_ranks.size());
+  const ProvedStep step = prove_train_step(config, model, rank);
+  PlanText text;
+  text.proof = step.proof;
+  text.title = args.file ? args.file->string() : (config.preset.empty() ? "defaults" : config.preset);
+  text.seq_len = config.training.seq_len;
+  text.tokens_per_step = plan_batch(config.training, data_ranks).tokens_per_step();
+  const MemoryBudget budget =
+      options.memory.empty() ? MemoryBudget{read_machine_facts().memory.available, "are free on this machine"}
+                             : MemoryBudget{parse_bytes(options.memory), "are given by --memory", false};
+  text.verdict = memory_verdict(config, model, rank, account(step.program), budget);
+  if (!options.machine.empty()) text.machine = parse_machine(options.machine);
+  text.table.all_micro_batches = options.all;
+  text.table.all_repetitions = options.all;
+  std::cout << render_plan(model, step.program, text);
+  if (options.trace.empty()) return 0;
+  const TracedRun predicted{"predicted with " + machine_text(text.machine),
+                            simulate(step.program, text.machine)};
+  write_file_atomic(options.trace, trace_json(step.program, {predicted}));
+  std::cout << format("\nTrace of the predicted step: {} (open it in ui.perfetto.dev)\n",
+                      options.trace.string());
   return 0;
 }
 

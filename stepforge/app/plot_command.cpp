@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/app/plot_command.h"
-
+// `stepforge plot`.
 #include <iostream>
 #include <string>
 
+#include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
@@ -15,14 +15,13 @@ namespace stepforge {
 namespace fs = std::filesystem;
 
 int plot_command(const PlotOptions& options) {
-  if (options.runs.empty()) throw UsageError("plot: no run given; name one or more run folders");
   fs::path output = options.output;
   if (output.empty()) {
     const fs::path& run = options.runs.front();
     output = options.runs.size() == 1 && fs::is_directory(run) ? run / "plot.svg" : fs::path("plot.svg");
   }
   if (fs::is_directory(output)) {
-    throw UsageError(format("plot: {} is a folder; name the SVG file to write", output.string()));
+    throw UsageError(format("--output {}: this is a folder; name the SVG file to write", output.string()));
   }
   std::vector<RunSeries> runs;
   for (const fs::path& run : options.runs) runs.push_back(read_run_series(run));

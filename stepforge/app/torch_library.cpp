@@ -2,11 +2,15 @@
 #include "stepforge/app/torch_library.h"
 
 #include <cstdlib>
+#include <iostream>
+#include <optional>
 
 #include <dlfcn.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/base/installation.h"
+#include "stepforge/config/schema_docs.h"
 
 namespace stepforge {
 
@@ -29,26 +33,32 @@ TorchEntry load(const std::filesystem::path& library, std::string& failure) {
 
 }  // namespace
 
-std::filesystem::path torch_half_path() {
+std::filesystem::path torch_library_path() {
   return library_folder() / "libstepforge_torch.so";
 }
 
-std::string try_torch_half(const std::filesystem::path& library) {
+std::string try_torch_library(const std::filesystem::path& library) {
   std::string failure;
   load(library, failure);
   return failure;
 }
 
-int run_with_torch(const TorchCommand& command) {
+int run_with_torch(const TorchRequest& request) {
+  Logger log(LogLevel::info, stderr_is_terminal());
+  // Before the library is loaded, which may start threads.
+  std::optional<InterruptWatcher> interrupts;
+  if (const auto* train = std::get_if<TrainOptions>(&request)) {
+    if (train->config.config.debug.print_config) std::cout << config_toml_with_places(train->config);
+    interrupts.emplace(
+        [&log] { log.warning("interrupted: finishing the step and saving; once more ends at once"); });
+  }
   std::string failure;
-  const TorchEntry entry = load(torch_half_path(), failure);
+  const TorchEntry entry = load(torch_library_path(), failure);
   if (entry == nullptr) {
     throw Error(format(
-        "the part that needs libtorch cannot be loaded: {}; run `stepforge doctor`, or scripts/setup.sh and "
-        "build again",
-        failure));
+        "the torch library cannot be loaded: {}; run `stepforge doctor`, or `make build` again", failure));
   }
-  return entry(command);
+  return entry(request, {log, interrupts ? &*interrupts : nullptr});
 }
 
 }  // namespace stepforge

@@ -3,21 +3,28 @@
 // command needs tensors. Both are built together; the library exports one function.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "stepforge/base/interrupt.h"
 #include "stepforge/base/log.h"
 #include "stepforge/config/load.h"
+#include "stepforge/plan/sampling_params.h"
 
 namespace stepforge {
 
+struct TrainOptions {
+  LoadedConfig config;
+  int dry_run_ranks = 0;        ///< if positive, one step as rank 0 of this many, without the others
+  std::filesystem::path trace;  ///< file for the trace of a step, "" for none
+};
+
 struct EvalOptions {
   std::filesystem::path model;  ///< checkpoint step, run folder or Hugging Face folder
-  std::filesystem::path
-      tokens;  ///< safetensors with int32 "tokens" [rows, length]; instead of the config's data
+  /// safetensors with int32 "tokens" [rows, length]; instead of the config's data
+  std::filesystem::path tokens;
   std::filesystem::path output;  ///< safetensors: "token_loss" [rows, length] and, if asked, "logits"
   bool logits = false;
   std::vector<std::filesystem::path> data;      ///< text to evaluate on
@@ -29,12 +36,7 @@ struct EvalOptions {
 struct GenerateOptions {
   std::filesystem::path model;
   std::string prompt;
-  int64_t max_tokens = 128;
-  double temperature = 0.8;
-  int64_t top_k = 0;
-  double top_p = 1.0;
-  uint64_t seed = 42;
-  std::vector<std::string> stop;
+  SamplingParams sampling;
   DType compute = DType::f32;
 };
 
@@ -50,32 +52,25 @@ struct ImportOptions {
   std::filesystem::path output;  ///< run folder; its checkpoint folder gets step-0
 };
 
-struct TorchCommand {
-  enum class Kind : uint8_t { check, train, evaluate, generate, export_model, import_model };
-  Kind kind = Kind::check;
-  LoadedConfig config;          ///< train
-  int dry_run_ranks = 0;        ///< train: if positive, one step as rank 0 of so many, without the others
-  std::filesystem::path trace;  ///< train: file for the trace of a step, "" for none
-  EvalOptions evaluate;
-  GenerateOptions generate;
-  ExportOptions export_options;
-  ImportOptions import_options;
-  Logger* log = nullptr;
-  const InterruptWatcher* interrupts = nullptr;
+using TorchRequest = std::variant<TrainOptions, EvalOptions, GenerateOptions, ExportOptions, ImportOptions>;
+
+/// What the program gives every command; both outlive it.
+struct CommandContext {
+  Logger& log;
+  const InterruptWatcher* interrupts = nullptr;  ///< train only
 };
 
 /// The exported function: runs the command, returns the exit code, throws what the program's main catches.
-using TorchEntry = int (*)(const TorchCommand& command);
+using TorchEntry = int (*)(const TorchRequest& request, const CommandContext& context);
 inline constexpr const char* torch_entry_name = "stepforge_torch_entry";
 
-/// Where the library is expected: beside libstepforge_core.so.
-std::filesystem::path torch_half_path();
+/// Loads the library (once) and runs the command. Throws Error with the loader's message and the remedy.
+int run_with_torch(const TorchRequest& request);
 
-/// Loads the library (once) and runs the command. Throws Error with the loader's message
-/// and the remedy.
-int run_with_torch(const TorchCommand& command);
+/// Where the library is expected: beside libstepforge_core.so.
+std::filesystem::path torch_library_path();
 
 /// Loads `library`; "" or the loader's message.
-std::string try_torch_half(const std::filesystem::path& library);
+std::string try_torch_library(const std::filesystem::path& library);
 
 }  // namespace stepforge

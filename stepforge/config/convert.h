@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configurations of other trainers as ours: torchtitan's TOML, Hugging Face TrainingArguments as JSON, and
 // LLaMA-Factory's YAML.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "stepforge/config/diff.h"
 
 #include "stepforge/config/toml_text.h"

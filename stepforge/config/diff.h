@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What differs between two configurations, field by field, and what that means for a run that is resumed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys of other trainers (torchtitan, Hugging Face TrainingArguments and config.json, LLaMA-Factory, Megatron,
 // XTuner), and what they are called here.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only file that knows yaml-cpp.
 #include "stepforge/config/foreign_reader.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration files in JSON and YAML as the tree that the TOML reader makes.
 #pragma once
 

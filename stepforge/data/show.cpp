@@ -63,7 +63,6 @@ class BatchPrinter {
                             batch_.seq_len - ignored, ignored),
                      kBold) +
              "\n";
-    for (const auto& part : parts) print_text(part);
     text_ +=
         painted(format("{:>7} {:>8} {:>7}  {:<20} {:>7}  {}", "place", "position", "token", "", "label", ""),
                 kBold) +
@@ -73,6 +72,7 @@ class BatchPrinter {
         options_.max_tokens > 0 ? std::min(options_.max_tokens, batch_.seq_len) : batch_.seq_len;
     for (int64_t place = begin; place < begin + shown; ++place) print_place(place, place - begin);
     if (shown < batch_.seq_len) text_ += format("{:>7} {} more tokens\n", "...", batch_.seq_len - shown);
+    for (const auto& part : parts) print_text(part);
     text_ += "\n";
   }
 

@@ -194,7 +194,7 @@ class SamplingCallback : public Callback {
     Generator generator(trainer.model_spec,
                         plan_samples(trainer.config, trainer.model_spec, capacity, trainer.place),
                         trainer.model, *trainer.store, trainer.config.precision.compute, capacity);
-    GenerationOptions options;
+    SamplingParams options;
     options.max_tokens = sampling.max_tokens;
     options.temperature = sampling.temperature;
     options.top_k = sampling.top_k;

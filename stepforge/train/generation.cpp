@@ -94,7 +94,7 @@ void check_prompt(int64_t prompt_tokens, int64_t capacity) {
              prompt_tokens, capacity));
 }
 
-int32_t sample_token(std::span<const float> logits, const GenerationOptions& options, int64_t position) {
+int32_t sample_token(std::span<const float> logits, const SamplingParams& options, int64_t position) {
   if (options.temperature <= 0.0) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
@@ -140,7 +140,7 @@ std::vector<float> Generator::logits_after(std::span<const int32_t> tokens) {
   return run(tokens, cache);
 }
 
-std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const GenerationOptions& options,
+std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const SamplingParams& options,
                                          int32_t eos, const std::function<bool(int32_t)>& emit) {
   if (prompt.empty())
     throw UsageError("the prompt is empty; generation needs at least one token to continue");
@@ -160,8 +160,7 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const 
 }
 
 std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
-                          const GenerationOptions& options,
-                          const std::function<void(std::string_view)>& print) {
+                          const SamplingParams& options, const std::function<void(std::string_view)>& print) {
   std::vector<int32_t> ids = tokenizer.encode(prompt);
   const int32_t eos = tokenizer.eos_id().value_or(-1);
   // A model that saw documents one after the other has learned to begin one after the end of another.

@@ -10,27 +10,19 @@
 
 #include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
+#include "stepforge/plan/sampling_params.h"
 #include "stepforge/storage/unit_store.h"
 #include "stepforge/text/tokenizer.h"
 #include "stepforge/train/executor.h"
 
 namespace stepforge {
 
-struct GenerationOptions {
-  int64_t max_tokens = 128;
-  double temperature = 0.8;  ///< 0 = greedy: the likeliest token, the lowest id among equals
-  int64_t top_k = 0;         ///< 0 = no limit
-  double top_p = 1.0;        ///< the smallest set of likeliest tokens with at least this probability
-  uint64_t seed = 42;
-  std::vector<std::string> stop{};  ///< the text ends before the first of these
-};
-
 /// Throws UsageError if a model whose context holds `capacity` tokens cannot continue so long a prompt.
 void check_prompt(int64_t prompt_tokens, int64_t capacity);
 
 /// Draws a token id from logits [vocab] fp32. The same (options.seed, position) and logits give the same
 /// token.
-int32_t sample_token(std::span<const float> logits, const GenerationOptions& options, int64_t position);
+int32_t sample_token(std::span<const float> logits, const SamplingParams& options, int64_t position);
 
 class Generator {
  public:
@@ -43,8 +35,8 @@ class Generator {
   /// Continues `prompt` (at least one token). `emit` is called with each new token's id and returns false to
   /// stop. Returns all new ids. Stops at `eos` (not returned; -1 = none), options.max_tokens or when the
   /// cache is full.
-  std::vector<int32_t> generate(std::span<const int32_t> prompt, const GenerationOptions& options,
-                                int32_t eos, const std::function<bool(int32_t)>& emit = {});
+  std::vector<int32_t> generate(std::span<const int32_t> prompt, const SamplingParams& options, int32_t eos,
+                                const std::function<bool(int32_t)>& emit = {});
 
   /// The logits [vocab] after `tokens`, computed at once and without a cache of earlier calls. generate() must
   /// agree with them.
@@ -64,7 +56,7 @@ class Generator {
 /// Text in, text out: encodes, generates, decodes token by token, and cuts at stop strings. `print` gets each
 /// piece of text as soon as it cannot become part of a stop string. Returns the generated text.
 std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
-                          const GenerationOptions& options,
+                          const SamplingParams& options,
                           const std::function<void(std::string_view)>& print = {});
 
 }  // namespace stepforge

@@ -111,6 +111,17 @@ TEST(DataBuild, WritesAPairThatTrainingReadsLikeTheText) {
   EXPECT_CONTAINS(from_text, "document part");
 }
 
+TEST(DataShow, NeedsNoLengthOfTheRun) {
+  const TempFolder folder;
+  write_text(folder / "tale.txt", some_text(300));
+  const std::string text =
+      output_of({"data", "show", "training.seq_len=32",
+                 format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                 format("data.cache_dir={}", (folder / "cache").string())});
+  EXPECT_TRUE(contains(text, "row 0:"));
+  EXPECT_TRUE(contains(refusal_of({"data", "show"}), "data.sources = []: there is no data"));
+}
+
 TEST(DataShow, PrintsTokensPositionsAndLabelsOfTheRowsAskedFor) {
   const TempFolder folder;
   const std::string text = output_of(Words{"data", "show", "--row", "5", "--rows", "2", "--max-tokens", "4"} +

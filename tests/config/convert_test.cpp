@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configurations and keys of other trainers.
 #include "stepforge/config/convert.h"
 

@@ -27,6 +27,12 @@ TEST(RenderBatch, ShowsTokensBordersPositionsAndLabels) {
   EXPECT_EQ(text.find('\033'), std::string::npos);
 }
 
+TEST(RenderBatch, PutsTheTableAboveTheTextSoThatTheTextStaysOnTheScreen) {
+  const auto tokenizer = make_byte_tokenizer();
+  const std::string text = render_batch(small_batch(), *tokenizer, {});
+  EXPECT_LT(text.find("position"), text.find("--- document part"));
+}
+
 TEST(RenderBatch, DimsWhatIsIgnored) {
   const auto tokenizer = make_byte_tokenizer();
   const std::string text = render_batch(small_batch(), *tokenizer, {.colour = true});

@@ -20,8 +20,8 @@ namespace {
 
 constexpr int64_t capacity = 48;
 
-GenerationOptions greedy(int64_t max_tokens) {
-  GenerationOptions options;
+SamplingParams greedy(int64_t max_tokens) {
+  SamplingParams options;
   options.max_tokens = max_tokens;
   options.temperature = 0.0;
   return options;
@@ -86,7 +86,7 @@ class LlamaGeneration : public ::testing::Test {
     config.vocab_size = 257;  // bytes
     return config;
   }
-  std::string text(const GenerationOptions& options, std::vector<std::string>* pieces = nullptr) {
+  std::string text(const SamplingParams& options, std::vector<std::string>* pieces = nullptr) {
     return generate_text(generator, *tokenizer, "In the beginning", options, [&](std::string_view piece) {
       if (pieces != nullptr) pieces->emplace_back(piece);
     });
@@ -114,7 +114,7 @@ TEST_F(LlamaGeneration, StopsWhenTheCacheIsFullAndRefusesAPromptThatFillsIt) {
 }
 
 TEST_F(LlamaGeneration, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {
-  GenerationOptions options;
+  SamplingParams options;
   options.max_tokens = 20;
   options.temperature = 1.5;
   const std::string once = text(options);
@@ -124,7 +124,7 @@ TEST_F(LlamaGeneration, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {
 }
 
 TEST_F(LlamaGeneration, AStopStringEndsTheTextAndIsNeverPrintedEvenInPart) {
-  GenerationOptions options = greedy(24);
+  SamplingParams options = greedy(24);
   const std::string whole = text(options);
   ASSERT_GT(whole.size(), 8U);
   for (size_t begin = 0; begin + 3 < whole.size(); ++begin) {
@@ -141,7 +141,7 @@ TEST_F(LlamaGeneration, AStopStringEndsTheTextAndIsNeverPrintedEvenInPart) {
 }
 
 TEST_F(LlamaGeneration, TextHeldBackAsAPossibleStopIsPrintedAtTheEnd) {
-  GenerationOptions options = greedy(12);
+  SamplingParams options = greedy(12);
   const std::string whole = text(options);
   options.stop = {whole.substr(whole.size() - 2) + "\x01\x02never"};
   std::vector<std::string> pieces;
@@ -153,7 +153,7 @@ TEST_F(LlamaGeneration, TextHeldBackAsAPossibleStopIsPrintedAtTheEnd) {
 
 const std::vector<float> logits = {1.0F, 3.0F, 2.0F, 3.0F, -std::numeric_limits<float>::infinity()};
 
-std::map<int32_t, double> frequencies(GenerationOptions options) {
+std::map<int32_t, double> frequencies(SamplingParams options) {
   constexpr int draws = 20000;
   std::map<int32_t, double> result;
   for (int i = 0; i < draws; ++i) result[sample_token(logits, options, i)] += 1.0 / draws;
@@ -165,7 +165,7 @@ TEST(SampleToken, GreedyTakesTheLowestIdAmongTheLikeliest) {
 }
 
 TEST(SampleToken, FollowsTheSoftmaxAtItsTemperature) {
-  GenerationOptions options;
+  SamplingParams options;
   options.temperature = 2.0;
   const auto found = frequencies(options);
   const double total = std::exp(0.5) + 2 * std::exp(1.5) + std::exp(1.0);
@@ -176,7 +176,7 @@ TEST(SampleToken, FollowsTheSoftmaxAtItsTemperature) {
 }
 
 TEST(SampleToken, TopKKeepsTheKLikeliest) {
-  GenerationOptions options;
+  SamplingParams options;
   options.temperature = 1.0;
   options.top_k = 1;
   EXPECT_EQ(frequencies(options).size(), 1U);
@@ -188,7 +188,7 @@ TEST(SampleToken, TopKKeepsTheKLikeliest) {
 }
 
 TEST(SampleToken, TopPKeepsTheSmallestSetThatReachesIt) {
-  GenerationOptions options;
+  SamplingParams options;
   options.temperature = 1.0;
   options.top_p = 0.3;  // the likeliest alone has 0.40
   EXPECT_EQ(frequencies(options).size(), 1U);
@@ -199,14 +199,14 @@ TEST(SampleToken, TopPKeepsTheSmallestSetThatReachesIt) {
 }
 
 TEST(SampleToken, ADrawDependsOnSeedAndPositionOnly) {
-  GenerationOptions options;
+  SamplingParams options;
   options.temperature = 1.0;
   std::set<int32_t> by_position;
   std::set<int32_t> by_seed;
   for (int64_t i = 0; i < 64; ++i) {
     EXPECT_EQ(sample_token(logits, options, i), sample_token(logits, options, i));
     by_position.insert(sample_token(logits, options, i));
-    GenerationOptions other = options;
+    SamplingParams other = options;
     other.seed = static_cast<uint64_t>(i);
     by_seed.insert(sample_token(logits, other, 0));
   }

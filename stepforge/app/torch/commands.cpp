@@ -23,15 +23,15 @@
 
 namespace stepforge {
 
-int run_train(const TorchCommand& command) {
+int run(const TrainOptions& options, const CommandContext& context) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes away (train | head) does not end the run
-  if (command.dry_run_ranks > 0) return run_dry(command);
+  if (options.dry_run_ranks > 0) return run_dry(options, context);
   const RankEnvironment ranks = discover_ranks(process_environment());
-  const std::unique_ptr<World> world = make_world(ranks, command.config.config.comm);
+  const std::unique_ptr<World> world = make_world(ranks, options.config.config.comm);
   try {
-    Trainer trainer(command.config, *command.log, command.interrupts, world.get());
+    Trainer trainer(options.config, context.log, context.interrupts, world.get());
     trainer.ranks_on_host = ranks.local_world_size;
-    if (!command.trace.empty()) trainer.add_callback(make_trace_callback(command.trace));
+    if (!options.trace.empty()) trainer.add_callback(make_trace_callback(options.trace));
     trainer.build();
     const RunOutcome outcome = trainer.run();
     return outcome == RunOutcome::interrupted ? static_cast<int>(ExitCode::interrupted) : 0;
@@ -41,37 +41,33 @@ int run_train(const TorchCommand& command) {
   }
 }
 
-int run_generate(const TorchCommand& command) {
+int run(const GenerateOptions& options, const CommandContext& context) {
   install_cpu_allocator();
-  const GenerateOptions& options = command.generate;
   const DType compute = options.compute;
-  const LoadedModel model = load_model(options.model, compute, *command.log);
+  const LoadedModel model = load_model(options.model, compute, context.log);
   if (model.tokenizer == nullptr)
     throw UsageError(format("{} has no tokenizer.json", options.model.string()));
   const auto prompt_tokens = static_cast<int64_t>(model.tokenizer->encode(options.prompt).size());
   check_prompt(prompt_tokens, model.config.model.max_position);
-  const int64_t capacity =
-      std::min(model.config.model.max_position, std::max<int64_t>(1, prompt_tokens) + options.max_tokens);
+  const int64_t capacity = std::min(model.config.model.max_position,
+                                    std::max<int64_t>(1, prompt_tokens) + options.sampling.max_tokens);
   Model forward = model.forward(capacity);
   Generator generator(model.spec, plan_generation(compute, model.spec, capacity), forward, *model.store,
                       compute, capacity);
-  const GenerationOptions how{options.max_tokens, options.temperature, options.top_k,
-                              options.top_p,      options.seed,        options.stop};
   std::cout << options.prompt << std::flush;
-  generate_text(generator, *model.tokenizer, options.prompt, how,
+  generate_text(generator, *model.tokenizer, options.prompt, options.sampling,
                 [](std::string_view piece) { std::cout << piece << std::flush; });
   std::cout << std::endl;
   return 0;
 }
 
-int run_export(const TorchCommand& command) {
-  const ExportOptions& options = command.export_options;
-  const ModelFiles model = open_model(options.model, *command.log);
+int run(const ExportOptions& options, const CommandContext& context) {
+  const ModelFiles model = open_model(options.model, context.log);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
   export_hf(options.output, model.config.model, model.spec, model.weights, model.tokenizer.get(),
             {options.dtype, shard, model.generation});
-  command.log->info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
-                    options.output.string());
+  context.log.info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
+                   options.output.string());
   return 0;
 }
 
@@ -91,14 +87,13 @@ void require_hf_folder(const std::filesystem::path& folder) {
 
 }  // namespace
 
-int run_import(const TorchCommand& command) {
-  const ImportOptions& options = command.import_options;
+int run(const ImportOptions& options, const CommandContext& context) {
   require_hf_folder(options.model);
   if (std::filesystem::exists(options.output)) {
     throw UsageError(
         format("{} exists already; name a run folder that import can create", options.output.string()));
   }
-  LoadedModel model = load_model(options.model, DType::f32, *command.log);
+  LoadedModel model = load_model(options.model, DType::f32, context.log);
   Config config = model.config;
   config.run_dir = std::filesystem::absolute(options.output).string();
   config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
@@ -107,16 +102,16 @@ int run_import(const TorchCommand& command) {
   std::filesystem::create_directories(options.output);
   if (model.tokenizer != nullptr) model.tokenizer->save_pretrained(run_tokenizer_folder(config));
   write_file_atomic(options.output / kGenerationFileName, model.generation.dump(2) + "\n");
-  CheckpointWriter writer(options.output / config.checkpoint.folder, 0, *command.log, /*background=*/false);
+  CheckpointWriter writer(options.output / config.checkpoint.folder, 0, context.log, /*background=*/false);
   writer.save(0, stage_checkpoint(model.spec, *model.store, nullptr, state_to_json(TrainerState{}, config)));
   if (!writer.wait()) return 1;
   write_file_atomic(options.output / "config.toml", config_toml(config));
-  command.log->info(
+  context.log.info(
       "imported {} parameters; train them with: stepforge train {} data.sources=... training.steps=...",
       with_thousands(model.spec.parameter_count()), (options.output / "config.toml").string());
   if (model.tokenizer == nullptr) {
-    command.log->warning("{} has no tokenizer.json: name a tokenizer with tokenizer.path before training",
-                         options.model.string());
+    context.log.warning("{} has no tokenizer.json: name a tokenizer with tokenizer.path before training",
+                        options.model.string());
   }
   return 0;
 }

@@ -7,11 +7,13 @@
 namespace stepforge {
 
 // Each returns the exit code and throws Error.
-int run_train(const TorchCommand& command);
-int run_dry(const TorchCommand& command);
-int run_eval(const TorchCommand& command);
-int run_generate(const TorchCommand& command);
-int run_export(const TorchCommand& command);
-int run_import(const TorchCommand& command);
+int run(const TrainOptions& options, const CommandContext& context);
+int run(const EvalOptions& options, const CommandContext& context);
+int run(const GenerateOptions& options, const CommandContext& context);
+int run(const ExportOptions& options, const CommandContext& context);
+int run(const ImportOptions& options, const CommandContext& context);
+
+/// `stepforge train --dry-run N`.
+int run_dry(const TrainOptions& options, const CommandContext& context);
 
 }  // namespace stepforge

@@ -46,9 +46,9 @@ class PassingFolder {
 
 }  // namespace
 
-int run_dry(const TorchCommand& command) {
+int run_dry(const TrainOptions& options, const CommandContext& context) {
   const PassingFolder folder;
-  LoadedConfig loaded = command.config;
+  LoadedConfig loaded = options.config;
   loaded.config.run_dir = folder.path().string();
   loaded.config.checkpoint.enable = false;
   loaded.config.checkpoint.resume = false;
@@ -57,9 +57,9 @@ int run_dry(const TorchCommand& command) {
   loaded.config.sampling.freq = 0;
   loaded.config.metrics.status_line = StatusLineMode::off;
 
-  RecordingWorld world(0, command.dry_run_ranks);
+  RecordingWorld world(0, options.dry_run_ranks);
   std::vector<Traffic> traffic;
-  Trainer trainer(std::move(loaded), *command.log, command.interrupts, &world);
+  Trainer trainer(std::move(loaded), context.log, context.interrupts, &world);
   trainer.add_callback(std::make_unique<CountTraffic>(world, traffic));
   // Gradients and losses of the other ranks are made up: what would be reported is no result of training.
   trainer.replace_build_step("metrics", [](Trainer& built) {

@@ -121,13 +121,12 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
 
 }  // namespace
 
-int run_eval(const TorchCommand& command) {
+int run(const EvalOptions& options, const CommandContext& context) {
   install_cpu_allocator();
-  const EvalOptions& options = command.evaluate;
   if (options.logits && (options.output.empty() || options.tokens.empty())) {
     throw UsageError("--logits needs --tokens and --output");
   }
-  const LoadedModel model = load_model(options.model, options.compute, *command.log);
+  const LoadedModel model = load_model(options.model, options.compute, context.log);
   return options.tokens.empty() ? evaluate_text(options, model, options.compute)
                                 : evaluate_tokens(options, model, options.compute);
 }

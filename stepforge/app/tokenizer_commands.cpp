@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/app/tokenizer_command.h"
-
+// `stepforge tokenizer train | encode | decode`.
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
 
+#include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
@@ -36,8 +36,7 @@ int run_codec(const TokenizerCodecOptions& options, const Codec& codec) {
 
 }  // namespace
 
-int tokenizer_train(const TokenizerTrainOptions& options) {
-  if (options.output.empty()) throw UsageError("no output folder named for the tokenizer");
+int tokenizer_train_command(const TokenizerTrainOptions& options) {
   Logger log(LogLevel::info, stderr_is_terminal());
   WordCounter counter;
   const TextSource source({.paths = options.inputs, .field = options.field});
@@ -49,8 +48,8 @@ int tokenizer_train(const TokenizerTrainOptions& options) {
   const TrainedBpe trained = train_bpe(counter.counts(), {.vocab_size = options.vocab_size});
   if (trained.vocab_size < options.vocab_size) {
     log.warning(
-        "the text holds no more pairs that occur twice: {} tokens instead of {}; use more text, or a smaller "
-        "vocab_size",
+        "no pair of tokens occurs twice any more: {} tokens instead of {}; use more text, or a smaller "
+        "--vocab-size",
         trained.vocab_size, options.vocab_size);
   }
   make_bpe_tokenizer(trained)->save_pretrained(options.output);
@@ -59,11 +58,11 @@ int tokenizer_train(const TokenizerTrainOptions& options) {
   return 0;
 }
 
-int tokenizer_encode(const TokenizerCodecOptions& options) {
+int tokenizer_encode_command(const TokenizerCodecOptions& options) {
   return run_codec(options, options.jsonl ? encode_jsonl : encode_plain);
 }
 
-int tokenizer_decode(const TokenizerCodecOptions& options) {
+int tokenizer_decode_command(const TokenizerCodecOptions& options) {
   return run_codec(options, options.jsonl ? decode_jsonl : decode_plain);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/app/data_command.h"
+// `stepforge data build | show`.
 
 #include <algorithm>
 #include <chrono>
@@ -8,10 +8,13 @@
 #include <memory>
 #include <optional>
 
+#include "stepforge/app/commands.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
 #include "stepforge/data/show.h"
+#include "stepforge/plan/job_data.h"
+#include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
 
@@ -65,7 +68,7 @@ fs::path output_name(const DataBuildOptions& options, const std::string& part) {
   return prefix;
 }
 
-/// Publishes one pair and tells about it.
+/// Publishes one pair and prints its totals.
 void finish(IndexedDatasetWriter& writer, const DatasetStatistics& statistics, const Tokenizer& tokenizer,
             const std::string& source) {
   std::error_code ignored;
@@ -83,23 +86,29 @@ void check(const DataBuildOptions& options, const Tokenizer& tokenizer) {
   if (options.output_prefix.empty())
     throw UsageError("data build needs --output-prefix: the path of the pair to write");
   if (options.append_eod && !tokenizer.eos_id()) {
-    throw UsageError("--append-eod needs a tokenizer with an end-of-text token; this one names none");
+    throw UsageError(
+        "--append-eod needs a tokenizer with an end-of-text token, and this one has none; write "
+        "--no-append-eod");
   }
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
-    throw UsageError(format("--validation-fraction {}: it must be at least 0 and less than 1",
+    throw UsageError(format("--validation-fraction {}: expected a share of at least 0 and below 1",
                             options.validation_fraction));
   }
 }
 
-}  // namespace
-
+/// Draws tokenization as one line on standard error, if that is a terminal; else does nothing.
 TokenizeProgressFunction terminal_progress() {
   if (!stderr_is_terminal()) return {};
   auto line = std::make_shared<ProgressLine>();
   return [line](const TokenizeProgress& progress) { line->update(progress); };
 }
 
-int data_build(const DataBuildOptions& options, const Tokenizer& tokenizer) {
+}  // namespace
+
+int data_build_command(const DataBuildOptions& options) {
+  const std::unique_ptr<Tokenizer> loaded =
+      options.tokenizer == "bytes" ? make_byte_tokenizer() : load_tokenizer(options.tokenizer);
+  const Tokenizer& tokenizer = *loaded;
   check(options, tokenizer);
   const TextSource source({.paths = options.input,
                            .format = parse_text_format(options.format),
@@ -115,7 +124,7 @@ int data_build(const DataBuildOptions& options, const Tokenizer& tokenizer) {
   }
   const TokenizeOptions tokenizing{.append_eos = options.append_eod,
                                    .workers = options.workers,
-                                   .split = {.fraction = options.validation_fraction, .seed = options.seed}};
+                                   .split = {.fraction = options.validation_fraction, .seed = 0}};
   const TokenizeResult result =
       tokenize(source, tokenizer, tokenizing, train, validation.get(), terminal_progress());
   finish(train, result.train, tokenizer, source.description());
@@ -123,22 +132,28 @@ int data_build(const DataBuildOptions& options, const Tokenizer& tokenizer) {
   return 0;
 }
 
-int data_show(const DataShowOptions& options, const Tokenizer& tokenizer) {
-  const DataSet data = open_data(options.plan, &tokenizer, terminal_progress());
-  for (const std::string& note : data.notes) std::cerr << note << '\n';
-  const auto& stream = options.validation ? data.validation : data.train;
-  if (!stream) throw UsageError("the configuration holds out no validation data");
+int data_show_command(const ConfigArgs& args, const DataShowOptions& options) {
+  const Config config = args.load(ConfigUse::data).config;
   if (options.rows < 1 || options.first_row < 0) {
-    throw UsageError(format("rows {} to {} + {}: at least one row, from row 0 on", options.first_row,
+    throw UsageError(format("--row {} --rows {}: rows are numbered from 0, and at least one is shown",
                             options.first_row, options.rows));
   }
+  Logger log(LogLevel::info, stderr_is_terminal());
+  const auto tokenizer = job_tokenizer(config, log);
+  const DataSet data =
+      open_data(data_plan(config, planned_vocabulary(config)), tokenizer.get(), terminal_progress());
+  for (const std::string& note : data.notes) std::cerr << note << '\n';
+  const auto& stream = options.validation ? data.validation : data.train;
+  if (!stream)
+    throw UsageError("there is no validation data; set data.validation or data.validation_fraction");
   const auto total = stream->total_rows();
   std::cout << format("{} rows of {} tokens {}\n\n", with_thousands(stream->rows_per_epoch()),
                       stream->seq_len(), total ? "in all" : "in an epoch");
   const Batch batch = stream->rows(options.first_row, options.rows);
   if (batch.rows == 0)
-    throw UsageError(format("row {}: there are only {} rows", options.first_row, total.value_or(0)));
-  std::cout << render_batch(batch, tokenizer, {.colour = options.colour, .max_tokens = options.max_tokens});
+    throw UsageError(format("--row {}: there are only {} rows", options.first_row, total.value_or(0)));
+  std::cout << render_batch(batch, *tokenizer,
+                            {.colour = stdout_is_terminal(), .max_tokens = options.max_tokens});
   return 0;
 }
 

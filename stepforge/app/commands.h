@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands that need no tensors, and what each of them takes. Each returns the exit code and throws Error.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stepforge/config/load.h"
+#include "stepforge/launch/launcher.h"
+
+namespace stepforge {
+
+/// The arguments that make a configuration, as typed.
+struct ConfigArgs {
+  std::optional<std::filesystem::path> file;
+  std::vector<std::string> overrides;
+
+  LoadedConfig load(ConfigUse use = ConfigUse::inspect) const { return load_config(file, overrides, use); }
+};
+
+struct PlanOptions {
+  bool all = false;  ///< every operation, nothing folded
+  int world_size = 1;
+  int rank = 0;
+  std::filesystem::path trace;  ///< file for the trace of the predicted step, "" for none
+  std::string memory;           ///< of each rank: "80GiB"; "" for what is free on this machine
+  std::string machine;  ///< of each rank: "GFLOP/s[,memory GB/s[,network GB/s]]"; "" for the model machine
+};
+/// Prints what a run will hold and do, without allocating a tensor.
+int plan_command(const ConfigArgs& args, const PlanOptions& options);
+
+int config_show_command(const ConfigArgs& args);
+/// `name`: a section, a field, or "" for everything; `format_name`: "text", "markdown" or "json".
+int config_schema_command(const std::string& name, const std::string& format_name);
+int config_presets_command();
+/// Prints the configuration of another trainer as ours, and what could not be translated as comments.
+int config_convert_command(const std::filesystem::path& file);
+
+/// The names are those of Megatron's preprocess_data.py.
+struct DataBuildOptions {
+  std::vector<std::filesystem::path> input;  ///< text files, JSON Lines, folders
+  std::string tokenizer = "bytes";           ///< or a tokenizer.json, or its folder
+  std::string format = "auto";               ///< "auto", "text" or "jsonl"
+  std::string documents = "file";            ///< "file", "line" or "paragraph"
+  std::string json_key = "text";
+  bool append_eod = true;
+  std::filesystem::path output_prefix;  ///< writes <output_prefix>_<json_key>_document.{bin,idx,json}
+  int workers = 0;                      ///< 0 = all cores
+  double validation_fraction = 0.0;     ///< above 0: also <output_prefix>_validation_<json_key>_document
+};
+/// Prints a progress bar on standard error if that is a terminal, and the totals on standard output.
+int data_build_command(const DataBuildOptions& options);
+
+struct DataShowOptions {
+  int64_t first_row = 0;
+  int64_t rows = 1;
+  int64_t max_tokens = 64;  ///< of each row in the table; 0 = all
+  bool validation = false;  ///< the validation set instead of the training set
+};
+/// Prints rows of the stream that training would read.
+int data_show_command(const ConfigArgs& args, const DataShowOptions& options);
+
+struct TokenizerTrainOptions {
+  std::vector<std::filesystem::path> inputs;  ///< text files, .jsonl files, folders of them
+  int32_t vocab_size = 4096;                  ///< "<|endoftext|>" included
+  std::filesystem::path output;  ///< folder for tokenizer.json and its companions; made if missing
+  std::string field = "text";    ///< of a JSON line
+};
+/// Learns a byte-level BPE, saves it, and reports to standard error.
+int tokenizer_train_command(const TokenizerTrainOptions& options);
+
+struct TokenizerCodecOptions {
+  std::filesystem::path tokenizer;  ///< a tokenizer.json or its folder
+  std::filesystem::path input;      ///< "" or "-": standard input
+  bool jsonl = false;
+};
+/// From text to ids on standard output; see text/line_codec.h for the forms.
+int tokenizer_encode_command(const TokenizerCodecOptions& options);
+/// From ids to text on standard output.
+int tokenizer_decode_command(const TokenizerCodecOptions& options);
+
+struct PlotOptions {
+  std::vector<std::filesystem::path> runs;  ///< run folders, or metrics.jsonl files
+  /// Empty: "plot.svg" in the run folder of a single run, else in the current folder.
+  std::filesystem::path output;
+};
+/// Writes the curves of one or more runs as one SVG and prints where it is.
+int plot_command(const PlotOptions& options);
+
+/// `options.command`: "train" and its arguments, or a program's path and its arguments.
+int launch_command(LaunchOptions options);
+
+/// Prints a table of checks of this machine with remedies. Returns 1 if a check failed.
+/// `run_folder`: where runs are written.
+int doctor_command(const std::filesystem::path& run_folder);
+
+/// Prints version, commit, compiler and the libtorch it was made for.
+int version_command();
+
+}  // namespace stepforge
