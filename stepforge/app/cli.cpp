@@ -65,7 +65,8 @@ std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
 
 std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
   const std::string value = option->get_default_str();
-  const bool shown = !value.empty() && value != "\"\"" && value != "[]" && value != "false" && value != "{}";
+  const bool shown = !option->get_required() && !value.empty() && value != "\"\"" && value != "[]" &&
+                     value != "false" && value != "{}";
   return option->get_description() + (option->get_required() ? " (required)" : "") +
          (shown ? format(" (default {})", value) : "");
 }

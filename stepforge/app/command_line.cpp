@@ -136,11 +136,11 @@ class CommandLine {
         ->needs(nodes);
     command
         ->add_option("--max-restarts", launch->max_restarts,
-                     "Restart all ranks up to this often after a failure (one machine only)")
+                     "Most restarts of all ranks after failures (one machine only)")
         ->check(number(0));
     command
         ->add_option("--log-dir", launch->log_folder,
-                     "Folder for the output of each rank, rank-<r>.log [RUN/logs/launch, ./launch-logs]")
+                     "Folder for rank-<r>.log of each rank [RUN/logs/launch or ./launch-logs]")
         ->default_str("");
     command->add_option("--ranks", launch->shown, "Ranks whose output is shown here: 0, or 0,2,4-7, or all");
     command->prefix_command();
@@ -315,9 +315,7 @@ class CommandLine {
 
     CLI::App* convert = add(*command, "convert", "Print the configuration of another trainer as ours");
     auto file = options<std::filesystem::path>();
-    convert
-        ->add_option("file", *file,
-                     "torchtitan .toml, Hugging Face TrainingArguments .json, or LLaMA-Factory .yaml")
+    convert->add_option("file", *file, "torchtitan .toml, TrainingArguments .json, LLaMA-Factory .yaml")
         ->required();
     on(convert, [=] { return config_convert_command(*file); });
   }
