@@ -99,7 +99,7 @@ TEST(MakeWorld, NamesTheAddressWhereNobodyAnswers) {
 TEST(MakeWorld, EndsAtItsDeadlineWhereAListenerAcceptsAndStaysSilent) {
   const Listener silent;  // the kernel accepts for it
   const std::string message =
-      message_of<PeerError>([&] { make_world(place(1, 2, 1, silent.port()), over("gloo", 0.5)); });
+      message_of<PeerError>([&] { make_world(place(1, 2, 1, silent.port()), over(CommBackend::gloo, 0.5)); });
   EXPECT_CONTAINS(message, format("127.0.0.1:{}", silent.port()));
   EXPECT_CONTAINS(message, "within 0.5 s");
 }
