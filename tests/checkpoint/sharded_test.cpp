@@ -183,8 +183,9 @@ TEST(ShardedCheckpoint, AShardThatIsMissingOrTwiceIsRefusedNamingTensorAndFile) 
   });
   SmallModel model(7, odd_config());
   const std::string before = model.bits();
+  const Json layout = read_manifest(step).layout;
   const auto refusal = [&] {
-    write_manifest(step, build_manifest(step, 1, Json::object()));
+    write_manifest(step, build_manifest(step, 1, layout));
     return message_of<FormatError>([&] { load_checkpoint(step, model.spec, model.store, &model.optimizer); });
   };
   fs::copy_file(shard, step / "copy.safetensors");

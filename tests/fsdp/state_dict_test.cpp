@@ -420,7 +420,7 @@ TEST(LoadStateDict, AssignTakesOverWhatIsKeptWholeAndIsRefusedForTheRest) {
     return "";
   });
   expect_all_contain(refusals([](StateDict&, int) {}, true, {.assign = true}),
-                     {"w lies in the buffer of its unit", "without assign"});
+                     {"w shares the buffer of its unit", "without assign"});
 }
 
 TEST(LoadStateDict, RanksThatGiveNothingGetTheValuesOfRankZero) {

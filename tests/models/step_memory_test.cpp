@@ -8,6 +8,7 @@
 
 #include "stepforge/step/memory.h"
 #include "tests/models/training.h"
+#include "tests/support/onednn_isa.h"
 
 namespace stepforge::testing {
 namespace {

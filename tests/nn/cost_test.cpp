@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tests/nn/tiny_model.h"
+#include "tests/support/onednn_isa.h"
 
 namespace stepforge::testing {
 namespace {

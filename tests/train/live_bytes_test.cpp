@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each rank's live bytes are those of its plan.
 #include "stepforge/kernels/cpu_allocator.h"
+#include "tests/support/onednn_isa.h"
 #include "tests/support/rank_threads.h"
 #include "tests/train/fixture.h"
 
