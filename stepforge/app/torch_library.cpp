@@ -49,8 +49,9 @@ int run_with_torch(const TorchRequest& request) {
   std::optional<InterruptWatcher> interrupts;
   if (const auto* train = std::get_if<TrainOptions>(&request)) {
     if (train->config.config.debug.print_config) std::cout << config_toml_with_places(train->config);
-    interrupts.emplace(
-        [&log] { log.warning("interrupted: finishing the step and saving; once more ends at once"); });
+    interrupts.emplace([&log] {
+      log.warning("interrupted: finishing this step and saving (press Ctrl-C again to quit now)");
+    });
   }
   std::string failure;
   const TorchEntry entry = load(torch_library_path(), failure);

@@ -70,7 +70,7 @@ TEST(Interrupt, TwoSignalsEndAtOnceWithNothingHalfWritten) {
   Child child(long_run(run) + Words{"training.global_batch_size=800", "checkpoint.interval=1"});
   ASSERT_TRUE(child.wait_until([&] { return has_steps(run, 1); })) << child.err();
   child.signal(SIGINT);
-  ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "once more ends at once"); }));
+  ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "press Ctrl-C again to quit now"); }));
   child.signal(SIGINT);
   EXPECT_EQ(child.wait().exit_code, 130);
   EXPECT_EQ(read_run_history(run).back().exit_reason, "running") << "it ended in order, not at once";
@@ -111,7 +111,7 @@ TEST(Interrupt, TwiceOnATerminalLeavesACleanLine) {
   };
   ASSERT_TRUE(child.wait_until(shows("1/100,000"))) << text;
   child.signal(SIGINT);
-  ASSERT_TRUE(child.wait_until(shows("once more ends at once"))) << text;
+  ASSERT_TRUE(child.wait_until(shows("press Ctrl-C again to quit now"))) << text;
   child.signal(SIGINT);
   EXPECT_EQ(child.wait().exit_code, 130);
   read_screen();

@@ -75,7 +75,8 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
-  std::string err() const { return read_file(folder_ / "err"); }
+  /// What it wrote to stderr; "" if that is a terminal.
+  std::string err() const { return fs::exists(folder_ / "err") ? read_file(folder_ / "err") : ""; }
 
   /// Waits for the end. A signal's number + 128 if one ended it.
   ProgramResult wait() {
@@ -83,7 +84,7 @@ class Child {
     waitpid(pid_, &status, 0);
     running_ = false;
     const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    return {code, read_file(folder_ / "out"), read_file(folder_ / "err")};
+    return {code, read_file(folder_ / "out"), err()};
   }
 
   /// Whether `condition` came true before the child ended.

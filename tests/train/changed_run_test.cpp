@@ -110,9 +110,11 @@ TEST(ChangedRun, LongerScheduleIsAWarningWithBothRatesAndTheKeyThatKeepsTheOldOn
   const Words words = trainer_run(folder / "run");
   const double last = TestRun(words).run().back().lr;
   const Words longer = words + Words{"training.steps=16"};
-  TestRun kept(longer + Words{"lr_scheduler.total_steps=8", "checkpoint.enable=false"});
-  EXPECT_EQ(kept.run(9).at(0).lr, last);
-  EXPECT_FALSE(contains(kept.log_text(), "the schedule has"));
+  {
+    TestRun kept(longer + Words{"lr_scheduler.total_steps=8", "checkpoint.enable=false"});
+    EXPECT_EQ(kept.run(9).at(0).lr, last);
+    EXPECT_FALSE(contains(kept.log_text(), "the schedule has"));
+  }
   TestRun redrawn(longer);
   const double rate = redrawn.run(9).at(0).lr;
   EXPECT_GT(rate, last);
@@ -133,9 +135,11 @@ TEST(ChangedRun, WarmUpThatIsNotShorterThanTheScheduleIsAWarning) {
 TEST(ChangedRun, OtherThreadsAreAWarningThatNamesBothAndTheProcessor) {
   const TempFolder folder;
   const Words words = trained(folder);
-  TestRun same(words + Words{"checkpoint.enable=false"});
-  same.run(5);
-  EXPECT_FALSE(contains(same.log_text(), "the last bits can differ"));
+  {
+    TestRun same(words + Words{"checkpoint.enable=false"});
+    same.run(5);
+    EXPECT_FALSE(contains(same.log_text(), "the last bits can differ"));
+  }
   TestRun run(words + Words{"training.threads=2"});
   run.build();
   at::set_num_threads(1);

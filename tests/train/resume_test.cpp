@@ -181,8 +181,8 @@ TEST(Resume, MakesUpForAValidationThatWasInterrupted) {
     EXPECT_EQ(cut.trainer().state.step, step);
     EXPECT_EQ(records_of(folder / "cut").back().substr(0, 7), format("train {}", step));
   }
-  TestRun last(words + other + Words{"checkpoint.save_at_end=false"});
-  EXPECT_TRUE(last.run().empty()) << "only the validation was missing";
+  EXPECT_TRUE(TestRun(words + other + Words{"checkpoint.save_at_end=false"}).run().empty())
+      << "only the validation was missing";
   EXPECT_EQ(records_of(folder / "cut"), records_of(folder / "run"));
   // The same once more, as after a crash right behind the validation.
   TestRun(words + other + Words{"checkpoint.save_at_end=false"}).run();

@@ -115,11 +115,15 @@ TEST(LogFile, NamesTheShapeOfAStepAndHowOftenTheTextIsRead) {
   const Words words =
       trainer_run(folder / "run") +
       Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()), "data.document=line"};
-  TestRun run(words);
-  run.run();
-  const int64_t times = 8 / run.trainer().steps_per_epoch;
+  int64_t times = 0;
+  std::string log;
+  {
+    TestRun run(words);
+    run.run();
+    times = 8 / run.trainer().steps_per_epoch;
+    log = run.log_text();
+  }
   ASSERT_GE(times, 2);
-  const std::string log = run.log_text();
   EXPECT_CONTAINS(log, "step: 2 micro-batches x 2 rows x 32 tokens = 128 tokens") << log;
   EXPECT_CONTAINS(log, format("the run reads your text {} times and validation is off", times)) << log;
   EXPECT_FALSE(contains(log, "-0.0 %"));

@@ -35,8 +35,9 @@ ModelFiles from_checkpoint(const FoundCheckpoint& found) {
   // The run may have been moved: its tokenizer is beside its checkpoints.
   config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
   std::unique_ptr<Tokenizer> tokenizer = tokenizer_of_run(config);
+  Json generation = read_generation_config(config.run_dir);
   return {std::move(config), std::move(spec), std::move(tokenizer), checkpoint_tensors(found),
-          read_generation_config(config.run_dir)};
+          std::move(generation)};
 }
 
 /// The checkpoint folder of a run, by its configuration.
