@@ -97,7 +97,8 @@ class ExactLayer : public Block {
       const at::Tensor inner = settle(AddBias::apply(linear(x, up_), bias_.value(), &bias_));
       return settle(residual_add(linear(inner, down_), x, context, 2 * layer_ + 1));
     };
-    return {region(context, "mlp", mlp, region(context, "attention", attention, inputs.at(0)))};
+    return {recompute_region(context, "mlp", mlp,
+                             recompute_region(context, "attention", attention, inputs.at(0)))};
   }
 
  private:
