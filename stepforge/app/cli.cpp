@@ -151,7 +151,7 @@ void check_commands(const CLI::App& app, const std::vector<std::string>& argumen
 
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = chosen_command(app);
-  const std::string text = error.what();
+  std::string text = error.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> extra = command.remaining();
     const auto option = std::find_if(extra.begin(), extra.end(),
