@@ -98,9 +98,11 @@ class DocumentBuilder {
   /// A whole number if it is written as one and fits 64 bits, else a double.
   Json number() {
     const std::string_view text = scanner_.read_number();
-    const auto parsed = [text](auto& value) {
-      const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-      return failure == std::errc() && end == text.data() + text.size();
+    const char* const first = text.data();
+    const char* const last = first + text.size();
+    const auto parsed = [first, last](auto& value) {
+      const auto [end, failure] = std::from_chars(first, last, value);
+      return failure == std::errc() && end == last;
     };
     uint64_t natural = 0;
     if (parsed(natural)) return natural;

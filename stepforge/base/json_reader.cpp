@@ -95,8 +95,8 @@ int64_t JsonReader::integer(int64_t low, int64_t high) const {
   return value_.get<int64_t>();
 }
 
-std::string JsonReader::text_or(std::string_view key, std::string fallback) const {
-  return has(key) ? (*this)[key].text() : std::move(fallback);
+std::string JsonReader::text_or(std::string_view key, std::string_view fallback) const {
+  return has(key) ? (*this)[key].text() : std::string(fallback);
 }
 
 bool JsonReader::boolean_or(std::string_view key, bool fallback) const {

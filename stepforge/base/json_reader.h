@@ -45,7 +45,7 @@ class JsonReader {
   int64_t count() const { return integer(0); }
 
   /// A member's value, or `fallback` if it is absent.
-  std::string text_or(std::string_view key, std::string fallback) const;
+  std::string text_or(std::string_view key, std::string_view fallback) const;
   bool boolean_or(std::string_view key, bool fallback) const;
   double number_or(std::string_view key, double fallback) const;
   int64_t integer_or(std::string_view key, int64_t fallback,
