@@ -247,8 +247,10 @@ std::string plot_svg(const std::vector<RunSeries>& runs) {
   canvas.text(margin, 42, title, {.size = 22, .colour = ink, .bold = true});
   draw_table(canvas, runs);
   for (int i = 0; i < 4; ++i) {
-    PanelDrawing(canvas, runs, panels[static_cast<size_t>(i)], margin + i % 2 * (panel_width + margin),
-                 first_panel + i / 2 * (panel_height + panel_gap))
+    const int column = i % 2;
+    const int row = i / 2;
+    PanelDrawing(canvas, runs, panels[static_cast<size_t>(i)], margin + column * (panel_width + margin),
+                 first_panel + row * (panel_height + panel_gap))
         .draw();
   }
   return canvas.finish();
