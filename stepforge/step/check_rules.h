@@ -22,11 +22,13 @@ struct CheckedProgram {
 
 /// A walk over the list of operations, which refuses the program at the operation where it stands.
 class ListWalk {
+ public:
+  ListWalk(const ListWalk&) = delete;
+  ListWalk& operator=(const ListWalk&) = delete;
+
  protected:
   explicit ListWalk(const StepProgram& program) : program_(program) {}
   ~ListWalk() = default;
-  ListWalk(const ListWalk&) = delete;
-  ListWalk& operator=(const ListWalk&) = delete;
 
   /// Calls visit(operation) for each. Then the walk stands at the end of the program.
   template <typename Visit>
