@@ -5,7 +5,10 @@ find_package(GTest REQUIRED)
 include(GoogleTest)
 
 # A static library, so that a program takes only the helpers that it uses.
-add_library(test_support STATIC ${CMAKE_SOURCE_DIR}/tests/support/paths.cpp ${CMAKE_SOURCE_DIR}/tests/support/delayed_world.cpp)
+add_library(test_support STATIC
+  ${CMAKE_SOURCE_DIR}/tests/support/allocation_meter.cpp
+  ${CMAKE_SOURCE_DIR}/tests/support/delayed_world.cpp
+  ${CMAKE_SOURCE_DIR}/tests/support/paths.cpp)
 target_include_directories(test_support PUBLIC ${CMAKE_SOURCE_DIR})
 set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/paths.cpp PROPERTIES COMPILE_DEFINITIONS
   "STEPFORGE_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\";STEPFORGE_BINARY_DIR=\"${CMAKE_BINARY_DIR}\"")

@@ -17,20 +17,20 @@ namespace stepforge {
 
 namespace {
 
-using Codec = std::function<void(const Tokenizer&, std::istream&, std::ostream&, const std::string&)>;
+using Codec = std::function<void(const Tokenizer&, const CodecInput&, std::ostream&)>;
 
 int run_codec(const TokenizerCodecOptions& options, const Codec& codec) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
   if (options.input.empty() || options.input == "-") {
     std::ios::sync_with_stdio(false);
-    codec(*tokenizer, std::cin, std::cout, "standard input");
+    codec(*tokenizer, {std::cin, "standard input"}, std::cout);
     return 0;
   }
   std::ifstream input(options.input, std::ios::binary);
   if (!input || std::filesystem::is_directory(options.input)) {
     throw UsageError(format("cannot read {}", options.input.string()));
   }
-  codec(*tokenizer, input, std::cout, options.input.string());
+  codec(*tokenizer, {input, options.input.string()}, std::cout);
   return 0;
 }
 

@@ -16,15 +16,16 @@ namespace {
 
 /// Appends bytes to `text` up to `end`, which is taken but not kept, or to the end of the input (then false).
 /// Throws FormatError that starts with `place` if they are too many.
-bool read_until(std::istream& input, std::string_view ends, std::string& text, const std::string& place) {
+bool read_until(const CodecInput& input, std::string_view ends, std::string& text, const std::string& place) {
   constexpr int at_end = std::char_traits<char>::eof();
-  for (int c = input.rdbuf()->sbumpc(); c != at_end; c = input.rdbuf()->sbumpc()) {
+  std::streambuf& buffer = *input.stream.rdbuf();
+  for (int c = buffer.sbumpc(); c != at_end; c = buffer.sbumpc()) {
     if (ends.find(static_cast<char>(c)) != std::string_view::npos) return true;
-    if (static_cast<int64_t>(text.size()) == kMaxCodecBytes) {
+    if (static_cast<int64_t>(text.size()) == input.max_bytes) {
       throw FormatError(
           format("{}: more than {} bytes; cut the input into shorter lines (--jsonl), or use "
                  "`stepforge data build`",
-                 place, kMaxCodecBytes));
+                 place, input.max_bytes));
     }
     text.push_back(static_cast<char>(c));
   }
@@ -37,12 +38,12 @@ void require_written(std::ostream& output) {
 }
 
 /// Calls `convert` with each line and its place, "source:number".
-void for_each_line(std::istream& input, const std::string& source,
+void for_each_line(const CodecInput& input,
                    const std::function<void(const std::string& line, const std::string& place)>& convert) {
   std::string line;
   bool more = true;
   for (int64_t number = 1; more; ++number) {
-    const std::string place = format("{}:{}", source, number);
+    const std::string place = format("{}:{}", input.name, number);
     line.clear();
     more = read_until(input, "\n", line, place);
     if (more || !line.empty()) convert(line, place);
@@ -89,20 +90,18 @@ std::vector<int32_t> parse_id_array(const std::string& line, const std::string& 
 
 }  // namespace
 
-void encode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
-                  const std::string& source) {
+void encode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
   std::string text;
-  read_until(input, "", text, source);
-  const std::vector<int32_t> ids = at_place(source, [&] { return tokenizer.encode(text); });
+  read_until(input, "", text, input.name);
+  const std::vector<int32_t> ids = at_place(input.name, [&] { return tokenizer.encode(text); });
   output << ids_text(ids, ' ') << '\n';
   require_written(output);
 }
 
-void encode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
-                  const std::string& source) {
+void encode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
   const std::unique_ptr<Encoder> encoder = tokenizer.encoder();
   std::vector<int32_t> ids;
-  for_each_line(input, source, [&](const std::string& line, const std::string& place) {
+  for_each_line(input, [&](const std::string& line, const std::string& place) {
     const Json text = parse_json(line, place);
     if (!text.is_string()) throw FormatError(format("{}: expected a JSON string", place));
     ids.clear();
@@ -112,12 +111,11 @@ void encode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream&
   require_written(output);
 }
 
-void decode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
-                  const std::string& source) {
+void decode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
   std::string word;
   bool more = true;
   for (int64_t number = 1; more;) {
-    const std::string place = format("{}: word {}", source, number);
+    const std::string place = format("{}: word {}", input.name, number);
     word.clear();
     more = read_until(input, " \t\r\n\v\f", word, place);
     if (word.empty()) continue;
@@ -128,9 +126,8 @@ void decode_plain(const Tokenizer& tokenizer, std::istream& input, std::ostream&
   require_written(output);
 }
 
-void decode_jsonl(const Tokenizer& tokenizer, std::istream& input, std::ostream& output,
-                  const std::string& source) {
-  for_each_line(input, source, [&](const std::string& line, const std::string& place) {
+void decode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
+  for_each_line(input, [&](const std::string& line, const std::string& place) {
     const std::vector<int32_t> ids = parse_id_array(line, place);
     const std::string text = at_place(place, [&] { return tokenizer.decode(ids); });
     output << Json(text).dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';

@@ -2,7 +2,6 @@
 // Safetensors files as an attacker or a broken writer makes them: the classic faults of published loaders.
 #pragma once
 
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -13,10 +12,6 @@ struct HostileFile {
   std::string bytes;
   std::string message;  // a part of the refusal: the byte, the field, the fault
 };
-
-inline void PrintTo(const HostileFile& file, std::ostream* out) {
-  *out << file.name;
-}
 
 std::vector<HostileFile> hostile_files();
 

@@ -5,9 +5,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "tests/support/allocation_meter.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
-#include "tests/tensorfile/allocation_meter.h"
 #include "tests/tensorfile/build_file.h"
 #include "tests/tensorfile/hostile_files.h"
 
@@ -18,34 +18,35 @@ SafetensorsHeader parse(std::string_view file, const SafetensorsLimits& limits =
   return parse_safetensors(as_bytes(file), static_cast<int64_t>(file.size()), "evil.safetensors", limits);
 }
 
-class HostileSafetensors : public ::testing::TestWithParam<HostileFile> {};
-
-TEST_P(HostileSafetensors, IsRefusedNamingFileByteAndField) {
-  const HostileFile& hostile = GetParam();
-  const std::string message = message_of<FormatError>([&] { parse(hostile.bytes); });
-  EXPECT_CONTAINS(message, "evil.safetensors: byte ");
-  EXPECT_CONTAINS(message, hostile.message);
-  EXPECT_LT(message.size(), 1000U);
+TEST(HostileSafetensors, AreRefusedNamingFileByteAndField) {
+  for (const HostileFile& hostile : hostile_files()) {
+    SCOPED_TRACE(hostile.name);
+    const std::string message = message_of<FormatError>([&] { parse(hostile.bytes); });
+    EXPECT_CONTAINS(message, "evil.safetensors: byte ", hostile.message);
+    EXPECT_LT(message.size(), 1000U);
+  }
 }
 
-TEST_P(HostileSafetensors, TakesNoMoreThanFourTimesTheFile) {
-  const HostileFile& hostile = GetParam();
-  const AllocationMeter meter;
-  EXPECT_THROW(parse(hostile.bytes), FormatError);
-  EXPECT_LE(meter.largest(), std::max<size_t>(4 * hostile.bytes.size(), 4096));
-  EXPECT_LE(meter.peak(), 4 * hostile.bytes.size() + 16384);
+TEST(HostileSafetensors, TakeNoMoreThanFourTimesTheFile) {
+  for (const HostileFile& hostile : hostile_files()) {
+    SCOPED_TRACE(hostile.name);
+    const AllocationMeter meter;
+    EXPECT_THROW(parse(hostile.bytes), FormatError);
+    EXPECT_LE(meter.largest(), std::max<size_t>(4 * hostile.bytes.size(), 4096));
+    EXPECT_LE(meter.peak(), 4 * hostile.bytes.size() + 16384);
+  }
 }
 
-TEST_P(HostileSafetensors, IsRefusedFromTheDiskToo) {
+TEST(HostileSafetensors, AreRefusedFromTheDiskToo) {
   const TempFolder folder;
-  put_file(folder / "hostile.safetensors", GetParam().bytes);
-  const auto open = [&] { const SafetensorsFile file(folder / "hostile.safetensors"); };
-  const std::string message = message_of<FormatError>(open);
-  EXPECT_CONTAINS(message, (folder / "hostile.safetensors").string());
+  for (const HostileFile& hostile : hostile_files()) {
+    SCOPED_TRACE(hostile.name);
+    put_file(folder / "hostile.safetensors", hostile.bytes);
+    const auto open = [&] { const SafetensorsFile file(folder / "hostile.safetensors"); };
+    const std::string message = message_of<FormatError>(open);
+    EXPECT_CONTAINS(message, (folder / "hostile.safetensors").string());
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(Files, HostileSafetensors, ::testing::ValuesIn(hostile_files()),
-                         [](const auto& info) { return info.param.name; });
 
 TEST(ParseSafetensors, EveryTruncationOfAGoodFileIsRefused) {
   const std::string good =

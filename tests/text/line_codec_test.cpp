@@ -12,13 +12,13 @@
 namespace stepforge::testing {
 namespace {
 
-using Codec = void (*)(const Tokenizer&, std::istream&, std::ostream&, const std::string&);
+using Codec = void (*)(const Tokenizer&, const CodecInput&, std::ostream&);
 
 std::string run(Codec codec, const std::string& input) {
   const auto tokenizer = tokenizer_of(good_definition());
   std::istringstream in(input);
   std::ostringstream out;
-  codec(*tokenizer, in, out, "stdin");
+  codec(*tokenizer, {in, "stdin"}, out);
   return out.str();
 }
 
@@ -81,8 +81,9 @@ TEST(LineCodec, AnEndlessLineIsRefusedAtTheLimit) {
     Endless zeros('\0');
     std::istream in(&zeros);
     std::ostringstream out;
-    EXPECT_CONTAINS(message_of<FormatError>([&] { return codec(*tokenizer, in, out, "/dev/zero"); }),
-                    "/dev/zero", "more than 134217728 bytes");
+    EXPECT_CONTAINS(
+        message_of<FormatError>([&] { return codec(*tokenizer, {in, "/dev/zero", 100'000}, out); }),
+        "/dev/zero", "more than 100000 bytes");
   }
 }
 
@@ -91,7 +92,7 @@ TEST(LineCodec, AFailingOutputIsAnError) {
   std::istringstream in("abc");
   std::ostringstream out;
   out.setstate(std::ios::badbit);
-  EXPECT_CONTAINS(message_of<Error>([&] { return encode_plain(*tokenizer, in, out, "stdin"); }), "output");
+  EXPECT_CONTAINS(message_of<Error>([&] { return encode_plain(*tokenizer, {in, "stdin"}, out); }), "output");
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ class AllocationMeter {
 
   /// The largest single allocation, in bytes.
   size_t largest() const;
+  /// Of all allocations together, in bytes.
+  size_t total() const;
   /// The most bytes that were live at one time, of those allocated since the meter was made.
   size_t peak() const;
 };

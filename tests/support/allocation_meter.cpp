@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/tensorfile/allocation_meter.h"
+#include "tests/support/allocation_meter.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +13,7 @@ namespace {
 struct Count {
   bool counting = false;
   size_t largest = 0;
+  size_t total = 0;
   int64_t live = 0;
   int64_t peak = 0;
 };
@@ -24,6 +25,7 @@ void* try_allocate(size_t bytes) {
   void* memory = std::malloc(bytes == 0 ? 1 : bytes);
   if (memory != nullptr && count.counting) {
     count.largest = std::max(count.largest, bytes);
+    count.total += bytes;
     count.live += static_cast<int64_t>(malloc_usable_size(memory));
     count.peak = std::max(count.peak, count.live);
   }
@@ -78,6 +80,9 @@ AllocationMeter::~AllocationMeter() {
 }
 size_t AllocationMeter::largest() const {
   return count.largest;
+}
+size_t AllocationMeter::total() const {
+  return count.total;
 }
 size_t AllocationMeter::peak() const {
   return static_cast<size_t>(std::max<int64_t>(count.peak, 0));
