@@ -87,6 +87,21 @@ std::string read_file(const fs::path& path, int64_t max_bytes) {
   return file.text(0, file.size());
 }
 
+fs::path set_aside(const fs::path& path, std::string_view suffix) {
+  fs::path aside = path;
+  aside += suffix;
+  for (int number = 2; fs::exists(fs::symlink_status(aside)); ++number) {
+    aside = path;
+    aside += format("{}-{}", suffix, number);
+  }
+  std::error_code failure;
+  fs::rename(path, aside, failure);
+  if (failure) {
+    throw Error(format("cannot rename {} to {}: {}", path.string(), aside.string(), failure.message()));
+  }
+  return aside;
+}
+
 void fsync_path(const fs::path& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   const bool flushed = descriptor >= 0 && fsync(descriptor) == 0;

@@ -94,6 +94,10 @@ class StagedFolder {
   bool published_ = false;
 };
 
+/// Renames `path` to `path` + `suffix`, or to the first free of `path` + `suffix` + "-2", "-3", ..., and returns the
+/// new name. Throws Error.
+std::filesystem::path set_aside(const std::filesystem::path& path, std::string_view suffix);
+
 void fsync_path(const std::filesystem::path& path);
 
 /// XXH3 128-bit hash as 32 hex digits: guards against damage, not against an attacker.

@@ -69,10 +69,10 @@ void require_parts(const fs::path& folder, const CheckpointManifest& manifest) {
 /// complete.
 std::vector<fs::path> folders_without_manifest(const fs::path& dir) {
   std::vector<fs::path> found;
+  if (!fs::exists(dir)) return found;
   std::error_code failure;
-  if (!fs::is_directory(dir, failure)) return found;
   for (const fs::path& path : entries_of(dir)) {
-    if (!path.filename().string().starts_with("step-") || path.extension() == ".tmp") continue;
+    if (!checkpoint_step(path.filename().string())) continue;
     if (!fs::is_directory(path, failure) || is_regular_file_itself(path / kManifestFileName)) continue;
     found.push_back(path);
   }
@@ -142,24 +142,38 @@ void require_step(const FoundCheckpoint& checkpoint) {
                            kStateFileName, step->dump(), kManifestFileName, checkpoint.step));
 }
 
-}  // namespace
-
-FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointRanks& ranks) {
-  const auto step = std::make_shared<int64_t>();
-  const std::vector<std::string> seen = ranks.run([=, rank = ranks.rank(), size = ranks.size()] {
-    const CheckpointManifest manifest = verify_folder(step_folder, rank, size);
+/// What one of several ranks finds in its share of a checkpoint, as JSON. Throws Error if it cannot be read.
+std::string verdict_on(const fs::path& step_folder, int rank, int ranks) {
+  try {
+    const CheckpointManifest manifest = verify_folder(step_folder, rank, ranks);
     require_parts(step_folder, manifest);
     require_layout(step_folder, manifest);
     require_step({step_folder, manifest.step});
-    *step = manifest.step;
-    return file_hash(step_folder / kManifestFileName);
-  });
-  for (size_t rank = 1; rank < seen.size(); ++rank) {
-    if (seen[rank] == seen[0]) continue;
+    const std::string hash = file_hash(step_folder / kManifestFileName);
+    return Json{{"damage", ""}, {"step", manifest.step}, {"hash", hash}}.dump();
+  } catch (const FormatError& failure) {
+    return Json{{"damage", failure.what()}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+}
+
+}  // namespace
+
+FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointRanks& ranks) {
+  const std::vector<std::string> verdicts = ranks.run(
+      [=, rank = ranks.rank(), size = ranks.size()] { return verdict_on(step_folder, rank, size); });
+  std::vector<std::string> damage;
+  for (const std::string& verdict : verdicts) {
+    const std::string found = Json::parse(verdict).at("damage");
+    if (!found.empty() && std::find(damage.begin(), damage.end(), found) == damage.end())
+      damage.push_back(found);
+  }
+  if (!damage.empty()) throw FormatError(join(damage, "; "));
+  for (size_t rank = 1; rank < verdicts.size(); ++rank) {
+    if (verdicts[rank] == verdicts[0]) continue;
     throw Error(format("{} of rank {} is not that of rank 0; all ranks need one common run folder",
                        (step_folder / kManifestFileName).string(), rank));
   }
-  return {step_folder, *step};
+  return {step_folder, Json::parse(verdicts[0]).at("step")};
 }
 
 FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const CheckpointRanks& ranks) {
@@ -181,22 +195,37 @@ std::optional<FoundCheckpoint> newest_complete_checkpoint(const fs::path& dir, L
                                                           const CheckpointRanks& ranks) {
   const Json there =
       Json::parse(ranks.run([=, leads = ranks.rank() == 0] { return leads ? survey(dir) : ""; })[0]);
-  auto refused = there.at("damaged").get<std::vector<std::string>>();
+  auto damage = there.at("damaged").get<std::vector<std::string>>();
   std::optional<FoundCheckpoint> found;
   for (const Json& step : there.at("steps")) {
     try {
       found = checkpoint_of_step(dir, step.get<int64_t>(), ranks);
       break;
-    } catch (const PeerError&) {
-      throw;
-    } catch (const Error& failure) {
-      refused.emplace_back(failure.what());
+    } catch (const FormatError& failure) {
+      damage.emplace_back(failure.what());
     }
   }
-  const std::string instead = found ? format("{} is used instead", found->path.string())
-                                    : format("no complete checkpoint is left in {}", dir.string());
-  for (const std::string& reason : refused) logger.error("{}; {}", reason, instead);
+  if (!found && !damage.empty()) {
+    throw UsageError(
+        format("no checkpoint in {} can be used, and none was changed:\n  {}\nPut back a whole copy of "
+               "one; to start over, set checkpoint.resume = false and another run_dir",
+               dir.string(), join(damage, "\n  ")));
+  }
+  for (const std::string& reason : damage)
+    logger.error("{}; {} is used instead", reason, found->path.string());
   return found;
+}
+
+void set_aside_later_steps(const fs::path& dir, int64_t step, Logger& logger, const CheckpointRanks& ranks) {
+  const std::string renamed = ranks.run([=, leads = ranks.rank() == 0] {
+    std::vector<std::string> names;
+    for (const fs::path& path : leads ? entries_of(dir) : std::vector<fs::path>()) {
+      if (checkpoint_step(path.filename().string()).value_or(0) <= step) continue;
+      names.push_back(set_aside(path, ".damaged").filename().string());
+    }
+    return join(names, ", ");
+  })[0];
+  if (!renamed.empty()) logger.warning("damaged checkpoints are kept as {} in {}", renamed, dir.string());
 }
 
 Json read_checkpoint_state(const FoundCheckpoint& checkpoint) {

@@ -85,6 +85,10 @@ std::optional<RankEnvironment> from_torchrun(const Variables& variables) {
   found.local_rank = variables.optional("LOCAL_RANK").value_or(0);
   found.local_world_size = variables.optional("LOCAL_WORLD_SIZE").value_or(1);
   found.launcher = variables.has("STEPFORGE_LAUNCH_ID") ? Launcher::stepforge : Launcher::torchrun;
+  const std::string launch_id = variables.text("TORCHELASTIC_RUN_ID");
+  if (launch_id != "none")
+    found.launch_id = launch_id;  // torchrun's name for all launches that were given none
+  found.restarts = variables.optional("TORCHELASTIC_RESTART_COUNT").value_or(0);
   found.run_id = format("torchrun {} {} {}:{} attempt {}", variables.text("STEPFORGE_LAUNCH_ID"),
                         variables.text("TORCHELASTIC_RUN_ID"), variables.text("MASTER_ADDR"),
                         variables.text("MASTER_PORT"), variables.text("TORCHELASTIC_RESTART_COUNT"));

@@ -23,6 +23,10 @@ struct RankEnvironment {
   /// Equal on all ranks of one start and different in every other start, also in a restart. "" without a
   /// launcher.
   std::string run_id;
+  /// The same in all restarts of one launch; "" if the launcher does not restart or has no name of its own.
+  std::string launch_id;
+  /// How often the launcher has restarted the ranks.
+  int restarts = 0;
   /// Where rank 0's process (or the launcher) holds the store through which ranks of several hosts meet. ""
   /// and 0: unknown.
   std::string master_address;

@@ -42,11 +42,12 @@ std::string utc_time_now() {
 }
 
 Json to_json(const RunStart& start) {
-  return {{"host", start.host},         {"pid", start.pid},
-          {"time", start.time},         {"version", start.version},
-          {"commit", start.commit},     {"begin_step", start.begin_step},
-          {"end_step", start.end_step}, {"tokens", start.tokens},
-          {"seconds", start.seconds},   {"exit_reason", start.exit_reason}};
+  return {{"host", start.host},           {"pid", start.pid},
+          {"time", start.time},           {"version", start.version},
+          {"commit", start.commit},       {"begin_step", start.begin_step},
+          {"end_step", start.end_step},   {"saved_step", start.saved_step},
+          {"tokens", start.tokens},       {"seconds", start.seconds},
+          {"launch_id", start.launch_id}, {"exit_reason", start.exit_reason}};
 }
 
 RunStart start_from_json(const Json& json) {
@@ -58,6 +59,8 @@ RunStart start_from_json(const Json& json) {
   json.at("commit").get_to(start.commit);
   json.at("begin_step").get_to(start.begin_step);
   json.at("end_step").get_to(start.end_step);
+  json.at("saved_step").get_to(start.saved_step);
+  json.at("launch_id").get_to(start.launch_id);
   json.at("tokens").get_to(start.tokens);
   json.at("seconds").get_to(start.seconds);
   json.at("exit_reason").get_to(start.exit_reason);
@@ -150,20 +153,17 @@ void RunFolder::write_config(std::string_view toml) const {
   write_file_atomic(config_file(), toml);
 }
 
-void RunFolder::begin(std::string_view version, std::string_view commit, int64_t begin_step, int64_t tokens) {
-  for (RunStart& start : history_) {
-    if (start.exit_reason == running) start.exit_reason = "died";
+void RunFolder::begin(RunStart start) {
+  for (RunStart& earlier : history_) {
+    if (earlier.exit_reason == running) earlier.exit_reason = "died";
   }
-  history_.push_back({.host = host_name(),
-                      .pid = getpid(),
-                      .time = utc_time_now(),
-                      .version = std::string(version),
-                      .commit = std::string(commit),
-                      .begin_step = begin_step,
-                      .end_step = begin_step,
-                      .tokens = tokens,
-                      .seconds = earlier_seconds_,
-                      .exit_reason = std::string(running)});
+  start.host = host_name();
+  start.pid = getpid();
+  start.time = utc_time_now();
+  start.end_step = start.begin_step;
+  start.seconds = earlier_seconds_;
+  start.exit_reason = running;
+  history_.push_back(std::move(start));
   save();
 }
 
@@ -172,6 +172,11 @@ void RunFolder::progress(int64_t end_step, int64_t tokens, double seconds) {
   start.end_step = end_step;
   start.tokens = tokens;
   start.seconds = earlier_seconds_ + seconds;
+  save_or_warn();
+}
+
+void RunFolder::saved(int64_t step) {
+  history_.back().saved_step = step;
   save_or_warn();
 }
 

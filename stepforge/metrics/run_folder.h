@@ -24,6 +24,10 @@ struct RunStart {
   /// The step from which it continued (0 for a new run), and the last step it finished.
   int64_t begin_step = 0;
   int64_t end_step = 0;
+  /// The last step of which it published a checkpoint; 0 if it published none.
+  int64_t saved_step = 0;
+  /// What the launcher calls itself, the same in all its restarts; "" without a launcher.
+  std::string launch_id;
   /// Tokens of the run up to end_step; tokens of steps that a resume repeated count once.
   int64_t tokens = 0;
   /// Seconds of this start and all before it, repeated steps included.
@@ -52,12 +56,15 @@ class RunFolder {
   /// Writes config.toml atomically. Throws Error.
   void write_config(std::string_view toml) const;
 
-  /// Adds a start to the history. An earlier start that is still "running" becomes "died", since this process
-  /// holds the lock. `tokens`: those of the run up to begin_step. Throws Error if run.json cannot be written.
-  void begin(std::string_view version, std::string_view commit, int64_t begin_step, int64_t tokens = 0);
+  /// Adds a start to the history: its version, commit, launch_id, begin_step, and the tokens up to that step; the
+  /// rest is filled in. An earlier start that is still "running" becomes "died", since this process holds the lock.
+  /// Throws Error if run.json cannot be written.
+  void begin(RunStart start);
   /// Updates the start of begin(): last finished step, tokens of the whole run, seconds of this start. If the
   /// disk cannot be written it logs a warning. Only after begin().
   void progress(int64_t end_step, int64_t tokens, double seconds);
+  /// A checkpoint of `step` was published. Like progress(), it logs a warning if the disk cannot be written.
+  void saved(int64_t step);
   /// How the start ended. Like progress(), it logs a warning if the disk cannot be written.
   void finish(std::string_view exit_reason);
 

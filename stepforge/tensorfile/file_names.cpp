@@ -21,7 +21,11 @@ bool is_plain_file_name(std::string_view name) {
 
 bool is_regular_file_itself(const fs::path& path) {
   std::error_code failure;
-  return fs::symlink_status(path, failure).type() == fs::file_type::regular;
+  const fs::file_type type = fs::symlink_status(path, failure).type();
+  if (type == fs::file_type::none) {
+    throw Error(format("cannot read {}: {}", path.string(), failure.message()));
+  }
+  return type == fs::file_type::regular;
 }
 
 std::vector<fs::path> entries_of(const fs::path& folder) {

@@ -12,7 +12,8 @@ namespace stepforge {
 /// A name without '/', '\\' or control bytes, not empty, "." or "..", at most 255 bytes.
 bool is_plain_file_name(std::string_view name);
 
-/// Whether `path` itself (not what a link points to) is a regular file.
+/// Whether `path` itself (not what a link points to) is a regular file. Throws Error if that cannot be read, which is
+/// not the same as "there is none".
 bool is_regular_file_itself(const std::filesystem::path& path);
 
 /// Everything in `folder`, in no particular order. Throws Error if it cannot be read.

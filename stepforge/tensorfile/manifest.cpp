@@ -64,9 +64,9 @@ int64_t file_bytes(const fs::path& path) {
 
 /// What is wrong with one file of a checkpoint, or "".
 std::string fault_of(const fs::path& path, const ManifestFile& file) {
-  std::error_code failure;
-  if (!fs::exists(fs::symlink_status(path, failure))) return "missing";
-  if (!is_regular_file_itself(path)) return "not a regular file";
+  if (!is_regular_file_itself(path)) {
+    return fs::exists(fs::symlink_status(path)) ? "not a regular file" : "missing";
+  }
   const int64_t bytes = file_bytes(path);
   if (bytes < file.bytes) return format("truncated: {} of {} bytes", bytes, file.bytes);
   if (bytes > file.bytes) return format("{} bytes instead of {}", bytes, file.bytes);
@@ -74,16 +74,15 @@ std::string fault_of(const fs::path& path, const ManifestFile& file) {
   return "";
 }
 
-/// N of "step-N" as checkpoint_folder_name writes it.
-std::optional<int64_t> step_of(const std::string& name) {
+}  // namespace
+
+std::optional<int64_t> checkpoint_step(const std::string& name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;
   int64_t step = -1;
   std::from_chars(name.data() + kFolderPrefix.size(), name.data() + name.size(), step);
   if (step < 0 || step > kMostSteps || name != checkpoint_folder_name(step)) return std::nullopt;
   return step;
 }
-
-}  // namespace
 
 ManifestFile manifest_file(const fs::path& path) {
   return {path.filename().string(), file_bytes(path), file_hash(path)};
@@ -145,7 +144,7 @@ CheckpointManifest read_manifest(const fs::path& folder) {
     manifest.refuse("version", format("this program reads version {}", kFormatVersion));
   }
   const int64_t step = manifest["step"].integer(0, kMostSteps);
-  const std::optional<int64_t> named = step_of(folder.filename().string());
+  const std::optional<int64_t> named = checkpoint_step(folder.filename().string());
   if (named && *named != step) manifest.refuse("step", format("the folder is called step-{}", *named));
   const Json layout = manifest.has("layout") ? manifest["layout"].json() : Json();
   return {step, layout, parse_files(manifest["files"])};
@@ -184,9 +183,9 @@ std::string checkpoint_folder_name(int64_t step) {
 std::vector<CheckpointFolder> list_checkpoints(const fs::path& parent) {
   std::vector<CheckpointFolder> found;
   std::error_code failure;
-  if (!fs::is_directory(parent, failure)) return found;
+  if (fs::status(parent, failure).type() == fs::file_type::not_found) return found;
   for (const fs::path& path : entries_of(parent)) {
-    const std::optional<int64_t> step = step_of(path.filename().string());
+    const std::optional<int64_t> step = checkpoint_step(path.filename().string());
     if (!step || !is_regular_file_itself(path / kManifestFileName)) continue;
     found.push_back({*step, path});
   }

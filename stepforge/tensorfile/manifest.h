@@ -64,8 +64,12 @@ struct CheckpointFolder {
 /// "step-120"
 std::string checkpoint_folder_name(int64_t step);
 
+/// 120 of "step-120"; nullopt for any other name.
+std::optional<int64_t> checkpoint_step(const std::string& folder_name);
+
 /// The folders `step-N`, N at most 10^12, with a manifest, newest first. Folders still being written
 /// ("step-N.tmp") and everything else are ignored; a `parent` that does not exist holds none. The files are not verified.
+/// Throws Error if a folder cannot be read.
 std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& parent);
 
 }  // namespace stepforge

@@ -62,7 +62,7 @@ void build_ranks(Trainer& trainer) {
 /// later checkpoints.
 void require_unused(const Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
-  if (checkpoint.resume || checkpoint.load_step >= 0) return;
+  if (checkpoint.resume || checkpoint.load_step >= 0 || trainer.is_restart()) return;
   const bool has_metrics = std::filesystem::exists(trainer.run_folder->metrics_file()) &&
                            !std::filesystem::is_empty(trainer.run_folder->metrics_file());
   if (!has_metrics && list_checkpoints(trainer.checkpoint_dir()).empty()) return;
@@ -268,6 +268,14 @@ void build_executor(Trainer& trainer) {
       std::make_unique<TrainStep>(trainer.config, *trainer.executor, *trainer.store, *trainer.optimizer);
 }
 
+/// Metrics of steps that no checkpoint covers are done again; those of the earlier start are kept beside them.
+void keep_metrics_of_earlier_start(Trainer& trainer, const std::filesystem::path& file) {
+  std::error_code failure;
+  if (trainer.resumed || std::filesystem::file_size(file, failure) == 0 || failure) return;
+  const std::filesystem::path aside = set_aside(file, ".old");
+  trainer.log.info("an earlier start left metrics but no checkpoint: they are kept in {}", aside.string());
+}
+
 void build_metrics(Trainer& trainer) {
   const auto& metrics = trainer.config.metrics;
   std::vector<std::unique_ptr<MetricsSink>> sinks;
@@ -275,6 +283,7 @@ void build_metrics(Trainer& trainer) {
   if (trainer.is_main()) {
     trainer.run_folder->write_config(config_toml(trainer.config, /*with_comments=*/false));
     const auto file = trainer.run_folder->metrics_file();
+    keep_metrics_of_earlier_start(trainer, file);
     rewind_jsonl(file, trainer.state.step, trainer.state.validation_pending);
     if (metrics.enable_jsonl) sinks.push_back(std::make_unique<JsonlSink>(file, trainer.log));
   }

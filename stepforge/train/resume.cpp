@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
@@ -133,25 +134,70 @@ std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) 
   return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks), limit);
 }
 
+/// What run.json says of checkpoints that were published; the same on all ranks. 0: none.
+struct SavedSteps {
+  int64_t newest = 0;          ///< of the last start that published one
+  int64_t of_this_launch = 0;  ///< of an earlier attempt of the launch that restarted this process
+};
+
+SavedSteps saved_steps(const Trainer& trainer) {
+  SavedSteps saved;
+  if (trainer.is_main()) {
+    for (const RunStart& start : trainer.run_folder->history()) {
+      if (start.saved_step == 0) continue;
+      saved.newest = start.saved_step;
+      if (trainer.is_restart() && start.launch_id == trainer.launch.id)
+        saved.of_this_launch = start.saved_step;
+    }
+  }
+  const Json told = Json::parse(
+      trainer.checkpoint_ranks->run([saved] { return Json{saved.newest, saved.of_this_launch}.dump(); })[0]);
+  return {told.at(0), told.at(1)};
+}
+
+/// The step to load; -1: the newest. A restarted launch goes on from its own last checkpoint: load_step and
+/// resume = false were for its first attempt.
+std::optional<int64_t> step_to_load(const CheckpointConfig& checkpoint, const SavedSteps& saved) {
+  const bool as_told = checkpoint.resume && checkpoint.load_step < 0;
+  if (!as_told && saved.of_this_launch > 0) return saved.of_this_launch;
+  if (checkpoint.load_step >= 0) return checkpoint.load_step;
+  return checkpoint.resume ? std::optional<int64_t>(-1) : std::nullopt;
+}
+
+/// The newest checkpoint of the run's own folder, if there is one.
+bool continue_from_newest(Trainer& trainer, const SavedSteps& saved) {
+  const auto found =
+      newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log, *trainer.checkpoint_ranks);
+  if (found) {
+    continue_run(trainer, *found);
+    set_aside_later_steps(trainer.checkpoint_dir(), found->step, trainer.log, *trainer.checkpoint_ranks);
+  } else if (saved.newest > 0) {
+    throw UsageError(format(
+        "{} says that a checkpoint of step {} was saved, but there is none in {}: is its disk mounted? To "
+        "start over, set checkpoint.resume = false and another run_dir",
+        (std::filesystem::path(trainer.config.run_dir) / "run.json").string(), saved.newest,
+        trainer.checkpoint_dir().string()));
+  }
+  return found.has_value();
+}
+
 }  // namespace
 
 void build_checkpoint(Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
   trainer.checkpoint_ranks = build_checkpoint_ranks(trainer);
   const CheckpointRanks& ranks = *trainer.checkpoint_ranks;
+  const SavedSteps saved = saved_steps(trainer);
+  const std::optional<int64_t> step = step_to_load(checkpoint, saved);
+  if (step && *step >= 0) {
+    resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), *step, ranks));
+  } else if (!(step && continue_from_newest(trainer, saved)) && !checkpoint.initial_load_path.empty()) {
+    initial_load(trainer);
+  }
   if (checkpoint.enable) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
         trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);
   }
-  if (checkpoint.load_step >= 0) {
-    return resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), checkpoint.load_step, ranks));
-  }
-  if (checkpoint.resume) {
-    if (const auto found = newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log, ranks)) {
-      return continue_run(trainer, *found);
-    }
-  }
-  if (!checkpoint.initial_load_path.empty()) initial_load(trainer);
 }
 
 }  // namespace stepforge

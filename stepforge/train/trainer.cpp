@@ -64,6 +64,11 @@ void Trainer::build() {
   }
 }
 
+bool Trainer::is_restart() const {
+  return is_main() && launch.restarts > 0 && !launch.id.empty() && !run_folder->history().empty() &&
+         run_folder->history().back().launch_id == launch.id;
+}
+
 std::filesystem::path Trainer::checkpoint_dir() const {
   return std::filesystem::path(config.run_dir) / config.checkpoint.folder;
 }
@@ -74,7 +79,13 @@ RunOutcome Trainer::run() {
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  if (is_main()) run_folder->begin(version(), commit(), state.step, state.tokens);
+  if (is_main()) {
+    run_folder->begin({.version = std::string(version()),
+                       .commit = std::string(commit()),
+                       .begin_step = state.step,
+                       .launch_id = launch.id,
+                       .tokens = state.tokens});
+  }
   double recorded = 0.0;  // when the history was last written; it is not written after each short step
   try {
     callbacks.emit(&Callback::train_begin, *this);
@@ -195,7 +206,10 @@ void Trainer::report_saves() {
   if (checkpoints == nullptr) return;
   for (const SaveOutcome& outcome : checkpoints->take_outcomes()) {
     last_save = outcome;
-    if (outcome.failure.empty()) last_saved_step = outcome.step;
+    if (outcome.failure.empty()) {
+      last_saved_step = outcome.step;
+      if (is_main()) run_folder->saved(outcome.step);
+    }
     callbacks.emit(outcome.failure.empty() ? &Callback::save : &Callback::save_failed, *this);
   }
 }

@@ -32,6 +32,12 @@
 
 namespace stepforge {
 
+/// What started this process: `id` is the same in all restarts of one launch, and "" without a launcher.
+struct LaunchInfo {
+  std::string id;
+  int restarts = 0;
+};
+
 enum class RunOutcome : uint8_t { completed, interrupted };
 
 /// Everything a run is made of. Public: build steps fill it in, callbacks look at it.
@@ -77,6 +83,8 @@ class Trainer {
   bool interrupted() const { return interrupts_ != nullptr && interrupts_->requested(); }
   /// Whether this is rank 0, which writes the run folder and logs to the terminal.
   bool is_main() const { return place.rank == 0; }
+  /// Whether the launcher restarted the ranks, and run.json tells of an earlier start of this launch. Rank 0 knows.
+  bool is_restart() const;
   std::filesystem::path checkpoint_dir() const;
   /// Null if the trainer is alone.
   World* world() const { return world_; }
@@ -88,6 +96,7 @@ class Trainer {
   RankId place;
   int ranks_on_host =
       1;  ///< they share its memory, and the cores unless training.threads or OMP_NUM_THREADS is set
+  LaunchInfo launch;
   std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;

@@ -40,7 +40,7 @@ TEST_P(InterruptedBy, OneSignalFinishesTheStepSavesItAndExits130) {
   child.signal(GetParam());
   const ProgramResult result = child.wait();
   EXPECT_EQ(result.exit_code, 130);
-  EXPECT_CONTAINS(result.err, "interrupted: finishing the step and saving");
+  EXPECT_CONTAINS(result.err, "interrupted: finishing this step and saving");
 
   const auto history = read_run_history(run);
   ASSERT_EQ(history.size(), 1U);

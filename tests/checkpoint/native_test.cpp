@@ -358,13 +358,24 @@ TEST(NewestCompleteCheckpoint, IsNoneInAnEmptyOrAbsentFolderOrWithOnlyUnfinished
   EXPECT_EQ(log.text(), "");
 }
 
-TEST(NewestCompleteCheckpoint, SaysSoWhenAllAreDamaged) {
+TEST(NewestCompleteCheckpoint, IsRefusedWithEachReasonIfAllAreDamaged) {
+  const TempFolder folder;
+  for (const int64_t step : {1, 2}) write_checkpoint(folder.path(), step, SmallModel(1).stage());
+  overwrite_byte(folder / "step-1" / "model.safetensors", 1);
+  fs::remove(folder / "step-2" / "manifest.json");
+  RecordedLog log;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { newest_complete_checkpoint(folder.path(), log.logger()); }),
+                  "no checkpoint in " + folder.path().string() + " can be used",
+                  "step-1: model.safetensors: changed", "step-2: manifest.json: missing");
+}
+
+TEST(NewestCompleteCheckpoint, OneThatCannotBeReadIsAnErrorAndNotPassedOver) {
   const TempFolder folder;
   write_checkpoint(folder.path(), 1, SmallModel(1).stage());
-  overwrite_byte(folder / "step-1" / "model.safetensors", 1);
+  fs::create_symlink("step-2", folder / "step-2");  // a loop: every access fails
   RecordedLog log;
-  EXPECT_FALSE(newest_complete_checkpoint(folder.path(), log.logger()).has_value());
-  EXPECT_CONTAINS(log.text(), "no complete checkpoint is left in " + folder.path().string());
+  EXPECT_CONTAINS(message_of<Error>([&] { newest_complete_checkpoint(folder.path(), log.logger()); }),
+                  "cannot read", "step-2");
 }
 
 TEST(CheckpointOfStep, NamesTheStepsThatAreThere) {

@@ -152,6 +152,16 @@ TEST(RunId, IsOfOneStartOnly) {
   EXPECT_NE(id(open_mpi), id(with(open_mpi, {{"PMIX_NAMESPACE", "host-1234@2"}})));
 }
 
+TEST(DiscoverRanks, NamesTheLaunchAlikeInItsRestarts) {
+  const Environment named = with(torchrun, {{"TORCHELASTIC_RUN_ID", "abc"}});
+  EXPECT_EQ(discover(named).launch_id, "abc");
+  EXPECT_EQ(discover(named).restarts, 0);
+  const auto restarted = discover(with(named, {{"TORCHELASTIC_RESTART_COUNT", "2"}}));
+  EXPECT_EQ(restarted.launch_id, "abc");
+  EXPECT_EQ(restarted.restarts, 2);
+  EXPECT_EQ(discover(torchrun).launch_id, "") << "the name of unnamed ones";
+}
+
 TEST(RankEnvironment, TellsWhereTheRanksMeet) {
   const RankEnvironment of_torchrun = discover(torchrun);
   EXPECT_EQ(of_torchrun.master_address, "localhost");

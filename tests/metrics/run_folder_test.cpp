@@ -69,13 +69,13 @@ TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
   Logger logger(LogLevel::error);
   {
     RunFolder run(folder.path(), logger);
-    run.begin("0.1.0", "abc123", 0);
+    run.begin({.version = "0.1.0", .commit = "abc123", .begin_step = 0});
     run.progress(40, 4000, 10.5);
     run.finish("interrupted");
   }
   {
     RunFolder run(folder.path(), logger);
-    run.begin("0.1.0", "abc124", 30);
+    run.begin({.version = "0.1.0", .commit = "abc124", .begin_step = 30});
     run.progress(35, 3500, 1.5);
     run.progress(50, 5000, 4);
     run.finish("completed");
@@ -101,12 +101,12 @@ TEST(RunFolder, MarksAStartWithoutALastWordAsDied) {
   Logger logger(LogLevel::error);
   {
     RunFolder run(folder.path(), logger);
-    run.begin("0.1.0", "abc", 0);
+    run.begin({.version = "0.1.0", .commit = "abc", .begin_step = 0});
     run.progress(7, 700, 1);
     EXPECT_EQ(read_run_history(folder.path())[0].exit_reason, "running");
   }
   RunFolder run(folder.path(), logger);
-  run.begin("0.1.0", "abc", 5, 500);
+  run.begin({.version = "0.1.0", .commit = "abc", .begin_step = 5, .tokens = 500});
   const std::vector<RunStart> starts = read_run_history(folder.path());
   EXPECT_EQ(starts[0].exit_reason, "died");
   EXPECT_EQ(starts[0].end_step, 7);
@@ -135,7 +135,7 @@ TEST(RunFolder, ProgressSurvivesAHistoryThatCannotBeWritten) {
   ::testing::internal::CaptureStderr();
   Logger logger(LogLevel::warning);
   RunFolder run(folder / "run", logger);
-  run.begin("0.1.0", "abc", 0);
+  run.begin({.version = "0.1.0", .commit = "abc", .begin_step = 0});
   fs::create_directory(folder / "run/run.json.tmp");
   write_text(folder / "run/run.json.tmp/in-the-way", "");
   run.progress(3, 300, 1);

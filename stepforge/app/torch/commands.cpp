@@ -31,6 +31,7 @@ int run(const TrainOptions& options, const CommandContext& context) {
   try {
     Trainer trainer(options.config, context.log, context.interrupts, world.get());
     trainer.ranks_on_host = ranks.local_world_size;
+    trainer.launch = {ranks.launch_id, ranks.restarts};
     if (!options.trace.empty()) trainer.add_callback(make_trace_callback(options.trace));
     trainer.build();
     const RunOutcome outcome = trainer.run();
