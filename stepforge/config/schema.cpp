@@ -144,13 +144,13 @@ std::string expected_text(const Field& field) {
       return "a list of any of " + quoted_choices(field.rules);
     case FieldType::text:
       if (!field.rules.choices.empty()) return "one of " + quoted_choices(field.rules);
-      return field.rules.non_empty ? "a string that is not empty" : "a string";
+      return field.rules.non_empty ? "a non-empty string" : "a string";
     case FieldType::integers:
       return "a list of integers" + (range.empty() ? "" : format(" (each {})", range));
     case FieldType::texts:
       return "a list of strings";
     case FieldType::table:
-      return "a table of keys";
+      return "a table";
     case FieldType::tables:
       return "a list of tables";
   }

@@ -49,7 +49,7 @@ TEST(SchemaDocs, FieldInfoHasEverythingInTheSchema) {
   EXPECT_EQ(interval.default_value, "500");
   EXPECT_EQ(interval.unit, "steps");
   EXPECT_EQ(interval.range, "1 to 1e12");
-  EXPECT_EQ(field("precision.compute").choices, (Words{"fp32", "bf16"}));
+  EXPECT_EQ(field("precision.compute").choices, (Strings{"fp32", "bf16"}));
   EXPECT_EQ(field("model.rope_scaling.factor").default_value, "8.0");
   EXPECT_EQ(field("data.sources[].weight").default_value, "1.0");
   EXPECT_EQ(field("data.sources").type_name, "list of tables");
