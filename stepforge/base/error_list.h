@@ -13,8 +13,8 @@ namespace stepforge {
 
 class ErrorList {
  public:
-  /// `where` names what is checked and starts the message.
-  explicit ErrorList(std::string where) : where_(std::move(where)) {}
+  /// `where` names what is checked and starts the message; "" if each error names its own place.
+  explicit ErrorList(std::string where = "") : where_(where.empty() ? "" : std::move(where) + ": ") {}
 
   /// Counts the error; only the first 100 are kept.
   void add(std::string error) {
@@ -25,12 +25,12 @@ class ErrorList {
   bool empty() const { return count_ == 0; }
   size_t size() const { return count_; }
 
-  /// "where: error", or "where: 3 errors:" and each on a line of its own.
+  /// "where: error", or "where: 3 errors:" and each error on its own line.
   std::string message() const {
-    if (count_ == 1) return format("{}: {}", where_, kept_[0]);
+    if (count_ == 1) return where_ + kept_[0];
     const std::string more =
         count_ > kept_.size() ? format("\n  and {} more", count_ - kept_.size()) : std::string();
-    return format("{}: {} errors:\n  {}{}", where_, count_, join(kept_, "\n  "), more);
+    return format("{}{} errors:\n  {}{}", where_, count_, join(kept_, "\n  "), more);
   }
 
   template <typename Exception = FormatError>

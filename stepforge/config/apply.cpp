@@ -20,9 +20,9 @@ namespace {
 
 using Kind = ConfigValue::Kind;
 
-/// The choice that `text` names in another common spelling: "AdamW", "bfloat16"; else `text`.
+/// The choice that `text` is a common other spelling of ("AdamW", "bfloat16"), else `text`.
 std::string canonical_choice(const FieldRules& rules, const std::string& text) {
-  constexpr auto synonyms = std::to_array<std::pair<std::string_view, std::string_view>>({
+  constexpr auto kSynonyms = std::to_array<std::pair<std::string_view, std::string_view>>({
       {"float32", "fp32"},
       {"bfloat16", "bf16"},
       {"float16", "fp16"},
@@ -32,9 +32,8 @@ std::string canonical_choice(const FieldRules& rules, const std::string& text) {
   });
   std::string name = text;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const auto& [other, ours] : synonyms) {
+  for (const auto& [other, ours] : kSynonyms)
     if (name == other) name = ours;
-  }
   const bool is_choice = std::find(rules.choices.begin(), rules.choices.end(), name) != rules.choices.end();
   return is_choice ? name : text;
 }
@@ -45,7 +44,7 @@ bool accepted_text(const FieldRules& rules, const std::string& text) {
          std::find(rules.choices.begin(), rules.choices.end(), text) != rules.choices.end();
 }
 
-/// true, false, and the spellings of YAML and Python.
+/// Accepts the spellings of YAML and Python too.
 std::optional<bool> boolean_of(const ConfigValue& value) {
   if (value.kind == Kind::boolean) return value.boolean;
   if (value.kind != Kind::text) return std::nullopt;
@@ -56,11 +55,11 @@ std::optional<bool> boolean_of(const ConfigValue& value) {
   return std::nullopt;
 }
 
-/// Writes a value into a slot if its type and range are right; says whether they were.
+/// Writes a value into a slot. Returns false and changes nothing if the type or the range is wrong.
 struct Assignment {
   const FieldRules& rules;
   const ConfigValue& value;
-  bool is_list = false;  ///< Of a choice slot.
+  bool is_list = false;  ///< Whether a ChoiceSlot is a list.
 
   bool operator()(bool* slot) const {
     const auto boolean = boolean_of(value);
@@ -114,20 +113,20 @@ bool is_whole(double number) {
   return number == std::floor(number) && std::abs(number) < 1e15;
 }
 
-/// What to write instead, where that can be told from the value; else "".
+/// A suggestion what to write instead, or "".
 std::string spelling_remedy(const Field& field, const ConfigValue& value) {
   if (is_list(field.type) && value.kind != Kind::list) return format("write [{}]", shown_value(value));
-  const ConfigValue* word = &value;
+  const ConfigValue* item = &value;
   if (is_list(field.type)) {
-    const auto wrong = std::find_if(value.list.begin(), value.list.end(), [&](const ConfigValue& item) {
-      return item.kind == Kind::text && !accepted_text(field.rules, item.text);
+    const auto wrong = std::find_if(value.list.begin(), value.list.end(), [&](const ConfigValue& one) {
+      return one.kind == Kind::text && !accepted_text(field.rules, one.text);
     });
     if (wrong == value.list.end()) return "";
-    word = &*wrong;
+    item = &*wrong;
   }
-  if (!field.rules.choices.empty() && word->kind == Kind::text) {
+  if (!field.rules.choices.empty() && item->kind == Kind::text) {
     const std::string near =
-        did_you_mean(word->text, {field.rules.choices.begin(), field.rules.choices.end()});
+        did_you_mean(item->text, {field.rules.choices.begin(), field.rules.choices.end()});
     return near.empty() ? "" : format("did you mean \"{}\"?", near);
   }
   if (field.type == FieldType::text && value.kind != Kind::text && value.kind <= Kind::number) {
@@ -137,16 +136,19 @@ std::string spelling_remedy(const Field& field, const ConfigValue& value) {
     return format("write {}", static_cast<int64_t>(value.number));
   }
   if (field.type <= FieldType::number && value.kind == Kind::text) {
-    const auto parsed = parse_toml_word(value.text);
-    const bool fits = parsed && (field.type == FieldType::boolean ? parsed->kind == Kind::boolean
-                                                                  : parsed->kind == Kind::integer);
-    if (fits) return format("write {} without quotes", value.text);
+    try {
+      const Kind unquoted = parse_toml_value(value.text).kind;
+      if (unquoted == (field.type == FieldType::boolean ? Kind::boolean : Kind::integer))
+        return format("write {} without quotes", value.text);
+    } catch (const TomlError&) {
+      return "";
+    }
   }
   return "";
 }
 
-/// What the unknown key `name` of the table `path` may stand for, in full: a key of that table, or, without a
-/// section, of any.
+/// Full names of keys that the unknown key `name` of the table `path` may mean: a similar key of that table,
+/// or at the top level the same key in any section.
 std::vector<std::string> meant_keys(const TableSchema& schema, std::string_view path, std::string_view name) {
   const std::string here = did_you_mean(name, schema.names());
   if (!here.empty()) return {dotted(path, here)};
@@ -159,14 +161,14 @@ std::vector<std::string> meant_keys(const TableSchema& schema, std::string_view 
   return found;
 }
 
-/// A key, or with `value` a choice of it, of an earlier version.
+/// A key of an earlier version, or, with `value`, a choice of the key.
 struct Renamed {
   std::string_view key;
   std::string_view value;
   std::string_view now;
 };
 
-constexpr auto renamed = std::to_array<Renamed>({
+constexpr auto kRenamed = std::to_array<Renamed>({
     {"parallelism.fsdp_cut", "",
      "parallelism.fsdp_partition (interval is now flat, whole_tensor is by_tensor, dimension is by_dim)"},
     {"parallelism.fsdp_partition", "interval", "\"flat\""},
@@ -176,9 +178,9 @@ constexpr auto renamed = std::to_array<Renamed>({
     {"activation_checkpoint.mode", "segments", "\"regions\""},
 });
 
-/// "was renamed to ...", or "" for what never had another name.
+/// "was renamed to ...", or "".
 std::string rename_note(std::string_view key, std::string_view value = "") {
-  for (const Renamed& entry : renamed) {
+  for (const Renamed& entry : kRenamed) {
     if (entry.key == key && entry.value == value) return format("was renamed to {}", entry.now);
   }
   return "";
@@ -186,13 +188,36 @@ std::string rename_note(std::string_view key, std::string_view value = "") {
 
 }  // namespace
 
-void LayerApplier::remember_place(const std::string& path, TextPosition position) {
+std::string ConfigLayer::place(TextPosition position) const {
+  return is_file ? format("{}:{}:{}", name, position.line, position.column) : name;
+}
+
+bool RefusedFields::contains(std::string_view field) const {
+  const auto within = [](std::string_view inner, std::string_view outer) {
+    return outer.empty() ||
+           (inner.starts_with(outer) && (inner.size() == outer.size() || inner[outer.size()] == '.'));
+  };
+  return std::any_of(fields_.begin(), fields_.end(), [&](const std::string& refused) {
+    return within(refused, field) || within(field, refused);
+  });
+}
+
+void LayerApplier::add_error(TextPosition position, std::string_view error) {
+  found_.emplace(position, format("{}: {}", layer_.place(position), error));
+}
+
+void LayerApplier::flush_errors() {
+  for (const auto& [position, error] : found_) errors_.add(error);
+  found_.clear();
+}
+
+void LayerApplier::set_origin(const std::string& path, TextPosition position) {
   auto& origins = loaded_.origins;
-  // Elements of an earlier layer's list are gone.
+  // Forget the elements of a list from an earlier layer.
   const std::string inside = path + ".";
   auto first = origins.lower_bound(inside);
   while (first != origins.end() && first->first.starts_with(inside)) first = origins.erase(first);
-  origins[path] = layer_.kind == ConfigLayer::Kind::file ? layer_.place(position) : layer_.name;
+  origins[path] = layer_.place(position);
 }
 
 void LayerApplier::refuse(const TableSchema& schema, const Field& field, const ConfigValue& value,
@@ -201,18 +226,17 @@ void LayerApplier::refuse(const TableSchema& schema, const Field& field, const C
   if (remedy.empty()) remedy = spelling_remedy(field, value);
   if (remedy.empty() && field.type != FieldType::table)
     remedy = "the default is " + default_value(schema, field);
-  problems_.add(layer_, value.position,
-                format("{} = {}: expected {}{}", path, shown_value(value), expected_text(field),
-                       remedy.empty() ? "" : "; " + remedy));
-  problems_.mark_bad(path);
+  add_error(value.position, format("{} = {}: expected {}{}", path, shown_value(value), expected_text(field),
+                                   remedy.empty() ? "" : "; " + remedy));
+  refused_.add(path);
 }
 
 void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view known, std::string_view unknown,
                                   TextPosition position) {
   const std::string path = dotted(known, unknown);
   if (const std::string note = rename_note(path); !note.empty()) {
-    problems_.add(layer_, position, format("{}: {}", path, note));
-    problems_.mark_bad(known);
+    add_error(position, format("{}: {}", path, note));
+    refused_.add(known);
     return;
   }
   const std::string_view kind = known.empty() ? "section or key" : "key";
@@ -223,10 +247,10 @@ void LayerApplier::refuse_unknown(const TableSchema& schema, std::string_view kn
       const Field* top = config_schema().find(name);
       if (top != nullptr && top->type == FieldType::table) name = format("[{}]", name);
     }
-    remedy = meant.empty() ? "known here: " + join(schema.names(), ", ")
+    remedy = meant.empty() ? "known keys: " + join(schema.names(), ", ")
                            : format("did you mean {}?", join(meant, " or "));
   }
-  problems_.add(layer_, position, format("{}: unknown {}; {}", path, kind, remedy));
+  add_error(position, format("{}: unknown {}; {}", path, kind, remedy));
 }
 
 void LayerApplier::apply_table(const TableSchema& schema, void* object, const ConfigValue& table,
@@ -257,74 +281,72 @@ void LayerApplier::apply_field(const TableSchema& schema, const Field& field, co
     refuse(schema, field, value, path);
     return;
   }
-  remember_place(path, value.position);
+  set_origin(path, value.position);
 }
 
 void LayerApplier::apply_tables(const Field& field, const TableListSlot& slot, const ConfigValue& value,
                                 const std::string& path) {
-  remember_place(path, value.position);
+  set_origin(path, value.position);
   slot.resize(slot.list, 0);
   slot.resize(slot.list, value.list.size());
   for (size_t i = 0; i < value.list.size(); ++i) {
     const ConfigValue& item = value.list[i];
     const std::string item_path = format("{}.{}", path, i);
     if (item.kind == Kind::table) {
-      loaded_.origins[item_path] =
-          layer_.kind == ConfigLayer::Kind::file ? layer_.place(item.position) : layer_.name;
+      loaded_.origins[item_path] = layer_.place(item.position);
       apply_table(*field.table, slot.at(slot.list, i), item, item_path);
     } else {
-      problems_.add(layer_, item.position,
-                    format("{} = {}: expected a table of {}", item_path, shown_value(item),
-                           join(field.table->names(), ", ")));
-      problems_.mark_bad(item_path);
+      add_error(item.position, format("{} = {}: expected a table with the keys {}", item_path,
+                                      shown_value(item), join(field.table->names(), ", ")));
+      refused_.add(item_path);
     }
   }
 }
 
-void LayerApplier::apply(const Override& word) {
-  const FieldRef place = find_field(config_schema(), &loaded_.config, word.name, /*may_append=*/true);
-  if (place.field == nullptr && place.schema != nullptr) {
-    refuse_unknown(*place.schema, place.known, place.unknown, {});
-    return;
-  }
-  if (place.field == nullptr) {
-    problems_.add(
-        layer_, {},
-        format("{}.{}: {} has no part \"{}\"", place.known, place.unknown, place.known, place.unknown));
-    return;
-  }
-  std::string fault;
-  const std::optional<ConfigValue> value = override_value(*place.field, word.text, fault);
-  if (!value) {
-    problems_.add(layer_, {}, format("{} = {}: not a TOML value: {}", place.known, word.text, fault));
-    problems_.mark_bad(place.known);
-    return;
-  }
-  const FieldSlot slot = slot_of(place);
-  apply_field(*place.schema, *place.field, slot, *value, place.known);
+void LayerApplier::apply(const ConfigValue& root) {
+  apply_table(config_schema(), &loaded_.config, root, "");
+  flush_errors();
 }
 
-std::vector<Override> read_overrides(std::span<const std::string> words, Problems& problems) {
-  const ConfigLayer layer{ConfigLayer::Kind::command_line, "command line"};
+void LayerApplier::apply(const Override& setting) {
+  const FieldRef ref = find_field(config_schema(), &loaded_.config, setting.name, /*may_append=*/true);
+  if (!setting.error.empty()) {
+    add_error({}, setting.error);
+  } else if (ref.field == nullptr && ref.schema != nullptr) {
+    refuse_unknown(*ref.schema, ref.known, ref.unknown, {});
+  } else if (ref.field == nullptr) {
+    add_error({}, format("{}.{}: {} has no member \"{}\"", ref.known, ref.unknown, ref.known, ref.unknown));
+  } else {
+    try {
+      apply_field(*ref.schema, *ref.field, slot_of(ref), override_value(*ref.field, setting.text), ref.known);
+    } catch (const TomlError& error) {
+      add_error({}, format("{} = {}: not a TOML value: {}", ref.known, setting.text, error.what()));
+      refused_.add(ref.known);
+    }
+  }
+  flush_errors();
+}
+
+std::vector<Override> read_overrides(std::span<const std::string> arguments) {
   const auto trimmed = [](std::string_view text) {
     const size_t first = text.find_first_not_of(" \t");
     if (first == std::string_view::npos) return std::string();
     return std::string(text.substr(first, text.find_last_not_of(" \t") - first + 1));
   };
   std::vector<Override> overrides;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string_view word = words[i];
-    const bool flag = word.starts_with("--");
-    const std::string_view body = flag ? word.substr(2) : word;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    const bool is_option = argument.starts_with("--");
+    const std::string_view body = is_option ? argument.substr(2) : argument;
     const size_t equals = body.find('=');
     if (equals != std::string_view::npos) {
       overrides.push_back({trimmed(body.substr(0, equals)), trimmed(body.substr(equals + 1))});
-    } else if (flag && i + 1 < words.size() && !words[i + 1].starts_with("--")) {
-      overrides.push_back({std::string(body), trimmed(words[++i])});
-    } else if (flag) {
-      problems.add(layer, {}, format("{}: no value follows; write {}=VALUE", word, word));
+    } else if (is_option && i + 1 < arguments.size() && !arguments[i + 1].starts_with("--")) {
+      overrides.push_back({std::string(body), trimmed(arguments[++i])});
+    } else if (is_option) {
+      overrides.push_back({.error = format("{}: no value follows; write {}=VALUE", argument, argument)});
     } else {
-      problems.add(layer, {}, format("\"{}\": expected SECTION.KEY=VALUE", word));
+      overrides.push_back({.error = format("\"{}\": expected SECTION.KEY=VALUE", argument)});
     }
   }
   return overrides;

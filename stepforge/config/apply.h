@@ -1,36 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes one layer of parsed values into a Config, judging each by the schema.
+// Writes one layer of parsed values into a Config and checks each value against the schema.
 #pragma once
 
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "stepforge/base/error_list.h"
 #include "stepforge/config/load.h"
-#include "stepforge/config/problems.h"
 #include "stepforge/config/schema.h"
 #include "stepforge/config/value.h"
 
 namespace stepforge {
 
-/// A word of the command line, "training.steps=10" in whichever spelling.
-struct Override {
-  std::string name;
-  std::string text;
+/// One source of values. A later layer wins.
+struct ConfigLayer {
+  std::string name;      ///< "preset debug", "run.toml", "command line"
+  bool is_file = false;  ///< Values are named with line and column.
+
+  /// "run.toml:12:9", "preset debug", "command line"
+  std::string place(TextPosition position) const;
 };
 
-/// Reads the spellings name=value, --name=value and --name value; adds what fits none to `problems`.
-std::vector<Override> read_overrides(std::span<const std::string> words, Problems& problems);
+/// The fields whose values were refused; the rules skip them.
+class RefusedFields {
+ public:
+  /// "" stands for all fields.
+  void add(std::string_view field) { fields_.emplace(field); }
+  /// Whether the field, a part of it or a table around it was refused.
+  bool contains(std::string_view field) const;
+
+ private:
+  std::set<std::string, std::less<>> fields_;
+};
+
+/// A setting of the command line.
+struct Override {
+  std::string name = {};
+  std::string text = {};
+  std::string error = {};  ///< If not "": what is wrong with the argument.
+};
+
+/// Reads the spellings name=value, --name=value and --name value.
+std::vector<Override> read_overrides(std::span<const std::string> arguments);
 
 class LayerApplier {
  public:
-  /// All are kept by reference.
-  LayerApplier(LoadedConfig& loaded, Problems& problems, ConfigLayer layer)
-      : loaded_(loaded), problems_(problems), layer_(std::move(layer)) {}
+  /// `loaded`, `errors` and `refused` must outlive this object.
+  LayerApplier(LoadedConfig& loaded, ErrorList& errors, RefusedFields& refused, ConfigLayer layer)
+      : loaded_(loaded), errors_(errors), refused_(refused), layer_(std::move(layer)) {}
 
-  /// The table of a whole TOML text.
-  void apply(const ConfigValue& root) { apply_table(config_schema(), &loaded_.config, root, ""); }
-  void apply(const Override& word);
+  /// Applies a whole TOML text. Errors are added in the order of their positions.
+  void apply(const ConfigValue& root);
+  void apply(const Override& setting);
 
  private:
   void apply_table(const TableSchema& schema, void* object, const ConfigValue& table, std::string_view path);
@@ -42,11 +67,15 @@ class LayerApplier {
               const std::string& path);
   void refuse_unknown(const TableSchema& schema, std::string_view known, std::string_view unknown,
                       TextPosition position);
-  void remember_place(const std::string& path, TextPosition position);
+  void add_error(TextPosition position, std::string_view error);
+  void flush_errors();
+  void set_origin(const std::string& path, TextPosition position);
 
   LoadedConfig& loaded_;
-  Problems& problems_;
+  ErrorList& errors_;
+  RefusedFields& refused_;
   ConfigLayer layer_;
+  std::multimap<TextPosition, std::string> found_;  ///< Errors not yet added to errors_.
 };
 
 }  // namespace stepforge

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole configuration of a run as plain data: one struct per TOML section, one member per key of the same
-// name. A member's initialiser is its default. Its unit, range and description stand beside its name in
-// section_*.cpp, from which parsing, validation, help, documentation and printing come. A choice is an enum;
-// choice_names gives the names that its values have in TOML, in the order of the values.
+// The configuration of a run as plain data: one struct per TOML section, and one member per key with the same
+// name and the default value. Units, ranges and descriptions are in section_*.cpp. A choice is an enum;
+// choice_names returns the TOML names of its values, in the order of the values.
 #pragma once
 
 #include <array>
@@ -18,13 +17,13 @@ namespace stepforge {
 template <size_t count>
 using ChoiceNames = std::array<std::string_view, count>;
 
-/// The name of a choice in TOML.
+/// The TOML name of a choice.
 template <typename Choice>
 constexpr std::string_view choice_name(Choice value) {
   return choice_names(value).at(static_cast<size_t>(value));
 }
 
-/// Of the floating-point formats; a field accepts some of them.
+/// The floating-point types; each field accepts some of them.
 inline ChoiceNames<4> choice_names(DType) {
   return {dtype_name(DType::f64), dtype_name(DType::f32), dtype_name(DType::f16), dtype_name(DType::bf16)};
 }
@@ -55,8 +54,8 @@ constexpr ChoiceNames<4> choice_names(ClipNorm) {
 }
 
 enum class LossAggregation : uint8_t {
-  token_mean,    ///< the mean over all valid labels of the step, whichever rank has them
-  rank_average,  ///< each rank's mean over its own valid labels of the step, averaged over the ranks
+  token_mean,    ///< the mean over all valid labels of the step, on all ranks
+  rank_average,  ///< the average over ranks of each rank's mean over its own valid labels
 };
 constexpr ChoiceNames<2> choice_names(LossAggregation) {
   return {"token_mean", "rank_average"};
@@ -107,7 +106,7 @@ constexpr ChoiceNames<2> choice_names(RecomputeRegion) {
   return {"attention", "mlp"};
 }
 
-/// What decides which values a run computes, and so must not change unnoticed on resume.
+/// What a field affects, if a resume must not change it unless checkpoint.allow_changed permits it.
 enum class Guard : uint8_t { model, seed, data, batch };
 constexpr ChoiceNames<4> choice_names(Guard) {
   return {"model", "seed", "data", "batch"};

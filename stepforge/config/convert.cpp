@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "stepforge/base/error_list.h"
 #include "stepforge/base/format.h"
 #include "stepforge/config/apply.h"
 #include "stepforge/config/foreign_keys.h"
@@ -36,7 +37,7 @@ std::string lower_text(const ConfigValue& value) {
   return text;
 }
 
-/// Whether the value switches its feature off, or leaves it as if it were not there.
+/// Whether the value disables its feature or is the neutral one, such as a degree of 1.
 bool is_off(const ConfigValue& value) {
   switch (value.kind) {
     case Kind::boolean:
@@ -80,7 +81,7 @@ class Conversion {
 
   ConvertedConfig run() {
     for (const Setting& setting : settings_) translate(setting);
-    // Last: they switch off what other keys have set.
+    // Last, since they disable what other keys have set.
     for (const auto& [setting, key] : strategies_) set_strategy(setting, key);
     converted_.toml = written();
     return std::move(converted_);
@@ -95,16 +96,16 @@ class Conversion {
   void set_strategy(const Setting& setting, const ForeignKey& key);
   void set_sources(const Setting& setting, std::string_view ours);
 
-  /// Writes our field `ours`; a value that it refuses is lost. `value` is TOML.
+  /// Sets our field `ours` to the TOML `value`; a value that the field refuses is lost.
   void set(const Setting& setting, std::string_view ours, std::string value) {
-    Problems problems;
-    LayerApplier applier(loaded_, problems, {ConfigLayer::Kind::command_line, shown(setting)});
-    applier.apply(Override{std::string(ours), std::move(value)});
-    try {
-      problems.throw_if_any();
+    ErrorList errors;
+    RefusedFields refused;
+    LayerApplier(loaded_, errors, refused, {shown(setting)})
+        .apply(Override{std::string(ours), std::move(value)});
+    if (errors.empty()) {
       written_.emplace(ours);
-    } catch (const UsageError& refusal) {
-      converted_.lost.emplace_back(refusal.what());
+    } else {
+      converted_.lost.push_back(errors.message());
     }
   }
   void lose(const Setting& setting, std::string_view why) {
@@ -114,7 +115,7 @@ class Conversion {
     return format("{} = {}", setting.name, shown_value(setting.value));
   }
 
-  /// The value of the first of these keys that the file has.
+  /// The value of the first of these keys that is in the file, or nullptr.
   const ConfigValue* foreign(std::initializer_list<std::string_view> names) const {
     for (const std::string_view name : names) {
       for (const Setting& setting : settings_) {
@@ -138,7 +139,8 @@ class Conversion {
 };
 
 void Conversion::translate(const Setting& setting) {
-  if (setting.value.kind == Kind::text && setting.value.text.empty()) return;  // null is empty too
+  if (setting.value.kind == Kind::text && setting.value.text.empty())
+    return;  // null is read as an empty text
   if (const ForeignKey* key = find_foreign_key(setting.name)) {
     translate_by_rule(setting, *key);
     return;
@@ -147,7 +149,7 @@ void Conversion::translate(const Setting& setting) {
   if (find_field(config_schema(), &scratch, setting.name).field != nullptr) {
     set(setting, setting.name, toml_value(setting.value));
   } else if (!is_off(setting.value)) {
-    lose(setting, "there is no such key here");
+    lose(setting, "unknown key");
   }
 }
 
@@ -180,7 +182,8 @@ void Conversion::translate_by_rule(const Setting& setting, const ForeignKey& key
     case ForeignRule::epochs: {
       const double epochs = number_of(&value).value_or(0);
       if (steps()) return;
-      if (epochs != std::floor(epochs)) return lose(setting, "epochs are whole numbers; set training.steps");
+      if (epochs != std::floor(epochs))
+        return lose(setting, "epochs must be an integer; set training.steps instead");
       return set(setting, key.ours, format("{}", static_cast<int64_t>(epochs)));
     }
     case ForeignRule::warmup_share: {
@@ -192,7 +195,7 @@ void Conversion::translate_by_rule(const Setting& setting, const ForeignKey& key
     case ForeignRule::min_lr: {
       const auto peak = number_of(foreign({"lr", "learning_rate", "optimizer.lr"}));
       if (!peak || *peak <= 0)
-        return lose(setting, "set lr_scheduler.min_lr_factor to its share of the peak rate");
+        return lose(setting, "set lr_scheduler.min_lr_factor to the fraction of the peak rate");
       return set(setting, key.ours, toml_float(number_of(&value).value_or(0) / *peak));
     }
     case ForeignRule::decay:
@@ -205,7 +208,7 @@ void Conversion::translate_by_rule(const Setting& setting, const ForeignKey& key
       const ConfigValue* flavor = foreign({"model.flavor"});
       const std::string name = value.text + (flavor != nullptr ? "-" + lower_text(*flavor) : "");
       if (find_preset(name) == nullptr)
-        return lose(setting, format("there is no preset {}; set [model]", name));
+        return lose(setting, format("there is no preset {}; set the fields of [model]", name));
       return set(setting, key.ours, name);
     }
     case ForeignRule::strategy:
@@ -224,7 +227,7 @@ void Conversion::set_accumulated(const Setting& setting) {
   const auto micro_batches = number_of(&setting.value).value_or(1);
   if (micro_batches <= 1) return;
   set(setting, "training.global_batch_size", format("{}", std::llround(rows * micro_batches)));
-  lose(setting, "training.global_batch_size is that of one rank; multiply it by the number of ranks");
+  lose(setting, "training.global_batch_size is for one rank; multiply it by the number of ranks");
 }
 
 void Conversion::set_recompute(const Setting& setting) {
@@ -235,7 +238,7 @@ void Conversion::set_recompute(const Setting& setting) {
                               : option->kind == Kind::text ? option->text
                                                            : toml_value(*option);
   if (every_n == "op")
-    return lose(setting, "not available yet for single operations; mode \"regions\" is near");
+    return lose(setting, "not available yet for single operations; mode \"regions\" is similar");
   set(setting, "activation_checkpoint.mode", "every_n");
   set(setting, "activation_checkpoint.every_n", every_n);
 }
@@ -246,7 +249,7 @@ void Conversion::set_decay(const Setting& setting) {
     return set(setting, "lr_scheduler.decay_type", name);
   if (name == "constant" || name == "constant_with_warmup")
     return set(setting, "lr_scheduler.decay_ratio", "0");
-  lose(setting, "lr_scheduler.decay_type is linear, sqrt or cosine");
+  lose(setting, "lr_scheduler.decay_type must be linear, sqrt or cosine");
 }
 
 void Conversion::set_strategy(const Setting& setting, const ForeignKey& key) {
@@ -269,7 +272,7 @@ void Conversion::set_sources(const Setting& setting, std::string_view ours) {
   if (!is_off(value)) set(setting, ours, format("[{}]", join(tables, ", ")));
 }
 
-/// What was set, as TOML; what does not fit together is lost too.
+/// The fields that were set, as TOML. Errors of their combination are added to what is lost.
 std::string Conversion::written() {
   std::string out;
   const auto add_fields = [&](const TableSchema& schema, void* owner, const std::string& section) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configurations of other trainers as ours: torchtitan's TOML, Hugging Face TrainingArguments as JSON, and
+// Translates configurations of other trainers: torchtitan's TOML, Hugging Face TrainingArguments as JSON, and
 // LLaMA-Factory's YAML.
 #pragma once
 
@@ -10,11 +10,12 @@
 namespace stepforge {
 
 struct ConvertedConfig {
-  std::string toml;               ///< the fields that were found, in the order of our schema
+  std::string toml;               ///< the translated fields, in the order of our schema
   std::vector<std::string> lost;  ///< "compile.enable = true: not needed: ...", one line each
 };
 
-/// `name` decides by its ending: .json, .yaml or .yml, else TOML. Throws FormatError if the text is not that.
+/// The extension of `name` gives the format: .json, .yaml or .yml, else TOML. Throws FormatError if `text` is
+/// malformed.
 ConvertedConfig convert_config(std::string_view text, const std::string& name);
 
 }  // namespace stepforge

@@ -7,13 +7,14 @@ namespace stepforge {
 
 namespace {
 
+/// `before` and `after` are only read.
 void collect(const TableSchema& schema, void* before, void* after, const std::string& path,
              OnResume inherited, std::vector<FieldDifference>& differences) {
   for (const Field& field : schema.fields()) {
     const FieldSlot first = field.slot(before);
     const FieldSlot second = field.slot(after);
     const std::string name = dotted(path, field.name);
-    const OnResume on_resume = field.rules.on_resume.value_or(inherited);
+    const OnResume on_resume = field.on_resume.value_or(inherited);
     if (const auto* table = std::get_if<TableSlot>(&first)) {
       collect(*field.table, table->object, std::get<TableSlot>(second).object, name, on_resume, differences);
       continue;
@@ -27,14 +28,10 @@ void collect(const TableSchema& schema, void* before, void* after, const std::st
 
 }  // namespace
 
-std::vector<FieldDifference> diff(const TableSchema& schema, void* before, void* after) {
-  std::vector<FieldDifference> differences;
-  collect(schema, before, after, "", OnResume{}, differences);
-  return differences;
-}
-
 std::vector<FieldDifference> diff(Config before, Config after) {
-  return diff(config_schema(), &before, &after);
+  std::vector<FieldDifference> differences;
+  collect(config_schema(), &before, &after, "", OnResume{}, differences);
+  return differences;
 }
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between two configurations, field by field, and what that means for a run that is resumed.
+// The differences between two configurations, field by field, and what they mean on resume.
 #pragma once
 
 #include <string>
@@ -16,10 +16,8 @@ struct FieldDifference {
   OnResume on_resume;
 };
 
-/// The fields of `schema` that differ between two objects of its struct, in the order of the schema. Nested
-/// tables are compared field by field, lists as a whole. `before` and `after` are only read.
-std::vector<FieldDifference> diff(const TableSchema& schema, void* before, void* after);
-
+/// The fields that differ, in the order of the schema. Nested tables are compared field by field, lists as a
+/// whole.
 std::vector<FieldDifference> diff(Config before, Config after);
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that knows yaml-cpp.
+// The only file that includes yaml-cpp.
 #include "stepforge/config/foreign_reader.h"
 
 #include <algorithm>
@@ -17,9 +17,9 @@ namespace {
 
 using Kind = ConfigValue::Kind;
 
-constexpr int64_t max_bytes = int64_t{4} << 20;
-constexpr int max_values = 10000;  // aliases of YAML can name the same list again and again
-constexpr int max_depth = 16;
+constexpr int64_t kMaxBytes = int64_t{4} << 20;
+constexpr int kMaxValues = 10000;  // YAML aliases can repeat the same list many times
+constexpr int kMaxDepth = 16;
 
 ConfigValue text_value(std::string text) {
   ConfigValue value;
@@ -53,11 +53,11 @@ ConfigValue from_json(const Json& json) {
 template <typename Number>
 bool read_number(const std::string& text, Number& number) {
   const char* const end = text.data() + text.size();
-  const auto [stopped, fault] = std::from_chars(text.data(), end, number);
-  return fault == std::errc() && stopped == end;
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stopped == end;
 }
 
-/// A scalar without quotes: a boolean, a number, nothing, or a text.
+/// A scalar without quotes: null, a boolean, a number or a text.
 ConfigValue plain_scalar(const std::string& text) {
   std::string lower = text;
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -77,7 +77,7 @@ ConfigValue plain_scalar(const std::string& text) {
 class YamlTree {
  public:
   ConfigValue convert(const YAML::Node& node, int depth) {
-    if (++values_ > max_values || depth > max_depth)
+    if (++values_ > kMaxValues || depth > kMaxDepth)
       throw FormatError("too many values, or too deeply nested");
     ConfigValue value;
     if (node.IsMap()) {
@@ -98,14 +98,14 @@ class YamlTree {
 };
 
 ConfigValue require_table(ConfigValue value, const std::string& name) {
-  if (value.kind != Kind::table) throw FormatError(format("{}: expected keys with values at the top", name));
+  if (value.kind != Kind::table) throw FormatError(format("{}: expected a table of keys and values", name));
   return value;
 }
 
 }  // namespace
 
 ConfigValue parse_config_json(std::string_view text, const std::string& name) {
-  return require_table(from_json(parse_json(text, name, {.max_bytes = max_bytes, .max_depth = max_depth})),
+  return require_table(from_json(parse_json(text, name, {.max_bytes = kMaxBytes, .max_depth = kMaxDepth})),
                        name);
 }
 

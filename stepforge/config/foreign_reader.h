@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configuration files in JSON and YAML as the tree that the TOML reader makes.
+// Parses configuration files in JSON and YAML into the same values as the TOML reader.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace stepforge {
 
-/// Each throws FormatError naming `name` if the text is malformed or its top is not a table.
+/// Both throw FormatError naming `name` if the text is malformed or is not a table.
 ConfigValue parse_config_json(std::string_view text, const std::string& name);
 ConfigValue parse_config_yaml(std::string_view text, const std::string& name);
 
-/// Whether the first line that says anything is `key: value` or `- item`, as in YAML, and not TOML.
+/// Whether the first line that is neither empty nor a comment is YAML: `key: value`, `- item` or `---`.
 bool looks_like_yaml(std::string_view text);
 
 }  // namespace stepforge

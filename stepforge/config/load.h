@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a preset, a file and the command line to a checked Config.
+// Loads and checks a configuration from a preset, a file and the command line.
 #pragma once
 
 #include <filesystem>
@@ -13,35 +13,40 @@
 
 namespace stepforge {
 
-/// A configuration that passed every check, and where each of its values came from.
+/// A checked configuration, and the origin of each value.
 struct LoadedConfig {
   Config config;
   /// "training.steps" -> "run.toml:12:9", "command line" or "preset debug"; defaults are not listed.
   std::map<std::string, std::string, std::less<>> origins;
 };
 
-/// What a configuration must have beside sound values: nothing more (plan, config show), data sources that
-/// exist (data show), or all that training needs (see validate_for_training).
+/// What is checked in addition to values and their combinations: nothing (plan, config show), that the data
+/// sources exist (data show), or all that training needs (see validate_for_training).
 enum class ConfigUse { inspect, data, train };
 
-/// Reads `file` (if any) and applies `overrides`, such as "training.steps=10", "--training.steps=10", or
-/// "--training.steps" "10"; their values are TOML, where strings need no quotes and lists no brackets. Later
-/// sources win: defaults, preset (named by the key `preset` in the file or an override), file, overrides in
-/// their order. The config.toml of a run folder that was moved names the folder it is in now. A nested table is merged key by key, a list is replaced as a whole. Throws UsageError that
-/// lists every error found, one a line: "run.toml:12:9: training.steps = "ten": expected …".
+/// Loads defaults, preset, `file` (if any) and `overrides` in this order; later ones win.
+///
+/// - The preset is named by the key `preset` of the file or of an override.
+/// - Overrides have the form "training.steps=10", "--training.steps=10", or "--training.steps" "10". Their
+///   values are TOML, where strings need no quotes and lists no brackets.
+/// - A nested table is merged key by key; a list is replaced as a whole.
+/// - If `file` is the config.toml of a run folder, `run_dir` becomes that folder, wherever it was moved.
+///
+/// Throws UsageError listing every error, each on its own line:
+/// "run.toml:12:9: training.steps = "ten": expected …".
 LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
                          std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect);
 
-/// The same from a text; `name` stands for the file's name in messages.
+/// The same for the text of a file; `name` is the file's name in messages.
 LoadedConfig parse_config(std::string_view text, const std::string& name,
                           std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect);
 
-/// Throws UsageError listing all that `config` lacks for training: sources, steps or epochs, validation data
-/// if validation is on, files that do not exist.
+/// Throws UsageError listing what training needs and the configuration lacks: data sources, steps or epochs,
+/// validation data if validation is enabled, files that exist.
 void validate_for_training(const LoadedConfig& loaded);
 
-/// Where the value of a field, say "training.steps" or "data.sources.0.path", came from: "run.toml:12:9",
-/// "command line", "preset debug" or "default".
+/// The origin of a field such as "training.steps" or "data.sources.0.path": "run.toml:12:9", "command line",
+/// "preset debug" or "default".
 std::string where(const LoadedConfig& loaded, std::string_view field);
 
 }  // namespace stepforge

@@ -8,28 +8,26 @@ namespace stepforge {
 
 namespace {
 
-bool opens_punctuation(std::string_view text) {
+bool starts_with_punctuation(std::string_view text) {
   return !text.empty() && std::string_view("[{\"'").find(text.front()) != std::string_view::npos;
 }
 
-/// Goes through the TOML reader too, so that text that is not UTF-8 is refused.
-std::optional<ConfigValue> bare_string(std::string_view text, std::string& fault) {
-  return parse_toml_word(toml_string(text), &fault);
+/// Uses the TOML parser too, so that text that is not UTF-8 is refused.
+ConfigValue bare_string(std::string_view text) {
+  return parse_toml_value(toml_string(text));
 }
 
-std::optional<ConfigValue> bare_list(const Field& field, std::string_view text, std::string& fault) {
+ConfigValue bare_list(const Field& field, std::string_view text) {
   ConfigValue list;
   list.kind = ConfigValue::Kind::list;
   Field element = field;
   element.type = field.type == FieldType::integers ? FieldType::integer : FieldType::text;
   while (!text.empty()) {
     const size_t comma = text.find(',');
-    std::string_view word = text.substr(0, comma);
-    while (word.starts_with(' ')) word.remove_prefix(1);
-    while (word.ends_with(' ')) word.remove_suffix(1);
-    auto value = override_value(element, word, fault);
-    if (!value) return std::nullopt;
-    list.list.push_back(std::move(*value));
+    std::string_view item = text.substr(0, comma);
+    while (item.starts_with(' ')) item.remove_prefix(1);
+    while (item.ends_with(' ')) item.remove_suffix(1);
+    list.list.push_back(override_value(element, item));
     text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
   }
   return list;
@@ -37,28 +35,22 @@ std::optional<ConfigValue> bare_list(const Field& field, std::string_view text, 
 
 }  // namespace
 
-std::optional<ConfigValue> parse_toml_word(std::string_view text, std::string* fault) {
-  std::string reason = "more than one value";
-  try {
-    const ConfigValue table = parse_toml(format("value = {}\n", text));
-    if (table.table.size() == 1 && table.table.front().key == "value") {
-      ConfigValue value = table.table.front().value;
-      return value;
-    }
-  } catch (const TomlError& error) {
-    reason = error.what();
-  }
-  if (fault != nullptr) *fault = reason;
-  return std::nullopt;
+ConfigValue parse_toml_value(std::string_view text) {
+  ConfigValue root = parse_toml(format("value = {}\n", text));
+  if (root.table.size() != 1 || root.table.front().key != "value") throw TomlError("more than one value", {});
+  return std::move(root.table.front().value);
 }
 
-std::optional<ConfigValue> override_value(const Field& field, std::string_view text, std::string& fault) {
+ConfigValue override_value(const Field& field, std::string_view text) {
   const bool is_text = field.type == FieldType::text || field.type == FieldType::choice;
-  if (is_text && !opens_punctuation(text)) return bare_string(text, fault);
-  if (is_list(field.type) && !text.starts_with('[')) return bare_list(field, text, fault);
-  auto value = parse_toml_word(text, &fault);
-  if (value || opens_punctuation(text)) return value;
-  return bare_string(text, fault);
+  if (is_text && !starts_with_punctuation(text)) return bare_string(text);
+  if (is_list(field.type) && !text.starts_with('[')) return bare_list(field, text);
+  try {
+    return parse_toml_value(text);
+  } catch (const TomlError&) {
+    if (starts_with_punctuation(text)) throw;
+    return bare_string(text);
+  }
 }
 
 }  // namespace stepforge

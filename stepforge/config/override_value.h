@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as they are typed on a command line: TOML, with less punctuation.
+// Parses values given on the command line: TOML with optional quotes and brackets.
 #pragma once
 
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "stepforge/config/schema.h"
@@ -11,12 +9,12 @@
 
 namespace stepforge {
 
-/// `text` as one TOML value, or nothing if it is none; then `fault` (if given) says why.
-std::optional<ConfigValue> parse_toml_word(std::string_view text, std::string* fault = nullptr);
+/// Parses `text` as one TOML value. Throws TomlError.
+ConfigValue parse_toml_value(std::string_view text);
 
-/// `text` as a value for `field`: a string needs no quotes, a list of one line no brackets ("1,3,5"). What is
-/// no TOML becomes a string, for the schema to refuse, unless it opens a bracket or a quote: then there is no
-/// value, and `fault` says why.
-std::optional<ConfigValue> override_value(const Field& field, std::string_view text, std::string& fault);
+/// Parses `text` as a value for `field`: strings need no quotes, and lists of numbers or strings no brackets
+/// ("1,3,5"). Text that is not TOML becomes a string, which the schema then refuses; but if it starts with a
+/// bracket or a quote, throws TomlError.
+ConfigValue override_value(const Field& field, std::string_view text);
 
 }  // namespace stepforge

@@ -8,20 +8,20 @@ namespace stepforge {
 
 namespace {
 
-constexpr auto presets = std::to_array<EmbeddedPreset>({
+constexpr auto kPresets = std::to_array<EmbeddedPreset>({
 #include "presets_embedded.inc"
 });
 
 }  // namespace
 
 std::span<const EmbeddedPreset> embedded_presets() {
-  return presets;
+  return kPresets;
 }
 
 const EmbeddedPreset* find_preset(std::string_view name) {
-  const auto* const found = std::find_if(presets.begin(), presets.end(),
+  const auto* const found = std::find_if(kPresets.begin(), kPresets.end(),
                                          [&](const EmbeddedPreset& preset) { return preset.name == name; });
-  return found == presets.end() ? nullptr : &*found;
+  return found == kPresets.end() ? nullptr : &*found;
 }
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configurations shipped inside the program: presets/<name>.toml of the source tree.
+// Built-in configurations: the files presets/<name>.toml of the source tree, embedded in the program.
 #pragma once
 
 #include <span>
@@ -9,16 +9,16 @@ namespace stepforge {
 
 struct EmbeddedPreset {
   std::string_view name;
-  std::string_view text;  ///< TOML; its first line is a comment that describes it.
+  std::string_view text;  ///< TOML; the first line is a comment that describes the preset.
 
-  /// That line without its mark.
+  /// The first line without "# ".
   std::string_view summary() const { return text.substr(2, text.find('\n') - 2); }
 };
 
-/// In the order of their names.
+/// All presets, sorted by name.
 std::span<const EmbeddedPreset> embedded_presets();
 
-/// nullptr if there is none of that name.
+/// Returns nullptr if the preset does not exist.
 const EmbeddedPreset* find_preset(std::string_view name);
 
 }  // namespace stepforge

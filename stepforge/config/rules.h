@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules among several fields.
+// Checks that involve several fields or the file system. Fields in `refused` are skipped.
 #pragma once
 
+#include "stepforge/base/error_list.h"
+#include "stepforge/config/apply.h"
 #include "stepforge/config/load.h"
-#include "stepforge/config/problems.h"
 
 namespace stepforge {
 
-/// Combinations that make no sense for any use. Adds to `problems`; fields marked bad there are not judged.
-void check_combinations(const LoadedConfig& loaded, Problems& problems);
+/// Combinations of values that are wrong for every use.
+void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors);
 
-/// Data sources and tokenizer that exist.
-void check_data(const LoadedConfig& loaded, Problems& problems);
+/// That data sources and the tokenizer exist.
+void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors);
 
-/// What training needs beyond that; see validate_for_training.
-void check_for_training(const LoadedConfig& loaded, Problems& problems);
+/// What training needs beyond check_data; see validate_for_training.
+void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors);
 
 }  // namespace stepforge

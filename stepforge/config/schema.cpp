@@ -10,11 +10,6 @@
 
 namespace stepforge {
 
-void TableSchema::add(std::string_view name, FieldType type, FieldRules rules,
-                      std::shared_ptr<const TableSchema> table, std::function<FieldSlot(void*)> slot) {
-  fields_.push_back({std::string(name), type, std::move(rules), std::move(table), std::move(slot)});
-}
-
 const Field* TableSchema::find(std::string_view name) const {
   const auto found =
       std::find_if(fields_.begin(), fields_.end(), [&](const Field& field) { return field.name == name; });
@@ -33,15 +28,14 @@ std::string dotted(std::string_view section, std::string_view name) {
 
 namespace {
 
-/// An index into a list, if `word` is one that fits ("0", "12").
-std::optional<size_t> list_index(std::string_view word) {
+std::optional<size_t> list_index(std::string_view text) {
   size_t index = 0;
-  const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), index);
-  if (fault != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return index;
 }
 
-/// Cuts the part before the first dot off `rest`.
+/// Removes the part before the first dot from `rest` and returns it.
 std::string_view next_part(std::string_view& rest) {
   const size_t dot = rest.find('.');
   const std::string_view part = rest.substr(0, dot);
@@ -49,15 +43,14 @@ std::string_view next_part(std::string_view& rest) {
   return part;
 }
 
-/// Round numbers in short: "2^20", "1e12".
+/// Large powers in short: "2^20", "1e12".
 std::string limit_text(double limit) {
-  constexpr double smallest_round = 65536;
+  constexpr double kSmallestShortened = 65536;
+  if (limit < kSmallestShortened) return number_text(limit);
   int exponent = 0;
-  if (limit >= smallest_round && std::frexp(limit, &exponent) == 0.5) return format("2^{}", exponent - 1);
-  const double power = std::round(std::log10(std::max(limit, 1.0)));
-  if (limit >= smallest_round && limit == std::pow(10.0, power))
-    return format("1e{}", static_cast<int>(power));
-  return number_text(limit);
+  if (std::frexp(limit, &exponent) == 0.5) return format("2^{}", exponent - 1);
+  const double power = std::round(std::log10(limit));
+  return limit == std::pow(10.0, power) ? format("1e{}", static_cast<int>(power)) : number_text(limit);
 }
 
 std::string quoted_choices(const FieldRules& rules) {
@@ -69,65 +62,48 @@ std::string quoted_choices(const FieldRules& rules) {
 }  // namespace
 
 FieldRef find_field(const TableSchema& schema, void* object, std::string_view dotted_name, bool may_append) {
-  FieldRef place{
-      .field = nullptr, .owner = object, .element = {}, .schema = &schema, .known = {}, .unknown = {}};
+  FieldRef ref{.owner = object, .schema = &schema};
   std::string_view rest = dotted_name;
   while (true) {
     const std::string_view name = next_part(rest);
-    const Field* field = place.schema->find(name);
+    const Field* field = ref.schema->find(name);
     if (field == nullptr) {
-      place.unknown = name;
-      return place;
+      ref.unknown = name;
+      return ref;
     }
-    const std::string path = dotted(place.known, name);
-    std::string_view after = rest;
-    if (after.empty()) {
-      place.field = field;
-      place.known = path;
-      return place;
+    ref.known = dotted(ref.known, name);
+    if (rest.empty()) {
+      ref.field = field;
+      return ref;
     }
-    const FieldSlot slot = field->slot(place.owner);
-    if (const auto* list = std::get_if<TableListSlot>(&slot)) {
-      const std::string_view word = next_part(after);
-      const auto index = list_index(word);
-      const size_t size = list->size(list->list);
-      if (!index || *index > size || (*index == size && !may_append)) {
-        return {.field = nullptr,
-                .owner = nullptr,
-                .element = {},
-                .schema = nullptr,
-                .known = path,
-                .unknown = std::string(word)};
-      }
-      if (*index == size) list->resize(list->list, size + 1);
-      place.known = dotted(path, word);
-      if (after.empty()) {
-        place.field = field;
-        place.element = index;
-        return place;
-      }
-      place.owner = list->at(list->list, *index);
-    } else if (const auto* table = std::get_if<TableSlot>(&slot)) {
-      place.known = path;
-      place.owner = table->object;
+    const FieldSlot slot = field->slot(ref.owner);
+    if (const auto* table = std::get_if<TableSlot>(&slot)) {
+      ref.owner = table->object;
     } else {
-      return {.field = nullptr,
-              .owner = nullptr,
-              .element = {},
-              .schema = nullptr,
-              .known = path,
-              .unknown = std::string(next_part(after))};
+      const auto* list = std::get_if<TableListSlot>(&slot);
+      const std::string_view part = next_part(rest);
+      const auto index = list_index(part);
+      const size_t size = list == nullptr ? 0 : list->size(list->list);
+      if (list == nullptr || !index || *index > size || (*index == size && !may_append))
+        return {.known = ref.known, .unknown = std::string(part)};
+      if (*index == size) list->resize(list->list, size + 1);
+      ref.known = dotted(ref.known, part);
+      if (rest.empty()) {
+        ref.field = field;
+        ref.element = index;
+        return ref;
+      }
+      ref.owner = list->at(list->list, *index);
     }
-    place.schema = field->table.get();
-    rest = after;
+    ref.schema = field->table.get();
   }
 }
 
-FieldSlot slot_of(const FieldRef& place) {
-  FieldSlot slot = place.field->slot(place.owner);
-  if (!place.element) return slot;
+FieldSlot slot_of(const FieldRef& ref) {
+  FieldSlot slot = ref.field->slot(ref.owner);
+  if (!ref.element) return slot;
   const auto& list = std::get<TableListSlot>(slot);
-  return TableSlot{list.at(list.list, *place.element)};
+  return TableSlot{list.at(list.list, *ref.element)};
 }
 
 std::string range_text(const FieldRules& rules) {
@@ -168,13 +144,13 @@ std::string expected_text(const Field& field) {
       return "a list of any of " + quoted_choices(field.rules);
     case FieldType::text:
       if (!field.rules.choices.empty()) return "one of " + quoted_choices(field.rules);
-      return field.rules.non_empty ? "a string that is not empty" : "a string";
+      return field.rules.non_empty ? "a non-empty string" : "a string";
     case FieldType::integers:
       return "a list of integers" + (range.empty() ? "" : format(" (each {})", range));
     case FieldType::texts:
       return "a list of strings";
     case FieldType::table:
-      return "a table of keys";
+      return "a table";
     case FieldType::tables:
       return "a list of tables";
   }

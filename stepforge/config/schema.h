@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The typed schema: what fields a configuration struct has, and for each its type, unit, range and
-// description. Parsing, validation, help, documentation and printing are all walks over it.
+// The typed schema: the fields of each configuration struct with their type, unit, range and description.
+// Parsing, validation, help, documentation and printing all walk over it.
 #pragma once
 
 #include <algorithm>
@@ -23,44 +23,43 @@ namespace stepforge {
 
 class TableSchema;
 
-/// What it means on resume that a value differs from the checkpoint's.
+/// What happens on resume when a value differs from the checkpoint's.
 struct OnResume {
-  bool reported = true;             ///< false: nobody needs to know
-  std::optional<Guard> guard = {};  ///< refused unless checkpoint.allow_changed names it
+  bool reported = true;
+  std::optional<Guard> guard = {};  ///< Refused unless checkpoint.allow_changed names it.
 };
-inline constexpr OnResume unreported{.reported = false};
+inline constexpr OnResume kUnreported{.reported = false};
 constexpr OnResume guarded(Guard guard) {
   return {.guard = guard};
 }
 
-/// What a field accepts beside its type.
+/// What a field accepts, in addition to its type. For a list: what each element must be.
 struct FieldRules {
-  std::string_view doc;                ///< One sentence.
-  std::string_view unit = {};          ///< Of a number: "tokens", "steps".
-  std::optional<double> min = {};      ///< Smallest accepted number.
-  std::optional<double> max = {};      ///< Largest accepted number.
-  std::optional<double> above = {};    ///< Numbers must be above this.
-  std::optional<double> below = {};    ///< Numbers must be below this.
-  std::optional<double> special = {};  ///< One number accepted outside the range; `doc` says what it means.
-  std::vector<std::string_view> choices = {};  ///< The accepted names; of a list, of its elements. Empty:
-                                               ///< any string, or all names of the field's enum.
-  bool non_empty = false;                      ///< An empty string is refused.
-  std::optional<OnResume> on_resume = {};      ///< Empty: as the table around the field.
+  std::string_view unit = {};        ///< Of a number: "tokens", "steps".
+  std::optional<double> min = {};    ///< Smallest accepted number.
+  std::optional<double> max = {};    ///< Largest accepted number.
+  std::optional<double> above = {};  ///< Numbers must be above this.
+  std::optional<double> below = {};  ///< Numbers must be below this.
+  std::optional<double> special =
+      {};  ///< One accepted number outside the range; the description explains it.
+  /// The accepted strings. If empty: any string, or all names of the field's enum.
+  std::vector<std::string_view> choices = {};
+  bool non_empty = false;  ///< Empty strings are refused.
 };
 
-/// An enum, or a list of them, as the names of its values.
+/// An enum or a list of enums, without the enum's type.
 struct ChoiceSlot {
   void* value;
-  std::vector<std::string_view> (*names)(const void* value);  ///< One name of a single value.
+  std::vector<std::string_view> (*names)(const void* value);  ///< One name if `value` is not a list.
   void (*set)(void* value, std::span<const std::string> names);
 };
 
-/// A nested table inside its owner.
+/// A nested struct.
 struct TableSlot {
   void* object;
 };
 
-/// A std::vector of structs without its element type.
+/// A std::vector of structs, without the element type.
 struct TableListSlot {
   void* list;
   size_t (*size)(void* list);
@@ -68,56 +67,57 @@ struct TableListSlot {
   void (*resize)(void* list, size_t count);
 };
 
-/// The place of one field's value inside one object.
+/// Points to a field's value in one object.
 using FieldSlot = std::variant<bool*, int64_t*, double*, std::string*, std::vector<int64_t>*,
                                std::vector<std::string>*, ChoiceSlot, TableSlot, TableListSlot>;
 
 enum class FieldType { boolean, integer, number, text, integers, texts, choice, choices, table, tables };
 
-/// Whether a value of the field is a TOML array of plain values.
+/// Whether the field is a TOML array of numbers or strings.
 inline bool is_list(FieldType type) {
   return type == FieldType::integers || type == FieldType::texts || type == FieldType::choices;
 }
 
 struct Field {
   std::string name;
-  FieldType type;
-  FieldRules rules;
-  std::shared_ptr<const TableSchema>
-      table;  ///< Of types table and tables: the schema of the (element) struct.
-  std::function<FieldSlot(void* owner)>
-      slot;  ///< Finds this field's value in an object of the schema's struct.
+  FieldType type = FieldType::text;
+  std::string_view doc = {};  ///< One sentence.
+  FieldRules rules = {};
+  std::optional<OnResume> on_resume = {};  ///< Empty: inherited from the enclosing table.
+  /// For the types table and tables: the schema of the struct or of the list's elements.
+  std::shared_ptr<const TableSchema> table = {};
+  /// Finds the field in `owner`, an object of the struct that the schema describes.
+  std::function<FieldSlot(void* owner)> slot = {};
 };
 
 /// The fields of one struct, in the order in which they are printed.
 class TableSchema {
  public:
   const std::vector<Field>& fields() const { return fields_; }
-  /// nullptr if there is none of that name.
+  /// Returns nullptr if the field does not exist.
   const Field* find(std::string_view name) const;
   std::vector<std::string> names() const;
-  /// A fresh object of the struct; its values are the defaults.
+  /// A new object of the struct, with the default values.
   std::shared_ptr<void> make_default() const { return make_default_(); }
 
  protected:
   explicit TableSchema(std::function<std::shared_ptr<void>()> make_default)
       : make_default_(std::move(make_default)) {}
-  void add(std::string_view name, FieldType type, FieldRules rules, std::shared_ptr<const TableSchema> table,
-           std::function<FieldSlot(void*)> slot);
+
+  std::vector<Field> fields_;
 
  private:
-  std::vector<Field> fields_;
   std::function<std::shared_ptr<void>()> make_default_;
 };
 
-/// The value that a name of `choice_names` stands for.
+/// The enum value with this name, which must be one of choice_names.
 template <typename Choice>
 Choice choice_from_name(std::string_view name) {
   const auto names = choice_names(Choice{});
   return static_cast<Choice>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-/// Whether `Value` is an enum or a list of enums, and how a slot reads and writes it.
+/// Whether `Value` is an enum or a list of enums, and how a ChoiceSlot reads and writes it.
 template <typename Value>
 struct ChoiceTraits : std::is_enum<Value> {
   using Type = Value;
@@ -147,7 +147,8 @@ struct ChoiceTraits<std::vector<Choice>> : std::is_enum<Choice> {
   }
 };
 
-/// A TableSchema being written down for the struct `Owner`.
+/// The TableSchema of the struct `Owner`, built field by field. An empty `on_resume` is inherited from the
+/// enclosing table.
 template <typename Owner>
 class SchemaOf : public TableSchema {
  public:
@@ -155,36 +156,35 @@ class SchemaOf : public TableSchema {
 
   template <typename Value>
     requires(!ChoiceTraits<Value>::value)
-  SchemaOf& field(std::string_view name, Value Owner::* member, FieldRules rules) {
-    add(name, type_of<Value>(), std::move(rules), nullptr,
-        [member](void* owner) -> FieldSlot { return &(static_cast<Owner*>(owner)->*member); });
-    return *this;
+  SchemaOf& field(std::string_view name, Value Owner::* member, std::string_view doc, FieldRules rules = {},
+                  std::optional<OnResume> on_resume = {}) {
+    return add(name, type_of<Value>(), doc, std::move(rules), on_resume, nullptr,
+               [member](void* owner) -> FieldSlot { return &(static_cast<Owner*>(owner)->*member); });
   }
 
   template <typename Value>
     requires ChoiceTraits<Value>::value
-  SchemaOf& field(std::string_view name, Value Owner::* member, FieldRules rules) {
+  SchemaOf& field(std::string_view name, Value Owner::* member, std::string_view doc, FieldRules rules = {},
+                  std::optional<OnResume> on_resume = {}) {
     using Choice = typename ChoiceTraits<Value>::Type;
     if (rules.choices.empty()) {
       const auto names = choice_names(Choice{});
       rules.choices.assign(names.begin(), names.end());
     }
-    add(name, ChoiceTraits<Value>::is_list ? FieldType::choices : FieldType::choice, std::move(rules),
-        nullptr, [member](void* owner) -> FieldSlot {
-          return ChoiceSlot{&(static_cast<Owner*>(owner)->*member), &ChoiceTraits<Value>::names,
-                            &ChoiceTraits<Value>::set};
-        });
-    return *this;
+    const FieldType type = ChoiceTraits<Value>::is_list ? FieldType::choices : FieldType::choice;
+    return add(name, type, doc, std::move(rules), on_resume, nullptr, [member](void* owner) -> FieldSlot {
+      return ChoiceSlot{&(static_cast<Owner*>(owner)->*member), &ChoiceTraits<Value>::names,
+                        &ChoiceTraits<Value>::set};
+    });
   }
 
   /// A nested table.
   template <typename Table>
   SchemaOf& table(std::string_view name, Table Owner::* member, const SchemaOf<Table>& schema,
                   std::string_view doc, std::optional<OnResume> on_resume = {}) {
-    add(name, FieldType::table, {.doc = doc, .on_resume = on_resume},
-        std::make_shared<const TableSchema>(schema),
+    return add(
+        name, FieldType::table, doc, {}, on_resume, std::make_shared<const TableSchema>(schema),
         [member](void* owner) -> FieldSlot { return TableSlot{&(static_cast<Owner*>(owner)->*member)}; });
-    return *this;
   }
 
   /// A list of tables.
@@ -192,18 +192,25 @@ class SchemaOf : public TableSchema {
   SchemaOf& tables(std::string_view name, std::vector<Table> Owner::* member, const SchemaOf<Table>& schema,
                    std::string_view doc, std::optional<OnResume> on_resume = {}) {
     using List = std::vector<Table>;
-    add(name, FieldType::tables, {.doc = doc, .on_resume = on_resume},
-        std::make_shared<const TableSchema>(schema), [member](void* owner) -> FieldSlot {
-          return TableListSlot{
-              &(static_cast<Owner*>(owner)->*member),
-              [](void* list) { return static_cast<List*>(list)->size(); },
-              [](void* list, size_t index) -> void* { return &(*static_cast<List*>(list))[index]; },
-              [](void* list, size_t count) { static_cast<List*>(list)->resize(count); }};
-        });
-    return *this;
+    return add(name, FieldType::tables, doc, {}, on_resume, std::make_shared<const TableSchema>(schema),
+               [member](void* owner) -> FieldSlot {
+                 return TableListSlot{
+                     &(static_cast<Owner*>(owner)->*member),
+                     [](void* list) { return static_cast<List*>(list)->size(); },
+                     [](void* list, size_t index) -> void* { return &(*static_cast<List*>(list))[index]; },
+                     [](void* list, size_t count) { static_cast<List*>(list)->resize(count); }};
+               });
   }
 
  private:
+  SchemaOf& add(std::string_view name, FieldType type, std::string_view doc, FieldRules rules,
+                std::optional<OnResume> on_resume, std::shared_ptr<const TableSchema> table,
+                std::function<FieldSlot(void*)> slot) {
+    fields_.push_back(
+        {std::string(name), type, doc, std::move(rules), on_resume, std::move(table), std::move(slot)});
+    return *this;
+  }
+
   template <typename Value>
   static constexpr FieldType type_of() {
     if constexpr (std::is_same_v<Value, bool>) return FieldType::boolean;
@@ -215,36 +222,34 @@ class SchemaOf : public TableSchema {
   }
 };
 
-/// The schema of struct Config: the two fields at the top, then one table per section.
+/// The schema of struct Config: its top-level fields, then one table per section.
 const TableSchema& config_schema();
 
-/// A field found by its dotted name. `field` is nullptr if there is none; then `known` names the part that
-/// was found
-/// ("training"), `unknown` the part that was not ("stepz"), and `schema` is where it was sought.
+/// The result of looking up a dotted name.
 struct FieldRef {
-  const Field* field = nullptr;
-  void* owner = nullptr;          ///< The object that holds the field.
-  std::optional<size_t> element;  ///< The name ends in an index: that element of a list of tables.
-  const TableSchema* schema = nullptr;
-  std::string known;
-  std::string unknown;
+  const Field* field = nullptr;         ///< nullptr if the name does not exist.
+  void* owner = nullptr;                ///< The object that holds the field.
+  std::optional<size_t> element = {};   ///< Set if the name is an element of a list of tables.
+  const TableSchema* schema = nullptr;  ///< The table of the last part of the name, unless that has no keys.
+  std::string known = {};               ///< The part of the name that exists: "training".
+  std::string unknown = {};             ///< The first part that does not: "stepz".
 };
 
-/// Finds "training.steps" or "data.sources.0.path" in `object`, a struct of `schema`. An index equal to the
-/// length of its list appends an element if `may_append`.
+/// Looks up "training.steps" or "data.sources.0.path" in `object`, an object of the struct that `schema`
+/// describes. With `may_append`, an index equal to the length of the list appends an element.
 FieldRef find_field(const TableSchema& schema, void* object, std::string_view dotted_name,
                     bool may_append = false);
 
-/// The slot of the field that find_field found; of an element of a list of tables, that element.
-FieldSlot slot_of(const FieldRef& place);
+/// The slot of a field that find_field found, or of the element that the name refers to.
+FieldSlot slot_of(const FieldRef& ref);
 
-/// "section.name", or "name" at the top.
+/// "section.name", or "name" if the section is "".
 std::string dotted(std::string_view section, std::string_view name);
 
 /// "an integer (at least 0)", "one of "fp32", "bf16"", "true or false".
 std::string expected_text(const Field& field);
 
-/// "at least 1", "above 0 and below 1", "-1, or 0 to 1"; "" without limits.
+/// "at least 1", "above 0 and below 1", "-1, or 0 to 1"; "" if there are no limits.
 std::string range_text(const FieldRules& rules);
 
 bool in_range(const FieldRules& rules, double value);

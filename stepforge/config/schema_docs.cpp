@@ -49,10 +49,10 @@ FieldInfo info_of(const TableSchema& schema, const Field& field, const std::stri
           .unit = std::string(rules.unit),
           .range = range_text(rules),
           .choices = {rules.choices.begin(), rules.choices.end()},
-          .doc = std::string(rules.doc)};
+          .doc = std::string(field.doc)};
 }
 
-/// Adds the fields of `schema`, which stands at `prefix` ("rope_scaling.", "sources[].") of the section.
+/// Appends the fields of `schema`; `prefix` is its path in the section: "", "rope_scaling.", "sources[].".
 void collect(const TableSchema& schema, const std::string& section, const std::string& prefix,
              std::vector<FieldInfo>& infos) {
   for (const Field& field : schema.fields()) {
@@ -68,7 +68,7 @@ std::string accepted_text(const FieldInfo& info) {
   return info.choices.empty() ? info.range : join(info.choices, ", ");
 }
 
-/// `text` in lines of at most `width` characters, each behind `indent` spaces.
+/// Breaks `text` into lines of at most `width` characters, each indented by `indent` spaces.
 std::string wrapped(std::string_view text, size_t indent, size_t width) {
   std::string out;
   std::string line;
@@ -96,7 +96,7 @@ std::string field_help(const FieldInfo& info, size_t width) {
          wrapped(format("{} ({})", info.doc, join(notes, "; ")), 6, width);
 }
 
-/// The fields that `name` means: all for "", those of a section, or one field and what is inside it.
+/// All fields if `name` is "", else the fields of that section, or that field with its nested fields.
 std::vector<FieldInfo> fields_named(std::string_view name) {
   std::vector<FieldInfo> infos = all_fields();
   std::vector<std::string> names;
@@ -154,8 +154,7 @@ std::string schema_help(std::string_view name, size_t width) {
   for (const FieldInfo& info : fields_named(name)) {
     if (info.section != section && name.find('.') == std::string_view::npos) {
       section = info.section;
-      out +=
-          format("{}[{}]  {}\n", out.empty() ? "" : "\n", section, config_schema().find(section)->rules.doc);
+      out += format("{}[{}]  {}\n", out.empty() ? "" : "\n", section, config_schema().find(section)->doc);
     }
     out += field_help(info, width);
   }
@@ -166,8 +165,7 @@ std::string schema_markdown() {
   std::string out;
   std::vector<FieldInfo> infos;
   const auto end_section = [&](const std::string& section) {
-    if (!section.empty())
-      out += format("\n## [{}]\n\n{}\n\n", section, config_schema().find(section)->rules.doc);
+    if (!section.empty()) out += format("\n## [{}]\n\n{}\n\n", section, config_schema().find(section)->doc);
     out += markdown_table(infos);
     infos.clear();
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration written out: as TOML, and its schema as help, Markdown and JSON Schema.
+// Writes configurations as TOML, and the schema as help text, Markdown and JSON Schema.
 #pragma once
 
 #include <optional>
@@ -13,13 +13,13 @@
 
 namespace stepforge {
 
-/// One field of the schema. Those of a list of tables appear once, as "data.sources[].path".
+/// One field of the schema. The fields of a list of tables appear once, as "data.sources[].path".
 struct FieldInfo {
-  std::string section;  ///< "training"; "" at the top
+  std::string section;  ///< "training", or "" for a top-level field
   std::string name;     ///< "steps", "rope_scaling.factor", "sources[].path"
   FieldType type = FieldType::text;
   std::string type_name;      ///< "integer", "list of strings", ...
-  std::string default_value;  ///< as TOML; "" for a table, whose fields follow
+  std::string default_value;  ///< as TOML; "" for a table
   std::string unit;
   std::string range;
   std::vector<std::string> choices;
@@ -29,24 +29,24 @@ struct FieldInfo {
   std::string path() const { return dotted(section, name); }
 };
 
-/// Every field in the order of the sections.
+/// All fields, in the order of the sections. The fields of a table follow the table.
 std::vector<FieldInfo> all_fields();
 
-/// Plain text for a terminal of `width` columns. `name` is a section, a field ("training.steps"), or "" for
-/// everything. Throws UsageError if there is none of that name.
+/// Plain text for a terminal with `width` columns. `name` is a section, a field ("training.steps"), or "" for
+/// all. Throws UsageError if it does not exist.
 std::string schema_help(std::string_view name = "", size_t width = 100);
 
 /// One table per section.
 std::string schema_markdown();
 
-/// JSON Schema, draft 2020-12, of a configuration as a JSON document, or of the part that `name` means; see
-/// schema_help.
+/// JSON Schema (draft 2020-12) of the configuration, or of the part named as in schema_help, with the same
+/// error.
 Json schema_json(std::string_view name = "");
 
-/// Loading the text gives an equal Config. With comments, each section and field is described.
+/// TOML that loads to an equal Config. With comments, each section and field has its description.
 std::string config_toml(const Config& config, bool with_comments = false);
 
-/// The same with a comment behind each field that says where its value came from.
+/// The same, with the origin of each value in a comment after it.
 std::string config_toml_with_places(const LoadedConfig& loaded);
 
 }  // namespace stepforge

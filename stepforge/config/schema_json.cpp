@@ -11,7 +11,7 @@ Json number_json(const Field& field, double value) {
   return static_cast<int64_t>(value);
 }
 
-/// The type and limits of a single value: of the field itself, or of one element of its list.
+/// The type and limits of the field's value, or of one element if it is a list.
 Json element_json(const Field& field) {
   const FieldRules& rules = field.rules;
   Json json;
@@ -75,7 +75,7 @@ Json field_json(const Field& field, void* defaults) {
   }
   const FieldRules& rules = field.rules;
   json["description"] =
-      rules.unit.empty() ? std::string(rules.doc) : format("{} Unit: {}.", rules.doc, rules.unit);
+      rules.unit.empty() ? std::string(field.doc) : format("{} Unit: {}.", field.doc, rules.unit);
   if (field.type != FieldType::table)
     json["default"] = std::visit(DefaultJson{is_list(field.type)}, field.slot(defaults));
   return json;
@@ -97,9 +97,9 @@ Json table_json(const TableSchema& schema) {
 Json schema_json(std::string_view name) {
   if (!name.empty()) {
     Config scratch;
-    const FieldRef place = find_field(config_schema(), &scratch, name.substr(0, name.find("[]")));
-    if (place.field == nullptr) schema_help(name);  // throws with the nearest name
-    return field_json(*place.field, place.owner);
+    const FieldRef ref = find_field(config_schema(), &scratch, name.substr(0, name.find("[]")));
+    if (ref.field == nullptr) schema_help(name);  // throws and suggests a similar name
+    return field_json(*ref.field, ref.owner);
   }
   Json json;
   json["$schema"] = "https://json-schema.org/draft/2020-12/schema";

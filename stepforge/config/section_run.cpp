@@ -5,121 +5,92 @@
 namespace stepforge {
 
 SchemaOf<CheckpointConfig> checkpoint_section() {
-  SchemaOf<CheckpointConfig> schema;
-  schema.field("enable", &CheckpointConfig::enable, {.doc = "Whether checkpoints are written."})
-      .field("folder", &CheckpointConfig::folder,
-             {.doc = "Folder of the checkpoints inside run_dir.", .non_empty = true})
-      .field("interval", &CheckpointConfig::interval,
-             {.doc = "Steps between two checkpoints.", .unit = "steps", .min = 1, .max = 1e12})
-      .field("keep_latest_k", &CheckpointConfig::keep_latest_k,
-             {.doc = "Checkpoints kept, the newest ones; 0 = all (1 would leave nothing to fall back on if "
-                     "the newest "
-                     "is damaged).",
-              .unit = "checkpoints",
-              .min = 2,
-              .max = 1e9,
-              .special = 0})
-      .field("save_at_end", &CheckpointConfig::save_at_end, {.doc = "Whether the last step is saved too."})
+  return SchemaOf<CheckpointConfig>()
+      .field("enable", &CheckpointConfig::enable, "Whether to save checkpoints.")
+      .field("folder", &CheckpointConfig::folder, "Folder for checkpoints, relative to run_dir.",
+             {.non_empty = true})
+      .field("interval", &CheckpointConfig::interval, "Number of steps between two checkpoints.",
+             {.unit = "steps", .min = 1, .max = 1e12})
+      .field(
+          "keep_latest_k", &CheckpointConfig::keep_latest_k,
+          "Number of latest checkpoints to keep, at least 2 in case the newest one is damaged; 0 means all.",
+          {.unit = "checkpoints", .min = 2, .max = 1e9, .special = 0})
+      .field("save_at_end", &CheckpointConfig::save_at_end,
+             "Whether to save a checkpoint after the last step.")
       .field("last_save_in_hf", &CheckpointConfig::last_save_in_hf,
-             {.doc = "Whether the last step is also written as a Hugging Face folder, hf/step-N in run_dir."})
+             "Whether to export the last checkpoint in Hugging Face format too, to hf/step-N in run_dir.")
       .field("export_dtype", &CheckpointConfig::export_dtype,
-             {.doc = "Type of the weights in that folder.", .choices = {"fp32", "bf16", "fp16"}})
+             "Data type of the weights that last_save_in_hf exports.", {.choices = {"fp32", "bf16", "fp16"}})
       .field("async", &CheckpointConfig::async,
-             {.doc = "Whether a background thread writes while training goes on."})
+             "Whether to write checkpoints in a background thread while training continues.")
       .field("timeout", &CheckpointConfig::timeout,
-             {.doc = "How long ranks wait for the slowest disk of one of them when they save or check a "
-                     "checkpoint.",
-              .unit = "seconds",
-              .min = 1,
-              .max = 1e6})
+             "Maximum time for each stage of saving or verifying a checkpoint, such as writing the files; a "
+             "save that takes longer fails.",
+             {.unit = "seconds", .min = 1, .max = 1e6})
       .field("resume", &CheckpointConfig::resume,
-             {.doc = "Whether the run of this folder is continued; with false, a folder with an earlier run "
-                     "is refused."})
+             "Whether to resume the run in run_dir; if false, a run_dir with checkpoints of an earlier run "
+             "is refused.")
       .field("load_step", &CheckpointConfig::load_step,
-             {.doc = "Step to resume from; -1 = the newest complete one.",
-              .unit = "steps",
-              .min = 0,
-              .max = 1e12,
-              .special = -1})
+             "Step of the checkpoint to resume from; -1 means the newest complete one.",
+             {.unit = "steps", .min = 0, .max = 1e12, .special = -1})
       .field("allow_changed", &CheckpointConfig::allow_changed,
-             {.doc = "What may differ from the checkpoint on resume."})
+             "What may differ from the checkpoint when resuming.")
       .field("initial_load_path", &CheckpointConfig::initial_load_path,
-             {.doc = "Checkpoint or Hugging Face folder whose weights a fresh run starts from; empty = "
-                     "random weights."})
+             "Checkpoint or Hugging Face folder that provides the initial weights of a new run; empty means "
+             "random initialization.")
       .field("initial_load_model_only", &CheckpointConfig::initial_load_model_only,
-             {.doc = "Whether only the weights of initial_load_path are taken, not its optimizer, schedule "
-                     "and data "
-                     "position."});
-  return schema;
+             "Whether to load only the weights from initial_load_path, without the state of optimizer, "
+             "schedule and data loader.");
 }
 
 SchemaOf<ValidationConfig> validation_section() {
-  SchemaOf<ValidationConfig> schema;
-  schema
-      .field("freq", &ValidationConfig::freq,
-             {.doc = "Steps between two validations; 0 = none.", .unit = "steps", .min = 0, .max = 1e12})
+  return SchemaOf<ValidationConfig>()
+      .field("freq", &ValidationConfig::freq, "Number of steps between two validations; 0 disables them.",
+             {.unit = "steps", .min = 0, .max = 1e12})
       .field("steps", &ValidationConfig::steps,
-             {.doc = "Batches of one validation; -1 = all of the validation data.",
-              .unit = "batches",
-              .min = 1,
-              .max = 1e12,
-              .special = -1});
-  return schema;
+             "Number of batches per validation, over all ranks; -1 means the whole validation data.",
+             {.unit = "batches", .min = 1, .max = 1e12, .special = -1});
 }
 
 SchemaOf<SamplingConfig> sampling_section() {
-  SchemaOf<SamplingConfig> schema;
-  schema
-      .field("freq", &SamplingConfig::freq,
-             {.doc = "Steps between two samples; 0 = none.", .unit = "steps", .min = 0, .max = 1e12})
-      .field("prompt", &SamplingConfig::prompt, {.doc = "Text that the model continues."})
-      .field("max_tokens", &SamplingConfig::max_tokens,
-             {.doc = "Longest continuation.", .unit = "tokens", .min = 1, .max = 1 << 24})
+  return SchemaOf<SamplingConfig>()
+      .field("freq", &SamplingConfig::freq, "Number of steps between two samples; 0 disables them.",
+             {.unit = "steps", .min = 0, .max = 1e12})
+      .field("prompt", &SamplingConfig::prompt, "Text that the model continues.")
+      .field("max_tokens", &SamplingConfig::max_tokens, "Maximum number of tokens to generate.",
+             {.unit = "tokens", .min = 1, .max = 1 << 24})
       .field("temperature", &SamplingConfig::temperature,
-             {.doc = "Divisor of the logits; 0 = always the likeliest token.", .min = 0, .max = 1000})
+             "Sampling temperature; 0 always chooses the most likely token.", {.min = 0, .max = 1000})
       .field("top_k", &SamplingConfig::top_k,
-             {.doc = "Number of likeliest tokens to choose from; 0 = all.",
-              .unit = "tokens",
-              .min = 0,
-              .max = 1 << 24})
-      .field("seed", &SamplingConfig::seed, {.doc = "Seed of the samples.", .min = 0, .max = 1e15});
-  return schema;
+             "Number of most likely tokens to sample from; 0 means the whole vocabulary.",
+             {.unit = "tokens", .min = 0, .max = 1 << 24})
+      .field("seed", &SamplingConfig::seed, "Seed of the sampling.", {.min = 0, .max = 1e15});
 }
 
 SchemaOf<MetricsConfig> metrics_section() {
-  SchemaOf<MetricsConfig> schema;
-  schema
-      .field("log_freq", &MetricsConfig::log_freq,
-             {.doc = "Steps between two log lines.", .unit = "steps", .min = 1, .max = 1e12})
+  return SchemaOf<MetricsConfig>()
+      .field("log_freq", &MetricsConfig::log_freq, "Number of steps between two log lines.",
+             {.unit = "steps", .min = 1, .max = 1e12})
       .field("peak_tflops", &MetricsConfig::peak_tflops,
-             {.doc = "Peak rate of the machine, against which mfu is reckoned; 0 = unknown, no mfu.",
-              .unit = "TFLOP/s",
-              .min = 0,
-              .max = 1e9})
-      .field("enable_jsonl", &MetricsConfig::enable_jsonl,
-             {.doc = "Whether metrics.jsonl is written in run_dir."})
+             "Peak performance of the hardware of one rank, used to compute MFU; 0 means unknown, and MFU is "
+             "not reported.",
+             {.unit = "TFLOP/s", .min = 0, .max = 1e9})
+      .field("enable_jsonl", &MetricsConfig::enable_jsonl, "Whether to write metrics.jsonl in run_dir.")
       .field("smoothing", &MetricsConfig::smoothing,
-             {.doc = "Share of the past in the smoothed loss of the status line.", .min = 0, .below = 1})
+             "Weight of the previous value in the smoothed loss of the status line; 0 disables smoothing.",
+             {.min = 0, .below = 1})
       .field("status_line", &MetricsConfig::status_line,
-             {.doc = "The live line at the bottom; auto shows it on a terminal only."});
-  return schema;
+             "Whether to show a live status line; auto shows it only on a terminal.");
 }
 
 SchemaOf<DebugConfig> debug_section() {
-  SchemaOf<DebugConfig> schema;
-  schema
-      .field("print_config", &DebugConfig::print_config,
-             {.doc = "Whether the whole configuration is printed at start."})
+  return SchemaOf<DebugConfig>()
+      .field("print_config", &DebugConfig::print_config, "Whether to print the whole configuration at start.")
       .field("plant_nan_step", &DebugConfig::plant_nan_step,
-             {.doc = "Step at which a value that is not a number is planted, to test the guard against it; "
-                     "-1 = never.",
-              .unit = "steps",
-              .min = 1,
-              .max = 1e12,
-              .special = -1})
+             "Step at which a NaN is planted, to test how the run handles it; -1 means never.",
+             {.unit = "steps", .min = 1, .max = 1e12, .special = -1})
       .field("plant_nan_block", &DebugConfig::plant_nan_block,
-             {.doc = "Block whose output receives the planted value."});
-  return schema;
+             "Block whose output receives the planted NaN, such as layers.0.");
 }
 
 }  // namespace stepforge

@@ -7,180 +7,132 @@ namespace stepforge {
 namespace {
 
 SchemaOf<ParamGroupConfig> param_group_table() {
-  SchemaOf<ParamGroupConfig> schema;
-  schema
+  return SchemaOf<ParamGroupConfig>()
       .field("pattern", &ParamGroupConfig::pattern,
-             {.doc = "Regular expression sought in the parameter's name; the first group that matches wins.",
-              .non_empty = true})
-      .field("lr", &ParamGroupConfig::lr,
-             {.doc = "Peak learning rate; -1 = optimizer.lr.", .min = 0, .max = 1000, .special = -1})
+             "Regular expression searched for in parameter names; a parameter belongs to the first group "
+             "that matches.",
+             {.non_empty = true})
+      .field("lr", &ParamGroupConfig::lr, "Peak learning rate; -1 means optimizer.lr.",
+             {.min = 0, .max = 1000, .special = -1})
       .field("weight_decay", &ParamGroupConfig::weight_decay,
-             {.doc = "Weight decay; -1 = optimizer.weight_decay.", .min = 0, .max = 1000, .special = -1})
+             "Weight decay coefficient; -1 means optimizer.weight_decay.",
+             {.min = 0, .max = 1000, .special = -1})
       .field("beta1", &ParamGroupConfig::beta1,
-             {.doc = "Decay of the first moment; -1 = optimizer.beta1.", .min = 0, .below = 1, .special = -1})
-      .field(
-          "beta2", &ParamGroupConfig::beta2,
-          {.doc = "Decay of the second moment; -1 = optimizer.beta2.", .min = 0, .below = 1, .special = -1});
-  return schema;
+             "Exponential decay rate of the first moment; -1 means optimizer.beta1.",
+             {.min = 0, .below = 1, .special = -1})
+      .field("beta2", &ParamGroupConfig::beta2,
+             "Exponential decay rate of the second moment; -1 means optimizer.beta2.",
+             {.min = 0, .below = 1, .special = -1});
 }
 
 }  // namespace
 
 SchemaOf<TrainingConfig> training_section() {
-  SchemaOf<TrainingConfig> schema;
-  schema
-      .field("seq_len", &TrainingConfig::seq_len,
-             {.doc = "Length of one row.",
-              .unit = "tokens",
-              .min = 1,
-              .max = 1 << 24,
-              .on_resume = guarded(Guard::data)})
+  return SchemaOf<TrainingConfig>()
+      .field("seq_len", &TrainingConfig::seq_len, "Sequence length: the number of tokens per row.",
+             {.unit = "tokens", .min = 1, .max = 1 << 24}, guarded(Guard::data))
       .field("local_batch_size", &TrainingConfig::local_batch_size,
-             {.doc = "Rows of one micro-batch, the batch of one forward pass.",
-              .unit = "rows",
-              .min = 1,
-              .max = 1 << 20})
+             "Micro-batch size: the number of rows per forward pass on each rank.",
+             {.unit = "rows", .min = 1, .max = 1 << 20})
       .field("global_batch_size", &TrainingConfig::global_batch_size,
-             {.doc = "Rows of one optimizer step, a multiple of local_batch_size times the ranks that read "
-                     "different rows (the rest is gradient "
-                     "accumulation); "
-                     "-1 = one micro-batch on each rank.",
-              .unit = "rows",
-              .min = 1,
-              .max = 1 << 24,
-              .special = -1,
-              .on_resume = guarded(Guard::batch)})
+             "Number of rows per optimizer step over all ranks, a multiple of local_batch_size times the "
+             "data-parallel degree (the quotient is the number of gradient accumulation steps); -1 means one "
+             "micro-batch per rank.",
+             {.unit = "rows", .min = 1, .max = 1 << 24, .special = -1}, guarded(Guard::batch))
       .field("steps", &TrainingConfig::steps,
-             {.doc = "Optimizer steps of the whole run; 0 = given by epochs.",
-              .unit = "steps",
-              .min = 0,
-              .max = 1e12})
+             "Total number of optimizer steps; 0 means that epochs sets the length of the run.",
+             {.unit = "steps", .min = 0, .max = 1e12})
       .field("epochs", &TrainingConfig::epochs,
-             {.doc = "Passes over the data; 0 = given by steps.", .unit = "epochs", .min = 0, .max = 1e6})
-      .field("seed", &TrainingConfig::seed,
-             {.doc = "Seed of the initial weights and of dropout.",
-              .min = 0,
-              .max = 1e15,
-              .on_resume = guarded(Guard::seed)})
-      .field(
-          "max_norm", &TrainingConfig::max_norm,
-          {.doc = "Gradients of a larger global norm are scaled down to it; 0 = the norm is reported only.",
-           .min = 0,
-           .max = 1e12})
-      .field(
-          "norm_type", &TrainingConfig::norm_type,
-          {.doc = "Which norm of the gradients is reported and clipped: l1, l2, l3, or inf for the largest "
-                  "element."})
+             "Number of passes over the training data; 0 means that steps sets the length of the run.",
+             {.unit = "epochs", .min = 0, .max = 1e6})
+      .field("seed", &TrainingConfig::seed, "Seed of the initial weights and of dropout.",
+             {.min = 0, .max = 1e15}, guarded(Guard::seed))
+      .field("max_norm", &TrainingConfig::max_norm,
+             "Maximum norm of the gradients, which are clipped to it; 0 disables clipping.",
+             {.min = 0, .max = 1e12})
+      .field("norm_type", &TrainingConfig::norm_type,
+             "Gradient norm that is clipped and logged; inf is the largest absolute value.")
       .field("loss_aggregation", &TrainingConfig::loss_aggregation,
-             {.doc = "What the loss of a step is: token_mean is the mean over all its valid labels, "
-                     "rank_average the average over ranks of each one's mean over its own."})
-      .field(
-          "nonfinite", &TrainingConfig::nonfinite,
-          {.doc =
-               "What happens when the loss or the gradient norm is not finite: the run stops, or the step is "
-               "skipped with weights and moments unchanged."})
+             "How the loss is averaged: token_mean is the mean over all valid labels of the step, "
+             "rank_average the average over ranks of each rank's own mean.")
+      .field("nonfinite", &TrainingConfig::nonfinite,
+             "What to do if the loss or the gradient norm is not finite: stop the run, or skip the step "
+             "without updating weights and moments.")
       .field("max_skipped", &TrainingConfig::max_skipped,
-             {.doc = "Skipped steps after which the run stops all the same.",
-              .unit = "steps",
-              .min = 0,
-              .max = 1e12})
+             "Number of steps that may be skipped before the run stops.",
+             {.unit = "steps", .min = 0, .max = 1e12})
       .field("reduction", &TrainingConfig::reduction,
-             {.doc = "How gradients of micro-batches are summed: fast adds in turn, ordered adds along a "
-                     "fixed binary "
-                     "tree so that any split of the batch gives the same bits."})
-      .field(
-          "threads", &TrainingConfig::threads,
-          {.doc =
-               "Compute threads; 0 = the usable cores divided by the ranks of the host, or OMP_NUM_THREADS.",
-           .unit = "threads",
-           .min = 0,
-           .max = 4096,
-           .on_resume = unreported})
+             "How the gradients of micro-batches are summed: fast adds them one after another, ordered adds "
+             "them in a fixed binary tree, which gives the same bits for every split of the batch.")
+      .field("threads", &TrainingConfig::threads,
+             "Number of compute threads per rank; 0 means OMP_NUM_THREADS if it is set, otherwise the "
+             "available cores divided by the number of ranks on the host.",
+             {.unit = "threads", .min = 0, .max = 4096}, kUnreported)
       .field("loss_chunk", &TrainingConfig::loss_chunk,
-             {.doc = "Tokens whose logits exist at the same time; 0 = chosen by the vocabulary's size.",
-              .unit = "tokens",
-              .min = 0,
-              .max = 1 << 24});
-  return schema;
+             "Number of tokens whose logits are computed at a time, which limits their memory; 0 means a "
+             "number chosen from the vocabulary size.",
+             {.unit = "tokens", .min = 0, .max = 1 << 24});
 }
 
 SchemaOf<PrecisionConfig> precision_section() {
-  SchemaOf<PrecisionConfig> schema;
-  schema
-      .field(
-          "compute", &PrecisionConfig::compute,
-          {.doc = "Format of activations and matrix products; weights are kept and updated in fp32 always.",
-           .choices = {"fp32", "bf16"}})
+  return SchemaOf<PrecisionConfig>()
+      .field("compute", &PrecisionConfig::compute,
+             "Data type of activations and matrix products; the optimizer always updates fp32 weights.",
+             {.choices = {"fp32", "bf16"}})
       .field("reduce", &PrecisionConfig::reduce,
-             {.doc = "Format in which gradients travel between ranks; they are written, summed and kept in "
-                     "fp32 always.",
-              .choices = {"fp32", "bf16", "fp16"}});
-  return schema;
+             "Data type in which gradients are sent between ranks; they are always accumulated in fp32.",
+             {.choices = {"fp32", "bf16", "fp16"}});
 }
 
 SchemaOf<OptimizerConfig> optimizer_section() {
-  SchemaOf<OptimizerConfig> schema;
-  schema.field("name", &OptimizerConfig::name, {.doc = "Update rule."})
-      .field("lr", &OptimizerConfig::lr, {.doc = "Peak learning rate.", .min = 0, .max = 1000})
-      .field("beta1", &OptimizerConfig::beta1, {.doc = "Decay of the first moment.", .min = 0, .below = 1})
-      .field("beta2", &OptimizerConfig::beta2, {.doc = "Decay of the second moment.", .min = 0, .below = 1})
+  return SchemaOf<OptimizerConfig>()
+      .field("name", &OptimizerConfig::name, "Name of the optimizer.")
+      .field("lr", &OptimizerConfig::lr, "Peak learning rate.", {.min = 0, .max = 1000})
+      .field("beta1", &OptimizerConfig::beta1, "Exponential decay rate of the first moment.",
+             {.min = 0, .below = 1})
+      .field("beta2", &OptimizerConfig::beta2, "Exponential decay rate of the second moment.",
+             {.min = 0, .below = 1})
       .field("eps", &OptimizerConfig::eps,
-             {.doc = "Added to the root of the second moment.", .min = 0, .max = 1})
+             "Epsilon added to the square root of the second moment for numerical stability.",
+             {.min = 0, .max = 1})
       .field("weight_decay", &OptimizerConfig::weight_decay,
-             {.doc = "Decoupled weight decay, times the learning rate.", .min = 0, .max = 1000})
+             "Decoupled weight decay coefficient, multiplied by the learning rate.", {.min = 0, .max = 1000})
       .field("decay_all", &OptimizerConfig::decay_all,
-             {.doc = "Whether norms and biases are decayed too, not only matrices."})
+             "Whether to apply weight decay to norms and biases too, not only to matrices.")
       .tables("param_groups", &OptimizerConfig::param_groups, param_group_table(),
-              "Parameters that are treated otherwise: one table {pattern, lr, weight_decay, beta1, beta2} "
-              "per group.");
-  return schema;
+              "Parameters with hyper-parameters of their own: one table {pattern, lr, weight_decay, beta1, "
+              "beta2} per group.");
 }
 
 SchemaOf<LrSchedulerConfig> lr_scheduler_section() {
-  SchemaOf<LrSchedulerConfig> schema;
-  schema
+  return SchemaOf<LrSchedulerConfig>()
       .field("warmup_steps", &LrSchedulerConfig::warmup_steps,
-             {.doc = "Steps over which the rate rises linearly to its peak.",
-              .unit = "steps",
-              .min = 0,
-              .max = 1e12})
+             "Number of steps of linear warmup to the peak learning rate.",
+             {.unit = "steps", .min = 0, .max = 1e12})
       .field("total_steps", &LrSchedulerConfig::total_steps,
-             {.doc = "Steps the schedule is drawn over; 0 = the steps of the run.",
-              .unit = "steps",
-              .min = 0,
-              .max = 1e12})
-      .field(
-          "decay_ratio", &LrSchedulerConfig::decay_ratio,
-          {.doc =
-               "Share of the steps over which the rate falls, at the end; -1 = everything after the warm-up.",
-           .min = 0,
-           .max = 1,
-           .special = -1})
-      .field("decay_type", &LrSchedulerConfig::decay_type, {.doc = "Shape of the fall."})
+             "Length of the schedule; 0 means the number of steps of the run.",
+             {.unit = "steps", .min = 0, .max = 1e12})
+      .field("decay_ratio", &LrSchedulerConfig::decay_ratio,
+             "Fraction of the steps, at the end, over which the learning rate decays; -1 means all steps "
+             "after the warmup.",
+             {.min = 0, .max = 1, .special = -1})
+      .field("decay_type", &LrSchedulerConfig::decay_type, "Shape of the learning rate decay.")
       .field("min_lr_factor", &LrSchedulerConfig::min_lr_factor,
-             {.doc = "Rate at the end of the fall as a share of the peak.", .min = 0, .max = 1});
-  return schema;
+             "Learning rate at the end of the decay, as a fraction of the peak.", {.min = 0, .max = 1});
 }
 
 SchemaOf<ActivationCheckpointConfig> activation_checkpoint_section() {
-  SchemaOf<ActivationCheckpointConfig> schema;
-  schema
-      .field(
-          "mode", &ActivationCheckpointConfig::mode,
-          {.doc =
-               "What is recomputed: nothing, every layer, every n-th layer, the listed layers, or the listed "
-               "regions of every layer."})
+  return SchemaOf<ActivationCheckpointConfig>()
+      .field("mode", &ActivationCheckpointConfig::mode,
+             "What is recomputed in the backward pass: nothing (none), all layers (full), every n-th layer "
+             "(every_n), the layers in blocks (blocks), or the parts of all layers in regions (regions).")
       .field("every_n", &ActivationCheckpointConfig::every_n,
-             {.doc = "With mode every_n: one layer in so many is recomputed.",
-              .unit = "layers",
-              .min = 1,
-              .max = 10000})
-      .field(
-          "blocks", &ActivationCheckpointConfig::blocks,
-          {.doc = "With mode blocks: the layers that are recomputed, counted from 0.", .min = 0, .max = 9999})
+             "With mode every_n: interval between recomputed layers; 2 means every second layer.",
+             {.unit = "layers", .min = 1, .max = 10000})
+      .field("blocks", &ActivationCheckpointConfig::blocks,
+             "With mode blocks: indices of the recomputed layers, starting at 0.", {.min = 0, .max = 9999})
       .field("regions", &ActivationCheckpointConfig::regions,
-             {.doc = "With mode regions: the parts of every layer that are recomputed."});
-  return schema;
+             "With mode regions: parts of every layer that are recomputed.");
 }
 
 }  // namespace stepforge

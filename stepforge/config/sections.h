@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schema of each section. To add a field: its member in config.h, its line in the section's file.
+// The schema of each section of the configuration, one function per section.
 #pragma once
 
 #include "stepforge/config/config.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that knows toml++.
+// The only file that includes toml++.
 #include <algorithm>
 
 #include <toml++/toml.h>
@@ -11,10 +11,10 @@ namespace stepforge {
 
 namespace {
 
-constexpr int deepest_key = 32;
+constexpr int kMaxKeyParts = 32;
 
-/// Refuses keys of very many parts ("a.a.a.a…"): toml++ bounds nested brackets but not these, and destroys
-/// the tables they make by recursion.
+/// Refuses keys with too many parts ("a.a.a.a…"): toml++ limits the depth of brackets but not of keys, and
+/// destroys the nested tables recursively.
 class KeyDepthCheck {
  public:
   explicit KeyDepthCheck(std::string_view text) : text_(text) {}
@@ -59,9 +59,9 @@ class KeyDepthCheck {
     } else if (character == '\n' || std::string_view(",=[]{}").find(character) != std::string_view::npos) {
       parts_ = 0;
     }
-    if (parts_ < deepest_key) return;
+    if (parts_ < kMaxKeyParts) return;
     const auto line = std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n') + 1;
-    throw TomlError(format("a key of more than {} parts", deepest_key), {static_cast<int>(line), 1});
+    throw TomlError(format("a key of more than {} parts", kMaxKeyParts), {static_cast<int>(line), 1});
   }
 
   std::string_view text_;
@@ -73,10 +73,6 @@ TextPosition position_of(const toml::source_region& region) {
   return {static_cast<int>(region.begin.line), static_cast<int>(region.begin.column)};
 }
 
-bool earlier(const ConfigEntry& a, const ConfigEntry& b) {
-  return std::pair(a.position.line, a.position.column) < std::pair(b.position.line, b.position.column);
-}
-
 ConfigValue convert(const toml::node& node) {
   ConfigValue value;
   value.position = position_of(node.source());
@@ -85,7 +81,7 @@ ConfigValue convert(const toml::node& node) {
     for (const auto& [key, child] : *table) {
       value.table.push_back({std::string(key.str()), position_of(key.source()), convert(child)});
     }
-    std::sort(value.table.begin(), value.table.end(), earlier);
+    std::ranges::sort(value.table, {}, &ConfigEntry::position);
   } else if (const auto* list = node.as_array()) {
     value.kind = ConfigValue::Kind::list;
     for (const auto& child : *list) value.list.push_back(convert(child));
@@ -122,7 +118,7 @@ ConfigValue parse_toml(std::string_view text) {
   } catch (const toml::parse_error& error) {
     const std::string reason(error.description());
     const bool duplicate = reason.find("redefine") != std::string::npos;
-    throw TomlError(reason + (duplicate ? "; a key may stand only once" : ""), position_of(error.source()));
+    throw TomlError(reason + (duplicate ? "; a key may appear only once" : ""), position_of(error.source()));
   }
 }
 

@@ -12,9 +12,9 @@ namespace stepforge {
 
 std::string number_text(double value) {
   std::array<char, 32> buffer{};
-  const auto [end, fault] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  const auto [end, error] = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
   std::string text(buffer.data(), end);
-  // "8e-04" becomes "8e-4", and whole numbers of moderate size are written out.
+  // "8e-04" becomes "8e-4", and integers below 1e15 are written without an exponent.
   if (const size_t exponent = text.find('e'); exponent != std::string::npos) {
     if (value == std::floor(value) && std::abs(value) < 1e15)
       return format("{}", static_cast<int64_t>(value));
@@ -144,12 +144,12 @@ std::string default_value(const TableSchema& schema, const Field& field) {
 }
 
 std::string shown_value(const ConfigValue& value) {
-  constexpr size_t longest = 60;
+  constexpr size_t kMaxBytes = 60;
   std::string text = toml_value(value);
-  if (text.size() <= longest) return text;
-  size_t end = longest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U)
-    --end;  // not inside a UTF-8 character
+  if (text.size() <= kMaxBytes) return text;
+  size_t end = kMaxBytes;
+  // Do not cut inside a UTF-8 character.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0U) == 0x80U) --end;
   return text.substr(0, end) + "...";
 }
 

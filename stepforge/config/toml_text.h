@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values written as TOML.
+// Formats values as TOML.
 #pragma once
 
 #include <string>
@@ -10,25 +10,25 @@
 
 namespace stepforge {
 
-/// The shortest text that reads back to the same number: "8", "0.1", "8e-4".
+/// The shortest text that parses to the same number: "8", "0.1", "8e-4".
 std::string number_text(double value);
 
-/// As number_text, but always a TOML float: "8.0".
+/// Like number_text, but always a TOML float: "8.0".
 std::string toml_float(double value);
 
-/// A TOML basic string with its quotes.
+/// A quoted TOML string.
 std::string toml_string(std::string_view text);
 
-/// The value in `slot` of `field`, inline: `[1, 2]`, `{ type = "none", factor = 8.0 }`.
+/// The value in `slot`, a slot of `field`, on one line: `[1, 2]`, `{ type = "none", factor = 8.0 }`.
 std::string toml_value(const Field& field, const FieldSlot& slot);
 
-/// The value a field has when nothing sets it. `schema` is the one that holds `field`.
+/// The default of `field`, a field of `schema`.
 std::string default_value(const TableSchema& schema, const Field& field);
 
-/// A parsed value as TOML.
+/// The parsed value on one line.
 std::string toml_value(const ConfigValue& value);
 
-/// The same for an error message, cut at 60 characters.
+/// The same for error messages: at most 60 bytes, then "...".
 std::string shown_value(const ConfigValue& value);
 
 }  // namespace stepforge

@@ -10,11 +10,11 @@ namespace stepforge {
 
 namespace {
 
-/// What is written around the values.
+/// The comments to write.
 struct Comments {
-  bool docs = false;  ///< Description above each field and section.
-  std::function<std::string(const std::string& path)>
-      behind;  ///< Comment behind each field, instead; may be null.
+  bool docs = false;  ///< The description above each section and field.
+  /// Instead of descriptions: the comment after each field. May be null.
+  std::function<std::string(const std::string& path)> behind = {};
 };
 
 std::string doc_comment(const Field& field) {
@@ -25,7 +25,7 @@ std::string doc_comment(const Field& field) {
   } else if (const std::string range = range_text(field.rules); !range.empty()) {
     notes.push_back(range);
   }
-  return format("# {}{}\n", field.rules.doc, notes.empty() ? "" : format(" ({})", join(notes, "; ")));
+  return format("# {}{}\n", field.doc, notes.empty() ? "" : format(" ({})", join(notes, "; ")));
 }
 
 std::string field_line(const Field& field, void* owner, const std::string& path, const Comments& comments) {
@@ -42,7 +42,7 @@ std::string write(Config config, const Comments& comments) {
   }
   for (const Field& section : fields) {
     if (section.type != FieldType::table) continue;
-    out += "\n" + (comments.docs ? format("# {}\n", section.rules.doc) : "") + format("[{}]\n", section.name);
+    out += "\n" + (comments.docs ? format("# {}\n", section.doc) : "") + format("[{}]\n", section.name);
     void* owner = std::get<TableSlot>(section.slot(&config)).object;
     for (const Field& field : section.table->fields()) {
       out += field_line(field, owner, dotted(section.name, field.name), comments);
@@ -54,12 +54,11 @@ std::string write(Config config, const Comments& comments) {
 }  // namespace
 
 std::string config_toml(const Config& config, bool with_comments) {
-  return write(config, {.docs = with_comments, .behind = nullptr});
+  return write(config, {.docs = with_comments});
 }
 
 std::string config_toml_with_places(const LoadedConfig& loaded) {
-  return write(loaded.config,
-               {.docs = false, .behind = [&](const std::string& path) { return where(loaded, path); }});
+  return write(loaded.config, {.behind = [&](const std::string& path) { return where(loaded, path); }});
 }
 
 }  // namespace stepforge

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value as it stands in a TOML text, with its place: what the TOML reader produces and the schema judges.
+// A parsed TOML value with its position in the text: what the TOML reader returns and the schema checks.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,10 +12,12 @@
 
 namespace stepforge {
 
-/// A place in a text, counted from 1; {0, 0} where there is none.
+/// A position in a text, counted from 1; {0, 0} if unknown.
 struct TextPosition {
   int line = 0;
   int column = 0;
+
+  auto operator<=>(const TextPosition&) const = default;
 };
 
 struct ConfigEntry;
@@ -29,9 +32,9 @@ struct ConfigValue {
   double number = 0.0;
   std::string text;
   std::vector<ConfigValue> list;
-  std::vector<ConfigEntry> table;  ///< In the order of the text.
+  std::vector<ConfigEntry> table;  ///< In the order of their positions.
 
-  /// The value under `key` of a table, or nullptr.
+  /// The value of `key` in this table, or nullptr.
   const ConfigValue* find(std::string_view key) const;
 };
 
@@ -41,7 +44,7 @@ struct ConfigEntry {
   ConfigValue value;
 };
 
-/// The text is not TOML; what() says why, without the place.
+/// The text is not valid TOML. what() does not include the position.
 class TomlError : public FormatError {
  public:
   TomlError(const std::string& message, TextPosition position) : FormatError(message), position_(position) {}
@@ -51,7 +54,7 @@ class TomlError : public FormatError {
   TextPosition position_;
 };
 
-/// The table that `text` writes down. Throws TomlError; a duplicate key is one.
+/// Parses `text` into a table. Throws TomlError, also for duplicate keys.
 ConfigValue parse_toml(std::string_view text);
 
 }  // namespace stepforge

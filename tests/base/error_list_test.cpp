@@ -21,6 +21,14 @@ TEST(ErrorList, OneErrorTakesOneLineAndSeveralALineEach) {
             "a.json: 2 errors:\n  first\n  second");
 }
 
+TEST(ErrorList, WithoutANameTheMessageHasOnlyTheErrors) {
+  ErrorList errors;
+  errors.add("a.json: first");
+  EXPECT_EQ(errors.message(), "a.json: first");
+  errors.add("b.json: second");
+  EXPECT_EQ(errors.message(), "2 errors:\n  a.json: first\n  b.json: second");
+}
+
 TEST(ErrorList, KeepsTheFirstHundredAndCountsTheRest) {
   ErrorList errors("a.json");
   for (int i = 0; i < 103; ++i) errors.add("error");

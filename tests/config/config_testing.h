@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers of the tests of config/.
+// Helpers for the tests of config/.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace stepforge::testing {
 
-using Words = std::vector<std::string>;
+using Strings = std::vector<std::string>;
 
-inline LoadedConfig parsed(const std::string& text, const Words& overrides = {},
+inline LoadedConfig parsed(const std::string& text, const Strings& overrides = {},
                            ConfigUse use = ConfigUse::inspect) {
   return parse_config(text, "run.toml", overrides, use);
 }
 
-/// The text of the UsageError that this configuration raises, or "" if it is accepted.
-inline std::string error_of(const std::string& text, const Words& overrides = {},
+/// The message of the UsageError thrown for this configuration, or "" if it is accepted.
+inline std::string error_of(const std::string& text, const Strings& overrides = {},
                             ConfigUse use = ConfigUse::inspect) {
   try {
     parsed(text, overrides, use);

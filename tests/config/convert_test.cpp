@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Configurations and keys of other trainers.
+// Translates configurations and keys of other trainers.
 #include "stepforge/config/convert.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace stepforge::testing {
 namespace {
 
-Config converted(const std::string& text, const std::string& name, const Words& lost) {
+Config converted(const std::string& text, const std::string& name, const Strings& lost) {
   const ConvertedConfig result = convert_config(text, name);
   EXPECT_EQ(result.lost, lost);
   return parsed(result.toml).config;
@@ -77,9 +77,8 @@ TEST(ConvertConfig, TranslatesHuggingFaceTrainingArguments) {
           "lr_scheduler_type": "cosine", "warmup_ratio": 0.1, "bf16": true, "fp16": false,
           "gradient_checkpointing": true, "save_strategy": "no", "eval_steps": null, "push_to_hub": true})",
       "args.json",
-      {"gradient_accumulation_steps = 8: training.global_batch_size is that of one rank; multiply it by the "
-       "number "
-       "of ranks",
+      {"gradient_accumulation_steps = 8: training.global_batch_size is for one rank; multiply it by the "
+       "number of ranks",
        "push_to_hub = true: not available yet"});
   EXPECT_EQ(config.run_dir, "out");
   EXPECT_EQ(config.training.global_batch_size, 32);
@@ -108,23 +107,21 @@ warmup_ratio: 0.1
 bf16: true
 )",
                 "sft.yaml",
-                {"stage = \"sft\": not available yet; there is only pre-training (\"pt\")",
-                 "dataset = \"alpaca\": here it is data.sources (one table { path = \"...\" } per source)",
+                {"stage = \"sft\": not available yet; only pre-training (\"pt\") is",
+                 "dataset = \"alpaca\": use data.sources (one table { path = \"...\" } per source)",
                  "warmup_ratio = 0.1: set lr_scheduler.warmup_steps to a number of steps"});
   EXPECT_EQ(config.checkpoint.initial_load_path, "/models/llama");
   EXPECT_EQ(config.tokenizer.type, TokenizerType::hf);
   EXPECT_EQ(config.training.epochs, 2);
 }
 
-TEST(ConvertConfig, ListsValuesThatAreNotAccepted) {
-  EXPECT_EQ(
-      convert_config("{\"adam_beta1\": 2.0}", "a.json").lost,
-      Words{
-          "adam_beta1 = 2.0: optimizer.beta1 = 2.0: expected a number (at least 0 and below 1); the default "
-          "is 0.9"});
+TEST(ConvertConfig, ListsRefusedValues) {
+  EXPECT_EQ(convert_config("{\"adam_beta1\": 2.0}", "a.json").lost,
+            Strings{"adam_beta1 = 2.0: optimizer.beta1 = 2.0: expected a number (at least 0 and below 1); "
+                    "the default is 0.9"});
 }
 
-TEST(ConvertConfig, RefusesAYamlBombAndBrokenFiles) {
+TEST(ConvertConfig, RefusesAYamlBombAndMalformedFiles) {
   std::string bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n";
   for (char name = 'b'; name < 'k'; ++name) {
     const char before = static_cast<char>(name - 1);
@@ -138,38 +135,38 @@ TEST(ConvertConfig, RefusesAYamlBombAndBrokenFiles) {
   EXPECT_THROW(convert_config("a = = 1\n", "a.toml"), FormatError);
 }
 
-TEST(ForeignKeys, AreAnsweredWithOurKeyOrNotAvailableYet) {
+TEST(ForeignKeys, GetAHintWithOurKeyOrNotAvailableYet) {
   EXPECT_EQ(error_of("[training]\nmixed_precision_param = \"bfloat16\"\n"),
-            "run.toml:2:1: training.mixed_precision_param: unknown key; here it is precision.compute");
+            "run.toml:2:1: training.mixed_precision_param: unknown key; use precision.compute");
   EXPECT_EQ(error_of("[parallelism]\ntensor_parallel_degree = 2\n"),
             "run.toml:2:1: parallelism.tensor_parallel_degree: unknown key; not available yet");
   EXPECT_EQ(error_of("", {"gradient_accumulation_steps=4"}),
-            "command line: gradient_accumulation_steps: unknown section or key; here it is "
+            "command line: gradient_accumulation_steps: unknown section or key; use "
             "training.global_batch_size (local_batch_size x ranks x accumulation steps)");
   EXPECT_EQ(error_of("", {"--micro-batch-size=4"}),
-            "command line: micro-batch-size: unknown section or key; here it is training.local_batch_size");
+            "command line: micro-batch-size: unknown section or key; use training.local_batch_size");
 }
 
-TEST(ForeignKeys, SuggestionsStayWithinTheSection) {
+TEST(ForeignKeys, SuggestionsAreFromTheSameSection) {
   EXPECT_FALSE(contains(error_of("[model]\nname = \"llama3\"\n"), "optimizer.name"));
   EXPECT_FALSE(contains(error_of("[training]\ncompile = true\n"), "precision.compute"));
   EXPECT_FALSE(contains(error_of("[checkpoint]\nkeep = 3\n"), "data.seed"));
   EXPECT_EQ(
       error_of("[debug]\nworkers = 3\n"),
-      "run.toml:2:1: debug.workers: unknown key; known here: print_config, plant_nan_step, plant_nan_block");
+      "run.toml:2:1: debug.workers: unknown key; known keys: print_config, plant_nan_step, plant_nan_block");
 }
 
-TEST(ForeignKeys, EachOfOursExists) {
+TEST(ForeignKeys, EveryEntryIsUniqueAndNamesAnExistingField) {
   for (const ForeignKey& key : all_foreign_keys()) {
     Config scratch;
     EXPECT_TRUE(key.ours.empty() || find_field(config_schema(), &scratch, key.ours).field != nullptr)
         << key.name;
-    EXPECT_EQ(find_foreign_key(key.name), &key) << key.name << " is there twice";
+    EXPECT_EQ(find_foreign_key(key.name), &key) << key.name << " is listed twice";
     EXPECT_FALSE(key.ours.empty() && key.note.empty()) << key.name;
   }
 }
 
-TEST(Synonyms, OfChoicesAndBooleansAreAccepted) {
+TEST(LoadConfig, AcceptsSynonymsOfChoicesAndBooleans) {
   const Config config = parsed(
                             "[optimizer]\nname = \"AdamW\"\n[precision]\ncompute = \"bfloat16\"\nreduce = "
                             "\"float32\"\n[checkpoint]\n"
@@ -184,11 +181,10 @@ TEST(Synonyms, OfChoicesAndBooleansAreAccepted) {
   EXPECT_TRUE(config.data.shuffle);
 }
 
-TEST(Yaml, GivenAsConfigurationIsRecognised) {
-  EXPECT_TRUE(
-      contains(error_of("# a run\nmodel:\n  dim: 3\n"),
-               "this looks like YAML, and configurations are TOML; `stepforge config convert run.toml` "
-               "translates it"));
+TEST(LoadConfig, RecognizesYamlAndSuggestsConvert) {
+  EXPECT_TRUE(contains(error_of("# a run\nmodel:\n  dim: 3\n"),
+                       "this looks like YAML, but configurations are TOML; `stepforge config convert "
+                       "run.toml` translates it"));
   EXPECT_CONTAINS(error_of("[training]\nsteps: 3\n"), "not valid TOML");
 }
 

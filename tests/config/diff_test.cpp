@@ -8,7 +8,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(ConfigDiff, NamesEachFieldThatDiffersWithBothValues) {
+TEST(ConfigDiff, ListsEachDifferentFieldWithBothValues) {
   Config after;
   after.model.rope_scaling.factor = 32.0;
   after.data.sources = {{.path = "a.txt"}};

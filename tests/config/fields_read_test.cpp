@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// No key is accepted and ignored: each field of the schema is read by some room.
+// No key is accepted and then ignored: every field of the schema is read outside the config room.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -19,13 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path sources = source_dir() / "stepforge";
+const fs::path kSources = source_dir() / "stepforge";
 
 bool is_word(char character) {
   return std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '_';
 }
 
-/// Blanks out comments, so that a name in prose is not taken for a read.
+/// Removes comments, where a name is not a read.
 std::string without_comments(const std::string& text) {
   std::string code;
   for (size_t at = 0; at < text.size();) {
@@ -40,8 +40,7 @@ std::string without_comments(const std::string& text) {
   return code;
 }
 
-/// Whether `code` has ".field" or "->field" as a whole word, after the word `owner` or `owner()` if one is
-/// given.
+/// Whether `code` contains ".field" or "->field" as a whole word, after `owner` or `owner()` if that is given.
 bool reads(const std::string& code, const std::string& owner, const std::string& field) {
   for (const std::string access : {".", "->"}) {
     const std::string wanted = access + field;
@@ -61,8 +60,8 @@ bool reads(const std::string& code, const std::string& owner, const std::string&
 /// The code of each file outside the config room.
 std::vector<std::string> code_outside_config() {
   std::vector<std::string> code;
-  for (const auto& entry : fs::recursive_directory_iterator(sources)) {
-    const fs::path inside = entry.path().lexically_relative(sources);
+  for (const auto& entry : fs::recursive_directory_iterator(kSources)) {
+    const fs::path inside = entry.path().lexically_relative(kSources);
     const fs::path extension = entry.path().extension();
     if (!entry.is_regular_file() || *inside.begin() == "config") continue;
     if (extension == ".cpp" || extension == ".h") code.push_back(without_comments(read_file(entry.path())));
@@ -71,15 +70,15 @@ std::vector<std::string> code_outside_config() {
 }
 
 bool has_trainer() {
-  if (!fs::exists(sources / "train")) return false;
-  const fs::directory_iterator files(sources / "train");
+  if (!fs::exists(kSources / "train")) return false;
+  const fs::directory_iterator files(kSources / "train");
   return std::any_of(begin(files), end(files),
                      [](const auto& entry) { return entry.path().extension() == ".cpp"; });
 }
 
-/// A nested table is passed on under names of the code's own: its fields count as read in files that name its
+/// Code passes nested tables around under other names, so their fields count as read in files that name the
 /// type.
-const std::map<std::string, std::string> nested_types = {
+const std::map<std::string, std::string> kNestedTypes = {
     {"model.rope_scaling", "RopeScalingConfig"},
     {"data.sources[]", "DataSourceConfig"},
     {"data.validation[]", "DataSourceConfig"},
@@ -90,14 +89,14 @@ const std::map<std::string, std::string> nested_types = {
 bool read_somewhere(const std::vector<std::string>& files, const FieldInfo& info) {
   const size_t dot = info.name.rfind('.');
   const bool nested = dot != std::string::npos;
-  const std::string type = nested ? nested_types.at(info.section + "." + info.name.substr(0, dot)) : "";
+  const std::string type = nested ? kNestedTypes.at(info.section + "." + info.name.substr(0, dot)) : "";
   return std::any_of(files.begin(), files.end(), [&](const std::string& code) {
     if (!nested) return reads(code, info.section, info.name);
     return code.find(type) != std::string::npos && reads(code, "", info.name.substr(dot + 1));
   });
 }
 
-TEST(ConfigFields, ReadsAreTold) {
+TEST(ConfigFields, ReadsAreRecognizedInCode) {
   EXPECT_TRUE(reads("x = config.training.steps;", "training", "steps"));
   EXPECT_TRUE(reads("training().steps", "training", "steps"));
   EXPECT_TRUE(reads("training->steps", "training", "steps"));
@@ -108,15 +107,15 @@ TEST(ConfigFields, ReadsAreTold) {
   EXPECT_FALSE(reads(without_comments("// training.steps\n/* training.steps */"), "training", "steps"));
 }
 
-TEST(ConfigFields, EachIsReadSomewhereOutsideTheConfigRoom) {
-  if (!has_trainer()) GTEST_SKIP() << "there is no stepforge/train/*.cpp";
+TEST(ConfigFields, EveryFieldIsReadOutsideTheConfigRoom) {
+  if (!has_trainer()) GTEST_SKIP() << "stepforge/train/*.cpp does not exist";
   const std::vector<std::string> code = code_outside_config();
   std::vector<std::string> unread;
   for (const FieldInfo& info : all_fields()) {
-    if (info.path() == "preset") continue;  // what it names is applied by load_config
+    if (info.path() == "preset") continue;  // applied by load_config
     if (!read_somewhere(code, info)) unread.push_back(info.path());
   }
-  EXPECT_TRUE(unread.empty()) << "accepted but read by nobody: " << join(unread, ", ");
+  EXPECT_TRUE(unread.empty()) << "accepted but never read: " << join(unread, ", ");
 }
 
 }  // namespace

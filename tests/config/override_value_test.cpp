@@ -8,10 +8,10 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(Overrides, ThreeSpellingsAreEqual) {
-  for (const Words& words : {Words{"training.steps=10"}, Words{"--training.steps=10"},
-                             Words{"--training.steps", "10"}, Words{"training.steps = 10"}}) {
-    EXPECT_EQ(parsed("", words).config.training.steps, 10) << words.front();
+TEST(Overrides, ThreeSpellingsAreEquivalent) {
+  for (const Strings& arguments : {Strings{"training.steps=10"}, Strings{"--training.steps=10"},
+                                   Strings{"--training.steps", "10"}, Strings{"training.steps = 10"}}) {
+    EXPECT_EQ(parsed("", arguments).config.training.steps, 10) << arguments.front();
   }
   EXPECT_EQ(parsed("", {"--training.global_batch_size", "-1"}).config.training.global_batch_size, -1);
 }
@@ -29,7 +29,7 @@ TEST(Overrides, StringsNeedNoQuotes) {
 }
 
 TEST(Overrides, ListsNeedNoBrackets) {
-  const Words mode{"activation_checkpoint.mode=blocks"};
+  const Strings mode{"activation_checkpoint.mode=blocks"};
   for (const char* list : {"[0, 2]", "0,2", "0, 2"}) {
     const Config config =
         parsed("", {mode.front(), std::string("activation_checkpoint.blocks=") + list}).config;
@@ -46,7 +46,7 @@ TEST(Overrides, ListsNeedNoBrackets) {
             std::vector<Guard>{});
 }
 
-TEST(Overrides, TablesAndListsOfTablesAreTaken) {
+TEST(Overrides, TablesAndListsOfTablesAreAccepted) {
   const Config config = parsed("", {"data.sources=[{path=\"a.txt\"}, {path=\"b\", weight=2}]",
                                     "model.rope_scaling={type=\"llama3\", factor=2}"})
                             .config;
@@ -56,21 +56,21 @@ TEST(Overrides, TablesAndListsOfTablesAreTaken) {
   EXPECT_EQ(config.model.rope_scaling.factor, 2.0);
 }
 
-TEST(Overrides, AnElementOfAListIsChangedOrAppendedByItsIndex) {
+TEST(Overrides, ListElementsAreChangedOrAppendedByIndex) {
   const std::string text = "[data]\nsources = [{ path = \"a\", weight = 2 }]\n";
   const Config config = parsed(text, {"data.sources.0.path=c", "data.sources.1.path=d"}).config;
   const std::vector<DataSourceConfig> sources{{.path = "c", .weight = 2.0}, {.path = "d"}};
   EXPECT_EQ(config.data.sources, sources);
   EXPECT_EQ(parsed(text, {"data.sources.0={weight=3}"}).config.data.sources.front().weight, 3.0);
   EXPECT_EQ(error_of(text, {"data.sources.2.path=d"}),
-            "command line: data.sources.2: data.sources has no part \"2\"");
+            "command line: data.sources.2: data.sources has no member \"2\"");
   EXPECT_EQ(error_of(text, {"data.sources.x.path=d"}),
-            "command line: data.sources.x: data.sources has no part \"x\"");
+            "command line: data.sources.x: data.sources has no member \"x\"");
   EXPECT_EQ(error_of(text, {"training.steps.x=3"}),
-            "command line: training.steps.x: training.steps has no part \"x\"");
+            "command line: training.steps.x: training.steps has no member \"x\"");
 }
 
-TEST(Overrides, WrongWordsAreRefused) {
+TEST(Overrides, WrongArgumentsAreRefused) {
   EXPECT_EQ(error_of("", {"training.steps=ten"}),
             "command line: training.steps = \"ten\": expected an integer (0 to 1e12); the default is 0");
   EXPECT_EQ(error_of("", {"--training.steps"}),
@@ -84,7 +84,7 @@ TEST(Overrides, WrongWordsAreRefused) {
   EXPECT_EQ(error_of("", {"=3"}).substr(0, 41), "command line: : unknown section or key; k");
 }
 
-TEST(Overrides, AValueCannotSmuggleInOtherKeys) {
+TEST(Overrides, AValueCannotSetOtherKeys) {
   EXPECT_EQ(error_of("", {"training.steps=1\n[model]\ndim=4"}),
             "command line: training.steps = \"1\\n[model]\\ndim=4\": expected an integer (0 to 1e12); the "
             "default is 0");

@@ -18,10 +18,10 @@ namespace stepforge::testing {
 namespace {
 
 Config preset_config(std::string_view name) {
-  return load_config(std::nullopt, Words{format("preset={}", name)}).config;
+  return load_config(std::nullopt, Strings{format("preset={}", name)}).config;
 }
 
-/// Parameters of the published architectures: projections without biases, gated MLP, two norms a layer.
+/// Parameters of the published architectures: projections without biases, gated MLP, two norms per layer.
 int64_t parameter_count(const ModelConfig& model) {
   const int64_t head = model.head_dim > 0 ? model.head_dim : model.dim / model.n_heads;
   const int64_t attention = model.dim * head * (2 * model.n_heads + 2 * model.n_kv_heads);
@@ -31,7 +31,7 @@ int64_t parameter_count(const ModelConfig& model) {
   return model.n_layers * layer + model.dim + (model.tie_embeddings ? embedding : 2 * embedding);
 }
 
-TEST(Presets, ParameterCountsEqualThePublishedOnes) {
+TEST(Presets, HaveThePublishedParameterCounts) {
   const std::map<std::string, int64_t> published{
       {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},   {"llama2-70b", 68976648192},
       {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},   {"llama3.1-8b", 8030261248},
@@ -42,7 +42,7 @@ TEST(Presets, ParameterCountsEqualThePublishedOnes) {
   for (const auto& [name, count] : published)
     EXPECT_EQ(parameter_count(preset_config(name).model), count) << name;
   EXPECT_EQ(published.size() + 2, embedded_presets().size())
-      << "a preset whose published count is not checked";
+      << "a preset has no published count in this test";
 }
 
 TEST(Presets, DemoHasSixAndAHalfMillionParameters) {
@@ -51,12 +51,12 @@ TEST(Presets, DemoHasSixAndAHalfMillionParameters) {
   EXPECT_EQ(human_count(parameter_count(demo.model)), "6.52M");
 }
 
-TEST(Presets, AreAllSound) {
+TEST(Presets, AllLoadWithoutErrors) {
   for (const EmbeddedPreset& preset : embedded_presets())
     EXPECT_NO_THROW(preset_config(preset.name)) << preset.name;
 }
 
-TEST(Presets, AreTheFilesOfTheSourceTree) {
+TEST(Presets, EqualTheFilesOfTheSourceTree) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(source_dir() / "presets")) {
     if (entry.path().extension() != ".toml") continue;
@@ -69,13 +69,13 @@ TEST(Presets, AreTheFilesOfTheSourceTree) {
   EXPECT_EQ(names.size(), embedded_presets().size());
 }
 
-TEST(Presets, OneMayBuildOnAnother) {
+TEST(Presets, CanBeBasedOnAnotherPreset) {
   Config base = preset_config("llama3.1-405b");
   base.preset = "llama3-405b";
   EXPECT_EQ(preset_config("llama3-405b"), base);
 }
 
-TEST(Presets, LongContextModelsStretchTheirFrequencies) {
+TEST(Presets, LongContextModelsUseRopeScaling) {
   EXPECT_EQ(preset_config("llama3-8b").model.rope_scaling.type, RopeScalingType::none);
   EXPECT_EQ(preset_config("llama3.1-8b").model.rope_scaling,
             (RopeScalingConfig{RopeScalingType::llama3, 8.0, 1.0, 4.0, 8192}));
@@ -84,7 +84,7 @@ TEST(Presets, LongContextModelsStretchTheirFrequencies) {
   EXPECT_EQ(preset_config("llama3.2-3b").model.max_position, 131072);
 }
 
-TEST(Presets, PrintAndLoadToTheSameConfig) {
+TEST(Presets, AreUnchangedByPrintingAndLoading) {
   for (const EmbeddedPreset& preset : embedded_presets()) {
     const Config config = preset_config(preset.name);
     EXPECT_EQ(parsed(config_toml(config)).config, config) << preset.name;

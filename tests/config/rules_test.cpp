@@ -8,77 +8,69 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(ModelRules, HeadsDivide) {
+TEST(ModelRules, HeadsDivideEvenly) {
   EXPECT_EQ(error_of("[model]\nn_heads = 6\nn_kv_heads = 4\nhead_dim = 32\n"),
             "run.toml:2:11: model.n_heads = 6 and run.toml:3:14: model.n_kv_heads = 4: n_heads must be a "
-            "multiple of "
-            "n_kv_heads");
+            "multiple of n_kv_heads");
   EXPECT_EQ(error_of("[model]\ndim = 100\n"),
             "run.toml:2:7: model.dim = 100 and default: model.n_heads = 8: dim must be a multiple of "
-            "n_heads; or set "
-            "model.head_dim");
+            "n_heads, unless model.head_dim is set");
   EXPECT_EQ(error_of("[model]\ndim = 100\nhead_dim = 12\n"), "");
 }
 
-TEST(ModelRules, WidthOfAHeadIsEven) {
+TEST(ModelRules, HeadDimIsEven) {
   EXPECT_EQ(error_of("[model]\nhead_dim = 33\n"),
-            "run.toml:2:12: model.head_dim = 33: rotary positions need an even width");
+            "run.toml:2:12: model.head_dim = 33: rotary embeddings need an even head_dim");
   EXPECT_EQ(error_of("[model]\ndim = 24\n"),
-            "run.toml:2:7: model.dim = 24 and default: model.n_heads = 8: heads of width 3; rotary positions "
-            "need an "
-            "even width");
+            "run.toml:2:7: model.dim = 24 and default: model.n_heads = 8: dim / n_heads = 3, but rotary "
+            "embeddings need an even head_dim");
 }
 
-TEST(ModelRules, RopeScalingKeepsItsFactorsInOrder) {
+TEST(ModelRules, RopeScalingFactorsAreInOrder) {
   const std::string text = "[model.rope_scaling]\nlow_freq_factor = 4\n";
   EXPECT_EQ(error_of(text), "");
   EXPECT_EQ(error_of(text, {"model.rope_scaling.type=llama3"}),
             "run.toml:2:19: model.rope_scaling.low_freq_factor = 4.0 and default: "
-            "model.rope_scaling.high_freq_factor = "
-            "4.0: low_freq_factor must be below high_freq_factor");
+            "model.rope_scaling.high_freq_factor = 4.0: low_freq_factor must be below high_freq_factor");
 }
 
-TEST(TokenizerRules, BytesHaveNoFile) {
+TEST(TokenizerRules, ABytesTokenizerHasNoFile) {
   EXPECT_EQ(error_of("[tokenizer]\npath = \"x\"\n"),
             "default: tokenizer.type = \"bytes\" and run.toml:2:8: tokenizer.path = \"x\": a bytes tokenizer "
-            "has no "
-            "file; remove path, or set type to \"bpe\" or \"hf\"");
+            "has no file; remove path, or set type to \"bpe\" or \"hf\"");
 }
 
-TEST(TokenizerRules, ATrainedVocabularyFitsTheModel) {
-  EXPECT_EQ(error_of("[model]\nvocab_size = 300\n[tokenizer]\ntype = \"bpe\"\n"),
-            "default: tokenizer.vocab_size = 4096 and run.toml:2:14: model.vocab_size = 300: the tokenizer "
-            "would have "
-            "more tokens than the model; set model.vocab_size to 0 or more");
+TEST(TokenizerRules, ATrainedTokenizerFitsTheVocabularyOfTheModel) {
+  EXPECT_EQ(
+      error_of("[model]\nvocab_size = 300\n[tokenizer]\ntype = \"bpe\"\n"),
+      "default: tokenizer.vocab_size = 4096 and run.toml:2:14: model.vocab_size = 300: the tokenizer would "
+      "have more tokens than the model; increase model.vocab_size, or set it to 0 for the tokenizer's size");
   EXPECT_EQ(error_of("[model]\nvocab_size = 5000\n[tokenizer]\ntype = \"bpe\"\n"), "");
 }
 
-TEST(DataRules, ASourceHasAPathUnlessItIsSynthetic) {
+TEST(DataRules, OnlyASyntheticSourceHasNoPath) {
   EXPECT_EQ(
       error_of("[data]\nsources = [{ weight = 2 }]\n"),
       "run.toml:2:12: data.sources.0.path = \"\": a source needs a path, unless its format is \"synthetic\"");
   EXPECT_EQ(error_of("[data]\nvalidation = [{ format = \"synthetic\", path = \"a\" }]\n"),
             "run.toml:2:46: data.validation.0.path = \"a\" and run.toml:2:26: data.validation.0.format = "
-            "\"synthetic\": "
-            "a synthetic source has no path; remove it, or choose another format");
+            "\"synthetic\": a synthetic source has no path; remove it, or choose another format");
 }
 
 TEST(DataRules, ValidationDataIsHeldOutOrListed) {
-  EXPECT_CONTAINS(
-      error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
-      "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ path = "
-      "\"a\", weight = 1.0, field = \"text\", format = \"auto\" }]: validation data is either held out "
-      "of the sources or listed; set one of them only");
+  EXPECT_CONTAINS(error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
+                  "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ "
+                  "path = \"a\", weight = 1.0, field = \"text\", format = \"auto\" }]: validation data is "
+                  "either held out of the sources or listed; set only one of them");
 }
 
-TEST(TrainingRules, LengthIsGivenOnce) {
+TEST(TrainingRules, StepsAndEpochsExcludeEachOther) {
   EXPECT_EQ(error_of("[training]\nsteps = 10\nepochs = 2\n"),
-            "run.toml:2:9: training.steps = 10 and run.toml:3:10: training.epochs = 2: exactly one of them "
-            "gives the "
-            "length of the run; set the other to 0");
+            "run.toml:2:9: training.steps = 10 and run.toml:3:10: training.epochs = 2: only one of them can "
+            "set the length of the run; set the other to 0");
 }
 
-TEST(TrainingRules, GlobalBatchIsWholeMicroBatches) {
+TEST(TrainingRules, GlobalBatchSizeIsAMultipleOfLocalBatchSize) {
   EXPECT_EQ(error_of("[training]\nlocal_batch_size = 3\n", {"training.global_batch_size=8"}),
             "command line: training.global_batch_size = 8 and run.toml:2:20: training.local_batch_size = 3: "
             "global_batch_size must be a multiple of local_batch_size");
@@ -86,34 +78,32 @@ TEST(TrainingRules, GlobalBatchIsWholeMicroBatches) {
   EXPECT_EQ(error_of("[training]\nlocal_batch_size = 3\nglobal_batch_size = -1\n"), "");
 }
 
-TEST(TrainingRules, RowsFitTheContext) {
+TEST(TrainingRules, SequencesFitTheContext) {
   EXPECT_EQ(error_of("[model]\nmax_position = 1024\n"),
-            "default: training.seq_len = 2048 and run.toml:2:16: model.max_position = 1024: rows must not be "
-            "longer than "
-            "the model's context");
+            "default: training.seq_len = 2048 and run.toml:2:16: model.max_position = 1024: seq_len must not "
+            "exceed max_position, the context length of the model");
 }
 
-TEST(TrainingRules, WarmUpMayBeLongerThanTheRun) {
+TEST(TrainingRules, WarmupMayBeLongerThanTheRun) {
   EXPECT_EQ(error_of("[training]\nsteps = 10\n[lr_scheduler]\nwarmup_steps = 100\n"), "");
 }
 
-TEST(ParallelismRules, OneDegreeAtMostIsWhatIsLeft) {
-  EXPECT_EQ(
-      error_of("[parallelism]\ndata_parallel_replicate_degree = -1\n"),
-      "run.toml:2:34: parallelism.data_parallel_replicate_degree = -1 and default: "
-      "parallelism.data_parallel_shard_degree = -1: only one of them can be what is left of the ranks; set "
-      "the other");
+TEST(ParallelismRules, OnlyOneDegreeMayBeMinusOne) {
+  EXPECT_EQ(error_of("[parallelism]\ndata_parallel_replicate_degree = -1\n"),
+            "run.toml:2:34: parallelism.data_parallel_replicate_degree = -1 and default: "
+            "parallelism.data_parallel_shard_degree = -1: only one of them can be -1; set the other to a "
+            "number of ranks");
   EXPECT_EQ(error_of("[parallelism]\ndata_parallel_replicate_degree = -1\ndata_parallel_shard_degree = 1\n"),
             "");
 }
 
-TEST(ParallelismRules, OrderedSumsAreReducedOnce) {
+TEST(OrderedRules, GradientsAreReducedOncePerStep) {
   const std::string each = "[parallelism]\nfsdp_reduce_each_micro_batch = true\n";
   EXPECT_EQ(error_of(each), "");
   EXPECT_CONTAINS(error_of(each + "[training]\nreduction = \"ordered\"\n"), "cannot be reduced one by one");
 }
 
-TEST(ParallelismRules, OrderedSumsNeedIntervalsAndFp32) {
+TEST(OrderedRules, PartitionIsFlatAndReductionFp32) {
   const std::string ordered = "[training]\nreduction = \"ordered\"\n";
   for (const std::string wrong :
        {"[parallelism]\nfsdp_partition = \"by_tensor\"\n", "[parallelism]\nfsdp_partition = \"by_dim\"\n"}) {
@@ -125,19 +115,20 @@ TEST(ParallelismRules, OrderedSumsNeedIntervalsAndFp32) {
   EXPECT_CONTAINS(error_of(rounded + ordered), "set precision.reduce to \"fp32\"");
 }
 
-TEST(ParallelismRules, APrefetchListNamesOthersOnceAndForSomething) {
+TEST(ParallelismRules, PrefetchListsAreNotEmptyDuplicateOrSelfReferring) {
   const auto list = [](const std::string& text) {
     return error_of("[[parallelism.fsdp_prefetch_lists]]\n" + text);
   };
   EXPECT_EQ(list("unit = \"layers.0\"\nforward = [\"layers.1\", \"layers.2\"]\n"), "");
-  EXPECT_CONTAINS(list("unit = \"layers.0\"\n"), "nothing is gathered while it computes");
-  EXPECT_CONTAINS(list("unit = \"head\"\nbackward = [\"head\"]\n"), "gathered by then; remove it");
+  EXPECT_CONTAINS(list("unit = \"layers.0\"\n"), "both lists of this unit are empty");
+  EXPECT_CONTAINS(list("unit = \"head\"\nbackward = [\"head\"]\n"),
+                  "already gathered when it computes; remove it");
   EXPECT_CONTAINS(list("unit = \"head\"\nforward = [\"embedding\"]\n"
                        "[[parallelism.fsdp_prefetch_lists]]\nunit = \"head\"\nbackward = [\"layers.0\"]\n"),
-                  "an earlier table names this unit");
+                  "an earlier table has the same unit");
 }
 
-TEST(TrainingRules, AnAverageOverRanksIsNotOrdered) {
+TEST(OrderedRules, LossIsNotAveragedOverRanks) {
   EXPECT_EQ(error_of("[training]\nloss_aggregation = \"rank_average\"\n"), "");
   EXPECT_CONTAINS(error_of("[training]\nloss_aggregation = \"rank_average\"\nreduction = \"ordered\"\n"),
                   "set loss_aggregation to \"token_mean\"");
@@ -156,42 +147,37 @@ TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
                   "match limit exceeded; write it without nested repetitions");
   EXPECT_EQ(error_of("[optimizer]\nparam_groups = [{ pattern = \"a\" }, { pattern = \"a\" }]\n"),
             "run.toml:2:48: optimizer.param_groups.1.pattern = \"a\": an earlier group has the same pattern "
-            "and takes "
-            "all its parameters; remove one");
+            "and takes all its parameters; remove one");
 }
 
-TEST(RecomputeRules, AListAndItsModeGoTogether) {
+TEST(RecomputeRules, AListNeedsItsModeAndViceVersa) {
   EXPECT_EQ(error_of("[activation_checkpoint]\nblocks = [1]\n"),
             "run.toml:2:10: activation_checkpoint.blocks = [1] and default: activation_checkpoint.mode = "
-            "\"none\": the "
-            "list is used with mode \"blocks\" only; set the mode, or remove the list");
+            "\"none\": the list is only used with mode \"blocks\"; set the mode, or remove the list");
   EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"regions\"\n"),
             "run.toml:2:8: activation_checkpoint.mode = \"regions\" and default: "
-            "activation_checkpoint.regions = []: "
-            "mode \"regions\" needs the list");
+            "activation_checkpoint.regions = []: mode \"regions\" needs a non-empty list");
 }
 
-TEST(RecomputeRules, ListsNameEachLayerOfTheModelOnce) {
+TEST(RecomputeRules, ListsHaveNoDuplicatesAndNoUnknownLayers) {
   const std::string blocks = "[activation_checkpoint]\nmode = \"blocks\"\nblocks = ";
   EXPECT_EQ(error_of(blocks + "[0, 5]\n"), "");
   EXPECT_EQ(error_of(blocks + "[0, 6]\n"),
             "run.toml:3:10: activation_checkpoint.blocks = [0, 6] and default: model.n_layers = 6: layers "
-            "are counted "
-            "from 0 to 5");
+            "are numbered from 0 to 5");
   EXPECT_EQ(error_of(blocks + "[1, 0, 1]\n"),
-            "run.toml:3:10: activation_checkpoint.blocks = [1, 0, 1]: a layer is listed twice");
+            "run.toml:3:10: activation_checkpoint.blocks = [1, 0, 1]: the list has a duplicate");
   EXPECT_CONTAINS(error_of("[activation_checkpoint]\nmode = \"regions\"\nregions = [\"mlp\", \"mlp\"]\n"),
-                  "a region is listed twice");
+                  "the list has a duplicate");
 }
 
-TEST(RunRules, AStepIsLoadedOnResumeOnly) {
+TEST(RunRules, LoadStepNeedsResume) {
   EXPECT_EQ(error_of("[checkpoint]\nload_step = 5\nresume = false\n"),
-            "run.toml:2:13: checkpoint.load_step = 5 and run.toml:3:10: checkpoint.resume = false: a step is "
-            "loaded on "
-            "resume only; set resume to true or load_step to -1");
+            "run.toml:2:13: checkpoint.load_step = 5 and run.toml:3:10: checkpoint.resume = false: load_step "
+            "is only used when resuming; set resume to true, or load_step to -1");
 }
 
-TEST(RunRules, TheLastSaveAsAHuggingFaceFolderNeedsALastSave) {
+TEST(RunRules, LastSaveInHfNeedsALastSave) {
   const std::string wanted = "[checkpoint]\nlast_save_in_hf = true\n";
   EXPECT_EQ(error_of(wanted), "");
   for (const char* without : {"save_at_end = false\n", "enable = false\n"}) {
@@ -199,55 +185,53 @@ TEST(RunRules, TheLastSaveAsAHuggingFaceFolderNeedsALastSave) {
   }
 }
 
-TEST(RunRules, APlantedValueHasStepAndBlock) {
+TEST(RunRules, APlantedNanHasStepAndBlock) {
   EXPECT_CONTAINS(error_of("[debug]\nplant_nan_step = 5\n"), "set both of them or neither");
   EXPECT_CONTAINS(error_of("[debug]\nplant_nan_block = \"head\"\n"), "set both of them or neither");
   EXPECT_EQ(error_of("[debug]\nplant_nan_step = 5\nplant_nan_block = \"head\"\n"), "");
 }
 
-TEST(TrainingUse, NeedsALengthAndData) {
+TEST(TrainingUse, NeedsDataAndStepsOrEpochs) {
   EXPECT_EQ(error_of("", {}, ConfigUse::inspect), "");
   EXPECT_EQ(error_of("", {}, ConfigUse::train),
-            "2 errors in the configuration:\n"
+            "2 errors:\n"
             "  default: data.sources = []: there is no data; write data.sources = [{ path = \"book.txt\" }]\n"
-            "  default: training.steps = 0 and default: training.epochs = 0: one of them must give the "
-            "length of the run, such as training.steps = 1000");
+            "  default: training.steps = 0 and default: training.epochs = 0: one of them must set the length "
+            "of the run, such as training.steps = 1000");
   EXPECT_EQ(error_of("", {}, ConfigUse::data),
             "default: data.sources = []: there is no data; write data.sources = [{ path = \"book.txt\" }]");
 }
 
-TEST(TrainingUse, DebugPresetIsComplete) {
+TEST(TrainingUse, AcceptsTheDebugPreset) {
   EXPECT_EQ(error_of("preset = \"debug\"\n", {}, ConfigUse::train), "");
 }
 
-TEST(TrainingUse, ValidationNeedsData) {
+TEST(TrainingUse, NeedsDataForValidation) {
   const std::string text = "preset = \"debug\"\n[validation]\nfreq = 5\n";
   EXPECT_EQ(error_of(text, {}, ConfigUse::train),
-            "run.toml:3:8: validation.freq = 5 and default: data.validation = []: there is nothing to "
-            "validate on; list "
-            "data.validation or set data.validation_fraction, such as 0.01");
+            "run.toml:3:8: validation.freq = 5 and default: data.validation = []: there is no validation "
+            "data; set data.validation, or data.validation_fraction to a value such as 0.01");
   EXPECT_EQ(error_of(text, {"data.validation_fraction=0.1"}, ConfigUse::train), "");
   EXPECT_EQ(error_of(text, {"data.validation=[{format=\"synthetic\"}]"}, ConfigUse::train), "");
 }
 
-TEST(TrainingUse, HuggingFaceTokenizerIsNamed) {
+TEST(TrainingUse, NeedsThePathOfAHuggingFaceTokenizer) {
   EXPECT_EQ(error_of("preset = \"debug\"\n[tokenizer]\ntype = \"hf\"\n", {}, ConfigUse::train),
-            "run.toml:3:8: tokenizer.type = \"hf\" and default: tokenizer.path = \"\": name the folder of "
-            "the Hugging "
-            "Face model, or its tokenizer.json");
+            "run.toml:3:8: tokenizer.type = \"hf\" and default: tokenizer.path = \"\": set tokenizer.path to "
+            "the folder of a Hugging Face model or to its tokenizer.json");
 }
 
-TEST(TrainingUse, NamedFilesExist) {
+TEST(TrainingUse, NeedsFilesThatExist) {
   const std::string text =
       "preset = \"debug\"\n[tokenizer]\ntype = \"bpe\"\npath = \"/none/t.json\"\n[data]\nsources = [{ path = "
       "\"/none/a\" }]\n"
       "[checkpoint]\ninitial_load_path = \"/none/c\"\n";
   EXPECT_EQ(error_of(text), "");
   EXPECT_EQ(error_of(text, {}, ConfigUse::train),
-            "3 errors in the configuration:\n"
-            "  run.toml:4:8: tokenizer.path = \"/none/t.json\": there is no such file or folder\n"
-            "  run.toml:6:21: data.sources.0.path = \"/none/a\": there is no such file or folder\n"
-            "  run.toml:8:21: checkpoint.initial_load_path = \"/none/c\": there is no such file or folder");
+            "3 errors:\n"
+            "  run.toml:4:8: tokenizer.path = \"/none/t.json\": no such file or folder\n"
+            "  run.toml:6:21: data.sources.0.path = \"/none/a\": no such file or folder\n"
+            "  run.toml:8:21: checkpoint.initial_load_path = \"/none/c\": no such file or folder");
 }
 
 TEST(TrainingUse, CanBeCheckedLater) {

@@ -26,7 +26,7 @@ TEST(SchemaDocs, EveryFieldHasADescriptionOfOneSentence) {
   for (const FieldInfo& info : all_fields()) {
     EXPECT_TRUE(info.doc.ends_with('.')) << info.path();
     EXPECT_EQ(info.doc.find(". "), std::string::npos) << info.path();
-    EXPECT_TRUE(paths.insert(info.path()).second) << info.path() << " is there twice";
+    EXPECT_TRUE(paths.insert(info.path()).second) << info.path() << " is listed twice";
   }
 }
 
@@ -38,25 +38,25 @@ TEST(SchemaDocs, EveryNumberHasARange) {
   }
 }
 
-TEST(SchemaDocs, EveryDefaultIsAccepted) {
+TEST(SchemaDocs, DefaultsAreValid) {
   EXPECT_EQ(parsed(config_toml(Config{})).config, Config{});
 }
 
-TEST(SchemaDocs, FieldsCarryAllThatTheSchemaSays) {
+TEST(SchemaDocs, FieldInfoHasEverythingInTheSchema) {
   const FieldInfo interval = field("checkpoint.interval");
   EXPECT_EQ(interval.section, "checkpoint");
   EXPECT_EQ(interval.type_name, "integer");
   EXPECT_EQ(interval.default_value, "500");
   EXPECT_EQ(interval.unit, "steps");
   EXPECT_EQ(interval.range, "1 to 1e12");
-  EXPECT_EQ(field("precision.compute").choices, (Words{"fp32", "bf16"}));
+  EXPECT_EQ(field("precision.compute").choices, (Strings{"fp32", "bf16"}));
   EXPECT_EQ(field("model.rope_scaling.factor").default_value, "8.0");
   EXPECT_EQ(field("data.sources[].weight").default_value, "1.0");
   EXPECT_EQ(field("data.sources").type_name, "list of tables");
   EXPECT_EQ(field("run_dir").section, "");
 }
 
-TEST(SchemaDocs, HelpAndMarkdownAndJsonNameEveryField) {
+TEST(SchemaDocs, HelpMarkdownAndJsonContainEveryField) {
   const std::string markdown = schema_markdown();
   const Json schema = schema_json();
   const Json& properties = schema["properties"];
@@ -70,7 +70,7 @@ TEST(SchemaDocs, HelpAndMarkdownAndJsonNameEveryField) {
   }
 }
 
-TEST(SchemaDocs, HelpOfAnUnknownSectionSaysWhichWasMeant) {
+TEST(SchemaDocs, HelpSuggestsANameForAnUnknownSection) {
   EXPECT_CONTAINS(schema_help(), "[training]");
   try {
     schema_help("trainning");
@@ -89,8 +89,8 @@ TEST(SchemaJson, DescribesTypesLimitsAndDefaults) {
   EXPECT_EQ(training["additionalProperties"], false);
   EXPECT_EQ(
       training["properties"]["steps"].dump(),
-      R"({"type":"integer","minimum":0,"maximum":1000000000000,"description":"Optimizer steps of the whole run; )"
-      R"(0 = given by epochs. Unit: steps.","default":0})");
+      R"({"type":"integer","minimum":0,"maximum":1000000000000,"description":"Total number of optimizer steps; )"
+      R"(0 means that epochs sets the length of the run. Unit: steps.","default":0})");
   const Json& batch = training["properties"]["global_batch_size"];
   EXPECT_EQ(batch["anyOf"].dump(), R"([{"const":-1},{"type":"integer","minimum":1,"maximum":16777216}])");
   const Json& source = schema["properties"]["data"]["properties"]["sources"];
@@ -100,7 +100,7 @@ TEST(SchemaJson, DescribesTypesLimitsAndDefaults) {
   EXPECT_EQ(schema["properties"]["checkpoint"]["properties"]["allow_changed"]["items"]["enum"].size(), 4U);
 }
 
-TEST(ConfigToml, AnyTextAndListsSurviveTheRoundTrip) {
+TEST(ConfigToml, AnyStringAndListIsUnchangedByPrintingAndLoading) {
   Config config;
   config.run_dir = "a \"b\" \\ é\n\t\r\x01\x7f#";
   config.optimizer.lr = 1.0 / 3.0;
@@ -115,7 +115,7 @@ TEST(ConfigToml, AnyTextAndListsSurviveTheRoundTrip) {
   EXPECT_EQ(parsed(config_toml(config, true)).config, config);
 }
 
-TEST(ConfigToml, CommentsDescribeOrSayWhereFrom) {
+TEST(ConfigToml, CommentsAreDescriptionsOrOrigins) {
   EXPECT_CONTAINS(config_toml(Config{}, true), "\n# Peak learning rate. (0 to 1000)\nlr = 8e-4\n");
   EXPECT_FALSE(testing::contains(config_toml(Config{}), "#"));
   const LoadedConfig loaded = parsed("preset = \"debug\"\n", {"training.steps=3"});
@@ -125,7 +125,7 @@ TEST(ConfigToml, CommentsDescribeOrSayWhereFrom) {
   EXPECT_EQ(parsed(text).config, loaded.config);
 }
 
-TEST(TomlText, NumbersAreShortAndExact) {
+TEST(TomlText, NumbersAreTheShortestExactText) {
   EXPECT_EQ(toml_float(8e-4), "8e-4");
   EXPECT_EQ(toml_float(0.95), "0.95");
   EXPECT_EQ(toml_float(500000.0), "500000.0");
@@ -135,7 +135,7 @@ TEST(TomlText, NumbersAreShortAndExact) {
   EXPECT_EQ(number_text(3.0), "3");
 }
 
-TEST(TomlText, LongValuesAreCutBetweenCharacters) {
+TEST(TomlText, LongValuesAreTruncatedBetweenCharacters) {
   ConfigValue value;
   value.text = std::string(58, 'a') + "éé";
   EXPECT_EQ(shown_value(value), "\"" + std::string(58, 'a') + "...");

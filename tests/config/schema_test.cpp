@@ -8,7 +8,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(Schema, FieldsAreFoundByTheirDottedNames) {
+TEST(Schema, FindsFieldsByDottedName) {
   Config config;
   config.data.sources.resize(1);
   const FieldRef steps = find_field(config_schema(), &config, "training.steps");
@@ -22,15 +22,15 @@ TEST(Schema, FieldsAreFoundByTheirDottedNames) {
   EXPECT_EQ(std::get<TableSlot>(slot_of(source)).object, &config.data.sources[0]);
 }
 
-TEST(Schema, UnknownNamesSayWhichPartIsUnknown) {
+TEST(Schema, LookupReportsTheUnknownPartOfAName) {
   Config config;
-  const FieldRef place = find_field(config_schema(), &config, "training.stepz.x");
-  EXPECT_EQ(place.field, nullptr);
-  EXPECT_EQ(place.known, "training");
-  EXPECT_EQ(place.unknown, "stepz");
+  const FieldRef ref = find_field(config_schema(), &config, "training.stepz.x");
+  EXPECT_EQ(ref.field, nullptr);
+  EXPECT_EQ(ref.known, "training");
+  EXPECT_EQ(ref.unknown, "stepz");
 }
 
-TEST(Schema, ListsGrowOnlyWhenAskedAndByOne) {
+TEST(Schema, LookupAppendsAtMostOneElementAndOnlyIfAllowed) {
   Config config;
   EXPECT_EQ(find_field(config_schema(), &config, "data.sources.0.path").field, nullptr);
   EXPECT_EQ(find_field(config_schema(), &config, "data.sources.1.path", true).field, nullptr);
@@ -41,28 +41,28 @@ TEST(Schema, ListsGrowOnlyWhenAskedAndByOne) {
             nullptr);
 }
 
-TEST(Schema, RangesReadAsText) {
-  EXPECT_EQ(range_text({.doc = ""}), "");
-  EXPECT_EQ(range_text({.doc = "", .min = 1}), "at least 1");
-  EXPECT_EQ(range_text({.doc = "", .min = 0, .max = 1e12}), "0 to 1e12");
-  EXPECT_EQ(range_text({.doc = "", .min = 1, .max = 1 << 20, .special = -1}), "-1, or 1 to 2^20");
-  EXPECT_EQ(range_text({.doc = "", .above = 0, .below = 1}), "above 0 and below 1");
-  EXPECT_EQ(range_text({.doc = "", .max = 65537}), "at most 65537");
+TEST(Schema, FormatsRangesAsText) {
+  EXPECT_EQ(range_text({}), "");
+  EXPECT_EQ(range_text({.min = 1}), "at least 1");
+  EXPECT_EQ(range_text({.min = 0, .max = 1e12}), "0 to 1e12");
+  EXPECT_EQ(range_text({.min = 1, .max = 1 << 20, .special = -1}), "-1, or 1 to 2^20");
+  EXPECT_EQ(range_text({.above = 0, .below = 1}), "above 0 and below 1");
+  EXPECT_EQ(range_text({.max = 65537}), "at most 65537");
 }
 
 TEST(Schema, RangesIncludeTheirLimitsUnlessOpen) {
-  const FieldRules closed{.doc = "", .min = 0, .max = 1, .special = -1};
+  const FieldRules closed{.min = 0, .max = 1, .special = -1};
   for (const double inside : {0.0, 0.5, 1.0, -1.0}) EXPECT_TRUE(in_range(closed, inside)) << inside;
   for (const double outside : {-0.1, 1.1, -2.0}) EXPECT_FALSE(in_range(closed, outside)) << outside;
-  const FieldRules open{.doc = "", .above = 0, .below = 1};
+  const FieldRules open{.above = 0, .below = 1};
   EXPECT_TRUE(in_range(open, 0.5));
   EXPECT_FALSE(in_range(open, 0.0));
   EXPECT_FALSE(in_range(open, 1.0));
 }
 
-TEST(Schema, NumbersThatAreNotFiniteAreNeverInRange) {
-  EXPECT_FALSE(in_range({.doc = ""}, std::numeric_limits<double>::infinity()));
-  EXPECT_FALSE(in_range({.doc = ""}, std::numeric_limits<double>::quiet_NaN()));
+TEST(Schema, NonFiniteNumbersAreNeverInRange) {
+  EXPECT_FALSE(in_range({}, std::numeric_limits<double>::infinity()));
+  EXPECT_FALSE(in_range({}, std::numeric_limits<double>::quiet_NaN()));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ std::string repeated(const std::string& part, int count) {
   return text;
 }
 
-TEST(TomlReader, KeepsTheOrderAndThePlacesOfTheText) {
+TEST(TomlReader, KeepsTheOrderAndPositionsOfTheText) {
   const ConfigValue root = parse_toml("b = 1\n[z]\n  y = true\n  x = [1.5, \"s\"]\n");
   ASSERT_EQ(root.table.size(), 2U);
   EXPECT_EQ(root.table[0].key, "b");
@@ -32,7 +32,7 @@ TEST(TomlReader, KeepsTheOrderAndThePlacesOfTheText) {
   EXPECT_EQ(root.find("a"), nullptr);
 }
 
-TEST(TomlReader, RefusesKeysOfVeryManyParts) {
+TEST(TomlReader, RefusesKeysWithTooManyParts) {
   EXPECT_NO_THROW(parse_toml("a" + repeated(".a", 31) + " = 1\n"));
   for (const std::string& key :
        {"a" + repeated(".a", 32), "a" + repeated(" . \"a.b\"", 32), "a" + repeated(".'a'", 2000000)}) {
@@ -46,7 +46,7 @@ TEST(TomlReader, RefusesKeysOfVeryManyParts) {
   }
 }
 
-TEST(TomlReader, DotsInStringsAndCommentsAreNoKeys) {
+TEST(TomlReader, IgnoresDotsInStringsAndComments) {
   const std::string dots(100, '.');
   EXPECT_EQ(parse_toml("a = \"" + dots + "\\\"" + dots + "\" # " + dots + "\n").find("a")->text,
             dots + "\"" + dots);
@@ -55,7 +55,7 @@ TEST(TomlReader, DotsInStringsAndCommentsAreNoKeys) {
   EXPECT_EQ(parse_toml("a = [" + repeated("1.0, ", 100) + "]\n").find("a")->list.size(), 100U);
 }
 
-TEST(TomlReader, RefusesDeepBrackets) {
+TEST(TomlReader, RefusesDeeplyNestedBrackets) {
   EXPECT_THROW(parse_toml("a = " + std::string(1000000, '[')), TomlError);
   EXPECT_THROW(parse_toml("a = " + repeated("{a=", 1000000)), TomlError);
 }
