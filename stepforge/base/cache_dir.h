@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder for data that the program can make again.
+// The folder for files that the program can create again.
 #pragma once
 
 #include <filesystem>

@@ -37,17 +37,15 @@ constexpr bool is_floating_point(DType dtype) {
 
 /// The name in a safetensors header: "F32", "BF16", "BOOL".
 std::string_view safetensors_name(DType dtype);
-/// nullopt for a name that is none of ours; names are case-sensitive.
+/// nullopt for an unknown name; names are case-sensitive.
 std::optional<DType> dtype_from_safetensors(std::string_view name);
 
 /// The name in configs and messages: "fp32", "bf16", "int64", "bool".
 std::string_view dtype_name(DType dtype);
-/// nullopt for a name that is none of ours.
 std::optional<DType> dtype_from_name(std::string_view name);
 
 /// The name in a Hugging Face config.json ("torch_dtype"): "float32", "bfloat16".
 std::string_view torch_dtype_name(DType dtype);
-/// nullopt for a name that is none of ours.
 std::optional<DType> dtype_from_torch_name(std::string_view name);
 
 }  // namespace stepforge

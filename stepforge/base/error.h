@@ -8,7 +8,7 @@
 
 namespace stepforge {
 
-/// Exit codes of the program, beside 0 for success.
+/// Exit codes of the program; 0 is success.
 enum class ExitCode : int { failure = 1, usage = 2, interrupted = 130 };
 
 /// Something failed while running: a file, a tensor, a numeric check. Ends the program with exit code 1 if
@@ -19,8 +19,8 @@ class Error : public std::runtime_error {
   virtual ExitCode exit_code() const { return ExitCode::failure; }
 };
 
-/// The user asked for something that cannot be done: a config value, a command-line word, a file that is not
-/// there. Raised before anything is allocated or written. Exit code 2.
+/// The user asked for something that cannot be done: a config value, a command-line argument, a missing file.
+/// Thrown before anything is allocated or written. Exit code 2.
 class UsageError : public Error {
  public:
   using Error::Error;

@@ -29,7 +29,7 @@ std::string system_reason() {
 }  // namespace
 
 FileReader::FileReader(fs::path path) : path_(std::move(path)) {
-  // Without O_NONBLOCK a FIFO would hang here.
+  // Without O_NONBLOCK, opening a FIFO would block.
   descriptor_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) throw Error(format("cannot open {}: {}", path_.string(), system_reason()));
   struct stat status{};
@@ -64,7 +64,7 @@ void FileReader::read(int64_t offset, std::span<std::byte> out) const {
     if (got == 0) {
       throw Error(
           format("{} became shorter while it was read: it ends at byte {} and had {} bytes; start again "
-                 "when no other program writes it",
+                 "when no other program writes to it",
                  path_.string(), offset, size_));
     }
     out = out.subspan(static_cast<size_t>(got));
@@ -210,9 +210,9 @@ std::string file_hash(const fs::path& path) {
   const FileReader file(path);
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   XXH3_128bits_reset(state.get());
-  constexpr int64_t chunk_bytes = int64_t{1} << 20;
-  for (int64_t begin = 0; begin < file.size(); begin += chunk_bytes) {
-    const std::string chunk = file.text(begin, std::min(file.size(), begin + chunk_bytes));
+  constexpr int64_t kChunkBytes = int64_t{1} << 20;
+  for (int64_t begin = 0; begin < file.size(); begin += kChunkBytes) {
+    const std::string chunk = file.text(begin, std::min(file.size(), begin + kChunkBytes));
     XXH3_128bits_update(state.get(), chunk.data(), chunk.size());
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());

@@ -16,12 +16,12 @@ namespace stepforge {
 /// `max_bytes`.
 std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
 
-/// Writes beside `path`, fsyncs, renames over it, fsyncs the folder. On failure throws Error and leaves
-/// `path` as it was.
+/// Writes and flushes a temporary file beside `path`, renames it to `path`, and flushes the folder. On failure
+/// throws Error and leaves `path` unchanged.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
-/// A file being written in order. Throws Error (naming the path and the system's reason) on any failed or
-/// short write.
+/// Writes a file sequentially. Throws Error (naming the path and the system's reason) on any failed or short
+/// write.
 class FileWriter {
  public:
   /// Continues after the first `keep` bytes of the file. Throws Error if it holds fewer.
@@ -35,7 +35,7 @@ class FileWriter {
   int64_t written() const { return written_; }
   /// Flushes to the disk.
   void flush();
-  /// Flushes to the disk and closes. Without it the destructor closes silently, as after an error.
+  /// Flushes to the disk and closes. Without this call the destructor closes the file and ignores errors.
   void finish();
 
  private:
@@ -44,9 +44,9 @@ class FileWriter {
   int64_t written_ = 0;
 };
 
-/// A regular file open for reading at any place, from several threads. Files are read, never mapped: a mapped
-/// file that another program truncates kills the process with SIGBUS, and only a signal handler of the whole
-/// process could turn that into an error.
+/// A regular file, open for random access from several threads. Files are read, never mapped: if another
+/// program truncates a mapped file, SIGBUS kills the process, and only a signal handler of the whole process
+/// could turn that into an error.
 class FileReader {
  public:
   /// Throws Error if it is not a regular file or cannot be opened.
@@ -58,10 +58,10 @@ class FileReader {
   FileReader& operator=(const FileReader&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  /// When it was opened.
+  /// The size when the file was opened.
   int64_t size() const { return size_; }
-  /// Fills `out` from byte `offset`. Throws Error naming the file if it cannot be read, or if it has become
-  /// shorter since it was opened.
+  /// Fills `out` from byte `offset`. Throws Error naming the file if it cannot be read or was truncated after
+  /// it was opened.
   void read(int64_t offset, std::span<std::byte> out) const;
   /// Bytes [begin, end), which must lie inside size().
   std::string text(int64_t begin, int64_t end) const;
@@ -77,7 +77,7 @@ class FileReader {
 /// destructor removes it.
 class StagedFolder {
  public:
-  /// Staging is "<final>.tmp" beside the final folder; a left-over of an earlier crash is removed first.
+  /// Staging is "<final>.tmp" beside the final folder; leftovers of an earlier crash are removed first.
   explicit StagedFolder(std::filesystem::path final_path);
   ~StagedFolder();
   StagedFolder(const StagedFolder&) = delete;
@@ -85,7 +85,7 @@ class StagedFolder {
 
   const std::filesystem::path& staging() const { return staging_; }
   static std::filesystem::path staging_of(std::filesystem::path final_path);
-  /// Throws Error if the final name exists already or a step of the publication fails.
+  /// Throws Error if the final name exists already, or if a file cannot be flushed or renamed.
   void publish();
 
  private:
@@ -98,9 +98,10 @@ class StagedFolder {
 /// new name. Throws Error.
 std::filesystem::path set_aside(const std::filesystem::path& path, std::string_view suffix);
 
+/// Flushes a file or folder to the disk.
 void fsync_path(const std::filesystem::path& path);
 
-/// XXH3 128-bit hash as 32 hex digits: guards against damage, not against an attacker.
+/// XXH3 128-bit hash as 32 hex digits: detects damage, does not protect against an attacker.
 std::string content_hash(std::span<const std::byte> bytes);
 std::string content_hash(std::string_view bytes);
 std::string file_hash(const std::filesystem::path& path);

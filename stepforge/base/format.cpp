@@ -34,26 +34,26 @@ std::string with_thousands(int64_t value) {
 }
 
 std::string human_bytes(int64_t bytes) {
-  static constexpr std::array<const char*, 6> units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  static constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
   // 1023.95 would be printed as 1024.0.
-  while (std::abs(value) >= (unit == 0 ? 1024.0 : 1023.95) && unit + 1 < units.size()) {
+  while (std::abs(value) >= (unit == 0 ? 1024.0 : 1023.95) && unit + 1 < kUnits.size()) {
     value /= 1024.0;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units.at(unit));
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits.at(unit));
 }
 
 std::string human_count(int64_t count) {
-  static constexpr std::array<const char*, 5> units = {"", "k", "M", "B", "T"};
+  static constexpr std::array<const char*, 5> kUnits = {"", "k", "M", "B", "T"};
   auto value = static_cast<double>(count);
   size_t unit = 0;
-  while (std::abs(value) >= 999.5 && unit + 1 < units.size()) {
+  while (std::abs(value) >= 999.5 && unit + 1 < kUnits.size()) {
     value /= 1000.0;
     ++unit;
   }
-  return unit == 0 ? std::to_string(count) : fmt::format("{:.3g}{}", value, units.at(unit));
+  return unit == 0 ? std::to_string(count) : fmt::format("{:.3g}{}", value, kUnits.at(unit));
 }
 
 std::string human_duration(double seconds) {

@@ -22,7 +22,7 @@ namespace detail {
 inline FormatArgument format_argument(bool value) {
   return value;
 }
-FormatArgument format_argument(char value) = delete;  // a number or a letter? Pass a string
+FormatArgument format_argument(char value) = delete;  // ambiguous: pass a string or a wider integer
 template <std::signed_integral T>
 FormatArgument format_argument(T value) {
   return static_cast<int64_t>(value);
@@ -64,7 +64,7 @@ std::string shape_text(const std::vector<int64_t>& shape);
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
-/// The candidate nearest to `word` by edit distance if it is near enough to be a slip of the pen, else "".
+/// The candidate closest to `word` by edit distance if it is close enough for a typo, otherwise "".
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace stepforge

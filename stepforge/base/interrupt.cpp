@@ -40,7 +40,7 @@ InterruptWatcher::~InterruptWatcher() {
 
 void InterruptWatcher::watch() {
   const sigset_t signals = watched_signals();
-  const timespec tick{0, 50'000'000};  // how often stop_ is looked at
+  const timespec tick{0, 50'000'000};  // how often stop_ is checked
   int direct = 0;                      // signals from anywhere
   int from_parent = 0;                 // the parent's number of its last one
   while (!stop_) {
@@ -52,9 +52,9 @@ void InterruptWatcher::watch() {
       ++direct;
     }
     if (std::max(direct, from_parent) > 1) {
-      constexpr std::string_view clear_line = "\r\x1b[K";
+      constexpr std::string_view kClearLine = "\r\x1b[K";
       const bool is_terminal = isatty(STDERR_FILENO) == 1;
-      if (is_terminal) std::ignore = write(STDERR_FILENO, clear_line.data(), clear_line.size());
+      if (is_terminal) std::ignore = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
       _exit(static_cast<int>(ExitCode::interrupted));
     }
     if (!requested_.exchange(true) && announce_) announce_();

@@ -8,11 +8,11 @@
 
 namespace stepforge {
 
-/// The first SIGINT or SIGTERM sets requested(); the second clears the terminal's last line (a status line and
-/// "^C") and ends the process at once with exit code 130. A signal from the parent process can carry a number
-/// (sigqueue): `stepforge launch` counts its signals, so that one that reaches launcher and ranks at the same
-/// time counts once. Create the watcher before any other thread starts:
-/// threads inherit the blocked signals.
+/// The first SIGINT or SIGTERM sets requested(); the second clears the terminal's last line (a status line
+/// and "^C") and ends the process at once with exit code 130. A signal from the parent process can carry a
+/// number (sigqueue): `stepforge launch` numbers its signals, so that one Ctrl-C that reaches both launcher
+/// and ranks counts once. Create the watcher before any other thread starts: threads inherit the blocked
+/// signals.
 class InterruptWatcher {
  public:
   /// `announce` is called by the watching thread at the first signal.
@@ -22,7 +22,7 @@ class InterruptWatcher {
   InterruptWatcher& operator=(const InterruptWatcher&) = delete;
 
   bool requested() const { return requested_; }
-  /// The same as a first signal, without its announcement.
+  /// Acts like a first signal, but does not call `announce`.
   void request() { requested_ = true; }
 
  private:

@@ -21,11 +21,11 @@ struct JsonLimits {
 /// duplicate key, more than max_depth levels, more than max_bytes.
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
 
-/// Adds a member at the end of `object`, which must not have the key yet. The library's own insertion looks
-/// through all keys: too slow for a vocabulary of 100,000 words.
+/// Adds a member at the end of `object`, which must not have the key yet. The library's own insertion
+/// compares with every key, which is too slow for a vocabulary of 100,000 tokens.
 void append_member(Json& object, std::string key, Json value);
 
-/// Throws Error if the file cannot be read, else as parse_json.
+/// Throws Error if the file cannot be read, otherwise as parse_json does.
 Json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
 
 }  // namespace stepforge

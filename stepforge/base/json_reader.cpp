@@ -129,9 +129,9 @@ void JsonReader::expected(std::string_view kind) const {
 }
 
 std::string json_excerpt(const Json& value) {
-  constexpr size_t max_shown = 80;
+  constexpr size_t kMaxShown = 80;
   const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return text.size() <= max_shown ? text : text.substr(0, max_shown - 3) + "...";
+  return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown - 3) + "...";
 }
 
 }  // namespace stepforge

@@ -14,7 +14,7 @@
 
 namespace stepforge {
 
-/// One value of a document. All members throw FormatError. An absent member and null mean the same.
+/// One value of a document. All functions throw FormatError. A member that is null counts as absent.
 class JsonReader {
  public:
   /// `document` must outlive this reader and all readers made from it. `source` names it in errors; `path` is
@@ -39,7 +39,7 @@ class JsonReader {
   const std::string& text() const;
   bool boolean() const;
   double number() const;
-  /// A whole number, written without point or exponent, in [low, high].
+  /// An integer in [low, high], written without decimal point or exponent.
   int64_t integer(int64_t low = std::numeric_limits<int64_t>::min(),
                   int64_t high = std::numeric_limits<int64_t>::max()) const;
   int64_t count() const { return integer(0); }

@@ -94,15 +94,15 @@ uint32_t JsonScanner::read_hex4() {
 }
 
 void JsonScanner::read_escape(std::string& out) {
-  constexpr std::string_view letters = "\"\\/bfnrt";
-  constexpr std::string_view meanings = "\"\\/\b\f\n\r\t";
+  constexpr std::string_view kLetters = "\"\\/bfnrt";
+  constexpr std::string_view kMeanings = "\"\\/\b\f\n\r\t";
   ++position_;
   if (position_ == text_.size()) fail("the text ends inside an escape");
   const char letter = text_[position_];
   if (letter != 'u') {
-    const size_t which = letters.find(letter);
+    const size_t which = kLetters.find(letter);
     if (which == std::string_view::npos) fail("unknown escape in a string");
-    out.push_back(meanings[which]);
+    out.push_back(kMeanings[which]);
     ++position_;
     return;
   }

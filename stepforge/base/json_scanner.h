@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cursor over JSON text. It stores nothing, so a caller needs memory only for what it keeps itself. Every error
-// names the byte.
+// A cursor over JSON text. It stores no values, so a caller needs memory only for those it keeps. Every error
+// names the byte offset.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace stepforge {
 
 class JsonScanner {
  public:
-  /// `source` names the document, `base` is the offset of text[0] in it. `context`, if given, returns the text
-  /// that errors put between the byte and the fault. Both views must outlive the scanner.
+  /// `source` names the document, `base` is the offset of text[0] in it. `context`, if given, returns the
+  /// text that errors put between the byte and the fault. Both views must outlive the scanner.
   JsonScanner(std::string_view text, std::string_view source, size_t base = 0,
               std::function<std::string()> context = {})
       : text_(text), source_(source), base_(base), context_(std::move(context)) {}
@@ -27,7 +27,7 @@ class JsonScanner {
   char peek();
   /// Takes `wanted` if it is next after white space.
   bool accept(char wanted);
-  /// As accept, or fails.
+  /// Takes `wanted`, or fails.
   void expect(char wanted);
   /// Takes `word` ("true"), or fails.
   void expect_word(std::string_view word);

@@ -110,15 +110,15 @@ void Logger::flush() {
 }
 
 int terminal_columns(int descriptor) {
-  constexpr int usual = 80;
+  constexpr int kDefaultColumns = 80;
   if (isatty(descriptor) == 1) {
     winsize size{};
-    return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual;
+    return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultColumns;
   }
-  const char* passed_on = descriptor == STDERR_FILENO ? std::getenv(stderr_columns_variable) : nullptr;
+  const char* passed_on = descriptor == STDERR_FILENO ? std::getenv(kStderrColumnsVariable) : nullptr;
   if (passed_on == nullptr) return 0;
   const int columns = std::atoi(passed_on);
-  return columns > 0 ? columns : usual;
+  return columns > 0 ? columns : kDefaultColumns;
 }
 
 bool stderr_is_terminal() {

@@ -59,10 +59,11 @@ class Logger {
   std::unique_ptr<Implementation> implementation_;
 };
 
-/// The columns of the terminal where a descriptor ends, 0 if it does not end on one. Standard error also ends
-/// on one through `stepforge launch`, which passes the columns on in this variable.
+/// Width in columns of the terminal behind a file descriptor, 0 if it is not a terminal. Under `stepforge
+/// launch` the launcher prints the ranks' standard error, and passes its terminal's width on in this
+/// variable.
 int terminal_columns(int descriptor);
-inline constexpr const char* stderr_columns_variable = "STEPFORGE_STDERR_COLUMNS";
+inline constexpr const char* kStderrColumnsVariable = "STEPFORGE_STDERR_COLUMNS";
 
 bool stderr_is_terminal();
 bool stdout_is_terminal();

@@ -24,17 +24,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Files of /proc have no size, so they are read to their end.
+/// Files in /proc report size 0, so they are read to their end.
 std::string read_kernel_file(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view space = " \t\r\n";
-  const size_t begin = text.find_first_not_of(space);
+  constexpr std::string_view kSpace = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kSpace);
   if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(space) - begin + 1);
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
 /// "key : value" lines in order.
@@ -60,11 +60,11 @@ std::optional<int64_t> leading_number(std::string_view text) {
 }
 
 std::vector<std::string> known_instruction_sets(std::string_view flags) {
-  constexpr std::array<std::string_view, 11> known = {
+  constexpr std::array<std::string_view, 11> kKnown = {
       "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16"};
   const std::string padded = format(" {} ", flags);
   std::vector<std::string> found;
-  for (const std::string_view name : known) {
+  for (const std::string_view name : kKnown) {
     if (padded.find(format(" {} ", name)) != std::string::npos) found.emplace_back(name);
   }
   return found;
@@ -133,9 +133,10 @@ int64_t peak_resident_bytes() {
 
 std::optional<int64_t> free_disk_bytes(const fs::path& folder) {
   std::error_code failure;
-  fs::path place = fs::absolute(folder, failure);
-  while (!failure && !fs::exists(place, failure) && place.has_relative_path()) place = place.parent_path();
-  const fs::space_info space = fs::space(place, failure);
+  fs::path existing = fs::absolute(folder, failure);
+  while (!failure && !fs::exists(existing, failure) && existing.has_relative_path())
+    existing = existing.parent_path();
+  const fs::space_info space = fs::space(existing, failure);
   if (failure) return std::nullopt;
   return static_cast<int64_t>(std::min<std::uintmax_t>(space.available, INT64_MAX));
 }

@@ -12,14 +12,14 @@
 namespace stepforge {
 
 struct CpuFacts {
-  /// "" if the kernel does not tell.
+  /// "" if unknown.
   std::string model;
-  /// Hardware threads listed by the kernel, and distinct cores among them (equal where cores are not told
-  /// apart).
+  /// Hardware threads listed by the kernel, and distinct cores among them (equal if the kernel lists no
+  /// cores).
   int threads = 0;
   int cores = 0;
-  /// Those instruction sets that kernels care about, in order of their age: sse4_2, avx, avx2, fma, f16c,
-  /// avx512f, avx512_bf16, amx_bf16; on Arm asimd, sve, bf16.
+  /// The instruction sets that matter for kernels, oldest first: sse4_2, avx, avx2, fma, f16c, avx512f,
+  /// avx512_bf16, amx_bf16; on Arm asimd, sve, bf16.
   std::vector<std::string> instruction_sets;
 };
 
@@ -27,7 +27,7 @@ struct CpuFacts {
 CpuFacts parse_cpuinfo(std::string_view text);
 
 struct MemoryFacts {
-  /// Bytes, 0 if unknown. What this process may use: the container's limit if it is lower.
+  /// Bytes that this process may use, 0 if unknown: the container's limit if that is lower.
   int64_t total = 0;
   int64_t available = 0;
 };
@@ -44,21 +44,21 @@ struct MachineFacts {
   std::string kernel;
   CpuFacts cpu;
   MemoryFacts memory;
-  /// Threads that this process may run at once.
+  /// The number of cores that this process may run on.
   int usable_threads = 0;
 };
 
-/// Never throws; what cannot be found stays empty.
+/// Never throws; facts that cannot be read stay empty.
 MachineFacts read_machine_facts();
 
-/// Most bytes of this process that were in memory at once.
+/// Peak resident set size of this process in bytes.
 int64_t peak_resident_bytes();
 
-/// Bytes that can be written in the file system that holds `folder` or, if it does not exist, its nearest
-/// parent that does.
+/// Free bytes in the file system of `folder` or, if it does not exist, of its nearest existing parent.
+/// nullopt if they cannot be read.
 std::optional<int64_t> free_disk_bytes(const std::filesystem::path& folder);
 
-/// Where a library of that file name is mapped into this process, "" if it is not.
+/// The path of the library with that file name that is mapped into this process, "" if there is none.
 std::filesystem::path mapped_library(std::string_view file_name);
 
 }  // namespace stepforge

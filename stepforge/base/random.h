@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers: a value is a pure function of (key, counter), so nothing has to be saved and
-// nothing depends on who draws first. Philox 4x32-10 of Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3" (2011).
+// Counter-based random numbers: a value is a pure function of (key, counter), so there is no state to save
+// and no result depends on the order of draws. Philox 4x32-10 of Salmon et al., "Parallel random numbers: as
+// easy as 1, 2, 3" (2011).
 #pragma once
 
 #include <array>
@@ -40,16 +40,16 @@ inline uint64_t mix_bits(uint64_t value) {
 uint64_t stream_key(uint64_t seed, std::string_view purpose);
 
 /// A number in [0, 1) with 24 random bits.
-inline float unit_float(uint32_t word) {
+inline float uniform_float(uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1.0p-24F;
 }
 /// A number in [0, 1) with 53 random bits.
-inline double unit_double(uint32_t high, uint32_t low) {
+inline double uniform_double(uint32_t high, uint32_t low) {
   return static_cast<double>(((uint64_t{high} << 32) | low) >> 11) * 0x1.0p-53;
 }
 
 /// A pseudo-random bijection of [0, size): element `index` of a shuffled order that is never stored.
-/// A four-round Feistel network over the next even power of two, walked until it lands inside the range.
+/// A four-round Feistel network over the next even power of two, applied until the value is in the range.
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t key);

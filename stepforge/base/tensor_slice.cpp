@@ -16,49 +16,49 @@ int64_t product(std::span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-/// Cuts ranges of `slice` into slices, from the dimension with the longest rows to the one with the shortest.
-class RangeCutter {
+/// Splits a range of a slice's elements into slices, from the outermost dimension inwards.
+class RangeSplitter {
  public:
-  explicit RangeCutter(const TensorSlice& slice) : box_(slice), at_(slice.offsets) {}
+  explicit RangeSplitter(const TensorSlice& slice) : whole_(slice), at_(slice.offsets) {}
 
-  /// Elements [begin, end) of what lies at at_ in the dimensions before `dimension`.
-  void cut(size_t dimension, int64_t begin, int64_t end) {
+  /// Adds elements [begin, end) of the part whose indices before `dimension` are those of at_.
+  void split(size_t dimension, int64_t begin, int64_t end) {
     if (begin == end) return;
-    if (dimension == box_.sizes.size()) return add(dimension, 1);
-    const int64_t row = product(std::span(box_.sizes).subspan(dimension + 1));
+    if (dimension == whole_.sizes.size()) return add(dimension, 1);
+    const int64_t row = product(std::span(whole_.sizes).subspan(dimension + 1));
     if (begin % row != 0) {
       const int64_t stop = std::min(end, (begin / row + 1) * row);
-      cut_row(dimension, begin, stop);
+      split_row(dimension, begin, stop);
       begin = stop;
     }
     if (const int64_t full = (end - begin) / row; full > 0) {
-      at_[dimension] = box_.offsets[dimension] + begin / row;
+      at_[dimension] = whole_.offsets[dimension] + begin / row;
       add(dimension, full);
       begin += full * row;
     }
-    if (begin < end) cut_row(dimension, begin, end);
+    if (begin < end) split_row(dimension, begin, end);
   }
 
   std::vector<TensorSlice> slices;
 
  private:
   /// A part of one row.
-  void cut_row(size_t dimension, int64_t begin, int64_t end) {
-    const int64_t row = product(std::span(box_.sizes).subspan(dimension + 1));
-    at_[dimension] = box_.offsets[dimension] + begin / row;
-    cut(dimension + 1, begin % row, end - begin / row * row);
+  void split_row(size_t dimension, int64_t begin, int64_t end) {
+    const int64_t row = product(std::span(whole_.sizes).subspan(dimension + 1));
+    at_[dimension] = whole_.offsets[dimension] + begin / row;
+    split(dimension + 1, begin % row, end - begin / row * row);
   }
 
-  /// `rows` whole rows at at_.
+  /// Adds `rows` whole rows at at_.
   void add(size_t dimension, int64_t rows) {
-    TensorSlice part = {at_, box_.sizes};
+    TensorSlice part = {at_, whole_.sizes};
     for (size_t i = 0; i < dimension; ++i) part.sizes[i] = 1;
     if (dimension < part.sizes.size()) part.sizes[dimension] = rows;
-    for (size_t i = dimension + 1; i < part.sizes.size(); ++i) part.offsets[i] = box_.offsets[i];
+    for (size_t i = dimension + 1; i < part.sizes.size(); ++i) part.offsets[i] = whole_.offsets[i];
     slices.push_back(std::move(part));
   }
 
-  const TensorSlice& box_;
+  const TensorSlice& whole_;
   std::vector<int64_t> at_;
 };
 
@@ -73,9 +73,9 @@ TensorSlice whole_slice(const std::vector<int64_t>& shape) {
 }
 
 std::vector<TensorSlice> slices_of_range(const TensorSlice& slice, int64_t begin, int64_t end) {
-  RangeCutter cutter(slice);
-  cutter.cut(0, begin, end);
-  return std::move(cutter.slices);
+  RangeSplitter splitter(slice);
+  splitter.split(0, begin, end);
+  return std::move(splitter.slices);
 }
 
 std::optional<TensorSlice> intersection(const TensorSlice& left, const TensorSlice& right) {
@@ -102,7 +102,8 @@ bool contains(const TensorSlice& slice, const TensorSlice& part) {
 void copy_part(const TensorSlice& part, const TensorSlice& from, const ByteSource& source,
                const TensorSlice& into, std::span<std::byte> target, int64_t element_bytes) {
   if (part.elements() == 0) return;
-  // The last dimensions, in which the part is as wide as both slices, and the one before are one run of bytes.
+  // The last dimensions, where the part is as wide as both slices, and the one before them form runs of
+  // bytes.
   size_t outer = part.sizes.size();
   int64_t run = element_bytes;
   for (bool whole = true; whole && outer > 0; --outer) {
@@ -110,7 +111,7 @@ void copy_part(const TensorSlice& part, const TensorSlice& from, const ByteSourc
     run *= size;
     whole = size == from.sizes[outer - 1] && size == into.sizes[outer - 1];
   }
-  const auto place_in = [&](const TensorSlice& slice, const std::vector<int64_t>& index) {
+  const auto byte_offset = [&](const TensorSlice& slice, const std::vector<int64_t>& index) {
     int64_t element = 0;
     for (size_t i = 0; i < slice.sizes.size(); ++i)
       element = element * slice.sizes[i] + index[i] - slice.offsets[i];
@@ -119,7 +120,7 @@ void copy_part(const TensorSlice& part, const TensorSlice& from, const ByteSourc
   const auto bytes = static_cast<size_t>(run);
   std::vector<int64_t> index = part.offsets;
   while (true) {
-    source(static_cast<int64_t>(place_in(from, index)), target.subspan(place_in(into, index), bytes));
+    source(static_cast<int64_t>(byte_offset(from, index)), target.subspan(byte_offset(into, index), bytes));
     size_t dimension = outer;
     while (dimension > 0 &&
            ++index[dimension - 1] == part.offsets[dimension - 1] + part.sizes[dimension - 1]) {

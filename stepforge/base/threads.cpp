@@ -14,8 +14,8 @@ namespace stepforge {
 int hardware_threads() {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
-  return static_cast<int>(
-      std::max(1U, std::thread::hardware_concurrency()));  // more cores than the set holds
+  // The machine has more cores than cpu_set_t holds.
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
 void parallel_for_each(int64_t count, int workers, const std::function<void(int64_t)>& body) {

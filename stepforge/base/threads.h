@@ -12,8 +12,8 @@
 
 namespace stepforge {
 
-/// Producer and consumer threads hand over values in order. After close() push returns false, and pop
-/// returns the remaining values and then nullopt.
+/// First in, first out, for any number of producer and consumer threads. After close() push returns false,
+/// and pop returns the remaining values and then nullopt.
 template <typename T>
 class BoundedQueue {
  public:

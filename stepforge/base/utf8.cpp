@@ -16,7 +16,7 @@ uint8_t byte_at(std::string_view text, size_t index) {
   return static_cast<uint8_t>(text[index]);
 }
 
-/// What the first two bytes say: total length and the allowed range of the second byte.
+/// What the first byte of a sequence says: the total length and the allowed range of the second byte.
 struct LeadByte {
   size_t length = 0;
   uint8_t second_low = 0x80;
@@ -35,17 +35,17 @@ LeadByte lead_byte(uint8_t byte) {
   return {};
 }
 
-/// How many bytes of the sequence at the start of `text` are as they should be.
-size_t good_prefix(std::string_view text, const LeadByte& lead) {
-  size_t good = 1;
-  while (good < lead.length && good < text.size()) {
-    const uint8_t byte = byte_at(text, good);
-    const uint8_t low = good == 1 ? lead.second_low : 0x80;
-    const uint8_t high = good == 1 ? lead.second_high : 0xBF;
+/// The number of valid bytes at the start of the sequence that `text` begins with.
+size_t valid_prefix(std::string_view text, const LeadByte& lead) {
+  size_t valid = 1;
+  while (valid < lead.length && valid < text.size()) {
+    const uint8_t byte = byte_at(text, valid);
+    const uint8_t low = valid == 1 ? lead.second_low : 0x80;
+    const uint8_t high = valid == 1 ? lead.second_high : 0xBF;
     if (byte < low || byte > high) break;
-    ++good;
+    ++valid;
   }
-  return good;
+  return valid;
 }
 
 }  // namespace
@@ -54,13 +54,13 @@ size_t utf8_sequence_length(std::string_view text) {
   if (text.empty()) return 0;
   const LeadByte lead = lead_byte(byte_at(text, 0));
   if (lead.length == 0) return 0;
-  return good_prefix(text, lead) == lead.length ? lead.length : 0;
+  return valid_prefix(text, lead) == lead.length ? lead.length : 0;
 }
 
 bool is_incomplete_utf8(std::string_view text) {
   if (text.empty()) return false;
   const LeadByte lead = lead_byte(byte_at(text, 0));
-  return text.size() < lead.length && good_prefix(text, lead) == text.size();
+  return text.size() < lead.length && valid_prefix(text, lead) == text.size();
 }
 
 size_t find_invalid_utf8(std::string_view text) {
@@ -86,9 +86,8 @@ void require_utf8(std::string_view text, std::string_view source, size_t offset)
   const size_t found = find_invalid_utf8(text);
   if (found == std::string_view::npos) return;
   throw FormatError(
-      format("{}: byte {} is 0x{:02x}, which is not UTF-8 there; convert the text, for example with iconv -f "
-             "latin1 -t "
-             "utf-8",
+      format("{}: byte {} is 0x{:02x}, which is not valid UTF-8 there; convert the text, for example with "
+             "iconv -f latin1 -t utf-8",
              source, offset + found, static_cast<uint32_t>(byte_at(text, found))));
 }
 
@@ -121,10 +120,10 @@ void append_utf8(std::string& text, char32_t code_point) {
 }
 
 std::string quoted_for_message(std::string_view text) {
-  constexpr size_t max_shown = 100;
+  constexpr size_t kMaxShown = 100;
   std::string shown = "\"";
   size_t position = 0;
-  while (position < text.size() && position < max_shown) {
+  while (position < text.size() && position < kMaxShown) {
     const size_t length = utf8_sequence_length(text.substr(position));
     const uint8_t first = byte_at(text, position);
     const bool printable = length > 0 && first >= 0x20 && first != 0x7F;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8: validity, decoding and encoding. Well-formed is what table 3-7 of the Unicode standard says: overlong
-// forms, surrogates and code points above U+10FFFF are not.
+// UTF-8: validation, decoding and encoding. Well-formed as in table 3-7 of the Unicode standard: no overlong
+// forms, no surrogates, no code points above U+10FFFF.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace stepforge {
 
-/// U+FFFD, which stands for bytes that are not a character.
+/// U+FFFD, which replaces bytes that are not well-formed.
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 /// Length (1 to 4) of the well-formed sequence at the start of `text`, or 0 if there is none.
@@ -21,8 +21,8 @@ bool is_incomplete_utf8(std::string_view text);
 /// Offset of the first byte that is not part of well-formed UTF-8, or npos.
 size_t find_invalid_utf8(std::string_view text);
 
-/// Throws FormatError naming `source`, the offset and the byte if `text` is not well-formed UTF-8. `offset` is
-/// that of text[0] in the source.
+/// Throws FormatError naming `source`, the offset and the byte if `text` is not well-formed UTF-8. `offset`
+/// is that of text[0] in the source.
 void require_utf8(std::string_view text, std::string_view source, size_t offset = 0);
 
 /// The code point of the well-formed sequence at the start of `text`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this build is.
+// The version of this build.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@ std::string_view version();
 std::string_view commit();
 /// "g++ 12.2.0"
 std::string_view compiler();
-/// The libtorch it was made for, "" if built without.
+/// The libtorch version it was built for, "" if built without libtorch.
 std::string_view built_for_torch();
 
 }  // namespace stepforge

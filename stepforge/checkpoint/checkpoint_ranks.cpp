@@ -22,7 +22,7 @@ namespace {
 constexpr std::chrono::milliseconds kRound(200);
 
 struct Outcome {
-  std::string text;  ///< what the action returned, or why it failed
+  std::string text;  ///< the action's result, or its error message
   std::exception_ptr failure;
 };
 
@@ -34,10 +34,10 @@ Outcome outcome_of(std::function<std::string()> action) {
   }
 }
 
-/// Runs `action` on a thread of its own; without a thread to spare, here. The thread is detached and owns all
-/// that it uses: one that hangs on a dead disk is left behind, and no destructor waits for it.
+/// Runs `action` on a detached thread, or here if no thread can be started. The thread owns everything that
+/// it uses: if it hangs on a dead disk, no destructor waits for it.
 std::future<Outcome> start(std::function<std::string()> action) {
-  // The action is destroyed before the future is ready, and with it what it owned.
+  // The action and what it owns are destroyed before the future is ready.
   auto task = std::make_shared<std::packaged_task<Outcome()>>(
       [action = std::move(action)]() mutable { return outcome_of(std::exchange(action, nullptr)); });
   std::future<Outcome> outcome = task->get_future();

@@ -32,10 +32,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::array<DType, 3> kWeightTypes = {DType::f32, DType::bf16, DType::f16};
-// Elements that are converted at a time: what an import or export needs beside the model.
+// Elements that are converted at a time: the memory of an import or export in addition to the model.
 constexpr int64_t kChunk = int64_t{1} << 20;
 
-/// What may stand beside weights: buffers of older exports, and optimizer state in a checkpoint.
+/// Tensors that are ignored: buffers of older exports, and optimizer state in a checkpoint.
 bool is_beside_weights(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq") || name.starts_with(kOptimizerPrefix);
 }
@@ -49,7 +49,7 @@ class WideReader {
         chunk_(at::empty({std::min(kChunk, whole_slice(tensor_.shape).elements())},
                          scalar_type(tensor_.dtype))) {}
 
-  /// Elements of `slice` from `begin` on, as many as `target` has, which is flat.
+  /// Fills the one-dimensional `target` with the elements of `slice` from `begin` on.
   void read(const TensorSlice& slice, int64_t begin, const at::Tensor& target) const {
     for (int64_t done = 0; done < target.numel(); done += kChunk) {
       const int64_t count = std::min(kChunk, target.numel() - done);
@@ -82,11 +82,11 @@ bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const Sto
   return true;
 }
 
-/// What is wrong with the second copy of a tied tensor, or "".
+/// The fault of the second copy of a tied tensor, or "".
 std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
                           const std::string& original_name) {
   const StoredTensor* original = folder.find(original_name);
-  if (original == nullptr) return "";  // which is noted as missing
+  if (original == nullptr) return "";  // reported as missing
   if (copy.dtype != original->dtype || copy.shape != original->shape) {
     return format("is {} {}, but tied to {}, which is {} {}", safetensors_name(copy.dtype),
                   shape_text(copy.shape), original_name, safetensors_name(original->dtype),
@@ -95,7 +95,7 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
   if (equal_bytes(folder, copy, *original)) return "";
   return format(
       "differs from {}, to which the model ties it; to keep both, untie the model: \"tie_word_embeddings\": "
-      "false in config.json, model.tie_embeddings = false in a configuration of ours",
+      "false in config.json, model.tie_embeddings = false in a Stepforge config",
       original_name);
 }
 
@@ -149,7 +149,7 @@ void write_weights(const fs::path& folder, const std::vector<NamedTensor>& tenso
   for (const ShardPlan& shard : shards) {
     std::vector<TensorSpec> shard_specs;
     for (const size_t i : shard.tensors) shard_specs.push_back(specs[i]);
-    // transformers refuses files that do not say for which framework they were written.
+    // transformers refuses files without this entry.
     SafetensorsWriter writer(folder / shard.file_name, shard_specs, {{"format", "pt"}});
     for (const size_t i : shard.tensors) write_narrowed(writer, weights, tensors[i], options.dtype);
     writer.finish();
@@ -198,7 +198,7 @@ void export_hf(const fs::path& folder, const ModelConfig& config, const ModelSpe
   std::error_code failure;
   if (fs::exists(fs::symlink_status(folder, failure))) {
     throw UsageError(
-        format("{} exists already and is not overwritten; choose another folder", folder.string()));
+        format("{} exists already and is not overwritten; choose a different folder", folder.string()));
   }
   if (std::find(kWeightTypes.begin(), kWeightTypes.end(), options.dtype) == kWeightTypes.end()) {
     throw UsageError(format("weights are exported as fp32, bf16 or fp16, not {}", dtype_name(options.dtype)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face model folders in and out, tensor by tensor, exactly.
+// Imports and exports Hugging Face model folders, bit by bit, one tensor at a time.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@
 
 namespace stepforge {
 
-/// The model section that folder/config.json describes. Throws Error if it cannot be read, FormatError naming
-/// the key that is wrong or not supported.
+/// The model section for folder/config.json. Throws Error if it cannot be read, FormatError naming the key
+/// that is wrong or not supported.
 ModelConfig hf_model_config(const std::filesystem::path& folder);
 
-/// What `folder` says about generating text: its generation_config.json, with the token ids of its
-/// config.json where that has none; null if it has neither file. A run folder keeps that of the model it
+/// The generation settings of `folder`: its generation_config.json, and the token ids of its config.json if
+/// the former has none; null if it has neither file. A run folder keeps those of the model that the run
 /// started from.
 Json read_generation_config(const std::filesystem::path& folder);
 inline constexpr const char* kGenerationFileName = "generation_config.json";
 
-/// Loads what this rank holds of the fp32 masters from files with Hugging Face names, whole or cut over
+/// Loads this rank's part of the fp32 masters from tensors with Hugging Face names, whole or sharded over
 /// ranks. F32, BF16 and F16 become fp32 exactly. A second copy of a tied tensor must equal the first bit for
-/// bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are ignored. Throws Error
-/// listing every tensor that is missing, unexpected, or of another shape or type, and then changes nothing.
+/// bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are ignored. Throws Error listing
+/// every tensor that is missing, unexpected, or of a different shape or type, and then changes nothing.
 void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store);
 
 /// The same from a folder with model.safetensors, or shards and their index.
@@ -38,15 +38,16 @@ void import_hf(const std::filesystem::path& folder, const ModelSpec& model, Mode
 struct HfExportOptions {
   DType dtype = DType::f32;  ///< f32, bf16 or f16, rounded to nearest even
   int64_t max_shard_bytes = kDefaultShardBytes;
-  Json generation;  ///< read_generation_config(); the tokenizer's ids stand where it has none
+  Json generation;  ///< read_generation_config(); ids that it lacks come from the tokenizer
 };
 
-/// Writes what transformers loads: config.json, generation_config.json, the weights as one file or as shards
-/// with an index, and the tokenizer's files unless `tokenizer` is null. `weights` holds them under their
-/// Hugging Face names as F32, BF16 or F16, whole or cut over ranks: a checkpoint or another model folder;
-/// optimizer state among them is ignored. They are streamed: a few MiB of memory serve any model. The
-/// folder appears when it is complete. Throws UsageError if `folder` exists or the dtype is none of the
-/// three, Error if the weights do not fit the model, if writing fails or if a value is beyond fp16's range.
+/// Writes a folder for transformers: config.json, generation_config.json, the weights as one file or as
+/// shards with an index, and the tokenizer's files unless `tokenizer` is null. `weights` holds the tensors
+/// under their Hugging Face names as F32, BF16 or F16, whole or sharded over ranks: a checkpoint or another
+/// model folder; optimizer state in it is ignored. Tensors are streamed, so a few MiB of memory are enough
+/// for any model. The folder appears when it is complete. Throws UsageError if `folder` exists or the dtype
+/// is not f32, bf16 or f16, Error if the weights do not fit the model, writing fails or a value is beyond
+/// fp16's range.
 void export_hf(const std::filesystem::path& folder, const ModelConfig& config, const ModelSpec& model,
                const TensorFolder& weights, const Tokenizer* tokenizer, const HfExportOptions& options = {});
 

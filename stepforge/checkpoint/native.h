@@ -2,14 +2,15 @@
 // Stepforge's own checkpoints: a folder `step-N` with
 //   *.safetensors   fp32 masters under their Hugging Face names, one tensor per sub-tensor, and
 //                   "optim.state.<name>.exp_avg" and ".exp_avg_sq" unless only weights were saved.
-//                   One rank alone writes model.safetensors and optimizer.safetensors. Each of several ranks
+//                   A single rank writes model.safetensors and optimizer.safetensors. Each of several ranks
 //                   writes what it holds, as shard-0000r-model-0000k-of-0000n.safetensors, and the same with
 //                   "optimizer"; a part that starts or ends inside a row is up to three slices, each in its own
 //                   file.
-//   state.json      counters, schedule, loader: whatever the trainer needs to continue
+//   state.json      counters, schedule, loader: the state that the trainer needs to continue
 //   manifest.json   length and hash of each of these files
-// A folder of that name is complete: it is written under another name and renamed. Only the slices depend on
-// ranks: any layout reads the checkpoints of any other, and so does stock PyTorch's HuggingFaceStorageReader.
+// A folder with such a name is complete: it is written under a temporary name and renamed. Only the slices
+// depend on ranks: any layout reads the checkpoints of any other, and so does stock PyTorch's
+// HuggingFaceStorageReader.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +30,16 @@
 namespace stepforge {
 
 inline constexpr std::string_view kStateFileName = "state.json";
-/// How the manifest's layout says that tensors are named.
+/// Value of "tensor_names" in the manifest's layout.
 inline constexpr std::string_view kTensorNames = "hugging_face";
 
-/// Writes `dir`/step-N, all `ranks` together, each what it has staged, and returns the bytes of all tensor
-/// files. An older folder of the same step is replaced in one atomic exchange. If a rank fails or is late, throws
-/// Error on all, naming the rank and its failure, and leaves everything in `dir` as it was.
+/// All `ranks` together write `dir`/step-N, each the part that it has staged. Returns the bytes of all tensor
+/// files. An older folder of the same step is replaced in one atomic exchange. If a rank fails or is late,
+/// throws Error on all, naming the rank and its failure, and leaves `dir` unchanged.
 int64_t write_checkpoint(const std::filesystem::path& dir, int64_t step, const StagedCheckpoint& staged,
                          const CheckpointRanks& ranks = {});
 
-/// A checkpoint whose every byte has been checked against its manifest.
+/// A checkpoint whose files have been checked against its manifest.
 struct FoundCheckpoint {
   std::filesystem::path path;
   int64_t step = 0;
@@ -50,7 +51,7 @@ struct FoundCheckpoint {
 FoundCheckpoint verify_checkpoint(const std::filesystem::path& step_folder,
                                   const CheckpointRanks& ranks = {});
 
-/// `dir`/step-N. Throws UsageError if there is none, Error as verify_checkpoint.
+/// Checks `dir`/step-N. Throws UsageError if it does not exist, Error as verify_checkpoint does.
 FoundCheckpoint checkpoint_of_step(const std::filesystem::path& dir, int64_t step,
                                    const CheckpointRanks& ranks = {});
 
@@ -65,16 +66,16 @@ std::optional<FoundCheckpoint> newest_complete_checkpoint(const std::filesystem:
 void set_aside_later_steps(const std::filesystem::path& dir, int64_t step, Logger& logger,
                            const CheckpointRanks& ranks = {});
 
-/// Its state.json, without loading a tensor. Throws Error.
+/// The content of state.json. Throws Error if it cannot be read or is not an object.
 Json read_checkpoint_state(const FoundCheckpoint& checkpoint);
 
-/// Its tensors, checked for completeness. Throws FormatError.
+/// The tensors of all files. Throws FormatError if slices overlap or elements are missing.
 TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint);
 
-/// Loads what this rank holds of masters and, unless `optimizer` is null, of its moments, and its number of
-/// steps; returns the saved state. The layout may differ from that of the save. The units must not be gathered in
-/// another dtype. Throws Error listing every tensor that is missing, unexpected, or of another shape or type, and
-/// then changes nothing.
+/// Loads this rank's part of the masters and, unless `optimizer` is null, of its moments and its number of
+/// steps; returns the saved state. The layout may differ from that of the save. Units must not be gathered in
+/// another dtype. Throws Error listing every tensor that is missing, unexpected, or of a different shape or
+/// type, and then changes nothing.
 Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, ModelStore& store,
                      AdamW* optimizer);
 

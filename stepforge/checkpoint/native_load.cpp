@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reading half of native.h.
+// Implements the loading functions of native.h.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -33,7 +33,7 @@ bool is_optimizer_file(const ManifestFile& file) {
   return is_tensor_file(file) && file.name.find("optimizer") != std::string::npos;
 }
 
-/// A manifest is not hashed itself: what it says of its files must be what they are.
+/// The manifest itself has no hash, so its layout is compared with the files.
 void require_layout(const fs::path& folder, const CheckpointManifest& manifest) {
   const auto refuse = [&](const std::string& fault) {
     throw FormatError(format("damaged checkpoint {}: {}: {}", folder.string(), kManifestFileName, fault));
@@ -54,7 +54,7 @@ void require_layout(const fs::path& folder, const CheckpointManifest& manifest) 
   }
 }
 
-/// A checkpoint has a state and tensors.
+/// A manifest must list a state and tensors.
 void require_parts(const fs::path& folder, const CheckpointManifest& manifest) {
   const auto lists = [&](const auto& wanted) {
     return std::any_of(manifest.files.begin(), manifest.files.end(), wanted);
@@ -65,8 +65,8 @@ void require_parts(const fs::path& folder, const CheckpointManifest& manifest) {
                            state ? "any safetensors file" : kStateFileName));
 }
 
-/// Folders named like a checkpoint, but without a manifest: damaged, since a folder gets its name when it is
-/// complete.
+/// Folders named like a checkpoint, but without a manifest. They are damaged: a folder gets its name only
+/// when it is complete.
 std::vector<fs::path> folders_without_manifest(const fs::path& dir) {
   std::vector<fs::path> found;
   if (!fs::exists(dir)) return found;
@@ -80,7 +80,7 @@ std::vector<fs::path> folders_without_manifest(const fs::path& dir) {
   return found;
 }
 
-/// The steps of `dir`, newest first, and what is wrong with folders that only look like one.
+/// The steps of `dir`, newest first, and the errors for damaged folders.
 std::string survey(const fs::path& dir) {
   Json found = {{"steps", Json::array()}, {"damaged", Json::array()}};
   for (const fs::path& path : folders_without_manifest(dir)) {
@@ -116,7 +116,7 @@ void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, 
       [with_optimizer](std::string_view name) { return !with_optimizer && is_optimizer_tensor(name); });
 }
 
-/// This rank's part of `tensor`, which the files call `name`, into `flat`, a shard of its unit.
+/// Reads this rank's slices of tensor `name` into `flat`, this rank's shard of the unit.
 void read_held(const TensorFolder& folder, const std::string& name, const std::vector<ShardSlice>& held,
                const at::Tensor& flat) {
   for (const ShardSlice& part : held) folder.read(name, part.slice, bytes_of(part_of(flat, part)));
@@ -124,7 +124,7 @@ void read_held(const TensorFolder& folder, const std::string& name, const std::v
 
 int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
   const auto steps = state.find(kOptimizerSteps);
-  // An unsigned number beyond int64_t is negative here.
+  // get<int64_t>() turns larger unsigned numbers into negative ones.
   if (steps == state.end() || !steps->is_number_integer() || steps->get<int64_t>() < 0 ||
       steps->get<int64_t>() > kMostSteps) {
     throw FormatError(format("{}: field \"{}\" is not an integer from 0 to {}",
@@ -133,7 +133,7 @@ int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
   return steps->get<int64_t>();
 }
 
-/// The trainer's own count of steps, if the state has one, is that of the manifest.
+/// The trainer's step in the state, if it has one, must be the manifest's.
 void require_step(const FoundCheckpoint& checkpoint) {
   const Json state = read_checkpoint_state(checkpoint);
   const auto step = state.find("step");
@@ -170,7 +170,7 @@ FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointR
   if (!damage.empty()) throw FormatError(join(damage, "; "));
   for (size_t rank = 1; rank < verdicts.size(); ++rank) {
     if (verdicts[rank] == verdicts[0]) continue;
-    throw Error(format("{} of rank {} is not that of rank 0; all ranks need one common run folder",
+    throw Error(format("{} of rank {} differs from that of rank 0; all ranks must use one common run folder",
                        (step_folder / kManifestFileName).string(), rank));
   }
   return {step_folder, Json::parse(verdicts[0]).at("step")};
@@ -184,7 +184,7 @@ FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const Chec
     if (!leads || fs::is_directory(path, failure)) return "";
     std::vector<std::string> there;
     for (const CheckpointFolder& folder : list_checkpoints(dir)) there.push_back(format("{}", folder.step));
-    return format("there is no checkpoint of step {} in {}; there are steps: {}", step, dir.string(),
+    return format("there is no checkpoint of step {} in {}; available steps: {}", step, dir.string(),
                   there.empty() ? std::string("none") : join(there, ", "));
   })[0];
   if (!fault.empty()) throw UsageError(fault);

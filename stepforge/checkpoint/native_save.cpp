@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The writing half of native.h.
+// Implements write_checkpoint of native.h.
 #include <cerrno>
 #include <cstdio>
 #include <memory>
@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Makes the staged files the folder `final_path`, atomically also where that one exists: the two change
-/// places, and the staging folder, now the old checkpoint, is removed by its owner.
+/// Publishes the staged files as `final_path`. If that exists, the two folders are exchanged atomically, and
+/// the StagedFolder removes the old checkpoint.
 void publish_or_exchange(StagedFolder& folder, const fs::path& final_path) {
   if (!fs::exists(fs::symlink_status(final_path))) return folder.publish();
   fsync_path(folder.staging());
@@ -35,18 +35,18 @@ void publish_or_exchange(StagedFolder& folder, const fs::path& final_path) {
   fsync_path(final_path.has_parent_path() ? final_path.parent_path() : fs::path("."));
 }
 
-/// Each rank must be about to write the same step.
+/// All ranks must save the same step.
 void require_same_step(const std::vector<std::string>& steps) {
   for (size_t rank = 1; rank < steps.size(); ++rank) {
     if (steps[rank] == steps[0]) continue;
-    throw Error(format("rank {} saves step {}, but rank 0 step {}", rank, steps[rank], steps[0]));
+    throw Error(format("rank {} saves step {}, but rank 0 saves step {}", rank, steps[rank], steps[0]));
   }
 }
 
 /// Writes and hashes this rank's files.
 std::string write_own(const fs::path& folder, const StagedCheckpoint& staged, int rank, int ranks) {
   if (!fs::is_directory(folder)) {
-    throw Error(format("{}, which rank 0 has made, is not there; all ranks need one common run folder",
+    throw Error(format("{}, created by rank 0, does not exist here; all ranks must use one common run folder",
                        folder.string()));
   }
   std::vector<ManifestFile> files;

@@ -8,7 +8,7 @@ namespace stepforge {
 
 namespace {
 
-/// Divides what all replicas hold among them, element by element.
+/// Divides the elements that all replicas hold among them.
 class ReplicaShare {
  public:
   ReplicaShare(int64_t total, int64_t replica, int64_t replicas)
@@ -17,11 +17,11 @@ class ReplicaShare {
   /// This replica's part of the next slice, whose elements count `weight` each.
   std::vector<ShardSlice> take(const ShardSlice& held, int64_t weight) {
     const int64_t elements = held.slice.elements();
-    const auto border = [&](int64_t at) {
-      return std::clamp((at - passed_ + weight - 1) / weight, int64_t{0}, elements);
+    const auto index_in_slice = [&](int64_t position) {
+      return std::clamp((position - passed_ + weight - 1) / weight, int64_t{0}, elements);
     };
-    const int64_t begin = border(begin_);
-    const int64_t end = border(end_);
+    const int64_t begin = index_in_slice(begin_);
+    const int64_t end = index_in_slice(end_);
     passed_ += elements * weight;
     return slice_range(held, begin, end);
   }

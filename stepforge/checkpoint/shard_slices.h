@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parts of a tensor this rank holds, and which of them it saves.
+// The slices of a tensor that this rank holds, and those that it saves.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 
 namespace stepforge {
 
-/// This rank's slices of `tensor`, which belongs to `unit`; perhaps none.
+/// This rank's slices of `tensor`, which belongs to `unit`; may be empty.
 std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& tensor);
 
-/// The slices that this rank saves of each of `tensors`. Replicas hold the same, so each saves a share of equal
-/// bytes, optimizer state included: `flats(unit)` is the number of buffers of a unit that are saved. All ranks
-/// together save every element once.
+/// The slices that this rank saves of each of `tensors`. Replicas hold the same slices, so each saves an
+/// equal share of the bytes, including optimizer state: `flats(unit)` is the number of a unit's flat buffers
+/// that are saved. All ranks together save every element once.
 std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>& tensors,
                                                   const ModelStore& store,
                                                   const std::function<int64_t(size_t unit)>& flats);

@@ -22,7 +22,7 @@ int64_t bytes_of(const TensorSlice& slice) {
   return slice.elements() * static_cast<int64_t>(sizeof(float));
 }
 
-/// The name of file `file` of the `files` of one kind that rank `rank` of `ranks` writes.
+/// The name of file number `file` of the `files` files of one kind that rank `rank` of `ranks` writes.
 std::string file_name(std::string_view kind, int rank, int ranks, size_t file, size_t files) {
   if (ranks == 1) return format("{}.safetensors", kind);
   return dcp_file_name(kind, rank, static_cast<int>(file), static_cast<int>(files));
@@ -39,9 +39,9 @@ bool StagedCheckpoint::has_optimizer() const {
 }
 
 void StagedCheckpoint::reserve(size_t bytes) {
-  // A save that was late may still be reading the memory.
+  // A save that ran into its deadline may still be reading the memory.
   if (capacity_ >= bytes && memory_.use_count() == 1) return;
-  memory_.reset();  // before the new memory is asked for
+  memory_.reset();  // before the new memory is allocated
   capacity_ = 0;
   memory_ = std::make_shared_for_overwrite<std::byte[]>(bytes);
   capacity_ = bytes;

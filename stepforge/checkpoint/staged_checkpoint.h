@@ -18,16 +18,16 @@
 
 namespace stepforge {
 
-/// Copies share the tensors' memory, which none of them changes.
+/// Copies of this object share the tensors' memory, which none of them changes.
 class StagedCheckpoint {
  public:
-  /// Of this rank's parts of all tensors.
+  /// The bytes of this rank's parts of all tensors.
   int64_t bytes() const;
   bool has_optimizer() const;
   const Json& state() const { return state_; }
 
-  /// Writes its safetensors files, those of rank `rank` of `ranks`, into `folder`, flushed to the disk, and
-  /// returns their names. Throws Error.
+  /// Writes the safetensors files of rank `rank` of `ranks` into `folder`, flushes them to the disk, and
+  /// returns their names. Throws Error if writing fails.
   std::vector<std::string> write_tensors(const std::filesystem::path& folder, int rank, int ranks) const;
 
  private:
@@ -36,7 +36,7 @@ class StagedCheckpoint {
     TensorSlice slice;
     size_t begin = 0;  // byte offset in memory_
   };
-  /// The parts of one kind by the file they go to: a file can hold one part of a tensor.
+  /// The parts in each file of one kind: a file can hold only one part of a tensor.
   using Files = std::vector<std::vector<Part>>;
 
   friend StagedCheckpoint stage_checkpoint(const ModelSpec&, const ModelStore&, const AdamW*, Json,
@@ -54,9 +54,9 @@ class StagedCheckpoint {
 };
 
 /// Copies this rank's share of masters, of moments (unless `optimizer` is null) and `state`, a JSON object to
-/// which "optimizer_steps" is added. No rank waits for another; each replica copies a share of what all hold.
-/// Pass the previous one as `reused`: its memory is used again unless a copy of it still exists, so that
-/// nothing large is allocated after the first save. Throws Error if `state` is not an object.
+/// which "optimizer_steps" is added. No rank waits for another; replicas divide the slices that they all
+/// hold. Pass the previous one as `reused`: unless a copy of it still exists, its memory is used again, so
+/// that nothing large is allocated after the first save. Throws Error if `state` is not an object.
 StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& store, const AdamW* optimizer,
                                   Json state, StagedCheckpoint reused = {});
 

@@ -12,7 +12,7 @@ namespace stepforge {
 
 namespace {
 
-// All differences between real models fit; a hostile file of a million names does not.
+// Enough for all differences between real models; limits the message for a hostile file of a million names.
 constexpr size_t kMostLines = 20'000;
 
 std::string names_of(std::span<const DType> dtypes) {
@@ -32,12 +32,12 @@ void TensorComparison::expect(const std::string& name, const std::vector<int64_t
     return;
   }
   if (stored->shape != shape) {
-    different_.push_back(format("other shape: {} is {}, the model's is {}", name, shape_text(stored->shape),
-                                shape_text(shape)));
+    different_.push_back(
+        format("different shape: {} is {}, expected {}", name, shape_text(stored->shape), shape_text(shape)));
   }
   if (std::find(dtypes.begin(), dtypes.end(), stored->dtype) == dtypes.end()) {
-    different_.push_back(
-        format("other type: {} is {}, expected {}", name, safetensors_name(stored->dtype), names_of(dtypes)));
+    different_.push_back(format("different type: {} is {}, expected {}", name,
+                                safetensors_name(stored->dtype), names_of(dtypes)));
   }
 }
 

@@ -16,15 +16,15 @@ namespace stepforge {
 
 class TensorComparison {
  public:
-  /// `folder` must outlive it.
+  /// `folder` must outlive the object.
   explicit TensorComparison(const TensorFolder& folder) : folder_(folder) {}
 
-  /// The model needs this tensor, in one of `dtypes`: notes if it is missing or differs.
+  /// The model needs this tensor, in one of `dtypes`: records a difference if it is missing or differs.
   void expect(const std::string& name, const std::vector<int64_t>& shape, std::span<const DType> dtypes);
-  /// The folder may hold this tensor: if it does, notes what `fault` returns for it, unless "".
+  /// The folder may hold this tensor: if it does, records the difference that `fault` returns, unless "".
   void allow(const std::string& name, const std::function<std::string(const StoredTensor&)>& fault);
-  /// Notes every tensor neither expected nor allowed nor `ignored`, and throws Error if anything was noted:
-  /// `summary`, the number of differences of each kind, then one difference a line.
+  /// Records every tensor that is neither expected nor allowed nor `ignored`, and throws Error if there is
+  /// any difference: `summary`, the number of differences of each kind, then one difference per line.
   void finish(const std::string& summary, const std::function<bool(std::string_view)>& ignored);
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a checkpoint or a Hugging Face folder, and which rows of which parameter they are.
-// Every sub-tensor of a packed parameter is one tensor; a tied parameter appears once, under its owner's name.
+// The tensors of a checkpoint or a Hugging Face folder, and the rows of parameters that they correspond to.
+// Every sub-tensor of a packed parameter is one tensor; a tied parameter appears once, under its owner's
+// name.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ std::vector<NamedTensor> named_tensors(const ModelSpec& model);
 /// Names of tensors that hold optimizer state start with this; no tensor of a model does.
 inline constexpr std::string_view kOptimizerPrefix = "optim.";
 
-/// Field of a checkpoint's state: how many updates the optimizer has made. Present if its tensors are.
+/// Field of a checkpoint's state: the number of optimizer steps. Present if the optimizer's tensors are.
 inline constexpr std::string_view kOptimizerSteps = "optimizer_steps";
 
 /// "optim.state.<name>.<slot>"

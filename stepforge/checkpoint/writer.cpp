@@ -18,28 +18,27 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Folders of saves that a crash has interrupted, and half-deleted folders.
+/// Removes the folders of interrupted saves and of interrupted deletions.
 void remove_leftovers(const fs::path& dir, Logger& logger) {
   for (const fs::path& path : entries_of(dir)) {
     if (!path.filename().string().starts_with("step-") || path.extension() != ".tmp") continue;
     std::error_code failure;
     fs::remove_all(path, failure);
     if (failure) {
-      logger.warning("cannot remove {}, which an unfinished save has left: {}", path.string(),
-                     failure.message());
+      logger.warning("cannot remove {}, left by an unfinished save: {}", path.string(), failure.message());
     } else {
-      logger.info("removed {}, which an unfinished save had left", path.string());
+      logger.info("removed {}, left by an unfinished save", path.string());
     }
   }
 }
 
-/// Renames it first, so that a crash meanwhile leaves no folder that looks complete.
+/// Renames the folder first, so that a crash leaves no folder that looks complete.
 void remove_checkpoint(const fs::path& path) {
-  fs::path doomed = path;
-  doomed += ".tmp";
-  fs::remove_all(doomed);
-  fs::rename(path, doomed);
-  fs::remove_all(doomed);
+  fs::path renamed = path;
+  renamed += ".tmp";
+  fs::remove_all(renamed);
+  fs::rename(path, renamed);
+  fs::remove_all(renamed);
 }
 
 }  // namespace
@@ -55,7 +54,7 @@ CheckpointWriter::CheckpointWriter(fs::path dir, int64_t keep_latest_k, Logger& 
   std::error_code failure;
   fs::create_directories(dir_, failure);
   if (failure || !fs::is_directory(dir_)) {
-    throw Error(format("cannot make the checkpoint folder {}: {}", dir_.string(),
+    throw Error(format("cannot create the checkpoint folder {}: {}", dir_.string(),
                        failure ? failure.message() : "it is not a folder"));
   }
   remove_leftovers(dir_, logger_);
@@ -80,7 +79,7 @@ void CheckpointWriter::save(int64_t step, StagedCheckpoint staged) {
       thread_ = std::thread([this, step] { write(step); });
       return;
     } catch (const std::system_error& failure) {
-      logger_.warning("no thread for the checkpoint of step {} ({}): training waits for it", step,
+      logger_.warning("cannot start a thread to save step {} ({}): training waits for the save", step,
                       failure.what());
     }
   }
@@ -144,7 +143,7 @@ void CheckpointWriter::delete_old(int64_t step) {
     if (folder.step > step) {
       if (!std::exchange(warned_of_later_steps_, true)) {
         logger_.warning(
-            "{} is beyond step {}: a resume prefers it; remove it if it belongs to an abandoned run",
+            "{} is beyond step {}: a resume would use it; remove it if it belongs to an abandoned run",
             folder.path.string(), step);
       }
       continue;

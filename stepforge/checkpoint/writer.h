@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves checkpoints while training goes on, and deletes old ones.
+// Saves checkpoints while training continues, and deletes old ones.
 #pragma once
 
 #include <atomic>
@@ -16,46 +16,47 @@
 
 namespace stepforge {
 
-/// How a save ended, the same on every rank.
+/// The result of a save, the same on every rank.
 struct SaveOutcome {
   int64_t step = 0;
   std::string failure;  ///< why there is no checkpoint of this step; empty if it was published
 };
 
-/// Used by one thread. One save is under way at a time: a call that needs the writer waits for its end. Each
-/// rank has a writer, and all save the same steps.
+/// Used by one thread. Only one save is in progress at a time: a call that needs the writer waits for its
+/// end. Each rank has a writer, and all must save the same steps.
 ///
 ///     writer.save(step, stage_checkpoint(model, store, &optimizer, state, writer.reusable()));
 class CheckpointWriter {
  public:
-  /// Rank 0 makes `dir` and removes what a crash during a save has left there. `keep_latest_k` 0 keeps all.
-  /// `background` false writes inside save(). `ranks` null: one rank. Throws Error if `dir` cannot be made.
-  /// `logger` and `ranks` must outlive the writer; `ranks` may not be used elsewhere while a save is under way.
+  /// Rank 0 creates `dir` and removes the leftovers of a crash during a save. `keep_latest_k` 0 keeps all
+  /// steps. `background` false writes inside save(). `ranks` null: one rank. Throws Error if `dir` cannot be
+  /// created. `logger` and `ranks` must outlive the writer; `ranks` may not be used elsewhere while a save is
+  /// in progress.
   CheckpointWriter(std::filesystem::path dir, int64_t keep_latest_k, Logger& logger, bool background,
                    const CheckpointRanks* ranks = nullptr);
-  /// Waits for the save under way.
+  /// Waits for the save in progress.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// The memory of the last save, to stage into again. Waits for its end. Throws like throw_if_rank_lost().
+  /// The memory of the last save, to stage into again. Waits for that save. Throws as throw_if_rank_lost()
+  /// does.
   StagedCheckpoint reusable();
 
-  /// Writes step-N, then deletes the oldest steps beyond keep_latest_k. Steps after this one, of a run that was
-  /// resumed from an earlier step, are neither counted nor deleted. A failure (a full disk) is an error line in
-  /// the log of every rank; then nothing is deleted, and the next save tries again. Throws like
-  /// throw_if_rank_lost().
+  /// Writes step-N, then deletes the oldest steps beyond keep_latest_k. Later steps, left by a run that was
+  /// resumed from an earlier step, are neither counted nor deleted. After a failure (a full disk) every rank
+  /// logs an error and nothing is deleted; the next save tries again. Throws as throw_if_rank_lost() does.
   void save(int64_t step, StagedCheckpoint staged);
 
-  /// Waits for the save under way. False if the last save failed.
+  /// Waits for the save in progress. False if the last save failed.
   bool wait();
 
-  /// The outcomes of the saves that have ended since the last call, oldest first. Any time, without waiting;
-  /// one rank may see an outcome a step earlier than another.
+  /// The outcomes of the saves that have ended since the last call, oldest first. Does not wait; one rank may
+  /// see an outcome a step earlier than another.
   std::vector<SaveOutcome> take_outcomes();
 
-  /// Throws the PeerError that ended a save: a rank that is gone or hangs is missing in training too, and every
-  /// further save would fail. Any time, without waiting.
+  /// Throws the PeerError that ended a save: a rank whose process has ended or hangs is missing in training
+  /// too, and every further save would fail. Does not wait.
   void throw_if_rank_lost() const;
 
  private:
@@ -75,7 +76,7 @@ class CheckpointWriter {
   std::exception_ptr lost_rank_;
   std::atomic<bool> is_rank_lost_ = false;  ///< set after lost_rank_
   bool warned_of_later_steps_ = false;
-  StagedCheckpoint staged_;  // while thread_ runs it uses this and the members above
+  StagedCheckpoint staged_;  // thread_ uses this and the members above while it runs
   std::thread thread_;
 };
 

@@ -15,16 +15,16 @@ enum class CollectiveKind : uint8_t { all_gather, reduce_scatter, all_reduce, br
 /// "all_gather"
 std::string_view collective_name(CollectiveKind kind);
 
-/// The unit of calls that do not belong to one.
-inline constexpr int no_unit = -1;
+/// `unit` of calls that move no unit's bytes.
+inline constexpr int kNoUnit = -1;
 
-/// What the ranks of a group must agree on in one call.
+/// One call; all ranks of the group must make the same.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::barrier;
   uint64_t bytes = 0;       ///< of one rank's part of an all-gather, otherwise of the whole
-  DType dtype = DType::u8;  ///< of a sum; u8 for bytes that only move
+  DType dtype = DType::u8;  ///< of a sum; u8 for calls without a sum
   int root = 0;             ///< of a broadcast: its index in the group
-  int unit = no_unit;       ///< number of the model's unit whose bytes move
+  int unit = kNoUnit;       ///< number of the model's unit whose bytes move
 
   bool operator==(const CollectiveCall&) const = default;
 };

@@ -12,8 +12,8 @@ namespace stepforge {
 
 namespace {
 
-/// How long the thread waits at a time: the longest delay of the end by a store whose host has vanished.
-constexpr double wait_seconds = 10;
+/// How long the thread waits at a time: it delays the destructor by at most this if the store's host is down.
+constexpr double kWaitSeconds = 10;
 
 }  // namespace
 
@@ -35,8 +35,8 @@ FailureLog::~FailureLog() {
     stopping_ = true;
     next = next_;
   }
-  // If the store cannot be reached, the thread cannot reach it either, and ends.
-  reached([&] { store_.set(wake_key(next, rank_), ""); });
+  // If the store is not reachable, the thread cannot reach it either, and ends.
+  try_store([&] { store_.set(wake_key(next, rank_), ""); });
   thread_.join();
 }
 
@@ -52,7 +52,7 @@ bool FailureLog::post(const std::string& scope, const std::string& reason) {
   try {
     const int64_t entry = store_.add(prefix_ + "/failures", 1) - 1;
     store_.set(entry_key(entry), format("{}\n{}", scope, reason));
-    // Each rank waits for a key of its own, so that it can also wake its own thread to end it.
+    // Each rank waits for a key of its own, so that the destructor can wake its thread too.
     std::vector<std::string> keys;
     for (int rank = 0; rank < size_; ++rank) keys.push_back(wake_key(entry, rank));
     store_.set_all(keys, "");
@@ -65,16 +65,16 @@ bool FailureLog::post(const std::string& scope, const std::string& reason) {
 void FailureLog::read() {
   try {
     for (int64_t entry = 0;;) {
-      const bool is_awake = connection_->wait(wake_key(entry, rank_), wait_seconds).has_value();
+      const bool is_awake = connection_->wait(wake_key(entry, rank_), kWaitSeconds).has_value();
       {
         const std::lock_guard lock(mutex_);
         if (stopping_) return;
         if (!is_awake) continue;
         next_ = entry + 1;
       }
-      const std::string text = connection_->wait(entry_key(entry), wait_seconds).value_or("\nunknown");
-      const std::size_t border = text.find('\n');
-      handler_(text.substr(0, border), text.substr(border + 1));
+      const std::string text = connection_->wait(entry_key(entry), kWaitSeconds).value_or("\nunknown");
+      const std::size_t line_end = text.find('\n');
+      handler_(text.substr(0, line_end), text.substr(line_end + 1));
       ++entry;
     }
   } catch (const Error&) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of failed groups and worlds, which reach all ranks through a store within milliseconds.
+// Reports failures of groups and worlds to all ranks through a store, within milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace stepforge {
 
-/// A list of failures that every rank reads in the same order, on a thread of its own.
+/// A list of failures. Every rank reads them in the same order, on a thread of its own.
 class FailureLog {
  public:
-  /// `scope` failed ("": the whole world) because of `reason`. Called by the log's thread, also once with `lost`
-  /// if the store cannot be reached any more.
+  /// Called by the log's thread: group `scope` ("" for the whole world) failed because of `reason`. Called
+  /// once with `lost` as the reason when the store is no longer reachable.
   using Handler = std::function<void(const std::string& scope, const std::string& reason)>;
 
   FailureLog(KeyStore& store, std::string prefix, int rank, int size, std::string lost, Handler handler);
@@ -25,7 +25,7 @@ class FailureLog {
   FailureLog(const FailureLog&) = delete;
   FailureLog& operator=(const FailureLog&) = delete;
 
-  /// Reports to all ranks, including this one. Any thread may call it. False if the store cannot be reached.
+  /// Reports to all ranks, including this one. Any thread may call it. False if the store is not reachable.
   bool post(const std::string& scope, const std::string& reason);
 
  private:
@@ -39,7 +39,7 @@ class FailureLog {
   int size_;
   std::string lost_;
   Handler handler_;
-  std::unique_ptr<KeyStore> connection_;  ///< of the thread
+  std::unique_ptr<KeyStore> connection_;  ///< used by the thread
   std::mutex mutex_;                      ///< guards next_ and stopping_
   int64_t next_ = 0;                      ///< the entry to read next
   bool stopping_ = false;

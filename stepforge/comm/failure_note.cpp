@@ -21,7 +21,7 @@ void FailureNote::set(std::string_view text) {
 
 std::optional<std::string> FailureNote::text() const {
   if (!is_set()) return std::nullopt;
-  // Writing takes microseconds; a writer that died meanwhile leaves a note without a text.
+  // Writing takes microseconds; if the writer dies meanwhile, the note stays without a text.
   for (int i = 0; i < 100 && state_.load(std::memory_order_acquire) != written; ++i) usleep(1000);
   if (state_.load(std::memory_order_acquire) != written) return "a rank ended while it reported a failure";
   return std::string(text_.data(),

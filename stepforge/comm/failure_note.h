@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reason why a group or a world ended, in memory that all its ranks share.
+// The reason why a group or a world failed, in memory that all its ranks share.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 
 namespace stepforge {
 
-/// The first reason stays. Any thread or process may write and read it; it contains no pointers.
+/// Keeps the first reason. Any thread or process may write and read it; it contains no pointers.
 class FailureNote {
  public:
   bool is_set() const { return state_.load(std::memory_order_acquire) != empty; }
-  /// Texts of more than 2,048 bytes are cut.
+  /// Texts are truncated to 2,048 bytes.
   void set(std::string_view text);
   /// nullopt if nothing has failed.
   std::optional<std::string> text() const;
@@ -27,7 +27,7 @@ class FailureNote {
   std::array<char, 2048> text_{};
 };
 
-/// Throws PeerError with the reason and with `where` the rank was, if the note is set.
+/// If the note is set, throws PeerError with its text and with `where`, the call in which the rank stopped.
 void throw_if_set(const FailureNote& note, int global_rank, const std::string& where);
 
 }  // namespace stepforge

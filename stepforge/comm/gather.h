@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values and texts of every rank, gathered on all ranks.
+// Gathers values and strings of all ranks on every rank.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace stepforge {
 
-/// The values of all ranks, in rank order; each rank gives equally many. One collective.
+/// The values of all ranks, in rank order; all ranks must give the same number. One collective.
 template <std::ranges::contiguous_range Values>
 std::vector<std::ranges::range_value_t<Values>> gather_values(Communicator& group, const Values& own) {
   using Value = std::ranges::range_value_t<Values>;
@@ -24,8 +24,8 @@ std::vector<std::ranges::range_value_t<Values>> gather_values(Communicator& grou
   return all;
 }
 
-/// The text of each rank, in rank order. One collective if all are empty, otherwise two. Throws Error on every
-/// rank if one is longer than 16 MiB.
+/// The text of each rank, in rank order. One collective if all are empty, otherwise two. Throws Error on
+/// every rank if one is longer than 16 MiB.
 std::vector<std::string> gather_texts(Communicator& group, std::string_view own);
 
 }  // namespace stepforge

@@ -26,13 +26,13 @@ Membership member_of(const std::string& name, const std::vector<int>& ranks, int
 
 void check_parts(std::size_t part_bytes, std::size_t whole_bytes, int size) {
   if (part_bytes * static_cast<std::size_t>(size) != whole_bytes) {
-    throw Error(format("{} parts of {} bytes are not a whole of {} bytes", size, part_bytes, whole_bytes));
+    throw Error(format("{} parts of {} bytes do not add up to {} bytes", size, part_bytes, whole_bytes));
   }
 }
 
 void check_root(int root, int size) {
   if (root < 0 || root >= size) {
-    throw Error(format("broadcast from member {} of a group of {}", root, size));
+    throw Error(format("root {} of a broadcast is outside a group of {} ranks", root, size));
   }
 }
 
@@ -42,10 +42,8 @@ std::string creation_text(const std::string& group) {
 
 std::string disagreement_text(const std::string& group, uint64_t number, int rank, const CollectiveCall& call,
                               int other_rank, const CollectiveCall& other_call) {
-  return format(
-      "the ranks of group \"{}\" disagree about their call {}: rank "
-      "{} called {}, rank {} called {}",
-      group, number, rank, collective_text(call), other_rank, collective_text(other_call));
+  return format("the ranks of group \"{}\" disagree on call {}: rank {} called {}, rank {} called {}", group,
+                number, rank, collective_text(call), other_rank, collective_text(other_call));
 }
 
 GroupCommunicator::GroupCommunicator(Membership membership)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What communicators do alike whatever carries the bytes: the checks of arguments, the agreement of all ranks
-// on each call, and the texts of failures.
+// The common part of all engines: argument checks, the agreement of all ranks on each call, and error texts.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +29,8 @@ void check_parts(std::size_t part_bytes, std::size_t whole_bytes, int size);
 /// Throws Error unless `root` is the index of a member.
 void check_root(int root, int size);
 
-/// Runs this rank's checks of the arguments of a call. A failed check ends the group, since its other members
-/// would wait for the call, and is rethrown.
+/// Runs this rank's argument checks. A failed check ends the group, because its other members would wait for
+/// the call, and is rethrown.
 template <typename Check>
 void check_arguments(Communicator& group, const Check& check) {
   try {
@@ -42,16 +41,15 @@ void check_arguments(Communicator& group, const Check& check) {
   }
 }
 
-/// Where a rank is that creates a group: "the creation of group "dp_shard"".
+/// "the creation of group "dp_shard""
 std::string creation_text(const std::string& group);
 
-/// Why a group ends in which `rank` and `other_rank`, numbered in the world, made different calls as their
-/// call `number`.
+/// The error text if `rank` and `other_rank` (global ranks) made different calls as their call `number`.
 std::string disagreement_text(const std::string& group, uint64_t number, int rank, const CollectiveCall& call,
                               int other_rank, const CollectiveCall& other_call);
 
-/// A communicator without its engine: an engine moves the bytes of calls whose arguments are checked, and
-/// compares each call with those of the other members before it uses their data.
+/// Base of the engines' communicators. An engine moves the bytes of calls whose arguments are checked, and
+/// calls compare() for each member before it uses that member's data.
 class GroupCommunicator : public Communicator {
  public:
   int rank() const final { return rank_; }
@@ -66,7 +64,7 @@ class GroupCommunicator : public Communicator {
  protected:
   explicit GroupCommunicator(Membership membership);
 
-  // One call each; call_ describes it.
+  // The engine's part of a call; call_ describes it.
   virtual void do_all_gather(std::span<const std::byte> part, std::span<std::byte> whole) = 0;
   virtual void do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) = 0;
   virtual void do_all_reduce(std::span<std::byte> values) = 0;
@@ -75,16 +73,16 @@ class GroupCommunicator : public Communicator {
 
   /// Throws PeerError if the group or the world has failed.
   virtual void check_failures() = 0;
-  /// Ends the group on all ranks, unless it has ended; returns the reason that counts.
+  /// Ends the group on all ranks; returns the reason, which is the first if the group had ended already.
   virtual std::string end_group(const std::string& reason) = 0;
-  /// Of a member that did not come before a deadline; see call_text.
+  /// The last call of a member that missed a deadline; see call_text.
   virtual std::string last_call_text(int member) const = 0;
 
   /// Ends the group and throws PeerError.
   [[noreturn]] void fail(const std::string& reason);
-  /// Ends the group unless the member's call with this rank's number is the same as this rank's.
+  /// Ends the group and throws PeerError unless the member's call is the same as this rank's.
   void compare(int member, const CollectiveCall& theirs);
-  /// Ends the group because of a member's loss, such as "rank 2 has left the group".
+  /// Ends the group and throws PeerError because of `loss`: "rank 2 has left the group".
   [[noreturn]] void fail_at_loss(const std::string& loss);
   [[noreturn]] void fail_at_deadline(const std::vector<int>& missing_members, double seconds);
 
@@ -99,8 +97,8 @@ class GroupCommunicator : public Communicator {
   const std::vector<int> ranks_;
   const int rank_;
   const int size_;
-  CollectiveCall call_;  ///< the newest
-  uint64_t calls_ = 0;   ///< begun
+  CollectiveCall call_;  ///< the current or last one
+  uint64_t calls_ = 0;   ///< number of calls begun
 
  private:
   template <typename Check>

@@ -16,22 +16,22 @@ namespace stepforge {
 
 namespace {
 
-/// The most bytes that travel with the header of a call: one message instead of three.
-constexpr std::size_t most_payload = 1024;
-/// Confirms that everything has come.
-constexpr std::byte confirmation{1};
-/// Slices begin at multiples of this many bytes, which are also multiples of every element.
-constexpr std::size_t line_bytes = 64;
+/// Data of at most this many bytes are sent with the header of a call: one message instead of three.
+constexpr std::size_t kMaxPayload = 1024;
+/// Sent to confirm that everything was received.
+constexpr std::byte kConfirmation{1};
+/// Slices begin at multiples of this many bytes, a multiple of every element size.
+constexpr std::size_t kLineBytes = 64;
 
 std::size_t lines_of(std::size_t bytes) {
-  return (bytes + line_bytes - 1) / line_bytes;
+  return (bytes + kLineBytes - 1) / kLineBytes;
 }
 
 /// Slice `index` of `count` nearly equal ones; the last may be shorter or empty.
 template <typename Byte>
 std::span<Byte> slice_of(std::span<Byte> bytes, int index, int count) {
   const auto slices = static_cast<std::size_t>(count);
-  const std::size_t step = (lines_of(bytes.size()) + slices - 1) / slices * line_bytes;
+  const std::size_t step = (lines_of(bytes.size()) + slices - 1) / slices * kLineBytes;
   const std::size_t begin = std::min(bytes.size(), step * static_cast<std::size_t>(index));
   return bytes.subspan(begin, std::min(step, bytes.size() - begin));
 }
@@ -39,80 +39,81 @@ std::span<Byte> slice_of(std::span<Byte> bytes, int index, int count) {
 }  // namespace
 
 MessageCommunicator::MessageCommunicator(Membership membership, std::string key,
-                                         std::unique_ptr<MessageLinks> links, MessageWatch& watch,
+                                         std::unique_ptr<MessageLinks> links, GroupServices& services,
                                          std::shared_ptr<FailureNote> note, double train_seconds,
                                          std::size_t staging_bytes)
     : GroupCommunicator(std::move(membership)),
       key_(std::move(key)),
       links_(std::move(links)),
-      watch_(watch),
+      services_(services),
       note_(std::move(note)),
       train_seconds_(train_seconds),
       staging_bytes_(staging_bytes),
       last_headers_(ranks_.size()),
-      letters_(2 * ranks_.size() * (sizeof(Header) + most_payload)) {
-  ask_for_headers();
+      header_buffers_(2 * ranks_.size() * (sizeof(Header) + kMaxPayload)) {
+  receive_headers();
 }
 
 MessageCommunicator::~MessageCommunicator() {
   try {
     wait_for_all(unconfirmed_);  // the others may still need them
   } catch (const std::exception&) {
-    unconfirmed_.clear();  // they notice it themselves
+    unconfirmed_.clear();  // they notice the failure themselves
   }
-  watch_.leave(key_);
+  services_.leave(key_);
 }
 
-void MessageCommunicator::agree(std::span<const std::byte> payload) {
+void MessageCommunicator::exchange_calls(std::span<const std::byte> payload) {
   const Header own{calls_,
                    call_.bytes,
                    call_.root,
                    call_.unit,
                    static_cast<uint32_t>(call_.kind),
                    static_cast<uint32_t>(call_.dtype)};
-  const std::span<std::byte> own_letter = letter(rank_, calls_).first(sizeof(Header) + payload.size());
-  std::memcpy(own_letter.data(), &own, sizeof(Header));
-  std::ranges::copy(payload, own_letter.begin() + sizeof(Header));
+  const std::span<std::byte> own_message =
+      header_buffer(rank_, calls_).first(sizeof(Header) + payload.size());
+  std::memcpy(own_message.data(), &own, sizeof(Header));
+  std::ranges::copy(payload, own_message.begin() + sizeof(Header));
   Messages sent;
-  for (const int member : others()) send(sent, own_letter, member, Channel::headers);
-  wait_for_all(coming_headers_);
+  for (const int member : others()) send(sent, own_message, member, Channel::headers);
+  wait_for_all(header_receives_);
   wait_for_all(unconfirmed_);  // a member that begins this call has received all of the last one
   unconfirmed_ = std::move(sent);
   for (int member = 0; member < size_; ++member) {
-    std::memcpy(&last_headers_[static_cast<std::size_t>(member)], letter(member, calls_).data(),
+    std::memcpy(&last_headers_[static_cast<std::size_t>(member)], header_buffer(member, calls_).data(),
                 sizeof(Header));
   }
-  ask_for_headers();
+  receive_headers();
   for (int member = 0; member < size_; ++member) {
     const Header& theirs = last_headers_[static_cast<std::size_t>(member)];
     if (theirs.kind > static_cast<uint32_t>(CollectiveKind::barrier) ||
         theirs.dtype > static_cast<uint32_t>(DType::boolean) || theirs.number != calls_) {
-      fail(format("rank {} sent no valid header of call {} of group \"{}\": it runs another program",
+      fail(format("rank {} sent an invalid header for call {} of group \"{}\": it runs a different program",
                   world_rank(member), calls_, name_));
     }
-    compare(member, call_of(theirs));
+    compare(member, decode_call(theirs));
   }
 }
 
-void MessageCommunicator::ask_for_headers() {
-  coming_headers_.clear();
+void MessageCommunicator::receive_headers() {
+  header_receives_.clear();
   for (const int member : others()) {
-    receive(coming_headers_, letter(member, calls_ + 1), member, Channel::headers);
+    receive(header_receives_, header_buffer(member, calls_ + 1), member, Channel::headers);
   }
 }
 
-std::span<std::byte> MessageCommunicator::letter(int member, uint64_t call) {
-  constexpr std::size_t bytes = sizeof(Header) + most_payload;
-  return std::span(letters_).subspan((2 * static_cast<std::size_t>(member) + call % 2) * bytes, bytes);
+std::span<std::byte> MessageCommunicator::header_buffer(int member, uint64_t call) {
+  constexpr std::size_t bytes = sizeof(Header) + kMaxPayload;
+  return std::span(header_buffers_).subspan((2 * static_cast<std::size_t>(member) + call % 2) * bytes, bytes);
 }
 
 std::span<const std::byte> MessageCommunicator::payload(int member, std::size_t bytes) {
-  return letter(member, calls_).subspan(sizeof(Header), bytes);
+  return header_buffer(member, calls_).subspan(sizeof(Header), bytes);
 }
 
 void MessageCommunicator::do_all_gather(std::span<const std::byte> part, std::span<std::byte> whole) {
-  const bool is_small = part.size() <= most_payload;
-  agree(is_small ? part : part.first(0));
+  const bool is_small = part.size() <= kMaxPayload;
+  exchange_calls(is_small ? part : part.first(0));
   const auto slice = [&](int member) {
     return whole.subspan(static_cast<std::size_t>(member) * part.size(), part.size());
   };
@@ -126,7 +127,7 @@ void MessageCommunicator::do_all_gather(std::span<const std::byte> part, std::sp
 }
 
 void MessageCommunicator::do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) {
-  agree();
+  exchange_calls();
   const std::size_t bytes = part.size();
   reduce_slices([&](int member) { return whole.subspan(static_cast<std::size_t>(member) * bytes, bytes); },
                 part);
@@ -134,13 +135,13 @@ void MessageCommunicator::do_reduce_scatter(std::span<const std::byte> whole, st
 }
 
 void MessageCommunicator::do_all_reduce(std::span<std::byte> values) {
-  if (values.size() <= most_payload) {  // all ranks sum all of it
-    agree(values);
+  if (values.size() <= kMaxPayload) {  // every rank sums everything
+    exchange_calls(values);
     std::vector<const std::byte*> sources;
     for (int member = 0; member < size_; ++member) sources.push_back(payload(member, values.size()).data());
     return tree_sum(sources, values.data(), values.size(), call_.dtype);
   }
-  agree();
+  exchange_calls();
   const auto slice = [&](int member) { return slice_of(values, member, size_); };
   reduce_slices(slice, slice(rank_));
   gather_slices(slice);
@@ -148,13 +149,13 @@ void MessageCommunicator::do_all_reduce(std::span<std::byte> values) {
 }
 
 void MessageCommunicator::do_broadcast(std::span<std::byte> bytes, int root) {
-  if (bytes.size() <= most_payload) {
-    agree(rank_ == root ? bytes : bytes.first(0));
+  if (bytes.size() <= kMaxPayload) {
+    exchange_calls(rank_ == root ? bytes : bytes.first(0));
     if (rank_ != root) std::ranges::copy(payload(root, bytes.size()), bytes.begin());
     return;
   }
-  agree();
-  // The root sends each byte once only: slices, which all then gather.
+  exchange_calls();
+  // The root sends each byte only once: it scatters slices, which all members then gather.
   const auto slice = [&](int member) { return slice_of(bytes, member, size_); };
   if (rank_ == root) {
     for (const int member : others()) send(sent_, slice(member), member, Channel::data);
@@ -168,21 +169,21 @@ void MessageCommunicator::do_broadcast(std::span<std::byte> bytes, int root) {
 }
 
 void MessageCommunicator::gather_slices(const std::function<std::span<std::byte>(int)>& slice) {
-  Messages coming;
-  for (const int member : others()) receive(coming, slice(member), member, Channel::data);
+  Messages receives;
+  for (const int member : others()) receive(receives, slice(member), member, Channel::data);
   for (const int member : others()) send(sent_, slice(rank_), member, Channel::data);
-  wait_for_all(coming);
+  wait_for_all(receives);
 }
 
 void MessageCommunicator::confirm() {
   std::vector<std::byte> confirmations(static_cast<std::size_t>(size_));
-  Messages coming;
+  Messages receives;
   for (const int member : others()) {
-    receive(coming, std::span(confirmations).subspan(static_cast<std::size_t>(member), 1), member,
+    receive(receives, std::span(confirmations).subspan(static_cast<std::size_t>(member), 1), member,
             Channel::data);
   }
-  for (const int member : others()) send(unconfirmed_, {&confirmation, 1}, member, Channel::data);
-  wait_for_all(coming);
+  for (const int member : others()) send(unconfirmed_, {&kConfirmation, 1}, member, Channel::data);
+  wait_for_all(receives);
   wait_for_all(sent_);
   sent_.clear();
 }
@@ -192,8 +193,8 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
   const auto members = static_cast<std::size_t>(size_);
   std::size_t longest = own.size();
   for (int member = 0; member < size_; ++member) longest = std::max(longest, slice(member).size());
-  const std::size_t most = std::max<std::size_t>(1, staging_bytes_ / (2 * members * line_bytes));
-  const std::size_t step = std::min(most, lines_of(longest)) * line_bytes;
+  const std::size_t most = std::max<std::size_t>(1, staging_bytes_ / (2 * members * kLineBytes));
+  const std::size_t step = std::min(most, lines_of(longest)) * kLineBytes;
   if (staging_.size() < 2 * members * step) staging_.resize(2 * members * step);
   const auto piece = [&](auto bytes, std::size_t round) {
     const std::size_t begin = std::min(bytes.size(), round * step);
@@ -203,9 +204,9 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
     return staging_.data() + (2 * static_cast<std::size_t>(member) + round % 2) * step;
   };
   const std::size_t rounds = step == 0 ? 0 : (longest + step - 1) / step;
-  std::array<Messages, 2> coming;
+  std::array<Messages, 2> receives;
   const auto start = [&](std::size_t round) {
-    Messages& started = coming[round % 2];
+    Messages& started = receives[round % 2];
     started.clear();
     const std::size_t bytes = piece(own, round).size();
     for (const int member : others()) receive(started, {staged(member, round), bytes}, member, Channel::data);
@@ -214,8 +215,8 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
   std::vector<const std::byte*> sources(members);
   if (rounds > 0) start(0);
   for (std::size_t round = 0; round < rounds; ++round) {
-    if (round + 1 < rounds) start(round + 1);  // on its way while this one is summed
-    wait_for_all(coming[round % 2]);
+    if (round + 1 < rounds) start(round + 1);  // in flight while this one is summed
+    wait_for_all(receives[round % 2]);
     const std::span<std::byte> output = piece(own, round);
     for (int member = 0; member < size_; ++member) {
       sources[static_cast<std::size_t>(member)] =
@@ -244,46 +245,46 @@ void MessageCommunicator::receive(Messages& messages, std::span<std::byte> bytes
 void MessageCommunicator::wait_for_all(const Messages& messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     switch (wait_for(*messages[i].pending)) {
-      case Arrival::done:
+      case WaitResult::done:
         continue;
-      case Arrival::late:
-        explain_delay(std::span(messages).subspan(i));
+      case WaitResult::timed_out:
+        fail_at_timeout(std::span(messages).subspan(i));
       default:
-        explain_loss(messages[i].member);
+        fail_at_closed_link(messages[i].member);
     }
   }
 }
 
-Arrival MessageCommunicator::wait_for(PendingMessage& pending) {
+WaitResult MessageCommunicator::wait_for(PendingMessage& pending) {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      waited_ = &pending;
+      waiting_for_ = &pending;
     }
-    // A note set before is seen here, one set later interrupts.
-    const bool has_failed = note_->is_set() || watch_.failure().is_set();
-    const Arrival arrival = has_failed ? Arrival::interrupted : pending.wait(train_seconds_);
+    // A note that was set before waiting_for_ is seen here; one that is set later interrupts the wait.
+    const bool has_failed = note_->is_set() || services_.failure().is_set();
+    const WaitResult result = has_failed ? WaitResult::interrupted : pending.wait(train_seconds_);
     {
       const std::lock_guard lock(mutex_);
-      waited_ = nullptr;
+      waiting_for_ = nullptr;
     }
-    if (arrival != Arrival::interrupted) return arrival;
+    if (result != WaitResult::interrupted) return result;
     check_failures();
   }
 }
 
 void MessageCommunicator::interrupt() {
   const std::lock_guard lock(mutex_);
-  if (waited_ != nullptr) waited_->interrupt();
+  if (waiting_for_ != nullptr) waiting_for_->interrupt();
 }
 
 void MessageCommunicator::abort(const std::string& reason) {
-  watch_.fail_group(key_, *note_, format("rank {}: {}", world_rank(), reason));
+  services_.fail_group(key_, *note_, format("rank {}: {}", world_rank(), reason));
   interrupt();
 }
 
 void MessageCommunicator::check_failures() {
-  for (const FailureNote* note : {static_cast<const FailureNote*>(note_.get()), &watch_.failure()}) {
+  for (const FailureNote* note : {static_cast<const FailureNote*>(note_.get()), &services_.failure()}) {
     if (!note->is_set()) continue;
     close_links();
     throw_if_set(*note, world_rank(), here_text());
@@ -291,7 +292,7 @@ void MessageCommunicator::check_failures() {
 }
 
 void MessageCommunicator::close_links() {
-  coming_headers_.clear();
+  header_receives_.clear();
   sent_.clear();
   unconfirmed_.clear();
   links_.reset();
@@ -299,36 +300,36 @@ void MessageCommunicator::close_links() {
 
 std::string MessageCommunicator::end_group(const std::string& reason) {
   close_links();
-  watch_.fail_group(key_, *note_, reason);
+  services_.fail_group(key_, *note_, reason);
   return *note_->text();
 }
 
-void MessageCommunicator::explain_loss(int member) {
-  // Usually the reason is on its way.
-  const auto is_known = [&] { return note_->is_set() || watch_.failure().is_set(); };
+void MessageCommunicator::fail_at_closed_link(int member) {
+  // Usually a report of the reason arrives soon.
+  const auto is_known = [&] { return note_->is_set() || services_.failure().is_set(); };
   for (int i = 0; i < 100 && !is_known(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   check_failures();
-  fail_at_loss(watch_.explain_loss(key_, world_rank(member)));
+  fail_at_loss(services_.explain_loss(key_, world_rank(member)));
 }
 
-void MessageCommunicator::explain_delay(std::span<const Message> messages) {
+void MessageCommunicator::fail_at_timeout(std::span<const Message> messages) {
   std::vector<int> missing;
   for (const Message& message : messages) {
-    if (message.pending->wait(0.001) != Arrival::done) missing.push_back(message.member);
+    if (message.pending->wait(0.001) != WaitResult::done) missing.push_back(message.member);
   }
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
   fail_at_deadline(missing, train_seconds_);
 }
 
-CollectiveCall MessageCommunicator::call_of(const Header& header) {
+CollectiveCall MessageCommunicator::decode_call(const Header& header) {
   return {static_cast<CollectiveKind>(header.kind), header.bytes, static_cast<DType>(header.dtype),
           header.root, header.unit};
 }
 
 std::string MessageCommunicator::last_call_text(int member) const {
   const Header& header = last_headers_[static_cast<std::size_t>(member)];
-  return call_text(header.number, call_of(header));
+  return call_text(header.number, decode_call(header));
 }
 
 }  // namespace stepforge

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections that carry messages between the ranks of one group: the interface of an engine between hosts.
-// Everything else is the same for all engines (message_communicator.h).
+// Point-to-point connections between the ranks of one group: the interface of an engine between hosts. The
+// collectives on top of it are in message_communicator.h.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 namespace stepforge {
 
 /// How a wait for a message ended.
-enum class Arrival : uint8_t {
+enum class WaitResult : uint8_t {
   done,
   interrupted,  ///< by interrupt()
-  late,         ///< the time is over; the links cannot be used any more
-  lost          ///< the connection to that member is closed
+  timed_out,    ///< the links can no longer be used
+  closed        ///< the connection to that member is closed
 };
 
-/// A message on its way. Its bytes belong to it until wait() returned `done` or it was destroyed.
+/// A message in flight. Its bytes must stay unused until wait() has returned `done` or it is destroyed.
 class PendingMessage {
  public:
   PendingMessage() = default;
@@ -28,16 +28,16 @@ class PendingMessage {
   PendingMessage(const PendingMessage&) = delete;
   PendingMessage& operator=(const PendingMessage&) = delete;
 
-  virtual Arrival wait(double seconds) = 0;
-  /// Ends a wait(), also one that has not begun. From any thread.
+  virtual WaitResult wait(double seconds) = 0;
+  /// Ends the current or the next wait(). Any thread may call it.
   virtual void interrupt() = 0;
 };
 
 /// Messages of one pair of members and one channel arrive in the order in which they were sent.
 enum class Channel : uint8_t { headers, data };
 
-/// This rank's connections to the other members. A receiver asks for at least as many bytes as are sent (not
-/// checked here); the rest stays unchanged. Nothing is written to its memory before it has asked.
+/// This rank's connections to the other members. receive() must ask for at least as many bytes as are sent
+/// (not checked here); the rest stays unchanged. No memory is written before receive() is called.
 class MessageLinks {
  public:
   MessageLinks() = default;
@@ -45,7 +45,7 @@ class MessageLinks {
   MessageLinks(const MessageLinks&) = delete;
   MessageLinks& operator=(const MessageLinks&) = delete;
 
-  /// Both start a message and return at once; its wait() reports a closed connection.
+  /// Both return at once; wait() reports a closed connection.
   virtual std::unique_ptr<PendingMessage> send(std::span<const std::byte> bytes, int member,
                                                Channel channel) = 0;
   virtual std::unique_ptr<PendingMessage> receive(std::span<std::byte> bytes, int member,

@@ -27,14 +27,13 @@ namespace stepforge {
 
 namespace {
 
-/// The longest pause between two looks for other ranks.
-constexpr std::chrono::milliseconds longest_pause{50};
+constexpr std::chrono::milliseconds kMaxPollInterval{50};
 /// How long a rank waits until its report of a failure comes back through the store.
-constexpr double echo_seconds = 2;
-/// How long rank 0 waits for the others to hear of a failure.
-constexpr double linger_seconds = 1;
-/// How long rank 0 waits for the others after a good end: one of them may have died silently.
-constexpr double farewell_seconds = 30;
+constexpr double kEchoSeconds = 2;
+/// How long rank 0 keeps the store after a failure, so that the others learn of it.
+constexpr double kLingerSeconds = 1;
+/// How long rank 0 waits for the others after a success: one of them may have died silently.
+constexpr double kShutdownSeconds = 30;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -42,17 +41,17 @@ std::string host_name() {
   return name.data();
 }
 
-/// Looks for a key, less and less often, until `stop` returns true or throws; whether the key exists.
-bool look_for(KeyStore& store, const std::string& key, const std::function<bool(double waited)>& stop) {
+/// Polls for a key at growing intervals, until it exists (true) or `stop` returns true (false) or throws.
+bool poll_for(KeyStore& store, const std::string& key, const std::function<bool(double waited)>& stop) {
   const auto start = std::chrono::steady_clock::now();
-  for (std::chrono::milliseconds pause{1}; !store.has(key); pause = std::min(pause * 2, longest_pause)) {
+  for (std::chrono::milliseconds pause{1}; !store.has(key); pause = std::min(pause * 2, kMaxPollInterval)) {
     if (stop(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count())) return false;
     std::this_thread::sleep_for(pause);
   }
   return true;
 }
 
-class MessageWorld : public World, private MessageWatch {
+class MessageWorld : public World, public GroupServices {
  public:
   MessageWorld(MessageWorldOptions options, std::unique_ptr<KeyStore> store, LinksFactory connect)
       : options_(std::move(options)),
@@ -62,11 +61,11 @@ class MessageWorld : public World, private MessageWatch {
     std::vector<int> all(static_cast<std::size_t>(options_.size));
     std::iota(all.begin(), all.end(), 0);
     try {
-      introduce();
+      register_rank();
       log_ = std::make_unique<FailureLog>(
           *store_, prefix_, options_.rank, options_.size, store_lost_text(),
           [this](const std::string& scope, const std::string& reason) { on_report(scope, reason); });
-      meet("world", prefix_, all, *failure_);
+      rendezvous("world", prefix_, all, *failure_);
     } catch (const PeerError&) {
       linger();
       throw;
@@ -79,7 +78,7 @@ class MessageWorld : public World, private MessageWatch {
     if (has_failed_) {
       linger();
     } else {
-      say_farewell();
+      wait_for_shutdown();
     }
     log_.reset();
   }
@@ -94,20 +93,20 @@ class MessageWorld : public World, private MessageWatch {
     if (ranks.size() == 1) return single_communicator(std::move(membership), failure_);
     const std::string key = format("{}/{}", prefix_, content_hash(format("{} {}", name, join_ranks(ranks))));
     const auto note = std::make_shared<FailureNote>();
-    enter(key, {note, nullptr});
+    register_group(key, {note, nullptr});
     try {
-      meet(name, key, ranks, *note);
+      rendezvous(name, key, ranks, *note);
       auto links = connect_(key, membership.rank, static_cast<int>(ranks.size()));
       auto communicator =
-          std::make_unique<MessageCommunicator>(std::move(membership), key, std::move(links), watch(), note,
+          std::make_unique<MessageCommunicator>(std::move(membership), key, std::move(links), *this, note,
                                                 options_.deadlines.train_seconds, options_.staging_bytes);
-      enter(key, {note, communicator.get()});
+      register_group(key, {note, communicator.get()});
       return communicator;
     } catch (const PeerError&) {
-      forget(key);
+      forget_group(key);
       throw;
     } catch (const Error& error) {
-      forget(key);
+      forget_group(key);
       fail_without_store(name, error);
     }
   }
@@ -129,18 +128,18 @@ class MessageWorld : public World, private MessageWatch {
     return text;
   }
 
-  /// Registers this rank, and checks that rank 0 was started for the same world.
-  void introduce() {
+  /// Registers this rank, and checks that rank 0 was started for the same number of ranks.
+  void register_rank() {
     const std::string here = format("process {} on {}", getpid(), host_name());
     if (store_->add(rank_key(options_.rank) + "/count", 1) != 1) {
       throw PeerError(format("rank {} of this run exists already ({}); this one is {}", options_.rank,
-                             who(options_.rank), here));
+                             process_text(options_.rank), here));
     }
     store_->set(rank_key(options_.rank), here);
     const std::string size_key = prefix_ + "/size";
     if (options_.rank == 0) return store_->set(size_key, std::to_string(options_.size));
     const auto is_late = [&](double waited) { return waited >= options_.deadlines.init_seconds; };
-    if (!look_for(*store_, size_key, is_late)) {
+    if (!poll_for(*store_, size_key, is_late)) {
       throw PeerError(format("no answer within {} s: rank {} waits for rank 0 (not connected)",
                              options_.deadlines.init_seconds, options_.rank));
     }
@@ -151,7 +150,7 @@ class MessageWorld : public World, private MessageWatch {
   }
 
   /// "process 71 on node-3"
-  std::string who(int rank) const {
+  std::string process_text(int rank) const {
     try {
       return store_->has(rank_key(rank)) ? store_->get(rank_key(rank)) : "not connected";
     } catch (const Error&) {
@@ -160,13 +159,13 @@ class MessageWorld : public World, private MessageWatch {
   }
 
   std::string store_lost_text() const {
-    if (options_.rank_zero_holds_store) return format("rank 0 ({}) is gone", who(0));
-    return "the launcher's store cannot be reached any more";
+    if (options_.rank_zero_holds_store) return format("rank 0 ({}) is gone", process_text(0));
+    return "the launcher's store is no longer reachable";
   }
 
   /// Waits until all of `ranks` have called this with the same key.
-  void meet(const std::string& name, const std::string& key, const std::vector<int>& ranks,
-            FailureNote& note) {
+  void rendezvous(const std::string& name, const std::string& key, const std::vector<int>& ranks,
+                  FailureNote& note) {
     const auto size = static_cast<int64_t>(ranks.size());
     store_->set(format("{}/there/{}", key, options_.rank), "");
     const int64_t count = store_->add(key + "/count", 1);
@@ -178,7 +177,7 @@ class MessageWorld : public World, private MessageWatch {
       }
       return waited >= options_.deadlines.init_seconds;
     };
-    if (look_for(*store_, key + "/complete", is_late)) return;
+    if (poll_for(*store_, key + "/complete", is_late)) return;
     std::vector<std::string> missing;
     for (const int rank : ranks) {
       if (!store_->has(format("{}/there/{}", key, rank)))
@@ -190,39 +189,39 @@ class MessageWorld : public World, private MessageWatch {
     throw PeerError(*note.text());
   }
 
-  void enter(const std::string& key, const Group& group) {
+  void register_group(const std::string& key, const Group& group) {
     const std::lock_guard lock(mutex_);
     groups_[key] = group;
   }
-  void forget(const std::string& key) {
+  void forget_group(const std::string& key) {
     const std::lock_guard lock(mutex_);
     groups_.erase(key);
   }
 
-  /// Reports a failure and waits until it, or an earlier one, has come back as the note's text.
+  /// Reports a failure and waits until the failure log has set `note`, to this or to an earlier failure.
   void report(const std::string& scope, FailureNote& note, const std::string& reason) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(echo_seconds);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kEchoSeconds);
     if (log_->post(scope, reason)) {
       while (!note.is_set() && std::chrono::steady_clock::now() < end) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
     if (note.is_set()) return;
-    has_failed_ = true;  // the others see that this rank's connections are closed
-    spread(scope, reason);
+    has_failed_ = true;  // the others notice that this rank's connections are closed
+    apply_failure(scope, reason);
     note.set(reason);
   }
 
-  /// A failure that the store reports.
+  /// Called by the failure log.
   void on_report(const std::string& scope, const std::string& reason) {
     has_failed_ = true;
-    spread(scope, reason);
-    // Rank 0 waits for this, unless it is gone.
-    reached([&] { store_->add(prefix_ + "/heard", 1); });
+    apply_failure(scope, reason);
+    // Rank 0 waits for this in linger(), unless its process has ended.
+    try_store([&] { store_->add(prefix_ + "/heard", 1); });
   }
 
-  /// Notes a failure and wakes the groups that it concerns.
-  void spread(const std::string& scope, const std::string& reason) {
+  /// Sets the notes of the groups that the failure concerns, and wakes their ranks.
+  void apply_failure(const std::string& scope, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (scope.empty()) {
       const bool is_first = !failure_->is_set();
@@ -240,7 +239,6 @@ class MessageWorld : public World, private MessageWatch {
     if (group.communicator != nullptr) group.communicator->interrupt();
   }
 
-  MessageWatch& watch() { return *this; }
   const FailureNote& failure() const override { return *failure_; }
 
   void fail_group(const std::string& key, FailureNote& note, const std::string& reason) override {
@@ -249,18 +247,18 @@ class MessageWorld : public World, private MessageWatch {
 
   std::string explain_loss(const std::string& key, int global_rank) override {
     bool has_left = false;
-    reached([&] { has_left = store_->has(format("{}/left/{}", key, global_rank)); });
+    try_store([&] { has_left = store_->has(format("{}/left/{}", key, global_rank)); });
     if (has_left) return format("rank {} has left the group", global_rank);
-    return format("rank {} ({}) is gone", global_rank, who(global_rank));
+    return format("rank {} ({}) is gone", global_rank, process_text(global_rank));
   }
 
   void leave(const std::string& key) override {
-    forget(key);
-    // Without a store, other ranks cannot ask any more.
-    reached([&] { store_->set(format("{}/left/{}", key, options_.rank), ""); });
+    forget_group(key);
+    // Without a store, no rank can ask for this.
+    try_store([&] { store_->set(format("{}/left/{}", key, options_.rank), ""); });
   }
 
-  /// Throws the failure because of which the store is gone, if that is known.
+  /// Throws the failure that ended the store's process if it becomes known soon, otherwise `error`.
   [[noreturn]] void fail_without_store(const std::string& name, const Error& error) {
     for (int i = 0; i < 100 && !failure_->is_set(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -272,26 +270,26 @@ class MessageWorld : public World, private MessageWatch {
   /// After a failure rank 0 keeps the store for a moment, so that the others learn of it.
   void linger() {
     if (options_.rank != 0 || !options_.rank_zero_holds_store) return;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(linger_seconds);
-    reached([&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kLingerSeconds);
+    try_store([&] {
       while (std::chrono::steady_clock::now() < end && store_->add(prefix_ + "/heard", 0) < options_.size) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     });
   }
 
-  /// After a good end rank 0 keeps the store until the others do not need it any more.
-  void say_farewell() {
+  /// After a success rank 0 keeps the store until no other rank needs it.
+  void wait_for_shutdown() {
     if (std::uncaught_exceptions() > 0 || !options_.rank_zero_holds_store) return;
-    const std::string all_left = prefix_ + "/farewell-of-all";
+    const std::string all_left = prefix_ + "/all-finished";
     const auto stop = [&](double waited) {
-      return has_failed_ || waited >= std::min(farewell_seconds, options_.deadlines.train_seconds);
+      return has_failed_ || waited >= std::min(kShutdownSeconds, options_.deadlines.train_seconds);
     };
-    // If the store is gone, so are the ranks that could wait.
-    reached([&] {
+    // If the store is not reachable, rank 0 has ended, and no rank waits.
+    try_store([&] {
       if (options_.rank == 0) {
-        look_for(*store_, all_left, stop);
-      } else if (store_->add(prefix_ + "/farewell", 1) == options_.size - 1) {
+        poll_for(*store_, all_left, stop);
+      } else if (store_->add(prefix_ + "/finished", 1) == options_.size - 1) {
         store_->set(all_left, "");
       }
     });
@@ -302,9 +300,9 @@ class MessageWorld : public World, private MessageWatch {
   std::unique_ptr<KeyStore> store_;
   LinksFactory connect_;
   std::shared_ptr<FailureNote> failure_ = std::make_shared<FailureNote>();
-  std::mutex mutex_;  ///< of groups_
+  std::mutex mutex_;  ///< guards groups_
   std::map<std::string, Group> groups_;
-  std::atomic<bool> has_failed_ = false;  ///< the world or a group
+  std::atomic<bool> has_failed_ = false;  ///< the world or a group of it
   std::unique_ptr<FailureLog> log_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Worlds whose ranks exchange messages, between hosts or within one. Ranks find each other and report failures
-// through a store; an engine provides the connections for data.
+// Worlds whose ranks exchange point-to-point messages, on one or several hosts. Ranks find each other and
+// report failures through a store; an engine provides the connections for data.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +16,22 @@
 namespace stepforge {
 
 struct MessageWorldOptions {
-  /// Equal on all ranks of this start, and different in every other start that uses the same store.
+  /// The same on all ranks of this start, and different in every other start that uses the same store.
   std::string run_id;
   int rank = 0;
   int size = 1;
   CommDeadlines deadlines;
-  /// Memory for staging the sums of a group.
+  /// Bytes per group for staging sums.
   std::size_t staging_bytes = std::size_t{16} << 20;
-  /// Whether rank 0's process holds the store: then it stays until the other ranks do not need it any more.
+  /// Whether rank 0's process holds the store; it then waits in the destructor until no rank needs the store.
   bool rank_zero_holds_store = false;
-  std::string transport = "messages";  ///< the name of the engine that carries them
+  std::string transport = "messages";  ///< see World::transport
   /// Called once, from any thread, when the whole world fails.
   std::function<void(const std::string& reason)> on_failure;
 };
 
-/// This process (or thread) as one rank. Waits until all have joined; throws PeerError naming those that did
-/// not, that were started for another number of ranks, or that exist twice.
+/// This process (or thread) as one rank. Waits until all have joined; throws PeerError naming ranks that did
+/// not join, were started for a different number of ranks, or exist twice.
 std::unique_ptr<World> message_world(MessageWorldOptions options, std::unique_ptr<KeyStore> store,
                                      LinksFactory connect);
 

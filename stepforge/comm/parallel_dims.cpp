@@ -10,7 +10,7 @@ namespace stepforge {
 
 namespace {
 
-/// One factor of the world, by name.
+/// One factor of the world size.
 struct Degree {
   std::string_view name;
   int64_t* value;
@@ -27,8 +27,8 @@ std::array<Degree, 5> world_factors(ParallelDims& dims) {
 
 /// The product, or 0 if it is larger than any number of ranks.
 int64_t bounded_product(int64_t left, int64_t right) {
-  constexpr int64_t most = int64_t{1} << 31;
-  return left == 0 || right > most / left ? 0 : left * right;
+  constexpr int64_t kMaxRanks = int64_t{1} << 31;
+  return left == 0 || right > kMaxRanks / left ? 0 : left * right;
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size) {
     if (product == 0 || world_size % product != 0) {
       refuse(asked, world_size,
              "the product of the other degrees does not divide the number of ranks; change a degree or start "
-             "another number of ranks");
+             "a different number of ranks");
     }
     *open = world_size / product;
     product = world_size;
@@ -70,7 +70,7 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size) {
     refuse(
         asked, world_size,
         "dp_replicate x dp_shard x cp x tp x pp must be the number of ranks; change a degree (dp_shard = -1 "
-        "takes the rest) or start another number of ranks");
+        "takes the rest) or start a different number of ranks");
   }
   const int64_t expert_ranks = dims.dp_shard * dims.cp * dims.tp;
   if (expert_ranks % dims.ep != 0) {
@@ -85,7 +85,7 @@ Mesh::Mesh(ParallelDims resolved, int world_size)
     : dims_(resolve_dims(resolved, world_size)), world_size_(world_size) {}
 
 Mesh::Axis Mesh::axis(std::string_view name) const {
-  // All of them divide the world size, so they fit an int.
+  // All degrees divide the world size, so they fit an int.
   const int replicate = static_cast<int>(dims_.dp_replicate);
   const int shard = static_cast<int>(dims_.dp_shard);
   const int cp = static_cast<int>(dims_.cp);

@@ -9,23 +9,22 @@
 
 namespace stepforge {
 
-/// One rank among all of the job.
+/// One rank of a job.
 struct RankId {
   int rank = 0;
   int world_size = 1;
 };
 
-/// The ranks that train the same model on different rows, as this rank sees them. All are global numbers;
-/// the lists are ascending and contain this rank.
+/// The data-parallel groups of one rank. All are global ranks; the lists are ascending and contain this rank.
 struct DataParallel {
   int rank = 0;
-  std::vector<int> shard_ranks{0};    ///< each holds a part of every unit
-  std::vector<int> replica_ranks{0};  ///< each holds the same part
-  std::vector<int> loss_ranks{0};     ///< all whose rows make up the step
+  std::vector<int> shard_ranks{0};    ///< each holds a different shard of every unit
+  std::vector<int> replica_ranks{0};  ///< each holds the same shard
+  std::vector<int> loss_ranks{0};     ///< all ranks whose rows belong to the step
 };
 
-/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: the rest of the
-/// world. `ep` is not a factor of the world: experts are spread over ranks of the axes dp_shard, cp and tp.
+/// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: the remaining ranks. `ep`
+/// is not a factor of the world size: experts are spread over ranks of the axes dp_shard, cp and tp.
 struct ParallelDims {
   int64_t dp_replicate = 1;
   int64_t dp_shard = -1;
@@ -40,23 +39,24 @@ struct ParallelDims {
 /// "dp_replicate 2 x dp_shard -1 x cp 1 x tp 1 x pp 1, ep 1"
 std::string dims_text(const ParallelDims& dims);
 
-/// Fills in the -1. Throws UsageError, with all degrees printed, if a degree is neither positive nor that -1,
-/// if dp_replicate x dp_shard x cp x tp x pp is not the world size, or if ep does not divide dp_shard x cp x
-/// tp.
+/// Replaces the -1. Throws UsageError, which lists all degrees,
+/// - if a degree is neither positive nor the only -1,
+/// - if dp_replicate x dp_shard x cp x tp x pp is not the world size, or
+/// - if ep does not divide dp_shard x cp x tp.
 ParallelDims resolve_dims(ParallelDims dims, int world_size);
 
-/// All ranks as a grid: pp outermost, then dp_replicate, dp_shard, cp, and tp innermost; axes of size 1 exist
-/// too. Further axes:
+/// All ranks as a grid: pp outermost, then dp_replicate, dp_shard, cp, and tp innermost. Axes of size 1
+/// exist. Further axes:
 ///   dp, batch  dp_replicate x dp_shard: ranks that read different rows
 ///   loss       dp_replicate x dp_shard x cp: ranks over which a loss is summed
 ///   fsdp       dp_shard x cp: ranks among which dense parameters are sharded
 ///   ep         the innermost `ep` ranks of dp_shard x cp x tp: ranks that hold different experts
 ///   efsdp      dp_shard x cp x tp / ep: ranks among which one expert is sharded
 ///   world      all ranks
-/// Every function throws Error for another name, or a rank outside the world.
+/// Every function throws Error for an unknown axis or a rank outside the world.
 class Mesh {
  public:
-  /// `resolved` as resolve_dims returns it for this world size; throws UsageError as that does.
+  /// `resolved` comes from resolve_dims for this world size; throws UsageError as resolve_dims does.
   Mesh(ParallelDims resolved, int world_size);
 
   /// `rank` and the ranks that differ from it in this axis only, ascending.
@@ -71,7 +71,7 @@ class Mesh {
   int world_size() const { return world_size_; }
 
  private:
-  /// An axis visits every `stride`-th rank, `size` times.
+  /// The ranks of a group are `stride` apart.
   struct Axis {
     int size = 1;
     int stride = 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as processes of one host. The world is an arena without staging buffers, in a file named after the run:
-// it shows which ranks have come and which still live, and holds a random number from which groups name
-// their files.
+// Ranks as processes of one host. The world is an arena without staging buffers, in a file named after the
+// run: it shows which ranks have joined and which are still alive, and holds a random nonce that is part of
+// the names of its groups' files.
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -22,14 +22,14 @@ namespace stepforge {
 
 namespace {
 
-/// Waits between attempts, longer and longer, until a deadline.
+/// Waits between attempts, at growing intervals, until a deadline.
 class Polling {
  public:
   explicit Polling(double seconds)
       : end_(Clock::now() +
              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
 
-  /// False once the time is over.
+  /// False once the deadline has passed.
   bool wait() {
     if (Clock::now() >= end_) return false;
     std::this_thread::sleep_for(pause_);
@@ -48,22 +48,22 @@ uint64_t random_nonce() {
   return uint64_t{device()} << 32 | device();
 }
 
-class ProcessWorld : public LocalWorld, private WorldWatch {
+class ProcessWorld : public LocalWorld, public WorldStatus {
  public:
   ProcessWorld(const std::string& run_id, const LocalRanks& host, CommDeadlines deadlines,
                std::size_t staging_bytes)
       : host_(host),
         size_(static_cast<int>(host.ranks.size())),
-        number_(member_of("host", host.ranks, host.rank, host.world_size).rank),
+        local_rank_(member_of("host", host.ranks, host.rank, host.world_size).rank),
         deadlines_(deadlines),
         staging_bytes_(staging_bytes),
         name_(content_hash(run_id)),
-        file_(number_ == 0 ? create_world(run_id) : join_world(run_id)),
+        file_(local_rank_ == 0 ? create_world(run_id) : join_world(run_id)),
         arena_(file_->memory(), size_, 0) {
-    arena_.slot(number_).process.store(getpid());
-    meeting_ = std::make_unique<SharedCommunicator>(Membership{"world", host_.ranks, number_}, arena_,
-                                                    watch(), deadlines_.init_seconds);
-    meeting_->arrive(deadlines_.init_seconds);
+    arena_.slot(local_rank_).process.store(getpid());
+    world_group_ = std::make_unique<SharedCommunicator>(Membership{"world", host_.ranks, local_rank_}, arena_,
+                                                        *this, deadlines_.init_seconds);
+    world_group_->arrive(deadlines_.init_seconds);
     file_->unpublish();
   }
 
@@ -75,7 +75,7 @@ class ProcessWorld : public LocalWorld, private WorldWatch {
     Membership membership = member_of(name, ranks, rank(), size());
     throw_if_set(failure(), rank(), creation_text(name));
     if (ranks.size() == 1) return single_communicator(std::move(membership), shared_failure());
-    for (const int rank : ranks) number_of(rank);
+    for (const int rank : ranks) local_rank_of(rank);
     std::string key = name;
     for (const int rank : ranks) key += format(" {}", rank);
     const std::string file_name = format("{}-{:016x}-{}", name_, arena_.header().nonce, content_hash(key));
@@ -84,7 +84,7 @@ class ProcessWorld : public LocalWorld, private WorldWatch {
     const SharedArena arena(file->memory(), static_cast<int>(ranks.size()), staging_bytes_);
     arena.slot(membership.rank).process.store(getpid());
     auto communicator =
-        std::make_unique<SharedCommunicator>(std::move(membership), arena, watch(), deadlines_.train_seconds);
+        std::make_unique<SharedCommunicator>(std::move(membership), arena, *this, deadlines_.train_seconds);
     communicator->arrive(deadlines_.init_seconds);
     return communicator;
   }
@@ -93,22 +93,21 @@ class ProcessWorld : public LocalWorld, private WorldWatch {
   void fail(const std::string& reason) override { arena_.fail(reason); }
 
  private:
-  const WorldWatch& watch() const { return *this; }
   const FailureNote& failure() const override { return arena_.header().failure; }
   bool is_alive(int global_rank) const override {
-    const int number = number_of(global_rank);
-    const bool has_come = arena_.slot(number).process.load() != 0;
-    return number == number_ || !has_come || file_->is_locked_by_another(number);
+    const int local_rank = local_rank_of(global_rank);
+    const bool has_joined = arena_.slot(local_rank).process.load() != 0;
+    return local_rank == local_rank_ || !has_joined || file_->is_locked_by_another(local_rank);
   }
 
-  /// A rank's index among those of the host. Throws Error if it is not one of them.
-  int number_of(int global_rank) const {
+  /// A rank's index among those of the host. Throws Error if it is not on the host.
+  int local_rank_of(int global_rank) const {
     const auto found = std::find(host_.ranks.begin(), host_.ranks.end(), global_rank);
     if (found == host_.ranks.end()) throw Error(format("rank {} is not on this host", global_rank));
     return static_cast<int>(found - host_.ranks.begin());
   }
 
-  /// The note in the world's memory, which it keeps.
+  /// The note in the world's memory; the pointer keeps the memory mapped.
   std::shared_ptr<const FailureNote> shared_failure() const {
     return {file_->memory(), &arena_.header().failure};
   }
@@ -121,7 +120,7 @@ class ProcessWorld : public LocalWorld, private WorldWatch {
       if (!polling.wait()) {
         throw PeerError(
             format("rank {} of run \"{}\" exists already: another job with the same run id waits for its "
-                   "ranks; end it, or give this one another id",
+                   "ranks; end it, or give this one a different id",
                    host_.ranks[0], run_id));
       }
       SharedFile::remove_dead();
@@ -139,8 +138,8 @@ class ProcessWorld : public LocalWorld, private WorldWatch {
           throw PeerError(format("rank {} of run \"{}\" was started for {} ranks, rank 0 for {}", rank(),
                                  run_id, size_, size));
         }
-        // The lock can be held by an earlier attempt's process that has not ended yet.
-        if (file->lock(number_) && file->is_locked_by_another(0) && !file->is_removed()) return file;
+        // A process of an earlier attempt that has not ended yet can still hold the lock.
+        if (file->lock(local_rank_) && file->is_locked_by_another(0) && !file->is_removed()) return file;
       }
       if (!polling.wait()) {
         throw PeerError(format("rank {} of run \"{}\" {} within {} s", rank(), run_id,
@@ -167,7 +166,7 @@ class ProcessWorld : public LocalWorld, private WorldWatch {
       if (auto file = SharedFile::open(file_name, bytes)) return file;
       if (!is_alive(first)) {
         throw PeerError(format("rank {} (process {}) is gone; rank {} waited for it in {}", first,
-                               arena_.slot(number_of(first)).process.load(), rank(),
+                               arena_.slot(local_rank_of(first)).process.load(), rank(),
                                creation_text(group.name)));
       }
       if (!polling.wait()) {
@@ -178,14 +177,14 @@ class ProcessWorld : public LocalWorld, private WorldWatch {
   }
 
   LocalRanks host_;
-  int size_;    ///< ranks on this host
-  int number_;  ///< this one's among them
+  int size_;        ///< number of ranks on this host
+  int local_rank_;  ///< this rank's index among them
   CommDeadlines deadlines_;
   std::size_t staging_bytes_;
-  std::string name_;                  ///< of the world's file, and the beginning of its groups' names
+  std::string name_;                  ///< of the world's file; the names of its groups' files begin with it
   std::unique_ptr<SharedFile> file_;  ///< holds this rank's lock
   SharedArena arena_;
-  std::unique_ptr<SharedCommunicator> meeting_;
+  std::unique_ptr<SharedCommunicator> world_group_;
 };
 
 }  // namespace

@@ -9,12 +9,12 @@ namespace stepforge {
 
 namespace {
 
-enum class Sign : uint8_t { working, done };
+enum class Status : uint8_t { working, done };
 
-/// Rank 0's sign, on every rank.
-Sign share(Communicator& all, Sign sign) {
-  all.broadcast(std::as_writable_bytes(std::span(&sign, 1)), 0);
-  return sign;
+/// Returns rank 0's status on every rank.
+Status broadcast_status(Communicator& all, Status status) {
+  all.broadcast(std::as_writable_bytes(std::span(&status, 1)), 0);
+  return status;
 }
 
 }  // namespace
@@ -23,21 +23,21 @@ void rank0_first(Communicator* all, const std::function<void(const ReportProgres
   const ReportProgress alone = [] {};
   if (all == nullptr) return action(alone);
   if (all->rank() != 0) {
-    while (share(*all, Sign::working) != Sign::done) {
+    while (broadcast_status(*all, Status::working) != Status::done) {
     }
     return action(alone);
   }
   using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::milliseconds pause{100};
+  constexpr std::chrono::milliseconds kReportInterval{100};
   std::mutex mutex;
   Clock::time_point last = Clock::now();
   action([&] {
     const std::lock_guard lock(mutex);
-    if (Clock::now() - last < pause) return;
-    share(*all, Sign::working);
+    if (Clock::now() - last < kReportInterval) return;
+    broadcast_status(*all, Status::working);
     last = Clock::now();
   });
-  share(*all, Sign::done);
+  broadcast_status(*all, Status::done);
 }
 
 }  // namespace stepforge

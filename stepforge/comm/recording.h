@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a simulated world of any size: counts the bytes that it would send.
+// One rank of a simulated world of any size, which counts the bytes of its collectives.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace stepforge {
 
-/// The calls of one kind in the groups of one name.
+/// All calls of one kind in groups of one name.
 struct Traffic {
   std::string group;
   CollectiveKind kind = CollectiveKind::barrier;
   int64_t calls = 0;
-  int64_t bytes = 0;  ///< that are gathered, reduced or broadcast; not multiplied by the number of ranks
+  int64_t bytes = 0;  ///< size of the gathered, reduced or broadcast data, independent of the number of ranks
 
   bool operator==(const Traffic&) const = default;
 };
 
-/// A gather fills all parts with this rank's part, a reduction and a broadcast leave this rank's values.
+/// An all-gather fills every part with this rank's part; reductions and broadcasts return this rank's values.
 /// Arguments are checked as in other engines. Groups of one rank send nothing and are not counted.
 class RecordingWorld : public World {
  public:
@@ -52,7 +52,7 @@ class RecordingWorld : public World {
 
   int rank_;
   int size_;
-  std::unique_ptr<World> alone_;  ///< its groups move this rank's bytes and handle abort()
+  std::unique_ptr<World> alone_;  ///< its groups copy this rank's bytes and handle abort()
   Log log_;
 };
 

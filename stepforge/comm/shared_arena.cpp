@@ -19,18 +19,18 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::size_t line_bytes = 64;
+constexpr std::size_t kLineBytes = 64;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "counters are shared between processes");
 static_assert(std::endian::native == std::endian::little, "a futex is the counter's first, low half");
 
 std::size_t round_up(std::size_t bytes) {
-  return (bytes + line_bytes - 1) / line_bytes * line_bytes;
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
 std::size_t buffer_bytes(int size, std::size_t staging_bytes) {
   return staging_bytes == 0 ? 0
-                            : std::max(round_up(staging_bytes), line_bytes * static_cast<std::size_t>(size));
+                            : std::max(round_up(staging_bytes), kLineBytes * static_cast<std::size_t>(size));
 }
 
 /// The kernel compares and wakes by 32 bits: the low half, which changes with every step.
@@ -62,18 +62,18 @@ void Counter::sleep_while(uint64_t seen, double seconds) {
 }
 
 void RankSlot::record(uint64_t number, const CollectiveCall& call) {
-  const uint64_t what = static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
-                        static_cast<uint64_t>(call.root) << 16;
-  what_[number % 2].store(what, std::memory_order_relaxed);
+  const uint64_t packed = static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
+                          static_cast<uint64_t>(call.root) << 16;
+  kind_dtype_root_[number % 2].store(packed, std::memory_order_relaxed);
   bytes_[number % 2].store(call.bytes, std::memory_order_relaxed);
   unit_[number % 2].store(call.unit, std::memory_order_relaxed);
   calls.store(number, std::memory_order_release);
 }
 
 CollectiveCall RankSlot::recorded(uint64_t number) const {
-  const uint64_t what = what_[number % 2].load(std::memory_order_relaxed);
-  return {static_cast<CollectiveKind>(what & 0xFF), bytes_[number % 2].load(std::memory_order_relaxed),
-          static_cast<DType>((what >> 8) & 0xFF), static_cast<int>(what >> 16),
+  const uint64_t packed = kind_dtype_root_[number % 2].load(std::memory_order_relaxed);
+  return {static_cast<CollectiveKind>(packed & 0xFF), bytes_[number % 2].load(std::memory_order_relaxed),
+          static_cast<DType>((packed >> 8) & 0xFF), static_cast<int>(packed >> 16),
           unit_[number % 2].load(std::memory_order_relaxed)};
 }
 
@@ -119,7 +119,7 @@ void SharedArena::wake_all() const {
 std::shared_ptr<std::byte> private_memory(std::size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
-    throw Error(format("no memory for {} of staging buffers between ranks",
+    throw Error(format("not enough memory for {} of staging buffers between ranks",
                        human_bytes(static_cast<int64_t>(bytes))));
   }
   return {static_cast<std::byte*>(address), [bytes](std::byte* memory) { munmap(memory, bytes); }};

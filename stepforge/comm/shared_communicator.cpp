@@ -14,14 +14,14 @@ namespace stepforge {
 
 namespace {
 
-/// Looks at a counter before sleeping: a few microseconds, since ranks may outnumber cores.
-constexpr int spins = 100;
-/// How often a sleeping rank looks for failures, in seconds.
-constexpr double look_interval = 0.1;
-/// All ranks sum all of a small message: one exchange instead of two.
-constexpr std::size_t small_bytes = 4096;
-/// Slices begin at multiples of a cache line, which are also multiples of every element.
-constexpr std::size_t line_bytes = 64;
+/// Reads of a counter before sleeping: a few microseconds, because there may be more ranks than cores.
+constexpr int kSpins = 100;
+/// How often a sleeping rank checks for failures, in seconds.
+constexpr double kPollSeconds = 0.1;
+/// Up to this size every rank sums everything: one exchange instead of two.
+constexpr std::size_t kSmallBytes = 4096;
+/// Slices begin at multiples of a cache line, a multiple of every element size.
+constexpr std::size_t kLineBytes = 64;
 
 void relax() {
 #if defined(__x86_64__)
@@ -33,12 +33,12 @@ void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
-/// At least one, so that the ranks of a call without data compare it too.
+/// At least one, so that calls without data are compared too.
 uint64_t rounds_for(std::size_t bytes, std::size_t bytes_per_round) {
   return std::max<uint64_t>(1, (bytes + bytes_per_round - 1) / bytes_per_round);
 }
 
-/// The piece of `total` bytes that is number `index`.
+/// Piece number `index` of `total` bytes.
 struct Piece {
   std::size_t offset;
   std::size_t bytes;
@@ -47,15 +47,15 @@ struct Piece {
       : offset(std::min(total, piece_bytes * index)), bytes(std::min(piece_bytes, total - offset)) {}
 };
 
-constexpr std::nullptr_t no_reduction = nullptr;
+constexpr std::nullptr_t kNoReduction = nullptr;
 
 }  // namespace
 
-SharedCommunicator::SharedCommunicator(Membership membership, SharedArena arena, const WorldWatch& watch,
+SharedCommunicator::SharedCommunicator(Membership membership, SharedArena arena, const WorldStatus& world,
                                        double train_seconds)
     : GroupCommunicator(std::move(membership)),
       arena_(std::move(arena)),
-      watch_(watch),
+      world_(world),
       train_seconds_(train_seconds),
       sources_(ranks_.size()) {}
 
@@ -107,10 +107,10 @@ void SharedCommunicator::do_all_gather(std::span<const std::byte> part, std::spa
         const Piece piece(part.size(), step, k);
         copy_bytes(own + piece.offset, staging, piece.bytes);
       },
-      no_reduction,
+      kNoReduction,
       [&](uint64_t k, uint64_t round) {
         const Piece piece(part.size(), step, k);
-        for (int i = 1; i < size_; ++i) {  // each rank begins with another, so that they do not queue for one
+        for (int i = 1; i < size_; ++i) {  // each rank begins with a different one, to avoid contention
           const int member = (rank_ + i) % size_;
           std::byte* place = whole.data() + static_cast<std::size_t>(member) * part.size() + piece.offset;
           copy_bytes(arena_.staging(member, round), place, piece.bytes);
@@ -119,7 +119,7 @@ void SharedCommunicator::do_all_gather(std::span<const std::byte> part, std::spa
 }
 
 void SharedCommunicator::do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) {
-  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / line_bytes * line_bytes;
+  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / kLineBytes * kLineBytes;
   const auto slice = [&](int member) {
     return whole.data() + static_cast<std::size_t>(member) * part.size();
   };
@@ -133,7 +133,7 @@ void SharedCommunicator::do_reduce_scatter(std::span<const std::byte> whole, std
                      piece.bytes);
         }
       },
-      no_reduction,
+      kNoReduction,
       [&](uint64_t k, uint64_t round) {
         const Piece piece(part.size(), step, k);
         sum_staged(round, static_cast<std::size_t>(rank_) * step, slice(rank_) + piece.offset,
@@ -142,7 +142,7 @@ void SharedCommunicator::do_reduce_scatter(std::span<const std::byte> whole, std
 }
 
 void SharedCommunicator::do_all_reduce(std::span<std::byte> values) {
-  if (values.size() <= std::min(small_bytes, arena_.staging_bytes())) {
+  if (values.size() <= std::min(kSmallBytes, arena_.staging_bytes())) {
     small_all_reduce(values);
   } else {
     large_all_reduce(values);
@@ -152,7 +152,7 @@ void SharedCommunicator::do_all_reduce(std::span<std::byte> values) {
 void SharedCommunicator::small_all_reduce(std::span<std::byte> values) {
   run_rounds(
       1, [&](uint64_t, std::byte* staging) { copy_bytes(values.data(), staging, values.size()); },
-      no_reduction,
+      kNoReduction,
       [&](uint64_t, uint64_t round) {
         sum_staged(round, 0, arena_.staging(rank_, round), values.data(), values.size());
       });
@@ -160,11 +160,11 @@ void SharedCommunicator::small_all_reduce(std::span<std::byte> values) {
 
 void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
   const std::size_t members = static_cast<std::size_t>(size_);
-  const std::size_t step = arena_.staging_bytes() / (members * line_bytes) * (members * line_bytes);
-  // Each rank sums one slice of the round in place: no other rank reads that slice of its buffer earlier.
+  const std::size_t step = arena_.staging_bytes() / (members * kLineBytes) * (members * kLineBytes);
+  // Each rank sums one slice of the round in place: no other rank reads that slice of its buffer before.
   const auto slice = [&](const Piece& piece, int member) {
-    const std::size_t lines = (piece.bytes + members * line_bytes - 1) / (members * line_bytes);
-    return Piece(piece.bytes, lines * line_bytes, static_cast<uint64_t>(member));
+    const std::size_t lines = (piece.bytes + members * kLineBytes - 1) / (members * kLineBytes);
+    return Piece(piece.bytes, lines * kLineBytes, static_cast<uint64_t>(member));
   };
   run_rounds(
       rounds_for(values.size(), step),
@@ -196,7 +196,7 @@ void SharedCommunicator::do_broadcast(std::span<std::byte> bytes, int root) {
         const Piece piece(bytes.size(), step, k);
         if (rank_ == root) copy_bytes(bytes.data() + piece.offset, staging, piece.bytes);
       },
-      no_reduction,
+      kNoReduction,
       [&](uint64_t k, uint64_t round) {
         const Piece piece(bytes.size(), step, k);
         if (rank_ != root) copy_bytes(arena_.staging(root, round), bytes.data() + piece.offset, piece.bytes);
@@ -204,7 +204,7 @@ void SharedCommunicator::do_broadcast(std::span<std::byte> bytes, int root) {
 }
 
 void SharedCommunicator::do_barrier() {
-  run_rounds(1, [](uint64_t, std::byte*) {}, no_reduction, [](uint64_t, uint64_t) {});
+  run_rounds(1, [](uint64_t, std::byte*) {}, kNoReduction, [](uint64_t, uint64_t) {});
 }
 
 void SharedCommunicator::abort(const std::string& reason) {
@@ -230,7 +230,7 @@ void SharedCommunicator::wait_for_all(Progress progress, uint64_t target) {
 
 void SharedCommunicator::wait_for(Progress progress, uint64_t target, int member, double seconds) {
   Counter& counter = arena_.slot(member).*progress;
-  for (int i = 0; i < spins; ++i) {
+  for (int i = 0; i < kSpins; ++i) {
     if (counter.load() >= target) return;
     relax();
   }
@@ -249,12 +249,12 @@ void SharedCommunicator::wait_for(Progress progress, uint64_t target, int member
       }
       fail_at_deadline(missing, seconds);
     }
-    counter.sleep_while(seen, std::min(look_interval, seconds - waited));
+    counter.sleep_while(seen, std::min(kPollSeconds, seconds - waited));
   }
 }
 
 void SharedCommunicator::check_failures() {
-  for (const FailureNote* note : {&std::as_const(arena_.header().failure), &watch_.failure()}) {
+  for (const FailureNote* note : {&std::as_const(arena_.header().failure), &world_.failure()}) {
     if (note->is_set()) throw_if_set(*note, world_rank(), here_text());
   }
 }
@@ -262,8 +262,8 @@ void SharedCommunicator::check_failures() {
 void SharedCommunicator::check_member(Progress progress, uint64_t target, int member) {
   const RankSlot& slot = arena_.slot(member);
   const bool has_left = slot.has_left.load(std::memory_order_acquire) != 0;
-  if (!has_left && watch_.is_alive(world_rank(member))) return;
-  if ((slot.*progress).load() >= target) return;  // it left after the progress that is waited for
+  if (!has_left && world_.is_alive(world_rank(member))) return;
+  if ((slot.*progress).load() >= target) return;  // it left after this progress
   const std::string state =
       has_left ? "has left the group" : format("(process {}) is gone", slot.process.load());
   fail_at_loss(format("rank {} {}", world_rank(member), state));

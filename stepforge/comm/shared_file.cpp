@@ -24,7 +24,7 @@ std::shared_ptr<std::byte> map_file(int descriptor, std::size_t bytes) {
   return {static_cast<std::byte*>(address), [bytes](std::byte* memory) { munmap(memory, bytes); }};
 }
 
-/// A lock of one byte that belongs to the open file, not to the process: threads and processes alike.
+/// A lock of one byte. It belongs to the open file, not to the process, so it works between threads too.
 struct flock byte_lock(int number) {
   struct flock lock{};
   lock.l_type = F_WRLCK;
@@ -41,22 +41,20 @@ std::string path_of(const std::string& name) {
 /// Throws Error unless the file or folder belongs to this user alone.
 void check_owner(const std::string& path, const struct stat& found, mode_t type) {
   if ((found.st_mode & S_IFMT) == type && found.st_uid == geteuid() && (found.st_mode & 077) == 0) return;
-  throw Error(
-      format("{} must belong to user {} and be closed to others, but "
-             "belongs to user {} with mode {:o}; "
-             "remove it, or let its owner remove it",
-             path, geteuid(), found.st_uid, found.st_mode & 07777));
+  throw Error(format(
+      "{} must belong to user {} and be closed to others, but belongs to user {} with mode {:o}; remove "
+      "it, or ask its owner to remove it",
+      path, geteuid(), found.st_uid, found.st_mode & 07777));
 }
 
-/// Makes the folder unless it is there. It can vanish at any time: the last name in it takes it along.
+/// Creates the folder if it does not exist. It can vanish at any time: remove_name() removes an empty folder.
 void ensure_folder() {
   const std::string path = shared_folder();
   if (mkdir(path.c_str(), 0700) == 0) return;
   const int failure = errno;
   struct stat found{};
   if (lstat(path.c_str(), &found) == 0) return check_owner(path, found, S_IFDIR);
-  if (failure != EEXIST)
-    throw Error(format("the folder {} cannot be made: {}", path, std::strerror(failure)));
+  if (failure != EEXIST) throw Error(format("cannot create the folder {}: {}", path, std::strerror(failure)));
 }
 
 void remove_name(const std::string& name) {
@@ -64,7 +62,7 @@ void remove_name(const std::string& name) {
   rmdir(shared_folder().c_str());  // refused while other names are in it
 }
 
-/// What `call` returns, tried again while the folder vanishes in between.
+/// The result of `call`, which is repeated if the folder vanishes in between.
 template <typename Call>
 int in_folder(const Call& call) {
   int result = -1;
@@ -95,18 +93,17 @@ std::unique_ptr<SharedFile> SharedFile::create(std::size_t bytes) {
   const int descriptor =
       in_folder([&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); });
   if (descriptor < 0)
-    throw Error(format("no shared memory can be made in {}: {}", folder, std::strerror(errno)));
-  // Without the reservation a full memory would end the process at some later write.
+    throw Error(format("cannot create shared memory in {}: {}", folder, std::strerror(errno)));
+  // Without this reservation, a later write would kill the process when memory runs out.
   const int failure = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
   std::shared_ptr<std::byte> memory = failure == 0 ? map_file(descriptor, bytes) : nullptr;
   if (memory == nullptr) {
     const int reason = failure != 0 ? failure : errno;
     close(descriptor);
-    throw Error(
-        format("no room for {} of staging buffers between ranks in "
-               "/dev/shm ({}); make it larger, for "
-               "example with `docker run --shm-size`",
-               human_bytes(static_cast<int64_t>(bytes)), std::strerror(reason)));
+    throw Error(format(
+        "not enough room in /dev/shm for {} of staging buffers between ranks ({}); make it larger, for "
+        "example with `docker run --shm-size`",
+        human_bytes(static_cast<int64_t>(bytes)), std::strerror(reason)));
   }
   auto file = std::unique_ptr<SharedFile>(new SharedFile(descriptor, std::move(memory)));
   file->lock(0);
@@ -118,7 +115,7 @@ std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (descriptor < 0) {
     if (errno == ENOENT) return nullptr;
-    throw Error(format("the shared memory {} cannot be opened: {}", path, std::strerror(errno)));
+    throw Error(format("cannot open the shared memory {}: {}", path, std::strerror(errno)));
   }
   auto file = std::unique_ptr<SharedFile>(new SharedFile(descriptor, nullptr));
   struct stat status{};
@@ -127,7 +124,7 @@ std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_
   if (std::cmp_less(status.st_size, least_bytes)) return nullptr;
   file->memory_ = map_file(descriptor, static_cast<std::size_t>(status.st_size));
   if (file->memory_ == nullptr) {
-    throw Error(format("the shared memory {} cannot be mapped: {}", path, std::strerror(errno)));
+    throw Error(format("cannot map the shared memory {}: {}", path, std::strerror(errno)));
   }
   return file;
 }
@@ -150,7 +147,7 @@ bool SharedFile::publish(const std::string& name) {
     return true;
   }
   if (errno == EEXIST) return false;
-  throw Error(format("the shared memory {} cannot be made: {}", path, std::strerror(errno)));
+  throw Error(format("cannot create the shared memory {}: {}", path, std::strerror(errno)));
 }
 
 void SharedFile::unpublish() {

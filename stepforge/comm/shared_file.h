@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of shared memory in a folder of this user: what arenas between processes are stored in.
+// Files of shared memory in a folder of this user, which hold the arenas of processes.
 #pragma once
 
 #include <cstddef>
@@ -9,41 +9,41 @@
 
 namespace stepforge {
 
-/// /dev/shm/stepforge-<user id>: only this user may look into it, so others can neither guess nor take the
-/// names in it.
+/// /dev/shm/stepforge-<user id>: only this user may open it, so others can neither guess nor take names in
+/// it.
 std::filesystem::path shared_folder();
 
-/// An open file of shared memory and its mapping. Its bytes can be locked: a lock ends with the process that
-/// holds it, however it ends, and works across containers that share the memory.
+/// An open file of shared memory and its mapping. It has numbered locks: a lock is released when its process
+/// ends, for whatever reason, and works across containers that share the memory.
 class SharedFile {
  public:
-  /// A new file of `bytes` zeros without a name, whose lock 0 this object holds. Throws Error if there is not
-  /// enough room, or if the folder belongs to another user or is open to others.
+  /// A new file of `bytes` zeros without a name; the object holds lock 0. Throws Error if there is not enough
+  /// room, or if the folder belongs to another user or is open to others.
   static std::unique_ptr<SharedFile> create(std::size_t bytes);
-  /// nullptr if no file of at least that many bytes has this name. Throws Error if it belongs to another
+  /// nullptr if no file with this name has at least that many bytes. Throws Error if it belongs to another
   /// user.
   static std::unique_ptr<SharedFile> open(const std::string& name, std::size_t least_bytes);
-  /// Removes the names whose lock 0 is free: their processes were killed.
+  /// Removes the names of files whose lock 0 is free: their processes were killed.
   static void remove_dead();
 
-  /// Ends the name as unpublish() does.
+  /// Removes the name as unpublish() does.
   ~SharedFile();
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
 
-  /// Gives the file a name, by which other processes find it; false if another file has that name.
+  /// Gives the file a name by which other processes can open it; false if another file has that name.
   bool publish(const std::string& name);
-  /// Takes the name away; processes that have opened the file keep it.
+  /// Removes the name; processes that have opened the file keep it.
   void unpublish();
 
-  /// The mapping, at least as long as asked for; it outlives this object.
+  /// The mapping of the whole file, at least as long as requested; it outlives this object.
   const std::shared_ptr<std::byte>& memory() const { return memory_; }
 
-  /// False if another holds the lock of that number.
+  /// Takes the lock of that number; false if another open file holds it.
   bool lock(int number) const;
   /// Whether another open file holds the lock of that number.
   bool is_locked_by_another(int number) const;
-  /// Whether the file's name is gone.
+  /// Whether the file has no name any more.
   bool is_removed() const;
 
  private:
@@ -51,7 +51,7 @@ class SharedFile {
 
   int descriptor_;
   std::shared_ptr<std::byte> memory_;
-  std::string name_;  ///< "" if it has none that this object gave it
+  std::string name_;  ///< given by publish(), or ""
 };
 
 }  // namespace stepforge

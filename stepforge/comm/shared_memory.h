@@ -11,46 +11,47 @@
 
 namespace stepforge {
 
-/// The seconds after which a wait for other ranks ends with PeerError.
+/// After these times a wait for other ranks ends with PeerError.
 struct CommDeadlines {
-  double init_seconds = 300;   ///< for ranks to appear: creating a world or a group
+  double init_seconds = 300;   ///< for creating a world or a group
   double train_seconds = 100;  ///< for any step of a collective
 };
 
-/// Bytes of one staging buffer; each rank has two in each group. Larger data pass through it in pieces.
-constexpr std::size_t default_staging_bytes = std::size_t{512} << 10;
+/// Bytes of one staging buffer; each rank has two in each group. Larger data are copied in pieces.
+constexpr std::size_t kDefaultStagingBytes = std::size_t{512} << 10;
 
-/// The worlds of `size` ranks that live as threads of this process; the i-th is for the thread of rank i.
+/// Worlds for `size` ranks that are threads of this process; the i-th is for the thread of rank i.
 std::vector<std::unique_ptr<World>> thread_worlds(int size, CommDeadlines deadlines = {},
-                                                  std::size_t staging_bytes = default_staging_bytes);
+                                                  std::size_t staging_bytes = kDefaultStagingBytes);
 
-/// This process as one of `size` ranks on this host, which all give the same `run_id`; no other job of this user
-/// may use it at the same time. Waits until all have joined; throws PeerError naming those that did not.
+/// This process as one of `size` ranks on this host. All ranks must give the same `run_id`, which no other
+/// job of this user may use at the same time. Waits until all have joined; throws PeerError naming those that
+/// did not.
 ///
-/// Memory is mapped from files in shared_folder() that lose their names as soon as all ranks have opened them.
-/// Names that killed jobs left are recognized by their free locks, and removed by the next job. A rank whose
-/// process has ended loses its lock too: ranks that wait for it throw PeerError within a second.
+/// Memory is mapped from files in shared_folder(), whose names are removed as soon as all ranks have opened
+/// them. Names left by killed jobs are recognized by their free locks, and removed by the next job. If a
+/// process ends, its lock is released, and ranks that wait for it throw PeerError within a second.
 std::unique_ptr<World> process_world(const std::string& run_id, int rank, int size,
                                      CommDeadlines deadlines = {},
-                                     std::size_t staging_bytes = default_staging_bytes);
+                                     std::size_t staging_bytes = kDefaultStagingBytes);
 
-/// The ranks of one host among those of a larger world.
+/// The ranks of one host in a larger world.
 struct LocalRanks {
-  std::vector<int> ranks;  ///< in the world, ascending
-  int rank = 0;            ///< this process's, one of them
+  std::vector<int> ranks;  ///< global ranks, ascending
+  int rank = 0;            ///< of this process, one of them
   int world_size = 1;
 };
 
 /// A world that reaches only the ranks of one host.
 class LocalWorld : public World {
  public:
-  /// Like abort(), with a reason that names the rank already.
+  /// Like abort(), for a reason that already names the rank.
   virtual void fail(const std::string& reason) = 0;
 };
 
 /// Like process_world, for the processes of one host; groups may contain only their ranks.
 std::unique_ptr<LocalWorld> local_world(const std::string& run_id, const LocalRanks& host,
                                         CommDeadlines deadlines = {},
-                                        std::size_t staging_bytes = default_staging_bytes);
+                                        std::size_t staging_bytes = kDefaultStagingBytes);
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of one rank: data are copied, no other rank is waited for.
+// A group of one rank: data are only copied.
 #pragma once
 
 #include <memory>

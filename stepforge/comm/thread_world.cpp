@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process: arenas are plain memory, handed out by the first rank that asks.
+// Ranks as threads of one process. Arenas are plain memory, created by the first rank of a group.
 #include <map>
 #include <mutex>
 #include <utility>
@@ -13,8 +13,8 @@ namespace stepforge {
 
 namespace {
 
-/// What the ranks' worlds have in common.
-class Hub : public WorldWatch {
+/// The state that the worlds of all ranks share.
+class Hub : public WorldStatus {
  public:
   Hub(int size, CommDeadlines deadlines, std::size_t staging_bytes)
       : size_(size), deadlines_(deadlines), staging_bytes_(staging_bytes) {}
@@ -26,7 +26,7 @@ class Hub : public WorldWatch {
   void fail(const std::string& reason) { failure_->set(reason); }
   bool is_alive(int /*global_rank*/) const override { return true; }
 
-  /// The same memory for each member of the group; once all have it the name is free again.
+  /// The same memory for each member of the group. Once all members have it, the name can be used again.
   SharedArena arena(const std::string& name, const std::vector<int>& ranks) {
     const int members = static_cast<int>(ranks.size());
     const std::lock_guard lock(mutex_);

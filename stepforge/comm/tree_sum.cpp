@@ -14,12 +14,12 @@ namespace stepforge {
 
 namespace {
 
-/// Elements summed at a time: all levels of the tree stay in the first-level cache.
-constexpr std::size_t block_elements = 512;
-/// Levels of a tree over as many sources as an int counts.
-constexpr std::size_t max_levels = 32;
+/// Elements summed at a time, few enough that all levels of the tree stay in the L1 cache.
+constexpr std::size_t kBlockElements = 512;
+/// Enough levels for any int number of sources.
+constexpr std::size_t kMaxLevels = 32;
 
-/// An element type in memory, the type it is summed in, and the ways between.
+/// An element type in memory, the type in which it is summed, and the conversions between them.
 template <typename Number>
 struct Plain {
   using Stored = Number;
@@ -79,13 +79,13 @@ class TreeSum {
       : sources_(sources), output_(output) {}
 
   void run(std::size_t elements) {
-    for (std::size_t first = 0; first < elements; first += block_elements) {
-      sum_block(first, std::min(block_elements, elements - first));
+    for (std::size_t first = 0; first < elements; first += kBlockElements) {
+      sum_block(first, std::min(kBlockElements, elements - first));
     }
   }
 
  private:
-  using Block = std::array<Sum, block_elements>;
+  using Block = std::array<Sum, kBlockElements>;
 
   static Sum value(const std::byte* source, std::size_t i) {
     Stored stored;
@@ -130,7 +130,7 @@ class TreeSum {
   std::span<const std::byte* const> sources_;
   std::byte* output_;
   Block current_;
-  std::array<Block, max_levels> stash_;
+  std::array<Block, kMaxLevels> stash_;
 };
 
 template <typename Element>
@@ -142,12 +142,13 @@ void sum_as(std::span<const std::byte* const> sources, std::byte* output, std::s
 
 void check_sum(std::size_t bytes, DType dtype) {
   if (!is_floating_point(dtype) && dtype != DType::i64 && dtype != DType::i32) {
-    throw Error(format("a sum over ranks of {}: only fp64, fp32, bf16, fp16, int64 and int32 can be summed",
-                       dtype_name(dtype)));
+    throw Error(
+        format("{} values cannot be summed over ranks: only fp64, fp32, bf16, fp16, int64 and int32 can",
+               dtype_name(dtype)));
   }
   if (bytes % static_cast<std::size_t>(dtype_bytes(dtype)) != 0) {
-    throw Error(
-        format("a sum over ranks of {} bytes: no whole number of {} elements", bytes, dtype_name(dtype)));
+    throw Error(format("{} bytes cannot be summed over ranks: they are not a whole number of {} elements",
+                       bytes, dtype_name(dtype)));
   }
 }
 

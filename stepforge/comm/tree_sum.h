@@ -13,10 +13,10 @@ namespace stepforge {
 /// multiple of its size.
 void check_sum(std::size_t bytes, DType dtype);
 
-/// output[i] = the sum of source[i] over `sources`, `bytes` bytes each, in the order of Communicator: the
-/// subtrees of a binary counter over the sources' numbers, the remaining ones joined from the last. bf16 and
-/// fp16 are summed in fp32 and rounded once to nearest, ties to even; integers wrap around. `output` may be
-/// one of the sources. Throws as check_sum.
+/// output[i] = the sum of source[i] over `sources`, each of `bytes` bytes, in the order that Communicator
+/// states. Partial sums are kept as in a binary counter; leftovers are joined starting with the last. bf16
+/// and fp16 are summed in fp32 and rounded once, to nearest, ties to even; integers wrap around. `output` may
+/// be one of the sources. Throws Error as check_sum does.
 void tree_sum(std::span<const std::byte* const> sources, std::byte* output, std::size_t bytes, DType dtype);
 
 }  // namespace stepforge

@@ -165,7 +165,7 @@ class ChunkEncoder {
 bool ValidationSplit::holds_out(int64_t document) const {
   if (fraction <= 0.0) return false;
   const auto words = philox(stream_key(seed, "held-out documents"), static_cast<uint64_t>(document));
-  return unit_double(words[0], words[1]) < fraction;
+  return uniform_double(words[0], words[1]) < fraction;
 }
 
 TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,

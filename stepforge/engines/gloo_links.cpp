@@ -27,14 +27,14 @@ class GlooMessage : public PendingMessage {
  public:
   explicit GlooMessage(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
 
-  Arrival wait(double seconds) override {
+  WaitResult wait(double seconds) override {
     const Clock::time_point start = Clock::now();
     try {
-      return work_->wait(milliseconds(seconds)) ? Arrival::done : Arrival::interrupted;
+      return work_->wait(milliseconds(seconds)) ? WaitResult::done : WaitResult::interrupted;
     } catch (const std::exception&) {
       // Gloo has one exception for both.
       const bool is_late = Clock::now() - start >= milliseconds(seconds);
-      return is_late ? Arrival::late : Arrival::lost;
+      return is_late ? WaitResult::timed_out : WaitResult::closed;
     }
   }
   void interrupt() override { work_->abort(); }
@@ -46,7 +46,7 @@ class GlooMessage : public PendingMessage {
 /// A message that could not be started: its connection was closed before.
 class LostMessage : public PendingMessage {
  public:
-  Arrival wait(double) override { return Arrival::lost; }
+  WaitResult wait(double) override { return WaitResult::closed; }
   void interrupt() override {}
 };
 

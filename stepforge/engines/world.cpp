@@ -94,10 +94,10 @@ std::unique_ptr<World> make_world(const RankEnvironment& environment, const Comm
   if (comm.backend == CommBackend::shared_memory || is_one_host(environment)) {
     return shared_memory_world(environment, comm);
   }
-  const auto make_far = [&](std::function<void(const std::string&)> on_failure) {
+  const auto make_global = [&](std::function<void(const std::string&)> on_failure) {
     return gloo_world(environment, comm, std::move(on_failure));
   };
-  return hierarchical_world(environment.run_id, host_identity(), make_far, deadlines_of(comm));
+  return hierarchical_world(environment.run_id, host_identity(), make_global, deadlines_of(comm));
 }
 
 }  // namespace stepforge

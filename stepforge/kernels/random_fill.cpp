@@ -18,7 +18,7 @@ namespace {
 /// Two standard normal numbers from two random words. u is never 0, so the logarithm is finite.
 std::array<float, 2> box_muller(uint32_t first, uint32_t second) {
   const auto u = static_cast<float>((static_cast<double>(first) + 0.5) * 0x1.0p-32);
-  const float angle = 2.0F * std::numbers::pi_v<float> * unit_float(second);
+  const float angle = 2.0F * std::numbers::pi_v<float> * uniform_float(second);
   const float radius = std::sqrt(-2.0F * std::log(u));
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }

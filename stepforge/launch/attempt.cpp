@@ -39,13 +39,13 @@ std::vector<std::string> environment_of(int local_rank, const AttemptOptions& op
   if (rank == 0 && options.store_listener >= 0) {
     own["STEPFORGE_STORE_LISTENER"] = std::to_string(options.store_listener);
   }
-  if (has_terminal) own[stderr_columns_variable] = std::to_string(terminal_columns(STDERR_FILENO));
+  if (has_terminal) own[kStderrColumnsVariable] = std::to_string(terminal_columns(STDERR_FILENO));
   if (getenv("OMP_NUM_THREADS") == nullptr) {
     own["OMP_NUM_THREADS"] = std::to_string(std::max(1, hardware_threads() / launch.processes));
   }
   // Variables that a launcher around this one has set for itself.
   const std::set<std::string> foreign = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
-                                         "STEPFORGE_STORE_LISTENER", stderr_columns_variable};
+                                         "STEPFORGE_STORE_LISTENER", kStderrColumnsVariable};
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;

@@ -36,7 +36,7 @@ struct StoreOptions {
   /// device, while one is set. Nothing is aliased.
   bool offload = false;
   bool pinned = false;  ///< masters and gradient are in page-locked memory, which needs an accelerator
-  int unit = no_unit;   ///< its number in the model, by which ranks compare their collectives
+  int unit = kNoUnit;   ///< its number in the model, by which ranks compare their collectives
 };
 
 class UnitStore {

@@ -106,7 +106,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& option
   double total = 0.0;
   for (const auto& candidate : candidates) total += candidate.weight;
   const auto words = philox(stream_key(options.seed, "sampling"), static_cast<uint64_t>(position));
-  double left = unit_double(words[0], words[1]) * total;
+  double left = uniform_double(words[0], words[1]) * total;
   for (const auto& candidate : candidates) {
     left -= candidate.weight;
     if (left < 0.0) return candidate.id;

@@ -9,7 +9,7 @@ namespace {
 constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64,
                           DType::i32, DType::i16, DType::i8,  DType::u8,   DType::boolean};
 
-TEST(DType, EveryNameLeadsBackToItsType) {
+TEST(DType, EveryNameIsReadBackAsItsType) {
   for (const DType dtype : kAll) {
     EXPECT_EQ(dtype_from_safetensors(safetensors_name(dtype)), dtype);
     EXPECT_EQ(dtype_from_name(dtype_name(dtype)), dtype);
@@ -17,14 +17,14 @@ TEST(DType, EveryNameLeadsBackToItsType) {
   }
 }
 
-TEST(DType, NamesAreThoseOfTheFormats) {
+TEST(DType, NamesAreThoseThatTheFormatsUse) {
   EXPECT_EQ(safetensors_name(DType::bf16), "BF16");
   EXPECT_EQ(safetensors_name(DType::boolean), "BOOL");
   EXPECT_EQ(dtype_name(DType::f32), "fp32");
   EXPECT_EQ(torch_dtype_name(DType::f16), "float16");
 }
 
-TEST(DType, UnknownNamesAreNothing) {
+TEST(DType, UnknownNamesGiveNullopt) {
   EXPECT_EQ(dtype_from_safetensors("f32"), std::nullopt);
   EXPECT_EQ(dtype_from_safetensors("F8_E4M3"), std::nullopt);
   EXPECT_EQ(dtype_from_name(""), std::nullopt);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/base/files.h"
 
-#include <fstream>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -10,35 +9,32 @@
 #include "stepforge/base/error.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
+#include "tests/support/write_text.h"
 
 namespace stepforge::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-void put(const fs::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
-
-TEST(ReadFile, GivesEveryByte) {
+TEST(ReadFile, ReturnsEveryByte) {
   const TempFolder folder;
   const std::string bytes("a\0b\r\n\xff", 6);
-  put(folder / "f", bytes);
+  write_text(folder / "f", bytes);
   EXPECT_EQ(read_file(folder / "f"), bytes);
-  put(folder / "empty", "");
+  write_text(folder / "empty", "");
   EXPECT_EQ(read_file(folder / "empty"), "");
 }
 
 TEST(ReadFile, RefusesMoreThanTheLimitAndNamesTheFile) {
   const TempFolder folder;
-  put(folder / "f", "12345");
+  write_text(folder / "f", "12345");
   EXPECT_EQ(read_file(folder / "f", 5), "12345");
   const std::string message = message_of<Error>([&] { read_file(folder / "f", 4); });
   EXPECT_CONTAINS(message, (folder / "f").string());
   EXPECT_CONTAINS(message, "5 bytes");
 }
 
-TEST(ReadFile, RefusesWhatIsNoRegularFile) {
+TEST(ReadFile, RefusesAnythingButARegularFile) {
   const TempFolder folder;
   EXPECT_THROW(read_file(folder / "missing"), Error);
   EXPECT_CONTAINS(message_of<Error>([&] { read_file(folder.path()); }), "not a regular file");
@@ -69,7 +65,7 @@ TEST(WriteFileAtomic, FailureLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(read_file(folder / "f"), "old");
 }
 
-TEST(WriteFileAtomic, AFailedRenameLeavesNoStagedFile) {
+TEST(WriteFileAtomic, AFailedRenameLeavesNoTemporaryFile) {
   const TempFolder folder;
   fs::create_directories(folder / "target" / "content");
   EXPECT_THROW(write_file_atomic(folder / "target", "new"), Error);
@@ -85,7 +81,7 @@ TEST(FileWriter, AFullDiskIsAnErrorThatNamesThePath) {
   EXPECT_CONTAINS(message, "No space left");
 }
 
-TEST(FileWriter, CountsWhatItWrote) {
+TEST(FileWriter, CountsTheBytesWritten) {
   const TempFolder folder;
   FileWriter writer(folder / "f");
   writer.write("abc");
@@ -95,9 +91,9 @@ TEST(FileWriter, CountsWhatItWrote) {
   EXPECT_EQ(read_file(folder / "f"), "abcde");
 }
 
-TEST(FileWriter, GoesOnAfterTheBytesThatAreKept) {
+TEST(FileWriter, ContinuesAfterTheKeptBytes) {
   const TempFolder folder;
-  put(folder / "f", "abcdef");
+  write_text(folder / "f", "abcdef");
   FileWriter writer(folder / "f", 3);
   writer.write("xy");
   writer.finish();
@@ -105,9 +101,9 @@ TEST(FileWriter, GoesOnAfterTheBytesThatAreKept) {
   EXPECT_THROW(FileWriter(folder / "f", 6), Error);
 }
 
-TEST(FileReader, ReadsAtAnyPlaceAndMoves) {
+TEST(FileReader, ReadsAtAnyOffsetAndCanBeMoved) {
   const TempFolder folder;
-  put(folder / "f", "content");
+  write_text(folder / "f", "content");
   FileReader first(folder / "f");
   const FileReader second = std::move(first);
   EXPECT_EQ(second.size(), 7);
@@ -116,9 +112,9 @@ TEST(FileReader, ReadsAtAnyPlaceAndMoves) {
   EXPECT_THROW(FileReader(folder.path()), Error);
 }
 
-TEST(FileReader, AFileThatBecomesShorterIsNamedAndDoesNotKill) {
+TEST(FileReader, ATruncatedFileIsAnErrorThatNamesIt) {
   const TempFolder folder;
-  put(folder / "f", std::string(100'000, 'x'));
+  write_text(folder / "f", std::string(100'000, 'x'));
   const FileReader reader(folder / "f");
   fs::resize_file(folder / "f", 50'000);
   const std::string message = message_of<Error>([&] { reader.text(0, 100'000); });
@@ -130,29 +126,29 @@ TEST(StagedFolder, AppearsOnlyWhenPublished) {
   const TempFolder folder;
   const fs::path final_path = folder / "step-1";
   StagedFolder staged(final_path);
-  put(staged.staging() / "f", "x");
+  write_text(staged.staging() / "f", "x");
   EXPECT_FALSE(fs::exists(final_path));
   staged.publish();
   EXPECT_EQ(read_file(final_path / "f"), "x");
   EXPECT_FALSE(fs::exists(folder / "step-1.tmp"));
 }
 
-TEST(StagedFolder, VanishesWithoutPublish) {
+TEST(StagedFolder, IsRemovedWithoutPublish) {
   const TempFolder folder;
   {
     const StagedFolder staged(folder / "step-1");
-    put(staged.staging() / "f", "x");
+    write_text(staged.staging() / "f", "x");
   }
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-TEST(StagedFolder, RemovesTheLeftOverOfACrash) {
+TEST(StagedFolder, RemovesTheLeftoversOfACrash) {
   const TempFolder folder;
   fs::create_directories(folder / "step-1.tmp" / "deep");
-  put(folder / "step-1.tmp" / "stale", "half-written");
+  write_text(folder / "step-1.tmp" / "stale", "half-written");
   StagedFolder staged(folder / "step-1");
   EXPECT_TRUE(fs::is_empty(staged.staging()));
-  put(staged.staging() / "f", "x");
+  write_text(staged.staging() / "f", "x");
   staged.publish();
   EXPECT_FALSE(fs::exists(folder / "step-1" / "stale"));
 }
@@ -160,34 +156,34 @@ TEST(StagedFolder, RemovesTheLeftOverOfACrash) {
 TEST(StagedFolder, NeverOverwritesAPublishedFolder) {
   const TempFolder folder;
   fs::create_directories(folder / "step-1");
-  put(folder / "step-1" / "f", "first");
+  write_text(folder / "step-1" / "f", "first");
   {
     StagedFolder staged(folder / "step-1");
-    put(staged.staging() / "f", "second");
+    write_text(staged.staging() / "f", "second");
     EXPECT_THROW(staged.publish(), Error);
   }
   EXPECT_EQ(read_file(folder / "step-1" / "f"), "first");
   EXPECT_FALSE(fs::exists(folder / "step-1.tmp"));
 }
 
-TEST(StagedFolder, DoesNotTakeThePlaceOfAnEmptyFolderEither) {
+TEST(StagedFolder, DoesNotReplaceAnEmptyFolder) {
   const TempFolder folder;
   fs::create_directories(folder / "step-1");
   StagedFolder staged(folder / "step-1");
   EXPECT_CONTAINS(message_of<Error>([&] { staged.publish(); }), "exists already");
 }
 
-TEST(ContentHash, IsXxh3AndSeesEveryBit) {
+TEST(ContentHash, IsXxh3AndDependsOnTheContent) {
   // XXH3_128bits of no bytes, from the algorithm's published test vectors.
   EXPECT_EQ(content_hash(std::string_view("")), "99aa06d3014798d86001c324468d497f");
   EXPECT_NE(content_hash(std::string_view("a")), content_hash(std::string_view("b")));
 }
 
-TEST(ContentHash, AFileHashesAsItsBytes) {
+TEST(ContentHash, TheHashOfAFileIsThatOfItsBytes) {
   const TempFolder folder;
   std::string bytes((size_t{5} << 18) + 3, 'x');  // more than one chunk
   bytes.back() = 'y';
-  put(folder / "f", bytes);
+  write_text(folder / "f", bytes);
   EXPECT_EQ(file_hash(folder / "f"), content_hash(bytes));
 }
 

@@ -66,7 +66,7 @@ TEST(Format, ShapesAndLists) {
   EXPECT_EQ(join({"a", "b", "c"}, ", "), "a, b, c");
 }
 
-TEST(DidYouMean, FindsASlipOfThePenOnly) {
+TEST(DidYouMean, SuggestsOnlyLikelyTypos) {
   const std::vector<std::string> fields = {"steps", "seq_len", "global_batch_size"};
   EXPECT_EQ(did_you_mean("stpes", fields), "steps");
   EXPECT_EQ(did_you_mean("seqlen", fields), "seq_len");

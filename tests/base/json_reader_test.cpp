@@ -23,7 +23,7 @@ std::string refusal(const Read& read) {
   return message_of<FormatError>([&] { static_cast<void>(read(reader)); });
 }
 
-TEST(JsonReader, GivesTypedValues) {
+TEST(JsonReader, ReturnsTypedValues) {
   const JsonReader reader(document(), "a.json");
   EXPECT_EQ(reader["name"].text(), "x");
   EXPECT_EQ(reader["size"].integer(), 3);
@@ -34,7 +34,7 @@ TEST(JsonReader, GivesTypedValues) {
   EXPECT_EQ(reader["list"].at(1)["id"].integer(), -2);
 }
 
-TEST(JsonReader, NullIsAbsentAndGivesTheFallback) {
+TEST(JsonReader, NullCountsAsAbsentAndReturnsTheFallback) {
   const JsonReader reader(document(), "a.json");
   EXPECT_FALSE(reader.has("none"));
   EXPECT_EQ(reader.text_or("none", "z"), "z");

@@ -17,7 +17,7 @@ std::string refusal(std::string_view text, const JsonLimits& limits = {}) {
   return message_of<FormatError>([&] { parse_json(text, "some.json", limits); });
 }
 
-TEST(ParseJson, BuildsTheDocumentInItsOrder) {
+TEST(ParseJson, KeepsTheOrderOfMembers) {
   const Json document = parse_json(
       R"({"z": [1, -2, 18446744073709551615, 2.5, true, false, null], "a": {"b": "\u00e9\n", "": {}}, "m": []})",
       "some.json");
@@ -25,12 +25,12 @@ TEST(ParseJson, BuildsTheDocumentInItsOrder) {
             R"({"z":[1,-2,18446744073709551615,2.5,true,false,null],"a":{"b":"é\n","":{}},"m":[]})");
 }
 
-TEST(ParseJson, TakesAScalarDocument) {
+TEST(ParseJson, AcceptsAScalarDocument) {
   EXPECT_EQ(parse_json(" 7 ", "some.json"), Json(7));
   EXPECT_EQ(parse_json("\"x\"", "some.json"), Json("x"));
 }
 
-TEST(ParseJson, AgreesWithTheLibrarysOwnBuilder) {
+TEST(ParseJson, AgreesWithTheLibrarysParser) {
   const std::string text =
       R"([{"a":[[[]],{}],"b":{"c":{"d":[1,{"e":"f"}]}}},[],{},"",-0.0,1e-5,[null,[true]]])";
   EXPECT_EQ(parse_json(text, "some.json"), Json::parse(text));
@@ -48,13 +48,13 @@ TEST(ParseJson, ReadsNumbersAsTheLibraryDoes) {
   }
 }
 
-TEST(ParseJson, RefusesADuplicateKeyInOneObjectOnly) {
+TEST(ParseJson, RefusesADuplicateKeyWithinOneObject) {
   EXPECT_CONTAINS(refusal(R"({"a":1,"b":{},"a":2})"), "key \"a\" appears twice");
   EXPECT_CONTAINS(refusal(R"({"a":1,"\u0061":2})"), "key \"a\" appears twice");
   EXPECT_EQ(parse_json(R"({"a":{"a":{"a":1}},"b":{"a":2}})", "some.json").size(), 2U);
 }
 
-TEST(ParseJson, NamesSourceAndByteOfAFault) {
+TEST(ParseJson, ErrorsNameTheSourceAndTheByte) {
   EXPECT_CONTAINS(refusal(R"({"a": tru})"), "some.json: byte 6: found \"t\" where a value");
   EXPECT_CONTAINS(refusal(R"({"a":1,"a":2})"), "some.json: byte 7:");
 }
@@ -80,7 +80,7 @@ TEST(ParseJson, RefusesMoreBytesThanTheLimit) {
   EXPECT_CONTAINS(refusal("[1, 2]", {.max_bytes = 5}), "6 bytes of JSON; at most 5");
 }
 
-// The work per key must not grow with the number of keys: 300,000 keys took minutes once.
+// The work per key must not grow with the number of keys: 300,000 keys once took minutes.
 TEST(ParseJson, ReadsAnObjectOfManyKeys) {
   std::string text = "{";
   for (int i = 0; i < 300'000; ++i) text += format("{}\"token {}\":{}", i == 0 ? "" : ",", i, i);

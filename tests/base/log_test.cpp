@@ -13,7 +13,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(Logger, WritesLinesToTheTerminalFromItsThresholdOn) {
+TEST(Logger, WritesLinesAtOrAboveItsThreshold) {
   ::testing::internal::CaptureStderr();
   {
     Logger logger(LogLevel::info);
@@ -60,7 +60,7 @@ TEST(Logger, EveryLineIsInTheFileAtOnceAndWithoutColours) {
   Logger logger(LogLevel::info, /*colour=*/true);
   logger.add_file(folder / "log.txt");
   logger.info("{}", "\033[1;32mgreen\033[0m and \033[K plain");
-  const std::string lines = read_file(folder / "log.txt");  // the logger still lives, nothing was flushed
+  const std::string lines = read_file(folder / "log.txt");  // before the logger is flushed or destroyed
   EXPECT_CONTAINS(lines, "green and  plain\n");
   EXPECT_EQ(lines.find('\033'), std::string::npos);
   EXPECT_CONTAINS(::testing::internal::GetCapturedStderr(), "\033[1;32mgreen");
@@ -86,7 +86,7 @@ TEST(Logger, GuardsEveryLineThatReachesTheTerminal) {
   EXPECT_EQ(calls, (std::vector<std::string>{"before", "after"}));
 }
 
-TEST(Logger, TextIsNotAFormat) {
+TEST(Logger, TextIsNotAFormatString) {
   ::testing::internal::CaptureStderr();
   {
     Logger logger;

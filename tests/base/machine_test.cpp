@@ -25,7 +25,7 @@ TEST(CpuInfo, CountsThreadsAndCoresOverSockets) {
   EXPECT_EQ(facts.instruction_sets, (std::vector<std::string>{"sse4_2", "avx", "avx2", "avx512f"}));
 }
 
-TEST(CpuInfo, TakesThreadsForCoresWhereTheKernelTellsNothingElse) {
+TEST(CpuInfo, CountsThreadsAsCoresIfTheKernelListsNoCores) {
   const CpuFacts facts =
       parse_cpuinfo("processor : 0\nFeatures : fp asimd\n\nprocessor : 1\nFeatures : fp asimd");
   EXPECT_EQ(facts.threads, 2);
@@ -33,7 +33,7 @@ TEST(CpuInfo, TakesThreadsForCoresWhereTheKernelTellsNothingElse) {
   EXPECT_EQ(facts.instruction_sets, (std::vector<std::string>{"asimd"}));
 }
 
-TEST(CpuInfo, OfNothingIsEmpty) {
+TEST(CpuInfo, AnEmptyTextGivesNoFacts) {
   const CpuFacts facts = parse_cpuinfo("");
   EXPECT_EQ(facts.threads, 0);
   EXPECT_EQ(facts.model, "");
@@ -47,13 +47,13 @@ TEST(MemInfo, ReadsKibibytes) {
   EXPECT_EQ(parse_meminfo("MemTotal: 9223372036854775807 kB").total, INT64_MAX / 1024 * 1024);
 }
 
-TEST(MemoryLimit, IsANumberOrNone) {
+TEST(MemoryLimit, IsANumberOrAbsent) {
   EXPECT_EQ(parse_memory_limit("1073741824\n"), 1073741824);
   EXPECT_EQ(parse_memory_limit("max\n"), std::nullopt);
   EXPECT_EQ(parse_memory_limit(""), std::nullopt);
 }
 
-TEST(Machine, KnowsItself) {
+TEST(Machine, FactsOfThisMachineCanBeRead) {
   const MachineFacts facts = read_machine_facts();
   EXPECT_GT(facts.cpu.threads, 0);
   EXPECT_GT(facts.usable_threads, 0);
@@ -61,13 +61,13 @@ TEST(Machine, KnowsItself) {
   EXPECT_TRUE(facts.kernel.starts_with("Linux "));
 }
 
-TEST(FreeDisk, IsThatOfTheNearestFolderThatExists) {
+TEST(FreeDisk, IsThatOfTheNearestExistingFolder) {
   const TempFolder folder;
   EXPECT_TRUE(free_disk_bytes(folder / "not/yet/there").has_value());
   EXPECT_TRUE(free_disk_bytes("relative-and-missing").has_value());
 }
 
-TEST(MappedLibrary, FindsWhatIsLoaded) {
+TEST(MappedLibrary, FindsALoadedLibrary) {
   EXPECT_EQ(mapped_library("libc.so.6").filename(), "libc.so.6");
   EXPECT_EQ(mapped_library("libnothing.so"), "");
 }

@@ -12,8 +12,8 @@ namespace {
 
 using Words = std::array<uint32_t, 4>;
 
-// The known answers of the Random123 library for philox4x32 with 10 rounds (kat_vectors).
-TEST(Philox, GivesThePublishedAnswers) {
+// The known-answer vectors of the Random123 library for philox4x32 with 10 rounds.
+TEST(Philox, MatchesThePublishedVectors) {
   EXPECT_EQ(philox(0, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}),
             (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
@@ -21,13 +21,13 @@ TEST(Philox, GivesThePublishedAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(UnitNumbers, LieInTheHalfOpenUnitInterval) {
-  EXPECT_EQ(unit_float(0), 0.0F);
-  EXPECT_LT(unit_float(0xFFFFFFFF), 1.0F);
-  EXPECT_EQ(unit_float(0x80000000), 0.5F);
-  EXPECT_EQ(unit_double(0, 0), 0.0);
-  EXPECT_LT(unit_double(0xFFFFFFFF, 0xFFFFFFFF), 1.0);
-  EXPECT_EQ(unit_double(0x80000000, 0), 0.5);
+TEST(UniformNumbers, LieInTheHalfOpenUnitInterval) {
+  EXPECT_EQ(uniform_float(0), 0.0F);
+  EXPECT_LT(uniform_float(0xFFFFFFFF), 1.0F);
+  EXPECT_EQ(uniform_float(0x80000000), 0.5F);
+  EXPECT_EQ(uniform_double(0, 0), 0.0);
+  EXPECT_LT(uniform_double(0xFFFFFFFF, 0xFFFFFFFF), 1.0);
+  EXPECT_EQ(uniform_double(0x80000000, 0), 0.5);
 }
 
 TEST(StreamKey, DependsOnSeedAndPurpose) {
@@ -66,7 +66,7 @@ TEST(Permutation, StaysInRangeForHugeSizes) {
   }
 }
 
-TEST(Permutation, OtherKeysGiveOtherOrders) {
+TEST(Permutation, DifferentKeysGiveDifferentOrders) {
   const uint64_t size = 1000;
   const Permutation left(size, 1);
   const Permutation right(size, 2);

@@ -11,7 +11,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-/// The numbers of a slice's elements in a tensor of `shape`, in the slice's order.
+/// The indices of a slice's elements in the flattened tensor of `shape`, in the slice's order.
 std::vector<int64_t> elements_of(const Shape& shape, const TensorSlice& slice) {
   std::vector<int64_t> numbers;
   for (int64_t i = 0; i < slice.elements(); ++i) {
@@ -32,7 +32,7 @@ std::vector<Shape> small_shapes() {
   return {{}, {1}, {7}, {3, 5}, {5, 1}, {1, 6}, {2, 3, 4}, {3, 1, 2}, {2, 2, 3, 2}};
 }
 
-TEST(TensorSlice, ARangeIsCutIntoBoxesThatHoldItInOrderAndFewOfThem) {
+TEST(TensorSlice, ARangeIsSplitIntoFewSlicesInOrder) {
   for (const Shape& shape : small_shapes()) {
     const TensorSlice whole = whole_slice(shape);
     for (int64_t begin = 0; begin <= whole.elements(); ++begin) {
@@ -53,7 +53,7 @@ TEST(TensorSlice, ARangeIsCutIntoBoxesThatHoldItInOrderAndFewOfThem) {
   }
 }
 
-TEST(TensorSlice, ARangeInsideRowsHasThreeBoxesAndOneOfWholeRowsOne) {
+TEST(TensorSlice, ARangeOfWholeRowsIsOneSliceAndAnyOtherAtMostThree) {
   const TensorSlice whole = whole_slice({4, 10});
   EXPECT_EQ(slices_of_range(whole, 7, 32),
             (std::vector<TensorSlice>{{{0, 7}, {1, 3}}, {{1, 0}, {2, 10}}, {{3, 0}, {1, 2}}}));
@@ -61,13 +61,13 @@ TEST(TensorSlice, ARangeInsideRowsHasThreeBoxesAndOneOfWholeRowsOne) {
   EXPECT_EQ(slices_of_range(whole, 12, 15), (std::vector<TensorSlice>{{{1, 2}, {1, 3}}}));
 }
 
-TEST(TensorSlice, ARangeOfAPartLiesWhereThePartLies) {
+TEST(TensorSlice, ARangeOfAPartKeepsTheOffsetsOfThePart) {
   const TensorSlice part = {{2, 5}, {3, 4}};
   EXPECT_EQ(slices_of_range(part, 2, 9),
             (std::vector<TensorSlice>{{{2, 7}, {1, 2}}, {{3, 5}, {1, 4}}, {{4, 5}, {1, 1}}}));
 }
 
-TEST(TensorSlice, TwoHaveInCommonTheElementsThatBothHold) {
+TEST(TensorSlice, TheIntersectionHoldsTheCommonElements) {
   const TensorSlice left = {{0, 2}, {3, 4}};
   EXPECT_EQ(intersection(left, {{2, 0}, {5, 3}}), (TensorSlice{{2, 2}, {1, 1}}));
   EXPECT_EQ(intersection(left, {{3, 2}, {1, 4}}), std::nullopt);
@@ -75,7 +75,7 @@ TEST(TensorSlice, TwoHaveInCommonTheElementsThatBothHold) {
   EXPECT_EQ(intersection({{}, {}}, {{}, {}}), (TensorSlice{{}, {}}));
 }
 
-TEST(TensorSlice, ContainsWhatDoesNotReachOutOfIt) {
+TEST(TensorSlice, ContainsOnlySlicesInsideIt) {
   const TensorSlice slice = {{2, 0}, {3, 4}};
   EXPECT_TRUE(contains(slice, slice));
   EXPECT_TRUE(contains(slice, {{4, 3}, {1, 1}}));
@@ -87,8 +87,8 @@ TEST(TensorSlice, ContainsWhatDoesNotReachOutOfIt) {
   EXPECT_FALSE(contains(slice, {{2}, {1}}));
 }
 
-/// Every slice inside `shape`, empty ones left out.
-std::vector<TensorSlice> all_boxes(const Shape& shape) {
+/// Every non-empty slice of `shape`.
+std::vector<TensorSlice> all_slices(const Shape& shape) {
   std::vector<TensorSlice> slices = {{{}, {}}};
   for (const int64_t size : shape) {
     std::vector<TensorSlice> longer;
@@ -106,11 +106,11 @@ std::vector<TensorSlice> all_boxes(const Shape& shape) {
   return slices;
 }
 
-TEST(TensorSlice, APartIsCopiedToItsPlaceAndNothingElseChanges) {
+TEST(TensorSlice, CopyPartWritesOnlyThatPart) {
   for (const Shape& shape : {Shape{}, Shape{5}, Shape{3, 3}, Shape{2, 2, 2}}) {
-    for (const TensorSlice& from : all_boxes(shape)) {
+    for (const TensorSlice& from : all_slices(shape)) {
       const std::vector<int64_t> source = elements_of(shape, from);
-      for (const TensorSlice& into : all_boxes(shape)) {
+      for (const TensorSlice& into : all_slices(shape)) {
         const auto part = intersection(from, into);
         if (!part) continue;
         const std::vector<int64_t> places = elements_of(shape, into);
@@ -127,7 +127,7 @@ TEST(TensorSlice, APartIsCopiedToItsPlaceAndNothingElseChanges) {
   }
 }
 
-TEST(TensorSlice, IsWrittenAsASlice) {
+TEST(TensorSlice, TheTextHasOneRangePerDimension) {
   EXPECT_EQ(slice_text({{0, 16}, {4, 16}}), "[0:4, 16:32]");
   EXPECT_EQ(slice_text({{}, {}}), "[]");
 }

@@ -13,7 +13,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(BoundedQueue, HandsOverInOrder) {
+TEST(BoundedQueue, KeepsTheOrder) {
   BoundedQueue<int> queue(3);
   std::jthread producer([&] {
     for (int i = 0; i < 1000; ++i) queue.push(i);
@@ -32,10 +32,10 @@ TEST(BoundedQueue, TryPushRefusesWhenFullOrClosed) {
   EXPECT_FALSE(queue.try_push(3));
 }
 
-/// Runs `wait` in a thread and closes the queue once the thread has most likely gone to sleep in it; 20
-/// times, for the sake of the likelihood. A thread that is not woken hangs the test.
+/// Runs `wait` in a thread and closes the queue when the thread is most likely asleep in it; 20 times, to
+/// make that certain enough. A thread that is not woken hangs the test.
 template <typename Wait>
-void close_under_a_waiting_thread(bool full, Wait wait) {
+void close_while_a_thread_waits(bool full, Wait wait) {
   for (int i = 0; i < 20; ++i) {
     BoundedQueue<int> queue(1);
     if (full) queue.push(1);
@@ -51,14 +51,14 @@ void close_under_a_waiting_thread(bool full, Wait wait) {
 }
 
 TEST(BoundedQueue, CloseWakesAWaitingProducer) {
-  close_under_a_waiting_thread(true, [](BoundedQueue<int>& queue) { EXPECT_FALSE(queue.push(2)); });
+  close_while_a_thread_waits(true, [](BoundedQueue<int>& queue) { EXPECT_FALSE(queue.push(2)); });
 }
 
 TEST(BoundedQueue, CloseWakesAWaitingConsumer) {
-  close_under_a_waiting_thread(false, [](BoundedQueue<int>& queue) { EXPECT_EQ(queue.pop(), std::nullopt); });
+  close_while_a_thread_waits(false, [](BoundedQueue<int>& queue) { EXPECT_EQ(queue.pop(), std::nullopt); });
 }
 
-TEST(BoundedQueue, AClosedQueueStillGivesWhatItHolds) {
+TEST(BoundedQueue, AClosedQueueReturnsItsRemainingValues) {
   BoundedQueue<int> queue(2);
   queue.push(1);
   queue.push(2);

@@ -19,7 +19,7 @@ TEST(Utf8, AcceptsTheFirstAndLastCodePointOfEachLength) {
   }
 }
 
-TEST(Utf8, FindsTheFirstByteThatIsIllFormed) {
+TEST(Utf8, FindsTheFirstIllFormedByte) {
   const struct {
     std::string text;
     size_t offset;
@@ -56,7 +56,7 @@ TEST(Utf8, OnlyAProperPrefixIsIncomplete) {
   EXPECT_FALSE(is_incomplete_utf8(""));
 }
 
-TEST(Utf8, AQuotedTextHoldsNoControlBytesAndIsCut) {
+TEST(Utf8, QuotedTextHasNoControlBytesAndLimitedLength) {
   EXPECT_EQ(quoted_for_message("a\x1b[2J\xFF\xE4\xB8\x96"), "\"a?[2J?\xE4\xB8\x96\"");
   EXPECT_EQ(quoted_for_message(std::string(200, 'n')), "\"" + std::string(100, 'n') + "...\"");
 }

@@ -21,7 +21,7 @@ void sleep_for(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-TEST(CheckpointRanks, AllLearnWhatEachReturned) {
+TEST(CheckpointRanks, RunReturnsTheResultsOfAllRanks) {
   const auto results = run_threads(3, [](World& world) {
     const CheckpointRanks ranks = ranks_of(world);
     std::string all;
@@ -33,7 +33,7 @@ TEST(CheckpointRanks, AllLearnWhatEachReturned) {
   EXPECT_EQ(results, std::vector<std::string>(3, "0 700 1400 "));
 }
 
-TEST(CheckpointRanks, AFailureIsThrownOnAllNamingEachRankThatFailed) {
+TEST(CheckpointRanks, AFailureIsThrownOnAllRanksAndNamesEachFailedRank) {
   const auto results = run_threads(4, [](World& world) -> std::string {
     const CheckpointRanks ranks = ranks_of(world);
     const auto odd_ones_fail = [&]() -> std::string {
@@ -41,19 +41,19 @@ TEST(CheckpointRanks, AFailureIsThrownOnAllNamingEachRankThatFailed) {
       return "";
     };
     const std::string message = message_of<Error>([&] { ranks.run(odd_ones_fail); });
-    ranks.run([] { return ""; });  // and they go on
+    ranks.run([] { return ""; });  // the ranks still work
     return message;
   });
   EXPECT_EQ(results, std::vector<std::string>(4, "rank 1: no room; rank 3: no room"));
 }
 
-TEST(CheckpointRanks, AloneThrowsWhatTheActionThrew) {
+TEST(CheckpointRanks, OneRankRethrowsTheExceptionOfItsAction) {
   const CheckpointRanks alone;
   EXPECT_THROW(alone.run([]() -> std::string { throw UsageError("wrong"); }), UsageError);
   EXPECT_EQ(alone.run([] { return "fine"; }), std::vector<std::string>{"fine"});
 }
 
-TEST(CheckpointRanks, ASlowRankIsWaitedForBeyondTheDeadlineOfACollective) {
+TEST(CheckpointRanks, ASlowActionMayTakeLongerThanTheCollectiveDeadline) {
   const auto results = run_threads(2,
                                    [](World& world) -> std::string {
                                      const CheckpointRanks ranks = ranks_of(world);
@@ -66,7 +66,7 @@ TEST(CheckpointRanks, ASlowRankIsWaitedForBeyondTheDeadlineOfACollective) {
   EXPECT_EQ(results, std::vector<std::string>(2, "done"));
 }
 
-TEST(CheckpointRanks, OneThatTakesLongerThanTheLimitFailsForAll) {
+TEST(CheckpointRanks, AnActionThatExceedsTheLimitFailsOnAllRanks) {
   const auto results = run_threads(2, [](World& world) -> std::string {
     const CheckpointRanks ranks = ranks_of(world, 0.3);
     return message_of<Error>([&] {
@@ -79,7 +79,7 @@ TEST(CheckpointRanks, OneThatTakesLongerThanTheLimitFailsForAll) {
   EXPECT_EQ(results, std::vector<std::string>(2, "rank 1: not done within 0.3 s"));
 }
 
-/// An action on a disk that answers only after end().
+/// An action that waits until end() is called.
 class DeadDisk {
  public:
   std::function<std::string()> action() const {
@@ -94,21 +94,21 @@ class DeadDisk {
   mutable std::promise<void> ended_;
 };
 
-TEST(CheckpointRanks, ADiskThatNeverAnswersFailsForAllAtTheLimit) {
+TEST(CheckpointRanks, ADeadDiskFailsOnAllRanksAtTheLimit) {
   const DeadDisk disk;
   const auto dead = disk.action();
   const auto results = run_threads(2, [&](World& world) -> std::string {
     const CheckpointRanks ranks = ranks_of(world, 0.3);
     const std::string message =
         message_of<Error>([&] { ranks.run(world.rank() == 1 ? dead : [] { return std::string(); }); });
-    ranks.run([] { return ""; });  // and they go on
+    ranks.run([] { return ""; });  // the ranks still work
     return message;
   });
   EXPECT_EQ(results, std::vector<std::string>(2, "rank 1: not done within 0.3 s"));
   disk.end();
 }
 
-TEST(CheckpointRanks, ADiskThatNeverAnswersFailsForOneRankAloneAtTheLimit) {
+TEST(CheckpointRanks, ADeadDiskFailsOnASingleRankAtTheLimit) {
   const DeadDisk disk;
   const CheckpointRanks alone(nullptr, 0.3);
   EXPECT_EQ(message_of<Error>([&] { alone.run(disk.action()); }), "not done within 0.3 s");
@@ -117,7 +117,7 @@ TEST(CheckpointRanks, ADiskThatNeverAnswersFailsForOneRankAloneAtTheLimit) {
   disk.end();
 }
 
-TEST(CheckpointRanks, OneThatLeavesEndsTheWaitOfTheOthers) {
+TEST(CheckpointRanks, ARankThatLeavesEndsTheWaitOfTheOthers) {
   const auto results = run_threads(3, [](World& world) -> std::string {
     const CheckpointRanks ranks = ranks_of(world);
     if (world.rank() == 2) return "left";

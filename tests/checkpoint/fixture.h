@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small models with recognisable contents, and what tests ask of checkpoint folders.
+// Small models with recognizable contents, and helpers for checkpoint folders.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +44,8 @@ inline ModelConfig small_config(const std::string& family = "llama", bool tied =
   return config;
 }
 
-/// A model and its optimizer, or one rank's part of them. Two of the same seed hold the same bits, of
-/// different seeds nowhere the same tensor.
+/// A model and its optimizer, or one rank's part of them. Two with the same seed hold the same bits; with
+/// different seeds every tensor differs.
 struct SmallModel {
   explicit SmallModel(uint64_t seed, const ModelConfig& model_config = small_config(),
                       std::shared_ptr<const DataGroups> groups = std::make_shared<const DataGroups>(),
@@ -66,7 +66,7 @@ struct SmallModel {
         std::vector<float> values(static_cast<size_t>(tensor.elements));
         const uint64_t key = stream_key(seed++, tensor.name);
         for (size_t i = 0; i < values.size(); ++i) {
-          values[i] = unit_float(static_cast<uint32_t>(mix_bits(key + i))) - 0.5F;
+          values[i] = uniform_float(static_cast<uint32_t>(mix_bits(key + i))) - 0.5F;
         }
         const auto shard =
             std::as_writable_bytes(std::span(flat.data_ptr<float>(), static_cast<size_t>(flat.numel())));
@@ -84,7 +84,7 @@ struct SmallModel {
     return {store.unit(unit).master(), optimizer.slot(unit, 0), optimizer.slot(unit, 1)};
   }
 
-  /// Every bit: masters only, or moments and steps too.
+  /// The bytes of the masters, and unless `masters_only` those of moments and steps.
   std::string bits(bool masters_only = false) const {
     std::string all = masters_only ? "" : std::to_string(optimizer.steps());
     for (size_t unit = 0; unit < store.size(); ++unit) {
@@ -121,6 +121,7 @@ class RecordedLog {
   Logger logger_;
 };
 
+/// Flips a bit of the byte `from_end` bytes before the end of the file.
 inline void overwrite_byte(const std::filesystem::path& path, int64_t from_end) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(-from_end, std::ios::end);

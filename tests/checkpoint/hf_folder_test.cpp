@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-/// A tensor to be put into a test's own folder.
+/// A tensor of a test file.
 struct FileTensor {
   TensorSpec spec;
   std::string bytes;
@@ -43,7 +43,7 @@ std::vector<FileTensor> tensors_of(const fs::path& folder) {
   return tensors;
 }
 
-/// Exports a model by way of a checkpoint.
+/// Saves a checkpoint of the model and exports it.
 void export_model(const fs::path& out, const SmallModel& model, const Tokenizer* tokenizer = nullptr,
                   const HfExportOptions& options = {}) {
   const TempFolder folder;
@@ -57,8 +57,7 @@ FileTensor& tensor_named(std::vector<FileTensor>& tensors, const std::string& na
                        [&](const FileTensor& tensor) { return tensor.spec.name == name; });
 }
 
-/// The model's tensors in `dtype`, with bits of every finite kind: for bf16 and f16 any value, subnormals
-/// included.
+/// The model's tensors in `dtype`, with random bits: all kinds of finite values, including subnormals.
 std::vector<FileTensor> original_tensors(const ModelSpec& model, DType dtype) {
   std::vector<FileTensor> tensors;
   uint64_t key = 1;
@@ -66,7 +65,7 @@ std::vector<FileTensor> original_tensors(const ModelSpec& model, DType dtype) {
     FileTensor file = {{tensor.name, dtype, tensor.shape}, ""};
     for (int64_t i = 0; i < tensor.elements; ++i) {
       auto word = static_cast<uint32_t>(mix_bits(key++));
-      // An exponent of all ones would be infinity or not a number.
+      // An exponent of all ones would be infinity or NaN.
       if (dtype == DType::f16 && (word & 0x7C00) == 0x7C00) word ^= 0x0400;
       if (dtype == DType::bf16 && (word & 0x7F80) == 0x7F80) word ^= 0x0080;
       if (dtype == DType::f32 && (word & 0x7F800000) == 0x7F800000) word ^= 0x00800000;
@@ -125,8 +124,8 @@ TEST(HfFolder, BF16RoundsToNearestEven) {
   const TempFolder folder;
   SmallModel model(1);
   float* values = model.store.unit(0).master().data_ptr<float>();
-  // 1 + 2^-8 lies between 1 and 1 + 2^-7: to even, down; 1 + 3 * 2^-8 likewise, up; a little more than half:
-  // up.
+  // The spacing of bf16 numbers above 1 is 2^-7. 1 + 2^-8 is a tie and rounds down to even, 1 + 3 * 2^-8 is a
+  // tie and rounds up to even, and a little more than 1 + 2^-8 rounds up.
   values[0] = 1.00390625F;
   values[1] = 1.01171875F;
   values[2] = 1.00390637F;
@@ -169,7 +168,7 @@ TEST(HfFolder, ExportHoldsConfigWeightsAndTokenizerAndNothingElse) {
             load_tokenizer(folder / "out" / "tokenizer.json")->fingerprint());
 }
 
-TEST(HfFolder, AnExportNeedsAFewMebibytesWhateverTheSizeOfTheModel) {
+TEST(HfFolder, AnExportNeedsAFewMebibytesForAnyModelSize) {
   install_cpu_allocator();
   const TempFolder folder;
   ModelConfig config = small_config();
@@ -219,7 +218,7 @@ class HfImport : public ::testing::Test {
     write_tensors(folder_ / "in" / "model.safetensors", aligned());
     import_hf(folder_ / "in", model_.spec, model_.store);
   }
-  /// The message with which the tensors are refused; the model must stay as it was.
+  /// The error message of the import, which must leave the model unchanged.
   std::string refusal() {
     std::string message = message_of<Error>([&] { import(); });
     EXPECT_EQ(model_.bits(), before_);
@@ -243,7 +242,7 @@ class HfImport : public ::testing::Test {
   }
 };
 
-TEST_F(HfImport, AllDifferencesAreToldAtOnceAndNothingChanges) {
+TEST_F(HfImport, AllDifferencesAreReportedInOneErrorAndNothingChanges) {
   remove("model.layers.0.self_attn.k_proj.weight");
   remove("model.norm.weight");
   tensors_.push_back({{"model.layers.0.self_attn.q_proj.bias", DType::f32, {2}}, std::string(8, '\0')});
@@ -259,12 +258,12 @@ TEST_F(HfImport, AllDifferencesAreToldAtOnceAndNothingChanges) {
   EXPECT_CONTAINS(message, "unexpected: \"model.layers.0.self_attn.q_proj.bias\"");
   EXPECT_CONTAINS(message, "unexpected: \"model.layers.2.input_layernorm.weight\"");
   EXPECT_CONTAINS(message,
-                  "other shape: model.layers.1.mlp.up_proj.weight is [16, 24], the model's is [24, 16]");
+                  "different shape: model.layers.1.mlp.up_proj.weight is [16, 24], expected [24, 16]");
   EXPECT_CONTAINS(message,
-                  "other type: model.layers.1.input_layernorm.weight is I32, expected F32, BF16, F16");
+                  "different type: model.layers.1.input_layernorm.weight is I32, expected F32, BF16, F16");
 }
 
-TEST_F(HfImport, RotaryBuffersOfOlderExportsArePassedOver) {
+TEST_F(HfImport, RotaryBuffersOfOlderExportsAreIgnored) {
   tensors_.push_back(
       {{"model.layers.0.self_attn.rotary_emb.inv_freq", DType::f32, {3}}, std::string(12, 'x')});
   import();
@@ -290,7 +289,7 @@ TEST_F(HfImport, ATensorInTwoShardsIsRefused) {
   EXPECT_EQ(model_.bits(), before_);
 }
 
-TEST_F(HfImport, FoldersThatAreNoneAreRefusedNamingTheFault) {
+TEST_F(HfImport, MissingOrDamagedFoldersAreRefusedNamingTheFault) {
   const auto refused = [&](const fs::path& path) {
     std::string message = message_of<Error>([&] { import_hf(path, model_.spec, model_.store); });
     EXPECT_EQ(model_.bits(), before_);
@@ -315,7 +314,7 @@ TEST_F(HfImport, FoldersThatAreNoneAreRefusedNamingTheFault) {
   EXPECT_CONTAINS(refused(folder_ / "bad"), "gone.safetensors");
 }
 
-TEST_F(HfImport, AHostileNameIsCutAndCleanedInTheMessage) {
+TEST_F(HfImport, AHostileNameIsTruncatedAndSanitizedInTheMessage) {
   tensors_.push_back({{"evil\x1b[31m" + std::string(900, 'x'), DType::f32, {0}}, ""});
   const std::string message = refusal();
   EXPECT_EQ(message.find('\x1b'), std::string::npos);

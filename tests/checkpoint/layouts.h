@@ -16,7 +16,7 @@
 
 namespace stepforge::testing {
 
-/// How a model lies on ranks: cut over ranks / replicas of them.
+/// How a model is sharded: over ranks / replicas ranks, `replicas` times.
 struct Layout {
   int ranks = 1;
   int replicas = 1;
@@ -32,8 +32,8 @@ inline std::shared_ptr<const DataGroups> groups_of_layout(World& world, const La
   return std::make_shared<const DataGroups>(world, data_parallel(world.rank(), shards, layout.replicas));
 }
 
-/// Rows that no chunk of 1,024 elements ends with, a tensor of several chunks, fewer chunks in a unit than
-/// ranks.
+/// Rows whose ends are not multiples of 1,024 elements, a tensor of several such chunks, and units with fewer
+/// chunks than ranks.
 inline ModelConfig odd_config() {
   ModelConfig config = small_config("qwen3");
   config.dim = 18;
@@ -56,7 +56,8 @@ struct RankModel {
 
 using LayoutBody = std::function<void(RankModel&)>;
 
-/// Runs `body` on each rank of a layout, with a model of `seed`. What each threw, "" if nothing.
+/// Runs `body` on each rank of a layout, with a model of `seed`. Returns the error message of each rank, or
+/// "".
 inline std::vector<std::string> failures_on(const Layout& layout, uint64_t seed, const LayoutBody& body,
                                             const RankRunner& runner = as_threads()) {
   const auto on_rank = [&](World& world) -> std::string {

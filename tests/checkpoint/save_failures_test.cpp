@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that fail, die or disagree while they save together: what is there afterwards is whole.
+// Ranks that fail, die or disagree while they save together: every folder is complete afterwards.
 #include <atomic>
 #include <csignal>
 
@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-constexpr Layout three = {3, 1};
+constexpr Layout kThree = {3, 1};
 
 void limit_files(rlim_t bytes) {
   rlimit limit = {};
@@ -26,12 +26,12 @@ void limit_files(rlim_t bytes) {
 
 /// Saves step N of the model of seed N.
 void save(const fs::path& dir, uint64_t step) {
-  run_on(three, step, [&](RankModel& rank) {
+  run_on(kThree, step, [&](RankModel& rank) {
     write_checkpoint(dir, static_cast<int64_t>(step), rank.stage(), rank.ranks);
   });
 }
 
-void expect_whole(const fs::path& dir, uint64_t step) {
+void expect_complete(const fs::path& dir, uint64_t step) {
   run_on({2, 1}, 99, [&](RankModel& rank) {
     const auto found = checkpoint_of_step(dir, static_cast<int64_t>(step), rank.ranks);
     load_checkpoint(found, rank.model.spec, rank.model.store, &rank.model.optimizer);
@@ -41,10 +41,10 @@ void expect_whole(const fs::path& dir, uint64_t step) {
   });
 }
 
-TEST(SaveOfSeveralRanks, AFullDiskOnOneLeavesNoFolderAndIsNamedOnAllAndTheNextSaveWorks) {
+TEST(SaveOfSeveralRanks, AFullDiskOnOneRankFailsOnAllLeavesNoFolderAndTheNextSaveWorks) {
   const TempFolder folder;
   const auto failures = failures_on(
-      three, 3,
+      kThree, 3,
       [&](RankModel& rank) {
         write_checkpoint(folder.path(), 1, rank.stage(), rank.ranks);
         std::signal(SIGXFSZ, SIG_IGN);
@@ -63,13 +63,13 @@ TEST(SaveOfSeveralRanks, AFullDiskOnOneLeavesNoFolderAndIsNamedOnAllAndTheNextSa
       as_processes());
   EXPECT_EQ(failures, Names(3, ""));
   EXPECT_EQ(names_in(folder.path()), (Names{"step-1", "step-3"}));
-  expect_whole(folder.path(), 3);
+  expect_complete(folder.path(), 3);
 }
 
 /// Sends its process a signal before collective number `fatal`.
-class MortalCommunicator : public Communicator {
+class KillingCommunicator : public Communicator {
  public:
-  MortalCommunicator(std::unique_ptr<Communicator> inner, int fatal, int signal = SIGKILL)
+  KillingCommunicator(std::unique_ptr<Communicator> inner, int fatal, int signal = SIGKILL)
       : inner_(std::move(inner)), fatal_(fatal), signal_(signal) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
@@ -90,13 +90,13 @@ class MortalCommunicator : public Communicator {
   int calls_ = 0;
 };
 
-/// What the folder of steps 1 and 2 may be after step 2 was cut short: step 1 is whole, and so is step 2 if
-/// it is there; the next start uses the newest, and saves as if nothing had happened.
-void expect_sound(const fs::path& dir) {
-  expect_whole(dir, 1);
+/// Checks the folder after the save of step 2 was interrupted: step 1 is complete, and so is step 2 if it
+/// exists; the next start uses the newest and can save.
+void expect_consistent(const fs::path& dir) {
+  expect_complete(dir, 1);
   const bool published = fs::exists(dir / "step-2");
-  if (published) expect_whole(dir, 2);
-  run_on(three, 3, [&](RankModel& rank) {
+  if (published) expect_complete(dir, 2);
+  run_on(kThree, 3, [&](RankModel& rank) {
     RecordedLog log;
     const auto found = newest_complete_checkpoint(dir, log.logger(), rank.ranks);
     EXPECT_EQ(found.value_or(FoundCheckpoint{}).step, published ? 2 : 1);
@@ -105,11 +105,11 @@ void expect_sound(const fs::path& dir) {
     writer.save(3, rank.stage());
     EXPECT_TRUE(writer.wait());
   });
-  expect_whole(dir, 3);
+  expect_complete(dir, 3);
   EXPECT_EQ(names_in(dir), published ? (Names{"step-1", "step-2", "step-3"}) : (Names{"step-1", "step-3"}));
 }
 
-TEST(SaveOfSeveralRanks, ARankKilledAtAnyPointNeverLeavesAHalfPublishedFolder) {
+TEST(SaveOfSeveralRanks, ARankKilledAtAnyPointLeavesNoPartlyPublishedFolder) {
   bool published_once = false;
   for (const int victim : {0, 2}) {
     // Three collectives each to begin, write and publish; a slow machine takes a few more.
@@ -118,9 +118,9 @@ TEST(SaveOfSeveralRanks, ARankKilledAtAnyPointNeverLeavesAHalfPublishedFolder) {
       const TempFolder folder;
       save(folder.path(), 1);
       const auto body = [&](World& world) -> std::string {
-        const RankModel rank(world, three, 2);
-        auto group = world.group("mortal", all_ranks(world.size()));
-        if (world.rank() == victim) group = std::make_unique<MortalCommunicator>(std::move(group), fatal);
+        const RankModel rank(world, kThree, 2);
+        auto group = world.group("killing", all_ranks(world.size()));
+        if (world.rank() == victim) group = std::make_unique<KillingCommunicator>(std::move(group), fatal);
         write_checkpoint(folder.path(), 2, rank.stage(), CheckpointRanks(std::move(group), 60));
         return "saved";
       };
@@ -131,26 +131,26 @@ TEST(SaveOfSeveralRanks, ARankKilledAtAnyPointNeverLeavesAHalfPublishedFolder) {
         EXPECT_TRUE(result == "saved" || contains(result, format("rank {}", victim))) << result;
       }
       published_once |= fs::exists(folder / "step-2");
-      expect_sound(folder.path());
+      expect_consistent(folder.path());
     }
   }
   EXPECT_TRUE(published_once);
 }
 
-TEST(SaveOfSeveralRanks, ARankKilledInTheMiddleOfAFileLeavesNoFolder) {
+TEST(SaveOfSeveralRanks, ARankKilledWhileWritingAFileLeavesNoFolder) {
   for (const rlim_t bytes : {rlim_t{100}, rlim_t{4000}, rlim_t{9000}}) {
     const TempFolder folder;
     save(folder.path(), 1);
     const auto results = failures_on(
-        three, 2,
+        kThree, 2,
         [&](RankModel& rank) {
-          if (rank.ranks.rank() == 1) limit_files(bytes);  // and SIGXFSZ ends it
+          if (rank.ranks.rank() == 1) limit_files(bytes);  // SIGXFSZ kills it
           write_checkpoint(folder.path(), 2, rank.stage(), rank.ranks);
         },
         as_processes());
     EXPECT_CONTAINS(results[0], "PeerError") << results[0];
     EXPECT_FALSE(fs::exists(folder / "step-2"));
-    expect_sound(folder.path());
+    expect_consistent(folder.path());
   }
 }
 
@@ -159,11 +159,11 @@ TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheRunAtTheDeadlineAndLeavesNoFolder)
   save(folder.path(), 1);
   const fs::path hanging = folder / "hanging process";
   const auto body = [&](World& world) -> std::string {
-    const RankModel rank(world, three, 2);
-    auto group = world.group("mortal", all_ranks(world.size()));
+    const RankModel rank(world, kThree, 2);
+    auto group = world.group("killing", all_ranks(world.size()));
     if (world.rank() == 1) {
       write_text(hanging, format("{}", getpid()));
-      group = std::make_unique<MortalCommunicator>(std::move(group), 4, SIGSTOP);
+      group = std::make_unique<KillingCommunicator>(std::move(group), 4, SIGSTOP);
     }
     const CheckpointRanks ranks(std::move(group), 60);
     RecordedLog log;
@@ -180,35 +180,35 @@ TEST(SaveOfSeveralRanks, ARankThatHangsEndsTheRunAtTheDeadlineAndLeavesNoFolder)
   EXPECT_CONTAINS(results[0], "rank 1") << results[0];
   fs::remove(hanging);
   EXPECT_FALSE(fs::exists(folder / "step-2"));
-  expect_sound(folder.path());
+  expect_consistent(folder.path());
 }
 
-TEST(SaveOfSeveralRanks, RanksThatSaveDifferentStepsAreToldSo) {
+TEST(SaveOfSeveralRanks, RanksThatSaveDifferentStepsAreRefused) {
   const TempFolder folder;
-  const auto failures = failures_on(three, 1, [&](RankModel& rank) {
+  const auto failures = failures_on(kThree, 1, [&](RankModel& rank) {
     write_checkpoint(folder.path(), rank.ranks.rank() == 2 ? 8 : 7, rank.stage(), rank.ranks);
   });
-  EXPECT_EQ(failures, Names(3, "Error: rank 2 saves step 8, but rank 0 step 7"));
+  EXPECT_EQ(failures, Names(3, "Error: rank 2 saves step 8, but rank 0 saves step 7"));
   EXPECT_EQ(names_in(folder.path()), Names{});
 }
 
-TEST(SaveOfSeveralRanks, RanksWithoutACommonFolderAreToldSo) {
+TEST(SaveOfSeveralRanks, RanksWithoutACommonFolderAreRefused) {
   const TempFolder shared;
   const TempFolder other;
-  const auto failures = failures_on(three, 1, [&](RankModel& rank) {
+  const auto failures = failures_on(kThree, 1, [&](RankModel& rank) {
     write_checkpoint(rank.ranks.rank() == 1 ? other.path() : shared.path(), 7, rank.stage(), rank.ranks);
   });
   for (const std::string& failure : failures) {
     EXPECT_CONTAINS(failure, "rank 1: ");
-    EXPECT_CONTAINS(failure, "all ranks need one common run folder");
+    EXPECT_CONTAINS(failure, "all ranks must use one common run folder");
   }
   EXPECT_EQ(names_in(shared.path()), Names{});
   EXPECT_EQ(names_in(other.path()), Names{});
 }
 
-TEST(SaveOfSeveralRanks, RetentionIsRankZerosAndOnlyItSpeaks) {
+TEST(SaveOfSeveralRanks, OnlyRankZeroDeletesOldStepsAndLogs) {
   const TempFolder folder;
-  run_on(three, 1, [&](RankModel& rank) {
+  run_on(kThree, 1, [&](RankModel& rank) {
     RecordedLog log;
     CheckpointWriter writer(folder.path(), 2, log.logger(), /*background=*/true, &rank.ranks);
     for (const int64_t step : {8, 9, 10, 11}) {
@@ -221,9 +221,9 @@ TEST(SaveOfSeveralRanks, RetentionIsRankZerosAndOnlyItSpeaks) {
   EXPECT_EQ(names_in(folder.path()), (Names{"step-10", "step-11"}));
 }
 
-TEST(SaveOfSeveralRanks, AFailureIsAnErrorLineOnEachAndTrainingGoesOn) {
+TEST(SaveOfSeveralRanks, AFailureIsLoggedOnEachRankAndTrainingContinues) {
   const TempFolder folder;
-  run_on(three, 4, [&](RankModel& rank) {
+  run_on(kThree, 4, [&](RankModel& rank) {
     RecordedLog log;
     CheckpointWriter writer(folder / "checkpoint", 0, log.logger(), /*background=*/true, &rank.ranks);
     rank.ranks.run([&] {
@@ -243,7 +243,7 @@ TEST(SaveOfSeveralRanks, AFailureIsAnErrorLineOnEachAndTrainingGoesOn) {
     writer.save(4, rank.stage());
     EXPECT_TRUE(writer.wait());
   });
-  expect_whole(folder / "checkpoint", 4);
+  expect_complete(folder / "checkpoint", 4);
 }
 
 }  // namespace

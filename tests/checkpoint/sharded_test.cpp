@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of several ranks, and of one that several read.
+// Checkpoints that several ranks write or read.
 #include <algorithm>
 #include <map>
 
@@ -69,7 +69,7 @@ TEST(ShardedCheckpoint, AnyLayoutReadsEveryBitOfAnyOther) {
   }
 }
 
-TEST(ShardedCheckpoint, EachRankWritesFilesOfItsOwnAndEveryElementOnce) {
+TEST(ShardedCheckpoint, EachRankWritesItsOwnFilesAndEveryElementIsWrittenOnce) {
   for (const Layout& layout : layouts()) {
     if (layout.ranks == 1) continue;
     const TempFolder folder;
@@ -88,7 +88,7 @@ TEST(ShardedCheckpoint, EachRankWritesFilesOfItsOwnAndEveryElementOnce) {
   }
 }
 
-TEST(ShardedCheckpoint, APartThatStartsAndEndsInsideARowIsThreeBoxesInThreeFiles) {
+TEST(ShardedCheckpoint, APartThatStartsAndEndsInsideARowIsThreeSlicesInThreeFiles) {
   const TempFolder folder;
   save(folder.path(), {4, 1}, 1);
   const std::string name = "model.embed_tokens.weight";  // [183, 18]; rank 1 holds elements 1,024 to 2,048
@@ -128,7 +128,7 @@ TEST(ShardedCheckpoint, ARankStagesNoMoreThanItHolds) {
   });
 }
 
-TEST(ShardedCheckpoint, OnlyTheCutOfTheTensorsDependsOnRanks) {
+TEST(ShardedCheckpoint, OnlyTheSlicesOfTheTensorsDependOnRanks) {
   const TempFolder folder;
   save(folder / "one", {1, 1}, 1);
   save(folder / "four", {4, 2}, 1);
@@ -155,7 +155,7 @@ TEST(ShardedCheckpoint, SavingAStepAgainFromAnotherLayoutReplacesAllItsFiles) {
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"step-5"});
 }
 
-TEST(ShardedCheckpoint, DamageInAnyFileIsSeenByAllRanksAndTheStepBeforeIsUsed) {
+TEST(ShardedCheckpoint, DamageInAnyFileIsSeenByAllRanksAndThePreviousStepIsUsed) {
   const TempFolder folder;
   save(folder.path(), {3, 1}, 10);
   save(folder.path(), {3, 1}, 20);
@@ -168,12 +168,12 @@ TEST(ShardedCheckpoint, DamageInAnyFileIsSeenByAllRanksAndTheStepBeforeIsUsed) {
       EXPECT_CONTAINS(log.text(), path.filename().string() + ": changed");
       EXPECT_CONTAINS(log.text(), (folder / "step-10").string() + " is used instead");
     });
-    overwrite_byte(path, 1);  // whole again
+    overwrite_byte(path, 1);  // restores the file
   }
   EXPECT_NO_THROW(verify_checkpoint(folder / "step-20"));
 }
 
-TEST(ShardedCheckpoint, AShardThatIsMissingOrTwiceIsRefusedNamingTensorAndFile) {
+TEST(ShardedCheckpoint, AMissingOrDuplicateShardIsRefusedNamingTensorAndFile) {
   const TempFolder folder;
   save(folder.path(), {2, 1}, 1);
   const fs::path step = folder / "step-1";
@@ -196,7 +196,7 @@ TEST(ShardedCheckpoint, AShardThatIsMissingOrTwiceIsRefusedNamingTensorAndFile) 
   EXPECT_EQ(model.bits(), before);
 }
 
-TEST(ShardedCheckpoint, IsExportedAsOneRankWouldAndReadBackByAnyLayout) {
+TEST(ShardedCheckpoint, ExportsTheSameAsOneRankAndIsReadBackByAnyLayout) {
   const TempFolder folder;
   save(folder / "one", {1, 1}, 1);
   save(folder / "six", {6, 3}, 1);

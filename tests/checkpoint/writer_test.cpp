@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-/// While it lives no file may grow beyond `bytes`: writes fail as on a full disk.
+/// While this object lives, no file can grow beyond `bytes`: writes fail as on a full disk.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -58,7 +58,7 @@ TEST_P(CheckpointWriterTest, ZeroKeepsAll) {
   EXPECT_EQ(names_in(folder_.path()), (Names{"step-1", "step-2", "step-3"}));
 }
 
-TEST_P(CheckpointWriterTest, AFullDiskIsALoudLineDeletesNothingAndTheNextSaveWorks) {
+TEST_P(CheckpointWriterTest, AFullDiskIsLoggedDeletesNothingAndTheNextSaveWorks) {
   CheckpointWriter writer(folder_.path(), 1, log_.logger(), GetParam());
   SmallModel model(1);
   writer.save(1, model.stage());
@@ -83,7 +83,7 @@ TEST_P(CheckpointWriterTest, AFullDiskIsALoudLineDeletesNothingAndTheNextSaveWor
   EXPECT_EQ(loaded.bits(), model.bits());
 }
 
-TEST_P(CheckpointWriterTest, TellsTheOutcomeOfEachSaveOnceAfterItIsPublishedOrHasFailed) {
+TEST_P(CheckpointWriterTest, ReportsTheOutcomeOfEachSaveOnce) {
   CheckpointWriter writer(folder_.path(), 0, log_.logger(), GetParam());
   const SmallModel model(1);
   EXPECT_TRUE(writer.take_outcomes().empty());
@@ -103,7 +103,7 @@ TEST_P(CheckpointWriterTest, TellsTheOutcomeOfEachSaveOnceAfterItIsPublishedOrHa
   EXPECT_TRUE(writer.take_outcomes().empty());
 }
 
-TEST_P(CheckpointWriterTest, AFolderThatCannotBeWrittenIsALoudLineAndTheNextSaveWorks) {
+TEST_P(CheckpointWriterTest, AnUnwritableFolderIsLoggedAndTheNextSaveWorks) {
   CheckpointWriter writer(folder_ / "checkpoint", 0, log_.logger(), GetParam());
   const SmallModel model(1);
   fs::remove(folder_ / "checkpoint");
@@ -124,7 +124,7 @@ TEST_P(CheckpointWriterTest, DoesNotSeeWeightsChangedAfterStaging) {
     model.refill(static_cast<uint64_t>(step));
     writer.save(
         step, stage_checkpoint(model.spec, model.store, &model.optimizer, Json::object(), writer.reusable()));
-    model.refill(1000);  // while the save is under way
+    model.refill(1000);  // while the save is in progress
   }
   writer.wait();
   for (int64_t step = 1; step <= 5; ++step) {
@@ -134,7 +134,7 @@ TEST_P(CheckpointWriterTest, DoesNotSeeWeightsChangedAfterStaging) {
   }
 }
 
-TEST_P(CheckpointWriterTest, ItsEndWaitsForTheSave) {
+TEST_P(CheckpointWriterTest, TheDestructorWaitsForTheSave) {
   const SmallModel model(1);
   {
     CheckpointWriter(folder_.path(), 0, log_.logger(), GetParam()).save(4, model.stage());
@@ -153,7 +153,7 @@ TEST_P(CheckpointWriterTest, LaterStepsOfAnAbandonedRunAreNeitherCountedNorDelet
   EXPECT_FALSE(contains(log_.text(), "step-30 is beyond step 20"));
 }
 
-TEST_P(CheckpointWriterTest, RemovesWhatACrashLeft) {
+TEST_P(CheckpointWriterTest, RemovesTheLeftoversOfACrash) {
   fs::create_directories(folder_ / "step-3.tmp");
   write_text(folder_ / "step-3.tmp" / "model.safetensors", "half");
   write_text(folder_ / "notes.tmp", "the user's");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What collectives compute, on any engine: included by the tests of each, which name the ways to have ranks.
+// The results of collectives, on any engine: each engine's test includes this file and instantiates the
+// suites.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,14 @@
 namespace stepforge::testing {
 namespace {
 
-/// A byte that tells rank and place.
-std::byte mark(int rank, std::size_t i) {
+/// Byte `i` of a rank's test data: it differs between ranks and between neighbors.
+std::byte test_byte(int rank, std::size_t i) {
   return static_cast<std::byte>((static_cast<std::size_t>(rank) * 131 + i * 7 + i / 251) & 0xFF);
 }
 
-std::vector<std::byte> marks(int rank, std::size_t count) {
+std::vector<std::byte> test_bytes(int rank, std::size_t count) {
   std::vector<std::byte> bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = mark(rank, i);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = test_byte(rank, i);
   return bytes;
 }
 
@@ -31,7 +32,7 @@ class Collectives : public ::testing::TestWithParam<std::tuple<RankRunner, int>>
  protected:
   static int size() { return std::get<1>(GetParam()); }
 
-  /// Runs the body on every rank with a communicator of all; every result must be "".
+  /// Runs the body on every rank with a communicator of all ranks; it returns "" or what is wrong.
   static void expect_empty(const std::function<std::string(Communicator&)>& body) {
     const auto results = std::get<0>(GetParam()).run(size(), [&](World& world) {
       return body(*world.group("all", all_ranks(world.size())));
@@ -42,15 +43,15 @@ class Collectives : public ::testing::TestWithParam<std::tuple<RankRunner, int>>
 
 const std::vector<std::size_t> lengths = {0, 1, 3, 64, 1000, 1024, 1025, 2048, 5000, 20011};
 
-TEST_P(Collectives, GatherPutsThePartsOfAllRanksInOrder) {
+TEST_P(Collectives, AllGatherReturnsThePartsOfAllRanksInOrder) {
   expect_empty([](Communicator& group) -> std::string {
     for (const std::size_t length : lengths) {
-      const std::vector<std::byte> part = marks(group.rank(), length);
+      const std::vector<std::byte> part = test_bytes(group.rank(), length);
       std::vector<std::byte> whole(length * static_cast<std::size_t>(group.size()));
       group.all_gather(part, whole);
       for (int rank = 0; rank < group.size(); ++rank) {
         for (std::size_t i = 0; i < length; ++i) {
-          if (whole[static_cast<std::size_t>(rank) * length + i] != mark(rank, i))
+          if (whole[static_cast<std::size_t>(rank) * length + i] != test_byte(rank, i))
             return format("{} at {}", length, i);
         }
       }
@@ -59,15 +60,15 @@ TEST_P(Collectives, GatherPutsThePartsOfAllRanksInOrder) {
   });
 }
 
-TEST_P(Collectives, GatherMayReadItsPartWhereItBelongs) {
+TEST_P(Collectives, AllGatherWorksInPlace) {
   expect_empty([](Communicator& group) -> std::string {
     constexpr std::size_t length = 3000;
     std::vector<std::byte> whole(length * static_cast<std::size_t>(group.size()));
     const auto own = std::span(whole).subspan(length * static_cast<std::size_t>(group.rank()), length);
-    for (std::size_t i = 0; i < length; ++i) own[i] = mark(group.rank(), i);
+    for (std::size_t i = 0; i < length; ++i) own[i] = test_byte(group.rank(), i);
     group.all_gather(own, whole);
     for (int rank = 0; rank < group.size(); ++rank) {
-      if (whole[static_cast<std::size_t>(rank) * length + 2999] != mark(rank, 2999)) return "wrong";
+      if (whole[static_cast<std::size_t>(rank) * length + 2999] != test_byte(rank, 2999)) return "wrong";
     }
     return "";
   });
@@ -84,15 +85,15 @@ TEST_P(Collectives, ReduceScatterGivesEachRankItsSliceOfTheSum) {
       group.reduce_scatter(bytes_of(whole), writable_bytes_of(part), DType::i32);
       const auto factor = static_cast<int32_t>(size * (size + 1) / 2);
       for (std::size_t i = 0; i < length; ++i) {
-        const std::size_t place = static_cast<std::size_t>(group.rank()) * length + i;
-        if (part[i] != static_cast<int32_t>(place * 5 + 1) * factor) return format("{} at {}", length, i);
+        const std::size_t index = static_cast<std::size_t>(group.rank()) * length + i;
+        if (part[i] != static_cast<int32_t>(index * 5 + 1) * factor) return format("{} at {}", length, i);
       }
     }
     return "";
   });
 }
 
-TEST_P(Collectives, AllReduceGivesTheSumToAll) {
+TEST_P(Collectives, AllReduceReturnsTheSumOnEveryRank) {
   expect_empty([](Communicator& group) -> std::string {
     const int64_t factor = group.size() * (group.size() + 1) / 2;
     for (const std::size_t length : lengths) {
@@ -111,17 +112,17 @@ TEST_P(Collectives, BroadcastCopiesTheRootsBytes) {
   expect_empty([](Communicator& group) -> std::string {
     for (int root = 0; root < group.size(); ++root) {
       for (const std::size_t length : lengths) {
-        std::vector<std::byte> bytes = marks(group.rank() + 1, length);
+        std::vector<std::byte> bytes = test_bytes(group.rank() + 1, length);
         group.broadcast(bytes, root);
-        if (bytes != marks(root + 1, length)) return format("{} bytes from {}", length, root);
+        if (bytes != test_bytes(root + 1, length)) return format("{} bytes from {}", length, root);
       }
     }
     return "";
   });
 }
 
-/// fp32 numbers of very different sizes: their sum tells the order of additions.
-std::vector<float> telling(int rank, std::size_t count) {
+/// fp32 numbers of very different sizes, so that their sum depends on the order of additions.
+std::vector<float> order_sensitive(int rank, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {
     const uint32_t word =
@@ -134,19 +135,19 @@ std::vector<float> telling(int rank, std::size_t count) {
 std::vector<float> tree_of(int size, std::size_t count) {
   std::vector<std::vector<float>> sources;
   std::vector<const std::byte*> pointers;
-  for (int rank = 0; rank < size; ++rank) sources.push_back(telling(rank, count));
+  for (int rank = 0; rank < size; ++rank) sources.push_back(order_sensitive(rank, count));
   for (const auto& source : sources) pointers.push_back(bytes_of(source).data());
   std::vector<float> sum(count);
   tree_sum(pointers, writable_bytes_of(sum).data(), count * 4, DType::f32);
   return sum;
 }
 
-TEST_P(Collectives, SumsHaveTheBitsOfTheTreeOnEveryRank) {
+TEST_P(Collectives, SumsHaveTheBitsOfTreeSumOnEveryRank) {
   expect_empty([](Communicator& group) -> std::string {
     const auto size = static_cast<std::size_t>(group.size());
     for (const std::size_t count : {5U, 700U, 9000U}) {
       const std::vector<float> expected = tree_of(group.size(), count * size);
-      std::vector<float> values = telling(group.rank(), count * size);
+      std::vector<float> values = order_sensitive(group.rank(), count * size);
       std::vector<float> part(count);
       group.reduce_scatter(bytes_of(values), writable_bytes_of(part), DType::f32);
       const float* slice = expected.data() + count * static_cast<std::size_t>(group.rank());
@@ -159,11 +160,11 @@ TEST_P(Collectives, SumsHaveTheBitsOfTheTreeOnEveryRank) {
   });
 }
 
-TEST_P(Collectives, ReduceScatterMayWriteOverItsSlice) {
+TEST_P(Collectives, ReduceScatterWorksInPlace) {
   expect_empty([](Communicator& group) -> std::string {
     constexpr std::size_t count = 2000;
     const std::vector<float> expected = tree_of(group.size(), count * static_cast<std::size_t>(group.size()));
-    std::vector<float> values = telling(group.rank(), expected.size());
+    std::vector<float> values = order_sensitive(group.rank(), expected.size());
     const std::size_t first = count * static_cast<std::size_t>(group.rank());
     group.reduce_scatter(bytes_of(values), std::as_writable_bytes(std::span(values).subspan(first, count)),
                          DType::f32);
@@ -171,7 +172,7 @@ TEST_P(Collectives, ReduceScatterMayWriteOverItsSlice) {
   });
 }
 
-TEST_P(Collectives, MayFollowOneAnotherInAnyMixture) {
+TEST_P(Collectives, DifferentCollectivesCanBeMixed) {
   expect_empty([](Communicator& group) -> std::string {
     for (int i = 0; i < 200; ++i) {
       std::vector<int32_t> values(static_cast<std::size_t>(i * 37 % 900) + 1, group.rank() + i);
@@ -194,7 +195,7 @@ TEST_P(Collectives, MayFollowOneAnotherInAnyMixture) {
 
 class Groups : public ::testing::TestWithParam<RankRunner> {};
 
-TEST_P(Groups, OfSomeRanksWorkBesideOneAnother) {
+TEST_P(Groups, OverlappingGroupsWorkTogether) {
   const auto results = GetParam().run(4, [](World& world) {
     const int row = world.rank() / 2 * 2;
     const int column = world.rank() % 2;
@@ -210,7 +211,7 @@ TEST_P(Groups, OfSomeRanksWorkBesideOneAnother) {
   EXPECT_EQ(results, (std::vector<std::string>{"0 0 15", "1 0 15", "0 1 15", "1 1 15"}));
 }
 
-TEST_P(Groups, OfTheSameRanksCarryTrafficAtTheSameTime) {
+TEST_P(Groups, GroupsOfTheSameRanksRunConcurrently) {
   const auto results = GetParam().run(3, [](World& world) {
     const auto first = world.group("first", {0, 1, 2});
     const auto second = world.group("second", {0, 1, 2});

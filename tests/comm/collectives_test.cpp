@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives through shared memory, by messages, and of one rank alone.
+// Collectives over shared memory, over messages, and of a single rank.
 #include <gtest/gtest.h>
 
 #include "tests/comm/collectives_suite.h"
@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(OfMessages, Collectives,
 INSTANTIATE_TEST_SUITE_P(Of, Groups, ::testing::Values(as_threads(), as_processes(), as_messages()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(GroupRules, RefuseRanksThatDoNotAscendOrLackTheCaller) {
+TEST(GroupRules, RanksMustAscendAndIncludeTheCaller) {
   const auto world = single_world();
   EXPECT_THROW(world->group("x", {}), Error);
   EXPECT_THROW(world->group("x", {0, 1}), Error);
@@ -37,7 +37,7 @@ TEST(GroupRules, RefuseRanksThatDoNotAscendOrLackTheCaller) {
   EXPECT_EQ(results[0], "");
 }
 
-TEST(SingleWorld, CopiesAndWaitsForNobody) {
+TEST(SingleWorld, CollectivesOnlyCopy) {
   const auto world = single_world();
   const auto group = world->group("all", {0});
   std::vector<float> values = {1, 2, 3};
@@ -55,13 +55,13 @@ TEST(SingleWorld, CopiesAndWaitsForNobody) {
   EXPECT_CONTAINS(message_of<PeerError>([&] { group->barrier(); }), "rank 0: enough");
 }
 
-TEST(SingleWorld, EndsAGroupAfterAWrongCallAsOtherWorldsDo) {
+TEST(SingleWorld, AWrongCallEndsTheGroup) {
   const auto world = single_world();
   const auto group = world->group("all", {0});
   std::vector<float> values = {1, 2, 3};
   EXPECT_CONTAINS(message_of<Error>([&] { group->broadcast(writable_bytes_of(values), 1); }),
-                  "broadcast from member 1 of a group of 1");
-  EXPECT_CONTAINS(message_of<PeerError>([&] { group->barrier(); }), "rank 0: broadcast from member 1");
+                  "root 1 of a broadcast is outside a group of 1 ranks");
+  EXPECT_CONTAINS(message_of<PeerError>([&] { group->barrier(); }), "rank 0: root 1 of a broadcast");
 }
 
 }  // namespace

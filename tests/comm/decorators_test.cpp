@@ -14,7 +14,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(DelayedWorld, AsksForTheDelayOfEachCallAndChangesNoResult) {
+TEST(DelayedWorld, AppliesTheRuleToEachCallAndKeepsResults) {
   std::atomic<int> calls{0};
   std::atomic<uint64_t> bytes{0};
   auto worlds = thread_worlds(2);
@@ -42,34 +42,34 @@ TEST(DelayedWorld, AsksForTheDelayOfEachCallAndChangesNoResult) {
   EXPECT_EQ(bytes, 2U * 4 * 12);
 }
 
-/// Instead of sleeping, writes down what was asked for, and how many slept at a time.
-class Sleeps {
+/// Records sleeps instead of sleeping, and how many threads slept at the same time.
+class RecordedSleeps {
  public:
   Sleep sleep() {
     return [this](double seconds) {
       {
         const std::lock_guard lock(mutex_);
-        asked_.push_back(seconds);
-        most_at_a_time_ = std::max(most_at_a_time_, ++sleeping_);
+        seconds_.push_back(seconds);
+        max_sleeping_ = std::max(max_sleeping_, ++sleeping_);
       }
       std::this_thread::yield();
       const std::lock_guard lock(mutex_);
       --sleeping_;
     };
   }
-  std::multiset<double> asked() const { return {asked_.begin(), asked_.end()}; }
-  int most_at_a_time() const { return most_at_a_time_; }
+  std::multiset<double> seconds() const { return {seconds_.begin(), seconds_.end()}; }
+  int max_sleeping() const { return max_sleeping_; }
 
  private:
   std::mutex mutex_;
-  std::vector<double> asked_;
+  std::vector<double> seconds_;
   int sleeping_ = 0;
-  int most_at_a_time_ = 0;
+  int max_sleeping_ = 0;
 };
 
 TEST(DelayedWorld, SleepsBeforeAndAfterACallAndForItsBytes) {
   auto worlds = thread_worlds(2);
-  Sleeps sleeps;
+  RecordedSleeps sleeps;
   const auto call = [&](std::size_t rank) {
     const DelayRule rule = [](const CollectiveCall& call) {
       return call.kind == CollectiveKind::all_gather ? Delay{.before = 1, .after = 2, .per_byte = 0.25}
@@ -85,12 +85,12 @@ TEST(DelayedWorld, SleepsBeforeAndAfterACallAndForItsBytes) {
   std::thread other([&] { call(1); });
   call(0);
   other.join();
-  EXPECT_EQ(sleeps.asked(), (std::multiset<double>{1, 2, 5}));
+  EXPECT_EQ(sleeps.seconds(), (std::multiset<double>{1, 2, 5}));
 }
 
-TEST(DelayedWorld, TransfersOverALinkTakeTurns) {
+TEST(DelayedWorld, TransfersOverOneLinkDoNotOverlap) {
   auto worlds = thread_worlds(2);
-  Sleeps sleeps;
+  RecordedSleeps sleeps;
   const auto transfer = [&](std::size_t rank) {
     const DelayRule rule = [](const CollectiveCall&) { return Delay{.per_byte = 1}; };
     const auto world =
@@ -101,25 +101,25 @@ TEST(DelayedWorld, TransfersOverALinkTakeTurns) {
       std::vector<std::byte> whole(2);
       for (int i = 0; i < 100; ++i) group.all_gather(std::vector<std::byte>(1), whole);
     };
-    std::thread beside([&] { gather(*second); });
+    std::thread second_thread([&] { gather(*second); });
     gather(*first);
-    beside.join();
+    second_thread.join();
   };
   std::thread other([&] { transfer(1); });
   transfer(0);
   other.join();
-  EXPECT_EQ(sleeps.asked().count(2), 200U);
-  EXPECT_EQ(sleeps.most_at_a_time(), 1);
+  EXPECT_EQ(sleeps.seconds().count(2), 200U);
+  EXPECT_EQ(sleeps.max_sleeping(), 1);
 }
 
-TEST(DelayedWorld, ALinkCostsItsLatencyAndItsBytes) {
+TEST(DelayedWorld, LinkDelayIsLatencyAndTimePerByte) {
   const Delay delay = link_delay(0.5, 4)({});
   EXPECT_EQ(delay.before, 0.5);
   EXPECT_EQ(delay.after, 0);
   EXPECT_EQ(delay.per_byte, 0.25);
 }
 
-TEST(DelayedWorld, PassesAbortOn) {
+TEST(DelayedWorld, ForwardsAbort) {
   auto worlds = thread_worlds(1);
   const auto world = delayed_world(std::move(worlds[0]), [](const CollectiveCall&) { return Delay{}; });
   const auto group = world->group("alone", {0});
@@ -155,7 +155,7 @@ TEST(RecordingWorld, CountsCallsAndBytesByGroupAndKind) {
   EXPECT_TRUE(world.traffic().empty());
 }
 
-TEST(RecordingWorld, FillsGathersAndKeepsValuesOfThisRank) {
+TEST(RecordingWorld, UsesThisRanksValuesForAllRanks) {
   RecordingWorld world(1, 3);
   const auto group = world.group("all", {0, 1, 2});
   std::vector<int32_t> part = {7, 8};
@@ -169,7 +169,7 @@ TEST(RecordingWorld, FillsGathersAndKeepsValuesOfThisRank) {
   EXPECT_EQ(whole, (std::vector<int32_t>{1, 2, 3, 4, 5, 6}));
 }
 
-TEST(RecordingWorld, ChecksWordsAndEndsOnAbort) {
+TEST(RecordingWorld, ChecksArgumentsAndEndsOnAbort) {
   RecordingWorld world(1, 3);
   EXPECT_THROW(world.group("all", {0, 2}), Error);
   EXPECT_THROW(RecordingWorld(3, 3), Error);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How collectives and groups fail, on any engine: which ranks are told, and what.
+// Failures of collectives and groups, on any engine: which ranks throw, and the error texts.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace {
 
 class Failures : public ::testing::TestWithParam<RankRunner> {
  protected:
-  /// `deadline` seconds for each wait of a collective.
+  /// `deadline`: seconds for each wait of a collective.
   static std::vector<std::string> run(int size, const std::function<std::string(World&, Communicator&)>& body,
                                       double deadline = 60) {
     return GetParam().run(
@@ -34,7 +34,7 @@ class Failures : public ::testing::TestWithParam<RankRunner> {
   }
 };
 
-TEST_P(Failures, CallsOfAnotherKindAreRefusedOnEveryRankWithBothNamed) {
+TEST_P(Failures, DifferentCallsAreRefusedOnEveryRankAndBothAreNamed) {
   const auto results = run(3, [](World&, Communicator& group) {
     group.barrier();
     std::vector<float> values(4);
@@ -49,9 +49,9 @@ TEST_P(Failures, CallsOfAnotherKindAreRefusedOnEveryRankWithBothNamed) {
                                "broadcast of 16 bytes from member 2"});
 }
 
-TEST_P(Failures, CallsOfAnotherSizeTypeRootOrUnitAreRefused) {
+TEST_P(Failures, CallsThatDifferInSizeTypeRootOrUnitAreRefused) {
   const auto sizes = run(2, [](World&, Communicator& group) {
-    std::vector<float> values(group.rank() == 0 ? 10 : 5000);  // in one round, in many
+    std::vector<float> values(group.rank() == 0 ? 10 : 5000);  // one round, many rounds
     group.all_reduce(writable_bytes_of(values), DType::f32);
     return std::string("went through");
   });
@@ -82,7 +82,7 @@ TEST_P(Failures, CallsOfAnotherSizeTypeRootOrUnitAreRefused) {
   expect_all_contain(roots, {"PeerError", "from member 0", "from member 1"});
 }
 
-TEST_P(Failures, ADeadlineNamesTheMissingRankAndWhatItReached) {
+TEST_P(Failures, ATimeoutNamesTheMissingRankAndItsLastCall) {
   const Marks marks;
   const auto results = run(
       3,
@@ -106,7 +106,7 @@ TEST_P(Failures, ADeadlineNamesTheMissingRankAndWhatItReached) {
                       "for rank 2 (last reached barrier, its call 1)"});
 }
 
-TEST_P(Failures, AbortFromAnotherThreadEndsEverybodysWaitAndAllFurtherCalls) {
+TEST_P(Failures, AbortFromAnotherThreadEndsAllWaitsAndFurtherCalls) {
   const auto results = run(3, [](World&, Communicator& group) {
     std::thread other;
     if (group.rank() == 1) {
@@ -140,8 +140,8 @@ TEST_P(Failures, AbortFromAnotherThreadEndsEverybodysWaitAndAllFurtherCalls) {
   }
 }
 
-TEST_P(Failures, AbortWakesRanksThatWaitForOneThatDoesNothing) {
-  constexpr double longer_than_any_test = 1e5;  // no deadline wakes them instead
+TEST_P(Failures, AbortWakesRanksThatWaitForAnIdleRank) {
+  constexpr double kNoDeadline = 1e5;  // only the abort can wake them
   const Marks marks;
   const auto results = run(
       3,
@@ -164,13 +164,13 @@ TEST_P(Failures, AbortWakesRanksThatWaitForOneThatDoesNothing) {
         marks.set(std::to_string(group.rank()));
         return result;
       },
-      longer_than_any_test);
+      kNoDeadline);
   for (const std::size_t rank : {0U, 1U}) {
     EXPECT_CONTAINS(results[rank], "PeerError: rank 1: the disk is full");
   }
 }
 
-TEST_P(Failures, AbortOfTheWorldReachesAllItsGroupsAndThoseBeingMade) {
+TEST_P(Failures, AbortOfTheWorldReachesAllGroupsAndThoseBeingCreated) {
   const auto results = run(3, [](World& world, Communicator& group) {
     if (world.rank() == 0) {
       usleep(100000);
@@ -189,7 +189,7 @@ TEST_P(Failures, AbortOfTheWorldReachesAllItsGroupsAndThoseBeingMade) {
   EXPECT_CONTAINS(results[2], "PeerError: rank 0: out of memory");
 }
 
-TEST_P(Failures, ARankThatLeavesTheGroupIsNotWaitedFor) {
+TEST_P(Failures, WaitingForARankThatLeftTheGroupFails) {
   const auto results = GetParam().run(3, [](World& world) {
     auto group = world.group("all", {0, 1, 2});
     group->barrier();
@@ -206,18 +206,18 @@ TEST_P(Failures, ARankThatLeavesTheGroupIsNotWaitedFor) {
   }
 }
 
-TEST_P(Failures, WrongWordsOfOneRankEndTheCallOfAll) {
+TEST_P(Failures, WrongArgumentsOnOneRankEndTheCallOnAllRanks) {
   const auto results = run(2, [](World&, Communicator& group) {
     std::vector<float> values(3);
     std::vector<float> whole(group.rank() == 0 ? 6 : 7);
     group.all_gather(bytes_of(values), writable_bytes_of(whole));
     return std::string("went through");
   });
-  EXPECT_TRUE(contains(results[1], "Error: 2 parts of 12 bytes are not a whole of 28 bytes"));
+  EXPECT_CONTAINS(results[1], "Error: 2 parts of 12 bytes do not add up to 28 bytes");
   EXPECT_CONTAINS(results[0], "PeerError: rank 1: 2 parts of 12 bytes");
 }
 
-TEST_P(Failures, AGroupThatARankDoesNotJoinNamesItAtTheDeadline) {
+TEST_P(Failures, CreatingAGroupTimesOutAndNamesTheMissingRank) {
   const Marks marks;
   const auto results = GetParam().run(3,
                                       [&](World& world) {
@@ -230,7 +230,7 @@ TEST_P(Failures, AGroupThatARankDoesNotJoinNamesItAtTheDeadline) {
                                           world.group("all", {0, 1, 2});
                                           return std::string("went through");
                                         });
-                                        // Nobody ends before both have seen it.
+                                        // No rank ends before both have seen the failure.
                                         marks.set(std::to_string(world.rank()));
                                         marks.wait_for("0");
                                         marks.wait_for("2");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How collectives through shared memory and by messages fail, and worlds of processes.
+// Failures of collectives over shared memory and over messages, and of worlds of processes.
 #include <csignal>
 #include <filesystem>
 #include <set>
@@ -19,7 +19,7 @@ namespace {
 INSTANTIATE_TEST_SUITE_P(Of, Failures, ::testing::Values(as_threads(), as_processes(), as_messages()),
                          [](const auto& info) { return info.param.name; });
 
-/// Ranks as processes; the last one ends as `end` says, in its second call.
+/// Three ranks as processes; the last one calls `end` before its second collective.
 std::vector<std::string> run_with_death(const std::function<void()>& end,
                                         CommDeadlines deadlines = {60, 60}) {
   return run_processes(
@@ -35,8 +35,8 @@ std::vector<std::string> run_with_death(const std::function<void()>& end,
       deadlines);
 }
 
-TEST(ProcessDeath, IsNoticedAndNamedByAllThatWait) {
-  // The dead are not waited for by their parent yet, so they are there as zombies.
+TEST(ProcessDeath, IsReportedOnAllWaitingRanks) {
+  // The parent has not waited for the dead process yet, so it still exists as a zombie.
   for (const auto& end :
        std::vector<std::function<void()>>{[] { _exit(1); }, [] { kill(getpid(), SIGKILL); }}) {
     const auto results = run_with_death(end);
@@ -49,12 +49,12 @@ TEST(ProcessDeath, IsNoticedAndNamedByAllThatWait) {
   }
 }
 
-TEST(ProcessDeath, InTheMiddleOfACollectiveIsNoticed) {
+TEST(ProcessDeath, IsNoticedDuringACollective) {
   const std::string run_id = unique_run_id();
   RankProcesses processes;
   for (int rank = 0; rank < 3; ++rank) {
     processes.start([&, rank] {
-      const auto world = process_world(run_id, rank, 3, {60, 60}, small_staging);
+      const auto world = process_world(run_id, rank, 3, {60, 60}, kSmallStaging);
       const auto group = world->group("all", {0, 1, 2});
       std::vector<float> values(1000);
       for (;;) group->all_reduce(writable_bytes_of(values), DType::f32);
@@ -69,7 +69,7 @@ TEST(ProcessDeath, InTheMiddleOfACollectiveIsNoticed) {
   }
 }
 
-TEST(ProcessDeath, BeforeAGroupIsMadeIsNoticed) {
+TEST(ProcessDeath, IsNoticedWhileAGroupIsCreated) {
   const auto results = run_processes(3, [](World& world) {
     if (world.rank() == 0) _exit(3);
     world.group("all", {0, 1, 2});
@@ -81,12 +81,12 @@ TEST(ProcessDeath, BeforeAGroupIsMadeIsNoticed) {
   }
 }
 
-TEST(ProcessDeath, OfAStoppedProcessIsADeadline) {
+TEST(ProcessDeath, AStoppedProcessCausesATimeout) {
   const std::string run_id = unique_run_id();
   RankProcesses processes;
   for (int rank = 0; rank < 2; ++rank) {
     processes.start([&, rank] {
-      const auto world = process_world(run_id, rank, 2, {60, 0.5}, small_staging);
+      const auto world = process_world(run_id, rank, 2, {60, 0.5}, kSmallStaging);
       const auto group = world->group("all", {0, 1});
       group->barrier();
       if (rank == 1) raise(SIGSTOP);
@@ -100,7 +100,7 @@ TEST(ProcessDeath, OfAStoppedProcessIsADeadline) {
   EXPECT_EQ(status, 0);
 }
 
-/// Rank `rank` of `size` makes a world and ends.
+/// Rank `rank` of `size` creates a world and ends.
 std::function<std::string()> only_start(const std::string& run_id, int rank, int size,
                                         CommDeadlines deadlines) {
   return [=] {
@@ -109,7 +109,7 @@ std::function<std::string()> only_start(const std::string& run_id, int rank, int
   };
 }
 
-TEST(ProcessWorld, NamesTheRanksThatNeverStart) {
+TEST(ProcessWorld, NamesTheRanksThatDoNotStart) {
   const std::string run_id = unique_run_id();
   RankProcesses processes;
   processes.start(only_start(run_id, 0, 4, {0.5, 60}));
@@ -120,13 +120,13 @@ TEST(ProcessWorld, NamesTheRanksThatNeverStart) {
   }
 }
 
-TEST(ProcessWorld, WithoutRankZeroSaysSo) {
+TEST(ProcessWorld, ReportsThatRankZeroIsMissing) {
   const std::string run_id = unique_run_id();
   const std::string message = message_of<PeerError>([&] { process_world(run_id, 1, 2, {0.2, 60}); });
   EXPECT_CONTAINS(message, "found no rank 0 within 0.2 s");
 }
 
-TEST(ProcessWorld, RefusesRanksStartedForAnotherNumberOfRanks) {
+TEST(ProcessWorld, RefusesARankStartedForADifferentWorldSize) {
   const std::string run_id = unique_run_id();
   RankProcesses processes;
   processes.start(only_start(run_id, 0, 3, {2, 60}));
@@ -146,7 +146,7 @@ TEST(ProcessWorld, RefusesASecondProcessOfTheSameRank) {
   EXPECT_CONTAINS(processes.results()[2], "exists already; the other process did not end");
 }
 
-TEST(ProcessWorld, IsNotMistakenForOneThatAnInterruptedStartLeft) {
+TEST(ProcessWorld, IgnoresTheLeftoversOfAnInterruptedStart) {
   for (const int size_before : {2, 3}) {
     const std::string run_id = unique_run_id();
     RankProcesses interrupted;
@@ -155,14 +155,14 @@ TEST(ProcessWorld, IsNotMistakenForOneThatAnInterruptedStartLeft) {
     kill(interrupted.process(0), SIGKILL);
     interrupted.results();
     RankProcesses processes;
-    processes.start(only_start(run_id, 1, 2, {60, 60}));  // finds what was left first
+    processes.start(only_start(run_id, 1, 2, {60, 60}));  // first finds the leftovers
     usleep(100000);
     processes.start(only_start(run_id, 0, 2, {60, 60}));
     for (const std::string& result : processes.results()) EXPECT_EQ(result, "there");
   }
 }
 
-/// Names of a run's files of shared memory.
+/// The names of a run's shared-memory files.
 std::set<std::string> files_of(const std::string& run_id) {
   std::set<std::string> names;
   std::error_code none;
@@ -173,10 +173,10 @@ std::set<std::string> files_of(const std::string& run_id) {
   return names;
 }
 
-/// Rank `rank` of 3 makes a world and a group, which rank 2 does not join.
+/// Rank `rank` of 3 creates a world, and a group that rank 2 does not join.
 std::function<std::string()> wait_in_a_group(const std::string& run_id, int rank, const Marks& marks) {
   return [=, &marks] {
-    const auto world = process_world(run_id, rank, 3, {60, 60}, small_staging);
+    const auto world = process_world(run_id, rank, 3, {60, 60}, kSmallStaging);
     marks.set(format("{}", rank));
     while (rank == 2) usleep(10000);
     world->group("all", {0, 1, 2});
@@ -184,12 +184,12 @@ std::function<std::string()> wait_in_a_group(const std::string& run_id, int rank
   };
 }
 
-TEST(ProcessWorld, HasNoNamesOnceAllRanksHaveJoined) {
+TEST(ProcessWorld, RemovesItsFileNamesOnceAllRanksHaveJoined) {
   const std::string run_id = unique_run_id();
   const auto names = run_rank_threads(2, [&](int rank) {
-    const auto world = process_world(run_id, rank, 2, {60, 60}, small_staging);
+    const auto world = process_world(run_id, rank, 2, {60, 60}, kSmallStaging);
     const auto group = world->group("all", {0, 1});
-    group->barrier();  // the one that creates it takes its name away before it comes here
+    group->barrier();  // the rank that creates the group removes its name before it comes here
     const std::size_t count = files_of(run_id).size();
     group->barrier();
     return format("{} names", count);
@@ -197,7 +197,7 @@ TEST(ProcessWorld, HasNoNamesOnceAllRanksHaveJoined) {
   EXPECT_EQ(names, (std::vector<std::string>{"0 names", "0 names"}));
 }
 
-TEST(ProcessWorld, LeavesNoFilesAlsoWhenARankIsKilled) {
+TEST(ProcessWorld, LeavesNoFilesWhenARankIsKilled) {
   const std::string run_id = unique_run_id();
   const Marks marks;
   RankProcesses processes;
@@ -209,7 +209,7 @@ TEST(ProcessWorld, LeavesNoFilesAlsoWhenARankIsKilled) {
   EXPECT_EQ(files_of(run_id), std::set<std::string>());
 }
 
-TEST(ProcessWorld, TheNextStartRemovesTheNamesOfRanksThatWereAllKilled) {
+TEST(ProcessWorld, TheNextStartRemovesTheFileNamesOfAKilledJob) {
   const std::string killed = unique_run_id();
   const Marks marks;
   RankProcesses processes;
@@ -224,7 +224,7 @@ TEST(ProcessWorld, TheNextStartRemovesTheNamesOfRanksThatWereAllKilled) {
   EXPECT_EQ(files_of(killed), std::set<std::string>());
 }
 
-TEST(ProcessWorld, TheNextStartKeepsTheNamesOfRanksThatLive) {
+TEST(ProcessWorld, TheNextStartKeepsTheFileNamesOfARunningJob) {
   const std::string waiting = unique_run_id();
   RankProcesses processes;
   processes.start(only_start(waiting, 0, 2, {60, 60}));
@@ -236,7 +236,7 @@ TEST(ProcessWorld, TheNextStartKeepsTheNamesOfRanksThatLive) {
   EXPECT_EQ(processes.results(), (std::vector<std::string>{"there", "there"}));
 }
 
-TEST(SharedFile, IsClosedToOtherUsers) {
+TEST(SharedFile, IsInaccessibleToOtherUsers) {
   const auto file = SharedFile::create(64);
   ASSERT_TRUE(file->publish("test-mode"));
   const auto mode = [](const std::filesystem::path& path) {
@@ -255,11 +255,11 @@ TEST(SharedFile, IsRefusedIfOthersMayWriteToItOrIfItIsALink) {
   EXPECT_CONTAINS(message_of<Error>([] { SharedFile::open("test-open-to-others", 1); }),
                   "must belong to user");
   std::filesystem::create_symlink(shared_folder() / "test-open-to-others", shared_folder() / "test-link");
-  EXPECT_CONTAINS(message_of<Error>([] { SharedFile::open("test-link", 1); }), "cannot be opened");
+  EXPECT_CONTAINS(message_of<Error>([] { SharedFile::open("test-link", 1); }), "cannot open");
   std::filesystem::remove(shared_folder() / "test-link");
 }
 
-TEST(SharedFile, KeepsANameThatAnotherFileHas) {
+TEST(SharedFile, DoesNotTakeTheNameOfAnotherFile) {
   const auto first = SharedFile::create(64);
   const auto second = SharedFile::create(64);
   ASSERT_TRUE(first->publish("test-name"));
@@ -268,7 +268,7 @@ TEST(SharedFile, KeepsANameThatAnotherFileHas) {
   EXPECT_TRUE(second->publish("test-name"));
 }
 
-TEST(SharedFile, RefusesMoreThanTheHostHasNamingTheFolder) {
+TEST(SharedFile, TooManyBytesAreAnErrorThatNamesTheFolder) {
   EXPECT_CONTAINS(message_of<Error>([] { SharedFile::create(std::size_t{1} << 50); }), "/dev/shm");
 }
 

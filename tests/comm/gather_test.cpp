@@ -10,7 +10,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(Gather, EveryRankHasTheTextsOfAll) {
+TEST(Gather, EveryRankGetsTheTextsOfAllRanks) {
   const auto results = run_threads(3, [](World& world) -> std::string {
     const auto group = world.group("all", {0, 1, 2});
     const std::vector<std::string> texts = {"", std::string(5000, 'x'), std::string("a\0b", 3)};
@@ -21,7 +21,7 @@ TEST(Gather, EveryRankHasTheTextsOfAll) {
   EXPECT_EQ(results, std::vector<std::string>(3));
 }
 
-TEST(Gather, ATextThatIsTooLongIsRefusedOnEveryRankBeforeItTravels) {
+TEST(Gather, ATooLongTextIsRefusedOnEveryRankBeforeItIsSent) {
   const auto results = run_threads(2, [](World& world) -> std::string {
     const auto group = world.group("all", {0, 1});
     const std::string own(world.rank() == 0 ? (std::size_t{1} << 24) + 1 : 1, 'x');
@@ -31,13 +31,13 @@ TEST(Gather, ATextThatIsTooLongIsRefusedOnEveryRankBeforeItTravels) {
     } catch (const Error& refusal) {
       if (std::string(refusal.what()).find("16777217 bytes") == std::string::npos) return refusal.what();
     }
-    group->barrier();  // no rank waits for another
+    group->barrier();  // the group still works
     return "";
   });
   EXPECT_EQ(results, std::vector<std::string>(2));
 }
 
-TEST(Gather, ValuesLieByRank) {
+TEST(Gather, ValuesAreInRankOrder) {
   const auto results = run_threads(3, [](World& world) -> std::string {
     const auto group = world.group("all", {0, 1, 2});
     const std::array own = {world.rank(), world.rank() + 10};

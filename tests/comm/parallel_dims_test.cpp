@@ -16,7 +16,7 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-/// The message of a refusal; "" if the degrees are accepted.
+/// The error message; "" if the degrees are accepted.
 std::string refusal_of(const ParallelDims& dims, int world_size) {
   try {
     resolve_dims(dims, world_size);
@@ -26,7 +26,7 @@ std::string refusal_of(const ParallelDims& dims, int world_size) {
   return "";
 }
 
-TEST(ParallelDims, OneDegreeTakesWhatIsLeftOfTheWorld) {
+TEST(ParallelDims, OneDegreeTakesTheRemainingRanks) {
   EXPECT_EQ(resolve_dims({}, 8), (ParallelDims{1, 8, 1, 1, 1, 1}));
   EXPECT_EQ(resolve_dims({.dp_replicate = 2}, 8), (ParallelDims{2, 4, 1, 1, 1, 1}));
   EXPECT_EQ(resolve_dims({2, -1, 3, 2, 2, 1}, 48), (ParallelDims{2, 2, 3, 2, 2, 1}));
@@ -36,12 +36,12 @@ TEST(ParallelDims, OneDegreeTakesWhatIsLeftOfTheWorld) {
   EXPECT_EQ(resolve_dims({1, 2, 1, 2, -1, 1}, 8), (ParallelDims{1, 2, 1, 2, 2, 1}));
 }
 
-TEST(ParallelDims, NothingIsFilledInWhereAllAreGiven) {
+TEST(ParallelDims, CompleteDegreesAreKept) {
   const ParallelDims dims{2, 2, 1, 2, 1, 2};
   EXPECT_EQ(resolve_dims(dims, 8), dims);
 }
 
-TEST(ParallelDims, AProductOtherThanTheWorldIsRefusedWithAllDegrees) {
+TEST(ParallelDims, AProductOtherThanTheWorldSizeIsRefusedListingAllDegrees) {
   const std::string message = refusal_of({2, 3, 5, 7, 11, 1}, 8);
   for (const char* part : {"dp_replicate 2", "dp_shard 3", "cp 5", "tp 7", "pp 11", "ep 1", "8 ranks"}) {
     EXPECT_CONTAINS(message, part) << message;
@@ -50,7 +50,7 @@ TEST(ParallelDims, AProductOtherThanTheWorldIsRefusedWithAllDegrees) {
   EXPECT_NE(refusal_of({1, 16, 1, 1, 1, 1}, 8), "");
 }
 
-TEST(ParallelDims, DegreesThatDoNotDivideTheWorldAreRefused) {
+TEST(ParallelDims, DegreesThatDoNotDivideTheWorldSizeAreRefused) {
   EXPECT_CONTAINS(refusal_of({.dp_replicate = 3}, 8), "does not divide");
   EXPECT_CONTAINS(refusal_of({.tp = 16}, 8), "does not divide");
 }
@@ -65,14 +65,14 @@ TEST(ParallelDims, ZeroAndNegativeDegreesAreRefusedByName) {
   EXPECT_NE(refusal_of({}, 0), "");
 }
 
-TEST(ParallelDims, HugeDegreesAreRefusedNotMultiplied) {
+TEST(ParallelDims, HugeDegreesAreRefusedWithoutOverflow) {
   const int64_t huge = int64_t{1} << 33;  // huge * huge is 0 in 64 bits
   EXPECT_NE(refusal_of({huge, huge, 1, 1, 1, 1}, 8), "");
   EXPECT_NE(refusal_of({huge, -1, huge, 1, 1, 1}, 8), "");
   EXPECT_NE(refusal_of({3, 6148914691236517208, 1, 1, 1, 1}, 8), "") << "their product is 8 in 64 bits";
 }
 
-TEST(ParallelDims, ExpertsAreSpreadOverDataRanksAndAreNoFactorOfTheWorld) {
+TEST(ParallelDims, ExpertParallelismIsNotAFactorOfTheWorldSize) {
   EXPECT_EQ(refusal_of({1, 8, 1, 1, 1, 8}, 8), "");
   EXPECT_EQ(refusal_of({2, 2, 2, 1, 1, 4}, 8), "");
   EXPECT_CONTAINS(refusal_of({1, 8, 1, 1, 1, 3}, 8), "ep = 3");
@@ -98,7 +98,7 @@ TEST(Mesh, FlattensDataAxes) {
   EXPECT_EQ(mesh.size("world"), 24);
 }
 
-TEST(Mesh, HasEveryAxisAlsoOfSizeOne) {
+TEST(Mesh, HasAxesOfSizeOne) {
   const Mesh mesh({1, 1, 1, 4, 1, 1}, 4);
   for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "dp", "fsdp", "batch", "loss", "ep"}) {
     EXPECT_EQ(mesh.group(axis, 2), (Ranks{2})) << axis;
@@ -107,14 +107,14 @@ TEST(Mesh, HasEveryAxisAlsoOfSizeOne) {
   }
 }
 
-TEST(Mesh, CutsExpertGroupsOutOfTheDataAxes) {
+TEST(Mesh, ExpertGroupsAreWithinTheDataAxes) {
   const Mesh mesh({2, 4, 1, 2, 1, 4}, 16);
   EXPECT_EQ(mesh.group("ep", 6), (Ranks{4, 5, 6, 7}));
   EXPECT_EQ(mesh.group("efsdp", 6), (Ranks{2, 6}));
   EXPECT_EQ(mesh.group("efsdp", 14), (Ranks{10, 14}));
 }
 
-TEST(Mesh, PutsEveryRankIntoOneGroupOfEachAxis) {
+TEST(Mesh, EveryRankIsInExactlyOneGroupOfEachAxis) {
   const Mesh mesh({2, 3, 2, 1, 2, 6}, 24);
   for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "tp", "dp", "fsdp", "batch", "loss", "ep",
                            "efsdp", "world"}) {
@@ -133,7 +133,7 @@ TEST(Mesh, PutsEveryRankIntoOneGroupOfEachAxis) {
   }
 }
 
-TEST(Mesh, RefusesOtherNamesAndRanksOutside) {
+TEST(Mesh, RefusesUnknownAxesAndRanksOutsideTheWorld) {
   const Mesh mesh({1, 4, 1, 1, 1, 1}, 4);
   EXPECT_THROW(mesh.size("data"), Error);
   EXPECT_THROW(mesh.group("dp", 4), Error);

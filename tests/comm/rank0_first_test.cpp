@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that wait for rank 0's work: as long as it advances, no longer.
+// Ranks wait for rank 0's work as long as it makes progress, and no longer.
 #include "stepforge/comm/rank0_first.h"
 
 #include <atomic>
@@ -17,7 +17,7 @@ class Rank0First : public ::testing::TestWithParam<RankRunner> {};
 INSTANTIATE_TEST_SUITE_P(Of, Rank0First, ::testing::Values(as_threads(), as_processes(), as_messages()),
                          [](const auto& info) { return info.param.name; });
 
-constexpr CommDeadlines short_deadline{60, 0.5};
+constexpr CommDeadlines kShortDeadlines{60, 0.5};
 
 TEST_P(Rank0First, OthersWaitLongerThanTheDeadlineWhileTheWorkReportsProgress) {
   const auto results = GetParam().run(
@@ -35,7 +35,7 @@ TEST_P(Rank0First, OthersWaitLongerThanTheDeadlineWhileTheWorkReportsProgress) {
         all->barrier();
         return done;
       },
-      short_deadline);
+      kShortDeadlines);
   EXPECT_EQ(results, (std::vector<std::string>{"done", "done", "done"}));
 }
 
@@ -55,12 +55,12 @@ TEST_P(Rank0First, OthersThrowOnceTheWorkReportsNoProgress) {
         });
         return std::string("went through");
       },
-      short_deadline);
+      kShortDeadlines);
   EXPECT_CONTAINS(results[1], "PeerError: no answer within 0.5 s: rank 1 waits in broadcast");
   EXPECT_CONTAINS(results[0], "PeerError: no answer within 0.5 s: rank 1 waits in broadcast");
 }
 
-TEST_P(Rank0First, TheWorkOfRank0IsDoneBeforeThatOfOthers) {
+TEST_P(Rank0First, Rank0FinishesBeforeTheOthersStart) {
   const Marks marks;
   const auto results = GetParam().run(3,
                                       [&](World& world) {

@@ -30,27 +30,27 @@ float sum_of_numbers(const std::vector<float>& numbers) {
   return sum_of(sources, DType::f32)[0];
 }
 
-/// Numbers whose sum tells the order of its additions.
-std::vector<float> telling(std::size_t count) {
+/// Numbers whose sum depends on the order of additions.
+std::vector<float> order_sensitive(std::size_t count) {
   const std::vector<float> numbers = {1e8F, 3.3F, -1e8F, 1.7e7F, 0.123F, -1.7e7F, 5e-3F, 7.77F, 2.5e6F};
   return {numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
-TEST(TreeSum, AddsPairsThenPairsOfPairsAndWhatIsLeftOverFromTheLast) {
-  const std::vector<float> x = telling(9);
-  EXPECT_EQ(sum_of_numbers(telling(1)), x[0]);
-  EXPECT_EQ(sum_of_numbers(telling(2)), x[0] + x[1]);
-  EXPECT_EQ(sum_of_numbers(telling(3)), (x[0] + x[1]) + x[2]);
-  EXPECT_EQ(sum_of_numbers(telling(4)), (x[0] + x[1]) + (x[2] + x[3]));
-  EXPECT_EQ(sum_of_numbers(telling(5)), ((x[0] + x[1]) + (x[2] + x[3])) + x[4]);
-  EXPECT_EQ(sum_of_numbers(telling(6)), ((x[0] + x[1]) + (x[2] + x[3])) + (x[4] + x[5]));
-  EXPECT_EQ(sum_of_numbers(telling(7)), ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + x[6]));
+TEST(TreeSum, AddsInTheOrderOfABinaryTree) {
+  const std::vector<float> x = order_sensitive(9);
+  EXPECT_EQ(sum_of_numbers(order_sensitive(1)), x[0]);
+  EXPECT_EQ(sum_of_numbers(order_sensitive(2)), x[0] + x[1]);
+  EXPECT_EQ(sum_of_numbers(order_sensitive(3)), (x[0] + x[1]) + x[2]);
+  EXPECT_EQ(sum_of_numbers(order_sensitive(4)), (x[0] + x[1]) + (x[2] + x[3]));
+  EXPECT_EQ(sum_of_numbers(order_sensitive(5)), ((x[0] + x[1]) + (x[2] + x[3])) + x[4]);
+  EXPECT_EQ(sum_of_numbers(order_sensitive(6)), ((x[0] + x[1]) + (x[2] + x[3])) + (x[4] + x[5]));
+  EXPECT_EQ(sum_of_numbers(order_sensitive(7)), ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + x[6]));
   const float eight = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
-  EXPECT_EQ(sum_of_numbers(telling(8)), eight);
-  EXPECT_EQ(sum_of_numbers(telling(9)), eight + x[8]);
+  EXPECT_EQ(sum_of_numbers(order_sensitive(8)), eight);
+  EXPECT_EQ(sum_of_numbers(order_sensitive(9)), eight + x[8]);
   float in_order = 0;
   for (const float number : x) in_order += number;
-  EXPECT_NE(sum_of_numbers(x), in_order) << "these numbers do not tell the order";
+  EXPECT_NE(sum_of_numbers(x), in_order) << "the sum of these numbers does not depend on the order";
 }
 
 TEST(TreeSum, IsExactForIntegersOfAnyLength) {
@@ -64,14 +64,14 @@ TEST(TreeSum, IsExactForIntegersOfAnyLength) {
   }
 }
 
-TEST(TreeSum, WrapsIntegersAround) {
-  constexpr int64_t most = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(sum_of<int64_t>({{most}, {1}}, DType::i64)[0], std::numeric_limits<int64_t>::min());
+TEST(TreeSum, IntegersWrapAround) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(sum_of<int64_t>({{kMax}, {1}}, DType::i64)[0], std::numeric_limits<int64_t>::min());
   EXPECT_EQ(sum_of<int32_t>({{std::numeric_limits<int32_t>::max()}, {1}}, DType::i32)[0],
             std::numeric_limits<int32_t>::min());
 }
 
-TEST(TreeSum, KeepsTheDigitsOfDoubles) {
+TEST(TreeSum, DoublesAreSummedInDoublePrecision) {
   EXPECT_EQ(sum_of<double>({{1.0}, {0x1p-50}}, DType::f64)[0], 1.0 + 0x1p-50);
 }
 
@@ -95,7 +95,7 @@ double half_value(uint16_t bits) {
   return sign * std::ldexp(1024 + fraction, exponent - 25);
 }
 
-TEST(TreeSum, KeepsEveryFp16NumberAsItIs) {
+TEST(TreeSum, ASingleFp16SourceIsUnchanged) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
     const uint16_t sum = sum_of<uint16_t>({{half}}, DType::f16)[0];
@@ -133,21 +133,21 @@ TEST(TreeSum, RoundsFp16ToTheNearestTiesToEven) {
   }
 }
 
-TEST(TreeSum, MayWriteOverAnyOfItsSources) {
-  for (std::size_t place = 0; place < 5; ++place) {
+TEST(TreeSum, TheOutputMayBeAnyOfTheSources) {
+  for (std::size_t output = 0; output < 5; ++output) {
     std::vector<std::vector<float>> sources(5, std::vector<float>(1000));
     for (std::size_t s = 0; s < 5; ++s) {
-      for (std::size_t i = 0; i < 1000; ++i) sources[s][i] = telling(5)[(s + i) % 5];
+      for (std::size_t i = 0; i < 1000; ++i) sources[s][i] = order_sensitive(5)[(s + i) % 5];
     }
     const std::vector<float> expected = sum_of(sources, DType::f32);
     std::vector<const std::byte*> pointers;
     for (const auto& source : sources) pointers.push_back(std::as_bytes(std::span(source)).data());
-    tree_sum(pointers, std::as_writable_bytes(std::span(sources[place])).data(), 4000, DType::f32);
-    EXPECT_EQ(sources[place], expected);
+    tree_sum(pointers, std::as_writable_bytes(std::span(sources[output])).data(), 4000, DType::f32);
+    EXPECT_EQ(sources[output], expected);
   }
 }
 
-TEST(TreeSum, RefusesTypesWithoutASumAndBrokenElements) {
+TEST(TreeSum, RefusesUnsupportedTypesAndPartialElements) {
   EXPECT_CONTAINS(message_of<Error>([] { check_sum(8, DType::u8); }), std::string(dtype_name(DType::u8)));
   EXPECT_THROW(check_sum(8, DType::boolean), Error);
   EXPECT_THROW(check_sum(8, DType::i16), Error);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text at all as a config file: it is refused with an Error, or what it became is written and read back
-// the same.
+// libFuzzer entry for the config parser: any text is refused with an Error, or its config is the same after
+// writing and parsing it again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

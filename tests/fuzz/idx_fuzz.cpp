@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer entry for the reader of .idx files: the first two bytes are the size of the .bin, the rest is the
-// .idx.
+// libFuzzer entry for the parser of .idx files: the first two bytes are the size of the .bin file, the rest
+// is the .idx file.
 #include <cstddef>
 #include <cstdint>
 #include <span>

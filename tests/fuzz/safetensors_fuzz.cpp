@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes at all: the parser refuses them with a FormatError or its result obeys the rules of the format.
+// libFuzzer entry for the safetensors parser: it refuses any bytes with a FormatError, or its result obeys
+// the rules of the format.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -31,7 +31,7 @@ inline at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     const auto words = philox(seed, static_cast<uint64_t>(i));
     const float sum =
-        unit_float(words[0]) + unit_float(words[1]) + unit_float(words[2]) + unit_float(words[3]);
+        uniform_float(words[0]) + uniform_float(words[1]) + uniform_float(words[2]) + uniform_float(words[3]);
     tensor.mutable_data_ptr<float>()[i] = sum - 2.0F;
   }
   return tensor;

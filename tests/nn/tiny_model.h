@@ -104,8 +104,8 @@ inline at::Tensor random_values(at::IntArrayRef shape, uint64_t seed, at::Scalar
   at::Tensor tensor = at::empty(shape, at::kFloat);
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     const auto words = philox(seed, static_cast<uint64_t>(i));
-    tensor.mutable_data_ptr<float>()[i] =
-        unit_float(words[0]) + unit_float(words[1]) + unit_float(words[2]) + unit_float(words[3]) - 2.0F;
+    tensor.mutable_data_ptr<float>()[i] = uniform_float(words[0]) + uniform_float(words[1]) +
+                                          uniform_float(words[2]) + uniform_float(words[3]) - 2.0F;
   }
   return tensor.to(dtype);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what operator new gives out while a meter lives, in the thread that made the meter.
+// Counts the allocations of operator new while a meter lives, in the thread that created the meter.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ class AllocationMeter {
 
   /// The largest single allocation, in bytes.
   size_t largest() const;
-  /// Of all allocations together, in bytes.
+  /// The sum of all allocations, in bytes.
   size_t total() const;
-  /// The most bytes that were live at one time, of those allocated since the meter was made.
+  /// The peak of live bytes that were allocated since the meter was created.
   size_t peak() const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slower engine, for tests of overlap and of results that must not depend on timing.
+// Slows another engine down, for tests of overlap and of results that must not depend on timing.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,24 @@ namespace stepforge::testing {
 struct Delay {
   double before = 0;
   double after = 0;
-  /// After the call, for each byte that all ranks together gather, reduce or broadcast. The transfers of one world
-  /// take turns, as on one link.
+  /// After the call, for each byte of the gathered, reduced or broadcast data. The transfers of one world do
+  /// not overlap, as on one link.
   double per_byte = 0;
 };
 
 /// The delay of one call. May be called by several threads.
 using DelayRule = std::function<Delay(const CollectiveCall&)>;
 
-/// The delay of a link of this latency and bandwidth, through which everything that is gathered, reduced or
-/// broadcast passes once.
+/// The delay of a link of this latency and bandwidth that transfers the gathered, reduced or broadcast data
+/// once.
 DelayRule link_delay(double latency_seconds, double bytes_per_second);
 
 /// Sleeps for that many seconds. May be called by several threads.
 using Sleep = std::function<void(double seconds)>;
 void sleep_seconds(double seconds);
 
-/// Groups of `inner`, whose calls sleep as `rule` says. Groups of one rank are not delayed: they send nothing.
+/// A world whose groups are those of `inner`, delayed by `rule`. Groups of one rank are not delayed: they
+/// send nothing.
 std::unique_ptr<World> delayed_world(std::unique_ptr<World> inner, DelayRule rule,
                                      Sleep sleep = sleep_seconds);
 

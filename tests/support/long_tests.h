@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether long tests are wanted. A case that runs only then has "LongTest" in its name, which gives it the CTest label `long`.
+// Whether to run long tests. A long test has "LongTest" in its name, which gives it the CTest label `long`.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine inside one process, without a network, so that the worlds over messages run under sanitizers.
+// A message engine within one process and without a network, so that message worlds can be tested under
+// sanitizers.
 #pragma once
 
 #include <algorithm>
@@ -39,9 +40,9 @@ class MemoryStore : public KeyStore {
   }
   std::optional<std::string> wait(const std::string& key, double seconds) override {
     std::unique_lock lock(table_->mutex);
-    const bool came = table_->changed.wait_for(lock, std::chrono::duration<double>(seconds),
-                                               [&] { return table_->values.contains(key); });
-    return came ? std::optional(table_->values[key]) : std::nullopt;
+    const bool exists = table_->changed.wait_for(lock, std::chrono::duration<double>(seconds),
+                                                 [&] { return table_->values.contains(key); });
+    return exists ? std::optional(table_->values[key]) : std::nullopt;
   }
   int64_t add(const std::string& key, int64_t amount) override {
     const std::lock_guard lock(table_->mutex);
@@ -63,12 +64,12 @@ class MemoryStore : public KeyStore {
   std::shared_ptr<Table> table_;
 };
 
-/// Hands messages from one thread to another.
+/// Delivers messages between threads.
 class Switchboard {
  public:
   struct Message {
     std::span<std::byte> bytes;
-    Arrival state = Arrival::late;  ///< while it is on its way
+    WaitResult state = WaitResult::timed_out;  ///< as long as it is not delivered
     bool is_interrupted = false;
   };
   using Line = std::tuple<std::string, int, int, Channel>;  ///< group, from, to
@@ -78,14 +79,14 @@ class Switchboard {
     auto message = std::make_shared<Message>(Message{bytes});
     const auto& [group, from, to, channel] = line;
     if (closed_.contains({group, from}) || closed_.contains({group, to})) {
-      message->state = Arrival::lost;
+      message->state = WaitResult::closed;
       return message;
     }
     auto& [sends, receives] = lines_[line];
     (is_send ? sends : receives).push_back(message);
     while (!sends.empty() && !receives.empty()) {
       std::ranges::copy(sends.front()->bytes, receives.front()->bytes.begin());
-      sends.front()->state = receives.front()->state = Arrival::done;
+      sends.front()->state = receives.front()->state = WaitResult::done;
       sends.pop_front();
       receives.pop_front();
     }
@@ -93,13 +94,13 @@ class Switchboard {
     return message;
   }
 
-  Arrival wait(Message& message, double seconds) {
+  WaitResult wait(Message& message, double seconds) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                      [&] { return message.state != Arrival::late || message.is_interrupted; });
-    if (message.state == Arrival::late && message.is_interrupted) {
+                      [&] { return message.state != WaitResult::timed_out || message.is_interrupted; });
+    if (message.state == WaitResult::timed_out && message.is_interrupted) {
       message.is_interrupted = false;
-      return Arrival::interrupted;
+      return WaitResult::interrupted;
     }
     return message.state;
   }
@@ -110,7 +111,7 @@ class Switchboard {
     changed_.notify_all();
   }
 
-  /// Forgets a message for which no one waits any more.
+  /// Discards a message that no thread waits for.
   void drop(const std::shared_ptr<Message>& message) {
     const std::lock_guard lock(mutex_);
     for (auto& [line, queues] : lines_) {
@@ -125,7 +126,7 @@ class Switchboard {
       const auto& [of_group, from, to, channel] = line;
       if (of_group != group || (from != member && to != member)) continue;
       for (auto* queue : {&queues.first, &queues.second}) {
-        for (const auto& message : *queue) message->state = Arrival::lost;
+        for (const auto& message : *queue) message->state = WaitResult::closed;
         queue->clear();
       }
     }
@@ -162,7 +163,7 @@ class MemoryLinks : public MessageLinks {
     Pending(std::shared_ptr<Switchboard> board, std::shared_ptr<Switchboard::Message> message)
         : board_(std::move(board)), message_(std::move(message)) {}
     ~Pending() override { board_->drop(message_); }
-    Arrival wait(double seconds) override { return board_->wait(*message_, seconds); }
+    WaitResult wait(double seconds) override { return board_->wait(*message_, seconds); }
     void interrupt() override { board_->interrupt(*message_); }
 
    private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the sources and the built programs are. Only paths.cpp is compiled with these paths, so that a compiler cache
-// serves the tests of every clone.
+// The folders of the sources and of the built programs. Only paths.cpp is compiled with these paths, so that
+// all clones share the compiler cache.
 #pragma once
 
 #include <filesystem>

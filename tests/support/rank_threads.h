@@ -41,10 +41,10 @@ std::span<std::byte> writable_bytes_of(std::vector<T>& values) {
   return std::as_writable_bytes(std::span(values));
 }
 
-/// The program of a rank; it returns its result.
+/// The code of one rank; it returns a result.
 using RankBody = std::function<std::string(World&)>;
 
-/// The result of a rank's body, or "PeerError: ..." or "Error: ..." with what it threw.
+/// The result of a rank's body, or "PeerError: ..." or "Error: ..." with the message of its exception.
 inline std::string result_of(const std::function<std::string()>& body) {
   try {
     return body();
@@ -56,7 +56,7 @@ inline std::string result_of(const std::function<std::string()>& body) {
 }
 
 /// Staging buffers so small that most messages need many rounds.
-constexpr std::size_t small_staging = 1024;
+constexpr std::size_t kSmallStaging = 1024;
 
 /// Runs the body of each rank in a thread; returns their results.
 inline std::vector<std::string> run_rank_threads(int size, const std::function<std::string(int rank)>& body) {
@@ -80,11 +80,11 @@ inline std::vector<std::string> run_worlds(std::vector<std::unique_ptr<World>> w
 
 inline std::vector<std::string> run_threads(int size, const RankBody& body,
                                             CommDeadlines deadlines = {60, 60},
-                                            std::size_t staging_bytes = small_staging) {
+                                            std::size_t staging_bytes = kSmallStaging) {
   return run_worlds(thread_worlds(size, deadlines, staging_bytes), body);
 }
 
-/// Processes forked from this one; their results come through files.
+/// Processes forked from this one, which return their results through files.
 class RankProcesses {
  public:
   void start(const std::function<std::string()>& body) {
@@ -99,8 +99,8 @@ class RankProcesses {
   }
   pid_t process(std::size_t rank) const { return processes_[rank]; }
 
-  /// Waits for all, two minutes at most; later ones are killed. "status N" for one that did not end by itself
-  /// with 0.
+  /// Waits for all processes; those that run for more than two minutes are killed. The result of a process
+  /// that does not exit with 0 is "status N".
   std::vector<std::string> results() {
     std::vector<std::string> texts;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
@@ -120,12 +120,12 @@ class RankProcesses {
   std::vector<pid_t> processes_;
 };
 
-/// Lets ranks wait for each other by other means than those under test, also between processes.
+/// Lets ranks wait for each other without the code under test, also between processes.
 class Marks {
  public:
   void set(const std::string& name) const { std::ofstream(folder_ / name) << name; }
   bool has(const std::string& name) const { return std::filesystem::exists(folder_ / name); }
-  /// A minute at most; then throws.
+  /// Throws after a minute.
   void wait_for(const std::string& name) const {
     for (int i = 0; i < 30000 && !has(name); ++i) usleep(2000);
     if (!has(name)) throw Error(format("the mark \"{}\" was not set within a minute", name));
@@ -143,7 +143,7 @@ inline std::string unique_run_id() {
 
 inline std::vector<std::string> run_processes(int size, const RankBody& body,
                                               CommDeadlines deadlines = {60, 60},
-                                              std::size_t staging_bytes = small_staging) {
+                                              std::size_t staging_bytes = kSmallStaging) {
   const std::string run_id = unique_run_id();
   RankProcesses processes;
   for (int rank = 0; rank < size; ++rank) {

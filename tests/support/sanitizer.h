@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of large inputs take smaller ones under a sanitizer, where they are twenty times slower.
+// Tests with large inputs use smaller ones under a sanitizer, which makes them twenty times slower.
 #pragma once
 
 namespace stepforge::testing {

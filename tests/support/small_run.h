@@ -17,7 +17,7 @@ inline Words operator+(Words left, const Words& right) {
   return left;
 }
 
-/// The debug preset made smaller: 2 layers of width 32, rows of 32 tokens, 2 micro-batches of 2 rows.
+/// A smaller debug preset: 2 layers of width 32, rows of 32 tokens, 2 micro-batches of 2 rows.
 inline Words small_run(const std::filesystem::path& run_dir) {
   return {"preset=debug",
           format("run_dir={}", run_dir.string()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fresh folder for one test, removed at its end.
+// A new empty folder for one test, removed at its end.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ class TempFolder {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  /// Writes a file, and the folders above it; returns its path.
+  /// Writes a file, creating its parent folders; returns its path.
   std::filesystem::path write(const std::string& name, std::string_view bytes) const {
     const std::filesystem::path path = path_ / name;
     std::filesystem::create_directories(path.parent_path());

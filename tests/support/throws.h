@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The message of the exception that a call must throw, and EXPECT_CONTAINS for messages and other texts.
+// message_of: the message of the exception that a call must throw. EXPECT_CONTAINS: the parts that a text
+// must contain.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace stepforge::testing {
 
-/// Calls `body`; returns the text of the `Exception` it throws. Anything else fails the test.
+/// Calls `body` and returns the message of the `Exception` that it must throw.
 template <typename Exception, typename Body>
 std::string message_of(Body body) {
   try {
@@ -17,7 +18,7 @@ std::string message_of(Body body) {
   } catch (const Exception& failure) {
     return failure.what();
   } catch (const std::exception& failure) {
-    ADD_FAILURE() << "another exception: " << failure.what();
+    ADD_FAILURE() << "unexpected exception: " << failure.what();
     return "";
   }
   ADD_FAILURE() << "no exception";
@@ -39,6 +40,7 @@ template <typename... Parts>
 
 }  // namespace stepforge::testing
 
-/// EXPECT_CONTAINS(text, part, ...): every part is in the text. A failure shows the missing part and the text.
+/// EXPECT_CONTAINS(text, part, ...): every part is in the text. A failure shows the missing part and the
+/// text.
 #define EXPECT_CONTAINS(...) EXPECT_TRUE(::stepforge::testing::contains(__VA_ARGS__))
 #define ASSERT_CONTAINS(...) ASSERT_TRUE(::stepforge::testing::contains(__VA_ARGS__))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of a given content.
+// Writes a test file.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rule of tools/lint/check_rooms.py against a tiny tree that breaks it, and one that only seems to."""
+"""Tests each rule of tools/lint/check_rooms.py with a small tree that breaks it, and one that only seems to."""
 import json
 import sys
 import tempfile
@@ -39,7 +39,7 @@ class CheckRooms(unittest.TestCase):
         self.refused({"stepforge/text/a.cpp": '\n#include "stepforge/data/b.h"\n', "stepforge/data/b.h": HEADER}, "stepforge/text/a.cpp:2", "room text", "data/b.h")
         self.accepted({"stepforge/data/a.cpp": '#include "stepforge/text/b.h"\n', "stepforge/text/b.h": HEADER})
 
-    def test_the_rooms_file_has_no_circle_and_keeps_torch_below_the_line(self):
+    def test_the_rooms_file_has_no_cycle_and_keeps_torch_below_the_line(self):
         def faults(*rooms):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "rooms.json"
@@ -47,16 +47,16 @@ class CheckRooms(unittest.TestCase):
                 return [fault[2] for fault in faults_of(Tree(Path(folder), [], Rooms(path)))]
 
         self.assertEqual(faults(("a", "core", []), ("b", "torch", ["a"])), [])
-        self.assertIn("does not stand above it", faults(("a", "core", ["b"]), ("b", "core", []))[0])
+        self.assertIn("does not come before it", faults(("a", "core", ["b"]), ("b", "core", []))[0])
         self.assertIn("is torch-free but may include b", faults(("b", "torch", []), ("a", "core", ["b"]))[0])
 
-    def test_a_readme_says_what_its_room_may_include(self):
+    def test_a_readme_lists_what_its_room_may_include(self):
         self.refused({"stepforge/text/a.cpp": "\n", "stepforge/text/README.md": "May include: `data`.\n"}, "May include: `base`.")
 
-    def test_every_folder_is_a_room_of_the_map(self):
+    def test_every_folder_is_a_room(self):
         self.refused({"stepforge/utils/a.cpp": "\n"}, "utils is not a room")
 
-    def test_no_torch_header_is_reached_from_above_the_line(self):
+    def test_rooms_above_the_line_include_no_torch_header(self):
         self.refused({"stepforge/base/a.cpp": "#include <torch/torch.h>\n"}, "stepforge/base/a.cpp:1", "torch/torch.h")
         self.refused({"stepforge/plan/job_plan.cpp": "#include <ATen/ATen.h>\n"}, "ATen/ATen.h")
         self.refused({"stepforge/app/main.cpp": '#include "tests/a.h"\n', "tests/a.h": HEADER + '#include "tests/b.h"\n', "tests/b.h": HEADER + "#include <c10/a.h>\n"},
@@ -71,7 +71,7 @@ class CheckRooms(unittest.TestCase):
     def test_a_header_is_guarded(self):
         self.refused({"stepforge/base/a.h": "int f();\n"}, "#pragma once")
 
-    def test_nothing_outlives_a_call_and_changes(self):
+    def test_there_is_no_mutable_static_state(self):
         for line in [
             "int counter = 0;",
             "std::mutex lock;",
@@ -87,9 +87,9 @@ class CheckRooms(unittest.TestCase):
             "struct S { int a; } shared;",
         ]:
             with self.subTest(line):
-                self.refused({"stepforge/base/a.cpp": "\n" + line + "\n"}, "stepforge/base/a.cpp:2", "outlives a call")
+                self.refused({"stepforge/base/a.cpp": "\n" + line + "\n"}, "stepforge/base/a.cpp:2", "mutable static state")
 
-    def test_constants_functions_and_locals_are_no_state(self):
+    def test_constants_functions_and_locals_are_not_static_state(self):
         self.accepted({"stepforge/base/a.cpp": """
             #define MANY \\
               int counter;
@@ -125,9 +125,9 @@ class CheckRooms(unittest.TestCase):
             faults = faults_of(Tree(Path(folder), below(Path(folder)), ROOMS))
             self.assertEqual([fault[0] for fault in faults], ["stepforge/base/README.md"])
 
-    def test_no_path_of_a_machine_and_nothing_left_to_do(self):
-        self.refused({"docs/a.md": "see /" + "home/me/x\n"}, "docs/a.md:1", "a path of one machine")
-        self.refused({"scripts/a.sh": "# TO" + "DO: more\n"}, "left to do")
+    def test_there_are_no_machine_paths_and_no_todo_notes(self):
+        self.refused({"docs/a.md": "see /" + "home/me/x\n"}, "docs/a.md:1", "an absolute path of a machine")
+        self.refused({"scripts/a.sh": "# TO" + "DO: more\n"}, "a to-do note")
         self.accepted({"docs/a.md": "see https://example.org/work/x and src/home/y\n"})
 
     def test_paths_in_documents_exist(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/demo.sh with a stub of the program: which runs it makes, and that it deletes none."""
+"""Runs scripts/demo.sh with a stub of the program: it creates the expected runs and deletes none."""
 import shutil
 import subprocess
 import tempfile
@@ -61,7 +61,7 @@ class Demo(unittest.TestCase):
         self.assertEqual(config["training"]["steps"], 214)
         self.assertEqual(config["validation"]["freq"], 53)
 
-    def test_a_text_of_one_line_is_not_validated_and_the_demo_says_so(self):
+    def test_a_text_of_one_line_is_not_validated_and_a_message_says_so(self):
         done, runs = self.demo("a.txt", "word " * 10000)
         self.assertIn("No validation", done.stdout)
         self.assertEqual(tomllib.loads((runs / "demo-a.toml").read_text())["validation"]["freq"], 0)

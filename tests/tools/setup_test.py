@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/setup.sh against a stub of apt-get: what it installs, and that it never removes a package."""
+"""Runs scripts/setup.sh with a stub of apt-get: it installs the expected packages and never removes one."""
 import os
 import subprocess
 import tempfile
@@ -66,7 +66,7 @@ class Setup(unittest.TestCase):
         self.assertIn("run `make setup`", done.stderr)
         self.assertEqual(self.apt_calls(), [])
 
-    def test_another_system_gets_one_line_with_the_dockerfile(self):
+    def test_on_another_system_one_line_names_the_dockerfile(self):
         self.use_system("ubuntu", "22.04", "Ubuntu 22.04.5 LTS")
         done = self.run_setup("build")
         self.assertEqual(done.returncode, 1)

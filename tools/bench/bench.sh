@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Measures the fused kernels against libtorch's own; then speed, memory and time to the first step against PyTorch eager,
-# torch.compile and transformers on the same work; then two and four ranks against FSDP2; then how much of the communication
-# overlaps with compute. Takes about twenty minutes on an otherwise idle machine, and 5 GB of disk (tools/oracle/environment.sh).
+# Takes about twenty minutes on an otherwise idle machine, and 5 GB of disk (tools/oracle/environment.sh). Measures
+# - the fused kernels against libtorch's
+# - speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work
+# - two and four ranks against FSDP2
+# - the overlap of communication with compute
 #
 #   tools/bench/bench.sh [ROUNDS]
 set -euo pipefail

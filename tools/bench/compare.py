@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs Stepforge and its peers in turn on the same work and prints how they compare.
+"""Runs Stepforge and its peers in turn on the same work and compares them.
 
     tools/bench/compare.py --program build/release/stepforge --python VENV/bin/python [--rounds 3] [--peers eager,compile,hf]
                            [--models small,large] [--output build/bench]
 
-Every program runs alone, each round in the same order, so that a slow minute of the machine affects all of them. The first two
-steps do not count. Speed is the best and the median step of all rounds. The noise floor is how far the rounds' medians of one
-program are apart: a smaller difference between two programs means nothing.
+Every program runs alone, in the same order in each round, so that a slow minute of the machine affects all of them. The first two
+steps are not counted. Speed is that of the best and the median step of all rounds. Noise is the spread of the rounds' medians of
+one program: a smaller difference between two programs means nothing.
 """
 import argparse
 import json
@@ -22,12 +22,12 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-COLD_STEPS = 2
+WARMUP_STEPS = 2
 NAMES = {"stepforge": "Stepforge", "eager": "PyTorch eager", "compile": "torch.compile", "hf": "HF Llama"}
 
 
 def measured(command, environment):
-    """Output, start time and peak resident bytes of a process and its children."""
+    """Output, start time and peak resident bytes of a process."""
     began = time.time()
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, stdin=subprocess.DEVNULL)
@@ -60,7 +60,7 @@ def run_stepforge(options, toml, threads):
 def run_peer(options, kind, toml, threads):
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if kind == "compile":
-        # Compiled every time: a warm cache would hide what a newcomer waits for.
+        # Compiled in every run: a warm cache would hide the compile time.
         environment["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     output, began, peak = measured([options.python, HERE / "peer.py", kind, toml], environment)
     result = json.loads(output.splitlines()[-1])
@@ -70,7 +70,7 @@ def run_peer(options, kind, toml, threads):
 
 
 def work_of(config):
-    """Tokens of a step, and the FLOPs of its matrix products with weights: 6 for each of their elements and each token."""
+    """Tokens per step, and the FLOPs of its matrix products with weights: 6 per element and token."""
     m, training = config["model"], config["training"]
     head_dim = m["dim"] // m["n_heads"]
     layer = m["dim"] * head_dim * (2 * m["n_heads"] + 2 * m["n_kv_heads"]) + 3 * m["dim"] * m["ffn_dim"]
@@ -79,8 +79,8 @@ def work_of(config):
     return tokens, 6.0 * weights * tokens
 
 
-def summarise(runs, tokens, flops, rate):
-    warm = [run["step_seconds"][COLD_STEPS:] for run in runs]
+def summarize(runs, tokens, flops, rate):
+    warm = [run["step_seconds"][WARMUP_STEPS:] for run in runs]
     every = [second for run in warm for second in run]
     medians = [statistics.median(run) for run in warm]
     return {
@@ -95,8 +95,8 @@ def summarise(runs, tokens, flops, rate):
 
 
 def print_table(title, table, rate):
-    print(f"\n{title}; PyTorch does {rate / 1e9:.1f} GFLOP/s on the model's matrix products alone")
-    print(f"{'':16}{'tok/s best':>11}{'median':>9}{'of that rate':>22}{'peak MiB':>10}{'s to end of step 1':>20}{'noise':>8}")
+    print(f"\n{title}; PyTorch reaches {rate / 1e9:.1f} GFLOP/s on the model's matrix products alone")
+    print(f"{'':16}{'tok/s best':>11}{'median':>9}{'of matrix rate':>22}{'peak MiB':>10}{'s to end of step 1':>20}{'noise':>8}")
     for name, row in table.items():
         print(
             f"{NAMES[name]:16}{row['best_tps']:11.0f}{row['median_tps']:9.0f}{row['matrix_share']:21.0%} {row['peak_mib']:10.0f}"
@@ -111,10 +111,10 @@ def print_table(title, table, rate):
                 f"step 1 x {ours['first_step_s'] / row['first_step_s']:.2f}"
             )
     if len(ours["medians_s"]) == 1:
-        print("Floor of noise: unknown, it takes two rounds.")
+        print("Noise: unknown, run at least two rounds.")
         return
     floor = max(row["noise"] for row in table.values())
-    print(f"Floor of noise: the medians of one program's rounds lie up to {floor:.1%} apart; ratios closer to 1 than that say nothing.")
+    print(f"Noise: the medians of one program's rounds differ by up to {floor:.1%}; ratios closer to 1 than that mean nothing.")
 
 
 def bench_model(options, model):
@@ -131,8 +131,8 @@ def bench_model(options, model):
             run = run_stepforge(options, toml, threads) if name == "stepforge" else run_peer(options, name, toml, threads)
             runs[name].append(run)
     rate = max(rates)
-    table = {name: summarise(list_of_runs, tokens, flops, rate) for name, list_of_runs in runs.items()}
-    print_table(f"{model}: {config['model']['n_layers']} layers, width {config['model']['dim']}, {tokens} tokens a step", table, rate)
+    table = {name: summarize(list_of_runs, tokens, flops, rate) for name, list_of_runs in runs.items()}
+    print_table(f"{model}: {config['model']['n_layers']} layers, width {config['model']['dim']}, {tokens} tokens per step", table, rate)
     return {"matrix_flops": rate, "rounds": options.rounds, "summary": table, "runs": runs}
 
 

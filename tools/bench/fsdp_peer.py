@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a training run with PyTorch FSDP2 over Gloo: the peer of tools/bench/ranks.py.
+"""One rank of a training run with PyTorch FSDP2 over Gloo, the peer in tools/bench/ranks.py.
 
     RANK=… WORLD_SIZE=… MASTER_ADDR=… MASTER_PORT=… tools/bench/fsdp_peer.py CONFIG.toml ROWS STEPS
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the fused kernels against libtorch's own on this machine: `bench_kernels [threads]`. Best of several
-// rounds.
+// Times the fused kernels against libtorch's on this machine: `bench_kernels [threads]`. Best of 100 rounds.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -38,17 +37,17 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Turn and turn about, so that a noisy moment of the machine strikes both.
+/// Alternates between the two, so that noise of the machine affects both.
 void compare(const std::string& name, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
-  double own = 1e9;
-  double other = 1e9;
+  double our_best = 1e9;
+  double their_best = 1e9;
   for (int round = 0; round < 100; ++round) {
-    own = std::min(own, seconds_of(ours));
-    other = std::min(other, seconds_of(theirs));
+    our_best = std::min(our_best, seconds_of(ours));
+    their_best = std::min(their_best, seconds_of(theirs));
   }
-  std::printf("%-44s %9.3f ms   libtorch %9.3f ms   ratio %.2f\n", name.c_str(), own * 1e3, other * 1e3,
-              other / own);
+  std::printf("%-44s %9.3f ms   libtorch %9.3f ms   ratio %.2f\n", name.c_str(), our_best * 1e3,
+              their_best * 1e3, their_best / our_best);
   std::fflush(stdout);
 }
 
@@ -117,7 +116,7 @@ void element_wise() {
       });
 }
 
-/// The rate of MKL's fp32 products, as mkl_vendor.cpp has it make them.
+/// The rate of MKL's fp32 matrix products with the setting of mkl_vendor.cpp.
 void product() {
   const at::Tensor x = at::randn({2048, 512});
   const at::Tensor weight = at::randn({1536, 512});

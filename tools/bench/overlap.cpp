@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the communication hides behind the compute: two ranks train as threads of this process, over
-// links of several speeds, and the third step's recorded times tell. `bench_overlap CONFIG.toml
-// [section.key=value...]`
+// Measures how much communication is hidden behind compute: two ranks train as threads of this process, over
+// links of several speeds; the times of the operations are recorded in each step.
+//
+//   bench_overlap CONFIG.toml [section.key=value...]
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -22,27 +23,27 @@
 namespace stepforge {
 namespace {
 
-constexpr int ranks = 2;
-constexpr int measured_steps = 5;
-constexpr int cold_steps = 2;
+constexpr int kRanks = 2;
+constexpr int kMeasuredSteps = 5;
+constexpr int kWarmupSteps = 2;
 
 struct Link {
   const char* name = "";
   double latency_seconds = 0;
-  double bytes_per_second = 0;  ///< 0: no delay at all
+  double bytes_per_second = 0;  ///< 0: no delay
 };
 
-/// Of one step on one rank, in seconds.
+/// The times of one step on one rank, in seconds.
 struct Overlap {
   double step = 0;
   double communicating = 0;  ///< on any lane
-  double exposed = 0;        ///< of that, what the compute lane waited for or did itself
+  double exposed = 0;        ///< the part that the compute lane waited for or did itself
 
   double hidden_share() const { return communicating > 0 ? 1.0 - exposed / communicating : 1.0; }
 };
 
-/// Gathers and reductions as lane_report() sees them; what the compute lane itself exchanges (counts, norm,
-/// loss) is never hidden.
+/// Gathers and reductions as in lane_report(); collectives on the compute lane itself (counts, norm, loss) are
+/// never hidden.
 Overlap overlap_of(const StepProgram& program, const std::vector<OperationTime>& times) {
   const LaneReport report = lane_report(program, times);
   Overlap overlap{report.total, report.communicating, report.waiting};
@@ -61,7 +62,7 @@ class Recorder : public Callback {
   explicit Recorder(std::vector<Overlap>& steps) : steps_(steps) {}
   std::string_view name() const override { return "overlap"; }
   void step_end(Trainer& trainer) override {
-    if (trainer.state.step > cold_steps)
+    if (trainer.state.step > kWarmupSteps)
       steps_.push_back(overlap_of(trainer.train_program, trainer.executor->times()));
   }
 
@@ -72,11 +73,11 @@ class Recorder : public Callback {
 /// The measured steps of every rank.
 std::vector<std::vector<Overlap>> train(const std::filesystem::path& config,
                                         const std::vector<std::string>& overrides, const Link& link) {
-  auto worlds = thread_worlds(ranks);
-  std::vector<std::vector<Overlap>> steps(ranks);
-  std::vector<std::string> failures(ranks);
+  auto worlds = thread_worlds(kRanks);
+  std::vector<std::vector<Overlap>> steps(kRanks);
+  std::vector<std::string> failures(kRanks);
   std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
       auto world = std::move(worlds[rank]);
       if (link.bytes_per_second > 0)
@@ -101,8 +102,8 @@ std::vector<std::vector<Overlap>> train(const std::filesystem::path& config,
   return steps;
 }
 
-/// The median step of the rank that hides least.
-Overlap typical(std::vector<std::vector<Overlap>> ranks_steps) {
+/// The median step of the rank with the smallest hidden share.
+Overlap median_of_worst_rank(std::vector<std::vector<Overlap>> ranks_steps) {
   std::optional<Overlap> worst;
   for (auto& steps : ranks_steps) {
     const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
@@ -119,15 +120,16 @@ void run(const std::filesystem::path& config, std::vector<std::string> overrides
       std::filesystem::temp_directory_path() / ("stepforge-overlap-" + std::to_string(getpid()));
   overrides.insert(overrides.begin(),
                    {"run_dir=" + folder.string(), "training.threads=1", "metrics.status_line=off",
-                    "checkpoint.enable=false", format("training.steps={}", cold_steps + measured_steps)});
+                    "checkpoint.enable=false", format("training.steps={}", kWarmupSteps + kMeasuredSteps)});
   std::printf(
-      "%d ranks, one thread each; median of %d steps, of the rank that hides least\n%-24s%12s%16s%12s%10s\n",
-      ranks, measured_steps, "link", "ms a step", "communicating", "exposed", "hidden");
+      "%d ranks, one thread each; median of %d steps on the rank with the smallest hidden share\n"
+      "%-24s%12s%16s%12s%10s\n",
+      kRanks, kMeasuredSteps, "link", "ms per step", "communicating", "exposed", "hidden");
   for (const Link& link : {Link{"shared memory, no delay"}, Link{"100 Gbit/s, 10 us", 10e-6, 12.5e9},
                            Link{"25 Gbit/s, 20 us", 20e-6, 3.125e9}, Link{"10 Gbit/s, 50 us", 50e-6, 1.25e9},
                            Link{"5 Gbit/s, 50 us", 50e-6, 0.625e9}}) {
     std::filesystem::remove_all(folder);
-    const Overlap overlap = typical(train(config, overrides, link));
+    const Overlap overlap = median_of_worst_rank(train(config, overrides, link));
     std::printf("%-24s%12.1f%16.1f%12.1f%9.1f%%\n", link.name, 1e3 * overlap.step,
                 1e3 * overlap.communicating, 1e3 * overlap.exposed, 100.0 * overlap.hidden_share());
     std::fflush(stdout);

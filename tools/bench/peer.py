@@ -5,7 +5,7 @@
     tools/bench/peer.py eager|compile|hf CONFIG.toml    prints one JSON line: seconds of each step, wall-clock end of step 1
     tools/bench/peer.py matrix CONFIG.toml              prints the machine's rate on the model's own matrix products
 
-fp32, the threads of the config, cross-entropy over all tokens, clip_grad_norm_, fused AdamW: the usual loop, written plainly.
+fp32, the threads of the config, cross-entropy over all tokens, clip_grad_norm_, fused AdamW: the usual training loop.
 """
 import json
 import sys

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Stepforge on several ranks of one machine against PyTorch FSDP2 over Gloo, in turn, on the same work.
+"""Compares Stepforge on several ranks of one machine with PyTorch FSDP2 over Gloo, in turn, on the same work.
 
     tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--ranks 2,4] [--rounds 3]
 
-The work is the model of tools/bench/small.toml with one thread per rank: once its eight rows per step are divided over the ranks, so
-that matrix products dominate, and once each rank has one row, so that communication matters more. Memory is the peak resident size
-of a rank (Stepforge: rank 0, which also writes the run; FSDP2: the largest). Noise is how far the rounds of one program are apart.
+The work is the model of tools/bench/small.toml with one thread per rank. First its eight rows per step are divided over the ranks, so
+that matrix products dominate; then each rank has one row, so that communication matters more. Memory is the peak resident size of a
+rank (Stepforge: rank 0, which also writes the run; FSDP2: the largest). Noise is the spread of the rounds of one program.
 """
 import argparse
 import json
@@ -22,8 +22,8 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-COLD_STEPS = 2
-TOKENS = 24576  # of a run, so that all runs take about as long
+WARMUP_STEPS = 2
+TOKENS = 24576  # per run, so that all runs take about the same time
 
 
 def free_port():
@@ -76,8 +76,8 @@ def run_fsdp2(options, ranks, rows, steps):
     }
 
 
-def summarise(runs, tokens):
-    medians = [statistics.median(run["step_seconds"][COLD_STEPS:]) for run in runs]
+def summarize(runs, tokens):
+    medians = [statistics.median(run["step_seconds"][WARMUP_STEPS:]) for run in runs]
     return {
         "tps": tokens / statistics.median(medians),
         "peak_mib": max(run["peak_bytes"] for run in runs) / 2**20,
@@ -88,19 +88,20 @@ def summarise(runs, tokens):
 
 def bench(options, ranks, rows, seq_len):
     tokens = rows * seq_len
-    steps = COLD_STEPS + max(1, TOKENS // tokens)
+    steps = WARMUP_STEPS + max(1, TOKENS // tokens)
     runs = {"Stepforge": [], "FSDP2, Gloo": []}
     for number in range(1, options.rounds + 1):
-        print(f"{ranks} ranks, {rows} rows a step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
+        print(f"{ranks} ranks, {rows} rows per step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
         runs["Stepforge"].append(run_stepforge(options, ranks, rows, steps))
         runs["FSDP2, Gloo"].append(run_fsdp2(options, ranks, rows, steps))
-    table = {name: summarise(list_of_runs, tokens) for name, list_of_runs in runs.items()}
-    print(f"\n{ranks} ranks, {rows // ranks} rows a rank, {tokens} tokens a step\n{'':14}{'tok/s':>8}{'peak MiB a rank':>17}{'s to end of step 1':>20}{'noise':>8}")
+    table = {name: summarize(list_of_runs, tokens) for name, list_of_runs in runs.items()}
+    print(f"\n{ranks} ranks, {rows // ranks} rows per rank, {tokens} tokens per step")
+    print(f"{'':14}{'tok/s':>8}{'peak MiB per rank':>19}{'s to end of step 1':>20}{'noise':>8}")
     for name, row in table.items():
-        print(f"{name:14}{row['tps']:8.0f}{row['peak_mib']:17.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
+        print(f"{name:14}{row['tps']:8.0f}{row['peak_mib']:19.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
     ours, theirs = table["Stepforge"], table["FSDP2, Gloo"]
     print(
-        f"Stepforge against FSDP2: speed x {ours['tps'] / theirs['tps']:.2f}, memory a rank x {ours['peak_mib'] / theirs['peak_mib']:.2f}, "
+        f"Stepforge against FSDP2: speed x {ours['tps'] / theirs['tps']:.2f}, memory per rank x {ours['peak_mib'] / theirs['peak_mib']:.2f}, "
         f"time to the end of step 1 x {ours['first_step_s'] / theirs['first_step_s']:.2f}"
     )
 

@@ -1,17 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the rules of the house that a compiler does not check. Prints path:line: rule for each fault; exit code 1 if there are any.
+"""Checks the project's rules that a compiler does not check. Prints path:line: message for each error; exit code 1 if there are any.
 
-    tools/lint/check_rooms.py              checks the files git knows, and new ones it does not ignore
+    tools/lint/check_rooms.py              checks tracked files, and untracked ones that git does not ignore
     tools/lint/check_rooms.py --tree DIR   checks all files below DIR
     tools/lint/check_rooms.py --draw       prints which room includes which, as a Mermaid graph
     tools/lint/check_rooms.py --sizes      prints files of over 300 lines
     tools/lint/check_rooms.py --readmes    writes the line "May include" of each room's README
 
-stepforge/rooms.json states the rooms and what each may include. The rules: a room includes only what it may; rooms above the
-libtorch line reach no torch header, directly or indirectly; headers do not include fmt or toml++; there is no mutable global state;
-layers and models know no rank; no file exceeds 800 lines; each room has a README.md of at most 80 lines that lists what the room
-may include; there is no path of one machine and no note of things left to do; paths in documents exist.
+stepforge/rooms.json lists the rooms and what each may include. The rules:
+
+- a room includes only rooms that it may include
+- rooms above the libtorch line include no torch header, directly or indirectly
+- headers do not include fmt, spdlog or toml++
+- there is no mutable global state
+- layers and models know no rank
+- no file exceeds 800 lines
+- each room has a README.md of at most 80 lines that lists what the room may include
+- there are no absolute paths of a machine and no to-do notes
+- paths in documents exist
 """
 import argparse
 import json
@@ -25,21 +32,21 @@ from cpp_source import mutable_state, own_includes, system_includes, without_lit
 TORCH_HEADER = re.compile(r"^(ATen|torch|c10)/")
 FORMATTING_HEADER = re.compile(r"^(fmt|spdlog|toml\+\+)/")
 RANK_WORDS = re.compile(r"\b(rank|world_size|ProcessGroup|DeviceMesh|mesh)\b")
-# libtorch's CPU allocator is one per process: the only object that all ranks of a process share.
-MAY_HOLD_STATE = {"stepforge/kernels/cpu_allocator.cpp"}
+# libtorch has one CPU allocator per process; it is the only object that all ranks of a process share.
+STATEFUL_FILES = {"stepforge/kernels/cpu_allocator.cpp"}
 CODE = {".h", ".cpp"}
 TEXT = CODE | {".py", ".sh", ".cmake", ".md", ".toml", ".txt", ".json", ""}
 SIZED = CODE | {".py", ".sh", ".cmake"}
-MOST_LINES, MANY_LINES, README_LINES = 800, 300, 80
-# Written apart so that this file obeys its own rules.
+MAX_LINES, LONG_FILE_LINES, README_LINES = 800, 300, 80
+# Split so that this file passes its own check.
 MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(" + "|".join(["root", "work", "home"]) + r")/")
 MARKDOWN_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 QUOTED_PATH = re.compile(r"`([\w.-]+/[\w./-]+\.(?:h|cpp|cu|py|sh|toml|txt|cmake|md))`")
-LEFT_TO_DO = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+TODO_NOTE = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 
 
 class Rooms:
-    """The rooms in the order of stepforge/rooms.json, and what each may include."""
+    """The rooms, in the order of stepforge/rooms.json, and what each may include."""
 
     def __init__(self, path):
         rooms = json.loads(path.read_text())["rooms"]
@@ -47,7 +54,7 @@ class Rooms:
         self.torch_free = {room["name"] for room in rooms if room["library"] != "torch"}
 
     def room_of(self, path):
-        """The room of a source file; the innermost one, since app/torch is a room of its own."""
+        """The innermost room of a source file: app/torch is a room of its own."""
         parts = PurePosixPath(path).parts
         if len(parts) < 3 or parts[0] != "stepforge":
             return None
@@ -66,7 +73,7 @@ ROOMS_FILE = Path(__file__).resolve().parents[2] / "stepforge/rooms.json"
 
 
 class Tree:
-    """The files of a project by their paths, as text."""
+    """The text files of a project by path."""
 
     def __init__(self, root, paths, rooms):
         self.root = root
@@ -90,7 +97,7 @@ class Tree:
         return self.text[path].count("\n", 0, max(position, 0)) + 1
 
 
-def check_arrows(tree):
+def check_includes(tree):
     rooms = tree.rooms
     for path, text in tree.code():
         room = rooms.room_of(path)
@@ -104,37 +111,37 @@ def check_arrows(tree):
 
 
 def check_rooms_file(tree):
-    """Rooms include only rooms that stand above them in the file, so there is no circle."""
+    """Rooms include only rooms that come before them in the file, so there is no cycle."""
     above = set()
     for room, others in tree.rooms.may_include.items():
         for other in others:
             if other not in above:
-                tree.fault("stepforge/rooms.json", 1, f"{room} may include {other}, which does not stand above it")
+                tree.fault("stepforge/rooms.json", 1, f"{room} may include {other}, which does not come before it")
             elif room in tree.rooms.torch_free and other not in tree.rooms.torch_free:
                 tree.fault("stepforge/rooms.json", 1, f"{room} is torch-free but may include {other}")
         above.add(room)
 
 
-def way_to_torch(tree, path, seen):
-    """The chain of headers from `path` to one of torch, or None."""
+def torch_include_chain(tree, path, seen):
+    """The chain of includes from `path` to a torch header, or None."""
     for include in system_includes(tree.text[path]) + own_includes(tree.text[path]):
         if TORCH_HEADER.match(include):
             return [path, include]
     for include in own_includes(tree.text[path]):
         if include in tree.text and include not in seen:
             seen.add(include)
-            way = way_to_torch(tree, include, seen)
-            if way:
-                return [path, *way]
+            chain = torch_include_chain(tree, include, seen)
+            if chain:
+                return [path, *chain]
     return None
 
 
 def check_torch_line(tree):
     for path, _ in tree.code():
         if tree.rooms.is_torch_free(path):
-            way = way_to_torch(tree, path, {path})
-            if way:
-                tree.fault(path, 1, "is above the libtorch line but reaches a torch header: " + " -> ".join(way[1:]))
+            chain = torch_include_chain(tree, path, {path})
+            if chain:
+                tree.fault(path, 1, "is above the libtorch line but includes a torch header: " + " -> ".join(chain[1:]))
 
 
 def check_headers(tree):
@@ -143,17 +150,17 @@ def check_headers(tree):
             continue
         for include in system_includes(text) + own_includes(text):
             if FORMATTING_HEADER.match(include):
-                tree.fault(path, tree.line_of(path, include), f"<{include}> in a header; torch brings another version: include it in a .cpp")
+                tree.fault(path, tree.line_of(path, include), f"<{include}> in a header; torch brings a different version: include it in a .cpp file")
         if not re.search(r"^#pragma once$", text, re.MULTILINE):
             tree.fault(path, 1, "a header without #pragma once")
 
 
 def check_state(tree):
     for path, text in tree.code():
-        if path in MAY_HOLD_STATE:
+        if path in STATEFUL_FILES:
             continue
         for line, declaration in mutable_state(text):
-            tree.fault(path, line, f"state that outlives a call: `{declaration[:80]}`; pass it in an object instead")
+            tree.fault(path, line, f"mutable static state: `{declaration[:80]}`; pass it in an object instead")
 
 
 def check_ranks(tree):
@@ -167,19 +174,19 @@ def check_ranks(tree):
 def check_sizes(tree):
     for path, text in sorted(tree.text.items()):
         lines = text.count("\n")
-        if PurePosixPath(path).suffix in SIZED and lines > MOST_LINES:
-            tree.fault(path, lines, f"{lines} lines; {MOST_LINES} are the most: split it by ideas")
+        if PurePosixPath(path).suffix in SIZED and lines > MAX_LINES:
+            tree.fault(path, lines, f"{lines} lines, but at most {MAX_LINES} are allowed: split the file by ideas")
 
 
 def check_readmes(tree):
     for room in sorted({tree.rooms.room_of(path) for path, _ in tree.code()} & tree.rooms.may_include.keys()):
         path = f"stepforge/{room}/README.md"
         if path not in tree.text:
-            tree.fault(path, 1, f"room {room} has no README.md: what it is for, what it may include, where to start reading")
+            tree.fault(path, 1, f"room {room} has no README.md: write what it is for, what it may include and where to start reading")
         elif tree.text[path].count("\n") > README_LINES:
-            tree.fault(path, README_LINES, f"over {README_LINES} lines; a room's README is under a page")
+            tree.fault(path, README_LINES, f"over {README_LINES} lines; a room's README fits on one page")
         elif tree.rooms.readme_line(room) not in tree.text[path].split("\n"):
-            tree.fault(path, 1, f"does not hold the line `{tree.rooms.readme_line(room)}`: run tools/lint/check_rooms.py --readmes")
+            tree.fault(path, 1, f"does not contain the line `{tree.rooms.readme_line(room)}`: run tools/lint/check_rooms.py --readmes")
 
 
 def write_readmes(root, rooms):
@@ -192,14 +199,14 @@ def write_readmes(root, rooms):
 def check_words(tree):
     for path, text in sorted(tree.text.items()):
         for number, line in enumerate(text.split("\n"), 1):
-            for pattern, message in ((MACHINE_PATH, "a path of one machine"), (LEFT_TO_DO, "a note of something left to do")):
+            for pattern, message in ((MACHINE_PATH, "an absolute path of a machine"), (TODO_NOTE, "a to-do note")):
                 word = pattern.search(line)
                 if word:
                     tree.fault(path, number, f"{message}: `{word.group(0)}`")
 
 
 def check_references(tree):
-    """Paths in documents exist: links as Markdown reads them, names in backticks also below stepforge/ and tests/."""
+    """Paths in documents exist: links relative to the document, names in backticks also below the root, stepforge/ and tests/."""
     for path, text in sorted(tree.text.items()):
         if not path.endswith(".md"):
             continue
@@ -213,7 +220,7 @@ def check_references(tree):
                     tree.fault(path, number, f"names `{name}`, which does not exist")
 
 
-CHECKS = [check_rooms_file, check_arrows, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words, check_references]
+CHECKS = [check_rooms_file, check_includes, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words, check_references]
 
 
 def faults_of(tree):
@@ -222,7 +229,7 @@ def faults_of(tree):
     return tree.faults
 
 
-def known_to_git(root):
+def git_files(root):
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     return [path for path in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0") if path]
 
@@ -232,7 +239,7 @@ def below(root):
 
 
 def draw(tree):
-    """Arrows of direct includes, without those that follow from others."""
+    """Prints arrows for direct includes, without those that follow from other arrows."""
     includes = {room: set() for room in tree.rooms.may_include}
     for path, text in tree.code():
         for include in own_includes(text):
@@ -251,9 +258,9 @@ def draw(tree):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--tree", type=Path, help="check all files below this folder instead of those git knows")
+    parser.add_argument("--tree", type=Path, help="check all files below this folder instead of those that git knows")
     parser.add_argument("--draw", action="store_true", help="print which room includes which as a Mermaid graph")
-    parser.add_argument("--sizes", action="store_true", help=f"print files of over {MANY_LINES} lines")
+    parser.add_argument("--sizes", action="store_true", help=f"print files of over {LONG_FILE_LINES} lines")
     parser.add_argument("--readmes", action="store_true", help='write the line "May include" of each README')
     options = parser.parse_args()
     root = options.tree or Path(__file__).resolve().parents[2]
@@ -261,20 +268,20 @@ def main():
     if options.readmes:
         write_readmes(root, rooms)
         return 0
-    tree = Tree(root, below(root) if options.tree else known_to_git(root), rooms)
+    tree = Tree(root, below(root) if options.tree else git_files(root), rooms)
     if options.draw:
         draw(tree)
         return 0
     if options.sizes:
         for path, text in sorted(tree.text.items()):
-            if PurePosixPath(path).suffix in SIZED and text.count("\n") > MANY_LINES:
+            if PurePosixPath(path).suffix in SIZED and text.count("\n") > LONG_FILE_LINES:
                 print(f"{text.count(chr(10)):5} {path}")
         return 0
     faults = faults_of(tree)
     for path, line, message in faults:
         print(f"{path}:{line}: {message}")
     if faults:
-        print(f"{len(faults)} faults against the rules of the house", file=sys.stderr)
+        print(f"check_rooms: {len(faults)} errors", file=sys.stderr)
     return 1 if faults else 0
 
 

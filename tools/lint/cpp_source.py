@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads C++ for the checks: text without comments and literals, includes, variables."""
+"""Reads C++ sources for the checks: text without comments and literals, includes, variables."""
 import re
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
@@ -10,7 +10,7 @@ LITERAL = re.compile(
 
 
 def without_literals(text):
-    """Comments become spaces, strings and characters empty literals; lines keep their numbers."""
+    """Comments become spaces, and strings and characters become empty literals. Line numbers stay the same."""
 
     def blank(match):
         shown = '""' if '"' in match.group(0)[:3] and not match.group(0).startswith("/") else " "
@@ -32,12 +32,12 @@ def without_preprocessor(text):
     return re.sub(r"^[ \t]*#(?:[^\n\\]|\\(?:\n|.))*", lambda match: "\n" * match.group(0).count("\n"), text, flags=re.MULTILINE)
 
 
-NO_VARIABLE = re.compile(r"^(using|typedef|friend|static_assert|extern\s+template|namespace|class|struct|union|enum|template|concept|return|goto)\b")
+NOT_A_VARIABLE = re.compile(r"^(using|typedef|friend|static_assert|extern\s+template|namespace|class|struct|union|enum|template|concept|return|goto)\b")
 SPECIFIERS = re.compile(r"\b(static|inline|extern|thread_local|mutable|volatile)\b")
 
 
 def is_constant(declaration):
-    """constexpr, or const including a pointer itself."""
+    """constexpr, or const; a pointer must itself be const."""
     if re.search(r"\bconstexpr\b", declaration):
         return True
     if "*" in declaration:
@@ -46,7 +46,7 @@ def is_constant(declaration):
 
 
 def kind_of_scope(before, inside):
-    """The kind of scope that an opening brace begins, from the statement before it: namespace, type, init or code."""
+    """The kind of scope that an opening brace begins, by the text before it: namespace, type, enum, init or code."""
     if re.search(r"\bnamespace\b", before) or re.search(r'\bextern\s*""\s*$', before):
         return "namespace"
     head = re.sub(r"^template\s*<.*?>\s*(?=class|struct|union)", "", before, flags=re.DOTALL)
@@ -62,7 +62,7 @@ def kind_of_scope(before, inside):
 
 
 def mutable_state(text):
-    """Mutable variables of static storage: pairs of line number and declaration."""
+    """Mutable variables with static storage: pairs of line number and declaration."""
     found = []
     scopes = []
     statement, line, begin = "", 1, 1
@@ -93,7 +93,7 @@ def mutable_state(text):
 def is_mutable_variable(statement, inside):
     statement = re.sub(r"^(public|private|protected)\s*:(?!:)\s*", "", statement)
     statement = re.sub(r"\[\[.*?\]\]\s*", "", statement)
-    if not statement or NO_VARIABLE.match(statement):
+    if not statement or NOT_A_VARIABLE.match(statement):
         return False
     declaration = re.split(r"=(?!=)|\{", statement, maxsplit=1)[0]
     if re.search(r"\bthread_local\b", declaration):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks formatting, the rules of the house, generated documents and clang-tidy. Changes nothing.
+# Checks formatting, the rules of check_rooms.py, generated documents and clang-tidy. Changes nothing.
 #
 #   tools/lint/lint.sh          clang-tidy on torch-free and changed files
 #   tools/lint/lint.sh --all    clang-tidy on every file

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs clang-tidy on the files that need it, on all cores; every warning is an error.
 
-    tools/lint/tidy.py            all torch-free files, and the others that differ from the last commit
+    tools/lint/tidy.py            all torch-free files, and other files that differ from the last commit
     tools/lint/tidy.py --all      all files (half a minute for each that includes libtorch)
     tools/lint/tidy.py FILE...    these files
 
-A file that passed before with the same text, own headers, flags and rules is not checked again. A hash of all these is kept
-under the user's cache directory, so a fresh clone starts warm.
+A file that passed before with the same text, project headers, flags and rules is not checked again. Hashes of these are kept in
+the user's cache folder, so they also serve a new clone.
 """
 import argparse
 import hashlib
@@ -35,7 +35,7 @@ def cache_folder():
 
 
 def flags_of(command):
-    """The flags that change what clang parses, without gcc's own and the precompiled header."""
+    """The flags that change what clang parses, without gcc's own flags and the precompiled header."""
     flags = []
     arguments = iter(shlex.split(command))
     for argument in arguments:
@@ -85,7 +85,7 @@ def changed_files():
 def check(path, flags):
     command = [CLANG_TIDY, "--quiet", path, "--", "-xc++", *flags, "-w"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    # stderr counts warnings in headers that are not ours; it matters only for a failure without a warning.
+    # stderr counts warnings in other projects' headers; it matters only for a failure without a warning.
     return done.returncode, (done.stdout or done.stderr).replace(str(ROOT) + "/", "")
 
 

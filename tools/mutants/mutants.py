@@ -5,11 +5,11 @@
     tools/mutants/mutants.py [--jobs N] [--only NAME,NAME] [--list]
 
 mutants.toml lists the bugs: a piece of source and its replacement, in which the word MUTANT stands for "this bug is switched on".
-All bugs go into one copy of the tree under build/mutants, where MUTANT becomes a check of the environment variable
-STEPFORGE_MUTANT. So one build holds all bugs, and the variable selects one for a test run. The product's sources do not change.
+All bugs go into one copy of the sources under build/mutants, where MUTANT becomes a check of the environment variable
+STEPFORGE_MUTANT. So one build holds all bugs, and the variable selects one for a test run. The original sources do not change.
 
-First every test must pass with no bug switched on. Then, for each bug, the tests run until one fails, starting with those that the
-list names. A bug is killed by a test that fails, crashes or times out. It survives if all tests pass or none reaches it. Exit
+First all tests must pass with no bug switched on. Then, for each bug, the tests run until one fails, starting with those that the
+list names. A bug is killed by a test that fails, crashes or times out. It survives if all tests pass or none executes it. Exit
 code 1 if a bug survives or no longer fits the sources.
 """
 import argparse
@@ -33,7 +33,7 @@ DEFINITION = """#include <cstdlib>
 
 namespace stepforge {
 
-/// Whether the planted bug of this name is switched on. Notes in a file that its place was reached.
+/// Whether the planted bug of this name is switched on. Records in a file that its code was executed.
 bool mutant(const char* name) {
   static const char* const wanted = std::getenv("STEPFORGE_MUTANT");
   if (wanted == nullptr || std::strcmp(wanted, name) != 0) return false;
@@ -53,9 +53,9 @@ def read_list():
     with open(LIST, "rb") as file:
         listed = tomllib.load(file)
     mutants, names = listed["mutant"], [mutant["name"] for mutant in listed["mutant"]]
-    doubled = {name for name in names if names.count(name) > 1}
-    if doubled:
-        sys.exit(f"{LIST}: more than one mutant has the name {', '.join(sorted(doubled))}")
+    duplicates = {name for name in names if names.count(name) > 1}
+    if duplicates:
+        sys.exit(f"{LIST}: more than one mutant has the name {', '.join(sorted(duplicates))}")
     return listed["tests"], mutants
 
 
@@ -67,7 +67,7 @@ def tracked_files():
 
 
 def plant(mutants):
-    """The texts of all changed files by name. Exits with a list of the mutants that do not fit."""
+    """The texts of all changed files by name. Exits with a list of the mutants that do not fit the sources."""
     texts, misfits = {}, []
     for mutant in mutants:
         name = "stepforge/" + mutant["file"]
@@ -87,7 +87,7 @@ def plant(mutants):
 
 
 def write_tree(planted):
-    """Unchanged files keep their times, so that little is rebuilt."""
+    """Writes the copy of the sources. Unchanged files keep their modification times, so that little is rebuilt."""
     names = tracked_files() | set(planted)
     for old in [path for path in TREE.rglob("*") if path.is_file() and not path.is_relative_to(TREE / "build")]:
         if str(old.relative_to(TREE)) not in names:
@@ -129,7 +129,7 @@ def run_test(test, mutant, note):
     return ("failed", failed[0]) if process.returncode == 1 and failed else ("crashed", test["filter"])
 
 
-def hunt(mutant, tests):
+def run_mutant(mutant, tests):
     """(result, killing test, seconds) of a mutant."""
     note = TREE / "build/reached"
     note.unlink(missing_ok=True)
@@ -166,12 +166,12 @@ def main():
     survivors = []
     chosen = [mutant for mutant in mutants if not options.only or mutant["name"] in options.only]
     for mutant in chosen:
-        result, killer, seconds = hunt(mutant, tests)
+        result, killer, seconds = run_mutant(mutant, tests)
         print(f"{result:12} {mutant['name']:34} {seconds:6.1f} s  {killer}", flush=True)
         if not killer:
             survivors.append(mutant)
     for mutant in survivors:
-        print(f"alive: {mutant['name']}: {mutant['what']} ({mutant['file']})")
+        print(f"survived: {mutant['name']}: {mutant['what']} ({mutant['file']})")
     killed = len(chosen) - len(survivors)
     print(f"mutation score: {killed} of {len(chosen)} killed, {100 * killed / len(chosen):.0f} %")
     sys.exit(1 if survivors else 0)

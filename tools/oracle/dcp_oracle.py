@@ -6,9 +6,9 @@
     tools/oracle/dcp_oracle.py [--same] STEP_FOLDER...
 
 Each step folder, of one rank or of several, is loaded twice, model and optimizer together and model alone, into tensors that start
-as NaN. Every tensor must be there, with the shape, type and bytes that are put together here from the files and the offsets in
-their headers, and each element must come from exactly one file. With --same all folders must hold the same bytes: one step as
-several layouts of ranks have written it. Exit code 1 with the first differences.
+as NaN. Every tensor must exist, with the shape, type and bytes that this script assembles from the files and the offsets in their
+headers, and each element must come from exactly one file. With --same all folders must hold the same bytes: one step written by
+several layouts of ranks. Exit code 1 with the first differences.
 """
 import json
 import sys
@@ -19,12 +19,12 @@ import torch.distributed.checkpoint as dcp
 from safetensors import safe_open
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 OPTIMIZER_PREFIX = "optim."
 
 
 class Parts:
-    """The tensors of a folder, put together from its files without torch.distributed."""
+    """The tensors of a folder, assembled from its files without torch.distributed."""
 
     def __init__(self, folder):
         self.pieces = {}
@@ -42,9 +42,9 @@ class Parts:
         whole = torch.full(shape, float("nan"), dtype=pieces[0][1].dtype)
         count = torch.zeros(shape, dtype=torch.int32)
         for offset, tensor in pieces:
-            place = tuple(slice(begin, begin + size) for begin, size in zip(offset, tensor.shape))
-            whole[place] = tensor
-            count[place] += 1
+            index = tuple(slice(begin, begin + size) for begin, size in zip(offset, tensor.shape))
+            whole[index] = tensor
+            count[index] += 1
         return whole, int((count != 1).sum())
 
 
@@ -62,10 +62,10 @@ def load_with_dcp(folder, tensors):
     return state
 
 
-def compare(what, expected, loaded):
+def compare(label, expected, loaded):
     wrong = [name for name, tensor in expected.items() if name not in loaded or not same_bytes(tensor, loaded[name])]
-    for name in wrong[:MOST_SHOWN]:
-        print(f"  {what}: {name} differs")
+    for name in wrong[:MAX_SHOWN]:
+        print(f"  {label}: {name} differs")
     return len(wrong)
 
 

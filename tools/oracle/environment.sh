@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prints the python of the private environment of `make oracle` and `make bench`. Makes the environment first if it is missing
-# (about 5 GB under the user's cache directory), and updates it when requirements.txt, which pins it, has changed.
+# Prints the path of python in the virtual environment of `make oracle` and `make bench`. Creates the environment if it is missing
+# (about 5 GB in the user's cache folder), and updates it if requirements.txt has changed.
 #
 #   tools/oracle/environment.sh
 set -euo pipefail

@@ -5,8 +5,8 @@
     pip install torch==2.11.0 transformers safetensors numpy
     tools/oracle/fsdp_oracle.py STEPFORGE
 
-The peer's ranks are processes of this script. Every layer and the root are units (`fully_shard`), gradients are accumulated
-over two micro-batches and reduced with the second one. What must agree, and how well, is train_oracle.py's. Exit code 1 with
+The peer's ranks are processes of this script. Every layer and the root are units (`fully_shard`); gradients are accumulated over
+two micro-batches and reduced with the second one. The comparison and its tolerances are those of train_oracle.py. Exit code 1 with
 the differences.
 """
 import json
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from model_oracle import randomise, save_model
+from model_oracle import randomize, save_model
 from safetensors.torch import load_file, save_file
 from torch.distributed.fsdp import fully_shard
 from train_oracle import (
@@ -40,7 +40,7 @@ def peer_mesh(ranks, replicas):
 
 
 def peer_step(model, update, tokens):
-    """The rank's mean loss. FSDP2 averages gradients over the ranks, which have equally many labels."""
+    """The rank's mean loss and the gradient norm. FSDP2 averages gradients over the ranks, which have equal numbers of labels."""
     total = 0.0
     for number, micro in enumerate(tokens.chunk(MICRO_BATCHES)):
         model.set_requires_gradient_sync(number == MICRO_BATCHES - 1)
@@ -98,7 +98,7 @@ def run_peers(folder, ranks, replicas, rates):
 def check(program, seed, name, ranks, replicas):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = randomise(MODELS[name](), seed)
+        model = randomize(MODELS[name](), seed)
         save_model(model, folder / "model")
         write_text(folder / "text.txt", make_letters(ROWS))
         write_config(folder, model)

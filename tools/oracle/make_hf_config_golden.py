@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Records what transformers makes of config.json, for tests/catalog/hf_config_test.cpp. Needs no PyTorch.
+"""Records how transformers reads config.json, for tests/catalog/hf_config_test.cpp. Needs no PyTorch.
 
     make_hf_config_golden.py tests/golden/hf_config
 
 fields.json: every field of the configurations of our families, with its default, and the generation settings
              that older versions kept in config.json.
-rope.json:   rotary settings as files state them, and what the model then computes with. `refused` is the key
-             that our reader names instead: it refuses what versions of transformers read differently.
+rope.json:   rotary settings as written in files, and the parameters that the model then uses. `refused` is the key
+             that our reader names in its error: it refuses settings that versions of transformers read differently.
 """
 import json
 import pathlib

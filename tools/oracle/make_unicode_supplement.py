@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints stepforge/text/unicode_supplement.cpp: the code points whose general category the regular-expression engine of Hugging
-Face `tokenizers` knows and the PCRE2 of the build machine (Unicode 14) does not.
+"""Prints stepforge/text/unicode_supplement.cpp: the code points whose general category is known to the regular-expression engine of
+Hugging Face `tokenizers`, but not to the PCRE2 of the build machine (Unicode 14).
 
     pip install tokenizers
     g++ -O1 -o unicode_dump tools/oracle/unicode_dump.cpp -lpcre2-32
     ./unicode_dump | tools/oracle/make_unicode_supplement.py > stepforge/text/unicode_supplement.cpp
 
-Fails if PCRE2 puts a code point into a category where the other engine does not have it: that cannot be mended by adding.
+Fails if PCRE2 puts a code point into a category and the other engine does not: a supplement cannot correct that.
 """
 import sys
 
@@ -18,7 +18,7 @@ ALL_TEXT = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
 
 
 def members(category):
-    """The code points of one category as Hugging Face's engine sees them."""
+    """The code points of one category according to Hugging Face's engine."""
     keep = pre_tokenizers.Split(Regex(r"\p{%s}" % category), "removed", invert=True)
     found = set()
     for start in range(0, len(ALL_TEXT), 4096):

@@ -4,10 +4,10 @@
 
     pip install torch==2.11.0 transformers safetensors numpy
     tools/oracle/model_oracle.py STEPFORGE
-    tools/oracle/model_oracle.py --record FOLDER      writes tests/golden/models: tiny models, tokens, what transformers says
+    tools/oracle/model_oracle.py --record FOLDER      writes tests/golden/models: tiny models, tokens, the outputs of transformers
 
-Models are random and tiny. Each is given whole rows, and rows packed with several documents, which transformers sees one at a
-time. Allowed: 2e-5 of the largest |logit|, and as much for losses. Then each folder goes through `stepforge import` and
+Models are random and tiny. Each runs on whole rows, and on rows packed with several documents, which transformers gets one at a
+time. Logits and losses may differ by 2e-5 of the largest |logit|. Then each folder goes through `stepforge import` and
 `stepforge export`, whose tensors must be bit-equal. Exit code 1 with the differences.
 """
 import json
@@ -60,7 +60,7 @@ MODELS = {
 }
 
 
-def randomise(model, seed):
+def randomize(model, seed):
     """Weights far from their initial scale, so that a mistake anywhere shows in the logits."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -74,8 +74,8 @@ def make_tokens(vocab, rows, length, seed):
     return torch.randint(0, vocab, (rows, length), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
 
 
-def make_borders(rows, length):
-    """Documents of many lengths, one of a single token; every row's end is a border."""
+def make_cu_seqlens(rows, length):
+    """cu_seqlens of documents of many lengths, including a single token; every row's end is a border."""
     inside = [[1, 4, length // 2, length // 2 + 1], [], [length // 3], [length - 1]]
     return torch.tensor([0] + [row * length + b for row in range(rows) for b in [*inside[row % 4], length]], dtype=torch.int32)
 
@@ -84,8 +84,8 @@ def whole_rows(rows, length):
     return torch.arange(0, rows * length + 1, length, dtype=torch.int32)
 
 
-def transformers_says(model, tokens, borders):
-    """Logits and losses, each document alone; the last token of a document predicts nothing: loss 0."""
+def transformers_outputs(model, tokens, borders):
+    """Logits and losses, one document at a time; the last token of a document has no label: loss 0."""
     flat = tokens.flatten().long()
     logits = torch.zeros(len(flat), model.config.vocab_size)
     loss = torch.zeros(len(flat))
@@ -99,7 +99,7 @@ def transformers_says(model, tokens, borders):
 
 def save_model(model, folder):
     model.save_pretrained(folder)
-    # What Llama 2 and 3 were published with: the older spelling of the rope settings must be read too.
+    # Llama 2 and 3 were published with older rope keys, which must be read too.
     config_file = Path(folder) / "config.json"
     config = json.loads(config_file.read_text())
     rope = config.pop("rope_parameters", None)
@@ -111,7 +111,7 @@ def save_model(model, folder):
     config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def stepforge_says(program, folder, tokens, borders, work):
+def stepforge_outputs(program, folder, tokens, borders, work):
     inputs, output = work / "tokens.safetensors", work / "out.safetensors"
     save_file({"tokens": tokens, **({"cu_seqlens": borders} if borders is not None else {})}, inputs)
     output.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ def compare(name, expected, got):
     worst = 0.0
     for key, tensor in expected.items():
         if key not in got or got[key].shape != tensor.shape or got[key].dtype != torch.float32:
-            print(f"  {name}: {key} is missing or of another shape or type")
+            print(f"  {name}: {key} is missing or has a different shape or type")
             return 1
         worst = max(worst, (got[key] - tensor).abs().max().item() / scale)
     good = worst <= TOLERANCE
@@ -145,7 +145,7 @@ def compare_export(program, name, folder, work):
 
 
 def exported_folder_loads(name, folder, work, tokens):
-    """transformers reads our export and says what it said of the original."""
+    """Whether transformers gives the same logits for our export as for the original."""
     kind = LlamaForCausalLM if json.loads((folder / "config.json").read_text())["model_type"] == "llama" else Qwen3ForCausalLM
     with torch.no_grad():
         ours = kind.from_pretrained(work / "export", dtype=torch.float32).eval()(tokens.long()).logits
@@ -160,15 +160,15 @@ def check(program):
     for seed, (name, make) in enumerate(MODELS.items()):
         with tempfile.TemporaryDirectory() as temporary:
             work = Path(temporary)
-            model = randomise(make(), seed)
+            model = randomize(make(), seed)
             folder = work / "model"
             save_model(model, folder)
             rows, length = 4, 96
-            tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_borders(rows, length)
-            expected = transformers_says(model, tokens, whole_rows(rows, length))
-            faults += compare(name, expected, stepforge_says(program, folder, tokens, None, work))
-            expected = transformers_says(model, tokens, borders)
-            faults += compare(name + ", packed", expected, stepforge_says(program, folder, tokens, borders, work))
+            tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_cu_seqlens(rows, length)
+            expected = transformers_outputs(model, tokens, whole_rows(rows, length))
+            faults += compare(name, expected, stepforge_outputs(program, folder, tokens, None, work))
+            expected = transformers_outputs(model, tokens, borders)
+            faults += compare(name + ", packed", expected, stepforge_outputs(program, folder, tokens, borders, work))
             faults += compare_export(program, name, folder, work)
             faults += exported_folder_loads(name, folder, work, tokens)
     return faults
@@ -176,15 +176,15 @@ def check(program):
 
 def record(target):
     for seed, (name, make) in enumerate(GOLDEN.items()):
-        model = randomise(make(), seed)
+        model = randomize(make(), seed)
         folder = target / name
         folder.mkdir(parents=True, exist_ok=True)
         save_model(model, folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
         rows, length = 2, 24
-        tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_borders(rows, length)
+        tokens, borders = make_tokens(model.config.vocab_size, rows, length, seed), make_cu_seqlens(rows, length)
         save_file({"tokens": tokens, "cu_seqlens": borders}, folder / "tokens.safetensors")
-        save_file(transformers_says(model, tokens, borders), folder / "expected.safetensors")
+        save_file(transformers_outputs(model, tokens, borders), folder / "expected.safetensors")
         print(f"{folder}: {sum(file.stat().st_size for file in folder.iterdir()):,} bytes")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compares what the program computes with PyTorch, transformers and tokenizers. Needs about 5 GB once, see environment.sh.
+# Compares the program's results with PyTorch, transformers and tokenizers. Needs about 5 GB once, see environment.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 scripts/setup.sh build demo
@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTHONDONTWRITEBYTECODE=1
 work=$(mktemp -d "${TMPDIR:-/tmp}/stepforge-oracle.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# The same run on 1, 2 and 4 ranks, bit for bit the same in ordered mode, and on 3 ranks; sizes that do not divide evenly.
+# The same run on 1, 2 and 4 ranks, whose bits must be equal in ordered mode, and on 3 ranks; sizes that do not divide evenly.
 write_checkpoints() {
   local odd=(model.dim=66 model.head_dim=10 model.ffn_dim=151 model.n_layers=3 training.seq_len=32)
   local steps=(training.local_batch_size=1 training.steps=4 checkpoint.interval=2 metrics.log_freq=4)
@@ -31,6 +31,6 @@ stage "Training on several ranks against FSDP2" "$python" tools/oracle/fsdp_orac
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
 stage "Checkpoints of 1 to 4 ranks" write_checkpoints
 stage "Checkpoints against PyTorch's reader" "$python" tools/oracle/dcp_oracle.py "$work"/ranks-*/checkpoint/step-*
-stage "One step as several layouts have saved it" "$python" tools/oracle/dcp_oracle.py --same \
+stage "One step saved by several layouts" "$python" tools/oracle/dcp_oracle.py --same \
   "$work"/ranks-{1,2,4,2x2}/checkpoint/step-4
 say "${green}Stepforge agrees with PyTorch, transformers and tokenizers.${plain}"

@@ -5,8 +5,9 @@
     pip install tokenizers
     tools/oracle/tokenizer_oracle.py STEPFORGE ENGLISH_TEXT [TOKENIZER_JSON...]
 
-Tokenizers compared: one that stepforge trains, the bytes, some that Hugging Face trains with the patterns of GPT-2, Llama 3,
-Qwen and GPT-4o, and those named. Every text is encoded by both and decoded back. Exit code 1 with the first differences.
+Tokenizers compared: one that Stepforge trains, a byte tokenizer, some that Hugging Face trains with the patterns of GPT-2, Llama 3,
+Qwen and GPT-4o, and those on the command line. Every text is encoded by both and decoded back. Exit code 1 with the first
+differences.
 """
 import json
 import os
@@ -44,12 +45,12 @@ CODE = [
 
 
 def assigned_code_points():
-    """Everything but surrogates; unassigned planes only as samples."""
+    """All code points except surrogates; only samples of unassigned planes."""
     return [c for c in range(0x110000) if not 0xD800 <= c < 0xE000 and (c < 0x34000 or 0xE0000 <= c < 0xE0200 or c % 257 == 0)]
 
 
 def every_code_point():
-    """Each code point where it can matter: behind and before letters, digits, spaces, punctuation and line breaks."""
+    """Each code point in contexts that can matter: after and before letters, digits, spaces, punctuation and line breaks."""
     points = assigned_code_points()
     for start in range(0, len(points), 16):
         yield "".join("a%sb %s1%s!%s\n" % ((chr(c),) * 4) for c in points[start : start + 16])
@@ -84,7 +85,7 @@ def english_parts(text, rng):
 
 
 def take(source, size):
-    """Texts of about `size` bytes in all."""
+    """Texts of about `size` bytes in total."""
     texts = []
     while size > 0:
         text = next(source, None)
@@ -113,7 +114,7 @@ def mixed_texts(english):
 
 
 def hugging_face_tokenizer(texts, pattern, ignore_merges=False):
-    """A tokenizer trained and saved by the other side. Without a pattern: ByteLevel's own, that of GPT-2."""
+    """A tokenizer trained by Hugging Face. Without a pattern it uses ByteLevel's own, that of GPT-2."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
     if pattern is None:
@@ -131,7 +132,7 @@ def hugging_face_tokenizer(texts, pattern, ignore_merges=False):
 
 
 def byte_tokenizer(folder):
-    """Bytes in byte order and <|endoftext|>, written by hand."""
+    """A tokenizer of the 256 bytes, in byte order, and <|endoftext|>."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]
     vocabulary = {chr(b if b in printable else 256 + others.index(b)): b for b in range(256)}
@@ -151,8 +152,8 @@ def run(command, lines):
     return done.stdout.decode().split("\n")[:-1]
 
 
-def report(name, what, text, ours, theirs):
-    print("%s: %s differ for %r" % (name, what, text[:200]))
+def report(name, kind, text, ours, theirs):
+    print("%s: %s differ for %r" % (name, kind, text[:200]))
     at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
     print("  first at %d\n  stepforge %s\n  tokenizers %s" % (at, ours[max(0, at - 3) : at + 8], theirs[max(0, at - 3) : at + 8]))
 
@@ -163,7 +164,7 @@ def compare(stepforge, path, texts):
     codec = lambda word: [stepforge, "tokenizer", word, "--tokenizer", path, "--jsonl"]
     encoded = run(codec("encode"), [json.dumps(text) for text in texts])
     decoded = run(codec("decode"), encoded)
-    assert len(encoded) == len(decoded) == len(texts), "a line out for each line in"
+    assert len(encoded) == len(decoded) == len(texts), "expected one output line per input line"
     theirs = tokenizer.encode_batch(texts, add_special_tokens=False)
     differences = 0
     for text, our_line, their, back_line in zip(texts, encoded, theirs, decoded):

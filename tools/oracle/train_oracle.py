@@ -6,9 +6,9 @@
     tools/oracle/train_oracle.py STEPFORGE
 
 The peer is Hugging Face's LlamaForCausalLM or Qwen3ForCausalLM with cross-entropy over all labels of a step, clip_grad_norm_ and
-AdamW that spares norms from decay. Each step's loss and gradient norm agree to 1e-5 relative, and the weights at the end to
-1e-4 of the tensor's largest element: AdamW divides by the gradient's own size, which shows the rounding of the smallest
-gradients in full. The learning rates are those Stepforge logged. Exit code 1 with the differences.
+AdamW without weight decay for norms. Each step's loss and gradient norm must agree to 1e-5 relative, and the final weights to 1e-4
+of the tensor's largest element: AdamW divides by the size of the gradient, which amplifies the rounding of the smallest gradients.
+The learning rates are those that Stepforge logged. Exit code 1 with the differences.
 """
 import json
 import subprocess
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from model_oracle import llama, qwen3, randomise, save_model
+from model_oracle import llama, qwen3, randomize, save_model
 from safetensors.torch import load_file
 from transformers.utils import logging
 
@@ -35,7 +35,7 @@ MODELS = {
 
 
 def make_letters(rows=ROWS):
-    """Enough that no row is seen twice."""
+    """Enough letters that no row occurs twice."""
     return torch.randint(97, 123, (STEPS * rows * LENGTH + 200,), generator=torch.Generator().manual_seed(7))
 
 
@@ -127,16 +127,16 @@ def run(command):
         sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
 
 
-def stepforge_steps(program, folder, words):
-    """Runs the program with these words; the records of its training steps and the weights it ends with."""
-    run([program, *words])
+def stepforge_steps(program, folder, arguments):
+    """Runs the program; returns the records of its training steps and the final weights."""
+    run([program, *arguments])
     run([program, "export", folder / "run", folder / "export"])
     lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["kind"] == "train"], load_file(folder / "export/model.safetensors")
 
 
 def compare(name, steps, weights, losses, norms, peer_weights):
-    """Prints one line; whether all agree."""
+    """Prints one line and returns whether everything agrees."""
     loss_gap = worst_relative([step["loss_metrics/global_avg_loss"] for step in steps], losses)
     norm_gap = worst_relative([step["grad_norm"] for step in steps], norms)
     weight_gap = 0.0
@@ -152,7 +152,7 @@ def compare(name, steps, weights, losses, norms, peer_weights):
 def check(program, name, make, seed):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = randomise(make(), seed)
+        model = randomize(make(), seed)
         save_model(model, folder / "model")
         letters = make_letters()
         write_text(folder / "text.txt", letters)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints what PCRE2 thinks: for each general category a line "Lu 41-5A C0-D6 ...". Read by
-// make_unicode_supplement.py.
+// Prints the code points of each general category according to PCRE2, one line per category: "Lu 41-5A C0-D6 ...".
+// Read by make_unicode_supplement.py.
 #define PCRE2_CODE_UNIT_WIDTH 32
 #include <cstdio>
 #include <string>
