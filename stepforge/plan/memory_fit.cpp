@@ -15,7 +15,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr int kMaxRanks = 1 << 16;
+constexpr int kMaxSuggestedRanks = 1 << 16;
 
 /// A changed configuration, and the settings that change it.
 struct Candidate {
@@ -97,7 +97,7 @@ class FitSearch {
 
   std::vector<Candidate> add_ranks(const Candidate& from) const {
     std::vector<Candidate> steps;
-    for (int factor = 2; from.world_size <= kMaxRanks / factor; factor *= 2) {
+    for (int factor = 2; from.world_size <= kMaxSuggestedRanks / factor; factor *= 2) {
       Candidate step = from;
       step.world_size = from.world_size * factor;
       step.settings.push_back(format("--world-size {}", step.world_size));
