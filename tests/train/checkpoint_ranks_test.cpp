@@ -162,7 +162,7 @@ TEST(CheckpointsOfRanks, TheLastSaveIsAlsoAHuggingFaceFolderIfWanted) {
   EXPECT_TRUE(fs::exists(exported / "config.json"));
   EXPECT_TRUE(fs::exists(exported / "tokenizer.json"));
   train(layout, words, 3);  // a run that is done already leaves it
-  EXPECT_NE(read_file(run / "log.txt").find("is there already and is kept"), std::string::npos);
+  EXPECT_NE(read_file(run / "log.txt").find("exists already and is kept"), std::string::npos);
 }
 
 }  // namespace

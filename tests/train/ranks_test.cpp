@@ -228,7 +228,7 @@ TEST(Ranks, OfDifferentConfigurationsAreRefused) {
     return job(folder, "run", {format("optimizer.lr={}", rank == 0 ? "0.001" : "0.002")});
   });
   for (const auto& failure : ranks.failures) {
-    EXPECT_NE(failure.find("the configuration of rank 1 is not that of rank 0"), std::string::npos)
+    EXPECT_NE(failure.find("the configuration of rank 1 differs from that of rank 0"), std::string::npos)
         << failure;
   }
 }
