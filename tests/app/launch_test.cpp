@@ -477,10 +477,12 @@ TEST(Launch, TheLogNamesRanksMeshAndTransport) {
   }
 }
 
-TEST(Launch, AnErrorThatAllRanksShareIsPrintedOnce) {
+TEST(Launch, AUsageErrorThatAllRanksShareIsPrintedOnceAndEndsTheJobWithExitCode2) {
   const TempFolder folder;
   const ProgramResult result =
       run_program(launched(folder, 2, job(folder / "run") + Words{"training.global_batch_size=7"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_CONTAINS(result.err, "global_batch_size") << result.err;
   EXPECT_EQ(count_of("error: ", result.err), 1U) << result.err;
 }
 
@@ -506,14 +508,6 @@ TEST(Launch, AnInterruptOfAllProcessesAtAnyTimeEndsTheJob) {
     child.signal(SIGINT);
     EXPECT_NE(child.wait().exit_code, 0);
   }
-}
-
-TEST(Launch, AnInvalidConfigurationEndsTheJobWithExitCode2) {
-  const TempFolder folder;
-  const ProgramResult result =
-      run_program(launched(folder, 2, job(folder / "run") + Words{"training.global_batch_size=7"}));
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_CONTAINS(result.err, "global_batch_size") << result.err;
 }
 
 }  // namespace
