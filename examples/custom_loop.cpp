@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A custom training loop on any number of ranks: every rank holds its shard of each layer. See README.md.
+// A custom training loop: the parameters of each layer are sharded over all ranks. See README.md.
 #include <cstdio>
 
 #include <stepforge/engines/world.h>
@@ -37,14 +37,14 @@ struct ModelImpl : torch::nn::Module {
 int main() {
   const auto world = make_world(discover_ranks(process_environment()), {});
   const auto mesh = std::make_shared<ShardMesh>(*world);
-  torch::manual_seed(7);  // the same values on every rank, which keeps its shard of them
+  torch::manual_seed(7);  // the same values on all ranks; each keeps its shard
   Sharded<ModelImpl> model(32, 3);
   for (auto& layer : model->layers) fully_shard(layer, mesh);
-  fully_shard(model, mesh);  // the parameters that no layer owns
+  fully_shard(model, mesh);  // the parameters outside the layers
   ShardedAdamW optimizer(model, {.lr = 3e-3});
 
   for (int step = 1; step <= 60; ++step) {
-    const at::Tensor rows = at::randn({64, 32});  // of all ranks; each takes its share
+    const at::Tensor rows = at::randn({64, 32});  // the rows of all ranks; each takes its share
     const at::Tensor x = rows.chunk(world->size())[world->rank()];
     const at::Tensor loss = at::mse_loss(model(x), x.sin().sum(1, /*keepdim=*/true));
     loss.backward();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer with a data source and a callback of your own: a small Llama learns to add. docs/extending.md explains it.
+// The trainer with a custom data source and callback: a small Llama learns to add. See docs/extending.md.
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -15,7 +15,8 @@
 
 using namespace stepforge;
 
-/// Rows of additions, "37+5=42;8+61=69;...", made when they are read. Row i is the same in every run and on every rank.
+/// Rows of additions, "37+5=42;8+61=69;...", generated when read. Row i is the same in every run and on every
+/// rank.
 class Additions : public RowSource {
  public:
   Additions(const Tokenizer& tokenizer, int64_t seq_len, uint64_t seed)
@@ -51,7 +52,7 @@ class Additions : public RowSource {
   std::string fingerprint_;
 };
 
-/// Prints the lowest loss of the run. Every rank has its own callback and sees the loss of the whole step.
+/// Prints the lowest loss of the run. Every rank has its own callback; all see the loss of the whole step.
 class LowestLoss : public Callback {
  public:
   std::string_view name() const override { return "lowest_loss"; }

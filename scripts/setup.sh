@@ -60,7 +60,7 @@ install_packages() {
   "${as_root[@]}" apt-get update -qq
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends --no-remove "${missing[@]}" ||
-    die "apt-get could not install ${missing[*]}. If one of them conflicts with a package of yours, nothing was removed: decide by hand."
+    die "apt-get could not install ${missing[*]}. If one of them conflicts with a package of yours, nothing was removed: resolve the conflict by hand."
 }
 
 # The folder appears by one rename once it is complete, so an interrupted download starts over cleanly.
@@ -78,7 +78,7 @@ install_torch() {
     --abi cp311 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --progress-bar on \
     -d "$work/wheels" -r scripts/torch-wheels.txt
-  say "Unpacking"
+  say "Unpacking libtorch"
   for wheel in "$work"/wheels/*.whl; do unzip -q -o "$wheel" -d "$work/site"; done
   touch "$work/site/.complete"
   mv "$work/site" "$torch_home"

@@ -13,7 +13,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr const char* config_usage = "[FILE.toml] [section.key=value ...]";
+constexpr const char* kConfigUsage = "[FILE.toml] [section.key=value ...]";
 
 /// "stepforge data show"
 std::string full_name(const CLI::App& command) {
@@ -51,7 +51,7 @@ std::string see_help(const CLI::App& command) {
 std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) const {
   std::string usage = CLI::Formatter::make_usage(app, name.empty() ? "" : full_name(*app));
   const std::string more = app->get_prefix_command() ? "train ... | PROGRAM ..."
-                           : app->get_allow_extras() ? config_usage
+                           : app->get_allow_extras() ? kConfigUsage
                                                      : "";
   if (!more.empty()) usage.insert(usage.find_last_not_of('\n') + 1, " " + more);
   return usage;
@@ -157,14 +157,14 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     const auto option = std::find_if(extra.begin(), extra.end(),
                                      [](const std::string& argument) { return argument.starts_with("-"); });
     if (option != extra.end()) return unknown_option(command, *option) + see_help(command);
-    return format("\"{}\" is one argument too many for `{}`", extra.empty() ? "" : extra.front(),
+    return format("unexpected argument \"{}\" for `{}`", extra.empty() ? "" : extra.front(),
                   full_name(command)) +
            see_help(command);
   }
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
     return format("`{}`: {}", full_name(command), text) + see_help(command);
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
-    return format("{}: a value must follow", text.substr(0, text.find(':'))) + see_help(command);
+    return format("{}: expected a value", text.substr(0, text.find(':'))) + see_help(command);
   return text;
 }
 

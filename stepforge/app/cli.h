@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the command line speaks: CLI11 parses, but help and errors are ours.
+// Help and error texts of the command line; CLI11 does the parsing.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,7 @@
 
 namespace stepforge {
 
-/// Usage lines that name the configuration's arguments, and defaults behind the descriptions.
+/// Adds the configuration's arguments to usage lines, and defaults to descriptions.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* app, std::string name) const override;
@@ -41,20 +41,20 @@ void add_choice(CLI::App& command, const std::string& name, Choice& value, std::
       });
 }
 
-/// Adds what makes a configuration: --preset, a TOML file, and fields.
+/// Adds the arguments of a configuration: --preset, a TOML file, and fields.
 void accept_config(CLI::App& command, std::string& preset);
 
-/// The arguments that accept_config allows. The file is the one argument that is neither an override nor the
-/// value of the one before. Throws UsageError if there are two files, or for a misspelled option.
+/// The arguments that accept_config allows. The file is the argument that is neither an override nor the
+/// value of the preceding option. Throws UsageError if there are two files, or for an unknown option.
 ConfigArgs config_args(const CLI::App& command, const std::string& preset);
 
-/// The sub-commands of `command` with their descriptions, one a line.
+/// The sub-commands of `command` with their descriptions, one per line.
 std::string command_list(const CLI::App& command);
 
 /// Throws UsageError if an argument before the first option is not a command, or if one is missing.
 void check_commands(const CLI::App& app, const std::vector<std::string>& arguments);
 
-/// What was wrong, in our words.
+/// The error message for a failed parse.
 std::string explain(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace stepforge

@@ -12,14 +12,15 @@
 #include "stepforge/app/torch_library.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/version.h"
+#include "stepforge/launch/rank_environment.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr const char* model_text = "Checkpoint (step-N), run folder or Hugging Face folder";
-constexpr const char* compute_text = "Number format of the computation";
-constexpr const char* documents_text = "What a document of a text file is";
+constexpr const char* kModelText = "Checkpoint (step-N), run folder or Hugging Face folder";
+constexpr const char* kComputeText = "Number format of the computation";
+constexpr const char* kDocumentsText = "How a text file is divided into documents";
 
 void add_train_options(CLI::App& command, std::string& preset, TrainOptions& train) {
   accept_config(command, preset);
@@ -39,7 +40,7 @@ std::filesystem::path run_folder_of(std::vector<std::string> arguments) {
   std::string preset;
   TrainOptions train;
   add_train_options(command, preset, train);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 expects
   try {
     command.parse(arguments);
   } catch (const CLI::ParseError&) {
@@ -48,11 +49,12 @@ std::filesystem::path run_folder_of(std::vector<std::string> arguments) {
   return config_args(command, preset).load(ConfigUse::train).config.run_dir;
 }
 
-/// Registers the commands; each has its options and what it does.
+/// Registers the commands with their options and actions.
 class CommandLine {
  public:
   CommandLine()
-      : app_("Stepforge trains large language models: raw text in, a talking model out.", "stepforge") {
+      : app_("Stepforge trains large language models, from raw text to a model that generates text.",
+             "stepforge") {
     app_.require_subcommand(1);
     app_.set_help_all_flag("--help-all", "Help of all commands");
     app_.set_version_flag("--version", std::string(version()));
@@ -118,8 +120,7 @@ class CommandLine {
   }
 
   void add_launch() {
-    CLI::App* command =
-        add(app_, "launch", "Start and watch the ranks of this machine: train on several ranks");
+    CLI::App* command = add(app_, "launch", "Start the ranks of a job on this machine");
     auto launch = options<LaunchOptions>();
     command->add_option("--nproc", launch->processes, "Ranks to start on this machine")
         ->required()
@@ -127,7 +128,7 @@ class CommandLine {
     CLI::Option* nodes =
         command->add_option("--nnodes", launch->nodes, "Number of machines; run the same command on each")
             ->check(number(1));
-    command->add_option("--node-rank", launch->node, "Number of this machine, counted from 0")
+    command->add_option("--node-rank", launch->node, "Index of this machine, from 0")
         ->check(number(0))
         ->needs(nodes);
     command
@@ -136,7 +137,7 @@ class CommandLine {
         ->needs(nodes);
     command
         ->add_option("--max-restarts", launch->max_restarts,
-                     "Most restarts of all ranks after failures (one machine only)")
+                     "Maximum restarts of all ranks after failures (one machine only)")
         ->check(number(0));
     command
         ->add_option("--log-dir", launch->log_folder,
@@ -145,8 +146,8 @@ class CommandLine {
     command->add_option("--ranks", launch->shown, "Ranks whose output is shown here: 0, or 0,2,4-7, or all");
     command->prefix_command();
     command->footer(
-        "Examples: stepforge launch --nproc 2 train run.toml, or a program of your own by its path:\n"
-        "stepforge launch --nproc 2 ./loop. With several machines each launcher watches its own ranks;\n"
+        "Examples: stepforge launch --nproc 2 train run.toml, or your own program by its path:\n"
+        "stepforge launch --nproc 2 ./loop. With several machines, each launcher watches its own ranks;\n"
         "to restart whole jobs, use torchrun, Slurm or Kubernetes.");
     on(command, [=] {
       launch->command = command->remaining();
@@ -162,16 +163,16 @@ class CommandLine {
   void add_eval() {
     CLI::App* command = add(app_, "eval", "Loss, perplexity and bits per byte of a trained model");
     auto eval = options<EvalOptions>();
-    command->add_option("model", eval->model, model_text)->required();
+    command->add_option("model", eval->model, kModelText)->required();
     command->add_option("--data", eval->data, "Text files, folders or .jsonl to evaluate on");
-    add_choice(*command, "--documents", eval->documents, {"file", "line", "paragraph"}, documents_text);
+    add_choice(*command, "--documents", eval->documents, {"file", "line", "paragraph"}, kDocumentsText);
     command->add_option("--tokens", eval->tokens,
                         "Safetensors file with int32 \"tokens\" [rows, length], instead of text");
     command->add_option("--output", eval->output, "Safetensors file for the loss of each token");
     command->add_flag("--logits", eval->logits, "Write the logits too");
-    command->add_option("--seq-len", eval->seq_len, "Tokens in a row; 0 = as the model was trained, or 512")
+    command->add_option("--seq-len", eval->seq_len, "Tokens per row; 0 = as in training, or 512")
         ->check(number(0));
-    add_choice(*command, "--compute", eval->compute, {"fp32", "bf16"}, compute_text);
+    add_choice(*command, "--compute", eval->compute, {"fp32", "bf16"}, kComputeText);
     on(command, [=] { return run_with_torch(*eval); });
   }
 
@@ -179,20 +180,21 @@ class CommandLine {
     CLI::App* command = add(app_, "generate", "Generate text from a trained model");
     auto generate = options<GenerateOptions>();
     SamplingParams& sampling = generate->sampling;
-    command->add_option("model", generate->model, model_text)->required();
+    command->add_option("model", generate->model, kModelText)->required();
     command->add_option("--prompt", generate->prompt, "Text to continue");
-    command->add_option("--max-tokens", sampling.max_tokens, "Most tokens to generate")->check(number(0));
-    command->add_option("--temperature", sampling.temperature, "Divisor of the logits; 0 = greedy")
+    command->add_option("--max-tokens", sampling.max_tokens, "Maximum number of tokens to generate")
         ->check(number(0));
-    command->add_option("--top-k", sampling.top_k, "Sample from the k likeliest tokens; 0 = all")
+    command->add_option("--temperature", sampling.temperature, "Sampling temperature; 0 = greedy")
+        ->check(number(0));
+    command->add_option("--top-k", sampling.top_k, "Sample from the k most likely tokens; 0 = all")
         ->check(number(0));
     command
         ->add_option("--top-p", sampling.top_p,
-                     "Nucleus sampling: from the fewest tokens that reach this probability")
+                     "Sample from the smallest set of tokens with this total probability")
         ->check(number(0, 1));
     command->add_option("--seed", sampling.seed, "Seed of the sampling")->check(number(0));
-    command->add_option("--stop", sampling.stop, "Text that ends the output; may be given several times");
-    add_choice(*command, "--compute", generate->compute, {"fp32", "bf16"}, compute_text);
+    command->add_option("--stop", sampling.stop, "Stop string; may be given several times");
+    add_choice(*command, "--compute", generate->compute, {"fp32", "bf16"}, kComputeText);
     on(command, [=] { return run_with_torch(*generate); });
   }
 
@@ -226,7 +228,7 @@ class CommandLine {
     train->add_option("--vocab-size", training->vocab_size, "Tokens, <|endoftext|> included")
         ->check(number(257));
     train->add_option("--output", training->output, "Folder for tokenizer.json")->required();
-    train->add_option("--field", training->field, "Field of a JSON line that holds the text");
+    train->add_option("--field", training->field, "Field of a JSON line with the text");
     on(train, [=] { return tokenizer_train_command(*training); });
     add_codec(*command, "encode", "Text to token ids", tokenizer_encode_command);
     add_codec(*command, "decode", "Token ids to text", tokenizer_decode_command);
@@ -238,12 +240,12 @@ class CommandLine {
     auto codec = options<TokenizerCodecOptions>();
     command->add_option("--tokenizer", codec->tokenizer, "tokenizer.json or its folder")->required();
     command->add_option("input", codec->input, "File; standard input without it");
-    command->add_flag("--jsonl", codec->jsonl, "One JSON value a line, in and out");
+    command->add_flag("--jsonl", codec->jsonl, "Read and write one JSON value per line");
     on(command, [=] { return run(*codec); });
   }
 
   void add_data() {
-    CLI::App* command = add(app_, "data", "Tokenize text ahead of time, look at what a run reads");
+    CLI::App* command = add(app_, "data", "Tokenize text ahead of time, show the rows of a run");
     command->require_subcommand(1);
     CLI::App* build = add(*command, "build", "Tokenize into a Megatron .bin/.idx pair");
     auto data = options<DataBuildOptions>();
@@ -251,13 +253,13 @@ class CommandLine {
     build->add_option("--output-prefix", data->output_prefix, "Writes <prefix>_<key>_document.{bin,idx}")
         ->required();
     build->add_option("--tokenizer", data->tokenizer, "tokenizer.json, its folder, or \"bytes\"");
-    build->add_option("--json-keys", data->json_key, "Field of a JSON line that holds the text");
+    build->add_option("--json-keys", data->json_key, "Field of a JSON line with the text");
     build->add_flag("--append-eod,!--no-append-eod", data->append_eod,
                     "End each document with the end-of-text token (default), or not");
     build->add_option("--workers", data->workers, "Threads; 0 = all cores")->check(number(0));
     build->add_option("--format", data->format, "auto, text or jsonl");
     build->add_option("--documents", data->documents,
-                      "What a document of a text file is: file, line, paragraph");
+                      "How a text file is divided into documents: file, line, paragraph");
     build->add_option("--validation-fraction", data->validation_fraction, "Share of documents held out");
     on(build, [=] { return data_build_command(*data); });
 
@@ -275,15 +277,15 @@ class CommandLine {
 
   void add_plan() {
     CLI::App* command =
-        add(app_, "plan", "What a run will hold and do: parameters, bytes, operations; allocates nothing");
+        add(app_, "plan", "Show a run's parameters, memory and operations without allocating anything");
     auto preset = options<std::string>();
     auto plan = options<PlanOptions>();
     accept_config(*command, *preset);
-    command->add_flag("--all", plan->all, "Every operation, nothing folded");
-    command->add_option("--world-size", plan->world_size, "Ranks of the job")->check(number(1, 1 << 20));
+    command->add_flag("--all", plan->all, "Show every operation instead of folding repetitions");
+    command->add_option("--world-size", plan->world_size, "Ranks of the job")->check(number(1, kMaxRanks));
     command->add_option("--rank", plan->rank, "The rank whose program is shown")->check(number(0));
     command->add_option("--memory", plan->memory,
-                        "Memory of each rank, such as 80GiB; without it what is free on this machine");
+                        "Memory of each rank, such as 80GiB [free memory of this machine]");
     command->add_option("--machine", plan->machine,
                         "Rates of each rank for the predicted time: GFLOP/s[,memory GB/s[,network GB/s]]");
     command->add_option("--trace", plan->trace, "Write the predicted step as a Chrome/Perfetto trace");
@@ -311,9 +313,9 @@ class CommandLine {
         });
     on(schema, [=] { return config_schema_command(*name, *format_name); });
 
-    on(add(*command, "presets", "The configurations that --preset knows"), config_presets_command);
+    on(add(*command, "presets", "List the presets"), config_presets_command);
 
-    CLI::App* convert = add(*command, "convert", "Print the configuration of another trainer as ours");
+    CLI::App* convert = add(*command, "convert", "Convert the configuration of another trainer");
     auto file = options<std::filesystem::path>();
     convert->add_option("file", *file, "torchtitan .toml, TrainingArguments .json, LLaMA-Factory .yaml")
         ->required();
@@ -321,7 +323,7 @@ class CommandLine {
   }
 
   void add_plot() {
-    CLI::App* command = add(app_, "plot", "Draw loss, gradient norm, rate and speed of runs as one SVG");
+    CLI::App* command = add(app_, "plot", "Plot loss, gradient norm, learning rate and speed of runs as SVG");
     auto plot = options<PlotOptions>();
     command->add_option("runs", plot->runs, "Run folders")->required();
     command->add_option("--output", plot->output, "SVG file");
@@ -329,9 +331,9 @@ class CommandLine {
   }
 
   void add_doctor() {
-    CLI::App* command = add(app_, "doctor", "Check this machine and say what to do");
+    CLI::App* command = add(app_, "doctor", "Check this machine and suggest remedies");
     auto run_folder = std::make_shared<std::filesystem::path>(".");
-    command->add_option("--run-dir", *run_folder, "Where runs will be written");
+    command->add_option("--run-dir", *run_folder, "Folder where runs will be written");
     on(command, [=] { return doctor_command(*run_folder); });
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands that need no tensors, and what each of them takes. Each returns the exit code and throws Error.
+// The commands that need no tensors, and their options. Each returns the exit code and throws Error.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,22 @@ struct ConfigArgs {
 };
 
 struct PlanOptions {
-  bool all = false;  ///< every operation, nothing folded
+  bool all = false;  ///< every operation instead of folded repetitions
   int world_size = 1;
   int rank = 0;
   std::filesystem::path trace;  ///< file for the trace of the predicted step, "" for none
-  std::string memory;           ///< of each rank: "80GiB"; "" for what is free on this machine
+  std::string memory;           ///< of each rank: "80GiB"; "" for the free memory of this machine
   std::string machine;  ///< of each rank: "GFLOP/s[,memory GB/s[,network GB/s]]"; "" for the model machine
 };
-/// Prints what a run will hold and do, without allocating a tensor.
+/// Prints parameters, memory and operations of a run, without allocating a tensor.
 int plan_command(const ConfigArgs& args, const PlanOptions& options);
 
 int config_show_command(const ConfigArgs& args);
 /// `name`: a section, a field, or "" for everything; `format_name`: "text", "markdown" or "json".
 int config_schema_command(const std::string& name, const std::string& format_name);
 int config_presets_command();
-/// Prints the configuration of another trainer as ours, and what could not be translated as comments.
+/// Converts the configuration of another trainer and prints it; settings without a translation become
+/// comments.
 int config_convert_command(const std::filesystem::path& file);
 
 /// The names are those of Megatron's preprocess_data.py.
@@ -98,7 +99,7 @@ int launch_command(LaunchOptions options);
 /// `run_folder`: where runs are written.
 int doctor_command(const std::filesystem::path& run_folder);
 
-/// Prints version, commit, compiler and the libtorch it was made for.
+/// Prints version, commit, compiler and the libtorch that the program was built for.
 int version_command();
 
 }  // namespace stepforge

@@ -16,7 +16,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t max_file_bytes = int64_t{4} << 20;
+constexpr int64_t kMaxFileBytes = int64_t{4} << 20;
 
 size_t output_width() {
   constexpr size_t without_terminal = 100;
@@ -50,7 +50,7 @@ int config_presets_command() {
 }
 
 int config_convert_command(const std::filesystem::path& file) {
-  const ConvertedConfig converted = convert_config(read_file(file, max_file_bytes), file.string());
+  const ConvertedConfig converted = convert_config(read_file(file, kMaxFileBytes), file.string());
   std::cout << format("# From {}.\n", file.string()) << converted.toml;
   if (converted.lost.empty()) return 0;
   std::cout << "\n# Not translated:\n";

@@ -72,7 +72,8 @@ fs::path output_name(const DataBuildOptions& options, const std::string& part) {
 void finish(IndexedDatasetWriter& writer, const DatasetStatistics& statistics, const Tokenizer& tokenizer,
             const std::string& source) {
   std::error_code ignored;
-  fs::remove(description_path(writer.prefix()), ignored);  // an older one must not describe the new pair
+  // A description of an older pair must not remain beside the new one.
+  fs::remove(description_path(writer.prefix()), ignored);
   writer.publish();
   write_description(writer.prefix(), statistics, tokenizer, source);
   std::cout << format("{}: {} documents, {} tokens, {:.3f} bytes a token\n",
@@ -87,7 +88,7 @@ void check(const DataBuildOptions& options, const Tokenizer& tokenizer) {
     throw UsageError("data build needs --output-prefix: the path of the pair to write");
   if (options.append_eod && !tokenizer.eos_id()) {
     throw UsageError(
-        "--append-eod needs a tokenizer with an end-of-text token, and this one has none; write "
+        "--append-eod needs a tokenizer with an end-of-text token, and this one has none; use "
         "--no-append-eod");
   }
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
@@ -96,7 +97,7 @@ void check(const DataBuildOptions& options, const Tokenizer& tokenizer) {
   }
 }
 
-/// Draws tokenization as one line on standard error, if that is a terminal; else does nothing.
+/// A progress bar on standard error if that is a terminal; else empty.
 TokenizeProgressFunction terminal_progress() {
   if (!stderr_is_terminal()) return {};
   auto line = std::make_shared<ProgressLine>();

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t gibibyte = int64_t{1} << 30;
+constexpr int64_t kGibibyte = int64_t{1} << 30;
 
 bool has(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -88,7 +88,7 @@ HealthCheck check_processor(const MachineFacts& machine) {
   } else if (machine.usable_threads < cpu.cores) {
     check.health = Health::warning;
     check.remedy =
-        "this process may use a part of the processor only; check taskset, the container or the batch system";
+        "this process may use only a part of the processor; check taskset, the container or the batch system";
   }
   return check;
 }
@@ -98,17 +98,17 @@ HealthCheck check_memory(const MachineFacts& machine) {
   if (memory.total <= 0) return {Health::warning, "memory", "unknown", "/proc/meminfo cannot be read"};
   HealthCheck check{Health::ok, "memory",
                     format("{} free of {}", human_bytes(memory.available), human_bytes(memory.total)), ""};
-  if (memory.available < gibibyte) {
+  if (memory.available < kGibibyte) {
     check.health = Health::warning;
     check.remedy =
-        "the demo model needs about 1 GiB; close other programs, or see stepforge plan for what a model "
-        "needs";
+        "the demo model needs about 1 GiB; close other programs, or run stepforge plan to see how much a "
+        "model needs";
   }
   return check;
 }
 
 HealthCheck check_presets(const MachineFacts& machine, std::vector<PresetMemory> presets) {
-  constexpr size_t most_shown = 4;
+  constexpr size_t kMaxShown = 4;
   std::sort(presets.begin(), presets.end(),
             [](const PresetMemory& a, const PresetMemory& b) { return a.bytes < b.bytes; });
   std::vector<std::string> fitting;
@@ -117,8 +117,8 @@ HealthCheck check_presets(const MachineFacts& machine, std::vector<PresetMemory>
     auto& list = preset.bytes <= machine.memory.available ? fitting : others;
     list.push_back(format("{} ({})", preset.preset, human_bytes(preset.bytes)));
   }
-  if (fitting.size() > most_shown) fitting.erase(fitting.begin(), fitting.end() - most_shown);
-  if (others.size() > most_shown) others.resize(most_shown);
+  if (fitting.size() > kMaxShown) fitting.erase(fitting.begin(), fitting.end() - kMaxShown);
+  if (others.size() > kMaxShown) others.resize(kMaxShown);
   HealthCheck check{Health::ok, "presets", "", ""};
   check.finding =
       fitting.empty() ? "none fits into the free memory" : "largest that fit: " + join(fitting, ", ");
@@ -142,10 +142,10 @@ HealthCheck check_disk(std::string_view purpose, const fs::path& folder, std::op
     return check;
   }
   check.finding = format("{} free at {}", human_bytes(*free_bytes), folder.string());
-  if (*free_bytes < gibibyte / 4) {
+  if (*free_bytes < kGibibyte / 4) {
     check.health = Health::failure;
     check.remedy = "make room: a checkpoint holds 12 bytes per parameter";
-  } else if (*free_bytes < 5 * gibibyte) {
+  } else if (*free_bytes < 5 * kGibibyte) {
     check.health = Health::warning;
     check.remedy = "enough for small models; a checkpoint holds 12 bytes per parameter";
   }
@@ -153,13 +153,13 @@ HealthCheck check_disk(std::string_view purpose, const fs::path& folder, std::op
 }
 
 HealthCheck check_cache_folder(const fs::path& folder) {
-  const fs::path place = nearest_existing(folder);
+  const fs::path existing = nearest_existing(folder);
   HealthCheck check{Health::ok, "cache folder", "", ""};
-  if (!fs::is_directory(place) || access(place.c_str(), W_OK | X_OK) != 0) {
+  if (!fs::is_directory(existing) || access(existing.c_str(), W_OK | X_OK) != 0) {
     check.health = Health::failure;
     check.finding = format("{} cannot be written", folder.string());
     check.remedy =
-        format("correct the permissions of {}, or set XDG_CACHE_HOME to another place", place.string());
+        format("correct the permissions of {}, or set XDG_CACHE_HOME to another folder", existing.string());
     return check;
   }
   check.finding = fs::exists(folder) ? format("{}, {}", folder.string(), human_bytes(size_of_files(folder)))
@@ -169,13 +169,13 @@ HealthCheck check_cache_folder(const fs::path& folder) {
 
 HealthCheck check_terminal(bool is_terminal, bool utf8, std::string_view terminal_type) {
   HealthCheck check{Health::ok, "terminal", "", ""};
-  check.finding =
-      format("{}, {}",
-             is_terminal ? format("a terminal ({})", terminal_type) : std::string("no terminal: plain lines"),
-             utf8 ? "UTF-8" : "no UTF-8");
+  check.finding = format(
+      "{}, {}",
+      is_terminal ? format("a terminal ({})", terminal_type) : std::string("not a terminal: plain lines"),
+      utf8 ? "UTF-8" : "no UTF-8");
   if (!utf8) {
     check.health = Health::warning;
-    check.remedy = "text of models may look garbled; set LANG=C.UTF-8";
+    check.remedy = "generated text may look garbled; set LANG=C.UTF-8";
   }
   return check;
 }
@@ -217,7 +217,7 @@ HealthCheck check_libtorch(const fs::path& libtorch, std::string_view built_for)
 
 std::string health_table(const std::vector<HealthCheck>& checks, bool colour) {
   struct Verdict {
-    std::string_view word;
+    std::string_view label;
     std::string_view colour;
   };
   const auto verdict_of = [](Health health) -> Verdict {
@@ -236,7 +236,7 @@ std::string health_table(const std::vector<HealthCheck>& checks, bool colour) {
   std::string table;
   for (const HealthCheck& check : checks) {
     const Verdict verdict = verdict_of(check.health);
-    table += colour ? format("{}{}\x1b[0m", verdict.colour, verdict.word) : std::string(verdict.word);
+    table += colour ? format("{}{}\x1b[0m", verdict.colour, verdict.label) : std::string(verdict.label);
     table += format("  {:<{}}  {}\n", check.subject, widest, check.finding);
     if (!check.remedy.empty()) table += format("      {:<{}}  -> {}\n", "", widest, check.remedy);
   }

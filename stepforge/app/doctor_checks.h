@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Judging a machine: will Stepforge run here, and if not, what to do about it.
+// The checks of `stepforge doctor`: whether Stepforge can run on this machine, and what to change if not.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct HealthCheck {
   /// "memory", "disk (cache)".
   std::string subject;
   std::string finding;
-  /// What to do; empty when all is well.
+  /// What to do; "" if the check passed.
   std::string remedy;
 };
 
@@ -39,25 +39,25 @@ HealthCheck check_presets(const MachineFacts& machine, std::vector<PresetMemory>
 /// `purpose`: "runs", "cache".
 HealthCheck check_disk(std::string_view purpose, const std::filesystem::path& folder,
                        std::optional<int64_t> free_bytes);
-/// Whether `folder` (or the place where it would be created) can be written, and how much it holds.
+/// Whether `folder` (or the nearest existing parent) can be written, and how much it holds.
 HealthCheck check_cache_folder(const std::filesystem::path& folder);
 HealthCheck check_terminal(bool is_terminal, bool utf8, std::string_view terminal_type);
 
-/// What trying to load libstepforge_torch.so gave.
+/// The result of loading libstepforge_torch.so.
 struct TorchLibrary {
   std::filesystem::path library;
   bool exists = false;
-  /// The loader's message; "" when it was loaded; nullopt when it was not tried.
+  /// The loader's message; "" if it was loaded; nullopt if that was not tried.
   std::optional<std::string> failure;
 };
 HealthCheck check_torch_library(const TorchLibrary& torch);
 
 /// `libtorch`: the mapped libtorch_cpu.so, "" if none. Its version is read from version.py two folders above.
-/// `built_for`: "2.11.0", "" if unknown; another minor version is a failure, since libtorch keeps no ABI
+/// `built_for`: "2.11.0", "" if unknown; another minor version is a failure, since libtorch has no stable ABI
 /// across them.
 HealthCheck check_libtorch(const std::filesystem::path& libtorch, std::string_view built_for);
 
-/// One line per check, the remedy below it. `colour`: ANSI colours for the verdicts.
+/// One line per check, followed by the remedy. `colour`: ANSI colours for the verdicts.
 std::string health_table(const std::vector<HealthCheck>& checks, bool colour);
 
 Health worst_of(const std::vector<HealthCheck>& checks);

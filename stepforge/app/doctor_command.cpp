@@ -28,11 +28,12 @@ namespace fs = std::filesystem;
 namespace {
 
 std::string environment(const char* variable) {
-  const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): nobody sets variables
+  const char* value =
+      std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): the environment is never written
   return value == nullptr ? "" : value;
 }
 
-/// Of every preset, on one rank.
+/// The memory of every preset on one rank.
 std::vector<PresetMemory> preset_memory() {
   std::vector<PresetMemory> presets;
   for (const EmbeddedPreset& preset : embedded_presets()) {
@@ -73,10 +74,10 @@ int doctor_command(const fs::path& run_folder) {
   };
   const Health worst = worst_of(checks);
   std::cout << health_table(checks, stdout_is_terminal());
-  std::cout << (worst == Health::ok ? "All is well.\n"
+  std::cout << (worst == Health::ok ? "All checks passed.\n"
                 : worst == Health::warning
                     ? "Stepforge runs here; see the warnings.\n"
-                    : "Stepforge cannot train here yet; the lines with -> say what to do.\n");
+                    : "Stepforge cannot train here yet; the lines with -> show the remedies.\n");
   return worst == Health::failure ? 1 : 0;
 }
 

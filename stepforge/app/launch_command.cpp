@@ -11,7 +11,7 @@ namespace stepforge {
 
 namespace {
 
-/// Program and arguments of every rank: this program for `train`, or a program of the user's, given by its path.
+/// Program and arguments of every rank: this program for `train`, or the user's program, given by its path.
 std::vector<std::string> rank_command(const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "" : arguments.front();
   if (first.find('/') != std::string::npos) return arguments;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program: parses arguments, calls one function per command, turns errors into messages and exit codes.
+// The program: runs the command line and turns errors into messages and exit codes.
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
@@ -17,13 +17,13 @@ namespace stepforge {
 
 namespace {
 
-/// Writes the message where torchrun looks for that of its first failed process: the file that
-/// TORCHELASTIC_ERROR_FILE names, as JSON. Does nothing without the variable.
+/// Writes the message as JSON into the file that TORCHELASTIC_ERROR_FILE names, from which torchrun reads the
+/// error of a failed process. Does nothing without the variable.
 void write_error_file(const std::string& message) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
   if (path == nullptr || *path == '\0') return;
-  // torchrun takes the process with the smallest time for the one that failed first, and shows its call
-  // stack, which for a Python program holds the message.
+  // torchrun treats the process with the smallest timestamp as the root cause and prints its py_callstack,
+  // which holds the message of a Python program.
   const Json content = {
       {"message",
        {{"message", message},
@@ -38,7 +38,7 @@ void write_error_file(const std::string& message) {
 int report(const std::exception& error) {
   std::cerr << "error: " << error.what() << '\n';
   const auto* ours = dynamic_cast<const Error*>(&error);
-  // The rank that failed tells its agent; one that stops because of it does not.
+  // Only the rank that failed reports to torchrun, not those that stop because of it.
   if (dynamic_cast<const PeerError*>(&error) == nullptr) write_error_file(error.what());
   return static_cast<int>(ours != nullptr ? ours->exit_code() : ExitCode::failure);
 }
@@ -48,7 +48,8 @@ int report(const std::exception& error) {
 }  // namespace stepforge
 
 int main(int argc, char** argv) {
-  // A file that reaches the limit of its size is an error to report, like a full disk.
+  // A write beyond the file size limit fails with an error, as on a full disk, instead of killing the
+  // process.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     return stepforge::run_command_line(argc, argv);

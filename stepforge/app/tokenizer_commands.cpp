@@ -43,12 +43,12 @@ int tokenizer_train_command(const TokenizerTrainOptions& options) {
   if (const std::string skipped = source.skipped(); !skipped.empty()) log.warning("{}", skipped);
   count_words(source, counter);
   if (counter.counts().empty()) throw Error("the text to train on is empty");
-  log.info("{} of text, {} different words", human_bytes(counter.bytes()),
+  log.info("{} of text, {} distinct words", human_bytes(counter.bytes()),
            with_thousands(std::ssize(counter.counts())));
   const TrainedBpe trained = train_bpe(counter.counts(), {.vocab_size = options.vocab_size});
   if (trained.vocab_size < options.vocab_size) {
     log.warning(
-        "no pair of tokens occurs twice any more: {} tokens instead of {}; use more text, or a smaller "
+        "no pair of tokens occurs more than once: {} tokens instead of {}; use more text, or a smaller "
         "--vocab-size",
         trained.vocab_size, options.vocab_size);
   }

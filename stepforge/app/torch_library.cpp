@@ -16,8 +16,9 @@ namespace stepforge {
 
 namespace {
 
-/// Libraries read these when they load. OpenMP: spinning for ever starves other processes; not spinning at
-/// all costs speed. c10d: its record of calls is not safe for ranks that are threads.
+/// Libraries read these variables when they load.
+/// - OpenMP: endless spinning starves other processes, no spinning costs speed.
+/// - c10d: its flight recorder is not safe for ranks that are threads.
 void prepare_libraries() {
   setenv("GOMP_SPINCOUNT", "20000", /*overwrite=*/0);
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
@@ -26,7 +27,7 @@ void prepare_libraries() {
 TorchEntry load(const std::filesystem::path& library, std::string& failure) {
   prepare_libraries();
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  void* symbol = handle != nullptr ? dlsym(handle, torch_entry_name) : nullptr;
+  void* symbol = handle != nullptr ? dlsym(handle, kTorchEntryName) : nullptr;
   if (symbol == nullptr) failure = dlerror();
   return reinterpret_cast<TorchEntry>(symbol);
 }

@@ -17,7 +17,7 @@ namespace stepforge {
 
 struct TrainOptions {
   LoadedConfig config;
-  int dry_run_ranks = 0;        ///< if positive, one step as rank 0 of this many, without the others
+  int dry_run_ranks = 0;        ///< if positive, one step as rank 0 of this many simulated ranks
   std::filesystem::path trace;  ///< file for the trace of a step, "" for none
 };
 
@@ -28,7 +28,7 @@ struct EvalOptions {
   std::filesystem::path output;  ///< safetensors: "token_loss" [rows, length] and, if asked, "logits"
   bool logits = false;
   std::vector<std::filesystem::path> data;      ///< text to evaluate on
-  DocumentUnit documents = DocumentUnit::file;  ///< what a document of a text file of `data` is
+  DocumentUnit documents = DocumentUnit::file;  ///< how text files of `data` are divided into documents
   int64_t seq_len = 0;                          ///< 0 = as trained, or 512
   DType compute = DType::f32;
 };
@@ -54,15 +54,15 @@ struct ImportOptions {
 
 using TorchRequest = std::variant<TrainOptions, EvalOptions, GenerateOptions, ExportOptions, ImportOptions>;
 
-/// What the program gives every command; both outlive it.
+/// Passed to every command; both must outlive it.
 struct CommandContext {
   Logger& log;
   const InterruptWatcher* interrupts = nullptr;  ///< train only
 };
 
-/// The exported function: runs the command, returns the exit code, throws what the program's main catches.
+/// The exported function: runs the command and returns the exit code. Exceptions pass through to the program.
 using TorchEntry = int (*)(const TorchRequest& request, const CommandContext& context);
-inline constexpr const char* torch_entry_name = "stepforge_torch_entry";
+inline constexpr const char* kTorchEntryName = "stepforge_torch_entry";
 
 /// Loads the library (once) and runs the command. Throws Error with the loader's message and the remedy.
 int run_with_torch(const TorchRequest& request);
@@ -70,7 +70,7 @@ int run_with_torch(const TorchRequest& request);
 /// Where the library is expected: beside libstepforge_core.so.
 std::filesystem::path torch_library_path();
 
-/// Loads `library`; "" or the loader's message.
+/// Loads `library`; returns the loader's message, "" on success.
 std::string try_torch_library(const std::filesystem::path& library);
 
 }  // namespace stepforge

@@ -41,7 +41,7 @@ TcpAddress meeting_point(const RankEnvironment& ranks) {
 GlooAddress own_address(const RankEnvironment& ranks, const TcpAddress& meeting, const CommConfig& comm) {
   if (!comm.interface.empty()) return {comm.interface, ""};
   std::string failure;
-  const std::string own = address_towards(meeting, failure);
+  const std::string own = source_address(meeting, failure);
   if (own.empty()) throw UsageError(format("MASTER_ADDR: {}", failure));
   // Many systems give their own name an address such as 127.0.1.1.
   if (!is_one_host(ranks) && is_loopback(own) && !is_literal(meeting)) {

@@ -16,10 +16,10 @@ namespace stepforge {
 
 namespace {
 
-constexpr int usage_code = static_cast<int>(ExitCode::usage);
-constexpr int interrupted_code = static_cast<int>(ExitCode::interrupted);
+constexpr int kUsageCode = static_cast<int>(ExitCode::usage);
+constexpr int kInterruptedCode = static_cast<int>(ExitCode::interrupted);
 
-/// The environment of one rank: this process's, with the variables of a rank.
+/// The environment of one rank: that of this process, and the variables that describe the rank.
 std::vector<std::string> environment_of(int local_rank, const AttemptOptions& options, bool has_terminal) {
   const LaunchOptions& launch = options.launch;
   const int rank = options.rank_of(local_rank);
@@ -43,14 +43,14 @@ std::vector<std::string> environment_of(int local_rank, const AttemptOptions& op
   if (getenv("OMP_NUM_THREADS") == nullptr) {
     own["OMP_NUM_THREADS"] = std::to_string(std::max(1, hardware_threads() / launch.processes));
   }
-  // Variables that a launcher around this one has set for itself.
-  const std::set<std::string> foreign = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+  // Variables of an outer launcher, which do not hold for these ranks.
+  const std::set<std::string> removed = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
                                          "STEPFORGE_STORE_LISTENER", kStderrColumnsVariable};
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::string name(text.substr(0, text.find('=')));
-    if (!own.contains(name) && !foreign.contains(name)) variables.emplace_back(text);
+    if (!own.contains(name) && !removed.contains(name)) variables.emplace_back(text);
   }
   for (const auto& [name, value] : own) variables.push_back(format("{}={}", name, value));
   return variables;
@@ -70,7 +70,7 @@ Attempt::Attempt(const AttemptOptions& options, const Signals& signals, const st
       terminal_(shown, shown.size() == 1 && stderr_is_terminal()) {
   for (int local = 0; local < options.launch.processes; ++local) {
     const int rank = options.rank_of(local);
-    const bool has_terminal = terminal_.is_passed_on() && shown.contains(rank);
+    const bool has_terminal = terminal_.shares_terminal() && shown.contains(rank);
     ranks_.push_back(std::make_unique<ChildProcess>(
         ChildProcess::Start{rank, options.launch.command, environment_of(local, options, has_terminal),
                             log_path(options.launch, rank, options.restart), signals.before(),
@@ -81,10 +81,10 @@ Attempt::Attempt(const AttemptOptions& options, const Signals& signals, const st
 AttemptOutcome Attempt::run() {
   while (is_any_running()) {
     wait_for_events();
-    take_signals();
+    forward_signals();
     for (int rank = 0; rank < options_.launch.processes; ++rank) show_output(rank);
     reap();
-    end_late_ranks();
+    signal_late_ranks();
   }
   terminal_.finish();
   if (failed_.empty()) return {0, interrupted_, ""};
@@ -102,25 +102,25 @@ void Attempt::wait_for_events() {
       if (pipe >= 0) polled_.push_back({pipe, POLLIN, 0});
     }
   }
-  // The time of the next signal may come without any event.
+  // A pending signal is due at a time, not at an event.
   poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : -1);
 }
 
-void Attempt::take_signals() {
+void Attempt::forward_signals() {
   while (const int number = signals_.next()) {
     if (number == SIGCHLD) continue;
     interrupted_ = true;
-    send_to_all(number);
-    hasten(SIGTERM, options_.launch.interrupt_seconds);
+    signal_all(number);
+    signal_after(SIGTERM, options_.launch.interrupt_seconds);
   }
 }
 
-void Attempt::send_to_all(int number) {
+void Attempt::signal_all(int number) {
   ++sent_;
   for (const auto& child : ranks_) child->signal(number, sent_);
 }
 
-/// False if there was none.
+/// Returns false if there was none.
 bool Attempt::show_output(int local_rank) {
   ChildProcess& child = *ranks_[static_cast<std::size_t>(local_rank)];
   const std::vector<ChildOutput> outputs = child.read_output();
@@ -132,23 +132,23 @@ void Attempt::reap() {
   for (int rank = 0; rank < options_.launch.processes; ++rank) {
     ChildProcess& child = *ranks_[static_cast<std::size_t>(rank)];
     if (!child.reap()) continue;
-    // The rest of its output: a few reads only, since a process that it left behind may continue to write.
+    // Reads the rest of its output. Only a few reads: a process that it started may still write to the pipe.
     for (int i = 0; i < 8 && show_output(rank); ++i) {
     }
     const int code = *child.exit_code();
     if (code != 0) failed_.push_back(&child);
-    const bool was_interrupted = code == interrupted_code && !child.was_killed();
-    interrupted_ = interrupted_ || was_interrupted;  // also one that only this rank received
+    const bool was_interrupted = code == kInterruptedCode && !child.was_killed();
+    interrupted_ = interrupted_ || was_interrupted;  // also if only this rank received the signal
     if (code != 0 && !was_interrupted) {
-      hasten(SIGTERM, options_.launch.notice_seconds);
+      signal_after(SIGTERM, options_.launch.notice_seconds);
     } else if (interrupted_) {
-      hasten(SIGTERM, options_.launch.straggler_seconds);
+      signal_after(SIGTERM, options_.launch.straggler_seconds);
     }
   }
 }
 
-/// Ranks that are left after `seconds` get the signal, unless that happens earlier anyway.
-void Attempt::hasten(int number, double seconds) {
+/// Signals the ranks that still run after `seconds`, unless an earlier time is set already.
+void Attempt::signal_after(int number, double seconds) {
   if (next_signal_ == SIGKILL) return;
   const auto at =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -156,16 +156,17 @@ void Attempt::hasten(int number, double seconds) {
   signal_at_ = number == SIGKILL ? at : std::min(at, signal_at_);
 }
 
-void Attempt::end_late_ranks() {
+void Attempt::signal_late_ranks() {
   if (next_signal_ == 0 || Clock::now() < signal_at_) return;
-  send_to_all(next_signal_);
-  if (next_signal_ == SIGTERM) hasten(SIGKILL, options_.launch.grace_seconds);
+  signal_all(next_signal_);
+  if (next_signal_ == SIGTERM) signal_after(SIGKILL, options_.launch.grace_seconds);
 }
 
-/// The rank whose failure is reported: a usage error cannot heal, whichever rank was the first to end by it.
+/// The rank whose failure is reported: the first usage error if there is one, because a restart cannot cure
+/// it, else the first failure.
 const ChildProcess& Attempt::cause() const {
   const auto usage = std::find_if(failed_.begin(), failed_.end(),
-                                  [](const ChildProcess* child) { return child->exit_code() == usage_code; });
+                                  [](const ChildProcess* child) { return child->exit_code() == kUsageCode; });
   return usage == failed_.end() ? *failed_.front() : **usage;
 }
 
@@ -173,15 +174,15 @@ std::string Attempt::report_of(const ChildProcess& failed) const {
   const int code = *failed.exit_code();
   std::string how = format("failed with exit code {}", code);
   if (failed.was_killed()) {
-    how = format("was ended by signal {} ({})", code - 128, sigdescr_np(code - 128));
-    if (code - 128 == SIGKILL) how += ", which often means that the system's memory ran out";
+    how = format("was killed by signal {} ({})", code - 128, sigdescr_np(code - 128));
+    if (code - 128 == SIGKILL) how += ", often because the system ran out of memory";
   }
-  const std::string erase = terminal_.is_passed_on() ? "\r\x1b[K" : "";  // a status line may be left
+  const std::string erase = terminal_.shares_terminal() ? "\r\x1b[K" : "";  // of a status line
   const std::string text = format("{}rank {} of {} {}; its log is {}", erase, failed.rank(),
                                   options_.world_size(), how, failed.log().string());
   const std::string lines = failed.tail();
   if (lines.empty()) return text + "; it is empty\n";
-  // An error that ranks share, or of a rank that is shown, has been printed above.
+  // Not again if a shown rank has printed the same error.
   const std::string last = lines.substr(lines.rfind('\n') + 1);
   const bool was_shown = std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& child) {
     return shown_.contains(child->rank()) && child->tail().ends_with(last);

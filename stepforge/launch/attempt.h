@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One attempt of a launcher: all ranks of this host, from their start to the end of the last one.
+// One attempt of a launcher: the ranks of this host, from their start until the last one has ended.
 #pragma once
 
 #include <chrono>
@@ -21,9 +21,9 @@ namespace stepforge {
 struct AttemptOptions {
   const LaunchOptions& launch;
   std::string launch_id;
-  TcpAddress rendezvous;    ///< where rank 0's store is
-  int store_listener = -1;  ///< for rank 0
-  int restart = 0;          ///< number of attempts before this one
+  TcpAddress rendezvous;    ///< of rank 0's store
+  int store_listener = -1;  ///< the listening socket that rank 0 inherits; -1: none
+  int restart = 0;          ///< number of earlier attempts
 
   int rank_of(int local_rank) const { return launch.node * launch.processes + local_rank; }
   int world_size() const { return launch.nodes * launch.processes; }
@@ -31,18 +31,18 @@ struct AttemptOptions {
 
 /// How an attempt ended.
 struct AttemptOutcome {
-  int exit_code = 0;  ///< of the rank that is taken for the cause, 0 if all succeeded
+  int exit_code = 0;  ///< of the rank that caused the failure; 0 if all succeeded
   bool interrupted = false;
-  std::string report;  ///< of a failure, in lines
+  std::string report;  ///< whole lines that describe the failure
 };
 
 class Attempt {
  public:
-  /// Starts the ranks; `shown` are those of the job whose output is passed on. Throws Error if one cannot be
+  /// Starts the ranks. `shown`: the ranks of the job whose output is shown. Throws Error if a rank cannot be
   /// started.
   Attempt(const AttemptOptions& options, const Signals& signals, const std::set<int>& shown);
 
-  /// Passes on output and signals until all ranks have ended.
+  /// Forwards output and signals until all ranks have ended.
   AttemptOutcome run();
 
  private:
@@ -50,12 +50,12 @@ class Attempt {
 
   bool is_any_running() const;
   void wait_for_events();
-  void take_signals();
-  void send_to_all(int number);
+  void forward_signals();
+  void signal_all(int number);
   bool show_output(int local_rank);
   void reap();
-  void hasten(int number, double seconds);
-  void end_late_ranks();
+  void signal_after(int number, double seconds);
+  void signal_late_ranks();
   const ChildProcess& cause() const;
   std::string report_of(const ChildProcess& failed) const;
 
@@ -65,10 +65,10 @@ class Attempt {
   Terminal terminal_;
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
   std::vector<pollfd> polled_;
-  std::vector<const ChildProcess*> failed_;  ///< in the order in which their ends were noticed
-  int sent_ = 0;                             ///< interrupts that the ranks have been sent
+  std::vector<const ChildProcess*> failed_;  ///< in the order in which they were reaped
+  int sent_ = 0;                             ///< number of signals sent to the ranks
   bool interrupted_ = false;
-  int next_signal_ = 0;  ///< for ranks that are late, at signal_at_; 0: they have time
+  int next_signal_ = 0;  ///< sent at signal_at_ to the ranks that still run; 0: none
   Clock::time_point signal_at_ = Clock::time_point::max();
 };
 

@@ -16,9 +16,9 @@ namespace stepforge {
 
 namespace {
 
-/// How much of the output is kept for reports.
-constexpr std::size_t most_lines = 12;
-constexpr std::size_t most_line_bytes = 2000;
+// How much of the output is kept for reports.
+constexpr std::size_t kMaxLines = 12;
+constexpr std::size_t kMaxLineBytes = 2000;
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
@@ -27,7 +27,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-/// What the new process does before it becomes the program: only calls that are safe after fork().
+/// Runs in the child between fork() and execve(): only async-signal-safe calls.
 [[noreturn]] void become_program(char* const* command, char* const* environment, const sigset_t& signals,
                                  pid_t parent, int output, int errors, int descriptor) {
   setpgid(0, 0);
@@ -55,10 +55,10 @@ bool is_stack_frame(std::string_view line) {
 }  // namespace
 
 std::string PlainText::add(std::string_view bytes) {
-  constexpr std::size_t most_held = 4096;
+  constexpr std::size_t kMaxHeld = 4096;
   std::string text;
-  const auto release = [&](std::string_view what) {
-    text += what;
+  const auto release = [&](std::string_view output) {
+    text += output;
     held_.clear();
   };
   for (const char byte : bytes) {
@@ -73,11 +73,11 @@ std::string PlainText::add(std::string_view bytes) {
     if (held_.front() == '\r' && byte == '\r') held_.clear();
     held_ += byte;
     if (held_.front() == '\r') {
-      if (held_.ends_with("\x1b[K")) held_.clear();  // the terminal's line is erased
+      if (held_.ends_with("\x1b[K")) held_.clear();  // the line was erased
     } else if (held_.size() == 2 ? byte != '[' : byte >= 0x40) {
       release(byte == 'm' || byte == 'K' ? "" : std::string(held_));
     }
-    if (held_.size() > most_held) release(std::string(held_));
+    if (held_.size() > kMaxHeld) release(std::string(held_));
   }
   return text;
 }
@@ -85,12 +85,12 @@ std::string PlainText::add(std::string_view bytes) {
 void LastLines::add(std::string_view text) {
   for (const char byte : text) {
     if (byte != '\n') {
-      if (unfinished_.size() < most_line_bytes) unfinished_ += byte;
+      if (unfinished_.size() < kMaxLineBytes) unfinished_ += byte;
       continue;
     }
     if (!is_stack_frame(unfinished_)) lines_.push_back(unfinished_);
     unfinished_.clear();
-    if (lines_.size() > most_lines) lines_.pop_front();
+    if (lines_.size() > kMaxLines) lines_.pop_front();
   }
 }
 
@@ -98,7 +98,7 @@ std::string LastLines::text() const {
   std::vector<std::string> lines(lines_.begin(), lines_.end());
   if (!unfinished_.empty()) lines.push_back(unfinished_);
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
-  if (lines.size() > most_lines) lines.erase(lines.begin());
+  if (lines.size() > kMaxLines) lines.erase(lines.begin());
   return join(lines, "\n");
 }
 
@@ -106,12 +106,12 @@ ChildProcess::ChildProcess(const Start& start) : start_(start), log_(start.log) 
   std::array<int, 2> output{-1, -1};
   std::array<int, 2> errors{-1, -1};
   if (pipe2(output.data(), O_CLOEXEC | O_NONBLOCK) != 0)
-    throw Error(format("rank {} cannot be started: no pipe: {}", start.rank, std::strerror(errno)));
+    throw Error(format("cannot start rank {}: pipe: {}", start.rank, std::strerror(errno)));
   if (pipe2(errors.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
     for (const int end : output) close(end);
-    throw Error(format("rank {} cannot be started: no pipe: {}", start.rank, std::strerror(errno)));
+    throw Error(format("cannot start rank {}: pipe: {}", start.rank, std::strerror(errno)));
   }
-  // Only this process reads without waiting; the rank writes as usual.
+  // The read ends do not block; the write ends, which the rank gets, do.
   for (const int end : {output[1], errors[1]}) fcntl(end, F_SETFL, 0);
   const auto command = pointers(start.command);
   const auto environment = pointers(start.environment);
@@ -127,7 +127,7 @@ ChildProcess::ChildProcess(const Start& start) : start_(start), log_(start.log) 
   pipes_ = {output[0], errors[0]};
   if (process_ < 0) {
     for (const int end : pipes_) close(end);
-    throw Error(format("rank {} cannot be started: {}", start.rank, std::strerror(failure)));
+    throw Error(format("cannot start rank {}: {}", start.rank, std::strerror(failure)));
   }
 }
 
@@ -149,7 +149,7 @@ void ChildProcess::signal(int number, int count) const {
 
 std::vector<ChildOutput> ChildProcess::read_output() {
   std::vector<ChildOutput> outputs;
-  std::array<char, 65536> buffer{};  // as much as a pipe holds
+  std::array<char, 65536> buffer{};  // the capacity of a pipe
   for (std::size_t i = 0; i < pipes_.size(); ++i) {
     if (pipes_[i] < 0) continue;
     const ssize_t count = read(pipes_[i], buffer.data(), buffer.size());
@@ -160,13 +160,13 @@ std::vector<ChildOutput> ChildProcess::read_output() {
       continue;
     }
     const std::string_view bytes(buffer.data(), static_cast<std::size_t>(count));
-    keep(bytes);
+    record(bytes);
     outputs.push_back({i == 0 ? STDOUT_FILENO : STDERR_FILENO, std::string(bytes)});
   }
   return outputs;
 }
 
-void ChildProcess::keep(std::string_view bytes) {
+void ChildProcess::record(std::string_view bytes) {
   const std::string text = plain_.add(bytes);
   log_.write(text);
   last_lines_.add(text);

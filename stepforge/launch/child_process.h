@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's process as its launcher sees it.
+// A child process of the launcher: one rank, with its pipes, log and exit code.
 #pragma once
 
 #include <array>
@@ -17,21 +17,21 @@
 
 namespace stepforge {
 
-/// What a rank wrote to its standard output or error.
+/// Bytes that a rank wrote to standard output or standard error.
 struct ChildOutput {
   int target = 1;  ///< STDOUT_FILENO or STDERR_FILENO
   std::string bytes;
 };
 
-/// Converts terminal output to plain text: removes colours, and text that a carriage return overwrites, such as
-/// a status line.
+/// Converts terminal output to plain text: removes colours, and lines that are overwritten after a carriage
+/// return, such as a status line.
 class PlainText {
  public:
-  /// The text that later bytes cannot change any more.
+  /// Returns the text that later bytes cannot change.
   std::string add(std::string_view bytes);
 
  private:
-  std::string held_;  ///< from a carriage return or an escape on
+  std::string held_;  ///< starts with a carriage return or an escape whose effect is not known yet
 };
 
 /// The last lines of a text, without the call stack that libtorch appends to its errors.
@@ -45,24 +45,24 @@ class LastLines {
   std::string unfinished_;
 };
 
-/// A child process whose standard output and error are read through pipes and written to a log file. Its input
-/// is empty. It has its own process group, so that Ctrl-C reaches it only through its parent, and gets SIGTERM
-/// if the parent dies.
+/// A child process whose standard output and error are read through pipes and written to a log file. Its
+/// standard input is empty. It has its own process group, so that Ctrl-C reaches it only through its parent,
+/// and it gets SIGTERM if the parent dies.
 class ChildProcess {
  public:
   struct Start {
     int rank = 0;
     std::vector<std::string> command;
-    std::vector<std::string> environment;  ///< "NAME=value", all of them
+    std::vector<std::string> environment;  ///< "NAME=value", complete
     std::filesystem::path log;
-    sigset_t signals;     ///< the signals that it blocks
-    int descriptor = -1;  ///< one that it inherits, with the same number
+    sigset_t signals;     ///< its signal mask
+    int descriptor = -1;  ///< inherited under the same number; -1: none
   };
 
-  /// Throws Error if the log cannot be written or the process cannot be created. A program that cannot be run
-  /// ends with exit code 127 and a line in the log.
+  /// Throws Error if the log or the process cannot be created. A program that cannot be run leaves a line in
+  /// the log and exit code 127.
   explicit ChildProcess(const Start& start);
-  /// Ends the process at once if it still runs.
+  /// Kills the process if it still runs.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -70,25 +70,25 @@ class ChildProcess {
   int rank() const { return start_.rank; }
   const std::filesystem::path& log() const { return start_.log; }
   bool is_running() const { return !exit_code_; }
-  /// Once it has ended: 128 + the signal if one ended it.
+  /// nullopt while it runs; 128 + signal number if a signal killed it.
   std::optional<int> exit_code() const { return exit_code_; }
   bool was_killed() const { return was_killed_; }
-  /// Sends a signal with `count`, the number of signals sent so far: a rank of this program that also got one
-  /// from elsewhere (a whole process group or batch job is signalled) then knows that they are the same.
+  /// Sends a signal with `count`, the number of signals sent so far, as its value. A rank that also receives
+  /// the signal directly (because a process group or batch job is signalled) thus counts it once.
   void signal(int number, int count) const;
 
-  /// The read ends of its pipes; -1 for one that is closed.
+  /// The read ends of its pipes; -1 if closed.
   const std::array<int, 2>& pipes() const { return pipes_; }
-  /// Reads the available output, without waiting, and writes it to the log.
+  /// Reads the available output without blocking and writes it to the log.
   std::vector<ChildOutput> read_output();
-  /// Checks for its end without waiting; true if it is noticed now.
+  /// Checks without blocking whether it has ended; true in the call that finds its end.
   bool reap();
 
   /// The last lines of its output.
   std::string tail() const { return last_lines_.text(); }
 
  private:
-  void keep(std::string_view bytes);
+  void record(std::string_view bytes);
 
   Start start_;
   FileWriter log_;

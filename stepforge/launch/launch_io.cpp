@@ -25,7 +25,7 @@ void write_all(int descriptor, std::string_view bytes) {
       poll(&writable, 1, -1);
       continue;
     }
-    if (count < 0) return;  // the reader is gone; the logs have it
+    if (count < 0) return;  // the reader is gone; the logs still get the output
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
 }
@@ -40,7 +40,7 @@ Signals::Signals() {
   descriptor_ = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
   if (descriptor_ < 0) {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    throw Error(format("signals cannot be received: {}", std::strerror(errno)));
+    throw Error(format("cannot receive signals: {}", std::strerror(errno)));
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The signals that a launcher receives, and the terminal on which it shows the output of ranks.
+// The signals that a launcher receives, and the output of ranks that it shows.
 #pragma once
 
 #include <map>
@@ -13,7 +13,8 @@
 
 namespace stepforge {
 
-/// While it lives, SIGINT, SIGTERM and SIGCHLD of this thread are read from a descriptor.
+/// Blocks SIGINT, SIGTERM and SIGCHLD in this thread during its lifetime; they are read from a descriptor
+/// instead.
 class Signals {
  public:
   Signals();
@@ -22,7 +23,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int descriptor() const { return descriptor_; }
-  /// The signals that were blocked before.
+  /// The signal mask before.
   const sigset_t& before() const { return before_; }
   /// The next pending signal; 0 if there is none.
   int next() const;
@@ -32,13 +33,15 @@ class Signals {
   sigset_t before_{};
 };
 
-/// Passes output on: that of one rank unchanged, that of several in whole lines that begin with the rank.
+/// Shows the output of ranks: of a single rank unchanged, of several in whole lines with the rank as a
+/// prefix.
 class Terminal {
  public:
-  /// `is_passed_on`: the rank shown may write to standard error as to the terminal where it ends.
-  Terminal(std::set<int> shown, bool is_passed_on) : shown_(std::move(shown)), is_passed_on_(is_passed_on) {}
+  /// `shares_terminal`: the only shown rank may treat standard error as a terminal.
+  Terminal(std::set<int> shown, bool shares_terminal)
+      : shown_(std::move(shown)), shares_terminal_(shares_terminal) {}
 
-  bool is_passed_on() const { return is_passed_on_; }
+  bool shares_terminal() const { return shares_terminal_; }
 
   void show(int rank, const ChildOutput& output);
   /// Shows unfinished lines.
@@ -48,7 +51,7 @@ class Terminal {
   static void flush(int rank, int target, std::string& line);
 
   std::set<int> shown_;
-  bool is_passed_on_;
+  bool shares_terminal_;
   std::map<std::pair<int, int>, std::string> lines_;
 };
 

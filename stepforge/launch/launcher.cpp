@@ -14,13 +14,12 @@
 #include "stepforge/base/format.h"
 #include "stepforge/launch/attempt.h"
 #include "stepforge/launch/launch_io.h"
+#include "stepforge/launch/rank_environment.h"
 #include "stepforge/launch/tcp_socket.h"
 
 namespace stepforge {
 
 namespace {
-
-constexpr int most_ranks = 1 << 20;
 
 std::string new_launch_id() {
   std::random_device device;
@@ -29,9 +28,9 @@ std::string new_launch_id() {
 
 void check(const LaunchOptions& options) {
   if (options.processes < 1) throw UsageError(format("--nproc {} must be at least 1", options.processes));
-  if (options.nodes < 1 || int64_t{options.nodes} * options.processes > most_ranks) {
+  if (options.nodes < 1 || int64_t{options.nodes} * options.processes > kMaxRanks) {
     throw UsageError(format("--nnodes {} must be at least 1, and with --nproc {} at most {} ranks",
-                            options.nodes, options.processes, most_ranks));
+                            options.nodes, options.processes, kMaxRanks));
   }
   if (options.node < 0 || options.node >= options.nodes) {
     throw UsageError(format("--node-rank {} must be between 0 and {}", options.node, options.nodes - 1));
@@ -47,15 +46,15 @@ void check(const LaunchOptions& options) {
         "--max-restarts works on one host only: launchers of several hosts do not know of each other. "
         "Restart the whole job with torchrun, Slurm or Kubernetes");
   }
-  if (options.command.empty()) throw UsageError("the command that the ranks run is missing");
+  if (options.command.empty()) throw UsageError("no command for the ranks is given");
   const std::string& program = options.command.front();
   if (access(program.c_str(), X_OK) != 0) {
     throw UsageError(format("{} cannot be run: {}", program, std::strerror(errno)));
   }
 }
 
-/// A number for one side of "4-7"; -1 if it is not a number.
-int rank_number(std::string_view text) {
+/// One bound of a range such as "4-7"; -1 if it is not a number.
+int parse_rank(std::string_view text) {
   int value = -1;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   return failure == std::errc() && end == text.data() + text.size() ? value : -1;
@@ -73,8 +72,8 @@ std::set<int> parse_rank_list(const std::string& text, int ranks) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view entry = std::string_view(text).substr(begin, end - begin);
     const std::size_t dash = entry.find('-');
-    const int first = rank_number(entry.substr(0, dash));
-    const int last = dash == std::string_view::npos ? first : rank_number(entry.substr(dash + 1));
+    const int first = parse_rank(entry.substr(0, dash));
+    const int last = dash == std::string_view::npos ? first : parse_rank(entry.substr(dash + 1));
     if (first < 0 || last < first || last >= ranks) {
       throw UsageError(
           format("--ranks \"{}\" is not a list of ranks between 0 and {}, such as \"0\", \"0,2,4-7\" or "
@@ -92,7 +91,7 @@ int launch(const LaunchOptions& options, std::ostream& report) {
   AttemptOptions attempt{options, new_launch_id(), {}};
   if (options.nodes > 1) {
     attempt.rendezvous = parse_tcp_address(options.rendezvous, "--rendezvous");
-    attempt.launch_id = attempt.rendezvous.text();  // all launchers must name the job alike
+    attempt.launch_id = attempt.rendezvous.text();  // the same on all hosts
   }
   const std::set<int> shown =
       options.shown.empty() ? std::set<int>() : parse_rank_list(options.shown, attempt.world_size());
@@ -100,13 +99,13 @@ int launch(const LaunchOptions& options, std::ostream& report) {
   std::filesystem::create_directories(options.log_folder, failure);
   if (failure) {
     throw Error(
-        format("the log folder {} cannot be made: {}", options.log_folder.string(), failure.message()));
+        format("cannot create the log folder {}: {}", options.log_folder.string(), failure.message()));
   }
   const Signals signals;
   for (;; ++attempt.restart) {
     Descriptor listener;
     if (options.nodes == 1) {
-      // Opened here and handed to rank 0, so that no other program can take the port in between.
+      // Opened here and inherited by rank 0, so that no other program can take the port in between.
       listener = listen_on_loopback();
       attempt.rendezvous = {"127.0.0.1", port_of(listener)};
       attempt.store_listener = listener.number();
@@ -114,8 +113,8 @@ int launch(const LaunchOptions& options, std::ostream& report) {
     const AttemptOutcome outcome = Attempt(attempt, signals, shown).run();
     if (outcome.exit_code == 0 || outcome.interrupted) return outcome.exit_code;
     report << outcome.report << std::flush;
-    const bool can_heal = outcome.exit_code != static_cast<int>(ExitCode::usage);
-    if (attempt.restart >= options.max_restarts || !can_heal) return outcome.exit_code;
+    const bool can_succeed = outcome.exit_code != static_cast<int>(ExitCode::usage);
+    if (attempt.restart >= options.max_restarts || !can_succeed) return outcome.exit_code;
     report << format("restarting all ranks: restart {} of {}\n", attempt.restart + 1, options.max_restarts)
            << std::flush;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepforge launch`: starts the ranks of one host as processes, watches them, and ends all when one fails.
+// `stepforge launch`: starts the ranks of one host as processes, and ends all of them if one fails.
 #pragma once
 
 #include <filesystem>
@@ -12,30 +12,31 @@ namespace stepforge {
 
 struct LaunchOptions {
   int processes = 1;  ///< on this host
-  /// Static rendezvous of several hosts: each runs a launcher with the same number of processes, which knows
-  /// nothing of the other launchers. It only numbers its ranks from node * processes and sets MASTER_ADDR and
+  /// Static rendezvous of several hosts: each host runs a launcher with the same number of processes. The
+  /// launchers do not communicate; each numbers its ranks from node * processes and sets MASTER_ADDR and
   /// MASTER_PORT to `rendezvous` ("HOST:PORT"), where rank 0 listens.
   int nodes = 1;
   int node = 0;
   std::string rendezvous;
-  /// How often all ranks are restarted after a failure; on one host only. A usage error (exit code 2) and an
-  /// interrupt end the job at once.
+  /// How often all ranks are restarted after a failure (one host only). After a usage error (exit code 2) or
+  /// an interrupt they are not restarted.
   int max_restarts = 0;
-  /// Gets rank-<r>.log of each rank, later attempts' rank-<r>.restart-<n>.log; files of the same name are
+  /// Folder for rank-<r>.log of each rank, and rank-<r>.restart-<n>.log of restarts. Existing files are
   /// replaced.
   std::filesystem::path log_folder = "launch-logs";
-  /// "0,2,4-7" or "all": ranks of the job whose output is shown, with a prefix if they are more than one. Each
-  /// launcher shows those of its own host.
+  /// "0,2,4-7" or "all": ranks of the job whose output is shown, with a prefix if there are several. Each
+  /// launcher shows those of its own host. "": none.
   std::string shown = "0";
-  /// Program and arguments of every rank; the program is not searched for in PATH.
+  /// Program (a path, not searched for in PATH) and arguments of every rank.
   std::vector<std::string> command;
-  /// Seconds after a failure until the other ranks, which mostly notice it and end, get SIGTERM.
+  /// Seconds from a failure until the other ranks get SIGTERM. Usually they notice the failure and end
+  /// before.
   double notice_seconds = 1;
-  /// Seconds after an interrupt in which ranks may finish their step and save; then they get SIGTERM.
+  /// Seconds from an interrupt until ranks get SIGTERM. Before, they may finish their step and save.
   double interrupt_seconds = 600;
-  /// Seconds after the first rank has ended by an interrupt until those that are left get SIGTERM.
+  /// Seconds from the end of the first interrupted rank until the others get SIGTERM.
   double straggler_seconds = 30;
-  /// Seconds after this SIGTERM until those that are left get SIGKILL.
+  /// Seconds from SIGTERM until the remaining ranks get SIGKILL.
   double grace_seconds = 5;
 };
 
@@ -43,9 +44,9 @@ struct LaunchOptions {
 /// `ranks` - 1.
 std::set<int> parse_rank_list(const std::string& text, int ranks);
 
-/// Runs the ranks to their end. Their output goes to their logs and, if shown, to this process's standard
-/// output and error; reports of failures go to `report`. Each SIGINT and SIGTERM is passed on to the ranks, with
-/// the number of signals so far as its value (sigqueue).
+/// Runs the ranks until all have ended. Their output goes to their logs and, if shown, to this process's
+/// standard output and error; failures are described in `report`. Each SIGINT and SIGTERM is forwarded to the
+/// ranks, with the number of signals so far as its value (sigqueue).
 ///
 /// Each rank gets torchrun's variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK,
 /// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT and
@@ -54,9 +55,9 @@ std::set<int> parse_rank_list(const std::string& text, int ranks);
 /// the usable cores divided by the ranks. If the output of one rank is shown on a terminal, that rank gets
 /// STEPFORGE_STDERR_COLUMNS (base/log.h).
 ///
-/// Returns 0 if all ranks succeed, else the exit code of the first that failed (128 + the signal that ended
-/// it); a usage error of any rank comes first. Throws UsageError for wrong options or a program that cannot be
-/// run, Error if a rank or its log cannot be started.
+/// Returns 0 if all ranks succeed, else the exit code of the first that failed (128 + signal number if a
+/// signal killed it); a usage error of any rank takes precedence. Throws UsageError for invalid options or a
+/// program that cannot be run, Error if a rank or its log cannot be created.
 int launch(const LaunchOptions& options, std::ostream& report);
 
 }  // namespace stepforge

@@ -13,17 +13,17 @@ namespace stepforge {
 
 namespace {
 
-constexpr int most_ranks = 1 << 20;
-constexpr int most_local_ranks = 1 << 12;
+constexpr int kMaxLocalRanks = 1 << 12;
 
-std::optional<int> number(const std::string& text) {
+/// A non-negative integer; nullopt if the text is anything else.
+std::optional<int> parse_number(const std::string& text) {
   int value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
   return value;
 }
 
-/// The variables of one launcher.
+/// Typed access to environment variables.
 class Variables {
  public:
   explicit Variables(const EnvironmentLookup& lookup) : lookup_(lookup) {}
@@ -43,8 +43,8 @@ class Variables {
   std::optional<int> optional(const std::string& name) const {
     const std::optional<std::string> text = lookup_(name);
     if (!text) return std::nullopt;
-    const std::optional<int> value = number(*text);
-    if (!value) throw UsageError(format("{} = \"{}\" is not a number of 0 or more", name, *text));
+    const std::optional<int> value = parse_number(*text);
+    if (!value) throw UsageError(format("{} = \"{}\" is not a non-negative integer", name, *text));
     return value;
   }
 
@@ -66,10 +66,9 @@ void check(const RankEnvironment& found) {
                             found.rank, found.world_size, found.local_rank, found.local_world_size, reason));
   };
   if (found.world_size < 1) refuse("a world has at least one rank");
-  if (found.world_size > most_ranks)
-    refuse(format("a world has at most {} ranks", with_thousands(most_ranks)));
-  if (found.local_world_size > most_local_ranks) {
-    refuse(format("a host has at most {} ranks", with_thousands(most_local_ranks)));
+  if (found.world_size > kMaxRanks) refuse(format("a world has at most {} ranks", with_thousands(kMaxRanks)));
+  if (found.local_world_size > kMaxLocalRanks) {
+    refuse(format("a host has at most {} ranks", with_thousands(kMaxLocalRanks)));
   }
   if (found.rank >= found.world_size) refuse("the rank is outside the world");
   if (found.local_world_size > found.world_size) refuse("a host cannot have more ranks than the world");
@@ -110,18 +109,18 @@ std::optional<RankEnvironment> from_open_mpi(const Variables& variables) {
   return found;
 }
 
-/// Tasks on node number `node` in Slurm's list of counts, such as "4(x2),3"; nullopt if it is not such a list.
+/// The tasks on node `node` from Slurm's list of counts, such as "4(x2),3"; nullopt if the list is malformed.
 std::optional<int> tasks_on_node(const std::string& list, int node) {
   int first = 0;
   for (std::size_t begin = 0; begin <= list.size();) {
     const std::size_t end = std::min(list.find(',', begin), list.size());
     const std::string entry = list.substr(begin, end - begin);
     const std::size_t times = entry.find("(x");
-    const std::optional<int> tasks = number(entry.substr(0, times));
+    const std::optional<int> tasks = parse_number(entry.substr(0, times));
     std::optional<int> nodes = 1;
     if (times != std::string::npos) {
       if (entry.back() != ')') return std::nullopt;
-      nodes = number(entry.substr(times + 2, entry.size() - times - 3));
+      nodes = parse_number(entry.substr(times + 2, entry.size() - times - 3));
     }
     if (!tasks || !nodes) return std::nullopt;
     if (node - first < *nodes) return tasks;
@@ -131,7 +130,7 @@ std::optional<int> tasks_on_node(const std::string& list, int node) {
   return std::nullopt;
 }
 
-/// The first host of Slurm's list, such as "node[03-07,12],login1"; "" if it is not such a list.
+/// The first host of Slurm's list, such as "node[03-07,12],login1"; "" if the list is malformed.
 std::string first_host(const std::string& list) {
   const std::size_t bracket = list.find_first_of("[,");
   std::string name = list.substr(0, bracket);
@@ -141,9 +140,9 @@ std::string first_host(const std::string& list) {
   return name + list.substr(bracket + 1, end - bracket - 1);
 }
 
-/// Slurm gives batch and interactive steps large numbers; they are one rank alone mostly.
-int64_t number_of_step(const std::string& step) {
-  return number(step).value_or(0) % 16;
+/// 0 for batch and interactive steps: their numbers do not fit an int, and they are usually a single rank.
+int64_t step_number(const std::string& step) {
+  return parse_number(step).value_or(0) % 16;
 }
 
 std::optional<RankEnvironment> from_slurm(const Variables& variables) {
@@ -164,9 +163,9 @@ std::optional<RankEnvironment> from_slurm(const Variables& variables) {
   found.local_world_size = *tasks;
   found.master_address = first_host(
       variables.text(variables.first_of({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})));
-  // Steps of one job run beside one another, and jobs on one host.
+  // Several steps of a job may run at once, and several jobs on one host.
   const int64_t job = variables.optional("SLURM_JOB_ID").value_or(0);
-  const int64_t number = number_of_step(variables.text(step));
+  const int64_t number = step_number(variables.text(step));
   found.master_port = static_cast<int>(20000 + (job * 16 + number) % 10000);
   found.launcher = Launcher::slurm;
   found.run_id = format("slurm {}.{} attempt {}", variables.text("SLURM_JOB_ID"), variables.text(step),
@@ -174,8 +173,8 @@ std::optional<RankEnvironment> from_slurm(const Variables& variables) {
   return found;
 }
 
-/// Where the ranks' store is, if a variable says so.
-void read_meeting_point(const Variables& variables, RankEnvironment& found) {
+/// Reads where the ranks' store is.
+void read_rendezvous(const Variables& variables, RankEnvironment& found) {
   if (variables.has("MASTER_ADDR")) found.master_address = variables.text("MASTER_ADDR");
   if (const std::optional<int> port = variables.optional("MASTER_PORT")) {
     if (*port < 1 || *port > 65535)
@@ -201,7 +200,7 @@ std::string_view launcher_name(Launcher launcher) {
     case Launcher::open_mpi:
       return "Open MPI";
   }
-  return "unknown";
+  return "none";
 }
 
 EnvironmentLookup process_environment() {
@@ -224,15 +223,14 @@ RankEnvironment discover_ranks(const EnvironmentLookup& lookup) {
     if (result && (result->rank != found->rank || result->world_size != found->world_size)) {
       throw UsageError(
           format("this process is rank {} of {} by the variables of {}, but rank {} of {} by those of {}: "
-                 "unset the ones "
-                 "that do not apply",
+                 "unset those that do not apply",
                  result->rank, result->world_size, launcher_name(result->launcher), found->rank,
                  found->world_size, launcher_name(found->launcher)));
     }
     if (!result) result = found;
   }
   if (!result) return {};
-  read_meeting_point(variables, *result);
+  read_rendezvous(variables, *result);
   return *result;
 }
 

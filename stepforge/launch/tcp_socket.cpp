@@ -22,18 +22,18 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-/// Null, with `failure` set, if the host has no address.
+/// Null, with the reason in `failure`, if the name does not resolve.
 Addresses resolve(const TcpAddress& address, std::string& failure, int type = SOCK_STREAM, int flags = 0) {
-  addrinfo wanted{};
-  wanted.ai_socktype = type;
-  wanted.ai_flags = flags;
+  addrinfo hints{};
+  hints.ai_socktype = type;
+  hints.ai_flags = flags;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &wanted, &found);
+  const int error = getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (error != 0) failure = format("host \"{}\": {}", address.host, gai_strerror(error));
   return {error == 0 ? found : nullptr, freeaddrinfo};
 }
 
-/// "" if it has none.
+/// "" if the address has no numeric form.
 std::string numeric_host(const sockaddr* address, socklen_t length) {
   std::array<char, NI_MAXHOST> text{};
   const int failure = getnameinfo(address, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
@@ -69,8 +69,8 @@ bool is_literal(const TcpAddress& address) {
   return address.host == "localhost" || resolve(address, failure, SOCK_STREAM, AI_NUMERICHOST);
 }
 
-std::string address_towards(const TcpAddress& there, std::string& failure) {
-  const Addresses addresses = resolve(there, failure, SOCK_DGRAM);
+std::string source_address(const TcpAddress& peer, std::string& failure) {
+  const Addresses addresses = resolve(peer, failure, SOCK_DGRAM);
   for (const addrinfo* one = addresses.get(); one != nullptr; one = one->ai_next) {
     const Descriptor socket(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage own{};
@@ -80,7 +80,7 @@ std::string address_towards(const TcpAddress& there, std::string& failure) {
         getsockname(socket.number(), address, &length) == 0) {
       return numeric_host(address, length);
     }
-    failure = format("this host has no route to \"{}\": {}", there.host, std::strerror(errno));
+    failure = format("this host has no route to \"{}\": {}", peer.host, std::strerror(errno));
   }
   return "";
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP addresses as this host sees them, and a listening socket.
+// TCP addresses and a listening socket.
 #pragma once
 
 #include <optional>
@@ -15,18 +15,18 @@ struct TcpAddress {
   std::string text() const;
 };
 
-/// Throws UsageError if the text is not such an address; `option` names where it came from.
+/// Throws UsageError if the text is not HOST:PORT; the message names `option`, where the text came from.
 TcpAddress parse_tcp_address(const std::string& text, const std::string& option);
 
-/// Whether the host is numeric, or "localhost": a name that does not depend on a host's own tables.
+/// Whether the host is numeric or "localhost", so that it does not depend on name resolution.
 bool is_literal(const TcpAddress& address);
-/// The numeric address from which this host would send to `there`; nothing is sent. "", with the reason in
-/// `failure`, if the name is unknown or there is no route.
-std::string address_towards(const TcpAddress& there, std::string& failure);
-/// Whether a numeric address reaches only the host itself: 127.0.0.0/8 or ::1.
+/// The numeric source address for traffic to `peer`; nothing is sent. "", with the reason in `failure`, if
+/// the name does not resolve or there is no route.
+std::string source_address(const TcpAddress& peer, std::string& failure);
+/// Whether a numeric address is in 127.0.0.0/8 or ::1.
 bool is_loopback(const std::string& address);
 
-/// An open descriptor, closed with its owner.
+/// Owns an open file descriptor.
 class Descriptor {
  public:
   Descriptor() = default;

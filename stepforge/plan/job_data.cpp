@@ -20,11 +20,11 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
                                            Logger& log, const std::function<void()>& progress) {
   const auto& tokenizer = config.tokenizer;
   WordCounter counter;
-  std::vector<std::string> not_text;
+  std::vector<std::string> skipped;
   for (const auto& source : config.data.sources) {
     if (is_synthetic(source) ||
         is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
-      not_text.push_back(is_synthetic(source) ? "synthetic" : source.path);
+      skipped.push_back(is_synthetic(source) ? "synthetic" : source.path);
       continue;
     }
     count_words(TextSource({.paths = {source.path},
@@ -35,9 +35,9 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   if (counter.counts().empty()) {
     throw UsageError(format(
         "tokenizer.type = \"bpe\" without tokenizer.path trains a tokenizer on text, but data.sources names "
-        "none "
-        "({}): set tokenizer.path to the tokenizer that the token ids were made with, or add a text source",
-        join(not_text, ", ")));
+        "none ({}): set tokenizer.path to the tokenizer that the token ids were made with, or add a text "
+        "source",
+        join(skipped, ", ")));
   }
   const TrainedBpe trained = train_bpe(
       counter.counts(), {.vocab_size = static_cast<int32_t>(tokenizer.vocab_size), .progress = progress});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a configuration to the input of the model: tokenizer and rows. No tensors: the trainer and `stepforge
-// data show` see the same rows.
+// From a configuration to the model's input, tokenizer and rows, without tensors. The trainer and `stepforge
+// data show` use the same ones.
 #pragma once
 
 #include <filesystem>
@@ -14,25 +14,25 @@
 
 namespace stepforge {
 
-/// The tokenizer of config.tokenizer. Type bpe without a path is trained on the text sources and kept in
-/// config.run_dir/tokenizer, where a later start finds it. `progress` is called while the text is read and
-/// tokens are learnt. Throws what reading the text throws.
+/// The tokenizer of config.tokenizer. Type bpe without a path is trained on the text sources and saved in
+/// config.run_dir/tokenizer, from which later starts load it. `progress` is called while text is read and
+/// merges are learned. Throws UsageError if there is no text to train on, FormatError if the text cannot be
+/// read as text.
 std::unique_ptr<Tokenizer> job_tokenizer(
     const Config& config, Logger& log, const std::function<void()>& progress = [] {});
 
-/// The vocabulary that training would find, without training a tokenizer: model.vocab_size, or that of the
-/// tokenizer.
+/// The vocabulary size of a run, without training a tokenizer: model.vocab_size, or that of the tokenizer.
 int64_t planned_vocabulary(const Config& config);
 
 /// Where a run keeps its tokenizer.
 std::filesystem::path run_tokenizer_folder(const Config& config);
 
-/// The tokenizer of a finished or running run at config.run_dir: the copy in its folder, so that it does not
-/// matter where a relative tokenizer.path led. nullptr if it has none, as a run that was imported without
+/// The tokenizer of an existing run at config.run_dir: the copy in its folder, because a relative
+/// tokenizer.path may no longer resolve. nullptr if there is none, as in a run that was imported without
 /// tokenizer files.
 std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config);
 
-/// The data section as the data room takes it; `vocab_size` is for synthetic rows.
+/// The data section as a DataPlan. `vocab_size` is used by synthetic rows only.
 DataPlan data_plan(const Config& config, int64_t vocab_size);
 
 }  // namespace stepforge

@@ -18,6 +18,33 @@ namespace stepforge {
 
 namespace {
 
+bool is_power_of_two(int64_t value) {
+  return std::has_single_bit(static_cast<uint64_t>(value));
+}
+
+void check_ordered(const BatchLayout& batch) {
+  const int64_t data_ranks = batch.data_ranks;
+  if (data_ranks == 1) return;
+  if (!is_power_of_two(data_ranks)) {
+    throw UsageError(format(
+        "training.reduction = \"ordered\": {} ranks read different rows, but their sums are parts of one "
+        "binary tree over all rows only if the number of ranks is a power of two; use {} or {} ranks, or "
+        "reduction = \"fast\"",
+        data_ranks, std::bit_floor(static_cast<uint64_t>(data_ranks)),
+        std::bit_ceil(static_cast<uint64_t>(data_ranks))));
+  }
+  if (!is_power_of_two(batch.micro_batches())) {
+    const auto rows = static_cast<uint64_t>(batch.micro_batches());
+    throw UsageError(
+        format("training.reduction = \"ordered\": each of {} ranks has {} rows of a step, but their sums are "
+               "parts of one binary tree over all rows only if that is a power of two; set "
+               "training.global_batch_size to {} "
+               "or {}, or reduction = \"fast\"",
+               data_ranks, rows, std::bit_floor(rows) * static_cast<uint64_t>(data_ranks),
+               std::bit_ceil(rows) * static_cast<uint64_t>(data_ranks)));
+  }
+}
+
 RecomputePolicy::Mode recompute_mode(RecomputeMode mode) {
   switch (mode) {
     case RecomputeMode::none:
@@ -58,12 +85,12 @@ RecomputePolicy recompute_policy(const ActivationCheckpointConfig& activation_ch
   return policy;
 }
 
-/// On one rank, units that must be gathered stay whole, unless their state is offloaded.
+/// On one rank, gathered units stay whole, unless their state is offloaded.
 GatherPolicy gather_policy(const Config& config, bool sharded) {
   GatherPolicy policy;
   policy.dtype = config.precision.compute;
   const ParallelismConfig& parallelism = config.parallelism;
-  // Also if nothing is sharded: their names are checked in every layout.
+  // Set even if nothing is sharded, so that wrong unit names are refused in every layout.
   for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
     policy.prefetch.lists.push_back({list.unit, list.forward, list.backward});
   if (!sharded && !parallelism.fsdp_cpu_offload) return policy;
@@ -93,8 +120,22 @@ Mesh mesh_of(const Config& config, int world_size) {
   }
 }
 
-DataParallel place_in(const Mesh& mesh, int rank) {
+DataParallel groups_of(const Mesh& mesh, int rank) {
   return {rank, mesh.group(kShardGroup, rank), mesh.group(kReplicaGroup, rank), mesh.group(kLossGroup, rank)};
+}
+
+StepOptions common_options(const Config& config, ProgramKind kind, DataParallel groups) {
+  const BatchLayout batch = plan_batch(config.training, static_cast<int>(groups.loss_ranks.size()));
+  StepOptions options;
+  options.kind = kind;
+  const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
+  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads};
+  options.gather = gather_policy(config, groups.shard_ranks.size() > 1);
+  options.offload.state = config.parallelism.fsdp_cpu_offload;
+  options.micro_batches = kind == ProgramKind::train ? static_cast<int>(batch.micro_batches()) : 1;
+  options.partition = partition_of(config.parallelism);
+  options.data_parallel = std::move(groups);
+  return options;
 }
 
 StepOptions generation_options(DType compute, int64_t cache_tokens) {
@@ -106,7 +147,7 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   return options;
 }
 
-/// The groups of every rank, each list made once: the ranks of a group name the same first one.
+/// The groups of every rank. Each rank list is made once and shared by its members, found by its first rank.
 class GroupTable {
  public:
   GroupTable(const StepProgram& program, const Mesh& mesh) : mesh_(mesh), lists_(program.groups.size()) {
@@ -129,41 +170,10 @@ class GroupTable {
   std::vector<std::map<int, std::vector<int>>> lists_;  // of each group of the program, by first rank
 };
 
-/// All ranks run the operations of this one, over their own groups.
+/// Checks all ranks: each runs the operations of `program` over its own groups.
 SymmetryProof prove(const StepProgram& program, const Mesh& mesh) {
   GroupTable table(program, mesh);
   return check_symmetric(program, mesh.world_size(), [&](int rank) { return table(rank); });
-}
-
-}  // namespace
-
-namespace {
-
-bool is_power_of_two(int64_t value) {
-  return std::has_single_bit(static_cast<uint64_t>(value));
-}
-
-void check_ordered(const BatchLayout& batch) {
-  const int64_t data_ranks = batch.data_ranks;
-  if (data_ranks == 1) return;
-  if (!is_power_of_two(data_ranks)) {
-    throw UsageError(format(
-        "training.reduction = \"ordered\": {} ranks read different rows, but their sums are parts of one "
-        "binary tree over all rows only if the number of ranks is a power of two; use {} or {} ranks, or "
-        "reduction = \"fast\"",
-        data_ranks, std::bit_floor(static_cast<uint64_t>(data_ranks)),
-        std::bit_ceil(static_cast<uint64_t>(data_ranks))));
-  }
-  if (!is_power_of_two(batch.micro_batches())) {
-    const auto rows = static_cast<uint64_t>(batch.micro_batches());
-    throw UsageError(format(
-        "training.reduction = \"ordered\": each of {} ranks has {} rows of a step, but their sums are parts "
-        "of "
-        "one binary tree over all rows only if that is a power of two; set training.global_batch_size to {} "
-        "or {}, or reduction = \"fast\"",
-        data_ranks, rows, std::bit_floor(rows) * static_cast<uint64_t>(data_ranks),
-        std::bit_ceil(rows) * static_cast<uint64_t>(data_ranks)));
-  }
 }
 
 }  // namespace
@@ -198,51 +208,33 @@ ModelSpec plan_model(const Config& config) {
   return model_spec(config.model, config.training.loss_chunk);
 }
 
-namespace {
-
-StepOptions common_options(const Config& config, ProgramKind kind, DataParallel place) {
-  const BatchLayout batch = plan_batch(config.training, static_cast<int>(place.loss_ranks.size()));
-  StepOptions options;
-  options.kind = kind;
-  const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
-  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads};
-  options.gather = gather_policy(config, place.shard_ranks.size() > 1);
-  options.offload.state = config.parallelism.fsdp_cpu_offload;
-  options.micro_batches = kind == ProgramKind::train ? static_cast<int>(batch.micro_batches()) : 1;
-  options.partition = partition_of(config.parallelism);
-  options.data_parallel = std::move(place);
-  return options;
+DataParallel data_parallel_of(const Config& config, RankId rank) {
+  return groups_of(mesh_of(config, rank.world_size), rank.rank);
 }
 
-}  // namespace
-
-DataParallel data_parallel_of(const Config& config, RankId place) {
-  return place_in(mesh_of(config, place.world_size), place.rank);
-}
-
-StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId place) {
+StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId rank) {
   StepOptions options =
-      common_options(config, ProgramKind::train, place_in(mesh_of(config, place.world_size), place.rank));
+      common_options(config, ProgramKind::train, groups_of(mesh_of(config, rank.world_size), rank.rank));
   options.ordered = config.training.reduction == ReductionMode::ordered;
   options.recompute = recompute_policy(config.activation_checkpoint);
   options.reduce = reduce_policy(config);
   return build_step(model, options);
 }
 
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId place) {
-  ProvedStep step{write_train_step(config, model, place), {}};
-  step.proof = prove(step.program, mesh_of(config, place.world_size));
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId rank) {
+  ProvedStep step{write_train_step(config, model, rank), {}};
+  step.proof = prove(step.program, mesh_of(config, rank.world_size));
   return step;
 }
 
-StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId place) {
-  return prove_train_step(config, model, place).program;
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId rank) {
+  return prove_train_step(config, model, rank).program;
 }
 
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId place) {
-  const Mesh mesh = mesh_of(config, place.world_size);
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId rank) {
+  const Mesh mesh = mesh_of(config, rank.world_size);
   StepProgram program =
-      build_step(model, common_options(config, ProgramKind::evaluate, place_in(mesh, place.rank)));
+      build_step(model, common_options(config, ProgramKind::evaluate, groups_of(mesh, rank.rank)));
   prove(program, mesh);
   return program;
 }
@@ -253,12 +245,12 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
   return program;
 }
 
-StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId place) {
-  const Mesh mesh = mesh_of(config, place.world_size);
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId rank) {
+  const Mesh mesh = mesh_of(config, rank.world_size);
   StepOptions options = generation_options(config.precision.compute, cache_tokens);
   options.partition = partition_of(config.parallelism);
   options.offload.state = config.parallelism.fsdp_cpu_offload;
-  options.data_parallel = place_in(mesh, place.rank);
+  options.data_parallel = groups_of(mesh, rank.rank);
   StepProgram program = build_step(model, options);
   prove(program, mesh);
   return program;

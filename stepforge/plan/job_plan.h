@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a configuration to what will run: the model's specification and its step programs. No tensors: the
-// trainer and `stepforge plan` see the same lists.
+// From a configuration to the model's specification and its step programs, without tensors. The trainer and
+// `stepforge plan` use the same ones.
 #pragma once
 
 #include <cstdint>
@@ -18,45 +18,47 @@
 
 namespace stepforge {
 
-/// How data rank `data_rank` of `data_ranks` reads the rows of a step; in ordered mode a micro-batch is one row, a
-/// leaf of the summation tree. Throws UsageError if the ranks cannot have whole micro-batches, or, in ordered
-/// mode, if the sums of their rows are not subtrees of the one over all rows: over several ranks, both their
+/// Which rows of a step data rank `data_rank` of `data_ranks` reads. In ordered mode a micro-batch is one
+/// row, a leaf of the summation tree.
+///
+/// Throws UsageError if the rows of a step do not divide into whole micro-batches on every rank. In ordered
+/// mode, also if the rows of a rank are not a subtree of the summation tree: with several ranks, both their
 /// number and the rows of each must be powers of two.
 BatchLayout plan_batch(const TrainingConfig& training, int data_ranks = 1, int data_rank = 0);
 
-/// The groups of a rank by the degrees in config.parallelism. The rank reads the rows of its position in
-/// loss_ranks. Throws UsageError if the degrees do not fit the world.
-DataParallel data_parallel_of(const Config& config, RankId place);
+/// The groups of a rank, from the degrees in config.parallelism. The rank's position in loss_ranks is its
+/// data rank. Throws UsageError if the degrees do not fit the world size.
+DataParallel data_parallel_of(const Config& config, RankId rank);
 
-/// How units are partitioned over the ranks of a shard group, parallelism.fsdp_partition.
+/// parallelism.fsdp_partition: how units are partitioned over the ranks of a shard group.
 Partition partition_of(const ParallelismConfig& parallelism);
 
 /// The specification of config.model. Throws UsageError if model.vocab_size is 0 and no tokenizer gives it.
 ModelSpec plan_model(const Config& config);
 
-/// The program of one rank, and what was proved of the programs of all ranks.
+/// The program of one rank, and the proof for the programs of all ranks.
 struct ProvedStep {
   StepProgram program;
   SymmetryProof proof;
 };
 
 /// The training program of one rank, not checked.
-StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId place);
+StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId rank);
 
-/// The training program of one rank. The programs of all ranks are checked.
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId place = {});
-StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId place = {});
+/// The training program of one rank. Both functions check the programs of all ranks.
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId rank = {});
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId rank = {});
 
-/// The forward-only program of validation and `eval`, for micro-batches of the training's shape. The
-/// programs of all ranks are checked. Losses are not reduced in it.
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId place = {});
+/// The forward-only program of validation and `eval`, for micro-batches of the same shape as in training.
+/// Checks the programs of all ranks. The program does not reduce losses over ranks.
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId rank = {});
 
-/// The checked forward-only program that generation runs once per token: `cache_tokens` positions of KV
-/// cache.
+/// The checked forward-only program that generation runs once per token, with a KV cache of `cache_tokens`
+/// positions.
 StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache_tokens);
 
-/// The same for samples during training: every rank runs it on the same tokens, gathering units as it goes.
-/// The programs of all ranks are checked.
-StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId place);
+/// The same for samples during training: all ranks run it on the same tokens and gather units as needed.
+/// Checks the programs of all ranks.
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId rank);
 
 }  // namespace stepforge

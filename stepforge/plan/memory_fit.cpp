@@ -15,72 +15,73 @@ namespace stepforge {
 
 namespace {
 
-constexpr int kMostRanks = 1 << 16;
+constexpr int kMaxSuggestedRanks = 1 << 16;
 
-/// A configuration that differs from the user's, and how to get it.
+/// A changed configuration, and the settings that change it.
 struct Candidate {
   Config config;
   int world_size = 1;
   std::vector<std::string> settings;
-
-  void set(const std::string& setting) { settings.push_back(setting); }
 };
 
 class FitSearch {
  public:
-  FitSearch(const Config& config, const ModelSpec& model, RankId place, const MemoryBudget& budget)
-      : model_(model), place_(place), budget_(budget), start_{config, place.world_size, {}} {}
+  FitSearch(const Config& config, const ModelSpec& model, RankId rank, const MemoryBudget& budget)
+      : model_(model), rank_(rank), budget_(budget), start_{config, rank.world_size, {}} {}
 
   std::vector<FittingChange> find() {
     const std::array ladders = {&FitSearch::recompute, &FitSearch::shrink_batch, &FitSearch::offload,
                                 &FitSearch::add_ranks};
     for (const Ladder ladder : ladders) keep_first(start_, ladder);
     if (!found_.empty()) return std::move(found_);
-    // Nothing helps alone: each ladder to its end, and the next one on top.
-    Candidate most = start_;
+    // No single change is enough: take each ladder to its end, and continue with the next one.
+    Candidate combined = start_;
     for (const Ladder ladder : ladders) {
-      if (const Candidate* fitting = keep_first(most, ladder); fitting != nullptr) break;
-      if (const std::vector<Candidate> steps = (this->*ladder)(most); !steps.empty()) most = steps.back();
+      if (const Candidate* fitting = keep_first(combined, ladder); fitting != nullptr) break;
+      if (const std::vector<Candidate> steps = (this->*ladder)(combined); !steps.empty())
+        combined = steps.back();
     }
     return std::move(found_);
   }
 
  private:
-  /// Changes of one kind, the smallest first.
+  /// All changes of one kind, the smallest first.
   using Ladder = std::vector<Candidate> (FitSearch::*)(const Candidate&) const;
 
   std::vector<Candidate> recompute(const Candidate& from) const {
     std::vector<Candidate> steps;
     const RecomputeMode mode = from.config.activation_checkpoint.mode;
     if (mode == RecomputeMode::none) {
-      Candidate half = from;
-      half.config.activation_checkpoint.mode = RecomputeMode::every_n;
-      half.config.activation_checkpoint.every_n = 2;
-      half.set("activation_checkpoint.mode=every_n activation_checkpoint.every_n=2");
-      steps.push_back(std::move(half));
+      Candidate some = from;
+      some.config.activation_checkpoint.mode = RecomputeMode::every_n;
+      some.config.activation_checkpoint.every_n = 2;
+      some.settings.emplace_back("activation_checkpoint.mode=every_n activation_checkpoint.every_n=2");
+      steps.push_back(std::move(some));
     }
     if (mode != RecomputeMode::full) {
       Candidate full = from;
       full.config.activation_checkpoint.mode = RecomputeMode::full;
-      full.set("activation_checkpoint.mode=full");
+      full.settings.emplace_back("activation_checkpoint.mode=full");
       steps.push_back(std::move(full));
     }
     return steps;
   }
 
-  /// The step keeps its rows.
+  /// Keeps the rows of a step: more micro-batches of fewer rows.
   std::vector<Candidate> shrink_batch(const Candidate& from) const {
     std::vector<Candidate> steps;
     Candidate step = from;
     TrainingConfig& training = step.config.training;
-    const bool is_open = training.global_batch_size <= 0;
+    const bool follows_local = training.global_batch_size <= 0;
     for (int64_t rows = training.local_batch_size / 2; rows >= 1; rows /= 2) {
       if (from.config.training.local_batch_size % rows != 0) continue;
-      if (is_open) training.global_batch_size = from.config.training.local_batch_size * data_ranks(from);
+      if (follows_local)
+        training.global_batch_size = from.config.training.local_batch_size * data_ranks(from);
       training.local_batch_size = rows;
       step.settings = from.settings;
-      step.set(format("training.local_batch_size={}", rows));
-      if (is_open) step.set(format("training.global_batch_size={}", training.global_batch_size));
+      step.settings.push_back(format("training.local_batch_size={}", rows));
+      if (follows_local)
+        step.settings.push_back(format("training.global_batch_size={}", training.global_batch_size));
       steps.push_back(step);
     }
     return steps;
@@ -90,16 +91,16 @@ class FitSearch {
     if (budget_.with_host || from.config.parallelism.fsdp_cpu_offload) return {};
     Candidate step = from;
     step.config.parallelism.fsdp_cpu_offload = true;
-    step.set("parallelism.fsdp_cpu_offload=true");
+    step.settings.emplace_back("parallelism.fsdp_cpu_offload=true");
     return {step};
   }
 
   std::vector<Candidate> add_ranks(const Candidate& from) const {
     std::vector<Candidate> steps;
-    for (int factor = 2; from.world_size <= kMostRanks / factor; factor *= 2) {
+    for (int factor = 2; from.world_size <= kMaxSuggestedRanks / factor; factor *= 2) {
       Candidate step = from;
       step.world_size = from.world_size * factor;
-      step.set(format("--world-size {}", step.world_size));
+      step.settings.push_back(format("--world-size {}", step.world_size));
       steps.push_back(std::move(step));
     }
     return steps;
@@ -110,9 +111,9 @@ class FitSearch {
         data_parallel_of(candidate.config, {0, candidate.world_size}).loss_ranks.size());
   }
 
-  /// Nothing if the settings do not go together.
+  /// nullopt if the settings are not valid together.
   std::optional<int64_t> bytes_of(const Candidate& candidate) const {
-    const int rank = candidate.world_size == place_.world_size ? place_.rank : 0;
+    const int rank = candidate.world_size == rank_.world_size ? rank_.rank : 0;
     try {
       return needed_bytes(account(write_train_step(candidate.config, model_, {rank, candidate.world_size})),
                           budget_);
@@ -121,6 +122,7 @@ class FitSearch {
     }
   }
 
+  /// Records the first change of the ladder that fits; null if none does.
   const Candidate* keep_first(const Candidate& from, Ladder ladder) {
     for (const Candidate& candidate : (this->*ladder)(from)) {
       const std::optional<int64_t> bytes = bytes_of(candidate);
@@ -132,7 +134,7 @@ class FitSearch {
   }
 
   const ModelSpec& model_;
-  RankId place_;
+  RankId rank_;
   const MemoryBudget& budget_;
   Candidate start_;
   std::vector<FittingChange> found_;
@@ -144,21 +146,21 @@ int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget) {
   return budget.with_host ? memory.peak_of_one_memory() : memory.peak_bytes;
 }
 
-std::vector<FittingChange> find_fitting_changes(const Config& config, const ModelSpec& model, RankId place,
+std::vector<FittingChange> find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
                                                 const MemoryBudget& budget) {
-  return FitSearch(config, model, place, budget).find();
+  return FitSearch(config, model, rank, budget).find();
 }
 
-std::string memory_verdict(const Config& config, const ModelSpec& model, RankId place,
+std::string memory_verdict(const Config& config, const ModelSpec& model, RankId rank,
                            const MemoryAccount& memory, const MemoryBudget& budget) {
   const int64_t needed = needed_bytes(memory, budget);
   const bool fits = needed <= budget.bytes;
   std::string text = format("Memory: the step needs {} per rank, {} {}: it {}", human_bytes(needed),
                             human_bytes(budget.bytes), budget.source, fits ? "fits" : "does not fit");
   if (fits) return text;
-  const std::vector<FittingChange> changes = find_fitting_changes(config, model, place, budget);
+  const std::vector<FittingChange> changes = find_fitting_changes(config, model, rank, budget);
   text += changes.empty()
-              ? "\n  No recomputation, micro-batch or number of ranks makes it fit: take a smaller model"
+              ? "\n  No recomputation, micro-batch or number of ranks makes it fit: use a smaller model"
                 " or a shorter training.seq_len"
               : "\n  It would fit with";
   for (const FittingChange& change : changes)
@@ -171,7 +173,7 @@ void with_predicted_peak(const MemoryAccount& memory, const MemoryBudget& budget
   const auto fail = [&](const std::string& reason) {
     throw Error(format(
         "{}; the training step alone was predicted to need {} per rank, and {} {} when the run started; "
-        "`stepforge plan` says what would fit",
+        "`stepforge plan` shows what would fit",
         reason, human_bytes(needed_bytes(memory, budget)), human_bytes(budget.bytes), budget.source));
   };
   try {
@@ -208,7 +210,7 @@ int64_t parse_bytes(const std::string& text) {
       return static_cast<int64_t>(bytes);
   }
   throw UsageError(
-      format("\"{}\" is not a size of memory; write a number and a unit, such as 80GiB or 512MB", text));
+      format("\"{}\" is not a memory size; expected a number and a unit, such as 80GiB or 512MB", text));
 }
 
 }  // namespace stepforge

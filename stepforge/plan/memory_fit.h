@@ -19,8 +19,8 @@ namespace stepforge {
 struct MemoryBudget {
   int64_t bytes = 0;
   std::string source;  ///< "are free on this machine", "are given by --memory"
-  bool with_host =
-      true;  ///< state that is offloaded to the host counts too: the rank computes in the memory of the host
+  /// Offloaded state counts too, because the rank computes in host memory.
+  bool with_host = true;
 };
 
 /// A change with which the step would need `bytes`.
@@ -29,32 +29,32 @@ struct FittingChange {
   int64_t bytes = 0;
 };
 
-/// Bytes that the step needs of a budget.
+/// Bytes of the budget that the step needs.
 int64_t needed_bytes(const MemoryAccount& memory, const MemoryBudget& budget);
 
 /// The smallest changes, each found by planning again, with which the training step of this rank fits:
-/// recomputation, a smaller micro-batch (of the same step), offloading and more ranks, each alone; then
-/// combinations of them. Empty if nothing helps.
-std::vector<FittingChange> find_fitting_changes(const Config& config, const ModelSpec& model, RankId place,
+/// recomputation, a smaller micro-batch (with the same rows per step), offloading and more ranks, each alone;
+/// then combinations of them. Empty if nothing helps.
+std::vector<FittingChange> find_fitting_changes(const Config& config, const ModelSpec& model, RankId rank,
                                                 const MemoryBudget& budget);
 
-/// "memory: the step needs 1.2 GiB per rank, 6.0 GiB are free on this machine: it fits", or "... it does not
+/// "Memory: the step needs 1.2 GiB per rank, 6.0 GiB are free on this machine: it fits", or "... it does not
 /// fit" and a line for each change that would. Plans again only if it does not fit.
-std::string memory_verdict(const Config& config, const ModelSpec& model, RankId place,
+std::string memory_verdict(const Config& config, const ModelSpec& model, RankId rank,
                            const MemoryAccount& memory, const MemoryBudget& budget);
 
-/// An operation found no memory; the message names it.
+/// An operation ran out of memory; the message names the operation.
 class OutOfMemory : public Error {
  public:
   using Error::Error;
 };
 
-/// Runs `work`. If memory runs out in it (OutOfMemory, std::bad_alloc), throws Error with the predicted peak
-/// beside it.
+/// Runs `work`. If it runs out of memory (OutOfMemory, std::bad_alloc), throws Error with the predicted peak
+/// in the message.
 void with_predicted_peak(const MemoryAccount& memory, const MemoryBudget& budget,
                          const std::function<void()>& work);
 
-/// "80GiB", "512 MiB", "16GB", "1e9": bytes. Throws UsageError for anything else.
+/// Bytes of "80GiB", "512 MiB", "16GB" or "1e9". Throws UsageError for any other text.
 int64_t parse_bytes(const std::string& text);
 
 }  // namespace stepforge

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which labels a step's loss is a mean over: for the scale of gradients, their sum over ranks and the reported
-// loss alike.
+// The labels over which a step's loss is a mean. Scales gradients and computes the reported loss.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +17,16 @@ class AveragingDomain {
   AveragingDomain(LossAggregation aggregation, int64_t own_labels, int ranks)
       : aggregation_(aggregation), own_labels_(own_labels), step_labels_(own_labels), ranks_(ranks) {}
 
-  /// The valid labels of all ranks. To be set before the first loss.
+  /// Sets the number of valid labels of all ranks. Call before the first loss is computed.
   void set_step_labels(int64_t labels) { step_labels_ = labels; }
   int64_t step_labels() const { return step_labels_; }
 
-  /// The factor of the loss of each of this rank's tokens.
+  /// The weight of each of this rank's tokens in the loss.
   double token_weight() const;
   /// The mean over this rank's labels; `loss_sums` are those of its micro-batches.
   double own_mean(std::span<const double> loss_sums) const;
-  /// The loss of the step, from the sums of all its micro-batches, in their order, and the means of all
-  /// ranks.
+  /// The loss of the step. `loss_sums`: those of all its micro-batches, in order; `rank_means`: own_mean() of
+  /// each rank.
   double loss(std::span<const double> loss_sums, std::span<const double> rank_means) const;
 
  private:

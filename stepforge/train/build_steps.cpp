@@ -28,9 +28,9 @@ namespace stepforge {
 
 namespace {
 
-/// Throws UsageError on every rank if the ranks' `value`s differ, naming `what` and the ranks that differ from
-/// rank 0.
-void require_agreement(const Trainer& trainer, std::string_view what, const std::string& value) {
+/// Throws UsageError on every rank if `value` is not the same on all ranks; the message names `subject` and
+/// the ranks that differ from rank 0.
+void require_agreement(const Trainer& trainer, std::string_view subject, const std::string& value) {
   Communicator* all = trainer.groups->data();
   if (all == nullptr) return;
   const std::vector<std::string> hashes = gather_texts(*all, content_hash(std::as_bytes(std::span(value))));
@@ -40,9 +40,9 @@ void require_agreement(const Trainer& trainer, std::string_view what, const std:
   }
   if (others.empty()) return;
   throw UsageError(
-      format("the ranks do not agree: {} of rank {} is not that of rank 0; start all ranks with "
+      format("the ranks do not agree: {} of rank {} differs from that of rank 0; start all ranks with "
              "the same program, configuration and files",
-             what, join(others, ", ")));
+             subject, join(others, ", ")));
 }
 
 void build_ranks(Trainer& trainer) {
@@ -58,8 +58,8 @@ void build_ranks(Trainer& trainer) {
   require_agreement(trainer, "the configuration", config_toml(config, /*with_comments=*/false));
 }
 
-/// Starting over in the folder of an earlier run would destroy its metrics, and the next resume would take its
-/// later checkpoints.
+/// Refuses to start over in the folder of an earlier run: that would destroy its metrics, and the next resume
+/// would find its later checkpoints.
 void require_unused(const Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
   if (checkpoint.resume || checkpoint.load_step >= 0 || trainer.is_restart()) return;
@@ -87,7 +87,7 @@ void build_run_folder(Trainer& trainer) {
   });
 }
 
-/// What the last bits of results depend on beside the program: "2 threads on Intel Xeon ... (AVX512)".
+/// What the last bits of results depend on besides the program: "2 threads on Intel Xeon ... (AVX512)".
 std::string arithmetic_of_this_process() {
   const int threads = at::get_num_threads();
   return format("{} {} on {} ({})", threads, threads == 1 ? "thread" : "threads",
@@ -112,8 +112,7 @@ void build_threads(Trainer& trainer) {
   }
 }
 
-/// Text or a tokenizer that cannot be used is refused like a wrong configuration: nothing has been allocated
-/// yet.
+/// Turns FormatError into UsageError: unusable text or tokenizer files are an error of the configuration.
 template <typename Read>
 auto reading_input(const Read& read) {
   try {
@@ -126,7 +125,7 @@ auto reading_input(const Read& read) {
 void build_tokenizer_step(Trainer& trainer) {
   rank0_first(trainer.groups->data(), [&](const ReportProgress& report) {
     trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log, report); });
-    // A copy: the run is evaluated and exported from its folder alone.
+    // Copied, so that the run folder alone is enough to evaluate and export the run.
     if (trainer.is_main() && trainer.config.tokenizer.type != TokenizerType::bytes)
       trainer.tokenizer->save_pretrained(run_tokenizer_folder(trainer.config));
   });
@@ -136,7 +135,7 @@ void fit_vocabulary(Trainer& trainer) {
   auto& model = trainer.config.model;
   const int64_t tokens = trainer.tokenizer->vocab_size();
   if (model.vocab_size == 0) model.vocab_size = tokens;
-  // A short text may yield fewer tokens than asked for; the configuration that is kept says what there is.
+  // A short text may yield fewer tokens than configured; the saved configuration has the actual number.
   auto& tokenizer = trainer.config.tokenizer;
   tokenizer.vocab_size = std::min(tokenizer.vocab_size, tokens);
   if (tokens > model.vocab_size) {
@@ -182,7 +181,7 @@ void build_specification(Trainer& trainer) {
   trainer.total_steps = training.steps > 0 ? training.steps : training.epochs * trainer.steps_per_epoch;
 }
 
-/// debug.plant_nan_block names a block of the model.
+/// Throws UsageError if debug.plant_nan_block is not a block of the model.
 void check_planted_block(const Trainer& trainer) {
   const std::string& planted = trainer.config.debug.plant_nan_block;
   std::vector<std::string> names;
@@ -192,8 +191,7 @@ void check_planted_block(const Trainer& trainer) {
                           where(trainer.loaded, "debug.plant_nan_block"), planted, join(names, ", ")));
 }
 
-/// Says whether the step fits into the free memory. What is larger than the machine is refused before it is
-/// allocated.
+/// Logs whether the step fits into the free memory. Throws UsageError if it needs more than the machine has.
 void check_memory(Trainer& trainer) {
   const MemoryFacts memory = read_machine_facts().memory;
   if (memory.total <= 0) return;

@@ -27,7 +27,7 @@ namespace stepforge {
 
 namespace {
 
-/// The axes of several ranks: "dp_replicate 2 x dp_shard 4".
+/// The mesh: "dp_replicate 2 x dp_shard 4".
 std::string mesh_text(const DataGroups& groups) {
   std::vector<std::string> axes;
   if (groups.replicas() > 1) axes.push_back(format("dp_replicate {}", groups.replicas()));
@@ -39,7 +39,7 @@ std::string counted(int64_t count, std::string_view noun) {
   return format("{} {}{}", with_thousands(count), noun, count == 1 ? "" : noun.ends_with("h") ? "es" : "s");
 }
 
-/// What is about to happen, and at the end how much memory it took.
+/// Logs the size of the run at its start, and the measured peak memory of a step at its end.
 class ReportCallback : public Callback {
  public:
   std::string_view name() const override { return "report"; }
@@ -76,7 +76,7 @@ class ReportCallback : public Callback {
   }
 
   void step_end(Trainer& trainer) override {
-    // Validation and samples have programs of their own: only the training step is compared with the plan.
+    // Only the training step is compared with its plan, not validation and samples.
     step_peak_ = std::max(step_peak_, cpu_memory().peak_bytes);
   }
   void step_begin(Trainer& trainer) override {
@@ -182,7 +182,7 @@ class LoggingCallback : public Callback {
   double waited_ = 0.0;
 };
 
-/// Lets the model write every sampling.freq steps.
+/// Logs generated text every sampling.freq steps.
 class SamplingCallback : public Callback {
  public:
   std::string_view name() const override { return "sampling"; }
@@ -214,7 +214,7 @@ class ExportCallback : public Callback {
     const std::string step = checkpoint_folder_name(trainer.last_saved_step);
     const auto output = std::filesystem::path(trainer.config.run_dir) / "hf" / step;
     if (std::filesystem::exists(output)) {
-      return trainer.log.info("{} is there already and is kept", output.string());
+      return trainer.log.info("{} exists already and is kept", output.string());
     }
     std::filesystem::create_directories(output.parent_path());
     const FoundCheckpoint found{trainer.checkpoint_dir() / step, trainer.last_saved_step};
@@ -234,7 +234,7 @@ class TraceCallback : public Callback {
   void step_end(Trainer& trainer) override {
     ++steps_;
     const bool last = trainer.state.step == trainer.total_steps;
-    const bool traced = steps_ == traced_step || (last && steps_ < traced_step);
+    const bool traced = steps_ == kTracedStep || (last && steps_ < kTracedStep);
     if (!traced || !trainer.is_main()) return;
     const StepProgram& program = trainer.train_program;
     const std::vector<OperationTime>& times = trainer.executor->times();
@@ -247,7 +247,7 @@ class TraceCallback : public Callback {
   }
 
  private:
-  static constexpr int traced_step = 3;  // the first ones touch new memory
+  static constexpr int kTracedStep = 3;  // earlier ones touch new memory
   std::filesystem::path path_;
   int steps_ = 0;
 };

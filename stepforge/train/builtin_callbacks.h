@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own callbacks: start-up report, log and status line, samples, export, trace.
+// The built-in callbacks: start-up report, log and status line, samples, export, trace.
 #pragma once
 
 #include <filesystem>
@@ -10,14 +10,14 @@
 
 namespace stepforge {
 
-/// Adds those that every run has: report and log, then samples and export if the configuration asks for them.
+/// Adds the callbacks of every run: report and log, then samples and export if they are configured.
 void add_builtin_callbacks(Trainer& trainer);
 
-/// Positions that samples written during training may reach; 0 if none are asked for.
+/// The context length that samples during training need; 0 if sampling is off.
 int64_t generation_context(const Config& config);
 
-/// Writes the third step of this start (or its last, if it has fewer) to `path`, as it ran and as predicted,
-/// for ui.perfetto.dev, and logs where the time went. Rank 0 only.
+/// Writes a trace of the third step after the start (or of the last one, if there are fewer) to `path`,
+/// measured and predicted, for ui.perfetto.dev, and logs the time of each lane. Rank 0 only.
 std::unique_ptr<Callback> make_trace_callback(std::filesystem::path path);
 
 }  // namespace stepforge

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of a run, for code that watches it or acts on it. Our own start-up report, log, samples and export
-// are callbacks too; validation and checkpoints are part of the trainer's loop.
+// The events of a run, for code that observes or changes it. The start-up report, log, samples and export are
+// built-in callbacks; validation and checkpoints are part of the trainer's loop.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace stepforge {
 
 class Trainer;
 
-/// The events of a run, in their order:
+/// Override the events of interest. They come in this order:
 ///
 ///   init_end                      everything is built, nothing has run
 ///   load                          a checkpoint was restored (only then)
@@ -24,14 +24,14 @@ class Trainer;
 ///       step_end                  the weights are the new ones, or the step was skipped
 ///       log                       every metrics.log_freq steps, after step_end
 ///       evaluate                  Trainer::last_validation is that of this step
-///       save, save_failed         Trainer::last_save has ended: the checkpoint is published, or it is not.
-///                                 A save in the background ends during a later step, not always the same one
-///                                 on all ranks
+///       save, save_failed         Trainer::last_save has ended: the checkpoint was published, or not. A
+///                                 background save ends during a later step, not always the same one on all
+///                                 ranks
 ///     epoch_end                   after the last step of an epoch
 ///   train_end                     also after an interruption, not after an error
 ///
-/// All events come on the thread that runs the trainer. For one event callbacks are called in the order in
-/// which they were added, ours first.
+/// All events are emitted on the thread that runs the trainer. For each event, callbacks are called in the
+/// order in which they were added, built-in ones first.
 class Callback {
  public:
   virtual ~Callback() = default;

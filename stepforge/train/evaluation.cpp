@@ -36,7 +36,7 @@ struct BatchTally {
   int64_t stopped = 0;
 };
 
-/// One tally of each data rank, in their order.
+/// Gathers the tallies of all data ranks, in rank order.
 void gather(std::vector<BatchTally>& tallies, const DataGroups& groups) {
   if (groups.data() != nullptr) tallies = gather_values(*groups.data(), tallies);
 }
@@ -46,7 +46,7 @@ bool stopped(const std::vector<BatchTally>& tallies) {
                      [](const BatchTally& tally) { return tally.stopped > 0; });
 }
 
-/// The rank takes part in the round's collectives, but adds nothing.
+/// For a rank without a batch in the last round: it takes part in the collectives but adds nothing.
 Batch masked(Batch batch) {
   std::fill(batch.labels.begin(), batch.labels.end(), kIgnoredLabel);
   batch.valid_labels = 0;
@@ -75,7 +75,7 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
     const Batch batch = wanted ? stream.rows(number * rows, rows) : Batch{};
     std::vector<BatchTally> tallies{{.rows = batch.rows, .stopped = stop && stop() ? 1 : 0}};
     gather(tallies, groups);
-    // The first rank of a round has the round's first batch; the sums are formed in the order of batches.
+    // Rank order is batch order, so the sums are those of a single rank; rank 0 has the round's first batch.
     result.stopped = stopped(tallies);
     if (tallies.front().rows == 0 || result.stopped) break;
     const LossResult loss =

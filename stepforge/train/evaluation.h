@@ -17,16 +17,17 @@ struct EvaluationResult {
   int64_t valid_labels = 0;
   int64_t tokens = 0;
   double seconds = 0.0;
-  bool stopped = false;  ///< some rank was asked to stop before the end
+  bool stopped = false;  ///< ended early because some rank was asked to stop
 };
 
-/// Evaluates up to `max_batches` batches of `rows` rows of a one-pass stream; -1 = all. If `stop` returns true
-/// between two batches, the evaluation ends early. The data ranks of `groups` call it together and share the
-/// batches; the result is that of one rank alone, the same on all.
+/// Evaluates up to `max_batches` batches of `rows` rows of a one-pass stream; -1 = all. Ends early if `stop`
+/// returns true between two batches. A collective over the data ranks of `groups`, which share the batches;
+/// the result is the same on all of them, and equal to that of a single rank.
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
                           const std::function<bool()>& stop = {}, const DataGroups& groups = {});
 
-/// One batch through an evaluation program; its result with per-token losses and, if asked, logits.
+/// Runs one batch through an evaluation program. The result has the loss of each token and, `with_logits`,
+/// logits.
 LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logits);
 
 }  // namespace stepforge

@@ -20,7 +20,7 @@ namespace stepforge {
 
 namespace {
 
-/// The same bytes as leaves of a new graph.
+/// Tensors that share memory with `bundle`, as leaves of a new graph.
 Bundle as_leaves(const Bundle& bundle, bool requires_grad) {
   Bundle leaves;
   for (const auto& tensor : bundle) {
@@ -125,7 +125,7 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::all_reduce_wait:
     case OpKind::reload_wait:
     case OpKind::offload_wait:
-      return;  // the lane has waited for what this operation needs
+      return;  // the lane has already waited for what this operation needs
     case OpKind::release:
       return unit(operation).release();
     case OpKind::start_gradient:

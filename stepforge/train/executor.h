@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a step program: its operations, each lane's in order, and nothing else. Between operations, values are
-// kept only in the program's buffers, which are freed where the program says.
+// Runs the operations of a step program, in the order of each lane, and nothing else. Between operations,
+// values are kept only in the program's buffers, which are freed where the program says.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace stepforge {
 
-/// What a program needs from outside: its data, and what is done with losses and summed gradients. The executor
+/// What a program needs from outside: data, and functions that use losses and reduced gradients. The executor
 /// calls each function at the operation of the same name. Three classes implement it: TrainingServices
 /// (training_services.h), EvaluationServices (evaluation.cpp) and GenerationServices (generation.cpp).
 class StepServices {
@@ -41,19 +41,19 @@ class StepServices {
   /// The optimizer's state of an offloaded unit, [bytes / 4] fp32 on the device: from the host, and back.
   virtual void reload_optimizer(int unit, const at::Tensor& buffer) {}
   virtual void offload_optimizer(int unit) {}
-  /// After the loss of a micro-batch is known.
+  /// Called when the loss of a micro-batch is known.
   virtual void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& result) {}
   virtual void logits_ready(const at::Tensor& logits) {}
 };
 
-/// What one run of a program depends on beside its data.
+/// What one run of a program depends on besides its data.
 struct StepInputs {
   double dropout = 0.0;    ///< 0 in evaluation
   DropoutKey dropout_key;  ///< of the step
   KvCache* cache = nullptr;
   bool with_logits = false;  ///< evaluation: keep the logits of all tokens in LossResult
-  /// Called with every block's outputs, and with the gradients it returns: finds the first non-finite value,
-  /// and plants one in tests. Null in normal steps.
+  /// Called with the outputs of every block and with the gradients of its inputs, to find the first
+  /// non-finite value (and, in tests, to plant one). Null in normal steps.
   std::function<void(const ProgramBlock& block, Bundle& bundle, bool is_gradient)> inspect;
   /// Called on the operation's lane before it begins, and after it has ended and freed its buffers, before
   /// other lanes can continue. An exception fails the operation. For profilers and tests; null in normal steps.
@@ -71,18 +71,20 @@ class Executor {
   void run(const StepInputs& inputs, StepServices& services);
 
   const StepProgram& program() const { return program_; }
-  /// When each operation of the last run began and ended, in seconds since the run began.
+  /// Start and end of each operation of the last run, in seconds since the run began.
   const std::vector<OperationTime>& times() const { return times_; }
 
  private:
   /// A live buffer's contents: one of these, by BufferKind.
   struct Value {
     std::optional<BatchTensors> batch;
-    Bundle bundle;  ///< bundle: a block's detached outputs; bundle_gradient: their gradients; graph: its
-                    ///< inputs as leaves
-    torch::autograd::edge_list
-        roots;        ///< graph: where the gradients of its outputs enter; keeps no output's bytes
-    at::Tensor slot;  ///< gather_slot, whole_gradient, an offloaded unit's state
+    /// bundle: a block's detached outputs; bundle_gradient: their gradients; graph: the block's inputs as
+    /// leaves
+    Bundle bundle;
+    /// graph: the edges at which the gradients of the outputs enter; they keep no output alive
+    torch::autograd::edge_list roots;
+    /// gather_slot, whole_gradient, or the state of an offloaded unit
+    at::Tensor slot;
   };
 
   void execute(const Operation& operation, const StepInputs& inputs, StepServices& services);

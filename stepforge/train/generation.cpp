@@ -48,7 +48,7 @@ struct Candidate {
   double weight;
 };
 
-/// Ids in falling order of probability, the lower id first among equals, weights relative to the likeliest.
+/// Ids by falling probability, the lower id first among equals; weights are relative to the most likely one.
 std::vector<Candidate> ranked(std::span<const float> logits, double temperature) {
   std::vector<Candidate> candidates;
   const float highest = *std::max_element(logits.begin(), logits.end());
@@ -74,7 +74,7 @@ void keep_top_p(std::vector<Candidate>& candidates, double top_p) {
   }
 }
 
-/// Length of the longest end of `text` that a stop string begins with.
+/// The length of the longest suffix of `text` that is a prefix of a stop string.
 size_t possible_stop_start(const std::string& text, const std::vector<std::string>& stops) {
   size_t longest = 0;
   for (const auto& stop : stops) {
@@ -105,8 +105,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& option
   if (options.top_p < 1.0) keep_top_p(candidates, options.top_p);
   double total = 0.0;
   for (const auto& candidate : candidates) total += candidate.weight;
-  const auto words = philox(stream_key(options.seed, "sampling"), static_cast<uint64_t>(position));
-  double left = uniform_double(words[0], words[1]) * total;
+  const auto bits = philox(stream_key(options.seed, "sampling"), static_cast<uint64_t>(position));
+  double left = uniform_double(bits[0], bits[1]) * total;
   for (const auto& candidate : candidates) {
     left -= candidate.weight;
     if (left < 0.0) return candidate.id;
@@ -163,7 +163,7 @@ std::string generate_text(Generator& generator, const Tokenizer& tokenizer, cons
                           const SamplingParams& options, const std::function<void(std::string_view)>& print) {
   std::vector<int32_t> ids = tokenizer.encode(prompt);
   const int32_t eos = tokenizer.eos_id().value_or(-1);
-  // A model that saw documents one after the other has learned to begin one after the end of another.
+  // In training, a document follows the end-of-text token of another one.
   if (ids.empty() && eos >= 0) ids.push_back(eos);
   StreamDecoder decoder(tokenizer);
   std::string text;

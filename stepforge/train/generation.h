@@ -17,18 +17,17 @@
 
 namespace stepforge {
 
-/// Throws UsageError if a model whose context holds `capacity` tokens cannot continue so long a prompt.
+/// Throws UsageError if the prompt leaves no room for another token in a context of `capacity` tokens.
 void check_prompt(int64_t prompt_tokens, int64_t capacity);
 
-/// Draws a token id from logits [vocab] fp32. The same (options.seed, position) and logits give the same
-/// token.
+/// Samples a token id from fp32 logits [vocab]. A pure function of its arguments.
 int32_t sample_token(std::span<const float> logits, const SamplingParams& options, int64_t position);
 
 class Generator {
  public:
-  /// Holds up to `capacity` tokens, prompt included; `program` must have been planned for as many, and the
-  /// model's rope tables must cover them. The model and its specification must outlive the generator. Several
-  /// ranks make the same calls and get the same tokens.
+  /// Holds up to `capacity` tokens, including the prompt; `program` must be planned for that number, and the
+  /// model's rope tables must cover it. Model and specification must outlive the generator. With several
+  /// ranks, all make the same calls and get the same tokens.
   Generator(const ModelSpec& spec, StepProgram program, Model& model, ModelStore& store, DType compute,
             int64_t capacity);
 
@@ -38,8 +37,8 @@ class Generator {
   std::vector<int32_t> generate(std::span<const int32_t> prompt, const SamplingParams& options, int32_t eos,
                                 const std::function<bool(int32_t)>& emit = {});
 
-  /// The logits [vocab] after `tokens`, computed at once and without a cache of earlier calls. generate() must
-  /// agree with them.
+  /// The logits [vocab] after `tokens`, computed in one pass with an empty cache. Tests compare generate()
+  /// with them.
   std::vector<float> logits_after(std::span<const int32_t> tokens);
 
  private:
@@ -53,8 +52,8 @@ class Generator {
   int64_t capacity_;
 };
 
-/// Text in, text out: encodes, generates, decodes token by token, and cuts at stop strings. `print` gets each
-/// piece of text as soon as it cannot become part of a stop string. Returns the generated text.
+/// Encodes the prompt, generates, decodes token by token and ends before a stop string. `print` gets each
+/// piece of text as soon as it cannot be the beginning of a stop string. Returns the generated text.
 std::string generate_text(Generator& generator, const Tokenizer& tokenizer, const std::string& prompt,
                           const SamplingParams& options,
                           const std::function<void(std::string_view)>& print = {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a step program's lanes as threads: operations of one lane run in list order, and lanes run beside each
-// other, ordered only by what the program says an operation needs.
+// Runs the lanes of a step program as threads. Operations of one lane run in list order; lanes run
+// concurrently, ordered only by what each operation needs.
 #pragma once
 
 #include <array>

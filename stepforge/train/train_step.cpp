@@ -37,7 +37,7 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
   if (debug.plant_nan_step == context.step + 1) {
     inputs.inspect = [name = debug.plant_nan_block](const ProgramBlock& block, Bundle& bundle,
                                                     bool is_gradient) {
-      // The head returns gradients only; any other block is hit in its forward.
+      // The head has no outputs, only gradients; in any other block the value is planted in forward.
       if (block.name != name || is_gradient != block.last) return;
       constexpr float nan = std::numeric_limits<float>::quiet_NaN();
       if (bundle.at(0).scalar_type() == at::kBFloat16) {
@@ -60,14 +60,14 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
   if (services.result.updated) {
     optimizer_.end_update();
   } else {
-    services.result.first_nonfinite = find_culprit(micro_batches, std::move(inputs));
+    services.result.first_nonfinite = find_first_nonfinite(micro_batches, std::move(inputs));
   }
   return services.result;
 }
 
 namespace {
 
-/// The finding of the lowest rank that has one: the same on all ranks.
+/// The finding of the lowest rank that has one; the same on all ranks.
 std::string first_found(const DataGroups& groups, const std::string& own) {
   if (groups.data() == nullptr) return own;
   const std::vector<std::string> found = gather_texts(*groups.data(), own);
@@ -101,17 +101,17 @@ std::string nonfinite_gradient(const ModelStore& store) {
 
 }  // namespace
 
-std::string TrainStep::find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs) {
+std::string TrainStep::find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   const DataGroups& groups = store_.groups();
   std::string first_nonfinite = first_found(groups, nonfinite_weights(store_));
   if (first_nonfinite.empty())
     first_nonfinite = first_found(groups, replay(micro_batches, std::move(inputs)));
-  // The gradient has been summed over the ranks: where it began is no longer known.
+  // Gradients are summed over ranks already, so this does not tell on which rank it began.
   if (first_nonfinite.empty()) first_nonfinite = first_found(groups, nonfinite_gradient(store_));
   return first_nonfinite.empty() ? "the loss of the head" : first_nonfinite;
 }
 
-/// The same step again without an update; checks every bundle.
+/// Runs the step again without an update and checks every bundle.
 std::string TrainStep::replay(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   std::string first_nonfinite;
   inputs.inspect = [&first_nonfinite, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
@@ -124,8 +124,8 @@ std::string TrainStep::replay(const std::vector<Batch>& micro_batches, StepInput
       }
     }
   };
-  TrainingServices again(config_.training, micro_batches, store_, nullptr, 0.0);
-  executor_.run(inputs, again);
+  TrainingServices services(config_.training, micro_batches, store_, nullptr, 0.0);
+  executor_.run(inputs, services);
   return first_nonfinite;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step: data in, loss and norm out, weights updated if they are finite.
+// One optimizer step: computes loss and gradient norm, and updates the weights if both are finite.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct StepResult {
   std::string first_nonfinite;  ///< where the first non-finite value was, if there is one
 };
 
-/// Where in the run a step is.
+/// What a step depends on besides its rows and the weights.
 struct StepContext {
   int64_t step = 0;  ///< zero-based
   double lr_factor = 1.0;
@@ -49,7 +49,7 @@ class TrainStep {
 
  private:
   StepInputs inputs_for(const StepContext& context) const;
-  std::string find_culprit(const std::vector<Batch>& micro_batches, StepInputs inputs);
+  std::string find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs);
   std::string replay(const std::vector<Batch>& micro_batches, StepInputs inputs);
 
   const Config& config_;

@@ -86,7 +86,7 @@ RunOutcome Trainer::run() {
                        .launch_id = launch.id,
                        .tokens = state.tokens});
   }
-  double recorded = 0.0;  // when the history was last written; it is not written after each short step
+  double recorded = 0.0;  // seconds() when the history was last written: at most once a second
   try {
     callbacks.emit(&Callback::train_begin, *this);
     state.validation_pending = state.validation_pending && config.validation.freq > 0;
@@ -111,8 +111,7 @@ RunOutcome Trainer::run() {
     if (!last_save.failure.empty()) {
       throw Error(
           format("the checkpoint of step {} could not be saved ({}): the steps since step {} are lost; make "
-                 "room and "
-                 "start the run again",
+                 "room and start the run again",
                  last_save.step, last_save.failure, std::max<int64_t>(0, last_saved_step)));
     }
     callbacks.emit(&Callback::train_end, *this);
@@ -167,10 +166,9 @@ void Trainer::handle_nonfinite() {
       format("step {}: loss {}, gradient norm {}: first not finite in {}", state.step + 1, last_step.loss,
              last_step.grad_norm, last_step.first_nonfinite);
   if (config.training.nonfinite == NonfiniteAction::stop) {
-    throw Error(
-        finding +
-        "; weights and moments are those of the step before (training.nonfinite = \"skip\" passes over "
-        "such steps)");
+    throw Error(finding +
+                "; weights and moments are those of the step before (training.nonfinite = \"skip\" skips "
+                "such steps)");
   }
   ++state.skipped;
   if (state.skipped > config.training.max_skipped) {
@@ -194,14 +192,14 @@ void Trainer::validate() {
 
 void Trainer::save_checkpoint() {
   if (!config.checkpoint.enable) return;
-  // The metrics of all steps that a resume skips must be on the disk first.
+  // A resume does not repeat these steps, so their metrics must be on disk first.
   metrics->flush();
   checkpoints->save(state.step, stage_checkpoint(model_spec, *store, optimizer.get(),
                                                  state_to_json(state, config), checkpoints->reusable()));
   report_saves();
 }
 
-/// Emits the events of the saves that have ended since the last call.
+/// Emits events for the saves that have ended since the last call.
 void Trainer::report_saves() {
   if (checkpoints == nullptr) return;
   for (const SaveOutcome& outcome : checkpoints->take_outcomes()) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer: a sequence of named build steps that make its parts, then a loop that runs steps and emits
-// events.
+// The trainer: named build steps create its parts, then a loop runs steps and emits events.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +39,18 @@ struct LaunchInfo {
 
 enum class RunOutcome : uint8_t { completed, interrupted };
 
-/// Everything a run is made of. Public: build steps fill it in, callbacks look at it.
+/// The parts and the state of a run. They are public: build steps set them, callbacks read them.
 class Trainer {
  public:
-  /// One named part of setting up. Steps run in order; each uses what earlier ones made.
+  /// A named part of building the trainer. Steps run in order; each uses the results of earlier ones.
   struct BuildStep {
     std::string name;
     std::function<void(Trainer&)> build;
   };
 
-  /// `interrupts` may be null. Without `world` the trainer is alone; with it each rank has a trainer and all
-  /// call the same members in the same order. All that is passed must outlive the trainer.
+  /// `interrupts` may be null. Without `world` there is a single rank; otherwise each rank has a trainer, and
+  /// all call the same members in the same order. All arguments passed by reference or pointer must outlive
+  /// the trainer.
   Trainer(LoadedConfig loaded, Logger& log, const InterruptWatcher* interrupts, World* world = nullptr);
   ~Trainer();
   Trainer(const Trainer&) = delete;
@@ -62,21 +62,20 @@ class Trainer {
   void replace_build_step(const std::string& name, std::function<void(Trainer&)> build);
   const std::vector<BuildStep>& build_steps() const { return build_steps_; }
 
-  /// Runs the build steps. Nothing is allocated before the configuration, data and vocabulary are known to
-  /// fit.
+  /// Runs the build steps. Configuration, data and vocabulary are checked before tensors are allocated.
   void build();
 
-  /// Trains to the last step, or until interrupted. build() first. Throws Error if the last checkpoint could
-  /// not be saved, or a step is not finite and may not be skipped.
+  /// Trains to the last step, or until interrupted. Call build() first. Throws Error if the last checkpoint
+  /// could not be saved, or a step is not finite and may not be skipped.
   RunOutcome run();
 
-  /// Adds to `callbacks`, which begins with our own. Add before build() to see init_end and load.
+  /// Adds to `callbacks`, after the built-in ones. Add before build() to receive init_end and load.
   void add_callback(std::unique_ptr<Callback> callback) { callbacks.add(std::move(callback)); }
 
   /// Saves a checkpoint of the last finished step (in the background unless checkpoint.async is off).
   void save_checkpoint();
-  /// Validates once per step; the result is logged and kept in `last_validation`. An interruption ends it
-  /// early: it is then done first when the run is resumed.
+  /// Validates, at most once per step; the result is logged and stored in `last_validation`. An interruption
+  /// ends it early; the resumed run then begins with it.
   void validate();
 
   /// Whether this rank was asked to stop. Ranks act on StepResult::interrupted, which is the same on all.
@@ -86,18 +85,18 @@ class Trainer {
   /// Whether the launcher restarted the ranks, and run.json tells of an earlier start of this launch. Rank 0 knows.
   bool is_restart() const;
   std::filesystem::path checkpoint_dir() const;
-  /// Null if the trainer is alone.
+  /// Null for a single rank.
   World* world() const { return world_; }
 
-  // The parts, in the order in which they are made.
+  // The parts, in the order in which they are built.
   LoadedConfig loaded;
   Config& config;
   Logger& log;
   RankId place;
-  int ranks_on_host =
-      1;  ///< they share its memory, and the cores unless training.threads or OMP_NUM_THREADS is set
+  /// Ranks that share the host's memory, and its cores unless training.threads or OMP_NUM_THREADS is set.
+  int ranks_on_host = 1;
   LaunchInfo launch;
-  std::unique_ptr<RunFolder> run_folder;  ///< null but on rank 0
+  std::unique_ptr<RunFolder> run_folder;  ///< on rank 0, else null
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
   ModelSpec model_spec;
@@ -115,18 +114,18 @@ class Trainer {
   std::unique_ptr<Loader> loader;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Executor> evaluator;
-  std::shared_ptr<const DataGroups> groups;  ///< made first; destroyed before the buffers of its collectives
+  std::shared_ptr<const DataGroups> groups;  ///< built first; destroyed before the buffers of its collectives
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
   std::unique_ptr<CheckpointWriter> checkpoints;  ///< null if checkpoint.enable is off
-  CallbackList callbacks;                         ///< our own, then those of add_callback
+  CallbackList callbacks;                         ///< built-in ones, then those of add_callback
 
-  // Where the run stands.
+  // The state of the run.
   TrainerState state;
-  StepResult last_step;     ///< in pre_update and later of the step under way, before that of the one before
+  StepResult last_step;     ///< from pre_update on of the current step, before that of the previous one
   double last_flops = 0.0;  ///< of the last step, on this rank
-  double last_lr = 0.0;     ///< the default group's rate that the last step used
+  double last_lr = 0.0;     ///< the learning rate of the default parameter group in the last step
   EvaluationResult last_validation;
   bool resumed = false;
   SaveOutcome last_save;         ///< the last save that has ended

@@ -70,8 +70,7 @@ void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, co
   if (on_micro_step_end) on_micro_step_end();
 }
 
-/// Gathers the sums of all micro-batches of the step, in their order, whichever rank had them, and each rank's
-/// mean.
+/// Gathers the loss sums of all micro-batches of the step, in order, and the mean of each rank.
 void TrainingServices::reduce_loss() {
   std::vector<double> own = std::exchange(loss_sums_, {});
   own.push_back(domain_.own_mean(own));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training step's program needs from outside: micro-batches, sums of losses, norm and update.
+// The StepServices of a training step: micro-batches, sums of losses, gradient norm and update.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text in: the data and tokenizer commands, and text that cannot be trained on.
+// The data and tokenizer commands, and text that cannot be trained on.
 #include <sstream>
 
 #include "stepforge/base/json.h"
@@ -17,18 +17,18 @@ std::string refusal_of_text(const std::string& name, const std::string& text, co
                     Words{format("data.sources=[{{path=\"{}\"}}]", (folder / name).string())} + more);
 }
 
-TEST(BadText, ThatIsEmptyIsNamed) {
+TEST(BadText, EmptyFileIsNamed) {
   const std::string message = refusal_of_text("empty.txt", "");
   EXPECT_CONTAINS(message, "empty.txt");
 }
 
-TEST(BadText, OfTooFewTokensIsNamedWithItsCounts) {
+TEST(BadText, TooFewTokensAreReportedWithTheFile) {
   const std::string message = refusal_of_text("short.txt", "one line\n");
   EXPECT_CONTAINS(message, "short.txt");
   EXPECT_CONTAINS(message, "too few for one row of 32 tokens");
 }
 
-TEST(BadText, ThatIsNotUtf8IsNamedWithTheOffset) {
+TEST(BadText, InvalidUtf8IsReportedWithTheOffset) {
   const std::string good = some_text(20);
   const std::string message = refusal_of_text("latin.txt", good + "caf\xE9 and more\n" + good);
   EXPECT_CONTAINS(message, "latin.txt");
@@ -36,7 +36,7 @@ TEST(BadText, ThatIsNotUtf8IsNamedWithTheOffset) {
   EXPECT_CONTAINS(message, format("{}", good.size() + 3));
 }
 
-TEST(BadText, OfAJsonLineWithoutTheFieldIsNamedWithLineAndField) {
+TEST(BadText, JsonLineWithoutTheFieldIsReportedWithLineAndField) {
   const std::string message =
       refusal_of_text("tale.jsonl", "{\"text\": \"once upon a time\"}\n{\"txet\": \"there was\"}\n");
   EXPECT_CONTAINS(message, "tale.jsonl");
@@ -44,7 +44,7 @@ TEST(BadText, OfAJsonLineWithoutTheFieldIsNamedWithLineAndField) {
   EXPECT_CONTAINS(message, "\"text\"");
 }
 
-TEST(BadText, ThatIsMissingIsNamedWithItsPlaceInTheConfiguration) {
+TEST(BadText, MissingFileIsReportedWithTheOriginOfTheSetting) {
   const TempFolder folder;
   const std::string message =
       refusal_of(Words{"train"} + small_run(folder / "run") + Words{"data.sources=[{path=\"nowhere.txt\"}]"});
@@ -53,7 +53,7 @@ TEST(BadText, ThatIsMissingIsNamedWithItsPlaceInTheConfiguration) {
   EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
-TEST(Vocabulary, LargerThanTheModelsIsRefusedWithBothSizes) {
+TEST(Vocabulary, LargerThanThatOfTheModelIsRefusedWithBothSizes) {
   const TempFolder folder;
   const std::string message =
       refusal_of(Words{"train"} + small_run(folder / "run") + Words{"model.vocab_size=100"});
@@ -61,7 +61,7 @@ TEST(Vocabulary, LargerThanTheModelsIsRefusedWithBothSizes) {
   EXPECT_FALSE(fs::exists(folder / "run" / "checkpoint"));
 }
 
-TEST(Tokenizer, IsTrainedAndGivesBackTheBytesThatItEncodes) {
+TEST(Tokenizer, IsTrainedAndDecodesWhatItEncodes) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(300));
   const std::string tokenizer = (folder / "tokenizer").string();
@@ -73,7 +73,7 @@ TEST(Tokenizer, IsTrainedAndGivesBackTheBytesThatItEncodes) {
   const std::string ids = output_of({"tokenizer", "encode", "--tokenizer", tokenizer}, text);
   EXPECT_EQ(output_of({"tokenizer", "decode", "--tokenizer", tokenizer}, ids), text);
 
-  // One JSON string a line in, one array of ids a line out, and back.
+  // JSON lines: a string per line to an array of ids per line, and back.
   const std::string lines = Json(text).dump() + "\n\"\"\n\"Line\"\n";
   const std::string arrays = output_of({"tokenizer", "encode", "--tokenizer", tokenizer, "--jsonl"}, lines);
   std::istringstream rows(arrays);
@@ -88,7 +88,7 @@ TEST(Tokenizer, IsTrainedAndGivesBackTheBytesThatItEncodes) {
   EXPECT_EQ(Json::parse(row).get<std::string>(), text);
 }
 
-TEST(Tokenizer, ThatIsMissingIsNamed) {
+TEST(Tokenizer, MissingFileIsNamed) {
   EXPECT_CONTAINS(refusal_of({"tokenizer", "encode", "--tokenizer", "nowhere"}), "nowhere");
 }
 
@@ -111,7 +111,7 @@ TEST(DataBuild, WritesAPairThatTrainingReadsLikeTheText) {
   EXPECT_CONTAINS(from_text, "document part");
 }
 
-TEST(DataShow, NeedsNoLengthOfTheRun) {
+TEST(DataShow, WorksWithoutTrainingSteps) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(300));
   const std::string text =
@@ -122,7 +122,7 @@ TEST(DataShow, NeedsNoLengthOfTheRun) {
   EXPECT_TRUE(contains(refusal_of({"data", "show"}), "data.sources = []: there is no data"));
 }
 
-TEST(DataShow, PrintsTokensPositionsAndLabelsOfTheRowsAskedFor) {
+TEST(DataShow, PrintsTokensPositionsAndLabelsOfTheRequestedRows) {
   const TempFolder folder;
   const std::string text = output_of(Words{"data", "show", "--row", "5", "--rows", "2", "--max-tokens", "4"} +
                                      small_run(folder / "run"));

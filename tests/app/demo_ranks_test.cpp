@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The demo's model on several ranks: long, since the tests of ranks beside it use a smaller one.
+// The demo's model on several ranks. Long tests; the fast tests of ranks use a smaller model.
 #include <cmath>
 
 #include "stepforge/base/json.h"
@@ -15,8 +15,7 @@ class DemoModelLongTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!long_tests()) GTEST_SKIP() << "two minutes";
-    std::ofstream text(folder_ /
-                       "text.txt");  // the program's own sources, as prose is not at hand everywhere
+    std::ofstream text(folder_ / "text.txt");  // the sources of Stepforge, which are always at hand
     for (const auto& file : fs::recursive_directory_iterator(source_dir() / "stepforge")) {
       if (file.is_regular_file()) text << read_file(file.path());
     }
@@ -72,12 +71,12 @@ class DemoModelLongTest : public ::testing::Test {
   const TempFolder folder_;
 };
 
-TEST_F(DemoModelLongTest, HasTheCurveOfOneRankOnTwo) {
+TEST_F(DemoModelLongTest, HasTheSameLossCurveOnTwoRanks) {
   train("two", launched(2), steps);
   expect_curve_of_one_rank("two");
 }
 
-TEST_F(DemoModelLongTest, HasTheCurveOfOneRankUnderTorchrun) {
+TEST_F(DemoModelLongTest, HasTheSameLossCurveUnderTorchrun) {
   const fs::path agent = torchrun();
   if (agent.empty()) GTEST_SKIP() << "no torchrun: tools/oracle/oracle.sh installs one";
   train("two", {"--no-python", "--nproc-per-node", "2", "--standalone", program_path().string()}, steps,
@@ -85,7 +84,7 @@ TEST_F(DemoModelLongTest, HasTheCurveOfOneRankUnderTorchrun) {
   expect_curve_of_one_rank("two");
 }
 
-TEST_F(DemoModelLongTest, MovesFromOneToTwoToFourToOneRanksByResume) {
+TEST_F(DemoModelLongTest, ResumesOnOtherNumbersOfRanks) {
   train("moved", {}, 4);
   train("moved", launched(2), 8);
   train("moved", launched(4), 12);

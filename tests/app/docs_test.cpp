@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the documentation shows works as it is written there.
+// Runs the commands and configurations that the documentation shows.
 #include "tests/app/program.h"
 
 namespace stepforge::testing {
@@ -19,7 +19,7 @@ Words blocks_of(const fs::path& page) {
   return blocks;
 }
 
-/// The block that begins with `start`, "" if there is none.
+/// The block that begins with `start`; fails the test if there is none.
 std::string block_that_starts(const fs::path& page, const std::string& start) {
   for (const std::string& block : blocks_of(source_dir() / page)) {
     if (block.starts_with(start)) return block;
@@ -47,7 +47,7 @@ ProgramResult run_script(const fs::path& folder, const std::string& script) {
   return Child({"-e", "-c", setup + script}, "", {}, "bash").wait();
 }
 
-TEST(Readme, TheSampleConfigurationTrainsOnTwentySmallBooks) {
+TEST(Readme, TheSampleConfigurationTrains) {
   const TempFolder folder;
   fs::create_directories(folder / "books");
   for (int book = 0; book < 20; ++book) write_text(folder / format("books/{}.txt", book), paragraphs(75));
@@ -63,7 +63,7 @@ TEST(Readme, TheSampleConfigurationTrainsOnTwentySmallBooks) {
 }
 
 /// The commands of docs/finetune.md, with a tiny folder in place of the published one and fewer steps.
-TEST(FinetunePage, ItsCommandsWorkOnAFolderInHuggingFaceFormat) {
+TEST(FinetunePage, CommandsRunOnAHuggingFaceFolder) {
   const TempFolder folder;
   const std::string commands = block_that_starts("docs/finetune.md", "stepforge import");
   write_text(folder / "my-text.txt", paragraphs(60));

@@ -12,14 +12,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t gibibyte = int64_t{1} << 30;
+constexpr int64_t kGibibyte = int64_t{1} << 30;
 
 MachineFacts good_machine() {
   MachineFacts machine;
   machine.host = "box";
   machine.kernel = "Linux 6.1.0 x86_64";
   machine.cpu = {"Test CPU", 8, 4, {"avx2", "avx512f"}};
-  machine.memory = {16 * gibibyte, 8 * gibibyte};
+  machine.memory = {16 * kGibibyte, 8 * kGibibyte};
   machine.usable_threads = 8;
   return machine;
 }
@@ -32,7 +32,7 @@ TEST(Health, AGoodMachinePasses) {
             "ok    memory     8.0 GiB free of 16.0 GiB\n");
 }
 
-TEST(Health, WarnsOfAProcessorWithoutAvx2AndOfAPartOfOne) {
+TEST(Health, WarnsOfAProcessorWithoutAvx2OrWithUnusableCores) {
   MachineFacts machine = good_machine();
   machine.usable_threads = 3;
   EXPECT_EQ(check_processor(machine).health, Health::warning);
@@ -44,33 +44,33 @@ TEST(Health, WarnsOfAProcessorWithoutAvx2AndOfAPartOfOne) {
 
 TEST(Health, WarnsOfLittleMemory) {
   MachineFacts machine = good_machine();
-  machine.memory.available = gibibyte / 2;
+  machine.memory.available = kGibibyte / 2;
   EXPECT_EQ(check_memory(machine).health, Health::warning);
   machine.memory = {};
   EXPECT_EQ(check_memory(machine).finding, "unknown");
 }
 
-TEST(Health, SaysWhichPresetsFitIntoTheFreeMemory) {
-  const HealthCheck check = check_presets(
-      good_machine(),
-      {{"large", 40 * gibibyte}, {"small", gibibyte}, {"medium", 8 * gibibyte}, {"huge", 400 * gibibyte}});
+TEST(Health, ListsPresetsThatFitIntoTheFreeMemory) {
+  const HealthCheck check = check_presets(good_machine(), {{"large", 40 * kGibibyte},
+                                                           {"small", kGibibyte},
+                                                           {"medium", 8 * kGibibyte},
+                                                           {"huge", 400 * kGibibyte}});
   EXPECT_EQ(check.health, Health::ok);
   EXPECT_EQ(check.finding,
             "largest that fit: small (1.0 GiB), medium (8.0 GiB); do not fit: large (40.0 GiB), huge (400.0 "
-            "GiB); see "
-            "stepforge plan --preset large");
-  EXPECT_EQ(check_presets(good_machine(), {{"large", 40 * gibibyte}}).health, Health::warning);
+            "GiB); see stepforge plan --preset large");
+  EXPECT_EQ(check_presets(good_machine(), {{"large", 40 * kGibibyte}}).health, Health::warning);
 }
 
-TEST(Health, JudgesDiskSpace) {
-  EXPECT_EQ(check_disk("runs", "/runs", 100 * gibibyte).health, Health::ok);
-  EXPECT_EQ(check_disk("runs", "/runs", 2 * gibibyte).health, Health::warning);
-  EXPECT_EQ(check_disk("runs", "/runs", gibibyte / 8).health, Health::failure);
+TEST(Health, ChecksDiskSpace) {
+  EXPECT_EQ(check_disk("runs", "/runs", 100 * kGibibyte).health, Health::ok);
+  EXPECT_EQ(check_disk("runs", "/runs", 2 * kGibibyte).health, Health::warning);
+  EXPECT_EQ(check_disk("runs", "/runs", kGibibyte / 8).health, Health::failure);
   EXPECT_EQ(check_disk("runs", "/runs", std::nullopt).health, Health::warning);
-  EXPECT_EQ(check_disk("runs", "/runs", 2 * gibibyte).subject, "disk (runs)");
+  EXPECT_EQ(check_disk("runs", "/runs", 2 * kGibibyte).subject, "disk (runs)");
 }
 
-TEST(Health, MeasuresTheCacheFolderOrSaysWhyNot) {
+TEST(Health, MeasuresTheCacheFolderOrNamesTheRemedy) {
   const TempFolder folder;
   write_text(folder / "file", std::string(2048, 'x'));
   EXPECT_EQ(check_cache_folder(folder.path()).finding, folder.path().string() + ", 2.0 KiB");
@@ -80,7 +80,7 @@ TEST(Health, MeasuresTheCacheFolderOrSaysWhyNot) {
   EXPECT_CONTAINS(blocked.remedy, "XDG_CACHE_HOME");
 }
 
-TEST(Health, JudgesTheTorchLibrary) {
+TEST(Health, ChecksTheTorchLibrary) {
   EXPECT_EQ(check_torch_library({"/x/libstepforge_torch.so", true, ""}).health, Health::ok);
   EXPECT_EQ(check_torch_library({"/x/libstepforge_torch.so", true, std::nullopt}).finding,
             "/x/libstepforge_torch.so (not tried)");
@@ -108,7 +108,7 @@ TEST(Health, WarnsOfATerminalWithoutUtf8) {
   EXPECT_EQ(check_terminal(false, false, "").health, Health::warning);
 }
 
-TEST(HealthTable, PutsTheRemedyBelowAndColoursTheVerdict) {
+TEST(HealthTable, PrintsTheRemedyBelowAndColoursTheVerdict) {
   const std::vector<HealthCheck> checks = {{Health::warning, "a", "low", "add more"},
                                            {Health::failure, "bcd", "none", ""}};
   EXPECT_EQ(health_table(checks, false),

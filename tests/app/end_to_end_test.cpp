@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From text to a trained, exported model that is evaluated and writes.
+// From text to a trained and exported model that is evaluated and generates text.
 #include <bit>
 #include <cmath>
 
@@ -10,8 +10,8 @@
 namespace stepforge::testing {
 namespace {
 
-/// One model for all tests of this file: 12 steps on a text with a tokenizer of 300 tokens made from it, then
-/// exported.
+/// All tests share one model: trained for 12 steps on a text, with a tokenizer of 300 tokens trained on it,
+/// and exported.
 class EndToEnd : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -47,8 +47,8 @@ class EndToEnd : public ::testing::Test {
   inline static ProgramResult export_;
 };
 
-/// The number behind `name` in a line such as "loss 5.1234  perplexity 12.3".
-double number_behind(const std::string& text, const std::string& name) {
+/// The number after `name` in a line such as "loss 5.1234  perplexity 12.3".
+double number_after(const std::string& text, const std::string& name) {
   const size_t place = text.rfind(name + " ");
   if (place == std::string::npos) {
     ADD_FAILURE() << name << " is not in " << text;
@@ -67,7 +67,7 @@ Json last_validation(const fs::path& run) {
   return last;
 }
 
-TEST_F(EndToEnd, ExportIsAFolderThatHuggingFaceKnows) {
+TEST_F(EndToEnd, ExportIsAHuggingFaceFolder) {
   for (const char* name : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}) {
     EXPECT_TRUE(fs::exists(exported() / name)) << name;
   }
@@ -76,12 +76,12 @@ TEST_F(EndToEnd, ExportIsAFolderThatHuggingFaceKnows) {
   EXPECT_EQ(config["hidden_size"], 32);
 }
 
-TEST_F(EndToEnd, EvalOfTheCheckpointIsTheValidationOfTheRun) {
+TEST_F(EndToEnd, EvalOfTheCheckpointEqualsTheValidationOfTheRun) {
   const std::string text = output_of({"eval", run().string()});
   const Json validation = last_validation(run());
-  EXPECT_NEAR(number_behind(text, "loss"), validation["validation_metrics/global_avg_loss"].get<double>(),
+  EXPECT_NEAR(number_after(text, "loss"), validation["validation_metrics/global_avg_loss"].get<double>(),
               2e-6);
-  EXPECT_NEAR(number_behind(text, "bits per byte"),
+  EXPECT_NEAR(number_after(text, "bits per byte"),
               validation["validation_metrics/bits_per_byte"].get<double>(), 1e-4);
   EXPECT_EQ(output_of({"eval", step().string()}).substr(0, 40), text.substr(0, 40));
 }
@@ -99,7 +99,7 @@ TEST_F(EndToEnd, EvalAndGenerateOfTheExportEqualThoseOfTheCheckpoint) {
             output_of(Words{"generate", step().string()} + how));
 }
 
-TEST_F(EndToEnd, ImportOfTheExportGivesTheTensorsBackBitForBit) {
+TEST_F(EndToEnd, ImportOfTheExportHasTheSameTensorBits) {
   output_of({"import", exported().string(), file("imported").string()});
   const SafetensorsFile before(step() / "model.safetensors");
   const SafetensorsFile after(file("imported") / "checkpoint" / "step-0" / "model.safetensors");
@@ -111,7 +111,8 @@ TEST_F(EndToEnd, ImportOfTheExportGivesTheTensorsBackBitForBit) {
     const auto right = after.bytes(*other);
     EXPECT_TRUE(std::equal(left.begin(), left.end(), right.begin(), right.end())) << entry.name;
   }
-  // And it is a run: it writes, also when its folder has moved, and another one can start from it.
+  // The import is a run: it generates text, also after its folder was moved, and another run can start from
+  // it.
   fs::rename(file("imported"), file("moved"));
   const Words how = {"--prompt", "Line", "--max-tokens", "8", "--temperature", "0"};
   EXPECT_EQ(output_of(Words{"generate", file("moved").string()} + how),
@@ -126,7 +127,7 @@ TEST_F(EndToEnd, ImportOfTheExportGivesTheTensorsBackBitForBit) {
   EXPECT_CONTAINS(started.err, "weights loaded from");
 }
 
-TEST_F(EndToEnd, AModelWithoutTokenizerComesBackWithoutOne) {
+TEST_F(EndToEnd, AModelWithoutTokenizerIsExportedWithoutOne) {
   fs::copy(exported(), file("bare"));
   fs::remove(file("bare") / "tokenizer.json");
   output_of({"import", file("bare").string(), file("bare-run").string()});
@@ -152,7 +153,7 @@ TEST_F(EndToEnd, AnImportedFolderCanBeMovedAndTrainedInDirectly) {
   EXPECT_FALSE(fs::exists(file("hf-run")));
 }
 
-TEST_F(EndToEnd, GenerationSettingsOfAnImportComeBackInItsExport) {
+TEST_F(EndToEnd, GenerationSettingsOfAnImportAreInItsExport) {
   fs::copy(exported(), file("chat"));
   const Json settings = {{"bos_token_id", 3}, {"eos_token_id", {1, 2}}, {"temperature", 0.6}, {"top_p", 0.9}};
   write_text(file("chat") / "generation_config.json", settings.dump());
@@ -163,7 +164,7 @@ TEST_F(EndToEnd, GenerationSettingsOfAnImportComeBackInItsExport) {
             settings["eos_token_id"]);
 }
 
-TEST_F(EndToEnd, ARunFolderIsNotImportedAndTheHintNamesHowToStartFromIt) {
+TEST_F(EndToEnd, ARunFolderIsNotImportedAndTheErrorNamesInitialLoadPath) {
   EXPECT_CONTAINS(refusal_of({"import", run().string(), file("run-again").string()}),
                   "checkpoint.initial_load_path");
   EXPECT_CONTAINS(refusal_of({"import", file("user-cache").string(), file("run-again").string()}),
@@ -171,7 +172,7 @@ TEST_F(EndToEnd, ARunFolderIsNotImportedAndTheHintNamesHowToStartFromIt) {
   EXPECT_FALSE(fs::exists(file("run-again")));
 }
 
-TEST_F(EndToEnd, InitialWeightsOfAModelThatComputesOtherwiseAreRefusedFieldByField) {
+TEST_F(EndToEnd, InitialWeightsOfADifferentModelAreRefusedFieldByField) {
   for (const fs::path& source : {exported(), step()}) {
     const Words words = Words{"train"} + small_run(file("other")) +
                         Words{format("checkpoint.initial_load_path={}", source.string()),
@@ -187,7 +188,7 @@ TEST_F(EndToEnd, InitialWeightsOfAModelThatComputesOtherwiseAreRefusedFieldByFie
   }
 }
 
-TEST_F(EndToEnd, ARunNeedsNothingButItsFolderToBeEvaluated) {
+TEST_F(EndToEnd, ARunIsEvaluatedFromItsFolderAlone) {
   fs::copy(run() / "tokenizer", file("given"));
   const Words words =
       Words{"train"} + small_run(file("by-path")) +
@@ -200,7 +201,7 @@ TEST_F(EndToEnd, ARunNeedsNothingButItsFolderToBeEvaluated) {
       "Line");
 }
 
-TEST_F(EndToEnd, GreedyIsTheSameEachTimeAndASeedDecidesTheDraws) {
+TEST_F(EndToEnd, GreedyGenerationIsDeterministicAndASeedFixesTheSamples) {
   const Words how = {"generate", exported().string(), "--prompt", "Line", "--max-tokens", "24"};
   const std::string greedy = output_of(how + Words{"--temperature", "0"});
   EXPECT_EQ(greedy.substr(0, 4), "Line");
@@ -247,19 +248,19 @@ TEST_F(EndToEnd, EvalOfTokenIdsWritesLossesAndLogitsThatAgree) {
   ASSERT_EQ(losses.size(), static_cast<size_t>(rows * length));
   ASSERT_EQ(logits.size(), static_cast<size_t>(rows * length * vocab));
   double sum = 0.0;
-  for (size_t place = 0; place < losses.size(); ++place) {
-    if ((place + 1) % length == 0) {
-      EXPECT_EQ(losses[place], 0.0F) << "a row's last token has no label";
+  for (size_t i = 0; i < losses.size(); ++i) {
+    if ((i + 1) % length == 0) {
+      EXPECT_EQ(losses[i], 0.0F) << "a row's last token has no label";
       continue;
     }
-    const std::span<const float> row(logits.data() + place * vocab, static_cast<size_t>(vocab));
+    const std::span<const float> row(logits.data() + i * vocab, static_cast<size_t>(vocab));
     double total = 0.0;
     for (const float logit : row) total += std::exp(static_cast<double>(logit));
-    const double expected = std::log(total) - row[static_cast<size_t>(tokens[place + 1])];
-    EXPECT_NEAR(losses[place], expected, 1e-4) << place;
-    sum += losses[place];
+    const double expected = std::log(total) - row[static_cast<size_t>(tokens[i + 1])];
+    EXPECT_NEAR(losses[i], expected, 1e-4) << i;
+    sum += losses[i];
   }
-  EXPECT_NEAR(number_behind(line, "loss"), sum / (rows * (length - 1)), 1e-5);
+  EXPECT_NEAR(number_after(line, "loss"), sum / (rows * (length - 1)), 1e-5);
 }
 
 TEST_F(EndToEnd, EvalBeyondTheContextIsRefused) {
@@ -284,7 +285,7 @@ TEST_F(EndToEnd, PlotWritesAnSvg) {
   EXPECT_CONTAINS(svg, "loss");
 }
 
-TEST_F(EndToEnd, AFolderThatIsNoModelIsRefused) {
+TEST_F(EndToEnd, AFolderWithoutAModelIsRefused) {
   const std::string message = refusal_of({"generate", (*folder_ / "cache").string()});
   EXPECT_CONTAINS(message, "is not a model");
   EXPECT_CONTAINS(refusal_of({"export", "nowhere", file("out").string()}), "nowhere");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program says of itself, and what it refuses.
+// Help texts, refused arguments, and the commands that only print.
 #include <algorithm>
 #include <sstream>
 
@@ -55,7 +55,7 @@ TEST(Program, WithoutACommandListsThem) {
   EXPECT_TRUE(contains(refusal_of({"data"}), "error: `stepforge data` needs a command:\n  build "));
 }
 
-TEST(Program, SaysInItsOwnWordsWhatIsWrongWithAnOption) {
+TEST(Program, NamesTheOptionAndValueThatAreWrong) {
   EXPECT_EQ(
       refusal_of({"plot", "run", "--outptu", "x"}),
       "error: --outptu is not an option of `stepforge plot`; did you mean --output?; see `stepforge plot "
@@ -88,14 +88,14 @@ TEST(Version, NamesVersionCommitCompilerAndLibtorch) {
     EXPECT_TRUE(contains(text, part));
 }
 
-TEST(Doctor, ChecksThisMachineAndFindsItWell) {
+TEST(Doctor, PassesOnThisMachine) {
   const ProgramResult result = run_program({"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.out;
   for (const char* part : {"processor", "memory", "torch library", "libtorch"})
     EXPECT_TRUE(contains(result.out, part));
 }
 
-TEST(ConfigErrors, NameFilePlaceValueAndTheNearestKey) {
+TEST(ConfigErrors, NameFileLineColumnAndTheNearestKey) {
   const TempFolder folder;
   write_text(folder / "run.toml", "[training]\nstepz = 10\n");
   const std::string message = refusal_of({"train", (folder / "run.toml").string()});
@@ -105,7 +105,7 @@ TEST(ConfigErrors, NameFilePlaceValueAndTheNearestKey) {
               contains(message, "did you mean \"steps\"?"));
 }
 
-TEST(ConfigErrors, OfTypeAndRangeNameTheRule) {
+TEST(ConfigErrors, NameTheExpectedTypeOrRange) {
   const std::string type = refusal_of({"config", "show", "training.steps=ten"});
   EXPECT_TRUE(contains(type, "command line: training.steps = \"ten\": expected an integer"));
   const std::string range = refusal_of({"config", "show", "model.dropout=1.5"});
@@ -121,7 +121,7 @@ TEST(ConfigErrors, AreAllReportedTogether) {
   }
 }
 
-TEST(ConfigErrors, OfAMissingFileAndAnUnknownPresetAreTold) {
+TEST(ConfigErrors, NameAMissingFileAndSuggestAPreset) {
   EXPECT_TRUE(contains(refusal_of({"train", "nowhere.toml"}), "nowhere.toml"));
   const std::string preset = refusal_of({"plan", "--preset", "llama3-9b"});
   EXPECT_TRUE(contains(preset, "did you mean \"llama3-8b\"?"));
@@ -141,7 +141,7 @@ TEST(ConfigShow, IsAFileThatGivesTheSameConfiguration) {
                  "data.sources=[{path=\"x.txt\",weight=2.0}]", "optimizer.lr=3e-4"});
   write_text(folder / "shown.toml", first);
   const std::string second = output_of({"config", "show", (folder / "shown.toml").string()});
-  const auto without_places = [](const std::string& text) {
+  const auto without_origins = [](const std::string& text) {
     std::istringstream lines(text);
     std::string values;
     for (std::string line; std::getline(lines, line);) {
@@ -151,7 +151,7 @@ TEST(ConfigShow, IsAFileThatGivesTheSameConfiguration) {
     }
     return values;
   };
-  EXPECT_EQ(without_places(second), without_places(first));
+  EXPECT_EQ(without_origins(second), without_origins(first));
   EXPECT_TRUE(contains(first, "steps = 7"));
   EXPECT_TRUE(contains(first, "# command line"));
   EXPECT_TRUE(contains(first, "# preset llama3.1-8b"));
@@ -173,7 +173,7 @@ TEST(ConfigShow, CommandLineWinsOverFileAndFileOverPreset) {
   EXPECT_EQ(output_of({"config", "show", "--training.steps", "3", "--preset=debug"}), expected);
 }
 
-TEST(ConfigWords, MayComeInAnyOrderWithOneFileAmongThem) {
+TEST(ConfigArgs, MayComeInAnyOrderWithOneFile) {
   const TempFolder folder;
   const std::string file = (folder / "run.toml").string();
   write_text(file, "[model]\ndim = 48\n");
@@ -197,12 +197,12 @@ TEST(ConfigSchema, DescribesEveryFieldASectionOrOneField) {
   EXPECT_TRUE(contains(refusal_of({"config", "schema", "optimizer.lrr"}), "did you mean \"optimizer.lr\"?"));
 }
 
-TEST(ConfigPresets, AreListedWithWhatTheyAre) {
+TEST(ConfigPresets, AreListedWithTheirSummaries) {
   EXPECT_TRUE(
       contains(output_of({"config", "presets"}), "llama3-8b        Llama 3, 8 billion parameters.\n"));
 }
 
-TEST(ConfigConvert, PrintsOurTomlAndListsTheRest) {
+TEST(ConfigConvert, PrintsTomlAndListsUntranslatedSettings) {
   const TempFolder folder;
   write_text(folder / "sft.yaml", "learning_rate: 1.0e-5\nlora_rank: 8\n");
   const ProgramResult result = run_program({"config", "convert", (folder / "sft.yaml").string()});
@@ -231,7 +231,7 @@ TEST(Plan, PrintsUnitsOperationsAndThePredictedPeak) {
   }
 }
 
-TEST(Plan, KnowsTheLargestModelByItsPublishedSize) {
+TEST(Plan, CountsThePublishedParametersOfTheLargestModel) {
   EXPECT_TRUE(contains(output_of({"plan", "--preset", "llama3-405b"}), "405,853,388,800"));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C and SIGTERM: once finishes the step and saves, twice ends at once.
+// Ctrl-C and SIGTERM: the first signal finishes the step and saves, the second one ends at once.
 #include <algorithm>
 #include <array>
 
@@ -23,7 +23,7 @@ std::vector<fs::path> step_folders(const fs::path& run) {
   return folders;
 }
 
-/// Whether so many steps are in the metrics.
+/// Whether the metrics have at least this many steps.
 bool has_steps(const fs::path& run, int64_t steps) {
   if (!fs::exists(run / "metrics.jsonl")) return false;
   const std::string lines = read_file(run / "metrics.jsonl");
@@ -50,7 +50,7 @@ TEST_P(InterruptedBy, OneSignalFinishesTheStepSavesItAndExits130) {
   EXPECT_EQ(folders[0].filename().string(), format("step-{}", history[0].end_step));
   EXPECT_TRUE(fs::exists(folders[0] / "manifest.json"));
 
-  // The next start goes on from there by itself.
+  // The next start resumes from there.
   const int64_t done = history[0].end_step;
   const ProgramResult resumed = run_program(long_run(run) + Words{format("training.steps={}", done + 2)});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Signals, InterruptedBy, ::testing::Values(SIGINT, SIGTE
   return std::string(number.param == SIGINT ? "CtrlC" : "Sigterm");
 });
 
-TEST(Interrupt, TwoSignalsEndAtOnceWithNothingHalfWritten) {
+TEST(Interrupt, TwoSignalsEndAtOnceWithoutAPartialCheckpoint) {
   const TempFolder folder;
   const fs::path run = folder / "run";
   // Steps long enough, so that the second signal comes before the step's end.
@@ -73,7 +73,8 @@ TEST(Interrupt, TwoSignalsEndAtOnceWithNothingHalfWritten) {
   ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "press Ctrl-C again to quit now"); }));
   child.signal(SIGINT);
   EXPECT_EQ(child.wait().exit_code, 130);
-  EXPECT_EQ(read_run_history(run).back().exit_reason, "running") << "it ended in order, not at once";
+  EXPECT_EQ(read_run_history(run).back().exit_reason, "running")
+      << "it finished the step instead of ending at once";
   for (const auto& path : step_folders(run)) {
     EXPECT_TRUE(path.extension() == ".tmp" || fs::exists(path / "manifest.json")) << path;
   }
@@ -93,7 +94,7 @@ TEST(Interrupt, TwiceOnATerminalLeavesACleanLine) {
   Child child(long_run(run) + Words{"training.global_batch_size=800", "metrics.status_line=on"}, "", {},
               program_path(), name.data());
   std::string text;
-  // The terminal's buffer is small: what the program writes is read all the time.
+  // The terminal has a small buffer, so its output is read while waiting.
   const auto read_screen = [&] {
     pollfd ready{screen, POLLIN, 0};
     while (poll(&ready, 1, 0) > 0 && (ready.revents & POLLIN) != 0) {
@@ -119,7 +120,7 @@ TEST(Interrupt, TwiceOnATerminalLeavesACleanLine) {
   close(screen);
 }
 
-TEST(Interrupt, WhileSavingKeepsTheSaveWhole) {
+TEST(Interrupt, WhileSavingLeavesOnlyCompleteCheckpoints) {
   const TempFolder folder;
   const fs::path run = folder / "run";
   const Words words = long_run(run) + Words{"checkpoint.interval=1", "checkpoint.keep_latest_k=2"};

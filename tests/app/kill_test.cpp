@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kill -9 at any moment costs time, never a bit.
+// kill -9 at any moment: the run resumes to the same bits.
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -26,7 +26,7 @@ Words saving_every_step(const TempFolder& folder, const std::string& run, int64_
 /// The newest complete checkpoint, 0 if there is none.
 int64_t newest_step(const fs::path& run) {
   int64_t newest = 0;
-  std::error_code gone;  // folders come and go while we look
+  std::error_code gone;  // the trainer renames and deletes folders meanwhile
   for (fs::directory_iterator entry(run / "checkpoint", gone), end; !gone && entry != end;
        entry.increment(gone)) {
     const std::string name = entry->path().filename().string();
@@ -39,9 +39,9 @@ void expect_same_file(const fs::path& left, const fs::path& right) {
   EXPECT_TRUE(read_file(left) == read_file(right)) << left << " differs from " << right;
 }
 
-/// Starts the run `kills` times and kills each start: most of them at a random moment soon after one to four
-/// steps, every third at any moment, also while it is setting up.
-void kill_again_and_again(const Words& words, const fs::path& run, int kills) {
+/// Starts the run and kills it `kills` times: usually shortly after one to four more steps, every third time
+/// at a random moment, possibly during set-up.
+void kill_repeatedly(const Words& words, const fs::path& run, int kills) {
   using Clock = std::chrono::steady_clock;
   std::mt19937 random(20240517);
   for (int killed = 0; killed < kills; ++killed) {
@@ -61,7 +61,7 @@ TEST(Kill, AtRandomMomentsLeavesTheFinalCheckpointBitEqual) {
   const int64_t steps = 10 * kills;
   const TempFolder folder;
   ASSERT_EQ(run_program(saving_every_step(folder, "whole", steps)).exit_code, 0);
-  kill_again_and_again(saving_every_step(folder, "killed", steps), folder / "killed", kills);
+  kill_repeatedly(saving_every_step(folder, "killed", steps), folder / "killed", kills);
   if (HasFatalFailure()) return;
   const ProgramResult last = run_program(saving_every_step(folder, "killed", steps));
   ASSERT_EQ(last.exit_code, 0) << last.err;
@@ -75,7 +75,7 @@ TEST(Kill, AtRandomMomentsLeavesTheFinalCheckpointBitEqual) {
   EXPECT_EQ(history.back().exit_reason, "completed");
   EXPECT_EQ(history.back().tokens, read_run_history(folder / "whole").back().tokens);
   for (const auto& entry : fs::directory_iterator(folder / "killed" / "checkpoint")) {
-    EXPECT_TRUE(fs::exists(entry.path() / "manifest.json")) << entry.path() << " is half written";
+    EXPECT_TRUE(fs::exists(entry.path() / "manifest.json")) << entry.path() << " is incomplete";
   }
 }
 
@@ -96,7 +96,7 @@ TEST(Kill, LeavesEveryPrintedLineInTheLogFile) {
   EXPECT_GE(checked, 8);
 }
 
-TEST(Kill, LeavesTheRunAliveThatLosesTheReaderOfItsLog) {
+TEST(LogReader, MayGoAwayWithoutEndingTheRun) {
   const TempFolder folder;
   std::string command = program_path().string();
   for (const std::string& word : saving_every_step(folder, "run", 20)) command += " '" + word + "'";
@@ -125,7 +125,7 @@ TEST(Kill, LeavesEachStepOnceInTheMetrics) {
   constexpr int64_t steps = 30;
   const TempFolder folder;
   ASSERT_EQ(run_program(saving_every_step(folder, "whole", steps)).exit_code, 0);
-  kill_again_and_again(saving_every_step(folder, "killed", steps), folder / "killed", 3);
+  kill_repeatedly(saving_every_step(folder, "killed", steps), folder / "killed", 3);
   if (HasFatalFailure()) return;
   ASSERT_EQ(run_program(saving_every_step(folder, "killed", steps)).exit_code, 0);
   const Words expected = curve(folder / "whole");

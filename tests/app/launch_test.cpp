@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as processes: through our launcher, and through the variables that torchrun sets.
+// Ranks as processes, started by `stepforge launch` or torchrun.
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -29,7 +29,7 @@ Words launched(const TempFolder& folder, int ranks, const Words& command) {
   return Words{"launch", "--nproc", std::to_string(ranks), "--log-dir", (folder / "logs").string()} + command;
 }
 
-/// Loss and norm of each step, as written.
+/// Step, loss and norm of each line of metrics.jsonl.
 std::vector<std::string> numbers(const fs::path& run) {
   std::vector<std::string> all;
   std::ifstream lines(run / "metrics.jsonl");
@@ -42,7 +42,7 @@ std::vector<std::string> numbers(const fs::path& run) {
   return all;
 }
 
-/// Names and hashes of weights and moments, however files hold them.
+/// Names and hashes of weights and moments, independent of how files hold them.
 Words tensors(const fs::path& run, int step = 6) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(run / "checkpoint" / format("step-{}", step))) {
@@ -59,7 +59,7 @@ Words tensors(const fs::path& run, int step = 6) {
   return all;
 }
 
-TEST(Launch, TwoAndFourProcessesTrainWhatOneTrains) {
+TEST(Launch, TwoAndFourProcessesTrainToTheBitsOfOne) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   ASSERT_EQ(numbers(folder / "one").size(), 6U);
@@ -72,7 +72,7 @@ TEST(Launch, TwoAndFourProcessesTrainWhatOneTrains) {
   }
 }
 
-TEST(Launch, GlooTrainsWhatOneRankTrains) {
+TEST(Launch, GlooTrainsToTheBitsOfOneRank) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   const ProgramResult result =
@@ -82,7 +82,7 @@ TEST(Launch, GlooTrainsWhatOneRankTrains) {
   EXPECT_EQ(tensors(folder / "gloo"), tensors(folder / "one"));
 }
 
-TEST(Launch, TwoNodesTrainWhatOneRankTrains) {
+TEST(Launch, TwoLaunchersTrainToTheBitsOfOneRank) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   const std::string rendezvous = format("127.0.0.1:{}", free_port());
@@ -110,12 +110,12 @@ TEST(Launch, TwoNodesTrainWhatOneRankTrains) {
   EXPECT_EQ(tensors(folder / "two"), tensors(folder / "one"));
 }
 
-/// Two hosts with a cable between them: network namespaces, each with shared memory of its own, where the
-/// system lets us make them.
+/// Two simulated hosts: network namespaces joined by a veth pair, each with its own /dev/shm. Not available
+/// on every system.
 class TwoHosts {
  public:
   TwoHosts() {
-    is_there_ = shell(
+    is_available_ = shell(
         "ip netns add {0}-a && ip netns add {0}-b && ip link add {0}a type veth peer name {0}b && "
         "ip link set {0}a netns {0}-a && ip link set {0}b netns {0}-b && "
         "ip -n {0}-a addr add 10.77.0.1/24 dev {0}a && ip -n {0}-b addr add 10.77.0.2/24 dev {0}b && "
@@ -126,7 +126,7 @@ class TwoHosts {
   TwoHosts(const TwoHosts&) = delete;
   TwoHosts& operator=(const TwoHosts&) = delete;
 
-  bool is_there() const { return is_there_; }
+  bool is_available() const { return is_available_; }
   /// The command line that runs the program on host 0 or 1.
   Words on(int host, const Words& words) const {
     return Words{"netns",
@@ -149,15 +149,15 @@ class TwoHosts {
   }
 
   std::string name_ = format("sf{}", getpid() % 100000);
-  bool is_there_;
+  bool is_available_;
 };
 
-TEST(Launch, HostsWithMemoryAndNetworksOfTheirOwnTrainWhatOneRankTrains) {
+TEST(Launch, HostsWithSeparateMemoryAndNetworkTrainToTheBitsOfOneRank) {
   const TwoHosts hosts;
-  if (!hosts.is_there()) GTEST_SKIP() << "no network namespaces can be made here";
+  if (!hosts.is_available()) GTEST_SKIP() << "cannot create network namespaces here";
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
-  // Partition within a host, over its memory; copies on the two, over the network.
+  // Shards within a host, over shared memory; replicas across the hosts, over the network.
   const Words job_of_both = job(folder / "four") + Words{"parallelism.data_parallel_replicate_degree=2"};
   const auto node = [&](int number) {
     const Words launch = {"launch", "--nproc", "2", "--nnodes", "2", "--rendezvous", "10.77.0.1:29400"};
@@ -187,7 +187,7 @@ TEST(Launch, AReplicatedRunIsEvaluatedAndContinuedOnOneRank) {
   EXPECT_CONTAINS(rest.err, "resumed from") << rest.err;
 }
 
-TEST(Launch, ATraceShowsTheStepAsItRanBesideWhatWasPredicted) {
+TEST(Launch, ATraceShowsTheMeasuredAndThePredictedStep) {
   const TempFolder folder;
   const fs::path trace = folder / "trace.json";
   const ProgramResult result =
@@ -208,20 +208,20 @@ TEST(Launch, ATraceShowsTheStepAsItRanBesideWhatWasPredicted) {
   EXPECT_EQ(operations[0], operations[1]);
 }
 
-TEST(Launch, ADryRunRunsTheFirstStepOfOneRankShowsNoLossAndKeepsNothing) {
+TEST(Launch, ADryRunRunsOneStepPrintsNoLossAndWritesNothing) {
   const TempFolder folder;
   const Words many = job(folder / "run") + Words{"training.global_batch_size=64", "--dry-run", "64"};
   const ProgramResult result = run_program(many);
   const std::string& text = result.out;
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_FALSE(contains(result.err, "loss")) << result.err;  // of made-up values
+  EXPECT_FALSE(contains(result.err, "loss")) << result.err;  // computed from made-up values
   EXPECT_CONTAINS(text, "rank 0 of 64") << text;
   EXPECT_CONTAINS(text, "gather from rank 0") << text;
   EXPECT_CONTAINS(text, "reduce_scatter") << text;
   EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
-TEST(Launch, VariablesOfTorchrunMakeRanks) {
+TEST(Launch, ReadsTheVariablesOfTorchrun) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   const auto environment = [&](int rank) {
@@ -265,7 +265,7 @@ std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
-TEST(Launch, AKilledRankEndsTheJobAndARestartGoesOnToTheSameWeights) {
+TEST(Launch, ARestartAfterAKilledRankTrainsToTheSameWeights) {
   const TempFolder folder;
   const Words longer{"training.steps=200", "checkpoint.interval=20"};
   ASSERT_EQ(run_program(job(folder / "one") + longer).exit_code, 0);
@@ -292,7 +292,7 @@ int newest_step(const fs::path& run) {
   return newest;
 }
 
-TEST(Launch, RanksKilledWhileTheySaveEveryStepLeaveOnlyWholeCheckpoints) {
+TEST(Launch, RanksKilledWhileSavingLeaveOnlyCompleteCheckpoints) {
   const TempFolder folder;
   const Words steps{"training.steps=300", "checkpoint.interval=300"};
   ASSERT_EQ(run_program(job(folder / "one") + steps).exit_code, 0);
@@ -318,7 +318,7 @@ TEST(Launch, RanksKilledWhileTheySaveEveryStepLeaveOnlyWholeCheckpoints) {
   EXPECT_EQ(tensors(run, 300), tensors(folder / "one", 300));
 }
 
-TEST(Launch, AShardedCheckpointIsExportedWithNoRankAlive) {
+TEST(Launch, AShardedCheckpointIsExportedByOneProcess) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   const ProgramResult result = run_program(launched(folder, 4, job(folder / "many")));
@@ -331,7 +331,7 @@ TEST(Launch, AShardedCheckpointIsExportedWithNoRankAlive) {
   }
 }
 
-TEST(Launch, AKilledRankIsNamedAndTheExitCodeTells) {
+TEST(Launch, AKilledRankIsNamedAndTheJobFails) {
   const TempFolder folder;
   const Words endless = job(folder / "killed") + Words{"training.steps=1000000"};
   Child child(launched(folder, 2, endless));
@@ -344,7 +344,7 @@ TEST(Launch, AKilledRankIsNamedAndTheExitCodeTells) {
   EXPECT_CONTAINS(result.err, "rank 1") << result.err;
 }
 
-TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithWhatItReached) {
+TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithItsLastCall) {
   for (const char* backend : {"shared_memory", "gloo"}) {
     const TempFolder folder;
     const Words endless = job(folder / "stopped") + Words{"training.steps=1000000", "comm.train_timeout=1",
@@ -355,7 +355,7 @@ TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithWhatItReached) {
     ASSERT_EQ(ranks.size(), 2U);
     kill(ranks.back(), SIGSTOP);
     ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "no answer within"); }));
-    kill(ranks.back(), SIGCONT);  // so that the launcher need not wait before it kills
+    kill(ranks.back(), SIGCONT);  // so that SIGTERM ends it
     const ProgramResult result = child.wait();
     EXPECT_EQ(result.exit_code, 1) << result.err;
     EXPECT_CONTAINS(result.err, "no answer within 1 s: rank 0 waits in ") << result.err;
@@ -375,7 +375,7 @@ Words under_torchrun(const Words& command) {
   return Words{"--no-python", "--nproc-per-node", "2", "--standalone", program_path().string()} + command;
 }
 
-TEST(Torchrun, StartsRanksThatMeetInItsStore) {
+TEST(Torchrun, StartsRanksThatUseItsStore) {
   const fs::path agent = torchrun();
   if (agent.empty()) GTEST_SKIP() << "no torchrun: tools/oracle/oracle.sh installs one";
   const TempFolder folder;
@@ -399,7 +399,7 @@ TEST(Torchrun, ShowsTheMessageOfTheRankThatFailed) {
   EXPECT_CONTAINS(result.err.substr(table), "global_batch_size") << result.err;
 }
 
-TEST(ErrorFile, HoldsTheMessageAsTorchrunReadsIt) {
+TEST(ErrorFile, HoldsTheMessageInTheFormatOfTorchrun) {
   const TempFolder folder;
   const fs::path file = folder / "error.json";
   const ProgramResult result = run_program(job(folder / "run") + Words{"training.steps=ten"}, "",
@@ -435,10 +435,10 @@ TEST(Launch, StartsAProgramGivenByItsPath) {
   EXPECT_CONTAINS(result.out, "[rank 1] I am 1 of 2") << result.out;
 }
 
-TEST(Launch, AWordThatIsNeitherTrainNorAPathIsRefused) {
-  for (const std::string word : {"trian", "sh"}) {
-    const std::string message = refusal_of({"launch", "--nproc", "2", word, "run.toml"});
-    EXPECT_CONTAINS(message, format("not \"{}\"", word)) << message;
+TEST(Launch, ACommandThatIsNeitherTrainNorAPathIsRefused) {
+  for (const std::string command : {"trian", "sh"}) {
+    const std::string message = refusal_of({"launch", "--nproc", "2", command, "run.toml"});
+    EXPECT_CONTAINS(message, format("not \"{}\"", command)) << message;
     EXPECT_CONTAINS(message, "./loop") << message;
   }
 }
@@ -449,7 +449,7 @@ size_t count_of(const std::string& part, const std::string& text) {
   return count;
 }
 
-TEST(Launch, AWrongKeyIsRefusedOnceBeforeRanksStart) {
+TEST(Launch, AnUnknownKeyIsRefusedOnceBeforeRanksStart) {
   const TempFolder folder;
   const ProgramResult result =
       run_program(Words{"launch", "--nproc", "2"} + job(folder / "run") + Words{"training.step=7"});
@@ -458,7 +458,7 @@ TEST(Launch, AWrongKeyIsRefusedOnceBeforeRanksStart) {
   EXPECT_FALSE(fs::exists(folder / "run"));
 }
 
-TEST(Launch, LogsOfTrainGoIntoTheRunFolder) {
+TEST(Launch, WritesTheLogsOfTrainIntoTheRunFolder) {
   const TempFolder folder;
   const ProgramResult result = run_program(Words{"launch", "--nproc", "2"} + job(folder / "run"));
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -471,16 +471,18 @@ TEST(Launch, TheLogNamesRanksMeshAndTransport) {
   const TempFolder folder;
   for (const auto& [backend, transport] :
        std::map<std::string, std::string>{{"auto", "shared memory"}, {"gloo", "Gloo"}}) {
-    const Words backend_words{format("comm.backend={}", backend), "training.steps=1"};
-    const ProgramResult result = run_program(launched(folder, 2, job(folder / backend) + backend_words));
+    const Words settings{format("comm.backend={}", backend), "training.steps=1"};
+    const ProgramResult result = run_program(launched(folder, 2, job(folder / backend) + settings));
     EXPECT_CONTAINS(result.err, format("ranks: 2 (dp_shard 2), {}\n", transport)) << result.err;
   }
 }
 
-TEST(Launch, AnErrorThatAllRanksShareIsPrintedOnce) {
+TEST(Launch, AUsageErrorThatAllRanksShareIsPrintedOnceAndEndsTheJobWithExitCode2) {
   const TempFolder folder;
   const ProgramResult result =
       run_program(launched(folder, 2, job(folder / "run") + Words{"training.global_batch_size=7"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_CONTAINS(result.err, "global_batch_size") << result.err;
   EXPECT_EQ(count_of("error: ", result.err), 1U) << result.err;
 }
 
@@ -496,7 +498,7 @@ TEST(Launch, ASignalThatReachesLauncherAndRanksTogetherCountsOnce) {
   EXPECT_GT(newest_step(folder / "run"), 0) << "it ended at once, without saving: " << result.err;
 }
 
-TEST(Launch, InterruptsOfTheWholeProcessGroupAtAnyTimeEndTheJob) {
+TEST(Launch, AnInterruptOfAllProcessesAtAnyTimeEndsTheJob) {
   std::mt19937 random(20240518);
   for (int i = 0; i < 8; ++i) {
     const TempFolder folder;
@@ -506,14 +508,6 @@ TEST(Launch, InterruptsOfTheWholeProcessGroupAtAnyTimeEndTheJob) {
     child.signal(SIGINT);
     EXPECT_NE(child.wait().exit_code, 0);
   }
-}
-
-TEST(Launch, ABadConfigurationIsRefusedOnceWithItsExitCode) {
-  const TempFolder folder;
-  const ProgramResult result =
-      run_program(launched(folder, 2, job(folder / "run") + Words{"training.global_batch_size=7"}));
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_CONTAINS(result.err, "global_batch_size") << result.err;
 }
 
 }  // namespace

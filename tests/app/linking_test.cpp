@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which libraries the program, its torch-free half and its torch library need and map.
+// Which libraries the program, the core and the torch library need and map.
 #include <array>
 #include <cstdio>
 #include <sstream>
@@ -10,7 +10,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// The NEEDED entries of an ELF file, by the dynamic loader's own words.
+/// The NEEDED entries of an ELF file.
 Words needed(const fs::path& file) {
   FILE* pipe = popen(format("readelf -d '{}'", file.string()).c_str(), "r");
   std::string text;
@@ -29,7 +29,7 @@ Words needed(const fs::path& file) {
   return names;
 }
 
-bool any_of_them(const Words& names, const std::vector<std::string>& parts) {
+bool any_contains(const Words& names, const std::vector<std::string>& parts) {
   for (const auto& name : names) {
     for (const auto& part : parts) {
       if (contains(name, part)) return true;
@@ -41,14 +41,14 @@ bool any_of_them(const Words& names, const std::vector<std::string>& parts) {
 TEST(Linking, TheProgramAndTheCoreNeedNoTorch) {
   for (const char* file : {"stepforge", "libstepforge_core.so"}) {
     const Words names = needed(binary_dir() / file);
-    EXPECT_FALSE(any_of_them(names, {"torch", "libc10", "cuda"})) << join(names, ", ");
+    EXPECT_FALSE(any_contains(names, {"torch", "libc10", "cuda"})) << join(names, ", ");
   }
 }
 
-TEST(Linking, TheTorchHalfNeedsLibtorchCpuAndNothingOfCuda) {
+TEST(Linking, TheTorchLibraryNeedsLibtorchCpuButNoCuda) {
   const Words names = needed(binary_dir() / "libstepforge_torch.so");
-  EXPECT_TRUE(any_of_them(names, {"libtorch_cpu.so"}));
-  EXPECT_FALSE(any_of_them(names, {"cuda", "libtorch_python"})) << join(names, ", ");
+  EXPECT_TRUE(any_contains(names, {"libtorch_cpu.so"}));
+  EXPECT_FALSE(any_contains(names, {"cuda", "libtorch_python"})) << join(names, ", ");
 }
 
 TEST(Linking, PlanConfigAndHelpMapNoLibtorch) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The installed package, used as somebody's own project would: examples/ is built against it, outside of the
-// tree, and run on one and two ranks.
+// The installed package, used by a project of its own: examples/ is built against it and run on one and two
+// ranks.
 #include <cctype>
 #include <map>
 #include <regex>
@@ -13,18 +13,18 @@
 namespace stepforge::testing {
 namespace {
 
-/// Always the same folder, so that ccache knows what it has compiled there.
-fs::path place() {
+/// Always the same folder, so that ccache finds earlier results.
+fs::path package_folder() {
   return binary_dir() / "package-test";
 }
 fs::path prefix() {
-  return place() / "moved";
+  return package_folder() / "moved";
 }
 fs::path program() {
-  return place() / "build" / "custom_loop";
+  return package_folder() / "build" / "custom_loop";
 }
 
-/// With one thread each, as ranks that share a machine should.
+/// Runs with one thread, since ranks share the machine.
 ProgramResult run(const fs::path& program, const Words& words) {
   return Child(words, "", {"OMP_NUM_THREADS=1"}, program).wait();
 }
@@ -33,26 +33,27 @@ Words configure(const std::string& folder, const Words& more = {}) {
   return Words{"-S",
                (source_dir() / "examples").string(),
                "-B",
-               (place() / folder).string(),
+               (package_folder() / folder).string(),
                "-DCMAKE_PREFIX_PATH=" + prefix().string(),
                "-DCMAKE_BUILD_TYPE=Release"} +
          more;
 }
 
-/// Installed and then moved: nothing in the package may depend on where it was installed.
+/// The package is installed and then moved: it must not depend on where it was installed.
 class Package : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    fs::remove_all(place());
-    const Words install{"--install", binary_dir().string(), "--prefix", (place() / "prefix").string()};
+    fs::remove_all(package_folder());
+    const Words install{"--install", binary_dir().string(), "--prefix",
+                        (package_folder() / "prefix").string()};
     const ProgramResult installed = run("cmake", install);
     ASSERT_EQ(installed.exit_code, 0) << installed.err;
-    fs::rename(place() / "prefix", prefix());
+    fs::rename(package_folder() / "prefix", prefix());
     const bool has_ccache = run("ccache", {"--version"}).exit_code == 0;
     const ProgramResult configured = run(
         "cmake", configure("build", has_ccache ? Words{"-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"} : Words{}));
     ASSERT_EQ(configured.exit_code, 0) << configured.err;
-    const ProgramResult built = run("cmake", {"--build", (place() / "build").string()});
+    const ProgramResult built = run("cmake", {"--build", (package_folder() / "build").string()});
     ASSERT_EQ(built.exit_code, 0) << built.out << built.err;
   }
 };
@@ -67,13 +68,13 @@ std::vector<std::pair<int, double>> norms_in(const std::string& text) {
   return norms;
 }
 
-TEST_F(Package, HasAProgramThatFindsItsLibraries) {
+TEST_F(Package, ItsProgramFindsItsLibraries) {
   const ProgramResult result = run(prefix() / "bin" / "stepforge", {"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.out;
   EXPECT_CONTAINS(result.out, (prefix() / "lib" / "libstepforge_torch.so").string()) << result.out;
 }
 
-TEST_F(Package, ALoopOfOnesOwnTrainsAlikeOnOneAndTwoRanks) {
+TEST_F(Package, ACustomLoopTrainsTheSameOnOneAndTwoRanks) {
   const ProgramResult one = run(program(), {});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const std::vector<std::pair<int, double>> norms_of_one = norms_in(one.out);
@@ -82,8 +83,8 @@ TEST_F(Package, ALoopOfOnesOwnTrainsAlikeOnOneAndTwoRanks) {
   EXPECT_TRUE(contains(one.out, "rank 0 of 1 has 14 whole tensors")) << one.out;
   const fs::path agent = torchrun();
   std::vector<ProgramResult> results = {
-      run(prefix() / "bin" / "stepforge",
-          {"launch", "--nproc", "2", "--ranks", "all", "--log-dir", (place() / "logs").string(), program()})};
+      run(prefix() / "bin" / "stepforge", {"launch", "--nproc", "2", "--ranks", "all", "--log-dir",
+                                           (package_folder() / "logs").string(), program()})};
   if (!agent.empty())
     results.push_back(run(agent, {"--no-python", "--standalone", "--nproc-per-node", "2", program()}));
   for (const ProgramResult& two : results) {
@@ -99,7 +100,7 @@ TEST_F(Package, ALoopOfOnesOwnTrainsAlikeOnOneAndTwoRanks) {
   }
 }
 
-/// The number behind "lowest loss " that custom_trainer prints.
+/// The number after "lowest loss " that custom_trainer prints.
 double lowest_loss_in(const std::string& text) {
   const std::regex line("lowest loss ([0-9.]+) in 30 steps");
   std::smatch found;
@@ -107,9 +108,9 @@ double lowest_loss_in(const std::string& text) {
   return found.empty() ? 0.0 : std::stod(found[1]);
 }
 
-TEST_F(Package, ATrainerWithItsOwnDataAndCallbackLearnsAlikeOnOneAndTwoRanks) {
+TEST_F(Package, ATrainerWithCustomDataAndCallbackTrainsTheSameOnOneAndTwoRanks) {
   const TempFolder folder;
-  const fs::path trainer = place() / "build" / "custom_trainer";
+  const fs::path trainer = package_folder() / "build" / "custom_trainer";
   const auto arguments = [&](const std::string& name) {
     return small_run(folder / name) + Words{"training.steps=30", "optimizer.lr=1e-2"};
   };
@@ -120,16 +121,16 @@ TEST_F(Package, ATrainerWithItsOwnDataAndCallbackLearnsAlikeOnOneAndTwoRanks) {
           Words{"launch", "--nproc", "2", "--log-dir", (folder / "logs").string(), trainer.string()} +
               arguments("two") + Words{"training.local_batch_size=1"});
   ASSERT_EQ(two.exit_code, 0) << two.err;
-  // Sums alone make 14 of 256 bytes likely: ln 14 = 2.6 is below what an untrained model has, 5.5.
+  // The text uses 14 of 256 bytes: ln 14 = 2.6, while an untrained model has ln 256 = 5.5.
   EXPECT_LT(lowest_loss_in(one.out), 3.0);
   EXPECT_NEAR(lowest_loss_in(two.out), lowest_loss_in(one.out), 1e-3);
 }
 
-TEST_F(Package, WithoutItsLibtorchItSaysWhichItWants) {
+TEST_F(Package, WithoutItsLibtorchNamesTheVersionItNeeds) {
   const ProgramResult result = run("cmake", configure("without", {"-DSTEPFORGE_TORCH=/nowhere"}));
   EXPECT_NE(result.exit_code, 0);
   for (const char* part : {"/nowhere", "Stepforge was built with", "libtorch 2.11", "set STEPFORGE_TORCH"}) {
-    // CMake breaks lines where it likes.
+    // CMake wraps lines.
     std::string text;
     for (const char letter : result.err)
       text += std::isspace(static_cast<unsigned char>(letter)) ? ' ' : letter;
@@ -138,7 +139,7 @@ TEST_F(Package, WithoutItsLibtorchItSaysWhichItWants) {
   }
 }
 
-TEST_F(Package, OfAnotherVersionIsRefused) {
+TEST_F(Package, RefusesAnIncompatibleVersion) {
   const TempFolder folder;
   write_text(folder / "CMakeLists.txt",
              "cmake_minimum_required(VERSION 3.25)\nproject(x CXX)\nfind_package(Stepforge 99 REQUIRED)\n");

@@ -36,7 +36,7 @@ inline fs::path program_path() {
 }
 
 struct ProgramResult {
-  int exit_code = 0;  ///< 128 + signal if a signal ended it, as a shell says
+  int exit_code = 0;  ///< 128 + signal number if a signal killed it
   std::string out;
   std::string err;
 };
@@ -44,8 +44,8 @@ struct ProgramResult {
 /// A child process whose output goes to files of a temporary folder.
 class Child {
  public:
-  /// `environment`: "NAME=value" words on top of this process's. `terminal`: where standard error goes instead
-  /// of a file.
+  /// `environment`: "NAME=value", added to the variables of this process. `terminal`: receives standard
+  /// error, instead of a file.
   explicit Child(const Words& words, const std::string& input = "", const Words& environment = {},
                  const fs::path& program = program_path(), const fs::path& terminal = {}) {
     std::ofstream(folder_ / "in", std::ios::binary) << input;
@@ -75,10 +75,10 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
-  /// What it wrote to stderr; "" if that is a terminal.
+  /// Its output to standard error so far; "" if that is a terminal.
   std::string err() const { return fs::exists(folder_ / "err") ? read_file(folder_ / "err") : ""; }
 
-  /// Waits for the end. A signal's number + 128 if one ended it.
+  /// Waits until the process has ended.
   ProgramResult wait() {
     int status = 0;
     waitpid(pid_, &status, 0);
@@ -87,7 +87,7 @@ class Child {
     return {code, read_file(folder_ / "out"), err()};
   }
 
-  /// Whether `condition` came true before the child ended.
+  /// Waits until `condition` is true or the child has ended; returns whether it is true.
   bool wait_until(const std::function<bool()>& condition) const {
     while (!condition()) {
       siginfo_t info{};
@@ -143,7 +143,7 @@ inline std::string some_text(int lines) {
   return text;
 }
 
-/// torchrun of the environment that the comparisons with PyTorch use; "" if it is not there.
+/// torchrun from the Python environment of tools/oracle; "" if it is not installed.
 inline fs::path torchrun() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");

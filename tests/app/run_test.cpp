@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ends a run or keeps it from starting, seen from outside.
+// Errors that end a run or keep it from starting.
 #include "tests/app/program.h"
 
 namespace stepforge::testing {
@@ -18,7 +18,7 @@ TEST(Nan, StopsWithExitCodeOneNamingStepAndBlock) {
   EXPECT_CONTAINS(result.err, "first not finite in block layers.1 (output)");
 }
 
-TEST(RunFolder, InUseIsRefusedToASecondProcess) {
+TEST(RunFolder, RefusesASecondProcess) {
   const TempFolder folder;
   const fs::path run = folder / "run";
   Child first(endless_run(run));
@@ -30,19 +30,18 @@ TEST(RunFolder, InUseIsRefusedToASecondProcess) {
   EXPECT_EQ(first.wait().exit_code, 130);
 }
 
-TEST(RunFolder, ThatCannotBeWrittenIsRefusedBeforeAnythingIsMade) {
+TEST(RunFolder, IsRefusedIfItCannotBeWritten) {
   const TempFolder folder;
   write_text(folder / "file", "a file in the way");
   EXPECT_CONTAINS(refusal_of(Words{"train"} + small_run(folder / "file")), "is a file");
   const std::string below = refusal_of(Words{"train"} + small_run(folder / "file" / "run"));
   EXPECT_CONTAINS(below, "cannot create the run folder");
-  // Where nobody can write, not even root.
+  // A folder in which not even root can write.
   EXPECT_CONTAINS(refusal_of(Words{"train"} + small_run("/proc/run")), "/proc/run");
 }
 
-TEST(FullDisk, LosesSavesButNotTheTrainingAndIsTold) {
-  // A limit on the size of files stands for the full disk: the shell sets it to at most 80 KiB, the weights
-  // need more.
+TEST(FullDisk, LosesCheckpointsButTrainsToTheEndAndIsReported) {
+  // The full disk is simulated by a file size limit of 80 KiB at most, less than the weights need.
   const TempFolder folder;
   const Words limited = {"-c", "ulimit -f 80; exec \"$0\" \"$@\"", program_path().string(), "train"};
   const ProgramResult result =

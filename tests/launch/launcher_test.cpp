@@ -62,7 +62,7 @@ TEST_F(Launcher, GivesEachRankItsVariables) {
   EXPECT_EQ(report(), "");
 }
 
-TEST_F(Launcher, ReplacesVariablesThatItsOwnLauncherSet) {
+TEST_F(Launcher, ReplacesVariablesOfAnOuterLauncher) {
   LaunchOptions options;
   options.log_folder = folder_ / "logs";
   options.command = {"/usr/bin/env"};  // a shell would show each variable once
@@ -74,7 +74,7 @@ TEST_F(Launcher, ReplacesVariablesThatItsOwnLauncherSet) {
   EXPECT_FALSE(contains(log("rank-0.log"), "\nRANK=7\n"));
 }
 
-TEST_F(Launcher, ShowsRankZeroAsItIsAndLogsAll) {
+TEST_F(Launcher, ShowsRankZeroUnchangedAndLogsAllRanks) {
   EXPECT_EQ(run("printf \"out $RANK\"; printf \"err $RANK\" >&2", 2), 0);
   EXPECT_EQ(out_, "out 0");
   EXPECT_EQ(err_, "err 0");
@@ -85,7 +85,7 @@ TEST_F(Launcher, ShowsRankZeroAsItIsAndLogsAll) {
   }
 }
 
-TEST_F(Launcher, ShowsSeveralRanksInWholeLinesWithTheirNumbers) {
+TEST_F(Launcher, PrefixesWholeLinesOfSeveralShownRanks) {
   LaunchOptions options;
   options.shown = "1,2";
   EXPECT_EQ(run("printf \"a\"; sleep 0.0$RANK; printf \"b\\nc\"", 3, options), 0);
@@ -95,13 +95,13 @@ TEST_F(Launcher, ShowsSeveralRanksInWholeLinesWithTheirNumbers) {
   EXPECT_FALSE(contains(out_, "[rank 0]"));
 }
 
-TEST_F(Launcher, LosesNothingOfALongOutput) {
+TEST_F(Launcher, LosesNoOutput) {
   EXPECT_EQ(run("i=0; while [ $i -lt 20000 ]; do echo \"line $i of a long output\"; i=$((i+1)); done", 1), 0);
   EXPECT_EQ(out_, log("rank-0.log"));
   EXPECT_TRUE(out_.ends_with("line 19999 of a long output\n"));
 }
 
-TEST_F(Launcher, TheFirstFailureEndsTheOthersAndGivesTheCode) {
+TEST_F(Launcher, TheFirstFailureEndsTheOtherRanksAndSetsTheExitCode) {
   EXPECT_EQ(run("if [ $RANK = 1 ]; then echo the disk is full >&2; exit 7; fi; exec sleep 1000", 3), 7);
   EXPECT_CONTAINS(report(), "rank 1 of 3 failed with exit code 7");
   EXPECT_CONTAINS(report(), "rank-1.log");
@@ -109,9 +109,9 @@ TEST_F(Launcher, TheFirstFailureEndsTheOthersAndGivesTheCode) {
 }
 
 TEST_F(Launcher, LetsRanksThatNoticeAFailureEndByThemselves) {
-  // Rank 1 goes on until the launcher has seen the end of rank 0.
+  // Rank 1 continues until the launcher has seen the end of rank 0.
   EXPECT_EQ(run(R"(
-    trap 'echo told to end; exit 1' TERM
+    trap 'echo got a signal; exit 1' TERM
     if [ $RANK = 0 ]; then echo $$ >$1/new; mv $1/new $1/failed; exit 6; fi
     while [ ! -e $1/failed ]; do sleep 0.01; done
     while kill -0 $(cat $1/failed) 2>/dev/null; do sleep 0.01; done
@@ -133,9 +133,9 @@ TEST_F(Launcher, KillsRanksThatDoNotEndInTime) {
   EXPECT_CONTAINS(report(), "rank 0 of 2 failed with exit code 3");
 }
 
-TEST_F(Launcher, TellsOfARankThatASignalEnded) {
+TEST_F(Launcher, ReportsARankKilledByASignal) {
   EXPECT_EQ(run("if [ $RANK = 1 ]; then kill -KILL $$; fi; exec sleep 1000", 2), 128 + SIGKILL);
-  EXPECT_CONTAINS(report(), "rank 1 of 2 was ended by signal 9 (Killed)");
+  EXPECT_CONTAINS(report(), "rank 1 of 2 was killed by signal 9 (Killed)");
 }
 
 TEST_F(Launcher, ReportsOnlyTheLastLines) {
@@ -147,13 +147,12 @@ TEST_F(Launcher, ReportsOnlyTheLastLines) {
   EXPECT_FALSE(contains(report(), "line 4987.\n"));
 }
 
-TEST_F(Launcher, StartsAllRanksAgainAfterAFailure) {
+TEST_F(Launcher, RestartsAllRanksAfterAFailure) {
   LaunchOptions options;
   options.max_restarts = 2;
   const std::string script =
       "echo attempt $TORCHELASTIC_RESTART_COUNT; if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; "
-      "then exit "
-      "5; fi; if [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then exec sleep 1000; fi";
+      "then exit 5; fi; if [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; then exec sleep 1000; fi";
   EXPECT_EQ(run(script, 2, options), 0);
   EXPECT_CONTAINS(report(), "restart 2 of 2");
   EXPECT_EQ(log("rank-1.log"), "attempt 0\n");
@@ -167,28 +166,28 @@ TEST_F(Launcher, GivesUpAfterTheLastRestart) {
   EXPECT_CONTAINS(report(), "restart 1 of 1");
 }
 
-TEST_F(Launcher, DoesNotRepeatWrongUse) {
+TEST_F(Launcher, DoesNotRestartAfterAUsageError) {
   LaunchOptions options;
   options.max_restarts = 5;
   EXPECT_EQ(run("exit 2", 1, options), 2);
   EXPECT_FALSE(contains(report(), "restart"));
 }
 
-TEST_F(Launcher, PassesSignalsOnAndDoesNotRestartThen) {
+TEST_F(Launcher, ForwardsSignalsAndDoesNotRestartAfterThem) {
   LaunchOptions options;
   options.max_restarts = 5;
-  // Rank 0 signals the launcher once all are ready; each rank ends in order by itself.
+  // Rank 0 signals the launcher once both ranks are ready; each rank ends in its handler.
   const std::string script =
       "trap 'echo got it; exit 130' TERM; touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! -e "
-      "$1/ready-1 ]; do "
-      "sleep 0.01; done; if [ $RANK = 0 ]; then kill -TERM $PPID; fi; while true; do sleep 0.02; done";
+      "$1/ready-1 ]; do sleep 0.01; done; if [ $RANK = 0 ]; then kill -TERM $PPID; fi; while true; do sleep "
+      "0.02; done";
   EXPECT_EQ(run(script, 2, options), 130);
   EXPECT_EQ(log("rank-0.log"), "got it\n");
   EXPECT_EQ(log("rank-1.log"), "got it\n");
   EXPECT_FALSE(contains(report(), "restart"));
 }
 
-TEST_F(Launcher, KeepsItsRanksOutOfTheTerminalsProcessGroup) {
+TEST_F(Launcher, RunsEachRankInItsOwnProcessGroup) {
   EXPECT_EQ(run("ps -o pgid= -p $$ | tr -d ' '; echo $$", 1), 0);
   const std::string group = out_.substr(0, out_.find('\n'));
   EXPECT_EQ(out_, group + "\n" + group + "\n");
@@ -213,7 +212,7 @@ TEST_F(Launcher, ReportsTheCauseInsteadOfACallStack) {
       << report();
 }
 
-TEST_F(Launcher, AnErrorOfARankThatIsShownIsPrintedOnce) {
+TEST_F(Launcher, AnErrorOfAShownRankIsPrintedOnce) {
   EXPECT_EQ(run("echo 'error: no such file' >&2; exit 1", 1), 1);
   EXPECT_EQ(err_, "error: no such file\n");
   EXPECT_EQ(report(), format("rank 0 of 1 failed with exit code 1; its log is {}\n",
@@ -230,7 +229,7 @@ TEST_F(Launcher, AnErrorThatAllRanksShareIsPrintedOnce) {
   EXPECT_FALSE(contains(report(), "no such file"));
 }
 
-TEST_F(Launcher, DividesTheCoresAmongItsRanksUnlessTheUserHasChosen) {
+TEST_F(Launcher, DividesTheCoresAmongRanksUnlessOmpNumThreadsIsSet) {
   const char* before = std::getenv("OMP_NUM_THREADS");
   const std::string kept = before == nullptr ? "" : before;
   unsetenv("OMP_NUM_THREADS");
@@ -243,7 +242,7 @@ TEST_F(Launcher, DividesTheCoresAmongItsRanksUnlessTheUserHasChosen) {
   if (before != nullptr) setenv("OMP_NUM_THREADS", kept.c_str(), 1);
 }
 
-TEST_F(Launcher, OnlyTheRankThatIsShownOnATerminalKnowsItsWidth) {
+TEST_F(Launcher, OnlyTheShownRankGetsTheWidthOfTheTerminal) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(terminal, 0);
   ASSERT_EQ(grantpt(terminal), 0);
@@ -282,10 +281,10 @@ TEST_F(Launcher, AUsageErrorIsNeverRestartedWhicheverRankEndsFirst) {
   }
 }
 
-TEST_F(Launcher, ARankThatAnInterruptKilledDoesNotLeaveTheOthersWaiting) {
+TEST_F(Launcher, ARankKilledByAnInterruptDoesNotLeaveTheOthersWaiting) {
   LaunchOptions options;
   options.grace_seconds = 0.2;
-  // Rank 1 has no handler yet, rank 0 waits for it and goes on whatever it is sent.
+  // Rank 1 has no handler yet; rank 0 ignores signals.
   const std::string script =
       "if [ $RANK = 0 ]; then trap '' INT TERM; fi; touch $1/ready-$RANK; while [ ! -e $1/ready-0 ] || [ ! "
       "-e "
@@ -294,7 +293,7 @@ TEST_F(Launcher, ARankThatAnInterruptKilledDoesNotLeaveTheOthersWaiting) {
   EXPECT_EQ(run(script, 2, options), 128 + SIGINT);
 }
 
-TEST_F(Launcher, RanksThatIgnoreAnInterruptAreKilledAtADeadline) {
+TEST_F(Launcher, RanksThatIgnoreAnInterruptAreKilledAtTheDeadline) {
   LaunchOptions options;
   options.interrupt_seconds = 0.2;
   options.grace_seconds = 0.2;
@@ -304,7 +303,7 @@ TEST_F(Launcher, RanksThatIgnoreAnInterruptAreKilledAtADeadline) {
   EXPECT_EQ(run(script, 2, options), 128 + SIGKILL);
 }
 
-TEST_F(Launcher, ARankLeftAfterAnInterruptedOneIsEnded) {
+TEST_F(Launcher, StragglersAfterAnInterruptAreKilled) {
   LaunchOptions options;
   options.straggler_seconds = 0.2;
   options.grace_seconds = 0.2;
@@ -316,7 +315,7 @@ TEST_F(Launcher, ARankLeftAfterAnInterruptedOneIsEnded) {
   EXPECT_EQ(run(script, 2, options), 130);
 }
 
-TEST_F(Launcher, RefusesWrongOptions) {
+TEST_F(Launcher, RefusesInvalidOptions) {
   LaunchOptions options;
   options.log_folder = folder_ / "logs";
   EXPECT_THROW(launch(options, report_), UsageError);
@@ -332,7 +331,7 @@ TEST_F(Launcher, RefusesWrongOptions) {
   EXPECT_THROW(launch(options, report_), Error);
 }
 
-TEST_F(Launcher, OfSeveralHostsOnlyNumbersRanksAndNamesWhereTheyMeet) {
+TEST_F(Launcher, OnSeveralHostsNumbersTheRanksAndSetsTheRendezvous) {
   LaunchOptions options;
   options.nodes = 3;
   options.node = 1;
@@ -346,14 +345,14 @@ TEST_F(Launcher, OfSeveralHostsOnlyNumbersRanksAndNamesWhereTheyMeet) {
   EXPECT_EQ(log("rank-3.log"), "3 1 6 2 1 3 node-0 29400 node-0:29400 none\n");
 }
 
-TEST_F(Launcher, OnOneHostRankZeroGetsTheListenerOfItsPort) {
+TEST_F(Launcher, OnOneHostRankZeroInheritsTheStoreListener) {
   EXPECT_EQ(run("if [ $RANK = 0 ]; then test -S /proc/self/fd/$STEPFORGE_STORE_LISTENER; "
                 "else test -z \"$STEPFORGE_STORE_LISTENER\"; fi",
                 2),
             0);
 }
 
-TEST_F(Launcher, RefusesWrongOptionsOfSeveralHosts) {
+TEST_F(Launcher, RefusesInvalidOptionsForSeveralHosts) {
   const auto refusal = [&](int nodes, int node, const std::string& rendezvous, int restarts = 0) {
     LaunchOptions options;
     options.nodes = nodes;
@@ -376,7 +375,7 @@ TEST_F(Launcher, RefusesWrongOptionsOfSeveralHosts) {
   }
 }
 
-TEST(PlainText, LeavesOutColoursAndWhatAStatusLineWasOn) {
+TEST(PlainText, RemovesColoursAndStatusLines) {
   const auto plain = [](const std::vector<std::string>& pieces) {
     PlainText filter;
     std::string text;
@@ -391,7 +390,7 @@ TEST(PlainText, LeavesOutColoursAndWhatAStatusLineWasOn) {
   EXPECT_EQ(plain({"\r" + std::string(10000, 'x') + "\n"}).size(), 10002U);
 }
 
-TEST(RankList, IsNumbersRangesOrAll) {
+TEST(RankList, AcceptsNumbersRangesAndAll) {
   EXPECT_EQ(parse_rank_list("0", 4), (std::set<int>{0}));
   EXPECT_EQ(parse_rank_list("0,2,4-6", 8), (std::set<int>{0, 2, 4, 5, 6}));
   EXPECT_EQ(parse_rank_list("all", 3), (std::set<int>{0, 1, 2}));

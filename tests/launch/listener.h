@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sockets of the loopback for tests.
+// Loopback sockets for tests.
 #pragma once
 
 #include "stepforge/launch/tcp_socket.h"

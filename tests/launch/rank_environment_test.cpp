@@ -53,26 +53,26 @@ const Environment open_mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                               {"PMIX_NAMESPACE", "host-1234@1"}};
 
-void expect_place(const RankEnvironment& found, Launcher launcher, const std::vector<int>& numbers) {
+void expect_rank(const RankEnvironment& found, Launcher launcher, const std::vector<int>& numbers) {
   EXPECT_EQ(found.launcher, launcher);
   EXPECT_EQ((std::vector<int>{found.rank, found.world_size, found.local_rank, found.local_world_size}),
             numbers);
 }
 
-TEST(RankEnvironment, IsOneRankAloneWithoutALauncher) {
-  expect_place(discover({}), Launcher::none, {0, 1, 0, 1});
+TEST(RankEnvironment, IsASingleRankWithoutALauncher) {
+  expect_rank(discover({}), Launcher::none, {0, 1, 0, 1});
   EXPECT_EQ(discover({}).run_id, "");
 }
 
 TEST(RankEnvironment, IsReadFromEachLauncher) {
-  expect_place(discover(torchrun), Launcher::torchrun, {3, 4, 1, 2});
-  expect_place(discover(with(torchrun, {{"STEPFORGE_LAUNCH_ID", "x"}})), Launcher::stepforge, {3, 4, 1, 2});
-  expect_place(discover(slurm), Launcher::slurm, {5, 11, 1, 4});
-  expect_place(discover(open_mpi), Launcher::open_mpi, {1, 2, 1, 2});
+  expect_rank(discover(torchrun), Launcher::torchrun, {3, 4, 1, 2});
+  expect_rank(discover(with(torchrun, {{"STEPFORGE_LAUNCH_ID", "x"}})), Launcher::stepforge, {3, 4, 1, 2});
+  expect_rank(discover(slurm), Launcher::slurm, {5, 11, 1, 4});
+  expect_rank(discover(open_mpi), Launcher::open_mpi, {1, 2, 1, 2});
 }
 
-TEST(RankEnvironment, TakesRankAndWorldSizeSetByHand) {
-  expect_place(discover({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), Launcher::torchrun, {1, 2, 0, 1});
+TEST(RankEnvironment, AcceptsRankAndWorldSizeSetByHand) {
+  expect_rank(discover({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), Launcher::torchrun, {1, 2, 0, 1});
 }
 
 TEST(RankEnvironment, CountsTheTasksOfASlurmNode) {
@@ -91,22 +91,22 @@ TEST(RankEnvironment, CountsTheTasksOfASlurmNode) {
   }
 }
 
-TEST(RankEnvironment, IsNotReadFromTheBatchScriptOfSlurm) {
-  expect_place(discover(without(slurm, "SLURM_STEP_ID")), Launcher::none, {0, 1, 0, 1});
+TEST(RankEnvironment, IgnoresTheVariablesOfASlurmBatchScript) {
+  expect_rank(discover(without(slurm, "SLURM_STEP_ID")), Launcher::none, {0, 1, 0, 1});
 }
 
-TEST(RankEnvironment, OfTwoLaunchersThatDisagreeIsRefusedWithBothNamed) {
+TEST(RankEnvironment, RefusesTwoLaunchersThatDisagreeAndNamesBoth) {
   const std::string message = refusal_of(with(open_mpi, slurm));
   for (const char* part : {"rank 1 of 2", "Open MPI", "rank 5 of 11", "Slurm", "unset"}) {
     EXPECT_CONTAINS(message, part);
   }
   EXPECT_NE(refusal_of(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, open_mpi)), "");
   const Environment agreeing = with({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, open_mpi);
-  expect_place(discover(agreeing), Launcher::torchrun, {1, 2, 0, 1});
+  expect_rank(discover(agreeing), Launcher::torchrun, {1, 2, 0, 1});
 }
 
-TEST(RankEnvironment, OfAnAgentInsideASlurmTaskIsTheAgents) {
-  expect_place(discover(with(torchrun, slurm)), Launcher::torchrun, {3, 4, 1, 2});
+TEST(RankEnvironment, PrefersAnAgentToTheSlurmTaskAroundIt) {
+  expect_rank(discover(with(torchrun, slurm)), Launcher::torchrun, {3, 4, 1, 2});
 }
 
 TEST(RankEnvironment, RefusesMalformedAndMissingVariablesByName) {
@@ -129,7 +129,7 @@ TEST(RankEnvironment, RefusesMalformedAndMissingVariablesByName) {
   EXPECT_CONTAINS(refusal_of(without(open_mpi, "OMPI_COMM_WORLD_SIZE")), "OMPI_COMM_WORLD_SIZE is not");
 }
 
-TEST(RankEnvironment, RefusesNumbersThatContradictOneAnother) {
+TEST(RankEnvironment, RefusesNumbersThatContradictEachOther) {
   EXPECT_CONTAINS(refusal_of(with(torchrun, {{"RANK", "4"}})), "outside the world");
   EXPECT_CONTAINS(refusal_of(with(torchrun, {{"WORLD_SIZE", "0"}})), "at least one");
   EXPECT_CONTAINS(refusal_of(with(torchrun, {{"WORLD_SIZE", "1000000000"}})), "at most 1,048,576 ranks");
@@ -139,7 +139,7 @@ TEST(RankEnvironment, RefusesNumbersThatContradictOneAnother) {
   EXPECT_CONTAINS(refusal_of(with(torchrun, {{"LOCAL_WORLD_SIZE", "5"}})), "more ranks than the world");
 }
 
-TEST(RunId, IsOfOneStartOnly) {
+TEST(RunId, IsTheSameOnAllRanksAndDifferentForEveryStart) {
   const auto id = [](const Environment& variables) { return discover(variables).run_id; };
   EXPECT_EQ(id(torchrun), id(with(torchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}})));
   EXPECT_NE(id(torchrun), id(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}})));
@@ -162,7 +162,7 @@ TEST(DiscoverRanks, NamesTheLaunchAlikeInItsRestarts) {
   EXPECT_EQ(discover(torchrun).launch_id, "") << "the name of unnamed ones";
 }
 
-TEST(RankEnvironment, TellsWhereTheRanksMeet) {
+TEST(RankEnvironment, ReadsMasterAddressAndPort) {
   const RankEnvironment of_torchrun = discover(torchrun);
   EXPECT_EQ(of_torchrun.master_address, "localhost");
   EXPECT_EQ(of_torchrun.master_port, 29500);
@@ -170,16 +170,16 @@ TEST(RankEnvironment, TellsWhereTheRanksMeet) {
   EXPECT_TRUE(discover(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}})).launcher_holds_store);
   EXPECT_EQ(discover(open_mpi).master_address, "");
   EXPECT_EQ(discover(open_mpi).master_port, 0);
-  const RankEnvironment told =
+  const RankEnvironment of_mpi =
       discover(with(open_mpi, {{"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "4711"}}));
-  EXPECT_EQ(told.master_address, "10.0.0.7");
-  EXPECT_EQ(told.master_port, 4711);
+  EXPECT_EQ(of_mpi.master_address, "10.0.0.7");
+  EXPECT_EQ(of_mpi.master_port, 4711);
   for (const char* port : {"0", "65536", "http", "-1", ""}) {
     EXPECT_CONTAINS(refusal_of(with(torchrun, {{"MASTER_PORT", port}})), "MASTER_PORT") << port;
   }
 }
 
-TEST(RankEnvironment, OfSlurmMeetsOnTheFirstHostOfTheStep) {
+TEST(RankEnvironment, UsesTheFirstHostOfASlurmStep) {
   const auto address = [](const std::string& list) {
     return discover(with(slurm, {{"SLURM_STEP_NODELIST", list}})).master_address;
   };

@@ -11,7 +11,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(JobTokenizer, IsNotTrainedOnTokenIds) {
+TEST(JobTokenizer, RefusesToTrainOnTokenIds) {
   const TempFolder folder;
   IndexedDatasetWriter writer(folder / "pair", TokenType::u16);
   writer.add_document(std::vector<int32_t>(100, 65000));

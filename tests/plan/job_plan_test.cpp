@@ -14,10 +14,10 @@
 namespace stepforge::testing {
 namespace {
 
-Config with(std::vector<std::string> words) {
-  words.insert(words.begin(), {"model.n_layers=2", "model.vocab_size=256", "training.seq_len=16",
-                               "training.local_batch_size=2"});
-  return load_config({}, words).config;
+Config with(std::vector<std::string> settings) {
+  settings.insert(settings.begin(), {"model.n_layers=2", "model.vocab_size=256", "training.seq_len=16",
+                                     "training.local_batch_size=2"});
+  return load_config({}, settings).config;
 }
 
 int count(const StepProgram& program, OpKind kind) {
@@ -25,15 +25,37 @@ int count(const StepProgram& program, OpKind kind) {
                                         [&](const Operation& operation) { return operation.kind == kind; }));
 }
 
-int most_reductions_in_flight(const StepProgram& program) {
+int max_reductions_in_flight(const StepProgram& program) {
   int in_flight = 0;
-  int most = 0;
+  int max = 0;
   for (const Operation& operation : program.operations) {
     in_flight += operation.kind == OpKind::reduce_start ? 1 : 0;
     in_flight -= operation.kind == OpKind::reduce_wait ? 1 : 0;
-    most = std::max(most, in_flight);
+    max = std::max(max, in_flight);
   }
-  return most;
+  return max;
+}
+
+TEST(PlanBatch, SplitsTheGlobalBatchIntoMicroBatches) {
+  TrainingConfig training;
+  training.seq_len = 16;
+  training.local_batch_size = 4;
+  EXPECT_EQ(plan_batch(training).micro_batches(), 1);
+  training.global_batch_size = 12;
+  EXPECT_EQ(plan_batch(training).micro_batches(), 3);
+  EXPECT_EQ(plan_batch(training).tokens_per_step(), 192);
+  training.reduction = ReductionMode::ordered;
+  EXPECT_EQ(plan_batch(training).micro_batches(), 12);
+  EXPECT_EQ(plan_batch(training).rows_per_micro_batch, 1);
+}
+
+TEST(PlanBatch, RefusesABatchThatDoesNotDivideAndNamesBothNumbers) {
+  TrainingConfig training;
+  training.local_batch_size = 4;
+  training.global_batch_size = 10;
+  const std::string message = message_of<UsageError>([&] { plan_batch(training); });
+  EXPECT_CONTAINS(message, "global_batch_size = 10");
+  EXPECT_CONTAINS(message, "micro-batches of 4 rows (training.local_batch_size)");
 }
 
 TEST(PlanBatch, RanksShareTheRowsOfAStep) {
@@ -47,7 +69,7 @@ TEST(PlanBatch, RanksShareTheRowsOfAStep) {
   EXPECT_EQ(plan_batch(training, 1).micro_batches(), 12);
 }
 
-TEST(PlanBatch, RowsThatRanksCannotShareAreRefusedWithNumbersThatWork) {
+TEST(PlanBatch, RefusesRowsThatDoNotDivideOverRanksAndSuggestsNumbers) {
   TrainingConfig training;
   training.local_batch_size = 4;
   training.global_batch_size = 20;
@@ -71,23 +93,23 @@ TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
   EXPECT_EQ(plan_batch(training, 4).micro_batches(), 8);
 }
 
-TEST(DataParallelOf, ShardsAreNeighboursAndReplicasApart) {
+TEST(DataParallelOf, ShardRanksAreNeighboursAndReplicaRanksAreNot) {
   const Config config = with({"parallelism.data_parallel_replicate_degree=2"});
-  const DataParallel place = data_parallel_of(config, {5, 8});
-  EXPECT_EQ(place.rank, 5);
-  EXPECT_EQ(place.shard_ranks, (std::vector<int>{4, 5, 6, 7}));
-  EXPECT_EQ(place.replica_ranks, (std::vector<int>{1, 5}));
-  EXPECT_EQ(place.loss_ranks, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  const DataParallel groups = data_parallel_of(config, {5, 8});
+  EXPECT_EQ(groups.rank, 5);
+  EXPECT_EQ(groups.shard_ranks, (std::vector<int>{4, 5, 6, 7}));
+  EXPECT_EQ(groups.replica_ranks, (std::vector<int>{1, 5}));
+  EXPECT_EQ(groups.loss_ranks, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
-TEST(DataParallelOf, DegreesThatDoNotFitTheWorldAreRefused) {
+TEST(DataParallelOf, RefusesDegreesThatDoNotFitTheWorld) {
   const Config config = with({"parallelism.data_parallel_shard_degree=4"});
   const std::string message = message_of<UsageError>([&] { data_parallel_of(config, {0, 6}); });
   EXPECT_CONTAINS(message, "parallelism.data_parallel_shard_degree = 4") << message;
   EXPECT_CONTAINS(message, "for 6 ranks") << message;
 }
 
-TEST(PlanTrainStep, OneRankIgnoresHowShardsWouldBeMoved) {
+TEST(PlanTrainStep, OneRankIgnoresOptionsOfSharding) {
   const Config plain = with({"precision.compute=bf16"});
   const Config moved =
       with({"precision.compute=bf16", "parallelism.fsdp_reshard_after_forward=always",
@@ -98,17 +120,17 @@ TEST(PlanTrainStep, OneRankIgnoresHowShardsWouldBeMoved) {
   EXPECT_EQ(program.operations.size(), plan_train_step(moved, model).operations.size());
 }
 
-TEST(PlanTrainStep, OptionsOfShardsReachTheProgram) {
-  const auto program = [](std::vector<std::string> words) {
-    words.push_back("training.global_batch_size=8");
-    const Config config = with(words);
+TEST(PlanTrainStep, ShardingOptionsReachTheProgram) {
+  const auto program = [](std::vector<std::string> settings) {
+    settings.push_back("training.global_batch_size=8");
+    const Config config = with(settings);
     return plan_train_step(config, plan_model(config), {1, 2});
   };
   const StepProgram usual = program({});
   EXPECT_EQ(usual.rank, 1);
   EXPECT_EQ(usual.micro_batches, 2);
-  // Four units, twice each for forward and backward in each micro-batch, but the embedding only for forward
-  // and the head once for both, whose backward follows at once: 2 * (1 + 2 * 2 + 1).
+  // In each of two micro-batches: the embedding for its forward, both layers for forward and backward, and
+  // the head once for both, since its backward follows at once.
   EXPECT_EQ(count(usual, OpKind::gather_start), 12);
   EXPECT_EQ(count(usual, OpKind::reduce_start), 4);
   EXPECT_EQ(count(program({"parallelism.fsdp_reshard_after_forward=always"}), OpKind::gather_start), 12);
@@ -124,13 +146,13 @@ TEST(PlanTrainStep, OptionsOfShardsReachTheProgram) {
   const StepProgram listed =
       program({"parallelism.fsdp_prefetch_lists=[{ unit = \"embedding\", forward = [\"head\"] }]"});
   EXPECT_EQ(operation_text(listed, listed.operations[4]), "gather_start head over dp_shard");
-  EXPECT_EQ(most_reductions_in_flight(program({"parallelism.fsdp_reduce_in_flight=1"})), 1);
-  EXPECT_EQ(most_reductions_in_flight(program({"parallelism.fsdp_reduce_in_flight=3"})), 3);
+  EXPECT_EQ(max_reductions_in_flight(program({"parallelism.fsdp_reduce_in_flight=1"})), 1);
+  EXPECT_EQ(max_reductions_in_flight(program({"parallelism.fsdp_reduce_in_flight=3"})), 3);
   EXPECT_EQ(count(usual, OpKind::reload_start), 0);
   EXPECT_EQ(count(program({"parallelism.fsdp_cpu_offload=true"}), OpKind::reload_start), 12 + 4);
 }
 
-TEST(PlanTrainStep, OffloadedStateOfOneRankIsReleasedAsShardsAre) {
+TEST(PlanTrainStep, OneRankReleasesUnitsWithOffloadedState) {
   const Config config = with({"parallelism.fsdp_cpu_offload=true"});
   const StepProgram program = plan_train_step(config, plan_model(config));
   EXPECT_EQ(count(program, OpKind::gather_start), 6);
@@ -139,7 +161,7 @@ TEST(PlanTrainStep, OffloadedStateOfOneRankIsReleasedAsShardsAre) {
   EXPECT_GT(account(program).host_bytes, 0);
 }
 
-TEST(PlanTrainStep, ReplicasAllReduceWithoutShards) {
+TEST(PlanTrainStep, ReplicasAllReduceWithoutGathers) {
   const Config config =
       with({"parallelism.data_parallel_replicate_degree=-1", "parallelism.data_parallel_shard_degree=1"});
   const StepProgram program = plan_train_step(config, plan_model(config), {2, 3});
@@ -147,7 +169,7 @@ TEST(PlanTrainStep, ReplicasAllReduceWithoutShards) {
   EXPECT_EQ(count(program, OpKind::all_reduce_start), 4);
 }
 
-TEST(PlanTrainStep, AJobOf16384RanksIsProved) {
+TEST(PlanTrainStep, ProvesAJobOf16384Ranks) {
   const Config config =
       load_config(
           {}, std::vector<std::string>{"preset=llama3-405b", "parallelism.data_parallel_replicate_degree=32",
@@ -160,14 +182,14 @@ TEST(PlanTrainStep, AJobOf16384RanksIsProved) {
   EXPECT_EQ(step.proof.peak_bytes, account(step.program).peak_bytes);
 }
 
-TEST(PlanTrainStep, MoreMicroBatchesThanAListCanHoldAreRefusedBeforeItIsWritten) {
+TEST(PlanTrainStep, RefusesTooManyMicroBatchesBeforeWritingTheProgram) {
   const Config config = with({"training.global_batch_size=16777216"});
   const std::string message = message_of<UsageError>([&] { plan_train_step(config, plan_model(config)); });
   EXPECT_CONTAINS(message, "8,388,608 micro-batches on each rank, each through 4 blocks") << message;
   EXPECT_CONTAINS(message, "use at most 65,536 micro-batches") << message;
 }
 
-TEST(PlanTrainStep, AJobOfAMillionRanksIsProved) {
+TEST(PlanTrainStep, ProvesAJobOfAMillionRanks) {
   const Config config =
       with({"parallelism.data_parallel_replicate_degree=1024", "training.local_batch_size=1"});
   const ProvedStep step = prove_train_step(config, plan_model(config), {1048575, 1048576});
@@ -175,7 +197,7 @@ TEST(PlanTrainStep, AJobOfAMillionRanksIsProved) {
   EXPECT_EQ(step.proof.groups, 1024U + 1024U + 1U);
 }
 
-TEST(PlanEvaluation, GathersOverTheShardsAndReducesNothing) {
+TEST(PlanEvaluation, GathersShardsAndReducesNothing) {
   const Config config = with({});
   const StepProgram program = plan_evaluation(config, plan_model(config), {1, 2});
   EXPECT_EQ(program.micro_batches, 1);

@@ -14,11 +14,11 @@
 namespace stepforge::testing {
 namespace {
 
-Config tiny(std::vector<std::string> words = {}) {
-  words.insert(words.begin(),
-               {"model.n_layers=4", "model.vocab_size=256", "training.seq_len=128",
-                "training.local_batch_size=8", "training.global_batch_size=64", "training.threads=1"});
-  return load_config({}, words).config;
+Config tiny(std::vector<std::string> settings = {}) {
+  settings.insert(settings.begin(),
+                  {"model.n_layers=4", "model.vocab_size=256", "training.seq_len=128",
+                   "training.local_batch_size=8", "training.global_batch_size=64", "training.threads=1"});
+  return load_config({}, settings).config;
 }
 
 MemoryAccount memory_of(const Config& config, int ranks = 1) {
@@ -29,22 +29,22 @@ std::vector<FittingChange> changes(const Config& config, int64_t bytes, bool wit
   return find_fitting_changes(config, plan_model(config), {}, {bytes, "are free", with_host});
 }
 
-/// Plans again with the settings, and returns what that needs.
-int64_t bytes_with(const std::string& settings) {
-  std::vector<std::string> words;
+/// The bytes that a new plan with these settings needs.
+int64_t bytes_with(const std::string& text) {
+  std::vector<std::string> settings;
   int ranks = 1;
-  std::string word;
-  for (std::istringstream stream(settings); stream >> word;) {
-    if (word == "--world-size") {
+  std::string setting;
+  for (std::istringstream stream(text); stream >> setting;) {
+    if (setting == "--world-size") {
       stream >> ranks;
     } else {
-      words.push_back(word);
+      settings.push_back(setting);
     }
   }
-  return memory_of(tiny(words), ranks).peak_of_one_memory();
+  return memory_of(tiny(settings), ranks).peak_of_one_memory();
 }
 
-TEST(MemoryFit, TellsWhetherTheStepFits) {
+TEST(MemoryFit, SaysWhetherTheStepFits) {
   const Config config = tiny();
   const ModelSpec model = plan_model(config);
   const MemoryAccount memory = memory_of(config);
@@ -55,7 +55,7 @@ TEST(MemoryFit, TellsWhetherTheStepFits) {
       << verdict;
 }
 
-TEST(MemoryFit, EachChangeAloneIsTheSmallestOfItsKindAndDoesFit) {
+TEST(MemoryFit, EachChangeIsTheSmallestOfItsKindThatFits) {
   const int64_t peak = memory_of(tiny()).peak_of_one_memory();
   const std::vector<FittingChange> found = changes(tiny(), peak - 1);
   ASSERT_EQ(found.size(), 3U);
@@ -68,7 +68,7 @@ TEST(MemoryFit, EachChangeAloneIsTheSmallestOfItsKindAndDoesFit) {
   }
 }
 
-TEST(MemoryFit, CombinesChangesWhereNoneHelpsAlone) {
+TEST(MemoryFit, CombinesChangesIfNoSingleOneFits) {
   const int64_t full = bytes_with("activation_checkpoint.mode=full");
   const int64_t small = bytes_with("training.local_batch_size=1");
   const int64_t both = bytes_with("activation_checkpoint.mode=full training.local_batch_size=1");
@@ -78,27 +78,27 @@ TEST(MemoryFit, CombinesChangesWhereNoneHelpsAlone) {
   EXPECT_EQ(found[0].settings, "activation_checkpoint.mode=full training.local_batch_size=1");
 }
 
-TEST(MemoryFit, AnOpenGlobalBatchKeepsItsRows) {
+TEST(MemoryFit, KeepsTheRowsOfAStepIfTheGlobalBatchFollowsTheLocalOne) {
   const Config config = tiny({"training.global_batch_size=-1"});
   const std::vector<FittingChange> found = changes(config, memory_of(config).peak_of_one_memory() - 1);
   EXPECT_EQ(found.at(1).settings, "training.local_batch_size=4 training.global_batch_size=8");
 }
 
-TEST(MemoryFit, OffloadingHelpsOnlyADeviceWithMemoryOfItsOwn) {
+TEST(MemoryFit, OffloadingHelpsOnlyIfTheDeviceHasItsOwnMemory) {
   const auto offloads = [](const FittingChange& change) { return contains(change.settings, "cpu_offload"); };
   const int64_t peak = memory_of(tiny()).peak_bytes;
   EXPECT_TRUE(std::ranges::none_of(changes(tiny(), peak - 1), offloads));
   EXPECT_TRUE(std::ranges::any_of(changes(tiny(), peak - 1, false), offloads));
 }
 
-TEST(MemoryFit, SaysSoIfNothingHelps) {
+TEST(MemoryFit, SuggestsASmallerModelIfNothingFits) {
   const Config config = tiny();
   EXPECT_TRUE(changes(config, 1000).empty());
   EXPECT_CONTAINS(memory_verdict(config, plan_model(config), {}, memory_of(config), {1000, "are free"}),
-                  "take a smaller model");
+                  "use a smaller model");
 }
 
-TEST(MemoryFit, WhenMemoryRunsOutThePredictedPeakStandsBesideIt) {
+TEST(MemoryFit, AnOutOfMemoryErrorNamesThePredictedPeak) {
   MemoryAccount memory;
   memory.peak_bytes = int64_t{3} << 30;
   memory.host_bytes = int64_t{1} << 30;
@@ -116,7 +116,7 @@ TEST(MemoryFit, WhenMemoryRunsOutThePredictedPeakStandsBesideIt) {
   EXPECT_EQ(message([] { throw Error("another fault"); }), "another fault");
 }
 
-TEST(ParseBytes, TakesNumbersWithUnits) {
+TEST(ParseBytes, AcceptsNumbersWithUnits) {
   EXPECT_EQ(parse_bytes("80GiB"), int64_t{80} << 30);
   EXPECT_EQ(parse_bytes("512 MB"), 512000000);
   EXPECT_EQ(parse_bytes("1.5KiB"), 1536);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loss of a step is the mean of: by hand, and through the trainer.
+// The labels over which the loss of a step is a mean: computed by hand, and through the trainer.
 #include "stepforge/train/averaging_domain.h"
 
 #include <array>
@@ -24,7 +24,7 @@ TEST(AveragingDomain, RankAverageWeighsEveryRankAlike) {
   EXPECT_EQ(domain.loss(std::array{4.5, 1.5, 20.0}, std::array{2.0, 4.0}), 3.0);
 }
 
-TEST(AveragingDomain, WhatHasNoLabelsContributesZero) {
+TEST(AveragingDomain, ARankWithoutLabelsContributesZero) {
   for (const auto aggregation : {LossAggregation::token_mean, LossAggregation::rank_average}) {
     AveragingDomain masked(aggregation, 0, 4);
     EXPECT_EQ(masked.token_weight(), 0.0);
@@ -35,11 +35,11 @@ TEST(AveragingDomain, WhatHasNoLabelsContributesZero) {
   EXPECT_EQ(masked.loss(std::array{0.0, 6.0}, std::array{0.0, 3.0}), 1.5);
 }
 
-/// Serves the rows of data rank `part` of two. Of rank 1's it masks all labels but the first `kept` of each
-/// micro-batch.
-class HalfMasked : public PrefetchLoader {
+/// Serves the rows of data rank `part` of two. On data rank 1, masks all labels of a micro-batch except the
+/// first `kept`.
+class MaskingLoader : public PrefetchLoader {
  public:
-  HalfMasked(const Trainer& trainer, int part, size_t kept)
+  MaskingLoader(const Trainer& trainer, int part, size_t kept)
       : PrefetchLoader(trainer.data.train, {trainer.batch.seq_len, 8, 1, 2, part}, 2),
         masks_(part == 1),
         kept_(kept) {}
@@ -59,14 +59,14 @@ class HalfMasked : public PrefetchLoader {
 
 void serve_part(TestRun& run, int part, size_t kept) {
   run.trainer().replace_build_step("loader", [part, kept](Trainer& trainer) {
-    trainer.loader = std::make_unique<HalfMasked>(trainer, part, kept);
+    trainer.loader = std::make_unique<MaskingLoader>(trainer, part, kept);
   });
 }
 
 struct Outcome {
   double loss = 0.0;
   double max_loss = 0.0;
-  std::vector<at::Tensor> gradients;  ///< whole
+  std::vector<at::Tensor> gradients;  ///< of each unit, gathered
 };
 
 Outcome outcome_of(const Trainer& trainer) {
@@ -80,7 +80,7 @@ Outcome outcome_of(const Trainer& trainer) {
 
 const Words one_step{"training.steps=1", "model.dropout=0"};
 
-/// One rank that has the rows of data rank `part` of two.
+/// A single rank that reads the rows of data rank `part` of two.
 Outcome alone(const TempFolder& folder, int part, size_t kept) {
   TestRun run(
       job(folder, format("alone-{}-{}", part, kept), one_step + Words{"training.global_batch_size=4"}));
@@ -89,7 +89,7 @@ Outcome alone(const TempFolder& folder, int part, size_t kept) {
   return outcome_of(run.trainer());
 }
 
-/// Two ranks with an average over them; what both say.
+/// Two ranks with loss_aggregation=rank_average.
 Outcome together(const TempFolder& folder, size_t kept, const Words& more) {
   RankThreads ranks(2);
   std::vector<Outcome> outcomes(2);
@@ -136,7 +136,7 @@ TEST(RankAverage, ARankWithoutLabelsContributesZero) {
   }
 }
 
-TEST(RankAverage, OfOneRankIsTheTokenMeanToTheBit) {
+TEST(RankAverage, OfOneRankEqualsTheTokenMeanBitForBit) {
   const TempFolder folder;
   const Records mean = TestRun(job(folder, "mean")).run();
   const Records average = TestRun(job(folder, "average", {"training.loss_aggregation=rank_average"})).run();

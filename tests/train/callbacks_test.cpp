@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of events, and the build steps that can be replaced.
+// The order of events, and replaced build steps.
 #include <algorithm>
 
 #include "stepforge/optim/param_groups.h"
@@ -9,28 +9,28 @@
 namespace stepforge::testing {
 namespace {
 
-/// Writes down every event with the number of finished steps.
+/// Records every event with the number of finished steps.
 class EventRecorder : public Callback {
  public:
   explicit EventRecorder(Words& events) : events_(events) {}
   std::string_view name() const override { return "recorder"; }
-  void init_end(Trainer& trainer) override { note("init_end", trainer); }
-  void load(Trainer& trainer) override { note("load", trainer); }
-  void train_begin(Trainer& trainer) override { note("train_begin", trainer); }
-  void epoch_begin(Trainer& trainer) override { note("epoch_begin", trainer); }
-  void step_begin(Trainer& trainer) override { note("step_begin", trainer); }
-  void micro_step_end(Trainer& trainer) override { note("micro_step_end", trainer); }
-  void pre_update(Trainer& trainer) override { note("pre_update", trainer); }
-  void step_end(Trainer& trainer) override { note("step_end", trainer); }
-  void log(Trainer& trainer) override { note("log", trainer); }
-  void evaluate(Trainer& trainer) override { note("evaluate", trainer); }
-  void save(Trainer& trainer) override { note("save", trainer); }
-  void save_failed(Trainer& trainer) override { note("save_failed", trainer); }
-  void epoch_end(Trainer& trainer) override { note("epoch_end", trainer); }
-  void train_end(Trainer& trainer) override { note("train_end", trainer); }
+  void init_end(Trainer& trainer) override { record("init_end", trainer); }
+  void load(Trainer& trainer) override { record("load", trainer); }
+  void train_begin(Trainer& trainer) override { record("train_begin", trainer); }
+  void epoch_begin(Trainer& trainer) override { record("epoch_begin", trainer); }
+  void step_begin(Trainer& trainer) override { record("step_begin", trainer); }
+  void micro_step_end(Trainer& trainer) override { record("micro_step_end", trainer); }
+  void pre_update(Trainer& trainer) override { record("pre_update", trainer); }
+  void step_end(Trainer& trainer) override { record("step_end", trainer); }
+  void log(Trainer& trainer) override { record("log", trainer); }
+  void evaluate(Trainer& trainer) override { record("evaluate", trainer); }
+  void save(Trainer& trainer) override { record("save", trainer); }
+  void save_failed(Trainer& trainer) override { record("save_failed", trainer); }
+  void epoch_end(Trainer& trainer) override { record("epoch_end", trainer); }
+  void train_end(Trainer& trainer) override { record("train_end", trainer); }
 
  private:
-  void note(const char* event, const Trainer& trainer) {
+  void record(const char* event, const Trainer& trainer) {
     events_.push_back(format("{} {}", event, trainer.state.step));
   }
   Words& events_;
@@ -52,7 +52,7 @@ Words events_of(const Words& words) {
   return events;
 }
 
-/// The events of a step up to its update, `done` steps being finished before it.
+/// The events of the step that follows `done` finished steps.
 Words step_events(int done) {
   return {format("step_begin {}", done), format("micro_step_end {}", done), format("micro_step_end {}", done),
           format("pre_update {}", done), format("step_end {}", done + 1)};
@@ -85,7 +85,7 @@ TEST(Callbacks, OfASkippedStepLackOnlyTheUpdate) {
   EXPECT_EQ(std::count(events.begin(), events.end(), "step_end 2"), 1);
 }
 
-TEST(Callbacks, OfTheSameEventAreCalledInTheOrderOfAdding) {
+TEST(Callbacks, OfAnEventAreCalledInTheOrderInWhichTheyWereAdded) {
   const TempFolder folder;
   std::string order;
   TestRun run(two_epochs(folder));
@@ -97,10 +97,10 @@ TEST(Callbacks, OfTheSameEventAreCalledInTheOrderOfAdding) {
   EXPECT_EQ(order, "abcabcabcabc");
 }
 
-TEST(Callbacks, AddedBeforeBuildComeBehindOurOwn) {
+TEST(Callbacks, AddedBeforeBuildComeAfterTheBuiltInOnes) {
   const TempFolder folder;
   TestRun run(two_epochs(folder));
-  // Our own logging has taken the loss into the smoothed one before a user's callback sees the step's end.
+  // The trainer has added the loss to the smoothed loss before a user's callback sees the end of the step.
   bool first = true;
   run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
     if (!std::exchange(first, false)) return;
@@ -129,7 +129,7 @@ TEST(Callbacks, SeeOldWeightsInPreUpdateAndNewOnesInStepEnd) {
   run.trainer().run();
 }
 
-TEST(Callbacks, SeeTheLossAndNormOfTheStepUnderWayInPreUpdate) {
+TEST(Callbacks, SeeLossAndNormOfTheCurrentStepInPreUpdate) {
   class Watcher : public Callback {
    public:
     std::string_view name() const override { return "watcher"; }
@@ -150,7 +150,7 @@ TEST(Callbacks, SeeTheLossAndNormOfTheStepUnderWayInPreUpdate) {
   EXPECT_EQ(run.records.size(), 4U);
 }
 
-TEST(Callbacks, HearOfASaveInTheBackgroundOnceItIsPublished) {
+TEST(Callbacks, SeeABackgroundSaveOnceItIsPublished) {
   class Watcher : public Callback {
    public:
     explicit Watcher(std::vector<int64_t>& saved) : saved_(saved) {}
@@ -173,12 +173,12 @@ TEST(Callbacks, HearOfASaveInTheBackgroundOnceItIsPublished) {
   EXPECT_EQ(saved, (std::vector<int64_t>{1, 2, 3, 4}));
 }
 
-TEST(Callbacks, OfATrainerAreItsOwnUntilTheyAreReplaced) {
+TEST(Callbacks, OfTheTrainerCanBeReplaced) {
   const TempFolder folder;
   TestRun run(two_epochs(folder));
   run.trainer().callbacks = CallbackList();
   run.run();
-  EXPECT_EQ(read_file(folder / "run" / "metrics.jsonl"), "") << "the log callback is ours";
+  EXPECT_EQ(read_file(folder / "run" / "metrics.jsonl"), "") << "the built-in logging callback still ran";
 }
 
 TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
@@ -192,7 +192,7 @@ TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   EXPECT_EQ(names, documented);
 }
 
-TEST(BuildSteps, ReplacedLoaderIsTheOneThatFeedsTheRun) {
+TEST(BuildSteps, AReplacedLoaderFeedsTheRun) {
   class SameRows : public Loader {
    public:
     using Loader::Loader;
@@ -212,7 +212,7 @@ TEST(BuildSteps, ReplacedLoaderIsTheOneThatFeedsTheRun) {
   EXPECT_EQ(run.records[3].loss, run.records[0].loss);
 }
 
-TEST(BuildSteps, ReplacedOptimizerIsTheOneThatUpdates) {
+TEST(BuildSteps, AReplacedOptimizerUpdates) {
   const TempFolder folder;
   TestRun run(two_epochs(folder));
   std::string initial;
@@ -231,7 +231,7 @@ TEST(BuildSteps, ReplacedOptimizerIsTheOneThatUpdates) {
   EXPECT_EQ(trainer.optimizer->steps(), 4);
 }
 
-TEST(BuildSteps, OfAnUnknownNameAreAnErrorThatListsTheNames) {
+TEST(BuildSteps, AnUnknownNameIsAnErrorThatListsTheNames) {
   const TempFolder folder;
   TestRun run(two_epochs(folder));
   const std::string message =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of several ranks save, resume and move to other layouts.
+// Runs of several ranks save checkpoints, resume, and resume in other layouts.
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/tensorfile/hf_index.h"
 #include "tests/train/ranks.h"
@@ -12,10 +12,10 @@ namespace fs = std::filesystem;
 struct Layout {
   int ranks = 1;
   int replicas = 1;
-  std::string cut = "flat";
+  std::string partition = "flat";
 };
 
-/// 24 rows a step; saved after every second step, while training goes on.
+/// 24 rows per step; an asynchronous checkpoint after every second step.
 Words job(const fs::path& run_dir, const Layout& layout, const Words& more = {}) {
   return trainer_run(run_dir) +
          Words{"training.local_batch_size=1",
@@ -24,38 +24,38 @@ Words job(const fs::path& run_dir, const Layout& layout, const Words& more = {})
                "checkpoint.async=true",
                "checkpoint.interval=2",
                format("parallelism.data_parallel_replicate_degree={}", layout.replicas),
-               format("parallelism.fsdp_partition={}", layout.cut)} +
+               format("parallelism.fsdp_partition={}", layout.partition)} +
          more;
 }
 
-using Look = std::function<void(Trainer&)>;
+using Inspect = std::function<void(Trainer&)>;
 
 class AtInitEnd : public Callback {
  public:
-  explicit AtInitEnd(Look look) : look_(std::move(look)) {}
+  explicit AtInitEnd(Inspect inspect) : inspect_(std::move(inspect)) {}
   std::string_view name() const override { return "test"; }
-  void init_end(Trainer& trainer) override { look_(trainer); }
+  void init_end(Trainer& trainer) override { inspect_(trainer); }
 
  private:
-  Look look_;
+  Inspect inspect_;
 };
 
-/// Trains a job on the ranks of a layout; `built` sees each trainer before it runs.
+/// Trains a job on the ranks of a layout; `inspect` gets each trainer after it was built.
 std::vector<Records> train(const Layout& layout, const Words& words, std::optional<int64_t> last_step = {},
-                           const Look& built = {}) {
-  const auto look = [&](TestRun& run, int) {
-    if (built) run.trainer().add_callback(std::make_unique<AtInitEnd>(built));
+                           const Inspect& inspect = {}) {
+  const auto prepare = [&](TestRun& run, int) {
+    if (inspect) run.trainer().add_callback(std::make_unique<AtInitEnd>(inspect));
   };
   RankThreads threads(layout.ranks);
-  auto records = threads.run([&](int) { return words; }, look, last_step);
+  auto records = threads.run([&](int) { return words; }, prepare, last_step);
   for (const std::string& failure : threads.failures) EXPECT_EQ(failure, "");
   return records;
 }
 
-TEST(CheckpointsOfRanks, ResumeWithTheSameLayoutIsExactToTheBit) {
+TEST(CheckpointsOfRanks, ResumeInTheSameLayoutIsBitEqual) {
   const TempFolder folder;
   for (const Layout& layout : {Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{4, 2, "by_dim"}}) {
-    const std::string name = format("{}-{}-{}", layout.ranks, layout.replicas, layout.cut);
+    const std::string name = format("{}-{}-{}", layout.ranks, layout.replicas, layout.partition);
     const auto uncut = train(layout, job(folder / ("uncut-" + name), layout));
     const Words cut = job(folder / ("cut-" + name), layout);
     auto records = train(layout, cut, 3);
@@ -70,7 +70,7 @@ TEST(CheckpointsOfRanks, ResumeWithTheSameLayoutIsExactToTheBit) {
   }
 }
 
-TEST(CheckpointsOfRanks, EveryWeightAndMomentMovesFromLayoutToLayout) {
+TEST(CheckpointsOfRanks, WeightsAndMomentsAreBitEqualInEveryLayout) {
   const TempFolder folder;
   const fs::path run_dir = folder / "run";
   std::string bits;
@@ -90,7 +90,7 @@ TEST(CheckpointsOfRanks, EveryWeightAndMomentMovesFromLayoutToLayout) {
   }
 }
 
-TEST(CheckpointsOfRanks, ADamagedShardSendsAllRanksToTheStepBefore) {
+TEST(CheckpointsOfRanks, AfterADamagedShardAllRanksResumeFromTheStepBefore) {
   const TempFolder folder;
   const Layout layout = {3, 1};
   const Words words = job(folder / "run", layout);
@@ -124,7 +124,7 @@ TEST(CheckpointsOfRanks, ARunStartsFromTheWeightsOrTheWholeStateOfAnotherLayout)
         });
 }
 
-TEST(CheckpointsOfRanks, TheLatestStepsAreKeptAndEachFolderIsCompleteOrAbsent) {
+TEST(CheckpointsOfRanks, OnlyTheLatestStepsAreKeptAndComplete) {
   const TempFolder folder;
   const Layout layout = {4, 1};
   train(layout, job(folder / "run", layout, {"checkpoint.interval=1", "checkpoint.keep_latest_k=2"}));
@@ -137,7 +137,7 @@ TEST(CheckpointsOfRanks, TheLatestStepsAreKeptAndEachFolderIsCompleteOrAbsent) {
   EXPECT_EQ(names, (std::vector<std::string>{"step-5", "step-6"}));
 }
 
-/// All weights of some files, one after the other.
+/// Names and hashes of all weights.
 std::string weights_in(const TensorFolder& files) {
   std::string all;
   for (const std::string& name : files.names()) {
@@ -150,7 +150,7 @@ std::string weights_in(const TensorFolder& files) {
   return all;
 }
 
-TEST(CheckpointsOfRanks, TheLastSaveIsAlsoAHuggingFaceFolderIfWanted) {
+TEST(CheckpointsOfRanks, TheLastSaveIsExportedToAHuggingFaceFolderIfConfigured) {
   const TempFolder folder;
   const Layout layout = {4, 2};
   const fs::path run = folder / "run";
@@ -161,8 +161,8 @@ TEST(CheckpointsOfRanks, TheLastSaveIsAlsoAHuggingFaceFolderIfWanted) {
   EXPECT_EQ(weights_in(open_hf_weights(exported)), weights_in(checkpoint_tensors(checkpoint)));
   EXPECT_TRUE(fs::exists(exported / "config.json"));
   EXPECT_TRUE(fs::exists(exported / "tokenizer.json"));
-  train(layout, words, 3);  // a run that is done already leaves it
-  EXPECT_NE(read_file(run / "log.txt").find("is there already and is kept"), std::string::npos);
+  train(layout, words, 3);  // a completed run leaves the folder unchanged
+  EXPECT_NE(read_file(run / "log.txt").find("exists already and is kept"), std::string::npos);
 }
 
 }  // namespace

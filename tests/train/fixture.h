@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs so small that a step takes milliseconds, and what tests ask of them.
+// Small runs whose steps take milliseconds, and helpers to inspect them.
 #pragma once
 
 #include <bit>
@@ -31,7 +31,7 @@
 
 namespace stepforge::testing {
 
-/// Saved inside the step, without a status line.
+/// Arguments of a run with synchronous checkpoints and without a status line.
 inline Words trainer_run(const std::filesystem::path& run_dir) {
   return small_run(run_dir) + Words{"checkpoint.async=false", "metrics.status_line=off"};
 }
@@ -46,8 +46,8 @@ inline std::string some_text(int lines) {
   return text;
 }
 
-/// Every bit of weights and moments, and the number of updates: of the whole model, also if ranks share it. A
-/// collective.
+/// Hashes of all weights and moments of the whole model, and the number of updates. A collective if ranks
+/// share the model.
 inline std::string bits_of(const Trainer& trainer) {
   std::string all = std::to_string(trainer.optimizer->steps());
   const auto append = [&all](const at::Tensor& tensor) {
@@ -65,17 +65,17 @@ inline std::string bits_of(const Trainer& trainer) {
   return all;
 }
 
-/// What one step ate and made.
+/// The input and the results of one step.
 struct StepRecord {
   int64_t step = 0;
-  std::vector<int32_t> tokens;  ///< tokens, labels and borders of all micro-batches
+  std::vector<int32_t> tokens;  ///< tokens, labels and document borders of all micro-batches
   double loss = 0.0;
   double grad_norm = 0.0;
   double lr = 0.0;
   int64_t tokens_seen = 0;
   std::string bits;
 
-  /// Bit for bit, so that NaN equals NaN.
+  /// Compares bits, so that NaN equals NaN.
   bool operator==(const StepRecord& other) const {
     const auto same = [](double left, double right) {
       return std::bit_cast<uint64_t>(left) == std::bit_cast<uint64_t>(right);
@@ -92,10 +92,10 @@ inline void PrintTo(const StepRecord& record, std::ostream* out) {
                  record.grad_norm, record.lr, record.tokens_seen, record.bits);
 }
 
-/// A loader that tells what it has served.
-class TappedLoader : public PrefetchLoader {
+/// A loader that records the ids that it serves.
+class RecordingLoader : public PrefetchLoader {
  public:
-  TappedLoader(const Trainer& trainer, std::vector<int32_t>& served)
+  RecordingLoader(const Trainer& trainer, std::vector<int32_t>& served)
       : PrefetchLoader(trainer.data.train, trainer.batch, 2), served_(served) {}
   Batch next() override {
     Batch batch = PrefetchLoader::next();
@@ -109,7 +109,7 @@ class TappedLoader : public PrefetchLoader {
   std::vector<int32_t>& served_;
 };
 
-/// Calls a function at one event.
+/// Calls a function at the end of each step.
 class CallAt : public Callback {
  public:
   explicit CallAt(std::function<void(Trainer&)> at_step_end) : at_step_end_(std::move(at_step_end)) {}
@@ -120,7 +120,7 @@ class CallAt : public Callback {
   std::function<void(Trainer&)> at_step_end_;
 };
 
-/// Does `more` after the standard build step of this name. Before build().
+/// Runs `more` after the standard build step `name`. Call before build().
 inline void after_build_step(Trainer& trainer, std::string_view name, std::function<void(Trainer&)> more) {
   for (const Trainer::BuildStep& step : trainer.build_steps()) {
     if (step.name != name) continue;
@@ -130,7 +130,7 @@ inline void after_build_step(Trainer& trainer, std::string_view name, std::funct
                                         more(built);
                                       });
   }
-  FAIL() << "no build step is called " << name;
+  FAIL() << "there is no build step " << name;
 }
 
 /// A trainer with its log, which records every step.
@@ -140,7 +140,7 @@ class TestRun {
       : run_dir_(load_config(std::nullopt, words).config.run_dir),
         trainer_(load_config(std::nullopt, words, ConfigUse::train), log_, interrupts, world) {
     trainer_.replace_build_step("loader", [this](Trainer& trainer) {
-      trainer.loader = std::make_unique<TappedLoader>(trainer, served_);
+      trainer.loader = std::make_unique<RecordingLoader>(trainer, served_);
     });
   }
 
@@ -158,7 +158,7 @@ class TestRun {
     return records;
   }
 
-  /// What the log file of the run holds so far.
+  /// The contents of the log file so far.
   std::string log_text() {
     log_.flush();
     return read_file(run_dir_ / "log.txt");

@@ -32,7 +32,7 @@ StepProgram program(bool of_many_ranks) {
   return program;
 }
 
-TEST(Lanes, OfOneRankRunInListOrderOnTheCallingThread) {
+TEST(Lanes, OnOneRankRunInListOrderOnTheCallingThread) {
   const StepProgram one = program(false);
   Lanes lanes(one);
   Order order;
@@ -63,11 +63,11 @@ TEST(Lanes, AnOperationStartsWhenAllItNeedsHaveFinished) {
   }
 }
 
-TEST(Lanes, RunBesideEachOther) {
+TEST(Lanes, RunConcurrently) {
   const StepProgram many = program(true);
   Lanes lanes(many);
-  std::latch both(
-      2);  // operation 4 of the compute lane ends only while 3 of the reduce lane runs, and 3 with it
+  // Operation 4 of the compute lane and 3 of the reduce lane can only end while both run.
+  std::latch both(2);
   lanes.run(
       [&](std::size_t i) {
         if (i == 3 || i == 4) both.arrive_and_wait();
@@ -75,7 +75,7 @@ TEST(Lanes, RunBesideEachOther) {
       [](const std::string&) {});
 }
 
-TEST(Lanes, AFailureStartsNothingMoreIsReportedOnceAndThrown) {
+TEST(Lanes, AFailureStopsTheRunIsReportedOnceAndRethrown) {
   const StepProgram many = program(true);
   Lanes lanes(many);
   std::atomic<bool> woken{false};
@@ -87,7 +87,7 @@ TEST(Lanes, AFailureStartsNothingMoreIsReportedOnceAndThrown) {
       while (!woken) std::this_thread::yield();
       throw std::runtime_error("woken");
     }
-    if (i == 4) throw std::runtime_error("out of paper");
+    if (i == 4) throw std::runtime_error("out of memory");
   };
   const auto on_failure = [&](const std::string& reason) {
     reasons.push_back(reason);
@@ -97,11 +97,11 @@ TEST(Lanes, AFailureStartsNothingMoreIsReportedOnceAndThrown) {
     lanes.run(execute, on_failure);
     FAIL() << "nothing was thrown";
   } catch (const std::runtime_error& failure) {
-    EXPECT_STREQ(failure.what(), "out of paper");
+    EXPECT_STREQ(failure.what(), "out of memory");
   }
-  EXPECT_EQ(reasons, std::vector<std::string>{"out of paper"});
+  EXPECT_EQ(reasons, std::vector<std::string>{"out of memory"});
   EXPECT_FALSE(ran[5]);
-  // The next run is as if nothing had been.
+  // The next run is not affected.
   std::atomic<int> count{0};
   lanes.run([&](std::size_t) { ++count; }, on_failure);
   EXPECT_EQ(count, 6);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each rank's live bytes are those of its plan.
+// The measured peak memory of each rank is the predicted one.
 #include "stepforge/kernels/cpu_allocator.h"
 #include "tests/support/onednn_isa.h"
 #include "tests/support/rank_threads.h"
@@ -18,7 +18,7 @@ void PrintTo(const MemoryLayout& layout, std::ostream* out) {
   *out << layout.name;
 }
 
-/// The debug preset with four micro-batches a rank.
+/// The debug preset with four micro-batches per rank.
 Words memory_job(const std::filesystem::path& run_dir, const MemoryLayout& layout) {
   return Words{"preset=debug",
                "model.vocab_size=257",
@@ -34,7 +34,7 @@ Words memory_job(const std::filesystem::path& run_dir, const MemoryLayout& layou
          layout.more;
 }
 
-/// Predicted over measured peak of the last steps of this rank.
+/// Predicted peak of this rank divided by the measured one of all steps but the first.
 double predicted_over_measured(const Words& words, World& world) {
   TestRun run(words, nullptr, &world);
   int64_t measured = 0;
@@ -49,7 +49,7 @@ double predicted_over_measured(const Words& words, World& world) {
 
 class LiveBytes : public ::testing::TestWithParam<MemoryLayout> {};
 
-TEST_P(LiveBytes, OfEachRankAreThoseOfThePlan) {
+TEST_P(LiveBytes, OfEachRankAreThePredictedOnes) {
   const MemoryLayout& layout = GetParam();
   const TempFolder folder;
   const Words words = memory_job(folder.path() / "run", layout);
@@ -61,7 +61,7 @@ TEST_P(LiveBytes, OfEachRankAreThoseOfThePlan) {
   }
 }
 
-TEST(LiveBytesOfThreads, AreCountedForEachRankApart) {
+TEST(LiveBytesOfThreads, AreCountedSeparatelyForEachRank) {
   const TempFolder folder;
   const Words words = memory_job(folder.path() / "run", {"threads", 2, {}});
   const auto results =

@@ -14,7 +14,7 @@ Words planted(const TempFolder& folder, const std::string& block, const Words& m
 
 class PlantedNan : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(PlantedNan, StopsTheRunNamingStepAndBlockAndLeavesEveryBitAsItWas) {
+TEST_P(PlantedNan, StopsTheRunWithStepAndBlockInTheErrorAndChangesNoBit) {
   const TempFolder folder;
   TestRun run(planted(folder, GetParam()));
   const std::string message = message_of<Error>([&] { run.run(); });
@@ -28,7 +28,7 @@ TEST_P(PlantedNan, StopsTheRunNamingStepAndBlockAndLeavesEveryBitAsItWas) {
   EXPECT_FALSE(std::filesystem::exists(folder / "run" / "checkpoint" / "step-3"));
 }
 
-TEST_P(PlantedNan, IsSkippedWithEveryBitAsItWasAndTheRunGoesOn) {
+TEST_P(PlantedNan, IsSkippedWithoutChangingABitAndTheRunContinues) {
   const TempFolder folder;
   TestRun run(planted(folder, GetParam(), {"training.nonfinite=skip"}));
   run.run();
@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Blocks, PlantedNan, ::testing::Values("embedding", "lay
                            return name;
                          });
 
-TEST(Nonfinite, InForwardIsCalledAnOutputAndInTheHeadAGradient) {
+TEST(Nonfinite, IsReportedAsOutputInForwardAndAsGradientInTheHead) {
   const TempFolder folder;
   TestRun forward(planted(folder, "layers.1"));
   EXPECT_CONTAINS(message_of<Error>([&] { forward.run(); }), "layers.1 (output)");
@@ -61,7 +61,7 @@ TEST(Nonfinite, InForwardIsCalledAnOutputAndInTheHeadAGradient) {
   EXPECT_CONTAINS(message, "gradient norm nan");
 }
 
-TEST(Nonfinite, SkippingIsLimited) {
+TEST(Nonfinite, SkippedStepsAreLimited) {
   const TempFolder folder;
   TestRun run(planted(folder, "layers.0", {"training.nonfinite=skip", "training.max_skipped=0"}));
   const std::string message = message_of<Error>([&] { run.run(); });
@@ -70,7 +70,7 @@ TEST(Nonfinite, SkippingIsLimited) {
   EXPECT_EQ(bits_of(run.trainer()), run.records.back().bits);
 }
 
-TEST(Nonfinite, SkippedStepsAreCountedOverResumes) {
+TEST(Nonfinite, SkippedStepsAreCountedAcrossResumes) {
   const TempFolder folder;
   const Words words = planted(folder, "layers.0", {"training.nonfinite=skip", "training.max_skipped=1"});
   TestRun(words).run(4);
@@ -95,7 +95,7 @@ TEST(Nonfinite, IsFoundInBf16Too) {
   EXPECT_CONTAINS(message_of<Error>([&] { run.run(); }), "block layers.1 (output)");
 }
 
-TEST(Nonfinite, WeightsThatAreNotFiniteAreNamedFirst) {
+TEST(Nonfinite, WeightsAreCheckedFirst) {
   const TempFolder folder;
   TestRun run(trainer_run(folder / "run"));
   Trainer& trainer = run.build();
@@ -105,7 +105,7 @@ TEST(Nonfinite, WeightsThatAreNotFiniteAreNamedFirst) {
                   format("the weights of {}", unit.spec().parameters[1].name));
 }
 
-TEST(PlantNan, InABlockThatTheModelLacksIsAnErrorThatListsTheBlocks) {
+TEST(PlantNan, InAnUnknownBlockIsAnErrorThatListsTheBlocks) {
   const TempFolder folder;
   TestRun run(planted(folder, "layers.7"));
   const std::string message = message_of<UsageError>([&] { run.build(); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State on the host changes no bit, with one rank or several.
+// Offloading state to the host changes no bit, on one rank or several.
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
@@ -11,8 +11,8 @@ TEST(Offload, GivesTheBitsOfStateOnTheDevice) {
   const TempFolder folder;
   for (const Words& more :
        std::vector<Words>{{}, {"precision.compute=bf16"}, {"training.reduction=ordered"}}) {
-    const Records at_hand = TestRun(job(folder, "at-hand", more)).run();
-    EXPECT_EQ(numbers(TestRun(job(folder, "away", more + kOffload)).run()), numbers(at_hand));
+    const Records resident = TestRun(job(folder, "resident", more)).run();
+    EXPECT_EQ(numbers(TestRun(job(folder, "offloaded", more + kOffload)).run()), numbers(resident));
   }
 }
 
@@ -25,9 +25,9 @@ TEST(Offload, GivesTheSameBitsOnSeveralRanks) {
       {"parallelism.data_parallel_replicate_degree=4", "parallelism.fsdp_partition=by_dim"},
       {"precision.reduce=bf16", "activation_checkpoint.mode=full"}};
   for (size_t i = 0; i < layouts.size(); ++i) {
-    const Records at_hand = RankThreads(4).run(job(folder, format("at-hand-{}", i), layouts[i]))[0];
-    expect_same_numbers(RankThreads(4).run(job(folder, format("away-{}", i), layouts[i] + kOffload)), at_hand,
-                        format("layout {}", i));
+    const Records resident = RankThreads(4).run(job(folder, format("resident-{}", i), layouts[i]))[0];
+    expect_same_numbers(RankThreads(4).run(job(folder, format("offloaded-{}", i), layouts[i] + kOffload)),
+                        resident, format("layout {}", i));
   }
 }
 
@@ -41,20 +41,20 @@ TEST(Offload, ValidatesAndSamplesFromTheHost) {
                    "sampling.freq=2",
                    "sampling.prompt=Once",
                    "sampling.max_tokens=4"};
-  TestRun at_hand(job(folder, "at-hand", text));
-  at_hand.run();
-  TestRun away(job(folder, "away", text + kOffload));
-  away.run();
-  EXPECT_GT(at_hand.trainer().last_validation.valid_labels, 0);
-  EXPECT_EQ(away.trainer().last_validation.loss, at_hand.trainer().last_validation.loss);
+  TestRun resident(job(folder, "resident", text));
+  resident.run();
+  TestRun offloaded(job(folder, "offloaded", text + kOffload));
+  offloaded.run();
+  EXPECT_GT(resident.trainer().last_validation.valid_labels, 0);
+  EXPECT_EQ(offloaded.trainer().last_validation.loss, resident.trainer().last_validation.loss);
 }
 
-TEST(Offload, AStepThatIsNotFiniteChangesNothingOnTheHost) {
+TEST(Offload, ANonfiniteStepChangesNothingOnTheHost) {
   const TempFolder folder;
   const Words planted{"debug.plant_nan_step=3", "debug.plant_nan_block=layers.1", "training.nonfinite=skip"};
-  const Records at_hand = TestRun(job(folder, "at-hand", planted)).run();
-  EXPECT_EQ(at_hand[2].bits, at_hand[1].bits);
-  EXPECT_EQ(numbers(TestRun(job(folder, "away", planted + kOffload)).run()), numbers(at_hand));
+  const Records resident = TestRun(job(folder, "resident", planted)).run();
+  EXPECT_EQ(resident[2].bits, resident[1].bits);
+  EXPECT_EQ(numbers(TestRun(job(folder, "offloaded", planted + kOffload)).run()), numbers(resident));
 }
 
 TEST(Offload, ARunMovesBetweenHostAndDeviceByResume) {

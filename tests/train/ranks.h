@@ -18,13 +18,13 @@ namespace stepforge::testing {
 
 using Records = std::vector<StepRecord>;
 
-/// The same job on `ranks` ranks, each a thread with a trainer; `prepare` may change one before it is built.
-/// What a rank threw is in `failures`.
+/// Runs a job on `ranks` ranks, each a thread with a trainer. `prepare` may change a trainer before it is
+/// built. `failures` holds the error message of each rank, "" if it succeeded.
 class RankThreads {
  public:
   using Prepare = std::function<void(TestRun&, int rank)>;
 
-  /// `rule`: how long collectives take.
+  /// `rule`: delays of collectives.
   explicit RankThreads(int ranks, const DelayRule& rule = {}) : worlds_(thread_worlds(ranks, {60, 60})) {
     if (!rule) return;
     for (auto& world : worlds_) world = delayed_world(std::move(world), rule);
@@ -51,7 +51,7 @@ class RankThreads {
     return records;
   }
 
-  /// Every rank's records, of a job that must succeed.
+  /// The records of every rank; fails the test if a rank throws.
   std::vector<Records> run(const Words& words, std::optional<int64_t> last_step = {}) {
     auto records = run([&](int) { return words; }, {}, last_step);
     for (const auto& failure : failures) EXPECT_EQ(failure, "");
@@ -64,7 +64,7 @@ class RankThreads {
   std::vector<std::unique_ptr<World>> worlds_;
 };
 
-/// Eight rows a step, one a micro-batch.
+/// Eight rows per step in micro-batches of one row.
 inline Words job(const TempFolder& folder, const std::string& name, const Words& more = {}) {
   return trainer_run(folder / name) +
          Words{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=4",
@@ -72,16 +72,16 @@ inline Words job(const TempFolder& folder, const std::string& name, const Words&
          more;
 }
 
-/// Without token ids, of which each rank has its own.
+/// The records without token ids, which differ between ranks.
 inline Records numbers(Records records) {
   for (auto& record : records) record.tokens.clear();
   return records;
 }
 
 inline void expect_same_numbers(const std::vector<Records>& ranks, const Records& expected,
-                                const std::string& what) {
+                                const std::string& context) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(numbers(ranks[rank]), numbers(expected)) << what << ", rank " << rank;
+    EXPECT_EQ(numbers(ranks[rank]), numbers(expected)) << context << ", rank " << rank;
   }
 }
 

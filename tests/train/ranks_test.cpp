@@ -21,21 +21,21 @@ struct Layout {
   Words more;
 };
 
-TEST(Ranks, AgreeWithOneRankHoweverUnitsAreCutAndGradientsTravel) {
+TEST(Ranks, AgreeWithOneRankInEveryPartitionAndReduceDtype) {
   const TempFolder folder;
   const Words words{"training.global_batch_size=6", "training.steps=10", "model.dropout=0"};
   const Records one = TestRun(job(folder, "one", words)).run();
-  for (const std::string cut : {"flat", "by_tensor", "by_dim"}) {
+  for (const std::string partition : {"flat", "by_tensor", "by_dim"}) {
     for (const std::string dtype : {"fp32", "bf16"}) {
       const std::vector<Records> many = RankThreads(3).run(
-          job(folder, cut + dtype,
-              words + Words{"parallelism.fsdp_partition=" + cut, "precision.reduce=" + dtype,
+          job(folder, partition + dtype,
+              words + Words{"parallelism.fsdp_partition=" + partition, "precision.reduce=" + dtype,
                             format("parallelism.fsdp_reduce_each_micro_batch={}", dtype == "bf16")}));
       for (const Records& records : many) {
         ASSERT_EQ(records.size(), one.size());
         for (size_t step = 0; step < one.size(); ++step) {
           EXPECT_NEAR(records[step].loss, one[step].loss, dtype == "fp32" ? 1e-5 : 2e-2)
-              << cut << dtype << step;
+              << partition << dtype << step;
           EXPECT_EQ(records[step].bits, many[0][step].bits);
         }
       }
@@ -43,7 +43,7 @@ TEST(Ranks, AgreeWithOneRankHoweverUnitsAreCutAndGradientsTravel) {
   }
 }
 
-TEST(Ranks, TheirRowsTogetherAreTheRowsOfOneRank) {
+TEST(Ranks, TogetherReadTheRowsOfOneRank) {
   const TempFolder folder;
   const Records one = TestRun(job(folder, "one")).run();
   const std::vector<Records> many = RankThreads(4).run(job(folder, "many"));
@@ -80,7 +80,7 @@ TEST(Ranks, ARunMovesFromOneToTwoToFourToOneRankByResume) {
   EXPECT_EQ(numbers(all), numbers(uncut));
 }
 
-TEST(Ranks, ValidationIsThatOfOneRank) {
+TEST(Ranks, ValidateToTheResultOfOneRank) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(300));
   const Words text{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
@@ -160,7 +160,7 @@ class CountTraffic : public Callback {
 };
 
 TEST(Ranks, SendExactlyWhatTheirProgramsSay) {
-  // Which communicator and call serve an operation.
+  // The communicator and the collective that serve an operation.
   const std::map<OpKind, std::pair<std::string, CollectiveKind>> served = {
       {OpKind::gather_start, {"gather from rank 0", CollectiveKind::all_gather}},
       {OpKind::reduce_start, {"reduce from rank 0", CollectiveKind::reduce_scatter}},
@@ -203,37 +203,37 @@ TEST(Ranks, SendExactlyWhatTheirProgramsSay) {
   }
 }
 
-TEST(Ranks, AFailureOnOneEndsAllAndIsNamed) {
+TEST(Ranks, AFailureOnOneRankEndsAllWithItsMessage) {
   const TempFolder folder;
   RankThreads ranks(4);
   ranks.run([&](int) { return job(folder, "run"); },
             [](TestRun& run, int rank) {
               if (rank != 2) return;
               run.trainer().add_callback(std::make_unique<CallAt>([](Trainer& trainer) {
-                if (trainer.state.step == 2) throw Error("the disk burns");
+                if (trainer.state.step == 2) throw Error("disk failure");
               }));
             });
-  EXPECT_EQ(ranks.failures[2], "the disk burns");
+  EXPECT_EQ(ranks.failures[2], "disk failure");
   for (const int rank : {0, 1, 3}) {
     const std::string& failure = ranks.failures[static_cast<size_t>(rank)];
     EXPECT_NE(failure.find("rank 2"), std::string::npos) << failure;
-    EXPECT_NE(failure.find("the disk burns"), std::string::npos) << failure;
+    EXPECT_NE(failure.find("disk failure"), std::string::npos) << failure;
   }
 }
 
-TEST(Ranks, OfDifferentConfigurationsAreRefused) {
+TEST(Ranks, WithDifferentConfigurationsAreRefused) {
   const TempFolder folder;
   RankThreads ranks(2);
   ranks.run([&](int rank) {
     return job(folder, "run", {format("optimizer.lr={}", rank == 0 ? "0.001" : "0.002")});
   });
   for (const auto& failure : ranks.failures) {
-    EXPECT_NE(failure.find("the configuration of rank 1 is not that of rank 0"), std::string::npos)
+    EXPECT_NE(failure.find("the configuration of rank 1 differs from that of rank 0"), std::string::npos)
         << failure;
   }
 }
 
-TEST(Ranks, ANanOnOneStopsAllBeforeTheUpdateAndIsNamed) {
+TEST(Ranks, ANanOnOneRankStopsAllBeforeTheUpdate) {
   const TempFolder folder;
   RankThreads ranks(2);
   ranks.run([&](int) { return job(folder, "run"); },
@@ -250,7 +250,7 @@ TEST(Ranks, ANanOnOneStopsAllBeforeTheUpdateAndIsNamed) {
   }
 }
 
-TEST(Ranks, AllStopAfterTheSameStepWhenOneIsAskedTo) {
+TEST(Ranks, AllStopAfterTheSameStepIfOneIsInterrupted) {
   const TempFolder folder;
   const auto steps = run_processes(2, [&](World& world) {
     std::optional<InterruptWatcher> interrupts;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients travel in precision.reduce and in nothing else; what is added up between micro-batches keeps
-// fp32.
+// Gradients are reduced in precision.reduce; sums over micro-batches are kept in fp32.
 #include <mutex>
 
 #include <ATen/ops/equal.h>
@@ -10,10 +9,10 @@
 namespace stepforge::testing {
 namespace {
 
-/// One step of `micro_batches` rows a rank on two ranks.
+/// The results of one step on two ranks.
 struct Outcome {
-  std::vector<CollectiveCall> sums;   ///< of gradients, all ranks
-  std::vector<at::Tensor> gradients;  ///< whole, of each unit
+  std::vector<CollectiveCall> sums;   ///< reductions of gradients, on all ranks
+  std::vector<at::Tensor> gradients;  ///< of each unit, gathered
   int64_t planned_bytes = 0;          ///< of one rank's reductions
 };
 
@@ -24,7 +23,7 @@ Outcome step(const TempFolder& folder, const std::string& dtype, int micro_batch
     const std::lock_guard lock(mutex);
     const bool is_sum =
         call.kind == CollectiveKind::reduce_scatter || call.kind == CollectiveKind::all_reduce;
-    if (is_sum && call.dtype != DType::i64) outcome.sums.push_back(call);  // i64: labels are counted
+    if (is_sum && call.dtype != DType::i64) outcome.sums.push_back(call);  // i64: the count of labels
     return Delay{};
   };
   RankThreads ranks(2, rule);
@@ -53,7 +52,7 @@ Outcome step(const TempFolder& folder, const std::string& dtype, int micro_batch
 const Words kEach{"parallelism.fsdp_reduce_each_micro_batch=true"};
 const Words kReplicas{"parallelism.data_parallel_replicate_degree=2"};
 
-TEST(ReduceDtype, IsThatOfEveryReductionAndOfThePlan) {
+TEST(ReduceDtype, IsUsedByEveryReductionAndByThePlan) {
   const TempFolder folder;
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
     for (const Words& more : std::vector<Words>{{}, kEach, kReplicas}) {
@@ -79,13 +78,13 @@ bool fits_bf16(const std::vector<at::Tensor>& gradients) {
 
 TEST(ReduceDtype, SumsOfMicroBatchesAreNotRounded) {
   const TempFolder folder;
-  EXPECT_TRUE(fits_bf16(step(folder, "bf16", 2, {}).gradients)) << "one reduction, rounded for the wire";
+  EXPECT_TRUE(fits_bf16(step(folder, "bf16", 2, {}).gradients)) << "one reduction, rounded to be sent";
   const Outcome each = step(folder, "bf16", 2, kEach);
   EXPECT_FALSE(fits_bf16(each.gradients)) << "two reductions, added in fp32";
   const Outcome exact = step(folder, "fp32", 2, kEach);
   for (size_t unit = 0; unit < exact.gradients.size(); ++unit) {
     const double scale = exact.gradients[unit].abs().max().item<double>();
-    // Each of two sums has an error of half a unit in the last of 8 bits.
+    // Each of the two reductions rounds to 8 bits of precision.
     EXPECT_LE((each.gradients[unit] - exact.gradients[unit]).abs().max().item<double>(), scale / 128) << unit;
   }
 }

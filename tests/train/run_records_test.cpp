@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run leaves behind: metrics.jsonl, run.json, the run folder.
+// The files of a run: metrics.jsonl, run.json, log.txt and the run folder.
 #include <chrono>
 #include <cmath>
 #include <set>
@@ -19,7 +19,7 @@ std::set<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-TEST(LearningRate, ThatIsLoggedIsTheOneUsed) {
+TEST(LearningRate, IsLoggedAsUsed) {
   // Without moments and decay an update is lr * sign(gradient): the largest change of a weight is the rate.
   const TempFolder folder;
   TestRun run(trainer_run(folder / "run") + Words{"optimizer.beta1=0.0", "optimizer.beta2=0.0",
@@ -75,7 +75,7 @@ TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
     EXPECT_EQ(*records[i].find(metric::tokens_seen), static_cast<double>(i + 1) * 4 * 32);
   }
   EXPECT_EQ(records[8].kind, "validation");
-  // Synthetic tokens stand for no text: no bits per byte.
+  // Synthetic tokens have no bytes, so there is no bits_per_byte.
   EXPECT_EQ(fields(records[8]), (Words{"validation_metrics/global_avg_loss", "validation_metrics/perplexity",
                                        "validation_throughput(tps)"}));
 }
@@ -97,7 +97,7 @@ TEST(MetricsFile, CountsAttentionOfPackedDocumentsPerDocument) {
   EXPECT_NEAR(*record.find(metric::tflops) * 1e12 * *record.find(metric::end_to_end), flops, 1e-6 * flops);
 }
 
-TEST(LogFile, HoldsTheLinesOfEachStart) {
+TEST(LogFile, HasTheLinesOfEveryStart) {
   const TempFolder folder;
   const Words words = trainer_run(folder / "run");
   TestRun(words).run(3);
@@ -109,7 +109,7 @@ TEST(LogFile, HoldsTheLinesOfEachStart) {
   }
 }
 
-TEST(LogFile, NamesTheShapeOfAStepAndHowOftenTheTextIsRead) {
+TEST(LogFile, StatesTheShapeOfAStepAndHowOftenTheTextIsRead) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(10));
   const Words words =
@@ -133,7 +133,7 @@ TEST(LogFile, NamesTheShapeOfAStepAndHowOftenTheTextIsRead) {
   EXPECT_CONTAINS(again.log_text(), "nothing to do: step 8 of 8 is done");
 }
 
-TEST(MetricsFile, HoldsEachStepOnceAfterACrashAndAResume) {
+TEST(MetricsFile, HasEachStepOnceAfterACrashAndAResume) {
   const TempFolder folder;
   const Words words =
       trainer_run(folder / "run") + Words{"training.steps=12", "checkpoint.interval=4",
@@ -142,7 +142,7 @@ TEST(MetricsFile, HoldsEachStepOnceAfterACrashAndAResume) {
     TestRun run(words);
     Trainer& trainer = run.build();
     trainer.add_callback(std::make_unique<CallAt>([](Trainer& now) {
-      if (now.state.step == 11) throw Error("the machine is struck by lightning");
+      if (now.state.step == 11) throw Error("power failure");
     }));
     EXPECT_THROW(trainer.run(), Error);
   }
@@ -156,7 +156,7 @@ TEST(MetricsFile, HoldsEachStepOnceAfterACrashAndAResume) {
   EXPECT_EQ(validation, (std::vector<int64_t>{3, 6, 9, 12}));
 }
 
-TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
+TEST(MetricsFile, IsCompleteUpToACheckpointBeforeTheCheckpointExists) {
   class SlowSink : public MetricsSink {
    public:
     std::string name() const override { return "slow"; }
@@ -191,14 +191,14 @@ TEST(MetricsFile, HasEverythingUpToACheckpointBeforeTheCheckpointExists) {
   EXPECT_EQ(run.records.size(), 2U);
 }
 
-TEST(RunHistory, TellsEveryStartWithItsStepsTokensAndEnd) {
+TEST(RunHistory, HasStepsTokensAndEndOfEveryStart) {
   const TempFolder folder;
   const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=3"};
   {
     TestRun run(words);
     Trainer& trainer = run.build();
     trainer.add_callback(std::make_unique<CallAt>([](Trainer& now) {
-      if (now.state.step == 5) throw Error("struck by lightning");
+      if (now.state.step == 5) throw Error("power failure");
     }));
     EXPECT_THROW(trainer.run(), Error);
   }
@@ -206,7 +206,7 @@ TEST(RunHistory, TellsEveryStartWithItsStepsTokensAndEnd) {
   const auto history = read_run_history(folder / "run");
   ASSERT_EQ(history.size(), 2U);
   EXPECT_EQ(history[0].begin_step, 0);
-  EXPECT_EQ(history[0].exit_reason, "failed: struck by lightning");
+  EXPECT_EQ(history[0].exit_reason, "failed: power failure");
   EXPECT_EQ(history[1].begin_step, 3);
   EXPECT_EQ(history[1].end_step, 8);
   EXPECT_EQ(history[1].tokens, 8 * 4 * 32);
@@ -221,7 +221,7 @@ TEST(RunHistory, TellsEveryStartWithItsStepsTokensAndEnd) {
   }
 }
 
-TEST(RunHistory, KnowsTheTokensOfAResumedStartFromItsBeginning) {
+TEST(RunHistory, HasTheTokensOfAResumedStartFromItsBeginning) {
   const TempFolder folder;
   const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=3"};
   TestRun(words).run(3);
@@ -254,7 +254,7 @@ TEST(RunFolderContent, IsConfigHistoryLogMetricsAndCheckpoints) {
       (std::set<std::string>{"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"}));
 }
 
-TEST(RunFolderContent, TheWrittenConfigIsTheOneThatRan) {
+TEST(RunFolderContent, HasTheConfigurationThatRan) {
   const TempFolder folder;
   TestRun run(trainer_run(folder / "run"));
   run.run();
@@ -262,7 +262,7 @@ TEST(RunFolderContent, TheWrittenConfigIsTheOneThatRan) {
   EXPECT_EQ(run.trainer().config.model.vocab_size, 257);
 }
 
-TEST(RunFolderContent, ThatIsAFileIsRefusedBeforeAnythingIsMade) {
+TEST(RunFolderContent, IsRefusedBeforeBuildingIfTheFolderIsAFile) {
   const TempFolder folder;
   write_text(folder / "run", "I am a file");
   TestRun run(trainer_run(folder / "run"));
@@ -272,7 +272,7 @@ TEST(RunFolderContent, ThatIsAFileIsRefusedBeforeAnythingIsMade) {
   EXPECT_EQ(run.trainer().data.train, nullptr);
 }
 
-TEST(RunFolderContent, OfALiveRunIsRefusedToASecondOne) {
+TEST(RunFolderContent, OfALiveRunIsRefusedToASecondRun) {
   const TempFolder folder;
   TestRun first(trainer_run(folder / "run"));
   first.build();

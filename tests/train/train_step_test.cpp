@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step through the whole trainer: its gradient depends on its rows, not on how the configuration cuts them.
+// The gradient of a step depends on its rows, not on how they are split into micro-batches.
 #include <cmath>
 
 #include "tests/train/fixture.h"
@@ -7,7 +7,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// All gradients after one step of 8 packed rows cut into micro-batches of `local`.
+/// All gradients after one step of 8 packed rows in micro-batches of `local` rows.
 std::vector<at::Tensor> gradients(const TempFolder& folder, int64_t local, const Words& more) {
   TestRun run(trainer_run(folder / format("run-{}", local)) +
               Words{"training.global_batch_size=8", format("training.local_batch_size={}", local),
@@ -37,7 +37,7 @@ TEST(BatchContract, EverySplitGivesTheSameGradient) {
   const auto whole = gradients(folder, 8, {});
   for (const int64_t local : {1, 2, 4}) {
     EXPECT_LE(relative_difference(gradients(folder, local, {}), whole), 1e-6)
-        << local << " rows a micro-batch";
+        << local << " rows per micro-batch";
   }
 }
 

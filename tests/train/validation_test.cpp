@@ -9,7 +9,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// Text documents of a line each, a fifth of them held out.
+/// Each line of the text is a document; a fifth of them are held out.
 Words on_text(const TempFolder& folder) {
   write_text(folder / "tale.txt", some_text(120));
   return trainer_run(folder / "run") +
@@ -36,20 +36,20 @@ TEST(Validation, IsTheMeanOverAllHeldOutLabels) {
   EXPECT_EQ(trainer.last_validation.tokens, *rows.total_rows() * 32);
 }
 
-TEST(Validation, BitsPerByteAreBitsOfALabelOverBytesOfAToken) {
+TEST(Validation, BitsPerByteAreBitsPerLabelOverBytesPerToken) {
   const TempFolder folder;
   TestRun run(on_text(folder));
   run.run();
   const EvaluationResult& result = run.trainer().last_validation;
   const double bytes_per_token = *run.trainer().data.validation->bytes_per_token();
-  // Each byte is a token, and each document ends with one more that stands for no byte.
+  // Each byte is a token, and each document ends with an end-of-text token.
   EXPECT_GT(bytes_per_token, 0.9);
   EXPECT_LT(bytes_per_token, 1.0);
   EXPECT_DOUBLE_EQ(result.bits_per_byte, result.loss / std::numbers::ln2 / bytes_per_token);
   EXPECT_DOUBLE_EQ(result.perplexity, std::exp(result.loss));
 }
 
-TEST(Validation, OfSomeBatchesTakesTheFirstOnes) {
+TEST(Validation, WithAStepLimitUsesTheFirstBatches) {
   const TempFolder folder;
   TestRun run(on_text(folder) + Words{"validation.steps=3"});
   run.run();
@@ -65,13 +65,13 @@ TEST(Validation, ChangesNeitherWeightsNorTheRestOfTheRun) {
   EXPECT_EQ(with, without);
 }
 
-TEST(Validation, DoesNotDropOut) {
+TEST(Validation, UsesNoDropout) {
   const TempFolder folder;
   TestRun run(on_text(folder) + Words{"model.dropout=0.5"});
   Trainer& trainer = run.build();
   Batch batch = trainer.data.validation->rows(0, 2);
   const double loss = evaluate_batch(*trainer.evaluator, batch, false).loss_sum;
-  // What is dropped depends on the number of the row.
+  // Dropout masks depend on the row id.
   batch.row_ids = {1000, 1001};
   EXPECT_EQ(evaluate_batch(*trainer.evaluator, batch, false).loss_sum, loss);
 }

@@ -24,7 +24,7 @@
 namespace stepforge {
 
 int run(const TrainOptions& options, const CommandContext& context) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes away (train | head) does not end the run
+  std::signal(SIGPIPE, SIG_IGN);  // the run continues if the reader of its log goes away (train | head)
   if (options.dry_run_ranks > 0) return run_dry(options, context);
   const RankEnvironment ranks = discover_ranks(process_environment());
   const std::unique_ptr<World> world = make_world(ranks, options.config.config.comm);
@@ -91,14 +91,13 @@ void require_hf_folder(const std::filesystem::path& folder) {
 int run(const ImportOptions& options, const CommandContext& context) {
   require_hf_folder(options.model);
   if (std::filesystem::exists(options.output)) {
-    throw UsageError(
-        format("{} exists already; name a run folder that import can create", options.output.string()));
+    throw UsageError(format("{} exists already; choose another folder for the run", options.output.string()));
   }
   LoadedModel model = load_model(options.model, DType::f32, context.log);
   Config config = model.config;
   config.run_dir = std::filesystem::absolute(options.output).string();
   config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
-  // Without a path: the one in the run's own folder, wherever that is moved.
+  // Without a path, the tokenizer is read from the run folder, which may be moved.
   config.tokenizer.type = TokenizerType::hf;
   std::filesystem::create_directories(options.output);
   if (model.tokenizer != nullptr) model.tokenizer->save_pretrained(run_tokenizer_folder(config));
@@ -111,7 +110,7 @@ int run(const ImportOptions& options, const CommandContext& context) {
       "imported {} parameters; train them with: stepforge train {} data.sources=... training.steps=...",
       with_thousands(model.spec.parameter_count()), (options.output / "config.toml").string());
   if (model.tokenizer == nullptr) {
-    context.log.warning("{} has no tokenizer.json: name a tokenizer with tokenizer.path before training",
+    context.log.warning("{} has no tokenizer.json: set tokenizer.path before training",
                         options.model.string());
   }
   return 0;

@@ -14,7 +14,7 @@ namespace stepforge {
 
 namespace {
 
-/// Counts what the step sends, and not what building sends.
+/// Records the traffic of the step without that of building the trainer.
 class CountTraffic : public Callback {
  public:
   CountTraffic(RecordingWorld& world, std::vector<Traffic>& traffic) : world_(world), traffic_(traffic) {}
@@ -27,17 +27,17 @@ class CountTraffic : public Callback {
   std::vector<Traffic>& traffic_;
 };
 
-/// The run folder of a run of which nothing is kept.
-class PassingFolder {
+/// The run folder of a dry run, deleted at its end.
+class TemporaryFolder {
  public:
-  PassingFolder()
+  TemporaryFolder()
       : path_(std::filesystem::temp_directory_path() / format("stepforge-dry-run-{}", getpid())) {}
-  ~PassingFolder() {
+  ~TemporaryFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
-  PassingFolder(const PassingFolder&) = delete;
-  PassingFolder& operator=(const PassingFolder&) = delete;
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -47,7 +47,7 @@ class PassingFolder {
 }  // namespace
 
 int run_dry(const TrainOptions& options, const CommandContext& context) {
-  const PassingFolder folder;
+  const TemporaryFolder folder;
   LoadedConfig loaded = options.config;
   loaded.config.run_dir = folder.path().string();
   loaded.config.checkpoint.enable = false;
@@ -61,7 +61,7 @@ int run_dry(const TrainOptions& options, const CommandContext& context) {
   std::vector<Traffic> traffic;
   Trainer trainer(std::move(loaded), context.log, context.interrupts, &world);
   trainer.add_callback(std::make_unique<CountTraffic>(world, traffic));
-  // Gradients and losses of the other ranks are made up: what would be reported is no result of training.
+  // Gradients and losses of the other ranks are made up, so metrics would be meaningless.
   trainer.replace_build_step("metrics", [](Trainer& built) {
     built.metrics = std::make_unique<SinkQueue>(std::vector<std::unique_ptr<MetricsSink>>{}, built.log);
   });
@@ -70,8 +70,7 @@ int run_dry(const TrainOptions& options, const CommandContext& context) {
   trainer.run();
   std::cout << format(
       "Ran step 1 as rank 0 of {} simulated ranks. Their values are made up, so loss and speed are not "
-      "shown. It "
-      "sends:\n",
+      "shown. It sends:\n",
       world.size());
   for (const Traffic& line : traffic) {
     std::cout << format("  {:<22} {:<16} {:>6} calls  {:>12}\n", line.group, collective_name(line.kind),

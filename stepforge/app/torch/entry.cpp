@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one function that the program finds in this library.
+// The function that the program looks up in this library.
 #include "stepforge/app/torch/commands.h"
 #include "stepforge/app/torch_library.h"
 

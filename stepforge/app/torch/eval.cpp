@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `stepforge eval`: on text, or token by token on given ids.
+// `stepforge eval`: evaluates a model on text, or on given token ids with the loss of each token.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -19,8 +19,8 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t default_seq_len = 512;
-constexpr int64_t evaluation_rows = 4;
+constexpr int64_t kDefaultSeqLen = 512;
+constexpr int64_t kRowsPerBatch = 4;
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return std::as_bytes(std::span(tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())));
@@ -36,7 +36,8 @@ Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType comput
   return config;
 }
 
-/// Throws UsageError if rows of `seq_len` tokens do not fit the model's context; `source` says who asked.
+/// Throws UsageError if rows of `seq_len` tokens do not fit the model's context; `source` is named in the
+/// message.
 void check_context(const LoadedModel& model, const std::string& source, int64_t seq_len) {
   const int64_t context = model.config.model.max_position;
   if (seq_len <= context) return;
@@ -47,7 +48,7 @@ void require_finite(double loss, const std::filesystem::path& model) {
   if (!std::isfinite(loss)) throw Error(format("the loss of {} is not finite: {}", model.string(), loss));
 }
 
-/// One row at a time, so that only one row's logits are in memory.
+/// Evaluates one row at a time, so that only one row's logits are in memory.
 int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType compute) {
   const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
   check_context(model, options.tokens.string(), batch.seq_len);
@@ -56,7 +57,7 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   Model forward = model.forward(batch.seq_len);
   Executor executor(program, forward, *model.store);
 
-  // The large tensor comes first: its rows are written as they are computed, the losses are kept until the end.
+  // Logits come first in the file: their rows are written as they are computed, the small losses at the end.
   std::vector<TensorSpec> tensors;
   if (options.logits)
     tensors.push_back({"logits", DType::f32, {batch.rows, batch.seq_len, model.spec.vocab_size}});
@@ -85,9 +86,8 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
 int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
   if (model.tokenizer == nullptr)
     throw UsageError(format("{} has no tokenizer.json", options.model.string()));
-  const int64_t trained = std::filesystem::exists(options.model / "config.json")
-                              ? default_seq_len
-                              : model.config.training.seq_len;
+  const int64_t trained =
+      std::filesystem::exists(options.model / "config.json") ? kDefaultSeqLen : model.config.training.seq_len;
   check_context(model, "--seq-len", options.seq_len);
   const int64_t seq_len =
       options.seq_len > 0 ? options.seq_len : std::min(model.config.model.max_position, trained);
@@ -96,9 +96,9 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   if (options.data.empty()) {
     const DataSet data = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get());
     rows = data.validation;
-    if (rows == nullptr) throw UsageError("the run has no validation data; name a text with --data");
+    if (rows == nullptr) throw UsageError("the run has no validation data; pass text with --data");
   } else {
-    // A data plan needs a training source too: it is the same text, and is not read.
+    // A data plan needs a training source too; the same text is named but not read.
     config.data.sources.clear();
     config.data.validation_fraction = 0.0;
     config.data.document = options.documents;
@@ -109,7 +109,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
   const StepProgram program = plan_evaluation(config, model.spec);
   Model forward = model.forward(seq_len);
   Executor executor(program, forward, *model.store);
-  const EvaluationResult result = evaluate(executor, *rows, evaluation_rows, -1);
+  const EvaluationResult result = evaluate(executor, *rows, kRowsPerBatch, -1);
   std::cout << format("loss {:.6f}  perplexity {:.4f}  ", result.loss, result.perplexity);
   if (std::isfinite(result.bits_per_byte))
     std::cout << format("bits per byte {:.4f}  ", result.bits_per_byte);

@@ -30,7 +30,7 @@ ModelFiles from_checkpoint(const FoundCheckpoint& found) {
   const Json state = read_checkpoint_state(found);
   Config config =
       parse_config(state.value("config", std::string()), (found.path / "state.json").string()).config;
-  config.parallelism = {};  // evaluated on one rank, however it was trained
+  config.parallelism = {};  // evaluated on one rank
   ModelSpec spec = model_spec(config.model, config.training.loss_chunk);
   // The run may have been moved: its tokenizer is beside its checkpoints.
   config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
@@ -40,7 +40,7 @@ ModelFiles from_checkpoint(const FoundCheckpoint& found) {
           std::move(generation)};
 }
 
-/// The checkpoint folder of a run, by its configuration.
+/// The folder of checkpoints that the run's configuration names.
 fs::path checkpoint_folder(const fs::path& run) {
   const Config config = load_config(run / "config.toml").config;
   return run / config.checkpoint.folder;

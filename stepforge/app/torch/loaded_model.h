@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trained model from wherever it lies: a checkpoint, the newest checkpoint of a run, a Hugging Face folder.
+// Loads a trained model from a checkpoint, the newest checkpoint of a run, or a Hugging Face folder.
 #pragma once
 
 #include <filesystem>
@@ -16,9 +16,9 @@
 
 namespace stepforge {
 
-/// A model as it lies on the disk, before a weight is read.
+/// A model on disk: its weights are not read yet.
 struct ModelFiles {
-  Config config;  ///< of the run; of a Hugging Face folder only the model section is set
+  Config config;  ///< of the run; for a Hugging Face folder only the model section is set
   ModelSpec spec;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
   TensorFolder weights;
@@ -29,17 +29,17 @@ struct ModelFiles {
 ModelFiles open_model(const std::filesystem::path& path, Logger& log);
 
 struct LoadedModel {
-  Config config;  ///< as of ModelFiles
+  Config config;  ///< as in ModelFiles
   ModelSpec spec;
   std::unique_ptr<ModelStore> store;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
-  Json generation;                       ///< as of ModelFiles
+  Json generation;                       ///< as in ModelFiles
 
   /// Forward code for up to `context_length` positions.
   Model forward(int64_t context_length) const;
 };
 
-/// open_model with its weights in memory.
+/// Like open_model, with the weights in memory and gathered in `compute`.
 LoadedModel load_model(const std::filesystem::path& path, DType compute, Logger& log);
 
 }  // namespace stepforge

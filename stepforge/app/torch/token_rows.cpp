@@ -22,16 +22,16 @@ std::vector<int32_t> int32_values(const SafetensorsFile& file, const TensorEntry
   return values;
 }
 
-/// "cu_seqlens" of the file, or the ends of the rows if it has none.
+/// The "cu_seqlens" of the file; without one, each row is a document.
 std::vector<int32_t> borders(const SafetensorsFile& file, const Batch& batch) {
   std::vector<int32_t> ends;
   for (int64_t row = 0; row <= batch.rows; ++row) ends.push_back(static_cast<int32_t>(row * batch.seq_len));
   const TensorEntry* entry = file.find("cu_seqlens");
   if (entry == nullptr) return ends;
   std::vector<int32_t> values = int32_values(file, *entry);
-  const bool rising =
+  const bool increasing =
       std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) == values.end();
-  if (values.empty() || values.front() != 0 || values.back() != ends.back() || !rising ||
+  if (values.empty() || values.front() != 0 || values.back() != ends.back() || !increasing ||
       !std::includes(values.begin(), values.end(), ends.begin(), ends.end())) {
     throw FormatError(format("{}: \"cu_seqlens\" must increase from 0 to {} and contain every row's end",
                              file.path().string(), ends.back()));
@@ -48,9 +48,9 @@ void derive(Batch& batch) {
     const int32_t end = batch.cu_seqlens[document + 1];
     batch.max_document_length = std::max(batch.max_document_length, end - begin);
     for (int32_t token = begin; token < end; ++token) {
-      const auto place = static_cast<size_t>(token);
-      batch.positions[place] = token - begin;
-      if (token + 1 < end) batch.labels[place] = batch.tokens[place + 1];
+      const auto index = static_cast<size_t>(token);
+      batch.positions[index] = token - begin;
+      if (token + 1 < end) batch.labels[index] = batch.tokens[index + 1];
     }
   }
   batch.valid_labels =
