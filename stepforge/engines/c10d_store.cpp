@@ -27,7 +27,7 @@ namespace {
 
 /// How long a call may take: c10d itself would wait forever if the host of the store has vanished or its process
 /// is stopped.
-constexpr double answer_seconds = 10;
+constexpr double kAnswerSeconds = 10;
 
 /// c10d logs each lost connection with a call stack; our messages say the same in one line.
 void quiet_c10d() {
@@ -70,7 +70,7 @@ class Store : public C10dStore {
       }
       return store.get_to_str(key);
     };
-    return ask(call, seconds + answer_seconds);
+    return ask(call, seconds + kAnswerSeconds);
   }
   int64_t add(const std::string& key, int64_t amount) override {
     return ask([=](c10d::Store& store) { return store.add(key, amount); });
@@ -87,7 +87,7 @@ class Store : public C10dStore {
   /// Returns what `call` returns; throws Error for c10d's exceptions and without an answer. A call that hangs is
   /// left to its thread, with the connection, which is not used any more.
   template <typename Call>
-  std::invoke_result_t<Call, c10d::Store&> ask(Call call, double seconds = answer_seconds) {
+  std::invoke_result_t<Call, c10d::Store&> ask(Call call, double seconds = kAnswerSeconds) {
     if (*is_lost_) fail("it does not answer");
     using Answer = std::invoke_result_t<Call, c10d::Store&>;
     auto task = std::make_shared<std::packaged_task<Answer()>>(

@@ -42,7 +42,7 @@ NcclEntry load() {
                library.string()));
   }
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  void* symbol = handle != nullptr ? dlsym(handle, nccl_entry_name) : nullptr;
+  void* symbol = handle != nullptr ? dlsym(handle, kNcclEntryName) : nullptr;
   if (symbol == nullptr)
     throw UsageError(format("comm.backend = nccl: its plug-in cannot be loaded: {}", dlerror()));
   return reinterpret_cast<NcclEntry>(symbol);

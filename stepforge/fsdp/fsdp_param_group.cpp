@@ -68,8 +68,8 @@ FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, co
 
 FsdpParamGroup::~FsdpParamGroup() {
   // Tasks under way use the masters and gradients.
-  gathering_.settle();
-  reducing_.settle();
+  gathering_.wait_noexcept();
+  reducing_.wait_noexcept();
 }
 
 bool FsdpParamGroup::any_trained() const {
@@ -101,7 +101,7 @@ void FsdpParamGroup::finish_gather() {
   show_values();
 }
 
-void FsdpParamGroup::settle_gather() {
+void FsdpParamGroup::wait_for_gather() {
   gathering_.wait();
 }
 

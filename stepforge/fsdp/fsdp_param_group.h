@@ -58,7 +58,7 @@ class FsdpParamGroup {
   /// start_gather(), and waits for its end: then the module's tensors have their values.
   void finish_gather();
   /// Waits for a gather under way, so that the masters may change; finish_gather() binds its values.
-  void settle_gather();
+  void wait_for_gather();
   bool gathered() const { return store_->gathered(); }
   /// The module's tensors lose their memory. Waits for a gather under way.
   void release();

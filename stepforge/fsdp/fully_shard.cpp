@@ -145,8 +145,8 @@ class Contents {
 };
 
 /// Adds parts: parameters that are stored in the same way.
-void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replicated,
-               const std::vector<NamedParameter>& parameters) {
+void add_param_groups(ShardedUnit& unit, const FullyShardOptions& options, bool replicated,
+                      const std::vector<NamedParameter>& parameters) {
   const MixedPrecision& precision = options.mixed_precision;
   std::map<std::pair<DType, bool>, std::vector<NamedParameter>> alike;
   for (const NamedParameter& parameter : parameters) {
@@ -164,8 +164,8 @@ void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replica
         .with_gradient = kind.second,
         .alias_if_whole = false,
         .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
-        .unit = unit.mesh().runtime().units_made()};
-    unit.add_part(
+        .unit = unit.mesh().runtime().unit_count()};
+    unit.add_param_group(
         std::make_unique<FsdpParamGroup>(unit.unit_name(), unit.mesh(), store, replicated, members));
   }
 }
@@ -179,14 +179,14 @@ void materialize(ShardedUnit& unit, const Contents& contents, const FullyShardOp
   }
   if (!options.initialize) return;
   const at::NoGradGuard no_grad;
-  for (const auto& part : unit.parts()) {
-    for (size_t i = 0; i < part->parameters().size(); ++i) {
-      const std::string& name = part->parameters()[i].name;
+  for (const auto& group : unit.param_groups()) {
+    for (size_t i = 0; i < group->parameters().size(); ++i) {
+      const std::string& name = group->parameters()[i].name;
       const auto& missing = unit.without_value;
       if (std::find(missing.begin(), missing.end(), name) == missing.end()) continue;
-      const at::Tensor whole = at::zeros(part->store().spec().parameters[i].shape, at::kFloat);
+      const at::Tensor whole = at::zeros(group->store().spec().parameters[i].shape, at::kFloat);
       options.initialize(name, whole);
-      part->set_value(i, whole);
+      group->set_value(i, whole);
     }
   }
   for (const auto& [name, buffer] : contents.meta_buffers) options.initialize(name, buffer);
@@ -210,8 +210,8 @@ void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh, const F
   unit->ignored = contents.ignored;
   unit->borrowed = contents.borrowed;
   unit->tied = contents.tied;
-  add_parts(*unit, options, /*replicated=*/false, contents.sharded);
-  add_parts(*unit, options, /*replicated=*/true, contents.replicated);
+  add_param_groups(*unit, options, /*replicated=*/false, contents.sharded);
+  add_param_groups(*unit, options, /*replicated=*/true, contents.replicated);
   materialize(*unit, contents, options);
   runtime.add(unit);
   impl->register_module("sharded_unit", unit);

@@ -52,8 +52,8 @@ class ShardedUnit : public torch::nn::Module {
   Behavior behavior;
 
   /// Sets of parameters that are stored in the same way.
-  const std::vector<std::unique_ptr<FsdpParamGroup>>& parts() const { return parts_; }
-  void add_part(std::unique_ptr<FsdpParamGroup> part) { parts_.push_back(std::move(part)); }
+  const std::vector<std::unique_ptr<FsdpParamGroup>>& param_groups() const { return param_groups_; }
+  void add_param_group(std::unique_ptr<FsdpParamGroup> group) { param_groups_.push_back(std::move(group)); }
   bool owns(const at::Tensor& parameter) const;
   /// Parameters that stay ordinary.
   std::vector<NamedParameter> ignored;
@@ -71,7 +71,7 @@ class ShardedUnit : public torch::nn::Module {
   void start_reduction();
   void finish_reduction();
   /// Waits for a gather under way.
-  void settle_gather();
+  void wait_for_gather();
   /// Drops all gradients, also those of ignored parameters.
   void drop_gradients();
 
@@ -87,12 +87,12 @@ class ShardedUnit : public torch::nn::Module {
   bool reduces() const { return behavior.requires_gradient_sync; }
   bool is_last_backward() const { return behavior.is_last_backward; }
   /// No call uses it any more: frees the gathered values.
-  void forget_uses();
+  void clear_uses();
 
  private:
   std::string name_;
   MixedPrecision precision_;
-  std::vector<std::unique_ptr<FsdpParamGroup>> parts_;
+  std::vector<std::unique_ptr<FsdpParamGroup>> param_groups_;
   int uses_ = 0;                     ///< calls and backwards under way
   std::shared_ptr<ShardMesh> mesh_;  // last: its groups are destroyed before the buffers of their collectives
 };

@@ -31,7 +31,7 @@ std::size_t UnitTrace::add_exit(const std::shared_ptr<ShardedUnit>& unit) {
 }
 
 void UnitTrace::reach(std::size_t position) {
-  runtime_.touch(shared_from_this());
+  runtime_.enter_backward(shared_from_this());
   if (position >= undone_) {
     throw Error(
         "backward came to a call of a unit a second time, when its gradient had been reduced already");
@@ -103,7 +103,7 @@ bool UnitRuntime::in_backward() {
   return torch::autograd::get_current_graph_task_id() != -1;
 }
 
-void UnitRuntime::touch(const std::shared_ptr<UnitTrace>& trace) {
+void UnitRuntime::enter_backward(const std::shared_ptr<UnitTrace>& trace) {
   const int graph_task = torch::autograd::get_current_graph_task_id();
   auto& traces = backwards_[graph_task];
   if (std::find(traces.begin(), traces.end(), trace) != traces.end()) return;
@@ -120,7 +120,7 @@ void UnitRuntime::end_backward(int graph_task) {
   for (const auto& trace : backwards_.at(graph_task)) trace->finish();
   backwards_.erase(graph_task);
   // Gathers ahead that no call used must not read masters while an optimizer changes them.
-  for (const auto& unit : units()) unit->settle_gather();
+  for (const auto& unit : units()) unit->wait_for_gather();
   for (const auto& started : std::exchange(reducing_, {})) {
     const auto unit = started.lock();
     if (unit == nullptr) continue;
@@ -155,7 +155,7 @@ void UnitRuntime::abandon_backward() {
 }
 
 void UnitRuntime::release_all() const {
-  for (const auto& unit : units()) unit->forget_uses();
+  for (const auto& unit : units()) unit->clear_uses();
 }
 
 }  // namespace stepforge

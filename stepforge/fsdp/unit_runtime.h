@@ -63,7 +63,7 @@ class UnitRuntime {
  public:
   void add(const std::shared_ptr<ShardedUnit>& unit) { units_.push_back(unit); }
   /// The number of units added so far, and of the next one: the same on all ranks.
-  int units_made() const { return static_cast<int>(units_.size()); }
+  int unit_count() const { return static_cast<int>(units_.size()); }
   /// Units that still exist, in the order in which they were made.
   std::vector<std::shared_ptr<ShardedUnit>> units() const;
 
@@ -77,7 +77,7 @@ class UnitRuntime {
   /// Whether this thread is in a backward, where a forward recomputes.
   static bool in_backward();
   /// The backward of this thread runs a node of `trace`.
-  void touch(const std::shared_ptr<UnitTrace>& trace);
+  void enter_backward(const std::shared_ptr<UnitTrace>& trace);
   /// Starts the unit's reduction; first waits until few enough are under way.
   void reduce(const std::shared_ptr<ShardedUnit>& unit);
   /// Waits for all reductions.

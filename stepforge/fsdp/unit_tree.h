@@ -30,10 +30,10 @@ std::vector<UnitEntry> units_in(const torch::nn::Module& root);
 struct FsdpParamRef {
   std::string name;                  ///< relative to the root: "layers.0.attention.weight"
   std::vector<std::string> aliases;  ///< other names of the same tensor
-  FsdpParamGroup* part = nullptr;
-  size_t index = 0;  ///< in the part
+  FsdpParamGroup* group = nullptr;
+  size_t index = 0;  ///< in the group
 
-  const at::Tensor& local() const { return part->local(index); }
+  const at::Tensor& local() const { return group->local(index); }
 };
 
 /// Every parameter of every unit in `root`, unit by unit.

@@ -14,14 +14,14 @@ namespace stepforge {
 
 /// The object must outlive the graph. Parameters, tables and batches do: they belong to the executor.
 template <typename T>
-void keep_pointer(torch::autograd::AutogradContext& context, const char* name, const T* pointer) {
+void save_pointer(torch::autograd::AutogradContext& context, const char* name, const T* pointer) {
   context.saved_data[name] = static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer));
 }
 
 template <typename T>
-T* kept_pointer(const torch::autograd::AutogradContext& context, const char* name) {
+T* saved_pointer(const torch::autograd::AutogradContext& context, const char* name) {
   const auto address = static_cast<intptr_t>(context.saved_data.at(name).toInt());
-  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): keep_pointer() made it
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): save_pointer() made it
 }
 
 template <typename T>
@@ -32,12 +32,12 @@ struct Capsule : torch::CustomClassHolder {
 
 /// A value that lives as long as the graph.
 template <typename T>
-void keep_value(torch::autograd::AutogradContext& context, const char* name, T value) {
+void save_value(torch::autograd::AutogradContext& context, const char* name, T value) {
   context.saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<Capsule<T>>(std::move(value)));
 }
 
 template <typename T>
-T& kept_value(const torch::autograd::AutogradContext& context, const char* name) {
+T& saved_value(const torch::autograd::AutogradContext& context, const char* name) {
   return static_cast<Capsule<T>*>(context.saved_data.at(name).toCapsule().get())->value;
 }
 

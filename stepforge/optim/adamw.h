@@ -21,7 +21,7 @@ namespace stepforge {
 class UnitAdamW {
  public:
   /// Slot names as in checkpoints: "optim.state.<parameter>.exp_avg".
-  static constexpr std::array<std::string_view, 2> slot_names = {"exp_avg", "exp_avg_sq"};
+  static constexpr std::array<std::string_view, 2> kSlotNames = {"exp_avg", "exp_avg_sq"};
 
   /// `unit` must outlive it.
   explicit UnitAdamW(const UnitStore& unit) : unit_(&unit) {}
@@ -48,7 +48,7 @@ class UnitAdamW {
 /// The optimizer of a ModelStore: all parameters of all trained units are updated in every step.
 class AdamW {
  public:
-  static constexpr auto slot_names = UnitAdamW::slot_names;
+  static constexpr auto kSlotNames = UnitAdamW::kSlotNames;
 
   /// `store` must outlive it.
   AdamW(ModelStore& store, ParamGroups groups);

@@ -41,7 +41,7 @@ double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_
   for (const FsdpParamRef& parameter : sharded_parameters(*module.module())) {
     if (!parameter.local().grad().defined()) continue;
     gradients.push_back(parameter.local().grad());
-    double& terms = parameter.part->store().sharded() ? sharded : replicated;
+    double& terms = parameter.group->store().sharded() ? sharded : replicated;
     terms = join_norm_terms(type, terms, norm_terms(gradients.back(), type));
   }
   const double all = join_norm_terms(type, join_over_shards(*mesh.groups(), type, sharded), replicated);

@@ -13,7 +13,7 @@ void LaneTask::wait() {
   if (done_.valid()) std::exchange(done_, {}).get();
 }
 
-void LaneTask::settle() noexcept {
+void LaneTask::wait_noexcept() noexcept {
   if (done_.valid()) std::exchange(done_, {}).wait();
 }
 

@@ -26,7 +26,7 @@ class LaneTask {
   void wait();
   /// The same without throwing, for destructors: on_failure has reported the failure, and every further
   /// collective throws it again.
-  void settle() noexcept;
+  void wait_noexcept() noexcept;
 
  private:
   std::shared_future<void> done_;

@@ -23,11 +23,11 @@ class TrainedParts {
   int64_t size() const { return size_; }  ///< elements per rank
 
   /// [shards * size()] from the joined shards.
-  at::Tensor of_joined(const at::Tensor& joined) const;
+  at::Tensor pack_joined(const at::Tensor& joined) const;
   /// [size()] from a rank's shard.
-  at::Tensor of_shard(const at::Tensor& shard, int rank) const;
+  at::Tensor pack_shard(const at::Tensor& shard, int rank) const;
   /// [shard_size] with zeros where parameters are frozen.
-  at::Tensor to_shard(const at::Tensor& parts, int rank) const;
+  at::Tensor unpack(const at::Tensor& parts, int rank) const;
 
  private:
   void pack(const at::Tensor& shard, int rank, const at::Tensor& parts) const;

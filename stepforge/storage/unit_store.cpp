@@ -222,10 +222,10 @@ at::Tensor UnitStore::reduced(const at::Tensor& written, const TrainedParts& par
     for_each_piece(joined, layout_.gathered(), written,
                    [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
   }
-  joined = parts.of_joined(joined).to(type);
+  joined = parts.pack_joined(joined).to(type);
   const at::Tensor sum = at::empty({parts.size()}, type);
   groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce, options_.unit);
-  return parts.to_shard(sum.to(at::kFloat), groups_->shard().rank);
+  return parts.unpack(sum.to(at::kFloat), groups_->shard().rank);
 }
 
 void UnitStore::end_reduction() {
@@ -245,9 +245,9 @@ void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) c
   const at::NoGradGuard no_grad;
   const int rank = groups_->shard().rank;
   // The shard itself if all of it is trained and reduced in fp32.
-  const at::Tensor sent = parts.of_shard(shard, rank).to(scalar_type(options_.reduce));
+  const at::Tensor sent = parts.pack_shard(shard, rank).to(scalar_type(options_.reduce));
   groups_->replicate()->all_reduce(bytes_of(sent), options_.reduce, options_.unit);
-  if (!sent.is_same(shard)) shard.copy_(parts.to_shard(sent, rank));
+  if (!sent.is_same(shard)) shard.copy_(parts.unpack(sent, rank));
 }
 
 void UnitStore::finish_gradient() {

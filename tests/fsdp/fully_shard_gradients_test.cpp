@@ -244,10 +244,10 @@ TEST(FullyShardGradients, ABranchThatARankPassesByIsReducedInTheSameOrder) {
       model.set_reduce_op(ReduceOp::sum, true);
       model(rows_of(mesh->rank(), 0), mesh->rank() == alone).sum().backward();
       for (const FsdpParamRef& parameter : sharded_parameters(*model.module())) {
-        const at::Tensor whole = parameter.part->store().whole(parameter.part->gradient());
+        const at::Tensor whole = parameter.group->store().whole(parameter.group->gradient());
         const at::Tensor expected = plain->named_parameters()[parameter.name].grad();
         if (at::sum(whole).template item<float>() == 0) return "no gradient";
-        const auto offset = flat_layout(parameter.part->store().spec()).offsets[parameter.index];
+        const auto offset = flat_layout(parameter.group->store().spec()).offsets[parameter.index];
         if (!at::equal(whole.narrow(0, offset, expected.numel()).view(expected.sizes()), expected))
           return parameter.name;
       }
@@ -335,7 +335,7 @@ TEST(FullyShardGradients, TiedParametersInsideAUnitAreOne) {
     const auto parameters = sharded_parameters(*model.module());
     if (parameters.size() != 1 || parameters[0].aliases != std::vector<std::string>{"b"}) return "not one";
     model(rows_of(mesh->rank(), 0)).sum().backward();
-    const at::Tensor whole = parameters[0].part->store().whole(parameters[0].part->gradient());
+    const at::Tensor whole = parameters[0].group->store().whole(parameters[0].group->gradient());
     return at::equal(whole.narrow(0, 0, 25).view({5, 5}), plain->a.grad()) ? "" : "another gradient";
   });
 }
@@ -375,8 +375,8 @@ TEST(FullyShardGradients, TiesAcrossUnitsMustBeDeclared) {
     if (world.log.count(CollectiveKind::reduce_scatter) != 2) return "not reduced once per unit";
     for (const FsdpParamRef& parameter : sharded_parameters(*model.module())) {
       if (parameter.name != "first.weight") continue;
-      const at::Tensor whole = parameter.part->store().whole(parameter.part->gradient());
-      const auto offset = flat_layout(parameter.part->store().spec()).offsets[parameter.index];
+      const at::Tensor whole = parameter.group->store().whole(parameter.group->gradient());
+      const auto offset = flat_layout(parameter.group->store().spec()).offsets[parameter.index];
       return at::equal(whole.narrow(0, offset, 25).view({5, 5}), expected) ? "" : "another gradient";
     }
     return "not there";

@@ -189,7 +189,7 @@ TEST(FullyShard, PrefetchListsStartGathersAhead) {
     model->first.set_modules_to_forward_prefetch({model->second});
     // Waits for a gather under way, but starts none.
     const auto was_started = [&] {
-      model->second.unit()->settle_gather();
+      model->second.unit()->wait_for_gather();
       return world.log.count(CollectiveKind::all_gather) == 2;
     };
     world.log.clear();
@@ -260,7 +260,7 @@ TEST(FullyShard, BackwardGathersTheNextUnitAheadUnlessAListSaysOtherwise) {
       if (!ahead) model->second.set_modules_to_backward_prefetch({});
       int64_t gathers = -1;
       model->between = [&](at::Tensor) {
-        model->first.unit()->parts()[0]->release();  // which waits for a gather under way
+        model->first.unit()->param_groups()[0]->release();  // which waits for a gather under way
         gathers = world.log.count(CollectiveKind::all_gather);
       };
       const at::Tensor loss = model(rows_of(mesh->rank(), 0)).sum();
@@ -323,9 +323,9 @@ TEST(FullyShard, ValuesKeptOverAnUpdateAreNotUsedAgain) {
       plain_step(model, mesh->rank(), 0);
       if (world.log.count(CollectiveKind::all_gather) != 0) return "gathered though nothing changed";
       if (own_optimizer) {
-        for (const auto& part : model.unit()->parts()) part->masters_changed();
-        for (const auto& part : model->first.unit()->parts()) part->masters_changed();
-        for (const auto& part : model->second.unit()->parts()) part->masters_changed();
+        for (const auto& group : model.unit()->param_groups()) group->masters_changed();
+        for (const auto& group : model->first.unit()->param_groups()) group->masters_changed();
+        for (const auto& group : model->second.unit()->param_groups()) group->masters_changed();
       } else {
         snap_update(model.parameters());
       }

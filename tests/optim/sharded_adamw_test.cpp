@@ -119,9 +119,9 @@ TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
     std::set<std::string> with_state;
     for (const auto* state : optimizer.state()) {
       for (const FsdpParamRef& parameter : optimizer.parameters()) {
-        if (parameter.part == state->parameters) with_state.insert(parameter.name);
+        if (parameter.group == state->group) with_state.insert(parameter.name);
       }
-      if (state->moments.slots()[1].numel() != state->parameters->store().shard_size()) return "another size";
+      if (state->moments.slots()[1].numel() != state->group->store().shard_size()) return "another size";
     }
     for (const FsdpParamRef& parameter : optimizer.parameters()) {
       const bool frozen = parameter.name == "second.weight";

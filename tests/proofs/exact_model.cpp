@@ -49,14 +49,14 @@ at::Tensor settle(const at::Tensor& x) {
 
 /// x + bias, whose gradient goes into the unit's as any other of the product's layers writes it.
 struct AddBias : torch::autograd::Function<AddBias> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& bias, Parameter* parameter) {
-    keep_pointer(*context, "parameter", parameter);
+    save_pointer(*ctx, "parameter", parameter);
     return x + bias;
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    auto* parameter = kept_pointer<Parameter>(*context, "parameter");
+    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     const at::Tensor sum = gradients[0].to(at::kFloat).sum(0);
     if (parameter->written()) {
       parameter->gradient().add_(sum);

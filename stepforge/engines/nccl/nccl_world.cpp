@@ -28,8 +28,8 @@ namespace stepforge {
 namespace {
 
 /// Most device memory in which a group's sums are staged.
-constexpr std::size_t staging_bytes = std::size_t{64} << 20;
-constexpr std::size_t line_bytes = 256;
+constexpr std::size_t kStagingBytes = std::size_t{64} << 20;
+constexpr std::size_t kLineBytes = 256;
 
 void check(cudaError_t result, const char* what) {
   if (result != cudaSuccess) throw Error(format("CUDA: {}: {}", what, cudaGetErrorString(result)));
@@ -42,7 +42,7 @@ void check(ncclResult_t result, const char* what) {
 }
 
 std::size_t round_up(std::size_t bytes) {
-  return (bytes + line_bytes - 1) / line_bytes * line_bytes;
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
 /// Device memory that grows.
@@ -101,8 +101,8 @@ class NcclCommunicator : public Communicator {
         {CollectiveKind::all_gather, part.size(), DType::u8, 0, unit},
         [&] {
           check_parts(part.size(), whole.size(), size());
-          check_place(part);
-          check_place(whole);
+          check_on_device(part);
+          check_on_device(whole);
         },
         [&] {
           check(ncclAllGather(part.data(), whole.data(), part.size(), ncclUint8, comm_, stream_),
@@ -117,8 +117,8 @@ class NcclCommunicator : public Communicator {
         [&] {
           check_parts(part.size(), whole.size(), size());
           check_sum(part.size(), dtype);
-          check_place(whole);
-          check_place(part);
+          check_on_device(whole);
+          check_on_device(part);
         },
         [&] {
           const auto slice = [&](int member) {
@@ -133,7 +133,7 @@ class NcclCommunicator : public Communicator {
         {CollectiveKind::all_reduce, values.size(), dtype, 0, unit},
         [&] {
           check_sum(values.size(), dtype);
-          check_place(values);
+          check_on_device(values);
         },
         [&] {
           const auto members = static_cast<std::size_t>(size());
@@ -158,7 +158,7 @@ class NcclCommunicator : public Communicator {
         {CollectiveKind::broadcast, bytes.size(), DType::u8, root},
         [&] {
           check_root(root, size());
-          check_place(bytes);
+          check_on_device(bytes);
         },
         [&] {
           check(ncclBroadcast(bytes.data(), bytes.data(), bytes.size(), ncclUint8, root, comm_, stream_),
@@ -171,9 +171,10 @@ class NcclCommunicator : public Communicator {
 
  private:
   /// One collective: checks its arguments, compares it with the other ranks' calls, runs it, waits for it.
-  void call(const CollectiveCall& call, const std::function<void()>& look, const std::function<void()>& run) {
+  void call(const CollectiveCall& call, const std::function<void()>& check_call_arguments,
+            const std::function<void()>& run) {
     check(cudaSetDevice(request_.device), "choose the device");
-    check_arguments(*this, look);
+    check_arguments(*this, check_call_arguments);
     compare(call);
     try {
       run();
@@ -214,7 +215,7 @@ class NcclCommunicator : public Communicator {
   }
 
   /// NCCL would read host memory, or crash.
-  static void check_place(std::span<const std::byte> bytes) {
+  static void check_on_device(std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
     cudaPointerAttributes attributes{};
     const cudaError_t result = cudaPointerGetAttributes(&attributes, bytes.data());
@@ -231,7 +232,7 @@ class NcclCommunicator : public Communicator {
     const auto members = static_cast<std::size_t>(size());
     std::size_t longest = 0;
     for (int member = 0; member < size(); ++member) longest = std::max(longest, slice(member).size());
-    const std::size_t most = std::max(line_bytes, staging_bytes / members / line_bytes * line_bytes);
+    const std::size_t most = std::max(kLineBytes, kStagingBytes / members / kLineBytes * kLineBytes);
     const std::size_t step = std::min(most, round_up(longest));
     if (step == 0) return;
     std::byte* staging = staging_.at_least(step * members);
@@ -273,7 +274,7 @@ class NcclCommunicator : public Communicator {
   void wait_for_state(std::string_view what) {
     wait(what, [&] {
       ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(comm_, &state), "look for errors");
+      check(ncclCommGetAsyncError(comm_, &state), "check_call_arguments for errors");
       check(state, "communicate");
       return state != ncclInProgress;
     });
@@ -281,7 +282,7 @@ class NcclCommunicator : public Communicator {
   void wait_for_stream(const CollectiveCall& call) {
     wait(collective_text(call), [&] {
       ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(comm_, &state), "look for errors");
+      check(ncclCommGetAsyncError(comm_, &state), "check_call_arguments for errors");
       check(state, "communicate");
       const cudaError_t result = cudaStreamQuery(stream_);
       if (result != cudaErrorNotReady) check(result, "communicate");

@@ -18,7 +18,7 @@ struct NcclRequest {
 /// The exported function. The world's communicators take spans of this device's memory. Throws UsageError if
 /// there is no such GPU.
 using NcclEntry = std::unique_ptr<World> (*)(const NcclRequest& request);
-inline constexpr const char* nccl_entry_name = "stepforge_nccl_entry";
+inline constexpr const char* kNcclEntryName = "stepforge_nccl_entry";
 
 /// Loads the plug-in beside this library and makes the world, which owns `control`. Throws UsageError if
 /// there is no plug-in, if it cannot be loaded, or if there is no GPU.
