@@ -67,7 +67,7 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
       arguments.q_norm->mark_written();
       arguments.k_norm->mark_written();
     }
-    // In place: attention's backward made this tensor, and nothing else holds it.
+    // In place: attention's backward made this tensor, and nothing else uses it.
     qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm,
                           rstd, q_gradient, k_gradient, accumulate);
     return {gradients[0], at::Tensor()};
@@ -96,7 +96,7 @@ struct AttendFunction : torch::autograd::Function<AttendFunction> {
   }
 };
 
-/// Generation: appends the new tokens' keys and values to the cache; queries attend to all of it.
+/// Generation: appends the new tokens' keys and values to the cache and attends to the whole cache.
 at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
                          int64_t layer) {
   KvCache& cache = *context.cache;

@@ -10,7 +10,7 @@ namespace stepforge {
 namespace {
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  // The weight is an argument so that a graph is built even where x needs no gradient.
+  // The weight is an argument so that a graph is built even if x needs no gradient.
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& weight, Parameter* parameter) {
     ctx->save_for_backward({x});

@@ -20,7 +20,7 @@ struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
     ctx->save_for_backward({x, rstd});
     ctx->set_materialize_grads(false);
     save_pointer(*ctx, "parameter", parameter);
-    // The same bytes under another tensor: the residual path.
+    // The residual path: a tensor that shares x's memory.
     return {normed, x.variable_data()};
   }
 
@@ -30,7 +30,7 @@ struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
     auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     at::Tensor weight_gradient = parameter->gradient();
     if (!parameter->trained()) weight_gradient = at::empty({saved[0].size(1)}, at::kFloat);
-    // In place of the normed branch's gradient, which nothing else holds.
+    // In place of the normed branch's gradient, which nothing else uses.
     const at::Tensor& x_gradient = gradients[0];
     rms_norm_backward(gradients[0], saved[0], parameter->value(), saved[1], gradients[1], x_gradient,
                       weight_gradient, parameter->trained() && parameter->written());

@@ -32,7 +32,7 @@ struct Reference {
 void fill_gradients(Job& job, uint64_t seed) {
   for (size_t u = 0; u < job.store.size(); ++u) {
     for (Parameter& parameter : job.store.unit(u).parameters()) {
-      parameter.gradient().copy_(random_values(parameter.gradient().sizes(), seed++));
+      parameter.gradient().copy_(random_tensor(parameter.gradient().sizes(), seed++));
       parameter.mark_written();
     }
   }
@@ -92,7 +92,7 @@ TEST(AdamW, TenStepsEqualAnFp64ReferenceInEveryGroup) {
 TEST(AdamW, PaddingOfMastersAndMomentsStaysZero) {
   Job job(tiny_job("qwen3"));
   for (int step = 1; step <= 3; ++step) {
-    job.step(job.cut(job.made_up_rows()), step, 1.0);
+    job.step(job.split(job.made_up_rows()), step, 1.0);
   }
   for (size_t u = 0; u < job.store.size(); ++u) {
     const UnitStore& unit = job.store.unit(u);
@@ -121,10 +121,10 @@ TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
   Config clipped = tiny_job();
   clipped.training.max_norm = 0.25;
   Job job(clipped);
-  const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
+  const StepResult result = job.step(job.split(job.made_up_rows()), 0, 1.0);
   ASSERT_GT(result.grad_norm, 1.0);
   Job reference(tiny_job());
-  reference.step(reference.cut(reference.made_up_rows()), 0, 0.0);
+  reference.step(reference.split(reference.made_up_rows()), 0, 0.0);
   EXPECT_TRUE(at::equal(job.gradients(), reference.gradients())) << "gradients are not touched";
   Job by_hand(tiny_job());
   for (size_t u = 0; u < job.store.size(); ++u)
@@ -139,7 +139,7 @@ TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
 TEST(Clip, AMaximumOfZeroReportsTheNormWithoutClipping) {
   Config config = tiny_job();
   Job job(config);
-  const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
+  const StepResult result = job.step(job.split(job.made_up_rows()), 0, 1.0);
   EXPECT_GT(result.grad_norm, 1.0);
   const at::Tensor moment = job.optimizer.slot(1, 0);
   EXPECT_TRUE(at::allclose(moment, job.store.unit(1).gradient() * 0.1, 1e-5, 1e-9));

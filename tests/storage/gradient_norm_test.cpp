@@ -33,7 +33,7 @@ void fill_gradients(ModelStore& store) {
     const at::Tensor whole = at::zeros({layout.size});
     for (size_t i = 0; i < layout.offsets.size(); ++i) {
       const int64_t elements = store.unit(u).spec().parameters[i].elements();
-      whole.narrow(0, layout.offsets[i], elements).copy_(random_values({elements}, 10 * u + i));
+      whole.narrow(0, layout.offsets[i], elements).copy_(random_tensor({elements}, 10 * u + i));
     }
     const int64_t begin = store.unit(u).shard_size() * store.groups().shard().rank;
     const int64_t held = std::max<int64_t>(0, std::min(store.unit(u).shard_size(), layout.size - begin));

@@ -212,7 +212,7 @@ TEST(UnitStore, AStashedGradientIsTheLeftOperandOfTheSum) {
   const auto write = [&](uint64_t seed) {
     store.start_gradient();
     for (Parameter& parameter : store.parameters()) {
-      parameter.gradient().copy_(random_values(parameter.gradient().sizes(), seed));
+      parameter.gradient().copy_(random_tensor(parameter.gradient().sizes(), seed));
       parameter.mark_written();
     }
     leaves.push_back(store.gradient().clone());
