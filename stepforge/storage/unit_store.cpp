@@ -44,7 +44,7 @@ at::ScalarType scalar_type(DType dtype) {
 
 namespace {
 
-/// The tensor's storage gets `bytes`, which something else owns, or none. Its views follow.
+/// Points the storage of `tensor` and its views to `bytes`, which something else owns; null: no memory.
 void bind(const at::Tensor& tensor, void* bytes) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
       c10::DataPtr(bytes, c10::Device(c10::DeviceType::CPU)));
@@ -68,8 +68,8 @@ UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options, const Da
   if (!options_.offload) working_master_ = master_;
   values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(options_.gather));
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
-    // variable_data gives each leaf its own version counter, so refilling the bytes does not trip
-    // saved-tensor checks.
+    // variable_data gives each leaf its own version counter, so that refilling the memory does not fail
+    // autograd's checks of saved tensors.
     parameters_.emplace_back(&spec.parameters[i], view(values_, layout_.gathered(), i).variable_data(),
                              at::Tensor());
   }
@@ -158,7 +158,7 @@ void UnitStore::fill(const at::Tensor& slot) const {
 
 void UnitStore::bind_values(at::Tensor slot) {
   slot_ = std::move(slot);
-  bind(values_, slot_.data_ptr());  // the bytes stay owned by slot_
+  bind(values_, slot_.data_ptr());  // slot_ owns the memory
 }
 
 void UnitStore::release() {
