@@ -33,12 +33,12 @@ DType gather_dtype(at::ScalarType type) {
     case at::kHalf:
       return DType::f16;
     default:
-      throw UsageError(format("dtype {} of a mixed-precision policy: choose float, bfloat16 or half",
-                              c10::toString(type)));
+      throw UsageError(
+          format("mixed_precision: dtype {}: must be float, bfloat16 or half", c10::toString(type)));
   }
 }
 
-/// The parameters and buffers of a module that are not in a unit inside it.
+/// Collects the parameters and buffers of a module that are not in a unit inside it.
 class Contents {
  public:
   Contents(const torch::nn::Module& module, const std::string& unit_name, const FullyShardOptions& options,
@@ -51,8 +51,8 @@ class Contents {
       for (size_t i = 0; i < list->size(); ++i) {
         if (contains(seen_, (*list)[i])) continue;
         throw UsageError(
-            format("{}[{}] is not a parameter of unit \"{}\" itself (it may be one of a unit inside it)",
-                   name, i, unit_name_));
+            format("{}[{}] is not a parameter of unit \"{}\" itself; it may belong to a unit inside it", name,
+                   i, unit_name_));
       }
     }
   }
@@ -108,7 +108,7 @@ class Contents {
   void borrow(const std::string& name, const at::Tensor& tensor, const std::shared_ptr<ShardedUnit>& owner) {
     if (!contains(options_.tied_params, tensor)) {
       throw UsageError(
-          format("parameter {} of unit \"{}\" belongs to unit \"{}\" already: declare it in "
+          format("parameter {} of unit \"{}\" already belongs to unit \"{}\": declare it in "
                  "tied_params, or make one unit of both modules",
                  name, unit_name_, owner->unit_name()));
     }
@@ -120,14 +120,14 @@ class Contents {
     const at::ScalarType type = tensor.scalar_type();
     if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) {
       throw UsageError(
-          format("parameter {} of unit \"{}\" has dtype {}: units hold float, bfloat16 and half; "
+          format("parameter {} of unit \"{}\" has dtype {}: must be float, bfloat16 or half; "
                  "convert it, make it a buffer, or list it in ignored_params",
                  name, unit_name_, c10::toString(type)));
     }
     if (!tensor.is_cpu() && !tensor.is_meta()) {
       throw UsageError(
           format("parameter {} of unit \"{}\" is on {}: move the module to the CPU before "
-                 "fully_shard, or make it on the meta device",
+                 "fully_shard, or construct it on the meta device",
                  name, unit_name_, tensor.device().str()));
     }
     if (!tensor.is_leaf()) {
@@ -144,7 +144,7 @@ class Contents {
   std::vector<at::Tensor> seen_;
 };
 
-/// Adds parts: parameters that are stored in the same way.
+/// Adds a parameter group for each set of parameters that are stored in the same way.
 void add_param_groups(ShardedUnit& unit, const FullyShardOptions& options, bool replicated,
                       const std::vector<NamedParameter>& parameters) {
   const MixedPrecision& precision = options.mixed_precision;
@@ -199,7 +199,7 @@ void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh, const F
   const auto impl = module.module();
   const std::string name = options.name.empty() ? impl->name() : options.name;
   if (mesh == nullptr) throw UsageError(format("unit \"{}\": fully_shard needs a mesh", name));
-  if (module.is_sharded()) throw UsageError(format("unit \"{}\" is sharded already", name));
+  if (module.is_sharded()) throw UsageError(format("unit \"{}\" is already sharded", name));
   UnitRuntime& runtime = mesh->runtime();
   const Contents contents(*impl, name, options, runtime.units());
   if (options.mixed_precision.param_dtype) gather_dtype(*options.mixed_precision.param_dtype);

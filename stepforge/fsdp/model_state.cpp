@@ -69,7 +69,7 @@ LoadReport load_state_dict(const ShardedModule& module, const StateDict& values,
   const StateSource source = source_of(module);
   const std::vector<UnitEntry> units = units_in(*module.module());
   for (const UnitEntry& entry : units)
-    entry.unit->wait_for_gather();  // none may read masters while they are written
+    entry.unit->wait_for_gather();  // a gather must not read masters while they are written
   LoadReport report = load_state_dict(source, values, options);
   for (const UnitEntry& entry : units) {
     for (const auto& group : entry.unit->param_groups()) group->masters_changed();

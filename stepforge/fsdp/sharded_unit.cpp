@@ -43,13 +43,13 @@ bool ShardedUnit::unsharded() const {
 void ShardedUnit::begin_forward() {
   if (!without_value.empty()) {
     throw Error(format(
-        "unit \"{}\" has no values for {}, which came from the meta device: give fully_shard an initialize "
-        "function, or load a state dict",
+        "unit \"{}\" has no values for {}, which are from the meta device: pass an initialize function to "
+        "fully_shard, or load a state dict",
         name_, join(without_value, ", ")));
   }
   unshard(/*wait=*/true);
   ++uses_;
-  // In a recomputation the next units are those of backward, not of forward.
+  // In a recomputation the next unit is that of backward, not of forward.
   if (UnitRuntime::in_backward()) return;
   for (const auto& next : behavior.forward_prefetch) {
     if (const auto unit = next.lock()) unit->unshard(/*wait=*/false);
@@ -58,7 +58,7 @@ void ShardedUnit::begin_forward() {
 
 void ShardedUnit::end_forward() {
   --uses_;
-  // What a recomputation has gathered, its backward uses at once.
+  // Values that a recomputation has gathered are used by its backward next.
   if (behavior.reshard_after_forward && !UnitRuntime::in_backward()) reshard();
 }
 

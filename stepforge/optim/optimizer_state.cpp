@@ -10,7 +10,7 @@ namespace stepforge {
 
 namespace {
 
-/// Moments as units with their parameters' layouts; counts of steps, which are the same on all ranks.
+/// Moments have the layouts of their parameters; step counts are whole on every rank.
 StateSource source_of(ShardedAdamW& optimizer) {
   StateSource source;
   if (!optimizer.parameters().empty()) source.all = optimizer.parameters()[0].group->mesh().groups()->data();
@@ -45,7 +45,7 @@ StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOption
 LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
                                      const LoadStateOptions& options) {
   if (options.assign)
-    throw UsageError("the optimizer keeps its state in its own buffers: load it without assign");
+    throw UsageError("assign: the optimizer keeps its state in its own buffers; load it without assign");
   return load_state_dict(source_of(optimizer), values, options);
 }
 

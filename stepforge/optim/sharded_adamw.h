@@ -15,9 +15,10 @@
 
 namespace stepforge {
 
-/// AdamW over this rank's shards of all trained parameters of units; moments are sharded like the parameters. Each
-/// parameter's updates are counted from its first gradient on. Neighbouring parameters with equal options and
-/// counts are updated in one pass over flat memory. Parameters in ignored_params need another optimizer.
+/// AdamW over this rank's shards of all trained parameters of units; moments are sharded like the parameters.
+/// Each parameter's updates are counted from its first gradient on. Neighbouring parameters with equal
+/// options and counts are updated in one pass over flat memory. Parameters in ignored_params need another
+/// optimizer.
 class ShardedAdamW {
  public:
   /// Returns the options of a parameter by its name in the module.
@@ -38,8 +39,8 @@ class ShardedAdamW {
     at::Tensor steps;                   ///< updates of each parameter so far, int64
     UnitAdamW moments;                  ///< zero before the first step
   };
-  /// The states that have moments, in the optimizer's own memory: those of groups of which any parameter is or
-  /// was trained.
+  /// The states that have moments, in the optimizer's own memory: those of groups of which any parameter is
+  /// or was trained.
   std::vector<const GroupState*> state();
   /// In the order of sharded_parameters().
   const std::vector<FsdpParamRef>& parameters() const { return parameters_; }

@@ -52,7 +52,7 @@ bool padding_is_zero(const UnitStore& unit, const at::Tensor& flat) {
   return copy.eq(0).all().item<bool>();
 }
 
-TEST(AdamW, TenStepsEqualAnFp64ReferenceInEveryGroup) {
+TEST(AdamW, TenStepsMatchAnFp64ReferenceInEveryGroup) {
   Config config = tiny_job();
   config.optimizer.weight_decay = 0.1;
   config.optimizer.param_groups = {{"mlp\\.down$", 3e-2, 0.5, 0.8, 0.9}};
@@ -104,7 +104,7 @@ TEST(AdamW, PaddingOfMastersAndMomentsStaysZero) {
   }
 }
 
-TEST(AdamW, TheLearningRateFactorMultipliesEveryGroupsRate) {
+TEST(AdamW, TheLearningRateFactorAppliesToEveryGroup) {
   Job full(tiny_job());
   Config halved = tiny_job();
   halved.optimizer.lr /= 2;
@@ -117,7 +117,7 @@ TEST(AdamW, TheLearningRateFactorMultipliesEveryGroupsRate) {
   EXPECT_EQ(full.optimizer.steps(), 1);
 }
 
-TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
+TEST(Clipping, IsAppliedInTheUpdateAndLimitsTheNorm) {
   Config clipped = tiny_job();
   clipped.training.max_norm = 0.25;
   Job job(clipped);
@@ -125,7 +125,7 @@ TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
   ASSERT_GT(result.grad_norm, 1.0);
   Job reference(tiny_job());
   reference.step(reference.split(reference.made_up_rows()), 0, 0.0);
-  EXPECT_TRUE(at::equal(job.gradients(), reference.gradients())) << "gradients are not touched";
+  EXPECT_TRUE(at::equal(job.gradients(), reference.gradients())) << "gradients are unchanged";
   Job by_hand(tiny_job());
   for (size_t u = 0; u < job.store.size(); ++u)
     by_hand.store.unit(u).gradient().copy_(job.store.unit(u).gradient());
@@ -136,7 +136,7 @@ TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
               0.1 * 0.25 * job.store.unit(1).gradient().norm().item<double>() / result.grad_norm, 1e-7);
 }
 
-TEST(Clip, AMaximumOfZeroReportsTheNormWithoutClipping) {
+TEST(Clipping, AMaxNormOfZeroReportsTheNormWithoutClipping) {
   Config config = tiny_job();
   Job job(config);
   const StepResult result = job.step(job.split(job.made_up_rows()), 0, 1.0);
