@@ -8,7 +8,7 @@ namespace stepforge {
 
 namespace {
 
-/// Levels of a tree over as many sources as an int counts.
+/// Enough levels for a tree over INT_MAX sources.
 constexpr int kMaxLevels = 32;
 
 template <typename Number>
