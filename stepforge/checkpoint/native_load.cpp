@@ -107,7 +107,7 @@ void require_fit(const FoundCheckpoint& checkpoint, const TensorFolder& folder, 
   for (const NamedTensor& tensor : tensors) {
     comparison.expect(tensor.name, tensor.shape, kMasters);
     if (!with_optimizer || !store.unit(tensor.unit).trained()) continue;
-    for (const std::string_view slot : AdamW::slot_names) {
+    for (const std::string_view slot : AdamW::kSlotNames) {
       comparison.expect(optimizer_tensor_name(tensor.name, slot), tensor.shape, kMasters);
     }
   }
@@ -257,8 +257,8 @@ Json load_checkpoint(const FoundCheckpoint& checkpoint, const ModelSpec& model, 
     const std::vector<ShardSlice> held = shard_slices(unit, tensor);
     read_held(folder, tensor.name, held, unit.master());
     if (optimizer == nullptr || !unit.trained()) continue;
-    for (size_t slot = 0; slot < AdamW::slot_names.size(); ++slot) {
-      read_held(folder, optimizer_tensor_name(tensor.name, AdamW::slot_names[slot]), held,
+    for (size_t slot = 0; slot < AdamW::kSlotNames.size(); ++slot) {
+      read_held(folder, optimizer_tensor_name(tensor.name, AdamW::kSlotNames[slot]), held,
                 optimizer->slot(tensor.unit, slot));
     }
   }

@@ -85,7 +85,7 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
   if (!state.is_object()) throw Error("a checkpoint's state must be a JSON object");
   const at::NoGradGuard no_grad;
   const auto slots = [&](size_t unit) {
-    return optimizer != nullptr && store.unit(unit).trained() ? AdamW::slot_names.size() : 0;
+    return optimizer != nullptr && store.unit(unit).trained() ? AdamW::kSlotNames.size() : 0;
   };
   const std::vector<NamedTensor> tensors = named_tensors(model);
   const auto saved =
@@ -105,7 +105,7 @@ StagedCheckpoint stage_checkpoint(const ModelSpec& model, const ModelStore& stor
     const NamedTensor& tensor = tensors[i];
     staged.add(staged.model_, tensor.name, saved[i], store.unit(tensor.unit).master());
     for (size_t slot = 0; slot < slots(tensor.unit); ++slot) {
-      staged.add(staged.optimizer_, optimizer_tensor_name(tensor.name, AdamW::slot_names[slot]), saved[i],
+      staged.add(staged.optimizer_, optimizer_tensor_name(tensor.name, AdamW::kSlotNames[slot]), saved[i],
                  optimizer->slot(tensor.unit, slot));
     }
   }

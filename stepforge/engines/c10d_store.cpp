@@ -25,12 +25,12 @@ namespace stepforge {
 
 namespace {
 
-/// How long a call may take: c10d itself would wait forever if the host of the store has vanished or its process
-/// is stopped.
-constexpr double answer_seconds = 10;
+/// The deadline of a call: c10d itself would wait forever if the store's host is gone or its process is
+/// stopped.
+constexpr double kAnswerSeconds = 10;
 
-/// c10d logs each lost connection with a call stack; our messages say the same in one line.
-void quiet_c10d() {
+/// Turns off c10d's log, which prints a call stack for each lost connection: our own messages have one line.
+void silence_c10d_log() {
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   c10::initLogging();
 }
@@ -70,7 +70,7 @@ class Store : public C10dStore {
       }
       return store.get_to_str(key);
     };
-    return ask(call, seconds + answer_seconds);
+    return ask(call, seconds + kAnswerSeconds);
   }
   int64_t add(const std::string& key, int64_t amount) override {
     return ask([=](c10d::Store& store) { return store.add(key, amount); });
@@ -81,13 +81,13 @@ class Store : public C10dStore {
 
  private:
   [[noreturn]] static void fail(const std::string& reason) {
-    throw Error(format("the store through which ranks find each other: {}", reason));
+    throw Error(format("rendezvous store: {}", reason));
   }
 
-  /// Returns what `call` returns; throws Error for c10d's exceptions and without an answer. A call that hangs is
-  /// left to its thread, with the connection, which is not used any more.
+  /// Returns the result of `call`. Throws Error for c10d's exceptions and if there is no answer in time. A
+  /// call that hangs is left to its thread, and its connection is not used any more.
   template <typename Call>
-  std::invoke_result_t<Call, c10d::Store&> ask(Call call, double seconds = answer_seconds) {
+  std::invoke_result_t<Call, c10d::Store&> ask(Call call, double seconds = kAnswerSeconds) {
     if (*is_lost_) fail("it does not answer");
     using Answer = std::invoke_result_t<Call, c10d::Store&>;
     auto task = std::make_shared<std::packaged_task<Answer()>>(
@@ -113,22 +113,22 @@ class Store : public C10dStore {
 
 std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, double seconds,
                                      std::optional<int> listener) {
-  quiet_c10d();
+  silence_c10d_log();
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(address.port);
   options.isServer = is_server;
   options.waitWorkers = false;
   options.timeout = milliseconds(seconds);
   options.masterListenFd = listener;
-  // c10d waits without a deadline for the answer of a listener that accepts and stays silent. The attempt is
-  // then left to its thread.
+  // c10d has no deadline for a listener that accepts and does not answer. Such an attempt is left to its
+  // thread.
   std::packaged_task<c10::intrusive_ptr<c10d::Store>()> connect(
       [host = address.host, options] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
   auto store = connect.get_future();
   std::thread(std::move(connect)).detach();
   if (store.wait_for(milliseconds(seconds) + std::chrono::seconds(1)) != std::future_status::ready) {
     throw PeerError(
-        format("{} does not answer as rank 0's store does within {} s: another program may listen "
+        format("{} does not answer as rank 0's store within {} s: another program may be listening "
                "there; set MASTER_PORT to another port on all ranks",
                address.text(), seconds));
   }
@@ -139,7 +139,7 @@ std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, 
     if (reason.find("EADDRINUSE") != std::string::npos ||
         reason.find("address already in use") != std::string::npos) {
       throw UsageError(
-          format("port {} is in use on this host: set MASTER_PORT to another one on all ranks ({})",
+          format("port {} is in use on this host: set MASTER_PORT to another port on all ranks ({})",
                  address.port, reason));
     }
     throw PeerError(format("rank 0 did not answer at {} within {} s: {}", address.text(), seconds, reason));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores of c10d: a table in one rank's process or in torchrun's agent, reached over TCP; or in memory.
+// Stores of c10d: a table in the process of one rank or of torchrun's agent, accessed over TCP; or in memory.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ namespace stepforge {
 class C10dStore : public KeyStore {
  public:
   virtual c10d::Store& store() const = 0;
-  /// Another object on the same connection.
+  /// Another object for the same connection.
   virtual std::unique_ptr<C10dStore> share() const = 0;
 };
 
-/// Opens the store that ranks of several processes share. `is_server`: this process holds it, listening at
-/// `address`, or on the socket `listener` that is bound to it already. Others connect, and try again until it
-/// is there. Throws PeerError naming the address without an answer within `seconds`, UsageError if the port
-/// is in use.
+/// Opens the store that ranks in several processes share. If `is_server`, this process holds it and listens
+/// at `address`, or on the socket `listener`, which is already bound to it. Other processes connect, and
+/// retry until the store exists. Throws PeerError with the address if there is no answer within `seconds`,
+/// and UsageError if the port is in use.
 std::unique_ptr<C10dStore> tcp_store(const TcpAddress& address, bool is_server, double seconds,
                                      std::optional<int> listener = std::nullopt);
 
-/// A store for ranks that are threads of this process; share() it with each.
+/// A store for ranks that are threads of this process: give each of them a share().
 std::unique_ptr<C10dStore> memory_store();
 
 }  // namespace stepforge

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// c10d's durations and messages.
+// Conversion of c10d's durations and messages.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace stepforge {
 
-/// At least one: some of c10d's calls take 0 for "no deadline".
+/// At least one millisecond: for some of c10d's calls 0 means "no deadline".
 inline std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(
       std::max<int64_t>(1, static_cast<int64_t>(std::ceil(std::min(seconds, 1e9) * 1000))));

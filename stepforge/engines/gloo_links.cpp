@@ -32,7 +32,7 @@ class GlooMessage : public PendingMessage {
     try {
       return work_->wait(milliseconds(seconds)) ? WaitResult::done : WaitResult::interrupted;
     } catch (const std::exception&) {
-      // Gloo has one exception for both.
+      // Gloo throws the same exception for a deadline and a lost connection.
       const bool is_late = Clock::now() - start >= milliseconds(seconds);
       return is_late ? WaitResult::timed_out : WaitResult::closed;
     }
@@ -43,7 +43,7 @@ class GlooMessage : public PendingMessage {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-/// A message that could not be started: its connection was closed before.
+/// A message that could not be started because its connection is closed.
 class LostMessage : public PendingMessage {
  public:
   WaitResult wait(double) override { return WaitResult::closed; }
@@ -56,7 +56,7 @@ class GlooLinks : public MessageLinks {
 
   std::unique_ptr<PendingMessage> send(std::span<const std::byte> bytes, int member,
                                        Channel channel) override {
-    // Gloo only reads what it sends.
+    // Gloo does not write to what it sends.
     return start({const_cast<std::byte*>(bytes.data()), bytes.size()}, [&](std::vector<at::Tensor>& tensors) {
       return group_->send(tensors, member, static_cast<int>(channel));
     });
@@ -86,18 +86,18 @@ class GlooLinks : public MessageLinks {
 
 LinksFactory gloo_links(const C10dStore& store, const GlooAddress& address, double init_seconds) {
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
-  std::signal(SIGPIPE, SIG_IGN);  // Gloo writes to connections that a dead rank has closed
+  std::signal(SIGPIPE, SIG_IGN);  // Gloo may write to connections that a terminated rank has closed
   auto options = Gloo::Options::create(milliseconds(init_seconds));
-  options->threads = 1;  // only messages are used, which need none
+  options->threads = 1;  // for c10d's own collectives, which are not used
   try {
     options->devices.push_back(address.interface.empty() ? Gloo::createDeviceForHostname(address.address)
                                                          : Gloo::createDeviceForInterface(address.interface));
   } catch (const std::exception& failure) {
-    throw UsageError(format("no connections can be made at {}: {}",
+    throw UsageError(format("cannot open connections at {}: {}",
                             address.interface.empty() ? address.address : "interface " + address.interface,
                             first_line(failure.what())));
   }
-  // A wait for others blocks its connection, so this is not the one that reports failures.
+  // A separate connection: waiting for other ranks blocks it, and failures are reported over `store`'s own.
   c10::intrusive_ptr<c10d::Store> connection = store.store().clone();
   return
       [options, connection](const std::string& key, int member, int size) -> std::unique_ptr<MessageLinks> {

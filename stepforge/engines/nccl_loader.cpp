@@ -15,7 +15,7 @@ namespace stepforge {
 
 namespace {
 
-/// The world over NCCL, with the control world that it uses.
+/// The world of the plug-in, which owns its control world.
 class OwningWorld : public World {
  public:
   OwningWorld(std::unique_ptr<World> control, std::unique_ptr<World> world)
@@ -37,14 +37,14 @@ NcclEntry load() {
   const std::filesystem::path library = library_folder() / "libstepforge_nccl.so";
   if (!std::filesystem::exists(library)) {
     throw UsageError(
-        format("comm.backend = nccl: this build has no plug-in for it ({}): it is built where nvcc and "
-               "nccl.h are found; set comm.backend to auto or gloo",
+        format("comm.backend = nccl: this build has no plug-in {}; it is built if nvcc and nccl.h are "
+               "found. Set comm.backend to auto or gloo",
                library.string()));
   }
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  void* symbol = handle != nullptr ? dlsym(handle, nccl_entry_name) : nullptr;
+  void* symbol = handle != nullptr ? dlsym(handle, kNcclEntryName) : nullptr;
   if (symbol == nullptr)
-    throw UsageError(format("comm.backend = nccl: its plug-in cannot be loaded: {}", dlerror()));
+    throw UsageError(format("comm.backend = nccl: cannot load its plug-in: {}", dlerror()));
   return reinterpret_cast<NcclEntry>(symbol);
 }
 
@@ -53,7 +53,7 @@ NcclEntry load() {
 std::unique_ptr<World> nccl_world(const std::function<std::unique_ptr<World>()>& make_control, int device,
                                   double train_seconds) {
   const NcclEntry entry = load();
-  // The GPU first: without one it is useless to wait for other ranks.
+  // Checks the GPU first: without one, waiting for other ranks is useless.
   NcclRequest request{nullptr, device, train_seconds};
   entry(request);
   std::unique_ptr<World> control = make_control();

@@ -26,36 +26,37 @@ bool is_one_host(const RankEnvironment& ranks) {
   return ranks.local_world_size == ranks.world_size;
 }
 
-/// The address of the ranks' store. Throws UsageError if no variable names it.
-TcpAddress meeting_point(const RankEnvironment& ranks) {
+/// The address of the ranks' store. Throws UsageError if the environment does not state it.
+TcpAddress rendezvous_address(const RankEnvironment& ranks) {
   if (ranks.master_port == 0 || (ranks.master_address.empty() && !is_one_host(ranks))) {
     throw UsageError(format(
-        "{} ranks, {} of them on this host, need a place to meet: set MASTER_ADDR to the host of rank 0 "
-        "and MASTER_PORT to a free port there, the same for all ranks",
+        "{} ranks, {} of them on this host, need a rendezvous address: set MASTER_ADDR to the host of rank "
+        "0 and MASTER_PORT to a free port there, the same on all ranks",
         ranks.world_size, ranks.local_world_size));
   }
   return {ranks.master_address.empty() ? "127.0.0.1" : ranks.master_address, ranks.master_port};
 }
 
 /// The address at which other ranks connect to this one. Throws UsageError if other hosts cannot reach it.
-GlooAddress own_address(const RankEnvironment& ranks, const TcpAddress& meeting, const CommConfig& comm) {
+GlooAddress own_address(const RankEnvironment& ranks, const TcpAddress& rendezvous, const CommConfig& comm) {
   if (!comm.interface.empty()) return {comm.interface, ""};
   std::string failure;
-  const std::string own = source_address(meeting, failure);
+  const std::string own = source_address(rendezvous, failure);
   if (own.empty()) throw UsageError(format("MASTER_ADDR: {}", failure));
-  // Many systems give their own name an address such as 127.0.1.1.
-  if (!is_one_host(ranks) && is_loopback(own) && !is_literal(meeting)) {
+  // Many systems resolve their own name to an address such as 127.0.1.1.
+  if (!is_one_host(ranks) && is_loopback(own) && !is_literal(rendezvous)) {
     throw UsageError(format(
-        "MASTER_ADDR = \"{}\" leads to this host's {}, where ranks of other hosts cannot connect: set "
-        "comm.interface to the network interface that leads to them, as in comm.interface=eth0, on all ranks",
-        meeting.host, own));
+        "MASTER_ADDR = \"{}\" resolves to {} on this host, where ranks of other hosts cannot connect: set "
+        "comm.interface to the network interface that they can reach, such as comm.interface=eth0, on all "
+        "ranks",
+        rendezvous.host, own));
   }
   return {"", own};
 }
 
 std::unique_ptr<World> gloo_world(const RankEnvironment& ranks, const CommConfig& comm,
                                   std::function<void(const std::string&)> on_failure) {
-  const TcpAddress address = meeting_point(ranks);
+  const TcpAddress address = rendezvous_address(ranks);
   const bool holds_store = ranks.rank == 0 && !ranks.launcher_holds_store;
   auto store = tcp_store(address, holds_store, comm.init_timeout, ranks.store_listener);
   LinksFactory links = gloo_links(*store, own_address(ranks, address, comm), comm.init_timeout);
@@ -73,8 +74,8 @@ std::unique_ptr<World> gloo_world(const RankEnvironment& ranks, const CommConfig
 std::unique_ptr<World> shared_memory_world(const RankEnvironment& ranks, const CommConfig& comm) {
   if (!is_one_host(ranks)) {
     throw UsageError(
-        format("comm.backend = shared_memory: {} started {} ranks, {} of them on this host; use auto or gloo "
-               "for several hosts",
+        format("comm.backend = shared_memory: {} started {} ranks, {} of them on this host: set comm.backend "
+               "to auto or gloo for several hosts",
                launcher_name(ranks.launcher), ranks.world_size, ranks.local_world_size));
   }
   return process_world(ranks.run_id, ranks.rank, ranks.world_size, deadlines_of(comm));

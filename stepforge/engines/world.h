@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which engine carries a job's traffic.
+// The choice of a job's engine.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,13 @@
 
 namespace stepforge {
 
-/// The world of this process's rank, as [comm] asks: one rank alone; shared memory among the ranks of one
-/// host; Gloo over TCP among several hosts, with shared memory for groups within one; or one engine for all.
-/// Waits until all ranks are there.
+/// The world of this process's rank. By [comm] it uses
+/// - `auto`: shared memory among the ranks of one host; Gloo over TCP among several hosts, with shared memory
+///   for groups within one host;
+/// - otherwise the selected engine for all groups.
+/// A single rank uses no engine, except with NCCL. Waits until all ranks have joined.
 ///
-/// Throws UsageError if the ranks cannot be connected that way, PeerError naming those that do not come
+/// Throws UsageError if the ranks cannot be connected that way, and PeerError naming ranks that do not join
 /// before the deadline.
 std::unique_ptr<World> make_world(const RankEnvironment& environment, const CommConfig& comm);
 

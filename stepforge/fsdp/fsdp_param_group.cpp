@@ -26,10 +26,10 @@ UnitSpec spec_of(const std::string& name, const std::vector<NamedParameter>& par
   return spec;
 }
 
-/// One element without memory whose use throws `message`.
+/// A tensor without memory; using it throws `message`.
 at::Tensor unusable(const std::string& message) {
   at::Tensor tensor = at::empty({1}, at::kFloat);
-  // Shapes are checked against it before bytes are asked for.
+  // libtorch compares shapes with the storage's size before it asks for the memory.
   tensor.storage().set_nbytes(static_cast<size_t>(std::numeric_limits<int64_t>::max()));
   tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(message);
   return tensor;
@@ -56,7 +56,7 @@ FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, co
     const std::vector<ShardSlice> slices = store_->slices(i);
     at::Tensor local = store_->master().narrow(0, held.begin, held.size());
     if (slices.size() == 1) local = local.view(slices[0].slice.sizes);
-    // A leaf with its own version counter: updates of it show which values are stale.
+    // A leaf with its own version counter: its updates make gathered values stale.
     locals_.push_back(local.variable_data().set_requires_grad(tensor.requires_grad()));
     // The module's tensor keeps its identity: names, handles and requires_grad stay as they are.
     tensor.mutable_grad() = at::Tensor();
@@ -67,9 +67,9 @@ FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, co
 }
 
 FsdpParamGroup::~FsdpParamGroup() {
-  // Tasks under way use the masters and gradients.
-  gathering_.settle();
-  reducing_.settle();
+  // Running tasks use the masters and gradients.
+  gathering_.wait_noexcept();
+  reducing_.wait_noexcept();
 }
 
 bool FsdpParamGroup::any_trained() const {
@@ -78,7 +78,7 @@ bool FsdpParamGroup::any_trained() const {
 }
 
 int64_t FsdpParamGroup::masters_version() const {
-  // A state dict shares the flat masters, an optimizer the locals.
+  // State dicts write to the flat masters, optimizers to the locals.
   int64_t version = changes_ + static_cast<int64_t>(store_->master()._version());
   for (const at::Tensor& local : locals_) version += static_cast<int64_t>(local._version());
   return version;
@@ -101,7 +101,7 @@ void FsdpParamGroup::finish_gather() {
   show_values();
 }
 
-void FsdpParamGroup::settle_gather() {
+void FsdpParamGroup::wait_for_gather() {
   gathering_.wait();
 }
 
@@ -121,7 +121,7 @@ void FsdpParamGroup::show_values() {
 }
 
 void FsdpParamGroup::hide_values() {
-  // Views of them that a graph has saved share the values' storage, which has no bytes either.
+  // Views saved by a graph share the storage of the values, which has no memory either.
   for (const NamedParameter& parameter : parameters_) {
     parameter.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(hidden_.storage());
   }
@@ -180,8 +180,8 @@ void FsdpParamGroup::start_reduction(const ReduceRule& rule) {
       mesh_.reduce_lane().submit([this, rule, parts = TrainedParts(store_->layout(), trained_now), accumulate,
                                   postponed, over_replicas, left = std::exchange(written_, {})]() mutable {
         const at::NoGradGuard no_grad_here;
-        const at::Tensor written = std::exchange(left, {});  // whose memory is free as soon as it is summed
-        // In half precision the sum itself could leave the range.
+        const at::Tensor written = std::exchange(left, {});  // freed when the task ends
+        // In fp16 an unscaled sum could overflow.
         const bool scaled_before = store_->options().reduce == DType::f16;
         if (scaled_before) written.mul_(rule.factor);
         at::Tensor sum = store_->reduced(written, parts);

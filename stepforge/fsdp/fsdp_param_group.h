@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of one unit that are stored in the same way: sharded or replicated, with one gather dtype, trained
-// or frozen. A UnitStore behind the tensors of torch::nn modules: their memory comes and goes, and an optimizer
-// updates this rank's shard of them.
+// The parameters of one unit that are stored in the same way: sharded or replicated, with one gather dtype,
+// trained or frozen. A UnitStore backs the tensors of torch::nn modules: their memory exists while they are
+// gathered, and an optimizer updates this rank's shard.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,16 @@ struct NamedParameter {
 
 /// How the gradients of one backward become part of .grad.
 struct ReduceRule {
-  bool all_reduce = true;  ///< over the replicas; otherwise the sums over shards wait for the next reduction
-  double factor = 1.0;     ///< multiplies the sums over all ranks
+  bool all_reduce = true;  ///< over replicas; otherwise sums over shards are kept for the next reduction
+  double factor = 1.0;     ///< by which the sums over all ranks are multiplied
 };
 
 class FsdpParamGroup {
  public:
-  /// Shards the values of `parameters`, which have memory on every rank or are on the meta device, and frees the
-  /// memory of their tensors: using one before unshard() throws c10::Error, "... not gathered ...", with
-  /// `unit_name`. `replicated`: every rank holds the whole, gradients are summed over all ranks.
-  /// options.with_gradient: whether any of them is trained.
+  /// Shards the values of `parameters`, which are on the CPU or on the meta device, and frees the memory of
+  /// their tensors: using one that is not gathered throws c10::Error with `unit_name`. `replicated`: every
+  /// rank holds the whole parameters, and gradients are summed over all ranks. options.with_gradient: whether
+  /// the parameters are trained.
   FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const StoreOptions& options, bool replicated,
                  std::vector<NamedParameter> parameters);
   ~FsdpParamGroup();
@@ -53,39 +53,40 @@ class FsdpParamGroup {
   bool trained(size_t index) const { return parameters_.at(index).tensor.requires_grad(); }
   bool any_trained() const;
 
-  /// Starts a gather unless one is under way or the gathered values are still those of the masters.
+  /// Starts a gather unless one is under way or the gathered values are up to date.
   void start_gather();
-  /// start_gather(), and waits for its end: then the module's tensors have their values.
+  /// Gathers and waits: then the module's tensors have their values.
   void finish_gather();
   /// Waits for a gather under way, so that the masters may change; finish_gather() binds its values.
-  void settle_gather();
+  void wait_for_gather();
   bool gathered() const { return store_->gathered(); }
-  /// The module's tensors lose their memory. Waits for a gather under way.
+  /// Frees the memory of the module's tensors. Waits for a gather under way.
   void release();
 
-  /// Backward may write: the module's trained tensors have .grad, which continues from what micro-steps
-  /// without reduction have left there.
+  /// Prepares for backward: the module's trained tensors get a .grad, with the sum of earlier micro-steps
+  /// that were not reduced.
   void start_gradient();
-  /// Starts to sum what backwards have written since the last reduction; zero where none has.
+  /// Starts to sum the gradients written since the last reduction; unwritten ones are zero.
   void start_reduction(const ReduceRule& rule);
   /// Waits for the reduction under way, if any; the locals' .grad then holds its result.
   void finish_reduction();
-  /// This rank's shard of all gradients, flat like the masters. A .grad that the user has replaced is copied
-  /// into it.
+  /// This rank's shard of all gradients, laid out like the masters. Copies in a .grad that the user has
+  /// replaced.
   const at::Tensor& gradient();
-  /// The masters have been written other than through local(): values gathered before are stale.
+  /// Marks gathered values as stale after the masters were written other than through local().
   void masters_changed() { ++changes_; }
   /// Drops every gradient, also those not yet reduced. Waits for a reduction under way.
   void zero_grad();
 
-  /// Writes the whole value of parameter `index`; each rank keeps its shard. Values gathered before are stale.
+  /// Sets parameter `index` to the whole value; each rank keeps its shard. Marks gathered values as stale.
   void set_value(size_t index, const at::Tensor& whole);
 
  private:
   int64_t masters_version() const;
   void show_values();
   void hide_values();
-  /// Whether any local has a gradient, to which a reduction adds; the others' regions are then set to zero.
+  /// Whether any local has a gradient, to which a reduction adds; then the gradients of the others are
+  /// zeroed.
   bool keep_earlier_gradients();
 
   UnitSpec spec_;
@@ -102,7 +103,7 @@ class FsdpParamGroup {
 
   at::Tensor written_;  ///< the flat buffer that backward writes into
   LaneTask reducing_;
-  at::Tensor partial_;  ///< summed over shards, not yet over replicas
+  at::Tensor partial_;  ///< gradients summed over shards, but not yet over replicas
 };
 
 }  // namespace stepforge

@@ -33,12 +33,12 @@ DType gather_dtype(at::ScalarType type) {
     case at::kHalf:
       return DType::f16;
     default:
-      throw UsageError(format("dtype {} of a mixed-precision policy: choose float, bfloat16 or half",
-                              c10::toString(type)));
+      throw UsageError(
+          format("mixed_precision: dtype {}: must be float, bfloat16 or half", c10::toString(type)));
   }
 }
 
-/// The parameters and buffers of a module that are not in a unit inside it.
+/// Collects the parameters and buffers of a module that are not in a unit inside it.
 class Contents {
  public:
   Contents(const torch::nn::Module& module, const std::string& unit_name, const FullyShardOptions& options,
@@ -51,8 +51,8 @@ class Contents {
       for (size_t i = 0; i < list->size(); ++i) {
         if (contains(seen_, (*list)[i])) continue;
         throw UsageError(
-            format("{}[{}] is not a parameter of unit \"{}\" itself (it may be one of a unit inside it)",
-                   name, i, unit_name_));
+            format("{}[{}] is not a parameter of unit \"{}\" itself; it may belong to a unit inside it", name,
+                   i, unit_name_));
       }
     }
   }
@@ -108,7 +108,7 @@ class Contents {
   void borrow(const std::string& name, const at::Tensor& tensor, const std::shared_ptr<ShardedUnit>& owner) {
     if (!contains(options_.tied_params, tensor)) {
       throw UsageError(
-          format("parameter {} of unit \"{}\" belongs to unit \"{}\" already: declare it in "
+          format("parameter {} of unit \"{}\" already belongs to unit \"{}\": declare it in "
                  "tied_params, or make one unit of both modules",
                  name, unit_name_, owner->unit_name()));
     }
@@ -120,14 +120,14 @@ class Contents {
     const at::ScalarType type = tensor.scalar_type();
     if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) {
       throw UsageError(
-          format("parameter {} of unit \"{}\" has dtype {}: units hold float, bfloat16 and half; "
+          format("parameter {} of unit \"{}\" has dtype {}: must be float, bfloat16 or half; "
                  "convert it, make it a buffer, or list it in ignored_params",
                  name, unit_name_, c10::toString(type)));
     }
     if (!tensor.is_cpu() && !tensor.is_meta()) {
       throw UsageError(
           format("parameter {} of unit \"{}\" is on {}: move the module to the CPU before "
-                 "fully_shard, or make it on the meta device",
+                 "fully_shard, or construct it on the meta device",
                  name, unit_name_, tensor.device().str()));
     }
     if (!tensor.is_leaf()) {
@@ -144,9 +144,9 @@ class Contents {
   std::vector<at::Tensor> seen_;
 };
 
-/// Adds parts: parameters that are stored in the same way.
-void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replicated,
-               const std::vector<NamedParameter>& parameters) {
+/// Adds a parameter group for each set of parameters that are stored in the same way.
+void add_param_groups(ShardedUnit& unit, const FullyShardOptions& options, bool replicated,
+                      const std::vector<NamedParameter>& parameters) {
   const MixedPrecision& precision = options.mixed_precision;
   std::map<std::pair<DType, bool>, std::vector<NamedParameter>> alike;
   for (const NamedParameter& parameter : parameters) {
@@ -164,8 +164,8 @@ void add_parts(ShardedUnit& unit, const FullyShardOptions& options, bool replica
         .with_gradient = kind.second,
         .alias_if_whole = false,
         .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
-        .unit = unit.mesh().runtime().units_made()};
-    unit.add_part(
+        .unit = unit.mesh().runtime().unit_count()};
+    unit.add_param_group(
         std::make_unique<FsdpParamGroup>(unit.unit_name(), unit.mesh(), store, replicated, members));
   }
 }
@@ -179,14 +179,14 @@ void materialize(ShardedUnit& unit, const Contents& contents, const FullyShardOp
   }
   if (!options.initialize) return;
   const at::NoGradGuard no_grad;
-  for (const auto& part : unit.parts()) {
-    for (size_t i = 0; i < part->parameters().size(); ++i) {
-      const std::string& name = part->parameters()[i].name;
+  for (const auto& group : unit.param_groups()) {
+    for (size_t i = 0; i < group->parameters().size(); ++i) {
+      const std::string& name = group->parameters()[i].name;
       const auto& missing = unit.without_value;
       if (std::find(missing.begin(), missing.end(), name) == missing.end()) continue;
-      const at::Tensor whole = at::zeros(part->store().spec().parameters[i].shape, at::kFloat);
+      const at::Tensor whole = at::zeros(group->store().spec().parameters[i].shape, at::kFloat);
       options.initialize(name, whole);
-      part->set_value(i, whole);
+      group->set_value(i, whole);
     }
   }
   for (const auto& [name, buffer] : contents.meta_buffers) options.initialize(name, buffer);
@@ -199,7 +199,7 @@ void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh, const F
   const auto impl = module.module();
   const std::string name = options.name.empty() ? impl->name() : options.name;
   if (mesh == nullptr) throw UsageError(format("unit \"{}\": fully_shard needs a mesh", name));
-  if (module.is_sharded()) throw UsageError(format("unit \"{}\" is sharded already", name));
+  if (module.is_sharded()) throw UsageError(format("unit \"{}\" is already sharded", name));
   UnitRuntime& runtime = mesh->runtime();
   const Contents contents(*impl, name, options, runtime.units());
   if (options.mixed_precision.param_dtype) gather_dtype(*options.mixed_precision.param_dtype);
@@ -210,8 +210,8 @@ void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh, const F
   unit->ignored = contents.ignored;
   unit->borrowed = contents.borrowed;
   unit->tied = contents.tied;
-  add_parts(*unit, options, /*replicated=*/false, contents.sharded);
-  add_parts(*unit, options, /*replicated=*/true, contents.replicated);
+  add_param_groups(*unit, options, /*replicated=*/false, contents.sharded);
+  add_param_groups(*unit, options, /*replicated=*/true, contents.replicated);
   materialize(*unit, contents, options);
   runtime.add(unit);
   impl->register_module("sharded_unit", unit);

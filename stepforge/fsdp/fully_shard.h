@@ -15,8 +15,8 @@
 //   ShardedAdamW optimizer(model, {.lr = 1e-3});
 //   for (...) { model(x).backward(); clip_grad_norm(model, 1.0); optimizer.step(); model.zero_grad(); }
 //
-// A holder is used like those of TORCH_MODULE; before fully_shard it is one. All ranks call the same methods
-// in the same order. docs/fully-shard.md describes everything.
+// A holder is used like one of TORCH_MODULE; without fully_shard it is nothing more. All ranks call the same
+// methods in the same order. The guide is docs/fully-shard.md.
 #pragma once
 
 #include <functional>
@@ -39,44 +39,44 @@
 
 namespace stepforge {
 
-/// Where shards, gradients and optimizer state are kept between uses. In this build that is always host memory,
-/// pageable if there is no accelerator to copy to.
+/// Keeps shards, gradients and optimizer state in host memory between uses. In this build they always are;
+/// the option page-locks that memory if there is an accelerator to copy to.
 struct CpuOffload {
   bool enabled = false;
   bool pin_memory = true;
 };
 
 struct FullyShardOptions {
-  std::string name = {};  ///< of the unit, in messages; empty: the module's type
+  std::string name = {};  ///< of the unit in messages; empty: the module's type
   bool reshard_after_forward = true;
   MixedPrecision mixed_precision = {};
   Partition partition = {};
   CpuOffload cpu_offload = {};
-  /// Parameters of the module that stay ordinary: neither sharded nor gathered nor reduced.
+  /// Parameters of the module that stay ordinary: not sharded, gathered or reduced.
   std::vector<at::Tensor> ignored_params = {};
-  /// Kept whole on every rank; their gradients are summed over all ranks.
+  /// Parameters that every rank keeps whole; their gradients are summed over all ranks.
   std::vector<at::Tensor> replicate_params = {};
   /// Parameters of units outside this module that its forward uses too.
   std::vector<at::Tensor> tied_params = {};
-  /// Gives parameters and buffers on the meta device their values: called for one after the other, in the same
-  /// order on all ranks, with the name relative to the module and a whole tensor to fill (fp32; for a buffer its
-  /// own dtype).
+  /// Fills parameters and buffers on the meta device: called once for each, in the same order on all ranks,
+  /// with the name relative to the module and a whole tensor to fill (fp32; for a buffer its own dtype).
   std::function<void(const std::string& name, at::Tensor value)> initialize = {};
 };
 
-/// An unshard() under way.
+/// The handle of an unshard() under way.
 class UnshardHandle {
  public:
   explicit UnshardHandle(std::shared_ptr<ShardedUnit> unit) : unit_(std::move(unit)) {}
-  /// Afterwards the parameters have their values.
+  /// Returns when the parameters have their values.
   void wait() { unit_->unshard(/*wait=*/true); }
 
  private:
   std::shared_ptr<ShardedUnit> unit_;
 };
 
-/// The methods of a sharded module of any type. All except is_sharded(), parameters() and named_parameters()
-/// throw UsageError before fully_shard. With `recurse` they also apply to the units inside.
+/// The methods of a sharded module, whatever its type. All except is_sharded(), parameters() and
+/// named_parameters() throw UsageError before fully_shard. With `recurse` they also apply to the units
+/// inside.
 class ShardedModule {
  public:
   using List = std::vector<std::reference_wrapper<const ShardedModule>>;
@@ -91,39 +91,39 @@ class ShardedModule {
   bool is_sharded() const { return find_unit() != nullptr; }
   std::shared_ptr<ShardedUnit> unit() const;
 
-  /// Gathers this unit's parameters unless they are gathered. With `async` it returns at once; the module's call
-  /// or wait() waits.
+  /// Gathers this unit's parameters unless they are gathered. With `async` it returns immediately; the
+  /// module's call or wait() waits.
   UnshardHandle unshard(bool async = false) const;
-  /// Frees the gathered values unless a call under way uses them.
+  /// Frees the gathered values unless a running call uses them.
   void reshard() const;
 
-  /// false: backward leaves whole gradients unreduced, and the next backward adds to them.
+  /// false: backward leaves gradients whole and unreduced, and the next backward adds to them.
   void set_requires_gradient_sync(bool wanted, bool recurse = true) const;
   /// false: gradients are summed over shards only; the next reduction with true also sums over replicas.
   void set_requires_all_reduce(bool wanted, bool recurse = true) const;
   void set_reshard_after_forward(bool wanted, bool recurse = true) const;
-  /// false: values stay gathered for the next forward unless their masters change.
+  /// false: values stay gathered for the next forward unless the masters change.
   void set_reshard_after_backward(bool wanted, bool recurse = true) const;
   /// false: backward returns while reductions are under way; .grad is set after wait_for_reductions().
   void set_is_last_backward(bool last, bool recurse = true) const;
-  /// avg (the default) divides by the number of ranks of the mesh.
+  /// avg (the default) divides by the number of ranks in the mesh.
   void set_reduce_op(ReduceOp op, bool recurse = false) const;
-  /// Multiplies reduced gradients before they are added to .grad; nullopt: 1. Throws UsageError unless it is
-  /// finite.
+  /// Multiplies reduced gradients by `factor` (nullopt: 1) before they are added to .grad. Throws UsageError
+  /// if it is not finite.
   void set_gradient_scaling_factor(std::optional<double> factor, bool recurse = false) const;
   /// Units whose gathers start when this one's forward begins.
   void set_modules_to_forward_prefetch(const List& modules) const;
   /// Units whose gathers start when this one's backward begins; without a list, the next unit.
   void set_modules_to_backward_prefetch(const List& modules) const;
 
-  /// Drops all gradients of this module, including those not yet reduced. After a step that an exception has
-  /// ended, also frees what it left gathered.
+  /// Drops all gradients of this module, including those not yet reduced. After an exception in backward,
+  /// also frees the values that are still gathered.
   void zero_grad() const;
-  /// Waits for all reductions of the mesh: afterwards .grad of every local parameter is set.
+  /// Waits for all reductions of the mesh; then the .grad of every local parameter is set.
   void wait_for_reductions() const;
 
-  /// The tensors for an optimizer of torch::optim: this rank's shards of all parameters (fp32 leaves; empty where
-  /// it holds nothing of one), and the ignored parameters. Without fully_shard the module's own.
+  /// The tensors for an optimizer of torch::optim: this rank's shards of all parameters (fp32 leaves; empty
+  /// where the rank holds nothing), and the ignored parameters. Without fully_shard the module's parameters.
   std::vector<at::Tensor> parameters() const;
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
 
@@ -139,17 +139,19 @@ class ShardedModule {
   mutable std::shared_ptr<ShardedUnit> unit_;
 };
 
-/// Makes a unit of all parameters of `module` that no unit inside it owns. A collective of the mesh. Values must
-/// be the same on all ranks; each rank keeps its shard. Throws UsageError, before anything is changed, for a
-/// module that is sharded already, a parameter that another unit owns and that is not declared tied, lists with
-/// tensors that are not parameters of the module, and parameters that are not on the CPU or whose type is not
-/// float, bfloat16 or half.
+/// Makes a unit of all parameters of `module` that no unit inside it owns. A collective of the mesh. Values
+/// must be the same on all ranks; each rank keeps its shard. Throws UsageError, before anything is changed,
+/// if
+/// - the module is already sharded;
+/// - another unit owns a parameter that is not in tied_params;
+/// - a list of the options has a tensor that is not a parameter of the module;
+/// - a parameter is neither on the CPU nor on the meta device, or not of type float, bfloat16 or half.
 void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh,
                  const FullyShardOptions& options = {});
 
-/// A holder like those of TORCH_MODULE. Calling it gathers the unit, runs the module's forward and releases the
-/// unit. Arguments and results may be tensors, std containers of them, or structs that satisfy VisitsTensors;
-/// other arguments are passed on unchanged.
+/// A holder like one of TORCH_MODULE. Calling it gathers the unit, runs the module's forward and frees the
+/// gathered values. Arguments and results may be tensors, std containers of them, or structs that satisfy
+/// VisitsTensors; other arguments are passed on unchanged.
 template <typename Impl>
 class Sharded : public torch::nn::ModuleHolder<Impl>, public ShardedModule {
  public:
@@ -178,7 +180,8 @@ class Sharded : public torch::nn::ModuleHolder<Impl>, public ShardedModule {
   std::shared_ptr<torch::nn::Module> module() const override { return this->ptr(); }
 
  private:
-  /// Arguments that hold tensors are copied (their handles are), so that the tensors can be replaced.
+  /// Arguments that hold tensors are copied (the handles, not the values), so that the tensors can be
+  /// replaced.
   template <typename T>
   using Argument = std::conditional_t<holds_tensors<T>, std::decay_t<T>, T&&>;
 

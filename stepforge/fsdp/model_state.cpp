@@ -16,10 +16,10 @@ class UnitEntries {
  public:
   explicit UnitEntries(StateSource& source) : source_(source) {}
 
-  void add(const std::string& name, const FsdpParamGroup& part, size_t index) {
-    const auto [known, is_new] = units_.try_emplace(&part, static_cast<int>(source_.units.size()));
-    if (is_new) source_.units.push_back({&part.store(), part.store().master()});
-    source_.entries.push_back({name, known->second, index, {}, !part.trained(index)});
+  void add(const std::string& name, const FsdpParamGroup& group, size_t index) {
+    const auto [known, is_new] = units_.try_emplace(&group, static_cast<int>(source_.units.size()));
+    if (is_new) source_.units.push_back({&group.store(), group.store().master()});
+    source_.entries.push_back({name, known->second, index, {}, !group.trained(index)});
   }
 
  private:
@@ -31,10 +31,10 @@ class UnitEntries {
 void add_tied(const UnitEntry& entry, UnitEntries& entries) {
   for (const NamedParameter& tied : entry.unit->tied) {
     for (const auto& owner : entry.unit->borrowed) {
-      for (const auto& part : owner->parts()) {
-        for (size_t i = 0; i < part->parameters().size(); ++i) {
-          if (part->parameters()[i].tensor.is_same(tied.tensor))
-            entries.add(entry.prefix + tied.name, *part, i);
+      for (const auto& group : owner->param_groups()) {
+        for (size_t i = 0; i < group->parameters().size(); ++i) {
+          if (group->parameters()[i].tensor.is_same(tied.tensor))
+            entries.add(entry.prefix + tied.name, *group, i);
         }
       }
     }
@@ -47,8 +47,8 @@ StateSource source_of(const ShardedModule& module) {
   const torch::nn::Module& root = *module.module();
   UnitEntries entries(source);
   for (const FsdpParamRef& parameter : sharded_parameters(root)) {
-    entries.add(parameter.name, *parameter.part, parameter.index);
-    for (const std::string& alias : parameter.aliases) entries.add(alias, *parameter.part, parameter.index);
+    entries.add(parameter.name, *parameter.group, parameter.index);
+    for (const std::string& alias : parameter.aliases) entries.add(alias, *parameter.group, parameter.index);
   }
   for (const UnitEntry& entry : units_in(root)) add_tied(entry, entries);
   for (const auto& [name, tensor] : unsharded_parameters(root))
@@ -69,10 +69,10 @@ LoadReport load_state_dict(const ShardedModule& module, const StateDict& values,
   const StateSource source = source_of(module);
   const std::vector<UnitEntry> units = units_in(*module.module());
   for (const UnitEntry& entry : units)
-    entry.unit->settle_gather();  // none may read masters while they are written
+    entry.unit->wait_for_gather();  // a gather must not read masters while they are written
   LoadReport report = load_state_dict(source, values, options);
   for (const UnitEntry& entry : units) {
-    for (const auto& part : entry.unit->parts()) part->masters_changed();
+    for (const auto& group : entry.unit->param_groups()) group->masters_changed();
     std::erase_if(entry.unit->without_value, [&](const std::string& name) {
       return std::binary_search(report.loaded.begin(), report.loaded.end(), entry.prefix + name);
     });

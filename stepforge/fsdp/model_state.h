@@ -7,12 +7,13 @@
 
 namespace stepforge {
 
-/// get_state_dict() of fsdp/state_dict.h for `module` and the units inside it. Parameters of units are fp32, like
-/// their masters; tied ones appear under each of their names.
+/// get_state_dict() of fsdp/state_dict.h for `module` and the units inside it. Parameters of units are fp32,
+/// like their masters; tied ones appear under each of their names.
 StateDict get_state_dict(const ShardedModule& module, const GetStateOptions& options = {});
 
-/// load_state_dict() of fsdp/state_dict.h into `module` and the units inside it. Afterwards parameters and buffers
-/// from the meta device have their values. Not during the module's forward or backward.
+/// load_state_dict() of fsdp/state_dict.h for `module` and the units inside it. Afterwards the loaded
+/// parameters and buffers from the meta device have values. Do not call it during the module's forward or
+/// backward.
 LoadReport load_state_dict(const ShardedModule& module, const StateDict& values,
                            const LoadStateOptions& options = {});
 

@@ -12,7 +12,7 @@ namespace {
 Mesh mesh_of(const std::vector<int64_t>& degrees, int world_size) {
   if (degrees.empty() || degrees.size() > 2) {
     throw UsageError(
-        format("a mesh of {} dimensions; give {{shards}} or {{replicas, shards}}", degrees.size()));
+        format("a mesh of {} dimensions: must be {{shards}} or {{replicas, shards}}", degrees.size()));
   }
   ParallelDims dims;
   dims.dp_shard = degrees.back();

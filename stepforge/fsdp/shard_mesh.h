@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks over which fully_shard shards and replicates parameters: communicators, a lane for gathers and one
-// for reductions.
+// The ranks over which fully_shard shards and replicates parameters: their communicators, a gather lane and a
+// reduce lane.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace stepforge {
 
 class UnitRuntime;
 
-/// Shared by all units of a model (or of several). All ranks of the world make it together, and then call the
-/// same methods of the same units in the same order, each from one thread. Must be destroyed before the World.
+/// Shared by all units of one or several models. All ranks of the world construct it together, and then call
+/// the same methods of the same units in the same order, each from one thread. Destroy it before the World.
 class ShardMesh {
  public:
   /// Every rank of the world holds one shard.
   explicit ShardMesh(World& world);
   /// `degrees`: {shards}, or {replicas, shards} with shards innermost; one of them may be -1, the rest of the
-  /// world. `name` distinguishes meshes of one world. Throws UsageError for another number of dimensions, or if
-  /// the product is not the world size; PeerError.
+  /// world. `name` distinguishes the meshes of one world. Throws UsageError for another number of dimensions
+  /// or a product that is not the world size, and PeerError.
   ShardMesh(World& world, const std::vector<int64_t>& degrees, const std::string& name = "fully_shard");
   ~ShardMesh();
   ShardMesh(const ShardMesh&) = delete;
@@ -34,7 +34,7 @@ class ShardMesh {
   int rank() const { return rank_; }
   int shards() const { return groups_->shard().ranks; }
   int replicas() const { return groups_->replicas(); }
-  /// Ranks over which gradients are summed or averaged.
+  /// The number of ranks over which gradients are summed or averaged.
   int ranks() const { return shards() * replicas(); }
 
   /// For sharded parameters: shards, and replicas of them.
@@ -46,7 +46,7 @@ class ShardMesh {
   LaneWorker& reduce_lane() { return reduce_lane_; }
   UnitRuntime& runtime() { return *runtime_; }
 
-  /// Ends all collectives of this mesh, also on ranks that wait in them. From any thread.
+  /// Ends all collectives of this mesh, including those that other ranks wait in. Callable from any thread.
   void abort(const std::string& reason) const;
 
  private:

@@ -64,7 +64,7 @@ void ShardedModule::set_reduce_op(ReduceOp op, bool recurse) const {
 
 void ShardedModule::set_gradient_scaling_factor(std::optional<double> factor, bool recurse) const {
   if (factor && !std::isfinite(*factor)) {
-    throw UsageError(format("a gradient scaling factor must be finite, not {}", *factor));
+    throw UsageError(format("gradient scaling factor = {}: must be finite", *factor));
   }
   for_each_unit(recurse, [&](ShardedUnit& unit) { unit.behavior.scaling_factor = factor.value_or(1.0); });
 }

@@ -17,38 +17,39 @@ ShardedUnit::ShardedUnit(std::string name, std::shared_ptr<ShardMesh> mesh, Mixe
       mesh_(std::move(mesh)) {}
 
 bool ShardedUnit::owns(const at::Tensor& parameter) const {
-  return std::any_of(parts_.begin(), parts_.end(), [&](const auto& part) {
-    const auto& parameters = part->parameters();
+  return std::any_of(param_groups_.begin(), param_groups_.end(), [&](const auto& group) {
+    const auto& parameters = group->parameters();
     return std::any_of(parameters.begin(), parameters.end(),
                        [&](const NamedParameter& own) { return own.tensor.is_same(parameter); });
   });
 }
 
 void ShardedUnit::unshard(bool wait) {
-  for (const auto& part : parts_) part->start_gather();
+  for (const auto& group : param_groups_) group->start_gather();
   if (!wait) return;
-  for (const auto& part : parts_) part->finish_gather();
+  for (const auto& group : param_groups_) group->finish_gather();
 }
 
 void ShardedUnit::reshard() {
   if (uses_ > 0) return;
-  for (const auto& part : parts_) part->release();
+  for (const auto& group : param_groups_) group->release();
 }
 
 bool ShardedUnit::unsharded() const {
-  return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->gathered(); });
+  return std::all_of(param_groups_.begin(), param_groups_.end(),
+                     [](const auto& group) { return group->gathered(); });
 }
 
 void ShardedUnit::begin_forward() {
   if (!without_value.empty()) {
     throw Error(format(
-        "unit \"{}\" has no values for {}, which came from the meta device: give fully_shard an initialize "
-        "function, or load a state dict",
+        "unit \"{}\" has no values for {}, which are from the meta device: pass an initialize function to "
+        "fully_shard, or load a state dict",
         name_, join(without_value, ", ")));
   }
   unshard(/*wait=*/true);
   ++uses_;
-  // In a recomputation the next units are those of backward, not of forward.
+  // In a recomputation the next unit is that of backward, not of forward.
   if (UnitRuntime::in_backward()) return;
   for (const auto& next : behavior.forward_prefetch) {
     if (const auto unit = next.lock()) unit->unshard(/*wait=*/false);
@@ -57,14 +58,14 @@ void ShardedUnit::begin_forward() {
 
 void ShardedUnit::end_forward() {
   --uses_;
-  // What a recomputation has gathered, its backward uses at once.
+  // Values that a recomputation has gathered are used by its backward next.
   if (behavior.reshard_after_forward && !UnitRuntime::in_backward()) reshard();
 }
 
 void ShardedUnit::begin_backward(ShardedUnit* next) {
   unshard(/*wait=*/true);
   ++uses_;
-  for (const auto& part : parts_) part->start_gradient();
+  for (const auto& group : param_groups_) group->start_gradient();
   if (!behavior.backward_prefetch) {
     if (next != nullptr) next->unshard(/*wait=*/false);
     return;
@@ -82,23 +83,23 @@ void ShardedUnit::end_backward() {
 void ShardedUnit::start_reduction() {
   const double share = behavior.reduce_op == ReduceOp::avg ? 1.0 / mesh_->ranks() : 1.0;
   const ReduceRule rule{behavior.requires_all_reduce, share * behavior.scaling_factor};
-  for (const auto& part : parts_) part->start_reduction(rule);
+  for (const auto& group : param_groups_) group->start_reduction(rule);
 }
 
 void ShardedUnit::finish_reduction() {
-  for (const auto& part : parts_) part->finish_reduction();
+  for (const auto& group : param_groups_) group->finish_reduction();
 }
 
-void ShardedUnit::settle_gather() {
-  for (const auto& part : parts_) part->settle_gather();
+void ShardedUnit::wait_for_gather() {
+  for (const auto& group : param_groups_) group->wait_for_gather();
 }
 
 void ShardedUnit::drop_gradients() {
-  for (const auto& part : parts_) part->zero_grad();
+  for (const auto& group : param_groups_) group->zero_grad();
   for (const NamedParameter& parameter : ignored) parameter.tensor.mutable_grad() = at::Tensor();
 }
 
-void ShardedUnit::forget_uses() {
+void ShardedUnit::clear_uses() {
   uses_ = 0;
   reshard();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit that fully_shard makes of a module: the parameters of the module that no unit inside it owns. They
-// are sharded, gathered, reduced and updated together.
+// The unit that fully_shard makes of a module: its parameters that no unit inside it owns. They are sharded,
+// gathered, reduced and updated together.
 #pragma once
 
 #include <functional>
@@ -23,12 +23,12 @@ struct MixedPrecision {
   std::optional<at::ScalarType> param_dtype = {};   ///< of gathered parameters; default: each one's own
   std::optional<at::ScalarType> reduce_dtype = {};  ///< in which gradients are sent; default: fp32
   std::optional<at::ScalarType> output_dtype = {};  ///< floating outputs of the module are cast to it
-  bool cast_forward_inputs = true;                  ///< floating inputs are cast to param_dtype
+  bool cast_forward_inputs = true;                  ///< whether floating inputs are cast to param_dtype
 };
 
 enum class ReduceOp : uint8_t { avg, sum };
 
-/// A unit, hidden in its module as a child without parameters. Users call its methods through Sharded
+/// A unit, registered in its module as a child without parameters. Users call its methods through Sharded
 /// (fsdp/fully_shard.h).
 class ShardedUnit : public torch::nn::Module {
  public:
@@ -52,30 +52,31 @@ class ShardedUnit : public torch::nn::Module {
   Behavior behavior;
 
   /// Sets of parameters that are stored in the same way.
-  const std::vector<std::unique_ptr<FsdpParamGroup>>& parts() const { return parts_; }
-  void add_part(std::unique_ptr<FsdpParamGroup> part) { parts_.push_back(std::move(part)); }
+  const std::vector<std::unique_ptr<FsdpParamGroup>>& param_groups() const { return param_groups_; }
+  void add_param_group(std::unique_ptr<FsdpParamGroup> group) { param_groups_.push_back(std::move(group)); }
   bool owns(const at::Tensor& parameter) const;
-  /// Parameters that stay ordinary.
+  /// The parameters in ignored_params.
   std::vector<NamedParameter> ignored;
-  /// Units whose parameters this module uses too, and these parameters under the names they have here.
+  /// Other units whose parameters this module uses too, and these parameters under their names in this
+  /// module.
   std::vector<std::shared_ptr<ShardedUnit>> borrowed;
   std::vector<NamedParameter> tied;
   /// Names of parameters and buffers from the meta device that have no values yet.
   std::vector<std::string> without_value;
 
-  /// Gathers; with `wait` the values are there on return.
+  /// Starts a gather; with `wait` also waits until the values are bound.
   void unshard(bool wait);
-  /// Frees the gathered values unless a call under way uses them.
+  /// Frees the gathered values unless a running call uses them.
   void reshard();
   bool unsharded() const;
   void start_reduction();
   void finish_reduction();
   /// Waits for a gather under way.
-  void settle_gather();
+  void wait_for_gather();
   /// Drops all gradients, also those of ignored parameters.
   void drop_gradients();
 
-  // Called in the order of forward and backward.
+  // For UnitCall and UnitTrace:
   void begin_forward();
   void end_forward();
   /// end_forward() of a call that failed.
@@ -86,14 +87,14 @@ class ShardedUnit : public torch::nn::Module {
   /// Whether the end of a backward reduces.
   bool reduces() const { return behavior.requires_gradient_sync; }
   bool is_last_backward() const { return behavior.is_last_backward; }
-  /// No call uses it any more: frees the gathered values.
-  void forget_uses();
+  /// Frees the gathered values even if a failed call still counts as a use.
+  void clear_uses();
 
  private:
   std::string name_;
   MixedPrecision precision_;
-  std::vector<std::unique_ptr<FsdpParamGroup>> parts_;
-  int uses_ = 0;                     ///< calls and backwards under way
+  std::vector<std::unique_ptr<FsdpParamGroup>> param_groups_;
+  int uses_ = 0;                     ///< running calls and backwards
   std::shared_ptr<ShardMesh> mesh_;  // last: its groups are destroyed before the buffers of their collectives
 };
 

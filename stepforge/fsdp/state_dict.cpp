@@ -17,8 +17,8 @@ const ParameterSpec& parameter_of(const StateSource& source, const StateEntry& e
   return source.units.at(static_cast<size_t>(entry.unit)).store->spec().parameters.at(entry.parameter);
 }
 
-/// This rank's parts of a parameter, in the unit's own memory.
-LocalValue held_value(const StateSource& source, const StateEntry& entry) {
+/// This rank's parts of a parameter, sharing the unit's memory.
+LocalValue local_value(const StateSource& source, const StateEntry& entry) {
   const StateUnit& unit = source.units.at(static_cast<size_t>(entry.unit));
   LocalValue value{parameter_of(source, entry).shape, unit.store->slices(entry.parameter), {}};
   int64_t elements = 0;
@@ -38,7 +38,7 @@ at::Tensor copy_of(const at::Tensor& tensor, bool on_host) {
              : source.clone();
 }
 
-/// The whole unit in flat_layout(): this rank's replica, or rank 0's.
+/// The whole unit in flat_layout(): of this rank's replica, or of rank 0's.
 at::Tensor whole_unit(const StateUnit& unit, Communicator* all, bool from_rank0) {
   at::Tensor flat = unit.store->whole(unit.shard);
   if (!from_rank0 || unit.store->groups().replicas() == 1) return flat;
@@ -47,20 +47,20 @@ at::Tensor whole_unit(const StateUnit& unit, Communicator* all, bool from_rank0)
   return flat;
 }
 
-/// The entries that `options` ask for.
-std::vector<const StateEntry*> wanted_entries(const StateSource& source, const GetStateOptions& options) {
-  std::vector<const StateEntry*> wanted;
+/// The entries that `options` select.
+std::vector<const StateEntry*> selected_entries(const StateSource& source, const GetStateOptions& options) {
+  std::vector<const StateEntry*> selected;
   for (const StateEntry& entry : source.entries) {
-    if (!entry.frozen || !options.ignore_frozen_params) wanted.push_back(&entry);
+    if (!entry.frozen || !options.ignore_frozen_params) selected.push_back(&entry);
   }
-  return wanted;
+  return selected;
 }
 
 StateDict full_state(const StateSource& source, const GetStateOptions& options) {
   const bool from_rank0 = options.broadcast_from_rank0 && source.all != nullptr;
   const bool keeps = !options.cpu_offload || from_rank0 || source.all == nullptr || source.all->rank() == 0;
   std::map<int, std::vector<const StateEntry*>> by_unit;
-  for (const StateEntry* entry : wanted_entries(source, options)) by_unit[entry->unit].push_back(entry);
+  for (const StateEntry* entry : selected_entries(source, options)) by_unit[entry->unit].push_back(entry);
   StateDict values;
   for (const auto& [index, entries] : by_unit) {
     if (index < 0) continue;
@@ -85,12 +85,12 @@ StateDict full_state(const StateSource& source, const GetStateOptions& options) 
 
 StateDict sharded_state(const StateSource& source, const GetStateOptions& options) {
   StateDict values;
-  for (const StateEntry* entry : wanted_entries(source, options)) {
+  for (const StateEntry* entry : selected_entries(source, options)) {
     if (entry->unit < 0) {
       values[entry->name] = options.cpu_offload ? copy_of(entry->whole, true) : entry->whole.detach();
       continue;
     }
-    LocalValue value = held_value(source, *entry);
+    LocalValue value = local_value(source, *entry);
     if (options.cpu_offload) value.data = copy_of(value.data, true);
     values[entry->name] = std::move(value);
   }

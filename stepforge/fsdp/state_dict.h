@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// State dicts of a sharded model: its tensors by name, whole or as each rank's parts, read out and loaded back.
-// For weights and for optimizer state. docs/fully-shard.md has the table of options.
+// State dicts of a sharded model: its tensors by name, whole or as each rank's parts. For weights and for
+// optimizer state. docs/fully-shard.md has a table of the options.
 #pragma once
 
 #include <cstddef>
@@ -17,44 +17,44 @@
 
 namespace stepforge {
 
-/// Parts of a tensor, for example those on one rank; perhaps none. Its slices do not overlap. ShardSlice::local
-/// is an index into `data` [elements], where each slice is row-major.
+/// Parts of a tensor, for example those on one rank; may be empty. The slices do not overlap.
+/// ShardSlice::local is an index into `data` [elements], where each slice is row-major.
 struct LocalValue {
   std::vector<int64_t> global_shape;
   std::vector<ShardSlice> slices;
   at::Tensor data;
 };
 
-/// A plain tensor is always a whole one, also if a rank's part has the same shape.
+/// A plain tensor is always the whole tensor, even if a rank's part has the same shape.
 using StateValue = std::variant<at::Tensor, LocalValue>;
 using StateDict = std::map<std::string, StateValue>;
 
 struct GetStateOptions {
-  bool full_state_dict = false;  ///< gathered, whole tensors instead of LocalValues
-  /// Copies in host memory; with full_state_dict on rank 0 only: the others get an empty dict.
+  bool full_state_dict = false;  ///< whole tensors, gathered, instead of LocalValues
+  /// Copies in host memory; with full_state_dict on rank 0 only, the other ranks get an empty dict.
   bool cpu_offload = false;
-  bool ignore_frozen_params = false;  ///< leaves frozen parameters out
-  /// With full_state_dict: every rank gets rank 0's values, also with cpu_offload, and also if replicas or
+  bool ignore_frozen_params = false;  ///< omit frozen parameters
+  /// With full_state_dict: every rank gets rank 0's values, even with cpu_offload, and even if replicas or
   /// buffers differ between ranks.
   bool broadcast_from_rank0 = false;
 };
 
 struct LoadStateOptions {
-  /// Names that are missing in the dict or unknown to the model are errors; otherwise they are skipped.
+  /// Names that are missing in the dict or unknown to the model are errors; if not strict, they are skipped.
   bool strict = true;
-  /// The model uses the given tensors instead of copying from them. Only for tensors that every rank keeps
-  /// whole: the parameters of a unit share one buffer, and are refused.
+  /// The model uses the given tensors themselves instead of copying. Only for tensors that every rank keeps
+  /// whole: the parameters of a unit share one buffer and are refused.
   bool assign = false;
-  bool ignore_frozen_params = false;  ///< frozen parameters may be missing, also if strict
+  bool ignore_frozen_params = false;  ///< frozen parameters may be missing, even if strict
   /// Only rank 0's dict is read, which must hold whole tensors; the others may pass an empty one.
   bool broadcast_from_rank0 = false;
 };
 
-/// Sorted names.
+/// The names of tensors, sorted.
 struct LoadReport {
   std::vector<std::string> loaded;
   std::vector<std::string> missing;
-  std::vector<std::string> unexpected;  ///< with broadcast_from_rank0 known to rank 0 only
+  std::vector<std::string> unexpected;  ///< with broadcast_from_rank0 on rank 0 only
 };
 
 /// One named tensor of a model: a parameter of a unit, or a tensor that each rank keeps whole (a buffer, an
@@ -81,15 +81,18 @@ struct StateSource {
   Communicator* all = nullptr;  ///< all ranks of the model; null: one rank
 };
 
-/// Neither full nor offloaded, values share the model's memory; otherwise they are copies. A collective if
-/// full. Throws
-/// UsageError for broadcast_from_rank0 without full_state_dict.
+/// Without full_state_dict and cpu_offload, values share the model's memory; otherwise they are copies. A
+/// collective with full_state_dict. Throws UsageError for broadcast_from_rank0 without full_state_dict.
 StateDict get_state_dict(const StateSource& source, const GetStateOptions& options = {});
 
-/// Copies values into the model, casting floating types: whole tensors or LocalValues, whose slices may have
-/// any layout that covers what this rank holds. A collective. Throws Error on every rank, before
-/// anything is written on any, naming all faults: names that are missing or unknown (strict), wrong shapes
-/// and types, slices that overlap or do not cover, assign to a parameter of a unit.
+/// Copies whole tensors or LocalValues into the model, casting floating types. The slices of a LocalValue may
+/// have any layout that covers what this rank holds. A collective. Throws Error on every rank, before
+/// anything is written on any rank, naming all faults of this rank, or else those of the first rank that has
+/// any:
+/// - missing or unknown names, if strict;
+/// - wrong shapes and types;
+/// - slices that overlap or do not cover;
+/// - assign to a parameter of a unit.
 LoadReport load_state_dict(const StateSource& source, const StateDict& values,
                            const LoadStateOptions& options = {});
 

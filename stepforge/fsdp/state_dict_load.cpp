@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts a state dict back: everything is compared before anything is written.
+// Loads state dicts: everything is compared before anything is written.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -24,7 +24,7 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-/// A slice of a tensor, and a tensor of the slice's sizes: its values, or the place for them.
+/// A slice of a tensor, and a tensor of the slice's sizes: the values to read, or the memory to write.
 struct Part {
   TensorSlice slice;
   at::Tensor values;
@@ -42,11 +42,11 @@ at::Tensor inside(const Part& part, const TensorSlice& slice) {
   return part_of(part.values, relative);
 }
 
-/// One tensor to write, and its places on this rank.
+/// One tensor to write, and its parts on this rank.
 struct Target {
   const StateEntry* entry = nullptr;
   Shape shape;
-  std::vector<Part> places;
+  std::vector<Part> parts;
   at::ScalarType type = at::kFloat;
 };
 
@@ -58,13 +58,13 @@ Target target_of(const StateSource& source, const StateEntry& entry) {
   Target target{
       &entry, unit.store->spec().parameters.at(entry.parameter).shape, {}, unit.shard.scalar_type()};
   for (const ShardSlice& held : unit.store->slices(entry.parameter)) {
-    target.places.push_back({held.slice, part_of(unit.shard, held)});
+    target.parts.push_back({held.slice, part_of(unit.shard, held)});
   }
   return target;
 }
 
-/// The fault of a value's slices, "" if none.
-std::string fault_of_slices(const LocalValue& value) {
+/// What is wrong with a value's slices, or "".
+std::string slice_fault(const LocalValue& value) {
   if (value.data.dim() != 1) return "has data of more than one dimension";
   const TensorSlice whole = whole_slice(value.global_shape);
   for (const ShardSlice& held : value.slices) {
@@ -76,15 +76,15 @@ std::string fault_of_slices(const LocalValue& value) {
       return text() + ", which is not inside " + shape_text(value.global_shape);
     }
     if (held.local < 0 || held.local > value.data.numel() - held.elements()) {
-      return format("{}, which begins at element {} of data that have {}", text(), held.local,
+      return format("{}, which begins at element {} of data with {} elements", text(), held.local,
                     value.data.numel());
     }
   }
   return "";
 }
 
-/// Why `value` cannot be loaded into `target`, "" if it can.
-std::string fault_of_value(const StateValue& value, const Target& target, bool assign) {
+/// Why `value` cannot be loaded into `target`, or "".
+std::string value_fault(const StateValue& value, const Target& target, bool assign) {
   const auto* local = std::get_if<LocalValue>(&value);
   const at::Tensor& data = local != nullptr ? local->data : std::get<at::Tensor>(value);
   if (!data.defined() || data.is_meta()) return "has no data";
@@ -92,7 +92,7 @@ std::string fault_of_value(const StateValue& value, const Target& target, bool a
   if (shape != target.shape)
     return format("has the shape {}, expected {}", shape_text(shape), shape_text(target.shape));
   if (local != nullptr) {
-    const std::string fault = fault_of_slices(*local);
+    const std::string fault = slice_fault(*local);
     if (!fault.empty()) return fault;
   }
   if (assign) {
@@ -101,14 +101,14 @@ std::string fault_of_value(const StateValue& value, const Target& target, bool a
     return local != nullptr ? "is a part; only a whole tensor can be assigned" : "";
   }
   if (target.entry->unit < 0 && target.entry->whole.is_meta())
-    return "is on the meta device: materialise it first, or load with assign";
+    return "is on the meta device: materialize it first, or load with assign";
   const at::ScalarType type = data.scalar_type();
   if (type != target.type && !(at::isFloatingType(type) && at::isFloatingType(target.type)))
     return format("is of type {}, expected {}", c10::toString(type), c10::toString(target.type));
   return "";
 }
 
-/// The given values; empty for a faulty one.
+/// The parts of a given value.
 std::vector<Part> parts_of(const StateValue& value) {
   if (const auto* whole = std::get_if<at::Tensor>(&value)) return {whole_part(whole->detach())};
   const auto& local = std::get<LocalValue>(value);
@@ -118,8 +118,8 @@ std::vector<Part> parts_of(const StateValue& value) {
   return parts;
 }
 
-/// Whether parts overlap, or leave a part of the target uncovered; "" if neither.
-std::string fault_of_cover(const std::vector<Part>& parts, const Target& target) {
+/// Whether `parts` overlap or do not cover a part of the target, or "".
+std::string coverage_fault(const std::vector<Part>& parts, const Target& target) {
   for (size_t i = 0; i < parts.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (intersection(parts[i].slice, parts[j].slice))
@@ -127,14 +127,14 @@ std::string fault_of_cover(const std::vector<Part>& parts, const Target& target)
                       slice_text(parts[i].slice));
     }
   }
-  for (const Part& place : target.places) {
+  for (const Part& own : target.parts) {
     int64_t covered = 0;
     for (const Part& part : parts) {
-      if (const auto common = intersection(place.slice, part.slice)) covered += common->elements();
+      if (const auto common = intersection(own.slice, part.slice)) covered += common->elements();
     }
-    if (covered != place.slice.elements()) {
+    if (covered != own.slice.elements()) {
       return format("has slices that cover {} of the {} elements that this rank needs, {} of {}", covered,
-                    place.slice.elements(), slice_text(place.slice), shape_text(target.shape));
+                    own.slice.elements(), slice_text(own.slice), shape_text(target.shape));
     }
   }
   return "";
@@ -146,7 +146,7 @@ struct Plan {
   std::vector<std::string> faults;
 };
 
-/// Divides the names of entries into those given and those missing.
+/// Sorts the names of entries into loaded and missing ones.
 LoadReport report_of(const StateSource& source, const std::function<bool(size_t)>& is_given,
                      const LoadStateOptions& options) {
   LoadReport report;
@@ -164,7 +164,7 @@ LoadReport report_of(const StateSource& source, const std::function<bool(size_t)
 }
 
 /// Compares names.
-Plan matched(const StateSource& source, const StateDict& values, const LoadStateOptions& options) {
+Plan match_names(const StateSource& source, const StateDict& values, const LoadStateOptions& options) {
   Plan plan;
   plan.report = report_of(source, [&](size_t i) { return values.contains(source.entries[i].name); }, options);
   std::set<std::string_view> known;
@@ -177,33 +177,33 @@ Plan matched(const StateSource& source, const StateDict& values, const LoadState
     if (!known.contains(name)) plan.report.unexpected.push_back(name);
   }
   if (!options.strict) return plan;
-  const auto add = [&plan](const char* what, const std::vector<std::string>& names) {
-    if (!names.empty()) plan.faults.push_back(format("{}: {}", what, join(names, ", ")));
+  const auto add = [&plan](const char* fault, const std::vector<std::string>& names) {
+    if (!names.empty()) plan.faults.push_back(format("{}: {}", fault, join(names, ", ")));
   };
   add("missing", plan.report.missing);
   add("unexpected", plan.report.unexpected);
   return plan;
 }
 
-/// Compares names, shapes, slices, types.
-Plan plan_of(const StateSource& source, const StateDict& values, const LoadStateOptions& options) {
-  Plan plan = matched(source, values, options);
+/// Compares names, shapes, slices and types.
+Plan make_plan(const StateSource& source, const StateDict& values, const LoadStateOptions& options) {
+  Plan plan = match_names(source, values, options);
   for (const auto& [target, value] : plan.transfers) {
-    std::string fault = fault_of_value(*value, target, options.assign);
+    std::string fault = value_fault(*value, target, options.assign);
     if (fault.empty() && options.broadcast_from_rank0 && std::holds_alternative<LocalValue>(*value))
       fault = "is a part; rank 0 must give the whole tensor";
-    if (fault.empty() && !options.assign) fault = fault_of_cover(parts_of(*value), target);
+    if (fault.empty() && !options.assign) fault = coverage_fault(parts_of(*value), target);
     if (!fault.empty()) plan.faults.push_back(format("{} {}", target.entry->name, fault));
   }
   return plan;
 }
 
-/// Throws on every rank if one has a fault.
+/// Throws Error on every rank if any has a fault.
 void require_no_fault(Communicator* all, const std::string& fault) {
-  constexpr size_t most = 16384;  // characters of it that other ranks get
+  constexpr size_t kMaxText = 16384;  // characters of it that other ranks get
   const std::string own = fault.empty() ? "" : "the state dict does not fit: " + fault;
   std::vector<std::string> texts;
-  if (all != nullptr) texts = gather_texts(*all, std::string_view(own).substr(0, most));
+  if (all != nullptr) texts = gather_texts(*all, std::string_view(own).substr(0, kMaxText));
   if (!own.empty()) throw Error(own);
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty())
@@ -212,16 +212,16 @@ void require_no_fault(Communicator* all, const std::string& fault) {
 }
 
 void write(const Target& target, const std::vector<Part>& parts) {
-  for (const Part& place : target.places) {
+  for (const Part& own : target.parts) {
     for (const Part& part : parts) {
-      if (const auto common = intersection(place.slice, part.slice))
-        inside(place, *common).copy_(inside(part, *common));
+      if (const auto common = intersection(own.slice, part.slice))
+        inside(own, *common).copy_(inside(part, *common));
     }
   }
 }
 
-/// Uses `tensor` itself if the caller wants that, else copies.
-void put(const Target& target, const at::Tensor& tensor, bool assign) {
+/// Assigns or copies `tensor`.
+void load(const Target& target, const at::Tensor& tensor, bool assign) {
   if (assign) {
     at::TensorImpl* own = target.entry->whole.unsafeGetTensorImpl();
     own->set_allow_tensor_metadata_change(true);
@@ -230,11 +230,11 @@ void put(const Target& target, const at::Tensor& tensor, bool assign) {
   write(target, {whole_part(tensor.detach())});
 }
 
-/// Rank 0 sends which entries it has, then their values, one after another.
+/// Rank 0 sends which entries it has, then their values one by one.
 LoadReport load_from_rank0(const StateSource& source, const StateDict& values,
                            const LoadStateOptions& options) {
   const bool reads = source.all->rank() == 0;
-  Plan plan = reads ? plan_of(source, values, options) : Plan{};
+  Plan plan = reads ? make_plan(source, values, options) : Plan{};
   require_no_fault(source.all, join(plan.faults, "; "));
   std::vector<const StateValue*> given(source.entries.size());
   for (const auto& [target, value] : plan.transfers)
@@ -249,7 +249,7 @@ LoadReport load_from_rank0(const StateSource& source, const StateDict& values,
     const at::Tensor sent = reads ? std::get<at::Tensor>(*given[i]).to(target.type).contiguous()
                                   : at::empty(target.shape, target.type);
     source.all->broadcast(bytes_of(sent), 0);
-    put(target, sent, options.assign);
+    load(target, sent, options.assign);
   }
   return plan.report;
 }
@@ -260,11 +260,11 @@ LoadReport load_state_dict(const StateSource& source, const StateDict& values,
                            const LoadStateOptions& options) {
   const at::NoGradGuard no_grad;
   if (options.broadcast_from_rank0 && source.all != nullptr) return load_from_rank0(source, values, options);
-  Plan plan = plan_of(source, values, options);
+  Plan plan = make_plan(source, values, options);
   require_no_fault(source.all, join(plan.faults, "; "));
   for (const auto& [target, value] : plan.transfers) {
     if (const auto* whole = std::get_if<at::Tensor>(value)) {
-      put(target, *whole, options.assign);
+      load(target, *whole, options.assign);
     } else {
       write(target, parts_of(*value));
     }

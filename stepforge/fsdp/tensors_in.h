@@ -14,8 +14,8 @@
 
 namespace stepforge {
 
-/// A struct supports it with a member `template <typename V> void visit_tensors(V&& visit)` that calls
-/// visit(member) for each member that is, or holds, a tensor.
+/// A struct with a member `template <typename V> void visit_tensors(V&& visit)` that calls visit(member) for
+/// each member that is or holds a tensor.
 template <typename T>
 concept VisitsTensors = requires(T& value) { value.visit_tensors([](auto&) {}); };
 
@@ -44,7 +44,8 @@ struct HoldsTensors<std::pair<A, B>> : std::disjunction<HoldsTensors<A>, HoldsTe
 template <typename T>
 inline constexpr bool holds_tensors = detail::HoldsTensors<std::remove_cvref_t<T>>::value;
 
-/// Calls visit(tensor) for each tensor in `value`, which visit may replace. Types without tensors are skipped.
+/// Calls visit(tensor) for each tensor in `value`, which visit may replace. Types without tensors are
+/// skipped.
 template <typename T, typename V>
 void visit_tensors(T& value, V&& visit) {
   if constexpr (std::is_same_v<T, at::Tensor>) {

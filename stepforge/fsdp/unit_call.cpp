@@ -18,11 +18,11 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-/// Passes gradients on unchanged, and reports that backward has come here.
+/// Passes gradients on unchanged and reports that backward has reached it.
 struct BoundaryNode : Node {
   std::shared_ptr<UnitTrace> trace;
   std::size_t position = 0;
-  std::vector<std::shared_ptr<ShardedUnit>> units;  ///< whose values backward needs
+  std::vector<std::shared_ptr<ShardedUnit>> units;  ///< kept alive for backward, which needs their values
 
   std::string name() const override { return "ShardedUnitBoundary"; }
   variable_list apply(variable_list&& gradients) override {
@@ -31,15 +31,15 @@ struct BoundaryNode : Node {
   }
 };
 
-/// Puts one node behind all of `tensors` that require grad.
-void put_node(const TensorRefs& tensors, const std::vector<std::shared_ptr<ShardedUnit>>& units,
-              UnitTrace& trace, std::size_t position) {
+/// Attaches one node to all `tensors` that require grad.
+void attach_node(const TensorRefs& tensors, const std::vector<std::shared_ptr<ShardedUnit>>& units,
+                 UnitTrace& trace, std::size_t position) {
   variable_list inputs;
-  TensorRefs tied;
+  TensorRefs attached;
   for (at::Tensor* tensor : tensors) {
     if (!tensor->defined() || !tensor->requires_grad()) continue;
     inputs.push_back(*tensor);
-    tied.push_back(tensor);
+    attached.push_back(tensor);
   }
   if (inputs.empty()) return;
   const std::shared_ptr<BoundaryNode> node(new BoundaryNode(), torch::autograd::deleteNode);
@@ -47,8 +47,8 @@ void put_node(const TensorRefs& tensors, const std::vector<std::shared_ptr<Shard
   node->position = position;
   node->units = units;
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
-  for (at::Tensor* tensor : tied) {
-    // The version counter is shared, so that in-place changes of what a graph has saved are still noticed.
+  for (at::Tensor* tensor : attached) {
+    // detach() shares the version counter, so autograd still detects in-place changes of saved tensors.
     at::Tensor same = tensor->detach();
     torch::autograd::set_history(same, node);
     *tensor = std::move(same);
@@ -77,7 +77,7 @@ UnitCall::UnitCall(std::shared_ptr<ShardedUnit> unit) : units_(unit->borrowed) {
 
 UnitCall::~UnitCall() {
   while (entered_ > 0) units_[--entered_]->abort_forward();
-  units_.back()->mesh().runtime().end_call(!left_);
+  units_.back()->mesh().runtime().end_call(!exited_);
 }
 
 void UnitCall::enter(const TensorRefs& inputs) {
@@ -92,7 +92,7 @@ void UnitCall::enter(const TensorRefs& inputs) {
   if (!at::GradMode::is_enabled()) return;
   UnitTrace& trace = unit.mesh().runtime().trace();
   for (const auto& used : units_) positions_.push_back(trace.add_enter(used));
-  put_node(inputs, units_, trace, positions_.front());
+  attach_node(inputs, units_, trace, positions_.front());
 }
 
 void UnitCall::exit(const TensorRefs& outputs) {
@@ -103,13 +103,13 @@ void UnitCall::exit(const TensorRefs& outputs) {
     if (any_requires_grad(outputs)) {
       std::size_t last = 0;
       for (auto used = units_.rbegin(); used != units_.rend(); ++used) last = trace.add_exit(*used);
-      put_node(outputs, units_, trace, last - (units_.size() - 1));
+      attach_node(outputs, units_, trace, last - (units_.size() - 1));
     } else {
       for (const std::size_t position : positions_) trace.forget(position);
     }
   }
   while (entered_ > 0) units_[--entered_]->end_forward();
-  left_ = true;
+  exited_ = true;
 }
 
 }  // namespace stepforge

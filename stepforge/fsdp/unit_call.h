@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a sharded module: what is done with the inputs before its forward, and with the outputs after it.
+// One call of a sharded module: the work before and after its forward.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class ShardedUnit;
 /// Pointers to the tensors that a call takes or returns; they are replaced in place.
 using TensorRefs = std::vector<at::Tensor*>;
 
-/// Lives on the stack around a module's forward. Without exit() the call has failed.
+/// Lives on the stack around a module's forward. If exit() is not called, the call has failed.
 class UnitCall {
  public:
   explicit UnitCall(std::shared_ptr<ShardedUnit> unit);
@@ -23,16 +23,16 @@ class UnitCall {
   UnitCall(const UnitCall&) = delete;
   UnitCall& operator=(const UnitCall&) = delete;
 
-  /// Gathers the unit, casts inputs, and attaches the reduction in backward to them.
+  /// Gathers the unit, casts the inputs, and attaches the node that reduces the unit in backward.
   void enter(const TensorRefs& inputs);
-  /// Frees gathered values, casts outputs, and attaches the gather in backward to them.
+  /// Frees gathered values, casts the outputs, and attaches the node that gathers the unit in backward.
   void exit(const TensorRefs& outputs);
 
  private:
   std::vector<std::shared_ptr<ShardedUnit>> units_;  ///< the units of tied parameters, then the module's own
-  std::vector<std::size_t> positions_;  ///< of their enter events in the trace; empty without graph
+  std::vector<std::size_t> positions_;  ///< of their enter events in the trace; empty without a graph
   std::size_t entered_ = 0;             ///< units in use
-  bool left_ = false;
+  bool exited_ = false;
 };
 
 }  // namespace stepforge

@@ -15,7 +15,7 @@ namespace stepforge {
 
 namespace {
 
-/// Whole gradients that may wait for their reduction while backward continues.
+/// The number of reductions that may be under way while backward continues; each holds a whole gradient.
 constexpr std::size_t kReductionsInFlight = 2;
 
 }  // namespace
@@ -31,10 +31,9 @@ std::size_t UnitTrace::add_exit(const std::shared_ptr<ShardedUnit>& unit) {
 }
 
 void UnitTrace::reach(std::size_t position) {
-  runtime_.touch(shared_from_this());
+  runtime_.enter_backward(shared_from_this());
   if (position >= undone_) {
-    throw Error(
-        "backward came to a call of a unit a second time, when its gradient had been reduced already");
+    throw Error("backward reached a unit's call a second time, after its gradient had been reduced");
   }
   undo_down_to(position);
 }
@@ -77,7 +76,7 @@ std::vector<std::shared_ptr<ShardedUnit>> UnitRuntime::units() const {
 
 void UnitRuntime::begin_call() {
   if (!backwards_.empty() && !in_backward()) {
-    throw Error("an exception stopped the last backward; call zero_grad() before the next forward");
+    throw Error("the last backward ended with an exception: call zero_grad() before the next forward");
   }
   ++depth_;
 }
@@ -89,7 +88,7 @@ void UnitRuntime::end_call(bool failed) noexcept {
   try {
     release_all();
   } catch (const std::exception&) {
-    // A gather failed: every further collective throws the reason.
+    // A gather failed: every further collective throws its reason.
     return;
   }
 }
@@ -103,7 +102,7 @@ bool UnitRuntime::in_backward() {
   return torch::autograd::get_current_graph_task_id() != -1;
 }
 
-void UnitRuntime::touch(const std::shared_ptr<UnitTrace>& trace) {
+void UnitRuntime::enter_backward(const std::shared_ptr<UnitTrace>& trace) {
   const int graph_task = torch::autograd::get_current_graph_task_id();
   auto& traces = backwards_[graph_task];
   if (std::find(traces.begin(), traces.end(), trace) != traces.end()) return;
@@ -119,8 +118,8 @@ void UnitRuntime::touch(const std::shared_ptr<UnitTrace>& trace) {
 void UnitRuntime::end_backward(int graph_task) {
   for (const auto& trace : backwards_.at(graph_task)) trace->finish();
   backwards_.erase(graph_task);
-  // Gathers ahead that no call used must not read masters while an optimizer changes them.
-  for (const auto& unit : units()) unit->settle_gather();
+  // Unused prefetches must not read masters while an optimizer updates them.
+  for (const auto& unit : units()) unit->wait_for_gather();
   for (const auto& started : std::exchange(reducing_, {})) {
     const auto unit = started.lock();
     if (unit == nullptr) continue;
@@ -155,7 +154,7 @@ void UnitRuntime::abandon_backward() {
 }
 
 void UnitRuntime::release_all() const {
-  for (const auto& unit : units()) unit->forget_uses();
+  for (const auto& unit : units()) unit->clear_uses();
 }
 
 }  // namespace stepforge

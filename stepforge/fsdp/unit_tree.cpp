@@ -32,12 +32,12 @@ std::vector<UnitEntry> units_in(const torch::nn::Module& root) {
 std::vector<FsdpParamRef> sharded_parameters(const torch::nn::Module& root) {
   std::vector<FsdpParamRef> result;
   for (const UnitEntry& entry : units_in(root)) {
-    for (const auto& part : entry.unit->parts()) {
-      for (size_t i = 0; i < part->parameters().size(); ++i) {
-        const NamedParameter& parameter = part->parameters()[i];
+    for (const auto& group : entry.unit->param_groups()) {
+      for (size_t i = 0; i < group->parameters().size(); ++i) {
+        const NamedParameter& parameter = group->parameters()[i];
         std::vector<std::string> aliases;
         for (const std::string& alias : parameter.aliases) aliases.push_back(entry.prefix + alias);
-        result.push_back({entry.prefix + parameter.name, std::move(aliases), part.get(), i});
+        result.push_back({entry.prefix + parameter.name, std::move(aliases), group.get(), i});
       }
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The units of a module and of the modules inside it, with names relative to it: for state dicts, optimizers
-// and clipping.
+// The units of a module and of the modules inside it, and their parameters by name: for state dicts,
+// optimizers and clipping.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace stepforge {
 
-/// The unit that fully_shard has put on exactly this module; null if none.
+/// The unit that fully_shard has made of this module; null if none.
 std::shared_ptr<ShardedUnit> unit_of(const torch::nn::Module& module);
 
 struct UnitEntry {
@@ -26,14 +26,14 @@ struct UnitEntry {
 /// The unit of `root` and of every module inside it, in the order of named_modules().
 std::vector<UnitEntry> units_in(const torch::nn::Module& root);
 
-/// One parameter in a unit.
+/// One parameter of a unit.
 struct FsdpParamRef {
   std::string name;                  ///< relative to the root: "layers.0.attention.weight"
   std::vector<std::string> aliases;  ///< other names of the same tensor
-  FsdpParamGroup* part = nullptr;
-  size_t index = 0;  ///< in the part
+  FsdpParamGroup* group = nullptr;
+  size_t index = 0;  ///< in the group
 
-  const at::Tensor& local() const { return part->local(index); }
+  const at::Tensor& local() const { return group->local(index); }
 };
 
 /// Every parameter of every unit in `root`, unit by unit.

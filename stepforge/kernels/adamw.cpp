@@ -21,9 +21,10 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at:
   check_tensor(second_moment, "adamw second_moment", parameter.sizes(), parameter.scalar_type());
   if (begin < 0 || begin > end || end > parameter.numel()) {
     throw Error(
-        format("adamw: interval [{}, {}) leaves a buffer of {} elements", begin, end, parameter.numel()));
+        format("adamw: interval [{}, {}) is outside a buffer of {} elements", begin, end, parameter.numel()));
   }
-  if (settings.step < 1) throw Error(format("adamw: step {}; the first update is step 1", settings.step));
+  if (settings.step < 1)
+    throw Error(format("adamw: step = {}: must be at least 1, the first update", settings.step));
   if (parameter.is_cpu() && parameter.scalar_type() == at::kFloat) {
     cpu::adamw_update(parameter, grad, first_moment, second_moment, begin, end, settings);
   } else {

@@ -29,11 +29,11 @@ struct AdamWOptions {
 struct AdamWSettings {
   AdamWOptions options;
   int64_t step = 1;         ///< t above: 1 at the first update
-  double grad_scale = 1.0;  ///< the clip coefficient
+  double grad_scale = 1.0;  ///< the clipping coefficient
 };
 
-/// Updates elements [begin, end) in one pass. All four: flat fp32 buffers (fp64 on the reference path) of one
-/// length. Throws Error when the interval leaves the buffers or step < 1.
+/// Updates elements [begin, end) in one pass. All four tensors are flat fp32 buffers (fp64 on the reference
+/// path) of one length. Throws Error if the interval is outside the buffers or step < 1.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
                   const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWSettings& settings);
 

@@ -18,21 +18,21 @@ namespace {
 void check_attention_shape(const AttentionShape& shape) {
   if (shape.heads < 1 || shape.kv_heads < 1 || shape.head_dim < 1 || shape.heads % shape.kv_heads != 0) {
     throw Error(format(
-        "attention: {} query heads, {} key-value heads of {} numbers: all must be positive and the second "
-        "must divide the first",
+        "attention: heads = {}, kv_heads = {}, head_dim = {}: all must be positive and kv_heads must divide "
+        "heads",
         shape.heads, shape.kv_heads, shape.head_dim));
   }
 }
 
 void check_borders(std::span<const int32_t> cu_seqlens, int64_t tokens) {
   if (cu_seqlens.empty() || cu_seqlens.front() != 0 || cu_seqlens.back() != tokens) {
-    throw Error(format("attention: document borders must start with 0 and end with the number of tokens, {}",
+    throw Error(format("attention: document borders must begin with 0 and end with the number of tokens, {}",
                        tokens));
   }
   for (size_t i = 1; i < cu_seqlens.size(); ++i) {
     if (cu_seqlens[i] < cu_seqlens[i - 1]) {
-      throw Error(
-          format("attention: document borders must rise: {} follows {}", cu_seqlens[i], cu_seqlens[i - 1]));
+      throw Error(format("attention: document borders must not decrease: {} follows {}", cu_seqlens[i],
+                         cu_seqlens[i - 1]));
     }
   }
 }
@@ -53,7 +53,7 @@ HeadsFirst split_heads(const at::Tensor& rows, const AttentionShape& shape) {
           heads.slice(0, h + k, h + 2 * k).repeat_interleave(shape.group(), 0)};
 }
 
-/// scale * q k^T, -infinity where query t (at `past` + t in its document) must not look. [.., queries, keys]
+/// scale * q k^T [.., queries, keys], -infinity at keys after the query; query t is at position past + t.
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale, int64_t past) {
   const auto options = at::TensorOptions().device(q.device()).dtype(at::kLong);
   const at::Tensor rows = at::arange(q.size(-2), options).add(past).unsqueeze(1);
@@ -108,7 +108,7 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
   }
   for (const int64_t past : past_lengths) {
     if (past < 0 || past > k_cache.size(1) - q.size(1)) {
-      throw Error(format("attention_cached: {} past and {} new tokens do not fit a cache of {}", past,
+      throw Error(format("attention_cached: {} past and {} new tokens do not fit into a cache of {}", past,
                          q.size(1), k_cache.size(1)));
     }
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention over packed documents, with grouped key-value heads.
 //
-// A row of qkv is [q heads | k heads | v heads], head_dim numbers each, rope already applied. Query head h
+// A row of qkv is [q heads | k heads | v heads], head_dim elements each, rope already applied. Query head h
 // reads key-value head h / (heads / kv_heads). Within each document [cu_seqlens[i], cu_seqlens[i + 1]):
 //   s[t, u] = scale * q[t] . k[u]  for u <= t
 //   lse[t]  = log sum_u exp(s[t, u])
 //   out[t]  = sum_u exp(s[t, u] - lse[t]) v[u]
-// The matrix s never exists as a whole: it is computed block by block (Dao et al., "FlashAttention", 2022).
+// The matrix s is never materialized: it is computed block by block (Dao et al., "FlashAttention", 2022).
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@ struct AttentionShape {
 };
 
 /// qkv: [N, (H + 2K) d] and out: [N, H d], both fp32 or both bf16; lse: [N, H] fp32 (fp64 for fp64 qkv).
-/// cu_seqlens: boundaries of the documents, increasing from 0 to N. No autograd. A result does not depend on
-/// the number of threads or on other documents.
+/// cu_seqlens: borders of the documents, from 0 to N, not decreasing. No autograd. A document's result
+/// depends neither on the number of threads nor on other documents.
 void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
                        std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse);
 
-/// grad_qkv: [N, (H + 2K) d], overwritten. qkv, out, lse: those of the forward.
+/// grad_qkv: [N, (H + 2K) d], overwritten. qkv, out, lse: those of the forward pass.
 void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
                         const at::Tensor& lse, const AttentionShape& shape,
                         std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv);

@@ -37,33 +37,33 @@ class RankMemory {
 
 namespace {
 
-constexpr size_t alignment = 64;
-constexpr size_t huge_page = size_t{2} << 20;
+constexpr size_t kAlignment = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
 
 /// Rounds up so that nearly equal sizes share blocks: to 64 bytes when small, to an eighth of the next power
 /// of two when large.
 size_t block_size(size_t bytes) {
-  size_t grain = alignment;
+  size_t grain = kAlignment;
   while (grain * 16 < bytes) grain *= 2;
   return (bytes + grain - 1) / grain * grain;
 }
 
-/// A block of block_size(); null if the system has none. Large ones are mapped, so that unmapping them gives
-/// their pages back at once.
+/// `size` is a result of block_size(). Null if the system has no memory left. Large blocks are mapped, so
+/// that unmapping them returns their pages at once.
 void* block_from_system(size_t size) {
-  if (size < huge_page) return std::aligned_alloc(alignment, size);
-  void* mapped = mmap(nullptr, size + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (size < kHugePage) return std::aligned_alloc(kAlignment, size);
+  void* mapped = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(mapped);
-  const size_t head = (huge_page - reinterpret_cast<uintptr_t>(mapped) % huge_page) % huge_page;
+  const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(mapped) % kHugePage) % kHugePage;
   if (head > 0) munmap(begin, head);
-  munmap(begin + head + size, huge_page - head);
+  munmap(begin + head + size, kHugePage - head);
   madvise(begin + head, size, MADV_HUGEPAGE);
   return begin + head;
 }
 
 void block_to_system(void* address, size_t size) {
-  if (size < huge_page) {
+  if (size < kHugePage) {
     std::free(address);
   } else {
     munmap(address, size);
@@ -88,7 +88,7 @@ class CachingCpuAllocator final : public c10::Allocator {
     default_copy_data(to, from, count);
   }
 
-  MemoryCount count() {
+  MemoryStats stats() {
     const std::lock_guard lock(mutex_);
     const RankMemory& counted = counted_now();
     return {counted.live(), counted.peak(), reserved_bytes_, system_blocks_};
@@ -103,8 +103,8 @@ class CachingCpuAllocator final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     if (++steps_ % kTrimSteps != 0) return;
     for (auto& [size, blocks] : free_) {
-      give_to_system(size, blocks, blocks.least);
-      blocks.least = blocks.addresses.size();
+      give_to_system(size, blocks, blocks.min_free);
+      blocks.min_free = blocks.addresses.size();
     }
   }
 
@@ -117,7 +117,7 @@ class CachingCpuAllocator final : public c10::Allocator {
  private:
   struct FreeBlocks {
     std::vector<void*> addresses;
-    size_t least = 0;  ///< the fewest that there were since the last trimming
+    size_t min_free = 0;  ///< the minimum of addresses.size() since the last trim
   };
 
   struct Block {
@@ -141,7 +141,7 @@ class CachingCpuAllocator final : public c10::Allocator {
     } else {
       address = blocks.addresses.back();
       blocks.addresses.pop_back();
-      blocks.least = std::min(blocks.least, blocks.addresses.size());
+      blocks.min_free = std::min(blocks.min_free, blocks.addresses.size());
     }
     in_use_[address] = {bytes, charged()};
     process_.add(bytes);
@@ -162,7 +162,7 @@ class CachingCpuAllocator final : public c10::Allocator {
   void* from_system(size_t size) {
     void* address = block_from_system(size);
     if (address == nullptr) {
-      // Free blocks go back to the system before an allocation is given up.
+      // Try again after returning all free blocks.
       for (auto& [free_size, blocks] : free_) give_to_system(free_size, blocks, blocks.addresses.size());
       address = block_from_system(size);
     }
@@ -172,12 +172,12 @@ class CachingCpuAllocator final : public c10::Allocator {
     return address;
   }
 
-  /// `count` of the free blocks of one size, those that have been free for longest.
+  /// Returns the `count` blocks of one size that have been free for longest.
   void give_to_system(size_t size, FreeBlocks& blocks, size_t count) {
     const auto end = blocks.addresses.begin() + static_cast<std::ptrdiff_t>(count);
     std::for_each(blocks.addresses.begin(), end, [size](void* address) { block_to_system(address, size); });
     blocks.addresses.erase(blocks.addresses.begin(), end);
-    blocks.least = 0;
+    blocks.min_free = 0;
     reserved_bytes_ -= static_cast<int64_t>(size * count);
   }
 
@@ -215,8 +215,8 @@ std::shared_ptr<RankMemory> charged_memory() {
   return charged();
 }
 
-MemoryCount cpu_memory() {
-  return CachingCpuAllocator::instance().count();
+MemoryStats cpu_memory() {
+  return CachingCpuAllocator::instance().stats();
 }
 
 void reset_cpu_peak() {

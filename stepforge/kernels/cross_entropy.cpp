@@ -72,7 +72,7 @@ class ChunkedHead {
     if (outputs_.grad_weight.defined()) add_weight_gradient(logits, hidden);
   }
 
-  /// Once all chunks are done: a gradient that no chunk wrote is zero.
+  /// Call it after all chunks: a gradient that no chunk wrote becomes zero.
   void finish() {
     if (outputs_.grad_weight.defined() && !weight_written_) outputs_.grad_weight.zero_();
   }
@@ -96,8 +96,8 @@ class ChunkedHead {
   double scale_;
   const LinearCrossEntropyOutputs& outputs_;
   bool weight_written_;
-  at::Tensor logits_;          ///< of one chunk; then their gradient
-  at::Tensor narrow_product_;  ///< one chunk's share of grad_weight, where products come in hidden's type
+  at::Tensor logits_;          ///< of one chunk, then their gradient
+  at::Tensor narrow_product_;  ///< one chunk's share of grad_weight in hidden's type; undefined if it is fp32
 };
 
 void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
@@ -119,8 +119,8 @@ void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, c
                  compute_type(hidden));
     if (outputs.grad_hidden.defined() || outputs.grad_weight.defined()) {
       throw Error(
-          "linear_cross_entropy: logits are returned only when no gradient is asked for; ask for one of the "
-          "two");
+          "linear_cross_entropy: logits are returned only without gradients; request either logits or "
+          "gradients");
     }
   }
 }
@@ -149,8 +149,7 @@ void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& 
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                           double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs) {
   check_linear_operands(hidden, weight, labels, outputs);
-  if (chunk < 1)
-    throw Error(format("linear_cross_entropy: a chunk of {} tokens; it must be at least 1", chunk));
+  if (chunk < 1) throw Error(format("linear_cross_entropy: chunk = {} tokens: must be at least 1", chunk));
   ChunkedHead head(hidden, weight, scale, chunk, outputs);
   const int64_t tokens = hidden.size(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {

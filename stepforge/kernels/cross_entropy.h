@@ -21,7 +21,7 @@ void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, c
 void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels, double scale,
                                     const at::Tensor& token_loss);
 
-/// What linear_cross_entropy writes. Undefined tensors are not computed.
+/// The outputs of linear_cross_entropy. Undefined tensors are not computed.
 struct LinearCrossEntropyOutputs {
   at::Tensor token_loss;           ///< fp32 [N], required
   at::Tensor grad_hidden;          ///< [N, D] of hidden's type
@@ -31,7 +31,7 @@ struct LinearCrossEntropyOutputs {
 };
 
 /// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, loss, and the gradients of scale *
-/// sum(loss), so that the logits of all tokens never exist at once. hidden: [N, D], weight: [V, D] of one
+/// sum(loss); the logits of all tokens are never materialized at once. hidden: [N, D], weight: [V, D] of one
 /// type. With bf16 the products are summed in fp32 and rounded to bf16 as in PyTorch (logits, their gradient,
 /// and each chunk's share of grad_weight before it is added in fp32); the loss is fp32. A chunk whose labels
 /// are all ignored costs nothing. The sum of the losses is sum_in_order(token_loss).
@@ -42,7 +42,7 @@ void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor&
                                      const at::Tensor& token_loss);
 void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
                                               double scale, const at::Tensor& token_loss);
-/// Without chunks: all logits at once.
+/// Computes all logits at once.
 void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
                                     const at::Tensor& labels, double scale,
                                     const LinearCrossEntropyOutputs& outputs);

@@ -27,7 +27,7 @@ DropoutKey dropout_key_of_step(uint64_t seed, uint64_t step) {
   return {mix_bits(stream_key(seed, "dropout") ^ mix_bits(step))};
 }
 
-DropoutKey at_site(DropoutKey step_key, uint64_t site) {
+DropoutKey dropout_key_of_site(DropoutKey step_key, uint64_t site) {
   return {mix_bits(step_key.key ^ mix_bits(site))};
 }
 

@@ -2,7 +2,7 @@
 // Residual connection with dropout: out = residual + keep(x) * x / (1 - p).
 //
 // Whether an element is kept is a pure function of (key, row id, position in the row, channel): it does not
-// depend on which rank, micro-batch or place in the batch holds the row. Element c of token n is kept when
+// depend on the rank, the micro-batch or the row's index in the batch. Element c of token n is kept when
 // word c % 4 of philox(key, position[n] << 32 | c / 4, row_id[n]) is at least p * 2^32.
 #pragma once
 
@@ -16,20 +16,20 @@ struct DropoutKey {
   uint64_t key = 0;
 };
 
-/// The key of one optimizer step; each place in the model that drops takes its own by at_site.
+/// The key of one optimizer step; each dropout of the model derives its own with dropout_key_of_site.
 DropoutKey dropout_key_of_step(uint64_t seed, uint64_t step);
 
-/// `site` numbers the places in the model that drop (layer * sites per layer + place).
-DropoutKey at_site(DropoutKey step_key, uint64_t site);
+/// `site` is the number of a dropout in the model: layer * sites per layer + index in the layer.
+DropoutKey dropout_key_of_site(DropoutKey step_key, uint64_t site);
 
-/// Where in the data each token of the batch stands.
+/// The position of each token of the batch in the data.
 struct TokenCoords {
   at::Tensor row_ids;    ///< int64 [N]: number of the token's row in the whole data order
   at::Tensor positions;  ///< int32 [N]: position within that row
 };
 
 /// x, residual, out: [N, D] of one type, fp32 or bf16; 0 <= p < 1. out may be the same memory as x or
-/// residual. With p == 0 it is a plain sum and `coords` is not read. No autograd.
+/// residual. With p == 0 the result is x + residual and `coords` is not read. No autograd.
 void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
                          const TokenCoords& coords, const at::Tensor& out);
 

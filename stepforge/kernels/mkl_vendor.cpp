@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MKL computes libtorch's matrix products on the CPU. It asks for the maker of the processor before it looks
-// at the instruction set, and uses AVX2 kernels on processors that are not Intel's. The answers here make it
-// choose by instruction set: on an AMD EPYC with AVX-512 its fp32 products are 2.2 times as fast
+// MKL computes libtorch's matrix products on the CPU. It checks the processor's vendor before its instruction
+// set, and uses AVX2 kernels on processors that are not from Intel. These replacements make it choose by
+// instruction set: on an AMD EPYC with AVX-512 its fp32 products are 2.2 times as fast
 // (docs/dependencies.md). The dynamic linker finds these definitions before libtorch's own, because programs
 // load libtorch through this library.
 

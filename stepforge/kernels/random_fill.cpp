@@ -46,22 +46,22 @@ std::array<float, 4> value_group(const Initializer& init, uint64_t key, uint64_t
   return values;
 }
 
-/// Rejection draws about 1.25 / cutoff times for each element.
-constexpr double kLeastCutoff = 0.05;
+/// Rejection sampling draws about 1.25 / cutoff times for each element.
+constexpr double kMinCutoff = 0.05;
 
 void check_arguments(int64_t first_index, int64_t count, const Initializer& init) {
   if (first_index < 0 || count < 0) {
     throw Error(
-        format("fill_initial: {} elements from index {}; neither may be negative", count, first_index));
+        format("fill_initial: {} elements from index {}: neither may be negative", count, first_index));
   }
   const bool random =
       init.kind == Initializer::Kind::normal || init.kind == Initializer::Kind::truncated_normal;
   if (random && !(init.std >= 0.0 && std::isfinite(init.std))) {
-    throw Error(format("fill_initial: the standard deviation {} is negative or not finite", init.std));
+    throw Error(format("fill_initial: std = {}: must be finite and not negative", init.std));
   }
-  if (init.kind == Initializer::Kind::truncated_normal && !(init.cutoff >= kLeastCutoff)) {
-    throw Error(
-        format("fill_initial: truncation at {} standard deviations; it must be above 0", init.cutoff));
+  if (init.kind == Initializer::Kind::truncated_normal && !(init.cutoff >= kMinCutoff)) {
+    throw Error(format("fill_initial: cutoff = {} standard deviations: must be at least {}", init.cutoff,
+                       kMinCutoff));
   }
 }
 

@@ -3,7 +3,7 @@
 // can be filled by any rank, in any order, with the same values.
 //
 // Elements 4i .. 4i+3 come from the four words of philox(key, i, attempt) by two Box-Muller pairs. A
-// truncated normal takes the value of the first attempt that lies within the cutoff.
+// truncated normal takes the first attempt whose value is within the cutoff.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace stepforge {
 void fill_initial(float* data, int64_t first_index, int64_t count, const Initializer& initializer,
                   uint64_t key);
 
-/// One element, computed alone.
+/// The value of one element.
 float initial_value_reference(int64_t index, const Initializer& initializer, uint64_t key);
 
 }  // namespace stepforge

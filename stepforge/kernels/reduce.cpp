@@ -32,7 +32,7 @@ double norm_of_terms(NormType type, double terms) {
 void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials) {
   check_tensor(flat, "norm buffer", {flat.numel()}, at::kFloat);
   if (static_cast<int64_t>(partials.size()) != reduce_chunks(flat.numel())) {
-    throw Error(format("norm: {} elements make {} chunks, but there is room for {}", flat.numel(),
+    throw Error(format("norm: {} elements have {} chunks, but partials has {} entries", flat.numel(),
                        reduce_chunks(flat.numel()), partials.size()));
   }
   if (flat.is_cpu()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums whose bits depend on nothing but the numbers: not on threads, shards or instruction set.
+// Reductions whose bits depend on the values alone, not on threads, shards or the instruction set.
 //
 // A flat buffer is cut into chunks of 1,024 elements; a chunk's sum is formed in fp64 in one fixed order, and
 // chunk sums are added in logical order. Shard borders fall on chunks, so ranks can exchange chunk sums and
@@ -15,11 +15,14 @@ namespace stepforge {
 
 constexpr int64_t kReduceChunk = 1024;
 
-/// The norm of a vector: the sum of |x|, the root of the sum of squares, the cube root of the sum of |x|^3,
-/// the largest |x|.
-enum class NormType : uint8_t { l1, l2, l3, inf };
+enum class NormType : uint8_t {
+  l1,   ///< sum of |x|
+  l2,   ///< square root of the sum of squares
+  l3,   ///< cube root of the sum of |x|^3
+  inf,  ///< largest |x|
+};
 
-/// Joins two terms of a norm: their sum, or the larger one for inf. NaN wins.
+/// Joins two terms of a norm: their sum, or for inf the larger one. NaN if either is NaN.
 double join_norm_terms(NormType type, double left, double right);
 
 /// The norm from its joined terms: their square root for l2, cube root for l3.
@@ -30,8 +33,8 @@ constexpr int64_t reduce_chunks(int64_t elements) {
   return (elements + kReduceChunk - 1) / kReduceChunk;
 }
 
-/// The joined terms |x|^p (or |x|) of each chunk of `flat` (fp32, one-dimensional), in fp64. NaN and infinity
-/// propagate. partials.size() must be reduce_chunks(numel).
+/// partials[i] = the joined terms |x|^p (|x| for inf) of chunk i of `flat` (fp32, one-dimensional), in fp64.
+/// NaN and infinity propagate. Throws Error unless partials.size() == reduce_chunks(flat.numel()).
 void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials);
 
 /// Whether a flat fp32 buffer holds no NaN and no infinity.

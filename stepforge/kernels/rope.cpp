@@ -17,7 +17,7 @@
 namespace stepforge {
 namespace {
 
-/// (x_i, x_{i + d/2}) turned by the angle; heads: [N, heads, d], cos, sin: [N, 1, d / 2].
+/// Rotates the pairs (x_i, x_{i + d/2}). heads: [N, heads, d]; cos, sin: [N, 1, d / 2].
 at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin) {
   const auto halves = heads.chunk(2, -1);
   return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
@@ -37,8 +37,7 @@ void check_operands(const at::Tensor& qkv, const AttentionShape& shape, const at
                     const RopeTable& table, const QkNorm& norm, const at::Tensor& rstd) {
   check_shape(qkv, "rope qkv", {qkv.size(0), shape.qkv_width()});
   check_tensor(positions, "rope positions", {qkv.size(0)}, at::kInt);
-  if (shape.head_dim % 2 != 0)
-    throw Error(format("rope: head_dim {} is odd; rotary embedding needs an even head size", shape.head_dim));
+  if (shape.head_dim % 2 != 0) throw Error(format("rope: head_dim = {}: must be even", shape.head_dim));
   check_tensor(table.cos, "rope table", {table.cos.size(0), shape.head_dim / 2}, at::kFloat);
   check_tensor(table.sin, "rope table", table.cos.sizes(), at::kFloat);
   if (!norm.present()) return;
@@ -51,7 +50,7 @@ void check_operands(const at::Tensor& qkv, const AttentionShape& shape, const at
 
 at::Tensor rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling) {
   if (head_dim < 2 || head_dim % 2 != 0)
-    throw Error(format("rope: head_dim {} must be even and positive", head_dim));
+    throw Error(format("rope: head_dim = {}: must be even and positive", head_dim));
   const at::Tensor exponent =
       at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(head_dim);
   at::Tensor frequency = at::pow(theta, exponent).reciprocal();
@@ -117,10 +116,10 @@ void qk_norm_rope_forward_reference(const at::Tensor& qkv, const AttentionShape&
     rstd.copy_(heads.square().mean(-1).add(norm.eps).rsqrt());
     heads = heads * rstd.unsqueeze(-1) * weight_per_head(shape, norm, type);
   }
-  const at::Tensor turned =
+  const at::Tensor result =
       rotate(heads, rows_of(table.cos, positions, type), rows_of(table.sin, positions, type));
   out.copy_(qkv);
-  out.view({qkv.size(0), -1, shape.head_dim}).slice(1, 0, rotated).copy_(turned);
+  out.view({qkv.size(0), -1, shape.head_dim}).slice(1, 0, rotated).copy_(result);
 }
 
 void qk_norm_rope_backward_reference(const at::Tensor& grad_qkv, const at::Tensor& qkv,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding on packed q, k, v, with an optional RMS norm of each q and k head before it.
 //
-// A row of qkv is [q heads | k heads | v heads], head_dim numbers each. For a head x at position t and
+// A row of qkv is [q heads | k heads | v heads], head_dim elements each. For a head x at position t and
 // i < d/2, where d = head_dim:
 //   y          = x * rstd * weight   (only with a norm; rstd is over the head, q and k have a weight each)
 //   out[i]     = y[i] cos(t f_i) - y[i + d/2] sin(t f_i)
@@ -17,7 +17,7 @@
 
 namespace stepforge {
 
-/// How frequencies are stretched for contexts longer than those of pre-training.
+/// How frequencies are scaled for contexts longer than those of pre-training.
 struct RopeScaling {
   enum class Kind : uint8_t { none, llama3 };
   Kind kind = Kind::none;
@@ -48,16 +48,16 @@ struct QkNorm {
   bool present() const { return q_weight.defined(); }
 };
 
-/// qkv, out: [N, (H + 2K) d] fp32 or bf16; the same memory is allowed. With a norm, backward needs the qkv
-/// from before. positions: int32 [N], each in [0, max_position). rstd: [N, H + K] fp32, written if there is a
-/// norm; otherwise it may be undefined.
+/// qkv, out: [N, (H + 2K) d] fp32 or bf16; may be the same memory, but with a norm backward needs the
+/// original qkv. positions: int32 [N], each in [0, max_position). rstd: [N, H + K] fp32, written if there is
+/// a norm; otherwise it may be undefined.
 void qk_norm_rope_forward(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
                           const RopeTable& table, const QkNorm& norm, const at::Tensor& out,
                           const at::Tensor& rstd);
 
-/// grad_qkv: [N, (H + 2K) d], turned in place from the gradient of `out` into the gradient of `qkv`. With a
-/// norm, qkv is the input of the forward, rstd its output, and grad_q_weight, grad_k_weight ([d] fp32) are
-/// written or, with `accumulate`, added to, in one fixed order. Without a norm these four may be undefined.
+/// grad_qkv: [N, (H + 2K) d]; on entry the gradient of `out`, on return that of `qkv`. With a norm, qkv is
+/// the input of the forward pass, rstd its output, and grad_q_weight, grad_k_weight ([d] fp32) are written
+/// or, with `accumulate`, added to, in one fixed order. Without a norm these four may be undefined.
 void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, const AttentionShape& shape,
                            const at::Tensor& positions, const RopeTable& table, const QkNorm& norm,
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The headers that nearly every source file above libtorch needs, parsed once (CMake's precompiled
-// header). Narrow on purpose: <torch/torch.h> would cost every file many seconds. A file still includes what
-// it uses.
+// The precompiled header of the rooms that use libtorch: headers that nearly every source file needs. Narrow
+// on purpose: <torch/torch.h> would cost every file many seconds. A file still includes what it uses.
 #pragma once
 
 #include <algorithm>

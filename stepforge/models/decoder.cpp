@@ -13,19 +13,16 @@ namespace stepforge {
 namespace {
 
 RopeScaling rope_scaling(const RopeScalingConfig& config) {
-  RopeScaling scaling;
-  if (config.type == RopeScalingType::llama3) {
-    scaling = {RopeScaling::Kind::llama3, config.factor, config.low_freq_factor, config.high_freq_factor,
-               config.original_max_position};
-  }
-  return scaling;
+  if (config.type != RopeScalingType::llama3) return {};
+  return {RopeScaling::Kind::llama3, config.factor, config.low_freq_factor, config.high_freq_factor,
+          config.original_max_position};
 }
 
 AttentionShape attention_shape(const AttentionDims& dims) {
   return {dims.heads, dims.kv_heads, dims.head_dim, 1.0 / std::sqrt(static_cast<double>(dims.head_dim))};
 }
 
-/// Attention, then the MLP; each is a region that may be recomputed.
+/// Attention and MLP, each a region that may be recomputed.
 class DenseLayer : public Block {
  public:
   DenseLayer(const ModelConfig& config, const AttentionDims& dims, const ParameterLookup& parameters,
@@ -36,7 +33,7 @@ class DenseLayer : public Block {
         mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
-    // By value: a recomputed region runs its body after this call has returned.
+    // Captured by value: a recomputed region runs its body again after this call has returned.
     const auto attention = [this, context](const at::Tensor& x) { return attention_.forward(x, context); };
     const auto mlp = [this, context](const at::Tensor& x) { return mlp_.forward(x, context); };
     return {recompute_region(context, "mlp", mlp,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward code of dense decoders. Families differ in facts that the catalog states; the code is one.
+// The forward code of dense decoders, one for all families: their differences are in the catalog.
 #pragma once
 
 #include <cstdint>

@@ -31,8 +31,7 @@ struct RotateArguments {
 };
 
 struct RotateFunction : torch::autograd::Function<RotateFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv,
-                            const RotateArguments* arguments) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const RotateArguments* arguments) {
     const QkNorm norm = arguments->norm();
     at::Tensor out = qkv;
     at::Tensor rstd;
@@ -40,19 +39,19 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
       out = at::empty_like(qkv);
       rstd = at::empty({qkv.size(0), arguments->shape.heads + arguments->shape.kv_heads},
                        qkv.options().dtype(at::kFloat));
-      context->save_for_backward({qkv, rstd});
+      ctx->save_for_backward({qkv, rstd});
     } else {
-      context->mark_dirty({qkv});
+      ctx->mark_dirty({qkv});
     }
     qk_norm_rope_forward(qkv, arguments->shape, arguments->positions, *arguments->rope, norm, out, rstd);
-    keep_value(*context, "arguments", *arguments);
+    save_value(*ctx, "arguments", *arguments);
     return out;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto& arguments = kept_value<RotateArguments>(*context, "arguments");
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto& arguments = saved_value<RotateArguments>(*ctx, "arguments");
     const QkNorm norm = arguments.norm();
-    const auto saved = context->get_saved_variables();
+    const auto saved = ctx->get_saved_variables();
     at::Tensor qkv;
     at::Tensor rstd;
     at::Tensor q_gradient;
@@ -68,7 +67,7 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
       arguments.q_norm->mark_written();
       arguments.k_norm->mark_written();
     }
-    // In place: attention's backward made this tensor, and nothing else holds it.
+    // In place: attention's backward made this tensor, and nothing else uses it.
     qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm,
                           rstd, q_gradient, k_gradient, accumulate);
     return {gradients[0], at::Tensor()};
@@ -76,28 +75,28 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
 };
 
 struct AttendFunction : torch::autograd::Function<AttendFunction> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& qkv, const AttentionShape& shape,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const AttentionShape& shape,
                             const BatchTensors* batch) {
     at::Tensor out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
     at::Tensor lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(at::kFloat));
     attention_forward(qkv, shape, batch->host.cu_seqlens, out, lse);
-    context->save_for_backward({qkv, out, lse});
-    keep_value(*context, "shape", shape);
-    keep_pointer(*context, "batch", batch);
+    ctx->save_for_backward({qkv, out, lse});
+    save_value(*ctx, "shape", shape);
+    save_pointer(*ctx, "batch", batch);
     return out;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    const auto* batch = kept_pointer<BatchTensors>(*context, "batch");
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto saved = ctx->get_saved_variables();
+    const auto* batch = saved_pointer<BatchTensors>(*ctx, "batch");
     at::Tensor qkv_gradient = at::empty_like(saved[0]);
-    attention_backward(gradients[0], saved[0], saved[1], saved[2],
-                       kept_value<AttentionShape>(*context, "shape"), batch->host.cu_seqlens, qkv_gradient);
+    attention_backward(gradients[0], saved[0], saved[1], saved[2], saved_value<AttentionShape>(*ctx, "shape"),
+                       batch->host.cu_seqlens, qkv_gradient);
     return {qkv_gradient, at::Tensor(), at::Tensor()};
   }
 };
 
-/// Generation: appends the new tokens' keys and values to the cache; queries attend to all of it.
+/// Generation: appends the new tokens' keys and values to the cache and attends to the whole cache.
 at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, const Context& context,
                          int64_t layer) {
   KvCache& cache = *context.cache;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the executor runs: blocks, each a region of autograd, and the head that ends in loss or logits.
+// The modules that the executor runs: blocks, and the head that computes loss or logits.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace stepforge {
 /// The tensors between two blocks, in the order of BlockSpec::outputs; each [tokens, width].
 using Bundle = std::vector<at::Tensor>;
 
-/// A block without its head. The first one takes an empty bundle and reads the batch's tokens.
+/// Every block except the head. The first one takes an empty bundle and reads the batch's tokens.
 class Block {
  public:
   virtual ~Block() = default;
@@ -34,10 +34,10 @@ struct LossResult {
 class Head {
  public:
   virtual ~Head() = default;
-  /// Loss and, of loss_sum * scale, the gradients of the input and of the head's own parameters.
+  /// The loss, and the gradients of loss_sum * scale for the input and the head's own parameters.
   virtual LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) = 0;
   virtual LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) = 0;
-  /// [rows, vocab] fp32: of the last position of each row.
+  /// [rows, vocab] fp32: the logits of each row's last position.
   virtual at::Tensor last_logits(const Bundle& inputs, const Context& context) = 0;
 };
 
@@ -47,7 +47,7 @@ struct Model {
   std::unique_ptr<Head> head;
 };
 
-/// Finds a parameter by its specification name. Throws Error if there is none.
+/// Returns a parameter by its name in the specification. Throws Error if there is none.
 using ParameterLookup = std::function<Parameter&(std::string_view name)>;
 
 }  // namespace stepforge

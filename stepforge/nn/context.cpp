@@ -21,10 +21,10 @@ BatchTensors::BatchTensors(Batch host_batch)
       row_ids(at::empty({token_count()}, at::kLong)),
       row_positions(at::empty({token_count()}, at::kInt)) {
   auto* ids = row_ids.data_ptr<int64_t>();
-  auto* places = row_positions.data_ptr<int32_t>();
+  auto* positions_in_row = row_positions.data_ptr<int32_t>();
   for (int64_t token = 0; token < token_count(); ++token) {
     ids[token] = static_cast<int64_t>(host.row_ids.at(static_cast<size_t>(token / host.seq_len)));
-    places[token] = static_cast<int32_t>(token % host.seq_len);
+    positions_in_row[token] = static_cast<int32_t>(token % host.seq_len);
   }
 }
 

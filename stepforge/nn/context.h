@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What travels with a micro-batch through the blocks: token ids and borders, random keys, the KV cache. No
-// global state.
+// What every block gets along with its input: the micro-batch's tokens and document borders, the dropout key,
+// the KV cache.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct BatchTensors {
   at::Tensor positions;      ///< [rows * seq_len] int32, restarting at document borders
   at::Tensor labels;         ///< [rows * seq_len] int32, -100 = ignored
   at::Tensor row_ids;        ///< [rows * seq_len] int64: global row of each token
-  at::Tensor row_positions;  ///< [rows * seq_len] int32: place of each token in its row
+  at::Tensor row_positions;  ///< [rows * seq_len] int32: position of each token in its row
   int64_t token_count() const { return host.rows * host.seq_len; }
 };
 

@@ -13,20 +13,20 @@ namespace stepforge {
 namespace {
 
 struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& tokens,
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& tokens,
                             const at::Tensor& weight, Parameter* parameter) {
-    context->save_for_backward({tokens});
-    keep_pointer(*context, "parameter", parameter);
+    ctx->save_for_backward({tokens});
+    save_pointer(*ctx, "parameter", parameter);
     at::Tensor out = at::empty({tokens.size(0), weight.size(1)}, weight.options().requires_grad(false));
     embedding_forward(tokens, weight, out);
     return out;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    auto* parameter = kept_pointer<Parameter>(*context, "parameter");
+    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     if (parameter->trained()) {
-      embedding_backward(context->get_saved_variables()[0], gradients[0], parameter->gradient(),
+      embedding_backward(ctx->get_saved_variables()[0], gradients[0], parameter->gradient(),
                          parameter->written());
       parameter->mark_written();
     }

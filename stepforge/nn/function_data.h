@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carrying plain C++ data from the forward of an autograd function to its backward.
+// Saves C++ values in the forward of an autograd function for its backward.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,33 @@
 
 namespace stepforge {
 
-/// The object must outlive the graph. Parameters, tables and batches do: they belong to the executor.
+/// The object must outlive the graph. Parameters, rope tables and batches do: they belong to the executor.
 template <typename T>
-void keep_pointer(torch::autograd::AutogradContext& context, const char* name, const T* pointer) {
-  context.saved_data[name] = static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer));
+void save_pointer(torch::autograd::AutogradContext& ctx, const char* name, const T* pointer) {
+  ctx.saved_data[name] = static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer));
 }
 
 template <typename T>
-T* kept_pointer(const torch::autograd::AutogradContext& context, const char* name) {
-  const auto address = static_cast<intptr_t>(context.saved_data.at(name).toInt());
-  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): keep_pointer() made it
+T* saved_pointer(const torch::autograd::AutogradContext& ctx, const char* name) {
+  const auto address = static_cast<intptr_t>(ctx.saved_data.at(name).toInt());
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): save_pointer() made it
 }
 
 template <typename T>
 struct Capsule : torch::CustomClassHolder {
-  explicit Capsule(T kept) : value(std::move(kept)) {}
+  explicit Capsule(T saved) : value(std::move(saved)) {}
   T value;
 };
 
-/// A value that lives as long as the graph.
+/// The value lives as long as the graph.
 template <typename T>
-void keep_value(torch::autograd::AutogradContext& context, const char* name, T value) {
-  context.saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<Capsule<T>>(std::move(value)));
+void save_value(torch::autograd::AutogradContext& ctx, const char* name, T value) {
+  ctx.saved_data[name] = c10::IValue::make_capsule(c10::make_intrusive<Capsule<T>>(std::move(value)));
 }
 
 template <typename T>
-T& kept_value(const torch::autograd::AutogradContext& context, const char* name) {
-  return static_cast<Capsule<T>*>(context.saved_data.at(name).toCapsule().get())->value;
+T& saved_value(const torch::autograd::AutogradContext& ctx, const char* name) {
+  return static_cast<Capsule<T>*>(ctx.saved_data.at(name).toCapsule().get())->value;
 }
 
 }  // namespace stepforge

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The autograd functions that blocks are made of. Each is one node: its forward calls one fused operation,
-// its backward writes weight gradients straight into the parameters' flat views and returns the input's
-// gradient only. Activations are [tokens, width], contiguous, of the compute dtype. All throw c10::Error on
-// shapes that do not fit.
+// its backward writes weight gradients directly into the parameters' views of the flat gradient and returns
+// the input's gradient only. Activations are [tokens, width], contiguous, of the compute dtype. All functions
+// throw Error or c10::Error if shapes do not match.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace stepforge {
 /// Rows of `table` [vocab, width] at `tokens` [N] int32.
 at::Tensor embed(const at::Tensor& tokens, Parameter& table);
 
-/// x W^T; keeps x for the weight's gradient. x [N, in], weight [out, in].
+/// x W^T; saves x for the weight's gradient. x [N, in], weight [out, in].
 at::Tensor linear(const at::Tensor& x, Parameter& weight);
 
 /// The start of a residual branch: {norm(x), x}. The second result is x for the residual path; its
@@ -40,13 +40,12 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
 /// silu(gate) * up of packed [N, 2 F].
 at::Tensor swiglu(const at::Tensor& gate_up);
 
-/// residual + dropout(branch), in place on `branch`. `site` is a number of its own for each such place of the
-/// model.
+/// residual + dropout(branch), in place on `branch`. `site`: the number of this dropout in the model.
 at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
                         uint64_t site);
 
-/// Runs `body` on x as the region `name`. If the running block's plan recomputes it, only x is kept and body
-/// runs again in backward, with bit-equal results.
+/// Runs `body` on x as the region `name`. If the running block recomputes it, only x is saved and `body` runs
+/// again in backward, with the same bits.
 at::Tensor recompute_region(const Context& context, const char* name,
                             const std::function<at::Tensor(const at::Tensor&)>& body, const at::Tensor& x);
 

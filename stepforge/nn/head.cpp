@@ -45,7 +45,7 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
   linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, scale, chunk_, outputs);
 
   at::Tensor norm_gradient = norm_.trained() ? norm_.gradient() : at::empty({hidden.size(1)}, at::kFloat);
-  // The normed hidden's gradient turns into the hidden's in place.
+  // In place: the gradient of the normed hidden becomes that of the hidden.
   rms_norm_backward(outputs.grad_hidden, hidden, norm_.value(), normed.rstd, at::Tensor(),
                     outputs.grad_hidden, norm_gradient, norm_.trained() && norm_.written());
   if (norm_.trained()) norm_.mark_written();

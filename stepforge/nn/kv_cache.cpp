@@ -19,8 +19,8 @@ KvCache::KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_head
 
 void KvCache::append(int64_t layer, const at::Tensor& qkv, int64_t count) {
   if (length_ + count > capacity_) {
-    throw Error(
-        format("the KV cache holds {} tokens; {} more do not fit behind {}", capacity_, count, length_));
+    throw Error(format("the KV cache has room for {} tokens and holds {}: {} more do not fit", capacity_,
+                       length_, count));
   }
   const int64_t kv_width = kv_heads_ * head_dim_;
   const int64_t query_width = qkv.size(1) - 2 * kv_width;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of the tokens seen so far, for generation one token at a time.
+// Keys and values of the tokens so far, for generation.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,14 @@ class KvCache {
   KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_heads, int64_t head_dim,
           at::ScalarType dtype);
 
-  /// Stores the rotated keys and the values of `count` new tokens per row, behind those already there. qkv
-  /// [rows * count, (heads + 2 kv_heads) head_dim]. Throws Error if the cache is full.
+  /// Stores the rotated keys and the values of `count` new tokens per row after those of length() tokens. qkv
+  /// [rows * count, (heads + 2 kv_heads) head_dim]. Throws Error if they do not fit.
   void append(int64_t layer, const at::Tensor& qkv, int64_t count);
-  /// Called when all layers have appended: the tokens count as seen.
+  /// Adds `count` to length(). Call it after all layers have appended.
   void advance(int64_t count) { length_ += count; }
 
   int64_t length() const { return length_; }
   int64_t rows() const { return rows_; }
-  int64_t capacity() const { return capacity_; }
   const at::Tensor& keys(int64_t layer) const { return keys_.at(static_cast<size_t>(layer)); }
   const at::Tensor& values(int64_t layer) const { return values_.at(static_cast<size_t>(layer)); }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a model. They find parameters by name and sizes from tensors, and know no rank.
+// The layers of a model. They look parameters up by name, read sizes from tensors, and know no ranks.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace stepforge {
 
-/// Normed multi-head attention with a residual: x + out(attend(rotate(qkv(norm(x))))).
+/// Pre-norm multi-head attention with a residual: x + out(attend(rotate(qkv(norm(x))))).
 class AttentionLayer {
  public:
   /// `prefix` is "layers.3.attention"; the parameters norm, qkv, out, and with `qk_norm` q_norm and k_norm
@@ -30,7 +30,7 @@ class AttentionLayer {
   int64_t layer_;
 };
 
-/// Normed SwiGLU MLP with a residual: x + down(swiglu(gate_up(norm(x)))).
+/// Pre-norm SwiGLU MLP with a residual: x + down(swiglu(gate_up(norm(x)))).
 class MlpLayer {
  public:
   MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer);
@@ -53,7 +53,8 @@ class EmbeddingBlock : public Block {
   Parameter& table_;
 };
 
-/// Final norm and output projection with the cross-entropy, in chunks of tokens: the full logits never exist.
+/// Final norm and output projection with the cross-entropy, in chunks of tokens: the full logits are never
+/// materialized.
 class LinearCrossEntropyHead : public Head {
  public:
   /// `weight` [vocab, width] is the head's own or the embedding's. `chunk`: tokens per chunk.

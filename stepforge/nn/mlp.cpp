@@ -12,16 +12,16 @@ namespace stepforge {
 namespace {
 
 struct SwigluFunction : torch::autograd::Function<SwigluFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& gate_up) {
-    context->save_for_backward({gate_up});
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate_up) {
+    ctx->save_for_backward({gate_up});
     at::Tensor out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
     swiglu_forward(gate_up, out);
     return out;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    const at::Tensor gate_up = context->get_saved_variables()[0];
+    const at::Tensor gate_up = ctx->get_saved_variables()[0];
     at::Tensor gradient = at::empty_like(gate_up);
     swiglu_backward(gradients[0], gate_up, gradient);
     return {gradient};

@@ -12,26 +12,25 @@ namespace stepforge {
 namespace {
 
 struct PreNormFunction : torch::autograd::Function<PreNormFunction> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                const at::Tensor& x, const at::Tensor& weight, double eps,
-                                                Parameter* parameter) {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                                                const at::Tensor& weight, double eps, Parameter* parameter) {
     at::Tensor normed = at::empty_like(x);
     at::Tensor rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
     rms_norm_forward(x, weight, eps, normed, rstd);
-    context->save_for_backward({x, rstd});
-    context->set_materialize_grads(false);
-    keep_pointer(*context, "parameter", parameter);
-    // The same bytes under another tensor: the residual path.
+    ctx->save_for_backward({x, rstd});
+    ctx->set_materialize_grads(false);
+    save_pointer(*ctx, "parameter", parameter);
+    // The residual path: a tensor that shares x's memory.
     return {normed, x.variable_data()};
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    auto* parameter = kept_pointer<Parameter>(*context, "parameter");
+    const auto saved = ctx->get_saved_variables();
+    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     at::Tensor weight_gradient = parameter->gradient();
     if (!parameter->trained()) weight_gradient = at::empty({saved[0].size(1)}, at::kFloat);
-    // In place of the normed branch's gradient, which nothing else holds.
+    // In place of the normed branch's gradient, which nothing else uses.
     const at::Tensor& x_gradient = gradients[0];
     rms_norm_backward(gradients[0], saved[0], parameter->value(), saved[1], gradients[1], x_gradient,
                       weight_gradient, parameter->trained() && parameter->written());

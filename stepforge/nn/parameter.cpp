@@ -4,6 +4,8 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 
+#include "stepforge/kernels/tensor_check.h"
+
 namespace stepforge {
 
 void Parameter::add_product(const at::Tensor& left, const at::Tensor& right) {
@@ -15,12 +17,7 @@ void Parameter::add_product(const at::Tensor& left, const at::Tensor& right) {
     }
   } else {
     // The CPU has no bf16 product with an fp32 result.
-    const at::Tensor product = at::mm(left.t(), right);
-    if (written_) {
-      gradient_.add_(product);
-    } else {
-      gradient_.copy_(product);
-    }
+    write_or_add(gradient_, at::mm(left.t(), right), /*accumulate=*/written_);
   }
   written_ = true;
 }

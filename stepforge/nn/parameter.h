@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parameter as layers see it: a persistent leaf of the compute dtype, and a view into the unit's flat fp32
-// gradient that backward writes straight into.
+// A parameter as layers see it: a persistent leaf of the compute dtype, and a view of the unit's flat fp32
+// gradient that backward writes into.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace stepforge {
 
-/// Owned by the unit's storage (storage/), which also binds the leaf's bytes. Layers only read `value` and
+/// Owned by the unit's storage (storage/), which also binds the leaf's memory. Layers only read value() and
 /// add gradients.
 class Parameter {
  public:

@@ -12,23 +12,23 @@ namespace stepforge {
 
 namespace {
 
-using SegmentBody = std::function<at::Tensor(const at::Tensor&)>;
+using RegionBody = std::function<at::Tensor(const at::Tensor&)>;
 
 struct RecomputeRegion : torch::autograd::Function<RecomputeRegion> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const SegmentBody* body) {
-    context->save_for_backward({x});
-    keep_value(*context, "body", *body);
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const RegionBody* body) {
+    ctx->save_for_backward({x});
+    save_value(*ctx, "body", *body);
     return (*body)(x);  // grad mode is off here: nothing is kept
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    at::Tensor x = context->get_saved_variables()[0].detach();
+    at::Tensor x = ctx->get_saved_variables()[0].detach();
     x.set_requires_grad(true);
     {
       const at::AutoGradMode with_graph(true);
-      const at::Tensor out = kept_value<SegmentBody>(*context, "body")(x);
+      const at::Tensor out = saved_value<RegionBody>(*ctx, "body")(x);
       torch::autograd::backward({out}, {gradients[0]});
     }
     return {x.grad(), at::Tensor()};

@@ -17,17 +17,17 @@ struct ResidualArguments {
 };
 
 struct ResidualFunction : torch::autograd::Function<ResidualFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& branch,
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& branch,
                             const at::Tensor& residual, const ResidualArguments* arguments) {
     dropout_add_forward(branch, residual, arguments->dropout, arguments->key, arguments->coords, branch);
-    context->mark_dirty({branch});
-    keep_value(*context, "arguments", *arguments);
+    ctx->mark_dirty({branch});
+    save_value(*ctx, "arguments", *arguments);
     return branch;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    const auto& arguments = kept_value<ResidualArguments>(*context, "arguments");
+    const auto& arguments = saved_value<ResidualArguments>(*ctx, "arguments");
     at::Tensor branch_gradient = gradients[0];
     if (arguments.dropout > 0.0) {
       branch_gradient = at::empty_like(gradients[0]);
@@ -43,7 +43,7 @@ at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, co
                         uint64_t site) {
   ResidualArguments arguments{context.dropout, {}, {}};
   if (context.dropout > 0.0) {
-    arguments.key = at_site(context.dropout_key, site);
+    arguments.key = dropout_key_of_site(context.dropout_key, site);
     arguments.coords = {context.batch->row_ids, context.batch->row_positions};
   }
   return ResidualFunction::apply(branch, residual, &arguments);

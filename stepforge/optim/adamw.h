@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW over flat buffers: one pass over each run of neighbouring parameters that are updated alike, with
-// gradient clipping folded in, fp32 masters and moments.
+// AdamW over flat buffers with fp32 masters and moments: one pass over each interval of parameters with the
+// same hyper-parameters, with gradient clipping folded in.
 #pragma once
 
 #include <array>
@@ -16,17 +16,17 @@
 
 namespace stepforge {
 
-/// AdamW's state ("moments") for the parameters of one unit. What the trainer's optimizer and that of
-/// fully_shard are made of: they choose the runs and count the steps.
+/// AdamW's state ("moments") for the parameters of one unit. The optimizers of the trainer and of fully_shard
+/// are made of it: they choose the intervals and count the steps.
 class UnitAdamW {
  public:
-  /// Slot names as in checkpoints: "optim.state.<parameter>.exp_avg".
-  static constexpr std::array<std::string_view, 2> slot_names = {"exp_avg", "exp_avg_sq"};
+  /// The names of the slots in checkpoints: "optim.state.<parameter>.exp_avg".
+  static constexpr std::array<std::string_view, 2> kSlotNames = {"exp_avg", "exp_avg_sq"};
 
   /// `unit` must outlive it.
   explicit UnitAdamW(const UnitStore& unit) : unit_(&unit) {}
 
-  /// Allocates the slots, zero, unless they exist.
+  /// Allocates the slots with zeros unless they exist.
   void allocate();
   /// Flat fp32 [shard_size()]; undefined before allocate().
   const std::array<at::Tensor, 2>& slots() const { return slots_; }
@@ -34,8 +34,8 @@ class UnitAdamW {
   /// Updates parameters [first, last) from `gradient` [shard_size()] fp32.
   void update(size_t first, size_t last, const at::Tensor& gradient, const AdamWSettings& settings);
 
-  /// For an offloaded unit: `buffer` [2 * shard_size()] fp32 becomes the copy of the slots that update() works
-  /// on, until offload() has copied it back.
+  /// For an offloaded unit: copies the slots to `buffer` [2 * shard_size()] fp32, which update() then works
+  /// on. offload() copies them back.
   void reload(const at::Tensor& buffer);
   void offload();
 
@@ -45,18 +45,18 @@ class UnitAdamW {
   std::array<at::Tensor, 2> working_;  ///< slots_, or the copies on the device of an offloaded unit
 };
 
-/// The optimizer of a ModelStore: all parameters of all trained units are updated in every step.
+/// The optimizer of a ModelStore: updates all parameters of all trained units in every step.
 class AdamW {
  public:
-  static constexpr auto slot_names = UnitAdamW::slot_names;
+  static constexpr auto kSlotNames = UnitAdamW::kSlotNames;
 
   /// `store` must outlive it.
   AdamW(ModelStore& store, ParamGroups groups);
 
-  /// Starts update number steps() + 1 with every group's rate multiplied by `lr_factor` and gradients by
-  /// `grad_scale`.
+  /// Starts update number steps() + 1, with every group's learning rate multiplied by `lr_factor` and
+  /// gradients by `grad_scale`.
   void begin_update(double lr_factor, double grad_scale);
-  /// Updates unit `unit`. Between begin_update and end_update, once per trained unit.
+  /// Updates unit `unit`. Call it between begin_update() and end_update(), once per trained unit.
   void update(int unit);
   void end_update() { ++steps_; }
 
@@ -67,7 +67,7 @@ class AdamW {
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
   const ParamGroups& groups() const { return groups_; }
-  /// Flat fp32 slot of a unit, of its shard's size; undefined for a frozen unit.
+  /// The flat fp32 slot of a unit, as large as its shard; undefined for a frozen unit.
   const at::Tensor& slot(size_t unit, size_t slot) const { return units_.at(unit).slots().at(slot); }
 
  private:

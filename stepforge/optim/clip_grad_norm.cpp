@@ -22,7 +22,7 @@ NormType norm_type_of(double type) {
   if (type == 2.0) return NormType::l2;
   if (type == 3.0) return NormType::l3;
   if (type == std::numeric_limits<double>::infinity()) return NormType::inf;
-  throw UsageError(format("norm type {}: choose 1, 2, 3 or infinity", type));
+  throw UsageError(format("norm_type = {}: must be 1, 2, 3 or infinity", type));
 }
 
 }  // namespace
@@ -30,24 +30,24 @@ NormType norm_type_of(double type) {
 double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_type,
                       bool error_if_nonfinite) {
   const NormType type = norm_type_of(norm_type);
-  if (!(max_norm >= 0.0)) throw UsageError(format("max_norm must be 0 or more, not {}", max_norm));
+  if (!(max_norm >= 0.0)) throw UsageError(format("max_norm = {}: must be 0 or more", max_norm));
   module.wait_for_reductions();
   const at::NoGradGuard no_grad;
   const ShardMesh& mesh = module.unit()->mesh();
-  // Replicated parameters are the same on all ranks.
+  // Terms of replicated parameters are the same on all ranks and count once.
   double sharded = 0.0;
   double replicated = 0.0;
   std::vector<at::Tensor> gradients;
   for (const FsdpParamRef& parameter : sharded_parameters(*module.module())) {
     if (!parameter.local().grad().defined()) continue;
     gradients.push_back(parameter.local().grad());
-    double& terms = parameter.part->store().sharded() ? sharded : replicated;
+    double& terms = parameter.group->store().sharded() ? sharded : replicated;
     terms = join_norm_terms(type, terms, norm_terms(gradients.back(), type));
   }
   const double all = join_norm_terms(type, join_over_shards(*mesh.groups(), type, sharded), replicated);
   const double norm = norm_of_terms(type, all);
   if (error_if_nonfinite && !std::isfinite(norm)) {
-    throw Error(format("the gradients' norm of type {} is {}; they are left as they are", norm_type, norm));
+    throw Error(format("the gradient norm of type {} is {}: gradients are left unchanged", norm_type, norm));
   }
   const double coefficient = max_norm > 0.0 ? clip_coefficient(norm, max_norm) : 0.0;
   if (coefficient != 1.0) {

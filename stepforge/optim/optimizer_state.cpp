@@ -10,26 +10,26 @@ namespace stepforge {
 
 namespace {
 
-/// Moments as units with their parameters' layouts; counts of steps, which are the same on all ranks.
+/// Moments have the layouts of their parameters; step counts are whole on every rank.
 StateSource source_of(ShardedAdamW& optimizer) {
   StateSource source;
-  if (!optimizer.parameters().empty()) source.all = optimizer.parameters()[0].part->mesh().groups()->data();
-  for (const ShardedAdamW::Part* part : optimizer.state()) {
+  if (!optimizer.parameters().empty()) source.all = optimizer.parameters()[0].group->mesh().groups()->data();
+  for (const ShardedAdamW::GroupState* state : optimizer.state()) {
     const auto first_unit = static_cast<int>(source.units.size());
-    const auto& slots = part->moments.slots();
-    for (const at::Tensor& slot : slots) source.units.push_back({&part->parameters->store(), slot});
+    const auto& slots = state->moments.slots();
+    for (const at::Tensor& slot : slots) source.units.push_back({&state->group->store(), slot});
     for (const FsdpParamRef& parameter : optimizer.parameters()) {
-      if (parameter.part != part->parameters) continue;
-      const bool frozen = !parameter.part->trained(parameter.index);
+      if (parameter.group != state->group) continue;
+      const bool frozen = !parameter.group->trained(parameter.index);
       const auto name = [&](std::string_view slot) { return format("state.{}.{}", parameter.name, slot); };
       for (size_t slot = 0; slot < slots.size(); ++slot) {
-        source.entries.push_back({name(UnitAdamW::slot_names[slot]),
+        source.entries.push_back({name(UnitAdamW::kSlotNames[slot]),
                                   first_unit + static_cast<int>(slot),
                                   parameter.index,
                                   {},
                                   frozen});
       }
-      const at::Tensor steps = part->steps.select(0, static_cast<int64_t>(parameter.index));
+      const at::Tensor steps = state->steps.select(0, static_cast<int64_t>(parameter.index));
       source.entries.push_back({name("step"), -1, 0, steps, frozen});
     }
   }
@@ -45,7 +45,7 @@ StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOption
 LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
                                      const LoadStateOptions& options) {
   if (options.assign)
-    throw UsageError("the optimizer keeps its state in its own buffers: load it without assign");
+    throw UsageError("assign: the optimizer keeps its state in its own buffers; load it without assign");
   return load_state_dict(source_of(optimizer), values, options);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State dicts of optimizers of modules under fully_shard.
+// State dicts of optimizers for modules under fully_shard.
 #pragma once
 
 #include "stepforge/fsdp/state_dict.h"
@@ -12,8 +12,8 @@ namespace stepforge {
 /// Moments are sharded like the parameters.
 StateDict get_optimizer_state_dict(ShardedAdamW& optimizer, const GetStateOptions& options = {});
 
-/// load_state_dict() of fsdp/state_dict.h into an optimizer, also one of another layout. Throws
-/// UsageError with `assign`: the state is in the optimizer's own buffers.
+/// load_state_dict() of fsdp/state_dict.h for an optimizer, from any layout. Throws UsageError with `assign`:
+/// the state is in the optimizer's own buffers.
 LoadReport load_optimizer_state_dict(ShardedAdamW& optimizer, const StateDict& values,
                                      const LoadStateOptions& options = {});
 

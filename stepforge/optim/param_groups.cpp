@@ -76,10 +76,10 @@ ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSp
   }
   for (size_t p = 0; p < patterns.size(); ++p) {
     if (!patterns[p].used) {
-      throw UsageError(
-          format("optimizer.param_groups: pattern \"{}\" matches no parameter that an earlier pattern left; "
-                 "names look like \"{}\"",
-                 optimizer.param_groups[p].pattern, model.units.back().parameters.front().name));
+      throw UsageError(format(
+          "optimizer.param_groups: pattern \"{}\" matches no parameter, or only parameters that earlier "
+          "patterns match; names look like \"{}\"",
+          optimizer.param_groups[p].pattern, model.units.back().parameters.front().name));
     }
   }
   return result;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which hyper-parameters each parameter has: groups by name pattern, turned into a sorted table of intervals
-// per unit.
+// The hyper-parameters of each parameter: groups by name pattern, as a sorted table of intervals per unit.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace stepforge {
 
-/// The settings of one group, everything resolved.
+/// The settings of one group, with defaults filled in.
 struct ParamGroup {
   std::string name;  ///< the pattern, or "default", "default, no decay"
   AdamWOptions options;
@@ -34,10 +33,10 @@ struct ParamGroups {
   std::vector<std::vector<ParamInterval>> intervals;  ///< per unit, sorted; empty for a frozen unit
 };
 
-/// Patterns are ECMAScript regular expressions searched in the parameter's name ("layers.3.attention.qkv");
-/// the first that matches wins, and a parameter that none matches has the section's own values. Norms and
-/// biases do not decay unless decay_all is set or a group sets weight_decay itself. Throws UsageError for a
-/// pattern that is not a regular expression or that matches nothing.
+/// Patterns are ECMAScript regular expressions that are searched in the parameter's name
+/// ("layers.3.attention.qkv"). The first that matches wins; without a match a parameter has the values of the
+/// [optimizer] section. Norms and biases do not decay unless decay_all is set or their group sets
+/// weight_decay. Throws UsageError for a pattern that is not a regular expression or that matches nothing.
 ParamGroups resolve_param_groups(const OptimizerConfig& optimizer, const ModelSpec& model);
 
 }  // namespace stepforge

@@ -10,29 +10,30 @@
 
 namespace stepforge {
 
-/// This rank's number among the ranks that hold the shards of each unit.
+/// This rank's index among the ranks that hold the shards of each unit.
 struct ShardRank {
   int rank = 0;
   int ranks = 1;
 };
 
-/// Owns its communicators. Those of a group of one rank are null: nothing is communicated there. Destroy it
-/// before the World, and before the buffers of its collectives: an engine may use them until then.
+/// Owns its communicators; that of a group of one rank is null. Destroy it before the World, and before the
+/// buffers of its collectives: an engine may use them until then.
 class DataGroups {
  public:
-  /// One rank.
+  /// The groups of a single rank.
   DataGroups() = default;
   /// A collective of all ranks of the world. `name` distinguishes these groups from others of the same ranks.
   /// Throws PeerError.
   DataGroups(World& world, const DataParallel& ranks, const std::string& name = "");
 
-  /// Ends all collectives of this rank's groups, also on ranks that wait in them. From any thread.
+  /// Ends all collectives of this rank's groups, including those that other ranks wait in. Callable from any
+  /// thread.
   void abort(const std::string& reason) const;
 
   const ShardRank& shard() const { return shard_; }
-  /// Ranks that hold the same shard.
+  /// The number of ranks that hold the same shard.
   int replicas() const { return replicas_; }
-  /// This rank's number among the ranks with data of their own, and how many there are.
+  /// This rank's index among the ranks that have different data, and their number.
   int data_rank() const { return data_rank_; }
   int data_ranks() const { return data_ranks_; }
 
@@ -42,7 +43,7 @@ class DataGroups {
   Communicator* across_shards() const { return across_shards_.get(); }
   /// The replicas of this shard, for the reduce lane.
   Communicator* replicate() const { return replicate_.get(); }
-  /// All ranks with data of their own, for the compute lane.
+  /// All ranks that have different data, for the compute lane.
   Communicator* data() const { return data_.get(); }
 
  private:
@@ -57,7 +58,7 @@ class DataGroups {
   std::unique_ptr<Communicator> data_;
 };
 
-/// The groups of one rank alone.
+/// The groups of a single rank.
 const DataGroups& single_rank_groups();
 
 }  // namespace stepforge

@@ -13,7 +13,7 @@ void LaneTask::wait() {
   if (done_.valid()) std::exchange(done_, {}).get();
 }
 
-void LaneTask::settle() noexcept {
+void LaneTask::wait_noexcept() noexcept {
   if (done_.valid()) std::exchange(done_, {}).wait();
 }
 
@@ -52,7 +52,7 @@ LaneTask LaneWorker::submit(std::function<void()> task) {
 }
 
 void LaneWorker::serve() {
-  omp_set_num_threads(1);  // its copies and sums run beside the compute threads
+  omp_set_num_threads(1);  // its copies and sums run concurrently with the compute threads
   for (;;) {
     std::packaged_task<void()> task;
     {

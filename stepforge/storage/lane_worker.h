@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One lane (a thread) of communication: its tasks run in the order in which they are submitted, beside the
-// thread that submits them.
+// One lane of communication: a thread that runs tasks in the order in which they are submitted.
 #pragma once
 
 #include <condition_variable>
@@ -14,19 +13,19 @@
 
 namespace stepforge {
 
-/// A task under way on a lane. Copies are the same task.
+/// A handle of a submitted task; copies refer to the same task.
 class LaneTask {
  public:
   LaneTask() = default;
   explicit LaneTask(std::shared_future<void> done) : done_(std::move(done)) {}
 
-  /// Whether there is a task that this copy has not waited for.
+  /// Whether this copy has a task that it has not waited for.
   explicit operator bool() const { return done_.valid(); }
-  /// Returns when it has ended; throws what it threw. Afterwards this copy has no task.
+  /// Waits until the task has ended and rethrows its exception. Afterwards this copy has no task.
   void wait();
-  /// The same without throwing, for destructors: on_failure has reported the failure, and every further
-  /// collective throws it again.
-  void settle() noexcept;
+  /// wait() for destructors, without rethrowing: on_failure has reported the exception, and every further
+  /// collective throws.
+  void wait_noexcept() noexcept;
 
  private:
   std::shared_future<void> done_;
@@ -34,15 +33,16 @@ class LaneTask {
 
 class LaneWorker {
  public:
-  /// Without a thread tasks run where they are submitted: for groups of one rank, which wait for no other.
-  /// `on_failure`, if given, is called with the reason when a task throws; it must wake other ranks.
+  /// If not `threaded`, submit() runs the task itself: for groups of one rank, whose tasks do not wait.
+  /// `on_failure`, if given, is called with the reason when a task throws; it must end the waits of other
+  /// ranks.
   explicit LaneWorker(bool threaded, std::function<void(const std::string&)> on_failure = {});
   /// Waits for all submitted tasks.
   ~LaneWorker();
   LaneWorker(const LaneWorker&) = delete;
   LaneWorker& operator=(const LaneWorker&) = delete;
 
-  /// From one thread only.
+  /// Call it from one thread only.
   LaneTask submit(std::function<void()> task);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of tensors as views: by slice, by position in a flat shard, as bytes.
+// Views of parts of tensors: a slice, a slice in a flat shard, the bytes.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ namespace stepforge {
 /// The memory of a contiguous tensor.
 std::span<std::byte> bytes_of(const at::Tensor& contiguous);
 
-/// The view of `whole` in `slice`.
+/// The view of `slice` of `whole`.
 at::Tensor part_of(const at::Tensor& whole, const TensorSlice& slice);
 
-/// The view of `held` in a flat `shard`, shaped like its slice.
+/// The view of `held` in the flat `shard`, shaped like its slice.
 at::Tensor part_of(const at::Tensor& shard, const ShardSlice& held);
 
 }  // namespace stepforge

@@ -26,7 +26,7 @@ TrainedParts::TrainedParts(const ShardLayout& layout, const std::vector<bool>& t
   }
 }
 
-at::Tensor TrainedParts::of_joined(const at::Tensor& joined) const {
+at::Tensor TrainedParts::pack_joined(const at::Tensor& joined) const {
   if (ranges_.empty()) return joined;
   const auto shards = static_cast<int64_t>(ranges_.size());
   at::Tensor parts = at::zeros({shards * size_}, joined.options());
@@ -37,7 +37,7 @@ at::Tensor TrainedParts::of_joined(const at::Tensor& joined) const {
   return parts;
 }
 
-at::Tensor TrainedParts::of_shard(const at::Tensor& shard, int rank) const {
+at::Tensor TrainedParts::pack_shard(const at::Tensor& shard, int rank) const {
   if (ranges_.empty()) return shard;
   at::Tensor parts = at::zeros({size_}, shard.options());
   pack(shard, rank, parts);
@@ -52,7 +52,7 @@ void TrainedParts::pack(const at::Tensor& shard, int rank, const at::Tensor& par
   }
 }
 
-at::Tensor TrainedParts::to_shard(const at::Tensor& parts, int rank) const {
+at::Tensor TrainedParts::unpack(const at::Tensor& parts, int rank) const {
   if (ranges_.empty()) return parts;
   at::Tensor shard = at::zeros({shard_size_}, parts.options());
   int64_t at = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a unit that is reduced while some of its parameters are frozen: the others only.
+// The part of a unit that is reduced while some of its parameters are frozen.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace stepforge {
 
-/// The elements of trained parameters in the shards of a unit, packed. Equally many on all ranks: a rank that
-/// holds fewer appends zeros.
+/// Packs the elements of trained parameters of each shard of a unit, padded with zeros to the same number on
+/// all ranks.
 class TrainedParts {
  public:
-  /// All parameters are trained: packing changes nothing.
+  /// All parameters are trained: packing and unpacking change nothing.
   explicit TrainedParts(const ShardLayout& layout);
   /// `trained`: per parameter of the unit, the same on all ranks.
   TrainedParts(const ShardLayout& layout, const std::vector<bool>& trained);
 
-  int64_t size() const { return size_; }  ///< elements per rank
+  int64_t size() const { return size_; }  ///< packed elements per rank
 
-  /// [shards * size()] from the joined shards.
-  at::Tensor of_joined(const at::Tensor& joined) const;
-  /// [size()] from a rank's shard.
-  at::Tensor of_shard(const at::Tensor& shard, int rank) const;
-  /// [shard_size] with zeros where parameters are frozen.
-  at::Tensor to_shard(const at::Tensor& parts, int rank) const;
+  /// `joined`: the shards of all ranks [shards * shard_size]. Returns [shards * size()].
+  at::Tensor pack_joined(const at::Tensor& joined) const;
+  /// `shard` [shard_size] of `rank`. Returns [size()].
+  at::Tensor pack_shard(const at::Tensor& shard, int rank) const;
+  /// `parts` [size()] of `rank`. Returns [shard_size] with zeros for frozen parameters.
+  at::Tensor unpack(const at::Tensor& parts, int rank) const;
 
  private:
   void pack(const at::Tensor& shard, int rank, const at::Tensor& parts) const;

@@ -44,7 +44,7 @@ at::ScalarType scalar_type(DType dtype) {
 
 namespace {
 
-/// The tensor's storage gets `bytes`, which something else owns, or none. Its views follow.
+/// Points the storage of `tensor` and its views to `bytes`, which something else owns; null: no memory.
 void bind(const at::Tensor& tensor, void* bytes) {
   tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
       c10::DataPtr(bytes, c10::Device(c10::DeviceType::CPU)));
@@ -68,8 +68,8 @@ UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options, const Da
   if (!options_.offload) working_master_ = master_;
   values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(options_.gather));
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
-    // variable_data gives each leaf its own version counter, so refilling the bytes does not trip
-    // saved-tensor checks.
+    // variable_data gives each leaf its own version counter, so that refilling the memory does not fail
+    // autograd's checks of saved tensors.
     parameters_.emplace_back(&spec.parameters[i], view(values_, layout_.gathered(), i).variable_data(),
                              at::Tensor());
   }
@@ -158,7 +158,7 @@ void UnitStore::fill(const at::Tensor& slot) const {
 
 void UnitStore::bind_values(at::Tensor slot) {
   slot_ = std::move(slot);
-  bind(values_, slot_.data_ptr());  // the bytes stay owned by slot_
+  bind(values_, slot_.data_ptr());  // slot_ owns the memory
 }
 
 void UnitStore::release() {
@@ -222,10 +222,10 @@ at::Tensor UnitStore::reduced(const at::Tensor& written, const TrainedParts& par
     for_each_piece(joined, layout_.gathered(), written,
                    [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
   }
-  joined = parts.of_joined(joined).to(type);
+  joined = parts.pack_joined(joined).to(type);
   const at::Tensor sum = at::empty({parts.size()}, type);
   groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce, options_.unit);
-  return parts.to_shard(sum.to(at::kFloat), groups_->shard().rank);
+  return parts.unpack(sum.to(at::kFloat), groups_->shard().rank);
 }
 
 void UnitStore::end_reduction() {
@@ -245,9 +245,9 @@ void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) c
   const at::NoGradGuard no_grad;
   const int rank = groups_->shard().rank;
   // The shard itself if all of it is trained and reduced in fp32.
-  const at::Tensor sent = parts.of_shard(shard, rank).to(scalar_type(options_.reduce));
+  const at::Tensor sent = parts.pack_shard(shard, rank).to(scalar_type(options_.reduce));
   groups_->replicate()->all_reduce(bytes_of(sent), options_.reduce, options_.unit);
-  if (!sent.is_same(shard)) shard.copy_(parts.to_shard(sent, rank));
+  if (!sent.is_same(shard)) shard.copy_(parts.unpack(sent, rank));
 }
 
 void UnitStore::finish_gradient() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The storage of one unit: flat fp32 master weights ("masters"), a flat fp32 gradient, and the gathered values
-// that layers read. On several ranks masters, gradient and optimizer state are divided into equal shards
-// (modelspec/flat_layout.h), one on each rank; gathered values and the gradient that backward writes are whole
-// while they exist. fully_shard and the executor both stand on it.
+// The storage of one unit: flat fp32 master weights ("masters"), a flat fp32 gradient, and the gathered
+// values that layers read. On several ranks masters, gradient and optimizer state are divided into equal
+// shards (modelspec/flat_layout.h), one per rank; gathered values and the gradient that backward writes are
+// whole while they exist. fully_shard and the executor both use it.
 #pragma once
 
 #include <cstdint>
@@ -26,25 +26,25 @@ namespace stepforge {
 
 struct StoreOptions {
   DType gather = DType::f32;  ///< of the gathered values
-  DType reduce = DType::f32;  ///< in which gradients are sent; they are written, summed and kept in fp32
+  DType reduce = DType::f32;  ///< in which gradients are sent; they are written and accumulated in fp32
   Partition partition = {};
-  bool with_gradient = true;  ///< of units that are trained
-  /// If one rank holds the whole unit, values gathered in fp32 are the masters themselves, and backward writes
-  /// straight into gradient(). Otherwise both have their own memory, as on several ranks.
+  bool with_gradient = true;  ///< allocate gradients of trainable units
+  /// If one rank holds the whole unit, values gathered in fp32 are the masters themselves, and backward
+  /// writes into gradient() itself. Otherwise both have their own memory, as on several ranks.
   bool alias_if_whole = true;
-  /// Masters and gradient stay in host memory. A gather, a reduction or an update works on a copy on the
-  /// device, while one is set. Nothing is aliased.
+  /// Masters and gradient stay in host memory. Gathers, reductions and updates work on copies on the device,
+  /// set by set_working_master() and set_working_gradient(). Nothing is aliased.
   bool offload = false;
   bool pinned = false;  ///< masters and gradient are in page-locked memory, which needs an accelerator
-  int unit = kNoUnit;   ///< its number in the model, by which ranks compare their collectives
+  int unit = kNoUnit;   ///< the unit's number in the model; ranks compare it in collectives
 };
 
 class UnitStore {
  public:
   /// Allocates this rank's masters (zero) and, if the unit is trained and options.with_gradient, their
   /// gradient (zero). `spec` must outlive the store, `groups` its last collective. Values have no memory
-  /// until gather() unless the unit is resident; using them before throws c10::Error ("not allocated"), and so
-  /// does writing a gradient into a buffer before start_gradient().
+  /// until gather() unless the unit is resident; using them before throws c10::Error ("not allocated"), and
+  /// so does writing a gradient into a buffer before start_gradient().
   UnitStore(const UnitSpec& spec, const StoreOptions& options = {},
             const DataGroups& groups = single_rank_groups());
   UnitStore(const UnitStore&) = delete;
@@ -55,10 +55,10 @@ class UnitStore {
   const ShardLayout& layout() const { return layout_; }
   const DataGroups& groups() const { return *groups_; }
   bool sharded() const { return layout_.shards() > 1; }
-  /// Values are the masters.
+  /// Whether values are the masters themselves.
   bool resident() const { return options_.gather == DType::f32 && writes_in_place(); }
   bool trained() const { return gradient_.defined(); }
-  /// Backward writes into gradient() itself.
+  /// Whether backward writes into gradient() itself.
   bool writes_in_place() const { return !sharded() && options_.alias_if_whole && !options_.offload; }
 
   int64_t shard_size() const { return layout_.shard_size(); }        ///< elements on each rank
@@ -72,60 +72,60 @@ class UnitStore {
 
   const at::Tensor& master() const { return master_; }      ///< [shard_size()] fp32
   const at::Tensor& gradient() const { return gradient_; }  ///< [shard_size()] fp32; undefined if not trained
-  /// Gathers, reductions and updates work on these: master() and gradient(), or the copies that are set for an
-  /// offloaded unit.
+  /// What gathers, reductions and updates work on: master() and gradient(), or for an offloaded unit the
+  /// copies that are set.
   const at::Tensor& working_master() const { return working_master_; }
   const at::Tensor& working_gradient() const { return working_gradient_; }
-  /// [shard_size()] fp32; undefined to drop the copy on the device. Only for an offloaded unit.
+  /// [shard_size()] fp32; undefined frees the copy on the device. Only for an offloaded unit.
   void set_working_master(at::Tensor copy) { working_master_ = std::move(copy); }
   void set_working_gradient(at::Tensor copy) { working_gradient_ = std::move(copy); }
   std::vector<Parameter>& parameters() { return parameters_; }
   const Parameter& parameter(size_t index) const { return parameters_.at(index); }
   /// The fp32 master values of parameter `index`, with its shape. Only for a unit that is whole on this rank.
   at::Tensor master_view(size_t index) const;
-  /// `shard` [shard_size()] of every rank joined: [flat_layout(spec()).size] in that layout, whatever the
-  /// partition, the same on all ranks. A collective of the compute lane; `shard` itself if the unit is whole on
-  /// this rank.
+  /// Joins `shard` [shard_size()] of all ranks: [flat_layout(spec()).size] in that layout, whatever the
+  /// partition, the same on all ranks. A collective of the compute lane; returns `shard` itself if the unit
+  /// is whole on this rank.
   at::Tensor whole(const at::Tensor& shard) const;
 
   /// Fills `slot` [gathered_size()] with the masters in the gather dtype, and binds every parameter's value
   /// to it. A collective of the gather lane if the unit is sharded.
   void gather(at::Tensor slot);
-  /// The first half of gather(), on the thread that uses the gather communicator.
+  /// The first half of gather(), the all-gather. For the thread that uses the gather communicator.
   void fill(const at::Tensor& slot) const;
-  /// The second half, on the thread that uses the values.
+  /// The second half of gather(). For the thread that uses the values.
   void bind_values(at::Tensor slot);
-  /// The values lose their memory.
+  /// Frees the values' memory.
   void release();
   bool gathered() const { return resident() || slot_.defined(); }
 
-  /// Allocates gradients of a unit that was made without them.
+  /// Allocates the gradient of a unit that was made without one.
   void allow_gradient();
-  /// The next writes overwrite. Unless writes_in_place() they go into `buffer` [gathered_size()] fp32, until
-  /// end_reduction().
+  /// The next write of each gradient overwrites it. Unless writes_in_place(), gradients are written into
+  /// `buffer` [gathered_size()] fp32 until end_reduction().
   void start_gradient(at::Tensor buffer = {});
-  /// Parameters that no backward has written since start_gradient() get a zero gradient. Throws Error naming a
-  /// parameter whose gradient autograd has left in its tensor, because a plain tensor operation has used it:
-  /// such a gradient is neither reduced nor applied.
+  /// Zeroes gradients that no backward has written since start_gradient(). Throws Error naming a parameter
+  /// whose gradient autograd has left in its tensor, because a plain tensor operation used it: such a
+  /// gradient would be neither reduced nor applied.
   void finish_gradient();
   /// The flat buffer that backward writes into; undefined if not trained.
   const at::Tensor& written_gradient() const { return writes_in_place() ? gradient_ : whole_gradient_; }
-  /// Sums what backward has written over the shard group into working_gradient(), or adds the sum to it. In
-  /// fp16 it is sent in units of 2^-8, so that gradients down to 2.3e-10 are not lost, and up to 255 fit. A
-  /// collective of the reduce lane if the unit is sharded.
+  /// Sums the written gradient over the shard group into working_gradient(), or adds the sum to it. In fp16
+  /// it is sent in units of 2^-8, so that gradients from 2.3e-10 to 255 can be represented. A collective of
+  /// the reduce lane if the unit is sharded.
   void reduce(bool accumulate);
-  /// The sum over the shard group of `written`, laid out as a gathered copy: this rank's shard of it
-  /// [shard_size()] fp32, zero outside `parts`. A collective of the reduce lane if the unit is
-  /// sharded. `written` may be overwritten.
+  /// Sums `written`, laid out like a gathered copy, over the shard group. Returns this rank's shard of the
+  /// sum [shard_size()] fp32, zero outside `parts`. A collective of the reduce lane if the unit is sharded.
+  /// `written` may be overwritten.
   at::Tensor reduced(const at::Tensor& written, const TrainedParts& parts) const;
-  /// The whole gradient loses its memory.
+  /// Frees the memory of the written gradient, unless writes_in_place().
   void end_reduction();
   /// Sums working_gradient() over the replicas, in fp16 like reduce(). A collective of the reduce lane.
   void all_reduce();
   /// Sums `parts` of `shard` [shard_size()] fp32 over the replicas, in place; the rest becomes zero. A
   /// collective of the reduce lane.
   void all_reduce(const at::Tensor& shard, const TrainedParts& parts) const;
-  /// Ordered mode: keeps the gradient as level `level` of the summation tree.
+  /// Ordered mode: stores the gradient as level `level` of the summation tree.
   void stash_gradient(int level);
   /// Ordered mode: gradient = level + gradient, and the level is freed.
   void add_gradient(int level);
@@ -134,11 +134,11 @@ class UnitStore {
   void initialize(uint64_t seed);
 
  private:
-  /// A half-precision gradient is multiplied by it before it is rounded, and divided after.
+  /// An fp16 gradient is multiplied by it before rounding and divided by it afterwards.
   double reduce_scale() const { return options_.reduce == DType::f16 ? 256.0 : 1.0; }
   at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
   void clear_padding(const at::Tensor& gathered) const;
-  /// Calls visit(slice of the gathered parameter, its position in `joined`) for every rank and parameter.
+  /// Calls visit(slice of the parameter in `flat`, the same slice in `joined`) for every rank and parameter.
   template <typename Visit>
   void for_each_piece(const at::Tensor& joined, const FlatLayout& layout, const at::Tensor& flat,
                       const Visit& visit) const;
@@ -153,7 +153,7 @@ class UnitStore {
   at::Tensor working_gradient_;
   at::Tensor values_;  ///< flat, of the gather dtype; the parameters' values are views of its storage
   at::Tensor slot_;
-  /// Unless writes_in_place(); the parameters' gradients are views of its storage.
+  /// Undefined if writes_in_place(); otherwise the parameters' gradients are views of its storage.
   at::Tensor whole_gradient_;
   at::Tensor gradient_buffer_;
   std::vector<Parameter> parameters_;

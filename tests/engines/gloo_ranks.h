@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on Gloo: as threads that find each other in memory, or as processes over TCP.
+// Ranks on Gloo: threads with a store in memory, or processes with a store over TCP.
 #pragma once
 
 #include "stepforge/comm/message_world.h"
@@ -16,11 +16,11 @@ inline MessageWorldOptions options_of(int rank, int size, CommDeadlines deadline
   options.rank = rank;
   options.size = size;
   options.deadlines = deadlines;
-  options.staging_bytes = 32 << 10;  // most sums need several rounds
+  options.staging_bytes = 32 << 10;  // so that most sums need several rounds
   return options;
 }
 
-/// A world of rank `rank` over Gloo on this host's loopback.
+/// A world over Gloo on the loopback interface.
 inline std::unique_ptr<World> gloo_world(std::unique_ptr<C10dStore> store, MessageWorldOptions options) {
   LinksFactory links = gloo_links(*store, {"", "127.0.0.1"}, options.deadlines.init_seconds);
   return message_world(std::move(options), std::move(store), std::move(links));
@@ -35,7 +35,7 @@ inline std::vector<std::string> run_gloo_threads(int size, const RankBody& body,
   });
 }
 
-/// Starts `size` ranks as processes over TCP; the store is in rank 0's.
+/// Starts `size` ranks as processes over TCP; rank 0's process holds the store.
 inline void start_gloo_processes(RankProcesses& processes, int size, const RankBody& body,
                                  CommDeadlines deadlines) {
   const Listener listener;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of every engine, on Gloo; and what is its own.
+// The tests of every engine on Gloo, and Gloo's own.
 #include <csignal>
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ INSTANTIATE_TEST_SUITE_P(Of, Groups, ::testing::Values(as_gloo_threads(), as_glo
 INSTANTIATE_TEST_SUITE_P(Of, Failures, ::testing::Values(as_gloo_threads(), as_gloo_processes()),
                          [](const auto& info) { return info.param.name; });
 
-/// A call of each kind, again and again.
-const std::vector<std::pair<std::string, std::function<void(Communicator&, std::vector<float>&)>>> kinds = {
+/// A call of each kind of collective.
+const std::vector<std::pair<std::string, std::function<void(Communicator&, std::vector<float>&)>>> kKinds = {
     {"all_gather",
      [](Communicator& group, std::vector<float>& values) {
        std::vector<float> whole(values.size() * 3);
@@ -44,10 +44,10 @@ const std::vector<std::pair<std::string, std::function<void(Communicator&, std::
      [](Communicator& group, std::vector<float>& values) { group.broadcast(writable_bytes_of(values), 1); }},
     {"barrier", [](Communicator& group, std::vector<float>&) { group.barrier(); }}};
 
-TEST(GlooDeath, InsideEachKindOfCollectiveIsNoticedAndNamed) {
-  for (const auto& [kind, call_of_kind] : kinds) {
+TEST(GlooFailure, ARankKilledInAnyCollectiveIsNamedByTheOthers) {
+  for (const auto& [kind, call_of_kind] : kKinds) {
     const auto& call = call_of_kind;   // a lambda cannot keep a structured binding
-    for (const int victim : {0, 1}) {  // with the store and without
+    for (const int victim : {0, 1}) {  // rank 0 holds the store
       const Marks marks;
       RankProcesses processes;
       start_gloo_processes(processes, 3,
@@ -73,8 +73,8 @@ TEST(GlooDeath, InsideEachKindOfCollectiveIsNoticedAndNamed) {
   }
 }
 
-/// Whether the other of two ranks ends by itself when this one is stopped.
-void expect_end_beside_a_stopped(int victim) {
+/// Expects that one of two ranks ends by itself when the other is stopped.
+void expect_end_when_stopped(int victim) {
   RankProcesses processes;
   start_gloo_processes(processes, 2,
                        [=](World& world) {
@@ -82,7 +82,7 @@ void expect_end_beside_a_stopped(int victim) {
                          group->barrier();
                          if (world.rank() == victim) raise(SIGSTOP);
                          group->barrier();
-                         return std::string("went through");
+                         return std::string("completed");
                        },
                        {60, 0.5});
   int status = 0;
@@ -91,16 +91,16 @@ void expect_end_beside_a_stopped(int victim) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(GlooDeath, OfAStoppedProcessIsADeadline) {
-  expect_end_beside_a_stopped(1);
+TEST(GlooFailure, AStoppedProcessEndsTheOthersAtTheDeadline) {
+  expect_end_when_stopped(1);
 }
 
-TEST(GlooDeath, LongTestOfTheStoppedProcessThatHoldsTheStoreIsADeadlineToo) {
+TEST(GlooFailure, LongTestAStoppedProcessWithTheStoreEndsTheOthersAtTheDeadline) {
   if (!long_tests()) GTEST_SKIP() << "half a minute";
-  expect_end_beside_a_stopped(0);
+  expect_end_when_stopped(0);
 }
 
-TEST(GlooDeath, AtTheStartOrAtTheEndHoldsUpNobody) {
+TEST(GlooFailure, ARankKilledAtTheStartOrTheEndDoesNotBlockTheOthers) {
   for (const int victim : {0, 1}) {
     for (const bool at_start : {true, false}) {
       RankProcesses processes;
@@ -127,12 +127,12 @@ TEST(GlooDeath, AtTheStartOrAtTheEndHoldsUpNobody) {
   }
 }
 
-TEST(GlooWorld, RefusesRanksOfAnotherNumberAndThoseThatAreThereTwice) {
+TEST(GlooWorld, RefusesADifferentWorldSizeAndADuplicateRank) {
   const auto store = memory_store();
   const auto join = [&](int rank, int size, double seconds) {
     return result_of([&] {
       gloo_world(store->share(), options_of(rank, size, {seconds, 60}));
-      return std::string("there");
+      return std::string("joined");
     });
   };
   EXPECT_CONTAINS(join(0, 3, 0.2), "for rank 1 (not connected), rank 2 (not connected)");
@@ -140,7 +140,7 @@ TEST(GlooWorld, RefusesRanksOfAnotherNumberAndThoseThatAreThereTwice) {
   EXPECT_CONTAINS(join(0, 3, 0.2), "rank 0 of this run exists already");
 }
 
-TEST(GlooWorld, AnExceptionOfOneThreadEndsTheOthersWithItsReason) {
+TEST(GlooWorld, AnExceptionInOneRankEndsTheOthersWithItsReason) {
   const auto results = run_gloo_threads(4,
                                         [](World& world) -> std::string {
                                           const auto group = world.group("all", all_ranks(4));
@@ -155,7 +155,7 @@ TEST(GlooWorld, AnExceptionOfOneThreadEndsTheOthersWithItsReason) {
                                             world.abort(error.what());
                                             throw;
                                           }
-                                          return "went through";
+                                          return "completed";
                                         },
                                         {60, 60});
   EXPECT_EQ(results[2], "Error: the disk is full");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which engine a job gets, and worlds over several hosts.
+// The choice of a job's engine, and worlds of several hosts.
 #include "stepforge/engines/world.h"
 
 #include <filesystem>
@@ -14,8 +14,8 @@
 namespace stepforge::testing {
 namespace {
 
-/// Rank `rank` of `size`, `on_host` of them on each host.
-RankEnvironment place(int rank, int size, int on_host, int port) {
+/// Rank `rank` of `size` ranks, `on_host` of them on each host.
+RankEnvironment rank_environment(int rank, int size, int on_host, int port) {
   RankEnvironment environment;
   environment.rank = rank;
   environment.world_size = size;
@@ -28,22 +28,22 @@ RankEnvironment place(int rank, int size, int on_host, int port) {
   return environment;
 }
 
-CommConfig over(CommBackend backend, double init_timeout = 60) {
+CommConfig comm_config(CommBackend backend, double init_timeout = 60) {
   CommConfig config;
   config.backend = backend;
   config.init_timeout = init_timeout;
   return config;
 }
 
-/// The sum of all ranks' numbers, as each of `size` processes has it.
+/// An all-reduce over `size` processes: the result of each.
 std::vector<std::string> sums(int size, int on_host, CommBackend backend) {
   const Listener listener;
   RankProcesses processes;
   for (int rank = 0; rank < size; ++rank) {
     processes.start([&, rank] {
-      RankEnvironment environment = place(rank, size, on_host, listener.port());
+      RankEnvironment environment = rank_environment(rank, size, on_host, listener.port());
       if (rank == 0) environment.store_listener = listener.descriptor();
-      const auto world = make_world(environment, over(backend));
+      const auto world = make_world(environment, comm_config(backend));
       std::vector<int32_t> values = {rank + 1};
       world->group("all", all_ranks(size))->all_reduce(writable_bytes_of(values), DType::i32);
       return std::to_string(values[0]);
@@ -62,44 +62,46 @@ TEST(MakeWorld, ConnectsSeveralHosts) {
   EXPECT_EQ(sums(4, 2, CommBackend::automatic), (std::vector<std::string>{"10", "10", "10", "10"}));
 }
 
-TEST(MakeWorld, OfOneRankWaitsForNobody) {
-  EXPECT_EQ(make_world({}, over(CommBackend::gloo))->size(), 1);
+TEST(MakeWorld, ASingleRankDoesNotWait) {
+  EXPECT_EQ(make_world({}, comm_config(CommBackend::gloo))->size(), 1);
 }
 
 TEST(MakeWorld, RefusesSharedMemoryAmongHosts) {
-  const std::string message =
-      message_of<UsageError>([] { make_world(place(3, 4, 2, 29500), over(CommBackend::shared_memory)); });
+  const std::string message = message_of<UsageError>(
+      [] { make_world(rank_environment(3, 4, 2, 29500), comm_config(CommBackend::shared_memory)); });
   EXPECT_CONTAINS(message, "torchrun started 4 ranks, 2 of them on this host");
 }
 
-TEST(MakeWorld, RefusesSeveralHostsWithoutAPlaceToMeet) {
-  RankEnvironment environment = place(3, 4, 2, 0);
-  EXPECT_CONTAINS(message_of<UsageError>([&] { make_world(environment, over(CommBackend::automatic)); }),
-                  "MASTER_PORT");
+TEST(MakeWorld, RefusesSeveralHostsWithoutARendezvousAddress) {
+  RankEnvironment environment = rank_environment(3, 4, 2, 0);
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { make_world(environment, comm_config(CommBackend::automatic)); }),
+      "MASTER_PORT");
   environment.master_port = 29500;
   environment.master_address = "";
-  EXPECT_CONTAINS(message_of<UsageError>([&] { make_world(environment, over(CommBackend::automatic)); }),
-                  "MASTER_ADDR");
+  EXPECT_CONTAINS(
+      message_of<UsageError>([&] { make_world(environment, comm_config(CommBackend::automatic)); }),
+      "MASTER_ADDR");
 }
 
 TEST(MakeWorld, NamesAPortThatIsInUse) {
   const Listener listener;
-  const std::string message =
-      message_of<UsageError>([&] { make_world(place(0, 2, 1, listener.port()), over(CommBackend::gloo)); });
+  const std::string message = message_of<UsageError>(
+      [&] { make_world(rank_environment(0, 2, 1, listener.port()), comm_config(CommBackend::gloo)); });
   EXPECT_CONTAINS(message, format("port {} is in use", listener.port()));
 }
 
-TEST(MakeWorld, NamesTheAddressWhereNobodyAnswers) {
+TEST(MakeWorld, NamesAnAddressThatDoesNotAnswer) {
   const int port = free_port();
-  const std::string message =
-      message_of<PeerError>([&] { make_world(place(1, 2, 1, port), over(CommBackend::gloo, 0.5)); });
+  const std::string message = message_of<PeerError>(
+      [&] { make_world(rank_environment(1, 2, 1, port), comm_config(CommBackend::gloo, 0.5)); });
   EXPECT_CONTAINS(message, format("127.0.0.1:{}", port));
 }
 
-TEST(MakeWorld, EndsAtItsDeadlineWhereAListenerAcceptsAndStaysSilent) {
-  const Listener silent;  // the kernel accepts for it
-  const std::string message =
-      message_of<PeerError>([&] { make_world(place(1, 2, 1, silent.port()), over(CommBackend::gloo, 0.5)); });
+TEST(MakeWorld, FailsAtTheDeadlineIfAListenerAcceptsButDoesNotAnswer) {
+  const Listener silent;  // the kernel accepts connections for it
+  const std::string message = message_of<PeerError>(
+      [&] { make_world(rank_environment(1, 2, 1, silent.port()), comm_config(CommBackend::gloo, 0.5)); });
   EXPECT_CONTAINS(message, format("127.0.0.1:{}", silent.port()));
   EXPECT_CONTAINS(message, "within 0.5 s");
 }
@@ -109,10 +111,10 @@ TEST(MakeWorld, NamesTheRanksThatNeverStart) {
   RankProcesses processes;
   for (const int rank : {0, 2}) {
     processes.start([&, rank] {
-      RankEnvironment environment = place(rank, 4, 2, listener.port());
+      RankEnvironment environment = rank_environment(rank, 4, 2, listener.port());
       if (rank == 0) environment.store_listener = listener.descriptor();
-      make_world(environment, over(CommBackend::gloo, rank == 0 ? 1 : 60));
-      return std::string("there");
+      make_world(environment, comm_config(CommBackend::gloo, rank == 0 ? 1 : 60));
+      return std::string("joined");
     });
   }
   for (const std::string& result : processes.results()) {
@@ -121,23 +123,23 @@ TEST(MakeWorld, NamesTheRanksThatNeverStart) {
   }
 }
 
-TEST(MakeWorld, RefusesAnInterfaceThatIsNotThere) {
+TEST(MakeWorld, RefusesAnUnknownInterface) {
   const Listener listener;
-  CommConfig config = over(CommBackend::gloo);
+  CommConfig config = comm_config(CommBackend::gloo);
   config.interface = "nothing0";
-  RankEnvironment environment = place(0, 2, 1, listener.port());
+  RankEnvironment environment = rank_environment(0, 2, 1, listener.port());
   environment.store_listener = dup(listener.descriptor());
   EXPECT_CONTAINS(message_of<UsageError>([&] { make_world(environment, config); }), "nothing0");
 }
 
-TEST(MakeWorld, RefusesANameThatOtherHostsWouldConnectToInVain) {
+TEST(MakeWorld, RefusesAMasterAddressThatResolvesToLoopback) {
   const Listener listener;
-  RankEnvironment environment = place(0, 2, 1, listener.port());
+  RankEnvironment environment = rank_environment(0, 2, 1, listener.port());
   environment.store_listener = dup(listener.descriptor());
-  environment.master_address = "LOCALHOST";  // a name of this host, and not the one that is meant as loopback
+  environment.master_address = "LOCALHOST";  // unlike "localhost", not accepted as deliberate
   const std::string message =
-      message_of<UsageError>([&] { make_world(environment, over(CommBackend::gloo)); });
-  EXPECT_CONTAINS(message, "MASTER_ADDR = \"LOCALHOST\" leads to this host's ");
+      message_of<UsageError>([&] { make_world(environment, comm_config(CommBackend::gloo)); });
+  EXPECT_CONTAINS(message, "MASTER_ADDR = \"LOCALHOST\" resolves to ");
   EXPECT_CONTAINS(message, "comm.interface");
 }
 
@@ -164,7 +166,7 @@ std::vector<std::string> run_on_two_hosts(const RankBody& body) {
   return processes.results();
 }
 
-TEST(HierarchicalWorld, HasGroupsWithinHostsAndAmongThem) {
+TEST(HierarchicalWorld, HasGroupsWithinAndAmongHosts) {
   const auto results = run_on_two_hosts([](World& world) {
     const auto near = world.group("near", {world.rank() % 2, world.rank() % 2 + 2});
     const auto far = world.group("far", {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1});
@@ -180,7 +182,7 @@ TEST(HierarchicalWorld, HasGroupsWithinHostsAndAmongThem) {
   EXPECT_EQ(results, (std::vector<std::string>{"5 15 60", "10 15 60", "5 15 60", "10 15 60"}));
 }
 
-TEST(HierarchicalWorld, ARanksFailureReachesGroupsOfTheOtherHost) {
+TEST(HierarchicalWorld, AFailureReachesGroupsOfTheOtherHost) {
   const auto results = run_on_two_hosts([](World& world) {
     const auto near = world.group("near", {world.rank() % 2, world.rank() % 2 + 2});
     if (world.rank() == 0) {
@@ -190,17 +192,17 @@ TEST(HierarchicalWorld, ARanksFailureReachesGroupsOfTheOtherHost) {
     }
     if (world.rank() != 3) near->barrier();
     if (world.rank() == 3) usleep(300000);
-    return std::string("went through");
+    return std::string("completed");
   });
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_CONTAINS(results[rank], "PeerError: rank 0: the disk is full");
   }
 }
 
-TEST(Nccl, WithoutAGpuSaysSo) {
+TEST(Nccl, ReportsAMissingGpuOrPlugin) {
   std::string message;
   try {
-    make_world(place(0, 2, 2, free_port()), over(CommBackend::nccl, 0.2));
+    make_world(rank_environment(0, 2, 2, free_port()), comm_config(CommBackend::nccl, 0.2));
   } catch (const UsageError& error) {
     message = error.what();
   } catch (const PeerError&) {
@@ -209,7 +211,7 @@ TEST(Nccl, WithoutAGpuSaysSo) {
   EXPECT_CONTAINS(message, "comm.backend = nccl");
   const bool has_plugin = std::filesystem::exists(library_folder() / "libstepforge_nccl.so");
   EXPECT_CONTAINS(message, has_plugin ? "no GPU" : "no plug-in");
-  EXPECT_CONTAINS(message_of<UsageError>([] { make_world({}, over(CommBackend::nccl)); }),
+  EXPECT_CONTAINS(message_of<UsageError>([] { make_world({}, comm_config(CommBackend::nccl)); }),
                   "comm.backend = nccl");
 }
 

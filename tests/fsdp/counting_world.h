@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A world that counts what its communicators are asked for.
+// A world that records the collectives of its communicators.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class CallLog {
   std::vector<CollectiveCall> calls_;
 };
 
-/// Another world with a log.
+/// Wraps a world and logs its collectives.
 class CountingWorld : public World {
  public:
   explicit CountingWorld(World& inner) : inner_(inner) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients under fully_shard: accumulation, reduction, what is frozen, unused, tied or used twice, and what
-// an exception leaves behind.
+// Gradients under fully_shard: accumulation and reduction; frozen, unused and tied parameters; modules that
+// run twice; exceptions.
 #include <stdexcept>
 
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@ namespace {
 
 using Train = std::function<void(Model&, int rank, int step)>;
 
-/// Three steps of `train` on every mesh against one rank.
-void expect_one_ranks_weights(const Train& train, const FullyShardOptions& options = {},
-                              const std::function<void(Model&)>& prepare = {}) {
+/// Expects the weights of one rank after three steps of `train` on every mesh.
+void expect_weights_of_one_rank(const Train& train, const FullyShardOptions& options = {},
+                                const std::function<void(Model&)>& prepare = {}) {
   for (const auto& degrees : std::vector<std::vector<int64_t>>{{1}, {2}, {3}, {2, 2}, {2, 1}}) {
     const int ranks = ranks_of(degrees);
     const auto expected = one_rank(ranks, 3, [&](Model& model, int rank, int step) {
@@ -38,7 +38,7 @@ void expect_one_ranks_weights(const Train& train, const FullyShardOptions& optio
 }
 
 TEST(FullyShardGradients, MicroStepsWithoutReductionLoseNothing) {
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     for (int micro = 0; micro < 3; ++micro) {
       if (model.is_sharded()) model.set_requires_gradient_sync(micro == 2);
       plain_step(model, rank, 3 * step + micro);
@@ -47,13 +47,13 @@ TEST(FullyShardGradients, MicroStepsWithoutReductionLoseNothing) {
 }
 
 TEST(FullyShardGradients, EveryReducedBackwardAddsToTheGradient) {
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     for (int micro = 0; micro < 3; ++micro) plain_step(model, rank, 3 * step + micro);
   });
 }
 
-TEST(FullyShardGradients, SumsOverShardsWaitForTheirReplicas) {
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+TEST(FullyShardGradients, SumsOverShardsAreKeptForTheNextAllReduce) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     for (int micro = 0; micro < 3; ++micro) {
       if (model.is_sharded()) model.set_requires_all_reduce(micro != 1);
       plain_step(model, rank, 3 * step + micro);
@@ -61,7 +61,7 @@ TEST(FullyShardGradients, SumsOverShardsWaitForTheirReplicas) {
   });
 }
 
-TEST(FullyShardGradients, WithoutAllReduceNothingCrossesReplicas) {
+TEST(FullyShardGradients, WithoutAllReduceReplicasDoNotCommunicate) {
   expect_on_ranks(4, {2, 2}, [](const auto& mesh, CountingWorld& world) -> std::string {
     Model model;
     shard_all(model, mesh);
@@ -70,16 +70,16 @@ TEST(FullyShardGradients, WithoutAllReduceNothingCrossesReplicas) {
     plain_step(model, mesh->rank(), 0);
     if (world.log.count(CollectiveKind::all_reduce) != 0) return "all-reduced";
     if (world.log.count(CollectiveKind::reduce_scatter) != 3) return "not reduced";
-    if (model.parameters()[0].grad().defined()) return ".grad of half a sum";
+    if (model.parameters()[0].grad().defined()) return ".grad before the all-reduce";
     model.set_requires_all_reduce(true);
     plain_step(model, mesh->rank(), 0);
     return world.log.count(CollectiveKind::all_reduce) == 3 ? "" : "not all-reduced";
   });
 }
 
-TEST(FullyShardGradients, AModuleMayRunSeveralTimesInOneForwardAndIsReducedOnce) {
+TEST(FullyShardGradients, AModuleThatRunsSeveralTimesInOneForwardIsReducedOnce) {
   const auto twice = [](Model& model) { model->repeats = 2; };
-  expect_one_ranks_weights(plain_step, {}, twice);
+  expect_weights_of_one_rank(plain_step, {}, twice);
   expect_on_ranks(2, {2}, [&](const auto& mesh, CountingWorld& world) -> std::string {
     Model model;
     shard_all(model, mesh);
@@ -90,13 +90,13 @@ TEST(FullyShardGradients, AModuleMayRunSeveralTimesInOneForwardAndIsReducedOnce)
   });
 }
 
-TEST(FullyShardGradients, TwoForwardsBeforeOneBackward) {
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+TEST(FullyShardGradients, TwoForwardsMayPrecedeABackward) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     const at::Tensor one = model(rows_of(rank, 2 * step)).sum();
     const at::Tensor other = model(rows_of(rank, 2 * step + 1)).sum();
     (one + other).backward();
   });
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     const at::Tensor one = model(rows_of(rank, 2 * step)).sum();
     const at::Tensor other = model(rows_of(rank, 2 * step + 1)).sum();
     one.backward();
@@ -105,14 +105,14 @@ TEST(FullyShardGradients, TwoForwardsBeforeOneBackward) {
 }
 
 TEST(FullyShardGradients, ABackwardMayRunAgainOnAKeptGraph) {
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     const at::Tensor loss = model(rows_of(rank, step)).sum();
     loss.backward({}, /*retain_graph=*/true);
     loss.backward();
   });
 }
 
-TEST(FullyShardGradients, InputsThatNeedGradientsGetThem) {
+TEST(FullyShardGradients, InputsThatRequireGradGetGradients) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Model plain;
     at::Tensor x = rows_of(mesh->rank(), 0).requires_grad_();
@@ -121,7 +121,7 @@ TEST(FullyShardGradients, InputsThatNeedGradientsGetThem) {
     shard_all(model, mesh);
     at::Tensor same = rows_of(mesh->rank(), 0).requires_grad_();
     model(same).sum().backward();
-    return at::equal(x.grad(), same.grad()) ? "" : "another gradient";
+    return at::equal(x.grad(), same.grad()) ? "" : "different gradient";
   });
 }
 
@@ -158,7 +158,7 @@ TEST(FullyShardGradients, FrozenParametersAreNeitherReducedNorUpdated) {
   }
 }
 
-TEST(FullyShardGradients, WhatIsFrozenBesideTrainedParametersTravelsNoMore) {
+TEST(FullyShardGradients, FrozenParametersBesideTrainedOnesAreNotSent) {
   for (const auto& degrees : std::vector<std::vector<int64_t>>{{2}, {2, 2}, {2, 1}}) {
     expect_on_ranks(static_cast<int>(ranks_of(degrees)), degrees,
                     [](const auto& mesh, CountingWorld& world) -> std::string {
@@ -181,27 +181,27 @@ TEST(FullyShardGradients, WhatIsFrozenBesideTrainedParametersTravelsNoMore) {
                       const auto weight = static_cast<uint64_t>(model->first->weight.numel()) * 4;
                       if (without + weight / 2 > all) return format("{} bytes, before {}", without, all);
                       model->first->weight.set_requires_grad(true);
-                      return bytes_of_a_step() == all ? "" : "another number when it is freed";
+                      return bytes_of_a_step() == all ? "" : "different bytes after unfreezing";
                     });
   }
 }
 
-TEST(FullyShardGradients, AParameterMayBeFrozenAndFreedWhileTraining) {
+TEST(FullyShardGradients, AParameterMayBeFrozenAndUnfrozenDuringTraining) {
   for (const Partition::Kind partition :
        {Partition::Kind::flat, Partition::Kind::by_tensor, Partition::Kind::by_dim}) {
-    expect_one_ranks_weights(
+    expect_weights_of_one_rank(
         [](Model& model, int rank, int step) {
           model->second->weight.set_requires_grad(step != 1);
           plain_step(model, rank, step);
         },
         {.partition = {partition, 0}});
   }
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     model->second->weight.set_requires_grad(step != 1);
     model->second->bias.set_requires_grad(step != 1);
     plain_step(model, rank, step);
   });
-  expect_one_ranks_weights(
+  expect_weights_of_one_rank(
       [](Model& model, int rank, int step) {
         model->first->weight.set_requires_grad(step > 0);
         model->first->bias.set_requires_grad(step > 0);
@@ -210,14 +210,14 @@ TEST(FullyShardGradients, AParameterMayBeFrozenAndFreedWhileTraining) {
       {}, [](Model& model) { model->first->weight.set_requires_grad(false); });
 }
 
-TEST(FullyShardGradients, WhatOneRankDoesNotUseDoesNotStopTheOthers) {
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+TEST(FullyShardGradients, AParameterThatOneRankDoesNotUseDoesNotBlockTheOthers) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     model->use_unused = rank == 1;
     plain_step(model, rank, step);
   });
 }
 
-/// Units inside of another; some ranks pass one by in backward.
+/// Two units inside another; some ranks skip one of them in backward.
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
     register_module("left", left);
@@ -232,7 +232,7 @@ struct BranchesImpl : torch::nn::Module {
   Sharded<LayerImpl> right{5, 3, 2};
 };
 
-TEST(FullyShardGradients, ABranchThatARankPassesByIsReducedInTheSameOrder) {
+TEST(FullyShardGradients, ABranchSkippedByARankIsReducedInTheSameOrder) {
   for (const int alone : {0, 1}) {
     Sharded<BranchesImpl> plain;
     for (int rank = 0; rank < 2; ++rank) plain(rows_of(rank, 0), rank == alone).sum().backward();
@@ -244,10 +244,10 @@ TEST(FullyShardGradients, ABranchThatARankPassesByIsReducedInTheSameOrder) {
       model.set_reduce_op(ReduceOp::sum, true);
       model(rows_of(mesh->rank(), 0), mesh->rank() == alone).sum().backward();
       for (const FsdpParamRef& parameter : sharded_parameters(*model.module())) {
-        const at::Tensor whole = parameter.part->store().whole(parameter.part->gradient());
+        const at::Tensor whole = parameter.group->store().whole(parameter.group->gradient());
         const at::Tensor expected = plain->named_parameters()[parameter.name].grad();
         if (at::sum(whole).template item<float>() == 0) return "no gradient";
-        const auto offset = flat_layout(parameter.part->store().spec()).offsets[parameter.index];
+        const auto offset = flat_layout(parameter.group->store().spec()).offsets[parameter.index];
         if (!at::equal(whole.narrow(0, offset, expected.numel()).view(expected.sizes()), expected))
           return parameter.name;
       }
@@ -299,7 +299,7 @@ TEST(FullyShardGradients, AverageDividesByTheRanksAndTheFactorMultiplies) {
   }
 }
 
-TEST(FullyShardGradients, ReductionsMayOutliveABackwardThatIsNotTheLast) {
+TEST(FullyShardGradients, ReductionsMayContinueAfterABackwardThatIsNotTheLast) {
   const auto expected = one_rank(2, 3, plain_step);
   expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
     Model model;
@@ -316,7 +316,7 @@ TEST(FullyShardGradients, ReductionsMayOutliveABackwardThatIsNotTheLast) {
   });
 }
 
-TEST(FullyShardGradients, TiedParametersInsideAUnitAreOne) {
+TEST(FullyShardGradients, TiedParametersInsideAUnitAreStoredOnce) {
   struct TiedImpl : torch::nn::Module {
     TiedImpl() {
       a = register_parameter("a", integers({5, 5}, 1));
@@ -333,14 +333,15 @@ TEST(FullyShardGradients, TiedParametersInsideAUnitAreOne) {
     fully_shard(model, mesh);
     model.set_reduce_op(ReduceOp::sum);
     const auto parameters = sharded_parameters(*model.module());
-    if (parameters.size() != 1 || parameters[0].aliases != std::vector<std::string>{"b"}) return "not one";
+    if (parameters.size() != 1 || parameters[0].aliases != std::vector<std::string>{"b"})
+      return "not stored once";
     model(rows_of(mesh->rank(), 0)).sum().backward();
-    const at::Tensor whole = parameters[0].part->store().whole(parameters[0].part->gradient());
-    return at::equal(whole.narrow(0, 0, 25).view({5, 5}), plain->a.grad()) ? "" : "another gradient";
+    const at::Tensor whole = parameters[0].group->store().whole(parameters[0].group->gradient());
+    return at::equal(whole.narrow(0, 0, 25).view({5, 5}), plain->a.grad()) ? "" : "different gradient";
   });
 }
 
-/// A head that uses the weight of `first` again.
+/// Two layers that share a weight.
 struct TwoEndsImpl : torch::nn::Module {
   TwoEndsImpl() {
     register_module("first", first);
@@ -364,7 +365,8 @@ TEST(FullyShardGradients, TiesAcrossUnitsMustBeDeclared) {
       return "an undeclared tie was accepted";
     } catch (const UsageError& refusal) {
       const std::string text = refusal.what();
-      if (text.find("tied of unit \"last layer\" belongs to unit \"first layer\"") == std::string::npos)
+      if (text.find("tied of unit \"last layer\" already belongs to unit \"first layer\"") ==
+          std::string::npos)
         return text;
     }
     fully_shard(model->last, mesh, {.tied_params = {model->last->weight}});
@@ -375,15 +377,15 @@ TEST(FullyShardGradients, TiesAcrossUnitsMustBeDeclared) {
     if (world.log.count(CollectiveKind::reduce_scatter) != 2) return "not reduced once per unit";
     for (const FsdpParamRef& parameter : sharded_parameters(*model.module())) {
       if (parameter.name != "first.weight") continue;
-      const at::Tensor whole = parameter.part->store().whole(parameter.part->gradient());
-      const auto offset = flat_layout(parameter.part->store().spec()).offsets[parameter.index];
-      return at::equal(whole.narrow(0, offset, 25).view({5, 5}), expected) ? "" : "another gradient";
+      const at::Tensor whole = parameter.group->store().whole(parameter.group->gradient());
+      const auto offset = flat_layout(parameter.group->store().spec()).offsets[parameter.index];
+      return at::equal(whole.narrow(0, offset, 25).view({5, 5}), expected) ? "" : "different gradient";
     }
     return "not there";
   });
 }
 
-TEST(FullyShardGradients, IgnoredParametersAreLeftAloneAndReplicatedOnesKeptWhole) {
+TEST(FullyShardGradients, IgnoredParametersAreUnchangedAndReplicatedOnesAreWhole) {
   for (const auto& degrees : std::vector<std::vector<int64_t>>{{2}, {4}, {2, 2}}) {
     const int ranks = ranks_of(degrees);
     const auto expected = one_rank(ranks, 3, plain_step);
@@ -398,7 +400,7 @@ TEST(FullyShardGradients, IgnoredParametersAreLeftAloneAndReplicatedOnesKeptWhol
       for (int step = 0; step < 3; ++step) {
         plain_step(model, mesh->rank(), step);
         for (const auto& [name, local] : model.named_parameters()) {
-          if (name == "scale" && local.numel() != 3) return "scale was cut";
+          if (name == "scale" && local.numel() != 3) return "scale was sharded";
           if (name == "unused" && !local.is_same(model->unused)) return "unused was sharded";
         }
         snap_update(model.parameters());
@@ -419,13 +421,13 @@ TEST(FullyShardGradients, AnIgnoredParameterHasItsOwnGradientOnEachRank) {
     model->use_unused = true;
     fully_shard(model, mesh, {.ignored_params = {model->unused}});
     plain_step(model, mesh->rank(), 0);
-    if (!at::equal(model->unused.grad(), plain->unused.grad())) return "another gradient";
+    if (!at::equal(model->unused.grad(), plain->unused.grad())) return "different gradient";
     model.zero_grad();
     return model->unused.grad().defined() ? "not zeroed" : "";
   });
 }
 
-TEST(FullyShardGradients, AnExceptionInTheMiddleOfAStepLeavesTheNextOneCorrect) {
+TEST(FullyShardGradients, TheStepAfterAnExceptionIsCorrect) {
   const auto expected = one_rank(2, 3, plain_step);
   for (const std::string where : {"forward", "backward"}) {
     for (const auto& degrees : std::vector<std::vector<int64_t>>{{2}, {2, 1}}) {
@@ -457,7 +459,7 @@ TEST(FullyShardGradients, AnExceptionInTheMiddleOfAStepLeavesTheNextOneCorrect) 
               if (where == "backward") {
                 try {
                   plain_step(model, mesh->rank(), step);
-                  return "a forward on half a backward";
+                  return "a forward after a failed backward was accepted";
                 } catch (const Error& refusal) {
                   if (std::string(refusal.what()).find("zero_grad()") == std::string::npos)
                     return refusal.what();
@@ -478,7 +480,7 @@ TEST(FullyShardGradients, AnExceptionInTheMiddleOfAStepLeavesTheNextOneCorrect) 
   }
 }
 
-TEST(FullyShardGradients, CollectivesOutOfOrderAreFoundAndBothCallsNamed) {
+TEST(FullyShardGradients, CollectivesOutOfOrderAreDetectedAndBothCallsAreNamed) {
   const auto results = run_threads(2, [](World& world) {
     const auto mesh = std::make_shared<ShardMesh>(world);
     Sharded<LayerImpl> small(5, 3, 1);
@@ -495,7 +497,7 @@ TEST(FullyShardGradients, CollectivesOutOfOrderAreFoundAndBothCallsNamed) {
   }
 }
 
-TEST(FullyShardGradients, UnitsOfEqualSizeInEachOthersPlaceAreFoundInEveryCollective) {
+TEST(FullyShardGradients, SwappedUnitsOfEqualSizeAreDetectedInEveryCollective) {
   const auto run = [](const std::vector<int64_t>& degrees, bool in_backward) {
     return run_threads(ranks_of(degrees), [&](World& world) {
       const auto mesh = std::make_shared<ShardMesh>(world, degrees);
@@ -513,36 +515,36 @@ TEST(FullyShardGradients, UnitsOfEqualSizeInEachOthersPlaceAreFoundInEveryCollec
       return std::string("no exception");
     });
   };
-  const auto expect_found = [](const std::vector<std::string>& results, const std::string& call) {
+  const auto expect_detected = [](const std::vector<std::string>& results, const std::string& call) {
     for (const std::string& result : results) {
       EXPECT_CONTAINS(result, "PeerError");
       for (const char* unit : {"0", "1"}) EXPECT_CONTAINS(result, format("{} for unit {}", call, unit));
     }
   };
-  expect_found(run({2}, /*in_backward=*/false), "all_gather of 4096 bytes");
-  expect_found(run({2}, /*in_backward=*/true), "reduce_scatter of 8192 bytes fp32");
-  expect_found(run({2, 1}, /*in_backward=*/true), "all_reduce of 4096 bytes fp32");
+  expect_detected(run({2}, /*in_backward=*/false), "all_gather of 4096 bytes");
+  expect_detected(run({2}, /*in_backward=*/true), "reduce_scatter of 8192 bytes fp32");
+  expect_detected(run({2, 1}, /*in_backward=*/true), "all_reduce of 4096 bytes fp32");
 }
 
 TEST(FullyShardGradients, AForwardInsideABackwardRecomputes) {
-  // A checkpoint: its backward runs the layer again and then that layer's backward.
+  // Activation checkpointing: backward runs the layer again and then its backward.
   struct Recompute : torch::autograd::Function<Recompute> {
-    static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, int64_t layer) {
+    static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, int64_t layer) {
       const at::NoGradGuard no_grad;
-      context->save_for_backward({x});
-      context->saved_data["layer"] = layer;
+      ctx->save_for_backward({x});
+      ctx->saved_data["layer"] = layer;
       return (*reinterpret_cast<Sharded<LayerImpl>*>(layer))(x);
     }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                    torch::autograd::variable_list gradients) {
       const at::AutoGradMode with_graph(true);
-      const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
-      const auto layer = context->saved_data["layer"].toInt();
+      const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_();
+      const auto layer = ctx->saved_data["layer"].toInt();
       (*reinterpret_cast<Sharded<LayerImpl>*>(layer))(x).backward(gradients[0]);
       return {x.grad(), at::Tensor()};
     }
   };
-  expect_one_ranks_weights([](Model& model, int rank, int step) {
+  expect_weights_of_one_rank([](Model& model, int rank, int step) {
     const at::Tensor x = rows_of(rank, step).requires_grad_();
     const at::Tensor hidden = Recompute::apply(x, reinterpret_cast<int64_t>(&model->first));
     model->second(hidden).sum().backward();

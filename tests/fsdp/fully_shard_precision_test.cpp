@@ -7,16 +7,16 @@
 namespace stepforge::testing {
 namespace {
 
-/// Notes the dtypes that its forward sees.
+/// Records the dtypes in its forward.
 struct DtypesImpl : torch::nn::Module {
   DtypesImpl() {
     weight = register_parameter("weight", integers({5, 4}, 1));
     table = register_buffer("table", integers({4}, 2));
   }
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& places) {
-    seen = {x.scalar_type(), weight.scalar_type(), table.scalar_type(), places.scalar_type()};
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& index) {
+    seen = {x.scalar_type(), weight.scalar_type(), table.scalar_type(), index.scalar_type()};
     return at::matmul(x.to(weight.scalar_type()), weight) *
-           table.index_select(0, places).to(weight.scalar_type());
+           table.index_select(0, index).to(weight.scalar_type());
   }
   at::Tensor weight;
   at::Tensor table;
@@ -26,7 +26,7 @@ struct DtypesImpl : torch::nn::Module {
 TEST(FullyShardPrecision, ParametersInputsAndOutputsHaveThePolicysDtypes) {
   for (const int ranks : {1, 2}) {
     expect_on_ranks(ranks, {ranks}, [](const auto& mesh, CountingWorld& world) -> std::string {
-      const at::Tensor places = at::arange(4, at::kLong);
+      const at::Tensor index = at::arange(4, at::kLong);
       for (const bool cast : {true, false}) {
         Sharded<DtypesImpl> model;
         fully_shard(model, mesh,
@@ -35,7 +35,7 @@ TEST(FullyShardPrecision, ParametersInputsAndOutputsHaveThePolicysDtypes) {
                                          .output_dtype = at::kFloat,
                                          .cast_forward_inputs = cast}});
         world.log.clear();
-        const at::Tensor out = model(rows_of(mesh->rank(), 0), places);
+        const at::Tensor out = model(rows_of(mesh->rank(), 0), index);
         const std::vector<at::ScalarType> expected = {cast ? at::kBFloat16 : at::kFloat, at::kBFloat16,
                                                       at::kFloat, at::kLong};
         if (model->seen != expected) return "dtypes in forward";
@@ -53,7 +53,7 @@ TEST(FullyShardPrecision, ParametersInputsAndOutputsHaveThePolicysDtypes) {
   }
 }
 
-TEST(FullyShardPrecision, TheReductionIsInFp32UnlessAskedOtherwise) {
+TEST(FullyShardPrecision, GradientsAreReducedInFp32ByDefault) {
   expect_on_ranks(2, {2}, [](const auto& mesh, CountingWorld& world) -> std::string {
     Model model;
     shard_all(model, mesh, {.mixed_precision = {.param_dtype = at::kBFloat16}});
@@ -62,14 +62,14 @@ TEST(FullyShardPrecision, TheReductionIsInFp32UnlessAskedOtherwise) {
     for (const CollectiveCall& call : world.log.calls()) {
       if (call.kind != CollectiveKind::reduce_scatter) continue;
       ++reductions;
-      if (call.dtype != DType::f32) return "another dtype";
+      if (call.dtype != DType::f32) return "different dtype";
     }
-    return reductions == 3 ? "" : "another number of reductions";
+    return reductions == 3 ? "" : "wrong number of reductions";
   });
 }
 
-TEST(FullyShardPrecision, NothingIsLostBetweenMicroStepsInLowPrecision) {
-  // One gradient of 1, then 256 of 2^-9: a bf16 sum would never leave 1.
+TEST(FullyShardPrecision, MicroStepsInLowPrecisionAreAccumulatedInFp32) {
+  // One gradient of 1, then 256 of 2^-9: a bf16 sum would stay 1.
   struct ScaleImpl : torch::nn::Module {
     ScaleImpl() { weight = register_parameter("weight", at::ones({3})); }
     at::Tensor forward(const at::Tensor& x) { return weight * x; }
@@ -91,14 +91,14 @@ TEST(FullyShardPrecision, NothingIsLostBetweenMicroStepsInLowPrecision) {
   }
 }
 
-TEST(FullyShardPrecision, BfloatModulesKeepTheirDtypeAndHaveFp32Masters) {
+TEST(FullyShardPrecision, Bf16ModulesKeepTheirDtypeAndHaveFp32Masters) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Model model;
     model->to(at::kBFloat16);
     shard_all(model, mesh);
     model.unshard();
-    if (model->scale.scalar_type() != at::kBFloat16) return "gathered in another dtype";
-    if (!at::equal(model->scale.detach().to(at::kFloat), integers({3}, 5))) return "other values";
+    if (model->scale.scalar_type() != at::kBFloat16) return "gathered in a different dtype";
+    if (!at::equal(model->scale.detach().to(at::kFloat), integers({3}, 5))) return "different values";
     for (const at::Tensor& local : model.parameters()) {
       if (local.scalar_type() != at::kFloat) return "a master that is not fp32";
     }
@@ -119,7 +119,7 @@ TEST(FullyShardPrecision, HalfPrecisionSumsDoNotOverflow) {
   });
 }
 
-/// Everything on the meta device.
+/// A parameter and a buffer on the meta device.
 struct MetaImpl : torch::nn::Module {
   MetaImpl() {
     weight = register_parameter("weight", at::empty({5, 3}, at::TensorOptions(at::kMeta)));
@@ -130,7 +130,7 @@ struct MetaImpl : torch::nn::Module {
   at::Tensor table;
 };
 
-TEST(FullyShardPrecision, ModulesOfTheMetaDeviceGetTheirValuesWhenTheyAreCut) {
+TEST(FullyShardPrecision, ModulesOnTheMetaDeviceAreInitializedWhenSharded) {
   for (const int ranks : {1, 3}) {
     expect_on_ranks(ranks, {ranks}, [](const auto& mesh, auto&) -> std::string {
       Sharded<MetaImpl> model;
@@ -139,17 +139,17 @@ TEST(FullyShardPrecision, ModulesOfTheMetaDeviceGetTheirValuesWhenTheyAreCut) {
                     names.push_back(name);
                     value.copy_(integers(value.sizes(), name == "weight" ? 1 : 2));
                   }});
-      if (names != std::vector<std::string>{"weight", "table"}) return "other names";
+      if (names != std::vector<std::string>{"weight", "table"}) return "different names";
       const at::Tensor expected = at::matmul(rows_of(0, 0), integers({5, 3}, 1)) + integers({3}, 2);
       const at::Tensor found = model(rows_of(0, 0));
       found.sum().backward();
       if (!model.parameters()[0].grad().defined()) return "no gradient";
-      return at::equal(found.detach(), expected) ? "" : "other values";
+      return at::equal(found.detach(), expected) ? "" : "different values";
     });
   }
 }
 
-TEST(FullyShardPrecision, WithoutValuesAForwardIsRefused) {
+TEST(FullyShardPrecision, AForwardWithoutValuesIsRefused) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Sharded<MetaImpl> model;
     fully_shard(model, mesh);
@@ -163,7 +163,7 @@ TEST(FullyShardPrecision, WithoutValuesAForwardIsRefused) {
   });
 }
 
-/// A result of one's own.
+/// A user-defined result.
 struct Pieces {
   at::Tensor sum;
   std::vector<at::Tensor> rows;
@@ -187,7 +187,6 @@ struct ManyImpl : torch::nn::Module {
     pieces.count = static_cast<int>(xs.size());
     return pieces;
   }
-  std::tuple<at::Tensor, at::Tensor> pair(const at::Tensor& x) { return {x, x}; }
   at::Tensor weight;
 };
 
@@ -232,7 +231,7 @@ TEST(FullyShardPrecision, ResultsMayBeChangedInPlace) {
   });
 }
 
-TEST(FullyShardPrecision, AnyOddSizeAndFewerElementsThanRanks) {
+TEST(FullyShardPrecision, OddSizesAndFewerElementsThanRanksAreSharded) {
   struct OddImpl : torch::nn::Module {
     OddImpl() {
       for (const int64_t size : {1, 3, 5, 7, 17}) {

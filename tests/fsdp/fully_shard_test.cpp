@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharded modules compute what one rank computes, whatever the options; and communicate what they should.
+// Sharded modules compute what one rank computes, whatever the options, and issue the expected collectives.
 #include "stepforge/fsdp/fully_shard.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::vector<Layout> layouts() {
   return {{1, {1}}, {2, {2}}, {2, {2, 1}}, {3, {3}}, {4, {2, 2}}, {4, {-1}}, {4, {2, -1}}, {8, {8}}};
 }
 
-/// Two layers, and a look at the gradient between them.
+/// Two layers, with a hook on the gradient between them.
 struct BlocksImpl : torch::nn::Module {
   BlocksImpl() {
     register_module("first", first);
@@ -35,7 +35,7 @@ struct BlocksImpl : torch::nn::Module {
   std::function<void(at::Tensor)> between;
 };
 
-/// Trains sharded and compares; `prepare` after fully_shard.
+/// Trains a sharded model, with `prepare` called after fully_shard, and compares its weights.
 std::string train_and_compare(const std::shared_ptr<ShardMesh>& mesh, const FullyShardOptions& options,
                               const std::function<void(Model&)>& prepare,
                               const std::map<std::string, at::Tensor>& expected) {
@@ -51,7 +51,7 @@ std::string train_and_compare(const std::shared_ptr<ShardMesh>& mesh, const Full
   return difference(values_of(model), expected);
 }
 
-TEST(FullyShard, EveryMeshCutAndPolicyGivesTheWeightsOfOneRank) {
+TEST(FullyShard, EveryMeshPartitionAndPolicyGivesTheWeightsOfOneRank) {
   using Kind = Partition::Kind;
   for (const Layout& layout : layouts()) {
     const auto expected = one_rank(layout.ranks, 3, plain_step);
@@ -85,7 +85,7 @@ TEST(FullyShard, EveryMeshCutAndPolicyGivesTheWeightsOfOneRank) {
   }
 }
 
-TEST(FullyShard, BeforeItAHolderIsAnOrdinaryOne) {
+TEST(FullyShard, WithoutFullyShardAHolderIsAnOrdinaryOne) {
   Model model;
   EXPECT_FALSE(model.is_sharded());
   EXPECT_EQ(model.parameters().size(), 8U);
@@ -93,25 +93,25 @@ TEST(FullyShard, BeforeItAHolderIsAnOrdinaryOne) {
   EXPECT_THROW(model.reshard(), UsageError);
 }
 
-TEST(FullyShard, AStepIssuesTheseCollectivesAndOnOneRankNone) {
+TEST(FullyShard, AStepIssuesTheExpectedCollectivesAndNoneOnOneRank) {
   for (const Layout& layout : layouts()) {
     expect_on_ranks(layout.ranks, layout.degrees, [](const auto& mesh, CountingWorld& world) -> std::string {
       Model model;
       shard_all(model, mesh);
-      const int64_t partition = mesh->shards() > 1 ? 1 : 0;
-      const int64_t copied = mesh->replicas() > 1 ? 1 : 0;
+      const int64_t sharded = mesh->shards() > 1 ? 1 : 0;
+      const int64_t replicated = mesh->replicas() > 1 ? 1 : 0;
       for (int step = 0; step < 2; ++step) {
         world.log.clear();
         plain_step(model, mesh->rank(), step);
         // Three units, gathered for forward and for backward.
-        if (world.log.count(CollectiveKind::all_gather) != 6 * partition) return "gathers";
-        if (world.log.count(CollectiveKind::reduce_scatter) != 3 * partition) return "reductions";
-        if (world.log.count(CollectiveKind::all_reduce) != 3 * copied) return "reductions over replicas";
+        if (world.log.count(CollectiveKind::all_gather) != 6 * sharded) return "gathers";
+        if (world.log.count(CollectiveKind::reduce_scatter) != 3 * sharded) return "reductions";
+        if (world.log.count(CollectiveKind::all_reduce) != 3 * replicated) return "reductions over replicas";
       }
       model.set_reshard_after_forward(false);
       world.log.clear();
       plain_step(model, mesh->rank(), 2);
-      if (world.log.count(CollectiveKind::all_gather) != 3 * partition)
+      if (world.log.count(CollectiveKind::all_gather) != 3 * sharded)
         return "gathers of a step that keeps values";
       world.log.clear();
       {
@@ -119,13 +119,13 @@ TEST(FullyShard, AStepIssuesTheseCollectivesAndOnOneRankNone) {
         model.set_reshard_after_forward(true);
         model(rows_of(0, 0));
       }
-      if (world.log.count(CollectiveKind::all_gather) != 3 * partition) return "gathers of an evaluation";
+      if (world.log.count(CollectiveKind::all_gather) != 3 * sharded) return "gathers of an evaluation";
       return world.log.count(CollectiveKind::reduce_scatter) == 0 ? "" : "reduction of an evaluation";
     });
   }
 }
 
-TEST(FullyShard, AParameterUsedPastItsHolderIsNotGatheredAndTheUnitNamed) {
+TEST(FullyShard, UsingAParameterWithoutItsHolderThrowsAndNamesTheUnit) {
   for (const int ranks : {1, 2}) {
     expect_on_ranks(ranks, {ranks}, [](const auto& mesh, auto&) -> std::string {
       Model model;
@@ -146,7 +146,7 @@ TEST(FullyShard, AParameterUsedPastItsHolderIsNotGatheredAndTheUnitNamed) {
   }
 }
 
-TEST(FullyShard, UnshardAndReshardTwiceDoNothingMore) {
+TEST(FullyShard, UnshardAndReshardAreIdempotent) {
   expect_on_ranks(2, {2}, [](const auto& mesh, CountingWorld& world) -> std::string {
     Model model;
     const auto before = values_of(model);
@@ -155,20 +155,20 @@ TEST(FullyShard, UnshardAndReshardTwiceDoNothingMore) {
     model->first.unshard();
     model->first.unshard();
     if (world.log.count(CollectiveKind::all_gather) != 1) return "gathered twice";
-    if (!at::equal(model->first->weight.detach(), before.at("first.weight"))) return "other values";
+    if (!at::equal(model->first->weight.detach(), before.at("first.weight"))) return "different values";
     const at::Tensor by_hand = model->first->forward(rows_of(0, 0));
     model->first.reshard();
     model->first.reshard();
-    if (model->first.unit()->unsharded()) return "still there";
+    if (model->first.unit()->unsharded()) return "still gathered";
     UnshardHandle handle = model->first.unshard(/*async=*/true);
     handle.wait();
     handle.wait();
-    if (world.log.count(CollectiveKind::all_gather) != 2) return "gathered more than once after all";
-    return at::equal(model->first(rows_of(0, 0)), by_hand) ? "" : "other results";
+    if (world.log.count(CollectiveKind::all_gather) != 2) return "gathered more than once";
+    return at::equal(model->first(rows_of(0, 0)), by_hand) ? "" : "different results";
   });
 }
 
-TEST(FullyShard, AnAsynchronousUnshardIsWaitedForByTheCall) {
+TEST(FullyShard, ACallWaitsForAnAsynchronousUnshard) {
   expect_on_ranks(2, {2}, [](const auto& mesh, CountingWorld& world) -> std::string {
     Model model;
     const at::Tensor expected = model(rows_of(0, 0)).detach();
@@ -178,18 +178,18 @@ TEST(FullyShard, AnAsynchronousUnshardIsWaitedForByTheCall) {
     model.unshard(/*async=*/true);
     const at::Tensor found = model(rows_of(0, 0)).detach();
     if (world.log.count(CollectiveKind::all_gather) != 3) return "gathered again";
-    return at::equal(found, expected) ? "" : "other results";
+    return at::equal(found, expected) ? "" : "different results";
   });
 }
 
-TEST(FullyShard, PrefetchListsStartGathersAhead) {
+TEST(FullyShard, PrefetchListsStartGathersEarly) {
   expect_on_ranks(2, {2}, [](const auto& mesh, CountingWorld& world) -> std::string {
     Model model;
     shard_all(model, mesh);
     model->first.set_modules_to_forward_prefetch({model->second});
     // Waits for a gather under way, but starts none.
     const auto was_started = [&] {
-      model->second.unit()->settle_gather();
+      model->second.unit()->wait_for_gather();
       return world.log.count(CollectiveKind::all_gather) == 2;
     };
     world.log.clear();
@@ -197,7 +197,7 @@ TEST(FullyShard, PrefetchListsStartGathersAhead) {
     if (!was_started()) return "the list was not followed";
     model->second.unshard();
     if (world.log.count(CollectiveKind::all_gather) != 2) return "gathered twice";
-    // It is under way when the first forward itself begins.
+    // It is under way when the first module's forward begins.
     model->second.reshard();
     bool is_ahead = false;
     model->first->before = [&] { is_ahead = was_started(); };
@@ -207,7 +207,7 @@ TEST(FullyShard, PrefetchListsStartGathersAhead) {
   });
 }
 
-/// Whatever `body` does, others that wait for the mark go on.
+/// Runs `body` and, if `set`, sets the mark even if `body` throws, so that nothing waits for it forever.
 void run_then_set(const Marks& marks, const std::string& mark, bool set, const std::function<void()>& body) {
   try {
     body();
@@ -219,28 +219,28 @@ void run_then_set(const Marks& marks, const std::string& mark, bool set, const s
 }
 
 TEST(FullyShard, AnAsynchronousUnshardDoesNotWaitForOtherRanks) {
-  // Rank 1 joins the gather only when rank 0 has gone on.
+  // Rank 1 joins the gather only after rank 0's unshard() has returned.
   const Marks marks;
   expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
     Model model;
     shard_all(model, mesh);
-    if (mesh->rank() == 1) marks.wait_for("gone on");
-    run_then_set(marks, "gone on", mesh->rank() == 0, [&] { model.unshard(/*async=*/true); });
+    if (mesh->rank() == 1) marks.wait_for("returned");
+    run_then_set(marks, "returned", mesh->rank() == 0, [&] { model.unshard(/*async=*/true); });
     model.unshard();
-    return at::equal(model->scale.detach(), integers({3}, 5)) ? "" : "other values";
+    return at::equal(model->scale.detach(), integers({3}, 5)) ? "" : "different values";
   });
 }
 
-TEST(FullyShard, ReductionsRunBesideTheirRank) {
-  // Rank 1 begins its backward only when that of rank 0 has ended: its reductions are under way then.
+TEST(FullyShard, ReductionsRunConcurrentlyWithTheirRank) {
+  // Rank 1 begins its backward only after rank 0's has ended, with its reductions still under way.
   const Marks marks;
   expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
     Sharded<LayerImpl> model(5, 3, 1);
     fully_shard(model, mesh, {.reshard_after_forward = false});
     model.set_is_last_backward(false);
     const at::Tensor loss = model(rows_of(mesh->rank(), 0)).sum();
-    if (mesh->rank() == 1) marks.wait_for("over");
-    run_then_set(marks, "over", mesh->rank() == 0, [&] { loss.backward(); });
+    if (mesh->rank() == 1) marks.wait_for("ended");
+    run_then_set(marks, "ended", mesh->rank() == 0, [&] { loss.backward(); });
     model.wait_for_reductions();
     for (const at::Tensor& local : model.parameters()) {
       if (!local.grad().defined()) return "no gradient";
@@ -249,8 +249,8 @@ TEST(FullyShard, ReductionsRunBesideTheirRank) {
   });
 }
 
-TEST(FullyShard, BackwardGathersTheNextUnitAheadUnlessAListSaysOtherwise) {
-  // While the gradient of the second unit's input is made, the first unit is being gathered, or is not.
+TEST(FullyShard, BackwardPrefetchesTheNextUnitUnlessAListIsSet) {
+  // Counts the gathers when the gradient of the second unit's input is computed.
   for (const bool ahead : {true, false}) {
     expect_on_ranks(2, {2}, [&](const auto& mesh, CountingWorld& world) -> std::string {
       Sharded<BlocksImpl> model;
@@ -260,7 +260,7 @@ TEST(FullyShard, BackwardGathersTheNextUnitAheadUnlessAListSaysOtherwise) {
       if (!ahead) model->second.set_modules_to_backward_prefetch({});
       int64_t gathers = -1;
       model->between = [&](at::Tensor) {
-        model->first.unit()->parts()[0]->release();  // which waits for a gather under way
+        model->first.unit()->param_groups()[0]->release();  // which waits for a gather under way
         gathers = world.log.count(CollectiveKind::all_gather);
       };
       const at::Tensor loss = model(rows_of(mesh->rank(), 0)).sum();
@@ -271,13 +271,13 @@ TEST(FullyShard, BackwardGathersTheNextUnitAheadUnlessAListSaysOtherwise) {
   }
 }
 
-TEST(FullyShard, AGatherAheadOfAnUpdateIsNotUsedAfterIt) {
+TEST(FullyShard, APrefetchBeforeAnUpdateIsNotUsedAfterIt) {
   const auto expected = one_rank(2, 3, plain_step);
   expect_on_ranks(2, {2}, [&](const auto& mesh, auto&) -> std::string {
     Model model;
     shard_all(model, mesh);
     model.set_reduce_op(ReduceOp::sum, true);
-    // Nobody uses what the last unit asks for until the next step.
+    // The values that the last unit prefetches are first used in the next step.
     model->second.set_modules_to_forward_prefetch({model->first});
     model->first.set_modules_to_backward_prefetch({model->second});
     for (int step = 0; step < 3; ++step) {
@@ -296,7 +296,7 @@ TEST(FullyShard, CpuOffloadChangesNoNumber) {
   });
 }
 
-TEST(FullyShard, AModelMayGoBeforeItsReductionsAndItsGraphAfterIt) {
+TEST(FullyShard, AModelMayBeDestroyedBeforeItsReductionsAndItsGraph) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     at::Tensor loss;
     {
@@ -311,7 +311,7 @@ TEST(FullyShard, AModelMayGoBeforeItsReductionsAndItsGraphAfterIt) {
   });
 }
 
-TEST(FullyShard, ValuesKeptOverAnUpdateAreNotUsedAgain) {
+TEST(FullyShard, GatheredValuesAreNotReusedAfterAnUpdate) {
   for (const bool own_optimizer : {false, true}) {
     expect_on_ranks(2, {2}, [&](const auto& mesh, CountingWorld& world) -> std::string {
       Model model;
@@ -321,11 +321,11 @@ TEST(FullyShard, ValuesKeptOverAnUpdateAreNotUsedAgain) {
       plain_step(model, mesh->rank(), 0);
       world.log.clear();
       plain_step(model, mesh->rank(), 0);
-      if (world.log.count(CollectiveKind::all_gather) != 0) return "gathered though nothing changed";
+      if (world.log.count(CollectiveKind::all_gather) != 0) return "gathered although nothing changed";
       if (own_optimizer) {
-        for (const auto& part : model.unit()->parts()) part->masters_changed();
-        for (const auto& part : model->first.unit()->parts()) part->masters_changed();
-        for (const auto& part : model->second.unit()->parts()) part->masters_changed();
+        for (const auto& group : model.unit()->param_groups()) group->masters_changed();
+        for (const auto& group : model->first.unit()->param_groups()) group->masters_changed();
+        for (const auto& group : model->second.unit()->param_groups()) group->masters_changed();
       } else {
         snap_update(model.parameters());
       }
@@ -350,27 +350,27 @@ TEST(FullyShard, MeshesThatDoNotFitAreRefused) {
   });
 }
 
-TEST(FullyShard, WhatCannotBeShardedIsRefusedAndNamed) {
+TEST(FullyShard, InvalidOptionsAndParametersAreRefusedAndNamed) {
   expect_on_ranks(1, {1}, [](const auto& mesh, auto&) -> std::string {
     const auto refusal = [&](const auto& body) { return message_of<UsageError>(body); };
     Model model;
-    const at::Tensor stranger = at::ones({2});
+    const at::Tensor unknown = at::ones({2});
     const std::vector<std::pair<FullyShardOptions, std::string>> wrong = {
-        {{.ignored_params = {stranger}}, "ignored_params[0]"},
-        {{.replicate_params = {model->scale, stranger}}, "replicate_params[1]"},
-        {{.tied_params = {stranger}}, "tied_params[0]"},
+        {{.ignored_params = {unknown}}, "ignored_params[0]"},
+        {{.replicate_params = {model->scale, unknown}}, "replicate_params[1]"},
+        {{.tied_params = {unknown}}, "tied_params[0]"},
         {{.mixed_precision = {.param_dtype = at::kInt}}, "Int"},
         {{.mixed_precision = {.reduce_dtype = at::kDouble}}, "Double"}};
     for (const auto& [options, expected] : wrong) {
       const std::string text = refusal([&] { fully_shard(model, mesh, options); });
       if (text.find(expected) == std::string::npos) return text;
     }
-    if (model.is_sharded()) return "sharded all the same";
+    if (model.is_sharded()) return "sharded nevertheless";
     if (refusal([&] { fully_shard(model, nullptr); }).find("needs a mesh") == std::string::npos)
       return "no mesh";
     fully_shard(model, mesh);
     const std::string again = refusal([&] { fully_shard(model, mesh); });
-    if (again.find("sharded already") == std::string::npos) return again;
+    if (again.find("already sharded") == std::string::npos) return again;
     Sharded<LayerImpl> wide(2, 2, 1);
     wide->weight.set_data(wide->weight.to(at::kDouble));
     const std::string dtype = refusal([&] { fully_shard(wide, mesh); });

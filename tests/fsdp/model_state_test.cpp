@@ -15,11 +15,11 @@
 namespace stepforge::testing {
 namespace {
 
-const GetStateOptions full{.full_state_dict = true};
+const GetStateOptions kFull{.full_state_dict = true};
 
 std::map<std::string, at::Tensor> full_values(const ShardedModule& model) {
   std::map<std::string, at::Tensor> values;
-  for (const auto& [name, value] : get_state_dict(model, full)) values[name] = std::get<at::Tensor>(value);
+  for (const auto& [name, value] : get_state_dict(model, kFull)) values[name] = std::get<at::Tensor>(value);
   return values;
 }
 
@@ -33,7 +33,7 @@ void on_meshes(const std::function<std::string(const std::shared_ptr<ShardMesh>&
   }
 }
 
-TEST(ModelState, HasEveryParameterOfEveryUnitUnderItsNameInTheModule) {
+TEST(ModelState, HasEveryParameterOfEveryUnitByItsNameInTheModule) {
   on_meshes([](const auto& mesh) -> std::string {
     Model model;
     const auto expected = values_of(model);
@@ -42,31 +42,31 @@ TEST(ModelState, HasEveryParameterOfEveryUnitUnderItsNameInTheModule) {
     const StateDict parts = get_state_dict(model);
     for (const auto& [name, value] : expected) {
       const auto& local = std::get<LocalValue>(parts.at(name));
-      if (local.global_shape != value.sizes().vec()) return name + " has another shape";
+      if (local.global_shape != value.sizes().vec()) return name + " has a different shape";
     }
-    return parts.size() == expected.size() ? "" : "another number";
+    return parts.size() == expected.size() ? "" : "wrong number of values";
   });
 }
 
-TEST(ModelState, LoadedValuesAreWhatTheNextForwardUses) {
+TEST(ModelState, TheNextForwardUsesLoadedValues) {
   on_meshes([](const auto& mesh) -> std::string {
     Model model;
     shard_all(model, mesh);
     model.set_reshard_after_forward(false);
     model.set_reshard_after_backward(false);
     plain_step(model, mesh->rank(), 0);  // values stay gathered
-    StateDict values = get_state_dict(model, full);
+    StateDict values = get_state_dict(model, kFull);
     for (auto& [name, value] : values) std::get<at::Tensor>(value).fill_(2);
     load_state_dict(model, values);
     const at::Tensor found = model(rows_of(0, 1));
     Model plain;
     const at::NoGradGuard no_grad;
     for (at::Tensor& parameter : plain->parameters()) parameter.fill_(2);
-    return at::equal(found, plain->forward(rows_of(0, 1))) ? "" : "another result";
+    return at::equal(found, plain->forward(rows_of(0, 1))) ? "" : "different result";
   });
 }
 
-/// What is kept whole beside the unit: a buffer, a frozen, an ignored, and a replicated parameter.
+/// A sharded, a frozen, an ignored, a replicated and a tied parameter, and a buffer.
 struct MixedImpl : torch::nn::Module {
   explicit MixedImpl(at::Device device = at::kCPU) {
     cut = register_parameter("cut", integers({5, 3}, 1).to(device));
@@ -92,7 +92,7 @@ std::vector<std::string> names_of(const StateDict& values) {
   return names;
 }
 
-TEST(ModelState, BuffersIgnoredReplicatedFrozenAndTiedParametersAreInIt) {
+TEST(ModelState, HasBuffersAndIgnoredReplicatedFrozenAndTiedParameters) {
   on_meshes([](const auto& mesh) -> std::string {
     const auto model = mixed(mesh);
     using Names = std::vector<std::string>;
@@ -103,7 +103,7 @@ TEST(ModelState, BuffersIgnoredReplicatedFrozenAndTiedParametersAreInIt) {
           names_of(get_state_dict(model, {.full_state_dict = whole, .ignore_frozen_params = true}));
       if (fewer != Names{"again", "cut", "ignored", "mean", "replicated"}) return join(fewer, " ");
     }
-    StateDict values = get_state_dict(model, full);
+    StateDict values = get_state_dict(model, kFull);
     for (auto& [name, value] : values) std::get<at::Tensor>(value).fill_(3);
     load_state_dict(model, values);
     for (const auto& [name, value] : full_values(model)) {
@@ -113,12 +113,12 @@ TEST(ModelState, BuffersIgnoredReplicatedFrozenAndTiedParametersAreInIt) {
   });
 }
 
-TEST(ModelState, AFaultOnOneRankLeavesTheModelsOfAll) {
+TEST(ModelState, AFaultOnOneRankLeavesTheModelsOfAllRanksUnchanged) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Model model;
     shard_all(model, mesh);
     const auto before = full_values(model);
-    StateDict values = get_state_dict(model, full);
+    StateDict values = get_state_dict(model, kFull);
     for (auto& [name, value] : values) std::get<at::Tensor>(value).fill_(2);
     if (mesh->rank() == 1) values["first.weight"] = at::ones({3, 3});
     const std::string message = message_of<Error>([&] { load_state_dict(model, values); });
@@ -141,7 +141,7 @@ TEST(ModelState, FillsAModelFromTheMetaDevice) {
   });
 }
 
-TEST(ModelState, OfAModuleWithoutFullyShardIsRefused) {
+TEST(ModelState, AModuleWithoutFullyShardIsRefused) {
   const Model model;
   EXPECT_CONTAINS(message_of<UsageError>([&] { get_state_dict(model); }), "not sharded");
 }

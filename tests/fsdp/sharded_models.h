@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small modules under fully_shard, in integers: what several ranks make of them is compared bit for bit with
-// one rank.
+// Small modules under fully_shard with integer values: the results of several ranks have the bits of one
+// rank's.
 #pragma once
 
 #include <functional>
@@ -21,15 +21,15 @@
 
 namespace stepforge::testing {
 
-/// Integers from -2 to 2 that depend on `seed` and place.
+/// Integers from -2 to 2 that depend on `seed` and index.
 inline at::Tensor integers(at::IntArrayRef shape, int64_t seed) {
   int64_t count = 1;
   for (const int64_t extent : shape) count *= extent;
-  const at::Tensor places = at::arange(count, at::kLong);
-  return ((places * 7 + places * places + seed * 3).remainder(5) - 2).to(at::kFloat).view(shape);
+  const at::Tensor index = at::arange(count, at::kLong);
+  return ((index * 7 + index * index + seed * 3).remainder(5) - 2).to(at::kFloat).view(shape);
 }
 
-/// y = x w^T + b, with a tensor that the forward may or may not use.
+/// y = x w^T + b.
 struct LayerImpl : torch::nn::Module {
   LayerImpl(int64_t in, int64_t out, int64_t seed) {
     weight = register_parameter("weight", integers({out, in}, seed));
@@ -44,7 +44,7 @@ struct LayerImpl : torch::nn::Module {
   std::function<void()> before;  ///< runs at the start of forward
 };
 
-/// Two layers, each a unit of its own, and parameters of the root.
+/// Two layers, each its own unit, and parameters of the root.
 struct ModelImpl : torch::nn::Module {
   ModelImpl() {
     register_module("first", first);
@@ -100,7 +100,7 @@ inline std::map<std::string, at::Tensor> values_of(const ShardedModule& model) {
 /// The first difference, or "".
 inline std::string difference(const std::map<std::string, at::Tensor>& found,
                               const std::map<std::string, at::Tensor>& expected) {
-  if (found.size() != expected.size()) return "another number of parameters";
+  if (found.size() != expected.size()) return "different number of parameters";
   for (const auto& [name, value] : expected) {
     if (!found.contains(name)) return name + " is missing";
     if (!at::equal(found.at(name), value)) return name + " differs";
@@ -108,7 +108,7 @@ inline std::string difference(const std::map<std::string, at::Tensor>& found,
   return "";
 }
 
-/// An update that keeps integers from -2 to 2 such; without a gradient, or with one of zero, nothing changes.
+/// An update after which the values are again integers from -2 to 2. A gradient of zero changes nothing.
 inline void snap_update(const std::vector<at::Tensor>& parameters) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters) {
@@ -117,7 +117,7 @@ inline void snap_update(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-/// What one rank would have after some steps of `ranks` ranks whose gradients are summed.
+/// The values on one rank after `steps` steps with the summed gradients of `ranks` ranks.
 template <typename Train>
 std::map<std::string, at::Tensor> one_rank(int ranks, int steps, const Train& train) {
   Model model;
@@ -129,12 +129,12 @@ std::map<std::string, at::Tensor> one_rank(int ranks, int steps, const Train& tr
   return values_of(model);
 }
 
-/// One backward of a rank.
+/// The forward and backward of one rank.
 inline void plain_step(Model& model, int rank, int step) {
   model(rows_of(rank, step)).sum().backward();
 }
 
-/// Ranks of a mesh whose degrees are written out.
+/// The number of ranks of a mesh of `degrees`, without -1.
 inline int ranks_of(const std::vector<int64_t>& degrees) {
   int64_t ranks = 1;
   for (const int64_t degree : degrees) ranks *= degree;
@@ -145,7 +145,7 @@ inline int ranks_of(const std::vector<int64_t>& degrees) {
 inline void expect_on_ranks(
     int ranks, const std::vector<int64_t>& degrees,
     const std::function<std::string(const std::shared_ptr<ShardMesh>&, CountingWorld&)>& body,
-    const std::string& what = "") {
+    const std::string& name = "") {
   const auto results = run_threads(ranks, [&](World& world) -> std::string {
     CountingWorld counting(world);
     try {
@@ -157,7 +157,7 @@ inline void expect_on_ranks(
     }
   });
   for (size_t rank = 0; rank < results.size(); ++rank) {
-    EXPECT_EQ(results[rank], "") << what << ", rank " << rank << " of " << ranks;
+    EXPECT_EQ(results[rank], "") << name << ", rank " << rank << " of " << ranks;
   }
 }
 

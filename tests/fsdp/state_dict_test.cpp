@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State dicts of models that are cut over ranks: taken out and put back, in any layout.
+// State dicts of sharded models: saved and loaded, in any layout.
 #include "stepforge/fsdp/state_dict.h"
 
 #include <map>
@@ -20,11 +20,11 @@
 namespace stepforge::testing {
 namespace {
 
-constexpr Initializer normal{Initializer::Kind::normal, 0.5};
+constexpr Initializer kNormal{Initializer::Kind::normal, 0.5};
 
 ParameterSpec tensor(const std::string& name, const std::vector<int64_t>& shape) {
   if (shape.empty()) return {name, shape, {}};
-  return {name, shape, {{"weight", name, shape[0], normal}}};
+  return {name, shape, {{"weight", name, shape[0], kNormal}}};
 }
 
 /// Odd shapes, more ranks than elements, a scalar, a frozen unit.
@@ -33,7 +33,7 @@ std::vector<UnitSpec> odd_units() {
           {"second", {tensor("v", {1300}), tensor("scalar", {})}, false}};
 }
 
-/// How ranks share a model.
+/// How a model is divided over ranks.
 struct Layout {
   int replicas = 1;
   int shards = 1;
@@ -46,20 +46,20 @@ std::string layout_name(const Layout& layout) {
   return format("{} x {}, {}", layout.replicas, layout.shards, partition_text(layout.partition));
 }
 
-const std::vector<Layout> layouts = {{1, 1},
-                                     {1, 2},
-                                     {1, 3, {Partition::Kind::by_tensor}},
-                                     {1, 4, {Partition::Kind::by_dim, 0}},
-                                     {1, 3, {Partition::Kind::by_dim, -1}},
-                                     {2, 2},
-                                     {3, 1}};
+const std::vector<Layout> kLayouts = {{1, 1},
+                                      {1, 2},
+                                      {1, 3, {Partition::Kind::by_tensor}},
+                                      {1, 4, {Partition::Kind::by_dim, 0}},
+                                      {1, 3, {Partition::Kind::by_dim, -1}},
+                                      {2, 2},
+                                      {3, 1}};
 
 /// One rank's model.
 class Model {
  public:
   Model(World& world, const Layout& layout, uint64_t seed = 1) : specs_(odd_units()) {
-    const DataParallel place = data_parallel(world.rank(), layout.shards, layout.replicas);
-    groups_ = std::make_shared<DataGroups>(world, place, format("seed {}", seed));
+    const DataParallel ranks = data_parallel(world.rank(), layout.shards, layout.replicas);
+    groups_ = std::make_shared<DataGroups>(world, ranks, format("seed {}", seed));
     for (const UnitSpec& spec : specs_) {
       stores_.push_back(
           std::make_unique<UnitStore>(spec, StoreOptions{.partition = layout.partition}, *groups_));
@@ -78,7 +78,7 @@ class Model {
   }
 
   at::Tensor& buffer() { return source.entries.back().whole; }
-  /// All values as one text.
+  /// The hashes of all values.
   std::string values() const {
     std::string text;
     for (const auto& [name, value] : get_state_dict(source, {.full_state_dict = true})) {
@@ -101,7 +101,7 @@ std::string expected_values(uint64_t seed) {
   return run_threads(1, [&](World& world) { return Model(world, {}, seed).values(); })[0];
 }
 
-/// Runs `body` on every rank of the layout; it returns "" if all is well.
+/// Runs `body` on every rank of the layout and expects "" from each.
 void on_ranks(const Layout& layout, const RankBody& body) {
   const auto results = run_threads(layout.ranks(), body);
   for (size_t rank = 0; rank < results.size(); ++rank)
@@ -115,9 +115,9 @@ LocalValue& local(StateDict& values, const std::string& name) {
   return std::get<LocalValue>(values.at(name));
 }
 
-TEST(StateDict, FullValuesAreThoseOfOneRankInEveryLayout) {
+TEST(StateDict, FullValuesEqualThoseOfOneRankInEveryLayout) {
   const std::string expected = expected_values(1);
-  for (const Layout& layout : layouts) {
+  for (const Layout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       EXPECT_EQ(model.values(), expected);
@@ -133,8 +133,8 @@ TEST(StateDict, FullValuesAreThoseOfOneRankInEveryLayout) {
   }
 }
 
-TEST(StateDict, ShardedValuesAreTheModelsOwnMemoryAndOffloadedOnesAreNot) {
-  for (const Layout& layout : layouts) {
+TEST(StateDict, ShardedValuesShareTheModelsMemoryUnlessOffloaded) {
+  for (const Layout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       const StateDict before = get_state_dict(model.source, {.cpu_offload = true});
@@ -158,8 +158,8 @@ TEST(StateDict, ShardedValuesAreTheModelsOwnMemoryAndOffloadedOnesAreNot) {
   }
 }
 
-TEST(StateDict, FullAndOffloadedIsOnRankZeroOnly) {
-  for (const Layout& layout : layouts) {
+TEST(StateDict, FullOffloadedValuesAreOnRankZeroOnly) {
+  for (const Layout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       const StateDict values = get_state_dict(model.source, {.full_state_dict = true, .cpu_offload = true});
@@ -169,7 +169,7 @@ TEST(StateDict, FullAndOffloadedIsOnRankZeroOnly) {
   }
 }
 
-TEST(StateDict, FrozenParametersCanBeLeftOutAndMayThenLack) {
+TEST(StateDict, FrozenParametersCanBeOmittedAndMayThenBeMissing) {
   const Layout layout{1, 2};
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);
@@ -190,7 +190,7 @@ TEST(StateDict, BroadcastGivesEveryRankTheValuesOfRankZero) {
   for (const Layout& layout : {Layout{1, 2}, Layout{2, 2}, Layout{3, 1}}) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
-      // What should be equal on all ranks has come to differ.
+      // Make values differ that should be equal on all ranks.
       model.buffer().fill_(world.rank());
       model.source.units[0].shard.add_(static_cast<float>(world.rank() / layout.shards));
       const std::string own = model.values();
@@ -210,14 +210,14 @@ TEST(StateDict, BroadcastGivesEveryRankTheValuesOfRankZero) {
   }
 }
 
-TEST(StateDict, BroadcastOfPartsIsRefused) {
+TEST(StateDict, BroadcastOfShardedValuesIsRefused) {
   EXPECT_CONTAINS(message_of<UsageError>([] { get_state_dict({}, {.broadcast_from_rank0 = true}); }),
                   "set full_state_dict");
 }
 
-TEST(LoadStateDict, TakesWholeTensorsInEveryLayout) {
+TEST(LoadStateDict, LoadsWholeTensorsInEveryLayout) {
   const std::string expected = expected_values(2);
-  for (const Layout& layout : layouts) {
+  for (const Layout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model other(world, layout, 2);
       Model model(world, layout);
@@ -231,9 +231,9 @@ TEST(LoadStateDict, TakesWholeTensorsInEveryLayout) {
   }
 }
 
-TEST(LoadStateDict, TakesEachRanksOwnPartsInEveryLayout) {
+TEST(LoadStateDict, LoadsEachRanksPartsInEveryLayout) {
   const std::string expected = expected_values(2);
-  for (const Layout& layout : layouts) {
+  for (const Layout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model other(world, layout, 2);
       Model model(world, layout);
@@ -244,7 +244,7 @@ TEST(LoadStateDict, TakesEachRanksOwnPartsInEveryLayout) {
   }
 }
 
-TEST(LoadStateDict, TakesPartsOfAnotherLayoutIfTheyCover) {
+TEST(LoadStateDict, LoadsPartsOfAnotherLayoutIfTheyCover) {
   const std::string expected = expected_values(2);
   // The parts of all ranks of one layout, joined.
   std::map<std::string, LocalValue> joined;
@@ -266,7 +266,7 @@ TEST(LoadStateDict, TakesPartsOfAnotherLayoutIfTheyCover) {
     }
     return "";
   });
-  for (const Layout& layout : layouts) {
+  for (const Layout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       StateDict values;
@@ -279,7 +279,7 @@ TEST(LoadStateDict, TakesPartsOfAnotherLayoutIfTheyCover) {
   }
 }
 
-/// What loading `values` into a fresh model of two ranks says on each, which must leave it as it was.
+/// The message of each rank that loads spoiled values into a new model, which must not change.
 std::vector<std::string> refusals(const std::function<void(StateDict&, int rank)>& spoil, bool full,
                                   const LoadStateOptions& options = {}, const Layout& layout = {1, 2}) {
   return run_threads(layout.ranks(), [&](World& world) {
@@ -327,7 +327,7 @@ TEST(LoadStateDict, NotStrictLoadsTheRestAndReports) {
     EXPECT_EQ(report.unexpected, (std::vector<std::string>{"zeta"}));
     EXPECT_EQ(report.missing, (std::vector<std::string>{"cube", "scalar", "steps", "tiny", "v"}));
     EXPECT_TRUE(whole(get_state_dict(model.source, {.full_state_dict = true}), "w").eq(1).all().item<bool>());
-    // A wrong shape is no matter of names.
+    // A wrong shape is an error even if not strict.
     values["w"] = at::ones({5, 7});
     EXPECT_THROW(load_state_dict(model.source, values, {.strict = false}), Error);
     return "";
@@ -344,14 +344,13 @@ TEST(LoadStateDict, AWrongShapeOnOneRankLoadsNothingOnAnyAndIsNamedOnAll) {
   EXPECT_NE(messages[0].find("rank 1"), std::string::npos) << messages[0];
 }
 
-TEST(LoadStateDict, APlainTensorIsWholeAlsoWhereARanksPartHasItsShape) {
+TEST(LoadStateDict, APlainTensorIsWholeEvenIfARanksPartHasItsShape) {
   // Two ranks hold one row each of a tensor of shape [2, n]; [1, n] is the shape of a part.
   const Layout layout{1, 2, {Partition::Kind::by_dim, 0}};
   expect_all_contain(
       refusals([](StateDict& values, int) { values["w"] = at::ones({4, 5}); }, true, {}, layout),
       {"w has the shape [4, 5], expected [7, 5]"});
-  // Rank 0 holds the whole of "tiny", rank 1 nothing: the part of one has the shape of the whole. As parts
-  // they are what they say.
+  // Rank 0 holds all of "tiny", rank 1 nothing. As LocalValues they load as parts.
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);
     StateDict values;
@@ -384,7 +383,7 @@ TEST(LoadStateDict, PartsThatDoNotFitAreRefused) {
   expect_all_contain(spoiled([](LocalValue& value) { value.slices[0].local = INT64_MAX; }),
                      {"cube", "begins at element"});
   expect_all_contain(spoiled([](LocalValue& value) { value.data = value.data.narrow(0, 0, 3); }),
-                     {"cube", "that have 3"});
+                     {"cube", "data with 3 elements"});
   expect_all_contain(spoiled([](LocalValue& value) { value.global_shape = {3, 17, 5}; }),
                      {"cube", "[3, 17, 5]", "[3, 5, 17]"});
   expect_all_contain(spoiled([](LocalValue& value) { value.data = at::Tensor(); }), {"cube has no data"});
@@ -406,7 +405,7 @@ TEST(LoadStateDict, CastsFloatingTypesOnly) {
       {"w is of type Long, expected Float"});
 }
 
-TEST(LoadStateDict, AssignTakesOverWhatIsKeptWholeAndIsRefusedForTheRest) {
+TEST(LoadStateDict, AssignUsesGivenWholeTensorsAndIsRefusedForUnits) {
   const Layout layout{1, 2};
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);
@@ -423,9 +422,9 @@ TEST(LoadStateDict, AssignTakesOverWhatIsKeptWholeAndIsRefusedForTheRest) {
                      {"w shares the buffer of its unit", "without assign"});
 }
 
-TEST(LoadStateDict, RanksThatGiveNothingGetTheValuesOfRankZero) {
+TEST(LoadStateDict, BroadcastLoadsRankZerosValuesOnAllRanks) {
   const std::string expected = expected_values(2);
-  for (const Layout& layout : layouts) {
+  for (const Layout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model other(world, layout, 2);
       Model model(world, layout);
@@ -445,7 +444,7 @@ TEST(LoadStateDict, RankZerosFaultsAreNamedOnAllRanks) {
   expect_all_contain(refusals([](StateDict&, int) {}, false, broadcast), {"w is a part"});
 }
 
-TEST(LoadStateDict, ABufferOnTheMetaDeviceIsNotFilledInSilence) {
+TEST(LoadStateDict, ABufferOnTheMetaDeviceIsRefusedUnlessAssigned) {
   on_ranks({}, [](World& world) {
     Model model(world, {});
     model.buffer() = at::empty({2}, at::TensorOptions().dtype(at::kLong).device(at::kMeta));
@@ -459,7 +458,7 @@ TEST(LoadStateDict, ABufferOnTheMetaDeviceIsNotFilledInSilence) {
   });
 }
 
-TEST(LoadStateDict, EveryNameOfATiedParameterIsTakenOutAndPutBack) {
+TEST(LoadStateDict, EveryNameOfATiedParameterIsSavedAndLoaded) {
   const Layout layout{1, 2};
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);

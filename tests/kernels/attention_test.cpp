@@ -38,8 +38,7 @@ AttentionShape make_shape(int64_t heads, int64_t kv_heads, int64_t head_dim) {
           .scale = 1.0 / std::sqrt(static_cast<double>(head_dim))};
 }
 
-/// Documents shorter than, as long as and longer than every block size, one of a single token and one that is
-/// empty.
+/// Documents shorter than, as long as and longer than every block size, one of a single token, one empty.
 const std::vector<int32_t> kBorders = {0, 1, 1, 17, 65, 114, 210, 307, 560};
 
 class AttentionShapes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
@@ -140,7 +139,7 @@ TEST(AttentionCached, AgreesWithAttentionOverTheWholeDocument) {
     const at::Tensor rows = qkv.view({2, kLength, shape.qkv_width()});
     const auto cache_of = [&](int64_t column) {
       at::Tensor cache = at::empty({2, kCapacity, shape.kv_heads, shape.head_dim}, qkv.options());
-      cache.fill_(1e4);  // what stands behind the valid entries must not be read
+      cache.fill_(1e4);  // entries behind the valid ones must not be read
       cache.slice(1, 0, kLength)
           .copy_(rows.slice(2, column, column + kv_width).view({2, kLength, shape.kv_heads, shape.head_dim}));
       return cache;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the kernels' tests judge numbers.
+// Numeric comparisons for the kernel tests.
 #pragma once
 
 #include <cmath>
@@ -18,24 +18,12 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/random.h"
+#include "tests/support/random_tensor.h"
 
 namespace stepforge::testing {
 
 constexpr double kEps32 = 0x1.0p-24;  ///< unit roundoff of fp32
-constexpr double kEps16 =
-    0x1.0p-8;  ///< two units of roundoff of bf16: the output's own rounding and a bit's worth
-
-/// Numbers in about [-2, 2], the same in every run.
-inline at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed) {
-  at::Tensor tensor = at::empty(shape, at::kFloat);
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    const auto words = philox(seed, static_cast<uint64_t>(i));
-    const float sum =
-        uniform_float(words[0]) + uniform_float(words[1]) + uniform_float(words[2]) + uniform_float(words[3]);
-    tensor.mutable_data_ptr<float>()[i] = sum - 2.0F;
-  }
-  return tensor;
-}
+constexpr double kEps16 = 0x1.0p-8;   ///< two unit roundoffs of bf16: that of the output and a margin
 
 inline at::Tensor int_tensor(const std::vector<int32_t>& values) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kInt);
@@ -45,24 +33,24 @@ inline at::Tensor int_tensor(const std::vector<int32_t>& values) {
 
 /// max |actual - expected| / (|expected| + root mean square of expected) is at most `tolerance`.
 inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, double tolerance,
-                         const char* what) {
-  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+                         const char* name) {
+  ASSERT_EQ(actual.sizes(), expected.sizes()) << name;
   if (actual.numel() == 0) return;
   const at::Tensor wanted = expected.to(at::kDouble);
   const double typical = std::sqrt(wanted.square().mean().item<double>()) + 1e-30;
   const double error =
       ((actual.to(at::kDouble) - wanted).abs() / (wanted.abs() + typical)).max().item<double>();
-  EXPECT_LE(error, tolerance) << what;
+  EXPECT_LE(error, tolerance) << name;
 }
 
-/// `gradient` [like x, fp64] is the derivative of `loss` at x along one random direction.
+/// `gradient` (fp64, shaped like x) is the derivative of `loss` at x along one random direction.
 inline void expect_derivative(const std::function<double(const at::Tensor&)>& loss, const at::Tensor& x,
-                              const at::Tensor& gradient, const char* what) {
+                              const at::Tensor& gradient, const char* name) {
   const at::Tensor direction = random_tensor(x.sizes(), 77).to(at::kDouble);
   constexpr double kStep = 1e-5;
   const double numeric = (loss(x + direction * kStep) - loss(x - direction * kStep)) / (2 * kStep);
   const double exact = (gradient * direction).sum().item<double>();
-  EXPECT_NEAR(numeric, exact, 1e-7 * (std::abs(exact) + 1.0)) << what;
+  EXPECT_NEAR(numeric, exact, 1e-7 * (std::abs(exact) + 1.0)) << name;
 }
 
 /// `compute` returns the same bits with 1, 2, 3 and 7 threads.

@@ -41,7 +41,7 @@ class CpuAllocator : public ::testing::Test {
   }
 };
 
-TEST_F(CpuAllocator, BlocksThatNoStepNeedsGoBackToTheSystem) {
+TEST_F(CpuAllocator, BlocksThatNoStepNeedsAreReturnedToTheSystem) {
   const int64_t reserved = cpu_memory().reserved_bytes;
   const int64_t resident = resident_bytes();
   {
@@ -62,7 +62,7 @@ TEST_F(CpuAllocator, ASteadyStepTakesNothingFromTheSystem) {
     }
   };
   step();
-  const MemoryCount first = cpu_memory();
+  const MemoryStats first = cpu_memory();
   for (int i = 0; i < 5 * kTrimSteps; ++i) {
     step();
     trim_cpu_memory();
@@ -75,7 +75,7 @@ TEST_F(CpuAllocator, EachRankIsChargedForItsOwnTensors) {
   const int64_t of_process = cpu_memory().live_bytes;
   std::latch allocated(2);
   std::latch measured(2);
-  std::vector<MemoryCount> counts(2);
+  std::vector<MemoryStats> counts(2);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -84,7 +84,7 @@ TEST_F(CpuAllocator, EachRankIsChargedForItsOwnTensors) {
       allocated.arrive_and_wait();
       counts[static_cast<size_t>(rank)] = cpu_memory();
       measured.arrive_and_wait();
-      // Another thread of the rank, which frees what this one has allocated.
+      // Another thread of the rank frees a tensor that this thread allocated.
       std::thread([own = std::move(own), memory = charged_memory()]() mutable {
         const ChargeMemory lane(memory);
         const at::Tensor more = bytes(kMiB);

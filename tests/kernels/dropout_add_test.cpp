@@ -10,7 +10,7 @@
 namespace stepforge::testing {
 namespace {
 
-TokenCoords make_places(const std::vector<int64_t>& rows, const std::vector<int32_t>& positions) {
+TokenCoords make_coords(const std::vector<int64_t>& rows, const std::vector<int32_t>& positions) {
   at::Tensor row_ids = at::empty({static_cast<int64_t>(rows.size())}, at::kLong);
   std::copy(rows.begin(), rows.end(), row_ids.mutable_data_ptr<int64_t>());
   return {.row_ids = row_ids, .positions = int_tensor(positions)};
@@ -19,7 +19,7 @@ TokenCoords make_places(const std::vector<int64_t>& rows, const std::vector<int3
 constexpr DropoutKey kKey = {0x1234567890ABCDEF};
 
 TEST(DropoutAdd, AgreesWithTheReferenceBitForBit) {
-  const TokenCoords coords = make_places({0, 5, 5, int64_t{1} << 40}, {0, 3, 4, 2000000000});
+  const TokenCoords coords = make_coords({0, 5, 5, int64_t{1} << 40}, {0, 3, 4, 2000000000});
   for (const int64_t width : {1, 3, 64, 130}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor x = random_tensor({4, width}, 1).to(type);
@@ -40,13 +40,13 @@ TEST(DropoutAdd, AgreesWithTheReferenceBitForBit) {
   }
 }
 
-TEST(DropoutAdd, AnElementsFateDoesNotDependOnTheBatch) {
+TEST(DropoutAdd, AnElementsMaskDoesNotDependOnTheBatch) {
   const at::Tensor x = random_tensor({1, 96}, 3);
   const at::Tensor wide = x.expand({3, 96}).contiguous();
   const at::Tensor alone = at::empty_like(x);
   const at::Tensor packed = at::empty_like(wide);
-  dropout_add_backward(x, 0.5, kKey, make_places({42}, {7}), alone);
-  dropout_add_backward(wide, 0.5, kKey, make_places({1, 42, 42}, {7, 7, 8}), packed);
+  dropout_add_backward(x, 0.5, kKey, make_coords({42}, {7}), alone);
+  dropout_add_backward(wide, 0.5, kKey, make_coords({1, 42, 42}, {7, 7, 8}), packed);
   EXPECT_TRUE(at::equal(packed[1], alone[0]));
   EXPECT_FALSE(at::equal(packed[0], alone[0]));
   EXPECT_FALSE(at::equal(packed[2], alone[0]));
@@ -57,13 +57,13 @@ TEST(DropoutAdd, KeepsTheExpectedShareAndTheMean) {
   std::vector<int32_t> positions(100);
   for (int32_t i = 0; i < 100; ++i) positions[static_cast<size_t>(i)] = i;
   const at::Tensor out = at::empty_like(x);
-  dropout_add_backward(x, 0.1, kKey, make_places(std::vector<int64_t>(100, 9), positions), out);
+  dropout_add_backward(x, 0.1, kKey, make_coords(std::vector<int64_t>(100, 9), positions), out);
   // 100,000 draws: the standard deviation of the share is 0.00095.
   EXPECT_NEAR(out.eq(0).to(at::kFloat).mean().item<float>(), 0.1, 0.004);
   EXPECT_NEAR(out.mean().item<float>(), 1.0, 0.005);
 }
 
-TEST(DropoutAdd, WithoutDropoutItIsASumAndReadsNoPlaces) {
+TEST(DropoutAdd, WithoutDropoutIsASumAndReadsNoCoordinates) {
   const at::Tensor x = random_tensor({5, 33}, 4);
   const at::Tensor residual = random_tensor({5, 33}, 5);
   const at::Tensor out = at::empty_like(x);
@@ -75,7 +75,7 @@ TEST(DropoutAdd, WithoutDropoutItIsASumAndReadsNoPlaces) {
 
 TEST(DropoutAdd, KeysDifferBySeedStepAndSite) {
   const auto key = [](uint64_t seed, uint64_t step, uint64_t site) {
-    return at_site(dropout_key_of_step(seed, step), site).key;
+    return dropout_key_of_site(dropout_key_of_step(seed, step), site).key;
   };
   EXPECT_EQ(key(1, 2, 3), key(1, 2, 3));
   EXPECT_NE(key(1, 2, 3), key(2, 2, 3));
@@ -87,7 +87,7 @@ TEST(DropoutAdd, KeysDifferBySeedStepAndSite) {
 TEST(DropoutAdd, RefusesAProbabilityOutsideZeroToOne) {
   const at::Tensor x = random_tensor({1, 4}, 6);
   for (const double p : {-0.1, 1.0, std::nan("")}) {
-    EXPECT_THROW(dropout_add_backward(x, p, kKey, make_places({0}, {0}), x), Error) << p;
+    EXPECT_THROW(dropout_add_backward(x, p, kKey, make_coords({0}, {0}), x), Error) << p;
   }
 }
 

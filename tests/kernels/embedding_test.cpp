@@ -31,7 +31,7 @@ TEST(Embedding, AddsGradientsInTokenOrder) {
   EXPECT_TRUE(grad_weight[1].eq(0x1.0p24 + 2).all().item<bool>());
 }
 
-TEST(Embedding, AgreesWithTheReferenceWhateverTheThreads) {
+TEST(Embedding, AgreesWithTheReferenceForAnyNumberOfThreads) {
   std::vector<int32_t> tokens;
   for (int32_t n = 0; n < 500; ++n) tokens.push_back(n * n % 37);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

@@ -33,7 +33,7 @@ TEST(FillInitial, AnySubRangeHasTheSameValues) {
   }
 }
 
-TEST(FillInitial, NormalHasTheAskedMomentsAndAKeyOfItsOwn) {
+TEST(FillInitial, NormalHasTheRequestedMomentsAndDependsOnTheKey) {
   const Initializer init = {.kind = Kind::normal, .std = 2.0};
   const std::vector<float> values = fill(0, 200000, init, 6);
   double sum = 0, squares = 0, fourth = 0, neighbours = 0;
@@ -73,7 +73,7 @@ TEST(FillInitial, ZerosAndOnes) {
   EXPECT_EQ(fill(3, 2, {.kind = Kind::ones}, 9), (std::vector<float>{1, 1}));
 }
 
-TEST(FillInitial, RefusesWhatHasNoMeaning) {
+TEST(FillInitial, RefusesInvalidArguments) {
   EXPECT_THROW(fill(-1, 2, {.kind = Kind::normal, .std = 1}, 1), Error);
   EXPECT_THROW(fill(0, 2, {.kind = Kind::normal, .std = -1}, 1), Error);
   EXPECT_THROW(fill(0, 2, {.kind = Kind::truncated_normal, .std = 1, .cutoff = 0}, 1), Error);

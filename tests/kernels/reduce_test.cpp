@@ -34,7 +34,7 @@ TEST(SumOfSquares, AgreesWithFp64) {
   }
 }
 
-TEST(Norm, OfEachTypeIsThatOfTheReferenceAndOfTorch) {
+TEST(Norm, EachTypeAgreesWithTheReferenceAndWithTorch) {
   for (const int64_t elements : {1, 15, 1024, 1025, 100003}) {
     const at::Tensor flat = random_tensor({elements}, 7);
     const at::Tensor exact = flat.to(at::kDouble);
@@ -54,12 +54,12 @@ TEST(Norm, OfEachTypeIsThatOfTheReferenceAndOfTorch) {
 
 TEST(Norm, NanAndInfinityPropagateInEachType) {
   for (const NormType type : kAllTypes) {
-    for (const int64_t place : {0, 17, 2999}) {
+    for (const int64_t index : {0, 17, 2999}) {
       at::Tensor flat = random_tensor({3000}, 4);
-      flat[place] = -std::numeric_limits<float>::infinity();
+      flat[index] = -std::numeric_limits<float>::infinity();
       EXPECT_EQ(norm_of_terms(type, terms(flat, type)), std::numeric_limits<double>::infinity());
-      flat[place] = std::numeric_limits<float>::quiet_NaN();
-      EXPECT_TRUE(std::isnan(norm_of_terms(type, terms(flat, type)))) << place;
+      flat[index] = std::numeric_limits<float>::quiet_NaN();
+      EXPECT_TRUE(std::isnan(norm_of_terms(type, terms(flat, type)))) << index;
     }
   }
 }
@@ -105,14 +105,14 @@ TEST(SumOfSquares, RefusesTheWrongNumberOfPartials) {
 }
 
 TEST(AllFinite, SeesNanAndBothInfinitiesAnywhere) {
-  for (const int64_t place : {0, 7, 40000, 49999}) {
+  for (const int64_t index : {0, 7, 40000, 49999}) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                             -std::numeric_limits<float>::infinity()}) {
       at::Tensor flat = random_tensor({50000}, 6);
       flat[0] = std::numeric_limits<float>::max();
       EXPECT_TRUE(all_finite(flat));
-      flat[place] = bad;
-      EXPECT_FALSE(all_finite(flat)) << bad << " at " << place;
+      flat[index] = bad;
+      EXPECT_FALSE(all_finite(flat)) << bad << " at " << index;
       EXPECT_FALSE(all_finite_reference(flat));
     }
   }

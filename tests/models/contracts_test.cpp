@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batch and loss contracts: what a step computes depends on its rows only, not on how they are cut or
-// kept.
+// The batch and loss contracts: what a step computes depends on its rows only, not on their split into
+// micro-batches or on recomputation.
 #include <string>
 #include <vector>
 
@@ -20,21 +20,21 @@ struct Outcome {
   at::Tensor gradients;
 };
 
-/// Labels that count: many in some rows, one in row 2, none in row 5.
+/// Leaves many valid labels in most rows, one in row 2, none in row 5.
 void mask_unevenly(std::vector<Batch>& batches) {
   for (Batch& batch : batches) {
     const auto seq_len = static_cast<size_t>(batch.seq_len);
     mask_labels(batch, [&](size_t i) {
       const uint64_t row = batch.row_ids[i / seq_len] % 8;
-      const size_t place = i % seq_len;
-      return row == 5 || (row == 2 && place != 9) || (row == 3 && place % 3 == 0);
+      const size_t position = i % seq_len;
+      return row == 5 || (row == 2 && position != 9) || (row == 3 && position % 3 == 0);
     });
   }
 }
 
 Outcome run(const Config& config, int64_t step = 3) {
   Job job(config);
-  std::vector<Batch> batches = job.cut(job.made_up_rows());
+  std::vector<Batch> batches = job.split(job.made_up_rows());
   mask_unevenly(batches);
   StepResult result = job.step(batches, step);
   return {std::move(result), job.gradients()};
@@ -45,8 +45,8 @@ double distance(const at::Tensor& actual, const at::Tensor& expected) {
   return (actual.to(at::kDouble) - wanted).norm().item<double>() / wanted.norm().item<double>();
 }
 
-Config cut(Config config, int64_t rows_per_micro_batch) {
-  config.training.local_batch_size = rows_per_micro_batch;
+Config with_local_batch_size(Config config, int64_t rows) {
+  config.training.local_batch_size = rows;
   return config;
 }
 
@@ -56,10 +56,10 @@ class Contracts : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Contracts, AnySplitIntoMicroBatchesGivesTheSameGradientAndLoss) {
-  const Outcome whole = run(cut(config(), 8));
+  const Outcome whole = run(with_local_batch_size(config(), 8));
   EXPECT_GT(whole.gradients.norm().item<double>(), 0.1);
   for (const int64_t rows : {1, 2, 4}) {
-    const Outcome split = run(cut(config(), rows));
+    const Outcome split = run(with_local_batch_size(config(), rows));
     EXPECT_LE(distance(split.gradients, whole.gradients), 1e-6) << rows;
     EXPECT_NEAR(split.result.loss, whole.result.loss, 1e-6 * whole.result.loss) << rows;
     EXPECT_NEAR(split.result.grad_norm, whole.result.grad_norm, 1e-6 * whole.result.grad_norm) << rows;
@@ -70,15 +70,17 @@ TEST_P(Contracts, AnySplitIntoMicroBatchesGivesTheSameGradientAndLoss) {
 TEST_P(Contracts, DropoutBelongsToTheRowAndNotToTheMicroBatch) {
   Config with_dropout = config();
   with_dropout.model.dropout = 0.2;
-  const Outcome whole = run(cut(with_dropout, 8));
+  const Outcome whole = run(with_local_batch_size(with_dropout, 8));
   EXPECT_GT(distance(whole.gradients, run(config()).gradients), 0.1);
-  EXPECT_GT(distance(run(cut(with_dropout, 8), /*step=*/4).gradients, whole.gradients), 0.1);
+  EXPECT_GT(distance(run(with_local_batch_size(with_dropout, 8), /*step=*/4).gradients, whole.gradients),
+            0.1);
   for (const int64_t rows : {1, 4}) {
-    EXPECT_LE(distance(run(cut(with_dropout, rows)).gradients, whole.gradients), 1e-6) << rows;
+    EXPECT_LE(distance(run(with_local_batch_size(with_dropout, rows)).gradients, whole.gradients), 1e-6)
+        << rows;
   }
 }
 
-TEST_P(Contracts, OrderedModeIsBitEqualForAnyMicroBatchAndAnyNumberOfThreads) {
+TEST_P(Contracts, OrderedModeGivesTheSameBitsForAnyMicroBatchSizeAndNumberOfThreads) {
   Config ordered = config();
   ordered.training.reduction = ReductionMode::ordered;
   ordered.model.dropout = 0.1;
@@ -93,7 +95,7 @@ TEST_P(Contracts, OrderedModeIsBitEqualForAnyMicroBatchAndAnyNumberOfThreads) {
   const int threads = at::get_num_threads();
   for (const int64_t rows : {1, 2, 4}) {
     at::set_num_threads(static_cast<int>(rows));
-    const Outcome actual = run(cut(ordered, rows));
+    const Outcome actual = run(with_local_batch_size(ordered, rows));
     EXPECT_TRUE(at::equal(actual.gradients, expected.gradients)) << rows;
     EXPECT_EQ(actual.result.loss, expected.result.loss) << rows;
     EXPECT_EQ(actual.result.grad_norm, expected.result.grad_norm) << rows;
@@ -126,7 +128,7 @@ TEST_P(Contracts, Bf16GathersReleasesAndStaysNearFp32) {
   Config narrow = config();
   narrow.precision.compute = DType::bf16;
   Job job(narrow);
-  std::vector<Batch> batches = job.cut(job.made_up_rows());
+  std::vector<Batch> batches = job.split(job.made_up_rows());
   mask_unevenly(batches);
   const StepResult result = job.step(batches);
   const Outcome wide = run(config());
@@ -142,9 +144,9 @@ INSTANTIATE_TEST_SUITE_P(Families, Contracts, ::testing::Values("llama", "qwen3"
                          [](const auto& info) { return info.param; });
 
 TEST(LossContract, LossIsTheMeanOverTheValidLabelsOfTheWholeStep) {
-  const Config config = cut(tiny_job(), 2);
+  const Config config = with_local_batch_size(tiny_job(), 2);
   Job job(config);
-  std::vector<Batch> batches = job.cut(job.made_up_rows());
+  std::vector<Batch> batches = job.split(job.made_up_rows());
   mask_unevenly(batches);
   const StepProgram evaluation = plan_evaluation(config, job.spec);
   Executor evaluator(evaluation, job.model, job.store);
@@ -165,18 +167,18 @@ TEST(LossContract, LossIsTheMeanOverTheValidLabelsOfTheWholeStep) {
 }
 
 TEST(LossContract, AnAllMaskedMicroBatchContributesExactlyZero) {
-  Job one(cut(
+  Job one(with_local_batch_size(
       [] {
         Config config = tiny_job();
         config.training.global_batch_size = 4;
         return config;
       }(),
       4));
-  one.step(one.cut(one.made_up_rows()));
+  one.step(one.split(one.made_up_rows()));
   for (const bool masked_first : {false, true}) {
-    Job two(cut(tiny_job(), 4));
+    Job two(with_local_batch_size(tiny_job(), 4));
     const std::vector<Row> rows = two.made_up_rows();
-    std::vector<Batch> batches = two.cut(rows);
+    std::vector<Batch> batches = two.split(rows);
     mask_labels(batches.at(1), [](size_t) { return true; });
     if (masked_first) std::swap(batches[0], batches[1]);
     two.step(batches);
@@ -186,7 +188,7 @@ TEST(LossContract, AnAllMaskedMicroBatchContributesExactlyZero) {
 
 TEST(LossContract, AStepWithoutAnyValidLabelHasZeroLossAndGradients) {
   Job job(tiny_job());
-  std::vector<Batch> batches = job.cut(job.made_up_rows());
+  std::vector<Batch> batches = job.split(job.made_up_rows());
   for (Batch& batch : batches) mask_labels(batch, [](size_t) { return true; });
   const StepResult result = job.step(batches);
   EXPECT_EQ(result.loss, 0.0);
@@ -194,7 +196,7 @@ TEST(LossContract, AStepWithoutAnyValidLabelHasZeroLossAndGradients) {
   EXPECT_TRUE(job.gradients().eq(0).all().item<bool>());
 }
 
-TEST(LossContract, TheFullLogitsNeverExist) {
+TEST(LossContract, TheFullLogitsAreNeverMaterialized) {
   install_cpu_allocator();
   ModelConfig config = tiny_config();
   config.vocab_size = 2048;
@@ -202,7 +204,7 @@ TEST(LossContract, TheFullLogitsNeverExist) {
   const BatchTensors batch(made_up_batch(8, 128, config.vocab_size));
   Context context;
   context.batch = &batch;
-  const at::Tensor hidden = random_values({batch.token_count(), config.dim}, 1);
+  const at::Tensor hidden = random_tensor({batch.token_count(), config.dim}, 1);
   const int64_t full_logits = batch.token_count() * config.vocab_size * 4;
   reset_cpu_peak();
   const int64_t before = cpu_memory().live_bytes;
@@ -213,24 +215,24 @@ TEST(LossContract, TheFullLogitsNeverExist) {
   EXPECT_LT(cpu_memory().peak_bytes - before, full_logits / 8);
 }
 
-/// A document of the packing test: where it lies, in tokens of the flattened batch.
-struct Place {
+/// The tokens of a document in the flattened batch.
+struct TokenRange {
   int64_t begin;
   int64_t length;
 };
 
-/// Packs whole documents into rows of 32 tokens in the order given; returns where each document went, by its
-/// number.
-std::map<int, Place> pack(const std::vector<std::vector<int>>& rows, Batch& batch) {
+/// Packs whole documents into rows of 32 tokens in the given order; returns the tokens of each document by
+/// its number.
+std::map<int, TokenRange> pack(const std::vector<std::vector<int>>& rows, Batch& batch) {
   const std::vector<int64_t> lengths = {5, 9, 18, 32, 14, 11, 7};
-  std::map<int, Place> places;
+  std::map<int, TokenRange> ranges;
   batch = empty_batch(32, static_cast<int64_t>(rows.size()));
   for (size_t r = 0; r < rows.size(); ++r) {
     Row row;
     for (const int document : rows[r]) {
       const int64_t length = lengths.at(static_cast<size_t>(document));
       if (!row.tokens.empty()) row.document_starts.push_back(static_cast<int32_t>(row.tokens.size()));
-      places[document] = {static_cast<int64_t>(32 * r + row.tokens.size()), length};
+      ranges[document] = {static_cast<int64_t>(32 * r + row.tokens.size()), length};
       const Row made = made_up_row(1000 + static_cast<uint64_t>(document), length, 96);
       row.tokens.insert(row.tokens.end(), made.tokens.begin(), made.tokens.end() - 1);
     }
@@ -238,16 +240,16 @@ std::map<int, Place> pack(const std::vector<std::vector<int>>& rows, Batch& batc
     row.tokens.push_back(0);
     append_row(row, r, batch);
   }
-  return places;
+  return ranges;
 }
 
-TEST(Packing, TheSameDocumentsPackedOtherwiseHaveTheSameTokenLosses) {
+TEST(Packing, TokenLossesDoNotDependOnHowDocumentsArePacked) {
   Config config = tiny_job("qwen3");
   config.training.local_batch_size = 4;
   config.training.global_batch_size = 4;
   Job job(config);
   for (size_t u = 0; u < job.store.size(); ++u)
-    job.store.unit(u).master().mul_(4.0);  // attention that matters
+    job.store.unit(u).master().mul_(4.0);  // so that attention has an effect
   const StepProgram program = plan_evaluation(config, job.spec);
   Executor evaluator(program, job.model, job.store);
   const std::vector<std::vector<std::vector<int>>> packings = {
@@ -255,11 +257,11 @@ TEST(Packing, TheSameDocumentsPackedOtherwiseHaveTheSameTokenLosses) {
   std::map<int, std::vector<float>> expected;
   for (const auto& packing : packings) {
     Batch batch;
-    const std::map<int, Place> places = pack(packing, batch);
+    const std::map<int, TokenRange> ranges = pack(packing, batch);
     const LossResult loss = evaluate_batch(evaluator, batch, false);
-    for (const auto& [document, place] : places) {
-      const float* data = loss.token_loss.data_ptr<float>() + place.begin;
-      const std::vector<float> losses(data, data + place.length);
+    for (const auto& [document, range] : ranges) {
+      const float* data = loss.token_loss.data_ptr<float>() + range.begin;
+      const std::vector<float> losses(data, data + range.length);
       const auto& wanted = expected.try_emplace(document, losses).first->second;
       for (size_t i = 0; i < losses.size(); ++i)
         EXPECT_NEAR(losses[i], wanted[i], 1e-5) << document << " " << i;
@@ -277,7 +279,7 @@ TEST(TiedEmbedding, GradientIsTheSumOfBothUsesAndCountsOnceInTheNorm) {
           .detach()
           .copy_(job.store.parameter("embedding.weight").value());
     }
-    const StepResult result = job.step(job.cut(job.made_up_rows()));
+    const StepResult result = job.step(job.split(job.made_up_rows()));
     double squares = 0.0;
     for (size_t u = 0; u < job.store.size(); ++u) {
       for (const Parameter& parameter : job.store.unit(u).parameters()) {
@@ -292,7 +294,7 @@ TEST(TiedEmbedding, GradientIsTheSumOfBothUsesAndCountsOnceInTheNorm) {
   EXPECT_LE(distance(run_with(true), run_with(false)), 1e-6);
 }
 
-TEST(NonFinite, APlantedNanStopsTheUpdateAndIsFoundInBf16Too) {
+TEST(NonFinite, APlantedNanStopsTheUpdateAndIsFoundInFp32AndBf16) {
   for (const DType compute : {DType::f32, DType::bf16}) {
     Config config = tiny_job();
     config.precision.compute = compute;
@@ -300,11 +302,11 @@ TEST(NonFinite, APlantedNanStopsTheUpdateAndIsFoundInBf16Too) {
     config.debug.plant_nan_block = "layers.1";
     Job job(config);
     const at::Tensor before = job.masters();
-    const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
+    const StepResult result = job.step(job.split(job.made_up_rows()), 0, 1.0);
     EXPECT_FALSE(result.updated);
     EXPECT_CONTAINS(result.first_nonfinite, "layers.1") << dtype_name(compute);
     EXPECT_TRUE(at::equal(job.masters(), before));
-    EXPECT_TRUE(job.step(job.cut(job.made_up_rows()), 1, 1.0).updated);
+    EXPECT_TRUE(job.step(job.split(job.made_up_rows()), 1, 1.0).updated);
   }
 }
 

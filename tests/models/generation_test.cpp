@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation with the KV cache against computing everything anew, and the choice of tokens.
+// Generation with the KV cache against full recomputation, and sampling.
 #include "stepforge/train/generation.h"
 
 #include <cmath>
@@ -18,7 +18,7 @@
 namespace stepforge::testing {
 namespace {
 
-constexpr int64_t capacity = 48;
+constexpr int64_t kCapacity = 48;
 
 SamplingParams greedy(int64_t max_tokens) {
   SamplingParams options;
@@ -42,9 +42,9 @@ class Generation : public ::testing::TestWithParam<GenerationCase> {
     }
   }
   Generator generator() {
-    return {tiny.spec,          plan_generation(GetParam().compute, tiny.spec, capacity),
+    return {tiny.spec,          plan_generation(GetParam().compute, tiny.spec, kCapacity),
             tiny.model,         tiny.store,
-            GetParam().compute, capacity};
+            GetParam().compute, kCapacity};
   }
 
   TinyModel tiny;
@@ -62,7 +62,7 @@ TEST_P(Generation, GreedyEqualsFullRecomputationTokenByToken) {
     tokens.push_back(token);
   }
   EXPECT_GT(std::set<int32_t>(generated.begin(), generated.end()).size(), 2U)
-      << "the model says one thing only";
+      << "the model repeats one or two tokens";
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Generation,
@@ -77,8 +77,8 @@ class LlamaGeneration : public ::testing::Test {
  protected:
   LlamaGeneration()
       : tiny(config()),
-        generator(tiny.spec, plan_generation(DType::f32, tiny.spec, capacity), tiny.model, tiny.store,
-                  DType::f32, capacity) {
+        generator(tiny.spec, plan_generation(DType::f32, tiny.spec, kCapacity), tiny.model, tiny.store,
+                  DType::f32, kCapacity) {
     for (size_t u = 0; u < tiny.store.size(); ++u) tiny.store.unit(u).master().mul_(4.0);
   }
   static ModelConfig config() {
@@ -106,9 +106,9 @@ TEST_F(LlamaGeneration, StopsAtTheEndOfText) {
 }
 
 TEST_F(LlamaGeneration, StopsWhenTheCacheIsFullAndRefusesAPromptThatFillsIt) {
-  const std::vector<int32_t> prompt(capacity - 2, 7);
+  const std::vector<int32_t> prompt(kCapacity - 2, 7);
   EXPECT_EQ(generator.generate(prompt, greedy(100), -1).size(), 3U);
-  const std::vector<int32_t> full(capacity, 7);
+  const std::vector<int32_t> full(kCapacity, 7);
   EXPECT_CONTAINS(message_of<UsageError>([&] { generator.generate(full, greedy(1), -1); }), "48 tokens");
   EXPECT_CONTAINS(message_of<UsageError>([&] { generator.generate({}, greedy(1), -1); }), "prompt is empty");
 }
@@ -130,7 +130,7 @@ TEST_F(LlamaGeneration, AStopStringEndsTheTextAndIsNeverPrintedEvenInPart) {
   for (size_t begin = 0; begin + 3 < whole.size(); ++begin) {
     const std::string stop = whole.substr(begin, 3);
     const std::string expected = whole.substr(0, whole.find(stop));
-    // The second one never comes, but begins like the text all the time.
+    // The second one never occurs, but the text begins with a part of it.
     options.stop = {stop, whole.substr(0, 6) + "never"};
     std::vector<std::string> pieces;
     EXPECT_EQ(text(options, &pieces), expected);
@@ -154,9 +154,9 @@ TEST_F(LlamaGeneration, TextHeldBackAsAPossibleStopIsPrintedAtTheEnd) {
 const std::vector<float> logits = {1.0F, 3.0F, 2.0F, 3.0F, -std::numeric_limits<float>::infinity()};
 
 std::map<int32_t, double> frequencies(SamplingParams options) {
-  constexpr int draws = 20000;
+  constexpr int kDraws = 20000;
   std::map<int32_t, double> result;
-  for (int i = 0; i < draws; ++i) result[sample_token(logits, options, i)] += 1.0 / draws;
+  for (int i = 0; i < kDraws; ++i) result[sample_token(logits, options, i)] += 1.0 / kDraws;
   return result;
 }
 

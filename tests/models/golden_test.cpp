@@ -20,7 +20,7 @@
 namespace stepforge::testing {
 namespace {
 
-constexpr double tolerance = 2e-5;  // of the largest |expected|
+constexpr double kTolerance = 2e-5;  // of the largest |expected|
 
 at::Tensor read_fp32(const SafetensorsFile& file, const std::string& name) {
   const TensorEntry* entry = file.find(name);
@@ -42,7 +42,7 @@ std::vector<std::string> recorded_models() {
 
 class Golden : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Golden, LogitsAndLossesOfPackedRowsEqualThoseOfTransformers) {
+TEST_P(Golden, LogitsAndLossesOfPackedRowsMatchTransformers) {
   const std::filesystem::path folder = source_dir() / "tests/golden/models" / GetParam();
   Config config;
   config.model = hf_model_config(folder);
@@ -61,9 +61,9 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsEqualThoseOfTransformers) {
   const at::Tensor logits = read_fp32(expected, "logits").view(result.logits.sizes());
   const double largest = logits.abs().max().item<double>();
   EXPECT_GT(largest, 0.1);
-  EXPECT_LE((result.logits - logits).abs().max().item<double>(), tolerance * largest);
+  EXPECT_LE((result.logits - logits).abs().max().item<double>(), kTolerance * largest);
   const at::Tensor token_loss = read_fp32(expected, "token_loss").view(-1);
-  EXPECT_LE((result.token_loss - token_loss).abs().max().item<double>(), tolerance * largest);
+  EXPECT_LE((result.token_loss - token_loss).abs().max().item<double>(), kTolerance * largest);
   EXPECT_TRUE(at::equal(result.token_loss.eq(0), token_loss.eq(0)));
 }
 

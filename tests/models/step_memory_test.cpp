@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The predicted peak of a whole step against the allocator's.
+// The predicted peak memory of a whole step against the allocator's.
 #include <string>
 #include <vector>
 
@@ -25,13 +25,13 @@ Config loaded(const std::vector<std::string>& overrides) {
 
 class StepMemory : public ::testing::TestWithParam<MemoryCase> {};
 
-TEST_P(StepMemory, PredictedPeakIsThatOfTheAllocator) {
+TEST_P(StepMemory, PredictedPeakMatchesTheAllocator) {
   install_cpu_allocator();
   Config config = loaded(GetParam().overrides);
   config.training.threads = at::get_num_threads();
   const int64_t before = cpu_memory().live_bytes;
   Job job(config);
-  const std::vector<Batch> batches = job.cut(job.made_up_rows());
+  const std::vector<Batch> batches = job.split(job.made_up_rows());
   job.step(batches);
   reset_cpu_peak();
   job.step(batches);
@@ -42,7 +42,7 @@ TEST_P(StepMemory, PredictedPeakIsThatOfTheAllocator) {
       << "predicted " << predicted << " measured " << measured;
 }
 
-const std::vector<std::string> tiny_qwen3 = {
+const std::vector<std::string> kTinyQwen3 = {
     "model.family=qwen3",     "model.dim=96",         "model.n_layers=3",
     "model.n_heads=4",        "model.n_kv_heads=2",   "model.head_dim=32",
     "model.ffn_dim=256",      "model.vocab_size=512", "model.tie_embeddings=true",
@@ -53,26 +53,26 @@ std::vector<std::string> with(std::vector<std::string> base, const std::vector<s
   return base;
 }
 
-const std::vector<std::string> debug_preset = {"preset=debug", "model.vocab_size=257"};
-const std::vector<std::string> demo_preset = {"preset=demo", "model.vocab_size=4096",
+const std::vector<std::string> kDebugPreset = {"preset=debug", "model.vocab_size=257"};
+const std::vector<std::string> kDemoPreset = {"preset=demo", "model.vocab_size=4096",
                                               "training.local_batch_size=4"};
 
 INSTANTIATE_TEST_SUITE_P(
     Models, StepMemory,
     ::testing::Values(
-        MemoryCase{"debug", debug_preset},
-        MemoryCase{"debug_bf16", with(debug_preset, {"precision.compute=bf16"})},
+        MemoryCase{"debug", kDebugPreset},
+        MemoryCase{"debug_bf16", with(kDebugPreset, {"precision.compute=bf16"})},
         MemoryCase{"debug_dropout_accumulation",
-                   with(debug_preset, {"model.dropout=0.1", "training.global_batch_size=16"})},
-        MemoryCase{"debug_full_recompute", with(debug_preset, {"activation_checkpoint.mode=full"})},
-        MemoryCase{"debug_segments", with(debug_preset, {"activation_checkpoint.mode=regions",
-                                                         "activation_checkpoint.regions=[\"mlp\"]"})},
-        MemoryCase{"debug_ordered", with(debug_preset, {"training.reduction=ordered"})},
-        MemoryCase{"debug_small_chunk", with(debug_preset, {"training.loss_chunk=128"})},
-        MemoryCase{"demo", demo_preset}, MemoryCase{"qwen3", tiny_qwen3},
-        // libtorch's bf16 products on the CPU take scratch of their own, which weighs in a model this small.
-        MemoryCase{"qwen3_bf16", with(tiny_qwen3, {"precision.compute=bf16"}), 0.08},
-        MemoryCase{"qwen3_full_recompute", with(tiny_qwen3, {"activation_checkpoint.mode=full"})}),
+                   with(kDebugPreset, {"model.dropout=0.1", "training.global_batch_size=16"})},
+        MemoryCase{"debug_full_recompute", with(kDebugPreset, {"activation_checkpoint.mode=full"})},
+        MemoryCase{"debug_regions", with(kDebugPreset, {"activation_checkpoint.mode=regions",
+                                                        "activation_checkpoint.regions=[\"mlp\"]"})},
+        MemoryCase{"debug_ordered", with(kDebugPreset, {"training.reduction=ordered"})},
+        MemoryCase{"debug_small_chunk", with(kDebugPreset, {"training.loss_chunk=128"})},
+        MemoryCase{"demo", kDemoPreset}, MemoryCase{"qwen3", kTinyQwen3},
+        // libtorch's bf16 products on the CPU allocate scratch, which matters in a model this small.
+        MemoryCase{"qwen3_bf16", with(kTinyQwen3, {"precision.compute=bf16"}), 0.08},
+        MemoryCase{"qwen3_full_recompute", with(kTinyQwen3, {"activation_checkpoint.mode=full"})}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -46,8 +46,8 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// The rows cut into this job's micro-batches.
-  std::vector<Batch> cut(const std::vector<Row>& rows, uint64_t first_row = 0) const {
+  /// Splits rows into this job's micro-batches.
+  std::vector<Batch> split(const std::vector<Row>& rows, uint64_t first_row = 0) const {
     const BatchLayout plan = plan_batch(config.training);
     std::vector<Batch> batches;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -68,12 +68,12 @@ class Job {
     return rows;
   }
 
-  /// One step with learning-rate factor 0 unless told otherwise: gradients are left in the store.
+  /// One step; by default with learning-rate factor 0. The gradients stay in the store.
   StepResult step(const std::vector<Batch>& batches, int64_t number = 0, double lr_factor = 0.0) {
     return train_step.run(batches, {number, lr_factor});
   }
 
-  /// All gradients of the model in one line.
+  /// All gradients of the model, concatenated.
   at::Tensor gradients() const {
     std::vector<at::Tensor> all;
     for (size_t u = 0; u < store.size(); ++u) all.push_back(store.unit(u).gradient().clone());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The specification's costs against what autograd saves and the counting allocator sees.
+// The specification's costs against the bytes that autograd saves and the allocator counts.
 #include <ostream>
 #include <string>
 #include <vector>
@@ -31,8 +31,8 @@ struct Measured {
 
 class BlockCostTest : public ::testing::TestWithParam<CostCase> {
  protected:
-  static constexpr int64_t rows = 8;
-  static constexpr int64_t seq_len = 128;
+  static constexpr int64_t kRows = 8;
+  static constexpr int64_t kSeqLen = 128;
 
   BlockCostTest() { install_cpu_allocator(); }
 
@@ -44,20 +44,20 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
 
   Measured measure() const {
     TinyModel tiny(config(), GetParam().compute);
-    const BatchTensors batch(made_up_batch(rows, seq_len, tiny.config.vocab_size));
+    const BatchTensors batch(made_up_batch(kRows, kSeqLen, tiny.config.vocab_size));
     Context context;
     context.batch = &batch;
     context.dropout = tiny.config.dropout;
     context.recomputed_regions = GetParam().recomputed;
-    run(tiny, context);  // libtorch's own first-call allocations
+    run(tiny, context);  // libtorch allocates more in its first call
     return run(tiny, context);
   }
 
   static Measured run(TinyModel& tiny, const Context& context) {
     Measured measured;
     const at::ScalarType dtype = tiny.parameter("head.norm").value().scalar_type();
-    at::Tensor hidden = random_values({rows * seq_len, tiny.config.dim}, 3, dtype);
-    const at::Tensor gradient = random_values(hidden.sizes(), 4, dtype);
+    at::Tensor hidden = random_tensor({kRows * kSeqLen, tiny.config.dim}, 3, dtype);
+    const at::Tensor gradient = random_tensor(hidden.sizes(), 4, dtype);
     hidden.set_requires_grad(true);
     reset_cpu_peak();
     const int64_t before = cpu_memory().live_bytes;
@@ -73,29 +73,30 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
   }
 
   BlockCost predicted() const {
-    const CostContext context{rows * seq_len, seq_len, GetParam().compute, at::get_num_threads()};
+    const CostContext context{kRows * kSeqLen, kSeqLen, GetParam().compute, at::get_num_threads()};
     return block_cost(model_spec(config()).blocks.at(1).regions, context, GetParam().recomputed);
   }
 };
 
-TEST_P(BlockCostTest, SavedBytesAreThoseThatAutogradKeeps) {
+TEST_P(BlockCostTest, SavedBytesEqualWhatAutogradKeeps) {
   const Measured measured = measure();
   EXPECT_EQ(predicted().saved_bytes, measured.saved);
   EXPECT_EQ(predicted().output_bytes, measured.output);
 }
 
-TEST_P(BlockCostTest, PeaksAreThoseOfTheAllocator) {
+TEST_P(BlockCostTest, PeaksEqualThoseOfTheAllocator) {
   const Measured measured = measure();
   if (GetParam().compute == DType::bf16) {
-    // libtorch's bf16 products on the CPU take some scratch of their own, of one size for all batches.
-    constexpr double scratch = 160 << 10;
-    EXPECT_NEAR(predicted().forward_peak_bytes, measured.forward_peak, scratch);
-    EXPECT_NEAR(predicted().backward_peak_bytes, measured.backward_peak, scratch);
+    // libtorch's bf16 products on the CPU allocate scratch, whose size does not depend on the batch.
+    constexpr double kScratch = 160 << 10;
+    EXPECT_NEAR(predicted().forward_peak_bytes, measured.forward_peak, kScratch);
+    EXPECT_NEAR(predicted().backward_peak_bytes, measured.backward_peak, kScratch);
     return;
   }
   EXPECT_EQ(predicted().backward_peak_bytes, measured.backward_peak);
   if (GetParam().family == "qwen3" && !GetParam().recomputed.empty()) {
-    // Without a graph the projection dies as soon as it is normed; the cost keeps it to the region's end.
+    // Without a graph the projection is freed as soon as it is normed; the cost counts it to the region's
+    // end.
     EXPECT_GE(predicted().forward_peak_bytes, measured.forward_peak);
     EXPECT_LE(predicted().forward_peak_bytes, 1.2 * static_cast<double>(measured.forward_peak));
   } else {
@@ -103,7 +104,7 @@ TEST_P(BlockCostTest, PeaksAreThoseOfTheAllocator) {
   }
 }
 
-/// Names the case instead of dumping its bytes.
+/// Makes GoogleTest print the case's name instead of its bytes.
 void PrintTo(const CostCase& cost_case, std::ostream* stream) {
   *stream << cost_case.name;
 }
@@ -117,7 +118,7 @@ std::vector<CostCase> cost_cases() {
              std::vector<std::vector<std::string>>{{}, {"attention"}, {"mlp"}, {"attention", "mlp"}}) {
           std::string name = std::string(family) + (compute == DType::f32 ? "_fp32" : "_bf16") +
                              (dropout > 0 ? "_dropout" : "");
-          for (const auto& region : recomputed) name += "_again_" + region;
+          for (const auto& region : recomputed) name += "_recompute_" + region;
           cases.push_back({name, family, compute, dropout, recomputed});
         }
       }

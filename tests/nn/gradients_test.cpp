@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every layer's forward and gradients against plain fp64 tensor operations under libtorch's autograd.
+// Every layer's outputs and gradients against plain fp64 tensor operations under libtorch's autograd.
 #include <functional>
 #include <string>
 #include <vector>
@@ -16,14 +16,14 @@
 namespace stepforge::testing {
 namespace {
 
-constexpr double tolerance = 2e-6;
-constexpr int64_t seq_len = 24;
+constexpr double kTolerance = 2e-6;
+constexpr int64_t kSeqLen = 24;
 
 /// Two rows with three documents and a masked label.
 Batch packed_batch(int64_t vocab) {
-  Batch batch = empty_batch(seq_len, 2);
-  append_row(made_up_row(0, seq_len, vocab, {7}), 0, batch);
-  append_row(made_up_row(1, seq_len, vocab), 1, batch);
+  Batch batch = empty_batch(kSeqLen, 2);
+  append_row(made_up_row(0, kSeqLen, vocab, {7}), 0, batch);
+  append_row(made_up_row(1, kSeqLen, vocab), 1, batch);
   mask_labels(batch, [](size_t i) { return i % 11 == 3; });
   return batch;
 }
@@ -47,7 +47,7 @@ class Gradients : public ::testing::Test {
       for (size_t i = 0; i < tiny.store.unit(u).parameters().size(); ++i) {
         at::Tensor master = tiny.store.unit(u).master_view(i);
         const bool norm = tiny.store.unit(u).spec().parameters[i].tag == ParameterTag::norm;
-        master.copy_(random_values(master.sizes(), 100 * u + i) * (norm ? 0.25 : 0.2) + (norm ? 1.0 : 0.0));
+        master.copy_(random_tensor(master.sizes(), 100 * u + i) * (norm ? 0.25 : 0.2) + (norm ? 1.0 : 0.0));
       }
     }
     tiny.start_gradients();
@@ -63,124 +63,124 @@ class Gradients : public ::testing::Test {
   Context context;
 };
 
-TEST_F(Gradients, OfTheEmbedding) {
+TEST_F(Gradients, EmbeddingMatchesAutograd) {
   Parameter& table = parameter("embedding.weight");
   const at::Tensor expected_table = leaf64(table.value());
-  const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 1);
+  const at::Tensor cotangent = random_tensor({tokens(), tiny.config.dim}, 1);
   const at::Tensor out = embed(batch.tokens, table);
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = at::embedding(expected_table, batch.tokens.to(at::kLong));
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
   EXPECT_TRUE(at::equal(out.detach().to(at::kDouble), expected.detach()));
-  expect_near(table.gradient(), expected_table.grad(), tolerance, "table");
+  expect_near(table.gradient(), expected_table.grad(), kTolerance, "table");
 }
 
-TEST_F(Gradients, OfALinearLayer) {
+TEST_F(Gradients, LinearMatchesAutograd) {
   Parameter& weight = parameter("layers.0.mlp.down");
-  const at::Tensor x = leaf(random_values({tokens(), tiny.config.ffn_dim}, 2));
-  const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 3);
+  const at::Tensor x = leaf(random_tensor({tokens(), tiny.config.ffn_dim}, 2));
+  const at::Tensor cotangent = random_tensor({tokens(), tiny.config.dim}, 3);
   const at::Tensor x64 = leaf64(x);
   const at::Tensor weight64 = leaf64(weight.value());
   const at::Tensor out = linear(x, weight);
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = at::matmul(x64, weight64.t());
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
-  expect_near(out, expected, tolerance, "out");
-  expect_near(x.grad(), x64.grad(), tolerance, "x");
-  expect_near(weight.gradient(), weight64.grad(), tolerance, "weight");
+  expect_near(out, expected, kTolerance, "out");
+  expect_near(x.grad(), x64.grad(), kTolerance, "x");
+  expect_near(weight.gradient(), weight64.grad(), kTolerance, "weight");
 }
 
-TEST_F(Gradients, OfASecondBackwardAreAddedUntilTheGradientStartsAnew) {
+TEST_F(Gradients, ASecondBackwardAddsUntilStartGradient) {
   Parameter& weight = parameter("layers.0.mlp.down");
-  const at::Tensor x = random_values({tokens(), tiny.config.ffn_dim}, 2);
-  const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 3);
+  const at::Tensor x = random_tensor({tokens(), tiny.config.ffn_dim}, 2);
+  const at::Tensor cotangent = random_tensor({tokens(), tiny.config.dim}, 3);
   const auto run = [&] { torch::autograd::backward({linear(x, weight)}, {cotangent}); };
   run();
   const at::Tensor once = weight.gradient().clone();
   run();
-  expect_near(weight.gradient(), once * 2, tolerance, "added");
+  expect_near(weight.gradient(), once * 2, kTolerance, "added");
   weight.start_gradient();
   run();
   EXPECT_TRUE(at::equal(weight.gradient(), once));
 }
 
-TEST_F(Gradients, OfTheNormAndOfTheResidualPathBesideIt) {
+TEST_F(Gradients, NormAndItsResidualPathMatchAutograd) {
   Parameter& weight = parameter("layers.0.attention.norm");
-  const at::Tensor x = leaf(random_values({tokens(), tiny.config.dim}, 4));
-  const at::Tensor to_normed = random_values(x.sizes(), 5);
-  const at::Tensor to_residual = random_values(x.sizes(), 6);
+  const at::Tensor x = leaf(random_tensor({tokens(), tiny.config.dim}, 4));
+  const at::Tensor to_normed = random_tensor(x.sizes(), 5);
+  const at::Tensor to_residual = random_tensor(x.sizes(), 6);
   const at::Tensor x64 = leaf64(x);
   const at::Tensor weight64 = leaf64(weight.value());
   const auto [normed, residual] = pre_norm(x, weight, 1e-5);
   EXPECT_TRUE(at::equal(residual, x));
-  // Gradients are turned in place: each node gets tensors of its own.
+  // backward() overwrites its gradients: pass copies.
   torch::autograd::backward({normed, residual}, {to_normed.clone(), to_residual.clone()});
   const at::Tensor expected = reference_norm(x64, weight64, 1e-5);
   torch::autograd::backward({expected, x64.clone()},
                             {to_normed.to(at::kDouble), to_residual.to(at::kDouble)});
-  expect_near(normed, expected, tolerance, "normed");
-  expect_near(x.grad(), x64.grad(), tolerance, "x");
-  expect_near(weight.gradient(), weight64.grad(), tolerance, "weight");
+  expect_near(normed, expected, kTolerance, "normed");
+  expect_near(x.grad(), x64.grad(), kTolerance, "x");
+  expect_near(weight.gradient(), weight64.grad(), kTolerance, "weight");
 }
 
-TEST_F(Gradients, OfRope) {
-  const at::Tensor qkv = leaf(random_values({tokens(), shape.qkv_width()}, 7));
+TEST_F(Gradients, RopeMatchesAutograd) {
+  const at::Tensor qkv = leaf(random_tensor({tokens(), shape.qkv_width()}, 7));
   const at::Tensor qkv64 = leaf64(qkv);
-  const at::Tensor cotangent = random_values(qkv.sizes(), 8);
+  const at::Tensor cotangent = random_tensor(qkv.sizes(), 8);
   const at::Tensor out = rotate(qkv * 1.0F, shape, batch.positions, rope, nullptr, nullptr, 1e-6);
   torch::autograd::backward({out}, {cotangent.clone()});
   const at::Tensor expected = reference_rotate(qkv64, shape, batch.positions, rope, {}, {}, 1e-6);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
-  expect_near(out, expected, tolerance, "out");
-  expect_near(qkv.grad(), qkv64.grad(), tolerance, "qkv");
+  expect_near(out, expected, kTolerance, "out");
+  expect_near(qkv.grad(), qkv64.grad(), kTolerance, "qkv");
 }
 
-TEST_F(Gradients, OfAttentionWithinDocuments) {
-  const at::Tensor qkv = leaf(random_values({tokens(), shape.qkv_width()}, 9));
+TEST_F(Gradients, AttentionWithinDocumentsMatchesAutograd) {
+  const at::Tensor qkv = leaf(random_tensor({tokens(), shape.qkv_width()}, 9));
   const at::Tensor qkv64 = leaf64(qkv);
-  const at::Tensor cotangent = random_values({tokens(), shape.out_width()}, 10);
+  const at::Tensor cotangent = random_tensor({tokens(), shape.out_width()}, 10);
   const at::Tensor out = attend(qkv, shape, batch);
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = reference_attention(qkv64, shape, batch.host.cu_seqlens);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
-  expect_near(out, expected, tolerance, "out");
-  expect_near(qkv.grad(), qkv64.grad(), tolerance, "qkv");
+  expect_near(out, expected, kTolerance, "out");
+  expect_near(qkv.grad(), qkv64.grad(), kTolerance, "qkv");
 }
 
-TEST_F(Gradients, OfSwiglu) {
-  const at::Tensor gate_up = leaf(random_values({tokens(), 2 * tiny.config.ffn_dim}, 11));
+TEST_F(Gradients, SwigluMatchesAutograd) {
+  const at::Tensor gate_up = leaf(random_tensor({tokens(), 2 * tiny.config.ffn_dim}, 11));
   const at::Tensor gate_up64 = leaf64(gate_up);
-  const at::Tensor cotangent = random_values({tokens(), tiny.config.ffn_dim}, 12);
+  const at::Tensor cotangent = random_tensor({tokens(), tiny.config.ffn_dim}, 12);
   const at::Tensor out = swiglu(gate_up);
   torch::autograd::backward({out}, {cotangent});
   const at::Tensor expected = reference_swiglu(gate_up64);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
-  expect_near(out, expected, tolerance, "out");
-  expect_near(gate_up.grad(), gate_up64.grad(), tolerance, "gate_up");
+  expect_near(out, expected, kTolerance, "out");
+  expect_near(gate_up.grad(), gate_up64.grad(), kTolerance, "gate_up");
 }
 
-TEST_F(Gradients, OfTheResidualWithDropoutAreThoseOfItsMask) {
+TEST_F(Gradients, ResidualDropoutUsesOneMaskInForwardAndBackward) {
   context.dropout = 0.25;
   context.dropout_key.key = 99;
-  const at::Tensor branch = leaf(random_values({tokens(), tiny.config.dim}, 13));
-  const at::Tensor residual = leaf(random_values(branch.sizes(), 14));
-  const at::Tensor cotangent = random_values(branch.sizes(), 15);
+  const at::Tensor branch = leaf(random_tensor({tokens(), tiny.config.dim}, 13));
+  const at::Tensor residual = leaf(random_tensor(branch.sizes(), 14));
+  const at::Tensor cotangent = random_tensor(branch.sizes(), 15);
   const at::Tensor mask = residual_add(at::ones_like(branch), at::zeros_like(residual), context, 5);
   EXPECT_NEAR(mask.eq(0).to(at::kDouble).mean().item<double>(), 0.25, 0.03);
   EXPECT_NEAR(mask.mean().item<double>(), 1.0, 0.04);
   const at::Tensor out = residual_add(branch * 1.0F, residual, context, 5);
   torch::autograd::backward({out}, {cotangent});
-  expect_near(out, branch * mask + residual, tolerance, "out");
+  expect_near(out, branch * mask + residual, kTolerance, "out");
   EXPECT_TRUE(at::equal(residual.grad(), cotangent));
-  expect_near(branch.grad(), cotangent * mask, tolerance, "branch");
+  expect_near(branch.grad(), cotangent * mask, kTolerance, "branch");
   const at::Tensor elsewhere = residual_add(at::ones_like(branch), at::zeros_like(residual), context, 6);
   EXPECT_FALSE(at::equal(elsewhere, mask));
 }
 
-TEST_F(Gradients, OfHeadAndLossAreScaledAndSkipMaskedLabels) {
+TEST_F(Gradients, HeadAndLossAreScaledAndSkipMaskedLabels) {
   Parameter& norm = parameter("head.norm");
   Parameter& weight = parameter("head.weight");
-  const at::Tensor hidden = random_values({tokens(), tiny.config.dim}, 16);
+  const at::Tensor hidden = random_tensor({tokens(), tiny.config.dim}, 16);
   const at::Tensor hidden64 = leaf64(hidden);
   const at::Tensor norm64 = leaf64(norm.value());
   const at::Tensor weight64 = leaf64(weight.value());
@@ -192,15 +192,15 @@ TEST_F(Gradients, OfHeadAndLossAreScaledAndSkipMaskedLabels) {
     tiny.start_gradients();
     const LossResult result = head.loss_with_gradients({hidden}, context, 0.125);
     EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-5 * loss.item<double>()) << chunk;
-    expect_near(result.input_gradients.at(0), hidden64.grad(), tolerance, "hidden");
-    expect_near(norm.gradient(), norm64.grad(), tolerance, "norm");
-    expect_near(weight.gradient(), weight64.grad(), tolerance, "weight");
+    expect_near(result.input_gradients.at(0), hidden64.grad(), kTolerance, "hidden");
+    expect_near(norm.gradient(), norm64.grad(), kTolerance, "norm");
+    expect_near(weight.gradient(), weight64.grad(), kTolerance, "weight");
     EXPECT_EQ(head.loss({hidden}, context, /*with_logits=*/false).loss_sum, result.loss_sum) << chunk;
-    expect_near(head.loss({hidden}, context, /*with_logits=*/true).logits, logits, tolerance, "logits");
+    expect_near(head.loss({hidden}, context, /*with_logits=*/true).logits, logits, kTolerance, "logits");
   }
 }
 
-/// A whole layer, by both families.
+/// A whole layer of each family.
 class LayerGradients : public Gradients, public ::testing::WithParamInterface<std::string> {
  protected:
   LayerGradients() : Gradients(GetParam()) {}
@@ -225,41 +225,41 @@ class LayerGradients : public Gradients, public ::testing::WithParamInterface<st
   }
 };
 
-TEST_P(LayerGradients, OfAWholeLayerAreThoseOfItsFormula) {
-  const at::Tensor x = leaf(random_values({tokens(), tiny.config.dim}, 17));
+TEST_P(LayerGradients, AWholeLayerMatchesAutograd) {
+  const at::Tensor x = leaf(random_tensor({tokens(), tiny.config.dim}, 17));
   const at::Tensor x64 = leaf64(x);
-  const at::Tensor cotangent = random_values(x.sizes(), 18);
+  const at::Tensor cotangent = random_tensor(x.sizes(), 18);
   std::map<std::string, at::Tensor> weights;
   const at::Tensor expected = reference_layer(x64, weights);
   torch::autograd::backward({expected}, {cotangent.to(at::kDouble)});
   const Bundle outputs = tiny.model.blocks.at(2)->forward({x}, context);
   torch::autograd::backward(outputs, {cotangent});
-  expect_near(outputs.at(0), expected, 4 * tolerance, "out");
-  expect_near(x.grad(), x64.grad(), 4 * tolerance, "x");
+  expect_near(outputs.at(0), expected, 4 * kTolerance, "out");
+  expect_near(x.grad(), x64.grad(), 4 * kTolerance, "x");
   EXPECT_EQ(weights.size(), tiny.store.unit(2).parameters().size());
   for (const auto& [name, weight] : weights) {
-    expect_near(parameter(name).gradient(), weight.grad(), 4 * tolerance, name.c_str());
+    expect_near(parameter(name).gradient(), weight.grad(), 4 * kTolerance, name.c_str());
   }
 }
 
-TEST_P(LayerGradients, OfALayerAreBitEqualWhenSegmentsRunAgain) {
+TEST_P(LayerGradients, RecomputedRegionsGiveTheSameBits) {
   context.dropout = 0.1;
   context.dropout_key.key = 4;
-  const at::Tensor cotangent = random_values({tokens(), tiny.config.dim}, 18);
-  const auto run = [&](const std::vector<std::string>& again) {
-    context.recomputed_regions = again;
-    const at::Tensor x = leaf(random_values({tokens(), tiny.config.dim}, 17));
+  const at::Tensor cotangent = random_tensor({tokens(), tiny.config.dim}, 18);
+  const auto run = [&](const std::vector<std::string>& recomputed) {
+    context.recomputed_regions = recomputed;
+    const at::Tensor x = leaf(random_tensor({tokens(), tiny.config.dim}, 17));
     tiny.start_gradients();
     const Bundle outputs = tiny.model.blocks.at(1)->forward({x}, context);
     torch::autograd::backward(outputs, {cotangent});
     return std::vector<at::Tensor>{outputs.at(0).detach(), x.grad(), tiny.store.unit(1).gradient().clone()};
   };
   const std::vector<at::Tensor> expected = run({});
-  for (const std::vector<std::string>& again :
+  for (const std::vector<std::string>& recomputed :
        std::vector<std::vector<std::string>>{{"attention"}, {"mlp"}, {"attention", "mlp"}}) {
-    const std::vector<at::Tensor> actual = run(again);
+    const std::vector<at::Tensor> actual = run(recomputed);
     for (size_t i = 0; i < expected.size(); ++i)
-      EXPECT_TRUE(at::equal(actual[i], expected[i])) << again.front() << i;
+      EXPECT_TRUE(at::equal(actual[i], expected[i])) << recomputed.front() << i;
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers once more as plain fp64 tensor operations that libtorch's own autograd differentiates.
+// Reference layers: plain fp64 tensor operations that libtorch's autograd differentiates.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@
 
 namespace stepforge::testing {
 
-/// A leaf of its own in fp64.
+/// A copy in fp64 that requires grad.
 inline at::Tensor leaf64(const at::Tensor& tensor) {
   at::Tensor leaf = tensor.detach().to(at::kDouble).clone();
   leaf.set_requires_grad(true);
@@ -102,14 +102,14 @@ inline at::Tensor reference_loss(const at::Tensor& logits, const at::Tensor& lab
 
 /// max |actual - expected| is at most `tolerance` times max |expected|.
 inline void expect_near(const at::Tensor& actual, const at::Tensor& expected, double tolerance,
-                        const char* what) {
-  ASSERT_TRUE(actual.defined() && expected.defined()) << what;
-  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+                        const char* name) {
+  ASSERT_TRUE(actual.defined() && expected.defined()) << name;
+  ASSERT_EQ(actual.sizes(), expected.sizes()) << name;
   const at::Tensor wanted = expected.detach().to(at::kDouble);
   const double error = (actual.detach().to(at::kDouble) - wanted).abs().max().item<double>();
   const double largest = wanted.abs().max().item<double>();
-  EXPECT_GT(largest, 0.0) << what << ": nothing to compare";
-  EXPECT_LE(error, tolerance * largest) << what;
+  EXPECT_GT(largest, 0.0) << name << ": nothing to compare";
+  EXPECT_LE(error, tolerance * largest) << name;
 }
 
 }  // namespace stepforge::testing

@@ -16,10 +16,11 @@
 #include "stepforge/models/decoder.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/storage/unit_store.h"
+#include "tests/support/random_tensor.h"
 
 namespace stepforge::testing {
 
-/// Head size 16 times heads differs from the width, so that no two sizes are mistaken for one another.
+/// heads * head_dim differs from dim, so that no two sizes can be confused.
 inline ModelConfig tiny_config(const std::string& family = "llama", bool tied = false) {
   ModelConfig config;
   config.family = family;
@@ -35,7 +36,7 @@ inline ModelConfig tiny_config(const std::string& family = "llama", bool tied = 
   return config;
 }
 
-/// A model with storage and forward code; gathered from the start, whatever its compute dtype.
+/// A model with storage and forward code; its parameters are gathered.
 struct TinyModel {
   explicit TinyModel(const ModelConfig& model_config, DType compute = DType::f32, uint64_t seed = 7,
                      int64_t loss_chunk = 0)
@@ -67,19 +68,19 @@ struct TinyModel {
   Model model;
 };
 
-/// Row number `id`: tokens below `vocab` that depend on (id, place) only; `document_starts` as in Row.
+/// Row number `id`: tokens below `vocab` that depend on (id, position) only; `document_starts` as in Row.
 inline Row made_up_row(uint64_t id, int64_t seq_len, int64_t vocab,
                        std::vector<int32_t> document_starts = {}) {
   Row row;
-  for (int64_t place = 0; place <= seq_len; ++place) {
-    const auto bits = mix_bits(mix_bits(id) + static_cast<uint64_t>(place));
+  for (int64_t position = 0; position <= seq_len; ++position) {
+    const auto bits = mix_bits(mix_bits(id) + static_cast<uint64_t>(position));
     row.tokens.push_back(static_cast<int32_t>(bits % static_cast<uint64_t>(vocab)));
   }
   row.document_starts = std::move(document_starts);
   return row;
 }
 
-/// Rows first_row ... first_row + rows - 1, each one document.
+/// Rows first_row to first_row + rows - 1, each one document.
 inline Batch made_up_batch(int64_t rows, int64_t seq_len, int64_t vocab, uint64_t first_row = 0) {
   Batch batch = empty_batch(seq_len, rows);
   for (int64_t r = 0; r < rows; ++r) {
@@ -89,7 +90,7 @@ inline Batch made_up_batch(int64_t rows, int64_t seq_len, int64_t vocab, uint64_
   return batch;
 }
 
-/// Labels at the places for which `masked(token index)` holds no longer count.
+/// Ignores the labels of tokens for which `masked(token index)` is true.
 template <typename Masked>
 void mask_labels(Batch& batch, const Masked& masked) {
   batch.valid_labels = 0;
@@ -97,17 +98,6 @@ void mask_labels(Batch& batch, const Masked& masked) {
     if (masked(i)) batch.labels[i] = kIgnoredLabel;
     batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
   }
-}
-
-/// Numbers in about [-2, 2], the same in every run.
-inline at::Tensor random_values(at::IntArrayRef shape, uint64_t seed, at::ScalarType dtype = at::kFloat) {
-  at::Tensor tensor = at::empty(shape, at::kFloat);
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
-    const auto words = philox(seed, static_cast<uint64_t>(i));
-    tensor.mutable_data_ptr<float>()[i] = uniform_float(words[0]) + uniform_float(words[1]) +
-                                          uniform_float(words[2]) + uniform_float(words[3]) - 2.0F;
-  }
-  return tensor.to(dtype);
 }
 
 }  // namespace stepforge::testing

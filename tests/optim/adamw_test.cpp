@@ -32,7 +32,7 @@ struct Reference {
 void fill_gradients(Job& job, uint64_t seed) {
   for (size_t u = 0; u < job.store.size(); ++u) {
     for (Parameter& parameter : job.store.unit(u).parameters()) {
-      parameter.gradient().copy_(random_values(parameter.gradient().sizes(), seed++));
+      parameter.gradient().copy_(random_tensor(parameter.gradient().sizes(), seed++));
       parameter.mark_written();
     }
   }
@@ -52,7 +52,7 @@ bool padding_is_zero(const UnitStore& unit, const at::Tensor& flat) {
   return copy.eq(0).all().item<bool>();
 }
 
-TEST(AdamW, TenStepsEqualAnFp64ReferenceInEveryGroup) {
+TEST(AdamW, TenStepsMatchAnFp64ReferenceInEveryGroup) {
   Config config = tiny_job();
   config.optimizer.weight_decay = 0.1;
   config.optimizer.param_groups = {{"mlp\\.down$", 3e-2, 0.5, 0.8, 0.9}};
@@ -92,7 +92,7 @@ TEST(AdamW, TenStepsEqualAnFp64ReferenceInEveryGroup) {
 TEST(AdamW, PaddingOfMastersAndMomentsStaysZero) {
   Job job(tiny_job("qwen3"));
   for (int step = 1; step <= 3; ++step) {
-    job.step(job.cut(job.made_up_rows()), step, 1.0);
+    job.step(job.split(job.made_up_rows()), step, 1.0);
   }
   for (size_t u = 0; u < job.store.size(); ++u) {
     const UnitStore& unit = job.store.unit(u);
@@ -104,7 +104,7 @@ TEST(AdamW, PaddingOfMastersAndMomentsStaysZero) {
   }
 }
 
-TEST(AdamW, TheLearningRateFactorMultipliesEveryGroupsRate) {
+TEST(AdamW, TheLearningRateFactorAppliesToEveryGroup) {
   Job full(tiny_job());
   Config halved = tiny_job();
   halved.optimizer.lr /= 2;
@@ -117,15 +117,15 @@ TEST(AdamW, TheLearningRateFactorMultipliesEveryGroupsRate) {
   EXPECT_EQ(full.optimizer.steps(), 1);
 }
 
-TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
+TEST(Clipping, IsAppliedInTheUpdateAndLimitsTheNorm) {
   Config clipped = tiny_job();
   clipped.training.max_norm = 0.25;
   Job job(clipped);
-  const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
+  const StepResult result = job.step(job.split(job.made_up_rows()), 0, 1.0);
   ASSERT_GT(result.grad_norm, 1.0);
   Job reference(tiny_job());
-  reference.step(reference.cut(reference.made_up_rows()), 0, 0.0);
-  EXPECT_TRUE(at::equal(job.gradients(), reference.gradients())) << "gradients are not touched";
+  reference.step(reference.split(reference.made_up_rows()), 0, 0.0);
+  EXPECT_TRUE(at::equal(job.gradients(), reference.gradients())) << "gradients are unchanged";
   Job by_hand(tiny_job());
   for (size_t u = 0; u < job.store.size(); ++u)
     by_hand.store.unit(u).gradient().copy_(job.store.unit(u).gradient());
@@ -136,10 +136,10 @@ TEST(Clip, IsFoldedIntoTheUpdateAndScalesGradientsToTheNormAllowed) {
               0.1 * 0.25 * job.store.unit(1).gradient().norm().item<double>() / result.grad_norm, 1e-7);
 }
 
-TEST(Clip, AMaximumOfZeroReportsTheNormWithoutClipping) {
+TEST(Clipping, AMaxNormOfZeroReportsTheNormWithoutClipping) {
   Config config = tiny_job();
   Job job(config);
-  const StepResult result = job.step(job.cut(job.made_up_rows()), 0, 1.0);
+  const StepResult result = job.step(job.split(job.made_up_rows()), 0, 1.0);
   EXPECT_GT(result.grad_norm, 1.0);
   const at::Tensor moment = job.optimizer.slot(1, 0);
   EXPECT_TRUE(at::allclose(moment, job.store.unit(1).gradient() * 0.1, 1e-5, 1e-9));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer's state moves with the weights from one layout to another.
+// Optimizer state and weights move from one layout to another.
 #include "stepforge/optim/optimizer_state.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace stepforge::testing {
 namespace {
 
-const GetStateOptions saved{.full_state_dict = true, .cpu_offload = true};
+const GetStateOptions kSaved{.full_state_dict = true, .cpu_offload = true};
 
 void train(Model& model, ShardedAdamW& optimizer, int rank, int steps) {
   for (int step = 0; step < steps; ++step) {
@@ -21,7 +21,7 @@ void train(Model& model, ShardedAdamW& optimizer, int rank, int steps) {
   }
 }
 
-TEST(OptimizerState, NamesTheMomentsOfEveryParameterAndTheStep) {
+TEST(OptimizerState, HasTheMomentsAndTheStepOfEveryParameter) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Model model;
     shard_all(model, mesh);
@@ -33,13 +33,13 @@ TEST(OptimizerState, NamesTheMomentsOfEveryParameterAndTheStep) {
     const StateDict values = get_optimizer_state_dict(optimizer, {.full_state_dict = true});
     for (const auto& [name, value] : values_of(model)) {
       if (std::get<at::Tensor>(values.at("state." + name + ".step")).template item<int64_t>() != 3)
-        return "another step of " + name;
+        return "wrong step of " + name;
     }
-    return values.size() == 3 * values_of(model).size() ? "" : "another number";
+    return values.size() == 3 * values_of(model).size() ? "" : "wrong number of values";
   });
 }
 
-TEST(OptimizerState, ComesFromRankZeroAlsoWhereTheFirstUnitIsReplicated) {
+TEST(OptimizerState, IsSavedOnRankZeroEvenIfTheFirstUnitIsReplicated) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Model model;
     FullyShardOptions whole;
@@ -47,7 +47,7 @@ TEST(OptimizerState, ComesFromRankZeroAlsoWhereTheFirstUnitIsReplicated) {
     fully_shard(model, mesh, whole);
     ShardedAdamW optimizer(model, AdamWOptions{});
     train(model, optimizer, mesh->rank(), 2);
-    StateDict values = get_optimizer_state_dict(optimizer, saved);
+    StateDict values = get_optimizer_state_dict(optimizer, kSaved);
     if (values.empty() != (mesh->rank() != 0)) return "not on rank 0 alone";
     load_optimizer_state_dict(optimizer, values, {.broadcast_from_rank0 = true});
     const auto assign = [&] { load_optimizer_state_dict(optimizer, values, {.assign = true}); };
@@ -55,8 +55,8 @@ TEST(OptimizerState, ComesFromRankZeroAlsoWhereTheFirstUnitIsReplicated) {
   });
 }
 
-TEST(OptimizerState, TrainingGoesOnInAnotherLayoutAsIfItHadNotMoved) {
-  // Every rank trains on the same rows, so that the layouts' gradients are equal to the bit.
+TEST(OptimizerState, TrainingContinuesWithTheSameBitsInAnotherLayout) {
+  // Every rank trains on the same rows, so that all layouts have the same gradients bit for bit.
   StateDict weights;
   StateDict moments;
   std::map<std::string, at::Tensor> expected;
@@ -65,8 +65,8 @@ TEST(OptimizerState, TrainingGoesOnInAnotherLayoutAsIfItHadNotMoved) {
     shard_all(model, mesh, {.partition = {Partition::Kind::by_dim, 0}});
     ShardedAdamW optimizer(model, {.lr = 0.01});
     train(model, optimizer, 0, 2);
-    StateDict of_model = get_state_dict(model, saved);
-    StateDict of_optimizer = get_optimizer_state_dict(optimizer, saved);
+    StateDict of_model = get_state_dict(model, kSaved);
+    StateDict of_optimizer = get_optimizer_state_dict(optimizer, kSaved);
     train(model, optimizer, 0, 2);
     auto values = values_of(model);
     if (mesh->rank() != 0) return "";
@@ -85,7 +85,7 @@ TEST(OptimizerState, TrainingGoesOnInAnotherLayoutAsIfItHadNotMoved) {
       load_state_dict(model, main ? weights : StateDict{}, from_rank0);
       load_optimizer_state_dict(optimizer, main ? moments : StateDict{}, from_rank0);
       for (const auto* state : optimizer.state()) {
-        if (!state->steps.eq(2).all().template item<bool>()) return "another step";
+        if (!state->steps.eq(2).all().template item<bool>()) return "wrong step";
       }
       train(model, optimizer, 0, 2);
       return difference(values_of(model), expected);

@@ -34,7 +34,7 @@ std::map<std::string, ParamGroup> groups_by_parameter(const OptimizerConfig& opt
   return result;
 }
 
-TEST(ParamGroups, EveryParameterIsInExactlyOneIntervalAndIntervalsRise) {
+TEST(ParamGroups, EveryParameterIsInExactlyOneIntervalAndIntervalsAreSorted) {
   OptimizerConfig optimizer;
   optimizer.param_groups = {{"qkv", 1e-4}};
   const ModelSpec spec = tiny_spec();
@@ -52,7 +52,7 @@ TEST(ParamGroups, EveryParameterIsInExactlyOneIntervalAndIntervalsRise) {
   EXPECT_EQ(groups_by_parameter(optimizer, spec).size(), parameters);
 }
 
-TEST(ParamGroups, NormsDoNotDecayUnlessAskedTo) {
+TEST(ParamGroups, NormsDoNotDecayByDefault) {
   OptimizerConfig optimizer;
   optimizer.weight_decay = 0.3;
   auto groups = groups_by_parameter(optimizer, tiny_spec());
@@ -77,10 +77,10 @@ TEST(ParamGroups, TheFirstPatternThatMatchesWins) {
   EXPECT_EQ(groups.at("layers.0.mlp.down").options.beta1, 0.7);
   EXPECT_EQ(groups.at("layers.0.mlp.down").options.beta2, 0.8);
   EXPECT_EQ(groups.at("layers.0.mlp.norm").options.weight_decay, 0.05)
-      << "a group's own decay counts for norms too";
+      << "a group's weight_decay applies to norms too";
   EXPECT_EQ(groups.at("layers.0.attention.out").options.lr, 1e-3);
   EXPECT_EQ(groups.at("layers.1.attention.norm").options.weight_decay, 0.0)
-      << "a group without decay leaves it to the tag";
+      << "a group without weight_decay keeps the default of the tag";
 }
 
 TEST(ParamGroups, APatternThatMatchesNothingIsAnError) {
@@ -91,14 +91,14 @@ TEST(ParamGroups, APatternThatMatchesNothingIsAnError) {
   EXPECT_CONTAINS(message, "head.");
 }
 
-TEST(ParamGroups, APatternThatEarlierOnesLeaveNothingToIsAnError) {
+TEST(ParamGroups, APatternWhoseParametersAllMatchEarlierOnesIsAnError) {
   OptimizerConfig optimizer;
   optimizer.param_groups = {{"mlp", 1e-4}, {"mlp\\.down", 1e-4}};
   EXPECT_CONTAINS(message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); }),
                   "mlp\\.down");
 }
 
-TEST(ParamGroups, APatternThatIsNoRegularExpressionIsAnError) {
+TEST(ParamGroups, APatternThatIsNotARegularExpressionIsAnError) {
   OptimizerConfig optimizer;
   optimizer.param_groups = {{"layers.(0", 1e-4}};
   const std::string message = message_of<UsageError>([&] { resolve_param_groups(optimizer, tiny_spec()); });

@@ -21,10 +21,10 @@ std::vector<std::vector<int64_t>> meshes() {
   return {{1}, {2}, {3}, {4}, {2, 2}, {4, 1}};
 }
 
-/// Called with the step before it.
+/// Called before each step.
 using Prepare = std::function<void(Model&, int step)>;
 
-/// What torch::optim::AdamW makes of the plain model.
+/// The values of the plain model after steps of torch::optim::AdamW.
 std::map<std::string, at::Tensor> torch_adamw(int ranks, int steps, const Prepare& prepare = {}) {
   Model model;
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.05));
@@ -50,7 +50,7 @@ std::string near(const std::map<std::string, at::Tensor>& found,
   return "";
 }
 
-TEST(ShardedAdamW, UpdatesAsTorchDoesOnOneRank) {
+TEST(ShardedAdamW, MatchesTorchOnOneRank) {
   for (const auto& degrees : meshes()) {
     const auto expected = torch_adamw(ranks_of(degrees), 5);
     for (const bool own : {true, false}) {
@@ -75,8 +75,8 @@ TEST(ShardedAdamW, UpdatesAsTorchDoesOnOneRank) {
   }
 }
 
-TEST(ShardedAdamW, AParameterFreedLateStartsAsInTorch) {
-  // One is frozen already when it is cut and so stored apart, the other lies between trained ones.
+TEST(ShardedAdamW, AParameterUnfrozenLaterMatchesTorch) {
+  // One is frozen when it is sharded and so stored in its own group; the other is between trained ones.
   const auto freeze = [](Model& model, int step) {
     model->first->weight.set_requires_grad(step >= 3);
     model->second->weight.set_requires_grad(step >= 2);
@@ -100,7 +100,7 @@ TEST(ShardedAdamW, AParameterFreedLateStartsAsInTorch) {
   }
 }
 
-TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
+TEST(ShardedAdamW, ParametersHaveTheirOwnOptionsAndFrozenOnesHaveNoState) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Model model;
     model->second->weight.set_requires_grad(false);
@@ -119,9 +119,9 @@ TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
     std::set<std::string> with_state;
     for (const auto* state : optimizer.state()) {
       for (const FsdpParamRef& parameter : optimizer.parameters()) {
-        if (parameter.part == state->parameters) with_state.insert(parameter.name);
+        if (parameter.group == state->group) with_state.insert(parameter.name);
       }
-      if (state->moments.slots()[1].numel() != state->parameters->store().shard_size()) return "another size";
+      if (state->moments.slots()[1].numel() != state->group->store().shard_size()) return "different size";
     }
     for (const FsdpParamRef& parameter : optimizer.parameters()) {
       const bool frozen = parameter.name == "second.weight";
@@ -131,7 +131,7 @@ TEST(ShardedAdamW, ParametersHaveOptionsOfTheirOwnAndFrozenOnesNoState) {
   });
 }
 
-TEST(ClipGradNorm, IsThatOfOneRankForEveryTypeMeshAndCut) {
+TEST(ClipGradNorm, EqualsThatOfOneRankForEveryNormTypeMeshAndPartition) {
   for (const auto& degrees : meshes()) {
     for (const double type : {1.0, 2.0, 3.0, kInfinity}) {
       Model plain;
@@ -152,7 +152,7 @@ TEST(ClipGradNorm, IsThatOfOneRankForEveryTypeMeshAndCut) {
       for (const auto kind : {Partition::Kind::flat, Partition::Kind::by_tensor, Partition::Kind::by_dim}) {
         expect_on_ranks(ranks_of(degrees), degrees, [&](const auto& mesh, auto&) -> std::string {
           Model model;
-          // A replicated parameter counts once, too.
+          // A replicated parameter counts once.
           fully_shard(model->first, mesh, {.partition = {kind}, .replicate_params = {model->first->bias}});
           fully_shard(model->second, mesh, {.partition = {kind}});
           fully_shard(model, mesh, {.partition = {kind}});
@@ -168,7 +168,7 @@ TEST(ClipGradNorm, IsThatOfOneRankForEveryTypeMeshAndCut) {
   }
 }
 
-TEST(ClipGradNorm, LeavesSmallGradientsAndRefusesNonsense) {
+TEST(ClipGradNorm, LeavesSmallGradientsAndRefusesInvalidArguments) {
   expect_on_ranks(2, {2}, [](const auto& mesh, auto&) -> std::string {
     Model model;
     shard_all(model, mesh);
@@ -184,7 +184,7 @@ TEST(ClipGradNorm, LeavesSmallGradientsAndRefusesNonsense) {
         continue;
       }
     }
-    // One rank's infinity is every rank's.
+    // A NaN on one rank reaches every rank.
     for (const at::Tensor& parameter : model.parameters()) {
       if (mesh->rank() == 0 && parameter.numel() > 0) parameter.grad().view({-1})[0] = NAN;
     }

@@ -19,23 +19,23 @@ namespace stepforge::testing {
 
 namespace {
 
-constexpr int64_t width = 37;
-constexpr int64_t hidden = 53;
-constexpr int64_t vocabulary = 257;  // the tokenizer's
-constexpr int layers = 3;
-constexpr double limit = 4.0;
-constexpr double gradient_unit = 1.0 / static_cast<double>(kExactLabels);
+constexpr int64_t kWidth = 37;
+constexpr int64_t kHidden = 53;
+constexpr int64_t kVocabulary = 257;  // the tokenizer's
+constexpr int kLayers = 3;
+constexpr double kLimit = 4.0;
+constexpr double kGradientUnit = 1.0 / static_cast<double>(kExactLabels);
 
 at::Tensor to_integers(const at::Tensor& x) {
-  return at::clamp(at::round(x), -limit, limit);
+  return at::clamp(at::round(x), -kLimit, kLimit);
 }
 
 at::Tensor to_gradients(const at::Tensor& x) {
-  return to_integers(x / gradient_unit) * gradient_unit;
+  return to_integers(x / kGradientUnit) * kGradientUnit;
 }
 
-/// x back among the integers, its gradient back among the gradients.
-struct Settle : torch::autograd::Function<Settle> {
+/// Rounds x to the set of activations and its gradient to the set of gradients.
+struct RoundToExact : torch::autograd::Function<RoundToExact> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return to_integers(x); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  torch::autograd::variable_list gradients) {
@@ -43,20 +43,20 @@ struct Settle : torch::autograd::Function<Settle> {
   }
 };
 
-at::Tensor settle(const at::Tensor& x) {
-  return Settle::apply(x);
+at::Tensor round_to_exact(const at::Tensor& x) {
+  return RoundToExact::apply(x);
 }
 
-/// x + bias, whose gradient goes into the unit's as any other of the product's layers writes it.
+/// x + bias. Writes the bias's gradient into the unit's buffer, like the layers of nn/.
 struct AddBias : torch::autograd::Function<AddBias> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& bias, Parameter* parameter) {
-    keep_pointer(*context, "parameter", parameter);
+    save_pointer(*ctx, "parameter", parameter);
     return x + bias;
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    auto* parameter = kept_pointer<Parameter>(*context, "parameter");
+    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     const at::Tensor sum = gradients[0].to(at::kFloat).sum(0);
     if (parameter->written()) {
       parameter->gradient().add_(sum);
@@ -72,14 +72,14 @@ class ExactEmbedding : public Block {
  public:
   explicit ExactEmbedding(Parameter& table) : table_(table) {}
   Bundle forward(const Bundle&, const Context& context) override {
-    return {settle(embed(context.batch->tokens, table_) * 4.0)};
+    return {round_to_exact(embed(context.batch->tokens, table_) * 4.0)};
   }
 
  private:
   Parameter& table_;
 };
 
-/// Two regions with dropout, whose factors are 0 and 2, and residuals.
+/// Two regions with dropout, with factors 0 and 2, and residuals.
 class ExactLayer : public Block {
  public:
   ExactLayer(const ParameterLookup& parameters, int layer)
@@ -91,11 +91,11 @@ class ExactLayer : public Block {
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     const auto attention = [this, context](const at::Tensor& x) {
-      return settle(residual_add(linear(x, mix_), x, context, 2 * layer_));
+      return round_to_exact(residual_add(linear(x, mix_), x, context, 2 * layer_));
     };
     const auto mlp = [this, context](const at::Tensor& x) {
-      const at::Tensor inner = settle(AddBias::apply(linear(x, up_), bias_.value(), &bias_));
-      return settle(residual_add(linear(inner, down_), x, context, 2 * layer_ + 1));
+      const at::Tensor inner = round_to_exact(AddBias::apply(linear(x, up_), bias_.value(), &bias_));
+      return round_to_exact(residual_add(linear(inner, down_), x, context, 2 * layer_ + 1));
     };
     return {recompute_region(context, "mlp", mlp,
                              recompute_region(context, "attention", attention, inputs.at(0)))};
@@ -109,7 +109,7 @@ class ExactLayer : public Block {
   uint64_t layer_;
 };
 
-/// Half the squared distance between the logits and 4 at the label's place.
+/// The loss is half the squared distance of the logits from 4 at the label and 0 elsewhere.
 class ExactHead : public Head {
  public:
   explicit ExactHead(Parameter& weight) : weight_(weight) {}
@@ -138,7 +138,7 @@ class ExactHead : public Head {
     const at::Tensor labels = context.batch->labels.to(at::kLong).unsqueeze(1);
     const at::Tensor valid = labels.ne(kIgnoredLabel);
     const at::Tensor errors = at::mm(x, weight_.value().t()).to(at::kDouble);
-    const at::Tensor wanted = at::zeros_like(errors).scatter_(1, labels.clamp_min(0), limit);
+    const at::Tensor wanted = at::zeros_like(errors).scatter_(1, labels.clamp_min(0), kLimit);
     return (errors - wanted) * valid;
   }
   static LossResult loss_of(const at::Tensor& errors) {
@@ -159,7 +159,7 @@ ParameterSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
   return parameter(name, {rows, columns}, ParameterTag::matrix);
 }
 
-/// A region that keeps about what these layers keep.
+/// A region that saves about as many bytes as these layers do.
 RegionCost cost(const std::string& name, int64_t output, int64_t saved) {
   OpCost op;
   op.name = name;
@@ -169,31 +169,31 @@ RegionCost cost(const std::string& name, int64_t output, int64_t saved) {
   return {name, {op}};
 }
 
-ModelSpec specification(ExactModel model) {
+ModelSpec exact_spec(ExactModel model) {
   const bool shared = model == ExactModel::shared;
   ModelSpec spec;
   spec.family = "exact";
-  spec.vocab_size = vocabulary;
-  spec.width = width;
-  spec.layers = layers;
+  spec.vocab_size = kVocabulary;
+  spec.width = kWidth;
+  spec.layers = kLayers;
   spec.max_position = kExactSeqLen;
-  const BundleEntry stream{"hidden", width};
-  spec.units.push_back({"embedding", {matrix("embedding.weight", vocabulary, width)}});
+  const BundleEntry stream{"hidden", kWidth};
+  spec.units.push_back({"embedding", {matrix("embedding.weight", kVocabulary, kWidth)}});
   spec.blocks.push_back(
-      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {cost("embedding", width, 0)}});
-  for (int layer = 0; layer < layers; ++layer) {
+      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {cost("embedding", kWidth, 0)}});
+  for (int layer = 0; layer < kLayers; ++layer) {
     const std::string name = format("layers.{}", layer);
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {cost("attention", width, 2 * width), cost("mlp", width, 2 * width + 2 * hidden)};
+    block.regions = {cost("attention", kWidth, 2 * kWidth), cost("mlp", kWidth, 2 * kWidth + 2 * kHidden)};
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
     };
     UnitSpec trained{
         name,
-        {matrix(name + ".up", hidden, width), parameter(name + ".bias", {hidden}, ParameterTag::bias),
-         matrix(name + ".down", width, hidden)}};
-    ParameterSpec mix = matrix(name + ".mix", width, width);
+        {matrix(name + ".up", kHidden, kWidth), parameter(name + ".bias", {kHidden}, ParameterTag::bias),
+         matrix(name + ".down", kWidth, kHidden)}};
+    ParameterSpec mix = matrix(name + ".mix", kWidth, kWidth);
     if (shared) {
       trained.parameters.push_back(matrix(name + ".unused", 5, 3));
       add_unit({name + ".frozen", {std::move(mix)}, /*trainable=*/false});
@@ -203,28 +203,28 @@ ModelSpec specification(ExactModel model) {
     add_unit(std::move(trained));
     spec.blocks.push_back(std::move(block));
   }
-  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {cost("head", vocabulary, 0)}};
+  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {cost("head", kVocabulary, 0)}};
   if (shared) {
     spec.ties.push_back({"embedding.weight", "head", "head.weight"});
   } else {
     head.units = {static_cast<int>(spec.units.size())};
-    spec.units.push_back({"head", {matrix("head.weight", vocabulary, width)}});
+    spec.units.push_back({"head", {matrix("head.weight", kVocabulary, kWidth)}});
   }
   spec.blocks.push_back(std::move(head));
   return spec;
 }
 
-Model forward_of(ExactModel model, const ParameterLookup& parameters) {
+Model make_exact_model(ExactModel model, const ParameterLookup& parameters) {
   Model forward;
   forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight")));
-  for (int layer = 0; layer < layers; ++layer)
+  for (int layer = 0; layer < kLayers; ++layer)
     forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer));
   const char* output = model == ExactModel::shared ? "embedding.weight" : "head.weight";
   forward.head = std::make_unique<ExactHead>(parameters(output));
   return forward;
 }
 
-/// Masks labels by the row's number in its step: kExactLabels remain in each step.
+/// Masks labels by the row's index in its step, so that kExactLabels remain in each step.
 class ExactLoader : public PrefetchLoader {
  public:
   using PrefetchLoader::PrefetchLoader;
@@ -244,7 +244,7 @@ class ExactLoader : public PrefetchLoader {
 void snap(const ModelStore& store) {
   for (size_t u = 0; u < store.size(); ++u) {
     at::Tensor master = store.unit(u).master();
-    // The sum with 0 makes zeros positive.
+    // Adding 0 makes negative zeros positive.
     master.copy_(at::clamp(at::round(master * 4.0) / 4.0, -1.0, 1.0) + 0.0);
   }
 }
@@ -264,9 +264,9 @@ class Snap : public Callback {
 void use_exact_model(TestRun& run, ExactModel model) {
   Trainer& trainer = run.trainer();
   after_build_step(trainer, "specification",
-                   [model](Trainer& built) { built.model_spec = specification(model); });
+                   [model](Trainer& built) { built.model_spec = exact_spec(model); });
   trainer.replace_build_step(
-      "model", [model](Trainer& built) { built.model = forward_of(model, built.store->lookup()); });
+      "model", [model](Trainer& built) { built.model = make_exact_model(model, built.store->lookup()); });
   trainer.replace_build_step("loader", [](Trainer& built) {
     built.loader = std::make_unique<ExactLoader>(built.data.train, built.batch, 2);
   });

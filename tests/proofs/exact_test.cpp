@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact arithmetic: ten steps have the same bits in every layout.
+// With exact arithmetic, ten steps have the same bits in every layout.
 #include "stepforge/base/random.h"
 #include "tests/engines/gloo_ranks.h"
 #include "tests/proofs/exact_model.h"
@@ -8,18 +8,18 @@
 namespace stepforge::testing {
 namespace {
 
-struct World {
+struct Layout {
   int ranks;
-  int replicas;  ///< 1: FSDP; as many as ranks: data parallel; between: HSDP
+  int replicas;  ///< 1: FSDP; equal to ranks: plain data parallelism; otherwise HSDP
 };
 
-const std::vector<World> worlds = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1},
-                                   {4, 2}, {4, 4}, {8, 1}, {8, 2}, {8, 4}, {8, 8}};
+const std::vector<Layout> kLayouts = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1},
+                                      {4, 2}, {4, 4}, {8, 1}, {8, 2}, {8, 4}, {8, 8}};
 
-/// One axis of choices: what is said on the command line, with {} for the rows that a rank has of a step.
+/// The choices for one option, as overrides. {} stands for the rows per rank and step.
 using Axis = std::vector<Words>;
 
-const std::vector<Axis> axes = {
+const std::vector<Axis> kAxes = {
     {{"parallelism.fsdp_reshard_after_forward=always"},
      {"parallelism.fsdp_reshard_after_forward=never"},
      {"parallelism.fsdp_reshard_after_forward=every_n"}},
@@ -43,18 +43,18 @@ const std::vector<Axis> axes = {
 
 int64_t combinations() {
   int64_t count = 1;
-  for (const Axis& axis : axes) count *= static_cast<int64_t>(axis.size());
+  for (const Axis& axis : kAxes) count *= static_cast<int64_t>(axis.size());
   return count;
 }
 
-/// Choice number `index` of all combinations, in mixed radix.
-Words choice(const World& world, int64_t index) {
-  Words words{format("parallelism.data_parallel_replicate_degree={}", world.replicas)};
-  for (const Axis& axis : axes) {
+/// Combination number `index` of all choices, in mixed radix.
+Words choice(const Layout& layout, int64_t index) {
+  Words words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
+  for (const Axis& axis : kAxes) {
     const auto size = static_cast<int64_t>(axis.size());
     for (std::string word : axis[static_cast<size_t>(index % size)]) {
       const size_t open = word.find("{}");
-      if (open != std::string::npos) word.replace(open, 2, std::to_string(kExactRows / world.ranks));
+      if (open != std::string::npos) word.replace(open, 2, std::to_string(kExactRows / layout.ranks));
       words.push_back(word);
     }
     index /= size;
@@ -62,22 +62,22 @@ Words choice(const World& world, int64_t index) {
   return words;
 }
 
-/// Different ones for each world and model.
-std::vector<int64_t> some_choices(ExactModel model, const World& world) {
-  const auto key = static_cast<uint64_t>(world.ranks * 100 + world.replicas * 10 + static_cast<int>(model));
+/// Combinations of choices, different ones for each layout and model.
+std::vector<int64_t> sample_choices(ExactModel model, const Layout& layout) {
+  const auto key = static_cast<uint64_t>(layout.ranks * 100 + layout.replicas * 10 + static_cast<int>(model));
   const Permutation order(static_cast<uint64_t>(combinations()), mix_bits(key));
   std::vector<int64_t> choices;
   for (uint64_t i = 0; i < (long_tests() ? 60 : 3); ++i) choices.push_back(static_cast<int64_t>(order(i)));
   return choices;
 }
 
-Records alone(const TempFolder& folder, ExactModel model, const Words& more = {}) {
+Records one_rank(const TempFolder& folder, ExactModel model, const Words& more = {}) {
   TestRun run(exact_job(folder / "one") + more);
   use_exact_model(run, model);
   return run.run();
 }
 
-std::vector<Records> together(const TempFolder& folder, ExactModel model, int ranks, const Words& more) {
+std::vector<Records> many_ranks(const TempFolder& folder, ExactModel model, int ranks, const Words& more) {
   RankThreads threads(ranks);
   const auto records = threads.run([&](int) { return exact_job(folder / "many") + more; },
                                    [&](TestRun& run, int) { use_exact_model(run, model); });
@@ -89,7 +89,7 @@ class ExactArithmetic : public ::testing::TestWithParam<ExactModel> {};
 
 TEST_P(ExactArithmetic, EveryStepChangesLossNormAndWeights) {
   const TempFolder folder;
-  const Records steps = alone(folder, GetParam());
+  const Records steps = one_rank(folder, GetParam());
   ASSERT_EQ(steps.size(), 10U);
   for (size_t i = 1; i < steps.size(); ++i) {
     EXPECT_NE(steps[i].loss, steps[i - 1].loss);
@@ -100,12 +100,12 @@ TEST_P(ExactArithmetic, EveryStepChangesLossNormAndWeights) {
 
 TEST_P(ExactArithmetic, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
-  const Records one = alone(folder, GetParam());
-  for (const World& world : worlds) {
-    for (const int64_t index : some_choices(GetParam(), world)) {
-      const Words words = choice(world, index);
-      const std::string what = format("{} ranks, {}", world.ranks, join(words, " "));
-      expect_same_numbers(together(folder, GetParam(), world.ranks, words), one, what);
+  const Records one = one_rank(folder, GetParam());
+  for (const Layout& layout : kLayouts) {
+    for (const int64_t index : sample_choices(GetParam(), layout)) {
+      const Words words = choice(layout, index);
+      const std::string name = format("{} ranks, {}", layout.ranks, join(words, " "));
+      expect_same_numbers(many_ranks(folder, GetParam(), layout.ranks, words), one, name);
     }
   }
 }
@@ -119,10 +119,10 @@ TEST_P(ExactArithmetic, EveryEngineGivesTheBitsOfOneRank) {
     }
     return all;
   };
-  // Three steps, in the long tests ten: TCP takes its time.
+  // Three steps, in the long tests ten, because TCP is slow.
   const Words words{"parallelism.fsdp_forward_prefetch=2", "parallelism.fsdp_reduce_in_flight=2",
                     format("training.steps={}", long_tests() ? 10 : 3)};
-  const std::string expected = text(alone(folder, GetParam(), words));
+  const std::string expected = text(one_rank(folder, GetParam(), words));
   for (const RankRunner& engine : {as_processes(), as_gloo_processes(), as_gloo_threads()}) {
     for (const int ranks : {2, 4}) {
       const auto body = [&](stepforge::World& world) {
@@ -142,10 +142,10 @@ INSTANTIATE_TEST_SUITE_P(Models, ExactArithmetic, ::testing::Values(ExactModel::
                            return model.param == ExactModel::plain ? "plain" : "shared";
                          });
 
-/// Whether some element of this rank's gradients has more bits than bf16.
-class LookForBits : public Callback {
+/// Checks whether an element of this rank's gradients has more bits than bf16.
+class FindFp32Bits : public Callback {
  public:
-  explicit LookForBits(bool& found) : found_(found) {}
+  explicit FindFp32Bits(bool& found) : found_(found) {}
   std::string_view name() const override { return "bits"; }
   void step_end(Trainer& trainer) override {
     for (size_t u = 0; u < trainer.store->size(); ++u) {
@@ -159,24 +159,24 @@ class LookForBits : public Callback {
   bool& found_;
 };
 
-TEST(ExactMixedPrecision, NothingIsLostBetweenMicroStepsOrRanks) {
-  // One row in each micro-batch: its gradients, at most 7 x 16 units, fit into the 8 bits of bf16, the sums
-  // of 24 rows do not.
+TEST(ExactMixedPrecision, GradientsAreAccumulatedInFp32OverMicroStepsAndRanks) {
+  // The gradients of a micro-batch of one row, at most 7 x 16 units, fit into the 8 bits of bf16; the sums of
+  // 24 rows do not.
   const TempFolder folder;
   const Words bf16{"precision.compute=bf16"};
   bool wide = false;
   TestRun run(exact_job(folder / "one") + bf16);
   use_exact_model(run, ExactModel::plain);
-  run.trainer().add_callback(std::make_unique<LookForBits>(wide));
+  run.trainer().add_callback(std::make_unique<FindFp32Bits>(wide));
   const Records one = run.run();
   EXPECT_TRUE(wide);
-  for (const World& world : worlds) {
+  for (const Layout& layout : kLayouts) {
     for (const char* each : {"false", "true"}) {
       const Words words =
-          bf16 + Words{format("parallelism.data_parallel_replicate_degree={}", world.replicas),
+          bf16 + Words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas),
                        format("parallelism.fsdp_reduce_each_micro_batch={}", each)};
-      expect_same_numbers(together(folder, ExactModel::plain, world.ranks, words), one,
-                          format("{} ranks, {}", world.ranks, join(words, " ")));
+      expect_same_numbers(many_ranks(folder, ExactModel::plain, layout.ranks, words), one,
+                          format("{} ranks, {}", layout.ranks, join(words, " ")));
     }
   }
 }

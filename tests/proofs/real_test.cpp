@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Real arithmetic: several ranks against one, for both families in odd sizes.
+// With ordinary models, several ranks against one rank: both families in odd sizes.
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
@@ -11,11 +11,11 @@ struct Layout {
   Words more;
 };
 
-Words words_of(const Layout& layout) {
+Words overrides_of(const Layout& layout) {
   return layout.more + Words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
-/// Widths that are multiples of nothing; rows for 2, 3, 4 and 8 ranks.
+/// Odd sizes, and rows for 2, 3, 4 and 8 ranks.
 Words odd_job(const std::filesystem::path& run_dir, const std::string& family, int64_t steps) {
   return trainer_run(run_dir) + Words{"model.family=" + family,
                                       "model.dim=37",
@@ -33,52 +33,52 @@ Words odd_job(const std::filesystem::path& run_dir, const std::string& family, i
 
 class RealArithmetic : public ::testing::TestWithParam<const char*> {
  protected:
-  /// The losses of every layout against those of one rank. Norm, weights and moments are those of rank 0 on
-  /// each rank.
+  /// Compares the losses of every layout with those of one rank. Norms, weights and moments must be equal on
+  /// all ranks.
   void compare(const std::vector<Layout>& layouts, int64_t steps, double tolerance) {
     const TempFolder folder;
     const Records one = TestRun(odd_job(folder / "one", GetParam(), steps)).run();
     ASSERT_EQ(static_cast<int64_t>(one.size()), steps);
     EXPECT_LT(one.back().loss, one.front().loss);
     for (const Layout& layout : layouts) {
-      const std::string what = format("{} ranks, {}", layout.ranks, join(words_of(layout), " "));
+      const std::string name = format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " "));
       const auto many =
-          RankThreads(layout.ranks).run(odd_job(folder / "many", GetParam(), steps) + words_of(layout));
-      expect_same_numbers(many, many[0], what);
-      double apart = 0.0;
+          RankThreads(layout.ranks).run(odd_job(folder / "many", GetParam(), steps) + overrides_of(layout));
+      expect_same_numbers(many, many[0], name);
+      double distance = 0.0;
       for (size_t step = 0; step < one.size(); ++step) {
-        apart = std::max(apart, std::abs(many[0][step].loss - one[step].loss));
+        distance = std::max(distance, std::abs(many[0][step].loss - one[step].loss));
         EXPECT_EQ(many[0][step].tokens_seen, one[step].tokens_seen);
       }
-      EXPECT_LE(apart, tolerance) << what;
+      EXPECT_LE(distance, tolerance) << name;
     }
   }
 };
 
-const Words each_micro_batch{"parallelism.fsdp_reduce_each_micro_batch=true"};
-const Words never_reshard{"parallelism.fsdp_reshard_after_forward=never", "activation_checkpoint.mode=full"};
-const Words larger_micro_batches{"training.local_batch_size=3", "parallelism.fsdp_forward_prefetch=2"};
+const Words kEachMicroBatch{"parallelism.fsdp_reduce_each_micro_batch=true"};
+const Words kNeverReshard{"parallelism.fsdp_reshard_after_forward=never", "activation_checkpoint.mode=full"};
+const Words kLargerMicroBatches{"training.local_batch_size=3", "parallelism.fsdp_forward_prefetch=2"};
 
 TEST_P(RealArithmetic, LossesOfTwentyStepsAreWithin1e5) {
-  compare({{2, 1, larger_micro_batches},
-           {3, 1, each_micro_batch},
+  compare({{2, 1, kLargerMicroBatches},
+           {3, 1, kEachMicroBatch},
            {3, 3, {}},
-           {4, 1, never_reshard},
-           {4, 2, larger_micro_batches},
+           {4, 1, kNeverReshard},
+           {4, 2, kLargerMicroBatches},
            {8, 1, {}},
-           {8, 4, each_micro_batch}},
+           {8, 4, kEachMicroBatch}},
           20, 1e-5);
 }
 
 TEST_P(RealArithmetic, LongTestLossesOfAHundredStepsAreWithin1e3) {
   if (!long_tests()) GTEST_SKIP() << "STEPFORGE_LONG_TESTS=1 runs it";
   compare(
-      {{2, 1, {}}, {3, 1, each_micro_batch}, {4, 2, larger_micro_batches}, {8, 1, never_reshard}, {8, 8, {}}},
+      {{2, 1, {}}, {3, 1, kEachMicroBatch}, {4, 2, kLargerMicroBatches}, {8, 1, kNeverReshard}, {8, 8, {}}},
       100, 1e-3);
 }
 
 /// Five steps, in the long tests a hundred.
-TEST_P(RealArithmetic, InOrderedModeEverySplitByAPowerOfTwoGivesTheBitsOfOneRank) {
+TEST_P(RealArithmetic, OrderedModeGivesTheBitsOfOneRankForEverySplitByAPowerOfTwo) {
   const TempFolder folder;
   const Words ordered{"training.reduction=ordered", "training.global_batch_size=8", "model.dropout=0.1"};
   const auto job = [&](const std::string& name) {
@@ -95,8 +95,8 @@ TEST_P(RealArithmetic, InOrderedModeEverySplitByAPowerOfTwoGivesTheBitsOfOneRank
       {8, 2, {"parallelism.fsdp_reduce_in_flight=3"}},
   };
   for (const Layout& layout : layouts) {
-    expect_same_numbers(RankThreads(layout.ranks).run(job("many") + words_of(layout)), one,
-                        format("{} ranks, {}", layout.ranks, join(words_of(layout), " ")));
+    expect_same_numbers(RankThreads(layout.ranks).run(job("many") + overrides_of(layout)), one,
+                        format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " ")));
   }
 }
 

@@ -25,7 +25,7 @@ std::vector<UnitSpec> units() {
           {"large", {matrix("c", 70, 70), matrix("d", 17, 3)}, true}};
 }
 
-/// Equal numbers on any number of ranks; padding stays zero.
+/// The same gradients on any number of ranks; padding stays zero.
 void fill_gradients(ModelStore& store) {
   for (size_t u = 0; u < store.size(); ++u) {
     if (!store.unit(u).trained()) continue;
@@ -33,7 +33,7 @@ void fill_gradients(ModelStore& store) {
     const at::Tensor whole = at::zeros({layout.size});
     for (size_t i = 0; i < layout.offsets.size(); ++i) {
       const int64_t elements = store.unit(u).spec().parameters[i].elements();
-      whole.narrow(0, layout.offsets[i], elements).copy_(random_values({elements}, 10 * u + i));
+      whole.narrow(0, layout.offsets[i], elements).copy_(random_tensor({elements}, 10 * u + i));
     }
     const int64_t begin = store.unit(u).shard_size() * store.groups().shard().rank;
     const int64_t held = std::max<int64_t>(0, std::min(store.unit(u).shard_size(), layout.size - begin));
@@ -46,8 +46,8 @@ std::vector<std::vector<double>> norms(int shards, int replicas, NormExchange ex
   std::vector<std::vector<double>> found(static_cast<size_t>(shards * replicas));
   const std::vector<UnitSpec> specs = units();
   const auto faults = run_threads(shards * replicas, [&](World& world) {
-    const DataParallel place = data_parallel(world.rank(), shards, replicas);
-    ModelStore store(specs, {}, std::make_shared<DataGroups>(world, place));
+    const DataParallel ranks = data_parallel(world.rank(), shards, replicas);
+    ModelStore store(specs, {}, std::make_shared<DataGroups>(world, ranks));
     fill_gradients(store);
     for (const NormType type : kTypes)
       found[static_cast<size_t>(world.rank())].push_back(gradient_norm(store, type, exchange));
@@ -69,14 +69,14 @@ TEST(GradientNorm, IsTheSameOnEveryRankOfAnyMesh) {
   }
 }
 
-TEST(GradientNorm, JoinedByChunksHasTheBitsOfOneRank) {
+TEST(GradientNorm, JoinedByChunksGivesTheBitsOfOneRank) {
   const auto one = norms(1, 1, NormExchange::ranks)[0];
   for (const int shards : {1, 2, 3, 8}) {
     for (const auto& of_rank : norms(shards, 1, NormExchange::chunks)) EXPECT_EQ(of_rank, one) << shards;
   }
 }
 
-TEST(GradientNorm, IsTorchsNormOfTheTrainedGradients) {
+TEST(GradientNorm, EqualsTorchsNormOfTheTrainedGradients) {
   const std::vector<UnitSpec> specs = units();
   ModelStore store(specs, {});
   fill_gradients(store);
@@ -88,7 +88,7 @@ TEST(GradientNorm, IsTorchsNormOfTheTrainedGradients) {
   }
 }
 
-TEST(Clipping, ScalesDownToTheNormAndZeroTurnsItOff) {
+TEST(ClipCoefficient, ScalesDownToMaxNormAndZeroTurnsItOff) {
   EXPECT_EQ(clip_coefficient(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_coefficient(4.0, 0.0), 1.0);
   EXPECT_DOUBLE_EQ(clip_coefficient(4.0, 1.0), 1.0 / (4.0 + 1e-6));

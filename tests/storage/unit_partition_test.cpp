@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every cut of a unit over every number of ranks: gathered, reduced and joined, it is the unit of one rank.
+// Every partition of a unit over every number of ranks gathers, reduces and joins to the unit of one rank.
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -33,14 +33,14 @@ std::shared_ptr<const DataGroups> shard_groups(World& world) {
   return std::make_shared<DataGroups>(world, DataParallel{world.rank(), ranks, {world.rank()}, ranks});
 }
 
-/// Small integers that differ from rank to rank and element to element.
+/// Small integers that differ between ranks and elements.
 void write_gradient(Parameter& parameter, int rank) {
   at::Tensor gradient = parameter.gradient();
   gradient.copy_(at::arange(gradient.numel()).remainder(13).add(rank).view(gradient.sizes()));
   parameter.mark_written();
 }
 
-/// Gathers, reduces twice and joins; the first fault, or "".
+/// Gathers, reduces twice and joins. Returns the first fault or "".
 std::string check_unit(World& world, const Partition& partition, DType gather, DType reduce) {
   const UnitSpec spec = odd_unit();
   UnitStore whole(spec);
@@ -74,9 +74,9 @@ std::string check_unit(World& world, const Partition& partition, DType gather, D
   return "";
 }
 
-class UnitCut : public ::testing::TestWithParam<int> {};
+class UnitPartition : public ::testing::TestWithParam<int> {};
 
-TEST_P(UnitCut, GathersAndReducesToTheUnitOfOneRank) {
+TEST_P(UnitPartition, GathersAndReducesLikeOneRank) {
   for (const Partition& partition : all_partitions()) {
     for (const DType gather : {DType::f32, DType::bf16}) {
       for (const DType reduce : {DType::f32, DType::bf16, DType::f16}) {
@@ -91,9 +91,9 @@ TEST_P(UnitCut, GathersAndReducesToTheUnitOfOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, UnitCut, ::testing::Values(2, 3, 4, 8));
+INSTANTIATE_TEST_SUITE_P(Ranks, UnitPartition, ::testing::Values(2, 3, 4, 8));
 
-TEST(UnitCut, WhatTravelsHasTheReduceDtype) {
+TEST(UnitPartition, GradientsAreSentInTheReduceDtype) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     RecordingWorld world(0, 4);
     const UnitSpec spec = odd_unit();
@@ -107,8 +107,8 @@ TEST(UnitCut, WhatTravelsHasTheReduceDtype) {
   }
 }
 
-TEST(UnitCut, SumsOfMicroBatchesAreKeptInFp32) {
-  // 1 and then 256 times 2^-9: in bf16 the small ones would vanish one by one.
+TEST(UnitPartition, GradientsAreAccumulatedInFp32) {
+  // 1 and then 256 times 2^-9: a bf16 sum would stay 1.
   const auto results = run_threads(2, [](World& world) {
     const UnitSpec spec = odd_unit();
     const auto groups = shard_groups(world);
@@ -128,22 +128,22 @@ TEST(UnitCut, SumsOfMicroBatchesAreKeptInFp32) {
   for (const std::string& result : results) EXPECT_EQ(result, "1.5");
 }
 
-TEST(UnitCut, GradientsBelowTheRangeOfFp16SurviveItsReductions) {
-  // 2^-30 is far below the smallest number of fp16, 2^-24.
-  constexpr float tiny = 0x1p-30F;
+TEST(UnitPartition, GradientsBelowTheRangeOfFp16SurviveItsReductions) {
+  // 2^-30 is far below the smallest positive fp16 number, 2^-24.
+  constexpr float kTiny = 0x1p-30F;
   const auto results = run_threads(4, [](World& world) {
     const UnitSpec spec = odd_unit();
     const DataGroups hsdp(world, data_parallel(world.rank(), 2, 2));
     UnitStore store(spec, {.reduce = DType::f16}, hsdp);
     store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
     for (Parameter& parameter : store.parameters()) {
-      parameter.gradient().fill_(tiny);
+      parameter.gradient().fill_(kTiny);
       parameter.mark_written();
     }
     store.reduce(/*accumulate=*/false);
     store.end_reduction();
     store.all_reduce();
-    return format("{}", store.whole(store.gradient())[0].item<float>() / tiny);
+    return format("{}", store.whole(store.gradient())[0].item<float>() / kTiny);
   });
   for (const std::string& result : results) EXPECT_EQ(result, "4");
 }

@@ -16,18 +16,18 @@
 namespace stepforge::testing {
 namespace {
 
-constexpr Initializer normal{Initializer::Kind::normal, 0.5};
+constexpr Initializer kNormal{Initializer::Kind::normal, 0.5};
 
 ParameterSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
-  return {name, {rows, columns}, {{"weight", "hf." + name, rows, normal}}, ParameterTag::matrix};
+  return {name, {rows, columns}, {{"weight", "hf." + name, rows, kNormal}}, ParameterTag::matrix};
 }
 
 UnitSpec two_parameters() {
   return {"unit", {matrix("first", 3, 5), matrix("second", 300, 4)}, true};
 }
 
-/// Values of each sub_tensor of a unit by its Hugging Face name.
-std::map<std::string, at::Tensor> segments_of(const UnitSpec& spec, uint64_t seed) {
+/// The initial values of each sub-tensor of a unit by its Hugging Face name.
+std::map<std::string, at::Tensor> sub_tensors_of(const UnitSpec& spec, uint64_t seed) {
   UnitStore store(spec, {.with_gradient = false});
   store.initialize(seed);
   std::map<std::string, at::Tensor> values;
@@ -42,23 +42,23 @@ std::map<std::string, at::Tensor> segments_of(const UnitSpec& spec, uint64_t see
 }
 
 TEST(UnitStore, InitialValuesDependOnSeedHuggingFaceNameAndElementOnly) {
-  const SubTensor gate{"gate", "mlp.gate", 6, normal};
-  const SubTensor up{"up", "mlp.up", 10, normal};
+  const SubTensor gate{"gate", "mlp.gate", 6, kNormal};
+  const SubTensor up{"up", "mlp.up", 10, kNormal};
   const UnitSpec packed{"unit", {{"gate_up", {16, 4}, {gate, up}}}, true};
   const UnitSpec swapped{
-      "other", {{"x", {2, 7}, {{"weight", "x", 2, normal}}}, {"up_gate", {16, 4}, {up, gate}}}, true};
+      "other", {{"x", {2, 7}, {{"weight", "x", 2, kNormal}}}, {"up_gate", {16, 4}, {up, gate}}}, true};
   const UnitSpec apart{"third", {{"up", {10, 4}, {up}}, {"gate", {6, 4}, {gate}}}, true};
-  const auto expected = segments_of(packed, 1);
+  const auto expected = sub_tensors_of(packed, 1);
   for (const UnitSpec& unit : {swapped, apart}) {
-    auto values = segments_of(unit, 1);
+    auto values = sub_tensors_of(unit, 1);
     EXPECT_TRUE(at::equal(values.at("mlp.gate"), expected.at("mlp.gate"))) << unit.name;
     EXPECT_TRUE(at::equal(values.at("mlp.up"), expected.at("mlp.up"))) << unit.name;
   }
-  EXPECT_FALSE(at::equal(segments_of(packed, 2).at("mlp.up"), expected.at("mlp.up")));
+  EXPECT_FALSE(at::equal(sub_tensors_of(packed, 2).at("mlp.up"), expected.at("mlp.up")));
   EXPECT_FALSE(at::equal(expected.at("mlp.up").narrow(0, 0, 6), expected.at("mlp.gate")));
 }
 
-TEST(ModelStore, NormsStartAtOneAndMatricesAtTheirSpread) {
+TEST(ModelStore, NormsStartAtOneAndMatricesWithTheirStd) {
   TinyModel tiny(tiny_config("qwen3"));
   for (size_t u = 0; u < tiny.store.size(); ++u) {
     const UnitSpec& unit = tiny.store.unit(u).spec();
@@ -79,7 +79,7 @@ TEST(ModelStore, NormsStartAtOneAndMatricesAtTheirSpread) {
   }
 }
 
-TEST(UnitStore, TensorsLieAtTheLayoutsOffsetsAndAliasTheFlatBuffers) {
+TEST(UnitStore, ParametersAreViewsOfTheFlatBuffersAtTheLayoutsOffsets) {
   const UnitSpec spec = two_parameters();
   UnitStore store(spec);
   EXPECT_TRUE(store.resident());
@@ -97,7 +97,7 @@ TEST(UnitStore, TensorsLieAtTheLayoutsOffsetsAndAliasTheFlatBuffers) {
   }
 }
 
-TEST(UnitStore, PaddingStartsAtZeroAndInitialisingLeavesItThere) {
+TEST(UnitStore, PaddingIsZeroBeforeAndAfterInitialize) {
   const UnitSpec spec = two_parameters();
   UnitStore store(spec);
   store.initialize(5);
@@ -107,7 +107,7 @@ TEST(UnitStore, PaddingStartsAtZeroAndInitialisingLeavesItThere) {
   EXPECT_FALSE(store.master_view(0).eq(0).any().item<bool>());
 }
 
-TEST(UnitStore, AGradientThatAPlainTensorOperationMadeIsRefusedByName) {
+TEST(UnitStore, AGradientOfAPlainTensorOperationIsRefusedAndNamed) {
   const UnitSpec spec = two_parameters();
   UnitStore store(spec);
   store.start_gradient();
@@ -116,7 +116,7 @@ TEST(UnitStore, AGradientThatAPlainTensorOperationMadeIsRefusedByName) {
                   "the gradient of parameter second would be lost");
 }
 
-/// Notes how many bytes of tensors there are when a communicator is destroyed.
+/// Records the bytes of live tensors when a communicator is destroyed.
 class WatchedWorld : public World {
  public:
   explicit WatchedWorld(std::vector<int64_t>& live) : live_(live) {}
@@ -172,7 +172,7 @@ TEST(UnitStore, AFrozenUnitHasNoGradient) {
   EXPECT_FALSE(evaluated.parameters()[0].value().requires_grad());
 }
 
-TEST(UnitStore, ValuesHaveBytesOnlyBetweenGatherAndRelease) {
+TEST(UnitStore, ValuesHaveMemoryOnlyBetweenGatherAndRelease) {
   const UnitSpec spec = two_parameters();
   UnitStore store(spec, {.gather = DType::bf16});
   store.initialize(5);
@@ -187,13 +187,13 @@ TEST(UnitStore, ValuesHaveBytesOnlyBetweenGatherAndRelease) {
   store.release();
   EXPECT_FALSE(store.gathered());
   EXPECT_ANY_THROW(parameter.value().data_ptr<at::BFloat16>());
-  // Gathered anew, elsewhere, with what the masters hold then.
+  // A second gather, into other memory, has the masters' current values.
   store.master_view(1).fill_(2.0);
   store.gather(at::empty({store.gathered_size()}, at::kBFloat16));
   EXPECT_TRUE(parameter.value().detach().eq(2.0).all().item<bool>());
 }
 
-TEST(UnitStore, FinishGradientZeroesWhatNoBackwardWrote) {
+TEST(UnitStore, FinishGradientZeroesUnwrittenGradients) {
   const UnitSpec spec = two_parameters();
   UnitStore store(spec);
   store.gradient().fill_(9.0);
@@ -212,7 +212,7 @@ TEST(UnitStore, AStashedGradientIsTheLeftOperandOfTheSum) {
   const auto write = [&](uint64_t seed) {
     store.start_gradient();
     for (Parameter& parameter : store.parameters()) {
-      parameter.gradient().copy_(random_values(parameter.gradient().sizes(), seed));
+      parameter.gradient().copy_(random_tensor(parameter.gradient().sizes(), seed));
       parameter.mark_written();
     }
     leaves.push_back(store.gradient().clone());

@@ -8,8 +8,8 @@ namespace stepforge {
 
 namespace {
 
-/// Levels of a tree over as many sources as an int counts.
-constexpr int max_levels = 32;
+/// Enough levels for a tree over INT_MAX sources.
+constexpr int kMaxLevels = 32;
 
 template <typename Number>
 struct Plain {
@@ -40,7 +40,7 @@ __global__ void sum_elements(const std::byte* staging, std::size_t stride, const
   using Sum = typename Element::Sum;
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < elements; i += step) {
-    Sum stash[max_levels];
+    Sum stash[kMaxLevels];
     Sum current{};
     for (int leaf = 0; leaf < members; ++leaf) {
       const bool is_last = leaf + 1 == members;

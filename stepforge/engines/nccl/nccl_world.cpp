@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's communicators behind our interface. Who calls what is compared, and failures are told, over the
-// control world; NCCL moves the bytes; sums are formed here, in the order every engine has.
+// NCCL's communicators behind our interface. NCCL transfers the bytes. Calls are compared and failures
+// reported over the control world. Sums are computed here, in the same order as in every engine.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -27,25 +27,25 @@ namespace stepforge {
 
 namespace {
 
-/// Most device memory in which a group's sums are staged.
-constexpr std::size_t staging_bytes = std::size_t{64} << 20;
-constexpr std::size_t line_bytes = 256;
+/// The most device memory that a group uses to stage sums.
+constexpr std::size_t kStagingBytes = std::size_t{64} << 20;
+constexpr std::size_t kLineBytes = 256;
 
-void check(cudaError_t result, const char* what) {
-  if (result != cudaSuccess) throw Error(format("CUDA: {}: {}", what, cudaGetErrorString(result)));
+void check(cudaError_t result, const char* operation) {
+  if (result != cudaSuccess) throw Error(format("CUDA: {}: {}", operation, cudaGetErrorString(result)));
 }
 
-void check(ncclResult_t result, const char* what) {
+void check(ncclResult_t result, const char* operation) {
   if (result != ncclSuccess && result != ncclInProgress) {
-    throw Error(format("NCCL: {}: {}", what, ncclGetErrorString(result)));
+    throw Error(format("NCCL: {}: {}", operation, ncclGetErrorString(result)));
   }
 }
 
 std::size_t round_up(std::size_t bytes) {
-  return (bytes + line_bytes - 1) / line_bytes * line_bytes;
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
-/// Device memory that grows.
+/// Device memory that grows on demand.
 class DeviceBuffer {
  public:
   ~DeviceBuffer() { cudaFree(memory_); }
@@ -57,7 +57,7 @@ class DeviceBuffer {
     if (bytes <= bytes_) return static_cast<std::byte*>(memory_);
     check(cudaFree(std::exchange(memory_, nullptr)), "free staging memory");
     bytes_ = 0;
-    check(cudaMalloc(&memory_, bytes), "staging memory");
+    check(cudaMalloc(&memory_, bytes), "allocate staging memory");
     bytes_ = bytes;
     return static_cast<std::byte*>(memory_);
   }
@@ -69,21 +69,21 @@ class DeviceBuffer {
 
 class NcclCommunicator : public Communicator {
  public:
-  /// `ranks`: the members' numbers in the world, for messages.
+  /// `ranks`: the members' ranks in the world, for messages.
   NcclCommunicator(std::unique_ptr<Communicator> control, std::string name, std::vector<int> ranks,
                    const NcclRequest& request)
       : control_(std::move(control)), name_(std::move(name)), ranks_(std::move(ranks)), request_(request) {}
 
-  /// Makes NCCL's communicator, together with the other ranks.
+  /// Creates NCCL's communicator, together with the other ranks.
   void connect() {
-    check(cudaSetDevice(request_.device), "choose the device");
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+    check(cudaSetDevice(request_.device), "set the device");
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "create a stream");
     ncclUniqueId id{};
-    if (rank() == 0) check(ncclGetUniqueId(&id), "make an id");
+    if (rank() == 0) check(ncclGetUniqueId(&id), "create an id");
     control_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that every wait has our deadline
-    check(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "make a communicator");
+    check(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config), "create a communicator");
     wait_for_state("the creation of the communicator");
   }
 
@@ -101,8 +101,8 @@ class NcclCommunicator : public Communicator {
         {CollectiveKind::all_gather, part.size(), DType::u8, 0, unit},
         [&] {
           check_parts(part.size(), whole.size(), size());
-          check_place(part);
-          check_place(whole);
+          check_on_device(part);
+          check_on_device(whole);
         },
         [&] {
           check(ncclAllGather(part.data(), whole.data(), part.size(), ncclUint8, comm_, stream_),
@@ -117,8 +117,8 @@ class NcclCommunicator : public Communicator {
         [&] {
           check_parts(part.size(), whole.size(), size());
           check_sum(part.size(), dtype);
-          check_place(whole);
-          check_place(part);
+          check_on_device(whole);
+          check_on_device(part);
         },
         [&] {
           const auto slice = [&](int member) {
@@ -133,7 +133,7 @@ class NcclCommunicator : public Communicator {
         {CollectiveKind::all_reduce, values.size(), dtype, 0, unit},
         [&] {
           check_sum(values.size(), dtype);
-          check_place(values);
+          check_on_device(values);
         },
         [&] {
           const auto members = static_cast<std::size_t>(size());
@@ -158,7 +158,7 @@ class NcclCommunicator : public Communicator {
         {CollectiveKind::broadcast, bytes.size(), DType::u8, root},
         [&] {
           check_root(root, size());
-          check_place(bytes);
+          check_on_device(bytes);
         },
         [&] {
           check(ncclBroadcast(bytes.data(), bytes.data(), bytes.size(), ncclUint8, root, comm_, stream_),
@@ -171,9 +171,10 @@ class NcclCommunicator : public Communicator {
 
  private:
   /// One collective: checks its arguments, compares it with the other ranks' calls, runs it, waits for it.
-  void call(const CollectiveCall& call, const std::function<void()>& look, const std::function<void()>& run) {
-    check(cudaSetDevice(request_.device), "choose the device");
-    check_arguments(*this, look);
+  void call(const CollectiveCall& call, const std::function<void()>& check_call_arguments,
+            const std::function<void()>& run) {
+    check(cudaSetDevice(request_.device), "set the device");
+    check_arguments(*this, check_call_arguments);
     compare(call);
     try {
       run();
@@ -213,15 +214,15 @@ class NcclCommunicator : public Communicator {
     }
   }
 
-  /// NCCL would read host memory, or crash.
-  static void check_place(std::span<const std::byte> bytes) {
+  /// Throws UsageError for host memory, with which NCCL would fail or crash.
+  static void check_on_device(std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
     cudaPointerAttributes attributes{};
     const cudaError_t result = cudaPointerGetAttributes(&attributes, bytes.data());
     if (result != cudaSuccess || attributes.type != cudaMemoryTypeDevice) {
-      cudaGetLastError();  // it would be reported by the next call
+      cudaGetLastError();  // clears the error, which the next call would report
       throw UsageError(
-          "comm.backend = nccl moves the memory of GPUs, and these tensors are in the host's: set "
+          "comm.backend = nccl needs tensors in GPU memory, but these are in host memory: set "
           "comm.backend to auto or gloo");
     }
   }
@@ -231,8 +232,8 @@ class NcclCommunicator : public Communicator {
     const auto members = static_cast<std::size_t>(size());
     std::size_t longest = 0;
     for (int member = 0; member < size(); ++member) longest = std::max(longest, slice(member).size());
-    const std::size_t most = std::max(line_bytes, staging_bytes / members / line_bytes * line_bytes);
-    const std::size_t step = std::min(most, round_up(longest));
+    const std::size_t max_step = std::max(kLineBytes, kStagingBytes / members / kLineBytes * kLineBytes);
+    const std::size_t step = std::min(max_step, round_up(longest));
     if (step == 0) return;
     std::byte* staging = staging_.at_least(step * members);
     const auto piece = [&](auto bytes, std::size_t offset) {
@@ -269,11 +270,11 @@ class NcclCommunicator : public Communicator {
       check(ncclRecv(bytes.data(), bytes.size(), ncclUint8, member, comm_, stream_), "receive");
   }
 
-  /// Until NCCL has taken what was asked of it.
-  void wait_for_state(std::string_view what) {
-    wait(what, [&] {
+  /// Waits until NCCL has accepted the calls so far.
+  void wait_for_state(std::string_view operation) {
+    wait(operation, [&] {
       ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(comm_, &state), "look for errors");
+      check(ncclCommGetAsyncError(comm_, &state), "query errors");
       check(state, "communicate");
       return state != ncclInProgress;
     });
@@ -281,22 +282,22 @@ class NcclCommunicator : public Communicator {
   void wait_for_stream(const CollectiveCall& call) {
     wait(collective_text(call), [&] {
       ncclResult_t state = ncclSuccess;
-      check(ncclCommGetAsyncError(comm_, &state), "look for errors");
+      check(ncclCommGetAsyncError(comm_, &state), "query errors");
       check(state, "communicate");
       const cudaError_t result = cudaStreamQuery(stream_);
       if (result != cudaErrorNotReady) check(result, "communicate");
       return result == cudaSuccess;
     });
   }
-  void wait(std::string_view what, const std::function<bool()>& is_done) {
+  void wait(std::string_view operation, const std::function<bool()>& is_done) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point start = Clock::now();
-    for (int looks = 0; !is_done(); ++looks) {
-      if (looks > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    for (int polls = 0; !is_done(); ++polls) {
+      if (polls > 1000) std::this_thread::sleep_for(std::chrono::microseconds(50));
       if (std::chrono::duration<double>(Clock::now() - start).count() < request_.train_seconds) continue;
       ncclCommAbort(std::exchange(comm_, nullptr));
       const std::string reason = format("no answer within {} s in {}, call {} of group \"{}\", over NCCL",
-                                        request_.train_seconds, what, calls_, name_);
+                                        request_.train_seconds, operation, calls_, name_);
       control_->abort(reason);
       throw PeerError(reason);
     }
@@ -319,14 +320,13 @@ class NcclWorld : public World {
     const cudaError_t result = cudaGetDeviceCount(&devices);
     if (result != cudaSuccess || devices == 0) {
       throw UsageError(
-          format("comm.backend = nccl: this host has no GPU that CUDA can use ({}); set comm.backend to "
+          format("comm.backend = nccl: CUDA finds no GPU on this host ({}); set comm.backend to "
                  "auto or gloo",
                  cudaGetErrorString(result)));
     }
     if (request.device >= devices) {
-      throw UsageError(
-          format("comm.backend = nccl: local rank {} needs a GPU of its own, and this host has {}",
-                 request.device, devices));
+      throw UsageError(format("comm.backend = nccl: local rank {} needs its own GPU, but this host has {}",
+                              request.device, devices));
     }
   }
 

@@ -23,7 +23,7 @@ struct Coefficients {
   float grad_scale;
 };
 
-/// Vectorised only where square roots need not set errno (-fno-math-errno).
+/// Vectorized only with -fno-math-errno: otherwise square roots must set errno.
 STEPFORGE_SIMD_CLONES void update_range(float* parameter, const float* grad, float* first, float* second,
                                         int64_t count, const Coefficients& settings) {
   const Coefficients c = settings;

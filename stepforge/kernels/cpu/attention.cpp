@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward of attention on the CPU. Keys (transposed) and values of each document and key-value head are first
-// laid out once in fp32; then tasks of one head and one block of queries walk over blocks of keys with the
-// running maximum and sum of softmax. Scores are kept in units of log2: the scale of q takes in log2(e).
+// Forward pass of attention on the CPU. Keys (transposed) and values of each document and key-value head are
+// first packed in fp32; then tasks of one head and one block of queries iterate over blocks of keys with the
+// running maximum and sum of softmax. Scores are in units of log2: log2(e) is folded into the scale of q.
 #include "stepforge/kernels/attention.h"
 
 #include <cmath>
@@ -22,7 +22,7 @@ struct Document {
   int64_t packed_length;
 };
 
-/// One block of queries of one document; every head of it is a task.
+/// One block of queries of one document; each head of it is a task.
 struct QueryBlock {
   int64_t document;
   int64_t begin;  ///< within the document
@@ -30,7 +30,7 @@ struct QueryBlock {
 
 struct Plan {
   std::vector<Document> documents;
-  std::vector<QueryBlock> blocks;  ///< the most expensive first
+  std::vector<QueryBlock> blocks;  ///< most expensive first
   int64_t packed_tokens = 0;
 };
 
@@ -54,11 +54,11 @@ Plan make_plan(std::span<const int32_t> cu_seqlens) {
 struct StripSoftmax {
   float* scores;  ///< rows kKeyBlock apart: scores in, exp2(score - max) out
   int64_t rows;
-  int64_t columns;  ///< computed; beyond `visible` the result is 0
-  int64_t visible;  ///< columns that row 0 may see; one more in each next row, at most `columns`
+  int64_t columns;  ///< computed; 0 beyond the visible ones
+  int64_t visible;  ///< columns that row 0 may see; one more in each following row, at most `columns`
   float* largest;   ///< per row, updated
   float* sum;       ///< per row, updated
-  float* mixed;     ///< per row the unnormalised output so far, rescaled to the new maximum
+  float* mixed;     ///< per row the unnormalized output so far, rescaled to the new maximum
   int64_t mixed_row;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of attention on the CPU. A task is one document and one key-value head: it owns the gradients of
-// its keys and values, so nothing is shared between tasks and every sum has one order. Per block of queries
-// and block of keys, with P = exp(score - lse) made again and delta = grad_out . out:
+// Backward pass of attention on the CPU. A task is one document and one key-value head: it owns the gradients
+// of its keys and values, so nothing is shared between tasks and every sum has one order. Per block of
+// queries and block of keys, with P = exp(score - lse) recomputed and delta = grad_out . out:
 //   dV += P^T dO        dS = P * (dO V^T - delta)        dQ += dS K        dK += dS^T Q
 #include <ATen/ops/empty.h>
 
@@ -37,8 +37,8 @@ struct StripGradient {
   float* scores;
   float* grad_scores;
   int64_t rows;
-  int64_t columns;  ///< written; beyond what a row may see they become 0
-  int64_t visible;  ///< columns that row 0 may see; one more in each next row
+  int64_t columns;  ///< written; 0 beyond the visible ones
+  int64_t visible;  ///< columns that row 0 may see; one more in each following row
   const float* log_sums;
   const float* deltas;
 };
@@ -101,7 +101,7 @@ class Backward {
       if (length > 0) documents_.push_back({cu_seqlens[i - 1], length});
       longest_ = std::max(longest_, round_up(length, kColumnUnit));
     }
-    // Long documents first, so that no thread is left with one at the end.
+    // Long documents first: a thread that took one last would keep the others waiting.
     std::ranges::stable_sort(documents_, std::ranges::greater{}, &Document::length);
   }
 
@@ -154,7 +154,7 @@ class Backward {
       for (int64_t begin = 0; begin < d.length; begin += kQueryBlock) query_block(d, head, begin, s);
     }
     T* grads = tensors_.grad_qkv + d.begin * width;
-    // The queries hold scale * log2(e), of which only the scale belongs to the gradient.
+    // The queries include scale * log2(e), of which only the scale belongs in the gradient.
     narrow_rows(s.grad_keys, padded_dim_, d.length, dim_, nullptr, kLn2, grads + key_column, width);
     narrow_rows(s.grad_values, padded_dim_, d.length, dim_, nullptr, 1.0F, grads + value_column, width);
   }
@@ -226,7 +226,7 @@ class Backward {
     }
   }
 
-  /// dV += P^T dO and dK += dS^T Q, leaving out queries that stand before all keys of a strip.
+  /// dV += P^T dO and dK += dS^T Q, skipping queries that precede all keys of a strip.
   void key_gradients(int64_t begin, int64_t rows, int64_t key, const Scratch& s) const {
     const int64_t keys = std::min(begin + rows - key, kKeyBlock);
     const int64_t before_diagonal = std::clamp<int64_t>(begin - key, 0, keys);

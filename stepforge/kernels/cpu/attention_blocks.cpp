@@ -16,7 +16,7 @@ STEPFORGE_INLINE void widen_rows_body(const T* from, int64_t from_row, int64_t r
   }
 }
 
-/// Sixteen rows at a time: reads walk along rows, writes fill a cache line.
+/// Sixteen rows at a time: reads are along rows, writes fill a cache line.
 template <typename T>
 STEPFORGE_INLINE void widen_transposed_body(const T* from, int64_t from_row, int64_t rows, int64_t columns,
                                             float* to, int64_t to_row) {

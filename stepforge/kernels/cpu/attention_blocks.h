@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What forward and backward of attention share: the list of (document, head) work, blocks widened to fp32,
-// dynamic tasks.
+// Shared by the forward and backward pass of attention: conversion of blocks to and from fp32, dynamic tasks.
 #pragma once
 
 #include <algorithm>
@@ -20,14 +19,14 @@ namespace stepforge::cpu {
 constexpr float kLog2E = 1.44269504F;
 constexpr float kLn2 = 0.693147181F;
 
-/// to[r][c] = from[r][c] * factor, columns up to `padded` filled with 0.
+/// to[r][c] = from[r][c] * factor; columns up to `padded` are filled with 0.
 void widen_rows(const float* from, int64_t from_row, int64_t rows, int64_t columns, float factor, float* to,
                 int64_t padded);
 void widen_rows(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float factor,
                 float* to, int64_t padded);
 
-/// to[c][r] = from[r][c], rows of `to` being `to_row` apart; r from `rows` up to a multiple of kColumnUnit
-/// becomes 0.
+/// to[c][r] = from[r][c]; rows of `to` are `to_row` apart and filled with 0 from `rows` up to a multiple of
+/// kColumnUnit.
 void widen_transposed(const float* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
                       int64_t to_row);
 void widen_transposed(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
@@ -39,9 +38,9 @@ void narrow_rows(const float* from, int64_t from_row, int64_t rows, int64_t colu
 void narrow_rows(const float* from, int64_t from_row, int64_t rows, int64_t columns,
                  const float* factor_of_row, float factor, BFloat16* to, int64_t to_row);
 
-/// Calls body(task, slot) for every task in [0, tasks), each thread taking the next one when it is free.
-/// `slot` < slots names scratch memory that no other running task uses. A task's result must not depend on
-/// its slot.
+/// Calls body(task, slot) for every task in [0, tasks); each thread takes the next task when it is free. No
+/// two running tasks have the same slot in [0, slots), which selects scratch memory. A task's result must not
+/// depend on its slot.
 template <typename Body>
 void parallel_tasks(int64_t tasks, int64_t slots, const Body& body) {
   std::atomic<int64_t> next = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a few new queries against a cache of keys and values. It is bound by reading the cache, not by
-// arithmetic: a task is one row and one query head.
+// Attention of a few new queries against a cache of keys and values. Bound by reading the cache, not by
+// arithmetic. A task is one row and one query head.
 #include <cmath>
 #include <limits>
 
@@ -12,7 +12,7 @@
 namespace stepforge::cpu {
 namespace {
 
-/// One query head against `length` entries that lie `entry_row` elements apart.
+/// One query head against `length` cache entries, `entry_row` elements apart.
 template <typename T>
 struct CachedQuery {
   const T* query;
@@ -83,8 +83,8 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
     const int64_t head = task % shape.heads;
     const int64_t entries = row * capacity * entry_row + head / shape.group() * shape.head_dim;
     for (int64_t t = 0; t < chunk; ++t) {
-      const int64_t place = (row * chunk + t) * shape.out_width() + head * shape.head_dim;
-      attend(CachedQuery<T>{.query = queries + place,
+      const int64_t offset = (row * chunk + t) * shape.out_width() + head * shape.head_dim;
+      attend(CachedQuery<T>{.query = queries + offset,
                             .keys = keys + entries,
                             .values = values + entries,
                             .entry_row = entry_row,
@@ -93,7 +93,7 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
                             .scale = static_cast<float>(shape.scale),
                             .scores = scratch + slot * memory.size(1),
                             .mixed = scratch + slot * memory.size(1) + capacity,
-                            .out = target + place});
+                            .out = target + offset});
     }
   });
 }

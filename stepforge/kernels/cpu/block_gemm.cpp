@@ -10,8 +10,8 @@ namespace {
 
 enum class Layout : uint8_t { rows, score_rows, score_columns };
 
-/// Vectors of `lanes` numbers; tiles of c of tall_rows x narrow vectors or short_rows x wide vectors fill the
-/// registers.
+/// Vectors of `lanes` elements; tiles of c of tall_rows x narrow vectors or short_rows x wide vectors fill
+/// the registers.
 template <int lanes, int wide, int short_rows, int narrow, int tall_rows>
 struct Registers {
   static constexpr int kLanes = lanes;
@@ -72,7 +72,7 @@ STEPFORGE_INLINE void tile(const BlockProduct& p, int64_t row, int64_t column) {
   }
 }
 
-/// All rows of a column of tiles: full tiles first, then what is left.
+/// All rows of a column of tiles: full tiles first, then smaller ones for the remaining rows.
 template <typename Isa, Layout layout, int kRows, int kVectors>
 STEPFORGE_INLINE void column_of_tiles(const BlockProduct& p, int64_t column) {
   int64_t row = 0;
@@ -87,7 +87,7 @@ STEPFORGE_INLINE void column_of_tiles(const BlockProduct& p, int64_t column) {
 template <typename Isa, Layout layout>
 STEPFORGE_INLINE void multiply(const BlockProduct& p) {
   constexpr int64_t kWideColumns = Isa::kWide * Isa::kLanes;
-  // Many row pointers of unknown distance do not fit the general registers: no tall tiles there.
+  // With a row stride known only at run time, the row pointers of tall tiles do not fit the registers.
   constexpr int kNarrowRows = layout == Layout::rows ? Isa::kShortRows : Isa::kTallRows;
   int64_t column = 0;
   for (; column + kWideColumns <= p.columns; column += kWideColumns) {
@@ -102,8 +102,8 @@ STEPFORGE_INLINE void multiply(const BlockProduct& p) {
   }
 }
 
-// One build per instruction set. Plain functions: a target attribute does not reach into templates.
-// NOLINTBEGIN(bugprone-macro-parentheses): types and attributes cannot stand in parentheses
+// One build per instruction set. Plain functions: a target attribute does not apply to templates.
+// NOLINTBEGIN(bugprone-macro-parentheses): types and attributes cannot be in parentheses
 #define STEPFORGE_BLOCK_GEMM(name, Isa, target)             \
   target void name##_rows(const BlockProduct& p) {          \
     multiply<Isa, Layout::rows>(p);                         \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of small fp32 blocks that live in cache, for attention: c = a b or c += a b. A BLAS call spends as
-// long on its entry as on such a block; these keep a tile of c in registers and read b as it lies.
+// Products of small fp32 blocks in cache, for attention: c = a b or c += a b. For such a block the overhead
+// of a BLAS call is as large as the product. These keep a tile of c in registers and read b in place.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace stepforge::cpu {
 /// kColumnUnit.
 struct BlockProduct {
   const float* a;
-  int64_t a_row;  ///< elements between rows of a; read by `rows` only
+  int64_t a_row;  ///< elements between rows of a; used by `rows` only
   const float* b;
   int64_t b_row;
   float* c;
@@ -24,7 +24,7 @@ struct BlockProduct {
   bool accumulate;
 };
 
-/// The three layouts of a that occur. Each element of c is summed over depth in order, whatever the tiles.
+/// One function per layout of a. Each element of c is summed over depth in order, whatever the tiles.
 struct BlockGemm {
   void (*rows)(const BlockProduct&);           ///< a: [rows, depth], a_row elements apart
   void (*score_rows)(const BlockProduct&);     ///< a: [rows, depth] of a block of scores (kKeyBlock apart)

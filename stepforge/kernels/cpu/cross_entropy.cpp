@@ -17,8 +17,9 @@ namespace {
 void check_labels(const int64_t* labels, int64_t count, int64_t vocabulary) {
   for (int64_t n = 0; n < count; ++n) {
     if (labels[n] != kIgnoredLabel && (labels[n] < 0 || labels[n] >= vocabulary)) {
-      throw Error(format("cross_entropy: label {} at place {} is neither {} nor in a vocabulary of {}",
-                         labels[n], n, kIgnoredLabel, vocabulary));
+      throw Error(
+          format("cross_entropy: label {} of token {} is neither {} (ignored) nor in a vocabulary of {}",
+                 labels[n], n, kIgnoredLabel, vocabulary));
     }
   }
 }

@@ -16,7 +16,7 @@ namespace {
 void check_tokens(const int32_t* tokens, int64_t count, int64_t vocabulary) {
   for (int64_t n = 0; n < count; ++n) {
     if (tokens[n] < 0 || tokens[n] >= vocabulary) {
-      throw Error(format("embedding: token {} at place {} is outside the vocabulary of {}", tokens[n], n,
+      throw Error(format("embedding: token id {} at index {} is outside a vocabulary of {}", tokens[n], n,
                          vocabulary));
     }
   }
@@ -38,7 +38,7 @@ STEPFORGE_SIMD_CLONES void add_columns(const int32_t* tokens, int64_t count, con
   for (int64_t n = 0; n < count; ++n) add_columns_body(grad + n * width, target + tokens[n] * width, columns);
 }
 
-/// A thread owns columns, not rows: no two threads write the same number, and no thread sorts.
+/// A thread owns columns, not rows: no two threads write the same element, and nothing needs sorting.
 template <typename T>
 void scatter_add(const int32_t* tokens, int64_t count, const at::Tensor& grad_out,
                  const at::Tensor& grad_weight) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused kernels for CPU tensors. Arguments mean what they mean in the operation's own header one folder
-// up, whose public function has checked them: contiguous, matching shapes, activations all fp32 or all bf16.
+// The fused kernels for CPU tensors. Arguments are those of the operation's own header one folder up, whose
+// public function has checked them: contiguous, matching shapes, activations all fp32 or all bf16.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
                       const at::Tensor& out);
 
-/// Without `scale` only the loss; with it the logits become scale * their gradient.
+/// Computes the loss; if `scale` is not null, `logits` are overwritten by *scale * their gradient.
 void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
                    const at::Tensor& token_loss);
 
@@ -61,5 +61,10 @@ void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at:
 
 void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials);
 bool all_finite(const at::Tensor& flat);
+
+/// The last step of sums over tokens:
+/// target[c] = (accumulate ? target[c] : 0) + sum of partials[r * stride + c] over r, in the order of r.
+void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t stride, float* target,
+                 bool accumulate);
 
 }  // namespace stepforge::cpu

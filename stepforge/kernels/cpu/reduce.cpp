@@ -7,7 +7,6 @@
 #include <ATen/Parallel.h>
 
 #include "stepforge/kernels/cpu/kernels.h"
-#include "stepforge/kernels/cpu/reduce_rows.h"
 #include "stepforge/kernels/cpu/simd.h"
 
 namespace stepforge::cpu {

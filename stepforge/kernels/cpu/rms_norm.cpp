@@ -7,7 +7,6 @@
 #include <ATen/ops/empty.h>
 
 #include "stepforge/kernels/cpu/kernels.h"
-#include "stepforge/kernels/cpu/reduce_rows.h"
 #include "stepforge/kernels/cpu/simd.h"
 
 namespace stepforge::cpu {
@@ -52,7 +51,7 @@ struct BackwardRows {
   int64_t width;
 };
 
-/// One row. The members are copied to locals so that the compiler knows no store changes them.
+/// One row. Members are copied to locals so that the compiler knows that stores do not change them.
 template <bool kResidual, typename T>
 STEPFORGE_INLINE void backward_row_body(const BackwardRows<T>& r, int64_t n) {
   const int64_t width = r.width;

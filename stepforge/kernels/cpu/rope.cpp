@@ -10,14 +10,12 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/kernels/cpu/kernels.h"
-#include "stepforge/kernels/cpu/reduce_rows.h"
 #include "stepforge/kernels/cpu/simd.h"
 
 namespace stepforge::cpu {
 namespace {
 
-/// Sizes and tables of one call; a head of index below `heads` is a query head, the next `kv_heads` are key
-/// heads.
+/// Sizes and tables of one call. The first `heads` heads are query heads, the next `kv_heads` key heads.
 struct Rotation {
   int64_t heads;
   int64_t kv_heads;
@@ -33,7 +31,7 @@ struct Rotation {
   int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-/// Turns each pair by the angle; `out` may be `x`.
+/// Rotates each pair; `out` may be `x`.
 template <typename T>
 STEPFORGE_INLINE void rotate_head(const T* x, const float* cos, const float* sin, T* out, int64_t half) {
 #pragma omp simd
@@ -86,8 +84,8 @@ STEPFORGE_INLINE void forward_tokens_body(const T* qkv, const Rotation& r, T* ou
   }
 }
 
-/// Turns back the gradient of one head and adds to `partial` [head_dim] its share of the weight's gradient.
-/// `turned` is scratch of head_dim numbers.
+/// Rotates the gradient of one head back and adds its share of the weight's gradient to `partial` [head_dim].
+/// `turned` [head_dim] is scratch.
 template <typename T>
 STEPFORGE_INLINE void normed_head_gradient(T* grad, const T* x, float scale, const float* weight,
                                            const float* cos, const float* sin, float* partial, float* turned,
@@ -131,8 +129,7 @@ STEPFORGE_INLINE void plain_tokens_gradient_body(T* grad_qkv, const Rotation& r,
   }
 }
 
-/// `partial`: [2, head_dim], the range's share of grad_q_weight and grad_k_weight; then head_dim numbers of
-/// scratch.
+/// `partial`: [3, head_dim]: the range's shares of grad_q_weight and of grad_k_weight, and scratch.
 template <typename T>
 STEPFORGE_INLINE void normed_tokens_gradient_body(T* grad_qkv, const T* qkv, const Rotation& r,
                                                   const float* rstd, float* partial, int64_t begin,
@@ -188,7 +185,7 @@ void check_positions(const at::Tensor& positions, int64_t max_position) {
   }
 }
 
-/// `q_weight`, `k_weight`: the norm's in fp32, kept alive by the caller; undefined without a norm.
+/// `q_weight`, `k_weight`: the norm weights in fp32, which the caller keeps alive; undefined without a norm.
 Rotation make_rotation(const AttentionShape& shape, const at::Tensor& positions, const RopeTable& table,
                        const at::Tensor& q_weight, const at::Tensor& k_weight, double eps) {
   check_positions(positions, table.cos.size(0));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU kernels share: one source for every x86-64 machine, element types, a vectorisable exponential.
+// Shared by the CPU kernels: one source for every x86-64 machine, element types, a vectorizable exponential.
 //
 // A kernel's inner loop is a STEPFORGE_SIMD_CLONES function: the compiler builds it for AVX-512, AVX2 and
 // plain x86-64, and the loader picks. Helpers it calls must be inlined into each build (STEPFORGE_INLINE);
-// lambdas and parallel regions do not inherit the instruction set, so parallel loops stand outside.
+// lambdas and parallel regions do not inherit the instruction set, so parallel loops are outside.
 #pragma once
 
 #include <bit>
@@ -62,7 +62,7 @@ STEPFORGE_INLINE float exp2_approx(float x) {
   return x < -126.0F ? 0.0F : result;
 }
 
-/// e^x with a relative error below 3e-7; 0 below -87, clamped above 87. NaN stays NaN. As exp2_approx, with
+/// e^x with a relative error below 3e-7; 0 below -87, clamped above 87. NaN stays NaN. Like exp2_approx, with
 /// ln(2) in two parts (n times the first is exact) so that large x keep their precision.
 STEPFORGE_INLINE float exp_approx(float x) {
   const float clamped = x > 87.0F ? 87.0F : x;
@@ -85,12 +85,12 @@ STEPFORGE_INLINE float exp_approx(float x) {
 /// Rows of one partial sum when `rows` rows are reduced over: a function of the number of rows only, so that
 /// the sum's order does not depend on threads.
 constexpr int64_t rows_per_partial(int64_t rows) {
-  constexpr int64_t kLeastRows = 16;
+  constexpr int64_t kMinRows = 16;
   const int64_t even = (rows + kPartials - 1) / kPartials;
-  return even > kLeastRows ? even : kLeastRows;
+  return even > kMinRows ? even : kMinRows;
 }
 
-/// Parallel loops hand a thread at least about this many elements.
+/// Parallel loops give a thread at least about this many elements.
 constexpr int64_t kElementsPerTask = 16384;
 constexpr int64_t rows_per_task(int64_t row_elements) {
   return row_elements >= kElementsPerTask ? 1 : kElementsPerTask / (row_elements > 0 ? row_elements : 1);

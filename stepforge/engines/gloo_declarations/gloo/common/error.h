@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing of it is used; see README.md of gloo_declarations.
+// Nothing in it is used; see README.md of gloo_declarations.
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that are delayed or broken off at any of their operations.
+// Steps that are delayed or interrupted at any of their operations.
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 using Watch = std::function<void(const Operation& operation, bool ended)>;
 
-/// Lets `watch` see every operation of the run's training steps.
+/// Calls `watch` before and after every operation of the run's training steps.
 void watch_operations(TestRun& run, const Watch& watch) {
   after_build_step(run.trainer(), "executor",
                    [watch](Trainer& trainer) { trainer.train_step->on_operation = watch; });
@@ -23,11 +23,11 @@ void watch_operations(TestRun& run, const Watch& watch) {
 
 struct Case {
   int ranks;
-  Words words;
+  Words overrides;
 };
 
-/// Their programs have every kind of operation that a data-parallel training step can have.
-const std::vector<Case> cases = {
+/// Together their programs have every kind of operation of a data-parallel training step.
+const std::vector<Case> kCases = {
     {2,
      {"parallelism.fsdp_forward_prefetch=2", "parallelism.fsdp_backward_prefetch=2",
       "parallelism.fsdp_reduce_in_flight=2"}},
@@ -43,7 +43,7 @@ Words job(const TempFolder& folder, const std::string& name, const Case& layout)
   return trainer_run(folder / name) +
          Words{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=3",
                "model.dropout=0.1", "checkpoint.enable=false"} +
-         layout.words;
+         layout.overrides;
 }
 
 std::set<OpKind> kinds_of(const StepProgram& program) {
@@ -65,37 +65,36 @@ std::set<OpKind> kinds_of_data_parallel_training() {
   return kinds;
 }
 
-TEST(Disturbed, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
+TEST(FaultInjection, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
   const TempFolder folder;
   std::set<OpKind> delayed;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    const auto words = [&](const std::string& name) {
-      return job(folder, format("{}-{}", name, i), cases[i]);
+  for (size_t i = 0; i < kCases.size(); ++i) {
+    const auto overrides = [&](const std::string& name) {
+      return job(folder, format("{}-{}", name, i), kCases[i]);
     };
     std::set<OpKind> kinds;
-    const auto undisturbed =
-        RankThreads(cases[i].ranks)
-            .run([&](int) { return words("quick"); },
-                 [&](TestRun& run, int rank) {
-                   if (rank != 0) return;
-                   run.trainer().add_callback(std::make_unique<CallAt>(
-                       [&](Trainer& trainer) { kinds = kinds_of(trainer.train_program); }));
-                 });
-    ASSERT_EQ(undisturbed[0].size(), 3U);
+    const auto quick = RankThreads(kCases[i].ranks)
+                           .run([&](int) { return overrides("quick"); },
+                                [&](TestRun& run, int rank) {
+                                  if (rank != 0) return;
+                                  run.trainer().add_callback(std::make_unique<CallAt>(
+                                      [&](Trainer& trainer) { kinds = kinds_of(trainer.train_program); }));
+                                });
+    ASSERT_EQ(quick[0].size(), 3U);
     delayed.insert(kinds.begin(), kinds.end());
     for (const OpKind kind : kinds) {
       for (const bool after : {false, true}) {
-        // A quarter of the operations of the kind, others on each rank.
+        // A quarter of the operations of the kind, different ones on each rank.
         std::atomic<uint64_t> calls{0};
         const auto delay = [&](const Operation& operation, bool ended) {
           if (operation.kind != kind || ended != after || mix_bits(calls++) % 4 != 0) return;
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         };
-        RankThreads threads(cases[i].ranks);
-        const auto slow = threads.run([&](int) { return words("slow"); },
+        RankThreads threads(kCases[i].ranks);
+        const auto slow = threads.run([&](int) { return overrides("slow"); },
                                       [&](TestRun& run, int) { watch_operations(run, delay); });
         EXPECT_GT(calls, 0U);
-        expect_same_numbers(slow, undisturbed[0],
+        expect_same_numbers(slow, quick[0],
                             format("case {}, delays {} {}", i, after ? "after" : "before", op_name(kind)));
       }
     }
@@ -103,27 +102,27 @@ TEST(Disturbed, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
   EXPECT_EQ(delayed, kinds_of_data_parallel_training());
 }
 
-/// Steps by hand, like a user's own loop around the trainer's parts: step number s is broken off at operation
-/// number s, if `broken`, and done again. As many as the program has operations before the first update.
-Records steps_by_hand(TestRun& run, bool broken) {
+/// Runs as many steps as the program has operations before the first update, like a custom loop around the
+/// trainer's parts. With `interrupted`, step s first throws at operation s and is then repeated.
+Records run_steps(TestRun& run, bool interrupted) {
   Trainer& trainer = run.build();
   const auto& operations = trainer.train_program.operations;
   Records records;
   for (size_t step = 0; operations.at(step).kind != OpKind::update; ++step) {
     std::vector<Batch> batches;
     for (int i = 0; i < trainer.batch.micro_batches(); ++i) batches.push_back(trainer.loader->next());
-    const StepContext place{static_cast<int64_t>(step)};
-    if (broken) {
+    const StepContext context{static_cast<int64_t>(step)};
+    if (interrupted) {
       trainer.train_step->on_operation = [&](const Operation& operation, bool) {
-        if (&operation == &operations[step]) throw Error("broken off");
+        if (&operation == &operations[step]) throw Error("interrupted");
       };
-      EXPECT_CONTAINS(message_of<Error>([&] { trainer.train_step->run(batches, place); }),
+      EXPECT_CONTAINS(message_of<Error>([&] { trainer.train_step->run(batches, context); }),
                       operation_text(trainer.train_program, operations[step]));
       trainer.train_step->on_operation = {};
     }
     StepRecord record;
-    record.step = place.step;
-    const StepResult result = trainer.train_step->run(batches, place);
+    record.step = context.step;
+    const StepResult result = trainer.train_step->run(batches, context);
     record.loss = result.loss;
     record.grad_norm = result.grad_norm;
     record.bits = bits_of(trainer);
@@ -132,18 +131,18 @@ Records steps_by_hand(TestRun& run, bool broken) {
   return records;
 }
 
-TEST(Disturbed, AStepBrokenOffAtAnyOperationBeforeItsUpdateCanBeDoneAgain) {
+TEST(FaultInjection, AStepInterruptedAtAnyOperationBeforeItsUpdateCanBeRepeated) {
   const TempFolder folder;
   const std::vector<Words> programs = {{"precision.compute=bf16", "activation_checkpoint.mode=full"},
                                        {"training.reduction=ordered"},
                                        {"training.local_batch_size=2"},
                                        {"parallelism.fsdp_cpu_offload=true"}};
   for (size_t i = 0; i < programs.size(); ++i) {
-    TestRun undisturbed(job(folder, format("undisturbed-{}", i), {1, programs[i]}));
-    TestRun broken(job(folder, format("broken-{}", i), {1, programs[i]}));
-    const Records expected = steps_by_hand(undisturbed, false);
+    TestRun reference(job(folder, format("reference-{}", i), {1, programs[i]}));
+    TestRun interrupted(job(folder, format("interrupted-{}", i), {1, programs[i]}));
+    const Records expected = run_steps(reference, false);
     EXPECT_GT(expected.size(), 30U);
-    EXPECT_EQ(steps_by_hand(broken, true), expected) << join(programs[i], " ");
+    EXPECT_EQ(run_steps(interrupted, true), expected) << join(programs[i], " ");
   }
 }
 
