@@ -20,9 +20,8 @@ namespace {
 void check_sizes(const ModelConfig& model) {
   constexpr double most_parameters = 1e14;
   constexpr int64_t most_layers = 100'000;
-  for (const int64_t size : {model.dim, model.n_layers, model.n_heads, model.n_kv_heads, model.ffn_dim}) {
+  for (const int64_t size : {model.dim, model.n_layers, model.n_heads, model.n_kv_heads, model.ffn_dim})
     if (size <= 0) throw UsageError(format("model: a size is {}; sizes must be positive", size));
-  }
   const auto number = [](int64_t size) { return static_cast<double>(size); };
   const double head_dim =
       model.head_dim > 0 ? number(model.head_dim) : number(model.dim) / number(model.n_heads);

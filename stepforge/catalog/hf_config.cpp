@@ -28,11 +28,10 @@ void set_field(const JsonReader& value, std::string_view name, Config& config) {
     **boolean = value.boolean();
     return;
   }
-  if (auto* const* integer = std::get_if<int64_t*>(&slot)) {
+  if (auto* const* integer = std::get_if<int64_t*>(&slot))
     **integer = value.integer(1);
-  } else {
+  else
     *std::get<double*>(slot) = value.number();
-  }
   const FieldRules& rules = place.field->rules;
   if (!in_range(rules, value.number())) value.refuse(format("must be {}", range_text(rules)));
 }
@@ -78,12 +77,10 @@ const ModelFamily& family_of(const JsonReader& reader) {
 /// prefers rope_scaling, older versions know only that: objects that differ are refused.
 std::string rope_object(const JsonReader& reader) {
   std::vector<std::string> keys;
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+  for (const char* key : {"rope_scaling", "rope_parameters"})
     if (reader.has(key) && !reader[key].object().json().empty()) keys.emplace_back(key);
-  }
-  if (keys.size() == 2 && reader[keys[0]].json() != reader[keys[1]].json()) {
+  if (keys.size() == 2 && reader[keys[0]].json() != reader[keys[1]].json())
     reader.refuse("rope_scaling", "differs from \"rope_parameters\"; remove the one that does not hold");
-  }
   return keys.empty() ? "" : keys[0];
 }
 
@@ -102,9 +99,8 @@ void read_rope(const JsonReader& reader, Config& config) {
   Config read = config;
   const char* type_key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   const std::string type = rope.text_or(type_key, "default");
-  if (type != "default" && type != "llama3") {
+  if (type != "default" && type != "llama3")
     rope.refuse(type_key, R"(only "default" and "llama3" are supported)");
-  }
   read_fields(rope, hf_rope_fields(), read);
   require_equal(reader, rope, "rope_theta");
   config.model.rope_theta = read.model.rope_theta;
@@ -117,9 +113,8 @@ void read_rope(const JsonReader& reader, Config& config) {
   scaling.type = RopeScalingType::llama3;
   if (!rope.has(original)) scaling.original_max_position = config.model.max_position;
   if (reader.has(original)) set_field(reader[original], "rope_scaling.original_max_position", read);
-  if (scaling.low_freq_factor >= scaling.high_freq_factor) {
+  if (scaling.low_freq_factor >= scaling.high_freq_factor)
     rope.refuse("high_freq_factor", format("must be above low_freq_factor = {}", scaling.low_freq_factor));
-  }
   config.model.rope_scaling = scaling;
 }
 
@@ -172,11 +167,10 @@ Json hf_generation(const Json& generation, const Json& config, const std::string
   Json result = JsonReader(generation, source).object().json();
   for (const char* key : token_ids) {
     if (result.value(key, Json(nullptr)).is_null()) result[key] = config.value(key, Json(nullptr));
-    if (result[key].is_null()) {
+    if (result[key].is_null())
       result.erase(key);
-    } else if (!is_token_id(result[key])) {
+    else if (!is_token_id(result[key]))
       JsonReader(result, source).refuse(key, "expected a token id or a list of them");
-    }
   }
   return result;
 }
@@ -211,12 +205,10 @@ ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
     model.n_kv_heads =
         json.contains(kv_heads) || family.hf_kv_heads == 0 ? model.n_heads : family.hf_kv_heads;
   }
-  if (!reader.has("head_dim")) {
+  if (!reader.has("head_dim"))
     model.head_dim = family.hf_head_dim == 0 ? model.dim / model.n_heads : family.hf_head_dim;
-  }
-  if (model.n_heads % model.n_kv_heads != 0) {
+  if (model.n_heads % model.n_kv_heads != 0)
     reader.refuse(kv_heads, format("must divide num_attention_heads = {}", model.n_heads));
-  }
   if (model.head_dim < 2 || model.head_dim % 2 != 0) {
     reader.refuse("head_dim",
                   format("heads of width {}; rotary embedding needs an even width", model.head_dim));

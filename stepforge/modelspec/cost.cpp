@@ -17,28 +17,22 @@ int64_t bytes(const Elements& elements, const CostContext& context) {
 
 /// A region's result is the result of its last call that makes one; calls without a result work in place.
 int64_t output_bytes(const RegionCost& region, const CostContext& context) {
-  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
-    if (const int64_t output = bytes(op->output, context); output > 0) {
-      return output;
-    }
-  }
+  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op)
+    if (const int64_t output = bytes(op->output, context); output > 0) return output;
   return 0;
 }
 
 int64_t saved_bytes(const RegionCost& region, const CostContext& context) {
   int64_t sum = 0;
-  for (const OpCost& op : region.ops) {
-    sum += bytes(op.saves, context);
-  }
+  for (const OpCost& op : region.ops) sum += bytes(op.saves, context);
   return sum;
 }
 
 double forward_flops(const RegionCost& region, const CostContext& context) {
   const auto tokens = static_cast<double>(context.tokens);
   double sum = 0;
-  for (const OpCost& op : region.ops) {
+  for (const OpCost& op : region.ops)
     sum += tokens * (op.flops + op.flops_per_key * static_cast<double>(context.document_length));
-  }
   return sum;
 }
 
@@ -152,13 +146,11 @@ BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& 
   cost.inference_peak_bytes = block_forward_peak(regions, context, std::vector<Kept>(regions.size()));
 
   BackwardWalk walk(context);
-  for (std::size_t i = regions.size(); i-- > 0;) {
-    if (contains(recomputed, regions[i].name)) {
+  for (std::size_t i = regions.size(); i-- > 0;)
+    if (contains(recomputed, regions[i].name))
       walk.run_again(regions[i], kept[i].bytes);
-    } else {
+    else
       walk.run(regions[i]);
-    }
-  }
   cost.backward_peak_bytes = walk.peak();
   return cost;
 }

@@ -63,9 +63,8 @@ ShardLayout::ShardLayout(const UnitSpec& unit, const Partition& partition, int s
   if (shards < 1) throw UsageError(format("unit {} cannot be cut into {} shards", unit.name, shards));
   if (shards == 1) partition_ = {};
   gathered_ = flat_layout(unit);
-  for (const ParameterSpec& parameter : unit.parameters) {
+  for (const ParameterSpec& parameter : unit.parameters)
     tensors_.push_back({.shape = parameter.shape, .elements = parameter.elements()});
-  }
   switch (partition_.kind) {
     case Partition::Kind::flat:
       place_flat();
@@ -103,9 +102,8 @@ void ShardLayout::place_by_tensor() {
     end += round_up(tensor.elements, kTensorAlignment);
   }
   shard_size_ = round_up(*std::max_element(loads.begin(), loads.end()), kUnitBorder);
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+  for (size_t i = 0; i < tensors_.size(); ++i)
     gathered_.offsets[i] = tensors_[i].owner * shard_size_ + tensors_[i].start;
-  }
   gathered_.size = joined_size();
 }
 

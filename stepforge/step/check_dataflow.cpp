@@ -202,9 +202,7 @@ class Dataflow : RuleWalk {
         if ((block.last ? at.loss : at.output) == kNever)
           fail(format("block {} never runs on micro-batch {}", block.name, m));
         if (at.graph != kNever && at.backward == kNever) fail_at(at.graph, "no backward uses its graph");
-        if (at.weight_queued) {
-          fail_at(at.backward, "the weight gradient it queued is never computed");
-        }
+        if (at.weight_queued) fail_at(at.backward, "the weight gradient it queued is never computed");
       }
     }
   }

@@ -22,10 +22,9 @@ class Gathers : RuleWalk {
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
-    for (std::size_t u = 0; u < slots_.size(); ++u) {
+    for (std::size_t u = 0; u < slots_.size(); ++u)
       if (slots_[u].state != Slot::State::free)
         fail_at(slots_[u].start, format("unit {} is never released", program_.units[u].name));
-    }
   }
 
  private:

@@ -35,17 +35,15 @@ class Gradients : RuleWalk {
  public:
   explicit Gradients(const CheckedProgram& checked)
       : RuleWalk(checked), gradients_(program_.units.size()), users_(program_.units.size()) {
-    for (int b = 0; b < static_cast<int>(program_.blocks.size()); ++b) {
+    for (int b = 0; b < static_cast<int>(program_.blocks.size()); ++b)
       for (const int u : element(program_.blocks, b).units) element(users_, u).push_back(b);
-    }
   }
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
-    for (std::size_t u = 0; trains() && u < gradients_.size(); ++u) {
+    for (std::size_t u = 0; trains() && u < gradients_.size(); ++u)
       if (program_.units[u].trainable && gradients_[u].update < 0)
         fail(format("unit {} is never updated", program_.units[u].name));
-    }
   }
 
  private:
@@ -120,9 +118,8 @@ class Gradients : RuleWalk {
 
   /// The operation must read the whole gradient of the unit.
   void require_whole(const Gradient& gradient, const Operation& operation) const {
-    if (find_buffer(program_, operation.reads, BufferKind::whole_gradient) != gradient.whole) {
+    if (find_buffer(program_, operation.reads, BufferKind::whole_gradient) != gradient.whole)
       fail(format("it does not read buffer {}", element(program_.buffers, gradient.whole).name));
-    }
   }
 
   void stash(Gradient& gradient, const Operation& operation) {
@@ -236,10 +233,9 @@ class Gradients : RuleWalk {
     if (twice != all.end())
       fail(format("unit {}: the gradient of {} was added twice", name, contribution_text(*twice)));
     for (const int b : element(users_, u)) {
-      for (int m = 0; m < program_.micro_batches; ++m) {
+      for (int m = 0; m < program_.micro_batches; ++m)
         if (!std::binary_search(all.begin(), all.end(), Contribution{b, m}))
           fail(format("unit {}: the gradient of {} is missing", name, contribution_text({b, m})));
-      }
     }
     for (const int writer : gradient.writers) require_order(writer);
   }

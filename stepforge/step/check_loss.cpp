@@ -9,9 +9,8 @@ namespace {
 class Loss : RuleWalk {
  public:
   explicit Loss(const CheckedProgram& checked) : RuleWalk(checked) {
-    for (std::size_t g = 0; g < program_.groups.size(); ++g) {
+    for (std::size_t g = 0; g < program_.groups.size(); ++g)
       if (program_.groups[g].name == kLossGroup) group_ = static_cast<int>(g);
-    }
   }
 
   void check() {

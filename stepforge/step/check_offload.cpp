@@ -27,10 +27,9 @@ class Offload : RuleWalk {
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
     for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-      for (const BufferKind kind : kAllKinds) {
+      for (const BufferKind kind : kAllKinds)
         if (part(u, kind).changed)
           fail(format("unit {}: its {} are never written back to the host", unit(u).name, name_of(kind)));
-      }
     }
   }
 
@@ -159,9 +158,8 @@ class Offload : RuleWalk {
     const auto found = latest_copy_.find(operation.unit);
     const OpKind awaited =
         operation.kind == OpKind::reload_wait ? OpKind::reload_start : OpKind::offload_start;
-    if (found == latest_copy_.end() || element(program_.operations, found->second).kind != awaited) {
+    if (found == latest_copy_.end() || element(program_.operations, found->second).kind != awaited)
       fail(format("no {} of the unit is under way", op_name(awaited)));
-    }
     require_order(found->second);
   }
 

@@ -50,9 +50,8 @@ class Structure : ListWalk {
       }
     }
     for (const ProgramGroup& group : program_.groups) check_group(group);
-    for (const Buffer& buffer : program_.buffers) {
+    for (const Buffer& buffer : program_.buffers)
       if (buffer.bytes < 0) fail(format("buffer {} has {} bytes", buffer.name, buffer.bytes));
-    }
   }
 
   void check_group(const ProgramGroup& group) const {
@@ -73,10 +72,9 @@ class Structure : ListWalk {
     require_indices(operation.reads, program_.buffers.size(), "buffer");
     require_indices(operation.allocates, program_.buffers.size(), "buffer");
     require_indices(operation.frees, program_.buffers.size(), "buffer");
-    for (const int needed : operation.needs) {
+    for (const int needed : operation.needs)
       if (needed < 0 || needed >= here())
         fail(format("it needs operation {}, which is not an earlier one", needed));
-    }
   }
 
   /// What the table says of its kind.

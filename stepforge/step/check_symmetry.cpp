@@ -16,10 +16,9 @@ class Symmetry {
       : program_(program), world_size_(world_size), known_(program.groups.size()) {}
 
   void check_operations() const {
-    for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+    for (std::size_t i = 0; i < program_.operations.size(); ++i)
       if (has_trait(program_.operations[i].kind, kHasPeer))
         throw ProgramError(program_, i, "a message to one peer cannot be the same on all ranks");
-    }
   }
 
   void add_rank(int rank, const std::vector<GroupView>& groups) {

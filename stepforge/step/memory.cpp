@@ -20,9 +20,8 @@ class OtherLanes {
 
   int64_t workspace_beside(std::size_t i) {
     int64_t bytes = 0;
-    for (std::size_t other = 0; other < kLanes; ++other) {
+    for (std::size_t other = 0; other < kLanes; ++other)
       if (other != before_.lane(i)) bytes += largest_beside(i, other);
-    }
     return bytes;
   }
 
@@ -67,13 +66,11 @@ int64_t MemoryAccount::persistent_bytes() const {
 
 MemoryAccount account(const StepProgram& program) {
   MemoryAccount result;
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.kind == BufferKind::host) {
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.kind == BufferKind::host)
       result.host_bytes += buffer.bytes;
-    } else if (buffer.persistent) {
+    else if (buffer.persistent)
       result.persistent[buffer.kind] += buffer.bytes;
-    }
-  }
   const HappensBefore before(program);
   OtherLanes others(program, before);
   std::map<BufferKind, int64_t> live = result.persistent;

@@ -131,11 +131,10 @@ MachineModel measured_machine(const StepProgram& program, const std::vector<Oper
   for (std::size_t i = 0; i < times.size(); ++i) {
     const Operation& operation = program.operations[i];
     const double seconds = times[i].end - times[i].start;
-    if (operation.flops > 0) {
+    if (operation.flops > 0)
       flops.add(operation.flops, seconds);
-    } else if (operation.bytes > 0) {
+    else if (operation.bytes > 0)
       (is_message(operation) ? network : memory).add(static_cast<double>(operation.bytes), seconds);
-    }
   }
   MachineModel machine;
   machine.name = std::move(name);
