@@ -9,7 +9,8 @@
 
 namespace stepforge {
 
-/// The blocks and units of the program have the indices of the model; its buffers begin with the persistent ones.
+/// The blocks and units of the program have the indices of the model; its buffers begin with the persistent
+/// ones.
 ///
 /// Which buffers a kind of operation reads and allocates is listed in the table of step/operations.h. Of the
 /// allocations in a row,
@@ -19,13 +20,13 @@ namespace stepforge {
 /// - gradients only by the first reduce_start of an offloaded unit (later ones add to the reloaded sum);
 /// - parts of the state of an offloaded unit only as Operation::parts states.
 /// Every buffer is freed by its last reader. So backward frees the graph and the output gradient of its block
-/// and, since nothing below needs its input any more, the bundle of the block below. A graph holds what autograd
-/// saved; it must not hold the output or the input of the block, which are buffers of their own. Blocks below
-/// the lowest trainable unit run without a graph and have no backward.
+/// and, since nothing below needs its input any more, the bundle of the block below. A graph holds what
+/// autograd saved; it must not hold the output or the input of the block, which are buffers of their own.
+/// Blocks below the lowest trainable unit run without a graph and have no backward.
 ///
 /// The groups "dp_shard", "dp_replicate" and "loss" exist if they have more than one rank. Persistent buffers
-/// have the size of this rank's shard; gather slots, whole gradients and levels that of the whole unit, padded
-/// as its partition needs (ShardLayout::gathered).
+/// have the size of this rank's shard; gather slots, whole gradients and levels that of the whole unit,
+/// padded as its partition needs (ShardLayout::gathered).
 ///
 /// Throws UsageError if the options do not fit the model: no micro-batch, nothing to train, unknown names.
 StepProgram build_step(const ModelSpec& model, const StepOptions& options);

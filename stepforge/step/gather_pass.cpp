@@ -18,8 +18,8 @@ struct Residency {
   std::size_t earliest_start = 0;  ///< right after the previous residency of the unit
 };
 
-/// All residencies in order of their first use. If a unit stays gathered, it has one; otherwise one for each run
-/// of uses that no computation of another block interrupts.
+/// All residencies in order of their first use. If a unit stays gathered, it has one; otherwise one for each
+/// run of uses that no computation of another block interrupts.
 std::vector<Residency> find_residencies(const StepProgram& program, const GatherPolicy& policy) {
   using Reshard = GatherPolicy::Reshard;
   const auto stays_gathered = [&](int unit) {
@@ -52,8 +52,8 @@ std::vector<Residency> find_residencies(const StepProgram& program, const Gather
   return residencies;
 }
 
-/// Decides before which operation the gather of each residency starts: at the latest before its first use, and
-/// never before the previous residency of the unit has ended.
+/// Decides before which operation the gather of each residency starts: at the latest before its first use,
+/// and never before the previous residency of the unit has ended.
 class GatherScheduler {
  public:
   GatherScheduler(const StepProgram& program, const std::vector<Residency>& residencies,
@@ -149,8 +149,8 @@ class GatherScheduler {
   std::vector<std::size_t> starts_;
 };
 
-/// A wait needs its start. A start needs the last release before it, so that gathers cannot run further ahead of
-/// the compute lane than they do in the list.
+/// A wait needs its start. A start needs the last release before it, so that gathers cannot run further ahead
+/// of the compute lane than they do in the list.
 void link_needs(std::vector<Operation>& operations, std::size_t units) {
   std::vector<int> start_of(units, -1);
   int last_release = -1;

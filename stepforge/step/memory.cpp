@@ -10,8 +10,8 @@ namespace stepforge {
 
 namespace {
 
-/// The largest workspaces that may exist in other lanes while an operation runs. Every operation is asked for
-/// once, in list order.
+/// The largest workspaces that may exist in other lanes while an operation runs. Call workspace_beside() once
+/// for every operation, in list order.
 class OtherLanes {
  public:
   OtherLanes(const StepProgram& program, const HappensBefore& before) : program_(program), before_(before) {
@@ -26,12 +26,12 @@ class OtherLanes {
   }
 
  private:
-  /// The stretch of a lane that may run beside the latest operation of another lane. Both ends only move
-  /// forward.
+  /// The range of a lane that may run at the same time as the latest operation of another lane. Both ends
+  /// only move forward.
   struct Window {
     std::size_t end = 0;
-    std::deque<std::size_t>
-        largest;  ///< positions of falling workspaces: the first is the largest of the window
+    /// Positions whose workspaces decrease; the first has the largest workspace of the window.
+    std::deque<std::size_t> largest;
   };
 
   int64_t largest_beside(std::size_t i, std::size_t other) {
@@ -52,8 +52,8 @@ class OtherLanes {
   const StepProgram& program_;
   const HappensBefore& before_;
   std::array<std::vector<std::size_t>, kLanes> lanes_;
-  std::array<std::array<Window, kLanes>, kLanes>
-      windows_;  ///< of the first lane's latest operation, in the second
+  /// [lane of the latest operation][other lane]
+  std::array<std::array<Window, kLanes>, kLanes> windows_;
 };
 
 }  // namespace

@@ -26,16 +26,16 @@ void recompute_pass(StepProgram& program, const ModelSpec& model, const Recomput
 void ordered_pass(StepProgram& program);
 
 /// Sharded units: a whole gradient is started before the first contribution and reduced after the last one of
-/// the step, or of each micro-batch. Replicated units: the sum over the replicas follows, of the shard or of the
-/// gradient in place. All reductions end before the loss is reduced and the norm is computed.
+/// the step, or of each micro-batch. Replicated units: the sum over the replicas follows, of the shard or of
+/// the gradient in place. All reductions end before the loss is reduced and the norm is computed.
 void reduce_pass(StepProgram& program, const ReducePolicy& policy);
 
 /// Units that are not resident are gathered before use and released after it.
 void gather_pass(StepProgram& program, const GatherPolicy& policy);
 
 /// The state of offloaded units is copied to the device for gathers, for reductions that add to it and for
-/// updates. Changes are copied back: gradients when they are reduced (the norm is computed on the host), weights
-/// and optimizer state after the update.
+/// updates. Changes are copied back: gradients when they are reduced (the norm is computed on the host),
+/// weights and optimizer state after the update.
 void offload_pass(StepProgram& program, const OffloadPolicy& policy);
 
 /// Adds buffers, workspaces and costs to the operations, and frees each buffer after its last reader.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step program: the training step of one rank as a list of operations. Plain data that the passes write, the
-// checker proves, the executor runs and `stepforge plan` prints.
+// The step program: the training step of one rank as a list of operations. Plain data that the passes write,
+// the checker proves, the executor runs and `stepforge plan` prints.
 #pragma once
 
 #include <cstdint>
@@ -76,8 +76,8 @@ struct ProgramUnit {
   int64_t reduced_bytes = 0;   ///< of the gradients of all shards, in the reduce dtype
   bool offloaded = false;      ///< its state is on the host, and on the device only while it is used
 
-  /// Whether its gradient is accumulated as a whole and then reduced into the shard of this rank. Otherwise it
-  /// is accumulated in place.
+  /// Whether its gradient is accumulated as a whole and then reduced into the shard of this rank. Otherwise
+  /// it is accumulated in place.
   bool reduces() const { return shard_group >= 0 || offloaded; }
 };
 
@@ -112,8 +112,8 @@ decltype(auto) element(Items& items, int index) {
 /// The index of the group of this name; -1 if there is none.
 int find_group(const StepProgram& program, std::string_view name);
 
-/// The buffer of this kind among `buffers`, which an operation reads, allocates or frees; -1 if there is none.
-/// An operation never lists two buffers of one kind.
+/// The buffer of this kind among `buffers`, which an operation reads, allocates or frees; -1 if there is
+/// none. An operation never lists two buffers of one kind.
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind);
 
 /// The kinds of the buffers of these parts.

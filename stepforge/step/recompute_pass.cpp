@@ -10,7 +10,8 @@ namespace stepforge {
 
 namespace {
 
-/// The index of `name` among the blocks or regions that can be recomputed. Throws UsageError if there is none.
+/// The index of `name` among the blocks or regions that can be recomputed. Throws UsageError if there is
+/// none.
 std::size_t find_name(const std::string& block_or_region, const std::string& name,
                       const std::vector<std::string>& known) {
   const auto found = std::ranges::find(known, name);

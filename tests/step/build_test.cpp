@@ -35,7 +35,7 @@ std::string refusal(const ModelSpec& model, const StepOptions& options) {
   return "accepted";
 }
 
-TEST(BuildStep, TrainingProgramOfATinyModelReadsLikeThis) {
+TEST(BuildStep, ListingOfATinyTrainingProgram) {
   EXPECT_EQ(listing(build_step(small_model(1), small_options(1))),
             "start_gradient embedding\n"
             "start_gradient layers.0\n"
@@ -121,7 +121,7 @@ TEST(BuildStep, BlocksBelowTheLowestTrainableUnitHaveNoBackward) {
   EXPECT_NE(text.find("update layers.1"), std::string::npos) << text;
 }
 
-TEST(BuildStep, RefusesWhatDoesNotFit) {
+TEST(BuildStep, RefusesOptionsThatDoNotFit) {
   StepOptions options = small_options(0);
   EXPECT_NE(refusal(small_model(), options).find("at least one micro-batch, not 0"), std::string::npos);
   options = small_options(1);
@@ -146,7 +146,7 @@ TEST(RecomputePass, FullRecomputesEveryLayerButNotEmbeddingAndHead) {
       << text;
 }
 
-TEST(RecomputePass, EveryNthBeginsWithTheFirstLayer) {
+TEST(RecomputePass, EveryNthStartsWithTheFirstLayer) {
   StepOptions options = small_options(2);
   options.recompute.mode = RecomputePolicy::Mode::every_n;
   options.recompute.n = 2;
@@ -160,7 +160,7 @@ TEST(RecomputePass, EveryNthBeginsWithTheFirstLayer) {
                                       "recompute layers.2 m1 graph", "recompute layers.0 m1 graph"}));
 }
 
-TEST(RecomputePass, NamedSegmentsShrinkTheGraph) {
+TEST(RecomputePass, NamedRegionsShrinkTheGraph) {
   StepOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::regions;
   options.recompute.regions = {"mlp"};
@@ -170,11 +170,11 @@ TEST(RecomputePass, NamedSegmentsShrinkTheGraph) {
   EXPECT_EQ(count(program, OpKind::recompute), 0);
   for (const Buffer& buffer : program.buffers)
     if (buffer.name == "graph layers.0 m0") {
-      EXPECT_EQ(buffer.bytes, 16 * (2 + 8 + 8) * 4);  // attention's saves and the mlp's input
+      EXPECT_EQ(buffer.bytes, 16 * (2 + 8 + 8) * 4);  // saved by attention, and the input of mlp
     }
 }
 
-TEST(RecomputePass, UnknownNamesAreRefusedWithAGuess) {
+TEST(RecomputePass, UnknownNamesAreRefusedWithASuggestion) {
   StepOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::blocks;
   options.recompute.blocks = {"layers.9"};
@@ -189,7 +189,7 @@ TEST(RecomputePass, UnknownNamesAreRefusedWithAGuess) {
   EXPECT_NE(refusal(small_model(), options).find("at least 1, not 0"), std::string::npos);
 }
 
-/// What the gradient of a unit is at the end, as a formula over its micro-batches.
+/// The final gradient of a unit, as a formula over its micro-batches.
 std::string gradient_formula(const StepProgram& program, int unit) {
   std::string gradient;
   std::map<int, std::string> levels;

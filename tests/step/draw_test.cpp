@@ -16,7 +16,7 @@ int64_t lines(const std::string& text) {
   return std::count(text.begin(), text.end(), '\n');
 }
 
-TEST(OperationTable, ShowsEveryOperationOnRequest) {
+TEST(OperationTable, ShowsAllOperationsOnRequest) {
   const StepProgram program = build_step(small_model(8), small_options(5));
   const std::string table = operation_table(program, {true, true});
   EXPECT_EQ(lines(table), static_cast<int64_t>(program.operations.size()) + 1);
@@ -39,7 +39,7 @@ TEST(OperationTable, FoldsPatternsOfSeveralOperations) {
   EXPECT_NE(table.find("more of these 4 operations"), std::string::npos) << table;
 }
 
-TEST(OperationTable, SaysWhichOperationDoesWhatAndWhatIsLive) {
+TEST(OperationTable, ShowsIndexLaneOperationAndLiveBytes) {
   StepOptions options = small_options(1);
   const StepProgram program = build_step(small_model(1), options);
   const std::string table = operation_table(program);

@@ -20,7 +20,7 @@ std::string plan_of(const ModelSpec& model, const StepOptions& options) {
   return render_plan(model, build_step(model, options), text);
 }
 
-TEST(RenderPlan, NamesParametersFlopsTokensAndPeak) {
+TEST(RenderPlan, ShowsParametersFlopsTokensAndPeak) {
   const ModelSpec model = small_model(3);
   const StepOptions options = small_options(4);
   const std::string plan = plan_of(model, options);
@@ -49,15 +49,15 @@ TEST(RenderPlan, FoldsBlocksThatAlternate) {
   EXPECT_EQ(plan.find("  layers.4 "), std::string::npos) << plan;
 }
 
-TEST(RenderPlan, GivesTheAnswerBeforeTheTables) {
+TEST(RenderPlan, PrintsTheSummaryBeforeTheTables) {
   const ModelSpec model = small_model(2);
   PlanText text;
   text.verdict = "Memory: it fits";
   text.machine.name = "my machine";
   const std::string plan = render_plan(model, build_step(model, small_options(1)), text);
-  const auto at = [&](const char* words) {
-    const std::size_t found = plan.find(words);
-    EXPECT_NE(found, std::string::npos) << words << "\n" << plan;
+  const auto at = [&](const char* part) {
+    const std::size_t found = plan.find(part);
+    EXPECT_NE(found, std::string::npos) << part << "\n" << plan;
     return found;
   };
   EXPECT_LT(at("Memory: it fits"), at("Predicted step: "));
@@ -67,7 +67,7 @@ TEST(RenderPlan, GivesTheAnswerBeforeTheTables) {
   EXPECT_EQ(plan.find("hidden"), std::string::npos) << plan;
 }
 
-TEST(RenderPlan, SaysWhatIsFrozenAndRecomputed) {
+TEST(RenderPlan, ShowsFrozenUnitsAndRecomputedRegions) {
   ModelSpec model = small_model(2);
   model.units[0].trainable = false;
   StepOptions options = small_options(1);
@@ -78,15 +78,15 @@ TEST(RenderPlan, SaysWhatIsFrozenAndRecomputed) {
   EXPECT_NE(plan.find("attention+mlp"), std::string::npos) << plan;
 }
 
-TEST(RenderPlan, SaysWhatOneOfManyRanksSends) {
+TEST(RenderPlan, ShowsTheCollectivesOfOneOfManyRanks) {
   StepOptions options = small_options(3);
   options.data_parallel = data_parallel(5, 4, 2);
   const ModelSpec model = small_model(2);
   PlanText text;
   const StepProgram program = build_step(model, options);
-  KeptGroups kept;
+  GroupPool pool;
   text.proof =
-      check_symmetric(program, 8, [&](int rank) { return kept(groups_of(data_parallel(rank, 4, 2))); });
+      check_symmetric(program, 8, [&](int rank) { return pool(groups_of(data_parallel(rank, 4, 2))); });
   const std::string plan = render_plan(model, program, text);
   EXPECT_NE(plan.find("Rank 5 of 8, in groups dp_shard of 4, dp_replicate of 2, loss of 8"),
             std::string::npos)
