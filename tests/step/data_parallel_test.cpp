@@ -11,6 +11,7 @@
 #include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 #include "tests/support/long_tests.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
@@ -411,8 +412,8 @@ std::string fault(const std::function<void(int rank, std::vector<ProgramGroup>&)
 }
 
 void expect_fault(const std::string& text, const std::string& rank, const std::string& reason) {
-  EXPECT_NE(text.find(rank + ","), std::string::npos) << text;
-  EXPECT_NE(text.find(reason), std::string::npos) << text;
+  EXPECT_CONTAINS(text, rank + ",");
+  EXPECT_CONTAINS(text, reason);
 }
 
 TEST(Symmetry, MembersOfAGroupMustHaveThatGroup) {

@@ -17,6 +17,7 @@
 #include "stepforge/step/program.h"
 #include "tests/step/data_parallel.h"
 #include "tests/step/fixture.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 
@@ -264,11 +265,11 @@ inline void expect_refused(const Programs& programs, int rank, const std::string
   } catch (const ProgramError& error) {
     const std::string text = error.what();
     EXPECT_EQ(error.rank(), rank) << text;
-    EXPECT_NE(text.find(format("rank {}, ", rank)), std::string::npos) << text;
+    EXPECT_CONTAINS(text, format("rank {}, ", rank));
     const std::size_t end = text.find("): ");
     const std::string head = text.substr(0, end == std::string::npos ? text.find(": ") : end);
-    EXPECT_NE(head.find(operation), std::string::npos) << text;
-    EXPECT_NE(text.find(reason, head.size()), std::string::npos) << text;
+    EXPECT_CONTAINS(head, operation);
+    EXPECT_CONTAINS(text.substr(head.size()), reason);
   }
 }
 
