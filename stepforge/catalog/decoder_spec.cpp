@@ -16,13 +16,12 @@ AttentionDims attention_dims(const ModelConfig& model) {
 
 namespace {
 
-/// Refuses sizes whose products do not fit the arithmetic of what is built from them.
+/// Throws UsageError for sizes whose products could overflow.
 void check_sizes(const ModelConfig& model) {
-  constexpr double most_parameters = 1e14;
-  constexpr int64_t most_layers = 100'000;
-  for (const int64_t size : {model.dim, model.n_layers, model.n_heads, model.n_kv_heads, model.ffn_dim}) {
+  constexpr double kMaxParameters = 1e14;
+  constexpr int64_t kMaxLayers = 100'000;
+  for (const int64_t size : {model.dim, model.n_layers, model.n_heads, model.n_kv_heads, model.ffn_dim})
     if (size <= 0) throw UsageError(format("model: a size is {}; sizes must be positive", size));
-  }
   const auto number = [](int64_t size) { return static_cast<double>(size); };
   const double head_dim =
       model.head_dim > 0 ? number(model.head_dim) : number(model.dim) / number(model.n_heads);
@@ -30,14 +29,14 @@ void check_sizes(const ModelConfig& model) {
       2 * head_dim * (number(model.n_heads) + number(model.n_kv_heads)) + 3 * number(model.ffn_dim);
   const double parameters =
       number(model.dim) * (number(model.n_layers) * rows + 2 * number(model.vocab_size));
-  if (model.n_layers > most_layers || parameters > most_parameters) {
+  if (model.n_layers > kMaxLayers || parameters > kMaxParameters) {
     throw UsageError(
         format("model: {} layers, {:.3g} parameters; at most {} layers and {:.0e} parameters are supported",
-               model.n_layers, parameters, most_layers, most_parameters));
+               model.n_layers, parameters, kMaxLayers, kMaxParameters));
   }
 }
 
-/// Adds a unit with the layers' parameters and a block that uses it.
+/// Adds a unit with the parameters of the layers and a block that uses it.
 void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int layer,
                std::vector<LayerSpec> layers) {
   UnitSpec unit;
@@ -60,7 +59,8 @@ void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int lay
 }  // namespace
 
 ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk) {
-  if (model.vocab_size <= 0) throw UsageError("model.vocab_size is not set and no tokenizer gives it");
+  if (model.vocab_size <= 0)
+    throw UsageError("model.vocab_size is not set and there is no tokenizer to take it from");
   check_sizes(model);
   const AttentionDims dims = attention_dims(model);
   const bool dropout = model.dropout > 0.0;
@@ -89,7 +89,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk) {
   add_block(spec, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk)});
   if (model.tie_embeddings) {
-    // The head reads the embedding's unit: one copy, one summed gradient.
+    // The head reads the unit of the embedding: one copy, one summed gradient.
     spec.blocks.back().units.push_back(0);
     spec.ties.push_back({"embedding.weight", "head", "lm_head.weight"});
   }

@@ -8,12 +8,12 @@
 
 namespace stepforge {
 
-/// Heads, head size (dim / n_heads where model.head_dim is 0) and the family's facts of attention.
+/// Sizes of attention: head_dim is dim / n_heads if model.head_dim is 0. qk_norm comes from the family.
 AttentionDims attention_dims(const ModelConfig& model);
 
 /// Units and blocks in forward order: "embedding", "layers.0" ..., "head". `loss_chunk` is the number of
-/// tokens whose logits exist at once; 0 chooses by vocabulary. Throws UsageError if the family is unknown,
-/// model.vocab_size is not known yet, or the model has more than 1e14 parameters or 100,000 layers.
+/// tokens whose logits exist at once; 0 for automatic_loss_chunk(). Throws UsageError if the family is
+/// unknown, model.vocab_size is not known yet, or the model has more than 1e14 parameters or 100,000 layers.
 ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk = 0);
 
 }  // namespace stepforge

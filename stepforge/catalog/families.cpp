@@ -12,7 +12,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::array<ModelFamily, 2> families = {{
+constexpr std::array<ModelFamily, 2> kFamilies = {{
     // Llama 2, 3, 3.1, 3.2, 3.3 (Touvron et al. 2023; Grattafiori et al. 2024).
     {.name = "llama",
      .hf_model_type = "llama",
@@ -34,17 +34,17 @@ constexpr std::array<ModelFamily, 2> families = {{
 }  // namespace
 
 std::span<const ModelFamily> model_families() {
-  return families;
+  return kFamilies;
 }
 
 const ModelFamily& find_family(std::string_view name) {
   std::vector<std::string> names;
-  for (const auto& family : families) {
+  for (const auto& family : kFamilies) {
     if (family.name == name) return family;
     names.emplace_back(family.name);
   }
   throw UsageError(
-      format("model.family = \"{}\": unknown family; the families are {}", name, join(names, ", ")));
+      format("model.family = \"{}\": unknown family; expected one of {}", name, join(names, ", ")));
 }
 
 }  // namespace stepforge

@@ -20,39 +20,34 @@ FieldRef find_model_field(Config& config, std::string_view field) {
   return find_field(config_schema(), &config, format("model.{}", field));
 }
 
-/// Sets the model field within the range of its schema.
+/// Sets the model field; refuses values outside the range in its schema.
 void set_field(const JsonReader& value, std::string_view name, Config& config) {
-  const FieldRef place = find_model_field(config, name);
-  const FieldSlot slot = slot_of(place);
+  const FieldRef ref = find_model_field(config, name);
+  const FieldSlot slot = slot_of(ref);
   if (auto* const* boolean = std::get_if<bool*>(&slot)) {
     **boolean = value.boolean();
     return;
   }
-  if (auto* const* integer = std::get_if<int64_t*>(&slot)) {
+  if (auto* const* integer = std::get_if<int64_t*>(&slot))
     **integer = value.integer(1);
-  } else {
+  else
     *std::get<double*>(slot) = value.number();
-  }
-  const FieldRules& rules = place.field->rules;
+  const FieldRules& rules = ref.field->rules;
   if (!in_range(rules, value.number())) value.refuse(format("must be {}", range_text(rules)));
 }
 
 void require_accepted(const JsonReader& object, const HfField& field) {
   const Json accepted = Json::parse(field.accepted);
   const Json& value = object.json().at(field.key);
-  const auto is_accepted = [&](const Json& one) {
-    return std::find(accepted.begin(), accepted.end(), one) != accepted.end();
-  };
-  const bool all =
-      value.is_array() ? std::all_of(value.begin(), value.end(), is_accepted) : is_accepted(value);
-  if (!all) object.refuse(field.key, format("only {} is supported", accepted.front().dump()));
+  const auto is_accepted = [&](const Json& item) { return std::ranges::count(accepted, item) > 0; };
+  if (!(value.is_array() ? std::ranges::all_of(value, is_accepted) : is_accepted(value)))
+    object.refuse(field.key, format("only {} is supported", accepted.front().dump()));
 }
 
 /// Checks every key of the object against the table.
 void read_fields(const JsonReader& object, std::span<const HfField> table, Config& config) {
   for (const auto& [key, value] : object.object().json().items()) {
-    const auto field =
-        std::find_if(table.begin(), table.end(), [&](const HfField& f) { return f.key == key; });
+    const auto field = std::ranges::find(table, key, &HfField::key);
     if (field == table.end()) {
       if (value.is_null()) continue;
       object.refuse(key,
@@ -71,30 +66,29 @@ const ModelFamily& family_of(const JsonReader& reader) {
     if (family.hf_model_type == model_type) return family;
     known.emplace_back(family.hf_model_type);
   }
-  reader.refuse("model_type", format("supported are {}", join(known, ", ")));
+  reader.refuse("model_type", format("supported model types are {}", join(known, ", ")));
 }
 
-/// The object that holds the rotary settings, "" if there is none. transformers 5 writes rope_parameters and
-/// prefers rope_scaling, older versions know only that: objects that differ are refused.
+/// The key of the object that holds the rotary settings, "" if there is none. transformers 5 writes
+/// rope_parameters but prefers rope_scaling; older versions know only rope_scaling. If both exist, they must
+/// be equal.
 std::string rope_object(const JsonReader& reader) {
   std::vector<std::string> keys;
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+  for (const char* key : {"rope_scaling", "rope_parameters"})
     if (reader.has(key) && !reader[key].object().json().empty()) keys.emplace_back(key);
-  }
-  if (keys.size() == 2 && reader[keys[0]].json() != reader[keys[1]].json()) {
-    reader.refuse("rope_scaling", "differs from \"rope_parameters\"; remove the one that does not hold");
-  }
+  if (keys.size() == 2 && reader[keys[0]].json() != reader[keys[1]].json())
+    reader.refuse("rope_scaling", "differs from \"rope_parameters\"; remove the wrong one");
   return keys.empty() ? "" : keys[0];
 }
 
-/// Versions of transformers disagree whether the value at the top or the one inside the object holds.
+/// Versions of transformers disagree whether the top-level value or the one inside the object takes effect.
 void require_equal(const JsonReader& reader, const JsonReader& rope, std::string_view key) {
   if (!reader.has(key) || !rope.has(key) || reader[key].json() == rope[key].json()) return;
-  rope.refuse(key, format("{} outside of this object; remove the one that does not hold",
-                          json_excerpt(reader[key].json())));
+  rope.refuse(key,
+              format("{} outside of this object; remove the wrong one", json_excerpt(reader[key].json())));
 }
 
-/// As RotaryEmbeddingConfigMixin of transformers (modeling_rope_utils.py).
+/// Like RotaryEmbeddingConfigMixin of transformers (modeling_rope_utils.py).
 void read_rope(const JsonReader& reader, Config& config) {
   const std::string key = rope_object(reader);
   if (key.empty()) return;
@@ -102,24 +96,22 @@ void read_rope(const JsonReader& reader, Config& config) {
   Config read = config;
   const char* type_key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   const std::string type = rope.text_or(type_key, "default");
-  if (type != "default" && type != "llama3") {
+  if (type != "default" && type != "llama3")
     rope.refuse(type_key, R"(only "default" and "llama3" are supported)");
-  }
   read_fields(rope, hf_rope_fields(), read);
   require_equal(reader, rope, "rope_theta");
   config.model.rope_theta = read.model.rope_theta;
   if (type == "default") return;
 
-  constexpr const char* original = "original_max_position_embeddings";
-  require_equal(reader, rope, original);
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  require_equal(reader, rope, kOriginal);
   for (const char* needed : {"factor", "low_freq_factor", "high_freq_factor"}) rope[needed].number();
   RopeScalingConfig& scaling = read.model.rope_scaling;
   scaling.type = RopeScalingType::llama3;
-  if (!rope.has(original)) scaling.original_max_position = config.model.max_position;
-  if (reader.has(original)) set_field(reader[original], "rope_scaling.original_max_position", read);
-  if (scaling.low_freq_factor >= scaling.high_freq_factor) {
+  if (!rope.has(kOriginal)) scaling.original_max_position = config.model.max_position;
+  if (reader.has(kOriginal)) set_field(reader[kOriginal], "rope_scaling.original_max_position", read);
+  if (scaling.low_freq_factor >= scaling.high_freq_factor)
     rope.refuse("high_freq_factor", format("must be above low_freq_factor = {}", scaling.low_freq_factor));
-  }
   config.model.rope_scaling = scaling;
 }
 
@@ -132,12 +124,11 @@ Json rope_scaling_json(const RopeScalingConfig& scaling) {
           {"original_max_position_embeddings", scaling.original_max_position}};
 }
 
-constexpr const char* token_ids[] = {"bos_token_id", "eos_token_id"};
+constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id"};
 
 bool is_token_id(const Json& value) {
-  return value.is_number_integer() ||
-         (value.is_array() &&
-          std::all_of(value.begin(), value.end(), [](const Json& id) { return id.is_number_integer(); }));
+  const auto is_integer = [](const Json& id) { return id.is_number_integer(); };
+  return is_integer(value) || (value.is_array() && std::ranges::all_of(value, is_integer));
 }
 
 }  // namespace
@@ -162,7 +153,7 @@ Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
   config["hidden_act"] = "silu";
   config["attention_bias"] = false;
   config["attention_dropout"] = 0.0;
-  for (const char* key : token_ids) config[key] = generation.value(key, Json(nullptr));
+  for (const char* key : kTokenIds) config[key] = generation.value(key, Json(nullptr));
   config["torch_dtype"] = std::string(torch_dtype_name(dtype));
   config["use_cache"] = true;
   return config;
@@ -170,13 +161,12 @@ Json hf_config(const ModelConfig& model, DType dtype, const Json& generation) {
 
 Json hf_generation(const Json& generation, const Json& config, const std::string& source) {
   Json result = JsonReader(generation, source).object().json();
-  for (const char* key : token_ids) {
+  for (const char* key : kTokenIds) {
     if (result.value(key, Json(nullptr)).is_null()) result[key] = config.value(key, Json(nullptr));
-    if (result[key].is_null()) {
+    if (result[key].is_null())
       result.erase(key);
-    } else if (!is_token_id(result[key])) {
+    else if (!is_token_id(result[key]))
       JsonReader(result, source).refuse(key, "expected a token id or a list of them");
-    }
   }
   return result;
 }
@@ -211,15 +201,13 @@ ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
     model.n_kv_heads =
         json.contains(kv_heads) || family.hf_kv_heads == 0 ? model.n_heads : family.hf_kv_heads;
   }
-  if (!reader.has("head_dim")) {
+  if (!reader.has("head_dim"))
     model.head_dim = family.hf_head_dim == 0 ? model.dim / model.n_heads : family.hf_head_dim;
-  }
-  if (model.n_heads % model.n_kv_heads != 0) {
+  if (model.n_heads % model.n_kv_heads != 0)
     reader.refuse(kv_heads, format("must divide num_attention_heads = {}", model.n_heads));
-  }
   if (model.head_dim < 2 || model.head_dim % 2 != 0) {
     reader.refuse("head_dim",
-                  format("heads of width {}; rotary embedding needs an even width", model.head_dim));
+                  format("the head size is {}, but the rotary embedding needs an even one", model.head_dim));
   }
   return model;
 }

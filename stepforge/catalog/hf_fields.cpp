@@ -7,7 +7,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr auto fields = std::to_array<HfField>({
+constexpr auto kFields = std::to_array<HfField>({
     {.key = "hidden_size", .field = "dim"},
     {.key = "num_hidden_layers", .field = "n_layers"},
     {.key = "num_attention_heads", .field = "n_heads"},
@@ -20,14 +20,14 @@ constexpr auto fields = std::to_array<HfField>({
     {.key = "rope_theta", .field = "rope_theta"},
     {.key = "tie_word_embeddings", .field = "tie_embeddings"},
 
-    // Read together: the rotary settings.
+    // Rotary settings, which are read together.
     {"rope_scaling"},
     {"rope_parameters"},
     {"original_max_position_embeddings"},
     {.key = "partial_rotary_factor", .accepted = "[1, null]"},
     {.key = "rope_interleaved", .accepted = "[false, null]"},
 
-    // What our models do not have.
+    // Not supported by our models.
     {.key = "hidden_act", .accepted = R"(["silu"])"},
     {.key = "attention_bias", .accepted = "[false, null]"},
     {.key = "mlp_bias", .accepted = "[false, null]"},
@@ -42,10 +42,10 @@ constexpr auto fields = std::to_array<HfField>({
     {.key = "pruned_heads", .accepted = "[{}, null]"},
     {.key = "per_layer_config", .accepted = "[{}, null]"},
     {.key = "quantization_config", .accepted = "[null]"},
-    {.key = "transformers_weights", .accepted = "[null]"},  // another file of weights
-    {.key = "auto_map", .accepted = "[null]"},              // code that comes with the model
+    {.key = "transformers_weights", .accepted = "[null]"},  // weights in another file
+    {.key = "auto_map", .accepted = "[null]"},              // code that is shipped with the model
 
-    // Harmless: what the file is about.
+    // Ignored: metadata of the file.
     {"model_type"},
     {"architectures"},
     {"transformers_version"},
@@ -60,7 +60,7 @@ constexpr auto fields = std::to_array<HfField>({
     {"is_llama_config"},
     {"is_decoder"},
 
-    // Harmless: how calls run and what they return, the same numbers.
+    // Ignored: how calls run and which of their results they return.
     {"use_cache"},
     {"return_dict"},
     {"output_hidden_states"},
@@ -75,7 +75,7 @@ constexpr auto fields = std::to_array<HfField>({
     {"torchscript"},
     {"use_bfloat16"},
 
-    // Harmless: initial values of weights that are loaded; heads for classification, which are other tensors.
+    // Ignored: initial values, and classification heads.
     {"initializer_range"},
     {"id2label"},
     {"label2id"},
@@ -84,12 +84,12 @@ constexpr auto fields = std::to_array<HfField>({
     {"finetuning_task"},
     {"task_specific_params"},
 
-    // Harmless while use_sliding_window is false and every layer has full attention.
+    // Ignored: has no effect while use_sliding_window is false and every layer has full attention.
     {"sliding_window"},
     {"max_window_layers"},
 
-    // Token ids. transformers never trains the embedding of pad_token_id by its lookups; here padding does
-    // not occur, and a row is trained wherever its token stands in the text.
+    // Token ids. transformers does not train the embedding of pad_token_id; here there is no padding, and the
+    // embedding of a token is trained wherever the token occurs.
     {"bos_token_id"},
     {"eos_token_id"},
     {"pad_token_id"},
@@ -97,7 +97,7 @@ constexpr auto fields = std::to_array<HfField>({
     {"decoder_start_token_id"},
     {"prefix"},
 
-    // Settings of generation, which older versions kept here.
+    // Generation settings, which older versions stored here.
     {"assistant_confidence_threshold"},
     {"assistant_lookbehind"},
     {"bad_words_ids"},
@@ -134,7 +134,7 @@ constexpr auto fields = std::to_array<HfField>({
     {"typical_p"},
 });
 
-constexpr auto rope_fields = std::to_array<HfField>({
+constexpr auto kRopeFields = std::to_array<HfField>({
     {"rope_type"},
     {"type"},
     {.key = "rope_theta", .field = "rope_theta"},
@@ -148,11 +148,11 @@ constexpr auto rope_fields = std::to_array<HfField>({
 }  // namespace
 
 std::span<const HfField> hf_fields() {
-  return fields;
+  return kFields;
 }
 
 std::span<const HfField> hf_rope_fields() {
-  return rope_fields;
+  return kRopeFields;
 }
 
 }  // namespace stepforge

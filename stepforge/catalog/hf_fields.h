@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each key of a Hugging Face config.json means to us, in one table. A key that is not in it is refused:
-// it could change what the model computes.
+// The meaning of each key of a Hugging Face config.json, in one table. A key that is not in the table is
+// refused, because it could change what the model computes.
 #pragma once
 
 #include <span>
@@ -8,18 +8,17 @@
 
 namespace stepforge {
 
-/// A key sets a field of the model, or has values that we can compute, or is harmless if it has neither.
+/// A key sets a field of the model, or only some of its values are supported. A key with neither is ignored.
 struct HfField {
   std::string_view key;
   std::string_view field = {};     ///< the field of [model] that it sets: "dim"
   std::string_view accepted = {};  ///< JSON array of accepted values; of a list, of its elements
 };
 
-/// The keys at the top of config.json. Those that set a field come first, in the order in which they are
-/// written.
+/// The top-level keys. Those that set a field come first, in the order in which they are written.
 std::span<const HfField> hf_fields();
 
-/// The keys of its object "rope_parameters" or "rope_scaling".
+/// The keys of the object "rope_parameters" or "rope_scaling".
 std::span<const HfField> hf_rope_fields();
 
 }  // namespace stepforge

@@ -10,7 +10,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr double initial_std = 0.02;
+constexpr double kInitialStd = 0.02;
 
 Initializer truncated(double std) {
   return {Initializer::Kind::truncated_normal, std, 3.0};
@@ -25,7 +25,7 @@ ParameterSpec matrix(const std::string& name, const std::string& hf_name, int64_
   return {name, {rows, columns}, {{"weight", hf_name, rows, truncated(std)}}, ParameterTag::matrix};
 }
 
-/// Sums over tokens, of `columns` numbers each, are formed of a bounded number of partial sums.
+/// Sums over tokens of `columns` numbers each are computed from a bounded number of partial sums.
 Workspace partial_sums(int64_t columns) {
   Workspace workspace;
   workspace.chunk_token.fp32 = columns;
@@ -33,8 +33,8 @@ Workspace partial_sums(int64_t columns) {
   return workspace;
 }
 
-/// The norm in front of a residual branch: returns the normed tensor and keeps its input; its backward turns
-/// the gradient in place. The input of a block is kept by the executor, that of a later region by this norm.
+/// The norm before a residual branch. Its backward works in place. It keeps its input, except the input of a
+/// block, which the executor keeps.
 OpCost pre_norm_cost(int64_t width, bool keeps_input) {
   OpCost cost;
   cost.name = "rms_norm";
@@ -45,8 +45,9 @@ OpCost pre_norm_cost(int64_t width, bool keeps_input) {
   return cost;
 }
 
-/// [*, in] x [in, out]. Keeps its input unless its producer keeps it anyway. Backward makes the weight's
-/// gradient, then the input's: as two calls here, of which the first, last in the list, has no result.
+/// [*, in] x [in, out]. Keeps its input unless its producer does. Backward computes the gradient of the
+/// weight and then that of the input. Here these are two calls; the one for the weight, last in the list, has
+/// no output.
 void add_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, int64_t out,
                 bool keeps_input) {
   OpCost cost;
@@ -62,7 +63,7 @@ void add_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, i
   ops.push_back(weight);
 }
 
-/// Without q/k norms rope turns the projection in place, forward and backward.
+/// Without q/k norms, forward and backward rotate the projection in place.
 OpCost rotate_cost(const AttentionDims& dims) {
   OpCost cost;
   cost.name = dims.qk_norm ? "qk_norm_rope" : "rope";
@@ -75,7 +76,7 @@ OpCost rotate_cost(const AttentionDims& dims) {
 }
 
 OpCost attention_cost(const AttentionDims& dims) {
-  constexpr int64_t float_bytes = sizeof(float);
+  constexpr int64_t kFloatBytes = sizeof(float);
   OpCost cost;
   cost.name = "attention";
   cost.flops_per_key = 4.0 * static_cast<double>(dims.query_width());
@@ -85,17 +86,17 @@ OpCost attention_cost(const AttentionDims& dims) {
   cost.gradient.compute = dims.qkv_width();
   Workspace& forward = cost.forward_workspace;
   forward.token.fp32 = dims.kv_heads * cpu::attention_packed_floats(dims.head_dim);
-  forward.thread_bytes = float_bytes * cpu::attention_forward_floats(dims.head_dim);
+  forward.thread_bytes = kFloatBytes * cpu::attention_forward_floats(dims.head_dim);
   forward.tasks_per_document = dims.heads;
   const auto [per_key, fixed] = cpu::attention_backward_floats(dims.head_dim);
   Workspace& backward = cost.backward_workspace;
-  backward.thread_bytes = float_bytes * fixed;
-  backward.thread_bytes_per_key = float_bytes * per_key;
+  backward.thread_bytes = kFloatBytes * fixed;
+  backward.thread_bytes_per_key = kFloatBytes * per_key;
   backward.tasks_per_document = dims.kv_heads;
   return cost;
 }
 
-/// Adds in place; with dropout its branch's gradient is a new, masked tensor.
+/// Adds in place. With dropout, the gradient of its branch is a new, masked tensor.
 OpCost residual_cost(int64_t width, bool dropout) {
   OpCost cost;
   cost.name = "residual_add";
@@ -106,12 +107,12 @@ OpCost residual_cost(int64_t width, bool dropout) {
 }  // namespace
 
 double residual_std(int64_t layer) {
-  return initial_std / std::sqrt(2.0 * static_cast<double>(layer + 1));
+  return kInitialStd / std::sqrt(2.0 * static_cast<double>(layer + 1));
 }
 
 int64_t automatic_loss_chunk(int64_t vocab) {
-  constexpr int64_t logits_bytes = int64_t{4} << 20;
-  return std::max<int64_t>(64, logits_bytes / (4 * std::max<int64_t>(vocab, 1)) / 64 * 64);
+  constexpr int64_t kLogitsBytes = int64_t{4} << 20;
+  return std::max<int64_t>(64, kLogitsBytes / (4 * std::max<int64_t>(vocab, 1)) / 64 * 64);
 }
 
 LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab,
@@ -119,7 +120,7 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
   LayerSpec layer;
   layer.parameters.push_back({prefix + ".weight",
                               {vocab, width},
-                              {{"weight", hf_name, vocab, {Initializer::Kind::normal, initial_std}}},
+                              {{"weight", hf_name, vocab, {Initializer::Kind::normal, kInitialStd}}},
                               ParameterTag::embedding});
   layer.cost.name = "embedding";
   OpCost cost;
@@ -137,9 +138,9 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   layer.parameters.push_back(
       {prefix + ".qkv",
        {dims.qkv_width(), dims.width},
-       {{"q", hf_prefix + "self_attn.q_proj.weight", dims.query_width(), truncated(initial_std)},
-        {"k", hf_prefix + "self_attn.k_proj.weight", kv_width, truncated(initial_std)},
-        {"v", hf_prefix + "self_attn.v_proj.weight", kv_width, truncated(initial_std)}},
+       {{"q", hf_prefix + "self_attn.q_proj.weight", dims.query_width(), truncated(kInitialStd)},
+        {"k", hf_prefix + "self_attn.k_proj.weight", kv_width, truncated(kInitialStd)},
+        {"v", hf_prefix + "self_attn.v_proj.weight", kv_width, truncated(kInitialStd)}},
        ParameterTag::matrix});
   if (dims.qk_norm) {
     layer.parameters.push_back(
@@ -169,7 +170,7 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
       norm_weight(prefix + ".norm", hf_prefix + "post_attention_layernorm.weight", width));
   layer.parameters.push_back({prefix + ".gate_up",
                               {2 * hidden, width},
-                              {{"gate", hf_prefix + "mlp.gate_proj.weight", hidden, truncated(initial_std)},
+                              {{"gate", hf_prefix + "mlp.gate_proj.weight", hidden, truncated(kInitialStd)},
                                {"up", hf_prefix + "mlp.up_proj.weight", hidden, truncated(depth_std)}},
                               ParameterTag::matrix});
   layer.parameters.push_back(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For each layer of nn/ its parameters and its cost, without libtorch. The specification of a decoder is
-// composed of these. If you change what a layer of nn/ stores or saves, change it here too.
+// The parameters and the cost of each layer of nn/, of which the specification of a decoder is composed. If
+// you change what a layer of nn/ stores or saves for backward, change it here too.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +43,15 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
                     double depth_std, bool dropout);
 
 /// Final norm, and the output projection unless it is tied to the embedding. Head and loss are one operation
-/// over chunks of `chunk` tokens, so that the full logits never exist.
+/// over chunks of `chunk` tokens, so the logits of all tokens never exist at once.
 LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk);
 
-/// Standard deviation of residual outputs in layer `layer`, as torchtitan: 0.02 / sqrt(2 (layer + 1)).
+/// Initial standard deviation of the output projections of layer `layer`, as in torchtitan: 0.02 / sqrt(2
+/// (layer + 1)).
 double residual_std(int64_t layer);
 
-/// Tokens per chunk of head and loss when the config leaves it open: logits of about 4 MiB, at least 64 rows.
+/// Tokens per chunk of head and loss if the config does not set it: about 4 MiB of logits, at least 64
+/// tokens.
 int64_t automatic_loss_chunk(int64_t vocab);
 
 }  // namespace stepforge

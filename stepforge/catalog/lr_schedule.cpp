@@ -9,8 +9,8 @@ namespace stepforge {
 
 namespace {
 
-/// The share of the fall from peak to minimum that is left at `progress`, in [0, 1], of the decay.
-double fade(DecayType type, double progress) {
+/// The decay from 1 to 0 at `progress` in [0, 1].
+double decay(DecayType type, double progress) {
   switch (type) {
     case DecayType::linear:
       return 1.0 - progress;
@@ -43,7 +43,7 @@ double LearningRateSchedule::factor(int64_t step) const {
   if (step < warmup_) return static_cast<double>(step + 1) / static_cast<double>(warmup_);
   if (step < warmup_ + flat_ || decay_ == 0) return 1.0;
   const double progress = static_cast<double>(step + 1 - warmup_ - flat_) / static_cast<double>(decay_);
-  return minimum_ + (1.0 - minimum_) * fade(decay_type_, progress);
+  return minimum_ + (1.0 - minimum_) * decay(decay_type_, progress);
 }
 
 }  // namespace stepforge

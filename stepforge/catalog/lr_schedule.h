@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The learning rate as a factor per step: warm-up, flat part, decay. torchtitan's table
+// The learning rate as a factor per step: warm-up, flat part, decay, as in torchtitan
 // (components/lr_scheduler.py).
 #pragma once
 
@@ -9,19 +9,24 @@
 
 namespace stepforge {
 
-/// With T = total steps: W = min(warm-up, T); D = round(T * decay_ratio), or T - W where decay_ratio is
-/// negative; if W + D > T then D = T - W; S = T + 1 - W - D flat steps. For the zero-based step s the factor
-/// is (s + 1) / W in the warm-up, 1 in the flat part, then m + (1 - m) f with m = min_lr_factor, p = (s + 1 -
-/// W - S) / D and f = 1 - p (linear), 1 - sqrt(p) (sqrt) or (1 + cos(pi p)) / 2 (cosine). Past T it stays at
-/// the last value.
+/// With T total steps, there are
+/// - W = min(warmup_steps, T) warm-up steps,
+/// - D = round(T * decay_ratio) decay steps, or T - W if decay_ratio is negative or W + D > T,
+/// - S = T + 1 - W - D flat steps between them.
+/// For the zero-based step s the factor is
+/// - (s + 1) / W in the warm-up,
+/// - 1 in the flat part,
+/// - m + (1 - m) f in the decay, with m = min_lr_factor, p = (s + 1 - W - S) / D and f = 1 - p (linear),
+///   1 - sqrt(p) (sqrt) or (1 + cos(pi p)) / 2 (cosine).
+/// After T steps it stays at its last value.
 class LearningRateSchedule {
  public:
-  /// `training_steps` is used where config.total_steps is 0.
+  /// `training_steps` is used if config.total_steps is 0.
   LearningRateSchedule(const LrSchedulerConfig& config, int64_t training_steps);
 
-  /// The factor by which step `step` (zero-based) multiplies every group's rate.
+  /// The factor of the learning rate of every parameter group in step `step` (zero-based).
   double factor(int64_t step) const;
-  /// Whether warm-up and decay together were longer than the run, so that the decay was cut.
+  /// Whether warm-up and decay together were longer than the run, so that the decay was shortened.
   bool decay_was_cut() const { return decay_was_cut_; }
 
  private:

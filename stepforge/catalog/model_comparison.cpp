@@ -10,7 +10,7 @@ namespace stepforge {
 
 namespace {
 
-/// Fields that mean the same become the same.
+/// Sets fields that do not change shapes or computation to fixed values.
 Config comparable(const ModelConfig& model) {
   Config config;
   config.model = model;
@@ -27,8 +27,8 @@ std::vector<std::string> model_differences(const ModelConfig& there, const Model
   Config left = comparable(there);
   Config right = comparable(here);
   const auto value_text = [](Config& config, const std::string& path) {
-    const FieldRef place = find_field(config_schema(), &config, path);
-    return toml_value(*place.field, slot_of(place));
+    const FieldRef ref = find_field(config_schema(), &config, path);
+    return toml_value(*ref.field, slot_of(ref));
   };
   std::vector<std::string> differences;
   for (const FieldInfo& info : all_fields()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether weights made for one model mean the same in another.
+// Whether the weights of one model can be used in another.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace stepforge {
 
-/// The fields of [model] in which the models have other shapes or compute otherwise, one text each:
-/// "model.rope_theta: 500000.0 there, 10000.0 here". Dropout and the longest context may differ freely.
+/// The fields of [model] that change shapes or computation and differ, one text each: "model.rope_theta:
+/// 500000.0 there, 10000.0 here". Dropout and max_position may differ.
 std::vector<std::string> model_differences(const ModelConfig& there, const ModelConfig& here);
 
 }  // namespace stepforge

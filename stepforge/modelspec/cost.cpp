@@ -15,35 +15,29 @@ int64_t bytes(const Elements& elements, const CostContext& context) {
   return elements.bytes(context.tokens, context.compute);
 }
 
-/// A region's result is the result of its last call that makes one; calls without a result work in place.
+/// The result of a region is that of its last call with a result; calls without one work in place.
 int64_t output_bytes(const RegionCost& region, const CostContext& context) {
-  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
-    if (const int64_t output = bytes(op->output, context); output > 0) {
-      return output;
-    }
-  }
+  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op)
+    if (const int64_t output = bytes(op->output, context); output > 0) return output;
   return 0;
 }
 
 int64_t saved_bytes(const RegionCost& region, const CostContext& context) {
   int64_t sum = 0;
-  for (const OpCost& op : region.ops) {
-    sum += bytes(op.saves, context);
-  }
+  for (const OpCost& op : region.ops) sum += bytes(op.saves, context);
   return sum;
 }
 
 double forward_flops(const RegionCost& region, const CostContext& context) {
   const auto tokens = static_cast<double>(context.tokens);
   double sum = 0;
-  for (const OpCost& op : region.ops) {
+  for (const OpCost& op : region.ops)
     sum += tokens * (op.flops + op.flops_per_key * static_cast<double>(context.document_length));
-  }
   return sum;
 }
 
-/// Most bytes in flight while the region runs, above its input: results of all its calls live until it
-/// returns, since its local variables hold them; statistics only if a graph keeps them.
+/// Peak of the bytes in flight while the region runs, without its input. Results of all its calls live until
+/// it returns, because its local variables hold them; statistics only if a graph keeps them.
 int64_t region_forward_peak(const RegionCost& region, const CostContext& context, bool graph) {
   int64_t live = 0;
   int64_t peak = 0;
@@ -56,17 +50,17 @@ int64_t region_forward_peak(const RegionCost& region, const CostContext& context
   return peak;
 }
 
-/// What stays of a region when it has returned, and whether its calls keep a graph.
+/// Bytes of a region that live after it has returned, and whether its calls keep a graph.
 struct Kept {
   int64_t bytes = 0;
   bool graph = false;
 };
 
-/// One region after the other; a region's result lives until the next returns.
+/// Runs one region after the other; the result of a region lives until the next one returns.
 int64_t block_forward_peak(const std::vector<RegionCost>& regions, const CostContext& context,
                            const std::vector<Kept>& kept) {
   int64_t stays = 0;
-  int64_t input = 0;  // of the region at hand; the block's own input is not counted
+  int64_t input = 0;  // of the current region; the input of the block is not counted
   int64_t peak = 0;
   for (std::size_t i = 0; i < regions.size(); ++i) {
     peak = std::max(peak, stays + input + region_forward_peak(regions[i], context, kept[i].graph));
@@ -76,7 +70,7 @@ int64_t block_forward_peak(const std::vector<RegionCost>& regions, const CostCon
   return std::max(peak, stays + input);
 }
 
-/// The walk of the backward pass. `live` counts from its beginning, so it falls below 0 as saved tensors are
+/// Runs the regions backward. `live_` counts from the beginning, so it falls below 0 as saved tensors are
 /// freed.
 class BackwardWalk {
  public:
@@ -84,7 +78,7 @@ class BackwardWalk {
 
   void run(const RegionCost& region) {
     const int64_t into_region = incoming_;
-    bool held = region.residual;  // until a call of the branch has a gradient of its own
+    bool held = region.residual;  // until a call of the branch has its own gradient
     for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
       const int64_t gradient = bytes(op->gradient, context_);
       peak_ = std::max(peak_, live_ + gradient + op->backward_workspace.bytes(context_));
@@ -97,14 +91,14 @@ class BackwardWalk {
     if (region.residual && !held) live_ -= into_region;
   }
 
-  /// Runs the region's forward again, then its backward. `kept`: bytes of its input, which its saves count
-  /// too.
+  /// Runs the forward of the region again, then its backward. `kept`: bytes of its input, which its saves
+  /// include.
   void run_again(const RegionCost& region, int64_t kept) {
     peak_ = std::max(peak_, live_ + region_forward_peak(region, context_, /*graph=*/true));
     const int64_t result = output_bytes(region, context_);
     const int64_t into_region = incoming_;
     live_ += saved_bytes(region, context_) - kept + result;
-    incoming_ = 0;  // its caller's, as a block's is
+    incoming_ = 0;  // like that of a block, it belongs to the caller
     run(region);
     live_ -= result + into_region;
   }
@@ -115,7 +109,7 @@ class BackwardWalk {
   const CostContext& context_;
   int64_t live_ = 0;
   int64_t peak_ = 0;
-  int64_t incoming_ = 0;  // bytes of the gradient that flows into the next call and is freed by it
+  int64_t incoming_ = 0;  // bytes of the incoming gradient of the next call, which frees it
 };
 
 }  // namespace
@@ -152,13 +146,11 @@ BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& 
   cost.inference_peak_bytes = block_forward_peak(regions, context, std::vector<Kept>(regions.size()));
 
   BackwardWalk walk(context);
-  for (std::size_t i = regions.size(); i-- > 0;) {
-    if (contains(recomputed, regions[i].name)) {
+  for (std::size_t i = regions.size(); i-- > 0;)
+    if (contains(recomputed, regions[i].name))
       walk.run_again(regions[i], kept[i].bytes);
-    } else {
+    else
       walk.run(regions[i]);
-    }
-  }
   cost.backward_peak_bytes = walk.peak();
   return cost;
 }

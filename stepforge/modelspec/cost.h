@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layers cost, as data: FLOPs, bytes kept for backward, bytes in flight. Costs of blocks are sums over
-// these descriptors; a test compares them with what autograd really saved.
+// The cost of layers as data: FLOPs, bytes saved for backward, bytes in flight. The cost of a block is
+// computed from these descriptors; a test compares it with what autograd really saves.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace stepforge {
 
-/// Elements per token: of the compute dtype, and of fp32 (statistics).
+/// Elements per token, in the compute dtype and in fp32 (statistics).
 struct Elements {
   int64_t compute = 0;
   int64_t fp32 = 0;
@@ -24,20 +24,20 @@ struct Elements {
 
 struct CostContext {
   int64_t tokens = 0;           ///< in one micro-batch
-  int64_t document_length = 0;  ///< keys that a token may look at, before the causal mask
+  int64_t document_length = 0;  ///< keys per token, before the causal mask
   DType compute = DType::f32;
-  int64_t threads = 1;  ///< that kernels run on: each has scratch of its own
+  int64_t threads = 1;  ///< threads of a kernel, each with its own scratch memory
 };
 
-/// What a call allocates and frees while it runs.
+/// Memory that a call allocates and frees while it runs.
 struct Workspace {
   Elements token;                    ///< per token
   Elements chunk_token;              ///< per token of one chunk
-  int64_t chunk = 0;                 ///< tokens of a chunk; there are never more than the micro-batch has
-  int64_t narrow = 0;                ///< elements of the compute dtype, only where that is not fp32
+  int64_t chunk = 0;                 ///< tokens of a chunk, limited by those of the micro-batch
+  int64_t narrow = 0;                ///< elements of the compute dtype, only if that is not fp32
   int64_t thread_bytes = 0;          ///< of each running thread
   int64_t thread_bytes_per_key = 0;  ///< of each running thread, times document_length
-  int64_t tasks_per_document = 1;    ///< no more threads run than there are tasks
+  int64_t tasks_per_document = 1;    ///< limits the number of running threads
 
   int64_t bytes(const CostContext& context) const;
 };
@@ -46,17 +46,17 @@ struct Workspace {
 struct OpCost {
   std::string name;  ///< "rms_norm"
   double flops = 0;  ///< forward, per token, of matrix products
-  /// Forward, per token and key of its document: attention without a causal discount.
+  /// Forward, per token and key of its document: attention without the causal mask.
   double flops_per_key = 0;
-  Elements output;  ///< allocated for the result; lives until its region returns, or longer if saved
-  Elements extra;   ///< allocated beside the result and kept for backward: statistics
-  Elements saves;   ///< freed when this call's backward is done: its saved inputs, results, statistics
+  Elements output;               ///< its result; lives until its region returns, or longer if saved
+  Elements extra;                ///< statistics, allocated and kept for backward
+  Elements saves;                ///< saved inputs, results and statistics, freed after its backward
   Workspace forward_workspace;   ///< allocated and freed during the forward
-  Elements gradient;             ///< allocated by its backward for its input's gradient; none: in place
+  Elements gradient;             ///< gradient of its input; 0 if its backward works in place
   Workspace backward_workspace;  ///< allocated and freed during the backward
 };
 
-/// A named part of a block ("attention", "mlp"), which a pass saves or recomputes as a whole.
+/// A named part of a block ("attention", "mlp") that is saved or recomputed as a whole.
 struct RegionCost {
   std::string name;
   std::vector<OpCost> ops;
@@ -66,35 +66,35 @@ struct RegionCost {
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
 struct BlockCost {
-  /// Kept by autograd from forward to backward, without the block's inputs and outputs.
+  /// Saved by autograd from forward to backward, without the inputs and outputs of the block.
   int64_t saved_bytes = 0;
-  int64_t output_bytes = 0;  ///< of the last region's result
-  /// Most bytes in flight during forward, above its inputs and including its output.
+  int64_t output_bytes = 0;  ///< of the result of the last region
+  /// Peak of the bytes in flight during forward, without its inputs and including its output.
   int64_t forward_peak_bytes = 0;
-  int64_t inference_peak_bytes = 0;  ///< the same when no graph is kept
-  /// Most bytes in flight during backward, above inputs, saved bytes and incoming gradients.
+  int64_t inference_peak_bytes = 0;  ///< the same without a graph
+  /// Peak of the bytes in flight during backward, without inputs, saved bytes and incoming gradients.
   int64_t backward_peak_bytes = 0;
   double forward_flops = 0;
   double backward_flops = 0;
 };
 
-/// Adds up the regions of a block. `recomputed` names regions that keep only their input and run again in
+/// The cost of the regions of a block. `recomputed` names regions that save only their input and run again in
 /// backward.
 ///
-/// Forward walks the regions in order. Inside a region every call's output and extra stay until the region
-/// returns; then its `saves` stay and, until the next region has returned, its result. (A result that is
-/// saved as the next region's input is counted by that region's `saves`; a region must not save its own
-/// result.) A recomputed region saves nothing; its input stays instead, unless that is the block's own
-/// input. Without a graph nothing is saved, and `extra` lives only during its call.
+/// Forward runs the regions in order. Inside a region, `output` and `extra` of every call live until the
+/// region returns. After that its `saves` live and, until the next region has returned, its result. (A result
+/// that is saved as the input of the next region is counted by the `saves` of that region; a region must not
+/// save its own result.) A recomputed region saves only its input, or nothing if that is the input of the
+/// block. Without a graph nothing is saved, and `extra` lives only during its call.
 ///
-/// Backward walks regions and calls in reverse and counts from 0 when it begins. A call allocates `gradient`
-/// and, while it runs, `backward_workspace`; then its `saves` and the gradient that came into it are freed. A
-/// call without a `gradient` works in place and passes the incoming one on. In a residual region the
-/// gradient that came into the region stays to its end and is then added into the branch's. The gradient
-/// that came into the block is its caller's and stays. A recomputed region first runs forward again, its
-/// `saves` come back, and its result and the gradient that came into it stay to its end.
+/// Backward runs regions and calls in reverse order and counts from 0 at its beginning. A call allocates
+/// `gradient` and, while it runs, `backward_workspace`; then its `saves` and its incoming gradient are freed.
+/// A call without a `gradient` works in place and passes the incoming one on. In a residual region the
+/// incoming gradient of the region lives to its end, where it is added to that of the branch. The incoming
+/// gradient of the block belongs to the caller and is not freed. A recomputed region first runs forward
+/// again: its `saves` are allocated again, and its result and its incoming gradient live to its end.
 ///
-/// backward_flops is twice the forward, and once more for what is recomputed.
+/// backward_flops is twice forward_flops, plus the forward FLOPs of recomputed regions.
 BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& context,
                      const std::vector<std::string>& recomputed = {});
 

@@ -60,12 +60,11 @@ std::vector<ShardSlice> slice_range(const ShardSlice& held, int64_t begin, int64
 
 ShardLayout::ShardLayout(const UnitSpec& unit, const Partition& partition, int shards)
     : partition_(partition), shards_(shards) {
-  if (shards < 1) throw UsageError(format("unit {} cannot be cut into {} shards", unit.name, shards));
+  if (shards < 1) throw UsageError(format("unit {} cannot be split into {} shards", unit.name, shards));
   if (shards == 1) partition_ = {};
   gathered_ = flat_layout(unit);
-  for (const ParameterSpec& parameter : unit.parameters) {
+  for (const ParameterSpec& parameter : unit.parameters)
     tensors_.push_back({.shape = parameter.shape, .elements = parameter.elements()});
-  }
   switch (partition_.kind) {
     case Partition::Kind::flat:
       place_flat();
@@ -103,9 +102,8 @@ void ShardLayout::place_by_tensor() {
     end += round_up(tensor.elements, kTensorAlignment);
   }
   shard_size_ = round_up(*std::max_element(loads.begin(), loads.end()), kUnitBorder);
-  for (size_t i = 0; i < tensors_.size(); ++i) {
+  for (size_t i = 0; i < tensors_.size(); ++i)
     gathered_.offsets[i] = tensors_[i].owner * shard_size_ + tensors_[i].start;
-  }
   gathered_.size = joined_size();
 }
 
@@ -174,14 +172,13 @@ std::vector<ShardSlice> ShardLayout::slices(int rank, size_t parameter, int64_t 
   shape[0] = end - begin;
   const int64_t row = tensor.elements / tensor.shape[0];
   if (partition_.kind == Partition::Kind::by_dim) return slices_by_dim(rank, tensor, shape, begin);
-  // The part held is one interval of the tensor's elements.
+  // The part on this rank is one interval of the elements of the tensor.
   const int64_t first =
       partition_.kind == Partition::Kind::flat ? held.begin + rank * shard_size_ - tensor.start : 0;
   const int64_t from = std::max(first, begin * row);
   const int64_t to = std::min(first + held.size(), end * row);
   if (from >= to) return {};
-  const ShardSlice rows{whole_slice(shape),
-                        held.begin + begin * row - first};  // perhaps from before the shard on
+  const ShardSlice rows{whole_slice(shape), held.begin + begin * row - first};  // may start before the shard
   return slice_range(rows, from - begin * row, to - begin * row);
 }
 
@@ -208,20 +205,20 @@ std::vector<ShardSlice> ShardLayout::slices_by_dim(int rank, const Tensor& tenso
 std::vector<ShardRun> runs_of(const std::vector<int64_t>& shape, const ShardSlice& held) {
   if (held.elements() == 0) return {};
   const auto& [offsets, sizes] = held.slice;
-  // Dimensions behind the last one that the slice narrows are whole: a run spans them.
+  // Dimensions after the last one that the slice narrows are whole, so a run spans them.
   size_t narrowed = shape.size();
   while (narrowed > 0 && sizes[narrowed - 1] == shape[narrowed - 1]) --narrowed;
   const size_t depth = narrowed == 0 ? 0 : narrowed - 1;
   const int64_t count = product(sizes, depth, shape.size());
-  std::vector<int64_t> place = offsets;
+  std::vector<int64_t> position = offsets;
   std::vector<ShardRun> runs;
   for (int64_t run = 0; run < product(sizes, 0, depth); ++run) {
     int64_t element = 0;
-    for (size_t d = 0; d < shape.size(); ++d) element = element * shape[d] + place[d];
+    for (size_t d = 0; d < shape.size(); ++d) element = element * shape[d] + position[d];
     runs.push_back({element, held.local + run * count, count});
     for (size_t d = depth; d-- > 0;) {
-      if (++place[d] < offsets[d] + sizes[d]) break;
-      place[d] = offsets[d];
+      if (++position[d] < offsets[d] + sizes[d]) break;
+      position[d] = offsets[d];
     }
   }
   return runs;

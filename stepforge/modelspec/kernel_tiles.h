@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tile sizes and scratch memory of the CPU kernels, without libtorch: the kernels allocate by these numbers,
-// and the cost descriptors of the layers count by them.
+// Tile sizes and scratch memory of the CPU kernels, which the kernels allocate and the cost descriptors of
+// the layers count.
 #pragma once
 
 #include <cstdint>
 
 namespace stepforge::cpu {
 
-/// Row length of a block of scores, hence the number of keys handled at a time.
+/// Row length of a block of scores: the number of keys processed at a time.
 inline constexpr int64_t kKeyBlock = 96;
-/// Queries handled at a time. Divides kKeyBlock, so that no block of keys ends inside a block of queries.
+/// Queries processed at a time. Divides kKeyBlock, so that no block of keys ends inside a block of queries.
 inline constexpr int64_t kQueryBlock = 48;
 /// Rows that share one range of keys under the causal mask; divides kQueryBlock.
 inline constexpr int64_t kStrip = 12;
-/// Blocks have a multiple of this many columns.
+/// The number of columns of a block is a multiple of this.
 inline constexpr int64_t kColumnUnit = 16;
-/// A sum over tokens is formed of at most this many partial sums.
+/// The maximum number of partial sums of a sum over tokens.
 inline constexpr int64_t kPartials = 64;
 
 constexpr int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// fp32 numbers per token that attention's forward keeps of one key-value head: its keys and values.
+/// fp32 numbers per token in the packed keys and values of one key-value head, in the forward of attention.
 constexpr int64_t attention_packed_floats(int64_t head_dim) {
   return head_dim + round_up(head_dim, kColumnUnit);
 }
 
-/// fp32 numbers of scratch per thread in attention's forward: queries, outputs, maxima and sums of one block
-/// of queries, scores of one strip.
+/// fp32 numbers of scratch memory per thread in the forward of attention: queries, outputs, maxima and sums
+/// of one block of queries, scores of one strip.
 constexpr int64_t attention_forward_floats(int64_t head_dim) {
   return round_up(kQueryBlock * (2 * round_up(head_dim, kColumnUnit) + 2) + kStrip * kKeyBlock, kColumnUnit);
 }
 
-/// The same in its backward: `per_key` of keys, values and their gradients of one document, `fixed` of one
+/// The same in its backward: `per_key` for keys, values and their gradients of one document, `fixed` for one
 /// block of queries.
 struct AttentionBackwardFloats {
   int64_t per_key;

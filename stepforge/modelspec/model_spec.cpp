@@ -7,9 +7,7 @@ namespace stepforge {
 
 int64_t ModelSpec::parameter_count() const {
   int64_t sum = 0;
-  for (const UnitSpec& unit : units) {
-    sum += unit.elements();
-  }
+  for (const UnitSpec& unit : units) sum += unit.elements();
   return sum;
 }
 
@@ -20,11 +18,9 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
   };
   int64_t multiplied = parameter_count();
   for (const UnitSpec& unit : units) {
-    for (const ParameterSpec& parameter : unit.parameters) {
-      if (parameter.tag == ParameterTag::embedding && !is_tied(parameter)) {
+    for (const ParameterSpec& parameter : unit.parameters)
+      if (parameter.tag == ParameterTag::embedding && !is_tied(parameter))
         multiplied -= parameter.elements();  // looked up, not multiplied
-      }
-    }
   }
   const double attention = 12.0 * static_cast<double>(layers) * static_cast<double>(attention_width) *
                            static_cast<double>(seq_len);
@@ -33,11 +29,8 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
 
 const ParameterSpec* ModelSpec::find_parameter(std::string_view name) const {
   for (const UnitSpec& unit : units) {
-    for (const ParameterSpec& parameter : unit.parameters) {
-      if (parameter.name == name) {
-        return &parameter;
-      }
-    }
+    for (const ParameterSpec& parameter : unit.parameters)
+      if (parameter.name == name) return &parameter;
   }
   return nullptr;
 }

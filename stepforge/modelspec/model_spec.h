@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as data: its units and blocks. Tensors are allocated from it, checkpoints take their names from it,
-// weights are imported and exported by it, and the planner and the FLOP counter read it.
-// catalog/decoder_spec.h makes it.
+// A model as data: its units and blocks. It determines tensors, names in checkpoints, import and export of
+// weights, plans and FLOP counts. catalog/decoder_spec.h builds it.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +13,16 @@
 
 namespace stepforge {
 
-/// A tensor that travels between blocks: [tokens, width] of the compute dtype.
+/// A tensor that one block passes to the next: [tokens, width] in the compute dtype.
 struct BundleEntry {
   std::string name;  ///< "hidden"
   int64_t width = 0;
 };
 
-/// An embedding looks up rows by token ids: its backward adds to these rows' gradients and reads no weights.
+/// The backward of an embedding adds to the gradients of the rows that it looked up; it reads no weights.
 enum class BlockKind : uint8_t { embedding, layer, head };
 
-/// A region of autograd: what recomputation drops and pipelines cut between.
+/// The unit of autograd, recomputation and pipeline stages.
 struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;
@@ -34,12 +33,12 @@ struct BlockSpec {
   std::vector<RegionCost> regions;
 };
 
-/// A parameter that two blocks use. Its first user's unit owns it; gradients of all users are summed, and
-/// norm, update and checkpoint see it once.
+/// A parameter that two blocks use. The unit of the first block owns it. Gradients of both are summed; norm,
+/// update and checkpoint count it once.
 struct TieSpec {
   std::string parameter;  ///< "embedding.weight"
-  std::string block;      ///< the other user: "head"
-  std::string hf_alias;   ///< the name under which Hugging Face may store a copy: "lm_head.weight"
+  std::string block;      ///< the second block: "head"
+  std::string hf_alias;   ///< the name of a copy in Hugging Face files: "lm_head.weight"
 };
 
 struct ModelSpec {
@@ -55,11 +54,12 @@ struct ModelSpec {
   std::vector<BlockSpec> blocks;  ///< in forward order
   std::vector<TieSpec> ties;
 
-  /// Parameters, tied ones once.
+  /// Number of parameters; tied ones count once.
   int64_t parameter_count() const;
-  /// Trained FLOPs per token by torchtitan's formula: 6 (N - N_embedding, unless tied) + 12 L width_attention
-  /// seq_len, without a causal discount.
+  /// FLOPs per trained token by the formula of torchtitan: 6 N + 12 L width_attention seq_len, where N does
+  /// not include an untied embedding. Attention counts without the causal mask.
   double flops_per_token(int64_t seq_len) const;
+  /// nullptr if there is none with this name.
   const ParameterSpec* find_parameter(std::string_view name) const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and the units that own them, as plain data without tensors.
+// Parameters and the units that own them, as data.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,24 @@
 
 namespace stepforge {
 
-/// The initial values of a parameter. They depend only on the seed, the sub-tensor's Hugging Face name and
-/// the index of the element.
+/// The initial values of a sub-tensor. They depend only on the seed, its Hugging Face name and the index of
+/// the element.
 struct Initializer {
   enum class Kind : uint8_t { zeros, ones, normal, truncated_normal };
   Kind kind = Kind::zeros;
   double std = 0.0;
-  double cutoff = 3.0;  ///< truncated_normal: values lie within cutoff * std
+  double cutoff = 3.0;  ///< truncated_normal: the largest absolute value is cutoff * std
 };
 
-/// What a parameter is, as far as optimizer groups and parallel plans care.
+/// The role of a parameter, for optimizer groups and parallel plans.
 enum class ParameterTag : uint8_t { matrix, norm, bias, embedding, head };
 
-/// One logical tensor inside a packed parameter: consecutive rows of it. Hugging Face names, checkpoints and
-/// initial values belong to sub-tensors.
+/// A logical tensor inside a packed parameter: some consecutive rows of it. Sub-tensors are the unit of
+/// Hugging Face names, checkpoints and initial values.
 struct SubTensor {
   std::string name;     ///< "q", "gate"; "weight" when the parameter is not packed
   std::string hf_name;  ///< "model.layers.0.self_attn.q_proj.weight"
-  int64_t rows = 0;     ///< extent along dimension 0
+  int64_t rows = 0;     ///< size of dimension 0
   Initializer init;
 };
 

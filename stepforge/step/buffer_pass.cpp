@@ -12,16 +12,15 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kMasterBytes = 4;  // masters and gradients are fp32
-constexpr int64_t kPartialSumBytes =
-    8;  // fp64, of each rank, or of each kUnitBorder elements in ordered mode
-constexpr int64_t kLabelCountBytes = 16;  // labels, and whether a rank was told to stop
-constexpr int64_t kLossBytes = 8;         // fp64, of each micro-batch; and the mean of each rank
+constexpr int64_t kMasterBytes = 4;       // masters and gradients are fp32
+constexpr int64_t kPartialSumBytes = 8;   // fp64; one per rank, or per kUnitBorder elements in ordered mode
+constexpr int64_t kLabelCountBytes = 16;  // the number of labels, and whether a rank has been told to stop
+constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank
 
-/// The elements of a unit on this rank, in all shards joined, and in a gathered copy.
+/// The number of elements of a unit in the shard of this rank, in all shards, and in a gathered copy.
 struct UnitElements {
   int64_t shard = 0;
-  int64_t joined = 0;
+  int64_t all_shards = 0;
   int64_t gathered = 0;
 };
 
@@ -29,43 +28,39 @@ class BufferWriter {
  public:
   BufferWriter(StepProgram& program, const ModelSpec& model, const StepOptions& options)
       : program_(program), model_(model), options_(options) {
-    const auto shards = static_cast<int>(options.data_parallel.shard_ranks.size());
+    const auto ranks = static_cast<int>(options.data_parallel.shard_ranks.size());
     for (std::size_t u = 0; u < model.units.size(); ++u) {
-      const ShardLayout layout(model.units[u], options.partition, shards);
+      const ShardLayout layout(model.units[u], options.partition, ranks);
       units_.push_back({layout.shard_size(), layout.joined_size(), layout.gathered().size});
-      program.units[u].gathered_bytes = units_[u].joined * dtype_bytes(options.gather.dtype);
-      program.units[u].reduced_bytes = units_[u].joined * dtype_bytes(options.reduce.dtype);
+      program.units[u].gathered_bytes = units_[u].all_shards * dtype_bytes(options.gather.dtype);
+      program.units[u].reduced_bytes = units_[u].all_shards * dtype_bytes(options.reduce.dtype);
     }
     for (std::size_t b = 0; b < model.blocks.size(); ++b)
       costs_.push_back(
           block_cost(model.blocks[b].regions, options.cost, program.blocks[b].recomputed_regions));
     has_backward_.resize(model.blocks.size(), false);
-    for (const Operation& operation : program.operations) {
-      if (operation.kind == OpKind::backward) has_backward_[static_cast<std::size_t>(operation.block)] = true;
-    }
+    for (const Operation& operation : program.operations)
+      if (operation.kind == OpKind::backward) element(has_backward_, operation.block) = true;
   }
 
   void write() {
     add_persistent();
     for (Operation& operation : program_.operations) {
       const OpInfo& row = op_info(operation.kind);
-      for (const BufferUse& use : row.reads) {
-        if (is_copied(operation, use.kind)) read(operation, key(operation, use));
-      }
-      int64_t made = 0;
-      for (const BufferUse& use : row.makes) {
-        if (is_made(operation, use)) made += allocate(operation, key(operation, use));
-      }
-      if (operation.block >= 0) {
-        set_cost_of_block(operation, made);
-      } else {
+      for (const BufferUse& use : row.reads)
+        if (uses(operation, use.kind)) read(operation, key(operation, use));
+      int64_t allocated = 0;
+      for (const BufferUse& use : row.allocates)
+        if (is_allocated(operation, use.kind)) allocated += allocate(operation, key(operation, use));
+      if (operation.block >= 0)
+        set_cost_of_block(operation, allocated);
+      else
         set_cost(operation);
-      }
     }
   }
 
  private:
-  /// What a buffer is for: kind, block or unit, micro-batch or level.
+  /// Kind, block or unit, micro-batch or level.
   using Key = std::tuple<BufferKind, int, int>;
 
   static Key key(const Operation& operation, const BufferUse& use) {
@@ -84,28 +79,27 @@ class BufferWriter {
     return {};
   }
 
-  /// Copies between host and device carry the parts that they name.
-  static bool is_copied(const Operation& operation, BufferKind kind) {
+  /// Whether the operation uses its buffer of this kind: copies between host and device name their parts.
+  static bool uses(const Operation& operation, BufferKind kind) {
     if (operation.kind != OpKind::reload_start && operation.kind != OpKind::offload_start) return true;
-    const std::vector<BufferKind> kinds = kinds_of(operation.parts);
-    return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+    return std::ranges::count(kinds_of(operation.parts), kind) > 0;
   }
 
-  /// Whether this operation makes a buffer that its row lists. See build_step().
-  bool is_made(const Operation& operation, const BufferUse& use) const {
-    switch (use.kind) {
+  /// Whether this program needs a buffer that the row of the operation allocates. See build_step().
+  bool is_allocated(const Operation& operation, BufferKind kind) const {
+    switch (kind) {
       case BufferKind::graph:
         return operation.keep_graph;
       case BufferKind::bundle_gradient:
-        return operation.block > 0 && has_backward_[static_cast<std::size_t>(operation.block) - 1];
+        return operation.block > 0 && element(has_backward_, operation.block - 1);
       case BufferKind::whole_gradient:
         return element(program_.units, operation.unit).reduces();
       case BufferKind::gradients:
         if (operation.kind == OpKind::reduce_start)
           return element(program_.units, operation.unit).offloaded && !operation.accumulate;
-        return is_copied(operation, use.kind);
+        [[fallthrough]];
       default:
-        return is_copied(operation, use.kind);
+        return uses(operation, kind);
     }
   }
 
@@ -116,7 +110,7 @@ class BufferWriter {
                                   .bytes = bytes,
                                   .persistent = true});
     };
-    for (int u = 0; u < static_cast<int>(model_.units.size()); ++u) {
+    for (int u = 0; u < std::ssize(model_.units); ++u) {
       const std::string& name = element(model_.units, u).name;
       const bool trains = program_.kind == ProgramKind::train && element(model_.units, u).trainable;
       const StateParts parts{.weights = true, .gradients = trains, .optimizer = trains};
@@ -133,7 +127,7 @@ class BufferWriter {
     }
   }
 
-  /// This rank's part of the state of the unit.
+  /// Of the shard of this rank.
   int64_t state_bytes(int unit, BufferKind kind) const {
     return element(units_, unit).shard *
            (kind == BufferKind::optimizer ? options_.optimizer_bytes_per_element : kMasterBytes);
@@ -200,10 +194,10 @@ class BufferWriter {
     return sum;
   }
 
-  /// `made`: bytes of the buffers that it allocates.
-  void set_cost_of_block(Operation& operation, int64_t made) const {
+  /// `allocated`: bytes of the buffers that it allocates, which are part of the measured peaks.
+  void set_cost_of_block(Operation& operation, int64_t allocated) const {
     const BlockCost& cost = element(costs_, operation.block);
-    int64_t peak = 0;  // bytes of everything that it allocates, buffers included
+    int64_t peak = 0;  // bytes, buffers included
     operation.flops = cost.forward_flops;
     switch (operation.kind) {
       case OpKind::forward:
@@ -218,7 +212,7 @@ class BufferWriter {
         break;
       case OpKind::loss_forward_backward:
         operation.flops = cost.forward_flops + cost.backward_flops;
-        peak = cost.forward_peak_bytes + cost.backward_peak_bytes;  // chunk by chunk, both at once
+        peak = cost.forward_peak_bytes + cost.backward_peak_bytes;  // interleaved, chunk by chunk
         break;
       case OpKind::loss:
         peak = cost.inference_peak_bytes;
@@ -230,13 +224,13 @@ class BufferWriter {
       default:
         break;
     }
-    operation.workspace = std::max<int64_t>(0, peak - made);
+    operation.workspace = std::max<int64_t>(0, peak - allocated);
   }
 
-  /// Of operations on a unit or on the whole step: bytes that they move, and workspace.
+  /// Bytes moved and workspace of operations on a unit or on the whole step.
   void set_cost(Operation& operation) const {
     const UnitElements unit = operation.unit < 0 ? UnitElements{} : element(units_, operation.unit);
-    const bool copied = options_.partition.kind == Partition::Kind::by_dim && unit.joined > unit.shard;
+    const bool copied = options_.partition.kind == Partition::Kind::by_dim && unit.all_shards > unit.shard;
     const bool rounded = options_.reduce.dtype != DType::f32;
     const int64_t sent_bytes = dtype_bytes(options_.reduce.dtype);
     switch (operation.kind) {
@@ -252,7 +246,8 @@ class BufferWriter {
           operation.bytes = trainable_sum(&UnitElements::shard) * kMasterBytes;
         } else {
           const auto ranks = static_cast<int64_t>(options_.data_parallel.shard_ranks.size());
-          const int64_t sums = options_.ordered ? trainable_sum(&UnitElements::joined) / kUnitBorder : ranks;
+          const int64_t sums =
+              options_.ordered ? trainable_sum(&UnitElements::all_shards) / kUnitBorder : ranks;
           operation.workspace = operation.bytes = kPartialSumBytes * sums;
         }
         break;
@@ -262,7 +257,7 @@ class BufferWriter {
         break;
       case OpKind::reduce_start:
         operation.bytes = element(program_.units, operation.unit).reduced_bytes;
-        if (unit.joined == unit.shard) break;  // one rank: nothing is sent
+        if (unit.all_shards == unit.shard) break;  // one rank
         if (copied || rounded) operation.workspace += operation.bytes;
         if (copied || rounded || operation.accumulate) operation.workspace += unit.shard * kMasterBytes;
         if (rounded) operation.workspace += unit.shard * sent_bytes;
@@ -306,10 +301,9 @@ void free_after_last_use(StepProgram& program) {
     for (const int buffer : program.operations[i].allocates) element(last_use, buffer) = static_cast<int>(i);
     for (const int buffer : program.operations[i].reads) element(last_use, buffer) = static_cast<int>(i);
   }
-  for (std::size_t buffer = 0; buffer < last_use.size(); ++buffer) {
+  for (std::size_t buffer = 0; buffer < last_use.size(); ++buffer)
     if (last_use[buffer] >= 0 && !program.buffers[buffer].persistent)
       element(program.operations, last_use[buffer]).frees.push_back(static_cast<int>(buffer));
-  }
 }
 
 void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options) {

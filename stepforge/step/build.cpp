@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/step/build.h"
 
+#include <algorithm>
+
 #include "stepforge/base/error.h"
 #include "stepforge/step/passes.h"
 
@@ -17,17 +19,18 @@ std::vector<ProgramGroup> groups_of(const DataParallel& data_parallel) {
   return groups;
 }
 
-void insert_operations(std::vector<Operation>& operations, const std::vector<Insertion>& insertions) {
+void insert_operations(std::vector<Operation>& operations, std::vector<Insertion> insertions) {
+  std::ranges::stable_sort(insertions, {}, &Insertion::before);
   std::vector<Operation> result;
   result.reserve(operations.size() + insertions.size());
-  std::vector<int> moved_to(operations.size());
-  std::size_t next = 0;
+  std::vector<int> new_index(operations.size());
+  auto next = insertions.begin();
   for (std::size_t i = 0; i <= operations.size(); ++i) {
-    for (; next < insertions.size() && insertions[next].before == i; ++next)
-      result.push_back(insertions[next].operation);
+    for (; next != insertions.end() && next->before == i; ++next)
+      result.push_back(std::move(next->operation));
     if (i == operations.size()) break;
-    moved_to[i] = static_cast<int>(result.size());
-    for (int& needed : operations[i].needs) needed = moved_to[static_cast<std::size_t>(needed)];
+    new_index[i] = static_cast<int>(result.size());
+    for (int& needed : operations[i].needs) needed = element(new_index, needed);
     result.push_back(std::move(operations[i]));
   }
   operations = std::move(result);
@@ -37,14 +40,10 @@ StepProgram build_step(const ModelSpec& model, const StepOptions& options) {
   StepProgram program = write_base_program(model, options);
   if (options.kind == ProgramKind::train) {
     recompute_pass(program, model, options.recompute);
-    if (options.ordered) {
-      if (options.reduce.each_micro_batch) {
-        throw UsageError(
-            "the ordered sum is one tree over the micro-batches of a step: they cannot be reduced one by "
-            "one");
-      }
-      ordered_pass(program);
-    }
+    if (options.ordered && options.reduce.each_micro_batch)
+      throw UsageError(
+          "ordered mode sums all micro-batches in one tree: it cannot reduce each one separately");
+    if (options.ordered) ordered_pass(program);
     reduce_pass(program, options.reduce);
   }
   gather_pass(program, options.gather);

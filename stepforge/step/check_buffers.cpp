@@ -32,16 +32,19 @@ class Buffers : RuleWalk {
     const Buffer& info = element(program_.buffers, buffer);
     Life& life = element(lives_, buffer);
     if (info.persistent) fail(format("buffer {} is persistent: no operation allocates it", info.name));
-    if (life.allocated != kNever)
-      fail(format("buffer {} was already allocated by {}", info.name, text(life.allocated)));
+    require_never(life.allocated, info, "allocated");
     life.allocated = here();
+  }
+
+  void require_never(int earlier, const Buffer& info, const char* done) const {
+    if (earlier != kNever) fail(format("buffer {} was already {} by {}", info.name, done, text(earlier)));
   }
 
   void require_live(int buffer) const {
     const Life& life = element(lives_, buffer);
-    const std::string& name = element(program_.buffers, buffer).name;
-    if (life.allocated == kNever) fail(format("buffer {} is not allocated", name));
-    if (life.freed != kNever) fail(format("buffer {} was freed by {}", name, text(life.freed)));
+    const Buffer& info = element(program_.buffers, buffer);
+    require_never(life.freed, info, "freed");
+    if (life.allocated == kNever) fail(format("buffer {} is not allocated", info.name));
     require_order(life.allocated);
   }
 
@@ -51,8 +54,7 @@ class Buffers : RuleWalk {
     element(lives_, buffer).readers.push_back(here());
   }
 
-  /// What the producer of a value allocated for it must still be there, also if the operation does not list
-  /// it.
+  /// The buffer that the producer has filled must be live, even if the operation does not list it.
   void read_made_by(const Use& use) {
     const int buffer = find_buffer(program_, element(program_.operations, use.producer).allocates, use.kind);
     if (buffer >= 0) read(buffer);
@@ -62,7 +64,6 @@ class Buffers : RuleWalk {
     const Buffer& info = element(program_.buffers, buffer);
     Life& life = element(lives_, buffer);
     if (info.persistent) fail(format("buffer {} is persistent: no operation frees it", info.name));
-    if (life.freed != kNever) fail(format("buffer {} was already freed by {}", info.name, text(life.freed)));
     require_live(buffer);
     for (const int reader : life.readers) require_order(reader);
     life.freed = here();

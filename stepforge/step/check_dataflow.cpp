@@ -8,18 +8,16 @@ namespace stepforge {
 
 namespace {
 
-constexpr int kNone = -1;
-
-/// The operations that made or used the values of one block on one micro-batch.
+/// The operations that produced the values of one block on one micro-batch.
 struct Values {
-  int input = kNone;            // the receive that brought it
-  int output = kNone;           // forward
-  int graph = kNone;            // forward or recompute
-  int output_gradient = kNone;  // the receive that brought it
-  int input_gradient = kNone;   // backward or loss_forward_backward
-  int backward = kNone;
-  int backward_weight = kNone;
-  int loss = kNone;
+  int input = kNever;            // receive
+  int output = kNever;           // forward
+  int graph = kNever;            // forward or recompute
+  int output_gradient = kNever;  // receive
+  int input_gradient = kNever;   // backward or loss_forward_backward
+  int backward = kNever;
+  int backward_weight = kNever;
+  int loss = kNever;
   bool weight_queued = false;
 };
 
@@ -34,7 +32,7 @@ class Dataflow : RuleWalk {
     for (const Operation& operation : program_.operations) {
       if (operation.kind != OpKind::receive) continue;
       auto& receives = carries_gradient(operation) ? receives_gradient_ : receives_input_;
-      receives[static_cast<std::size_t>(operation.block)] = true;
+      element(receives, operation.block) = true;
     }
   }
 
@@ -45,7 +43,7 @@ class Dataflow : RuleWalk {
   }
 
  private:
-  /// A message carries the buffer it reads or allocates: a bundle forward, or a bundle's gradient backward.
+  /// A message carries the buffer that it reads or allocates: a bundle, or the gradient of one.
   bool carries_gradient(const Operation& operation) const {
     const auto& buffers = operation.kind == OpKind::send ? operation.reads : operation.allocates;
     return find_buffer(program_, buffers, BufferKind::bundle_gradient) >= 0;
@@ -56,49 +54,39 @@ class Dataflow : RuleWalk {
                    static_cast<std::size_t>(micro_batch)];
   }
 
-  void use(int producer, BufferKind kind) {
-    require_order(producer);
+  void use(int producer, BufferKind kind, std::string_view missing) {
+    require_done(producer, missing);
     uses_.push_back({producer, here(), kind});
   }
 
-  /// The block's input on this micro-batch must be there: the batch, what was received, or the block below's
-  /// result.
+  /// The input of the block on this micro-batch must exist: the batch, a received bundle, or the bundle of
+  /// the block below.
   void use_input(const Operation& operation) {
-    if (block(operation).first || block(operation).last) {
-      const int batch = element(batches_, operation.micro_batch);
-      if (batch == kNever) fail(format("micro-batch {} has not been loaded", operation.micro_batch));
-      use(batch, BufferKind::batch);
-    }
+    if (block(operation).first || block(operation).last)
+      use(element(batches_, operation.micro_batch), BufferKind::batch, "its micro-batch has not been loaded");
     if (block(operation).first) return;
     int input = kNever;
-    if (receives_input_[static_cast<std::size_t>(operation.block)])
+    if (element(receives_input_, operation.block))
       input = values(operation.block, operation.micro_batch).input;
     else if (operation.block > 0)
       input = values(operation.block - 1, operation.micro_batch).output;
-    if (input == kNever) fail("its input is missing: neither computed by the block below nor received");
-    use(input, BufferKind::bundle);
+    use(input, BufferKind::bundle, "its input is missing: neither computed by the block below nor received");
   }
 
   void use_output_gradient(const Operation& operation) {
     int gradient = kNever;
-    if (receives_gradient_[static_cast<std::size_t>(operation.block)])
+    if (element(receives_gradient_, operation.block))
       gradient = values(operation.block, operation.micro_batch).output_gradient;
-    else if (static_cast<std::size_t>(operation.block) + 1 < program_.blocks.size())
+    else if (operation.block + 1 < std::ssize(program_.blocks))
       gradient = values(operation.block + 1, operation.micro_batch).input_gradient;
-    if (gradient == kNever)
-      fail("the gradient of its result is missing: neither computed by the block above nor received");
-    use(gradient, BufferKind::bundle_gradient);
-  }
-
-  void once(int& done, const char* what) {
-    if (done != kNever) fail(format("{} was already done by {}", what, text(done)));
-    done = here();
+    use(gradient, BufferKind::bundle_gradient,
+        "the gradient of its output is missing: neither computed by the block above nor received");
   }
 
   void visit(const Operation& operation) {
     switch (operation.kind) {
       case OpKind::load_batch:
-        return once(element(batches_, operation.micro_batch), "loading this micro-batch");
+        return once(element(batches_, operation.micro_batch), "this micro-batch was already loaded");
       case OpKind::forward:
         return forward(operation);
       case OpKind::recompute:
@@ -125,10 +113,10 @@ class Dataflow : RuleWalk {
   }
 
   void forward(const Operation& operation) {
-    if (block(operation).last) fail("the head runs as loss, loss_forward_backward or logits");
+    if (block(operation).last) fail("the head must run as loss, loss_forward_backward or logits");
     use_input(operation);
     Values& at = values(operation.block, operation.micro_batch);
-    once(at.output, "this forward");
+    once(at.output, "this forward was already done");
     if (operation.keep_graph) {
       if (!trains())
         fail(format("no backward uses its graph in a program of kind {}", program_kind_name(program_.kind)));
@@ -138,27 +126,24 @@ class Dataflow : RuleWalk {
 
   void recompute(const Operation& operation) {
     Values& at = values(operation.block, operation.micro_batch);
-    if (at.output == kNever) fail("its forward has not run");
-    if (at.graph != kNever) fail(format("its graph already comes from {}", text(at.graph)));
-    require_order(at.output);
+    require_done(at.output, "its forward has not run");
+    once(at.graph, "its graph was already made");
     use_input(operation);
-    at.graph = here();
   }
 
   void loss(const Operation& operation) {
-    if (!block(operation).last) fail("only the head makes a loss or logits");
+    if (!block(operation).last) fail("only the head computes a loss or logits");
     use_input(operation);
-    once(values(operation.block, operation.micro_batch).loss, "the head on this micro-batch");
+    once(values(operation.block, operation.micro_batch).loss,
+         "the head on this micro-batch was already done");
   }
 
   void backward(const Operation& operation) {
     Values& at = values(operation.block, operation.micro_batch);
-    once(at.backward, "this backward");
-    if (at.graph == kNever) {
-      fail(at.output == kNever ? "its forward has not run"
-                               : "its graph is missing: forward kept none and nothing recomputed it");
-    }
-    use(at.graph, BufferKind::graph);
+    once(at.backward, "this backward was already done");
+    use(at.graph, BufferKind::graph,
+        at.output == kNever ? "its forward has not run"
+                            : "its graph is missing: forward kept none and nothing recomputed it");
     use_output_gradient(operation);
     use_input(operation);
     at.input_gradient = here();
@@ -168,8 +153,8 @@ class Dataflow : RuleWalk {
   void backward_weight(const Operation& operation) {
     Values& at = values(operation.block, operation.micro_batch);
     if (!at.weight_queued && at.backward_weight == kNever) fail("no backward_input has queued it");
-    once(at.backward_weight, "this weight gradient");
-    use(at.graph, BufferKind::graph);
+    once(at.backward_weight, "this weight gradient was already done");
+    use(at.graph, BufferKind::graph, "its graph is missing");
     require_order(at.backward);
     at.weight_queued = false;
   }
@@ -177,34 +162,30 @@ class Dataflow : RuleWalk {
   void receive(const Operation& operation) {
     Values& at = values(operation.block, operation.micro_batch);
     if (carries_gradient(operation))
-      once(at.output_gradient, "receiving this gradient");
+      once(at.output_gradient, "this gradient was already received");
     else
-      once(at.input, "receiving this input");
+      once(at.input, "this input was already received");
   }
 
   void send(const Operation& operation) {
     const Values& at = values(operation.block, operation.micro_batch);
     const bool gradient = carries_gradient(operation);
-    const int made = gradient ? at.input_gradient : at.output;
-    if (made == kNever) {
-      fail(gradient ? "the gradient it sends has not been computed"
-                    : "the bundle it sends has not been computed");
-    }
-    use(made, gradient ? BufferKind::bundle_gradient : BufferKind::bundle);
+    if (gradient)
+      use(at.input_gradient, BufferKind::bundle_gradient, "the gradient it sends has not been computed");
+    else
+      use(at.output, BufferKind::bundle, "the bundle it sends has not been computed");
   }
 
   /// Every block has run on every micro-batch, and no graph or queued weight gradient is left over.
   void check_end() {
-    for (int b = 0; b < static_cast<int>(program_.blocks.size()); ++b) {
+    for (int b = 0; b < std::ssize(program_.blocks); ++b) {
       for (int m = 0; m < program_.micro_batches; ++m) {
         const Values& at = values(b, m);
         const ProgramBlock& block = element(program_.blocks, b);
         if ((block.last ? at.loss : at.output) == kNever)
           fail(format("block {} never runs on micro-batch {}", block.name, m));
         if (at.graph != kNever && at.backward == kNever) fail_at(at.graph, "no backward uses its graph");
-        if (at.weight_queued) {
-          fail_at(at.backward, "the weight gradient it queued is never computed");
-        }
+        if (at.weight_queued) fail_at(at.backward, "the weight gradient it queued is never computed");
       }
     }
   }

@@ -6,13 +6,13 @@ namespace stepforge {
 
 namespace {
 
-/// The slot of one unit. Indices of operations; -1 before the first.
+/// The slot of one unit.
 struct Slot {
   enum class State : uint8_t { free, filling, ready };
   State state = State::free;
-  int start = -1;
-  int wait = -1;
-  int release = -1;
+  int start = kNever;
+  int wait = kNever;
+  int release = kNever;
   std::vector<int> uses;  // since the wait
 };
 
@@ -22,10 +22,9 @@ class Gathers : RuleWalk {
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
-    for (std::size_t u = 0; u < slots_.size(); ++u) {
+    for (std::size_t u = 0; u < slots_.size(); ++u)
       if (slots_[u].state != Slot::State::free)
         fail_at(slots_[u].start, format("unit {} is never released", program_.units[u].name));
-    }
   }
 
  private:
@@ -47,7 +46,7 @@ class Gathers : RuleWalk {
 
   void start(const Operation& operation, Slot& slot) {
     if (unit(operation.unit).resident) fail("the unit is resident: there is nothing to gather");
-    if (slot.state != Slot::State::free) fail(format("the unit is already gathered by {}", text(slot.start)));
+    if (slot.state != Slot::State::free) require_never(slot.start, "the unit is already gathered");
     require_order(slot.release);
     if (const int64_t bytes = unit(operation.unit).gathered_bytes; operation.bytes != bytes)
       fail(format("it gathers {} bytes, but the shards have {}", operation.bytes, bytes));
@@ -70,8 +69,9 @@ class Gathers : RuleWalk {
     if (slot.state == Slot::State::filling)
       fail(format("unit {} is not gathered yet: no gather_wait after {}", name, text(slot.start)));
     if (slot.state == Slot::State::free) {
-      fail(slot.release < 0 ? format("unit {} is not gathered", name)
-                            : format("unit {} is not gathered: {} gave it back", name, text(slot.release)));
+      fail(slot.release == kNever
+               ? format("unit {} is not gathered", name)
+               : format("unit {} is not gathered: {} has released it", name, text(slot.release)));
     }
     require_order(slot.wait);
     slot.uses.push_back(here());

@@ -11,41 +11,45 @@ namespace stepforge {
 
 namespace {
 
-/// What one block adds to a unit's gradient on one micro-batch.
+/// Block and micro-batch of what is added to a gradient.
 using Contribution = std::pair<int, int>;
-/// A gradient as the sorted list of what was summed into it.
+/// A gradient as the sorted list of its contributions.
 using Contents = std::vector<Contribution>;
 
-/// A unit's gradient. Indices of operations; -1 for what has not happened.
+Contents merged(const Contents& a, const Contents& b) {
+  Contents all;
+  std::ranges::merge(a, b, std::back_inserter(all));
+  return all;
+}
+
+/// The gradient of one unit.
 struct Gradient {
   bool started = false;
   Contents contents;
-  Contents reduced;  // of a sharded unit: summed into this rank's shard
+  Contents reduced;  // of a unit that reduces: summed into its shard
   std::map<int, Contents> levels;
-  std::vector<int> writers;  // all that changed it since it was last reduced
-  int whole = -1;            // of a sharded unit: the buffer of the gradient that is not reduced yet
-  int reduce_start = -1;     // the latest, until the gradient is started again
-  int reduce_wait = -1;
-  int all_reduce_start = -1;
-  int all_reduce_wait = -1;
-  int update = -1;
+  std::vector<int> writers;   // operations since it was last reduced
+  int whole = -1;             // of a unit that reduces: the buffer of the gradient that is not reduced yet
+  int reduce_start = kNever;  // the latest, until the gradient is started again
+  int reduce_wait = kNever;
+  int all_reduce_start = kNever;
+  int all_reduce_wait = kNever;
+  int update = kNever;
 };
 
 class Gradients : RuleWalk {
  public:
   explicit Gradients(const CheckedProgram& checked)
       : RuleWalk(checked), gradients_(program_.units.size()), users_(program_.units.size()) {
-    for (int b = 0; b < static_cast<int>(program_.blocks.size()); ++b) {
+    for (int b = 0; b < std::ssize(program_.blocks); ++b)
       for (const int u : element(program_.blocks, b).units) element(users_, u).push_back(b);
-    }
   }
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
-    for (std::size_t u = 0; trains() && u < gradients_.size(); ++u) {
+    for (std::size_t u = 0; trains() && u < gradients_.size(); ++u)
       if (program_.units[u].trainable && gradients_[u].update < 0)
         fail(format("unit {} is never updated", program_.units[u].name));
-    }
   }
 
  private:
@@ -91,13 +95,12 @@ class Gradients : RuleWalk {
     return element(gradients_, operation.unit);
   }
 
-  /// The gradient changes here: in order after all earlier changes, and before it is reduced or measured.
+  /// The current operation changes the gradient: after all earlier changes, before the reduction and the
+  /// norm.
   void write(Gradient& gradient) {
-    if (gradient.reduce_start >= 0 || gradient.all_reduce_start >= 0) {
-      fail(format("the gradient has already been reduced by {}",
-                  text(std::max(gradient.reduce_start, gradient.all_reduce_start))));
-    }
-    if (norm_ >= 0) fail(format("the gradient has already been measured by {}", text(norm_)));
+    require_never(std::max(gradient.reduce_start, gradient.all_reduce_start),
+                  "the gradient was already reduced");
+    require_never(norm_, "the norm was already computed");
     if (!gradient.writers.empty()) require_order(gradient.writers.back());
     gradient.writers.push_back(here());
   }
@@ -105,7 +108,7 @@ class Gradients : RuleWalk {
   void start(Gradient& gradient, const Operation& operation) {
     if (gradient.reduce_wait >= 0) {
       require_order(gradient.reduce_wait);
-      gradient.reduce_start = gradient.reduce_wait = -1;
+      gradient.reduce_start = gradient.reduce_wait = kNever;
       gradient.writers.clear();
     }
     write(gradient);
@@ -120,9 +123,8 @@ class Gradients : RuleWalk {
 
   /// The operation must read the whole gradient of the unit.
   void require_whole(const Gradient& gradient, const Operation& operation) const {
-    if (find_buffer(program_, operation.reads, BufferKind::whole_gradient) != gradient.whole) {
+    if (find_buffer(program_, operation.reads, BufferKind::whole_gradient) != gradient.whole)
       fail(format("it does not read buffer {}", element(program_.buffers, gradient.whole).name));
-    }
   }
 
   void stash(Gradient& gradient, const Operation& operation) {
@@ -144,10 +146,7 @@ class Gradients : RuleWalk {
     const auto stashed = gradient.levels.find(level);
     if (stashed == gradient.levels.end()) fail(format("level {} holds no gradient", level));
     if (!gradient.started) fail("the gradient has not been started");
-    Contents sum;
-    std::merge(gradient.contents.begin(), gradient.contents.end(), stashed->second.begin(),
-               stashed->second.end(), std::back_inserter(sum));
-    gradient.contents = std::move(sum);
+    gradient.contents = merged(gradient.contents, stashed->second);
     gradient.levels.erase(stashed);
   }
 
@@ -156,8 +155,8 @@ class Gradients : RuleWalk {
     if (!contributes && !has_trait(operation.kind, kUsesUnits)) return;
     for (const int u : block(operation).units) {
       Gradient& gradient = element(gradients_, u);
-      if (gradient.update >= 0)
-        fail(format("unit {} has already been changed by {}", unit(u).name, text(gradient.update)));
+      if (gradient.update != kNever)
+        require_never(gradient.update, format("unit {} was already updated", unit(u).name));
       if (contributes && unit(u).trainable) contribute(gradient, u, {operation.block, operation.micro_batch});
     }
   }
@@ -171,18 +170,16 @@ class Gradients : RuleWalk {
 
   void require_shards_reduced(const Gradient& gradient, const Operation& operation) const {
     if (!unit(operation.unit).reduces()) return;
-    if (gradient.reduce_wait < 0) fail("the reduction into this rank's part must have finished first");
-    require_order(gradient.reduce_wait);
+    require_done(gradient.reduce_wait, "the reduction into the shard must have finished first");
   }
 
   void begin_reduction(Gradient& gradient, int& started) {
-    if (started >= 0) fail(format("the gradient was already reduced by {}", text(started)));
-    if (norm_ >= 0) fail(format("the gradient has already been measured by {}", text(norm_)));
+    once(started, "the gradient was already reduced");
+    require_never(norm_, "the norm was already computed");
     for (const int writer : gradient.writers) require_order(writer);
-    started = here();
   }
 
-  /// What was summed in the whole gradient goes into the shard.
+  /// Moves the contributions from the whole gradient to the shard.
   void reduce_shards(Gradient& gradient, const Operation& operation) {
     if (!gradient.started || gradient.contents.empty()) fail("there is no gradient to reduce");
     require_whole(gradient, operation);
@@ -192,54 +189,45 @@ class Gradients : RuleWalk {
     if (operation.accumulate && gradient.reduced.empty()) fail("it adds to the gradient of the step before");
     if (!operation.accumulate && !gradient.reduced.empty())
       fail(format("it overwrites the reduced gradient of {}", contribution_text(gradient.reduced.front())));
-    Contents sum;
-    std::merge(gradient.contents.begin(), gradient.contents.end(), gradient.reduced.begin(),
-               gradient.reduced.end(), std::back_inserter(sum));
-    gradient.reduced = std::move(sum);
+    gradient.reduced = merged(gradient.contents, gradient.reduced);
     gradient.contents.clear();
     gradient.started = false;
   }
 
   void end_reduction(int started, int& waited) {
-    if (started < 0) fail("no reduction of the unit is under way");
-    if (waited >= 0) fail(format("{} has already waited for it", text(waited)));
-    require_order(started);
-    waited = here();
+    require_done(started, "no reduction of the unit is under way");
+    once(waited, "the reduction was already waited for");
   }
 
   void norm(const Operation& operation) {
-    if (norm_ >= 0) fail(format("the gradients were already measured by {}", text(norm_)));
-    for (int u = 0; u < static_cast<int>(gradients_.size()); ++u) {
+    for (int u = 0; u < std::ssize(gradients_); ++u) {
       if (!unit(u).trainable) continue;
-      require_complete(gradients_[static_cast<std::size_t>(u)], u);
-      require_reduced(gradients_[static_cast<std::size_t>(u)], unit(u));
-      // Each rank has a part of the gradients: their norm is summed over the group.
+      require_complete(element(gradients_, u), u);
+      require_reduced(element(gradients_, u), unit(u));
+      // Each rank has a shard of the gradients, so their norm is summed over the group.
       if (const int group = unit(u).shard_group; group >= 0 && operation.group != group) {
-        fail(format("the gradients are cut over {}, but measured over {}", group_text(group),
-                    group_text(operation.group)));
+        fail(format("the gradients are sharded over {}, but their norm is computed over {}",
+                    group_text(group), group_text(operation.group)));
       }
     }
-    norm_ = here();
+    once(norm_, "the norm was already computed");
   }
 
-  /// Each block that uses the unit has contributed once for each micro-batch.
+  /// Each block that uses the unit has contributed exactly once for each micro-batch.
   void require_complete(const Gradient& gradient, int u) const {
     const std::string& name = unit(u).name;
     if (!gradient.levels.empty()) {
       fail(format("unit {}: the gradient stashed at level {} was never added", name,
                   gradient.levels.begin()->first));
     }
-    Contents all;
-    std::merge(gradient.contents.begin(), gradient.contents.end(), gradient.reduced.begin(),
-               gradient.reduced.end(), std::back_inserter(all));
+    const Contents all = merged(gradient.contents, gradient.reduced);
     const auto twice = std::adjacent_find(all.begin(), all.end());
     if (twice != all.end())
       fail(format("unit {}: the gradient of {} was added twice", name, contribution_text(*twice)));
     for (const int b : element(users_, u)) {
-      for (int m = 0; m < program_.micro_batches; ++m) {
+      for (int m = 0; m < program_.micro_batches; ++m)
         if (!std::binary_search(all.begin(), all.end(), Contribution{b, m}))
           fail(format("unit {}: the gradient of {} is missing", name, contribution_text({b, m})));
-      }
     }
     for (const int writer : gradient.writers) require_order(writer);
   }
@@ -259,26 +247,20 @@ class Gradients : RuleWalk {
   }
 
   void check_finite() {
-    if (check_ >= 0) fail(format("{} has already checked", text(check_)));
-    if (norm_ < 0) fail("the gradients have not been measured");
-    require_order(norm_);
-    check_ = here();
+    require_done(norm_, "the gradient norm has not been computed");
+    once(check_, "the loss and the norm were already checked");
   }
 
   void update(Gradient& gradient) {
-    if (gradient.update >= 0) fail(format("the unit was already updated by {}", text(gradient.update)));
-    if (norm_ < 0 || check_ < 0) {
-      fail(norm_ < 0 ? "the gradients have not been measured"
-                     : "loss and norm have not been checked to be finite");
-    }
-    require_order(check_);
-    gradient.update = here();
+    require_done(norm_, "the gradient norm has not been computed");
+    require_done(check_, "the loss and the norm have not been checked to be finite");
+    once(gradient.update, "the unit was already updated");
   }
 
   std::vector<Gradient> gradients_;      // of each unit
   std::vector<std::vector<int>> users_;  // of each unit: the blocks that use it
-  int norm_ = -1;
-  int check_ = -1;
+  int norm_ = kNever;
+  int check_ = kNever;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -23,22 +24,16 @@ std::string on_rank(const StepProgram& program, std::size_t operation) {
 void check_pair(const StepProgram& sender, std::size_t send, const StepProgram& receiver,
                 std::size_t receive) {
   const Operation& sent = sender.operations[send];
-  const Operation& received = receiver.operations[receive];
-  if (sent.tag != received.tag) {
+  const Operation& expected = receiver.operations[receive];
+  const auto require_equal = [&](const char* field, int64_t want, int64_t have) {
+    if (want == have) return;
     throw ProgramError(receiver, receive,
-                       format("it expects tag {}, but the message at its turn is {} with tag {}",
-                              received.tag, on_rank(sender, send), sent.tag));
-  }
-  if (sent.bytes != received.bytes) {
-    throw ProgramError(
-        receiver, receive,
-        format("it expects {} bytes, but {} sends {}", received.bytes, on_rank(sender, send), sent.bytes));
-  }
-  if (sent.micro_batch != received.micro_batch) {
-    throw ProgramError(receiver, receive,
-                       format("it expects micro-batch {}, but {} sends micro-batch {}", received.micro_batch,
-                              on_rank(sender, send), sent.micro_batch));
-  }
+                       format("it expects {} = {}, but the next message, from {}, has {} = {}", field, want,
+                              on_rank(sender, send), field, have));
+  };
+  require_equal("tag", expected.tag, sent.tag);
+  require_equal("bytes", expected.bytes, sent.bytes);
+  require_equal("micro-batch", expected.micro_batch, sent.micro_batch);
 }
 
 void check_channel(const StepProgram& sender, const StepProgram& receiver, const Channel& channel) {
@@ -70,32 +65,28 @@ void compare(const StepProgram& first, const std::vector<std::size_t>& theirs, c
   for (std::size_t i = 0; i < common; ++i) {
     const Operation& a = first.operations[theirs[i]];
     const Operation& b = program.operations[mine[i]];
-    if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b)) {
-      throw ProgramError(
-          program, mine[i],
-          format("collective {} over {} is another one than {}", i, group, on_rank(first, theirs[i])));
-    }
-    if (a.bytes != b.bytes) {
-      throw ProgramError(program, mine[i],
-                         format("collective {} over {} has {} bytes, but {} has {}", i, group, b.bytes,
-                                on_rank(first, theirs[i]), a.bytes));
-    }
+    const auto fail = [&](const std::string& difference) {
+      throw ProgramError(program, mine[i], format("collective {} over {} {}", i, group, difference));
+    };
+    if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b))
+      fail("differs from " + on_rank(first, theirs[i]));
+    if (a.bytes != b.bytes)
+      fail(format("has {} bytes, but {} has {}", b.bytes, on_rank(first, theirs[i]), a.bytes));
   }
-  if (mine.size() > common) {
-    throw ProgramError(program, mine[common],
-                       format("collective {} over {} has no partner on rank {}", common, group, first.rank));
-  }
-  if (theirs.size() > common) {
+  const auto require_end = [&](const StepProgram& longer, const std::vector<std::size_t>& collectives,
+                               const StepProgram& shorter) {
+    if (collectives.size() == common) return;
     throw ProgramError(
-        first, theirs[common],
-        format("collective {} over {} has no partner on rank {}", common, group, program.rank));
-  }
+        longer, collectives[common],
+        format("collective {} over {} has no partner on rank {}", common, group, shorter.rank));
+  };
+  require_end(program, mine, first);
+  require_end(first, theirs, program);
 }
 
 bool has_group(const StepProgram& program, const std::string& key) {
-  for (const ProgramGroup& group : program.groups)
-    if (group_key(group) == key) return true;
-  return false;
+  return std::ranges::any_of(program.groups,
+                             [&](const ProgramGroup& group) { return group_key(group) == key; });
 }
 
 }  // namespace
@@ -111,40 +102,30 @@ void check_messages(std::span<const StepProgram> all_ranks) {
         channels[{operation.peer, program.rank}].receives.push_back(i);
     }
   }
-  for (const auto& [ends, channel] : channels) {
-    check_channel(all_ranks[static_cast<std::size_t>(ends.first)],
-                  all_ranks[static_cast<std::size_t>(ends.second)], channel);
-  }
+  for (const auto& [ends, channel] : channels)
+    check_channel(element(all_ranks, ends.first), element(all_ranks, ends.second), channel);
 }
 
 void check_collectives(std::span<const StepProgram> all_ranks) {
   std::vector<std::map<std::string, std::vector<std::size_t>>> collectives;
   collectives.reserve(all_ranks.size());
   for (const StepProgram& program : all_ranks) collectives.push_back(collectives_by_group(program));
+  const std::vector<std::size_t> none;
+  const auto over = [&](const std::string& key, int rank) -> const std::vector<std::size_t>& {
+    const auto found = element(collectives, rank).find(key);
+    return found == element(collectives, rank).end() ? none : found->second;
+  };
   for (const StepProgram& program : all_ranks) {
-    for (const auto& [key, mine] : collectives[static_cast<std::size_t>(program.rank)]) {
-      const auto group = static_cast<std::size_t>(program.operations[mine.front()].group);
-      for (const int rank : program.groups[group].ranks) {
-        if (!has_group(all_ranks[static_cast<std::size_t>(rank)], key)) {
-          throw ProgramError(
-              program, mine.front(),
-              format("rank {} is a member of {} here, but has no such group itself", rank, key));
-        }
-      }
-      const auto first = static_cast<std::size_t>(program.groups[group].ranks.front());
-      const auto theirs = collectives[first].find(key);
-      compare(all_ranks[first],
-              theirs == collectives[first].end() ? std::vector<std::size_t>{} : theirs->second, program, mine,
-              key);
-    }
     for (const ProgramGroup& group : program.groups) {
-      const auto first = static_cast<std::size_t>(group.ranks.front());
       const std::string key = group_key(group);
-      const auto theirs = collectives[first].find(key);
-      if (theirs != collectives[first].end() &&
-          !collectives[static_cast<std::size_t>(program.rank)].contains(key)) {
-        compare(all_ranks[first], theirs->second, program, {}, key);
+      const std::vector<std::size_t>& mine = over(key, program.rank);
+      for (const int rank : group.ranks) {
+        if (mine.empty() || has_group(element(all_ranks, rank), key)) continue;
+        throw ProgramError(program, mine.front(),
+                           format("rank {} is a member of {} here, but has no such group itself", rank, key));
       }
+      const int first = group.ranks.front();
+      compare(element(all_ranks, first), over(key, first), program, mine, key);
     }
   }
 }

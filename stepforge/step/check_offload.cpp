@@ -11,9 +11,9 @@ namespace {
 
 /// One part of the state of an offloaded unit.
 struct Part {
-  int on_device = -1;    ///< the operation that brought or wrote the copy on the device; -1: there is none
-  bool changed = false;  ///< the copy on the device is newer than the one on the host
-  int written = -1;      ///< the operation that wrote the copy on the host in this step; -1: none
+  int on_device = kNever;  ///< the operation that wrote the copy on the device, if there is one
+  int written = kNever;    ///< the operation that wrote the copy on the host in this step
+  bool changed = false;    ///< the copy on the device is newer than the one on the host
 };
 
 std::string_view name_of(BufferKind kind) {
@@ -26,11 +26,10 @@ class Offload : RuleWalk {
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-      for (const BufferKind kind : kAllKinds) {
+    for (int u = 0; u < std::ssize(units_); ++u) {
+      for (const BufferKind kind : kAllKinds)
         if (part(u, kind).changed)
           fail(format("unit {}: its {} are never written back to the host", unit(u).name, name_of(kind)));
-      }
     }
   }
 
@@ -76,14 +75,14 @@ class Offload : RuleWalk {
   }
 
   void copy(const Operation& operation) {
-    if (!unit(operation.unit).offloaded) fail("the state of the unit lives on the device");
+    if (!unit(operation.unit).offloaded) fail("the unit is not offloaded");
     const std::vector<BufferKind> kinds = kinds_of(operation.parts);
     if (kinds.empty()) fail("it copies nothing");
     const bool reloads = operation.kind == OpKind::reload_start;
     int64_t bytes = 0;
     for (const BufferKind kind : kinds) {
       const int buffer = find_buffer(program_, reloads ? operation.allocates : operation.reads, kind);
-      if (buffer < 0) fail(format("it names no buffer for the {} on the device", name_of(kind)));
+      if (buffer < 0) fail(format("it has no buffer for the {} on the device", name_of(kind)));
       bytes += element(program_.buffers, buffer).bytes;
       if (reloads)
         reload(part(operation.unit, kind), kind);
@@ -115,7 +114,8 @@ class Offload : RuleWalk {
   void require_on_device(const Part& part, BufferKind kind) const {
     if (part.on_device == kNever) {
       fail(format("the device does not have the {}: {}", name_of(kind),
-                  part.written == kNever ? "no reload has brought them" : text(part.written) + " took them"));
+                  part.written == kNever ? "they were never reloaded"
+                                         : text(part.written) + " moved them to the host"));
     }
     require_order(part.on_device);
   }
@@ -125,7 +125,7 @@ class Offload : RuleWalk {
       fail(format("it does not read the {} on the device", name_of(kind)));
   }
 
-  /// The last use of the device's copy, which stays as it was.
+  /// The operation reads the copy on the device, for the last time.
   void take(const Operation& operation, BufferKind kind) {
     Part& used = part(operation.unit, kind);
     require_on_device(used, kind);
@@ -133,6 +133,7 @@ class Offload : RuleWalk {
     used.on_device = kNever;
   }
 
+  /// The operation changes the copy on the device.
   void change(const Operation& operation, BufferKind kind) {
     Part& used = part(operation.unit, kind);
     require_on_device(used, kind);
@@ -159,15 +160,14 @@ class Offload : RuleWalk {
     const auto found = latest_copy_.find(operation.unit);
     const OpKind awaited =
         operation.kind == OpKind::reload_wait ? OpKind::reload_start : OpKind::offload_start;
-    if (found == latest_copy_.end() || element(program_.operations, found->second).kind != awaited) {
+    if (found == latest_copy_.end() || element(program_.operations, found->second).kind != awaited)
       fail(format("no {} of the unit is under way", op_name(awaited)));
-    }
     require_order(found->second);
   }
 
-  /// The norm is measured on the host.
+  /// The norm is computed on the host.
   void norm() {
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+    for (int u = 0; u < std::ssize(units_); ++u) {
       if (!unit(u).offloaded || !unit(u).trainable) continue;
       const Part& gradients = part(u, BufferKind::gradients);
       if (gradients.written == kNever || gradients.changed)
@@ -177,7 +177,7 @@ class Offload : RuleWalk {
   }
 
   std::vector<std::array<Part, kAllKinds.size()>> units_;
-  std::map<int, int> latest_copy_;  // of each unit
+  std::map<int, int> latest_copy_;  // by unit
 };
 
 }  // namespace

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of the checker, one function each, and what they share. They run in the order of this file: a
-// later one relies on the earlier.
+// The rules of the checker, one function each, and their base classes. They run in the order of this file:
+// each relies on the ones before it.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stepforge/step/checker.h"
@@ -14,13 +15,13 @@
 
 namespace stepforge {
 
-/// The program of one rank under proof.
+/// The program of one rank that is being checked.
 struct CheckedProgram {
   const StepProgram& program;
   HappensBefore before;
 };
 
-/// A walk over the list of operations, which refuses the program at the operation where it stands.
+/// Visits the operations in list order, and throws ProgramError at the current one.
 class ListWalk {
  public:
   ListWalk(const ListWalk&) = delete;
@@ -30,12 +31,12 @@ class ListWalk {
   explicit ListWalk(const StepProgram& program) : program_(program) {}
   ~ListWalk() = default;
 
-  /// Calls visit(operation) for each. Then the walk stands at the end of the program.
+  /// Calls visit(operation) for each. After that the current operation is the end of the program.
   template <typename Visit>
   void walk(const Visit& visit) {
     for (at_ = 0; at_ < program_.operations.size(); ++at_) visit(program_.operations[at_]);
   }
-  void stand_at(std::size_t operation) { at_ = operation; }
+  void go_to_end() { at_ = program_.operations.size(); }
   int here() const { return static_cast<int>(at_); }
   [[noreturn]] void fail(const std::string& reason) const { throw ProgramError(program_, at_, reason); }
   [[noreturn]] void fail_at(int operation, const std::string& reason) const {
@@ -56,24 +57,32 @@ class ListWalk {
   std::size_t at_ = 0;
 };
 
-/// A walk that also knows which operations have surely finished.
+inline constexpr int kNever = -1;  ///< instead of the index of an operation
+
+/// A ListWalk that also knows which operations have finished when the current one starts.
 class RuleWalk : public ListWalk {
  protected:
-  static constexpr int kNever = -1;  ///< instead of an operation
-
   explicit RuleWalk(const CheckedProgram& checked) : ListWalk(checked.program), before_(checked.before) {}
 
   /// "operation 3 (forward layers.0 m0)"
   std::string text(int operation) const;
-  /// Fails unless `first`, if it is not kNever, is this operation or has surely finished when this one
-  /// starts.
+  /// Fails unless `first` is kNever, the current operation, or has finished when the current one starts.
   void require_order(int first) const;
+  /// Fails for `reason` if `first` is kNever, or if it may not have finished.
+  void require_done(int first, std::string_view reason) const;
+  /// Fails with "`fact` by operation 3 (...)" unless `earlier` is kNever.
+  void require_never(int earlier, std::string_view fact) const;
+  /// Sets `operation` to the current one; fails like require_never() if it was set before.
+  void once(int& operation, std::string_view fact) const {
+    require_never(operation, fact);
+    operation = here();
+  }
 
  private:
   const HappensBefore& before_;
 };
 
-/// `consumer` uses what `producer` put into its buffer of this kind.
+/// `consumer` uses the buffer of this kind that `producer` has filled.
 struct Use {
   int producer = 0;
   int consumer = 0;
@@ -83,14 +92,14 @@ struct Use {
 /// Indices, lanes and fields are sound, and needs point backward. `world_size` is the number of ranks.
 void check_structure(const StepProgram& program, std::size_t world_size);
 
-/// Inputs, graphs and gradients between blocks. Returns who uses what, for check_buffers, ordered by
-/// consumer.
+/// Inputs, graphs and gradients between blocks. Returns the uses of buffers, ordered by consumer, for
+/// check_buffers.
 std::vector<Use> check_dataflow(const CheckedProgram& checked);
 
 /// Units that are not resident are gathered where they are used.
 void check_gathers(const CheckedProgram& checked);
 
-/// Every contribution to a gradient is summed once, reduced once, measured, checked and used in one update.
+/// Every contribution to a gradient is summed once, reduced once, part of the norm and used in one update.
 void check_gradients(const CheckedProgram& checked);
 
 /// The state of offloaded units is on the device where it is used there, and on the host afterwards.
@@ -102,14 +111,17 @@ void check_loss(const CheckedProgram& checked);
 /// Buffers are allocated before, and freed once after, all uses.
 void check_buffers(const CheckedProgram& checked, const std::vector<Use>& uses);
 
-/// All rules above but the first: what holds for a rank whatever the others do. Returns the peak of live
-/// bytes.
+/// All rules above except check_structure(): those that hold for a rank whatever the others do. Returns the
+/// peak of live bytes.
 int64_t check_one(const StepProgram& program);
 
+/// Each send has a receive with the same tag, size and micro-batch, in the same order.
 void check_messages(std::span<const StepProgram> all_ranks);
 
+/// The ranks of a group agree on its members and on the sequence of its collectives.
 void check_collectives(std::span<const StepProgram> all_ranks);
 
+/// The lanes of all ranks can run to their end.
 void check_waits(std::span<const StepProgram> all_ranks);
 
 /// "dp {0, 1}": equal for the same group on all its ranks.

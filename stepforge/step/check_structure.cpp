@@ -15,7 +15,7 @@ class Structure : ListWalk {
   Structure(std::size_t world, const StepProgram& program) : ListWalk(program), world_(world) {}
 
   void check() {
-    stand_at(program_.operations.size());
+    go_to_end();
     check_header();
     walk([this](const Operation& operation) {
       check_indices(operation);
@@ -38,7 +38,7 @@ class Structure : ListWalk {
 
   void check_header() const {
     if (program_.micro_batches < 1)
-      fail(format("a step has at least one micro-batch, not {}", program_.micro_batches));
+      fail(format("a step needs at least one micro-batch, not {}", program_.micro_batches));
     for (const ProgramBlock& block : program_.blocks)
       require_indices(block.units, program_.units.size(), "unit");
     for (const ProgramUnit& unit : program_.units) {
@@ -50,9 +50,8 @@ class Structure : ListWalk {
       }
     }
     for (const ProgramGroup& group : program_.groups) check_group(group);
-    for (const Buffer& buffer : program_.buffers) {
+    for (const Buffer& buffer : program_.buffers)
       if (buffer.bytes < 0) fail(format("buffer {} has {} bytes", buffer.name, buffer.bytes));
-    }
   }
 
   void check_group(const ProgramGroup& group) const {
@@ -73,13 +72,12 @@ class Structure : ListWalk {
     require_indices(operation.reads, program_.buffers.size(), "buffer");
     require_indices(operation.allocates, program_.buffers.size(), "buffer");
     require_indices(operation.frees, program_.buffers.size(), "buffer");
-    for (const int needed : operation.needs) {
+    for (const int needed : operation.needs)
       if (needed < 0 || needed >= here())
         fail(format("it needs operation {}, which is not an earlier one", needed));
-    }
   }
 
-  /// What the table says of its kind.
+  /// The operation agrees with the row of its kind.
   void check_row(const Operation& operation) const {
     const OpInfo& row = op_info(operation.kind);
     const auto has = [&](unsigned trait) { return (row.traits & trait) != 0; };
@@ -92,12 +90,12 @@ class Structure : ListWalk {
     if (has(kHasUnit)) require_index(operation.unit, program_.units.size(), "unit");
     if (has(kHasLevel)) require_index(operation.level, kMaxLevels, "level");
     if (has(kHasPeer)) require_index(operation.peer, world_, "peer rank");
-    if (has(kHasPeer) && operation.peer == program_.rank) fail("a rank sends nothing to itself");
+    if (has(kHasPeer) && operation.peer == program_.rank) fail("a rank cannot send to itself");
     if (has(kOverShards)) require_group(operation, unit(operation.unit).shard_group);
     if (has(kOverReplicas)) require_group(operation, unit(operation.unit).replica_group);
     if (has(kHasGroup)) require_index(operation.group, program_.groups.size(), "group");
     if (operation.kind == OpKind::reduce_start && !unit(operation.unit).reduces())
-      fail("the unit's gradient is written in place: there is nothing to reduce");
+      fail("the unit's gradient is accumulated in place: there is nothing to reduce");
   }
 
   void require_group(const Operation& operation, int expected) const {

@@ -16,10 +16,9 @@ class Symmetry {
       : program_(program), world_size_(world_size), known_(program.groups.size()) {}
 
   void check_operations() const {
-    for (std::size_t i = 0; i < program_.operations.size(); ++i) {
+    for (std::size_t i = 0; i < program_.operations.size(); ++i)
       if (has_trait(program_.operations[i].kind, kHasPeer))
-        throw ProgramError(program_, i, "a message to one peer cannot be the same on all ranks");
-    }
+        throw ProgramError(program_, i, "a message to a single peer cannot be the same on all ranks");
   }
 
   void add_rank(int rank, const std::vector<GroupView>& groups) {
@@ -30,13 +29,13 @@ class Symmetry {
     for (std::size_t g = 0; g < groups.size(); ++g) add_group(rank, g, groups[g]);
   }
 
-  /// Every member of every group has claimed it.
+  /// Every member of every group has reported that group.
   void check_end() const {
     for (const auto& groups : known_) {
       for (const auto& [first, known] : groups) {
-        if (known.claims != known.group.ranks.size()) {
+        if (known.reports != known.group.ranks.size()) {
           fail(first, format("of the members of its group {}, only {} have that group", key(known.group),
-                             known.claims));
+                             known.reports));
         }
       }
     }
@@ -51,13 +50,13 @@ class Symmetry {
  private:
   struct Known {
     GroupView group;
-    std::size_t claims = 0;
+    std::size_t reports = 0;  ///< number of ranks that have this group
   };
 
   [[noreturn]] static void fail(int rank, const std::string& reason) {
-    StepProgram nothing;
-    nothing.rank = rank;
-    throw ProgramError(nothing, 0, reason);
+    StepProgram empty;
+    empty.rank = rank;
+    throw ProgramError(empty, 0, reason);
   }
 
   static std::string key(const GroupView& group) {
@@ -65,13 +64,13 @@ class Symmetry {
   }
 
   void add_group(int rank, std::size_t index, const GroupView& group) {
-    const ProgramGroup& model = program_.groups[index];
-    if (group.name != model.name || group.ranks.size() != model.ranks.size()) {
+    const ProgramGroup& expected = program_.groups[index];
+    if (group.name != expected.name || group.ranks.size() != expected.ranks.size()) {
       fail(rank, format("its group {} has {} ranks, but rank {} has a group {} of {}", group.name,
-                        group.ranks.size(), program_.rank, model.name, model.ranks.size()));
+                        group.ranks.size(), program_.rank, expected.name, expected.ranks.size()));
     }
-    if (rank == program_.rank && !std::ranges::equal(group.ranks, model.ranks))
-      fail(rank, format("its program has the group {}, not {}", group_key(model), key(group)));
+    if (rank == program_.rank && !std::ranges::equal(group.ranks, expected.ranks))
+      fail(rank, format("its program has the group {}, not {}", group_key(expected), key(group)));
     const auto [found, is_new] = known_[index].try_emplace(group.ranks.front(), Known{group, 0});
     Known& known = found->second;
     if (is_new || known.group.ranks.data() != group.ranks.data()) check_members(rank, group);
@@ -82,7 +81,7 @@ class Symmetry {
       fail(rank, format("its group {} has the same first rank as {}, but other members", key(group),
                         key(known.group)));
     }
-    ++known.claims;
+    ++known.reports;
   }
 
   void check_members(int rank, const GroupView& group) const {
@@ -116,13 +115,6 @@ SymmetryProof check_symmetric(const StepProgram& program, int world_size, const 
   symmetry.check_end();
   proof.groups = symmetry.groups();
   return proof;
-}
-
-StepProgram same_program_on(int rank, std::vector<ProgramGroup> groups, const StepProgram& program) {
-  StepProgram result = program;
-  result.rank = rank;
-  result.groups = std::move(groups);
-  return result;
 }
 
 }  // namespace stepforge

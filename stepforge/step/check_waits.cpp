@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kReportedRanks = 8;
 
 /// One collective of a group: it finishes when all ranks of the group have arrived.
-struct Meeting {
+struct Collective {
   std::size_t arrived = 0;
   std::vector<int> ranks;
 };
@@ -22,12 +22,13 @@ struct RankState {
   std::array<std::vector<std::size_t>, kLanes> queue;  // the operations of each lane, in order
   std::array<std::size_t, kLanes> next{};
   std::vector<bool> done;
-  std::vector<bool> arrived;         // whether each operation is at its meeting
-  std::vector<Meeting*> meeting;     // of each operation, nullptr if it is not a collective
-  std::vector<std::size_t> message;  // of each receive: its number on the channel
+  std::vector<bool> arrived;            // whether each operation has joined its collective
+  std::vector<Collective*> collective;  // of each operation, nullptr if it is not a collective
+  std::vector<std::size_t> message;     // of each receive: its number on the channel
 };
 
-/// Runs the lanes of all ranks as far as possible. Time does not matter: what can finish, finishes.
+/// Runs the lanes of all ranks as far as possible, without time: an operation that can finish does so at
+/// once.
 class Waits {
  public:
   explicit Waits(std::span<const StepProgram> all_ranks) : all_ranks_(all_ranks), ranks_(all_ranks.size()) {
@@ -46,23 +47,23 @@ class Waits {
 
  private:
   void prepare(const StepProgram& program) {
-    RankState& state = ranks_[static_cast<std::size_t>(program.rank)];
+    RankState& state = element(ranks_, program.rank);
     const std::size_t count = program.operations.size();
     state.done.resize(count, false);
     state.arrived.resize(count, false);
-    state.meeting.resize(count, nullptr);
+    state.collective.resize(count, nullptr);
     state.message.resize(count, 0);
-    std::map<std::string, std::size_t> collectives;
+    std::map<std::string, std::size_t> counts;  // of the collectives of each group
     std::map<int, std::size_t> receives;
     for (std::size_t i = 0; i < count; ++i) {
       const Operation& operation = program.operations[i];
       state.queue.at(static_cast<std::size_t>(operation.lane)).push_back(i);
       if (is_collective(operation)) {
-        const ProgramGroup& group = program.groups[static_cast<std::size_t>(operation.group)];
+        const ProgramGroup& group = element(program.groups, operation.group);
         const std::string key = group_key(group);
-        Meeting& meeting = meetings_[{key, collectives[key]++}];
-        meeting.ranks = group.ranks;
-        state.meeting[i] = &meeting;
+        Collective& collective = collectives_[{key, counts[key]++}];
+        collective.ranks = group.ranks;
+        state.collective[i] = &collective;
       } else if (operation.kind == OpKind::receive) {
         state.message[i] = receives[operation.peer]++;
       }
@@ -88,8 +89,8 @@ class Waits {
     RankState& state = ranks_[r];
     const Operation& operation = all_ranks_[r].operations[i];
     for (const int needed : operation.needs)
-      if (!state.done[static_cast<std::size_t>(needed)]) return false;
-    if (state.meeting[i] != nullptr && !meet(*state.meeting[i], state, i)) return false;
+      if (!element(state.done, needed)) return false;
+    if (state.collective[i] != nullptr && !meet(*state.collective[i], state, i)) return false;
     if (operation.kind == OpKind::receive && sent_[{operation.peer, static_cast<int>(r)}] <= state.message[i])
       return false;
     if (operation.kind == OpKind::send) {
@@ -100,29 +101,29 @@ class Waits {
     return true;
   }
 
-  bool meet(Meeting& meeting, RankState& state, std::size_t i) {
+  bool meet(Collective& collective, RankState& state, std::size_t i) {
     if (!state.arrived[i]) {
       state.arrived[i] = true;
-      if (++meeting.arrived == meeting.ranks.size())
-        for (const int rank : meeting.ranks) ready_.push_back(static_cast<std::size_t>(rank));
+      if (++collective.arrived == collective.ranks.size())
+        for (const int rank : collective.ranks) ready_.push_back(static_cast<std::size_t>(rank));
     }
-    return meeting.arrived == meeting.ranks.size();
+    return collective.arrived == collective.ranks.size();
   }
 
   /// What the operation at the head of a lane waits for; "" if that is another lane of its own rank.
   std::string partner_text(std::size_t r, std::size_t i) const {
     const Operation& operation = all_ranks_[r].operations[i];
     for (const int needed : operation.needs)
-      if (!ranks_[r].done[static_cast<std::size_t>(needed)]) return {};
+      if (!element(ranks_[r].done, needed)) return {};
     if (operation.kind == OpKind::receive) return format("waits for rank {} to send", operation.peer);
-    const Meeting* meeting = ranks_[r].meeting[i];
-    if (meeting == nullptr || !ranks_[r].arrived[i]) return {};
+    const Collective* collective = ranks_[r].collective[i];
+    if (collective == nullptr || !ranks_[r].arrived[i]) return {};
     std::vector<std::string> missing;
-    for (const int rank : meeting->ranks) {
-      const RankState& other = ranks_[static_cast<std::size_t>(rank)];
+    for (const int rank : collective->ranks) {
+      const RankState& other = element(ranks_, rank);
       bool has_arrived = false;
-      for (std::size_t k = 0; k < other.meeting.size(); ++k)
-        has_arrived = has_arrived || (other.meeting[k] == meeting && other.arrived[k]);
+      for (std::size_t k = 0; k < other.collective.size(); ++k)
+        has_arrived = has_arrived || (other.collective[k] == collective && other.arrived[k]);
       if (!has_arrived) missing.push_back(format("{}", rank));
     }
     return format("waits for rank {} to join", join(missing, ", "));
@@ -153,7 +154,7 @@ class Waits {
 
   std::span<const StepProgram> all_ranks_;
   std::vector<RankState> ranks_;
-  std::map<std::pair<std::string, std::size_t>, Meeting> meetings_;
+  std::map<std::pair<std::string, std::size_t>, Collective> collectives_;
   std::map<std::pair<int, int>, std::size_t> sent_;
   std::deque<std::size_t> ready_;
 };

@@ -9,7 +9,7 @@ namespace stepforge {
 
 namespace {
 
-std::string place_text(const StepProgram& program, std::size_t operation) {
+std::string describe(const StepProgram& program, std::size_t operation) {
   if (operation >= program.operations.size()) return "end of the program";
   return format("operation {} ({})", operation, operation_text(program, program.operations[operation]));
 }
@@ -17,7 +17,7 @@ std::string place_text(const StepProgram& program, std::size_t operation) {
 }  // namespace
 
 ProgramError::ProgramError(const StepProgram& program, std::size_t operation, const std::string& reason)
-    : Error(format("rank {}, {}: {}", program.rank, place_text(program, operation), reason)),
+    : Error(format("rank {}, {}: {}", program.rank, describe(program, operation), reason)),
       rank_(program.rank),
       operation_(operation) {}
 
@@ -26,15 +26,24 @@ std::string ListWalk::group_text(int group) const {
 }
 
 std::string RuleWalk::text(int operation) const {
-  return place_text(program_, static_cast<std::size_t>(operation));
+  return describe(program_, static_cast<std::size_t>(operation));
 }
 
 void RuleWalk::require_order(int first) const {
   if (first == kNever || first == here()) return;
   if (!before_(static_cast<std::size_t>(first), static_cast<std::size_t>(here()))) {
-    fail(format("may run before {} has finished: that is on lane {}, and no need leads to it", text(first),
-                lane_name(element(program_.operations, first).lane)));
+    fail(format("may run before {} has finished: that runs on lane {}, and no dependency orders them",
+                text(first), lane_name(element(program_.operations, first).lane)));
   }
+}
+
+void RuleWalk::require_done(int first, std::string_view reason) const {
+  if (first == kNever) fail(std::string(reason));
+  require_order(first);
+}
+
+void RuleWalk::require_never(int earlier, std::string_view fact) const {
+  if (earlier != kNever) fail(format("{} by {}", fact, text(earlier)));
 }
 
 int64_t check_one(const StepProgram& program) {
@@ -52,7 +61,7 @@ CheckResult check_programs(std::span<const StepProgram> all_ranks) {
   for (std::size_t r = 0; r < all_ranks.size(); ++r) {
     if (all_ranks[r].rank != static_cast<int>(r)) {
       throw ProgramError(all_ranks[r], all_ranks[r].operations.size(),
-                         format("it stands at place {} of the list of all ranks", r));
+                         format("it is program {} of the list, so its rank must be {}", r, r));
     }
     check_structure(all_ranks[r], all_ranks.size());
   }

@@ -9,7 +9,7 @@ std::vector<CollectiveTotal> collective_totals(const StepProgram& program) {
   std::vector<CollectiveTotal> totals;
   for (const Operation& operation : program.operations) {
     if (!is_collective(operation)) continue;
-    const auto found = std::find_if(totals.begin(), totals.end(), [&](const CollectiveTotal& total) {
+    const auto found = std::ranges::find_if(totals, [&](const CollectiveTotal& total) {
       return total.group == operation.group && total.kind == operation.kind;
     });
     CollectiveTotal& total =
@@ -18,8 +18,7 @@ std::vector<CollectiveTotal> collective_totals(const StepProgram& program) {
     ++total.count;
     total.bytes += operation.bytes;
   }
-  std::stable_sort(totals.begin(), totals.end(),
-                   [](const CollectiveTotal& a, const CollectiveTotal& b) { return a.group < b.group; });
+  std::ranges::stable_sort(totals, {}, &CollectiveTotal::group);
   return totals;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step program sends over its groups: number and bytes of collectives.
+// The number and bytes of the collectives of a step program.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct CollectiveTotal {
   int group = 0;  ///< index into StepProgram::groups
   OpKind kind = OpKind::gather_start;
   int64_t count = 0;
-  int64_t bytes = 0;  ///< of all whole messages: what is gathered, or what is summed
+  int64_t bytes = 0;  ///< of the whole messages: all shards of what is gathered or summed
 };
 
 /// The collectives of one step, ordered by group, then by first appearance.

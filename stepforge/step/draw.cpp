@@ -7,19 +7,19 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/step/memory.h"
+#include "stepforge/step/repetition.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr std::size_t kLongestPattern = 12;  // operations, such as those of a layer
-constexpr std::size_t kFoldFrom = 4;         // repetitions
+constexpr std::size_t kFoldFrom = 4;  // repetitions
 
 std::string bytes_text(int64_t bytes) {
   return bytes == 0 ? "" : human_bytes(bytes);
 }
 
-/// The operations shown, and between them a line for each stretch that is left out.
+/// Some operations, with a line for each range between them that is left out.
 class Table {
  public:
   Table(const StepProgram& program, const TableOptions& options)
@@ -47,58 +47,43 @@ class Table {
  private:
   /// Whether the last micro-batch differs from the others.
   bool reduces_at_the_end() const {
-    return std::any_of(program_.operations.begin(), program_.operations.end(),
-                       [](const Operation& operation) { return operation.lane == Lane::reduce; });
+    return std::ranges::find(program_.operations, Lane::reduce, &Operation::lane) !=
+           program_.operations.end();
   }
 
-  /// From the first operation of micro-batch 1 to the last of any micro-batch, or to the beginning of the
-  /// last one if that differs.
+  /// From the first operation of micro-batch 1 to the last of any micro-batch, or to the first of the last
+  /// micro-batch if that differs from the others.
   std::pair<std::size_t, std::size_t> later_micro_batches() const {
     const auto& operations = program_.operations;
-    const auto of_last = std::find_if(operations.begin(), operations.end(), [&](const Operation& operation) {
-      return operation.micro_batch == program_.micro_batches - 1;
+    const auto is_later = [](int micro_batch) { return micro_batch > 0; };
+    const auto of_last = std::ranges::find(operations, program_.micro_batches - 1, &Operation::micro_batch);
+    const auto first = std::ranges::find_if(operations, is_later, &Operation::micro_batch);
+    const auto last = std::find_if(operations.rbegin(), operations.rend(), [&](const Operation& operation) {
+      return is_later(operation.micro_batch);
     });
-    const auto first = std::find_if(operations.begin(), operations.end(),
-                                    [](const Operation& operation) { return operation.micro_batch > 0; });
-    const auto last = std::find_if(operations.rbegin(), operations.rend(),
-                                   [](const Operation& operation) { return operation.micro_batch > 0; });
     if (first == operations.end()) return {operations.size(), operations.size()};
     return {static_cast<std::size_t>(first - operations.begin()),
             static_cast<std::size_t>((reduces_at_the_end() ? of_last : last.base()) - operations.begin())};
   }
 
   static bool alike(const Operation& a, const Operation& b) {
-    const auto looks = [](const Operation& operation) {
+    const auto shown = [](const Operation& operation) {
       return std::tuple(operation.kind, operation.lane, operation.keep_graph, operation.accumulate,
                         operation.bytes, operation.workspace, operation.level, operation.group,
                         operation.peer, kinds_of(operation.parts));
     };
-    return looks(a) == looks(b);
-  }
-
-  /// How often the `length` operations at `begin` come in a row.
-  std::size_t repetitions(std::size_t begin, std::size_t end, std::size_t length) const {
-    std::size_t same = 0;  // operations that equal the one `length` earlier
-    while (begin + length + same < end &&
-           alike(program_.operations[begin + same], program_.operations[begin + length + same])) {
-      ++same;
-    }
-    return 1 + same / length;
+    return shown(a) == shown(b);
   }
 
   void show(std::size_t begin, std::size_t end) {
+    const auto equal = [&](std::size_t i, std::size_t j) {
+      return alike(program_.operations[i], program_.operations[j]);
+    };
     while (begin < end) {
-      std::size_t length = 1;
-      std::size_t times = 1;
-      for (std::size_t l = 1; l <= kLongestPattern && begin + l <= end && !options_.all_repetitions; ++l) {
-        const std::size_t found = repetitions(begin, end, l);
-        if (found >= kFoldFrom && found * l > times * length) {
-          length = l;
-          times = found;
-        }
-      }
+      const auto [length, times] =
+          options_.all_repetitions ? Repetition{} : find_repetition(begin, end, kFoldFrom, equal);
       show_lines(begin, begin + length);
-      if (times >= kFoldFrom) {
+      if (times > 1) {
         text_ += format("{:>7}  x {} more of {}\n", "...", times - 2,
                         length == 1 ? "its kind" : format("these {} operations", length));
         show_lines(begin + (times - 1) * length, begin + times * length);
@@ -145,12 +130,12 @@ Json operation_event(const StepProgram& program, int process, std::size_t index,
 
 void add_names(int process, const std::string& name, Json& events) {
   events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"args", {{"name", name}}}});
-  for (const Lane lane : {Lane::compute, Lane::gather, Lane::reduce, Lane::peer, Lane::copy}) {
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
     events.push_back({{"name", "thread_name"},
                       {"ph", "M"},
                       {"pid", process},
-                      {"tid", static_cast<int>(lane)},
-                      {"args", {{"name", lane_name(lane)}}}});
+                      {"tid", lane},
+                      {"args", {{"name", kLaneNames.at(lane)}}}});
   }
 }
 
@@ -160,7 +145,7 @@ void add_live_bytes(const StepProgram& program, int process, const std::vector<O
   std::vector<std::pair<double, int64_t>> changes;
   const auto sum = [&](const std::vector<int>& buffers) {
     int64_t bytes = 0;
-    for (const int buffer : buffers) bytes += program.buffers[static_cast<std::size_t>(buffer)].bytes;
+    for (const int buffer : buffers) bytes += element(program.buffers, buffer).bytes;
     return bytes;
   };
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
@@ -168,8 +153,7 @@ void add_live_bytes(const StepProgram& program, int process, const std::vector<O
     changes.emplace_back(times[i].start, sum(operation.allocates) + operation.workspace);
     changes.emplace_back(times[i].end, -sum(operation.frees) - operation.workspace);
   }
-  std::stable_sort(changes.begin(), changes.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(changes, {}, &std::pair<double, int64_t>::first);
   int64_t live = account(program).persistent_bytes();
   for (const auto& [time, change] : changes) {
     live += change;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drawings of a step program: a table for the terminal, a trace for chrome://tracing or ui.perfetto.dev.
+// A step program as a table for the terminal, and as a trace for chrome://tracing or ui.perfetto.dev.
 #pragma once
 
 #include <string>
@@ -11,15 +11,14 @@
 namespace stepforge {
 
 struct TableOptions {
-  bool all_micro_batches = false;  ///< otherwise only the first one is shown
+  bool all_micro_batches = false;  ///< otherwise the first one, and the last one if it differs
   bool all_repetitions = false;    ///< otherwise repetitions, such as the layers of a model, are folded
 };
 
-/// One line per operation: index, lane, what it does, bytes moved, workspace, bytes live when it has
-/// finished.
+/// One line per operation: index, lane, operation_text(), bytes moved, workspace, live bytes after it.
 std::string operation_table(const StepProgram& program, const TableOptions& options = {});
 
-/// The times of one step, predicted or real.
+/// The times of one step, predicted or measured.
 struct TracedRun {
   std::string name;
   std::vector<OperationTime> times;  ///< of each operation

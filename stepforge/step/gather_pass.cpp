@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -10,7 +10,7 @@ namespace stepforge {
 
 namespace {
 
-/// One residency of a unit in a slot, from its first use to its last (indices of operations).
+/// The time that a unit stays in its slot, from its first use to its last. Indices of operations.
 struct Residency {
   int unit = 0;
   std::size_t first_use = 0;
@@ -18,53 +18,42 @@ struct Residency {
   std::size_t earliest_start = 0;  ///< right after the previous residency of the unit
 };
 
-/// All residencies in order of their first use: one for each unit, or one for each run of its uses that no
-/// computation of another block interrupts.
+/// All residencies in order of their first use. If a unit stays gathered, it has one; otherwise one for each
+/// run of uses that no computation of another block interrupts.
 std::vector<Residency> find_residencies(const StepProgram& program, const GatherPolicy& policy) {
   using Reshard = GatherPolicy::Reshard;
   const auto stays_gathered = [&](int unit) {
     return policy.reshard == Reshard::never || (policy.reshard == Reshard::every_n && unit % policy.n != 0);
   };
-  constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  struct Latest {
+    int residency = -1;
+    int computation = 0;  // the last one that used the unit
+  };
   std::vector<Residency> residencies;
-  std::vector<std::size_t> latest(program.units.size(), kNone);  // of each unit: its latest residency
-  std::vector<std::size_t> last_computation(program.units.size(),
-                                            0);  // of each unit: the last one that used it
-  std::size_t computation = 0;
+  std::vector<Latest> latest(program.units.size());
+  int computation = 0;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
     if (!has_trait(operation.kind, kUsesUnits)) continue;
     ++computation;
     if (!reads_weights(program, operation)) continue;
-    for (const int unit : program.blocks[static_cast<std::size_t>(operation.block)].units) {
-      const auto u = static_cast<std::size_t>(unit);
-      if (program.units[u].resident) continue;
-      const bool goes_on =
-          latest[u] != kNone && (stays_gathered(unit) || last_computation[u] + 1 == computation);
-      if (!goes_on) {
-        const std::size_t earliest = latest[u] == kNone ? 0 : residencies[latest[u]].last_use + 1;
-        latest[u] = residencies.size();
+    for (const int unit : element(program.blocks, operation.block).units) {
+      if (element(program.units, unit).resident) continue;
+      auto& [residency, last_computation] = element(latest, unit);
+      if (residency < 0 || (!stays_gathered(unit) && last_computation + 1 != computation)) {
+        const std::size_t earliest = residency < 0 ? 0 : element(residencies, residency).last_use + 1;
+        residency = static_cast<int>(residencies.size());
         residencies.push_back({unit, i, i, earliest});
       }
-      residencies[latest[u]].last_use = i;
-      last_computation[u] = computation;
+      element(residencies, residency).last_use = i;
+      last_computation = computation;
     }
   }
   return residencies;
 }
 
-Operation unit_operation(const StepProgram& program, OpKind kind, int unit) {
-  Operation operation;
-  operation.kind = kind;
-  operation.unit = unit;
-  operation.lane = lane_of(kind);
-  if (kind == OpKind::gather_start)
-    operation.group = program.units[static_cast<std::size_t>(unit)].shard_group;
-  return operation;
-}
-
-/// Where the gather of each residency starts: with the first use at the latest, never before the previous
-/// residency of the unit has ended.
+/// Decides before which operation the gather of each residency starts: at the latest before its first use,
+/// and never before the previous residency of the unit has ended.
 class GatherScheduler {
  public:
   GatherScheduler(const StepProgram& program, const std::vector<Residency>& residencies,
@@ -79,9 +68,9 @@ class GatherScheduler {
       element(residencies_of_, residencies[k].unit).push_back(k);
     }
     for (const PrefetchList& list : policy.lists) {
-      const auto unit = static_cast<std::size_t>(find_unit(list.unit));
-      add_list(lists_[unit].forward, list.forward);
-      add_list(lists_[unit].backward, list.backward);
+      Lists& lists = element(lists_, find_unit(list.unit));
+      for (const std::string& name : list.forward) lists.forward.push_back(find_unit(name));
+      for (const std::string& name : list.backward) lists.backward.push_back(find_unit(name));
     }
   }
 
@@ -90,10 +79,9 @@ class GatherScheduler {
     int previous = -1;  // the block that computed last
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
       const Operation& operation = program_.operations[i];
-      if (has_trait(operation.kind, kUsesUnits)) {
-        start_listed(i, previous);
-        previous = operation.block;
-      }
+      if (!has_trait(operation.kind, kUsesUnits)) continue;
+      if (operation.block != previous) start_listed(i);
+      previous = operation.block;
     }
     return std::move(starts_);
   }
@@ -105,17 +93,12 @@ class GatherScheduler {
   };
 
   int find_unit(const std::string& name) const {
-    const auto named = [&](const ProgramUnit& unit) { return unit.name == name; };
-    const auto found = std::find_if(program_.units.begin(), program_.units.end(), named);
+    const auto found = std::ranges::find(program_.units, name, &ProgramUnit::name);
     if (found != program_.units.end()) return static_cast<int>(found - program_.units.begin());
     std::vector<std::string> names;
     for (const ProgramUnit& unit : program_.units) names.push_back(unit.name);
     throw UsageError(format("a prefetch list names the unit \"{}\", which the model does not have; it has {}",
                             name, join(names, ", ")));
-  }
-
-  void add_list(std::vector<int>& list, const std::vector<std::string>& names) const {
-    for (const std::string& name : names) list.push_back(find_unit(name));
   }
 
   static bool is_backward(OpKind kind) { return has_trait(kind, kRunsBackward); }
@@ -126,10 +109,10 @@ class GatherScheduler {
     starts_[residency] = std::min(starts_[residency], earliest);
   }
 
-  /// The next residencies start with the first use of this one.
+  /// The gathers of the next residencies start with the first use of this one.
   void start_within_distance(std::size_t k) {
     const Residency& residency = residencies_[k];
-    const Lists& lists = lists_[static_cast<std::size_t>(residency.unit)];
+    const Lists& lists = element(lists_, residency.unit);
     const bool backward = is_backward(program_.operations[residency.first_use].kind);
     if (!(backward ? lists.backward : lists.forward).empty()) return;
     const auto distance = static_cast<std::size_t>(backward ? policy_.backward : policy_.forward);
@@ -137,12 +120,11 @@ class GatherScheduler {
       start_by(next, residency.first_use);
   }
 
-  /// A run of uses of a unit begins at operation i: its list starts.
-  void start_listed(std::size_t i, int previous_block) {
+  /// Operation i is the first of a run on its block: starts the gathers that the lists of its units name.
+  void start_listed(std::size_t i) {
     const Operation& operation = program_.operations[i];
-    for (const int unit : program_.blocks[static_cast<std::size_t>(operation.block)].units) {
-      if (operation.block == previous_block) continue;
-      const Lists& lists = lists_[static_cast<std::size_t>(unit)];
+    for (const int unit : element(program_.blocks, operation.block).units) {
+      const Lists& lists = element(lists_, unit);
       for (const int listed : lists.forward)
         if (is_forward(operation.kind)) start_next_residency(listed, i);
       for (const int listed : lists.backward)
@@ -150,7 +132,7 @@ class GatherScheduler {
     }
   }
 
-  /// Nothing starts if the unit is still gathered then, or no longer used.
+  /// Does nothing if the unit is still gathered at that operation, or not used after it.
   void start_next_residency(int unit, std::size_t operation) {
     const std::vector<std::size_t>& own = element(residencies_of_, unit);
     const auto next = std::upper_bound(own.begin(), own.end(), operation, [&](std::size_t at, std::size_t k) {
@@ -167,36 +149,8 @@ class GatherScheduler {
   std::vector<std::size_t> starts_;
 };
 
-/// The order of operations that are inserted at one place.
-enum class InsertOrder : uint8_t { release, start, wait, prefetched_start };
-
-struct Placed {
-  std::size_t before = 0;
-  InsertOrder rank = InsertOrder::release;
-  Operation operation;
-};
-
-std::vector<Placed> place(const StepProgram& program, const std::vector<Residency>& residencies,
-                          const std::vector<std::size_t>& starts) {
-  std::vector<Placed> placed;
-  for (std::size_t k = 0; k < residencies.size(); ++k) {
-    const Residency& residency = residencies[k];
-    const InsertOrder rank =
-        starts[k] < residency.first_use ? InsertOrder::prefetched_start : InsertOrder::start;
-    placed.push_back({starts[k], rank, unit_operation(program, OpKind::gather_start, residency.unit)});
-    placed.push_back({residency.first_use, InsertOrder::wait,
-                      unit_operation(program, OpKind::gather_wait, residency.unit)});
-    placed.push_back({residency.last_use + 1, InsertOrder::release,
-                      unit_operation(program, OpKind::release, residency.unit)});
-  }
-  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
-    return std::tuple(a.before, a.rank) < std::tuple(b.before, b.rank);
-  });
-  return placed;
-}
-
 /// A wait needs its start. A start needs the last release before it, so that gathers cannot run further ahead
-/// of the compute lane than in the list.
+/// of the compute lane than they do in the list.
 void link_needs(std::vector<Operation>& operations, std::size_t units) {
   std::vector<int> start_of(units, -1);
   int last_release = -1;
@@ -205,10 +159,10 @@ void link_needs(std::vector<Operation>& operations, std::size_t units) {
     if (operation.kind == OpKind::release) {
       last_release = static_cast<int>(i);
     } else if (operation.kind == OpKind::gather_start) {
-      start_of[static_cast<std::size_t>(operation.unit)] = static_cast<int>(i);
+      element(start_of, operation.unit) = static_cast<int>(i);
       if (last_release >= 0) operation.needs.push_back(last_release);
     } else if (operation.kind == OpKind::gather_wait) {
-      operation.needs.push_back(start_of[static_cast<std::size_t>(operation.unit)]);
+      operation.needs.push_back(element(start_of, operation.unit));
     }
   }
 }
@@ -222,10 +176,22 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy) {
     throw UsageError(format("resharding every n-th unit: n must be at least 1, not {}", policy.n));
   const std::vector<Residency> residencies = find_residencies(program, policy);
   const std::vector<std::size_t> starts = GatherScheduler(program, residencies, policy.prefetch).find();
-  std::vector<Insertion> insertions;
-  for (Placed& placed : place(program, residencies, starts))
-    insertions.push_back({placed.before, std::move(placed.operation)});
-  insert_operations(program.operations, insertions);
+  std::vector<Insertion> insertions;  // before one operation: releases, starts, waits, prefetched starts
+  const auto insert_starts = [&](bool prefetched) {
+    for (std::size_t k = 0; k < residencies.size(); ++k) {
+      const auto& [unit, first_use, last_use, earliest_start] = residencies[k];
+      if ((starts[k] < first_use) != prefetched) continue;
+      const int group = element(program.units, unit).shard_group;
+      insertions.push_back({starts[k], make_operation(OpKind::gather_start, unit, group)});
+    }
+  };
+  for (const Residency& residency : residencies)
+    insertions.push_back({residency.last_use + 1, make_operation(OpKind::release, residency.unit)});
+  insert_starts(/*prefetched=*/false);
+  for (const Residency& residency : residencies)
+    insertions.push_back({residency.first_use, make_operation(OpKind::gather_wait, residency.unit)});
+  insert_starts(/*prefetched=*/true);
+  insert_operations(program.operations, std::move(insertions));
   link_needs(program.operations, program.units.size());
 }
 

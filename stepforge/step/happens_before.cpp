@@ -11,8 +11,7 @@ HappensBefore::HappensBefore(const StepProgram& program) {
   position_.resize(count);
   finished_.resize(count);
   std::array<int, kLanes> lane_size{};
-  std::array<std::array<int, kLanes>, kLanes>
-      lane_end{};  // what has finished with the last operation of each lane
+  std::array<std::array<int, kLanes>, kLanes> lane_end{};  // finished_ after the last operation of each lane
   for (std::size_t i = 0; i < count; ++i) {
     const auto lane = static_cast<std::size_t>(program.operations[i].lane);
     lane_[i] = lane;

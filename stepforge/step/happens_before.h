@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order that a step program guarantees, whatever the speed of its lanes.
+// The order that a step program guarantees, independent of the speed of its lanes.
 #pragma once
 
 #include <array>
@@ -10,20 +10,20 @@
 
 namespace stepforge {
 
-/// Which operations have surely finished when another starts: those before it on its lane, those that it
-/// `needs`, and what these in turn come after. Needs must point backward.
+/// Which operations must have finished when another one starts: those before it on its lane, those that it
+/// `needs`, and those that come before these. `needs` must point backward.
 class HappensBefore {
  public:
   explicit HappensBefore(const StepProgram& program);
 
-  /// Whether `first` has surely finished when `second` starts.
+  /// Whether `first` must have finished when `second` starts.
   bool operator()(std::size_t first, std::size_t second) const {
     return finished_[second][lane_[first]] > position_[first];
   }
-  /// How many operations of `lane` have surely finished when `operation` starts.
+  /// The number of operations of `lane` that must have finished when `operation` starts.
   int finished(std::size_t operation, std::size_t lane) const { return finished_[operation][lane]; }
   std::size_t lane(std::size_t operation) const { return lane_[operation]; }
-  /// The place of the operation in its lane.
+  /// The index of the operation in its lane.
   int position(std::size_t operation) const { return position_[operation]; }
 
  private:

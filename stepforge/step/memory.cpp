@@ -10,8 +10,8 @@ namespace stepforge {
 
 namespace {
 
-/// The largest workspaces that may exist in other lanes while an operation runs. Every operation is asked for
-/// once, in list order.
+/// The largest workspaces that may exist in other lanes while an operation runs. Call workspace_beside() once
+/// for every operation, in list order.
 class OtherLanes {
  public:
   OtherLanes(const StepProgram& program, const HappensBefore& before) : program_(program), before_(before) {
@@ -20,19 +20,18 @@ class OtherLanes {
 
   int64_t workspace_beside(std::size_t i) {
     int64_t bytes = 0;
-    for (std::size_t other = 0; other < kLanes; ++other) {
+    for (std::size_t other = 0; other < kLanes; ++other)
       if (other != before_.lane(i)) bytes += largest_beside(i, other);
-    }
     return bytes;
   }
 
  private:
-  /// The stretch of a lane that may run beside the latest operation of another lane. Both ends only move
-  /// forward.
+  /// The range of a lane that may run at the same time as the latest operation of another lane. Both ends
+  /// only move forward.
   struct Window {
     std::size_t end = 0;
-    std::deque<std::size_t>
-        largest;  ///< positions of falling workspaces: the first is the largest of the window
+    /// Positions whose workspaces decrease; the first has the largest workspace of the window.
+    std::deque<std::size_t> largest;
   };
 
   int64_t largest_beside(std::size_t i, std::size_t other) {
@@ -53,8 +52,8 @@ class OtherLanes {
   const StepProgram& program_;
   const HappensBefore& before_;
   std::array<std::vector<std::size_t>, kLanes> lanes_;
-  std::array<std::array<Window, kLanes>, kLanes>
-      windows_;  ///< of the first lane's latest operation, in the second
+  /// [lane of the latest operation][other lane]
+  std::array<std::array<Window, kLanes>, kLanes> windows_;
 };
 
 }  // namespace
@@ -67,13 +66,11 @@ int64_t MemoryAccount::persistent_bytes() const {
 
 MemoryAccount account(const StepProgram& program) {
   MemoryAccount result;
-  for (const Buffer& buffer : program.buffers) {
-    if (buffer.kind == BufferKind::host) {
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.kind == BufferKind::host)
       result.host_bytes += buffer.bytes;
-    } else if (buffer.persistent) {
+    else if (buffer.persistent)
       result.persistent[buffer.kind] += buffer.bytes;
-    }
-  }
   const HappensBefore before(program);
   OtherLanes others(program, before);
   std::map<BufferKind, int64_t> live = result.persistent;

@@ -17,7 +17,7 @@ constexpr StateParts kGradients{.gradients = true};
 constexpr StateParts kAll{.weights = true, .gradients = true, .optimizer = true};
 constexpr StateParts kUpdated{.weights = true, .optimizer = true};
 
-/// Writes a new list, with the copies between the operations.
+/// Writes a new list of operations, with the copies between them.
 class Copies {
  public:
   Copies(StepProgram& program, const OffloadPolicy& policy)
@@ -29,8 +29,8 @@ class Copies {
     for (std::size_t i = program.operations.size(); i-- > 0;) {
       const Operation& operation = program.operations[i];
       if (operation.lane == Lane::reduce) {
-        is_all_reduced_next_[i] = all_reduced[unit_of(operation)];
-        all_reduced[unit_of(operation)] = operation.kind == OpKind::all_reduce_start;
+        is_all_reduced_next_[i] = element(all_reduced, operation.unit);
+        element(all_reduced, operation.unit) = operation.kind == OpKind::all_reduce_start;
       }
     }
     for (const Operation& operation : program.operations)
@@ -39,12 +39,12 @@ class Copies {
 
   void write() {
     const std::vector<Operation> list = std::move(program_.operations);
-    std::vector<int> moved_to;
+    std::vector<int> new_index;
     for (std::size_t i = 0; i < list.size(); ++i) {
       Operation operation = list[i];
-      for (int& needed : operation.needs) needed = moved_to[static_cast<std::size_t>(needed)];
+      for (int& needed : operation.needs) needed = element(new_index, needed);
       precede(operation);
-      moved_to.push_back(add(operation));
+      new_index.push_back(add(operation));
       follow(operation, is_all_reduced_next_[i]);
     }
     program_.operations = std::move(result_);
@@ -58,9 +58,8 @@ class Copies {
     int operation = 0;  ///< the one that has reduced its gradient
   };
 
-  static std::size_t unit_of(const Operation& operation) { return static_cast<std::size_t>(operation.unit); }
   bool is_offloaded(const Operation& operation) const {
-    return operation.unit >= 0 && program_.units[unit_of(operation)].offloaded;
+    return operation.unit >= 0 && element(program_.units, operation.unit).offloaded;
   }
   int last() const { return static_cast<int>(result_.size()) - 1; }
 
@@ -73,46 +72,29 @@ class Copies {
   }
 
   int add_copy(OpKind kind, int unit, const StateParts& parts, const std::vector<int>& needs) {
-    Operation copy;
-    copy.kind = kind;
-    copy.lane = lane_of(kind);
-    copy.unit = unit;
+    Operation copy = make_operation(kind, unit);
     copy.parts = parts;
     copy.needs = needs;
-    return under_way_[static_cast<std::size_t>(unit)] = add(std::move(copy));
+    return element(under_way_, unit) = add(std::move(copy));
   }
 
-  /// Adds what must come before the operation.
+  /// Adds the copies that must come before the operation.
   void precede(Operation& operation) {
-    switch (operation.kind) {
-      case OpKind::gather_start:
-        if (is_offloaded(operation)) {
-          operation.needs.push_back(
-              add_copy(OpKind::reload_start, operation.unit, kWeights, operation.needs));
-        }
-        return;
-      case OpKind::reduce_start:
-        if (is_offloaded(operation) && operation.accumulate) {
-          operation.needs.push_back(
-              add_copy(OpKind::reload_start, operation.unit, kGradients, operation.needs));
-        }
-        return;
-      case OpKind::gradient_norm:
-        for (const int unit : updated_)
-          add_copy(OpKind::offload_wait, unit, {}, {under_way_[static_cast<std::size_t>(unit)]});
-        return;
-      case OpKind::update:
-        if (is_offloaded(operation)) {
-          reload_for_updates();
-          add_copy(OpKind::reload_wait, operation.unit, {}, {under_way_[unit_of(operation)]});
-        }
-        return;
-      default:
-        return;
+    const auto reload = [&](const StateParts& parts) {
+      operation.needs.push_back(add_copy(OpKind::reload_start, operation.unit, parts, operation.needs));
+    };
+    if (operation.kind == OpKind::gradient_norm)
+      for (const int unit : updated_) add_copy(OpKind::offload_wait, unit, {}, {element(under_way_, unit)});
+    if (!is_offloaded(operation)) return;
+    if (operation.kind == OpKind::gather_start) reload(kWeights);
+    if (operation.kind == OpKind::reduce_start && operation.accumulate) reload(kGradients);
+    if (operation.kind == OpKind::update) {
+      reload_for_updates();
+      add_copy(OpKind::reload_wait, operation.unit, {}, {element(under_way_, operation.unit)});
     }
   }
 
-  /// Reloads the state of the unit that is updated next, and of those behind it within the prefetch distance.
+  /// Reloads the state of the unit that is updated next, and of those after it within the prefetch distance.
   void reload_for_updates() {
     const std::size_t end =
         std::min(updated_.size(), updates_ + 1 + static_cast<std::size_t>(policy_.prefetch));
@@ -121,7 +103,7 @@ class Copies {
     ++updates_;
   }
 
-  /// Adds what can begin when the operation, which has just been added, has run.
+  /// Adds the copies that can start after the operation, which has just been added.
   void follow(const Operation& operation, bool is_all_reduced_next) {
     if (operation.kind == OpKind::update && is_offloaded(operation))
       add_copy(OpKind::offload_start, operation.unit, kUpdated, {last()});
@@ -131,23 +113,22 @@ class Copies {
       offload_gradients(operation.needs.back());
   }
 
-  /// Offloads the gradients of all units whose reduction has ended when the compute lane has waited for
-  /// `reduction`. So no copy waits for a reduction while a reload stands behind it.
+  /// Offloads the gradients of all units whose reduction has ended once the compute lane has waited for
+  /// `reduction`. So no copy in the lane waits for a reduction and delays the reloads after it.
   void offload_gradients(int reduction) {
     while (!reduced_.empty() && reduced_.front().operation <= reduction) {
-      const Reduced done = reduced_.front();
+      add_copy(OpKind::offload_start, reduced_.front().unit, kGradients, {reduced_.front().operation});
       reduced_.pop_front();
-      add_copy(OpKind::offload_start, done.unit, kGradients, {done.operation});
     }
   }
 
   StepProgram& program_;
   const OffloadPolicy& policy_;
-  std::vector<bool> is_all_reduced_next_;  // of each reduction: its gradient is summed over the replicas then
+  std::vector<bool> is_all_reduced_next_;  // of each reduction: an all-reduce of the same gradient follows
   std::vector<int> updated_;               // units, in the order of their updates
-  std::size_t updates_ = 0;                // so far
-  std::size_t reloaded_ = 0;               // of updated_
-  std::deque<Reduced> reduced_;            // and not yet offloaded
+  std::size_t updates_ = 0;                // number of updates so far
+  std::size_t reloaded_ = 0;               // number of updated_ whose reload has been added
+  std::deque<Reduced> reduced_;            // gradients that are not offloaded yet
   std::vector<int> under_way_;             // of each unit: its latest copy
   int last_computation_ = kNone;
   std::vector<Operation> result_;

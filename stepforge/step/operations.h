@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each kind of operation of a step program is: one row of one table. Names, lanes, the structure check
-// and the placing of buffers all read the rows; a new operation is a new row and its execution.
+// The kinds of operations in a step program: one row of one table for each. Names, lanes, the structure check
+// and the buffer pass read the rows; a new kind of operation is a new row and its execution.
 #pragma once
 
 #include <array>
@@ -12,42 +12,43 @@
 namespace stepforge {
 
 enum class OpKind : uint8_t {
-  count_labels,           ///< valid labels of the whole step, over the group: the divisor of the loss
+  count_labels,           ///< counts the labels of the step over the group: the divisor of the loss
   load_batch,             ///< takes micro-batch m from the loader
-  gather_start,           ///< unit u: begins to fill its slot with the whole unit in the gather dtype
-  gather_wait,            ///< unit u may be used from here on
-  release,                ///< the slot of unit u is free again
+  gather_start,           ///< starts to gather unit u, in the gather dtype, into its slot
+  gather_wait,            ///< from here on unit u may be used
+  release,                ///< frees the slot of unit u
   forward,                ///< block b on micro-batch m; keeps its graph if keep_graph
   recompute,              ///< block b on m again, now with its graph
-  loss,                   ///< head block, evaluation: loss only
-  loss_forward_backward,  ///< head block, training: the loss, and the gradients of the head and of its input
-  logits,                 ///< head block, generation: logits of the last position of each document
+  loss,                   ///< head block in evaluation: only the loss
+  loss_forward_backward,  ///< head block in training: the loss, and the gradients of the head and its input
+  logits,                 ///< head block in generation: logits of the last position of each document
   backward,               ///< block b on m: gradients of inputs and weights
   backward_input,         ///< gradients of inputs only; the gradients of weights are queued
   backward_weight,        ///< the queued gradients of weights
-  start_gradient,  ///< the gradient of unit u is empty: the next write overwrites. Where a unit is sharded or
-                   ///< offloaded, the gradient has a buffer as large as the whole unit
-  stash_gradient,  ///< ordered mode: the gradient of unit u moves to level l of the summation tree
-  add_gradient,    ///< ordered mode: adds level l to the gradient of unit u and frees the level
-  reduce_start,    ///< unit u: begins to sum the whole gradient over the shard group into this rank's shard
-  reduce_wait,     ///< the sum is there; the whole gradient is no longer needed
-  all_reduce_start,  ///< unit u: begins to sum the gradient over the replicas
-  all_reduce_wait,   ///< the sum is there
-  tie_reduce,        ///< sums the gradient of a tied parameter over its holders
-  reduce_loss,       ///< sums loss and counts over the group
-  send,              ///< a bundle to `peer`
-  receive,           ///< a bundle from `peer`
-  gradient_norm,     ///< global norm of the gradients of all trainable units, clip coefficient
-  check_finite,      ///< the step stops or is skipped here if loss or norm is not finite
-  update,            ///< unit u: one optimizer pass
-  offload_start,     ///< begins to copy parts of the state of an offloaded unit to the host
-  offload_wait,      ///< the host has them
-  reload_start,      ///< begins to copy parts of the state of an offloaded unit to the device
-  reload_wait,       ///< the device has them
+  start_gradient,         ///< empties the gradient of unit u: the next write overwrites it. If the unit is
+                          ///< sharded or offloaded, allocates a gradient of the whole unit
+  stash_gradient,         ///< ordered mode: moves the gradient of unit u to level l of the summation tree
+  add_gradient,           ///< ordered mode: adds level l to the gradient of unit u and frees the level
+  reduce_start,           ///< starts to sum the whole gradient of unit u over the shard group into the shard
+  reduce_wait,            ///< the sum is complete; the whole gradient is no longer needed
+  all_reduce_start,       ///< starts to sum the gradient of unit u over the replicas
+  all_reduce_wait,        ///< the sum is complete
+  tie_reduce,             ///< sums the gradient of a tied parameter over its holders
+  reduce_loss,            ///< sums the loss over the group
+  send,                   ///< sends a bundle to `peer`
+  receive,                ///< receives a bundle from `peer`
+  gradient_norm,          ///< global norm of the gradients of all trainable units; clip coefficient
+  check_finite,           ///< stops or skips the step if the loss or the norm is not finite
+  update,                 ///< updates unit u by the optimizer
+  offload_start,          ///< starts to copy parts of the state of an offloaded unit to the host
+  offload_wait,           ///< the copy is complete
+  reload_start,           ///< starts to copy parts of the state of an offloaded unit to the device
+  reload_wait,            ///< the copy is complete
 };
 
-/// Operations of one lane run in list order. Lanes run beside each other, tied only by Operation::needs.
-/// Traffic of one group on several lanes may overlap: each pair of lane and group has its own communicator.
+/// Operations of one lane run in list order. Lanes run concurrently and are ordered only by Operation::needs.
+/// Collectives of one group on several lanes may overlap: each pair of lane and group has its own
+/// communicator.
 enum class Lane : uint8_t { compute, gather, reduce, peer, copy };
 
 inline constexpr std::array<std::string_view, 5> kLaneNames = {"compute", "gather", "reduce", "peer", "copy"};
@@ -59,13 +60,13 @@ enum class BufferKind : uint8_t {
   optimizer,
   gather_slot,
   batch,
-  bundle,           ///< what a block returns
+  bundle,           ///< the output of a block
   graph,            ///< what autograd saved in a forward
   bundle_gradient,  ///< the gradient of a bundle
   gradient_level,
   whole_gradient,  ///< of a unit that is sharded or offloaded, until it is reduced
   kv_cache,
-  host  ///< the state of an offloaded unit, in the memory of the host
+  host  ///< the state of an offloaded unit, in host memory
 };
 
 inline constexpr std::array<std::string_view, 12> kBufferKindNames = {
@@ -76,7 +77,7 @@ enum class ProgramKind : uint8_t { train, evaluate, generate };
 
 inline constexpr std::array<std::string_view, 3> kProgramKindNames = {"train", "evaluate", "generate"};
 
-/// To whom a buffer belongs, seen from an operation on block b, unit u, micro-batch m, level l.
+/// What a buffer belongs to, for an operation on block b, unit u, micro-batch m, level l.
 enum class BufferOwner : uint8_t {
   micro_batch,  ///< m
   block,        ///< b on m
@@ -90,7 +91,7 @@ struct BufferUse {
   BufferOwner owner = BufferOwner::unit;
 };
 
-/// A list with room for the longest that a row has.
+/// A list of at most four.
 struct BufferUses {
   std::array<BufferUse, 4> items = {};
   std::size_t count = 0;
@@ -103,14 +104,14 @@ struct BufferUses {
   constexpr const BufferUse* end() const { return items.data() + count; }
 };
 
-/// Fields that an operation must have, traits that it has.
+/// Properties of a kind of operation: the fields that it must have, and how it takes part in the step.
 enum OpTrait : uint16_t {
-  kHasBlock = 1 << 0,       ///< block and micro-batch
-  kHasMicroBatch = 1 << 1,  ///
-  kHasUnit = 1 << 2,        ///
-  kHasLevel = 1 << 3,       ///
-  kHasPeer = 1 << 4,        ///
-  kHasGroup = 1 << 5,       ///
+  kHasBlock = 1 << 0,
+  kHasMicroBatch = 1 << 1,
+  kHasUnit = 1 << 2,
+  kHasLevel = 1 << 3,
+  kHasPeer = 1 << 4,
+  kHasGroup = 1 << 5,
   kOverShards = 1 << 6,     ///< its group is the shard group of its unit, or none if the unit has none
   kOverReplicas = 1 << 7,   ///< its group is the replica group of its unit
   kUsesUnits = 1 << 8,      ///< computes with the units of its block
@@ -124,9 +125,9 @@ struct OpInfo {
   OpKind kind;
   std::string_view name;
   Lane lane;
-  unsigned traits;        ///< OpTrait
-  BufferUses reads = {};  ///< those of them that are alive
-  BufferUses makes = {};  ///< those of them that this program needs (see build_step)
+  unsigned traits;            ///< OpTrait
+  BufferUses reads = {};      ///< if they are live
+  BufferUses allocates = {};  ///< if this program needs them (see build_step)
 };
 
 namespace op_table {
@@ -169,7 +170,7 @@ inline constexpr std::array kRows = {
            {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient}},
     OpInfo{backward_input, "backward_input", compute, kComputes | kRunsBackward | kTrains,
            {kBatch, kInput, kGraph, kOutputGradient}, {kInputGradient}},
-    // It multiplies activations by gradients: it does not use its units.
+    // It multiplies activations by gradients, so it does not use the weights of its units.
     OpInfo{backward_weight, "backward_weight", compute, kBlock | kContributes | kTrains,
            {kBatch, kInput, kGraph}},
     OpInfo{start_gradient, "start_gradient", compute, kGradient, {}, {kWhole}},
@@ -194,9 +195,8 @@ inline constexpr std::array kRows = {
 // clang-format on
 
 constexpr bool rows_follow_the_enumeration() {
-  for (std::size_t i = 0; i < kRows.size(); ++i) {
+  for (std::size_t i = 0; i < kRows.size(); ++i)
     if (static_cast<std::size_t>(kRows[i].kind) != i) return false;
-  }
   return kRows.size() == static_cast<std::size_t>(reload_wait) + 1;
 }
 static_assert(rows_follow_the_enumeration());
@@ -208,7 +208,7 @@ constexpr const OpInfo& op_info(OpKind kind) {
   return op_table::kRows.at(static_cast<std::size_t>(kind));
 }
 
-/// Whether operations of this kind have one of these OpTraits.
+/// Whether operations of this kind have at least one of these OpTraits.
 constexpr bool has_trait(OpKind kind, unsigned traits) {
   return (op_info(kind).traits & traits) != 0;
 }

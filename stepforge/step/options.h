@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step is to be: the options from which build_step() writes the program of one rank.
+// The options from which build_step() writes the program of one rank.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@
 
 namespace stepforge {
 
-/// What runs again in backward instead of being kept. The head never runs again: its gradients come from its
-/// forward.
+/// Activation checkpointing: what runs again in the backward pass instead of being kept. The head is never
+/// recomputed, because its gradients are computed in its forward.
 struct RecomputePolicy {
   enum class Mode : uint8_t {
     none,
     full,     ///< every transformer layer
     every_n,  ///< layers 0, n, 2n, ...
-    blocks,   ///< the blocks named
-    regions,  ///< the regions named, in every block that has them
+    blocks,   ///< the named blocks
+    regions,  ///< the named regions, in every block that has them
   };
   Mode mode = Mode::none;
   int n = 1;
@@ -31,68 +31,68 @@ struct RecomputePolicy {
   std::vector<std::string> regions;
 };
 
-/// What is gathered while a unit computes, instead of what the prefetch distances give. An empty list leaves
-/// the distance.
+/// The units to gather while a unit computes, instead of those within the prefetch distance. An empty list
+/// leaves the distance in force.
 struct PrefetchList {
   std::string unit;
   std::vector<std::string> forward;   ///< units whose next gather starts with the forward of this one
-  std::vector<std::string> backward;  ///< ... or with its backward
+  std::vector<std::string> backward;  ///< units whose next gather starts with its backward
 };
 
-/// Which gathers run ahead of the computation that needs them.
+/// Which gathers start before the computation that needs them.
 struct PrefetchPolicy {
   PrefetchPolicy() = default;
   /// The same distance in both directions.
   PrefetchPolicy(int distance) : forward(distance), backward(distance) {}
 
-  int forward = 0;   ///< how many gathers, beyond its own, start with the forward of a unit
-  int backward = 0;  ///< ... or with its backward; loss_forward_backward of the head is a backward
+  int forward = 0;   ///< the number of gathers, beyond its own, that start with the forward of a unit
+  int backward = 0;  ///< the same for its backward; loss_forward_backward of the head is a backward
   std::vector<PrefetchList> lists;
 };
 
-/// When a unit that is not resident is gathered. A unit is resident if its gather dtype is that of the
-/// masters (fp32) and it is whole on this rank.
+/// When a unit that is not resident is gathered. A unit is resident if its gather dtype is fp32, the dtype of
+/// the masters, and it is neither sharded nor offloaded.
 struct GatherPolicy {
   enum class Reshard : uint8_t {
     never,    ///< gathered before its first use in the step, released after its last
     always,   ///< gathered before and released after each run of consecutive uses
-    every_n,  ///< units 0, n, 2n, ... always, the others never
+    every_n,  ///< "always" for units 0, n, 2n, ..., "never" for the others
   };
   DType dtype = DType::f32;
   Reshard reshard = Reshard::never;
   PrefetchPolicy prefetch;
-  int n = 1;  ///< of every_n
+  int n = 1;  ///< for every_n
 };
 
 /// How gradients of sharded units are reduced.
 struct ReducePolicy {
-  int in_flight = 1;  ///< the most whole gradients whose reduction has started and not ended
-  bool each_micro_batch =
-      false;                 ///< reduced after each micro-batch, summed in the shards; not in ordered mode
+  int in_flight = 1;  ///< maximum number of reductions that have started and not ended
+  /// Reduce after each micro-batch and accumulate in the shards. Not in ordered mode.
+  bool each_micro_batch = false;
   DType dtype = DType::f32;  ///< in which gradients are sent
 };
 
-/// Whether the state of units (masters, gradients, optimizer) lives in the memory of the host. Then it is
-/// copied to the device for as long as a gather, a reduction or an update needs it.
+/// Whether the state of units (masters, gradients, optimizer) is kept in host memory. If so, it is copied to
+/// the device only while a gather, a reduction or an update needs it.
 struct OffloadPolicy {
   bool state = false;
-  int prefetch = 1;  ///< the number of units whose state is copied to the device while another is updated
+  int prefetch = 1;  ///< number of units whose state is copied to the device while another unit is updated
 };
 
-/// The groups with more than one rank, as a program has them.
+/// The groups of a program: those that have more than one rank.
 std::vector<ProgramGroup> groups_of(const DataParallel& data_parallel);
 
 struct StepOptions {
   ProgramKind kind = ProgramKind::train;
   int micro_batches = 1;
-  bool ordered = false;  ///< gradients of micro-batches are summed by one fixed binary tree
+  bool ordered = false;  ///< sum the gradients of micro-batches in one fixed binary tree
   CostContext cost;      ///< of one micro-batch
   RecomputePolicy recompute;
   GatherPolicy gather;
   ReducePolicy reduce;
   OffloadPolicy offload;
   DataParallel data_parallel;
-  Partition partition = {};                 ///< of each unit over the ranks of a shard group; flat if ordered
+  Partition partition = {};                 ///< of each unit over its shard group; must be flat if ordered
   int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
   int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
   int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences

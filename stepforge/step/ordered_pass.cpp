@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <utility>
 
 #include "stepforge/step/passes.h"
 
@@ -7,7 +7,7 @@ namespace stepforge {
 
 namespace {
 
-/// A micro-batch in the list: operations [begin, end).
+/// The operations [begin, end) of one micro-batch.
 struct Leaf {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -28,16 +28,10 @@ std::vector<Leaf> find_leaves(const StepProgram& program) {
 
 class LeafWriter {
  public:
-  LeafWriter(const StepProgram& program, std::vector<Insertion>& insertions)
-      : program_(program), insertions_(insertions) {}
+  explicit LeafWriter(const StepProgram& program) : program_(program) {}
 
-  void start(const Leaf& leaf) {
-    for (std::size_t u = 0; u < program_.units.size(); ++u)
-      if (program_.units[u].trainable && !program_.units[u].reduces())
-        insert(OpKind::start_gradient, static_cast<int>(u), -1, leaf.begin);
-  }
-
-  void finish(const Leaf& leaf, int number) {
+  void write(const Leaf& leaf, int number) {
+    if (number > 0) start(leaf);  // the base program starts the first
     const std::vector<std::size_t> ends = ends_of(leaf);
     const bool is_last = number + 1 == program_.micro_batches;
     int level = 0;
@@ -49,54 +43,50 @@ class LeafWriter {
     if (!is_last) for_trainable_units(OpKind::stash_gradient, level, ends);
   }
 
+  std::vector<Insertion> take() { return std::move(insertions_); }
+
  private:
-  void insert(OpKind kind, int unit, int level, std::size_t before) {
-    Operation operation;
-    operation.kind = kind;
-    operation.unit = unit;
-    operation.level = level;
-    insertions_.push_back({before, std::move(operation)});
+  void start(const Leaf& leaf) {
+    for (int u = 0; u < std::ssize(program_.units); ++u) {
+      const ProgramUnit& unit = element(program_.units, u);
+      if (unit.trainable && !unit.reduces())
+        insertions_.push_back({leaf.begin, make_operation(OpKind::start_gradient, u)});
+    }
   }
 
   void for_trainable_units(OpKind kind, int level, const std::vector<std::size_t>& ends) {
-    for (std::size_t u = 0; u < program_.units.size(); ++u)
-      if (program_.units[u].trainable) insert(kind, static_cast<int>(u), level, ends[u]);
+    for (int u = 0; u < std::ssize(program_.units); ++u) {
+      if (!element(program_.units, u).trainable) continue;
+      insertions_.push_back({element(ends, u), make_operation(kind, u)});
+      insertions_.back().operation.level = level;
+    }
   }
 
-  /// Where additions and stashes of each unit stand: before this operation.
+  /// For each unit, the operation before which its additions and stashes come.
   std::vector<std::size_t> ends_of(const Leaf& leaf) const {
     std::vector<std::size_t> ends(program_.units.size(), leaf.end);
-    for (std::size_t u = 0; u < ends.size(); ++u) {
+    for (std::size_t u = 0; u < ends.size(); ++u)
       if (program_.units[u].reduces()) ends[u] = leaf.begin;
-    }
     for (std::size_t i = leaf.begin; i < leaf.end; ++i) {
       const Operation& operation = program_.operations[i];
       if (!has_trait(operation.kind, kContributes)) continue;
-      for (const int unit : element(program_.blocks, operation.block).units) {
+      for (const int unit : element(program_.blocks, operation.block).units)
         if (element(program_.units, unit).reduces()) element(ends, unit) = i + 1;
-      }
     }
     return ends;
   }
 
   const StepProgram& program_;
-  std::vector<Insertion>& insertions_;
+  std::vector<Insertion> insertions_;
 };
 
 }  // namespace
 
 void ordered_pass(StepProgram& program) {
-  std::vector<Insertion> insertions;
-  LeafWriter writer(program, insertions);
+  LeafWriter writer(program);
   const std::vector<Leaf> leaves = find_leaves(program);
-  for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
-    if (leaf > 0)  // the base list has started the first
-      writer.start(leaves[leaf]);
-    writer.finish(leaves[leaf], static_cast<int>(leaf));
-  }
-  std::stable_sort(insertions.begin(), insertions.end(),
-                   [](const Insertion& a, const Insertion& b) { return a.before < b.before; });
-  insert_operations(program.operations, insertions);
+  for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) writer.write(leaves[leaf], static_cast<int>(leaf));
+  insert_operations(program.operations, writer.take());
 }
 
 }  // namespace stepforge

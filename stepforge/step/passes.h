@@ -10,47 +10,46 @@
 
 namespace stepforge {
 
-/// Load, forwards, loss and backwards of every micro-batch; then norm, check and updates. With several ranks,
-/// labels are counted first and the loss is reduced before the norm. No buffers yet.
+/// Load, forwards, loss and backwards of every micro-batch, then norm, check and updates. With several ranks,
+/// labels are counted first and the loss is reduced before the norm. The program has no buffers yet.
 StepProgram write_base_program(const ModelSpec& model, const StepOptions& options);
 
-/// The chosen blocks run forward without a graph, and again before their backward.
+/// The chosen blocks run forward without a graph and are recomputed before their backward.
 void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy);
 
 /// The gradient of each micro-batch is a leaf of a fixed binary tree, which is summed like a binary counter:
 /// before leaf g the tree holds one finished subtree of 2^j leaves for each set bit j of g. After leaf g the
 /// subtrees of its trailing 1 bits are added, lowest first, and the sum is stashed at the level of its lowest
-/// 0 bit. After the last leaf all remaining subtrees are added, lowest first. Units that are not sharded are
-/// stashed and added at the end of the leaf, others right after their last contribution to the leaf.
+/// 0 bit. After the last leaf all remaining subtrees are added, lowest first. Units whose gradient is
+/// accumulated in place are stashed and added at the end of the leaf, others right after their last
+/// contribution to it.
 void ordered_pass(StepProgram& program);
 
-/// Sharded units: a whole gradient is started before the first contribution and reduced after the last (of
-/// the step, or of each micro-batch). Replicated units: the sum over the replicas follows, of the shard or of
-/// the gradient in place. All reductions have ended before the loss is reduced and the norm is measured.
+/// Sharded units: a whole gradient is started before the first contribution and reduced after the last one of
+/// the step, or of each micro-batch. Replicated units: the sum over the replicas follows, of the shard or of
+/// the gradient in place. All reductions end before the loss is reduced and the norm is computed.
 void reduce_pass(StepProgram& program, const ReducePolicy& policy);
 
 /// Units that are not resident are gathered before use and released after it.
 void gather_pass(StepProgram& program, const GatherPolicy& policy);
 
 /// The state of offloaded units is copied to the device for gathers, for reductions that add to it and for
-/// updates. What has changed is copied back: gradients when they are reduced (the norm is measured on the
-/// host), weights and optimizer state after the update.
+/// updates. Changes are copied back: gradients when they are reduced (the norm is computed on the host),
+/// weights and optimizer state after the update.
 void offload_pass(StepProgram& program, const OffloadPolicy& policy);
 
-/// Gives every operation its buffers and workspace, and frees each buffer after its last reader.
+/// Adds buffers, workspaces and costs to the operations, and frees each buffer after its last reader.
 void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options);
 
-/// Each buffer that is not persistent is freed by the last operation, in list order, that allocates or reads
-/// it.
+/// Lets the last operation, in list order, that allocates or reads a buffer free it. Persistent buffers stay.
 void free_after_last_use(StepProgram& program);
 
-/// An operation that is to be inserted.
 struct Insertion {
-  std::size_t before = 0;  ///< index of the operation that it precedes; the size of the list for the end
+  std::size_t before = 0;  ///< index of the operation to insert before; the size of the list for the end
   Operation operation;
 };
 
-/// Inserts all, those for one place in the order given, and renumbers `needs`. `before` must not decrease.
-void insert_operations(std::vector<Operation>& operations, const std::vector<Insertion>& insertions);
+/// Inserts operations and renumbers `needs` of the others. Those before the same operation keep their order.
+void insert_operations(std::vector<Operation>& operations, std::vector<Insertion> insertions);
 
 }  // namespace stepforge

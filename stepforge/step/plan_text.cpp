@@ -8,12 +8,13 @@
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/step/collectives.h"
 #include "stepforge/step/memory.h"
+#include "stepforge/step/repetition.h"
 
 namespace stepforge {
 
 namespace {
 
-/// A line of a table: a name, and cells that decide whether neighbours are alike.
+/// A line of a table. Lines with equal cells are alike.
 struct Row {
   std::string name;
   std::vector<std::string> cells;
@@ -26,35 +27,13 @@ void add_line(std::string& text, const std::string& name, const std::vector<std:
   text += "\n";
 }
 
-/// `length` rows that come `times` times in a row.
-struct Repetition {
-  std::size_t length = 1;
-  std::size_t times = 1;
-
-  std::size_t lines_saved() const { return length * (times - 1); }
-};
-
-/// The repetition of rows from `begin` on that saves most lines.
-Repetition find_repetition(const std::vector<Row>& rows, std::size_t begin) {
-  constexpr std::size_t kLongest = 12;
-  Repetition best;
-  for (std::size_t length = 1; length <= kLongest && begin + length < rows.size(); ++length) {
-    std::size_t alike = 0;
-    while (begin + length + alike < rows.size() &&
-           rows[begin + alike].cells == rows[begin + length + alike].cells)
-      ++alike;
-    const Repetition found{length, 1 + alike / length};
-    if (found.lines_saved() > best.lines_saved()) best = found;
-  }
-  return best;
-}
-
-/// Rows with equal cells become one line, also if they alternate with others: "layers.0 to layers.125, each
-/// of 126", "layers.0, layers.2 to layers.30, each of 16".
+/// A table in which rows that repeat, alone or in a pattern, are one line: "layers.0 to layers.125, each of
+/// 126", "layers.0, layers.2 to layers.30, each of 16".
 std::string folded(const std::vector<std::string>& headings, const std::vector<Row>& rows) {
+  const auto alike = [&](std::size_t i, std::size_t j) { return rows[i].cells == rows[j].cells; };
   std::vector<Row> lines{{"", headings}};
   for (std::size_t begin = 0; begin < rows.size();) {
-    const auto [length, times] = find_repetition(rows, begin);
+    const auto [length, times] = find_repetition(begin, rows.size(), 2, alike);
     for (std::size_t i = begin; i < begin + length; ++i) {
       const std::string& last = rows[i + length * (times - 1)].name;
       const std::string second = length > 1 && times > 2 ? ", " + rows[i + length].name : "";
@@ -97,11 +76,11 @@ std::vector<BlockRow> block_rows(const StepProgram& program) {
   std::vector<BlockRow> rows(program.blocks.size());
   const auto bytes = [&](const Operation& operation, BufferKind kind) {
     const int buffer = find_buffer(program, operation.allocates, kind);
-    return buffer < 0 ? 0 : program.buffers[static_cast<std::size_t>(buffer)].bytes;
+    return buffer < 0 ? 0 : element(program.buffers, buffer).bytes;
   };
   for (const Operation& operation : program.operations) {
     if (operation.block < 0 || operation.micro_batch != 0) continue;
-    BlockRow& row = rows[static_cast<std::size_t>(operation.block)];
+    BlockRow& row = element(rows, operation.block);
     row.saved += bytes(operation, BufferKind::graph);
     row.recomputed = row.recomputed || operation.kind == OpKind::recompute;
     if (operation.kind == OpKind::backward) {

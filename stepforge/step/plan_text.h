@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of `stepforge plan`: what a run will hold and do, from the specification and the step program.
+// The text of `stepforge plan`: the memory, time and operations of a run, from specification and step
+// program.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +14,17 @@
 namespace stepforge {
 
 struct PlanText {
-  std::string title;            ///< "llama3-8b" or the config's path
+  std::string title;            ///< "llama3-8b" or the path of the config
   int64_t seq_len = 0;          ///< for FLOPs per token
   int64_t tokens_per_step = 0;  ///< of the whole job
   SymmetryProof proof;          ///< of the programs of all ranks
-  std::string verdict;          ///< whether it fits into memory; "" for none
+  std::string verdict;          ///< whether the run fits into memory; may be empty
   MachineModel machine;         ///< for the predicted time
   TableOptions table;
 };
 
-/// The answer first: parameters, FLOPs, ranks, memory verdict, predicted time, memory at the peak. Then
-/// units, blocks, collectives and the operations. Alike neighbours, also alternating ones, are folded into
-/// one line. `program` must be the one built from `model`.
+/// A summary (parameters, FLOPs, ranks, verdict, predicted time, peak memory), then tables of units, blocks,
+/// collectives and operations. Repeated lines are folded. `program` must be built from `model`.
 std::string render_plan(const ModelSpec& model, const StepProgram& program, const PlanText& text);
 
 }  // namespace stepforge

@@ -7,6 +7,20 @@
 
 namespace stepforge {
 
+Operation make_operation(OpKind kind, int unit, int group) {
+  Operation operation;
+  operation.kind = kind;
+  operation.lane = lane_of(kind);
+  operation.unit = unit;
+  operation.group = group;
+  return operation;
+}
+
+int find_group(const StepProgram& program, std::string_view name) {
+  const auto found = std::ranges::find(program.groups, name, &ProgramGroup::name);
+  return found == program.groups.end() ? -1 : static_cast<int>(found - program.groups.begin());
+}
+
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind) {
   for (const int buffer : buffers)
     if (element(program.buffers, buffer).kind == kind) return buffer;
@@ -27,12 +41,6 @@ bool reads_weights(const StepProgram& program, const Operation& operation) {
   return !is_backward || element(program.blocks, operation.block).weights_in_backward;
 }
 
-bool contributes_to(const StepProgram& program, const Operation& operation, int unit) {
-  if (!has_trait(operation.kind, kContributes)) return false;
-  const std::vector<int>& units = element(program.blocks, operation.block).units;
-  return std::find(units.begin(), units.end(), unit) != units.end();
-}
-
 bool is_collective(const Operation& operation) {
   return operation.group >= 0 && !has_trait(operation.kind, kHasPeer);
 }
@@ -41,8 +49,7 @@ namespace {
 
 template <typename Named>
 std::string name_at(const std::vector<Named>& items, int index) {
-  const auto position = static_cast<std::size_t>(index);
-  return index >= 0 && position < items.size() ? items[position].name : format("#{}", index);
+  return index >= 0 && index < std::ssize(items) ? element(items, index).name : format("#{}", index);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step program: the training step of one rank as a list of operations. Plain data: the passes write it,
-// the checker proves it, the executor runs it, the drawings show it.
+// The step program: the training step of one rank as a list of operations. Plain data that the passes write,
+// the checker proves, the executor runs and `stepforge plan` prints.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace stepforge {
 /// The parts of the state of a unit that an operation copies between host and device.
 struct StateParts {
   bool weights = false;    ///< this rank's part of the masters
-  bool gradients = false;  ///< ... of the gradient
-  bool optimizer = false;  ///< ... of the state of the optimizer
+  bool gradients = false;  ///< this rank's part of the gradient
+  bool optimizer = false;  ///< this rank's part of the optimizer state
 
   bool operator==(const StateParts&) const = default;
 };
 
-/// Memory that lives from the operation that allocates it to the one that frees it; persistent buffers live
-/// always.
+/// Memory that is live from the operation that allocates it to the one that frees it. A persistent buffer is
+/// always live.
 struct Buffer {
   std::string name;  ///< "bundle layers.2 m0"
   BufferKind kind = BufferKind::bundle;
@@ -40,9 +40,9 @@ struct Operation {
   int group = -1;  ///< index into StepProgram::groups, for collectives
   int peer = -1;   ///< global rank, for send and receive
   int tag = 0;     ///< which bundle a send or receive carries, equal on both sides
-  int64_t bytes =
-      0;  ///< communication: size of the whole message (of all shards, for a gather or a reduction);
-          ///< update, stash, add, and a norm without a group: memory read and written
+  /// Communication: size of the whole message, of all shards for a gather or a reduction. update,
+  /// stash_gradient, add_gradient and gradient_norm without a group: memory read and written.
+  int64_t bytes = 0;
   int64_t workspace = 0;  ///< bytes allocated and freed while it runs
   double flops = 0;       ///< of matrix products
   bool keep_graph = false;
@@ -50,9 +50,12 @@ struct Operation {
   bool accumulate = false;     ///< reduce_start: adds to the gradient of the shard instead of overwriting it
   std::vector<int> needs;      ///< indices of earlier operations on other lanes that must have finished
   std::vector<int> reads;      ///< buffers
-  std::vector<int> allocates;  ///< buffers whose life begins here
-  std::vector<int> frees;      ///< buffers whose life ends when it has finished
+  std::vector<int> allocates;  ///< buffers
+  std::vector<int> frees;      ///< buffers, freed when it has finished
 };
+
+/// An operation of this kind, on the lane of its kind.
+Operation make_operation(OpKind kind, int unit = -1, int group = -1);
 
 inline constexpr std::string_view kShardGroup = "dp_shard";
 inline constexpr std::string_view kReplicaGroup = "dp_replicate";
@@ -66,23 +69,23 @@ struct ProgramGroup {
 struct ProgramUnit {
   std::string name;
   bool trainable = true;
-  bool resident = true;  ///< always gathered: no gather operations are needed
-  int shard_group = -1;  ///< its ranks hold equal parts: gathered and reduced over it; -1: whole on this rank
-  int replica_group = -1;      ///< all_reduce runs over this group; -1: there are no replicas
-  int64_t gathered_bytes = 0;  ///< of all shards joined, as they are gathered
-  int64_t reduced_bytes = 0;   ///< ... as their gradients are reduced
-  bool offloaded = false;      ///< its state lives on the host and is on the device only while it is used
+  bool resident = true;        ///< always gathered: no gather operations are needed
+  int shard_group = -1;        ///< gathered and reduced over it; -1: not sharded
+  int replica_group = -1;      ///< all-reduced over it; -1: there are no replicas
+  int64_t gathered_bytes = 0;  ///< of all shards, in the gather dtype
+  int64_t reduced_bytes = 0;   ///< of the gradients of all shards, in the reduce dtype
+  bool offloaded = false;      ///< its state is on the host, and on the device only while it is used
 
-  /// Whether its gradient is written whole and then reduced into this rank's part. Otherwise it is written in
-  /// place.
+  /// Whether its gradient is accumulated as a whole and then reduced into the shard of this rank. Otherwise
+  /// it is accumulated in place.
   bool reduces() const { return shard_group >= 0 || offloaded; }
 };
 
 struct ProgramBlock {
   std::string name;
   std::vector<int> units;
-  bool first = false;                           ///< takes a batch, not a bundle
-  bool last = false;                            ///< the head: makes the loss
+  bool first = false;                           ///< its input is a batch, not a bundle
+  bool last = false;                            ///< the head: computes the loss
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
 };
@@ -100,33 +103,29 @@ struct StepProgram {
   std::vector<Operation> operations;
 };
 
-/// items[index]: the indices of a program are ints.
-template <typename Item>
-const Item& element(const std::vector<Item>& items, int index) {
-  return items[static_cast<std::size_t>(index)];
-}
-template <typename Item>
-Item& element(std::vector<Item>& items, int index) {
+/// items[index], for the int indices of a program.
+template <typename Items>
+decltype(auto) element(Items& items, int index) {
   return items[static_cast<std::size_t>(index)];
 }
 
-/// The buffer of this kind among `buffers` (what an operation reads, allocates or frees), -1 if there is
-/// none. An operation never lists two of one kind.
+/// The index of the group of this name; -1 if there is none.
+int find_group(const StepProgram& program, std::string_view name);
+
+/// The buffer of this kind among `buffers`, which an operation reads, allocates or frees; -1 if there is
+/// none. An operation never lists two buffers of one kind.
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind);
 
-/// The buffers of these parts: weights, gradients, optimizer.
+/// The kinds of the buffers of these parts.
 std::vector<BufferKind> kinds_of(const StateParts& parts);
 
-/// Whether the operation computes with the weights of its block, which must be gathered then.
+/// Whether the operation reads the weights of its block, so that they must be gathered.
 bool reads_weights(const StepProgram& program, const Operation& operation);
-
-/// Whether the operation adds to the gradient of `unit`, if that is trainable.
-bool contributes_to(const StepProgram& program, const Operation& operation, int unit);
 
 /// Whether the operation is a collective over its group.
 bool is_collective(const Operation& operation);
 
-/// "forward layers.3 m0 graph": what an operation does, without its index. Safe for malformed programs.
+/// "forward layers.3 m0 graph". Works for malformed programs too.
 std::string operation_text(const StepProgram& program, const Operation& operation);
 
 }  // namespace stepforge

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -9,12 +10,16 @@ namespace stepforge {
 
 namespace {
 
-[[noreturn]] void refuse_name(const std::string& what, const std::string& name,
-                              const std::vector<std::string>& known) {
+/// The index of `name` among the blocks or regions that can be recomputed. Throws UsageError if there is
+/// none.
+std::size_t find_name(const std::string& block_or_region, const std::string& name,
+                      const std::vector<std::string>& known) {
+  const auto found = std::ranges::find(known, name);
+  if (found != known.end()) return static_cast<std::size_t>(found - known.begin());
   const std::string guess = did_you_mean(name, known);
-  throw UsageError(format("recomputation of {} \"{}\": the model has none of that name{}; there are: {}",
-                          what, name, guess.empty() ? "" : format(" (did you mean \"{}\"?)", guess),
-                          join(known, ", ")));
+  throw UsageError(format("recomputation of {} \"{}\": the model has no such {}{}; it has {}",
+                          block_or_region, name, block_or_region,
+                          guess.empty() ? "" : format(" (did you mean \"{}\"?)", guess), join(known, ", ")));
 }
 
 std::vector<bool> named_blocks(const ModelSpec& model, const std::vector<std::string>& names) {
@@ -22,11 +27,8 @@ std::vector<bool> named_blocks(const ModelSpec& model, const std::vector<std::st
   for (const BlockSpec& block : model.blocks)
     if (block.kind != BlockKind::head) known.push_back(block.name);
   std::vector<bool> chosen(model.blocks.size(), false);
-  for (const std::string& name : names) {
-    const auto found = std::find(known.begin(), known.end(), name);
-    if (found == known.end()) refuse_name("block", name, known);
-    chosen[static_cast<std::size_t>(found - known.begin())] = true;  // the head is last, so indices agree
-  }
+  for (const std::string& name : names)
+    chosen[find_name("block", name, known)] = true;  // the head is last, so indices agree
   return chosen;
 }
 
@@ -47,17 +49,16 @@ void recompute_blocks(StepProgram& program, const std::vector<bool>& chosen) {
   std::vector<Insertion> insertions;
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     Operation& operation = program.operations[i];
-    if (operation.block < 0 || !chosen[static_cast<std::size_t>(operation.block)]) continue;
+    if (operation.block < 0 || !element(chosen, operation.block)) continue;
     if (operation.kind == OpKind::forward) {
       operation.keep_graph = false;
     } else if (operation.kind == OpKind::backward) {
-      Operation again = operation;
+      Operation& again = insertions.emplace_back(Insertion{i, operation}).operation;
       again.kind = OpKind::recompute;
       again.keep_graph = true;
-      insertions.push_back({i, std::move(again)});
     }
   }
-  insert_operations(program.operations, insertions);
+  insert_operations(program.operations, std::move(insertions));
 }
 
 void recompute_regions(StepProgram& program, const ModelSpec& model, const std::vector<std::string>& names) {
@@ -65,30 +66,21 @@ void recompute_regions(StepProgram& program, const ModelSpec& model, const std::
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     if (model.blocks[b].kind == BlockKind::head) continue;
     for (const RegionCost& region : model.blocks[b].regions) {
-      if (std::find(known.begin(), known.end(), region.name) == known.end()) known.push_back(region.name);
-      if (std::find(names.begin(), names.end(), region.name) != names.end())
+      if (std::ranges::find(known, region.name) == known.end()) known.push_back(region.name);
+      if (std::ranges::find(names, region.name) != names.end())
         program.blocks[b].recomputed_regions.push_back(region.name);
     }
   }
-  for (const std::string& name : names)
-    if (std::find(known.begin(), known.end(), name) == known.end()) refuse_name("region", name, known);
+  for (const std::string& name : names) find_name("region", name, known);
 }
 
 }  // namespace
 
 void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy) {
-  switch (policy.mode) {
-    case RecomputePolicy::Mode::none:
-      return;
-    case RecomputePolicy::Mode::regions:
-      recompute_regions(program, model, policy.regions);
-      return;
-    case RecomputePolicy::Mode::full:
-    case RecomputePolicy::Mode::every_n:
-    case RecomputePolicy::Mode::blocks:
-      recompute_blocks(program, chosen_blocks(model, policy));
-      return;
-  }
+  if (policy.mode == RecomputePolicy::Mode::regions)
+    recompute_regions(program, model, policy.regions);
+  else if (policy.mode != RecomputePolicy::Mode::none)
+    recompute_blocks(program, chosen_blocks(model, policy));
 }
 
 }  // namespace stepforge

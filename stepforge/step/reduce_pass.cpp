@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "stepforge/base/error.h"
@@ -11,18 +12,18 @@ namespace stepforge {
 
 namespace {
 
-/// The life of one gradient of a unit (indices of operations).
+/// The time in which a unit accumulates one gradient. Indices of operations.
 struct Span {
   int unit = 0;
   std::size_t first = 0;  ///< its first contribution
   std::size_t last = 0;   ///< its last contribution, stash or addition
   bool reduced = true;    ///< otherwise it ends in a stash
   int number = 0;         ///< among the reduced spans of the unit
-  bool is_final = false;
+  bool is_final = false;  ///< the last span of the unit
 };
 
-/// The spans of every unit, in list order. A gradient ends in each stash, with each micro-batch if it is to
-/// be reduced then, and with the step.
+/// The spans of every unit, in list order. A gradient ends with each stash, with each micro-batch if it is
+/// reduced then, and with the step.
 class Spans {
  public:
   Spans(const StepProgram& program, bool each_micro_batch) : units_(program.units.size()) {
@@ -39,9 +40,8 @@ class Spans {
         extend(unit, i, true);
       }
     }
-    for (Unit& unit : units_) {
+    for (Unit& unit : units_)
       if (!unit.spans.empty()) unit.spans.back().is_final = true;
-    }
   }
 
   const std::vector<Span>& of(std::size_t unit) const { return units_[unit].spans; }
@@ -49,7 +49,7 @@ class Spans {
  private:
   struct Unit {
     std::vector<Span> spans;
-    bool open = false;  ///< the last span may go on
+    bool open = false;  ///< the last span may continue
     int micro_batch = -1;
   };
 
@@ -80,13 +80,11 @@ class Reductions {
     for (std::size_t u = 0; u < program.units.size(); ++u) {
       const ProgramUnit& unit = program.units[u];
       if (!unit.trainable || (!unit.reduces() && unit.replica_group < 0)) continue;
-      const bool reduces = unit.reduces();
       for (const Span& span : spans.of(u)) {
-        if (reduces) starts_[span.first].push_back(span);
-        if (span.reduced) {
-          ends_[span.last].push_back(span);
-          last_end_ = std::max(last_end_, span.last);
-        }
+        if (unit.reduces()) starts_[span.first].push_back(span);
+        if (!span.reduced) continue;
+        ends_[span.last].push_back(span);
+        last_end_ = std::max(last_end_, span.last);
       }
     }
   }
@@ -99,29 +97,20 @@ class Reductions {
       for (const Span& span : ends_[i]) end(span);
       if (i == last_end_) finish();
     }
-    insert_operations(program_.operations, insertions_);
+    insert_operations(program_.operations, std::move(insertions_));
     link_needs();
   }
 
  private:
   const ProgramUnit& unit(int index) const { return element(program_.units, index); }
 
-  void insert(OpKind kind, int unit_index, int group = -1, bool accumulate = false) {
-    Operation operation;
-    operation.kind = kind;
-    operation.lane = lane_of(kind);
-    operation.unit = unit_index;
-    operation.group = group;
-    operation.accumulate = accumulate;
-    insertions_.push_back({place_, std::move(operation)});
+  Operation& insert(OpKind kind, int unit_index, int group = -1) {
+    return insertions_.emplace_back(Insertion{place_, make_operation(kind, unit_index, group)}).operation;
   }
 
   /// A unit has one whole gradient at a time.
   void start(const Span& span) {
-    while (std::any_of(waiting_.begin(), waiting_.end(),
-                       [&](const Span& other) { return other.unit == span.unit; })) {
-      wait_for_oldest();
-    }
+    while (std::ranges::find(waiting_, span.unit, &Span::unit) != waiting_.end()) wait_for_oldest();
     insert(OpKind::start_gradient, span.unit);
   }
 
@@ -131,7 +120,7 @@ class Reductions {
       return;
     }
     while (waiting_.size() >= static_cast<std::size_t>(policy_.in_flight)) wait_for_oldest();
-    insert(OpKind::reduce_start, span.unit, unit(span.unit).shard_group, span.number > 0);
+    insert(OpKind::reduce_start, span.unit, unit(span.unit).shard_group).accumulate = span.number > 0;
     waiting_.push_back(span);
   }
 
@@ -152,7 +141,7 @@ class Reductions {
     for (const int unit_index : all_reduced_) insert(OpKind::all_reduce_wait, unit_index);
   }
 
-  /// A reduction needs the computation before it; a wait needs its reduction.
+  /// A reduction needs the last computation before it; a wait needs its reduction.
   void link_needs() {
     std::vector<int> under_way(program_.units.size(), -1);
     int last_computation = -1;
@@ -172,13 +161,13 @@ class Reductions {
 
   StepProgram& program_;
   const ReducePolicy& policy_;
-  std::vector<std::vector<Span>> starts_;  // by the operation they come before
-  std::vector<std::vector<Span>> ends_;    // by the operation they come behind
+  std::vector<std::vector<Span>> starts_;  // by the operation that they start before
+  std::vector<std::vector<Span>> ends_;    // by the operation that they end after
   std::size_t last_end_ = 0;
   std::deque<Span> waiting_;  // for their reduce_wait
   std::vector<int> all_reduced_;
   std::vector<Insertion> insertions_;
-  std::size_t place_ = 0;  // of insertions
+  std::size_t place_ = 0;  // the operation to insert before
 };
 
 }  // namespace

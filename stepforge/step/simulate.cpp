@@ -29,7 +29,7 @@ double duration(const Operation& operation, const MachineModel& machine) {
 
 MachineModel parse_machine(const std::string& text) {
   MachineModel machine;
-  machine.name = "the machine given";
+  machine.name = "given machine";
   const std::array rates = {&machine.flops_per_second, &machine.memory_bytes_per_second,
                             &machine.network_bytes_per_second};
   std::istringstream stream(text);
@@ -47,8 +47,8 @@ MachineModel parse_machine(const std::string& text) {
   }
   if (count == 0) {
     throw UsageError(
-        format("the rates of a machine, \"{}\": write one to three positive numbers, GFLOP/s[,memory "
-               "GB/s[,network GB/s]], such as 2000,50,10",
+        format("machine rates \"{}\": expected one to three positive numbers, GFLOP/s[,memory GB/s[,network "
+               "GB/s]], such as 2000,50,10",
                text));
   }
   return machine;
@@ -86,7 +86,7 @@ double LaneReport::hidden_share() const {
 
 LaneReport lane_report(const StepProgram& program, const std::vector<OperationTime>& times) {
   LaneReport report;
-  double free = 0;  // since when the compute lane could go on
+  double free = 0;  // when the compute lane became free
   for (std::size_t i = 0; i < times.size(); ++i) {
     const Operation& operation = program.operations[i];
     report.total = std::max(report.total, times[i].end);
@@ -131,11 +131,10 @@ MachineModel measured_machine(const StepProgram& program, const std::vector<Oper
   for (std::size_t i = 0; i < times.size(); ++i) {
     const Operation& operation = program.operations[i];
     const double seconds = times[i].end - times[i].start;
-    if (operation.flops > 0) {
+    if (operation.flops > 0)
       flops.add(operation.flops, seconds);
-    } else if (operation.bytes > 0) {
+    else if (operation.bytes > 0)
       (is_message(operation) ? network : memory).add(static_cast<double>(operation.bytes), seconds);
-    }
   }
   MachineModel machine;
   machine.name = std::move(name);

@@ -18,8 +18,8 @@ namespace stepforge::testing {
 namespace {
 
 ModelConfig preset(const std::string& name) {
-  const std::vector<std::string> words = {"preset=" + name};
-  return load_config({}, words).config.model;
+  const std::vector<std::string> overrides = {"preset=" + name};
+  return load_config({}, overrides).config.model;
 }
 
 ModelConfig tiny(const std::string& family, bool tied = false) {
@@ -54,7 +54,7 @@ std::map<std::string, std::vector<int64_t>> hf_tensors(const ModelSpec& spec) {
   return tensors;
 }
 
-TEST(ModelSpec, ParameterCountsOfThePresetsAreThePublishedOnes) {
+TEST(ModelSpec, PresetsHaveThePublishedParameterCounts) {
   const std::map<std::string, int64_t> published{
       {"llama2-7b", 6738415616},     {"llama2-13b", 13015864320},   {"llama2-70b", 68976648192},
       {"llama3-8b", 8030261248},     {"llama3-70b", 70553706496},   {"llama3.1-8b", 8030261248},
@@ -68,7 +68,7 @@ TEST(ModelSpec, ParameterCountsOfThePresetsAreThePublishedOnes) {
   }
 }
 
-TEST(ModelSpec, HuggingFaceTensorsAreThoseOfTheFamily) {
+TEST(ModelSpec, HasTheHuggingFaceTensorsOfItsFamily) {
   const std::map<std::string, std::vector<int64_t>> layer = {
       {"input_layernorm.weight", {32}},      {"self_attn.q_proj.weight", {48, 32}},
       {"self_attn.k_proj.weight", {24, 32}}, {"self_attn.v_proj.weight", {24, 32}},
@@ -88,7 +88,7 @@ TEST(ModelSpec, HuggingFaceTensorsAreThoseOfTheFamily) {
   }
 }
 
-TEST(ModelSpec, ATiedHeadUsesTheEmbeddingsUnitAndHasNoMatrixOfItsOwn) {
+TEST(ModelSpec, ATiedHeadUsesTheUnitOfTheEmbedding) {
   const ModelSpec tied = model_spec(tiny("llama", true));
   const ModelSpec untied = model_spec(tiny("llama", false));
   EXPECT_EQ(tied.parameter_count(), untied.parameter_count() - 100 * 32);
@@ -99,7 +99,7 @@ TEST(ModelSpec, ATiedHeadUsesTheEmbeddingsUnitAndHasNoMatrixOfItsOwn) {
   EXPECT_TRUE(untied.ties.empty());
 }
 
-TEST(ModelSpec, BlocksAndUnitsStandInForwardOrder) {
+TEST(ModelSpec, BlocksAndUnitsAreInForwardOrder) {
   const ModelSpec spec = model_spec(tiny("qwen3"));
   std::vector<std::string> names;
   for (const BlockSpec& block : spec.blocks) names.push_back(block.name);
@@ -121,19 +121,19 @@ TEST(ModelSpec, ForwardFlopsAreTwoPerMatrixElementAndFourPerKeyAndChannel) {
   EXPECT_DOUBLE_EQ(flops, 10 * (2 * matrices + 2 * 4.0 * 48 * 10));
 }
 
-TEST(ModelSpec, AnOpenVocabularyIsRefused) {
+TEST(ModelSpec, AnUnknownVocabularySizeIsRefused) {
   ModelConfig config = tiny("llama");
   config.vocab_size = 0;
   EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "vocab_size");
 }
 
-TEST(ModelSpec, SizesWhoseProductsOverflowAreRefusedBeforeAnythingIsBuilt) {
-  constexpr int64_t huge = int64_t{1} << 62;
+TEST(ModelSpec, SizesWhoseProductsOverflowAreRefused) {
+  constexpr int64_t kHuge = int64_t{1} << 62;
   for (int64_t ModelConfig::* size :
        {&ModelConfig::dim, &ModelConfig::n_layers, &ModelConfig::n_heads, &ModelConfig::n_kv_heads,
         &ModelConfig::head_dim, &ModelConfig::ffn_dim, &ModelConfig::vocab_size}) {
     ModelConfig config = tiny("llama");
-    config.*size = huge;
+    config.*size = kHuge;
     EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "parameters are supported");
   }
   ModelConfig config = tiny("llama");
@@ -141,7 +141,7 @@ TEST(ModelSpec, SizesWhoseProductsOverflowAreRefusedBeforeAnythingIsBuilt) {
   EXPECT_CONTAINS(message_of<UsageError>([&] { model_spec(config); }), "sizes must be positive");
 }
 
-TEST(Families, AnUnknownOneIsRefusedWithTheListOfThoseThereAre) {
+TEST(Families, AnUnknownFamilyIsRefusedWithTheListOfFamilies) {
   const std::string message = message_of<UsageError>([] { find_family("gpt2"); });
   EXPECT_CONTAINS(message, "\"gpt2\"");
   EXPECT_CONTAINS(message, "llama, qwen3");

@@ -20,8 +20,8 @@ namespace stepforge::testing {
 namespace {
 
 ModelConfig preset(std::string_view name) {
-  const std::vector<std::string> words = {"preset=" + std::string(name), "model.vocab_size=4096"};
-  return load_config({}, words).config.model;
+  const std::vector<std::string> overrides = {"preset=" + std::string(name), "model.vocab_size=4096"};
+  return load_config({}, overrides).config.model;
 }
 
 Json token_ids(const Json& bos, const Json& eos) {
@@ -37,24 +37,24 @@ Json llama_json() {
   return hf_config(preset("llama3.1-8b"), DType::bf16, token_ids(1, 2));
 }
 
-/// The message with which config.json is refused once `key` is `value`.
+/// The error for a config.json in which `key` is `value`.
 std::string refusal(const std::string& key, const Json& value) {
   Json json = llama_json();
   json[key] = value;
   return message_of<FormatError>([&] { model_from_hf_config(json, "dir/config.json"); });
 }
 
-TEST(HfConfig, EveryPresetComesBackAsItWas) {
+TEST(HfConfig, EveryPresetSurvivesARoundTrip) {
   for (const EmbeddedPreset& embedded : embedded_presets()) {
     ModelConfig model = preset(embedded.name);
-    // What is written is the head size itself.
+    // config.json holds the head size itself.
     if (model.head_dim == 0) model.head_dim = model.dim / model.n_heads;
     EXPECT_EQ(model_from_hf_config(hf_config(model, DType::f32, Json::object()), "config.json"), model)
         << embedded.name;
   }
 }
 
-TEST(HfConfig, WritesWhatTransformersReads) {
+TEST(HfConfig, WritesTheKeysOfTransformers) {
   const Json json = llama_json();
   EXPECT_EQ(json["architectures"], Json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(json["model_type"], "llama");
@@ -65,7 +65,7 @@ TEST(HfConfig, WritesWhatTransformersReads) {
   EXPECT_EQ(hf_config(preset("llama3-8b"), DType::f32, Json::object())["rope_scaling"], nullptr);
 }
 
-TEST(HfConfig, RopeParametersOfNewerFilesMeanTheSame) {
+TEST(HfConfig, ReadsRopeParametersOfNewerFiles) {
   Json json = llama_json();
   json["rope_parameters"] = json["rope_scaling"];
   json["rope_parameters"]["rope_theta"] = json["rope_theta"];
@@ -74,7 +74,7 @@ TEST(HfConfig, RopeParametersOfNewerFilesMeanTheSame) {
   EXPECT_EQ(model_from_hf_config(json, "config.json"), model_from_hf_config(llama_json(), "config.json"));
 }
 
-TEST(HfConfig, HeadSizeLeftOutIsTheWidthsShareForLlamaAnd128ForQwen3) {
+TEST(HfConfig, AMissingHeadSizeHasTheDefaultOfItsFamily) {
   Json llama = llama_json();
   llama.erase("head_dim");
   EXPECT_EQ(model_from_hf_config(llama, "config.json").head_dim, 128);
@@ -85,20 +85,20 @@ TEST(HfConfig, HeadSizeLeftOutIsTheWidthsShareForLlamaAnd128ForQwen3) {
   EXPECT_EQ(model_from_hf_config(qwen, "config.json").head_dim, 128);
 }
 
-TEST(HfConfig, KeyValueHeadsLeftOutAreAsManyAsHeads) {
+TEST(HfConfig, MissingKeyValueHeadsDefaultToTheHeads) {
   Json json = llama_json();
   json.erase("num_key_value_heads");
   EXPECT_EQ(model_from_hf_config(json, "config.json").n_kv_heads, 32);
 }
 
-TEST(HfConfig, AnUnknownModelTypeIsRefusedWithTheListOfThoseThereAre) {
+TEST(HfConfig, AnUnknownModelTypeIsRefusedWithTheListOfModelTypes) {
   const std::string message = refusal("model_type", "gpt2");
   EXPECT_CONTAINS(message, "dir/config.json");
   EXPECT_CONTAINS(message, "gpt2");
   EXPECT_CONTAINS(message, "llama, qwen3");
 }
 
-TEST(HfConfig, WhatChangesTheMathematicsIsRefused) {
+TEST(HfConfig, UnsupportedComputationIsRefused) {
   EXPECT_CONTAINS(refusal("attention_bias", true), "attention_bias");
   EXPECT_CONTAINS(refusal("mlp_bias", true), "mlp_bias");
   EXPECT_CONTAINS(refusal("use_sliding_window", true), "use_sliding_window");
@@ -126,8 +126,8 @@ Json changed(const Json& value) {
   return Json::array({"other"});
 }
 
-TEST(HfConfig, EveryFieldOfTransformersIsReadRefusedByNameOrKnownToBeHarmless) {
-  const std::set<std::string> harmless = {
+TEST(HfConfig, EveryFieldOfTransformersIsReadRefusedOrIgnored) {
+  const std::set<std::string> ignored = {
       "_name_or_path",  "architectures",        "bos_token_id",      "chunk_size_feed_forward",
       "dtype",          "eos_token_id",         "id2label",          "initializer_range",
       "label2id",       "max_window_layers",    "output_attentions", "output_hidden_states",
@@ -153,13 +153,13 @@ TEST(HfConfig, EveryFieldOfTransformersIsReadRefusedByNameOrKnownToBeHarmless) {
         EXPECT_CONTAINS(message, "dir/config.json: \"") << message;
         EXPECT_CONTAINS(message, key == "num_attention_heads" ? "num_key_value_heads" : key) << message;
       } else {
-        EXPECT_EQ(model_from_hf_config(json, "config.json") == model, harmless.contains(key));
+        EXPECT_EQ(model_from_hf_config(json, "config.json") == model, ignored.contains(key));
       }
     }
   }
 }
 
-TEST(HfConfig, GenerationSettingsOfOlderFilesAreHarmless) {
+TEST(HfConfig, GenerationSettingsOfOlderFilesAreIgnored) {
   Json json = llama_json();
   const Json fields = golden("fields.json");
   for (const Json& key : fields.at("generation")) json[key.get<std::string>()] = 0.5;
@@ -177,17 +177,17 @@ TEST(HfConfig, AnUnknownFieldIsRefusedUnlessItIsNull) {
   EXPECT_EQ(model_from_hf_config(json, "config.json"), model_from_hf_config(llama_json(), "config.json"));
 }
 
-TEST(HfConfig, RotarySettingsAreThoseThatTransformersComputesWithOrRefusedByName) {
-  for (const Json& one : golden("rope.json")) {
-    SCOPED_TRACE(one["config"]["model_type"].get<std::string>() + ": " + one["name"].get<std::string>());
-    const Json& expected = one["rope"];
-    if (!one["refused"].is_null()) {
+TEST(HfConfig, RotarySettingsAreReadLikeTransformersOrRefused) {
+  for (const Json& entry : golden("rope.json")) {
+    SCOPED_TRACE(entry["config"]["model_type"].get<std::string>() + ": " + entry["name"].get<std::string>());
+    const Json& expected = entry["rope"];
+    if (!entry["refused"].is_null()) {
       const std::string message =
-          message_of<FormatError>([&] { model_from_hf_config(one["config"], "config.json"); });
-      EXPECT_CONTAINS(message, one["refused"].get<std::string>() + "\"") << message;
+          message_of<FormatError>([&] { model_from_hf_config(entry["config"], "config.json"); });
+      EXPECT_CONTAINS(message, entry["refused"].get<std::string>() + "\"") << message;
       continue;
     }
-    const ModelConfig model = model_from_hf_config(one["config"], "config.json");
+    const ModelConfig model = model_from_hf_config(entry["config"], "config.json");
     EXPECT_EQ(model.rope_theta, expected["rope_theta"].get<double>());
     if (expected["rope_type"] == "default") {
       EXPECT_EQ(model.rope_scaling, RopeScalingConfig());
@@ -222,12 +222,12 @@ TEST(HfConfig, ValuesOutsideTheRangesOfOurFieldsAreRefused) {
   }
 }
 
-TEST(HfConfig, ARotaryTypeIsRefusedUnderTheKeyThatTheFileUses) {
+TEST(HfConfig, ARotaryTypeIsRefusedUnderTheKeyOfTheFile) {
   EXPECT_CONTAINS(refusal("rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}),
                   "\"rope_scaling.type\" is \"yarn\"");
 }
 
-TEST(HfConfig, EverythingThatIsWrittenIsKnownToTheReader) {
+TEST(HfConfig, EveryWrittenKeyIsKnownToTheReader) {
   const Json json = llama_json();
   for (const auto& [key, value] : json.items()) {
     EXPECT_TRUE(std::ranges::any_of(hf_fields(), [&](const HfField& field) { return field.key == key; }))
@@ -235,7 +235,7 @@ TEST(HfConfig, EverythingThatIsWrittenIsKnownToTheReader) {
   }
 }
 
-TEST(HfGeneration, KeepsEverySettingAndAllEndTokens) {
+TEST(HfGeneration, KeepsAllSettingsAndEndTokens) {
   const Json generation = {{"eos_token_id", {1, 2}}, {"temperature", 0.6}, {"top_p", 0.9}};
   const Json read = hf_generation(generation, {{"bos_token_id", 5}, {"eos_token_id", 1}}, "dir");
   const Json written = hf_generation_config(read, 7, 8);
@@ -246,7 +246,7 @@ TEST(HfGeneration, KeepsEverySettingAndAllEndTokens) {
   EXPECT_EQ(hf_config(preset("llama3-8b"), DType::f32, written)["eos_token_id"], Json::array({1, 2}));
 }
 
-TEST(HfGeneration, TheTokenizersIdsStandWhereTheFolderNamesNone) {
+TEST(HfGeneration, MissingIdsComeFromTheTokenizer) {
   const Json written = hf_generation_config(hf_generation(Json::object(), Json::object(), "dir"), 7, {});
   EXPECT_EQ(written["bos_token_id"], 7);
   EXPECT_EQ(written["eos_token_id"], nullptr);

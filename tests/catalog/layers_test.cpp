@@ -9,7 +9,7 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(LossChunk, HoldsAboutFourMebibytesOfLogitsInWholeBlocksOfSixtyFour) {
+TEST(LossChunk, HasAboutFourMebibytesOfLogitsInMultiplesOf64Tokens) {
   for (const int64_t vocab : {257, 4096, 32000, 151936}) {
     const int64_t chunk = automatic_loss_chunk(vocab);
     EXPECT_EQ(chunk % 64, 0) << vocab;
@@ -21,14 +21,14 @@ TEST(LossChunk, HoldsAboutFourMebibytesOfLogitsInWholeBlocksOfSixtyFour) {
   }
 }
 
-TEST(Layers, ResidualOutputsStartSmallerTheDeeperTheyLie) {
+TEST(Layers, InitialResidualOutputsDecreaseWithTheLayer) {
   EXPECT_DOUBLE_EQ(residual_std(0), 0.02 / std::sqrt(2.0));
   EXPECT_DOUBLE_EQ(residual_std(7), 0.02 / 4.0);
   const LayerSpec mlp = mlp_layer("layers.7.mlp", "model.layers.7.", 8, 16, residual_std(7), false);
   EXPECT_DOUBLE_EQ(mlp.parameters.back().sub_tensors.front().init.std, 0.02 / 4.0);
 }
 
-TEST(Layers, PackedParametersKeepTheirPartsAsSubTensorsInOrder) {
+TEST(Layers, PackedParametersHaveTheirPartsAsSubTensorsInOrder) {
   const AttentionDims dims{.width = 32, .heads = 4, .kv_heads = 2, .head_dim = 12, .qk_norm = false};
   const LayerSpec attention = attention_layer("layers.0.attention", "model.layers.0.", dims, 0.01, false);
   const ParameterSpec& qkv = attention.parameters.at(1);
@@ -41,7 +41,7 @@ TEST(Layers, PackedParametersKeepTheirPartsAsSubTensorsInOrder) {
   EXPECT_EQ(mlp.parameters.at(1).sub_tensors.at(1).name, "up");
 }
 
-TEST(Layers, NormsStartAtOneAndAreTaggedSoThatTheyDoNotDecay) {
+TEST(Layers, NormsStartAtOneAndDoNotDecay) {
   const LayerSpec head = head_layer("head", 32, 100, /*tied=*/false, 64);
   EXPECT_EQ(head.parameters.at(0).sub_tensors.at(0).init.kind, Initializer::Kind::ones);
   EXPECT_FALSE(head.parameters.at(0).decays());

@@ -27,15 +27,15 @@ void expect_factors(const LrSchedulerConfig& config, int64_t steps, const std::v
   }
 }
 
-TEST(Schedule, WarmUpThenLinearDecayOverAllTheRest) {
+TEST(Schedule, WarmUpThenLinearDecayToTheEnd) {
   expect_factors(scheduler(2), 10, {0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125});
 }
 
-TEST(Schedule, ADecayRatioKeepsTheRateFlatBeforeIt) {
+TEST(Schedule, TheRateIsFlatBeforeTheDecayRatio) {
   expect_factors(scheduler(2, 0.5), 10, {0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2});
 }
 
-TEST(Schedule, WithoutDecayTheRateStays) {
+TEST(Schedule, WithoutDecayTheRateIsConstant) {
   expect_factors(scheduler(2, 0.0), 10, {0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0});
 }
 
@@ -44,7 +44,7 @@ TEST(Schedule, DecayEndsTowardsTheMinimum) {
                  {0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3});
 }
 
-TEST(Schedule, CosineAndSquareRootFallByTheirFormulas) {
+TEST(Schedule, CosineAndSquareRootFollowTheirFormulas) {
   std::vector<double> cosine = {0.5, 1.0, 1.0};
   std::vector<double> root = {0.5, 1.0, 1.0};
   for (int i = 1; i <= 7; ++i) {
@@ -55,11 +55,11 @@ TEST(Schedule, CosineAndSquareRootFallByTheirFormulas) {
   expect_factors(scheduler(2, -1.0, DecayType::sqrt, 0.1), 10, root);
 }
 
-TEST(Schedule, AWarmUpLongerThanTheRunIsCutToIt) {
+TEST(Schedule, AWarmUpLongerThanTheRunIsShortened) {
   expect_factors(scheduler(20), 5, {0.2, 0.4, 0.6, 0.8, 1.0});
 }
 
-TEST(Schedule, WarmUpAndDecayLongerThanTheRunCutTheDecay) {
+TEST(Schedule, ADecayLongerThanTheRestOfTheRunIsShortened) {
   const LearningRateSchedule schedule(scheduler(6, 0.8), 10);
   EXPECT_TRUE(schedule.decay_was_cut());
   expect_factors(scheduler(6, 0.8), 10, {1 / 6., 2 / 6., 3 / 6., 4 / 6., 5 / 6., 1.0, 1.0, 0.75, 0.5, 0.25});
@@ -70,7 +70,7 @@ TEST(Schedule, WithoutWarmUpTheFirstStepHasTheFullRate) {
   expect_factors(scheduler(0), 4, {1.0, 0.75, 0.5, 0.25});
 }
 
-TEST(Schedule, TotalStepsOfTheScheduleOverrideTheRunsAndItsLastFactorStays) {
+TEST(Schedule, TotalStepsOverrideTheRunAndTheLastFactorStays) {
   LrSchedulerConfig config = scheduler(2);
   config.total_steps = 10;
   expect_factors(config, 1000, {0.5, 1.0, 1.0, 0.875});

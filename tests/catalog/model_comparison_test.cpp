@@ -15,7 +15,7 @@ ModelConfig model() {
   return config;
 }
 
-TEST(ModelDifferences, NamesEveryFieldThatChangesWhatIsComputed) {
+TEST(ModelDifferences, ListsFieldsThatChangeTheComputation) {
   ModelConfig other = model();
   other.family = "qwen3";
   other.n_heads = 16;
@@ -28,12 +28,12 @@ TEST(ModelDifferences, NamesEveryFieldThatChangesWhatIsComputed) {
                 "model.norm_eps: 1e-6 there, 1e-5 here", "model.rope_theta: 500000.0 there, 10000.0 here"}));
 }
 
-TEST(ModelDifferences, LeavesOutWhatComputesTheSame) {
+TEST(ModelDifferences, IgnoresFieldsThatDoNotChangeTheComputation) {
   ModelConfig other = model();
-  other.head_dim = other.dim / other.n_heads;  // as is meant by 0
+  other.head_dim = other.dim / other.n_heads;  // the meaning of 0
   other.dropout = 0.1;
   other.max_position = 4096;
-  other.rope_scaling.factor = 32.0;  // of no scaling
+  other.rope_scaling.factor = 32.0;  // unused without scaling
   EXPECT_EQ(model_differences(other, model()), std::vector<std::string>());
   other.rope_scaling.type = RopeScalingType::llama3;
   EXPECT_EQ(model_differences(other, model()).size(), 2U);

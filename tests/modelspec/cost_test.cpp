@@ -18,7 +18,7 @@ OpCost call(int64_t output, int64_t saves, int64_t gradient) {
   return cost;
 }
 
-TEST(Elements, CountComputeDtypeAndFp32Apart) {
+TEST(Elements, BytesDependOnTheComputeDtypeExceptFp32) {
   const Elements elements{3, 2};
   EXPECT_EQ(elements.bytes(5, DType::bf16), 5 * (3 * 2 + 2 * 4));
   EXPECT_EQ((elements + Elements{1, 1}).bytes(1, DType::f32), 4 * 4 + 3 * 4);
@@ -30,7 +30,7 @@ TEST(BlockCost, SavedBytesAreTheSumOfSaves) {
   EXPECT_EQ(block_cost(regions, kOneToken).saved_bytes, 1 + 2 + 8);
 }
 
-TEST(BlockCost, ForwardKeepsEveryResultOfASegmentUntilItReturns) {
+TEST(BlockCost, ForwardKeepsEveryResultOfARegionUntilItReturns) {
   OpCost with_workspace = call(4, 0, 4);
   with_workspace.forward_workspace.token = {100, 0};
   with_workspace.extra = {3, 0};
@@ -47,22 +47,22 @@ TEST(BlockCost, WithoutAGraphStatisticsLiveOnlyDuringTheirCall) {
   EXPECT_EQ(block_cost(one, kOneToken).inference_peak_bytes, 16 + 5);
 }
 
-TEST(BlockCost, ForwardKeepsSavesAndTheLastResultBetweenSegments) {
+TEST(BlockCost, ForwardKeepsSavesAndTheLastResultBetweenRegions) {
   const std::vector<RegionCost> two = {{"a", {call(16, 5, 4), call(4, 0, 4)}, false},
                                        {"b", {call(64, 0, 4), call(4, 0, 4)}, false}};
   EXPECT_EQ(block_cost(two, kOneToken).forward_peak_bytes, 5 + 4 + 64 + 4);
   EXPECT_EQ(block_cost(two, kOneToken).inference_peak_bytes, 4 + 64 + 4);
 }
 
-TEST(BlockCost, ARecomputedSegmentKeepsItsInputButNotTheBlocks) {
+TEST(BlockCost, ARecomputedRegionKeepsItsInputButNotTheInputOfTheBlock) {
   const std::vector<RegionCost> two = {{"a", {call(4, 50, 4)}, false}, {"b", {call(6, 70, 6)}, false}};
   EXPECT_EQ(block_cost(two, kOneToken, {"a"}).saved_bytes, 0 + 70);
   EXPECT_EQ(block_cost(two, kOneToken, {"b"}).saved_bytes, 50 + 4);
   EXPECT_EQ(block_cost(two, kOneToken, {"a", "b"}).saved_bytes, 4);
 }
 
-TEST(BlockCost, BackwardFreesSavesAndGradientsButNotTheCallersGradient) {
-  // Backward of the second call: +30, then -20 saved = 10; the 8 that came in are the caller's. Of the first:
+TEST(BlockCost, BackwardFreesSavesAndGradientsButNotTheGradientOfTheCaller) {
+  // Backward of the second call: +30, then -20 saved = 10; the incoming 8 belong to the caller. Of the first:
   // +8 = 18, workspace 21.
   OpCost first = call(30, 5, 8);
   first.backward_workspace.token = {21, 0};
@@ -73,7 +73,7 @@ TEST(BlockCost, BackwardFreesSavesAndGradientsButNotTheCallersGradient) {
   EXPECT_EQ(block_cost(regions, kOneToken).backward_peak_bytes, -17 + 75);
 }
 
-TEST(BlockCost, AResidualKeepsTheIncomingGradientToTheSegmentsEnd) {
+TEST(BlockCost, AResidualRegionKeepsTheIncomingGradientToItsEnd) {
   OpCost first = call(30, 5, 8);
   first.backward_workspace.token = {21, 0};
   std::vector<RegionCost> regions = {{"a", {first, call(8, 20, 30)}, true},
@@ -85,19 +85,19 @@ TEST(BlockCost, AResidualKeepsTheIncomingGradientToTheSegmentsEnd) {
   EXPECT_EQ(block_cost(regions, kOneToken).backward_peak_bytes, -17 + 200);
 }
 
-TEST(BlockCost, ACallWithoutGradientWorksInPlace) {
+TEST(BlockCost, ACallWithoutAGradientWorksInPlace) {
   const std::vector<RegionCost> one = {{"a", {call(8, 0, 16), call(8, 0, 0)}, false},
                                        {"b", {call(8, 0, 0)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).backward_peak_bytes, 16);
 }
 
-TEST(BlockCost, BackwardOfARecomputedSegmentRunsItsForwardFirst) {
+TEST(BlockCost, BackwardOfARecomputedRegionRunsItsForwardFirst) {
   const std::vector<RegionCost> one = {{"a", {call(100, 40, 8), call(8, 20, 30)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).backward_peak_bytes, 30);
   EXPECT_EQ(block_cost(one, kOneToken, {"a"}).backward_peak_bytes, 108);
 }
 
-TEST(BlockCost, ARecomputedSegmentsResultAndIncomingGradientStayToItsEnd) {
+TEST(BlockCost, ResultAndIncomingGradientOfARecomputedRegionLiveToItsEnd) {
   const std::vector<RegionCost> two = {{"a", {call(4, 50, 200)}, false}, {"b", {call(6, 70, 300)}, false}};
   // b again: 4, its input, was kept and is one of its 70 saved; 6 its result, +300. Then all but the 300 is
   // freed: a, +200.
@@ -114,14 +114,14 @@ TEST(Workspace, ChunksAreNoLongerThanTheMicroBatch) {
   EXPECT_EQ(workspace.bytes({.tokens = 30, .document_length = 3, .compute = DType::f32}), 8 * 10 * 4);
 }
 
-TEST(Workspace, NarrowProductsExistOnlyBelowFp32) {
+TEST(Workspace, NarrowElementsCountOnlyBelowFp32) {
   Workspace workspace;
   workspace.narrow = 7;
   EXPECT_EQ(workspace.bytes({.tokens = 3, .document_length = 3, .compute = DType::f32}), 0);
   EXPECT_EQ(workspace.bytes({.tokens = 3, .document_length = 3, .compute = DType::bf16}), 14);
 }
 
-TEST(Workspace, EachThreadHasItsScratchButNoMoreThreadsRunThanTasks) {
+TEST(Workspace, ScratchIsPerThreadAndThreadsAreLimitedByTasks) {
   Workspace workspace;
   workspace.thread_bytes = 100;
   workspace.thread_bytes_per_key = 2;
@@ -132,7 +132,7 @@ TEST(Workspace, EachThreadHasItsScratchButNoMoreThreadsRunThanTasks) {
   EXPECT_EQ(workspace.bytes(context), 6 * (100 + 20));
 }
 
-TEST(BlockCost, FlopsOfBackwardAreTwiceForwardAndOnceMoreWhenRecomputed) {
+TEST(BlockCost, BackwardFlopsAreTwiceForwardPlusRecomputation) {
   OpCost attention = call(1, 0, 1);
   attention.flops_per_key = 3;
   const std::vector<RegionCost> two = {{"a", {attention}, false}, {"b", {call(1, 0, 1)}, false}};

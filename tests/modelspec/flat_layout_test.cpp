@@ -32,7 +32,7 @@ std::vector<Partition> all_partitions() {
   return {{Kind::flat}, {Kind::by_tensor}, {Kind::by_dim, 0}, {Kind::by_dim, 1}, {Kind::by_dim, -1}};
 }
 
-TEST(FlatLayout, TensorsStartAlignedAndTheUnitEndsAtABorder) {
+TEST(FlatLayout, TensorsAndTheEndOfTheUnitAreAligned) {
   const FlatLayout layout = flat_layout(unit_of({{3}, {300}, {256}, {1}}));
   EXPECT_EQ(layout.offsets, (std::vector<int64_t>{0, 256, 768, 1024}));
   EXPECT_EQ(layout.size, 2048);
@@ -43,7 +43,7 @@ TEST(FlatLayout, AnExactFitAddsNoPadding) {
   EXPECT_EQ(flat_layout(UnitSpec{}).size, 0);
 }
 
-TEST(ShardLayout, EveryElementLiesOnOneRankOfAnyCut) {
+TEST(ShardLayout, EveryElementIsOnExactlyOneRank) {
   const UnitSpec unit = unit_of(odd_shapes());
   for (const Partition& partition : all_partitions()) {
     for (const int shards : {1, 2, 3, 4, 8}) {
@@ -88,7 +88,7 @@ TEST(ShardLayout, PartsOfParametersDoNotOverlapAndKeepTheirOrder) {
   }
 }
 
-TEST(ShardLayout, JoinedShardsAreTheGatheredCopyUnlessTheCutIsAlongADimension) {
+TEST(ShardLayout, ConcatenatedShardsAreTheGatheredCopyExceptByDim) {
   const UnitSpec unit = unit_of(odd_shapes());
   for (const Partition& partition : all_partitions()) {
     const ShardLayout layout(unit, partition, 4);
@@ -106,7 +106,7 @@ TEST(ShardLayout, JoinedShardsAreTheGatheredCopyUnlessTheCutIsAlongADimension) {
   }
 }
 
-TEST(ShardLayout, OneShardIsTheUnitAsItIs) {
+TEST(ShardLayout, ASingleShardIsTheFlatUnit) {
   const UnitSpec unit = unit_of(odd_shapes());
   for (const Partition& partition : all_partitions()) {
     const ShardLayout layout(unit, partition, 1);
@@ -121,10 +121,10 @@ TEST(ShardLayout, WholeTensorsAreBalanced) {
   EXPECT_EQ(layout.slices(0, 2).size() + layout.slices(1, 2).size(), 1U);
 }
 
-TEST(ShardLayout, ASliceIsOneBoxAndAnIntervalWithinRowsThree) {
+TEST(ShardLayout, AnIntervalThatSplitsRowsIsThreeSlices) {
   const UnitSpec unit = unit_of({{1000, 7}});
   const ShardLayout interval(unit, {}, 4);
-  // 2,048 elements a shard; a row of 7 is cut at both ends of the second one.
+  // 2,048 elements a shard; the second one starts and ends inside a row of 7.
   const std::vector<ShardSlice> slices = interval.slices(1, 0);
   ASSERT_EQ(slices.size(), 3U);
   EXPECT_EQ(slices[0], (ShardSlice{{{292, 4}, {1, 3}}, 0}));
@@ -134,7 +134,7 @@ TEST(ShardLayout, ASliceIsOneBoxAndAnIntervalWithinRowsThree) {
   EXPECT_EQ(columns.slices(3, 0), (std::vector<ShardSlice>{{{{0, 6}, {1000, 1}}, 0}}));
 }
 
-TEST(ShardLayout, RowsOfAParameterHaveBoxesOfTheirOwn) {
+TEST(ShardLayout, SlicesOfRowsCoverTheRows) {
   const UnitSpec unit = unit_of({{12, 5}});
   for (const Partition& partition : all_partitions()) {
     const ShardLayout layout(unit, partition, 2);
@@ -153,9 +153,9 @@ TEST(ShardLayout, RowsOfAParameterHaveBoxesOfTheirOwn) {
   }
 }
 
-TEST(ShardLayout, NoShardsAreRefused) {
+TEST(ShardLayout, ZeroShardsAreRefused) {
   EXPECT_CONTAINS(message_of<UsageError>([] { ShardLayout(unit_of({{3}}), {}, 0); }),
-                  "unit cannot be cut into 0 shards");
+                  "unit cannot be split into 0 shards");
 }
 
 }  // namespace

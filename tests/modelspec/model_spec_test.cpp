@@ -27,7 +27,7 @@ ModelSpec two_units() {
   return model;
 }
 
-TEST(ParameterSpec, CountsElementsAndThoseOfARow) {
+TEST(ParameterSpec, CountsItsElementsAndThoseOfARow) {
   const ParameterSpec packed = parameter("experts", {6, 4, 2}, ParameterTag::matrix);
   EXPECT_EQ(packed.elements(), 48);
   EXPECT_EQ(packed.row_elements(), 8);
@@ -48,7 +48,7 @@ TEST(ModelSpec, CountsParametersAndFindsThemByName) {
   EXPECT_EQ(model.find_parameter("norm"), nullptr);
 }
 
-TEST(ModelSpec, FlopsLeaveTheEmbeddingOutUnlessItIsTied) {
+TEST(ModelSpec, FlopsExcludeTheEmbeddingUnlessItIsTied) {
   ModelSpec model = two_units();
   EXPECT_DOUBLE_EQ(model.flops_per_token(16), 6.0 * (256 + 8) + 12.0 * 2 * 8 * 16);
   model.units[1].parameters.pop_back();

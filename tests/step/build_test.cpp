@@ -10,6 +10,7 @@
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/step/passes.h"
 #include "tests/step/fixture.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
@@ -27,15 +28,10 @@ int64_t persistent_bytes(const StepProgram& program, BufferKind kind) {
 }
 
 std::string refusal(const ModelSpec& model, const StepOptions& options) {
-  try {
-    build_step(model, options);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return message_of<UsageError>([&] { build_step(model, options); });
 }
 
-TEST(BuildStep, TrainingProgramOfATinyModelReadsLikeThis) {
+TEST(BuildStep, ListingOfATinyTrainingProgram) {
   EXPECT_EQ(listing(build_step(small_model(1), small_options(1))),
             "start_gradient embedding\n"
             "start_gradient layers.0\n"
@@ -112,41 +108,39 @@ TEST(BuildStep, BlocksBelowTheLowestTrainableUnitHaveNoBackward) {
   model.units[0].trainable = false;
   model.units[1].trainable = false;
   const std::string text = listing(build_step(model, small_options(1)));
-  EXPECT_NE(text.find("forward embedding m0 +bundle"), std::string::npos) << text;
-  EXPECT_NE(text.find("forward layers.0 m0 +bundle"), std::string::npos) << text;
-  EXPECT_NE(text.find("forward layers.1 m0 graph"), std::string::npos) << text;
+  EXPECT_CONTAINS(text, "forward embedding m0 +bundle");
+  EXPECT_CONTAINS(text, "forward layers.0 m0 +bundle");
+  EXPECT_CONTAINS(text, "forward layers.1 m0 graph");
   EXPECT_EQ(text.find("backward layers.0"), std::string::npos) << text;
   EXPECT_EQ(text.find("bundle_gradient layers.0"), std::string::npos) << text;
   EXPECT_EQ(text.find("update layers.0"), std::string::npos) << text;
-  EXPECT_NE(text.find("update layers.1"), std::string::npos) << text;
+  EXPECT_CONTAINS(text, "update layers.1");
 }
 
-TEST(BuildStep, RefusesWhatDoesNotFit) {
+TEST(BuildStep, RefusesOptionsThatDoNotFit) {
   StepOptions options = small_options(0);
-  EXPECT_NE(refusal(small_model(), options).find("at least one micro-batch, not 0"), std::string::npos);
+  EXPECT_CONTAINS(refusal(small_model(), options), "at least one micro-batch, not 0");
   options = small_options(1);
   options.gather.prefetch = -1;
-  EXPECT_NE(refusal(small_model(), options).find("0 or more, not -1"), std::string::npos);
+  EXPECT_CONTAINS(refusal(small_model(), options), "0 or more, not -1");
   ModelSpec frozen = small_model();
   for (UnitSpec& unit : frozen.units) unit.trainable = false;
-  EXPECT_NE(refusal(frozen, small_options(1)).find("nothing to train"), std::string::npos);
+  EXPECT_CONTAINS(refusal(frozen, small_options(1)), "nothing to train");
   ModelSpec headless = small_model();
   headless.blocks.pop_back();
-  EXPECT_NE(refusal(headless, small_options(1)).find("end with a head"), std::string::npos);
+  EXPECT_CONTAINS(refusal(headless, small_options(1)), "end with a head");
 }
 
 TEST(RecomputePass, FullRecomputesEveryLayerButNotEmbeddingAndHead) {
   StepOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::full;
   const std::string text = listing(build_step(small_model(1), options));
-  EXPECT_NE(text.find("forward embedding m0 graph"), std::string::npos) << text;
-  EXPECT_NE(text.find("forward layers.0 m0 +bundle layers.0 m0\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("recompute layers.0 m0 graph +graph layers.0 m0\nbackward layers.0 m0"),
-            std::string::npos)
-      << text;
+  EXPECT_CONTAINS(text, "forward embedding m0 graph");
+  EXPECT_CONTAINS(text, "forward layers.0 m0 +bundle layers.0 m0\n");
+  EXPECT_CONTAINS(text, "recompute layers.0 m0 graph +graph layers.0 m0\nbackward layers.0 m0");
 }
 
-TEST(RecomputePass, EveryNthBeginsWithTheFirstLayer) {
+TEST(RecomputePass, EveryNthStartsWithTheFirstLayer) {
   StepOptions options = small_options(2);
   options.recompute.mode = RecomputePolicy::Mode::every_n;
   options.recompute.n = 2;
@@ -160,7 +154,7 @@ TEST(RecomputePass, EveryNthBeginsWithTheFirstLayer) {
                                       "recompute layers.2 m1 graph", "recompute layers.0 m1 graph"}));
 }
 
-TEST(RecomputePass, NamedSegmentsShrinkTheGraph) {
+TEST(RecomputePass, NamedRegionsShrinkTheGraph) {
   StepOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::regions;
   options.recompute.regions = {"mlp"};
@@ -170,26 +164,26 @@ TEST(RecomputePass, NamedSegmentsShrinkTheGraph) {
   EXPECT_EQ(count(program, OpKind::recompute), 0);
   for (const Buffer& buffer : program.buffers)
     if (buffer.name == "graph layers.0 m0") {
-      EXPECT_EQ(buffer.bytes, 16 * (2 + 8 + 8) * 4);  // attention's saves and the mlp's input
+      EXPECT_EQ(buffer.bytes, 16 * (2 + 8 + 8) * 4);  // saved by attention, and the input of mlp
     }
 }
 
-TEST(RecomputePass, UnknownNamesAreRefusedWithAGuess) {
+TEST(RecomputePass, UnknownNamesAreRefusedWithASuggestion) {
   StepOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::blocks;
   options.recompute.blocks = {"layers.9"};
-  EXPECT_NE(refusal(small_model(), options).find("\"layers.9\""), std::string::npos);
+  EXPECT_CONTAINS(refusal(small_model(), options), "\"layers.9\"");
   options.recompute.blocks = {"head"};
-  EXPECT_NE(refusal(small_model(), options).find("\"head\""), std::string::npos);
+  EXPECT_CONTAINS(refusal(small_model(), options), "\"head\"");
   options.recompute.mode = RecomputePolicy::Mode::regions;
   options.recompute.regions = {"attentoin"};
-  EXPECT_NE(refusal(small_model(), options).find("did you mean \"attention\""), std::string::npos);
+  EXPECT_CONTAINS(refusal(small_model(), options), "did you mean \"attention\"");
   options.recompute.mode = RecomputePolicy::Mode::every_n;
   options.recompute.n = 0;
-  EXPECT_NE(refusal(small_model(), options).find("at least 1, not 0"), std::string::npos);
+  EXPECT_CONTAINS(refusal(small_model(), options), "at least 1, not 0");
 }
 
-/// What the gradient of a unit is at the end, as a formula over its micro-batches.
+/// The final gradient of a unit, as a formula over its micro-batches.
 std::string gradient_formula(const StepProgram& program, int unit) {
   std::string gradient;
   std::map<int, std::string> levels;

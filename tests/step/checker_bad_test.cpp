@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each test damages a good program in one way and names the rank, the operation and the reason of the
-// refusal: fields, computation, buffers.
+// Each test damages a sound program in one way; the checker must name the rank, the operation and the reason.
+// Fields, computation, buffers.
 #include <gtest/gtest.h>
 
 #include "tests/step/good_programs.h"
@@ -13,7 +13,7 @@ namespace {
 TEST(CheckerRefuses, RanksOutOfOrder) {
   Programs programs = two_ranks();
   programs[1].rank = 0;
-  expect_refused(programs, 0, "end of the program", "stands at place 1");
+  expect_refused(programs, 0, "end of the program", "so its rank must be 1");
 }
 
 TEST(CheckerRefuses, BufferThatDoesNotExist) {
@@ -28,7 +28,7 @@ TEST(CheckerRefuses, MicroBatchThatDoesNotExist) {
   expect_refused({program}, 0, "backward layers.1 m2", "micro-batch 2 does not exist");
 }
 
-TEST(CheckerRefuses, NeedOfALaterOperation) {
+TEST(CheckerRefuses, DependencyOnALaterOperation) {
   StepProgram program = plain();
   const auto at = find(program, {OpKind::forward});
   program.operations[at].needs = {static_cast<int>(at) + 3};
@@ -36,7 +36,7 @@ TEST(CheckerRefuses, NeedOfALaterOperation) {
                  format("needs operation {}, which is not an earlier", at + 3));
 }
 
-TEST(CheckerRefuses, NeedOfItself) {
+TEST(CheckerRefuses, DependencyOnItself) {
   StepProgram program = plain();
   const auto at = find(program, {OpKind::forward});
   program.operations[at].needs = {static_cast<int>(at)};
@@ -46,10 +46,10 @@ TEST(CheckerRefuses, NeedOfItself) {
 TEST(CheckerRefuses, MessageToItself) {
   Programs programs = pipeline_1f1b(1);
   operation(programs[1], {OpKind::send}).peer = 1;
-  expect_refused(programs, 1, "send layers.1 m0", "nothing to itself");
+  expect_refused(programs, 1, "send layers.1 m0", "cannot send to itself");
 }
 
-TEST(CheckerRefuses, GroupWithoutItsRank) {
+TEST(CheckerRefuses, GroupWithoutItsOwnRank) {
   Programs programs = two_ranks();
   programs[1].groups[0].ranks = {0};
   expect_refused(programs, 1, "end of the program", "not a member of its group dp_shard {0}");
@@ -72,7 +72,7 @@ TEST(CheckerRefuses, ForwardBeforeItsInput) {
 TEST(CheckerRefuses, ForwardBeforeItsBatch) {
   StepProgram program = plain();
   move(program, find(program, {OpKind::load_batch}), find(program, {OpKind::forward, -1, 1}));
-  expect_refused({program}, 0, "forward embedding m0", "micro-batch 0 has not been loaded");
+  expect_refused({program}, 0, "forward embedding m0", "its micro-batch has not been loaded");
 }
 
 TEST(CheckerRefuses, ForwardTwice) {
@@ -96,7 +96,7 @@ TEST(CheckerRefuses, BackwardTwice) {
 TEST(CheckerRefuses, BackwardBeforeTheBlockAbove) {
   StepProgram program = plain();
   move(program, find(program, {OpKind::backward, -1, 1}), find(program, {OpKind::backward, -1, 2}));
-  expect_refused({program}, 0, "backward layers.0 m0", "gradient of its result is missing");
+  expect_refused({program}, 0, "backward layers.0 m0", "gradient of its output is missing");
 }
 
 TEST(CheckerRefuses, DroppedBackward) {
@@ -114,17 +114,17 @@ TEST(CheckerRefuses, DroppedMicroBatch) {
   expect_refused({program}, 0, "end of the program", "block embedding never runs on micro-batch 1");
 }
 
-TEST(CheckerRefuses, RecomputationOfWhatWasKept) {
+TEST(CheckerRefuses, RecomputationOfAKeptGraph) {
   StepProgram program = plain();
   Operation again = operation(program, {OpKind::backward, -1, 1});
   again.kind = OpKind::recompute;
   again.allocates.clear();
   again.frees.clear();
   insert_operations(program.operations, {{find(program, {OpKind::backward, -1, 1}), again}});
-  expect_refused({program}, 0, "recompute layers.0 m0", "graph already comes from");
+  expect_refused({program}, 0, "recompute layers.0 m0", "its graph was already made by");
 }
 
-TEST(CheckerRefuses, RecomputationThatNothingUses) {
+TEST(CheckerRefuses, RecomputationThatIsNotUsed) {
   StepOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::full;
   ModelSpec model = small_model();
@@ -134,7 +134,7 @@ TEST(CheckerRefuses, RecomputationThatNothingUses) {
   expect_refused({program}, 0, "forward embedding m0 graph", "no backward uses its graph");
 }
 
-TEST(CheckerRefuses, LossOfTrainingInAnEvaluation) {
+TEST(CheckerRefuses, TrainingLossInAnEvaluation) {
   StepOptions options = small_options(1);
   options.kind = ProgramKind::evaluate;
   StepProgram program = build_step(small_model(), options);
@@ -153,13 +153,13 @@ TEST(CheckerRefuses, UpdateInAnEvaluation) {
   expect_refused({program}, 0, "update embedding", "program of kind evaluate");
 }
 
-TEST(CheckerRefuses, QueuedWeightGradientThatNeverComes) {
+TEST(CheckerRefuses, QueuedWeightGradientThatIsNeverComputed) {
   StepProgram program = plain();
   operation(program, {OpKind::backward, -1, 1}).kind = OpKind::backward_input;
   expect_refused({program}, 0, "backward_input layers.0 m0", "weight gradient it queued is never computed");
 }
 
-TEST(CheckerRefuses, WeightGradientThatNothingQueued) {
+TEST(CheckerRefuses, WeightGradientThatWasNotQueued) {
   StepProgram program = plain();
   operation(program, {OpKind::backward, -1, 1}).kind = OpKind::backward_weight;
   expect_refused({program}, 0, "backward_weight layers.0 m0", "no backward_input has queued it");
@@ -186,20 +186,20 @@ TEST(CheckerRefuses, UseAfterFree) {
   const int bundle = operation(program, {OpKind::forward, -1, 0}).allocates.front();
   std::erase(operation(program, {OpKind::backward, -1, 1}).frees, bundle);
   operation(program, {OpKind::backward, -1, 2}).frees.push_back(bundle);
-  expect_refused({program}, 0, "backward layers.0 m0", "buffer bundle embedding m0 was freed by");
+  expect_refused({program}, 0, "backward layers.0 m0", "buffer bundle embedding m0 was already freed by");
 }
 
-TEST(CheckerRefuses, UseAfterFreeEvenIfTheUseIsNotListed) {
+TEST(CheckerRefuses, UseAfterFreeThatIsNotListed) {
   StepProgram program = plain();
   const int graph = operation(program, {OpKind::forward, -1, 0}).allocates.back();
   Operation& backward = operation(program, {OpKind::backward, -1, 0});
   std::erase(backward.reads, graph);
   std::erase(backward.frees, graph);
   operation(program, {OpKind::backward, -1, 1}).frees.push_back(graph);
-  expect_refused({program}, 0, "backward embedding m0", "buffer graph embedding m0 was freed by");
+  expect_refused({program}, 0, "backward embedding m0", "buffer graph embedding m0 was already freed by");
 }
 
-TEST(CheckerRefuses, AllocationTwice) {
+TEST(CheckerRefuses, AllocatingTwice) {
   StepProgram program = plain();
   Operation& load = operation(program, {OpKind::load_batch, -1, -1, 1});
   load.allocates.push_back(operation(program, {OpKind::load_batch}).allocates.front());
@@ -218,29 +218,29 @@ TEST(CheckerRefuses, FreeingAPersistentBuffer) {
   expect_refused({program}, 0, "update embedding", "is persistent");
 }
 
-TEST(CheckerRefuses, BufferThatNothingAllocates) {
+TEST(CheckerRefuses, BufferThatIsNeverAllocated) {
   StepProgram program = plain();
   program.buffers.push_back({"spare", BufferKind::bundle, 1, false});
   expect_refused({program}, 0, "end of the program", "buffer spare is never allocated");
 }
 
-TEST(CheckerRefuses, OperationsOfTrainingDoNotBelongInOtherPrograms) {
+TEST(CheckerRefuses, OperationsInAProgramOfTheWrongKind) {
   for (const OpInfo& row : op_table::kRows) {
     const bool trains = (row.traits & kNeverTrains) != 0;
     if ((row.traits & (kTrains | kNeverTrains)) == 0) continue;
     StepOptions options = small_options(1);
     options.kind = trains ? ProgramKind::train : ProgramKind::evaluate;
     StepProgram program = build_step(small_model(), options);
-    Operation alien;
-    alien.kind = row.kind;
-    alien.lane = row.lane;
-    program.operations.push_back(alien);
+    Operation misplaced;
+    misplaced.kind = row.kind;
+    misplaced.lane = row.lane;
+    program.operations.push_back(misplaced);
     expect_refused({program}, 0, std::string(row.name),
                    format("it does not belong in a program of kind {}", trains ? "train" : "evaluate"));
   }
 }
 
-TEST(CheckerRefuses, EveryOperationNeedsTheFieldsOfItsKind) {
+TEST(CheckerRefuses, OperationsWithoutTheFieldsOfTheirKind) {
   const std::vector<std::pair<unsigned, std::string>> fields = {
       {kHasBlock, "block -1 does not exist"},
       {kHasMicroBatch, "micro-batch -1 does not exist"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each test damages a good program in one way and names the rank, the operation and the reason of the
-// refusal: messages and collectives.
+// Each test damages a sound program in one way; the checker must name the rank, the operation and the reason.
+// Messages and collectives.
 #include <gtest/gtest.h>
 
 #include "tests/step/good_programs.h"
@@ -10,27 +10,28 @@ namespace {
 
 // ---- messages ----
 
-TEST(CheckerRefuses, SizesThatDiffer) {
+TEST(CheckerRefuses, MessageSizesThatDiffer) {
   Programs programs = pipeline_1f1b(2);
   operation(programs[0], {OpKind::send, -1, -1, 1}).bytes = 32;
-  expect_refused(programs, 1, "receive layers.1 m1", "expects 64 bytes, but rank 0, operation");
+  expect_refused(programs, 1, "receive layers.1 m1",
+                 "expects bytes = 64, but the next message, from rank 0, operation");
 }
 
-TEST(CheckerRefuses, TagsThatDiffer) {
+TEST(CheckerRefuses, MessageTagsThatDiffer) {
   Programs programs = pipeline_1f1b(2);
   operation(programs[1], {OpKind::send, -1, -1, 1}).tag = 7;
-  expect_refused(programs, 0, "receive layers.0 m1", "expects tag 3");
+  expect_refused(programs, 0, "receive layers.0 m1", "expects tag = 3");
 }
 
-TEST(CheckerRefuses, MessagesThatOvertake) {
+TEST(CheckerRefuses, MessagesInAnotherOrder) {
   Programs programs = pipeline_1f1b(3);
   const auto first = find(programs[0], {OpKind::send, -1, -1, 1});
   const auto second = find(programs[0], {OpKind::send, -1, -1, 2});
   move(programs[0], first, second + 1);
-  expect_refused(programs, 1, "receive layers.1 m1", "expects tag 2");
+  expect_refused(programs, 1, "receive layers.1 m1", "expects tag = 2");
 }
 
-TEST(CheckerRefuses, SendThatNobodyReceives) {
+TEST(CheckerRefuses, SendWithoutReceive) {
   Programs programs = pipeline_1f1b(1);
   const auto send = find(programs[0], {OpKind::send});
   insert_operations(programs[0].operations, {{send + 1, programs[0].operations[send]}});
@@ -38,7 +39,7 @@ TEST(CheckerRefuses, SendThatNobodyReceives) {
   expect_refused(programs, 0, "send layers.0 m0", "rank 1 never receives it");
 }
 
-TEST(CheckerRefuses, ReceiveThatNobodySends) {
+TEST(CheckerRefuses, ReceiveWithoutSend) {
   Programs programs = pipeline_1f1b(1);
   const auto send = find(programs[0], {OpKind::send});
   operation(programs[0], {OpKind::forward, -1, 1}).frees = programs[0].operations[send].frees;
@@ -52,7 +53,7 @@ TEST(CheckerRefuses, InputThatWasNotReceived) {
   expect_refused(programs, 1, "forward layers.1 m1", "its input is missing");
 }
 
-TEST(CheckerRefuses, SendOfWhatIsNotComputed) {
+TEST(CheckerRefuses, SendBeforeTheComputation) {
   Programs programs = pipeline_1f1b(1);
   move(programs[0], find(programs[0], {OpKind::send}), find(programs[0], {OpKind::forward, -1, 1}));
   expect_refused(programs, 0, "send layers.0 m0", "has not been computed");
@@ -61,16 +62,16 @@ TEST(CheckerRefuses, SendOfWhatIsNotComputed) {
 TEST(CheckerRefuses, ComputationThatDoesNotNeedTheReceive) {
   Programs programs = pipeline_1f1b(1);
   operation(programs[1], {OpKind::forward}).needs.clear();
-  expect_refused(programs, 1, "forward layers.1 m0", "on lane peer, and no need leads to it");
+  expect_refused(programs, 1, "forward layers.1 m0", "runs on lane peer, and no dependency orders them");
 }
 
 TEST(CheckerRefuses, SendThatDoesNotNeedTheComputation) {
   Programs programs = pipeline_1f1b(1);
   operation(programs[0], {OpKind::send}).needs.clear();
-  expect_refused(programs, 0, "send layers.0 m0", "on lane compute, and no need leads to it");
+  expect_refused(programs, 0, "send layers.0 m0", "runs on lane compute, and no dependency orders them");
 }
 
-TEST(CheckerRefuses, CrossedSendAndReceiveThatDeadlock) {
+TEST(CheckerRefuses, SendAndReceiveThatDeadlock) {
   Programs programs = pipeline_1f1b(2);
   // Rank 0 waits for the gradient of micro-batch 0 before it sends micro-batch 0.
   StepProgram& program = programs[0];
@@ -86,19 +87,19 @@ TEST(CheckerRefuses, CollectivesInAnotherOrder) {
   Programs programs = sharded(2, 1, 1, options);
   StepProgram& program = programs[1];
   move(program, find(program, {OpKind::reduce_start, 3}), find(program, {OpKind::reduce_start, 2}) + 1);
-  expect_refused(programs, 1, "reduce_start layers.1", "is another one than rank 0, operation");
+  expect_refused(programs, 1, "reduce_start layers.1", "differs from rank 0, operation");
 }
 
-TEST(CheckerRefuses, CollectiveThatOneRankLacks) {
+TEST(CheckerRefuses, CollectiveThatOneRankDoesNotIssue) {
   StepOptions options = small_options();
   options.gather.reshard = GatherPolicy::Reshard::always;
   Programs programs = sharded(2, 1, 1, options);
   options.gather.reshard = GatherPolicy::Reshard::never;
   programs[1] = sharded(2, 1, 1, options)[1];
-  expect_refused(programs, 1, "reduce_start layers.1", "is another one than rank 0, operation");
+  expect_refused(programs, 1, "reduce_start layers.1", "differs from rank 0, operation");
 }
 
-TEST(CheckerRefuses, LastCollectiveThatOneRankLacks) {
+TEST(CheckerRefuses, LastCollectiveThatOneRankDoesNotIssue) {
   Programs programs = two_ranks();
   StepProgram& program = programs[0];
   for (const OpKind kind : {OpKind::gather_start, OpKind::gather_wait, OpKind::release}) {
@@ -114,7 +115,7 @@ TEST(CheckerRefuses, LastCollectiveThatOneRankLacks) {
   expect_refused(programs, 0, "gather_start layers.0 over dp_shard", "has no partner on rank 1");
 }
 
-TEST(CheckerRefuses, CollectivesOfOtherSizes) {
+TEST(CheckerRefuses, CollectiveSizesThatDiffer) {
   Programs programs = two_ranks();
   Operation& gather = operation(programs[1], {OpKind::gather_start, 2});
   gather.bytes = 1;
@@ -122,21 +123,21 @@ TEST(CheckerRefuses, CollectivesOfOtherSizes) {
   expect_refused(programs, 1, "gather_start layers.1", "has 1 bytes, but rank 0, operation");
 }
 
-TEST(CheckerRefuses, GroupOnWhichRanksDisagree) {
+TEST(CheckerRefuses, GroupWithDifferentMembersOnItsRanks) {
   Programs programs = sharded(2, 2, 1, small_options());
   programs[1].groups[0].ranks = {0, 1, 2};
   expect_refused(programs, 0, "gather_start embedding over dp_shard",
                  "rank 1 is a member of dp_shard {0, 1} here");
 }
 
-TEST(CheckerRefuses, GroupsWhoseOrderMakesACycle) {
+TEST(CheckerRefuses, CollectivesOfTwoGroupsThatDeadlock) {
   Programs programs = two_ranks();
   StepProgram& program = programs[1];
   move(program, find(program, {OpKind::reduce_loss}), find(program, {OpKind::check_finite}));
   expect_refused(programs, 0, "reduce_loss over loss", "waits for rank 1 to join; rank 1 at operation");
 }
 
-TEST(CheckerRefuses, CycleThroughTwoLanes) {
+TEST(CheckerRefuses, DeadlockOverTwoLanes) {
   // Rank 0 begins its last reduction only after the loss is reduced; rank 1 the other way round.
   Programs programs = two_ranks();
   StepProgram& program = programs[0];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each test damages a good program in one way and names the rank, the operation and the reason of the
-// refusal: units that are gathered, reduced and updated.
+// Each test damages a sound program in one way; the checker must name the rank, the operation and the reason.
+// Units that are gathered, reduced and updated.
 #include <gtest/gtest.h>
 
 #include "tests/step/good_programs.h"
@@ -32,13 +32,13 @@ TEST(CheckerRefuses, UseBeforeGatherWait) {
 TEST(CheckerRefuses, UseAfterRelease) {
   StepProgram program = gathered();
   move(program, find(program, {OpKind::release, 1}), find(program, {OpKind::forward, -1, 1}));
-  expect_refused({program}, 0, "forward layers.0 m0", "(release layers.0) gave it back");
+  expect_refused({program}, 0, "forward layers.0 m0", "(release layers.0) has released it");
 }
 
 TEST(CheckerRefuses, BackwardThatReadsReleasedWeights) {
   StepProgram program = gathered();
   program.blocks[0].weights_in_backward = true;
-  expect_refused({program}, 0, "backward embedding m0", "(release embedding) gave it back");
+  expect_refused({program}, 0, "backward embedding m0", "(release embedding) has released it");
 }
 
 TEST(CheckerRefuses, MissingRelease) {
@@ -114,7 +114,7 @@ TEST(CheckerRefuses, AdditionOfAnEmptyLevel) {
   expect_refused({program}, 0, "add_gradient layers.0 level 0", "holds no gradient");
 }
 
-TEST(CheckerRefuses, ContributionTwice) {
+TEST(CheckerRefuses, DoubleContribution) {
   StepProgram program = plain();
   program.blocks[1].units = {1, 1};
   expect_refused({program}, 0, "gradient_norm", "block layers.0 on micro-batch 0 was added twice");
@@ -161,7 +161,7 @@ TEST(CheckerRefuses, ReductionBeforeTheLastContribution) {
   Programs programs = sharded(2, 1, 2, small_options());
   move(programs[0], find(programs[0], {OpKind::reduce_start, 1}),
        find(programs[0], {OpKind::backward, -1, 1, 1}));
-  expect_refused(programs, 0, "backward layers.0 m1", "already been reduced by");
+  expect_refused(programs, 0, "backward layers.0 m1", "was already reduced by");
 }
 
 TEST(CheckerRefuses, ReductionThatDoesNotNeedTheBackward) {
@@ -190,7 +190,7 @@ TEST(CheckerRefuses, AllReduceBeforeTheShardsReduction) {
 TEST(CheckerRefuses, UpdateBeforeTheNorm) {
   StepProgram program = plain();
   move(program, find(program, {OpKind::update, 0}), find(program, {OpKind::gradient_norm}));
-  expect_refused({program}, 0, "update embedding", "have not been measured");
+  expect_refused({program}, 0, "update embedding", "norm has not been computed");
 }
 
 TEST(CheckerRefuses, UpdateBeforeTheFinitenessCheck) {
@@ -202,13 +202,13 @@ TEST(CheckerRefuses, UpdateBeforeTheFinitenessCheck) {
 TEST(CheckerRefuses, FinitenessCheckBeforeTheNorm) {
   StepProgram program = plain();
   move(program, find(program, {OpKind::check_finite}), find(program, {OpKind::gradient_norm}));
-  expect_refused({program}, 0, "check_finite", "have not been measured");
+  expect_refused({program}, 0, "check_finite", "norm has not been computed");
 }
 
 TEST(CheckerRefuses, NormTwice) {
   StepProgram program = plain();
   repeat(program, find(program, {OpKind::gradient_norm}));
-  expect_refused({program}, 0, "gradient_norm", "already measured by");
+  expect_refused({program}, 0, "gradient_norm", "norm was already computed by");
 }
 
 TEST(CheckerRefuses, UpdateTwice) {

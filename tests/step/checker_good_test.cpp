@@ -38,7 +38,7 @@ void expect_accepted(const ModelSpec& model, const StepOptions& options) {
   }
 }
 
-TEST(Checker, AcceptsEveryTrainingProgramThatIsBuilt) {
+TEST(Checker, AcceptsEveryBuiltTrainingProgram) {
   const std::vector<int> some = {1, 2, 5};
   const std::vector<int> many = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   for (const int micro_batches : long_tests() ? many : some) {
@@ -58,7 +58,7 @@ TEST(Checker, AcceptsEveryTrainingProgramThatIsBuilt) {
   }
 }
 
-TEST(Checker, AcceptsEveryForwardOnlyProgramThatIsBuilt) {
+TEST(Checker, AcceptsEveryBuiltForwardProgram) {
   for (const ProgramKind kind : {ProgramKind::evaluate, ProgramKind::generate}) {
     for (const GatherPolicy& gather : gather_policies()) {
       for (int micro_batches = 1; micro_batches <= 3; ++micro_batches) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random combinations of all options of a step: the programs of all ranks are sound.
+// Random combinations of all options of a step.
 #include <gtest/gtest.h>
 
 #include "stepforge/base/random.h"
@@ -9,7 +9,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// Choices drawn from a seed.
+/// Random choices from a seed.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : seed_(seed) {}
@@ -29,10 +29,10 @@ PrefetchPolicy some_prefetch(Dice& dice, const ModelSpec& model) {
   PrefetchPolicy prefetch;
   prefetch.forward = dice.below(4);
   prefetch.backward = dice.below(4);
-  const auto some_units = [&](std::size_t but) {
+  const auto some_units = [&](std::size_t except) {
     std::vector<std::string> names;
     for (std::size_t u = 0; u < model.units.size(); ++u)
-      if (u != but && dice.below(3) == 0) names.push_back(model.units[u].name);
+      if (u != except && dice.below(3) == 0) names.push_back(model.units[u].name);
     return names;
   };
   for (std::size_t u = 0; u < model.units.size(); ++u)
@@ -78,7 +78,7 @@ StepOptions some_options(Dice& dice, const ModelSpec& model) {
   return options;
 }
 
-TEST(Combinations, OfAllOptionsMakeSoundPrograms) {
+TEST(Combinations, RandomOptionsMakeSoundPrograms) {
   for (uint64_t seed = 0; seed < (long_tests() ? 3000 : 300); ++seed) {
     Dice dice(seed);
     const ModelSpec model = some_model(dice);

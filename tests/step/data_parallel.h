@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that cut a model and copy it.
+// Ranks that shard and replicate a model.
 #pragma once
 
 #include <deque>
@@ -12,18 +12,17 @@
 
 namespace stepforge::testing {
 
-/// The place of a rank among `replicas` groups of `shards` neighbours.
+/// The groups of a rank: `replicas` shard groups of `shards` consecutive ranks.
 inline DataParallel data_parallel(int rank, int shards, int replicas) {
-  DataParallel place{rank, {}, {}, {}};
-  for (int i = 0; i < shards; ++i) place.shard_ranks.push_back(rank / shards * shards + i);
-  for (int i = 0; i < replicas; ++i) place.replica_ranks.push_back(rank % shards + i * shards);
-  for (int i = 0; i < shards * replicas; ++i) place.loss_ranks.push_back(i);
-  return place;
+  DataParallel groups{rank, {}, {}, {}};
+  for (int i = 0; i < shards; ++i) groups.shard_ranks.push_back(rank / shards * shards + i);
+  for (int i = 0; i < replicas; ++i) groups.replica_ranks.push_back(rank % shards + i * shards);
+  for (int i = 0; i < shards * replicas; ++i) groups.loss_ranks.push_back(i);
+  return groups;
 }
 
-/// Groups made on the fly, kept for as long as a check looks at them. Equal lists with one first rank are
-/// kept once.
-class KeptGroups {
+/// Keeps the groups that a GroupsOfRank returns alive, equal groups only once.
+class GroupPool {
  public:
   std::vector<GroupView> operator()(const std::vector<ProgramGroup>& groups) {
     std::vector<GroupView> views;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of several ranks as they are built: what stands where, how much memory and traffic it is, and that
-// the checker accepts them all.
+// Programs of several ranks as they are built: their operations, memory and traffic; the checker accepts all.
 #include <algorithm>
 #include <numeric>
 
@@ -12,6 +11,7 @@
 #include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
 #include "tests/support/long_tests.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
@@ -21,7 +21,7 @@ StepProgram built(int shards, int replicas, StepOptions options, const ModelSpec
   return build_step(model, options);
 }
 
-/// Names of the operations that belong to sharding and replication, and of the computations between them.
+/// The operations except load_batch and update.
 std::string outline(const StepProgram& program) {
   std::string text;
   for (const Operation& operation : program.operations)
@@ -37,7 +37,7 @@ int64_t bytes_of(const StepProgram& program, BufferKind kind, const std::string&
   return 0;
 }
 
-TEST(DataParallel, AShardedProgramReadsLikeThis) {
+TEST(DataParallel, ListingOfAShardedProgram) {
   StepOptions options = small_options(1);
   options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
   EXPECT_EQ(listing(built(2, 1, options)),
@@ -78,7 +78,7 @@ TEST(DataParallel, AShardedProgramReadsLikeThis) {
             "update head\n");
 }
 
-TEST(DataParallel, ReplicasSumTheirShardsBesideTheBackward) {
+TEST(DataParallel, ReplicasSumTheirShardsDuringTheBackward) {
   EXPECT_EQ(outline(built(2, 2, small_options(1))),
             "count_labels over loss\n"
             "gather_start embedding over dp_shard\n"
@@ -115,7 +115,7 @@ TEST(DataParallel, ReplicasSumTheirShardsBesideTheBackward) {
             "check_finite\n");
 }
 
-TEST(DataParallel, ReplicasOfAWholeModelSumTheGradientsThemselves) {
+TEST(DataParallel, ReplicasWithoutShardsSumWholeGradients) {
   EXPECT_EQ(outline(built(1, 2, small_options(2))),
             "count_labels over loss\n"
             "start_gradient embedding\n"
@@ -142,7 +142,7 @@ TEST(DataParallel, ReplicasOfAWholeModelSumTheGradientsThemselves) {
             "check_finite\n");
 }
 
-TEST(DataParallel, ReducingEachMicroBatchAddsUpInTheShards) {
+TEST(DataParallel, ReducingEachMicroBatchAccumulatesInTheShards) {
   StepOptions options = small_options(2);
   options.reduce.each_micro_batch = true;
   const StepProgram program = built(2, 2, options, small_model(0));
@@ -164,7 +164,7 @@ TEST(DataParallel, ReducingEachMicroBatchAddsUpInTheShards) {
             "update embedding\n");
 }
 
-TEST(DataParallel, OrderedSumsAreFormedInTheWholeGradientAndReducedOnce) {
+TEST(DataParallel, OrderedSumsAreComputedInTheWholeGradientAndReducedOnce) {
   StepOptions options = small_options(4);
   options.ordered = true;
   const StepProgram program = built(2, 1, options, small_model(0));
@@ -180,7 +180,7 @@ TEST(DataParallel, OrderedSumsAreFormedInTheWholeGradientAndReducedOnce) {
             "reduce_start head over dp_shard\nreduce_wait head\nupdate head\n");
 }
 
-TEST(DataParallel, OneRankHasNoCollective) {
+TEST(DataParallel, OneRankHasNoCollectives) {
   StepOptions options = small_options(2);
   options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
   const StepProgram program = built(1, 1, options);
@@ -188,7 +188,7 @@ TEST(DataParallel, OneRankHasNoCollective) {
   EXPECT_TRUE(collective_totals(program).empty());
 }
 
-TEST(DataParallel, AnEvaluationGathersOnly) {
+TEST(DataParallel, AnEvaluationOnlyGathers) {
   StepOptions options = small_options(1);
   options.kind = ProgramKind::evaluate;
   for (const CollectiveTotal& total : collective_totals(built(4, 2, options))) {
@@ -197,7 +197,7 @@ TEST(DataParallel, AnEvaluationGathersOnly) {
   }
 }
 
-TEST(DataParallel, EachRankKeepsEqualPartsOfWholeChunks) {
+TEST(DataParallel, ShardsAreEqualAndMadeOfWholeChunks) {
   ModelSpec model = small_model(1);
   model.units[0].parameters[0].shape = {700, 8};  // 5,600 elements: 6 chunks of 1,024
   const StepProgram program = built(4, 1, small_options(1), model);
@@ -212,7 +212,7 @@ TEST(DataParallel, CountsAndBytesOfCollectives) {
   StepOptions options = small_options(3);
   options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
   const StepProgram program = built(2, 4, options, small_model(2));
-  const int64_t whole = 4 * 2 * 1024;  // elements of all units, each one chunk cut in two
+  const int64_t whole = 4 * 2 * 1024;  // elements of all units, each one chunk in two shards
   std::vector<std::tuple<int, OpKind, int64_t, int64_t>> totals;
   for (const CollectiveTotal& total : collective_totals(program))
     totals.emplace_back(total.group, total.kind, total.count, total.bytes);
@@ -238,7 +238,7 @@ TEST(DataParallel, OnlyAnOrderedNormExchangesChunks) {
   }
 }
 
-TEST(DataParallel, NoMoreWholeGradientsWaitThanAllowed) {
+TEST(DataParallel, AtMostInFlightReductionsHaveStarted) {
   for (int in_flight = 1; in_flight <= 3; ++in_flight) {
     StepOptions options = small_options(1);
     options.reduce.in_flight = in_flight;
@@ -254,7 +254,7 @@ TEST(DataParallel, NoMoreWholeGradientsWaitThanAllowed) {
   }
 }
 
-TEST(DataParallel, ReshardingEveryNthUnitKeepsTheOthers) {
+TEST(DataParallel, ReshardingEveryNthUnitKeepsTheOthersGathered) {
   StepOptions options = small_options(1);
   options.gather = {DType::bf16, GatherPolicy::Reshard::every_n, 0, 2};
   const StepProgram program = built(2, 1, options, small_model(3));
@@ -278,7 +278,7 @@ TEST(DataParallel, FrozenUnitsAreGatheredButNotReduced) {
   }
 }
 
-TEST(DataParallel, WhatDoesNotFitIsRefused) {
+TEST(DataParallel, RefusesOptionsThatDoNotFit) {
   StepOptions options = small_options(1);
   options.reduce.in_flight = 0;
   EXPECT_THROW(built(2, 1, options), UsageError);
@@ -298,7 +298,7 @@ struct Job {
 
 const std::vector<Job> kJobs = {{2, 1}, {1, 2}, {2, 2}, {3, 1}, {4, 2}};
 
-/// Builds and checks all ranks, and once more by symmetry, which must find the same.
+/// Builds and checks all ranks, and again by symmetry, which must find the same peak.
 void expect_accepted(const ModelSpec& model, const Job& job, const StepOptions& options) {
   const Programs programs = programs_of(model, job.shards, job.replicas, options);
   try {
@@ -339,7 +339,7 @@ std::vector<StepOptions> variants(int micro_batches) {
   return all;
 }
 
-TEST(Checker, AcceptsEveryProgramOfSeveralRanksThatIsBuilt) {
+TEST(Checker, AcceptsEveryBuiltProgramOfSeveralRanks) {
   const std::vector<int> some = {2};
   const std::vector<int> many = {1, 2, 5};
   for (const int micro_batches : long_tests() ? many : some) {
@@ -351,7 +351,7 @@ TEST(Checker, AcceptsEveryProgramOfSeveralRanksThatIsBuilt) {
   }
 }
 
-TEST(DataParallel, TrafficFollowsTheCutAndTheReduceDtype) {
+TEST(DataParallel, TrafficFollowsThePartitionAndTheReduceDtype) {
   using Kind = Partition::Kind;
   for (const Kind kind : {Kind::flat, Kind::by_tensor, Kind::by_dim}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -360,8 +360,8 @@ TEST(DataParallel, TrafficFollowsTheCutAndTheReduceDtype) {
       options.reduce.dtype = dtype;
       const ModelSpec model = small_model(1);
       const StepProgram program = built(3, 2, options, model);
-      KeptGroups kept;
-      check_symmetric(program, 6, [&](int rank) { return kept(groups_of(data_parallel(rank, 3, 2))); });
+      GroupPool pool;
+      check_symmetric(program, 6, [&](int rank) { return pool(groups_of(data_parallel(rank, 3, 2))); });
       for (const Operation& operation : program.operations) {
         if (operation.unit < 0) continue;
         const ShardLayout layout(model.units.at(static_cast<std::size_t>(operation.unit)), options.partition,
@@ -390,21 +390,20 @@ TEST(Checker, AcceptsAnyChoiceOfFrozenUnitsOnSeveralRanks) {
   }
 }
 
-TEST(Symmetry, AProgramIsTheSameOnAllRanksUpToItsGroups) {
+TEST(Symmetry, ProgramsOfAllRanksHaveTheSameOperations) {
   const Programs programs = sharded(4, 2, 3, small_options());
-  for (const StepProgram& program : programs)
-    EXPECT_EQ(listing(same_program_on(program.rank, program.groups, programs[0])), listing(program));
+  for (const StepProgram& program : programs) EXPECT_EQ(listing(programs[0]), listing(program));
 }
 
-/// What check_symmetric says of 4 x 2 ranks whose groups are changed by `damage`.
+/// The error of check_symmetric() for 4 x 2 ranks whose groups `damage` has changed.
 std::string fault(const std::function<void(int rank, std::vector<ProgramGroup>&)>& damage) {
   const Programs programs = sharded(4, 2, 1, small_options());
-  KeptGroups kept;
+  GroupPool pool;
   try {
     check_symmetric(programs[0], 8, [&](int rank) {
       std::vector<ProgramGroup> groups = programs[static_cast<std::size_t>(rank)].groups;
       damage(rank, groups);
-      return kept(groups);
+      return pool(groups);
     });
   } catch (const ProgramError& error) {
     return error.what();
@@ -413,11 +412,11 @@ std::string fault(const std::function<void(int rank, std::vector<ProgramGroup>&)
 }
 
 void expect_fault(const std::string& text, const std::string& rank, const std::string& reason) {
-  EXPECT_NE(text.find(rank + ","), std::string::npos) << text;
-  EXPECT_NE(text.find(reason), std::string::npos) << text;
+  EXPECT_CONTAINS(text, rank + ",");
+  EXPECT_CONTAINS(text, reason);
 }
 
-TEST(Symmetry, GroupsMustBeMutual) {
+TEST(Symmetry, MembersOfAGroupMustHaveThatGroup) {
   EXPECT_EQ(fault([](int, std::vector<ProgramGroup>&) {}), "accepted");
   expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
                  if (rank == 5) groups[0].ranks = {2, 3, 5, 6};
@@ -439,8 +438,7 @@ TEST(Symmetry, GroupsMustBeMutual) {
                  if (rank == 6) groups[1].ranks = {2, 7};
                }),
                "rank 6", "not a member");
-  // Ranks 4 and 5 take each other's replica: each group still has as many ranks that name it as it has
-  // members.
+  // Ranks 4 and 5 swap their replicas: each group still is the group of as many ranks as it has members.
   expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
                  if (rank == 4) groups[1].ranks = {1, 4};
                  if (rank == 5) groups[1].ranks = {0, 5};
@@ -460,7 +458,7 @@ TEST(Symmetry, GroupsMustBeMutual) {
                "rank 0", "its program has the group");
 }
 
-TEST(Symmetry, MessagesToOnePeerAreProvedRankByRank) {
+TEST(Symmetry, RefusesMessagesToASinglePeer) {
   const Programs programs = pipeline_1f1b(1);
   EXPECT_THROW(
       check_symmetric(programs[0], 2,
@@ -468,7 +466,7 @@ TEST(Symmetry, MessagesToOnePeerAreProvedRankByRank) {
       ProgramError);
 }
 
-TEST(Symmetry, SixteenThousandRanksAreProved) {
+TEST(Symmetry, ProvesSixteenThousandRanks) {
   StepOptions options = small_options(8);
   options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
   options.gather.prefetch.lists.push_back({"layers.3", {"layers.5"}, {"layers.1", "layers.0"}});
@@ -476,9 +474,9 @@ TEST(Symmetry, SixteenThousandRanksAreProved) {
   options.offload.state = true;
   options.data_parallel = data_parallel(16383, 64, 256);
   const StepProgram program = build_step(small_model(126), options);
-  KeptGroups kept;
+  GroupPool pool;
   const SymmetryProof proof = check_symmetric(
-      program, 16384, [&](int rank) { return kept(groups_of(data_parallel(rank, 64, 256))); });
+      program, 16384, [&](int rank) { return pool(groups_of(data_parallel(rank, 64, 256))); });
   EXPECT_EQ(proof.groups, 256U + 64U + 1U);
 }
 

@@ -8,6 +8,7 @@
 #include "stepforge/base/json.h"
 #include "stepforge/step/memory.h"
 #include "tests/step/fixture.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
@@ -16,7 +17,7 @@ int64_t lines(const std::string& text) {
   return std::count(text.begin(), text.end(), '\n');
 }
 
-TEST(OperationTable, ShowsEveryOperationOnRequest) {
+TEST(OperationTable, ShowsAllOperationsOnRequest) {
   const StepProgram program = build_step(small_model(8), small_options(5));
   const std::string table = operation_table(program, {true, true});
   EXPECT_EQ(lines(table), static_cast<int64_t>(program.operations.size()) + 1);
@@ -26,26 +27,26 @@ TEST(OperationTable, FoldsLayersAndMicroBatches) {
   const StepProgram program = build_step(small_model(126), small_options(32));
   const std::string table = operation_table(program);
   EXPECT_LT(lines(table), 40);
-  EXPECT_NE(table.find("the same for micro-batches 1 to 31"), std::string::npos) << table;
-  EXPECT_NE(table.find("forward layers.125 m0 graph"), std::string::npos) << table;
-  EXPECT_NE(table.find("x 124 more of its kind"), std::string::npos) << table;
-  EXPECT_NE(table.find("check_finite"), std::string::npos) << table;
+  EXPECT_CONTAINS(table, "the same for micro-batches 1 to 31");
+  EXPECT_CONTAINS(table, "forward layers.125 m0 graph");
+  EXPECT_CONTAINS(table, "x 124 more of its kind");
+  EXPECT_CONTAINS(table, "check_finite");
 }
 
 TEST(OperationTable, FoldsPatternsOfSeveralOperations) {
   StepOptions options = small_options(1);
   options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
   const std::string table = operation_table(build_step(small_model(20), options));
-  EXPECT_NE(table.find("more of these 4 operations"), std::string::npos) << table;
+  EXPECT_CONTAINS(table, "more of these 4 operations");
 }
 
-TEST(OperationTable, SaysWhichOperationDoesWhatAndWhatIsLive) {
+TEST(OperationTable, ShowsIndexLaneOperationAndLiveBytes) {
   StepOptions options = small_options(1);
   const StepProgram program = build_step(small_model(1), options);
   const std::string table = operation_table(program);
   const int64_t live = account(program).live_after[3];
-  EXPECT_NE(table.find("      3  compute  load_batch m0"), std::string::npos) << table;
-  EXPECT_NE(table.find(human_bytes(live)), std::string::npos) << table;
+  EXPECT_CONTAINS(table, "      3  compute  load_batch m0");
+  EXPECT_CONTAINS(table, human_bytes(live));
 }
 
 TEST(TraceJson, HasOneEventPerOperationAndEndsWithThePersistentBytes) {

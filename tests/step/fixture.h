@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small model whose sizes are easy to add up by hand: an embedding, layers of two regions, a head.
+// A small model whose sizes are easy to add up: an embedding, layers of two regions, a head.
 #pragma once
 
 #include <string>
@@ -85,7 +85,7 @@ inline StepOptions small_options(int micro_batches = 1) {
   return options;
 }
 
-/// One line per operation: what it does, "+" buffers it allocates, "-" buffers it frees.
+/// One line per operation: operation_text(), "+" buffers it allocates, "-" buffers it frees.
 inline std::string listing(const StepProgram& program) {
   std::string text;
   for (const Operation& operation : program.operations) {

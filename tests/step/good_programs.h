@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small good programs, to be damaged.
+// Small sound programs, which tests damage.
 #pragma once
 
 #include "tests/step/programs.h"
@@ -23,8 +23,8 @@ inline Programs two_ranks() {
   return sharded(2, 1, 1, options);
 }
 
-inline Operation& operation(StepProgram& program, const Place& place) {
-  return program.operations[find(program, place)];
+inline Operation& operation(StepProgram& program, const Match& match) {
+  return program.operations[find(program, match)];
 }
 
 }  // namespace stepforge::testing

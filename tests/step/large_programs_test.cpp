@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of very many layers: work and memory grow with the list of operations, not with its square.
+// Models of very many layers: work and memory grow linearly with the list of operations.
 #include <gtest/gtest.h>
 
 #include "stepforge/step/plan_text.h"
@@ -29,7 +29,7 @@ size_t bytes_for(int layers) {
   return meter.total();
 }
 
-TEST(LargePrograms, NeedMemoryInProportionToTheirLayers) {
+TEST(LargePrograms, MemoryGrowsLinearlyWithTheLayers) {
   constexpr int layers = kSanitizer ? 500 : 2000;
   const size_t small = bytes_for(layers / 4);
   const size_t large = bytes_for(layers);
@@ -38,7 +38,7 @@ TEST(LargePrograms, NeedMemoryInProportionToTheirLayers) {
 }
 
 /// Work that grew with the square of the layers would dominate all other tests here.
-TEST(LargePrograms, OfTenThousandLayersAreBuiltAndProved) {
+TEST(LargePrograms, TenThousandLayersAreBuiltAndProved) {
   const int layers = kSanitizer ? 1000 : 10000;
   const StepProgram program = build_step(small_model(layers), every_pass(0));
   EXPECT_GT(program.operations.size(), 20U * layers);

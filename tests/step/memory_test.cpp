@@ -25,7 +25,7 @@ TEST(MemoryAccount, FollowsLiveBytesOperationByOperation) {
   EXPECT_EQ(account(three_operations()).live_after, (std::vector<int64_t>{110, 120, 100}));
 }
 
-TEST(MemoryAccount, PeakHasWorkspaceAndWhatIsFreedInTheSameOperation) {
+TEST(MemoryAccount, PeakIncludesWorkspaceAndBuffersFreedByTheOperation) {
   const MemoryAccount memory = account(three_operations());
   EXPECT_EQ(memory.peak_bytes, 100 + 10 + 50);
   EXPECT_EQ(memory.peak_operation, 0U);
@@ -36,7 +36,7 @@ TEST(MemoryAccount, PeakHasWorkspaceAndWhatIsFreedInTheSameOperation) {
   EXPECT_EQ(account(program).peak_operation, 1U);
 }
 
-TEST(MemoryAccount, BreaksThePeakDownByKind) {
+TEST(MemoryAccount, ReportsThePeakByKind) {
   StepProgram program = three_operations();
   program.operations[1].workspace = 31;
   const MemoryAccount memory = account(program);
@@ -54,7 +54,7 @@ Operation on(Lane lane, int64_t workspace, std::vector<int> needs = {}) {
   return operation;
 }
 
-TEST(MemoryAccount, AWorkspaceCountsWhileOtherLanesMayRunBesideIt) {
+TEST(MemoryAccount, WorkspacesOfConcurrentLanesAddUp) {
   StepProgram program;
   program.operations = {on(Lane::compute, 1), on(Lane::reduce, 50, {0}), on(Lane::compute, 100),
                         on(Lane::compute, 120, {1})};
@@ -66,7 +66,7 @@ TEST(MemoryAccount, AWorkspaceCountsWhileOtherLanesMayRunBesideIt) {
   EXPECT_EQ(account(program).peak_bytes, 120);
 }
 
-TEST(MemoryAccount, OperationsOfOneLaneHaveTheirWorkspacesInTurn) {
+TEST(MemoryAccount, WorkspacesOfOneLaneDoNotAddUp) {
   StepProgram program;
   program.operations = {on(Lane::reduce, 50), on(Lane::reduce, 60), on(Lane::reduce, 10), on(Lane::gather, 7),
                         on(Lane::compute, 100)};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of units that live on the host: what is copied when, and how little of them the device holds.
+// Programs of offloaded units: when their state is copied, and how much of it the device holds.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ StepProgram built(int shards, int replicas, StepOptions options, const ModelSpec
   return build_step(model, options);
 }
 
-/// The life of one unit's state, and of what uses it.
-std::string life_of(const StepProgram& program, int unit) {
+/// The operations that copy or use the state of one unit.
+std::string state_operations(const StepProgram& program, int unit) {
   std::string text;
   for (const Operation& operation : program.operations)
     if (operation.unit == unit && operation.kind != OpKind::gather_wait && operation.kind != OpKind::release)
@@ -32,9 +32,9 @@ std::string life_of(const StepProgram& program, int unit) {
   return text;
 }
 
-/// That life and its end: the same for all.
-std::string updated_after(const std::string& life) {
-  return life +
+/// Those operations, followed by the update, which is the same in all programs.
+std::string with_update(const std::string& operations) {
+  return operations +
          "offload_wait layers.0\n"
          "reload_start layers.0 weights gradients optimizer\n"
          "reload_wait layers.0\n"
@@ -42,51 +42,51 @@ std::string updated_after(const std::string& life) {
          "offload_start layers.0 weights optimizer\n";
 }
 
-TEST(Offload, AUnitIsOnTheDeviceForItsGathersItsReductionAndItsUpdate) {
-  EXPECT_EQ(life_of(built(2, 1, offloaded(1), small_model(1)), 1),
-            updated_after("reload_start layers.0 weights\n"
-                          "gather_start layers.0 over dp_shard\n"
-                          "reload_start layers.0 weights\n"
-                          "gather_start layers.0 over dp_shard\n"
-                          "start_gradient layers.0\n"
-                          "reduce_start layers.0 over dp_shard\n"
-                          "reduce_wait layers.0\n"
-                          "offload_start layers.0 gradients\n"));
+TEST(Offload, StateIsOnTheDeviceForGathersReductionAndUpdate) {
+  EXPECT_EQ(state_operations(built(2, 1, offloaded(1), small_model(1)), 1),
+            with_update("reload_start layers.0 weights\n"
+                        "gather_start layers.0 over dp_shard\n"
+                        "reload_start layers.0 weights\n"
+                        "gather_start layers.0 over dp_shard\n"
+                        "start_gradient layers.0\n"
+                        "reduce_start layers.0 over dp_shard\n"
+                        "reduce_wait layers.0\n"
+                        "offload_start layers.0 gradients\n"));
 }
 
-TEST(Offload, OneRankReducesIntoItsOwnPart) {
+TEST(Offload, OneRankReducesWithoutAGroup) {
   StepOptions options = offloaded(2);
   options.gather.reshard = GatherPolicy::Reshard::never;
-  EXPECT_EQ(life_of(built(1, 1, options, small_model(1)), 1),
-            updated_after("reload_start layers.0 weights\n"
-                          "gather_start layers.0\n"
-                          "start_gradient layers.0\n"
-                          "reduce_start layers.0\n"
-                          "reduce_wait layers.0\n"
-                          "offload_start layers.0 gradients\n"));
+  EXPECT_EQ(state_operations(built(1, 1, options, small_model(1)), 1),
+            with_update("reload_start layers.0 weights\n"
+                        "gather_start layers.0\n"
+                        "start_gradient layers.0\n"
+                        "reduce_start layers.0\n"
+                        "reduce_wait layers.0\n"
+                        "offload_start layers.0 gradients\n"));
 }
 
-TEST(Offload, SumsOfMicroBatchesGoBackAndForth) {
+TEST(Offload, SumsOfMicroBatchesAreReloadedAndOffloaded) {
   StepOptions options = offloaded(2);
   options.reduce.each_micro_batch = true;
   options.gather.reshard = GatherPolicy::Reshard::never;
-  EXPECT_EQ(life_of(built(2, 2, options, small_model(1)), 1),
-            updated_after("reload_start layers.0 weights\n"
-                          "gather_start layers.0 over dp_shard\n"
-                          "start_gradient layers.0\n"
-                          "reduce_start layers.0 over dp_shard\n"
-                          "reduce_wait layers.0\n"
-                          "offload_start layers.0 gradients\n"
-                          "start_gradient layers.0\n"
-                          "reload_start layers.0 gradients\n"
-                          "reduce_start layers.0 over dp_shard accumulate\n"
-                          "reduce_wait layers.0\n"
-                          "all_reduce_start layers.0 over dp_replicate\n"
-                          "offload_start layers.0 gradients\n"
-                          "all_reduce_wait layers.0\n"));
+  EXPECT_EQ(state_operations(built(2, 2, options, small_model(1)), 1),
+            with_update("reload_start layers.0 weights\n"
+                        "gather_start layers.0 over dp_shard\n"
+                        "start_gradient layers.0\n"
+                        "reduce_start layers.0 over dp_shard\n"
+                        "reduce_wait layers.0\n"
+                        "offload_start layers.0 gradients\n"
+                        "start_gradient layers.0\n"
+                        "reload_start layers.0 gradients\n"
+                        "reduce_start layers.0 over dp_shard accumulate\n"
+                        "reduce_wait layers.0\n"
+                        "all_reduce_start layers.0 over dp_replicate\n"
+                        "offload_start layers.0 gradients\n"
+                        "all_reduce_wait layers.0\n"));
 }
 
-TEST(Offload, AFrozenUnitIsReloadedForItsGathersOnly) {
+TEST(Offload, AFrozenUnitIsOnlyReloadedForGathers) {
   ModelSpec model = small_model(1);
   model.units[1].trainable = false;
   const StepProgram program = built(2, 1, offloaded(1), model);
@@ -109,7 +109,7 @@ TEST(Offload, AnEvaluationReloadsWhatItGathers) {
   EXPECT_EQ(count(OpKind::offload_start), 0);
 }
 
-TEST(Offload, TheDeviceHoldsTheStateOfNoMoreUnitsThanThePrefetchSays) {
+TEST(Offload, PrefetchLimitsTheStateOnTheDevice) {
   for (int prefetch = 0; prefetch < 3; ++prefetch) {
     StepOptions options = offloaded(2);
     options.offload.prefetch = prefetch;
@@ -133,22 +133,22 @@ TEST(Offload, TheDeviceHoldsTheStateOfNoMoreUnitsThanThePrefetchSays) {
   }
 }
 
-TEST(Offload, TheAccountTellsDeviceAndHostApart) {
+TEST(Offload, TheAccountSeparatesDeviceAndHost) {
   StepOptions options = offloaded(1);
-  const MemoryAccount away = account(built(2, 1, options, small_model(6)));
+  const MemoryAccount with_offload = account(built(2, 1, options, small_model(6)));
   options.offload.state = false;
-  const MemoryAccount at_hand = account(built(2, 1, options, small_model(6)));
-  EXPECT_EQ(away.host_bytes, 8 * 1024 * (4 + 4 + 8));
-  EXPECT_EQ(away.persistent_bytes(), 0);
-  EXPECT_EQ(at_hand.host_bytes, 0);
-  EXPECT_EQ(at_hand.persistent_bytes(), away.host_bytes);
-  EXPECT_LT(away.peak_bytes, at_hand.peak_bytes);
-  EXPECT_EQ(away.peak_of_one_memory(), away.peak_bytes + away.host_bytes);
+  const MemoryAccount without_offload = account(built(2, 1, options, small_model(6)));
+  EXPECT_EQ(with_offload.host_bytes, 8 * 1024 * (4 + 4 + 8));
+  EXPECT_EQ(with_offload.persistent_bytes(), 0);
+  EXPECT_EQ(without_offload.host_bytes, 0);
+  EXPECT_EQ(without_offload.persistent_bytes(), with_offload.host_bytes);
+  EXPECT_LT(with_offload.peak_bytes, without_offload.peak_bytes);
+  EXPECT_EQ(with_offload.peak_of_one_memory(), with_offload.peak_bytes + with_offload.host_bytes);
 }
 
-TEST(Offload, ReloadsOfGathersStandBehindNoReduction) {
-  // The copy lane runs in order: a copy that needs a reduction comes when the compute lane has waited for
-  // one.
+TEST(Offload, ReloadsForGathersDoNotWaitForReductions) {
+  // The copy lane runs in order, so a copy that needs a reduction must come after the compute lane has waited
+  // for it.
   for (const int in_flight : {1, 3}) {
     StepOptions options = offloaded(2);
     options.reduce.in_flight = in_flight;
@@ -164,7 +164,7 @@ TEST(Offload, ReloadsOfGathersStandBehindNoReduction) {
   }
 }
 
-TEST(Offload, WhatDoesNotFitIsRefused) {
+TEST(Offload, RefusesOptionsThatDoNotFit) {
   StepOptions options = offloaded(1);
   options.offload.prefetch = -1;
   EXPECT_THROW(built(1, 1, options, small_model(1)), UsageError);

@@ -8,6 +8,7 @@
 #include "stepforge/step/build.h"
 #include "stepforge/step/memory.h"
 #include "tests/step/programs.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
@@ -20,22 +21,22 @@ std::string plan_of(const ModelSpec& model, const StepOptions& options) {
   return render_plan(model, build_step(model, options), text);
 }
 
-TEST(RenderPlan, NamesParametersFlopsTokensAndPeak) {
+TEST(RenderPlan, ShowsParametersFlopsTokensAndPeak) {
   const ModelSpec model = small_model(3);
   const StepOptions options = small_options(4);
   const std::string plan = plan_of(model, options);
   const MemoryAccount memory = account(build_step(model, options));
-  EXPECT_NE(plan.find("tiny: 736 parameters (736), 5 units, 5 blocks"), std::string::npos) << plan;
-  EXPECT_NE(plan.find("4,096 tokens per step in 4 micro-batches per rank"), std::string::npos) << plan;
-  EXPECT_NE(plan.find(with_thousands(memory.peak_bytes)), std::string::npos) << plan;
-  EXPECT_NE(plan.find("reached at operation"), std::string::npos) << plan;
+  EXPECT_CONTAINS(plan, "tiny: 736 parameters (736), 5 units, 5 blocks");
+  EXPECT_CONTAINS(plan, "4,096 tokens per step in 4 micro-batches per rank");
+  EXPECT_CONTAINS(plan, with_thousands(memory.peak_bytes));
+  EXPECT_CONTAINS(plan, "reached at operation");
   for (const char* kind : {"weights", "gradients", "optimizer", "activations", "workspace"})
-    EXPECT_NE(plan.find(kind), std::string::npos) << plan;
+    EXPECT_CONTAINS(plan, kind);
 }
 
 TEST(RenderPlan, FoldsAlikeUnitsAndBlocks) {
   const std::string plan = plan_of(small_model(126), small_options(1));
-  EXPECT_NE(plan.find("layers.0 to layers.125, each of 126"), std::string::npos) << plan;
+  EXPECT_CONTAINS(plan, "layers.0 to layers.125, each of 126");
   EXPECT_LT(std::count(plan.begin(), plan.end(), '\n'), 60);
 }
 
@@ -44,20 +45,20 @@ TEST(RenderPlan, FoldsBlocksThatAlternate) {
   options.recompute.mode = RecomputePolicy::Mode::every_n;
   options.recompute.n = 2;
   const std::string plan = plan_of(small_model(32), options);
-  EXPECT_NE(plan.find("layers.0, layers.2 to layers.30, each of 16"), std::string::npos) << plan;
-  EXPECT_NE(plan.find("layers.1, layers.3 to layers.31, each of 16"), std::string::npos) << plan;
+  EXPECT_CONTAINS(plan, "layers.0, layers.2 to layers.30, each of 16");
+  EXPECT_CONTAINS(plan, "layers.1, layers.3 to layers.31, each of 16");
   EXPECT_EQ(plan.find("  layers.4 "), std::string::npos) << plan;
 }
 
-TEST(RenderPlan, GivesTheAnswerBeforeTheTables) {
+TEST(RenderPlan, PrintsTheSummaryBeforeTheTables) {
   const ModelSpec model = small_model(2);
   PlanText text;
   text.verdict = "Memory: it fits";
   text.machine.name = "my machine";
   const std::string plan = render_plan(model, build_step(model, small_options(1)), text);
-  const auto at = [&](const char* words) {
-    const std::size_t found = plan.find(words);
-    EXPECT_NE(found, std::string::npos) << words << "\n" << plan;
+  const auto at = [&](const char* part) {
+    const std::size_t found = plan.find(part);
+    EXPECT_NE(found, std::string::npos) << part << "\n" << plan;
     return found;
   };
   EXPECT_LT(at("Memory: it fits"), at("Predicted step: "));
@@ -67,36 +68,34 @@ TEST(RenderPlan, GivesTheAnswerBeforeTheTables) {
   EXPECT_EQ(plan.find("hidden"), std::string::npos) << plan;
 }
 
-TEST(RenderPlan, SaysWhatIsFrozenAndRecomputed) {
+TEST(RenderPlan, ShowsFrozenUnitsAndRecomputedRegions) {
   ModelSpec model = small_model(2);
   model.units[0].trainable = false;
   StepOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::regions;
   options.recompute.regions = {"attention", "mlp"};
   const std::string plan = plan_of(model, options);
-  EXPECT_NE(plan.find("frozen"), std::string::npos) << plan;
-  EXPECT_NE(plan.find("attention+mlp"), std::string::npos) << plan;
+  EXPECT_CONTAINS(plan, "frozen");
+  EXPECT_CONTAINS(plan, "attention+mlp");
 }
 
-TEST(RenderPlan, SaysWhatOneOfManyRanksSends) {
+TEST(RenderPlan, ShowsTheCollectivesOfOneOfManyRanks) {
   StepOptions options = small_options(3);
   options.data_parallel = data_parallel(5, 4, 2);
   const ModelSpec model = small_model(2);
   PlanText text;
   const StepProgram program = build_step(model, options);
-  KeptGroups kept;
+  GroupPool pool;
   text.proof =
-      check_symmetric(program, 8, [&](int rank) { return kept(groups_of(data_parallel(rank, 4, 2))); });
+      check_symmetric(program, 8, [&](int rank) { return pool(groups_of(data_parallel(rank, 4, 2))); });
   const std::string plan = render_plan(model, program, text);
-  EXPECT_NE(plan.find("Rank 5 of 8, in groups dp_shard of 4, dp_replicate of 2, loss of 8"),
-            std::string::npos)
-      << plan;
-  EXPECT_NE(plan.find("over 7 groups (by symmetry)"), std::string::npos) << plan;
+  EXPECT_CONTAINS(plan, "Rank 5 of 8, in groups dp_shard of 4, dp_replicate of 2, loss of 8");
+  EXPECT_CONTAINS(plan, "over 7 groups (by symmetry)");
   for (const char* line : {"dp_shard gather_start                          4      64.0 KiB        65,536",
                            "dp_shard reduce_start                          4      64.0 KiB        65,536",
                            "dp_replicate all_reduce_start                  4      16.0 KiB        16,384",
                            "loss in all                                    2         272 B           272"}) {
-    EXPECT_NE(plan.find(line), std::string::npos) << plan;
+    EXPECT_CONTAINS(plan, line);
   }
 }
 
@@ -105,8 +104,8 @@ TEST(RenderPlan, ShowsTheLastMicroBatchIfItReduces) {
   options.data_parallel = data_parallel(0, 1, 2);
   const StepProgram program = build_step(small_model(1), options);
   const std::string table = operation_table(program);
-  EXPECT_NE(table.find("for micro-batches 1 to 3: operations"), std::string::npos) << table;
-  EXPECT_NE(table.find("loss_forward_backward head m4"), std::string::npos) << table;
+  EXPECT_CONTAINS(table, "for micro-batches 1 to 3: operations");
+  EXPECT_CONTAINS(table, "loss_forward_backward head m4");
   EXPECT_EQ(table.find("loss_forward_backward head m3"), std::string::npos) << table;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fault planted in good programs: how it is made, and what the checker must say of it.
+// A fault planted in sound programs, and the error that the checker must report.
 #pragma once
 
 #include <functional>
@@ -45,16 +45,16 @@ inline void PrintTo(const Fault& fault, std::ostream* out) {
   *out << fault.name;
 }
 
-inline constexpr int kShard = 0;  // groups
+inline constexpr int kShard = 0;  // indices of groups
 inline constexpr int kReplica = 1;
 
-inline Operation& at(StepProgram& program, const Place& place) {
-  return program.operations[find(program, place)];
+inline Operation& at(StepProgram& program, const Match& match) {
+  return program.operations[find(program, match)];
 }
 
-/// The second operation that fits.
-inline std::size_t second(const StepProgram& program, const Place& place) {
-  return find(program, place, find(program, place) + 1);
+/// The second operation that matches.
+inline std::size_t second(const StepProgram& program, const Match& match) {
+  return find(program, match, find(program, match) + 1);
 }
 
 inline void erase_both(StepProgram& program, OpKind start, OpKind wait, int unit) {
@@ -62,8 +62,8 @@ inline void erase_both(StepProgram& program, OpKind start, OpKind wait, int unit
   erase(program, find(program, {start, unit}));
 }
 
-/// The good programs are accepted; damaged, they are refused with the fault's words, also by symmetry if
-/// every rank is damaged alike.
+/// The programs are accepted; with the fault they are refused for its reason, also by check_symmetric() if
+/// all ranks have the fault.
 inline void expect_found(const Fault& fault) {
   Programs programs = fault.programs(fault.options);
   ASSERT_NO_THROW(check_programs(programs));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that an engineer could plant in the programs of several ranks: each is found, with rank, operation
-// and reason.
+// Faults planted in the programs of several ranks: the checker finds each and names rank, operation and
+// reason.
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -41,18 +41,19 @@ std::vector<Fault> reduction_faults() {
       {"ReducedTwice", fsdp, plain, kEveryRank,
        [](StepProgram& p) { repeat(p, find(p, {K::reduce_start, 2})); }, 0, "reduce_start layers.1",
        "already reduced by"},
-      {"TheLastMicroBatchIsForgotten", fsdp, plain, kEveryRank,
+      {"ReducedBeforeTheLastMicroBatch", fsdp, plain, kEveryRank,
        [](StepProgram& p) { move(p, find(p, {K::reduce_start, 2}), find(p, {K::backward, -1, 2, 1})); }, 0,
-       "backward layers.1 m1", "already been reduced by"},
-      {"OneRankForgetsTheLastMicroBatch", fsdp, plain, 1,
+       "backward layers.1 m1", "already reduced by"},
+      {"OneRankReducesBeforeTheLastMicroBatch", fsdp, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::reduce_start, 2}), find(p, {K::backward, -1, 2, 1})); }, 1,
-       "backward layers.1 m1", "already been reduced by"},
+       "backward layers.1 m1", "already reduced by"},
       {"ReductionDoesNotWaitForTheBackward", fsdp, plain, 1,
        [](StepProgram& p) { at(p, {K::reduce_start, 1}).needs.clear(); }, 1, "reduce_start layers.0",
        "may run before operation"},
-      {"TheWaitDoesNotWait", fsdp, plain, 0, [](StepProgram& p) { at(p, {K::reduce_wait, 1}).needs.clear(); },
-       0, "reduce_wait layers.0", "may run before operation"},
-      {"NormBesideTheLastReduction", fsdp, plain, 1,
+      {"TheWaitDoesNotNeedItsReduction", fsdp, plain, 0,
+       [](StepProgram& p) { at(p, {K::reduce_wait, 1}).needs.clear(); }, 0, "reduce_wait layers.0",
+       "may run before operation"},
+      {"NormDuringTheLastReduction", fsdp, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::reduce_wait, 0}), find(p, {K::check_finite})); }, 1,
        "gradient_norm", "unit embedding: its gradient is still being reduced"},
       {"ReducedOverTheReplicas", hsdp, plain, 2,
@@ -69,8 +70,8 @@ std::vector<Fault> reduction_faults() {
        "reduce_start layers.0", "does not read buffer whole_gradient layers.0"},
       {"FreesTheGradientWhileItIsReduced", fsdp, plain, 1,
        [](StepProgram& p) { std::swap(at(p, {K::reduce_start, 1}).frees, at(p, {K::reduce_wait, 1}).frees); },
-       1, "reduce_wait layers.0", "buffer whole_gradient layers.0 was freed by"},
-      {"KeepsTheWholeGradient", fsdp, plain, kEveryRank,
+       1, "reduce_wait layers.0", "buffer whole_gradient layers.0 was already freed by"},
+      {"WholeGradientIsNotFreed", fsdp, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::reduce_wait, 1}).frees.clear(); }, 0, "start_gradient layers.0",
        "buffer whole_gradient layers.0 leaks"},
       {"NoMemoryForTheWholeGradient", fsdp, plain, kEveryRank,
@@ -91,8 +92,8 @@ std::vector<Fault> reduction_faults() {
        1, "backward layers.1 m0", "already done by"},
       {"UpdateBeforeTheReduction", fsdp, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::update, 3}), find(p, {K::reduce_wait, 3})); }, 1,
-       "update head", "have not been measured"},
-      {"UpdateIsForgotten", hsdp, plain, 3, [](StepProgram& p) { erase(p, find(p, {K::update, 3})); }, 3,
+       "update head", "norm has not been computed"},
+      {"UpdateIsMissing", hsdp, plain, 3, [](StepProgram& p) { erase(p, find(p, {K::update, 3})); }, 3,
        "end of the program", "unit head is never updated"},
   };
 }
@@ -116,7 +117,7 @@ std::vector<Fault> gather_faults() {
          erase(p, second(p, {K::gather_wait, 1}));
          erase(p, second(p, {K::gather_start, 1}));
        },
-       0, "backward layers.0 m0", "(release layers.0) gave it back"},
+       0, "backward layers.0 m0", "(release layers.0) has released it"},
       {"UsedWhileItIsGathered", fsdp, plain, 0,
        [](StepProgram& p) { erase(p, find(p, {K::gather_wait, 2})); }, 0, "forward layers.1 m0",
        "not gathered yet"},
@@ -125,10 +126,10 @@ std::vector<Fault> gather_faults() {
        "may run before operation"},
       {"ReleasedBeforeTheBackward", fsdp, plain, 1,
        [](StepProgram& p) { move(p, second(p, {K::release, 1}), find(p, {K::backward, -1, 1, 0})); }, 1,
-       "backward layers.0 m0", "gave it back"},
+       "backward layers.0 m0", "has released it"},
       {"NeverReleased", fsdp, plain, kEveryRank, [](StepProgram& p) { erase(p, find(p, {K::release, 2})); },
        0, "gather_start layers.1", "already gathered by"},
-      {"StaleCopyOverTheUpdate", fsdp, plain, 1,
+      {"GatheredCopyIsKeptOverTheUpdate", fsdp, plain, 1,
        [](StepProgram& p) {
          std::size_t last = find(p, {K::release, 0});
          for (std::size_t i = last; i < p.operations.size(); ++i)
@@ -146,29 +147,29 @@ std::vector<Fault> gather_faults() {
        1, "gather_start layers.0", "it runs over loss {0, 1, 2, 3}, but the unit's group is dp_shard {0, 1}"},
       {"OneRankGathersInAnotherOrder", fsdp, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::gather_start, 2}), find(p, {K::gather_start, 1})); }, 1,
-       "gather_start layers.1", "is another one than rank 0, operation"},
+       "gather_start layers.1", "differs from rank 0, operation"},
       {"OneRankPrefetchesFurther", fsdp, plain, 1,
        [](StepProgram& p) {
          StepOptions options = two_micro_batches();
          options.gather.prefetch = 3;
          p = fsdp(options)[1];
        },
-       1, "dp_shard", "is another one than rank 0, operation"},
+       1, "dp_shard", "differs from rank 0, operation"},
       {"OneRankPrefetchesFurtherInTheBackward", fsdp, plain, 1,
        [](StepProgram& p) {
          StepOptions options = two_micro_batches();
          options.gather.prefetch.backward = 2;
          p = fsdp(options)[1];
        },
-       1, "dp_shard", "is another one than rank 0, operation"},
+       1, "dp_shard", "differs from rank 0, operation"},
       {"OneRankHasAnotherPrefetchList", fsdp, plain, 1,
        [](StepProgram& p) {
          StepOptions options = two_micro_batches();
          options.gather.prefetch.lists.push_back({"embedding", {"layers.1"}, {}});
          p = fsdp(options)[1];
        },
-       1, "gather_start layers.1 over dp_shard", "is another one than rank 0, operation"},
-      {"AListGathersWhatIsGathered", fsdp, plain, kEveryRank,
+       1, "gather_start layers.1 over dp_shard", "differs from rank 0, operation"},
+      {"AGatheredUnitIsGatheredAgain", fsdp, plain, kEveryRank,
        [](StepProgram& p) { repeat(p, find(p, {K::gather_start, 2})); }, 0, "gather_start layers.1",
        "already gathered by"},
       {"OneRankNeverReshards", fsdp, plain, 1,
@@ -177,22 +178,22 @@ std::vector<Fault> gather_faults() {
          options.gather.reshard = GatherPolicy::Reshard::never;
          p = fsdp(options)[1];
        },
-       1, "dp_shard", "is another one than rank 0, operation"},
+       1, "dp_shard", "differs from rank 0, operation"},
       {"OneRankHasMoreMicroBatches", fsdp, plain, 1,
        [](StepProgram& p) {
          StepOptions options = two_micro_batches();
          options.micro_batches = 3;
          p = fsdp(options)[1];
        },
-       1, "dp_shard", "is another one than rank 0, operation"},
+       1, "dp_shard", "differs from rank 0, operation"},
       {"OneRankFreezesAUnit", fsdp, plain, 1,
        [](StepProgram& p) {
          ModelSpec model = small_model();
          model.units[3].trainable = false;
          p = programs_of(model, 2, 1, two_micro_batches())[1];
        },
-       1, "dp_shard", "is another one than rank 0, operation"},
-      {"AShardTakenForTheWhole", fsdp, plain, 1, [](StepProgram& p) { p.units[1].resident = true; }, 1,
+       1, "dp_shard", "differs from rank 0, operation"},
+      {"AShardedUnitIsMarkedResident", fsdp, plain, 1, [](StepProgram& p) { p.units[1].resident = true; }, 1,
        "end of the program", "unit layers.0 is sharded and must be gathered"},
   };
 }
@@ -212,24 +213,24 @@ std::vector<Fault> loss_faults() {
        "it must run over loss {0, 1, 2, 3}"},
       {"LabelsAreCountedTwice", fsdp, plain, kEveryRank,
        [](StepProgram& p) { repeat(p, find(p, {K::count_labels})); }, 0, "count_labels",
-       "has already done so"},
+       "the labels were already counted by"},
       {"LossIsNotReduced", fsdp, plain, kEveryRank,
        [](StepProgram& p) { erase(p, find(p, {K::reduce_loss})); }, 0, "check_finite",
        "the loss has not been reduced over loss {0, 1}"},
-      {"LossOfTheLastMicroBatchIsForgotten", fsdp, plain, 1,
+      {"LossIsReducedBeforeTheLastMicroBatch", fsdp, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::reduce_loss}), find(p, {K::load_batch, -1, -1, 1})); }, 1,
-       "loss_forward_backward head m1", "the loss has already been reduced by"},
+       "loss_forward_backward head m1", "the loss was already reduced by"},
       {"LossIsReducedTwice", hsdp, plain, 2, [](StepProgram& p) { repeat(p, find(p, {K::reduce_loss})); }, 2,
-       "reduce_loss", "has already done so"},
+       "reduce_loss", "the loss was already reduced by"},
       {"LossIsReducedAfterTheCheck", fsdp, plain, 0,
        [](StepProgram& p) { move(p, find(p, {K::reduce_loss}), find(p, {K::update})); }, 0, "check_finite",
        "the loss has not been reduced"},
       {"NormOfTheShardOnly", fsdp, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::gradient_norm}).group = -1; }, 0, "gradient_norm",
-       "cut over dp_shard {0, 1}, but measured over no group"},
+       "sharded over dp_shard {0, 1}, but their norm is computed over no group"},
       {"NormOverTheReplicas", hsdp, plain, 3,
        [](StepProgram& p) { at(p, {K::gradient_norm}).group = kReplica; }, 3, "gradient_norm",
-       "cut over dp_shard {2, 3}, but measured over dp_replicate {1, 3}"},
+       "sharded over dp_shard {2, 3}, but their norm is computed over dp_replicate {1, 3}"},
   };
 }
 
@@ -237,7 +238,7 @@ std::vector<Fault> replica_faults() {
   using K = OpKind;
   const StepOptions plain = two_micro_batches();
   return {
-      {"ReplicasDriftApart", hsdp, plain, kEveryRank,
+      {"ReplicasAreNotSummed", hsdp, plain, kEveryRank,
        [](StepProgram& p) { erase_both(p, K::all_reduce_start, K::all_reduce_wait, 2); }, 0, "gradient_norm",
        "unit layers.1: its gradient has not been all-reduced over dp_replicate {0, 2}"},
       {"AllReduceBeforeTheShardIsReady", hsdp, plain, 3,
@@ -255,14 +256,14 @@ std::vector<Fault> replica_faults() {
        [](StepProgram& p) {
          move(p, find(p, {K::all_reduce_start, 3}), find(p, {K::all_reduce_start, 2}) + 1);
        },
-       2, "all_reduce_start layers.1", "is another one than rank 0, operation"},
+       2, "all_reduce_start layers.1", "differs from rank 0, operation"},
       {"WholeModelsAreSummedTooEarly",
        [](const StepOptions& options) { return programs_of(small_model(), 1, 2, options); }, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::all_reduce_start, 2}), find(p, {K::backward, -1, 2, 1})); },
-       1, "backward layers.1 m1", "already been reduced by"},
+       1, "backward layers.1 m1", "already reduced by"},
       {"GroupsThatAreNotMutual", hsdp, plain, 3, [](StepProgram& p) { p.groups[kShard].ranks = {1, 3}; }, 2,
        "gather_start embedding over dp_shard", "rank 3 is a member of dp_shard {2, 3} here"},
-      {"GroupWithoutItself", hsdp, plain, 3, [](StepProgram& p) { p.groups[kShard].ranks = {1, 2}; }, 3,
+      {"GroupWithoutItsOwnRank", hsdp, plain, 3, [](StepProgram& p) { p.groups[kShard].ranks = {1, 2}; }, 3,
        "end of the program", "not a member of its group dp_shard {1, 2}"},
   };
 }
@@ -287,10 +288,10 @@ std::vector<Fault> accumulation_faults() {
        "start_gradient layers.0", "drops the gradient of block layers.0 on micro-batch 0"},
       {"WrittenWhileItIsReduced", fsdp, each_micro_batch(), 1,
        [](StepProgram& p) { move(p, find(p, {K::reduce_wait, 0}), second(p, {K::start_gradient, 0}) + 1); },
-       1, "start_gradient embedding", "already been reduced by"},
+       1, "start_gradient embedding", "already reduced by"},
       {"ReplicasAreSummedBeforeTheLastMicroBatch", hsdp, each_micro_batch(), kEveryRank,
        [](StepProgram& p) { move(p, find(p, {K::all_reduce_start, 3}), find(p, {K::reduce_wait, 3}) + 1); },
-       0, "start_gradient head", "already been reduced by"},
+       0, "start_gradient head", "already reduced by"},
       {"AStashIsNeverAdded", fsdp, ordered(), kEveryRank,
        [](StepProgram& p) { erase(p, find(p, {K::add_gradient, 1})); }, 0, "gradient_norm",
        "the gradient stashed at level 0 was never added"},
@@ -299,8 +300,8 @@ std::vector<Fault> accumulation_faults() {
        "level 1 holds no gradient"},
       {"ReducedBeforeTheTreeIsSummed", fsdp, ordered(), kEveryRank,
        [](StepProgram& p) { move(p, find(p, {K::reduce_start, 1}), find(p, {K::add_gradient, 1})); }, 0,
-       "add_gradient layers.0 level 0", "already been reduced by"},
-      {"AStashThatKeepsTheWholeGradient", fsdp, ordered(), 1,
+       "add_gradient layers.0 level 0", "already reduced by"},
+      {"AStashDoesNotFreeTheWholeGradient", fsdp, ordered(), 1,
        [](StepProgram& p) { at(p, {K::stash_gradient, 1}).frees.clear(); }, 1, "start_gradient layers.0",
        "buffer whole_gradient layers.0 leaks"},
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults in programs whose units live on the host: each is found.
+// Faults planted in programs of offloaded units: the checker finds each.
 #include "tests/step/planted_fault.h"
 
 namespace stepforge::testing {
@@ -21,7 +21,7 @@ Programs one_rank(const StepOptions& options) {
   return programs_of(small_model(), 1, 1, options);
 }
 
-/// The place of the copy of these parts of the unit.
+/// The index of the operation that copies these parts of the unit.
 std::size_t copy_of(const StepProgram& program, OpKind kind, int unit, const StateParts& parts) {
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
@@ -41,7 +41,7 @@ std::vector<Fault> reload_faults() {
   return {
       {"NothingIsReloadedForTheGather", fsdp, offloaded(), kEveryRank,
        [](StepProgram& p) { erase(p, copy_of(p, K::reload_start, 1, kWeights)); }, 0, "gather_start layers.0",
-       "the device does not have the weights: no reload has brought them"},
+       "the device does not have the weights: they were never reloaded"},
       {"TheGatherDoesNotWaitForTheReload", fsdp, offloaded(), 1,
        [](StepProgram& p) {
          auto& needs = at(p, {K::gather_start, 2}).needs;
@@ -50,7 +50,7 @@ std::vector<Fault> reload_faults() {
        1, "gather_start layers.1", "may run before operation"},
       {"ReloadedTwice", fsdp, offloaded(), kEveryRank,
        [](StepProgram& p) { repeat(p, copy_of(p, K::reload_start, 1, kAll)); }, 0,
-       "reload_start layers.0 weights gradients optimizer", "it names no buffer for the weights"},
+       "reload_start layers.0 weights gradients optimizer", "it has no buffer for the weights"},
       {"TheOptimizersStateIsNotReloaded", fsdp, offloaded(), kEveryRank,
        [](StepProgram& p) {
          Operation& reload = p.operations[copy_of(p, K::reload_start, 1, kAll)];
@@ -61,21 +61,21 @@ std::vector<Fault> reload_faults() {
       {"TheReloadIsShort", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { p.operations[copy_of(p, K::reload_start, 0, kWeights)].bytes /= 2; }, 0,
        "reload_start embedding weights", "it copies 2048 bytes, but the state has 4096"},
-      {"AReloadOfNothing", one_rank, offloaded(), kEveryRank,
+      {"AReloadWithoutParts", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { p.operations[copy_of(p, K::reload_start, 0, kWeights)].parts = {}; }, 0,
        "reload_start embedding", "it copies nothing"},
       {"TheUpdateDoesNotWaitForItsState", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { at(p, {K::reload_wait, 1}).needs.clear(); }, 0, "reload_wait layers.0",
        "may run before operation"},
-      {"TheUpdateIsForgottenToWait", one_rank, offloaded(), kEveryRank,
+      {"UpdatesWithoutWait", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) {
          for (const int unit : {3, 2, 1}) erase(p, find(p, {K::reload_wait, unit}));
        },
        0, "update layers.0", "may run before operation"},
-      {"AUnitOfTheDeviceIsReloaded", fsdp, offloaded(), 1,
+      {"AUnitThatIsNotOffloadedIsReloaded", fsdp, offloaded(), 1,
        [](StepProgram& p) { p.units[1].offloaded = false; }, 1, "reload_start layers.0 weights",
-       "lives on the device"},
-      {"AnOffloadedUnitTakenForResident", one_rank, offloaded(), 0,
+       "the unit is not offloaded"},
+      {"AnOffloadedUnitIsMarkedResident", one_rank, offloaded(), 0,
        [](StepProgram& p) { p.units[1].resident = true; }, 0, "end of the program",
        "unit layers.0 is offloaded and must be gathered"},
   };
@@ -84,7 +84,7 @@ std::vector<Fault> reload_faults() {
 std::vector<Fault> offload_faults() {
   using K = OpKind;
   return {
-      {"TheNormMissesGradientsOfTheHost", fsdp, offloaded(), kEveryRank,
+      {"TheNormMissesAGradientOnTheHost", fsdp, offloaded(), kEveryRank,
        [](StepProgram& p) {
          erase(p, find(p, {K::offload_wait, 2}));
          erase(p, copy_of(p, K::offload_start, 2, kGradients));
@@ -133,7 +133,7 @@ std::vector<Fault> offload_faults() {
       {"WaitingForTheWrongCopy", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { at(p, {K::offload_wait, 1}).kind = K::reload_wait; }, 0, "reload_wait layers.0",
        "no reload_start of the unit is under way"},
-      {"TheDevicesCopyLeaks", one_rank, offloaded(), kEveryRank,
+      {"TheCopyOnTheDeviceLeaks", one_rank, offloaded(), kEveryRank,
        [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kUpdated)].frees.clear(); }, 0,
        "reload_start layers.0 weights gradients optimizer", "leaks: no operation frees it"},
   };

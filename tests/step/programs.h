@@ -17,12 +17,13 @@
 #include "stepforge/step/program.h"
 #include "tests/step/data_parallel.h"
 #include "tests/step/fixture.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 
 using Programs = std::vector<StepProgram>;
 
-/// Writes a program operation by operation, giving values the buffers that the builder would.
+/// Writes a program operation by operation, with the buffers that build_step() would allocate.
 class Script {
  public:
   explicit Script(int rank, int micro_batches) {
@@ -89,8 +90,8 @@ class Script {
   std::map<Value, int> values_;
 };
 
-/// Two stages of a pipeline, one forward, one backward in turn: rank 0 has the embedding and a layer, rank 1
-/// a layer and the head. Each micro-batch's hidden states have tag 2m, their gradients 2m + 1.
+/// Two pipeline stages in a 1F1B schedule: rank 0 has the embedding and a layer, rank 1 a layer and the head.
+/// Each micro-batch's hidden states have tag 2m, their gradients 2m + 1.
 inline Programs pipeline_1f1b(int micro_batches) {
   using K = BufferKind;
   const auto at = [](const char* name, int m) { return format("{} m{}", name, m); };
@@ -181,34 +182,34 @@ inline Programs sharded(int shards, int replicas, int micro_batches, StepOptions
   return programs_of(small_model(), shards, replicas, options);
 }
 
-struct Place {
+struct Match {
   OpKind kind;
   int unit = -1;
   int block = -1;
   int micro_batch = -1;
 };
 
-/// The first operation from `begin` on that fits; fields of -1 fit all.
-inline std::size_t find(const StepProgram& program, const Place& place, std::size_t begin = 0) {
+/// The first matching operation from `begin` on; fields of -1 match all.
+inline std::size_t find(const StepProgram& program, const Match& match, std::size_t begin = 0) {
   for (std::size_t i = begin; i < program.operations.size(); ++i) {
     const Operation& operation = program.operations[i];
-    if (operation.kind == place.kind && (place.unit < 0 || operation.unit == place.unit) &&
-        (place.block < 0 || operation.block == place.block) &&
-        (place.micro_batch < 0 || operation.micro_batch == place.micro_batch)) {
+    if (operation.kind == match.kind && (match.unit < 0 || operation.unit == match.unit) &&
+        (match.block < 0 || operation.block == match.block) &&
+        (match.micro_batch < 0 || operation.micro_batch == match.micro_batch)) {
       return i;
     }
   }
-  ADD_FAILURE() << "no operation " << op_name(place.kind);
+  ADD_FAILURE() << "no operation " << op_name(match.kind);
   return 0;
 }
 
-/// Puts the operations into another order (`order[new place] = old place`; what is left out is dropped),
-/// renumbering needs. Who needed what is dropped, or comes later now, needs what is before that on its lane.
+/// Reorders the operations (`order[new index] = old index`; missing ones are erased) and renumbers `needs`.
+/// An operation that needed one that is erased or comes later now needs the one before that on its lane.
 inline void rearrange(StepProgram& program, const std::vector<std::size_t>& order) {
-  std::vector<int> place(program.operations.size(), -1);
+  std::vector<int> new_index(program.operations.size(), -1);
   std::vector<Operation> operations;
   for (std::size_t i = 0; i < order.size(); ++i) {
-    place[order[i]] = static_cast<int>(i);
+    new_index[order[i]] = static_cast<int>(i);
     operations.push_back(program.operations[order[i]]);
   }
   const auto lane = [&](int old) { return program.operations[static_cast<std::size_t>(old)].lane; };
@@ -216,11 +217,11 @@ inline void rearrange(StepProgram& program, const std::vector<std::size_t>& orde
     std::vector<int> needs;
     for (const int need : operations[i].needs) {
       int old = need;
-      while (old >= 0 && (lane(old) != lane(need) || place[static_cast<std::size_t>(old)] < 0 ||
-                          place[static_cast<std::size_t>(old)] >= static_cast<int>(i))) {
+      while (old >= 0 && (lane(old) != lane(need) || new_index[static_cast<std::size_t>(old)] < 0 ||
+                          new_index[static_cast<std::size_t>(old)] >= static_cast<int>(i))) {
         --old;
       }
-      if (old >= 0) needs.push_back(place[static_cast<std::size_t>(old)]);
+      if (old >= 0) needs.push_back(new_index[static_cast<std::size_t>(old)]);
     }
     operations[i].needs = needs;
   }
@@ -247,7 +248,7 @@ inline void move(StepProgram& program, std::size_t from, std::size_t to) {
   rearrange(program, order);
 }
 
-/// Puts a copy of the operation, without its buffers, behind it.
+/// Inserts a copy of the operation, without its buffers, after it.
 inline void repeat(StepProgram& program, std::size_t at) {
   Operation copy = program.operations[at];
   copy.allocates.clear();
@@ -255,7 +256,7 @@ inline void repeat(StepProgram& program, std::size_t at) {
   insert_operations(program.operations, {{at + 1, copy}});
 }
 
-/// The programs are refused at this rank, with these words in the operation's text and in the reason.
+/// The checker refuses the programs at this rank, with these texts in the operation and in the reason.
 inline void expect_refused(const Programs& programs, int rank, const std::string& operation,
                            const std::string& reason) {
   try {
@@ -264,12 +265,11 @@ inline void expect_refused(const Programs& programs, int rank, const std::string
   } catch (const ProgramError& error) {
     const std::string text = error.what();
     EXPECT_EQ(error.rank(), rank) << text;
-    EXPECT_NE(text.find(format("rank {}, ", rank)), std::string::npos) << text;
-    const std::size_t border = text.find("): ");
-    const std::string head =
-        border == std::string::npos ? text.substr(0, text.find(": ")) : text.substr(0, border);
-    EXPECT_NE(head.find(operation), std::string::npos) << text;
-    EXPECT_NE(text.find(reason, head.size()), std::string::npos) << text;
+    EXPECT_CONTAINS(text, format("rank {}, ", rank));
+    const std::size_t end = text.find("): ");
+    const std::string head = text.substr(0, end == std::string::npos ? text.find(": ") : end);
+    EXPECT_CONTAINS(head, operation);
+    EXPECT_CONTAINS(text.substr(head.size()), reason);
   }
 }
 

@@ -39,7 +39,7 @@ TEST(Simulate, OperationsOfALaneFollowOneAnother) {
   EXPECT_DOUBLE_EQ(step_seconds(times), 3.0);
 }
 
-TEST(Simulate, LanesOverlapExceptWhereANeedTiesThem) {
+TEST(Simulate, LanesOverlapUnlessNeedsOrderThem) {
   StepProgram program;
   program.operations = {computation(10), message(10, {0}), computation(10), computation(10)};
   program.operations[3].needs = {1};
@@ -50,7 +50,7 @@ TEST(Simulate, LanesOverlapExceptWhereANeedTiesThem) {
   EXPECT_DOUBLE_EQ(times[3].start, 3.0);
 }
 
-TEST(Simulate, BytesWithoutAPartnerMoveAtTheMemorysRate) {
+TEST(Simulate, LocalBytesMoveAtTheMemoryRate) {
   StepProgram program;
   program.operations.resize(1);
   program.operations[0].kind = OpKind::update;
@@ -65,11 +65,11 @@ Operation on(Lane lane, std::vector<int> needs = {}) {
   return operation;
 }
 
-TEST(LaneReport, TellsComputingWaitingAndTheExecutorsOwnTimeApart) {
+TEST(LaneReport, SeparatesComputingWaitingAndExecutorOverhead) {
   StepProgram program;
   program.operations = {on(Lane::gather), on(Lane::compute), on(Lane::compute, {0}), on(Lane::reduce, {2}),
                         on(Lane::compute)};
-  // The gather lasts 4 s; the compute lane works 1 s, waits 3 s for it, loses 0.5 s, works 2 s and then 1 s.
+  // The gather takes 4 s. The compute lane runs 1 s, waits 3 s for it, loses 0.5 s, runs 2 s and then 1 s.
   const std::vector<OperationTime> times = {{0, 4}, {0, 1}, {4.5, 6.5}, {6.5, 8.5}, {6.5, 7.5}};
   const LaneReport report = lane_report(program, times);
   EXPECT_EQ(report.total, 8.5);
@@ -80,7 +80,7 @@ TEST(LaneReport, TellsComputingWaitingAndTheExecutorsOwnTimeApart) {
   EXPECT_EQ(report.hidden_share(), 0.5);
 }
 
-TEST(LaneReport, SpeaksOfHiddenTrafficOnlyIfThereWasAny) {
+TEST(LaneReport, MentionsHiddenTrafficOnlyIfThereIsAny) {
   StepProgram program;
   program.operations = {on(Lane::compute), on(Lane::compute)};
   const LaneReport report = lane_report(program, {{0, 1}, {1, 2}});
@@ -91,11 +91,10 @@ TEST(LaneReport, SpeaksOfHiddenTrafficOnlyIfThereWasAny) {
   program.operations[1] = on(Lane::compute, {0});
   EXPECT_EQ(lane_report_text(lane_report(program, {{0, 1}, {1, 2}})),
             "50.0 % computing, 50.0 % waiting for other lanes, 0.00 % outside operations; 0 % of gathers, "
-            "reductions "
-            "and copies hidden");
+            "reductions and copies hidden");
 }
 
-TEST(MeasuredMachine, HasTheRatesAtWhichTheStepRan) {
+TEST(MeasuredMachine, HasTheRatesOfTheStep) {
   StepProgram program;
   program.operations = {computation(30), message(40, {}), computation(10)};
   Operation update;
@@ -109,7 +108,7 @@ TEST(MeasuredMachine, HasTheRatesAtWhichTheStepRan) {
   EXPECT_EQ(step_seconds(simulate(program, machine)), 8);
 }
 
-TEST(MeasuredMachine, KeepsTheDefaultOfWhatTheStepDoesNotDo) {
+TEST(MeasuredMachine, KeepsTheDefaultOfRatesWithoutOperations) {
   StepProgram program;
   program.operations = {computation(30)};
   const MachineModel machine = measured_machine(program, {{0, 3}}, "step 3");
