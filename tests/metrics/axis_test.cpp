@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/metrics/axis.h"
+#include "stepforge/metrics/plot.h"
 
 #include <cmath>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/metrics/run_series.h"
+#include "stepforge/metrics/plot.h"
 
 #include <algorithm>
 #include <cmath>
