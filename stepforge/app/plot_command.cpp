@@ -8,7 +8,6 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/metrics/plot.h"
-#include "stepforge/metrics/run_series.h"
 
 namespace stepforge {
 

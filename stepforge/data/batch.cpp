@@ -12,7 +12,7 @@ namespace stepforge {
 Batch empty_batch(int64_t seq_len, int64_t rows) {
   if (seq_len < 1 || rows < 0 || (rows > 0 && seq_len > std::numeric_limits<int32_t>::max() / rows)) {
     throw UsageError(format(
-        "a batch of {} rows of {} tokens: borders are 32-bit numbers, so it must hold between 1 and {} "
+        "a batch of {} rows of {} tokens: borders are 32-bit integers, so it must hold between 1 and {} "
         "tokens; use a smaller local batch or sequence length",
         rows, seq_len, std::numeric_limits<int32_t>::max()));
   }
@@ -29,14 +29,14 @@ Batch empty_batch(int64_t seq_len, int64_t rows) {
 
 namespace {
 
-/// Tokens [begin, end) of the row are one part of a document; its last label is ignored if the document ends
-/// there.
+/// Appends tokens [begin, end) of the row, which are part of one document. The last label is ignored if the
+/// document ends there.
 void append_part(const Row& row, int32_t begin, int32_t end, bool document_ends, Batch& batch) {
-  for (int32_t place = begin; place < end; ++place) {
-    const auto index = static_cast<size_t>(place);
-    const bool ignored = document_ends && place + 1 == end;
+  for (int32_t i = begin; i < end; ++i) {
+    const auto index = static_cast<size_t>(i);
+    const bool ignored = document_ends && i + 1 == end;
     batch.tokens.push_back(row.tokens[index]);
-    batch.positions.push_back(place - begin);
+    batch.positions.push_back(i - begin);
     batch.labels.push_back(ignored ? kIgnoredLabel : row.tokens[index + 1]);
     batch.valid_labels += ignored ? 0 : 1;
   }

@@ -7,7 +7,7 @@
 
 namespace stepforge {
 
-/// The label of a place whose prediction does not count.
+/// The label of a token whose prediction does not count in the loss.
 inline constexpr int32_t kIgnoredLabel = -100;
 
 /// `rows` rows of `seq_len` tokens, row-major. Attention must not cross a border of `cu_seqlens`; positions
@@ -16,26 +16,27 @@ struct Batch {
   int64_t rows = 0;
   int64_t seq_len = 0;
   std::vector<int32_t> tokens;     ///< [rows * seq_len]
-  std::vector<int32_t> positions;  ///< [rows * seq_len], place of the token inside its part of the document
-  std::vector<int32_t>
-      labels;  ///< [rows * seq_len], the next token; kIgnoredLabel where that is another document's
+  std::vector<int32_t> positions;  ///< [rows * seq_len], index of the token in its part of the document
+  /// [rows * seq_len], the next token; kIgnoredLabel where that belongs to another document.
+  std::vector<int32_t> labels;
   /// Ascending borders of the document parts over the flattened rows * seq_len tokens: first 0, last rows *
   /// seq_len; the end of a row is always a border.
   std::vector<int32_t> cu_seqlens;
-  int32_t max_document_length = 0;  ///< the longest distance between two borders
-  std::vector<uint64_t>
-      row_ids;               ///< [rows] global row number: a row keeps its dropout in any split of the batch
+  int32_t max_document_length = 0;  ///< the longest distance between two adjacent borders
+  /// [rows], global row numbers: a row keeps its dropout however the batch is split.
+  std::vector<uint64_t> row_ids;
   int64_t valid_labels = 0;  ///< labels that are not kIgnoredLabel
 };
 
-/// One row as a source delivers it.
+/// One row as a source returns it.
 struct Row {
   std::vector<int32_t> tokens;  ///< [seq_len + 1]; the last one is only a label
-  /// Ascending places in [1, seq_len] of `tokens` at which another document begins.
+  /// Ascending indices into `tokens`, in [1, seq_len], at which another document begins.
   std::vector<int32_t> document_starts;
 };
 
-/// An empty batch of rows of `seq_len` tokens, with room for `rows` of them.
+/// An empty batch of rows of `seq_len` tokens, with capacity for `rows`. Throws UsageError if that many tokens do
+/// not fit 32-bit borders.
 Batch empty_batch(int64_t seq_len, int64_t rows);
 
 /// Appends `row` (batch.seq_len + 1 tokens) as global row `row_id`.

@@ -6,20 +6,20 @@
 
 namespace stepforge {
 
-/// Micro-batch g of a step that begins at row F covers rows [F + g M, F + (g+1) M) for M = rows_per_micro_batch.
+/// Micro-batch g of a step that starts at row F covers rows [F + g M, F + (g+1) M) for M = rows_per_micro_batch.
 /// It belongs to data rank floor(g / micro_batches()).
 struct BatchLayout {
   int64_t seq_len = 0;               ///< tokens of a row
   int64_t rows_per_step = 1;         ///< global batch size, over all ranks
   int64_t rows_per_micro_batch = 1;  ///< local batch size
   int64_t data_ranks = 1;            ///< ranks that read different rows
-  int64_t data_rank = 0;             ///< number of this rank among them
+  int64_t data_rank = 0;             ///< index of this rank among them
 
   /// Micro-batches of one rank in a step (gradient accumulation).
   int64_t micro_batches() const { return rows_per_step / (rows_per_micro_batch * data_ranks); }
   int64_t tokens_per_step() const { return rows_per_step * seq_len; }
   int64_t tokens_per_micro_batch() const { return rows_per_micro_batch * seq_len; }
-  /// Throws UsageError with the numbers, and others that work, if the rows of a step cannot be divided.
+  /// Throws UsageError with the numbers, and suggestions that work, if the rows of a step cannot be divided.
   void check() const;
 };
 

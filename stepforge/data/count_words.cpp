@@ -20,7 +20,7 @@ void count_words(const TextSource& source, WordCounter& counter, int64_t max_byt
       source.read(chunk, [&](std::string_view document) {
         if (static_cast<int64_t>(document.size()) >= kBatchBytes) return counter.add(document, name);
         batch += document;
-        batch += end_of_text;
+        batch += kEndOfText;
       });
       counter.add(batch, name);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text a tokenizer is trained on.
+// Counts the words of text sources, to train a tokenizer.
 #pragma once
 
 #include <cstdint>

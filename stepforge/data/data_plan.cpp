@@ -19,20 +19,20 @@ namespace {
 
 struct OpenedSource {
   std::shared_ptr<const RowSource> train;
-  std::shared_ptr<const RowSource> validation;  ///< null unless a share is held out
+  std::shared_ptr<const RowSource> validation;  ///< null unless a fraction is held out
 };
 
-/// Opens one source after the other, all under the same plan.
+/// Opens the sources of one plan.
 class SourceOpener {
  public:
   SourceOpener(const DataPlan& plan, const Tokenizer* tokenizer, const TokenizeProgressFunction& progress)
       : plan_(plan), tokenizer_(tokenizer), progress_(progress) {}
 
-  /// `fraction` of it is held out.
+  /// `fraction`: how much of it is held out.
   OpenedSource open(const SourceSpec& spec, double fraction) {
     if (spec.format == "synthetic") return open_synthetic(fraction);
     if (spec.path.empty())
-      throw UsageError("a data source without a path: name a file, a folder or an indexed dataset");
+      throw UsageError("a data source has no path: name a file, a folder or an indexed dataset");
     return is_indexed(spec) ? open_indexed(spec, fraction) : open_text(spec, fraction);
   }
 
@@ -106,16 +106,15 @@ class SourceOpener {
                                                                 split.validation_statistics.text_bytes)};
   }
 
-  /// For sources of which no document, or nearly all of the text, would be held out.
+  /// For sources of which no document, or nearly all of the text, would be held out otherwise.
   OpenedSource hold_out_rows(const std::shared_ptr<const RowSource>& all, const SourceSpec& spec,
                              double fraction) {
     const int64_t rows = all->rows();
     if (rows < 2) {
-      throw UsageError(
-          format("{} makes only one row of {} tokens, of which none can be held out for validation: use more "
-                 "text, a "
-                 "smaller training.seq_len, or set data.validation_fraction = 0",
-                 spec.path, plan_.seq_len));
+      throw UsageError(format(
+          "{} makes only one row of {} tokens, so none can be held out for validation: use more text, a "
+          "smaller training.seq_len, or set data.validation_fraction = 0",
+          spec.path, plan_.seq_len));
     }
     const auto wanted = std::llround(fraction * static_cast<double>(rows));
     const int64_t held_out = std::clamp<int64_t>(wanted, 1, rows - 1);
@@ -146,15 +145,15 @@ class SourceOpener {
 
 void check(const DataPlan& plan) {
   if (!(plan.validation_fraction >= 0.0 && plan.validation_fraction < 1.0)) {
-    throw UsageError(format("a validation fraction of {}: it must be at least 0 and less than 1",
-                            plan.validation_fraction));
+    throw UsageError(
+        format("validation fraction {}: it must be at least 0 and less than 1", plan.validation_fraction));
   }
   if (plan.validation_fraction > 0.0 && !plan.validation_sources.empty()) {
-    throw UsageError(format("both a validation fraction ({}) and {} validation source(s): choose one",
-                            plan.validation_fraction, plan.validation_sources.size()));
+    throw UsageError(
+        format("both a validation fraction ({}) and {} validation source(s) are given: choose one",
+               plan.validation_fraction, plan.validation_sources.size()));
   }
-  if (plan.seq_len < 1)
-    throw UsageError(format("a sequence length of {}: at least 1 token a row is needed", plan.seq_len));
+  if (plan.seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", plan.seq_len));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a description of the data to the streams of rows that a job trains on and is validated with.
+// Opens the streams of rows that a job trains on and is validated with.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace stepforge {
 
 /// One element of the mixture.
 struct SourceSpec {
-  std::string path{};  ///< file, folder, or prefix of an indexed dataset; no meaning for "synthetic"
+  std::string path{};  ///< file, folder, or prefix of an indexed dataset; unused for "synthetic"
   double weight = 1.0;
   /// "auto" (by the name), "text", "jsonl", "bin" (an indexed dataset) or "synthetic".
   std::string format = "auto";
-  std::string field = "text";  ///< of a JSON line
+  std::string field = "text";  ///< name of the text field of a JSON line
 };
 
 /// Whether the source is an indexed dataset: by its format, or for "auto" by its name.
@@ -27,35 +27,35 @@ bool is_indexed(const SourceSpec& spec);
 
 struct SyntheticPlan {
   int64_t rows = 65536;         ///< rows in an epoch
-  int64_t document_length = 0;  ///< mean; 0 makes each row one document
+  int64_t document_length = 0;  ///< mean, in tokens; 0 makes each row one document
 };
 
 struct DataPlan {
   std::vector<SourceSpec> sources;
-  /// Sources of the validation set; excludes validation_fraction.
+  /// Sources of the validation set. Cannot be combined with validation_fraction.
   std::vector<SourceSpec> validation_sources;
-  /// Share of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). Of a source
-  /// with too few documents for that, the last rows are held out.
+  /// Fraction of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). If a source
+  /// has too few documents for that, its last rows are held out.
   double validation_fraction = 0.0;
-  std::string documents = "file";  ///< a document of a text file: "file", "line" or "paragraph"
+  std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
   int64_t seq_len = 0;
   uint64_t seed = 0;
   bool shuffle = true;
   std::filesystem::path cache_dir;
   int workers = 0;         ///< tokenizing threads; 0 = all cores
-  int64_t vocab_size = 0;  ///< taken if there is no tokenizer
+  int64_t vocab_size = 0;  ///< used if there is no tokenizer
   SyntheticPlan synthetic;
 };
 
 struct DataSet {
   std::shared_ptr<const RowStream> train;       ///< endless
-  std::shared_ptr<const RowStream> validation;  ///< one pass; null if the plan holds out nothing
+  std::shared_ptr<const RowStream> validation;  ///< one pass; null if the plan has no validation data
   std::vector<std::string> notes;               ///< messages to the user about the sources, a line each
 };
 
-/// Opens all sources, tokenizing into the cache what is not there yet. `tokenizer` may be null if all sources
-/// are indexed datasets or synthetic. Throws UsageError on an impossible plan, and what reading the
-/// sources throws.
+/// Opens all sources; text that is not in the cache yet is tokenized first. `tokenizer` may be null if all sources
+/// are indexed datasets or synthetic. Throws UsageError if the plan is impossible, and
+/// whatever reading the sources throws.
 DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                   const TokenizeProgressFunction& progress = {});
 

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Raised when the layout of an entry or the way of cutting documents changes.
+/// To be raised when the layout of an entry or the way of cutting documents changes.
 constexpr int kCacheVersion = 1;
 constexpr auto kLeftoverAge = std::chrono::hours(24);
 
@@ -51,8 +51,8 @@ class FileLock {
   bool held_ = false;
 };
 
-/// The folder in which an entry is built. Under a lock it is "<entry>.partial", which a build that is killed or
-/// interrupted leaves for the next one; without, a new "<entry>.building-XXXXXX" that goes with the build.
+/// The folder in which an entry is built. Under a lock it is "<entry>.partial", which stays for the next build if
+/// this one is killed or interrupted; without a lock, a new "<entry>.building-XXXXXX", which is removed.
 class BuildFolder {
  public:
   BuildFolder(const fs::path& entry, bool locked) : path_(entry), kept_(locked) {
@@ -73,7 +73,6 @@ class BuildFolder {
   BuildFolder(const BuildFolder&) = delete;
   BuildFolder& operator=(const BuildFolder&) = delete;
 
-  /// Removes it.
   void clear() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
@@ -81,10 +80,10 @@ class BuildFolder {
 
   const fs::path& path() const { return path_; }
 
-  /// Renames to `entry`, unless another process was quicker.
+  /// Renames the folder to `entry`, unless another process did so first.
   void publish(const fs::path& entry) {
     fsync_path(path_);
-    // mkdtemp makes it private.
+    // mkdtemp creates it without permissions for others.
     fs::permissions(path_, fs::perms::owner_all | fs::perms::group_read | fs::perms::group_exec |
                                fs::perms::others_read | fs::perms::others_exec);
     std::error_code failure;
@@ -101,7 +100,7 @@ class BuildFolder {
   bool kept_;
 };
 
-/// Removes folders that killed builds of this entry left behind; younger ones may belong to a running process.
+/// Removes old folders of killed builds of this entry; recent ones may belong to a running process.
 void remove_leftovers(const fs::path& entry) {
   const std::string start = entry.filename().string() + ".building-";
   const auto now = fs::file_time_type::clock::now();
@@ -125,7 +124,7 @@ DatasetStatistics statistics_from(const JsonReader& json) {
   return {json["documents"].count(), json["tokens"].count(), json["text_bytes"].count()};
 }
 
-/// Builds one entry, from where an earlier build of it was stopped.
+/// Builds one entry, starting where an earlier build of it stopped.
 class EntryBuild {
  public:
   EntryBuild(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
@@ -152,7 +151,7 @@ class EntryBuild {
   }
 
  private:
-  /// Opens the writers where the last build saved, or at the beginning if that cannot be used.
+  /// Opens the writers at the position that the last build saved, or at the beginning if it is unusable.
   TokenizePosition resume() {
     try {
       const TokenizePosition position = saved_position();
@@ -174,7 +173,7 @@ class EntryBuild {
     if (options_.split.fraction > 0.0) validation_ = writer("validation", done.validation);
   }
 
-  /// The beginning if nothing was saved.
+  /// Returns the beginning if nothing was saved.
   TokenizePosition saved_position() const {
     const fs::path path = folder_ / kPositionFile;
     if (!fs::exists(path)) return {};
@@ -188,7 +187,7 @@ class EntryBuild {
     return position;
   }
 
-  /// The tokens are on the disk before the position that counts them.
+  /// Flushes the tokens before writing the position that counts them.
   void save(const TokenizePosition& position) {
     train_->save();
     if (validation_) validation_->save();
@@ -235,7 +234,7 @@ std::shared_ptr<const IndexedDataset> open_part(const fs::path& prefix, DatasetS
     statistics = description->statistics;
     return dataset;
   } catch (const Error& failure) {
-    throw Error(format("the cache entry {} is damaged: {}; delete the folder, and it is built again",
+    throw Error(format("the cache entry {} is damaged: {}; delete the folder, and it will be rebuilt",
                        prefix.parent_path().string(), failure.what()));
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finished tokenizations, kept by content: the same text with the same tokenizer is tokenized once.
+// The cache of tokenized datasets, keyed by content: the same text is tokenized once with the same tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ struct CachedDataset {
   DatasetStatistics validation_statistics;
 };
 
-/// The name of the entry: hash of the contents of all files, how documents are cut, the tokenizer, and the
-/// split.
+/// The name of the entry: a hash of the contents of all files, the document mode, the tokenizer and the
+/// validation split.
 std::string cache_key(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options);
 
-/// Opens the entry of `source` in `cache_dir`, building it first if it is not there. An entry appears by one
-/// rename, so it is complete or absent. The next build continues one that was killed or interrupted. A second process that wants the same entry meanwhile waits for the
-/// first; where files cannot be locked both build and one result is kept. Throws what tokenize() throws, and
-/// Error if the folder cannot be written.
+/// Opens the entry of `source` in `cache_dir`; builds it first if it does not exist. An entry appears by one
+/// rename, so it is complete or absent. A build that was killed or interrupted is continued by the next one. A
+/// second process that needs the same entry waits for the first; where files cannot be locked, both build it and
+/// one result is kept. Throws what tokenize() throws, and Error if the folder cannot be written.
 CachedDataset open_cached_dataset(const TextSource& source, const Tokenizer& tokenizer,
                                   const TokenizeOptions& options, const std::filesystem::path& cache_dir,
                                   const TokenizeProgressFunction& progress);

@@ -69,7 +69,7 @@ fs::path with_suffix(const fs::path& prefix, const std::string& suffix) {
   return path;
 }
 
-/// The .idx of a pair of which both files exist.
+/// The bytes of the .idx, after checking that both files exist.
 std::string read_index(const fs::path& prefix) {
   for (const fs::path& path : {idx_path(prefix), bin_path(prefix)}) {
     if (fs::exists(path)) continue;
@@ -119,7 +119,7 @@ fs::path idx_path(const fs::path& prefix) {
 
 namespace {
 
-/// Checks the bytes of an .idx. Each accessor may only be called for what was proved to be there before.
+/// Checks the bytes of an .idx. Accessors may only be called for offsets that have been checked.
 class IndexParser {
  public:
   IndexParser(std::span<const std::byte> bytes, const std::string& name) : bytes_(bytes), name_(name) {}
@@ -180,7 +180,7 @@ TokenType IndexParser::parse_header() {
     fail(kBordersOffset, "document count",
          format("{} borders need more than the file's {} bytes", borders, size));
   }
-  if (borders == 0) fail(kBordersOffset, "document count", "0; the first border, 0, is always there");
+  if (borders == 0) fail(kBordersOffset, "document count", "0; there is always a first border, 0");
   const uint64_t expected = kHeaderBytes + 12 * sequences + 8 * borders;
   if (sequences > 0 && size == expected + sequences) {
     fail(expected, "modes", "the index carries multimodal modes; only text datasets are read");
@@ -283,8 +283,8 @@ IndexedDataset::IndexedDataset(fs::path prefix, const std::string& idx)
 void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   if (first_token < 0 || first_token > index_.tokens() || count > index_.tokens() - first_token) {
-    throw Error(format("{}: tokens [{}, {} + {}) of {} asked for", bin_path(prefix_).string(), first_token,
-                       first_token, count, index_.tokens()));
+    throw Error(format("{}: tokens [{}, {} + {}) requested, but there are {}", bin_path(prefix_).string(),
+                       first_token, first_token, count, index_.tokens()));
   }
   const int64_t width = token_bytes(index_.type());
   std::vector<std::byte> bytes(static_cast<size_t>(count * width));
@@ -315,7 +315,7 @@ std::string IndexedDataset::content_key() const {
 IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, TokenType type)
     : prefix_(std::move(prefix)),
       type_(type),
-      // The process number keeps two processes that write the same pair apart.
+      // The process id keeps apart two processes that write the same pair.
       bin_staging_(with_suffix(prefix_, format(".bin.tmp{}", getpid()))),
       idx_staging_(with_suffix(prefix_, format(".idx.tmp{}", getpid()))),
       bin_(std::make_unique<FileWriter>(bin_staging_)) {}
@@ -363,10 +363,10 @@ IndexedDatasetWriter::Position IndexedDatasetWriter::save() {
 
 void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
   if (!std::in_range<int32_t>(tokens.size())) {
-    throw Error(
-        format("document {} has {} tokens; the format holds at most {} a document: cut the text into smaller "
-               "documents",
-               documents(), tokens.size(), std::numeric_limits<int32_t>::max()));
+    throw Error(format(
+        "document {} has {} tokens; the format allows at most {} per document: cut the text into smaller "
+        "documents",
+        documents(), tokens.size(), std::numeric_limits<int32_t>::max()));
   }
   switch (type_) {
     case TokenType::u8:

@@ -17,7 +17,7 @@
 
 namespace stepforge {
 
-/// Token types that are read and written, by their code in the .idx.
+/// Supported token types, by their code in the .idx.
 enum class TokenType : uint8_t { u8 = 1, i32 = 4, u16 = 8 };
 
 /// Bytes of one token.
@@ -26,24 +26,24 @@ int64_t token_bytes(TokenType type);
 /// u16 if vocab_size < 65500, else i32, as Megatron chooses.
 TokenType token_type_for(int64_t vocab_size);
 
-/// `prefix` itself, or without its extension if it names the .bin or the .idx.
+/// `path` itself, or without its extension if it names the .bin or the .idx.
 std::filesystem::path dataset_prefix(const std::filesystem::path& path);
 std::filesystem::path bin_path(const std::filesystem::path& prefix);
 std::filesystem::path idx_path(const std::filesystem::path& prefix);
 
-/// Where the documents of a dataset begin, from an .idx of which every count, length and offset was proved
-/// consistent with the sizes of both files.
+/// Where the documents of a dataset begin. Every count, length and offset of the .idx has been checked against the
+/// sizes of both files.
 class DatasetIndex {
  public:
-  /// Throws FormatError naming `name`, the byte offset, the field and the fault.
+  /// Throws FormatError naming `name`, the byte offset, the field and the error.
   static DatasetIndex parse(std::span<const std::byte> idx, uint64_t bin_bytes, const std::string& name);
 
   TokenType type() const { return type_; }
   int64_t documents() const { return std::ssize(begins_) - 1; }
   int64_t tokens() const { return begins_.back(); }
-  /// The first token of document `document` in [0, documents()]; tokens() for documents() itself.
+  /// The first token of `document`; tokens() if `document` is documents().
   int64_t document_begin(int64_t document) const { return begins_[static_cast<size_t>(document)]; }
-  /// The document that holds `token` in [0, tokens()).
+  /// The document that contains `token`, which must be in [0, tokens()).
   int64_t document_of(int64_t token) const;
 
  private:
@@ -79,17 +79,17 @@ class IndexedDataset {
 /// Writes a pair in order. Nothing appears under the final names before publish().
 class IndexedDatasetWriter {
  public:
-  /// How much a writer has written.
+  /// How much has been written.
   struct Position {
     int64_t documents = 0;
     int64_t tokens = 0;
   };
 
-  /// Creates temporary files beside the final ones; they go with the writer. Throws Error if it cannot.
+  /// Creates temporary files beside the final ones; the destructor removes them. Throws Error if it cannot.
   IndexedDatasetWriter(std::filesystem::path prefix, TokenType type);
-  /// The temporary files stay until publish(), so that a later writer of the same prefix can go on at a
-  /// position that save() gave; {} starts afresh. No two may write at a time. Throws Error if the files hold
-  /// less.
+  /// A writer that can be resumed: its temporary files stay until publish(), so that a later writer of the same
+  /// prefix can continue at a position that save() returned; {} starts from the beginning. Only one may write at a
+  /// time. Throws Error if the files hold less than `resume`.
   IndexedDatasetWriter(std::filesystem::path prefix, TokenType type, const Position& resume);
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
@@ -99,8 +99,8 @@ class IndexedDatasetWriter {
   void add_document(std::span<const int32_t> tokens);
   /// Flushes all documents to the disk. Only for a writer that can be resumed.
   Position save();
-  /// Flushes both files, then renames the .bin and last the .idx. An older .idx of that name is removed
-  /// first, so that a reader finds a matching pair or none.
+  /// Flushes both files, then renames the .bin and last the .idx. An older .idx is removed first, so that a
+  /// reader finds a matching pair or none.
   void publish();
 
   int64_t documents() const { return static_cast<int64_t>(lengths_.size()); }
@@ -117,7 +117,7 @@ class IndexedDatasetWriter {
   std::filesystem::path idx_staging_;
   std::filesystem::path lengths_staging_;
   std::unique_ptr<FileWriter> bin_;
-  std::unique_ptr<FileWriter> lengths_file_;  ///< of a writer that can be resumed: lengths_ on the disk
+  std::unique_ptr<FileWriter> lengths_file_;  ///< only if it can be resumed: lengths_ on the disk
   std::vector<int32_t> lengths_;
   std::string buffer_;
   int64_t tokens_ = 0;

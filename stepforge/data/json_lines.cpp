@@ -50,17 +50,17 @@ std::string keys_of(const simdjson::dom::object& object) {
   return keys.empty() ? "no keys" : join(keys, ", ");
 }
 
-/// Parses lines; simdjson may look 64 bytes past the end, so only the last lines are copied.
+/// Parses lines in place. simdjson reads up to 64 bytes past the end, so lines near the end of the text are copied.
 class LineParser {
  public:
   LineParser(std::string_view text, const std::string& field,
-             const std::function<std::string(int64_t line)>& place)
-      : text_(text), field_(field), place_(place) {}
+             const std::function<std::string(int64_t line)>& location)
+      : text_(text), field_(field), location_(location) {}
 
   /// The text of the field in the line [begin, end), valid until the next call.
   std::string_view field_of(size_t begin, size_t end) {
     if (static_cast<int64_t>(end - begin) > kMaxJsonLineBytes) {
-      fail(begin, format("{} bytes in one line; at most {} are read", end - begin, kMaxJsonLineBytes));
+      fail(begin, format("a line of {} bytes; at most {} are accepted", end - begin, kMaxJsonLineBytes));
     }
     simdjson::dom::element value;
     const auto parsed = parse(begin, end).get(value);
@@ -93,12 +93,12 @@ class LineParser {
 
   [[noreturn]] void fail(size_t begin, const std::string& fault) const {
     const auto before = text_.substr(0, begin);
-    throw FormatError(format("{}: {}", place_(std::count(before.begin(), before.end(), '\n') + 1), fault));
+    throw FormatError(format("{}: {}", location_(std::count(before.begin(), before.end(), '\n') + 1), fault));
   }
 
   std::string_view text_;
   const std::string& field_;
-  const std::function<std::string(int64_t line)>& place_;
+  const std::function<std::string(int64_t line)>& location_;
   simdjson::dom::parser parser_;
   simdjson::padded_string tail_;
 };
@@ -106,9 +106,9 @@ class LineParser {
 }  // namespace
 
 void read_json_lines(std::string_view text, const std::string& field,
-                     const std::function<std::string(int64_t line)>& place,
+                     const std::function<std::string(int64_t line)>& location,
                      const std::function<void(std::string_view)>& document) {
-  LineParser parser(text, field, place);
+  LineParser parser(text, field, location);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.size(), text.find('\n', begin));
     const bool blank = text.substr(begin, end - begin).find_first_not_of(" \t\r") == std::string_view::npos;

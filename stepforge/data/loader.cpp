@@ -43,10 +43,12 @@ Batch Loader::next() {
 }
 
 void Loader::restore(const LoaderState& state, bool allow_changed) {
-  if (state.rows_consumed < 0) throw FormatError(format("data state: {} rows consumed", state.rows_consumed));
+  if (state.rows_consumed < 0)
+    throw FormatError(
+        format("data state: rows_consumed is {}: it must not be negative", state.rows_consumed));
   if (state.fingerprint != stream_->fingerprint() && !allow_changed) {
     throw UsageError(format(
-        "the checkpoint was made with other data (fingerprint {}, now {}): sources, weights, tokenizer, "
+        "the checkpoint was written with other data (fingerprint {}, now {}): sources, weights, tokenizer, "
         "seed or sequence length differ; restore them, or set checkpoint.allow_changed",
         state.fingerprint, stream_->fingerprint()));
   }
@@ -56,7 +58,7 @@ void Loader::restore(const LoaderState& state, bool allow_changed) {
 PrefetchLoader::PrefetchLoader(std::shared_ptr<const RowStream> stream, const BatchLayout& layout,
                                int64_t depth)
     : Loader(std::move(stream), layout), depth_(depth) {
-  if (depth < 1) throw UsageError(format("a prefetch depth of {}: at least 1 batch is fetched ahead", depth));
+  if (depth < 1) throw UsageError(format("prefetch depth {}: it must be at least 1", depth));
   start();
 }
 

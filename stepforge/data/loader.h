@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The micro-batches of one data rank, in order; and the same, fetched ahead on a thread of its own.
+// The micro-batches of one data rank, in order, read by the caller or prefetched by a thread.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace stepforge {
 
-/// Everything a checkpoint keeps of the data: the same on every rank and in any layout.
+/// What a checkpoint keeps about the data: the same on every rank and in any layout.
 struct LoaderState {
   int64_t rows_consumed = 0;  ///< global rows of the finished steps
   std::string fingerprint;    ///< of the RowStream
@@ -23,14 +23,14 @@ struct LoaderState {
   friend bool operator==(const LoaderState&, const LoaderState&) = default;
 };
 
-/// Counts the micro-batches of one rank.
+/// The position of one rank in the stream, in micro-batches.
 class BatchCursor {
  public:
   BatchCursor(const BatchLayout& layout, int64_t rows_consumed) : layout_(layout), step_row_(rows_consumed) {}
-  /// First global row of the micro-batch to come.
+  /// First global row of the next micro-batch.
   int64_t first_row() const;
   void advance();
-  /// Global rows of finished steps: a step that is interrupted is repeated.
+  /// Global rows of finished steps: an interrupted step is repeated.
   int64_t rows_consumed() const { return step_row_; }
 
  private:
@@ -39,7 +39,7 @@ class BatchCursor {
   int64_t micro_batch_ = 0;
 };
 
-/// Serves the micro-batches of one rank on the calling thread.
+/// Returns the micro-batches of one rank, reading them on the calling thread.
 class Loader {
  public:
   Loader(std::shared_ptr<const RowStream> stream, const BatchLayout& layout);
@@ -49,13 +49,12 @@ class Loader {
 
   /// The next micro-batch. Throws what reading the rows throws.
   virtual Batch next();
-  /// Where the stream goes on: unchanged within a step, moved on by rows_per_step with its last
-  /// micro-batch.
+  /// Where to resume: unchanged within a step, advanced by rows_per_step with its last micro-batch.
   LoaderState state() const { return {cursor_.rows_consumed(), stream_->fingerprint()}; }
-  /// Goes on from `state`, at the beginning of a step. Throws UsageError if it is of other data, unless
-  /// allowed.
+  /// Continues from `state`, at the beginning of a step. Throws UsageError if it belongs to other data, unless
+  /// `allow_changed`.
   virtual void restore(const LoaderState& state, bool allow_changed);
-  /// Seconds that next() has kept its callers waiting.
+  /// Seconds that callers have waited in next().
   double wait_seconds() const { return wait_seconds_; }
 
   const BatchLayout& layout() const { return layout_; }
@@ -72,14 +71,14 @@ class Loader {
   double wait_seconds_ = 0.0;
 };
 
-/// A Loader whose batches are made ahead of time on its own thread. Its state does not count batches that were
-/// only fetched ahead. An exception of the thread is thrown by next() when the batch it belongs to is due, and by
-/// each call after that.
+/// A Loader whose batches are read ahead of time by its own thread. Its state does not count batches that were
+/// only prefetched. An exception on the thread is thrown by next() when its batch is due, and by every call after
+/// that.
 class PrefetchLoader : public Loader {
  public:
-  /// Keeps up to `depth` >= 1 batches ready.
+  /// Keeps up to `depth` >= 1 batches ready. Throws UsageError for a smaller depth.
   PrefetchLoader(std::shared_ptr<const RowStream> stream, const BatchLayout& layout, int64_t depth);
-  /// Stops the thread, dropping what it has fetched.
+  /// Stops the thread and drops what it has fetched.
   ~PrefetchLoader() override;
 
   Batch next() override;

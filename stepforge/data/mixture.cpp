@@ -13,7 +13,7 @@ namespace stepforge {
 
 namespace {
 
-/// Shares of `total` in proportion to the weights, the rows left over going to the largest remainders.
+/// Divides `total` in proportion to the weights; the remaining rows go to the largest remainders.
 std::vector<int64_t> largest_remainder(const std::vector<double>& weights, int64_t total) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<int64_t> shares(weights.size());
@@ -40,7 +40,7 @@ Mixture::Mixture(const std::vector<double>& weights, const std::vector<std::stri
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!std::isfinite(weights[i]) || weights[i] <= 0.0) {
       throw UsageError(
-          format("data source {}: weight {} is not a positive number; leave the source out to not use it",
+          format("data source {}: weight {} is not a positive number; to not use the source, leave it out",
                  names[i], weights[i]));
     }
   }
@@ -65,7 +65,7 @@ std::shared_ptr<const Mixture::Block> Mixture::block(int64_t number) const {
   }
   auto made = std::make_shared<Block>();
   made->number = number;
-  std::vector<int32_t> owner;  // of each place before shuffling
+  std::vector<int32_t> owner;  // of each row of the block before shuffling
   for (size_t source = 0; source < rows_per_block_.size(); ++source) {
     owner.insert(owner.end(), static_cast<size_t>(rows_per_block_[source]), static_cast<int32_t>(source));
   }
@@ -81,7 +81,7 @@ std::shared_ptr<const Mixture::Block> Mixture::block(int64_t number) const {
   return made;
 }
 
-RowRef Mixture::place(int64_t row) const {
+RowRef Mixture::locate(int64_t row) const {
   if (rows_per_block_.size() == 1) return {0, row};
   const auto found = block(row / kBlockRows);
   const auto inside = static_cast<size_t>(row % kBlockRows);

@@ -10,14 +10,14 @@
 
 namespace stepforge {
 
-/// Row `running` of source `source`, counted over all its epochs.
+/// The row drawn `running`-th from source `source`, counted over all its epochs.
 struct RowRef {
   int64_t source = 0;
   int64_t running = 0;
 };
 
-/// Shares out rows among weighted sources. Every block of 4,096 rows holds the same exact number of rows of
-/// each source (largest remainder), in an order shuffled by (seed, block); each source's rows come in running
+/// Divides rows between weighted sources. Every block of 4,096 rows holds the same exact number of rows of
+/// each source (largest remainder), in an order shuffled by (seed, block); the rows of each source come in running
 /// order.
 class Mixture {
  public:
@@ -29,8 +29,8 @@ class Mixture {
 
   /// Rows of each source in every block; they add up to kBlockRows.
   const std::vector<int64_t>& rows_per_block() const { return rows_per_block_; }
-  /// The place of global row `row` >= 0. Safe to call from several threads.
-  RowRef place(int64_t row) const;
+  /// The source and running number of global row `row` >= 0. Safe to call from several threads.
+  RowRef locate(int64_t row) const;
 
  private:
   struct Block {
@@ -51,7 +51,7 @@ class Mixture {
 class RowOrder {
  public:
   RowOrder(int64_t rows, uint64_t seed, int64_t source, bool shuffle);
-  /// The row of the source that is drawn as its `running`-th: epoch running / rows.
+  /// The number in the source of the row that is drawn `running`-th, in epoch running / rows.
   int64_t operator()(int64_t running) const;
 
  private:

@@ -18,8 +18,7 @@ PackedSource::PackedSource(std::shared_ptr<const IndexedDataset> dataset, int64_
       text_bytes_(text_bytes),
       name_(bin_path(dataset_->prefix()).string()) {
   const int64_t count = dataset_->index().tokens();
-  if (seq_len < 1)
-    throw UsageError(format("a sequence length of {}: at least 1 token a row is needed", seq_len));
+  if (seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", seq_len));
   if (count <= seq_len) {
     throw UsageError(
         format("{} holds {} tokens, too few for one row of {} tokens and its last label: use more text or a "

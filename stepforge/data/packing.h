@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Concat-then-split: all documents of a dataset end to end, cut into rows of equal length.
+// Concat-then-split packing: the documents of a dataset end to end, cut into rows of equal length.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace stepforge {
 
-/// Row k holds tokens [k T, k T + T], the last one only as a label, so N tokens make floor((N - 1) / T) rows
-/// of T.
+/// Row k holds tokens [k T, k T + T], T being seq_len, the last one only as a label. So N tokens make
+/// floor((N - 1) / T) rows.
 class PackedSource : public RowSource {
  public:
   /// `text_bytes`: UTF-8 bytes that the dataset was made from, if known. Throws UsageError if the dataset is

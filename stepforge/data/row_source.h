@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the mixture draws rows from.
+// The interface of everything that rows are drawn from.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace stepforge {
 
-/// A fixed number of rows, each readable at random and from several threads.
+/// A fixed number of rows with random access. const members may be called from several threads.
 class RowSource {
  public:
   RowSource() = default;
@@ -18,18 +18,18 @@ class RowSource {
   RowSource(const RowSource&) = delete;
   RowSource& operator=(const RowSource&) = delete;
 
-  /// For messages: where the rows come from.
+  /// Where the rows come from, for messages.
   virtual const std::string& name() const = 0;
   /// Rows in one epoch of this source.
   virtual int64_t rows() const = 0;
   virtual int64_t seq_len() const = 0;
   /// Fills `row` with row number `number` in [0, rows()). Throws FormatError if the stored tokens are bad.
   virtual void read(int64_t number, Row& row) const = 0;
-  /// Equal for sources that deliver equal rows.
+  /// Equal for sources with equal rows.
   virtual const std::string& fingerprint() const = 0;
-  /// All tokens of the source, the ones in no full row included.
+  /// All tokens of the source, including those after the last full row.
   virtual int64_t tokens() const = 0;
-  /// UTF-8 bytes of the text behind tokens(); none if that is not known.
+  /// UTF-8 bytes of the text that tokens() stand for; none if unknown.
   virtual std::optional<int64_t> text_bytes() const = 0;
 };
 

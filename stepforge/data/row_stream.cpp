@@ -12,7 +12,7 @@
 namespace stepforge {
 
 RowStream::RowStream(std::vector<WeightedSource> sources) : sources_(std::move(sources)) {
-  if (sources_.empty()) throw UsageError("no data source was named");
+  if (sources_.empty()) throw UsageError("no data source is given");
   seq_len_ = sources_.front().source->seq_len();
   for (const auto& [source, weight] : sources_) {
     if (source->seq_len() != seq_len_) {
@@ -37,7 +37,7 @@ std::shared_ptr<const RowStream> RowStream::mixture(std::vector<WeightedSource> 
     identity += "\n" + source->fingerprint();
   }
   stream->mixture_ = std::make_unique<Mixture>(weights, names, seed);
-  // Weights count by the rows they give: 1 and 3 are the same as 0.25 and 0.75.
+  // The rows that weights result in: 1 and 3 are the same as 0.25 and 0.75.
   for (const int64_t rows : stream->mixture_->rows_per_block()) identity += format(" {}", rows);
   stream->fingerprint_ = content_hash(identity);
   return stream;
@@ -59,27 +59,28 @@ std::optional<int64_t> RowStream::total_rows() const {
   return rows_per_epoch_;
 }
 
-RowRef RowStream::one_pass_place(int64_t row) const {
+RowRef RowStream::locate_in_one_pass(int64_t row) const {
   int64_t number = 0;
   for (const auto& [source, weight] : sources_) {
     if (row < source->rows()) return {number, row};
     row -= source->rows();
     ++number;
   }
-  throw Error(format("row {} behind the end of a stream of {} rows", row + rows_per_epoch_, rows_per_epoch_));
+  throw Error(
+      format("row {} is past the end of a stream of {} rows", row + rows_per_epoch_, rows_per_epoch_));
 }
 
 Batch RowStream::rows(int64_t first_row, int64_t count) const {
   if (first_row < 0 || count < 0 || count > std::numeric_limits<int64_t>::max() - first_row) {
-    throw Error(format("rows [{}, {} + {}) asked for", first_row, first_row, count));
+    throw Error(format("rows [{}, {} + {}) requested", first_row, first_row, count));
   }
   const int64_t end = mixture_ ? first_row + count : std::min(first_row + count, rows_per_epoch_);
   Batch batch = empty_batch(seq_len_, std::max<int64_t>(0, end - first_row));
   Row row;
   for (int64_t number = first_row; number < end; ++number) {
-    const RowRef place = mixture_ ? mixture_->place(number) : one_pass_place(number);
-    const auto source = static_cast<size_t>(place.source);
-    sources_[source].source->read(mixture_ ? orders_[source](place.running) : place.running, row);
+    const RowRef found = mixture_ ? mixture_->locate(number) : locate_in_one_pass(number);
+    const auto source = static_cast<size_t>(found.source);
+    sources_[source].source->read(mixture_ ? orders_[source](found.running) : found.running, row);
     append_row(row, static_cast<uint64_t>(number), batch);
   }
   return batch;
@@ -92,7 +93,7 @@ std::optional<double> RowStream::bytes_per_token() const {
     const RowSource& source = *sources_[i].source;
     const auto known = source.text_bytes();
     if (!known || source.tokens() == 0) return std::nullopt;
-    // In a mixture a source counts by its share of the rows, in one pass by its size.
+    // A source counts by its share of the rows in a mixture, by its size in one pass.
     const double rows = static_cast<double>(mixture_ ? mixture_->rows_per_block()[i] : source.rows());
     bytes += rows * static_cast<double>(*known) / static_cast<double>(source.tokens());
     tokens += rows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a job by their global number: a pure function, whoever asks.
+// The rows of a job by their global number: a pure function of that number.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ struct WeightedSource {
 /// Either an endless weighted mixture (training) or one pass over all sources in order (validation).
 class RowStream {
  public:
-  /// An endless stream. One epoch is as many rows as all sources have together; a source of weight above its
-  /// size's share is then seen more often than the others.
+  /// An endless stream. One epoch is as many rows as all sources have together; a source whose share of the
+  /// weight exceeds its share of the rows is repeated more often than others.
   static std::shared_ptr<const RowStream> mixture(std::vector<WeightedSource> sources, uint64_t seed,
                                                   bool shuffle);
   /// All rows of all sources once, source after source.
   static std::shared_ptr<const RowStream> one_pass(std::vector<std::shared_ptr<const RowSource>> sources);
 
-  /// Rows [first_row, first_row + count) of the stream; fewer (none too) where a one-pass stream ends. Safe
-  /// to call from several threads. Throws what the sources throw.
+  /// Rows [first_row, first_row + count) of the stream; fewer, or none, where a one-pass stream ends. Safe to
+  /// call from several threads. Throws what the sources throw.
   Batch rows(int64_t first_row, int64_t count) const;
 
   int64_t seq_len() const { return seq_len_; }
@@ -39,20 +39,19 @@ class RowStream {
   /// Rows and tokens of one epoch: the sum over the sources.
   int64_t rows_per_epoch() const { return rows_per_epoch_; }
   int64_t tokens_per_epoch() const { return rows_per_epoch_ * seq_len_; }
-  /// Average UTF-8 bytes behind one token, for bits per byte; none if a source does not know its text.
+  /// Average UTF-8 bytes per token, for bits per byte; none if a source does not know it.
   std::optional<double> bytes_per_token() const;
-  /// Hash of everything that determines the rows: contents, weights, seed, sequence length. Equal fingerprints give equal
-  /// streams.
+  /// Hash of everything that determines the rows: contents, weights, seed, sequence length.
   const std::string& fingerprint() const { return fingerprint_; }
   const std::vector<WeightedSource>& sources() const { return sources_; }
 
  private:
   explicit RowStream(std::vector<WeightedSource> sources);
-  RowRef one_pass_place(int64_t row) const;
+  RowRef locate_in_one_pass(int64_t row) const;
 
   std::vector<WeightedSource> sources_;
   std::unique_ptr<const Mixture> mixture_;  ///< null in a one-pass stream
-  std::vector<RowOrder> orders_;            ///< of each source in a mixture
+  std::vector<RowOrder> orders_;            ///< one per source of a mixture
   int64_t seq_len_ = 0;
   int64_t rows_per_epoch_ = 0;
   std::string fingerprint_;

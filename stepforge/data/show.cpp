@@ -18,7 +18,7 @@ constexpr std::string_view kEven = "\033[36m";
 constexpr std::string_view kOdd = "\033[33m";
 constexpr std::string_view kReset = "\033[0m";
 
-/// Writes one batch. Without colour, tokens are parted by bars, and an ignored label is the word "ignored".
+/// Writes one batch. Without colour, bars separate the tokens; ignored labels are marked "ignored".
 class BatchPrinter {
  public:
   BatchPrinter(const Batch& batch, const Tokenizer& tokenizer, const ShowOptions& options)
@@ -40,9 +40,9 @@ class BatchPrinter {
     return std::string(code) + std::string(text) + std::string(kReset);
   }
 
-  int32_t token(int64_t place) const { return batch_.tokens[static_cast<size_t>(place)]; }
-  int32_t label(int64_t place) const { return batch_.labels[static_cast<size_t>(place)]; }
-  int32_t position(int64_t place) const { return batch_.positions[static_cast<size_t>(place)]; }
+  int32_t token(int64_t i) const { return batch_.tokens[static_cast<size_t>(i)]; }
+  int32_t label(int64_t i) const { return batch_.labels[static_cast<size_t>(i)]; }
+  int32_t position(int64_t i) const { return batch_.positions[static_cast<size_t>(i)]; }
 
   std::vector<Part> parts_of_row(int64_t row) const {
     const int64_t begin = row * batch_.seq_len;
@@ -64,13 +64,13 @@ class BatchPrinter {
                      kBold) +
              "\n";
     text_ +=
-        painted(format("{:>7} {:>8} {:>7}  {:<20} {:>7}  {}", "place", "position", "token", "", "label", ""),
+        painted(format("{:>7} {:>8} {:>7}  {:<20} {:>7}  {}", "index", "position", "token", "", "label", ""),
                 kBold) +
         "\n";
     const int64_t begin = row * batch_.seq_len;
     const int64_t shown =
         options_.max_tokens > 0 ? std::min(options_.max_tokens, batch_.seq_len) : batch_.seq_len;
-    for (int64_t place = begin; place < begin + shown; ++place) print_place(place, place - begin);
+    for (int64_t i = begin; i < begin + shown; ++i) print_token(i, i - begin);
     if (shown < batch_.seq_len) text_ += format("{:>7} {} more tokens\n", "...", batch_.seq_len - shown);
     for (const auto& part : parts) print_text(part);
     text_ += "\n";
@@ -79,27 +79,27 @@ class BatchPrinter {
   void print_text(const Part& part) {
     text_ += painted(format("  --- document part, positions 0 to {} ---", part.end - part.begin - 1), kDim) +
              "\n  ";
-    for (int64_t place = part.begin; place < part.end; ++place) {
-      const std::string word = tokenizer_.token_text(token(place));
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const std::string word = tokenizer_.token_text(token(i));
       if (!options_.colour) {
-        text_ += (place > part.begin ? "|" : "") + word;
-      } else if (label(place) == kIgnoredLabel) {
+        text_ += (i > part.begin ? "|" : "") + word;
+      } else if (label(i) == kIgnoredLabel) {
         text_ += painted(word, kDim);
       } else {
-        text_ += painted(word, (place - part.begin) % 2 == 0 ? kEven : kOdd);
+        text_ += painted(word, (i - part.begin) % 2 == 0 ? kEven : kOdd);
       }
     }
     text_ += "\n";
   }
 
-  void print_place(int64_t place, int64_t in_row) {
-    if (in_row > 0 && position(place) == 0) text_ += painted("        --- document border ---", kDim) + "\n";
-    const std::string start = format("{:>7} {:>8} {:>7}  {:<20} ", in_row, position(place), token(place),
-                                     format("\"{}\"", tokenizer_.token_text(token(place))));
-    if (label(place) == kIgnoredLabel) {
-      text_ += painted(start + format("{:>7}  ignored", label(place)), kDim) + "\n";
+  void print_token(int64_t i, int64_t in_row) {
+    if (in_row > 0 && position(i) == 0) text_ += painted("        --- document border ---", kDim) + "\n";
+    const std::string start = format("{:>7} {:>8} {:>7}  {:<20} ", in_row, position(i), token(i),
+                                     format("\"{}\"", tokenizer_.token_text(token(i))));
+    if (label(i) == kIgnoredLabel) {
+      text_ += painted(start + format("{:>7}  ignored", label(i)), kDim) + "\n";
     } else {
-      text_ += start + format("{:>7}  \"{}\"\n", label(place), tokenizer_.token_text(label(place)));
+      text_ += start + format("{:>7}  \"{}\"\n", label(i), tokenizer_.token_text(label(i)));
     }
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch as a person reads it.
+// Prints a batch as text.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace stepforge {
 
 struct ShowOptions {
-  bool colour = false;     ///< escape codes: tokens in alternating shades, ignored labels dimmed
-  int64_t max_tokens = 0;  ///< tokens of each row in the table above the text; 0 = all
+  bool colour = false;     ///< use escape codes: tokens in alternating colours, ignored labels dimmed
+  int64_t max_tokens = 0;  ///< how many tokens of each row the table lists; 0 = all
 };
 
 /// For each row a table of tokens, positions and labels, then its text with the borders of tokens and

@@ -11,21 +11,21 @@ namespace stepforge {
 
 namespace {
 
-void require(bool allowed, std::string_view what, int64_t value, std::string_view rule) {
-  if (!allowed) throw UsageError(format("synthetic data: {} is {}, but {}", what, value, rule));
+void require(bool allowed, std::string_view name, int64_t value, std::string_view rule) {
+  if (!allowed) throw UsageError(format("synthetic data: {} is {}: it must be {}", name, value, rule));
 }
 
 SyntheticOptions checked(const SyntheticOptions& options) {
   constexpr int64_t kMost = int64_t{1} << 31;
   require(options.vocab_size >= 1 && options.vocab_size < kMost, "the vocabulary size", options.vocab_size,
-          "token ids need 1 to 2^31 - 1");
+          "from 1 to 2^31 - 1");
   require(options.seq_len >= 1 && options.seq_len < kMost, "the sequence length", options.seq_len,
-          "1 to 2^31 - 1 is needed");
+          "from 1 to 2^31 - 1");
   require(options.rows >= 1 && options.rows < kMost, "the number of rows", options.rows,
-          "1 to 2^31 - 1 is needed");
-  require(options.first_row >= 0, "the first row", options.first_row, "it cannot be negative");
+          "from 1 to 2^31 - 1");
+  require(options.first_row >= 0, "the first row", options.first_row, "at least 0");
   require(options.document_length >= 0 && options.document_length < kMost, "the mean document length",
-          options.document_length, "0 (one document a row) to 2^31 - 1 is needed");
+          options.document_length, "from 0 (one document per row) to 2^31 - 1");
   return options;
 }
 
@@ -44,23 +44,22 @@ SyntheticSource::SyntheticSource(const SyntheticOptions& options)
 void SyntheticSource::read(int64_t number, Row& row) const {
   const auto vocab_size = static_cast<uint64_t>(options_.vocab_size);
   const auto row_number = static_cast<uint64_t>(options_.first_row + number);
-  const auto places = static_cast<size_t>(options_.seq_len) + 1;
-  row.tokens.resize(places);
+  const auto count = static_cast<size_t>(options_.seq_len) + 1;
+  row.tokens.resize(count);
   row.document_starts.clear();
   size_t next_start = 0;
   uint64_t token = 0;
-  for (size_t place = 0; place < places; ++place) {
-    const auto words = philox(key_, row_number, place);
-    const bool starts = place == next_start;
-    const bool surprise = starts || words[0] % 8 == 0;
-    token = surprise ? (uint64_t{words[1]} * vocab_size) >> 32 : successor_(token);
-    row.tokens[place] = static_cast<int32_t>(token);
+  for (size_t i = 0; i < count; ++i) {
+    const auto words = philox(key_, row_number, i);
+    const bool starts = i == next_start;
+    const bool random = starts || words[0] % 8 == 0;
+    token = random ? (uint64_t{words[1]} * vocab_size) >> 32 : successor_(token);
+    row.tokens[i] = static_cast<int32_t>(token);
     if (!starts) continue;
-    if (place > 0) row.document_starts.push_back(static_cast<int32_t>(place));
+    if (i > 0) row.document_starts.push_back(static_cast<int32_t>(i));
     // Uniform in [1, 2 mean - 1].
     const auto span = static_cast<uint64_t>(2 * options_.document_length - 1);
-    next_start =
-        options_.document_length == 0 ? places : place + 1 + static_cast<size_t>((words[2] * span) >> 32);
+    next_start = options_.document_length == 0 ? count : i + 1 + static_cast<size_t>((words[2] * span) >> 32);
   }
 }
 

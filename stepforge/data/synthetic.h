@@ -15,14 +15,14 @@ struct SyntheticOptions {
   uint64_t seed = 0;
   int64_t vocab_size = 0;
   int64_t seq_len = 0;
-  int64_t rows = 65536;   ///< rows in an epoch
-  int64_t first_row = 0;  ///< rows of disjoint ranges differ: a validation set begins behind the training set
+  int64_t rows = 65536;         ///< rows in an epoch
+  int64_t first_row = 0;        ///< a validation set begins after the rows of the training set
   int64_t document_length = 0;  ///< mean of the random lengths of documents; 0 makes each row one document
 };
 
-/// Each token follows from the one before by a fixed shuffling of the vocabulary in seven cases of eight,
-/// else it is random: a model that has learnt it reaches a loss of about ln(8) / 8 + 7/8 ln(8/7) +
-/// ln(vocab_size) / 8. A row is a pure function of (seed, row).
+/// With probability 7/8 a token is a fixed function (a permutation of the vocabulary) of the one before; otherwise
+/// it is random. A model that has learnt this reaches a loss of about
+/// ln(8) / 8 + 7/8 ln(8/7) + ln(vocab_size) / 8. A row is a pure function of (seed, row).
 class SyntheticSource : public RowSource {
  public:
   /// Throws UsageError if a number is out of range.

@@ -51,8 +51,8 @@ std::string_view without_carriage_return(std::string_view line) {
   return line.ends_with('\r') ? line.substr(0, line.size() - 1) : line;
 }
 
-/// The end of the paragraph that contains `from`: just behind the next blank line, or the end of the text.
-size_t behind_blank_line(std::string_view text, size_t from) {
+/// The end of the paragraph that contains `from`: just after the next blank line, or the end of the text.
+size_t after_blank_line(std::string_view text, size_t from) {
   size_t line_feed = text.find('\n', from);
   while (line_feed != std::string_view::npos) {
     const auto line = line_at(text, line_feed + 1);
@@ -72,8 +72,8 @@ void read_lines(std::string_view text, const std::function<void(std::string_view
 }
 
 void read_paragraphs(std::string_view text, const std::function<void(std::string_view)>& document) {
-  size_t first = 0;  // of the paragraph
-  size_t last = 0;   // its end; nothing gathered if equal
+  size_t first = 0;  // of the current paragraph
+  size_t last = 0;   // its end; equal to `first` if there is no current paragraph
   for (size_t begin = 0; begin < text.size();) {
     const auto line = line_at(text, begin);
     if (!is_blank(line)) {
@@ -88,10 +88,10 @@ void read_paragraphs(std::string_view text, const std::function<void(std::string
   if (first != last) document(text.substr(first, last - first));
 }
 
-/// A type of file that is recognised by its name and cannot be read as text.
+/// A file type that is recognised by its name and cannot be read as text.
 struct ForeignType {
   std::string_view extension;
-  bool is_text;  ///< read as plain text if the user says that it is
+  bool is_text;  ///< read as plain text if the user sets that format
   std::string_view remedy;
 };
 
@@ -125,15 +125,15 @@ std::string remedy_for(const fs::path& path, TextFormat format) {
   return "";
 }
 
-/// Where a document ends at or behind byte `from` of the first `size` bytes of `file`: just behind the next line
-/// break or blank line, or at the end.
-int64_t border_behind(const FileReader& file, int64_t size, int64_t from, bool by_line) {
+/// The first document border at or after byte `from` in the first `size` bytes of `file`: just after the next line
+/// break or blank line, or the end.
+int64_t border_after(const FileReader& file, int64_t size, int64_t from, bool by_line) {
   for (int64_t window = int64_t{1} << 16;; window *= 2) {
     const int64_t begin = by_line ? from - 1 : from;
     const int64_t end = std::min(size, begin + window);
     const std::string text = file.text(begin, end);
-    const size_t border = by_line ? text.find('\n') + 1 : behind_blank_line(text, 0);
-    // A border at the end of the window may be no border of the file.
+    const size_t border = by_line ? text.find('\n') + 1 : after_blank_line(text, 0);
+    // A border at the end of the window is not necessarily one of the file.
     if (border > 0 && border < text.size()) return begin + static_cast<int64_t>(border);
     if (end == size) return size;
   }
@@ -146,7 +146,7 @@ DocumentMode parse_document_mode(std::string_view word) {
   if (word == "line") return DocumentMode::line;
   if (word == "paragraph") return DocumentMode::paragraph;
   throw UsageError(
-      format("\"{}\" is not a document mode; a document is a \"file\", a \"line\" or a \"paragraph\"", word));
+      format("\"{}\" is not a document mode; expected \"file\", \"line\" or \"paragraph\"", word));
 }
 
 std::string document_mode_name(DocumentMode mode) {
@@ -165,13 +165,13 @@ TextFormat parse_text_format(std::string_view word) {
   if (word == "auto") return TextFormat::automatic;
   if (word == "text") return TextFormat::text;
   if (word == "jsonl") return TextFormat::json_lines;
-  throw UsageError(format("\"{}\" is not a text format; it is \"auto\", \"text\" or \"jsonl\"", word));
+  throw UsageError(format("\"{}\" is not a text format; expected \"auto\", \"text\" or \"jsonl\"", word));
 }
 
 TextSource::TextSource(TextSourceOptions options) : options_(std::move(options)) {
-  if (options_.paths.empty()) throw UsageError("no text was named: give a file or a folder");
+  if (options_.paths.empty()) throw UsageError("no text source is given: name a file or a folder");
   for (const auto& path : options_.paths) add_path(path);
-  if (total_bytes_ == 0) throw UsageError(format("{} is empty: there is nothing to train on", description()));
+  if (total_bytes_ == 0) throw UsageError(format("{} is empty", description()));
 }
 
 std::string TextSource::description() const {
@@ -223,7 +223,7 @@ void TextSource::add_folder(const fs::path& folder) {
   }
   if (failure) throw Error(format("cannot read the folder {}: {}", folder.string(), failure.message()));
   if (found.empty()) {
-    throw UsageError(format("the folder {} holds no *.txt, *.text, *.md, *.jsonl or *.ndjson: {}",
+    throw UsageError(format("the folder {} contains no *.txt, *.text, *.md, *.jsonl or *.ndjson file: {}",
                             folder.string(), skipped_.empty() ? "it is empty" : skipped()));
   }
   std::sort(found.begin(), found.end());
@@ -233,7 +233,7 @@ void TextSource::add_folder(const fs::path& folder) {
 void TextSource::add_file(const fs::path& path) {
   const std::string remedy = remedy_for(path, options_.format);
   if (!remedy.empty()) throw UsageError(format("{} cannot be read as text; {}", path.string(), remedy));
-  const int64_t bytes = FileReader(path).size();  // an unreadable file is an error now, not later
+  const int64_t bytes = FileReader(path).size();  // fails now if the file is unreadable
   files_.push_back({path, is_json_lines(path), bytes});
   total_bytes_ += bytes;
 }
@@ -272,7 +272,7 @@ std::vector<TextChunk> TextSource::chunks(size_t file, int64_t target_bytes, int
   std::vector<TextChunk> ranges;
   while (begin < entry.bytes) {
     const int64_t wanted = std::min(target_bytes, entry.bytes - begin);
-    const int64_t end = border_behind(reader, entry.bytes, begin + wanted, by_line);
+    const int64_t end = border_after(reader, entry.bytes, begin + wanted, by_line);
     ranges.push_back({file, begin, end});
     begin = end;
   }
@@ -300,10 +300,10 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
     if (!is_blank(content)) document(content);
   };
   if (entry.json_lines) {
-    const auto place = [&](int64_t line) {
+    const auto location = [&](int64_t line) {
       return format("{}:{}", entry.path.string(), lines_before(chunk) + line);
     };
-    read_json_lines(text, options_.field, place, keep);
+    read_json_lines(text, options_.field, location, keep);
   } else if (options_.mode == DocumentMode::file) {
     keep(text);
   } else if (options_.mode == DocumentMode::line) {

@@ -18,21 +18,21 @@ enum class DocumentMode {
   paragraph,  ///< lines up to a blank line
 };
 
-/// "file", "line" or "paragraph"; throws UsageError on another word.
+/// "file", "line" or "paragraph"; throws UsageError for anything else.
 DocumentMode parse_document_mode(std::string_view word);
 std::string document_mode_name(DocumentMode mode);
 
-/// "auto" goes by the name: .jsonl, .ndjson and .json (as Megatron writes it) are JSON Lines, all else is text.
+/// "auto" goes by the name: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines; everything else is text.
 enum class TextFormat { automatic, text, json_lines };
 
-/// "auto", "text" or "jsonl"; throws UsageError on another word.
+/// "auto", "text" or "jsonl"; throws UsageError for anything else.
 TextFormat parse_text_format(std::string_view word);
 
 struct TextSourceOptions {
   std::vector<std::filesystem::path> paths;  ///< files and folders, read in this order
   TextFormat format = TextFormat::automatic;
   DocumentMode mode = DocumentMode::file;
-  std::string field = "text";  ///< of a JSON line
+  std::string field = "text";  ///< name of the text field of a JSON line
 };
 
 /// One file of a source.
@@ -50,12 +50,12 @@ struct TextChunk {
 };
 
 /// Documents in a fixed order. Folders are searched recursively for *.txt, *.text, *.md, *.jsonl and *.ndjson
-/// (of the wanted format), sorted by path; hidden files are left out. Documents without a character that is
-/// not white space are left out, as is a byte order mark. const members may be called from several threads.
+/// (as the format allows), sorted by path; hidden files are skipped. Documents of only white space are skipped, and
+/// so is a byte order mark. const members may be called from several threads.
 class TextSource {
  public:
   /// Throws UsageError if a path does not exist, is of a type that must be converted first (compressed,
-  /// tables, PDF), or there is no file; Error if something cannot be read.
+  /// tables, PDF), or if there are no files; Error if something cannot be read.
   explicit TextSource(TextSourceOptions options);
 
   const TextSourceOptions& options() const { return options_; }
@@ -67,14 +67,15 @@ class TextSource {
   /// Names, number and size of the files in folders that are not read; "" if there are none.
   std::string skipped() const;
 
-  /// Hash of the contents of all files and of how documents are cut from them; names do not count. Reads
-  /// every byte.
+  /// Hash of the contents of all files, the document mode and the field; file names do not matter. Reads every
+  /// byte.
   std::string content_key(int workers) const;
 
-  /// Cuts a file from byte `begin`, a document border, on into ranges of about `target_bytes`, in order.
+  /// Cuts a file, from the document border `begin` on, into ranges of about `target_bytes`, in order.
   std::vector<TextChunk> chunks(size_t file, int64_t target_bytes, int64_t begin = 0) const;
-  /// Calls `document` with each document of the chunk, in order. Throws FormatError: not UTF-8 (file, byte),
-  /// a JSON line that is not an object or lacks the field (file, line, the keys it has).
+  /// Calls `document` with each document of the chunk, in order. Throws FormatError if the text is not UTF-8
+  /// (naming file and byte), or if a JSON line is not an object or lacks the field (naming file, line and the keys
+  /// it has).
   void read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const;
 
  private:

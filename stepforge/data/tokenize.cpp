@@ -30,7 +30,7 @@ struct EncodedChunk {
   std::exception_ptr failure;
 };
 
-/// Chunks encoded by several threads, handed out in order. At most `window` of them are in work or waiting.
+/// Encodes chunks on several threads and returns them in order. At most `window_` chunks are in progress or ready.
 class ChunkEncoder {
  public:
   ChunkEncoder(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
@@ -56,8 +56,8 @@ class ChunkEncoder {
   ChunkEncoder(const ChunkEncoder&) = delete;
   ChunkEncoder& operator=(const ChunkEncoder&) = delete;
 
-  /// The next chunk and its range; none after the last. Calls `waiting` once a second while it waits. Rethrows
-  /// what the chunk's thread met.
+  /// The next chunk and its range; none after the last. Calls `waiting` once a second while it waits. Rethrows the
+  /// exception of the chunk's thread.
   std::optional<std::pair<TextChunk, EncodedChunk>> next(const std::function<void()>& waiting) {
     std::unique_lock lock(mutex_);
     Slot& slot = slots_[taken_ % window_];
@@ -105,7 +105,7 @@ class ChunkEncoder {
     }
   }
 
-  /// The slot of the next chunk, once the window has room; null if there is no more.
+  /// The slot for the next chunk, once the window has room; null after the last chunk.
   Slot* claim() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || exhausted_ || claimed_ < taken_ + window_; });
@@ -148,7 +148,7 @@ class ChunkEncoder {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;
-  std::vector<TextChunk> pending_;  ///< of the file that is being cut
+  std::vector<TextChunk> pending_;  ///< of the current file
   size_t pending_next_ = 0;
   size_t next_file_;
   int64_t next_byte_;   ///< of that file
@@ -157,7 +157,7 @@ class ChunkEncoder {
   bool exhausted_ = false;
   bool stopped_ = false;
   std::exception_ptr failure_;
-  std::vector<std::jthread> threads_;  ///< last: joined before the rest goes
+  std::vector<std::jthread> threads_;  ///< last member: joined before the others are destroyed
 };
 
 }  // namespace
@@ -206,7 +206,7 @@ TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, co
   }
   if (document == 0) {
     throw UsageError(
-        format("{} holds no document: nothing but white space or empty fields", source.description()));
+        format("{} contains no document: only white space or empty fields", source.description()));
   }
   return result;
 }
@@ -240,11 +240,12 @@ std::optional<DatasetDescription> read_description(const IndexedDataset& dataset
   const DatasetIndex& index = dataset.index();
   if (description.statistics.documents != index.documents() ||
       description.statistics.tokens != index.tokens()) {
-    throw FormatError(format(
-        "{} states {} documents and {} tokens, but the pair has {} and {}: they do not belong together; "
-        "build the dataset again",
-        path.string(), description.statistics.documents, description.statistics.tokens, index.documents(),
-        index.tokens()));
+    throw FormatError(
+        format("{} states {} documents and {} tokens, but the .bin/.idx pair has {} and {}: they do not "
+               "belong together; "
+               "build the dataset again",
+               path.string(), description.statistics.documents, description.statistics.tokens,
+               index.documents(), index.tokens()));
   }
   return description;
 }

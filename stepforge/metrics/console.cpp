@@ -13,15 +13,15 @@ namespace stepforge {
 
 namespace {
 
-constexpr std::string_view red = "\x1b[31m";
-constexpr std::string_view green = "\x1b[32m";
-constexpr std::string_view yellow = "\x1b[33m";
-constexpr std::string_view blue = "\x1b[34m";
-constexpr std::string_view magenta = "\x1b[35m";
-constexpr std::string_view cyan = "\x1b[36m";
-constexpr std::string_view bright_blue = "\x1b[94m";
-constexpr std::string_view bright_black = "\x1b[90m";
-constexpr std::string_view reset = "\x1b[0m";
+constexpr std::string_view kRed = "\x1b[31m";
+constexpr std::string_view kGreen = "\x1b[32m";
+constexpr std::string_view kYellow = "\x1b[33m";
+constexpr std::string_view kBlue = "\x1b[34m";
+constexpr std::string_view kMagenta = "\x1b[35m";
+constexpr std::string_view kCyan = "\x1b[36m";
+constexpr std::string_view kBrightBlue = "\x1b[94m";
+constexpr std::string_view kBrightBlack = "\x1b[90m";
+constexpr std::string_view kReset = "\x1b[0m";
 
 /// 1234.5 as "1,234.50"; "nan" and "inf" where the value is not finite.
 std::string grouped(double value, int decimals) {
@@ -62,22 +62,22 @@ struct Field {
   int importance;  ///< the field of the lowest one is left out first
 };
 
-constexpr Field train_fields[] = {
-    {metric::loss, "loss", green, fixed4, 8},
-    {metric::grad_norm, "grad_norm", yellow, fixed4, 6},
-    {metric::lr, "lr", bright_blue, exponent2, 5},
-    {metric::memory_active, "memory", cyan, gibibytes, 4},
-    {metric::tps, "tps", blue, whole, 7},
-    {metric::tflops, "tflops", cyan, grouped2, 2},
-    {metric::mfu, "mfu", magenta, percent2, 3},
-    {metric::data_loading_share, "data", bright_black, percent1, 1},
+constexpr Field kTrainFields[] = {
+    {metric::loss, "loss", kGreen, fixed4, 8},
+    {metric::grad_norm, "grad_norm", kYellow, fixed4, 6},
+    {metric::lr, "lr", kBrightBlue, exponent2, 5},
+    {metric::memory_active, "memory", kCyan, gibibytes, 4},
+    {metric::tps, "tps", kBlue, whole, 7},
+    {metric::tflops, "tflops", kCyan, grouped2, 2},
+    {metric::mfu, "mfu", kMagenta, percent2, 3},
+    {metric::data_loading_share, "data", kBrightBlack, percent1, 1},
 };
 
-constexpr Field validation_fields[] = {
-    {metric::validation_loss, "loss", green, fixed4, 4},
-    {metric::validation_perplexity, "ppl", yellow, grouped2, 3},
-    {metric::validation_bits_per_byte, "bpb", magenta, fixed4, 2},
-    {metric::validation_tps, "tps", blue, whole, 1},
+constexpr Field kValidationFields[] = {
+    {metric::validation_loss, "loss", kGreen, fixed4, 4},
+    {metric::validation_perplexity, "ppl", kYellow, grouped2, 3},
+    {metric::validation_bits_per_byte, "bpb", kMagenta, fixed4, 2},
+    {metric::validation_tps, "tps", kBlue, whole, 1},
 };
 
 struct Part {
@@ -89,18 +89,19 @@ struct Part {
 std::vector<Part> parts_of(const MetricsRecord& record) {
   const bool event = record.kind != "train" && record.kind != "validation";
   const std::string prefix = record.kind == "train" ? "" : event ? record.kind + " " : "validate ";
-  std::vector<Part> parts = {{format("{}step: {}", prefix, record.step), red, 100}};
+  std::vector<Part> parts = {{format("{}step: {}", prefix, record.step), kRed, 100}};
   const auto add = [&](const Field& field) {
     const auto value = record.find(field.metric);
     if (!value) return;
     parts.push_back({format("{}: {}", field.label, field.text(*value)), field.colour, field.importance});
   };
   if (event) {
-    for (const auto& [name, value] : record.values) parts.push_back({format("{}: {}", name, value), cyan, 1});
+    for (const auto& [name, value] : record.values)
+      parts.push_back({format("{}: {}", name, value), kCyan, 1});
   } else if (record.kind == "train") {
-    std::for_each(std::begin(train_fields), std::end(train_fields), add);
+    std::for_each(std::begin(kTrainFields), std::end(kTrainFields), add);
   } else {
-    std::for_each(std::begin(validation_fields), std::end(validation_fields), add);
+    std::for_each(std::begin(kValidationFields), std::end(kValidationFields), add);
   }
   return parts;
 }
@@ -108,10 +109,10 @@ std::vector<Part> parts_of(const MetricsRecord& record) {
 }  // namespace
 
 std::string console_line(const MetricsRecord& record, int columns, bool colour) {
-  constexpr size_t gap = 2;
+  constexpr size_t kGap = 2;
   std::vector<Part> parts = parts_of(record);
   const auto width = [&] {
-    size_t sum = gap * (parts.size() - 1);
+    size_t sum = kGap * (parts.size() - 1);
     for (const Part& part : parts) sum += part.text.size();
     return static_cast<int>(sum);
   };
@@ -122,16 +123,16 @@ std::string console_line(const MetricsRecord& record, int columns, bool colour) 
   }
   std::string line;
   for (const Part& part : parts) {
-    if (!line.empty()) line.append(gap, ' ');
-    line += colour ? format("{}{}{}", part.colour, part.text, reset) : part.text;
+    if (!line.empty()) line.append(kGap, ' ');
+    line += colour ? format("{}{}{}", part.colour, part.text, kReset) : part.text;
   }
   return line;
 }
 
 int log_text_columns(int descriptor) {
-  constexpr int time_and_level = 17;  // "12:00:01 INFO    "
+  constexpr int kTimeAndLevel = 17;  // "12:00:01 INFO    "
   const int columns = terminal_columns(descriptor);
-  return (columns > 0 && columns < 120 ? 80 : 120) - time_and_level;
+  return (columns > 0 && columns < 120 ? 80 : 120) - kTimeAndLevel;
 }
 
 bool locale_is_utf8() {
@@ -146,8 +147,8 @@ bool locale_is_utf8() {
 
 namespace {
 
-constexpr int longest_bar = 30;
-constexpr int shortest_bar = 5;
+constexpr int kLongestBar = 30;
+constexpr int kShortestBar = 5;
 
 std::string bar_text(double share, int columns, bool unicode) {
   const int done = static_cast<int>(share * columns);
@@ -194,8 +195,8 @@ std::string status_text(const Status& status, int width, bool unicode) {
       std::clamp(static_cast<double>(status.step) / static_cast<double>(status.total_steps), 0.0, 1.0);
   const std::string percent = format("{:>3}%", static_cast<int>(share * 100));
   // Three gaps: after the percentage one column, after the bar two.
-  const int columns = std::min(longest_bar, width - static_cast<int>(percent.size() + text.size()) - 3);
-  if (columns < shortest_bar) return text;
+  const int columns = std::min(kLongestBar, width - static_cast<int>(percent.size() + text.size()) - 3);
+  if (columns < kShortestBar) return text;
   return percent + " " + bar_text(share, columns, unicode) + "  " + text;
 }
 

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t max_file_bytes = int64_t{1} << 32;
-constexpr JsonLimits line_limits = {.max_bytes = int64_t{1} << 20, .max_depth = 2};
+constexpr int64_t kMaxFileBytes = int64_t{1} << 32;
+constexpr JsonLimits kLineLimits = {.max_bytes = int64_t{1} << 20, .max_depth = 2};
 
 bool is_own_field(std::string_view name) {
   return name == "kind" || name == "step" || name == "wall_time";
@@ -78,7 +78,7 @@ std::string to_json_line(const MetricsRecord& record) {
 }
 
 MetricsRecord parse_json_line(std::string_view line, const std::string& source) {
-  const Json json = parse_json(line, source, line_limits);
+  const Json json = parse_json(line, source, kLineLimits);
   if (!json.is_object()) throw FormatError(format("{}: not a JSON object", source));
   MetricsRecord record;
   for (const char* field : {"kind", "step", "wall_time"}) {
@@ -104,7 +104,7 @@ MetricsRecord parse_json_line(std::string_view line, const std::string& source) 
 }
 
 std::vector<MetricsRecord> read_jsonl(const fs::path& path) {
-  const std::string file = read_file(path, max_file_bytes);
+  const std::string file = read_file(path, kMaxFileBytes);
   std::vector<MetricsRecord> records;
   int64_t number = 0;
   for_each_line(file, [&](const Line& line) {
@@ -121,7 +121,7 @@ std::vector<MetricsRecord> read_jsonl(const fs::path& path) {
 JsonlRewind rewind_jsonl(const fs::path& path, int64_t step, bool validate_again) {
   JsonlRewind result;
   if (!fs::exists(path)) return result;
-  const std::string file = read_file(path, max_file_bytes);
+  const std::string file = read_file(path, kMaxFileBytes);
   std::string kept;
   for_each_line(file, [&](const Line& line) {
     try {
@@ -143,7 +143,7 @@ JsonlRewind rewind_jsonl(const fs::path& path, int64_t step, bool validate_again
 
 JsonlSink::JsonlSink(const fs::path& path, Logger& logger) : path_(path), logger_(logger) {
   if (fs::is_regular_file(path)) {
-    const std::string file = read_file(path, max_file_bytes);
+    const std::string file = read_file(path, kMaxFileBytes);
     size_ = static_cast<int64_t>(whole_lines_size(file));
     torn_ = size_ != static_cast<int64_t>(file.size());
   }

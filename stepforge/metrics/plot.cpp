@@ -4,256 +4,278 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstddef>
-#include <limits>
+#include <cstdint>
 #include <string_view>
-#include <utility>
 
 #include "stepforge/base/format.h"
-#include "stepforge/metrics/axis.h"
-#include "stepforge/metrics/svg.h"
+#include "stepforge/base/utf8.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr int picture_width = 1200;
-constexpr int margin = 32;
-constexpr int title_height = 64;
-constexpr int row_height = 24;
-constexpr int panel_width = (picture_width - 3 * margin) / 2;
-constexpr int panel_height = 320;
-constexpr int panel_gap = 16;
+constexpr int kTableTop = 78;
+constexpr int kRowHeight = 24;
+constexpr double kPlotWidth = 496;  // the area between the axes of a panel
+constexpr double kPlotHeight = 238;
 
-constexpr std::string_view ink = "#111827";
-constexpr std::string_view soft_ink = "#6b7280";
-constexpr std::string_view grid = "#e5e7eb";
-constexpr std::string_view frame_colour = "#9ca3af";
-constexpr SvgText small{.size = 11, .colour = soft_ink};
-constexpr SvgText small_centred{.size = 11, .colour = soft_ink, .anchor = "middle"};
-constexpr SvgText small_right{.size = 11, .colour = soft_ink, .anchor = "end"};
+constexpr std::string_view kTitle = R"(font-size="22" fill="#111827" font-weight="600")";
+constexpr std::string_view kPanelTitle = R"(font-size="14" fill="#111827" font-weight="600")";
+constexpr std::string_view kName = R"(font-size="13" fill="#111827")";
+constexpr std::string_view kValue = R"(font-size="13" fill="#111827" text-anchor="end")";
+constexpr std::string_view kSmall = R"(font-size="11" fill="#6b7280")";
+constexpr std::string_view kSmallCentred = R"(font-size="11" fill="#6b7280" text-anchor="middle")";
+constexpr std::string_view kSmallRight = R"(font-size="11" fill="#6b7280" text-anchor="end")";
+constexpr std::string_view kGrid = R"(stroke="#e5e7eb")";
+constexpr std::string_view kFrame = R"(stroke="#9ca3af")";
+constexpr std::string_view kDot =
+    R"(<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="#ffffff" stroke-width="1.5"/>)";
+constexpr std::array<std::string_view, 8> kColours = {"#2563eb", "#dc2626", "#059669", "#d97706",
+                                                      "#7c3aed", "#0891b2", "#db2777", "#4b5563"};
 
-/// Colour and dashes of a run's lines: from the ninth run on colours repeat with other dashes.
-SvgStroke stroke_of(size_t run, double width, double opacity = 1) {
-  constexpr std::array<std::string_view, 8> palette = {"#2563eb", "#dc2626", "#059669", "#d97706",
-                                                       "#7c3aed", "#0891b2", "#db2777", "#4b5563"};
-  constexpr std::array<std::string_view, 3> dashes = {"", "7 3", "2 3"};
-  return {palette[run % palette.size()], width, opacity, dashes[run / palette.size() % dashes.size()]};
+/// From the ninth run on, colours repeat with other dashes.
+std::string stroke_of(size_t run, double width) {
+  constexpr std::array<std::string_view, 3> kDashes = {"none", "7 3", "2 3"};
+  return format(R"(stroke="{}" stroke-width="{}" stroke-dasharray="{}")", kColours[run % 8], width,
+                kDashes[run / 8 % 3]);
 }
+
+int exponent_of(double size) {
+  return static_cast<int>(std::floor(std::log10(size) + 1e-9));  // log10 may be a little too small
+}
+
+std::string tick_label(double tick, double step, double largest) {
+  constexpr std::array<std::string_view, 4> kSuffixes = {"", "k", "M", "B"};
+  if (tick == 0) return "0";
+  const int exponent = exponent_of(largest);
+  if (step >= 1 && exponent < 4) return with_thousands(std::llround(tick));
+  const bool scientific = exponent < -2 || exponent > 12;
+  const int unit = scientific ? exponent : exponent < 4 ? 0 : std::min(9, exponent / 3 * 3);
+  return format("{:.{}f}{}", tick / std::pow(10, unit), std::max(0, unit - exponent_of(step)),
+                scientific ? format("e{}", unit) : kSuffixes[static_cast<size_t>(unit / 3)]);
+}
+
+/// Markup is escaped; bytes that are not UTF-8 and characters that XML forbids become U+FFFD.
+std::string escaped(std::string_view text) {
+  constexpr std::string_view kMarkup = "&<>\"'";
+  constexpr std::array<std::string_view, 5> kEntities = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+  std::string result;
+  while (!text.empty()) {
+    const size_t length = utf8_sequence_length(text);
+    const std::string_view character = text.substr(0, std::max<size_t>(1, length));
+    const size_t markup = kMarkup.find(character);
+    const bool control = static_cast<uint8_t>(text[0]) < 0x20 && text.find_first_of("\t\n\r") != 0;
+    const bool allowed = length > 0 && !control && character != "\uFFFE" && character != "\uFFFF";
+    result += !allowed ? kReplacementCharacter : markup < kMarkup.size() ? kEntities[markup] : character;
+    text.remove_prefix(character.size());
+  }
+  return result;
+}
+
+/// At most `columns` characters, then an ellipsis if there are more.
+std::string shortened(const std::string& name, int columns) {
+  size_t end = 0;
+  for (int i = 0; i < columns && end < name.size(); ++i) {
+    end += std::max<size_t>(1, utf8_sequence_length(std::string_view(name).substr(end)));
+  }
+  return end == name.size() ? name : name.substr(0, end) + "…";
+}
+
+std::string text(double x, double y, std::string_view style, std::string_view content) {
+  return format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, style, escaped(content));
+}
+
+std::string path(std::string_view points, std::string_view stroke) {
+  return format("<path d=\"{}\" fill=\"none\" {}/>\n", points, stroke);
+}
+
+/// The plot area of one panel. Coordinates are pixels from its upper left corner.
+struct Plot {
+  Axis x_axis;
+  Axis y_axis;
+
+  double x(double step) const { return (step - x_axis.low) / (x_axis.high - x_axis.low) * kPlotWidth; }
+  double y(double value) const { return (y_axis.high - value) / (y_axis.high - y_axis.low) * kPlotHeight; }
+
+  std::string axes() const {
+    std::string labels = text(kPlotWidth / 2, kPlotHeight + 36, kSmallCentred, "step");
+    std::string grid;
+    std::string frame = format("M0,{}h{}", kPlotHeight, kPlotWidth);
+    for (size_t i = 0; i < y_axis.ticks.size(); ++i) {
+      grid += format("M0,{:.1f}h{}", y(y_axis.ticks[i]), kPlotWidth);
+      labels += text(-8, y(y_axis.ticks[i]) + 4, kSmallRight, y_axis.labels[i]);
+    }
+    for (size_t i = 0; i < x_axis.ticks.size(); ++i) {
+      frame += format("M{:.1f},{}v4", x(x_axis.ticks[i]), kPlotHeight);
+      labels += text(x(x_axis.ticks[i]), kPlotHeight + 18, kSmallCentred, x_axis.labels[i]);
+    }
+    return path(grid, kGrid) + path(frame, kFrame) + labels;
+  }
+
+  /// A line that is interrupted at gaps; a point between two gaps becomes a short dash.
+  std::string curve(const Curve& whole, std::string_view stroke) const {
+    const Curve drawn = thinned_curve(whole, static_cast<int>(kPlotWidth));
+    const auto gap = [&](size_t i) { return i >= drawn.y.size() || !std::isfinite(drawn.y[i]); };
+    std::string points;
+    for (size_t i = 0; i < drawn.x.size(); ++i) {
+      if (gap(i)) continue;
+      const bool begins = i == 0 || gap(i - 1);
+      const bool alone = begins && gap(i + 1);
+      points += format("{}{:.1f},{:.1f}{}", begins ? "M" : "L", x(drawn.x[i]) - (alone ? 2 : 0),
+                       y(drawn.y[i]), alone ? "h4" : "");
+    }
+    return path(points, stroke);
+  }
+};
 
 struct Panel {
   std::string_view title;
   Curve RunSeries::* curve;
-  Curve RunSeries::* dots;  ///< a second curve, drawn as dots, or null
-  bool smooth;              ///< draw the curve faintly and a smoothed one over it
-  bool from_zero;
-  bool cut_peaks;
+  Curve RunSeries::* dots = nullptr;  ///< a second curve, drawn as dots
+  bool smooth = true;                 ///< draw the curve faintly and a smoothed one over it
+  bool from_zero = true;
+  bool cut_peaks = false;
 };
 
-constexpr std::array<Panel, 4> panels = {{
-    {"Loss", &RunSeries::loss, &RunSeries::validation_loss, true, false, false},
-    {"Gradient norm", &RunSeries::grad_norm, nullptr, true, true, true},
-    {"Learning rate", &RunSeries::lr, nullptr, false, true, false},
-    {"Tokens per second", &RunSeries::tokens_per_second, nullptr, true, true, false},
+constexpr std::array<Panel, 4> kPanels = {{
+    {.title = "Loss", .curve = &RunSeries::loss, .dots = &RunSeries::validation_loss, .from_zero = false},
+    {.title = "Gradient norm", .curve = &RunSeries::grad_norm, .cut_peaks = true},
+    {.title = "Learning rate", .curve = &RunSeries::lr, .smooth = false},
+    {.title = "Tokens per second", .curve = &RunSeries::tokens_per_second},
 }};
 
-void append_finite(std::vector<double>& values, const std::vector<double>& more) {
-  std::copy_if(more.begin(), more.end(), std::back_inserter(values),
-               [](double value) { return std::isfinite(value); });
-}
-
-/// The smallest and largest of `values`; an empty range if there are none.
-std::pair<double, double> range_of(const std::vector<double>& values) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  if (values.empty()) return {infinity, -infinity};
-  const auto [low, high] = std::minmax_element(values.begin(), values.end());
-  return {*low, *high};
-}
-
-/// The top of a panel that cuts rare peaks, which would flatten the rest of the curve: 1.5 times the value
-/// that all but one in 200 stay below, if the highest is more than 3 times that value.
-double cut_top(std::vector<double> values, double highest) {
-  if (values.empty()) return highest;
-  const auto place = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) * 199 / 200);
-  std::nth_element(values.begin(), place, values.end());
-  return highest > 3 * *place && *place > 0 ? 1.5 * *place : highest;
-}
-
-/// One panel's place in the picture and its axes.
-class PanelDrawing {
- public:
-  PanelDrawing(SvgCanvas& canvas, const std::vector<RunSeries>& runs, const Panel& panel, double left,
-               double top)
-      : canvas_(canvas), runs_(runs), panel_(panel), left_(left + 56), top_(top + 30) {
-    std::vector<double> steps;
-    std::vector<double> values;
-    for (const RunSeries& run : runs) {
-      append_finite(steps, run.loss.x);
-      append_finite(values, (run.*panel.curve).y);
-    }
-    const double cut = panel.cut_peaks ? cut_top(values, range_of(values).second) : INFINITY;
-    for (const RunSeries& run : runs) {
-      if (panel.dots != nullptr) append_finite(values, (run.*panel.dots).y);
-    }
-    auto [first, last] = range_of(steps);
-    if (first < last / 20 || first == last) first = 0;
-    auto [low, high] = range_of(values);
-    highest_ = high;
-    if (panel.from_zero) low = std::min(0.0, low);
-    // Steps are whole numbers, so their ticks are too.
-    x_ = nice_axis(first, last, static_cast<int>(std::clamp(last - first, 1.0, 7.0)), false);
-    y_ = nice_axis(low, std::min(high, cut), 5, true);
+std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
+  std::vector<double> values;
+  double first = INFINITY;
+  double last = 1;
+  std::string note = panel.dots == nullptr ? "" : "smoothed";
+  const auto gather = [&](const Curve& curve) {
+    values.insert(values.end(), curve.y.begin(), curve.y.end());
+    return !curve.empty();
+  };
+  for (const RunSeries& run : runs) {
+    gather(run.*panel.curve);
+    if (panel.dots != nullptr && gather(run.*panel.dots)) note = "training, smoothed  ·  ○ validation";
+    if (run.loss.empty()) continue;
+    first = std::min(first, run.loss.x.front());
+    last = std::max(last, run.loss.x.back());
   }
-
-  void draw() {
-    canvas_.text(left_, top_ - 16, panel_.title, {.size = 14, .colour = ink, .bold = true});
-    canvas_.text(left_ + width_, top_ - 16, note(), small_right);
-    draw_axes();
-    if (!std::isfinite(highest_)) {
-      canvas_.text(left_ + width_ / 2, top_ + height_ / 2, "not recorded",
-                   {.size = 12, .colour = soft_ink, .anchor = "middle"});
-      return;
-    }
-    canvas_.begin_clip(left_ - 4, top_ - 4, width_ + 8, height_ + 8);
-    for (size_t run = 0; run < runs_.size(); ++run) draw_run(run);
-    canvas_.end_clip();
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  if (first < last / 20 || first >= last) first = 0;
+  const bool recorded = !values.empty();
+  if (!recorded) values = {0, 1};
+  std::sort(values.begin(), values.end());
+  double top = values.back();
+  const double usual = values[(values.size() - 1) * 199 / 200];
+  if (panel.cut_peaks && usual > 0 && top > 3 * usual) {  // rare peaks would flatten the rest of the curve
+    note = format("peaks cut (highest {})", short_number(top));
+    top = 1.5 * usual;
   }
-
- private:
-  double x(double step) const { return left_ + (step - x_.low) / (x_.high - x_.low) * width_; }
-  double y(double value) const { return top_ + height_ - (value - y_.low) / (y_.high - y_.low) * height_; }
-
-  /// What the panel's lines mean, at the right of its title.
-  std::string note() const {
-    if (panel_.cut_peaks && highest_ > y_.high)
-      return format("peaks cut (highest {})", short_number(highest_));
-    if (panel_.dots == nullptr) return "";
-    const bool any = std::any_of(runs_.begin(), runs_.end(),
-                                 [&](const RunSeries& run) { return !(run.*panel_.dots).empty(); });
-    return any ? "training, smoothed  ·  ○ validation" : "smoothed";
-  }
-
-  void draw_axes() {
-    const double bottom = top_ + height_;
-    for (size_t i = 0; i < y_.ticks.size(); ++i) {
-      canvas_.line(left_, y(y_.ticks[i]), left_ + width_, y(y_.ticks[i]), {.colour = grid});
-      canvas_.text(left_ - 8, y(y_.ticks[i]) + 4, y_.labels[i], small_right);
-    }
-    canvas_.line(left_, bottom, left_ + width_, bottom, {.colour = frame_colour});
-    for (size_t i = 0; i < x_.ticks.size(); ++i) {
-      canvas_.line(x(x_.ticks[i]), bottom, x(x_.ticks[i]), bottom + 4, {.colour = frame_colour});
-      canvas_.text(x(x_.ticks[i]), bottom + 18, x_.labels[i], small_centred);
-    }
-    canvas_.text(left_ + width_ / 2, bottom + 36, "step", small_centred);
-  }
-
-  void draw_run(size_t run) {
-    const Curve& curve = runs_[run].*panel_.curve;
-    if (panel_.smooth) {
-      SvgStroke faint = stroke_of(run, 1, 0.25);
-      faint.dashes = "";
-      draw_curve(curve, faint);
-      draw_curve(smoothed_curve(curve), stroke_of(run, 2));
-    } else {
-      draw_curve(curve, stroke_of(run, 1.5));
-    }
-    if (panel_.dots == nullptr) return;
-    const Curve& dots = runs_[run].*panel_.dots;
-    SvgStroke dashed = stroke_of(run, 1, 0.8);
-    dashed.dashes = "3 3";
-    draw_curve(dots, dashed);
-    const Curve few = thinned_curve(dots, 15);
-    for (size_t i = 0; i < few.x.size(); ++i) {
-      if (std::isfinite(few.y[i])) canvas_.dot(x(few.x[i]), y(few.y[i]), 3, dashed.colour);
-    }
-  }
-
-  /// Draws the pieces between gaps; a point between two gaps becomes a dot.
-  void draw_curve(const Curve& curve, const SvgStroke& stroke) {
-    const Curve drawn = thinned_curve(curve, static_cast<int>(width_));
-    std::vector<std::pair<double, double>> piece;
-    for (size_t i = 0; i <= drawn.x.size(); ++i) {
-      if (i < drawn.x.size() && std::isfinite(drawn.y[i])) {
-        piece.emplace_back(x(drawn.x[i]), y(drawn.y[i]));
-        continue;
+  // Steps are whole numbers, so their ticks are too.
+  const Plot plot{nice_axis(first, last, static_cast<int>(std::clamp(last - first, 1.0, 7.0)), false),
+                  nice_axis(panel.from_zero ? std::min(0.0, values[0]) : values[0], top, 5, true)};
+  std::string svg = plot.axes() + text(0, -16, kPanelTitle, panel.title);
+  svg += text(kPlotWidth, -16, kSmallRight, note);
+  if (!recorded) return svg + text(kPlotWidth / 2, kPlotHeight / 2, kSmallCentred, "not recorded");
+  // An inner svg draws nothing outside of its area, which includes 4 pixels for wide lines and dots.
+  svg += R"(<svg x="-4" y="-4" width="504" height="246" viewBox="-4 -4 504 246">)";
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const Curve& curve = runs[run].*panel.curve;
+    svg += format(R"(<g stroke="{}" stroke-linejoin="round" stroke-linecap="round">)", kColours[run % 8]);
+    if (panel.smooth) svg += plot.curve(curve, R"(stroke-opacity="0.25")");
+    svg += plot.curve(panel.smooth ? smoothed_curve(curve) : curve, stroke_of(run, panel.smooth ? 2 : 1.5));
+    if (panel.dots != nullptr) {
+      svg += plot.curve(runs[run].*panel.dots, R"(stroke-opacity="0.8" stroke-dasharray="3 3")");
+      const Curve few = thinned_curve(runs[run].*panel.dots, 15);
+      for (size_t i = 0; i < few.x.size(); ++i) {
+        if (std::isfinite(few.y[i])) svg += format(kDot, plot.x(few.x[i]), plot.y(few.y[i]));
       }
-      if (piece.size() == 1) canvas_.dot(piece[0].first, piece[0].second, 2, stroke.colour);
-      if (piece.size() > 1) canvas_.polyline(piece, stroke);
-      piece.clear();
     }
+    svg += "</g>\n";
   }
-
-  SvgCanvas& canvas_;
-  const std::vector<RunSeries>& runs_;
-  const Panel& panel_;
-  double left_;
-  double top_;
-  double width_ = panel_width - 56;
-  double height_ = panel_height - 82;
-  double highest_ = 0;
-  Axis x_;
-  Axis y_;
-};
-
-/// At most `columns` characters, the end replaced by an ellipsis.
-std::string shortened(std::string_view text, size_t columns) {
-  const auto begins_character = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; };
-  if (static_cast<size_t>(std::count_if(text.begin(), text.end(), begins_character)) <= columns) {
-    return std::string(text);
-  }
-  size_t end = 0;
-  for (size_t characters = 0; characters < columns; ++end) characters += begins_character(text[end]) ? 1 : 0;
-  return std::string(text.substr(0, end - 1)) + "…";
+  return svg + "</svg>\n";
 }
 
-void draw_table(SvgCanvas& canvas, const std::vector<RunSeries>& runs) {
-  constexpr std::array<std::pair<std::string_view, int>, 7> columns = {{{"step", 560},
-                                                                        {"tokens", 660},
-                                                                        {"loss", 760},
-                                                                        {"validation", 870},
-                                                                        {"grad norm", 970},
-                                                                        {"learning rate", 1075},
-                                                                        {"tokens/s", 1168}}};
-  double y = title_height + 14;
-  canvas.text(margin + 36, y, "run", small);
-  for (const auto& [name, x] : columns) canvas.text(x, y, name, small_right);
-  canvas.line(margin, y + 8, picture_width - margin, y + 8, {.colour = grid});
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const RunSeries& run = runs[i];
-    y += row_height;
-    canvas.line(margin, y - 4, margin + 26, y - 4, stroke_of(i, 3));
-    canvas.text(margin + 36, y, shortened(run.name, 60), {.size = 13, .colour = ink});
-    const std::array<std::string, 7> cells = {
-        run.loss.empty() ? "–" : with_thousands(std::llround(run.loss.x.back())),
-        short_number(run.tokens_seen),
-        short_number(run.loss.last()),
-        short_number(run.validation_loss.last()),
-        short_number(run.grad_norm.last()),
-        short_number(run.lr.last()),
-        short_number(run.tokens_per_second.last())};
-    for (size_t c = 0; c < cells.size(); ++c) {
-      canvas.text(columns[c].second, y, cells[c], {.size = 13, .colour = ink, .anchor = "end"});
-    }
+/// The runs with their last values.
+std::string draw_table(const std::vector<RunSeries>& runs) {
+  constexpr std::array<int, 8> kColumns = {68, 560, 660, 760, 870, 970, 1075, 1168};
+  std::vector<std::array<std::string, 8>> rows = {
+      {"run", "step", "tokens", "loss", "validation", "grad norm", "learning rate", "tokens/s"}};
+  for (const RunSeries& run : runs) {
+    const std::string step = run.loss.empty() ? "–" : with_thousands(std::llround(run.loss.x.back()));
+    rows.push_back({shortened(run.name, 60), step, short_number(run.tokens_seen),
+                    short_number(run.loss.last()), short_number(run.validation_loss.last()),
+                    short_number(run.grad_norm.last()), short_number(run.lr.last()),
+                    short_number(run.tokens_per_second.last())});
   }
+  std::string svg = path("M32,86H1168", kGrid);
+  for (size_t row = 0; row < rows.size(); ++row) {
+    const double y = kTableTop + kRowHeight * static_cast<double>(row);
+    svg += text(kColumns[0], y, row == 0 ? kSmall : kName, rows[row][0]);
+    for (size_t i = 1; i < kColumns.size(); ++i) {
+      svg += text(kColumns[i], y, row == 0 ? kSmallRight : kValue, rows[row][i]);
+    }
+    if (row > 0) svg += path(format("M32,{}h26", y - 4), stroke_of(row - 1, 3));
+  }
+  return svg;
 }
 
 }  // namespace
 
+Axis nice_axis(double low, double high, int wanted_ticks, bool round_ends) {
+  // Beyond 1e300, the difference of two values or a tick's label overflows.
+  if (!(std::abs(low) <= 1e300 && std::abs(high) <= 1e300)) return nice_axis(0, 1, wanted_ticks, round_ends);
+  // Narrower than this, ticks would be equal after rounding.
+  const double size = std::max(std::abs(low), std::abs(high));
+  if (size < 1e-300 || high - low <= size * 1e-6) {
+    const double margin = size < 1e-300 ? 0.5 : size / 2;
+    low -= margin;
+    high += margin;
+  }
+  const double least = (high - low) / std::max(1, wanted_ticks);
+  const double power = std::pow(10, exponent_of(least));
+  const double ratio = least / power - 1e-9;
+  const double step = power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
+  const double first = round_ends ? std::floor(low / step + 1e-9) : std::ceil(low / step - 1e-9);
+  const double last = round_ends ? std::ceil(high / step - 1e-9) : std::floor(high / step + 1e-9);
+  Axis axis{round_ends ? first * step : low, round_ends ? last * step : high, {}, {}};
+  const double largest = std::max(std::abs(axis.low), std::abs(axis.high));
+  for (double index = first; index <= last; ++index) {
+    axis.ticks.push_back(index * step);
+    axis.labels.push_back(tick_label(axis.ticks.back(), step, largest));
+  }
+  return axis;
+}
+
+std::string short_number(double value) {
+  const double size = std::abs(value);
+  if (!std::isfinite(value)) return "–";
+  if (size >= 1e15 || (size < 1e-2 && value != 0)) {
+    const std::string text = format("{:.1e}", value);  // "8.0e-04", shown as "8e-4"
+    const size_t e = text.find('e');
+    return format("{}e{}", text.substr(0, text[e - 1] == '0' ? e - 2 : e), std::stoi(text.substr(e + 1)));
+  }
+  if (size >= 1e6) return human_count(std::llround(value));
+  if (size >= 1000) return with_thousands(std::llround(value));
+  return format("{:.{}f}", value, size >= 100 ? 1 : size >= 10 ? 2 : 3);
+}
+
 std::string plot_svg(const std::vector<RunSeries>& runs) {
-  const int first_panel = title_height + row_height * static_cast<int>(runs.size() + 1) + 24;
+  const int plot_top = kTableTop + kRowHeight * static_cast<int>(runs.size()) + 64;
   const std::string title = runs.size() == 1 ? "Training of " + shortened(runs[0].name, 80)
                                              : format("{} training runs", runs.size());
-  SvgCanvas canvas(picture_width, first_panel + 2 * (panel_height + panel_gap), title);
-  canvas.text(margin, 42, title, {.size = 22, .colour = ink, .bold = true});
-  draw_table(canvas, runs);
-  for (int i = 0; i < 4; ++i) {
-    const int column = i % 2;
-    const int row = i / 2;
-    PanelDrawing(canvas, runs, panels[static_cast<size_t>(i)], margin + column * (panel_width + margin),
-                 first_panel + row * (panel_height + panel_gap))
-        .draw();
+  std::string svg = format(
+      R"(<svg xmlns="http://www.w3.org/2000/svg" width="1200" height="{0}" viewBox="0 0 1200 {0}" font-family="Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif">
+<title>{1}</title>
+<rect width="1200" height="{0}" fill="#ffffff"/>
+)",
+      plot_top + 642, escaped(title));
+  svg += text(32, 42, kTitle, title) + draw_table(runs);
+  for (size_t i = 0; i < kPanels.size(); ++i) {
+    svg += format("<g transform=\"translate({} {})\">\n{}</g>\n", i % 2 == 0 ? 88 : 672,
+                  plot_top + (i < 2 ? 0 : 336), draw_panel(kPanels[i], runs));
   }
-  return canvas.finish();
+  return svg + "</svg>\n";
 }
 
 }  // namespace stepforge

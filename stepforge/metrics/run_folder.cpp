@@ -15,7 +15,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/base/json.h"
+#include "stepforge/base/json_reader.h"
 
 namespace stepforge {
 
@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int format_version = 1;
-constexpr std::string_view running = "running";
+constexpr int64_t kFormatVersion = 1;
+constexpr std::string_view kRunning = "running";
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -50,21 +50,19 @@ Json to_json(const RunStart& start) {
           {"launch_id", start.launch_id}, {"exit_reason", start.exit_reason}};
 }
 
-RunStart start_from_json(const Json& json) {
-  RunStart start;
-  json.at("host").get_to(start.host);
-  json.at("pid").get_to(start.pid);
-  json.at("time").get_to(start.time);
-  json.at("version").get_to(start.version);
-  json.at("commit").get_to(start.commit);
-  json.at("begin_step").get_to(start.begin_step);
-  json.at("end_step").get_to(start.end_step);
-  json.at("saved_step").get_to(start.saved_step);
-  json.at("launch_id").get_to(start.launch_id);
-  json.at("tokens").get_to(start.tokens);
-  json.at("seconds").get_to(start.seconds);
-  json.at("exit_reason").get_to(start.exit_reason);
-  return start;
+RunStart read_start(const JsonReader& json) {
+  return {.host = json["host"].text(),
+          .pid = json["pid"].integer(),
+          .time = json["time"].text(),
+          .version = json["version"].text(),
+          .commit = json["commit"].text(),
+          .begin_step = json["begin_step"].count(),
+          .end_step = json["end_step"].count(),
+          .saved_step = json["saved_step"].count(),
+          .launch_id = json["launch_id"].text(),
+          .tokens = json["tokens"].count(),
+          .seconds = json["seconds"].number(),
+          .exit_reason = json["exit_reason"].text()};
 }
 
 }  // namespace
@@ -74,17 +72,14 @@ std::vector<RunStart> read_run_history(const fs::path& run_folder) {
   std::vector<RunStart> history;
   if (!fs::exists(path)) return history;
   const Json json = read_json_file(path);
-  try {
-    const int version = json.at("format_version").get<int>();
-    if (version != format_version) {
-      throw FormatError(
-          format("{}: format_version {}, this program reads {}", path.string(), version, format_version));
-    }
-    for (const Json& start : json.at("starts")) history.push_back(start_from_json(start));
-  } catch (const Json::exception& failure) {
-    throw FormatError(format("{}: not a run history ({}); move the file away to begin a new one",
-                             path.string(), failure.what()));
+  const JsonReader reader(json, path.string());
+  const int64_t version = reader["format_version"].integer();
+  if (version != kFormatVersion) {
+    throw Error(format("{}: format_version {}, this program reads {}; name another run folder", path.string(),
+                       version, kFormatVersion));
   }
+  const JsonReader starts = reader["starts"];
+  for (size_t i = 0; i < starts.size(); ++i) history.push_back(read_start(starts.at(i)));
   return history;
 }
 
@@ -95,35 +90,50 @@ RunFolder::RunFolder(fs::path path, Logger& logger) : path_(std::move(path)), lo
   std::error_code failure;
   fs::create_directories(path_, failure);
   if (failure) {
-    throw UsageError(format("cannot create the run folder {}: {}; name a place that can be written",
+    throw UsageError(format("cannot create the run folder {}: {}; name a folder that can be written",
                             path_.string(), failure.message()));
   }
   lock();
   try {
-    history_ = read_run_history(path_);
+    load_history();
   } catch (...) {
     close(lock_descriptor_);
     throw;
   }
-  if (!history_.empty()) earlier_seconds_ = history_.back().seconds;
 }
 
 RunFolder::~RunFolder() {
   close(lock_descriptor_);
 }
 
+void RunFolder::load_history() {
+  try {
+    history_ = read_run_history(path_);
+    if (!history_.empty()) earlier_seconds_ = history_.back().seconds;
+  } catch (const FormatError& damage) {
+    const fs::path damaged = path_ / "run.json.damaged";
+    std::error_code failure;
+    fs::rename(history_file(), damaged, failure);
+    if (failure) {
+      throw Error(format("{}; it cannot be renamed to {}: {}; remove it", damage.what(), damaged.string(),
+                         failure.message()));
+    }
+    logger_.warning("the history of this run begins anew: {} is damaged and was renamed to {} ({})",
+                    history_file().string(), damaged.string(), damage.what());
+  }
+}
+
 void RunFolder::lock() {
   const fs::path file = path_ / "run.lock";
   const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (descriptor < 0 && errno == ELOOP) {
-    throw UsageError(
-        format("{} is a symbolic link; locking the run would write into what it points to: remove the "
-               "link",
-               file.string()));
+    throw UsageError(format(
+        "{} is a symbolic link; locking the run would write into the file it points to: remove the link",
+        file.string()));
   }
   if (descriptor < 0) {
     throw UsageError(
-        format("the run folder {} cannot be written: {}; name another place or correct its permissions",
+        format("the run folder {} cannot be written: {}; name another folder or correct its permissions",
                path_.string(), std::strerror(errno)));
   }
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
@@ -143,8 +153,9 @@ void RunFolder::lock() {
   if (ftruncate(descriptor, 0) != 0 || write(descriptor, holder.data(), holder.size()) < 0) {
     const std::string reason = std::strerror(errno);
     close(descriptor);
-    throw UsageError(format("the run folder {} cannot be written: {}; make room or name another place",
-                            path_.string(), reason));
+    throw UsageError(
+        format("the run folder {} cannot be written: {}; free some disk space or name another folder",
+               path_.string(), reason));
   }
   lock_descriptor_ = descriptor;
 }
@@ -155,14 +166,14 @@ void RunFolder::write_config(std::string_view toml) const {
 
 void RunFolder::begin(RunStart start) {
   for (RunStart& earlier : history_) {
-    if (earlier.exit_reason == running) earlier.exit_reason = "died";
+    if (earlier.exit_reason == kRunning) earlier.exit_reason = "died";
   }
   start.host = host_name();
   start.pid = getpid();
   start.time = utc_time_now();
   start.end_step = start.begin_step;
   start.seconds = earlier_seconds_;
-  start.exit_reason = running;
+  start.exit_reason = kRunning;
   history_.push_back(std::move(start));
   save();
 }
@@ -188,7 +199,7 @@ void RunFolder::finish(std::string_view exit_reason) {
 void RunFolder::save() const {
   Json starts = Json::array();
   for (const RunStart& start : history_) starts.push_back(to_json(start));
-  const Json json = {{"format_version", format_version}, {"starts", std::move(starts)}};
+  const Json json = {{"format_version", kFormatVersion}, {"starts", std::move(starts)}};
   write_file_atomic(history_file(), json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n');
 }
 

@@ -40,8 +40,9 @@ struct RunStart {
 /// process. The lock ends with the object or the process.
 class RunFolder {
  public:
-  /// Throws UsageError if the path is not a folder, cannot be written, or is locked by another process (which is
-  /// named), and FormatError if run.json is damaged. `logger` must outlive the object.
+  /// A damaged run.json is renamed to run.json.damaged, with a warning, and a new history begins. Throws
+  /// UsageError if the path is not a folder, cannot be written, or is locked by another process (which is named),
+  /// and Error if run.json has another format version. `logger` must outlive the object.
   RunFolder(std::filesystem::path path, Logger& logger);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -72,6 +73,7 @@ class RunFolder {
 
  private:
   void lock();
+  void load_history();
   void save() const;
   void save_or_warn();
 
@@ -82,8 +84,8 @@ class RunFolder {
   double earlier_seconds_ = 0;  ///< of all earlier starts
 };
 
-/// The history in a run folder without opening it for training; empty if there is none.
-/// Throws FormatError naming file and field if it is malformed.
+/// The history in a run folder, without opening it for training; empty if there is none. Throws FormatError
+/// naming file and field if it is malformed, Error if it has another format version.
 std::vector<RunStart> read_run_history(const std::filesystem::path& run_folder);
 
 }  // namespace stepforge

@@ -160,8 +160,8 @@ class HeaderParser {
   }
 
   void read_fields(TensorEntry& entry) {
-    static constexpr std::array<std::string_view, 3> fields = {"dtype", "shape", "data_offsets"};
-    std::array<bool, fields.size()> seen{};
+    static constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape", "data_offsets"};
+    std::array<bool, kFields.size()> seen{};
     scanner_.expect('{');
     if (scanner_.peek() != '}') {
       do {
@@ -170,10 +170,10 @@ class HeaderParser {
         word_.clear();
         read_string(word_, kMaxWordBytes);
         const auto which =
-            static_cast<size_t>(std::find(fields.begin(), fields.end(), word_) - fields.begin());
-        if (which == fields.size()) fail_field(at, word_, "unknown field");
+            static_cast<size_t>(std::find(kFields.begin(), kFields.end(), word_) - kFields.begin());
+        if (which == kFields.size()) fail_field(at, word_, "unknown field");
         if (std::exchange(seen[which], true)) fail_field(at, word_, "given twice");
-        field_ = fields[which];
+        field_ = kFields[which];
         scanner_.expect(':');
         if (which == 0) entry.dtype = read_dtype();
         if (which == 1) entry.shape = read_shape();
@@ -182,8 +182,8 @@ class HeaderParser {
       } while (scanner_.accept(','));
     }
     scanner_.expect('}');
-    for (size_t i = 0; i < fields.size(); ++i) {
-      if (!seen[i]) fail_field(entry.header_offset, fields[i], "missing");
+    for (size_t i = 0; i < kFields.size(); ++i) {
+      if (!seen[i]) fail_field(entry.header_offset, kFields[i], "missing");
     }
   }
 

@@ -88,14 +88,14 @@ class PartCheck {
   }
 
  private:
-  static constexpr size_t most_named = 8;
+  static constexpr size_t kMaxNamed = 8;
 
   static std::string quoted(const StoredTensor& tensor) { return quoted_for_message(tensor.name); }
   std::string path_of(const StoredPart& part) const { return files_[part.file].path().string(); }
   std::string files_with(const StoredTensor& tensor) const {
     std::vector<std::string> names;
     for (const StoredPart& part : tensor.parts) {
-      if (names.size() < most_named) names.push_back(path_of(part));
+      if (names.size() < kMaxNamed) names.push_back(path_of(part));
     }
     if (names.size() < tensor.parts.size()) {
       names.push_back(format("{} more", tensor.parts.size() - names.size()));

@@ -11,9 +11,9 @@ namespace stepforge {
 
 namespace {
 
-constexpr int32_t no_rank = std::numeric_limits<int32_t>::max();
+constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 // Up to here looking at all pairs for each merge is faster than a heap.
-constexpr size_t short_word = 48;
+constexpr size_t kShortWord = 48;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ void BpeModel::append_word(std::string_view word, std::vector<int32_t>& ids) con
   const size_t begin = ids.size();
   for (const char byte : word) ids.push_back(byte_ids_[static_cast<uint8_t>(byte)]);
   if (merges_.size() == 0) return;
-  if (word.size() <= short_word) {
+  if (word.size() <= kShortWord) {
     merge_short(ids, begin);
   } else {
     merge_long(ids, begin);
@@ -57,10 +57,10 @@ void BpeModel::append_word(std::string_view word, std::vector<int32_t>& ids) con
 void BpeModel::merge_short(std::vector<int32_t>& symbols, size_t begin) const {
   size_t count = symbols.size() - begin;
   int32_t* symbol = symbols.data() + begin;
-  std::array<Merge, short_word> pairs;
+  std::array<Merge, kShortWord> pairs;
   const auto look_up = [&](size_t i) {
     const Merge* merge = i + 1 < count ? merges_.find(token_pair(symbol[i], symbol[i + 1])) : nullptr;
-    return merge != nullptr ? *merge : Merge{no_rank, 0};
+    return merge != nullptr ? *merge : Merge{kNoRank, 0};
   };
   for (size_t i = 0; i < count; ++i) pairs[i] = look_up(i);
   while (true) {
@@ -68,7 +68,7 @@ void BpeModel::merge_short(std::vector<int32_t>& symbols, size_t begin) const {
     for (size_t i = 1; i + 1 < count; ++i) {
       if (pairs[i].rank < pairs[best].rank) best = i;
     }
-    if (count < 2 || pairs[best].rank == no_rank) break;
+    if (count < 2 || pairs[best].rank == kNoRank) break;
     symbol[best] = pairs[best].id;
     --count;
     for (size_t i = best + 1; i < count; ++i) {

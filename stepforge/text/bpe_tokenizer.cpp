@@ -133,7 +133,7 @@ std::optional<int32_t> BpeTokenizer::find_token(std::string_view content) const 
 void BpeTokenizer::read_special_roles(const std::string& source) {
   const auto file = files_.find("tokenizer_config.json");
   if (file == files_.end()) {
-    eos_ = find_token(end_of_text);
+    eos_ = find_token(kEndOfText);
     return;
   }
   const std::string path = source + "/tokenizer_config.json";

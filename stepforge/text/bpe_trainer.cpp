@@ -16,7 +16,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr int32_t max_vocab_size = 1'000'000;
+constexpr int32_t kMaxVocabSize = 1'000'000;
 
 /// Words as runs of token ids that shrink in place, and for each pair how often it occurs and in which words.
 class MergeTable {
@@ -135,10 +135,10 @@ class MergeTable {
 }  // namespace
 
 TrainedBpe train_bpe(const WordCounts& counts, const BpeTrainerOptions& options) {
-  if (options.vocab_size < min_vocab_size || options.vocab_size > max_vocab_size) {
+  if (options.vocab_size < kMinVocabSize || options.vocab_size > kMaxVocabSize) {
     throw UsageError(
         format("vocab_size {} is out of range; a byte-level BPE has {} (bytes and {}) to {} tokens",
-               options.vocab_size, min_vocab_size, end_of_text, max_vocab_size));
+               options.vocab_size, kMinVocabSize, kEndOfText, kMaxVocabSize));
   }
   TrainedBpe trained;
   std::vector<std::string> tokens;
@@ -164,7 +164,7 @@ TrainedBpe train_bpe(const WordCounts& counts, const BpeTrainerOptions& options)
 
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(const TrainedBpe& trained) {
   TokenizerFiles files;
-  files["tokenizer.json"] = tokenizer_json(trained.merges, llama3_pattern);
+  files["tokenizer.json"] = tokenizer_json(trained.merges, kLlama3Pattern);
   return std::make_unique<BpeTokenizer>(std::move(files), "trained tokenizer");
 }
 

@@ -15,10 +15,10 @@
 namespace stepforge {
 
 /// The 256 bytes and "<|endoftext|>".
-inline constexpr int32_t min_vocab_size = 257;
+inline constexpr int32_t kMinVocabSize = 257;
 
 struct BpeTrainerOptions {
-  /// Tokens wanted: 256 bytes, merges, "<|endoftext|>". At least min_vocab_size and at most 1,000,000.
+  /// Tokens wanted: 256 bytes, merges, "<|endoftext|>". At least kMinVocabSize and at most 1,000,000.
   int32_t vocab_size = 4096;
   /// A pair seen less often is not merged: a model memorises a token that occurs once.
   int64_t min_pair_count = 2;

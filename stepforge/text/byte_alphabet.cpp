@@ -31,15 +31,15 @@ constexpr std::array<int16_t, 0x144> make_inverse_alphabet(const std::array<char
   return inverse;
 }
 
-constexpr std::array<char32_t, 256> byte_alphabet = make_alphabet();
-constexpr std::array<int16_t, 0x144> inverse_alphabet = make_inverse_alphabet(byte_alphabet);
+constexpr std::array<char32_t, 256> kByteAlphabet = make_alphabet();
+constexpr std::array<int16_t, 0x144> kInverseAlphabet = make_inverse_alphabet(kByteAlphabet);
 
 }  // namespace
 
 std::string to_byte_alphabet(std::string_view bytes) {
   std::string piece;
   piece.reserve(bytes.size() + bytes.size() / 4);
-  for (const char byte : bytes) append_utf8(piece, byte_alphabet[static_cast<uint8_t>(byte)]);
+  for (const char byte : bytes) append_utf8(piece, kByteAlphabet[static_cast<uint8_t>(byte)]);
   return piece;
 }
 
@@ -49,8 +49,8 @@ std::optional<std::string> from_byte_alphabet(std::string_view piece) {
     const size_t length = utf8_sequence_length(piece);
     if (length == 0) return std::nullopt;
     const char32_t code_point = decode_code_point(piece);
-    if (code_point >= inverse_alphabet.size() || inverse_alphabet[code_point] < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(inverse_alphabet[code_point]));
+    if (code_point >= kInverseAlphabet.size() || kInverseAlphabet[code_point] < 0) return std::nullopt;
+    bytes.push_back(static_cast<char>(kInverseAlphabet[code_point]));
     piece.remove_prefix(length);
   }
   return bytes;

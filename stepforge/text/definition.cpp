@@ -15,8 +15,8 @@ namespace stepforge {
 
 namespace {
 
-constexpr JsonLimits definition_limits = {.max_bytes = int64_t{128} << 20, .max_depth = 32};
-constexpr int64_t max_vocabulary = 4'000'000;
+constexpr JsonLimits kDefinitionLimits = {.max_bytes = int64_t{128} << 20, .max_depth = 32};
+constexpr int64_t kMaxVocabulary = 4'000'000;
 
 void require_flag(const JsonReader& object, const char* key, bool wanted, bool fallback) {
   if (object.boolean_or(key, fallback) != wanted) object.refuse(key, format("only {} is supported", wanted));
@@ -26,8 +26,8 @@ using PieceIds = std::unordered_map<std::string_view, int32_t>;
 
 void read_vocabulary(const JsonReader& vocab, TokenizerDefinition& definition) {
   const size_t count = vocab.object().json().size();
-  if (static_cast<int64_t>(count) > max_vocabulary)
-    vocab.fail(format("{} entries; at most {} are accepted", count, max_vocabulary));
+  if (static_cast<int64_t>(count) > kMaxVocabulary)
+    vocab.fail(format("{} entries; at most {} are accepted", count, kMaxVocabulary));
   definition.pieces.resize(count);
   std::vector<bool> taken(count);
   for (const auto& [piece, value] : vocab.json().items()) {
@@ -131,7 +131,7 @@ void read_split(const JsonReader& split, const std::string& source, TokenizerDef
 void read_byte_level(const JsonReader& byte_level, TokenizerDefinition& definition) {
   byte_level.only_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   require_flag(byte_level, "add_prefix_space", false, true);
-  if (byte_level.boolean_or("use_regex", true)) definition.split_patterns.emplace_back(gpt2_pattern);
+  if (byte_level.boolean_or("use_regex", true)) definition.split_patterns.emplace_back(kGpt2Pattern);
 }
 
 /// ByteLevel, or a Sequence of any number of Split and then one ByteLevel.
@@ -175,7 +175,7 @@ void read_added_tokens(const JsonReader& root, const PieceIds& ids, TokenizerDef
     if (!seen.insert(content).second) token["content"].refuse("the same content is added twice");
     const auto in_model = ids.find(content);
     const int32_t expected = in_model != ids.end() ? in_model->second : next++;
-    if (token["id"].integer(0, max_vocabulary - 1) != expected) {
+    if (token["id"].integer(0, kMaxVocabulary - 1) != expected) {
       token["id"].refuse(
           format("the id of {} must be {} (added tokens follow the model's {} entries without holes)",
                  json_excerpt(Json(content)), expected, definition.pieces.size()));
@@ -212,7 +212,7 @@ void check_post_processor(const JsonReader& processor) {
 }  // namespace
 
 TokenizerDefinition parse_definition(std::string_view json, const std::string& source) {
-  const Json document = parse_json(json, source, definition_limits);
+  const Json document = parse_json(json, source, kDefinitionLimits);
   const JsonReader root(document, source);
   root.only_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                   "post_processor", "decoder", "model"});

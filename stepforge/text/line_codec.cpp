@@ -17,9 +17,9 @@ namespace {
 /// Appends bytes to `text` up to `end`, which is taken but not kept, or to the end of the input (then false).
 /// Throws FormatError that starts with `place` if they are too many.
 bool read_until(const CodecInput& input, std::string_view ends, std::string& text, const std::string& place) {
-  constexpr int at_end = std::char_traits<char>::eof();
+  constexpr int kEndOfInput = std::char_traits<char>::eof();
   std::streambuf& buffer = *input.stream.rdbuf();
-  for (int c = buffer.sbumpc(); c != at_end; c = buffer.sbumpc()) {
+  for (int c = buffer.sbumpc(); c != kEndOfInput; c = buffer.sbumpc()) {
     if (ends.find(static_cast<char>(c)) != std::string_view::npos) return true;
     if (static_cast<int64_t>(text.size()) == input.max_bytes) {
       throw FormatError(

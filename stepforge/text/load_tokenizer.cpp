@@ -13,9 +13,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t max_tokenizer_bytes = int64_t{128} << 20;
-constexpr int64_t max_companion_bytes = int64_t{64} << 20;
-constexpr std::array companion_names = {"tokenizer_config.json",
+constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20;
+constexpr int64_t kMaxCompanionBytes = int64_t{64} << 20;
+constexpr std::array kCompanionNames = {"tokenizer_config.json",
                                         "special_tokens_map.json",
                                         "chat_template.jinja",
                                         "chat_template.json",
@@ -25,9 +25,9 @@ constexpr std::array companion_names = {"tokenizer_config.json",
 
 TokenizerFiles read_folder(const fs::path& folder) {
   TokenizerFiles files;
-  files["tokenizer.json"] = read_file(folder / "tokenizer.json", max_tokenizer_bytes);
-  for (const char* name : companion_names) {
-    if (fs::exists(folder / name)) files[name] = read_file(folder / name, max_companion_bytes);
+  files["tokenizer.json"] = read_file(folder / "tokenizer.json", kMaxTokenizerBytes);
+  for (const char* name : kCompanionNames) {
+    if (fs::exists(folder / name)) files[name] = read_file(folder / name, kMaxCompanionBytes);
   }
   return files;
 }
@@ -47,7 +47,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   if (path.filename() == "tokenizer.json")
     return std::make_unique<BpeTokenizer>(read_folder(folder), folder.string());
   TokenizerFiles files;
-  files["tokenizer.json"] = read_file(path, max_tokenizer_bytes);
+  files["tokenizer.json"] = read_file(path, kMaxTokenizerBytes);
   return std::make_unique<BpeTokenizer>(std::move(files), path.string());
 }
 

@@ -55,17 +55,17 @@ class PairMap {
 
  private:
   /// No pair of non-negative ids has this value.
-  static constexpr TokenPair empty_ = ~TokenPair{0};
+  static constexpr TokenPair kEmpty = ~TokenPair{0};
 
   struct Slot {
-    TokenPair pair = empty_;
+    TokenPair pair = kEmpty;
     Value value{};
   };
 
   size_t slot_of(TokenPair pair) const {
     const size_t mask = slots_.size() - 1;
     size_t index = mix_bits(pair) & mask;
-    while (slots_[index].pair != pair && slots_[index].pair != empty_) index = (index + 1) & mask;
+    while (slots_[index].pair != pair && slots_[index].pair != kEmpty) index = (index + 1) & mask;
     return index;
   }
 
@@ -73,7 +73,7 @@ class PairMap {
     std::vector<Slot> old(slots_.size() * 2);
     old.swap(slots_);
     for (Slot& slot : old) {
-      if (slot.pair != empty_) slots_[slot_of(slot.pair)] = std::move(slot);
+      if (slot.pair != kEmpty) slots_[slot_of(slot.pair)] = std::move(slot);
     }
   }
 

@@ -17,18 +17,18 @@ namespace {
 
 // White_Space of Unicode, unchanged since version 6.3. PCRE2's \s also takes U+180E, which Oniguruma's does
 // not.
-constexpr std::string_view white_space =
+constexpr std::string_view kWhiteSpace =
     "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{"
     "3000}";
-constexpr std::string_view not_white_space =
+constexpr std::string_view kNotWhiteSpace =
     "\\x{0}-\\x{8}\\x{E}-\\x{1F}\\x{21}-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-"
     "\\x{2027}"
     "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{D7FF}\\x{E000}-\\x{10FFFF}";
 
-constexpr std::array<std::string_view, 13> known_categories = {"L",  "N",  "M",  "P",  "S",  "Lu", "Ll",
+constexpr std::array<std::string_view, 13> kKnownCategories = {"L",  "N",  "M",  "P",  "S",  "Lu", "Ll",
                                                                "Lt", "Lm", "Lo", "Nd", "Nl", "No"};
 // Letters that, side by side, fold to or from one other character that is not ASCII.
-constexpr std::array<std::string_view, 5> multi_character_folds = {"ff", "fi", "fl", "ss", "st"};
+constexpr std::array<std::string_view, 5> kMultiCharacterFolds = {"ff", "fi", "fl", "ss", "st"};
 
 /// The inside of a character class for one general category.
 std::string category_members(std::string_view category) {
@@ -103,15 +103,16 @@ class Rewriter {
     std::string next_two(pattern_.substr(at_, 2));
     for (char& letter : next_two)
       letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-    for (const std::string_view fold : multi_character_folds) {
+    for (const std::string_view fold : kMultiCharacterFolds) {
       if (next_two == fold) refuse(format("\"{}\" inside (?i:...)", fold));
     }
     copy(1);
   }
 
   void open_group() {
-    constexpr std::array<std::string_view, 7> openings = {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
-    for (const std::string_view opening : openings) {
+    constexpr std::array<std::string_view, 7> kOpenings = {"(?:",  "(?i:", "(?=", "(?!",
+                                                           "(?<=", "(?<!", "(?>"};
+    for (const std::string_view opening : kOpenings) {
       if (!follows(opening)) continue;
       caseless_.push_back(opening == "(?i:");
       return copy(opening.size());
@@ -139,7 +140,7 @@ class Rewriter {
     const size_t close = pattern_.find('}', at_);
     if (peek(2) != '{' || close == std::string_view::npos) refuse("a \\p without {name}");
     const std::string_view name = pattern_.substr(at_ + 3, close - at_ - 3);
-    if (std::find(known_categories.begin(), known_categories.end(), name) == known_categories.end()) {
+    if (std::find(kKnownCategories.begin(), kKnownCategories.end(), name) == kKnownCategories.end()) {
       refuse(format("the character property \\p{{{}}}", name));
     }
     at_ = close + 1;
@@ -165,7 +166,7 @@ class Rewriter {
       const std::string members = property();
       out_ += format(c == 'p' ? "[{}]" : "[^{}]", members);
     } else if (c == 's' || c == 'S') {
-      out_ += format(c == 's' ? "[{}]" : "[^{}]", white_space);
+      out_ += format(c == 's' ? "[{}]" : "[^{}]", kWhiteSpace);
       at_ += 2;
     } else if (c == 'd' || c == 'D') {
       out_ += format(c == 'd' ? "[{}]" : "[^{}]", category_members("Nd"));
@@ -197,7 +198,7 @@ class Rewriter {
     if (c == 'p') {
       out_ += property();
     } else {
-      out_ += c == 'd' ? category_members("Nd") : std::string(c == 's' ? white_space : not_white_space);
+      out_ += c == 'd' ? category_members("Nd") : std::string(c == 's' ? kWhiteSpace : kNotWhiteSpace);
       at_ += 2;
     }
     if (peek() == '-' && peek(1) != ']') refuse("a range that begins in a class");

@@ -17,12 +17,12 @@ namespace stepforge {
 
 namespace {
 
-constexpr size_t max_pattern_bytes = 4096;
+constexpr size_t kMaxPatternBytes = 4096;
 // A piece needs a few steps for each of its characters; a pattern that backtracks exponentially runs into
 // this limit.
-constexpr size_t base_match_steps = 10'000'000;
-constexpr size_t match_steps_per_byte = 4;
-constexpr size_t max_jit_stack_bytes = size_t{4} << 20;
+constexpr size_t kBaseMatchSteps = 10'000'000;
+constexpr size_t kMatchStepsPerByte = 4;
+constexpr size_t kMaxJitStackBytes = size_t{4} << 20;
 
 std::string pcre2_message(int code) {
   std::array<PCRE2_UCHAR8, 256> text{};
@@ -63,7 +63,7 @@ struct SplitPattern::Scratch::State {
         context(require_memory(pcre2_match_context_create(nullptr))),
         // Null where the machine allows no just-in-time compilation; matching then falls back to the
         // interpreter.
-        stack(pcre2_jit_stack_create(size_t{32} << 10, max_jit_stack_bytes, nullptr)) {
+        stack(pcre2_jit_stack_create(size_t{32} << 10, kMaxJitStackBytes, nullptr)) {
     if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
   }
   ~State() {
@@ -82,9 +82,9 @@ struct SplitPattern::Scratch::State {
 SplitPattern::Scratch::Scratch() : state_(std::make_shared<State>()) {}
 
 SplitPattern::SplitPattern(std::string_view pattern, const std::string& source) : source_(source) {
-  if (pattern.size() > max_pattern_bytes) {
+  if (pattern.size() > kMaxPatternBytes) {
     throw FormatError(format("{}: a regular expression of {} bytes; at most {} are accepted", source,
-                             pattern.size(), max_pattern_bytes));
+                             pattern.size(), kMaxPatternBytes));
   }
   const std::shared_ptr<pcre2_code> code = compile(rewrite_pattern(pattern, source), source);
   uint32_t matches_empty = 0;
@@ -100,7 +100,7 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& source) 
 size_t SplitPattern::piece_length(std::string_view text, size_t position, Scratch& scratch) const {
   const Scratch::State& state = *scratch.state_;
   const auto* code = static_cast<const pcre2_code*>(code_.get());
-  const size_t steps = std::min<size_t>(base_match_steps + match_steps_per_byte * text.size(), UINT32_MAX);
+  const size_t steps = std::min<size_t>(kBaseMatchSteps + kMatchStepsPerByte * text.size(), UINT32_MAX);
   pcre2_set_match_limit(state.context, static_cast<uint32_t>(steps));
   const int found =
       pcre2_match(code, units(text), text.size(), position, PCRE2_NO_UTF_CHECK, state.match, state.context);

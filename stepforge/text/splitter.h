@@ -12,11 +12,11 @@ namespace stepforge {
 
 /// The pattern of GPT-4 and Llama 3: contractions, words with one leading character, up to three digits,
 /// punctuation, line breaks, spaces.
-inline constexpr std::string_view llama3_pattern =
+inline constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 /// The pattern of GPT-2, which Hugging Face's ByteLevel pre-tokenizer uses when use_regex is true.
-inline constexpr std::string_view gpt2_pattern =
+inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 /// A compiled pattern; immutable, may be shared between threads.

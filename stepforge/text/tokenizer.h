@@ -65,7 +65,7 @@ class Tokenizer {
 };
 
 /// The text every tokenizer made by Stepforge uses to end a document.
-inline constexpr std::string_view end_of_text = "<|endoftext|>";
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 /// Loads `path`: a tokenizer.json, or a folder that holds one. eos and bos come from a tokenizer_config.json
 /// beside it; without one, eos is the added token "<|endoftext|>" if there is one. Throws UsageError if

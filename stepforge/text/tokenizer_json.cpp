@@ -30,7 +30,7 @@ Json pre_tokenizer(std::string_view split_pattern) {
 
 Json added_token(size_t id) {
   return {{"id", id},
-          {"content", std::string(end_of_text)},
+          {"content", std::string(kEndOfText)},
           {"single_word", false},
           {"lstrip", false},
           {"rstrip", false},

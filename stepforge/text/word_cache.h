@@ -14,7 +14,7 @@ namespace stepforge {
 /// Owned by one thread. Memory: at most about 8 MiB.
 class WordCache {
  public:
-  WordCache() : slots_(first_capacity) {}
+  WordCache() : slots_(kFirstCapacity) {}
 
   /// The ids of `word`, valid until the next insert; nullopt if the word is not known.
   std::optional<std::span<const int32_t>> find(std::string_view word) const;
@@ -23,9 +23,9 @@ class WordCache {
   void insert(std::string_view word, std::span<const int32_t> ids);
 
  private:
-  static constexpr size_t first_capacity = 512;
-  static constexpr size_t last_capacity = size_t{1} << 17;
-  static constexpr size_t longest_word = 32;
+  static constexpr size_t kFirstCapacity = 512;
+  static constexpr size_t kLastCapacity = size_t{1} << 17;
+  static constexpr size_t kLongestWord = 32;
 
   struct Slot {
     /// 0 marks a free slot; words of length 0 do not exist.

@@ -13,20 +13,20 @@ namespace stepforge {
 
 namespace {
 
-constexpr size_t slice_bytes = size_t{1} << 20;
+constexpr size_t kSliceBytes = size_t{1} << 20;
 // A merge looks through every word that holds the pair: endless words (a line of base64) would make training
 // quadratic.
-constexpr size_t longest_word = 256;
+constexpr size_t kLongestWord = 256;
 
 bool is_visible_ascii(char c) {
   return c > ' ' && c < 0x7F;
 }
 
-/// The end of the slice that begins at `begin`: behind the first line break past slice_bytes that a visible
+/// The end of the slice that begins at `begin`: behind the first line break past kSliceBytes that a visible
 /// ASCII character follows. No pattern of ours joins text across such a place.
 size_t slice_end(std::string_view text, size_t begin) {
-  if (text.size() - begin <= slice_bytes) return text.size();
-  size_t end = text.find('\n', begin + slice_bytes);
+  if (text.size() - begin <= kSliceBytes) return text.size();
+  size_t end = text.find('\n', begin + kSliceBytes);
   while (end != std::string_view::npos && end + 1 < text.size() && !is_visible_ascii(text[end + 1])) {
     end = text.find('\n', end + 1);
   }
@@ -36,22 +36,22 @@ size_t slice_end(std::string_view text, size_t begin) {
 std::vector<std::string_view> make_slices(std::string_view text) {
   std::vector<std::string_view> slices;
   while (!text.empty()) {
-    const size_t separator = text.find(end_of_text);
+    const size_t separator = text.find(kEndOfText);
     const std::string_view document = text.substr(0, separator);
     for (size_t begin = 0; begin < document.size();) {
       const size_t end = slice_end(document, begin);
       slices.push_back(document.substr(begin, end - begin));
       begin = end;
     }
-    text.remove_prefix(separator == std::string_view::npos ? text.size() : separator + end_of_text.size());
+    text.remove_prefix(separator == std::string_view::npos ? text.size() : separator + kEndOfText.size());
   }
   return slices;
 }
 
-/// The first part of a word: at most longest_word bytes, cut between characters.
+/// The first part of a word: at most kLongestWord bytes, cut between characters.
 size_t part_length(std::string_view word) {
-  if (word.size() <= longest_word) return word.size();
-  size_t length = longest_word;
+  if (word.size() <= kLongestWord) return word.size();
+  size_t length = kLongestWord;
   while ((static_cast<unsigned char>(word[length]) & 0xC0) == 0x80) --length;
   return length;
 }

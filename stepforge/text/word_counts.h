@@ -17,7 +17,7 @@ using WordCounts = std::unordered_map<std::string, int64_t>;
 class WordCounter {
  public:
   /// `workers` threads, 0 = all cores. Throws FormatError if the pattern is not supported.
-  explicit WordCounter(std::string_view pattern = llama3_pattern, int workers = 0);
+  explicit WordCounter(std::string_view pattern = kLlama3Pattern, int workers = 0);
 
   /// Counts the words of one text; "<|endoftext|>" in it separates texts and is not counted. Large texts are
   /// divided between the threads, at places where the pattern cuts anyhow. Words of over 256 bytes are counted

@@ -37,7 +37,7 @@ TEST(CountWords, StopsOnceTheWantedBytesAreCounted) {
   EXPECT_EQ(counter.counts(), (WordCounts{{"one", 1}}));
 }
 
-TEST(CountWords, RefusesWhatIsNotThere) {
+TEST(CountWords, RefusesAMissingFile) {
   const TempFolder folder;
   WordCounter counter;
   EXPECT_CONTAINS(

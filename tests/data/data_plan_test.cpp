@@ -48,7 +48,7 @@ TEST_F(DataPlanTest, MixesTextJsonLinesIndexedAndSynthetic) {
   EXPECT_EQ(data.train->sources().size(), 4U);
   EXPECT_EQ(data.validation, nullptr);
   EXPECT_EQ(data.train->rows(0, 5).rows, 5);
-  EXPECT_EQ(data.train->bytes_per_token(), std::nullopt);  // nobody knows the text behind the pair
+  EXPECT_EQ(data.train->bytes_per_token(), std::nullopt);  // the size of the text is unknown
 }
 
 TEST_F(DataPlanTest, HoldsOutDocumentsForValidation) {
@@ -61,7 +61,7 @@ TEST_F(DataPlanTest, HoldsOutDocumentsForValidation) {
   EXPECT_NEAR(static_cast<double>(held_out) / static_cast<double>(held_out + kept), 0.2, 0.08);
   EXPECT_EQ(data.validation->total_rows(), (held_out - 1) / 8);
   EXPECT_GT(*data.validation->bytes_per_token(), 0.9);
-  EXPECT_LT(*data.validation->bytes_per_token(), 1.0);  // the end-of-text tokens stand for no byte
+  EXPECT_LT(*data.validation->bytes_per_token(), 1.0);  // end-of-text tokens have no bytes
 }
 
 TEST_F(DataPlanTest, TakesValidationFromItsOwnSources) {
@@ -72,7 +72,7 @@ TEST_F(DataPlanTest, TakesValidationFromItsOwnSources) {
   EXPECT_CONTAINS(message(made), "both a validation fraction (0.1) and 1 validation source(s)");
 }
 
-TEST_F(DataPlanTest, HoldsOutSyntheticRowsThatTrainingNeverSees) {
+TEST_F(DataPlanTest, HoldsOutSyntheticRowsThatTrainingNeverReads) {
   auto made = plan({{.format = "synthetic"}});
   made.synthetic.rows = 100;
   made.validation_fraction = 0.1;
@@ -95,7 +95,7 @@ TEST_F(DataPlanTest, SyntheticAndIndexedDataNeedNoTokenizer) {
                   "is text, but no tokenizer is configured");
 }
 
-TEST_F(DataPlanTest, AFinishedDatasetCannotBeSplit) {
+TEST_F(DataPlanTest, RefusesToSplitAnIndexedDataset) {
   write_dataset(folder_ / "pair", counting_documents({100}));
   auto made = plan({{.path = (folder_ / "pair").string(), .format = "bin"}});
   made.validation_fraction = 0.1;
@@ -111,7 +111,7 @@ TEST_F(DataPlanTest, RefusesADatasetOfAnotherTokenizer) {
                   "was built with another tokenizer (fingerprint other");
 }
 
-TEST_F(DataPlanTest, OfFewDocumentsTheLastRowsAreHeldOut) {
+TEST_F(DataPlanTest, HoldsOutTheLastRowsIfThereAreTooFewDocuments) {
   for (int book = 0; book < 20; ++book) {
     std::string text;
     for (int i = 0; i < 100; ++i) text += static_cast<char>('a' + (book * 7 + i) % 26);
@@ -135,14 +135,14 @@ TEST_F(DataPlanTest, OfFewDocumentsTheLastRowsAreHeldOut) {
                   "too few documents to hold out 2% of them for validation; its last 5 of 252 rows");
 }
 
-TEST_F(DataPlanTest, SaysWhyAPartIsTooSmall) {
+TEST_F(DataPlanTest, NamesASourceThatIsTooSmall) {
   auto made = plan({{.path = folder_.write("a.txt", "just one line of text").string()}});
   made.documents = "file";
   made.validation_fraction = 0.5;
   made.seq_len = 30;
   EXPECT_CONTAINS(message(made), "its 1 documents have 22 tokens, too few for one row of 30 tokens");
   made.seq_len = 20;
-  EXPECT_CONTAINS(message(made), "makes only one row of 20 tokens, of which none can be held out");
+  EXPECT_CONTAINS(message(made), "makes only one row of 20 tokens, so none can be held out");
 }
 
 TEST_F(DataPlanTest, NotesTheFilesOfAFolderThatAreNotRead) {
@@ -153,23 +153,23 @@ TEST_F(DataPlanTest, NotesTheFilesOfAFolderThatAreNotRead) {
   EXPECT_CONTAINS(data.notes[0], "1 file (4 B) is not read: b.parquet; convert it to JSON Lines");
 }
 
-TEST_F(DataPlanTest, RefusesPlansThatCannotBe) {
+TEST_F(DataPlanTest, RefusesImpossiblePlans) {
   auto made = plan({{.path = lines("a.txt", 50).string()}});
   made.validation_fraction = 1.0;
-  EXPECT_CONTAINS(message(made), "a validation fraction of 1");
+  EXPECT_CONTAINS(message(made), "validation fraction 1:");
   made.validation_fraction = std::nan("");
-  EXPECT_CONTAINS(message(made), "a validation fraction of nan");
+  EXPECT_CONTAINS(message(made), "validation fraction nan:");
   made = plan({{.path = lines("a.txt", 50).string()}});
   made.seq_len = 0;
-  EXPECT_CONTAINS(message(made), "a sequence length of 0");
-  EXPECT_CONTAINS(message(plan({})), "no data source was named");
-  EXPECT_CONTAINS(message(plan({{.path = ""}})), "without a path");
+  EXPECT_CONTAINS(message(made), "sequence length 0:");
+  EXPECT_CONTAINS(message(plan({})), "no data source is given");
+  EXPECT_CONTAINS(message(plan({{.path = ""}})), "a data source has no path");
   EXPECT_CONTAINS(message(plan({{.path = (folder_ / "none").string()}})), "none does not exist");
   EXPECT_CONTAINS(message(plan({{.path = lines("a.txt", 5).string(), .format = "parquet"}})),
                   "\"parquet\" is not a text format");
 }
 
-TEST_F(DataPlanTest, TheFingerprintFollowsThePlan) {
+TEST_F(DataPlanTest, TheFingerprintDependsOnThePlan) {
   const auto a = lines("a.txt", 50);
   const auto print = [&](auto change) {
     auto made = plan({{.path = a.string()}});

@@ -21,7 +21,7 @@ bool is_end(const TokenizeProgress& progress) {
   return progress.bytes_done == progress.bytes_total;
 }
 
-/// Counts the tokenizations it is asked to show.
+/// Counts the tokenizations that report progress.
 struct CountedBuild {
   int calls = 0;
   CachedDataset open(const TextSource& source, const std::filesystem::path& cache,
@@ -55,7 +55,7 @@ TEST(DatasetCache, TokenizesTheSameTextOnce) {
   EXPECT_EQ(names_in(folder / "cache").size(), 1U);  // no lock, no staging left
 }
 
-TEST(DatasetCache, BuildsAnewIfTextOrSplitChanges) {
+TEST(DatasetCache, RebuildsIfTextOrSplitChanges) {
   const TempFolder folder;
   CountedBuild build;
   const auto open = [&](std::string_view text, const TokenizeOptions& options) {
@@ -176,11 +176,11 @@ TEST(DatasetCache, ThreadsThatRaceForAnEntryBuildItOnce) {
   EXPECT_EQ(builds, 1);
 }
 
-TEST(DatasetCache, AnEntryThatAppearsMeanwhileIsTaken) {
+TEST(DatasetCache, UsesAnEntryThatAppearsDuringTheBuild) {
   const TempFolder folder;
   const TextSource source({.paths = {folder.write("a.txt", "hello")}});
   CountedBuild build;
-  // As where files cannot be locked: while this build runs, another one publishes the entry.
+  // As if files could not be locked: while this build runs, another one publishes the entry.
   const auto tokenizer = make_byte_tokenizer();
   const auto other = build.open(source, folder / "other");
   const auto entry = folder / "cache" / other.folder.filename().string();
@@ -193,7 +193,7 @@ TEST(DatasetCache, AnEntryThatAppearsMeanwhileIsTaken) {
   EXPECT_EQ(names_in(folder / "cache").size(), 1U);
 }
 
-/// A build of many lines that is stopped in the middle, and what the next one makes of it.
+/// A build that is stopped in the middle, and then continued.
 class StoppedBuild : public ::testing::Test {
  protected:
   static TextSource many_lines(const TempFolder& folder) {

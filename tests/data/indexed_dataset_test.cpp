@@ -23,7 +23,7 @@ std::vector<std::vector<int32_t>> read_documents(const IndexedDataset& dataset) 
   return documents;
 }
 
-TEST(IndexedDataset, GivesBackTheDocumentsThatWereWritten) {
+TEST(IndexedDataset, ReadsTheDocumentsThatWereWritten) {
   const bool holds = rc::check("round trip", [] {
     const auto type = *rc::gen::element(TokenType::u8, TokenType::u16, TokenType::i32);
     const int32_t limit = type == TokenType::u8    ? 256
@@ -229,7 +229,7 @@ TEST(HostileIndex, TheUndamagedIndexIsAccepted) {
   EXPECT_EQ(index.tokens(), 3);
 }
 
-TEST(IndexedDataset, ATruncatedBinIsNamedAndDoesNotKill) {
+TEST(IndexedDataset, NamesATruncatedBinInsteadOfCrashing) {
   const TempFolder folder;
   const auto dataset = write_dataset(folder / "pair", counting_documents({50'000}), TokenType::i32);
   std::filesystem::resize_file(folder / "pair.bin", 100'000);

@@ -56,7 +56,7 @@ std::shared_ptr<const RowStream> synthetic_stream(uint64_t seed) {
       seed, true);
 }
 
-TEST(RowStream, GivesEverySampleOncePerEpochOfItsSource) {
+TEST(RowStream, ReturnsEveryRowOncePerEpochOfItsSource) {
   const auto stream = two_sources(9);
   std::map<int32_t, int> first_source, second_source;
   for (int64_t row = 0; row < 20000; ++row) {
@@ -78,7 +78,7 @@ TEST(RowStream, GivesEverySampleOncePerEpochOfItsSource) {
   check(second_source, 700);
 }
 
-TEST(RowStream, AnEpochOfOneSourceIsAPermutationOfItsSamples) {
+TEST(RowStream, AnEpochOfOneSourceIsAPermutationOfItsRows) {
   const auto stream = RowStream::mixture({{std::make_shared<NumberedSource>(101, 0), 1.0}}, 5, true);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     const Batch batch = stream->rows(epoch * 101, 101);
@@ -96,7 +96,7 @@ TEST(RowStream, WithoutShufflingKeepsTheOrderOfASource) {
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 0, 1, 1, 2, 2, 0, 0}));
 }
 
-TEST(RowStream, ABatchIsTheRowsOneByOne) {
+TEST(RowStream, ABatchEqualsItsRowsReadOneByOne) {
   const bool holds = rc::check("rows", [] {
     const auto stream = synthetic_stream(*rc::gen::inRange<uint64_t>(0, 100));
     const int64_t first = *rc::gen::inRange<int64_t>(0, 10000);
@@ -123,7 +123,7 @@ TEST(RowStream, ABatchIsTheRowsOneByOne) {
   EXPECT_TRUE(holds);
 }
 
-TEST(RowStream, OnePassGivesAllRowsInOrderAndThenEnds) {
+TEST(RowStream, OnePassReturnsAllRowsInOrderAndThenEnds) {
   const auto stream =
       RowStream::one_pass({std::make_shared<NumberedSource>(3, 0), std::make_shared<NumberedSource>(2, 10)});
   EXPECT_EQ(stream->total_rows(), 5);
@@ -136,7 +136,7 @@ TEST(RowStream, OnePassGivesAllRowsInOrderAndThenEnds) {
   EXPECT_EQ(stream->rows(500, 4).rows, 0);
 }
 
-TEST(RowStream, TheFingerprintFollowsSourcesSharesSeedAndShuffling) {
+TEST(RowStream, TheFingerprintDependsOnSourcesWeightsSeedAndShuffling) {
   const auto source = std::make_shared<NumberedSource>(3, 0);
   const auto other = std::make_shared<NumberedSource>(4, 0);
   const auto print = [&](double weight, uint64_t seed, bool shuffle) {
@@ -180,12 +180,12 @@ std::unique_ptr<Loader> make_loader(const std::shared_ptr<const RowStream>& stre
   return std::make_unique<PrefetchLoader>(stream, layout, depth);
 }
 
-TEST(Loader, AfterAnyCutTheStreamGoesOnAsIfUninterrupted) {
+TEST(Loader, ResumesAtAnyPointAsIfUninterrupted) {
   const bool holds = rc::check("cut", [] {
     const auto stream = synthetic_stream(3);
     const BatchLayout layout{.rows_per_step = 6, .rows_per_micro_batch = 2};
     const int64_t cut = *rc::gen::inRange<int64_t>(0, 12);    // steps before the cut
-    const int64_t extra = *rc::gen::inRange<int64_t>(0, 3);   // micro-batches of a step that is cut short
+    const int64_t extra = *rc::gen::inRange<int64_t>(0, 3);   // micro-batches of an unfinished step
     const int64_t before = *rc::gen::inRange<int64_t>(0, 4);  // prefetch depths, 0 = none
     const int64_t after = *rc::gen::inRange<int64_t>(0, 4);
     auto whole = make_loader(stream, layout, 0);
@@ -197,7 +197,7 @@ TEST(Loader, AfterAnyCutTheStreamGoesOnAsIfUninterrupted) {
     RC_ASSERT(state.rows_consumed == 6 * cut);
     first.reset();
     auto second = make_loader(stream, layout, after);
-    take(*second, *rc::gen::inRange<int64_t>(0, 3));  // restoring forgets where it was
+    take(*second, *rc::gen::inRange<int64_t>(0, 3));  // restoring discards this position
     second->restore(state, false);
     RC_ASSERT(second->state() == state);
     RC_ASSERT(same_batches(take(*second, 9), expected));
@@ -250,15 +250,15 @@ TEST(Loader, RefusesTheStateOfOtherDataUnlessAllowed) {
   Loader loader(two_sources(4), {.rows_per_step = 2});
   const LoaderState other = Loader(two_sources(5), {.rows_per_step = 2}).state();
   EXPECT_CONTAINS(message_of<UsageError>([&] { loader.restore(other, false); }),
-                  "the checkpoint was made with other data");
+                  "the checkpoint was written with other data");
   loader.restore({.rows_consumed = 8, .fingerprint = other.fingerprint}, true);
   EXPECT_EQ(loader.next().row_ids[0], 8U);
   EXPECT_CONTAINS(
       message_of<FormatError>([&] { loader.restore({.rows_consumed = -1, .fingerprint = ""}, true); }),
-      "-1 rows");
+      "rows_consumed is -1");
 }
 
-TEST(PrefetchLoader, GivesTheBatchesOfThePlainLoader) {
+TEST(PrefetchLoader, ReturnsTheBatchesOfThePlainLoader) {
   const auto stream = two_sources(4);
   const BatchLayout layout{.rows_per_step = 8, .rows_per_micro_batch = 2, .data_ranks = 2, .data_rank = 1};
   Loader plain(stream, layout);
@@ -270,7 +270,7 @@ TEST(PrefetchLoader, GivesTheBatchesOfThePlainLoader) {
   }
 }
 
-TEST(PrefetchLoader, ThrowsAtTheBatchTheFaultBelongsToAndEverAfter) {
+TEST(PrefetchLoader, ThrowsAtTheFailedBatchAndOnEveryCallAfterIt) {
   const auto stream = RowStream::mixture({{std::make_shared<NumberedSource>(100, 0, 5), 1.0}}, 1, false);
   PrefetchLoader loader(stream, {.rows_per_step = 1}, 4);
   for (int32_t i = 0; i < 5; ++i) EXPECT_EQ(loader.next().tokens[0], i);
@@ -288,9 +288,8 @@ TEST(PrefetchLoader, StopsWithFullAndWithEmptyQueue) {
   }
 }
 
-TEST(PrefetchLoader, NeedsADepth) {
-  EXPECT_CONTAINS(message_of<UsageError>([] { PrefetchLoader(two_sources(1), {}, 0); }),
-                  "a prefetch depth of 0");
+TEST(PrefetchLoader, RefusesADepthOfZero) {
+  EXPECT_CONTAINS(message_of<UsageError>([] { PrefetchLoader(two_sources(1), {}, 0); }), "prefetch depth 0:");
 }
 
 }  // namespace

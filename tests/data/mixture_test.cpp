@@ -23,10 +23,10 @@ Mixture mixture(const std::vector<double>& weights, uint64_t seed = 1) {
   return Mixture(weights, names(weights.size()), seed);
 }
 
-TEST(Mixture, SharesABlockByLargestRemainder) {
+TEST(Mixture, DividesABlockByLargestRemainder) {
   EXPECT_EQ(mixture({1, 1}).rows_per_block(), (std::vector<int64_t>{2048, 2048}));
   EXPECT_EQ(mixture({3, 1}).rows_per_block(), (std::vector<int64_t>{3072, 1024}));
-  // 4096 / 3 = 1365.33: the row left over goes to the first of equals.
+  // 4096 / 3 = 1365.33: the remaining row goes to the first of the equal sources.
   EXPECT_EQ(mixture({1, 1, 1}).rows_per_block(), (std::vector<int64_t>{1366, 1365, 1365}));
   // 4096 * 0.7 = 2867.2, 4096 * 0.3 = 1228.8.
   EXPECT_EQ(mixture({0.7, 0.3}).rows_per_block(), (std::vector<int64_t>{2867, 1229}));
@@ -40,8 +40,8 @@ TEST(Mixture, EachBlockHoldsTheExactShareAndEachSourceItsRowsInRunningOrder) {
     const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
     std::vector<int64_t> next(parts.size(), 0);
     for (int64_t row = 0; row < 3 * Mixture::kBlockRows; ++row) {
-      const RowRef place = mixed.place(row);
-      RC_ASSERT(place.running == next[static_cast<size_t>(place.source)]++);
+      const RowRef found = mixed.locate(row);
+      RC_ASSERT(found.running == next[static_cast<size_t>(found.source)]++);
       if ((row + 1) % Mixture::kBlockRows != 0) continue;
       const int64_t blocks = (row + 1) / Mixture::kBlockRows;
       for (size_t i = 0; i < parts.size(); ++i) {
@@ -54,14 +54,14 @@ TEST(Mixture, EachBlockHoldsTheExactShareAndEachSourceItsRowsInRunningOrder) {
   EXPECT_TRUE(holds);
 }
 
-TEST(Mixture, IsAFunctionOfTheRowNumberWhateverWasAskedBefore) {
+TEST(Mixture, DependsOnlyOnTheRowNumberNotOnEarlierCalls) {
   const Mixture mixed = mixture({5, 2, 1});
   std::vector<RowRef> forward;
-  for (int64_t row = 0; row < 10000; ++row) forward.push_back(mixed.place(row));
+  for (int64_t row = 0; row < 10000; ++row) forward.push_back(mixed.locate(row));
   for (int64_t row = 9999; row >= 0; row -= 37) {
-    const RowRef place = mixed.place(row);
-    EXPECT_EQ(place.source, forward[static_cast<size_t>(row)].source);
-    EXPECT_EQ(place.running, forward[static_cast<size_t>(row)].running);
+    const RowRef found = mixed.locate(row);
+    EXPECT_EQ(found.source, forward[static_cast<size_t>(row)].source);
+    EXPECT_EQ(found.running, forward[static_cast<size_t>(row)].running);
   }
 }
 
@@ -70,7 +70,7 @@ TEST(Mixture, ShufflesBlocksDifferentlyBySeedAndBlock) {
     const Mixture mixed = mixture({1, 1}, seed);
     std::vector<int64_t> sources;
     for (int64_t i = 0; i < Mixture::kBlockRows; ++i)
-      sources.push_back(mixed.place(block * Mixture::kBlockRows + i).source);
+      sources.push_back(mixed.locate(block * Mixture::kBlockRows + i).source);
     return sources;
   };
   EXPECT_NE(order(1, 0), order(2, 0));

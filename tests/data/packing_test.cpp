@@ -27,7 +27,7 @@ Batch all_rows(const RowSource& source) {
   return batch;
 }
 
-TEST(Packing, CutsTheDocumentsEndToEndIntoRows) {
+TEST(Packing, ConcatenatesDocumentsAndCutsThemIntoRows) {
   const TempFolder folder;
   const auto source = packed(folder, counting_documents({3, 4, 6}), 4);
   ASSERT_EQ(source->rows(), 3);
@@ -115,7 +115,7 @@ TEST(Packing, NegativeIdsAreOutsideOfTheVocabulary) {
   EXPECT_CONTAINS(message_of<FormatError>([&] { source.read(0, row); }), "holds token id -2147483646");
 }
 
-TEST(Packing, TheFingerprintFollowsContentAndRowLength) {
+TEST(Packing, TheFingerprintDependsOnContentAndRowLength) {
   const TempFolder a, b, c;
   const auto one = packed(a, counting_documents({9}), 4);
   EXPECT_EQ(packed(b, counting_documents({9}), 4)->fingerprint(), one->fingerprint());

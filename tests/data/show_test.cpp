@@ -27,20 +27,20 @@ TEST(RenderBatch, ShowsTokensBordersPositionsAndLabels) {
   EXPECT_EQ(text.find('\033'), std::string::npos);
 }
 
-TEST(RenderBatch, PutsTheTableAboveTheTextSoThatTheTextStaysOnTheScreen) {
+TEST(RenderBatch, PrintsTheTableBeforeTheText) {
   const auto tokenizer = make_byte_tokenizer();
   const std::string text = render_batch(small_batch(), *tokenizer, {});
   EXPECT_LT(text.find("position"), text.find("--- document part"));
 }
 
-TEST(RenderBatch, DimsWhatIsIgnored) {
+TEST(RenderBatch, DimsIgnoredLabels) {
   const auto tokenizer = make_byte_tokenizer();
   const std::string text = render_batch(small_batch(), *tokenizer, {.colour = true});
   EXPECT_CONTAINS(text, "\033[2m<|endoftext|>\033[0m");
   EXPECT_CONTAINS(text, "\033[36mh\033[0m\033[33mi\033[0m");
 }
 
-TEST(RenderBatch, CutsTheTable) {
+TEST(RenderBatch, ListsAtMostTheRequestedTokens) {
   const auto tokenizer = make_byte_tokenizer();
   const std::string text = render_batch(small_batch(), *tokenizer, {.max_tokens = 1});
   EXPECT_CONTAINS(text, "\"h\"");

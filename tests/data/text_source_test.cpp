@@ -84,7 +84,7 @@ TEST(TextSource, ReadsJsonLinesOfEverySizeUpToTheEndOfTheFile) {
   EXPECT_EQ(documents_of(source, 100), expected);
 }
 
-TEST(TextSource, LeavesOutBlankDocumentsAndByteOrderMarks) {
+TEST(TextSource, SkipsBlankDocumentsAndByteOrderMarks) {
   const TempFolder folder;
   const auto jsonl =
       folder.write("a.jsonl", "\xEF\xBB\xBF{\"text\": \" \\n\"}\n{\"text\": \"\"}\n{\"text\": \"x\"}");
@@ -97,13 +97,13 @@ std::string open_message(TextSourceOptions options) {
   return message_of<UsageError>([&] { const TextSource source(std::move(options)); });
 }
 
-TEST(TextSource, SaysWhatIsMissingOrEmpty) {
+TEST(TextSource, NamesMissingAndEmptySources) {
   const TempFolder folder;
-  EXPECT_CONTAINS(open_message({}), "no text was named");
+  EXPECT_CONTAINS(open_message({}), "no text source is given");
   EXPECT_CONTAINS(open_message({.paths = {folder / "none.txt"}}), "none.txt does not exist");
   EXPECT_CONTAINS(open_message({.paths = {folder.write("empty.txt", "")}}), "empty.txt is empty");
   std::filesystem::create_directory(folder / "nothing");
-  EXPECT_CONTAINS(open_message({.paths = {folder / "nothing"}}), "nothing holds no *.txt");
+  EXPECT_CONTAINS(open_message({.paths = {folder / "nothing"}}), "nothing contains no *.txt");
   folder.write("code/a.py", "x");
   EXPECT_CONTAINS(open_message({.paths = {folder / "code"}}), "1 file (1 B) is not read: a.py");
 }
@@ -121,7 +121,7 @@ TEST(TextSource, CountsTheFilesOfAFolderThatItDoesNotRead) {
   EXPECT_CONTAINS(skipped, "c.parquet");
 }
 
-TEST(TextSource, RefusesTypesThatMustBeConvertedAndSaysHow) {
+TEST(TextSource, RefusesTypesThatMustBeConvertedWithTheCommand) {
   const TempFolder folder;
   const auto refusal = [&](const std::string& name) {
     return open_message({.paths = {folder.write(name, "x")}});
@@ -132,12 +132,12 @@ TEST(TextSource, RefusesTypesThatMustBeConvertedAndSaysHow) {
   EXPECT_CONTAINS(refusal("a.parquet"), "a.parquet.jsonl', orient='records', lines=True)");
   EXPECT_CONTAINS(refusal("a.csv"), "pandas.read_csv('/");
   EXPECT_CONTAINS(refusal("a.pdf"), "pdftotext /");
-  // A table is read as plain text if the user says that it is text.
+  // A table is read as plain text if the user sets that format.
   EXPECT_EQ(documents_of(TextSource({.paths = {folder / "a.csv"}, .format = TextFormat::text})),
             (Texts{"x"}));
 }
 
-TEST(TextSource, AFileThatBecomesShorterIsNamedAndDoesNotKill) {
+TEST(TextSource, NamesAFileThatBecomesShorterInsteadOfCrashing) {
   const TempFolder folder;
   const auto path = folder.write("a.txt", std::string(100'000, 'x') + "\n" + std::string(100'000, 'y'));
   for (const auto mode : {DocumentMode::file, DocumentMode::line, DocumentMode::paragraph}) {
@@ -148,7 +148,7 @@ TEST(TextSource, AFileThatBecomesShorterIsNamedAndDoesNotKill) {
   }
 }
 
-TEST(TextSource, RefusesWhatIsNoRegularFile) {
+TEST(TextSource, RefusesAnythingButRegularFiles) {
   const TempFolder folder;
   ASSERT_EQ(mkfifo((folder / "pipe.txt").c_str(), 0600), 0);
   EXPECT_CONTAINS(message_of<Error>([&] { const TextSource source({.paths = {folder / "pipe.txt"}}); }),
@@ -168,7 +168,7 @@ std::string read_message(const TextSourceOptions& options, int64_t chunk_bytes =
   return message_of<FormatError>([&] { documents_of(TextSource(options), chunk_bytes); });
 }
 
-TEST(TextSource, NamesTheByteThatIsNotUtf8) {
+TEST(TextSource, NamesTheFirstByteThatIsNotUtf8) {
   const TempFolder folder;
   const auto path = folder.write("latin.txt", "ab\ncd\ncaf\xE9 x\n");
   for (const auto mode : {DocumentMode::file, DocumentMode::line, DocumentMode::paragraph}) {
@@ -187,7 +187,7 @@ TEST(TextSource, NamesLineAndKeysIfAJsonLineLacksTheField) {
   }
 }
 
-TEST(TextSource, SaysWhatAJsonLineIsInsteadOfAnObjectWithText) {
+TEST(TextSource, NamesTheTypeOfAJsonLineWithoutText) {
   const TempFolder folder;
   const auto message = [&](const std::string& line) {
     return read_message({.paths = {folder.write("a.jsonl", "{\"text\": \"a\"}\n" + line + "\n")}});
@@ -217,7 +217,7 @@ TEST(TextSource, DocumentsOfJsonLinesAreAlwaysUtf8) {
   }
 }
 
-TEST(TextSource, TheContentKeyFollowsContentAndCuttingNotNames) {
+TEST(TextSource, TheContentKeyDependsOnContentAndModeNotOnNames) {
   const TempFolder folder;
   const auto key = [](TextSourceOptions options) { return TextSource(std::move(options)).content_key(2); };
   const auto a = folder.write("a.txt", "text");
@@ -231,7 +231,7 @@ TEST(TextSource, TheContentKeyFollowsContentAndCuttingNotNames) {
   EXPECT_NE(key({.paths = {a}}), key({.paths = {a}, .format = TextFormat::json_lines}));
 }
 
-TEST(TextSource, RefusesUnknownWords) {
+TEST(TextSource, RefusesUnknownFormatsAndModes) {
   EXPECT_CONTAINS(message_of<UsageError>([] { parse_document_mode("page"); }),
                   "\"page\" is not a document mode");
   EXPECT_CONTAINS(message_of<UsageError>([] { parse_text_format("csv"); }), "\"csv\" is not a text format");

@@ -11,7 +11,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// All of a text source as one list of documents' bytes (with -1 ... never) as the byte tokenizer gives them.
+/// All of a text source as one list of documents' bytes as the byte tokenizer encodes them.
 TokenizeResult build(const TempFolder& folder, const TextSource& source, const TokenizeOptions& options,
                      const TokenizeProgressFunction& progress = {}) {
   const auto tokenizer = make_byte_tokenizer();
@@ -89,7 +89,7 @@ TEST(Tokenize, HoldsOutTheSameDocumentsEachTimeAndLosesNone) {
   }
 }
 
-TEST(ValidationSplit, ChoosesByTheSeedAndTheDocumentOnly) {
+TEST(ValidationSplit, DependsOnSeedAndDocumentOnly) {
   const auto held_out = [](uint64_t seed, double fraction) {
     std::vector<int64_t> documents;
     for (int64_t i = 0; i < 1000; ++i) {
@@ -105,7 +105,7 @@ TEST(ValidationSplit, ChoosesByTheSeedAndTheDocumentOnly) {
   EXPECT_TRUE(std::includes(many.begin(), many.end(), few.begin(), few.end()));
 }
 
-TEST(Tokenize, TellsItsProgressUpToTheEnd) {
+TEST(Tokenize, ReportsProgressUpToTheEnd) {
   const TempFolder folder;
   const TextSource source(
       {.paths = {folder.write("a.txt", numbered_lines(100))}, .mode = DocumentMode::line});
@@ -117,10 +117,10 @@ TEST(Tokenize, TellsItsProgressUpToTheEnd) {
   for (size_t i = 1; i < seen.size(); ++i) EXPECT_GE(seen[i].bytes_done, seen[i - 1].bytes_done);
   EXPECT_EQ(seen.back().bytes_done, source.total_bytes());
   EXPECT_EQ(seen.back().tokens,
-            source.total_bytes());  // a line feed less and an end-of-text token more for each line
+            source.total_bytes());  // each line has one line feed less and one end-of-text token more
 }
 
-TEST(Tokenize, GoesOnFromAnyPositionThatItReached) {
+TEST(Tokenize, ContinuesFromAnyPositionThatItReported) {
   const TempFolder folder;
   folder.write("in/a.txt", numbered_lines(40));
   folder.write("in/b.txt", numbered_lines(30));
@@ -151,7 +151,7 @@ TEST(Tokenize, GoesOnFromAnyPositionThatItReached) {
   }
 }
 
-TEST(Tokenize, ReportsTheFirstFaultInTheOrderOfTheText) {
+TEST(Tokenize, ReportsTheFirstErrorInTheOrderOfTheText) {
   const TempFolder folder;
   std::string text;
   for (int i = 0; i < 50; ++i) text += "{\"text\": \"good line\"}\n";
@@ -165,10 +165,10 @@ TEST(Tokenize, ReportsTheFirstFaultInTheOrderOfTheText) {
   EXPECT_FALSE(std::filesystem::exists(folder / "train.idx"));
 }
 
-TEST(Tokenize, RefusesASourceOfBlanks) {
+TEST(Tokenize, RefusesASourceOfWhiteSpace) {
   const TempFolder folder;
   const TextSource source({.paths = {folder.write("a.txt", "  \n \n\n")}});
-  EXPECT_CONTAINS(message_of<UsageError>([&] { build(folder, source, {}); }), "a.txt holds no document");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { build(folder, source, {}); }), "a.txt contains no document");
 }
 
 TEST(Tokenize, AnExceptionOfTheProgressFunctionStopsTheWorkers) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/metrics/axis.h"
-
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "stepforge/metrics/plot.h"
 
 namespace stepforge::testing {
 namespace {

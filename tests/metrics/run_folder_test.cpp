@@ -27,7 +27,7 @@ TEST(RunFolder, IsCreatedWithItsParents) {
   EXPECT_TRUE(run.history().empty());
 }
 
-TEST(RunFolder, RefusesAPlaceThatCannotBeWrittenNamingIt) {
+TEST(RunFolder, RefusesAFolderThatCannotBeWrittenNamingIt) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
   write_text(folder / "file", "");
@@ -96,7 +96,7 @@ TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
       << starts[1].time;
 }
 
-TEST(RunFolder, MarksAStartWithoutALastWordAsDied) {
+TEST(RunFolder, MarksAnEarlierStartThatIsStillRunningAsDied) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
   {
@@ -115,17 +115,47 @@ TEST(RunFolder, MarksAStartWithoutALastWordAsDied) {
   EXPECT_EQ(starts[1].tokens, 500);
 }
 
-TEST(RunFolder, RefusesADamagedHistoryWithTheRemedy) {
+TEST(RunFolder, RenamesADamagedHistoryWithAWarningAndBeginsANewOne) {
+  const TempFolder folder;
+  const std::string file = folder / "run.json";
+  for (const auto& [text, fault] : {std::pair("{", "run.json: byte 1: the text ends"),
+                                    std::pair(R"({"format_version": 1, "starts": [{"host": 5}]})",
+                                              "\"starts[0].host\" is 5, not a string"),
+                                    std::pair(R"({"format_version": 1})", "\"starts\" is missing")}) {
+    write_text(file, text);
+    EXPECT_CONTAINS(message_of<FormatError>([&] { read_run_history(folder.path()); }), fault);
+    ::testing::internal::CaptureStderr();
+    Logger logger(LogLevel::warning);
+    RunFolder run(folder.path(), logger);
+    EXPECT_TRUE(run.history().empty());
+    run.begin("0.1.0", "abc", 0);
+    const std::string warning = ::testing::internal::GetCapturedStderr();
+    EXPECT_CONTAINS(warning, file + " is damaged and was renamed to " + file + ".damaged");
+    EXPECT_CONTAINS(warning, fault);
+    EXPECT_EQ(read_file(file + ".damaged"), text);
+    EXPECT_EQ(read_run_history(folder.path()).size(), 1U);
+  }
+}
+
+TEST(RunFolder, NamesTheFaultIfADamagedHistoryCannotBeRenamed) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
-  const auto fault = [&](std::string_view text) {
-    write_text(folder / "run.json", text);
-    return message_of<FormatError>([&] { RunFolder(folder.path(), logger); });
-  };
-  EXPECT_CONTAINS(fault("{"), "run.json: byte 1: the text ends");
-  EXPECT_CONTAINS(fault(R"({"format_version": 1, "starts": [{"host": 5}]})"), "move the file away");
-  EXPECT_CONTAINS(fault(R"({"format_version": 9, "starts": []})"), "format_version 9, this program reads 1");
-  // The lock of the refused attempts is gone.
+  write_text(folder / "run.json", "{");
+  fs::create_directory(folder / "run.json.damaged");
+  const std::string message = message_of<Error>([&] { RunFolder(folder.path(), logger); });
+  EXPECT_CONTAINS(message, "run.json: byte 1");
+  EXPECT_CONTAINS(message, "cannot be renamed to " + (folder / "run.json.damaged").string());
+}
+
+TEST(RunFolder, RefusesAHistoryOfAnotherVersionAndKeepsIt) {
+  const TempFolder folder;
+  Logger logger(LogLevel::error);
+  const std::string later = R"({"format_version": 9, "starts": []})";
+  write_text(folder / "run.json", later);
+  EXPECT_CONTAINS(message_of<Error>([&] { RunFolder(folder.path(), logger); }),
+                  "format_version 9, this program reads 1");
+  EXPECT_EQ(read_file(folder / "run.json"), later);
+  // The lock of the refused attempt is gone.
   write_text(folder / "run.json", R"({"format_version": 1, "starts": []})");
   const RunFolder run(folder.path(), logger);
 }

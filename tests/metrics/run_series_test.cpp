@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/metrics/run_series.h"
-
 #include <algorithm>
 #include <cmath>
 
@@ -8,6 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/metrics/plot.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
@@ -17,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view two_steps_and_a_validation =
+constexpr std::string_view kTwoStepsAndAValidation =
     R"J({"kind":"train","step":1,"wall_time":1,"loss_metrics/global_avg_loss":4.5,"grad_norm":2,"lr":1e-3,"throughput(tps)":1000,"n_tokens_seen":256}
 {"kind":"validation","step":1,"wall_time":1,"validation_metrics/global_avg_loss":4.75}
 {"kind":"train","step":2,"wall_time":2,"loss_metrics/global_avg_loss":"Infinity","n_tokens_seen":512}
@@ -27,7 +26,7 @@ constexpr std::string_view two_steps_and_a_validation =
 TEST(ReadRunSeries, SortsRecordsIntoCurves) {
   const TempFolder folder;
   fs::create_directory(folder / "small");
-  write_text(folder / "small/metrics.jsonl", two_steps_and_a_validation);
+  write_text(folder / "small/metrics.jsonl", kTwoStepsAndAValidation);
   for (const fs::path& path : {folder / "small", folder / "small/", folder / "small/metrics.jsonl"}) {
     const RunSeries run = read_run_series(path);
     EXPECT_EQ(run.name, "small");

@@ -17,7 +17,7 @@ namespace stepforge::testing {
 inline Json good_definition() {
   const std::vector<TokenPair> merges = {token_pair('a', 'b'), token_pair(256, 'c'), token_pair('b', 'c')};
   // "abc" and "bc" are both new strings, so ids follow the order of the merges.
-  return Json::parse(tokenizer_json(merges, llama3_pattern));
+  return Json::parse(tokenizer_json(merges, kLlama3Pattern));
 }
 
 inline std::unique_ptr<Tokenizer> tokenizer_of(const std::string& json) {

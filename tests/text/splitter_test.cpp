@@ -27,12 +27,12 @@ Pieces split(std::string_view pattern, std::string_view text) {
 }
 
 TEST(Splitter, Llama3PatternCutsAsPublished) {
-  EXPECT_EQ(split(llama3_pattern, "She'd pay $12345,\n\n  we'LL see  "),
+  EXPECT_EQ(split(kLlama3Pattern, "She'd pay $12345,\n\n  we'LL see  "),
             (Pieces{"She", "'d", " pay", " $", "123", "45", ",\n\n", " ", " we", "'LL", " see", "  "}));
 }
 
 TEST(Splitter, Gpt2PatternKeepsRunsOfDigitsAndLowerCaseContractions) {
-  EXPECT_EQ(split(gpt2_pattern, "it's IT'S 12345  x"),
+  EXPECT_EQ(split(kGpt2Pattern, "it's IT'S 12345  x"),
             (Pieces{"it", "'s", " IT", "'", "S", " 12345", " ", " x"}));
 }
 
@@ -42,7 +42,7 @@ TEST(Splitter, TextBetweenMatchesIsAPiece) {
 
 TEST(Splitter, KnowsLettersAndDigitsOfUnicode16) {
   // CJK Extension H (15.0) and I (15.1), Kawi digits (15.0), Garay letters (16.0).
-  EXPECT_EQ(split(llama3_pattern, "a\U00031350\U0002EBF0 \U00011F50\U00011F51!"),
+  EXPECT_EQ(split(kLlama3Pattern, "a\U00031350\U0002EBF0 \U00011F50\U00011F51!"),
             (Pieces{"a\U00031350\U0002EBF0", " ", "\U00011F50\U00011F51", "!"}));
   EXPECT_EQ(split(R"(\p{Lu}+)", "A\U00010D50b\U00010D70"), (Pieces{"A\U00010D50", "b\U00010D70"}));
   EXPECT_EQ(split(R"([^\p{L}]+)", "!\U00031350?"), (Pieces{"!", "\U00031350", "?"}));
@@ -56,10 +56,10 @@ TEST(Splitter, TheMongolianVowelSeparatorIsNoSpace) {
 }
 
 TEST(Splitter, LongRunsTakeLinearTime) {
-  EXPECT_EQ(split(llama3_pattern, std::string(20'000'000, ' ')).size(), 1U);
-  EXPECT_EQ(split(llama3_pattern, std::string(20'000'000, 'x') + "!").size(), 2U);
-  EXPECT_EQ(split(llama3_pattern, std::string(20'000'000, '\n') + "x").size(), 2U);
-  EXPECT_EQ(split(llama3_pattern, std::string(20'000'000, '-')).size(), 1U);
+  EXPECT_EQ(split(kLlama3Pattern, std::string(20'000'000, ' ')).size(), 1U);
+  EXPECT_EQ(split(kLlama3Pattern, std::string(20'000'000, 'x') + "!").size(), 2U);
+  EXPECT_EQ(split(kLlama3Pattern, std::string(20'000'000, '\n') + "x").size(), 2U);
+  EXPECT_EQ(split(kLlama3Pattern, std::string(20'000'000, '-')).size(), 1U);
 }
 
 TEST(Splitter, ACatastrophicPatternEndsInAnErrorThatNamesIt) {

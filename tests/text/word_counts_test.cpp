@@ -30,9 +30,9 @@ TEST(WordCounter, CountsThePiecesOfThePattern) {
 
 TEST(WordCounter, CutsLongTextsOnlyWhereThePatternCuts) {
   const std::string text = long_text();
-  WordCounter counter(llama3_pattern, 4);
+  WordCounter counter(kLlama3Pattern, 4);
   counter.add(text, "test");
-  const SplitPattern pattern(llama3_pattern, "test");
+  const SplitPattern pattern(kLlama3Pattern, "test");
   SplitPattern::Scratch scratch;
   WordCounts expected;
   for (size_t begin = 0; begin < text.size();) {
@@ -45,8 +45,8 @@ TEST(WordCounter, CutsLongTextsOnlyWhereThePatternCuts) {
 
 TEST(WordCounter, TheNumberOfThreadsChangesNothing) {
   const std::string text = long_text();
-  WordCounter one(llama3_pattern, 1);
-  WordCounter many(llama3_pattern, 7);
+  WordCounter one(kLlama3Pattern, 1);
+  WordCounter many(kLlama3Pattern, 7);
   one.add(text, "test");
   many.add(text, "test");
   EXPECT_EQ(one.counts(), many.counts());
