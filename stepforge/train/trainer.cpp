@@ -80,11 +80,13 @@ RunOutcome Trainer::run() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   if (is_main()) {
-    run_folder->begin({.version = std::string(version()),
-                       .commit = std::string(commit()),
-                       .begin_step = state.step,
-                       .launch_id = launch.id,
-                       .tokens = state.tokens});
+    RunStart start;
+    start.version = version();
+    start.commit = commit();
+    start.begin_step = state.step;
+    start.launch_id = launch.id;
+    start.tokens = state.tokens;
+    run_folder->begin(std::move(start));
   }
   double recorded = 0.0;  // seconds() when the history was last written: at most once a second
   try {

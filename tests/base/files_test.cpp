@@ -187,5 +187,16 @@ TEST(ContentHash, TheHashOfAFileIsThatOfItsBytes) {
   EXPECT_EQ(file_hash(folder / "f"), content_hash(bytes));
 }
 
+TEST(SetAside, UsesTheFirstFreeName) {
+  const TempFolder folder;
+  for (const char* name : {"a.old", "a.old-2", "a.old-3"}) {
+    write_file_atomic(folder / "a", name);
+    EXPECT_EQ(set_aside(folder / "a", ".old"), folder / name);
+    EXPECT_EQ(read_file(folder / name), name);
+    EXPECT_FALSE(fs::exists(folder / "a"));
+  }
+  EXPECT_CONTAINS(message_of<Error>([&] { set_aside(folder / "a", ".old"); }), "cannot rename");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -18,6 +18,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+RunStart start_of(const std::string& version, const std::string& commit, int64_t begin_step,
+                  int64_t tokens = 0) {
+  RunStart start;
+  start.version = version;
+  start.commit = commit;
+  start.begin_step = begin_step;
+  start.tokens = tokens;
+  return start;
+}
+
 TEST(RunFolder, IsCreatedWithItsParents) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
@@ -69,13 +79,13 @@ TEST(RunFolder, KeepsTheHistoryOfItsStarts) {
   Logger logger(LogLevel::error);
   {
     RunFolder run(folder.path(), logger);
-    run.begin({.version = "0.1.0", .commit = "abc123", .begin_step = 0});
+    run.begin(start_of("0.1.0", "abc123", 0));
     run.progress(40, 4000, 10.5);
     run.finish("interrupted");
   }
   {
     RunFolder run(folder.path(), logger);
-    run.begin({.version = "0.1.0", .commit = "abc124", .begin_step = 30});
+    run.begin(start_of("0.1.0", "abc124", 30));
     run.progress(35, 3500, 1.5);
     run.progress(50, 5000, 4);
     run.finish("completed");
@@ -101,12 +111,12 @@ TEST(RunFolder, MarksAnEarlierStartThatIsStillRunningAsDied) {
   Logger logger(LogLevel::error);
   {
     RunFolder run(folder.path(), logger);
-    run.begin({.version = "0.1.0", .commit = "abc", .begin_step = 0});
+    run.begin(start_of("0.1.0", "abc", 0));
     run.progress(7, 700, 1);
     EXPECT_EQ(read_run_history(folder.path())[0].exit_reason, "running");
   }
   RunFolder run(folder.path(), logger);
-  run.begin({.version = "0.1.0", .commit = "abc", .begin_step = 5, .tokens = 500});
+  run.begin(start_of("0.1.0", "abc", 5, 500));
   const std::vector<RunStart> starts = read_run_history(folder.path());
   EXPECT_EQ(starts[0].exit_reason, "died");
   EXPECT_EQ(starts[0].end_step, 7);
@@ -116,19 +126,19 @@ TEST(RunFolder, MarksAnEarlierStartThatIsStillRunningAsDied) {
 }
 
 TEST(RunFolder, RenamesADamagedHistoryWithAWarningAndBeginsANewOne) {
-  const TempFolder folder;
-  const std::string file = folder / "run.json";
   for (const auto& [text, fault] : {std::pair("{", "run.json: byte 1: the text ends"),
                                     std::pair(R"({"format_version": 1, "starts": [{"host": 5}]})",
                                               "\"starts[0].host\" is 5, not a string"),
                                     std::pair(R"({"format_version": 1})", "\"starts\" is missing")}) {
+    const TempFolder folder;
+    const std::string file = folder / "run.json";
     write_text(file, text);
     EXPECT_CONTAINS(message_of<FormatError>([&] { read_run_history(folder.path()); }), fault);
     ::testing::internal::CaptureStderr();
     Logger logger(LogLevel::warning);
     RunFolder run(folder.path(), logger);
     EXPECT_TRUE(run.history().empty());
-    run.begin("0.1.0", "abc", 0);
+    run.begin(start_of("0.1.0", "abc", 0));
     const std::string warning = ::testing::internal::GetCapturedStderr();
     EXPECT_CONTAINS(warning, file + " is damaged and was renamed to " + file + ".damaged");
     EXPECT_CONTAINS(warning, fault);
@@ -137,14 +147,31 @@ TEST(RunFolder, RenamesADamagedHistoryWithAWarningAndBeginsANewOne) {
   }
 }
 
-TEST(RunFolder, NamesTheFaultIfADamagedHistoryCannotBeRenamed) {
+TEST(RunFolder, KeepsEveryDamagedHistory) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
-  write_text(folder / "run.json", "{");
-  fs::create_directory(folder / "run.json.damaged");
-  const std::string message = message_of<Error>([&] { RunFolder(folder.path(), logger); });
-  EXPECT_CONTAINS(message, "run.json: byte 1");
-  EXPECT_CONTAINS(message, "cannot be renamed to " + (folder / "run.json.damaged").string());
+  for (const char* text : {"{", "["}) {
+    write_text(folder / "run.json", text);
+    RunFolder(folder.path(), logger);
+  }
+  EXPECT_EQ(read_file(folder / "run.json.damaged"), "{");
+  EXPECT_EQ(read_file(folder / "run.json.damaged-2"), "[");
+}
+
+TEST(RunFolder, RemembersTheLastSavedStepAndTheLaunch) {
+  const TempFolder folder;
+  Logger logger(LogLevel::error);
+  {
+    RunFolder run(folder.path(), logger);
+    RunStart start = start_of("0.1.0", "abc", 0);
+    start.launch_id = "job 7";
+    run.begin(start);
+    EXPECT_EQ(read_run_history(folder.path())[0].saved_step, 0);
+    run.saved(20);
+  }
+  const std::vector<RunStart> starts = read_run_history(folder.path());
+  EXPECT_EQ(starts[0].saved_step, 20);
+  EXPECT_EQ(starts[0].launch_id, "job 7");
 }
 
 TEST(RunFolder, RefusesAHistoryOfAnotherVersionAndKeepsIt) {
@@ -165,7 +192,7 @@ TEST(RunFolder, ProgressSurvivesAHistoryThatCannotBeWritten) {
   ::testing::internal::CaptureStderr();
   Logger logger(LogLevel::warning);
   RunFolder run(folder / "run", logger);
-  run.begin({.version = "0.1.0", .commit = "abc", .begin_step = 0});
+  run.begin(start_of("0.1.0", "abc", 0));
   fs::create_directory(folder / "run/run.json.tmp");
   write_text(folder / "run/run.json.tmp/in-the-way", "");
   run.progress(3, 300, 1);
