@@ -43,6 +43,12 @@ int report(const std::exception& error) {
   return static_cast<int>(ours != nullptr ? ours->exit_code() : ExitCode::failure);
 }
 
+/// What a command printed may still be in the buffer.
+void require_output_written() {
+  std::cout.flush();
+  if (!std::cout) throw Error("cannot write to standard output; is the disk full?");
+}
+
 }  // namespace
 
 }  // namespace stepforge
@@ -52,7 +58,9 @@ int main(int argc, char** argv) {
   // process.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    return stepforge::run_command_line(argc, argv);
+    const int code = stepforge::run_command_line(argc, argv);
+    stepforge::require_output_written();
+    return code;
   } catch (const std::exception& error) {
     return stepforge::report(error);
   }

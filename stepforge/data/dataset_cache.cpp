@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// To be raised when the layout of an entry or the way of cutting documents changes.
-constexpr int kCacheVersion = 1;
+constexpr int kCacheVersion = 2;
 constexpr auto kLeftoverAge = std::chrono::hours(24);
 
 /// Held while an entry is built; released by the system if the process dies.
@@ -113,6 +113,30 @@ void remove_leftovers(const fs::path& entry) {
 }
 
 constexpr std::string_view kPositionFile = "position.json";
+constexpr std::string_view kHashesFile = "hashes.json";
+
+/// Writes the hash of each file of a finished entry.
+void write_hashes(const fs::path& folder) {
+  Json hashes = Json::object();
+  for (const auto& file : fs::directory_iterator(folder)) {
+    hashes[file.path().filename().string()] = file_hash(file.path());
+  }
+  write_file_atomic(folder / kHashesFile, hashes.dump(2) + "\n");
+}
+
+/// Throws FormatError naming the first file that is not as it was written.
+void require_hashes(const fs::path& folder) {
+  const fs::path path = folder / kHashesFile;
+  const Json hashes = read_json_file(path, {.max_bytes = 65536, .max_depth = 2});
+  const JsonReader reader(hashes, path.string());
+  for (const auto& file : fs::directory_iterator(folder)) {
+    const std::string name = file.path().filename().string();
+    if (name == kHashesFile) continue;
+    if (!reader.has(name) || reader[name].text() != file_hash(file.path())) {
+      throw FormatError(format("{} has changed since it was written", file.path().string()));
+    }
+  }
+}
 
 Json to_json(const DatasetStatistics& statistics) {
   return {{"documents", statistics.documents},
@@ -148,6 +172,7 @@ class EntryBuild {
     if (validation_) publish(*validation_, result.validation);
     std::error_code ignored;
     fs::remove(folder_ / kPositionFile, ignored);
+    write_hashes(folder_);
   }
 
  private:
@@ -227,16 +252,26 @@ void build_entry(const TextSource& source, const Tokenizer& tokenizer, const Tok
 }
 
 std::shared_ptr<const IndexedDataset> open_part(const fs::path& prefix, DatasetStatistics& statistics) {
+  auto dataset = std::make_shared<IndexedDataset>(prefix);
+  const auto description = read_description(*dataset);
+  if (!description) throw FormatError(format("{} is missing", description_path(prefix).string()));
+  statistics = description->statistics;
+  return dataset;
+}
+
+/// Opens a finished entry whose every byte is as it was written.
+CachedDataset open_entry(const fs::path& entry, bool with_validation) {
+  CachedDataset cached;
+  cached.folder = entry;
   try {
-    auto dataset = std::make_shared<IndexedDataset>(prefix);
-    const auto description = read_description(*dataset);
-    if (!description) throw FormatError(format("{} is missing", description_path(prefix).string()));
-    statistics = description->statistics;
-    return dataset;
+    require_hashes(entry);
+    cached.train = open_part(entry / "train", cached.train_statistics);
+    if (with_validation) cached.validation = open_part(entry / "validation", cached.validation_statistics);
   } catch (const Error& failure) {
     throw Error(format("the cache entry {} is damaged: {}; delete the folder, and it will be rebuilt",
-                       prefix.parent_path().string(), failure.what()));
+                       entry.string(), failure.what()));
   }
+  return cached;
 }
 
 }  // namespace
@@ -267,12 +302,7 @@ CachedDataset open_cached_dataset(const TextSource& source, const Tokenizer& tok
     if (!fs::is_directory(entry)) build_entry(source, tokenizer, options, entry, lock.held(), progress);
     fs::remove(lock_path, failure);
   }
-  CachedDataset cached;
-  cached.folder = entry;
-  cached.train = open_part(entry / "train", cached.train_statistics);
-  if (options.split.fraction > 0.0)
-    cached.validation = open_part(entry / "validation", cached.validation_statistics);
-  return cached;
+  return open_entry(entry, options.split.fraction > 0.0);
 }
 
 }  // namespace stepforge

@@ -111,13 +111,7 @@ void RunFolder::load_history() {
     history_ = read_run_history(path_);
     if (!history_.empty()) earlier_seconds_ = history_.back().seconds;
   } catch (const FormatError& damage) {
-    const fs::path damaged = path_ / "run.json.damaged";
-    std::error_code failure;
-    fs::rename(history_file(), damaged, failure);
-    if (failure) {
-      throw Error(format("{}; it cannot be renamed to {}: {}; remove it", damage.what(), damaged.string(),
-                         failure.message()));
-    }
+    const fs::path damaged = set_aside(history_file(), ".damaged");
     logger_.warning("the history of this run begins anew: {} is damaged and was renamed to {} ({})",
                     history_file().string(), damaged.string(), damage.what());
   }

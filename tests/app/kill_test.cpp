@@ -5,9 +5,9 @@
 #include <random>
 #include <sstream>
 
-#include "stepforge/base/json.h"
 #include "stepforge/metrics/run_folder.h"
 #include "tests/app/program.h"
+#include "tests/app/run_state.h"
 
 namespace stepforge::testing {
 namespace {
@@ -21,18 +21,6 @@ Words saving_every_step(const TempFolder& folder, const std::string& run, int64_
                "data.validation_fraction=0.1",
                "validation.freq=5",
                "validation.steps=1"};
-}
-
-/// The newest complete checkpoint, 0 if there is none.
-int64_t newest_step(const fs::path& run) {
-  int64_t newest = 0;
-  std::error_code gone;  // the trainer renames and deletes folders meanwhile
-  for (fs::directory_iterator entry(run / "checkpoint", gone), end; !gone && entry != end;
-       entry.increment(gone)) {
-    const std::string name = entry->path().filename().string();
-    if (entry->path().extension() != ".tmp") newest = std::max<int64_t>(newest, std::stoll(name.substr(5)));
-  }
-  return newest;
 }
 
 void expect_same_file(const fs::path& left, const fs::path& right) {
@@ -107,20 +95,6 @@ TEST(LogReader, MayGoAwayWithoutEndingTheRun) {
   EXPECT_EQ(history[0].exit_reason, "completed");
 }
 
-/// "kind step loss" of every line.
-Words curve(const fs::path& run) {
-  Words lines;
-  std::ifstream file(run / "metrics.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    const Json json = Json::parse(line);
-    const char* loss =
-        json["kind"] == "train" ? "loss_metrics/global_avg_loss" : "validation_metrics/global_avg_loss";
-    lines.push_back(format("{} {} {}", json["kind"].get<std::string>(), json["step"].get<int64_t>(),
-                           json[loss].get<double>()));
-  }
-  return lines;
-}
-
 TEST(Kill, LeavesEachStepOnceInTheMetrics) {
   constexpr int64_t steps = 30;
   const TempFolder folder;
@@ -128,9 +102,9 @@ TEST(Kill, LeavesEachStepOnceInTheMetrics) {
   kill_repeatedly(saving_every_step(folder, "killed", steps), folder / "killed", 3);
   if (HasFatalFailure()) return;
   ASSERT_EQ(run_program(saving_every_step(folder, "killed", steps)).exit_code, 0);
-  const Words expected = curve(folder / "whole");
+  const Words expected = losses(folder / "whole");
   EXPECT_EQ(std::ssize(expected), steps + steps / 5);
-  EXPECT_EQ(curve(folder / "killed"), expected);
+  EXPECT_EQ(losses(folder / "killed"), expected);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/tensorfile/tensor_folder.h"
 #include "tests/app/program.h"
+#include "tests/app/run_state.h"
 #include "tests/launch/listener.h"
 
 namespace stepforge::testing {
@@ -244,27 +245,6 @@ TEST(Launch, ReadsTheVariablesOfTorchrun) {
   EXPECT_EQ(numbers(folder / "two"), numbers(folder / "one"));
 }
 
-/// Process ids of the children of `parent`.
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> children;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
-      continue;
-    std::ifstream file(entry.path() / "stat");
-    std::string stat;
-    std::getline(file, stat);
-    const size_t name_end = stat.rfind(')');
-    if (name_end == std::string::npos) continue;
-    char state = 0;
-    pid_t of = 0;
-    std::istringstream(stat.substr(name_end + 1)) >> state >> of;
-    if (of == parent) children.push_back(std::stoi(name));
-  }
-  std::sort(children.begin(), children.end());
-  return children;
-}
-
 TEST(Launch, ARestartAfterAKilledRankTrainsToTheSameWeights) {
   const TempFolder folder;
   const Words longer{"training.steps=200", "checkpoint.interval=20"};
@@ -283,15 +263,6 @@ TEST(Launch, ARestartAfterAKilledRankTrainsToTheSameWeights) {
   EXPECT_EQ(tensors(folder / "killed", 200), tensors(folder / "one", 200));
 }
 
-/// The newest step with a checkpoint, 0 if there is none.
-int newest_step(const fs::path& run) {
-  int newest = 0;
-  for (const CheckpointFolder& folder : list_checkpoints(run / "checkpoint")) {
-    newest = std::max(newest, static_cast<int>(folder.step));
-  }
-  return newest;
-}
-
 TEST(Launch, RanksKilledWhileSavingLeaveOnlyCompleteCheckpoints) {
   const TempFolder folder;
   const Words steps{"training.steps=300", "checkpoint.interval=300"};
@@ -301,7 +272,7 @@ TEST(Launch, RanksKilledWhileSavingLeaveOnlyCompleteCheckpoints) {
       launched(folder, 2, job(run) + steps + Words{"checkpoint.interval=1", "checkpoint.keep_latest_k=3"});
   std::mt19937 random(20240517);
   for (int killed = 0; killed < 5; ++killed) {
-    const int goal = newest_step(run) + 1 + static_cast<int>(random() % 3);
+    const int64_t goal = newest_step(run) + 1 + static_cast<int64_t>(random() % 3);
     Child child(command);
     ASSERT_TRUE(child.wait_until([&] { return newest_step(run) >= goal; })) << child.err();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 10'000));

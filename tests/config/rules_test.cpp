@@ -185,6 +185,16 @@ TEST(RunRules, LastSaveInHfNeedsALastSave) {
   }
 }
 
+TEST(RunRules, CheckpointsLieInsideTheRunFolder) {
+  for (const char* inside : {"checkpoint", "a/b", "a/../b", "..a"}) {
+    EXPECT_EQ(error_of(format("[checkpoint]\nfolder = \"{}\"\n", inside)), "") << inside;
+  }
+  for (const char* outside : {"/tmp/checkpoint", "..", "../other", "a/../../b", ".", "./"}) {
+    EXPECT_CONTAINS(error_of(format("[checkpoint]\nfolder = \"{}\"\n", outside)), "checkpoint.folder",
+                    "inside the run folder");
+  }
+}
+
 TEST(RunRules, APlantedNanHasStepAndBlock) {
   EXPECT_CONTAINS(error_of("[debug]\nplant_nan_step = 5\n"), "set both of them or neither");
   EXPECT_CONTAINS(error_of("[debug]\nplant_nan_block = \"head\"\n"), "set both of them or neither");

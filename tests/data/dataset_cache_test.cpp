@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -118,6 +119,39 @@ TEST(DatasetCache, ADamagedEntryIsNamedWithTheRemedy) {
   const auto message = message_of<Error>([&] { build.open(source, folder / "cache"); });
   EXPECT_CONTAINS(message, "is damaged");
   EXPECT_CONTAINS(message, "delete the folder");
+}
+
+TEST(DatasetCache, AChangedBitOfAnyFileIsFoundBeforeUse) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  const TokenizeOptions options = {.split = {.fraction = 0.5}};
+  const auto entry = build.open(source, folder / "cache", options).folder;
+  const std::vector<std::string> names = names_in(entry);
+  EXPECT_EQ(names.size(), 7U) << "two of three files each, and the hashes";
+  for (const std::string& name : names) {
+    if (name == "hashes.json") continue;
+    SCOPED_TRACE(name);
+    const std::string whole = read_file(entry / name);
+    std::string changed = whole;
+    if (changed.empty()) continue;
+    changed.back() = static_cast<char>(changed.back() ^ 1);
+    std::ofstream(entry / name, std::ios::binary) << changed;
+    EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache", options); }), "is damaged",
+                    name + " has changed since it was written");
+    std::ofstream(entry / name, std::ios::binary) << whole;
+  }
+  std::filesystem::remove(entry / "hashes.json");
+  EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache", options); }), "hashes.json");
+}
+
+TEST(DatasetCache, AForeignFileInAnEntryIsFound) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  const auto entry = build.open(source, folder / "cache").folder;
+  std::ofstream(entry / "other.bin") << "x";
+  EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache"); }), "other.bin has changed");
 }
 
 TEST(DatasetCache, AnUnusableCacheFolderIsNamed) {

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small run is killed, stopped, damaged and restarted, round after round, and ends with the bits of a run that
+// nothing disturbed. Two rounds of each fault; three hundred as a long test.
+#include <algorithm>
+#include <random>
+
+#include "stepforge/metrics/run_folder.h"
+#include "tests/app/program.h"
+#include "tests/app/run_state.h"
+
+namespace stepforge::testing {
+namespace {
+
+Words faulty_run(const TempFolder& folder, const std::string& run, int64_t steps) {
+  return small_run(folder / run) +
+         Words{format("training.steps={}", steps),
+               "training.reduction=ordered",
+               "model.dropout=0.1",
+               format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+               "data.document=line",
+               "data.validation_fraction=0.1",
+               "validation.freq=5",
+               "validation.steps=1",
+               "checkpoint.interval=1",
+               "checkpoint.keep_latest_k=3",
+               "metrics.log_freq=1"};
+}
+
+void flip_byte(const fs::path& path, std::mt19937& random) {
+  std::string bytes = read_file(path);
+  bytes.at(random() % bytes.size()) ^= static_cast<char>(1U << (random() % 8));
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+class FaultyRun {
+ public:
+  FaultyRun(const TempFolder& folder, int64_t steps)
+      : folder_(folder), run_(folder / "faulty"), words_(faulty_run(folder, "faulty", steps)) {}
+
+  /// One disturbance, and a start that continues the run by a few steps.
+  void round(int number) {
+    const int64_t before = newest_step(run_);
+    switch (number % 12) {
+      case 0:
+        return train_and_signal(SIGKILL);
+      case 1:
+        train_and_signal(SIGTERM);
+        EXPECT_GT(newest_step(run_), before);
+        return;
+      case 2:
+        return train_and_signal(SIGINT, /*twice=*/true);
+      case 3:
+        return damage_newest();
+      case 4:
+        return damage_all();
+      case 5:
+        return unmount();
+      case 6:
+        std::ofstream(run_ / "run.json") << "{\"format_version\":1,\"starts\":[{";
+        return train_and_signal(SIGTERM);
+      case 7:
+        return damage_cache();
+      case 8:
+        return kill_one_rank();
+      case 9:
+        return train_and_signal(SIGTERM, false, {"launch", "--nproc", "2"});
+      case 10:
+        return fill_disk();
+      default:
+        return close_log();
+    }
+  }
+
+  void finish() {
+    const ProgramResult last = run_program(Words{"train"} + words_);
+    EXPECT_EQ(last.exit_code, 0) << last.err;
+  }
+
+ private:
+  fs::path step_folder(int64_t step) const { return run_ / "checkpoint" / format("step-{}", step); }
+
+  /// Trains one to three steps further, signals, and waits for the end. `launcher`: words before "train".
+  void train_and_signal(int number, bool twice = false, const Words& launcher = {}) {
+    Child child(launcher + Words{"train"} + words_);
+    wait_for_steps(child);
+    child.signal(number);
+    if (twice) child.signal(number);
+    const ProgramResult result = child.wait();
+    if (number == SIGKILL) return;
+    EXPECT_EQ(result.exit_code, 130) << result.err;
+  }
+
+  void wait_for_steps(const Child& child) {
+    const int64_t goal = newest_step(run_) + 1 + static_cast<int64_t>(random_() % 3);
+    ASSERT_TRUE(child.wait_until([&] { return newest_step(run_) >= goal; })) << child.err();
+  }
+
+  /// The start must be refused with `reason`, and leave the checkpoints as they are.
+  void expect_refusal(const std::string& reason, int exit_code = 2) {
+    const std::vector<int64_t> before = saved_steps(run_);
+    const ProgramResult result = run_program(Words{"train"} + words_);
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    EXPECT_CONTAINS(result.err, reason);
+    EXPECT_EQ(saved_steps(run_), before);
+  }
+
+  void damage_newest() {
+    const std::vector<int64_t> steps = saved_steps(run_);
+    ASSERT_GE(steps.size(), 2U);
+    flip_byte(step_folder(steps[0]) / "model.safetensors", random_);
+    Child child(Words{"train"} + words_);
+    ASSERT_TRUE(child.wait_until([&] { return newest_step(run_) > steps[0]; })) << child.err();
+    child.signal(SIGTERM);
+    const ProgramResult result = child.wait();
+    EXPECT_CONTAINS(result.err, format("step-{} is used instead", steps[1]));
+    EXPECT_TRUE(fs::exists(run_ / "checkpoint" / format("step-{}.damaged", steps[0]))) << result.err;
+  }
+
+  void damage_all() {
+    fs::copy(run_ / "checkpoint", folder_ / "copy", fs::copy_options::recursive);
+    for (const int64_t step : saved_steps(run_))
+      fs::resize_file(step_folder(step) / "optimizer.safetensors", 100);
+    expect_refusal("no checkpoint in");
+    fs::remove_all(run_ / "checkpoint");
+    fs::rename(folder_ / "copy", run_ / "checkpoint");
+    train_and_signal(SIGTERM);
+  }
+
+  void unmount() {
+    fs::rename(run_ / "checkpoint", folder_ / "elsewhere");
+    expect_refusal("is its disk mounted?");
+    fs::rename(folder_ / "elsewhere", run_ / "checkpoint");
+    train_and_signal(SIGTERM);
+  }
+
+  void damage_cache() {
+    for (const auto& entry : fs::directory_iterator(folder_ / "cache")) {
+      if (!entry.is_directory()) continue;
+      flip_byte(entry.path() / (random_() % 2 == 0 ? "train.bin" : "train.idx"), random_);
+      expect_refusal("the cache entry", 1);
+      fs::remove_all(entry.path());
+      break;
+    }
+    train_and_signal(SIGTERM);
+  }
+
+  /// One of two ranks is killed; the launcher restarts both, and is stopped later.
+  void kill_one_rank() {
+    Child child(Words{"launch", "--nproc", "2", "--max-restarts", "1", "train"} + words_);
+    wait_for_steps(child);
+    const std::vector<pid_t> ranks = children_of(child.pid());
+    if (ranks.size() == 2) kill(ranks[random_() % 2], SIGKILL);
+    ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "restarting all ranks"); }))
+        << child.err();
+    wait_for_steps(child);
+    child.signal(SIGTERM);
+    const ProgramResult result = child.wait();
+    EXPECT_EQ(result.exit_code, 130) << result.err;
+  }
+
+  /// No file may grow to the size of the optimizer's: every save fails, and so does the run in the end.
+  void fill_disk() {
+    std::string command = "ulimit -f 400; exec " + program_path().string() + " train";
+    for (const std::string& word : words_) command += " '" + word + "'";
+    Child child({"-c", command}, "", {}, "/bin/sh");
+    ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "CHECKPOINT NOT SAVED"); }))
+        << child.err();
+    child.signal(SIGTERM);
+    EXPECT_EQ(child.wait().exit_code, 1);
+    train_and_signal(SIGTERM);
+  }
+
+  /// The reader of the log goes away; the run goes on until it is stopped.
+  void close_log() {
+    std::string command = program_path().string() + " train";
+    for (const std::string& word : words_) command += " '" + word + "'";
+    Child child({"-c", command + " 2>&1 | head -n 1"}, "", {}, "/bin/sh");
+    wait_for_steps(child);
+    kill(static_cast<pid_t>(read_run_history(run_).back().pid), SIGTERM);
+    child.wait();
+  }
+
+  const TempFolder& folder_;
+  fs::path run_;
+  Words words_;
+  std::mt19937 random_{20251122};
+};
+
+TEST(Faults, OfAllKindsInARowChangeNoBitOfTheResult) {
+  const int rounds = long_tests() ? 300 : 24;
+  const int64_t steps = int64_t{60} * rounds;
+  const TempFolder folder;
+  std::ofstream(folder / "tale.txt") << some_text(200);
+  FaultyRun faulty(folder, steps);
+  for (int number = 0; number < rounds; ++number) {
+    SCOPED_TRACE(format("round {}", number));
+    faulty.round(number);
+    if (HasFailure()) return;
+  }
+  faulty.finish();
+  ASSERT_EQ(run_program(Words{"train"} + faulty_run(folder, "whole", steps)).exit_code, 0);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    const fs::path path = fs::path("checkpoint") / format("step-{}", steps) / file;
+    EXPECT_TRUE(read_file(folder / "faulty" / path) == read_file(folder / "whole" / path)) << file;
+  }
+  EXPECT_EQ(losses(folder / "faulty"), losses(folder / "whole"));
+}
+
+}  // namespace
+}  // namespace stepforge::testing
