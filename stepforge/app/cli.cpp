@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kConfigUsage = "[FILE.toml] [section.key=value ...]";
 
-/// "stepforge data show"
+/// The command with its parents: "stepforge data show".
 std::string full_name(const CLI::App& command) {
   const CLI::App* parent = command.get_parent();
   return parent == nullptr ? command.get_name() : full_name(*parent) + " " + command.get_name();
@@ -74,8 +74,8 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
 CLI::Validator number(double min, std::optional<double> max) {
   return {[min, max](std::string& text) -> std::string {
             double value = 0;
-            const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-            if (fault != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value))
               return format("\"{}\" is not a number", text);
             if (max && (value < min || value > *max))
               return format("{} is not between {} and {}", text, number_text(min), number_text(*max));
@@ -88,9 +88,9 @@ void accept_config(CLI::App& command, std::string& preset) {
   command.add_option("--preset", preset, "Preset to start from; `stepforge config presets` lists them");
   command.allow_extras();
   command.footer(
-      "FILE.toml and the fields, as section.key=value or --section.key value, make the configuration, as in\n"
-      "run.toml training.steps=10. Fields win over the file, the file over the preset, the preset over the\n"
-      "defaults. `stepforge config schema` describes all fields.");
+      "FILE.toml and fields, written section.key=value or --section.key value, set the configuration, for\n"
+      "example run.toml training.steps=10. Fields win over the file, the file over the preset, the preset\n"
+      "over the defaults. `stepforge config schema` describes all fields.");
 }
 
 ConfigArgs config_args(const CLI::App& command, const std::string& preset) {

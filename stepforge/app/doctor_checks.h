@@ -33,10 +33,10 @@ struct PresetMemory {
   std::string preset;
   int64_t bytes = 0;
 };
-/// Which presets fit into the free memory.
+/// Which presets fit into the available memory.
 HealthCheck check_presets(const MachineFacts& machine, std::vector<PresetMemory> presets);
 
-/// `purpose`: "runs", "cache".
+/// The free space for `purpose` ("runs", "cache"); `free_bytes`: nullopt if it could not be read.
 HealthCheck check_disk(std::string_view purpose, const std::filesystem::path& folder,
                        std::optional<int64_t> free_bytes);
 /// Whether `folder` (or the nearest existing parent) can be written, and how much it holds.
@@ -52,7 +52,8 @@ struct TorchLibrary {
 };
 HealthCheck check_torch_library(const TorchLibrary& torch);
 
-/// `libtorch`: the mapped libtorch_cpu.so, "" if none. Its version is read from version.py two folders above.
+/// `libtorch`: the path of the loaded libtorch_cpu.so, "" if none. Its version is read from version.py in
+/// the parent of its folder.
 /// `built_for`: "2.11.0", "" if unknown; another minor version is a failure, since libtorch has no stable ABI
 /// across them.
 HealthCheck check_libtorch(const std::filesystem::path& libtorch, std::string_view built_for);

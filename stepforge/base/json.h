@@ -17,7 +17,7 @@ struct JsonLimits {
   int max_depth = 64;
 };
 
-/// Parses one document. Throws FormatError naming `source`, the byte offset and the fault: bad syntax, a
+/// Parses one document. Throws FormatError naming `source`, the byte offset and the fault: invalid syntax, a
 /// duplicate key, more than max_depth levels, more than max_bytes.
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
 

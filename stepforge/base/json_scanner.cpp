@@ -21,9 +21,9 @@ void JsonScanner::fail_at(size_t offset, std::string_view fault) const {
   throw FormatError(format("{}: byte {}: {}{}", source_, offset, context_ ? context_() : "", fault));
 }
 
-void JsonScanner::fail_wanting(std::string_view wanted) const {
-  if (position_ == text_.size()) fail(format("the text ends where {} is needed", wanted));
-  fail(format("found {} where {} is needed", quoted_for_message(text_.substr(position_, 1)), wanted));
+void JsonScanner::fail_expecting(std::string_view wanted) const {
+  if (position_ == text_.size()) fail(format("expected {}, but the text ends", wanted));
+  fail(format("expected {}, found {}", wanted, quoted_for_message(text_.substr(position_, 1))));
 }
 
 char JsonScanner::peek() {
@@ -42,18 +42,18 @@ bool JsonScanner::accept(char wanted) {
 }
 
 void JsonScanner::expect(char wanted) {
-  if (!accept(wanted)) fail_wanting(format("'{}'", std::string_view(&wanted, 1)));
+  if (!accept(wanted)) fail_expecting(format("'{}'", std::string_view(&wanted, 1)));
 }
 
 void JsonScanner::expect_word(std::string_view word) {
   peek();
-  if (!rest().starts_with(word)) fail_wanting("a value");
+  if (!rest().starts_with(word)) fail_expecting("a value");
   position_ += word.size();
 }
 
 void JsonScanner::expect_end() {
   peek();
-  if (position_ < text_.size()) fail_wanting("the end");
+  if (position_ < text_.size()) fail_expecting("the end");
 }
 
 void JsonScanner::read_string(std::string& out, size_t max_bytes) {
@@ -69,7 +69,7 @@ void JsonScanner::read_string(std::string& out, size_t max_bytes) {
       read_escape(out);
     } else {
       const size_t length = utf8_sequence_length(rest());
-      if (length == 0) fail("bad UTF-8");
+      if (length == 0) fail("invalid UTF-8");
       out.append(text_, position_, length);
       position_ += length;
     }
@@ -81,12 +81,12 @@ void JsonScanner::read_string(std::string& out, size_t max_bytes) {
 }
 
 uint32_t JsonScanner::read_hex4() {
-  if (text_.size() - position_ < 4) fail("bad \\u escape");
+  if (text_.size() - position_ < 4) fail("invalid \\u escape");
   uint32_t value = 0;
   for (int i = 0; i < 4; ++i) {
     const char c = text_[position_];
     const char lower = static_cast<char>(c | 0x20);
-    if (!is_digit(c) && (lower < 'a' || lower > 'f')) fail("bad \\u escape");
+    if (!is_digit(c) && (lower < 'a' || lower > 'f')) fail("invalid \\u escape");
     value = value * 16 + static_cast<uint32_t>(is_digit(c) ? c - '0' : lower - 'a' + 10);
     ++position_;
   }
@@ -136,12 +136,12 @@ std::string_view JsonScanner::read_number() {
   take("-");
   const bool zero = rest().starts_with('0');
   const size_t digits = take_digits();
-  if (digits == 0) fail_wanting(position_ == first ? "a value" : "a digit");
+  if (digits == 0) fail_expecting(position_ == first ? "a value" : "a digit");
   if (zero && digits > 1) fail_at(base_ + first, "a number with leading zeros");
-  if (take(".") && take_digits() == 0) fail_wanting("a digit");
+  if (take(".") && take_digits() == 0) fail_expecting("a digit");
   if (take("eE")) {
     take("+-");
-    if (take_digits() == 0) fail_wanting("a digit");
+    if (take_digits() == 0) fail_expecting("a digit");
   }
   return text_.substr(first, position_ - first);
 }

@@ -59,10 +59,10 @@ class Logger {
   std::unique_ptr<Implementation> implementation_;
 };
 
-/// Width in columns of the terminal behind a file descriptor, 0 if it is not a terminal. Under `stepforge
-/// launch` the launcher prints the ranks' standard error, and passes its terminal's width on in this
-/// variable.
+/// Width in columns of the terminal that a file descriptor refers to, 0 if it is not a terminal.
 int terminal_columns(int descriptor);
+/// The environment variable in which `stepforge launch` passes the width of its terminal to the ranks, whose
+/// standard error it prints.
 inline constexpr const char* kStderrColumnsVariable = "STEPFORGE_STDERR_COLUMNS";
 
 bool stderr_is_terminal();

@@ -16,25 +16,26 @@ int64_t product(std::span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
 }
 
-/// Splits a range of a slice's elements into slices, from the outermost dimension inwards.
+/// Splits a range of a slice's elements into slices, from the outermost dimension inwards. A row is one index
+/// of a dimension with all of the later dimensions.
 class RangeSplitter {
  public:
-  explicit RangeSplitter(const TensorSlice& slice) : whole_(slice), at_(slice.offsets) {}
+  explicit RangeSplitter(const TensorSlice& slice) : whole_(slice), index_(slice.offsets) {}
 
-  /// Adds elements [begin, end) of the part whose indices before `dimension` are those of at_.
+  /// Adds elements [begin, end) of the part whose indices before `dimension` are those of index_.
   void split(size_t dimension, int64_t begin, int64_t end) {
     if (begin == end) return;
     if (dimension == whole_.sizes.size()) return add(dimension, 1);
-    const int64_t row = product(std::span(whole_.sizes).subspan(dimension + 1));
-    if (begin % row != 0) {
-      const int64_t stop = std::min(end, (begin / row + 1) * row);
+    const int64_t row_elements = product(std::span(whole_.sizes).subspan(dimension + 1));
+    if (begin % row_elements != 0) {
+      const int64_t stop = std::min(end, (begin / row_elements + 1) * row_elements);
       split_row(dimension, begin, stop);
       begin = stop;
     }
-    if (const int64_t full = (end - begin) / row; full > 0) {
-      at_[dimension] = whole_.offsets[dimension] + begin / row;
+    if (const int64_t full = (end - begin) / row_elements; full > 0) {
+      index_[dimension] = whole_.offsets[dimension] + begin / row_elements;
       add(dimension, full);
-      begin += full * row;
+      begin += full * row_elements;
     }
     if (begin < end) split_row(dimension, begin, end);
   }
@@ -44,14 +45,14 @@ class RangeSplitter {
  private:
   /// A part of one row.
   void split_row(size_t dimension, int64_t begin, int64_t end) {
-    const int64_t row = product(std::span(whole_.sizes).subspan(dimension + 1));
-    at_[dimension] = whole_.offsets[dimension] + begin / row;
-    split(dimension + 1, begin % row, end - begin / row * row);
+    const int64_t row_elements = product(std::span(whole_.sizes).subspan(dimension + 1));
+    index_[dimension] = whole_.offsets[dimension] + begin / row_elements;
+    split(dimension + 1, begin % row_elements, end - begin / row_elements * row_elements);
   }
 
-  /// Adds `rows` whole rows at at_.
+  /// Adds `rows` whole rows, starting at index_.
   void add(size_t dimension, int64_t rows) {
-    TensorSlice part = {at_, whole_.sizes};
+    TensorSlice part = {index_, whole_.sizes};
     for (size_t i = 0; i < dimension; ++i) part.sizes[i] = 1;
     if (dimension < part.sizes.size()) part.sizes[dimension] = rows;
     for (size_t i = dimension + 1; i < part.sizes.size(); ++i) part.offsets[i] = whole_.offsets[i];
@@ -59,7 +60,7 @@ class RangeSplitter {
   }
 
   const TensorSlice& whole_;
-  std::vector<int64_t> at_;
+  std::vector<int64_t> index_;
 };
 
 }  // namespace
@@ -102,8 +103,8 @@ bool contains(const TensorSlice& slice, const TensorSlice& part) {
 void copy_part(const TensorSlice& part, const TensorSlice& from, const ByteSource& source,
                const TensorSlice& into, std::span<std::byte> target, int64_t element_bytes) {
   if (part.elements() == 0) return;
-  // The last dimensions, where the part is as wide as both slices, and the one before them form runs of
-  // bytes.
+  // A run of contiguous bytes covers the trailing dimensions in which the part is as wide as both slices, and
+  // the dimension before them.
   size_t outer = part.sizes.size();
   int64_t run = element_bytes;
   for (bool whole = true; whole && outer > 0; --outer) {

@@ -32,7 +32,7 @@ std::vector<TensorSlice> slices_of_range(const TensorSlice& slice, int64_t begin
 /// The common elements of two slices of one tensor; nullopt if there are none.
 std::optional<TensorSlice> intersection(const TensorSlice& left, const TensorSlice& right);
 
-/// Whether `part` lies inside `slice`. An empty part may lie on its border.
+/// Whether `part` lies inside `slice`. An empty part may lie on its boundary.
 bool contains(const TensorSlice& slice, const TensorSlice& part);
 
 /// Fills `out` with the bytes from `offset` on.

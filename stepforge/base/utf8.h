@@ -30,7 +30,8 @@ char32_t decode_code_point(std::string_view text);
 
 void append_utf8(std::string& text, char32_t code_point);
 
-/// `text` in double quotes for a message: cut after 100 bytes, control bytes and bad UTF-8 replaced by '?'.
+/// `text` in double quotes for a message: cut after 100 bytes, control bytes and invalid UTF-8 replaced by
+/// '?'.
 std::string quoted_for_message(std::string_view text);
 
 }  // namespace stepforge

@@ -20,7 +20,7 @@ FieldRef find_model_field(Config& config, std::string_view field) {
   return find_field(config_schema(), &config, format("model.{}", field));
 }
 
-/// Sets the model field; refuses values outside the range in its schema.
+/// Sets the field `name` of [model]; refuses values outside the range in its schema.
 void set_field(const JsonReader& value, std::string_view name, Config& config) {
   const FieldRef ref = find_model_field(config, name);
   const FieldSlot slot = slot_of(ref);
@@ -44,7 +44,7 @@ void require_accepted(const JsonReader& object, const HfField& field) {
     object.refuse(field.key, format("only {} is supported", accepted.front().dump()));
 }
 
-/// Checks every key of the object against the table.
+/// Sets the fields that `table` gives for the keys of the object; refuses keys that are not in it.
 void read_fields(const JsonReader& object, std::span<const HfField> table, Config& config) {
   for (const auto& [key, value] : object.object().json().items()) {
     const auto field = std::ranges::find(table, key, &HfField::key);
@@ -81,14 +81,15 @@ std::string rope_object(const JsonReader& reader) {
   return keys.empty() ? "" : keys[0];
 }
 
-/// Versions of transformers disagree whether the top-level value or the one inside the object takes effect.
+/// Versions of transformers disagree on whether the top-level value or the one inside the object takes
+/// effect.
 void require_equal(const JsonReader& reader, const JsonReader& rope, std::string_view key) {
   if (!reader.has(key) || !rope.has(key) || reader[key].json() == rope[key].json()) return;
-  rope.refuse(key,
-              format("{} outside of this object; remove the wrong one", json_excerpt(reader[key].json())));
+  rope.refuse(key, format("differs from {} outside this object; remove the wrong one",
+                          json_excerpt(reader[key].json())));
 }
 
-/// Like RotaryEmbeddingConfigMixin of transformers (modeling_rope_utils.py).
+/// Reads the rotary settings like RotaryEmbeddingConfigMixin of transformers (modeling_rope_utils.py).
 void read_rope(const JsonReader& reader, Config& config) {
   const std::string key = rope_object(reader);
   if (key.empty()) return;

@@ -14,9 +14,12 @@ namespace stepforge {
 /// The config.json of an export, with the token ids of `generation`.
 Json hf_config(const ModelConfig& model, DType dtype, const Json& generation);
 
-/// Reads config.json like transformers. Throws FormatError that names `source` and the key for an unknown
-/// model_type, a missing value, a value of the wrong type or outside the range of our field, a setting that
-/// changes the computation and is not supported, and an unknown key (hf_fields.h).
+/// Reads config.json like transformers. Throws FormatError, which names `source` and the key, for
+///
+/// - an unknown model_type,
+/// - a missing value, or one of the wrong type or outside the range of our field,
+/// - a setting that changes the computation and is not supported,
+/// - an unknown key (see hf_fields.h).
 ModelConfig model_from_hf_config(const Json& config, const std::string& source);
 
 /// The generation settings of a model folder: `generation` (its generation_config.json, or {}), with missing
@@ -24,7 +27,8 @@ ModelConfig model_from_hf_config(const Json& config, const std::string& source);
 /// numbers.
 Json hf_generation(const Json& generation, const Json& config, const std::string& source);
 
-/// The same with missing token ids taken from the tokenizer; unknown ids become null.
+/// The generation_config.json of an export: `generation`, which may be null, with missing token ids taken
+/// from `bos` and `eos` of the tokenizer; null where the tokenizer has none either.
 Json hf_generation_config(Json generation, std::optional<int32_t> bos, std::optional<int32_t> eos);
 
 }  // namespace stepforge

@@ -40,12 +40,12 @@ std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& t
 
 std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>& tensors,
                                                   const ModelStore& store,
-                                                  const std::function<int64_t(size_t unit)>& flats) {
+                                                  const std::function<int64_t(size_t unit)>& flat_buffers) {
   std::vector<std::vector<ShardSlice>> held;
   int64_t total = 0;
   for (const NamedTensor& tensor : tensors) {
     held.push_back(shard_slices(store.unit(tensor.unit), tensor));
-    for (const ShardSlice& slice : held.back()) total += slice.slice.elements() * flats(tensor.unit);
+    for (const ShardSlice& slice : held.back()) total += slice.slice.elements() * flat_buffers(tensor.unit);
   }
   const Communicator* replicas = store.groups().replicate();
   if (replicas == nullptr) return held;
@@ -53,7 +53,8 @@ std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<ShardSlice> own;
     for (const ShardSlice& slice : held[i]) {
-      for (ShardSlice& part : share.take(slice, flats(tensors[i].unit))) own.push_back(std::move(part));
+      for (ShardSlice& part : share.take(slice, flat_buffers(tensors[i].unit)))
+        own.push_back(std::move(part));
     }
     held[i] = std::move(own);
   }

@@ -17,10 +17,10 @@ namespace stepforge {
 std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& tensor);
 
 /// The slices that this rank saves of each of `tensors`. Replicas hold the same slices, so each saves an
-/// equal share of the bytes, including optimizer state: `flats(unit)` is the number of a unit's flat buffers
-/// that are saved. All ranks together save every element once.
+/// equal share of the bytes, including optimizer state: `flat_buffers(unit)` is the number of a unit's flat
+/// buffers that are saved. All ranks together save every element once.
 std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>& tensors,
                                                   const ModelStore& store,
-                                                  const std::function<int64_t(size_t unit)>& flats);
+                                                  const std::function<int64_t(size_t unit)>& flat_buffers);
 
 }  // namespace stepforge

@@ -12,8 +12,9 @@ namespace stepforge {
 
 namespace {
 
-// Enough for all differences between real models; limits the message for a hostile file of a million names.
-constexpr size_t kMostLines = 20'000;
+// Enough for all differences between real models; limits the message for a crafted file with a million
+// names.
+constexpr size_t kMaxLines = 20'000;
 
 std::string names_of(std::span<const DType> dtypes) {
   std::vector<std::string> names;
@@ -36,7 +37,7 @@ void TensorComparison::expect(const std::string& name, const std::vector<int64_t
         format("different shape: {} is {}, expected {}", name, shape_text(stored->shape), shape_text(shape)));
   }
   if (std::find(dtypes.begin(), dtypes.end(), stored->dtype) == dtypes.end()) {
-    different_.push_back(format("different type: {} is {}, expected {}", name,
+    different_.push_back(format("different dtype: {} is {}, expected {}", name,
                                 safetensors_name(stored->dtype), names_of(dtypes)));
   }
 }
@@ -63,7 +64,7 @@ void TensorComparison::finish(const std::string& summary,
   }
   std::string text = format("{}: {} tensors missing, {} unexpected, {} different", summary, missing_.size(),
                             unexpected_.size(), different_.size());
-  const size_t shown = std::min(lines.size(), kMostLines);
+  const size_t shown = std::min(lines.size(), kMaxLines);
   for (size_t i = 0; i < shown; ++i) text += "\n  " + lines[i];
   if (shown < lines.size()) text += format("\n  and {} more", lines.size() - shown);
   throw Error(text);

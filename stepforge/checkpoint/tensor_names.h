@@ -28,7 +28,8 @@ std::vector<NamedTensor> named_tensors(const ModelSpec& model);
 /// Names of tensors that hold optimizer state start with this; no tensor of a model does.
 inline constexpr std::string_view kOptimizerPrefix = "optim.";
 
-/// Field of a checkpoint's state: the number of optimizer steps. Present if the optimizer's tensors are.
+/// Field of a checkpoint's state: the number of optimizer steps. Present only in checkpoints with
+/// optimizer state.
 inline constexpr std::string_view kOptimizerSteps = "optimizer_steps";
 
 /// "optim.state.<name>.<slot>"

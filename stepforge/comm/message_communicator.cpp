@@ -16,11 +16,12 @@ namespace stepforge {
 
 namespace {
 
-/// Data of at most this many bytes are sent with the header of a call: one message instead of three.
+/// Data of at most this many bytes are sent with the header of a call: one message instead of a header, data
+/// and a confirmation.
 constexpr std::size_t kMaxPayload = 1024;
 /// Sent to confirm that everything was received.
 constexpr std::byte kConfirmation{1};
-/// Slices begin at multiples of this many bytes, a multiple of every element size.
+/// Slices begin at multiples of a cache line, which is a multiple of every element size.
 constexpr std::size_t kLineBytes = 64;
 
 std::size_t lines_of(std::size_t bytes) {
@@ -56,7 +57,7 @@ MessageCommunicator::MessageCommunicator(Membership membership, std::string key,
 
 MessageCommunicator::~MessageCommunicator() {
   try {
-    wait_for_all(unconfirmed_);  // the others may still need them
+    wait_for_all(unconfirmed_);  // the others may not have received them yet
   } catch (const std::exception&) {
     unconfirmed_.clear();  // they notice the failure themselves
   }
@@ -193,8 +194,8 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
   const auto members = static_cast<std::size_t>(size_);
   std::size_t longest = own.size();
   for (int member = 0; member < size_; ++member) longest = std::max(longest, slice(member).size());
-  const std::size_t most = std::max<std::size_t>(1, staging_bytes_ / (2 * members * kLineBytes));
-  const std::size_t step = std::min(most, lines_of(longest)) * kLineBytes;
+  const std::size_t max_lines = std::max<std::size_t>(1, staging_bytes_ / (2 * members * kLineBytes));
+  const std::size_t step = std::min(max_lines, lines_of(longest)) * kLineBytes;
   if (staging_.size() < 2 * members * step) staging_.resize(2 * members * step);
   const auto piece = [&](auto bytes, std::size_t round) {
     const std::size_t begin = std::min(bytes.size(), round * step);

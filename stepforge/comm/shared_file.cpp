@@ -24,7 +24,8 @@ std::shared_ptr<std::byte> map_file(int descriptor, std::size_t bytes) {
   return {static_cast<std::byte*>(address), [bytes](std::byte* memory) { munmap(memory, bytes); }};
 }
 
-/// A lock of one byte. It belongs to the open file, not to the process, so it works between threads too.
+/// A lock of byte `number`. It belongs to the open file description, not to the process, so it works between
+/// threads too.
 struct flock byte_lock(int number) {
   struct flock lock{};
   lock.l_type = F_WRLCK;
@@ -42,7 +43,7 @@ std::string path_of(const std::string& name) {
 void check_owner(const std::string& path, const struct stat& found, mode_t type) {
   if ((found.st_mode & S_IFMT) == type && found.st_uid == geteuid() && (found.st_mode & 077) == 0) return;
   throw Error(format(
-      "{} must belong to user {} and be closed to others, but belongs to user {} with mode {:o}; remove "
+      "{} must belong to user {} and give others no access, but belongs to user {} with mode {:o}; remove "
       "it, or ask its owner to remove it",
       path, geteuid(), found.st_uid, found.st_mode & 07777));
 }
@@ -59,10 +60,10 @@ void ensure_folder() {
 
 void remove_name(const std::string& name) {
   unlink(path_of(name).c_str());
-  rmdir(shared_folder().c_str());  // refused while other names are in it
+  rmdir(shared_folder().c_str());  // fails while other names are in it
 }
 
-/// The result of `call`, which is repeated if the folder vanishes in between.
+/// Creates the folder and returns the result of `call`; repeats both if the folder vanishes in between.
 template <typename Call>
 int in_folder(const Call& call) {
   int result = -1;
@@ -110,7 +111,7 @@ std::unique_ptr<SharedFile> SharedFile::create(std::size_t bytes) {
   return file;
 }
 
-std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_t least_bytes) {
+std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_t min_bytes) {
   const std::string path = path_of(name);
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (descriptor < 0) {
@@ -121,7 +122,7 @@ std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_
   struct stat status{};
   if (fstat(descriptor, &status) != 0) return nullptr;
   check_owner(path, status, S_IFREG);
-  if (std::cmp_less(status.st_size, least_bytes)) return nullptr;
+  if (std::cmp_less(status.st_size, min_bytes)) return nullptr;
   file->memory_ = map_file(descriptor, static_cast<std::size_t>(status.st_size));
   if (file->memory_ == nullptr) {
     throw Error(format("cannot map the shared memory {}: {}", path, std::strerror(errno)));
@@ -130,8 +131,8 @@ std::unique_ptr<SharedFile> SharedFile::open(const std::string& name, std::size_
 }
 
 void SharedFile::remove_dead() {
-  std::error_code none;  // another job may remove the folder meanwhile
-  for (const auto& entry : std::filesystem::directory_iterator(shared_folder(), none)) {
+  std::error_code ignored;  // another job may remove the folder meanwhile
+  for (const auto& entry : std::filesystem::directory_iterator(shared_folder(), ignored)) {
     const std::string name = entry.path().filename();
     const auto file = open(name, 1);
     if (file == nullptr || !file->is_locked_by_another(0)) remove_name(name);

@@ -20,9 +20,9 @@ class SharedFile {
   /// A new file of `bytes` zeros without a name; the object holds lock 0. Throws Error if there is not enough
   /// room, or if the folder belongs to another user or is open to others.
   static std::unique_ptr<SharedFile> create(std::size_t bytes);
-  /// nullptr if no file with this name has at least that many bytes. Throws Error if it belongs to another
+  /// nullptr if no file with this name has at least `min_bytes` bytes. Throws Error if it belongs to another
   /// user.
-  static std::unique_ptr<SharedFile> open(const std::string& name, std::size_t least_bytes);
+  static std::unique_ptr<SharedFile> open(const std::string& name, std::size_t min_bytes);
   /// Removes the names of files whose lock 0 is free: their processes were killed.
   static void remove_dead();
 

@@ -60,7 +60,9 @@ struct Float16 {
       half = 0x7E00;                       // NaN
     } else if (magnitude >= 0x477FF000) {  // rounds to 65536 or more
       half = 0x7C00;
-    } else if (magnitude < 0x38800000) {  // subnormal: 0.5 has the spacing of its numbers, so adding rounds
+    } else if (magnitude < 0x38800000) {
+      // Subnormal: fp32 numbers from 0.5 to 1 have the spacing of subnormal fp16 numbers, 2^-24, so the
+      // addition rounds.
       half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000;
     } else {
       half = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
@@ -104,7 +106,7 @@ class TreeSum {
       } else if (is_last) {
         for (std::size_t i = 0; i < count; ++i) current_[i] = value(source, i);
       } else {
-        continue;  // added with the next one
+        continue;  // summed together with the next source
       }
       join_levels(leaf, is_last, count);
     }
@@ -114,7 +116,8 @@ class TreeSum {
     }
   }
 
-  /// As in step/ordered_pass.cpp, from level 1 on.
+  /// Adds the stashed sums of complete subtrees, as when a binary counter carries; stash_[level] holds the
+  /// sum of 2^level sources. Level 0 is already summed. The same order as in step/ordered_pass.cpp.
   void join_levels(std::size_t leaf, bool is_last, std::size_t count) {
     for (std::size_t level = 1; (leaf >> level) != 0 || !is_last; ++level) {
       Block& stash = stash_[level];

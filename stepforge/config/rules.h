@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that involve several fields or the file system. Fields in `refused` are skipped.
+// Checks that involve several fields or the file system. A check is skipped if it involves a field in
+// `refused`, whose value was already reported as wrong.
 #pragma once
 
 #include "stepforge/base/error_list.h"
@@ -8,13 +9,13 @@
 
 namespace stepforge {
 
-/// Combinations of values that are wrong for every use.
+/// Refuses combinations of values that no command accepts.
 void check_combinations(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors);
 
-/// That data sources and the tokenizer exist.
+/// Refuses data sources and tokenizers that do not exist.
 void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors);
 
-/// What training needs beyond check_data; see validate_for_training.
+/// Checks what training needs beyond check_data; see validate_for_training.
 void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused, ErrorList& errors);
 
 }  // namespace stepforge

@@ -10,11 +10,11 @@ namespace stepforge {
 
 namespace {
 
-/// The comments to write.
+/// The comments to write; none by default.
 struct Comments {
   bool docs = false;  ///< The description above each section and field.
-  /// Instead of descriptions: the comment after each field. May be null.
-  std::function<std::string(const std::string& path)> behind = {};
+  /// If set, the comment after each field, written instead of the descriptions.
+  std::function<std::string(const std::string& path)> after = {};
 };
 
 std::string doc_comment(const Field& field) {
@@ -30,8 +30,8 @@ std::string doc_comment(const Field& field) {
 
 std::string field_line(const Field& field, void* owner, const std::string& path, const Comments& comments) {
   const std::string line = format("{} = {}", field.name, toml_value(field, field.slot(owner)));
-  if (!comments.behind) return (comments.docs ? doc_comment(field) : "") + line + "\n";
-  return format("{:<40}  # {}\n", line, comments.behind(path));
+  if (!comments.after) return (comments.docs ? doc_comment(field) : "") + line + "\n";
+  return format("{:<40}  # {}\n", line, comments.after(path));
 }
 
 std::string write(Config config, const Comments& comments) {
@@ -58,7 +58,7 @@ std::string config_toml(const Config& config, bool with_comments) {
 }
 
 std::string config_toml_with_places(const LoadedConfig& loaded) {
-  return write(loaded.config, {.behind = [&](const std::string& path) { return where(loaded, path); }});
+  return write(loaded.config, {.after = [&](const std::string& path) { return where(loaded, path); }});
 }
 
 }  // namespace stepforge

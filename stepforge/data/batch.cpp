@@ -12,7 +12,7 @@ namespace stepforge {
 Batch empty_batch(int64_t seq_len, int64_t rows) {
   if (seq_len < 1 || rows < 0 || (rows > 0 && seq_len > std::numeric_limits<int32_t>::max() / rows)) {
     throw UsageError(format(
-        "a batch of {} rows of {} tokens: borders are 32-bit integers, so it must hold between 1 and {} "
+        "a batch of {} rows of {} tokens: cu_seqlens are 32-bit integers, so it must hold between 1 and {} "
         "tokens; use a smaller local batch or sequence length",
         rows, seq_len, std::numeric_limits<int32_t>::max()));
   }

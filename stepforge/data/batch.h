@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of a training step: packed rows of tokens with document borders, positions and labels.
+// The input of a training step: packed rows of tokens with document boundaries, positions and labels.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace stepforge {
 /// The label of a token whose prediction does not count in the loss.
 inline constexpr int32_t kIgnoredLabel = -100;
 
-/// `rows` rows of `seq_len` tokens, row-major. Attention must not cross a border of `cu_seqlens`; positions
+/// `rows` rows of `seq_len` tokens, row-major. Attention must not cross a boundary of `cu_seqlens`; positions
 /// restart at 0 there. A row that begins inside a document starts at position 0 too.
 struct Batch {
   int64_t rows = 0;
@@ -19,10 +19,10 @@ struct Batch {
   std::vector<int32_t> positions;  ///< [rows * seq_len], index of the token in its part of the document
   /// [rows * seq_len], the next token; kIgnoredLabel where that belongs to another document.
   std::vector<int32_t> labels;
-  /// Ascending borders of the document parts over the flattened rows * seq_len tokens: first 0, last rows *
-  /// seq_len; the end of a row is always a border.
+  /// Ascending boundaries of the document parts over the flattened tokens: first 0, last rows * seq_len; the
+  /// end of a row is always a boundary.
   std::vector<int32_t> cu_seqlens;
-  int32_t max_document_length = 0;  ///< the longest distance between two adjacent borders
+  int32_t max_document_length = 0;  ///< the longest distance between two adjacent boundaries
   /// [rows], global row numbers: a row keeps its dropout however the batch is split.
   std::vector<uint64_t> row_ids;
   int64_t valid_labels = 0;  ///< labels that are not kIgnoredLabel
@@ -36,7 +36,7 @@ struct Row {
 };
 
 /// An empty batch of rows of `seq_len` tokens, with capacity for `rows`. Throws UsageError if that many tokens do
-/// not fit 32-bit borders.
+/// not fit 32-bit boundaries.
 Batch empty_batch(int64_t seq_len, int64_t rows);
 
 /// Appends `row` (batch.seq_len + 1 tokens) as global row `row_id`.

@@ -28,7 +28,7 @@ constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 constexpr uint64_t kVersionOffset = 9;
 constexpr uint64_t kTypeOffset = 17;
 constexpr uint64_t kSequencesOffset = 18;
-constexpr uint64_t kBordersOffset = 26;
+constexpr uint64_t kBoundariesOffset = 26;
 constexpr uint64_t kHeaderBytes = 34;
 constexpr size_t kBufferBytes = size_t{1} << 20;
 
@@ -126,7 +126,7 @@ class IndexParser {
 
   TokenType parse_header();
   void check_sequences(uint64_t bin_bytes, TokenType type) const;
-  void check_borders() const;
+  void check_boundaries() const;
   std::vector<int64_t> document_begins(uint64_t bin_bytes, TokenType type) const;
 
  private:
@@ -142,8 +142,8 @@ class IndexParser {
   uint64_t pointer_offset(int64_t sequence) const {
     return length_offset(sequences_) + 8 * static_cast<uint64_t>(sequence);
   }
-  uint64_t border_offset(int64_t border) const {
-    return pointer_offset(sequences_) + 8 * static_cast<uint64_t>(border);
+  uint64_t boundary_offset(int64_t boundary) const {
+    return pointer_offset(sequences_) + 8 * static_cast<uint64_t>(boundary);
   }
   [[noreturn]] void fail(uint64_t offset, std::string_view field, const std::string& fault) const {
     throw FormatError(format("{}: byte {}, {}: {}", name_, offset, field, fault));
@@ -152,7 +152,7 @@ class IndexParser {
   std::span<const std::byte> bytes_;
   const std::string& name_;
   int64_t sequences_ = 0;
-  int64_t borders_ = 1;
+  int64_t boundaries_ = 1;
 };
 
 TokenType IndexParser::parse_header() {
@@ -170,28 +170,28 @@ TokenType IndexParser::parse_header() {
   }
   // Each count alone must fit the file before they are multiplied: no product below can overflow.
   const auto sequences = at<uint64_t>(kSequencesOffset);
-  const auto borders = at<uint64_t>(kBordersOffset);
+  const auto boundaries = at<uint64_t>(kBoundariesOffset);
   const uint64_t room = size - kHeaderBytes;
   if (sequences > room / 12) {
     fail(kSequencesOffset, "sequence count",
          format("{} sequences need more than the file's {} bytes", sequences, size));
   }
-  if (borders > room / 8) {
-    fail(kBordersOffset, "document count",
-         format("{} borders need more than the file's {} bytes", borders, size));
+  if (boundaries > room / 8) {
+    fail(kBoundariesOffset, "document count",
+         format("{} boundaries need more than the file's {} bytes", boundaries, size));
   }
-  if (borders == 0) fail(kBordersOffset, "document count", "0; there is always a first border, 0");
-  const uint64_t expected = kHeaderBytes + 12 * sequences + 8 * borders;
+  if (boundaries == 0) fail(kBoundariesOffset, "document count", "0; there is always a first boundary, 0");
+  const uint64_t expected = kHeaderBytes + 12 * sequences + 8 * boundaries;
   if (sequences > 0 && size == expected + sequences) {
     fail(expected, "modes", "the index carries multimodal modes; only text datasets are read");
   }
   if (size != expected) {
     fail(std::min(size, expected), "end of file",
-         format("{} sequences and {} borders make {} bytes, but the file has {}", sequences, borders,
+         format("{} sequences and {} boundaries make {} bytes, but the file has {}", sequences, boundaries,
                 expected, size));
   }
   sequences_ = static_cast<int64_t>(sequences);
-  borders_ = static_cast<int64_t>(borders);
+  boundaries_ = static_cast<int64_t>(boundaries);
   return static_cast<TokenType>(code);
 }
 
@@ -222,30 +222,30 @@ void IndexParser::check_sequences(uint64_t bin_bytes, TokenType type) const {
   }
 }
 
-void IndexParser::check_borders() const {
+void IndexParser::check_boundaries() const {
   int64_t previous = 0;
-  for (int64_t border = 0; border < borders_; ++border) {
-    const auto sequence = at<int64_t>(border_offset(border));
+  for (int64_t boundary = 0; boundary < boundaries_; ++boundary) {
+    const auto sequence = at<int64_t>(boundary_offset(boundary));
     const auto complain = [&](const std::string& fault) {
-      fail(border_offset(border), format("document border {}", border), fault);
+      fail(boundary_offset(boundary), format("document boundary {}", boundary), fault);
     };
-    if (border == 0 && sequence != 0)
+    if (boundary == 0 && sequence != 0)
       complain(format("{}; the first document begins at sequence 0", sequence));
-    if (sequence < previous) complain(format("{} comes after {}; borders ascend", sequence, previous));
+    if (sequence < previous) complain(format("{} comes after {}; boundaries ascend", sequence, previous));
     if (sequence > sequences_) complain(format("{}; there are only {} sequences", sequence, sequences_));
     previous = sequence;
   }
   if (previous != sequences_) {
-    fail(border_offset(borders_ - 1), format("document border {}", borders_ - 1),
+    fail(boundary_offset(boundaries_ - 1), format("document boundary {}", boundaries_ - 1),
          format("{}; the last document ends with sequence {}", previous, sequences_));
   }
 }
 
 std::vector<int64_t> IndexParser::document_begins(uint64_t bin_bytes, TokenType type) const {
   std::vector<int64_t> begins;
-  begins.reserve(static_cast<size_t>(borders_));
-  for (int64_t border = 0; border < borders_; ++border) {
-    const auto sequence = at<int64_t>(border_offset(border));
+  begins.reserve(static_cast<size_t>(boundaries_));
+  for (int64_t boundary = 0; boundary < boundaries_; ++boundary) {
+    const auto sequence = at<int64_t>(boundary_offset(boundary));
     const int64_t byte =
         sequence == sequences_ ? static_cast<int64_t>(bin_bytes) : at<int64_t>(pointer_offset(sequence));
     begins.push_back(byte / token_bytes(type));
@@ -261,7 +261,7 @@ DatasetIndex DatasetIndex::parse(std::span<const std::byte> idx, uint64_t bin_by
   DatasetIndex index;
   index.type_ = parser.parse_header();
   parser.check_sequences(bin_bytes, index.type_);
-  parser.check_borders();
+  parser.check_boundaries();
   index.begins_ = parser.document_begins(bin_bytes, index.type_);
   return index;
 }
@@ -406,7 +406,7 @@ void IndexedDatasetWriter::write_index() {
     put(offset);
     offset += length * token_bytes(type_);
   }
-  for (int64_t border = 0; border <= documents(); ++border) put(border);
+  for (int64_t boundary = 0; boundary <= documents(); ++boundary) put(boundary);
   writer.write(buffer);
   writer.finish();
 }

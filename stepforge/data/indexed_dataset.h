@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Megatron's indexed dataset: `<prefix>.bin` holds token ids back to back, `<prefix>.idx` states where
 // documents begin. All numbers are little-endian. Layout of the .idx: 9 bytes "MMIDIDX\0\0"; u64 version = 1;
-// u8 token type; u64 S sequences; u64 D document borders; then from byte 34 i32[S] lengths in tokens, i64[S]
-// byte offsets into the .bin, i64[D] numbers of the sequences at which documents begin, ending with S.
+// u8 token type; u64 S sequences; u64 D document boundaries; then from byte 34 i32[S] lengths in tokens,
+// i64[S] byte offsets into the .bin, i64[D] numbers of the sequences at which documents begin, ending with S.
 #pragma once
 
 #include <cstddef>

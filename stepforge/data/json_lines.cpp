@@ -64,7 +64,7 @@ class LineParser {
     }
     simdjson::dom::element value;
     const auto parsed = parse(begin, end).get(value);
-    if (parsed != simdjson::SUCCESS) fail(begin, format("bad JSON: {}", simdjson::error_message(parsed)));
+    if (parsed != simdjson::SUCCESS) fail(begin, format("invalid JSON: {}", simdjson::error_message(parsed)));
     simdjson::dom::object object;
     if (value.get(object) != simdjson::SUCCESS) {
       fail(begin, format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(value.type()), field_));

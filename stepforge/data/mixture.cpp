@@ -51,7 +51,7 @@ Mixture::Mixture(const std::vector<double>& weights, const std::vector<std::stri
   for (size_t i = 0; i < weights.size(); ++i) {
     if (rows_per_block_[i] > 0) continue;
     throw UsageError(format(
-        "data source {}: weight {} of {} in all is {:.3g} rows in each block of {}, which rounds to none; "
+        "data source {}: weight {} of a total of {} is {:.3g} rows in each block of {}, which rounds to 0; "
         "raise the weight to at least {:.3g} or leave the source out",
         names[i], weights[i], sum, weights[i] / sum * static_cast<double>(kBlockRows), kBlockRows,
         sum / static_cast<double>(kBlockRows)));
@@ -63,9 +63,9 @@ std::shared_ptr<const Mixture::Block> Mixture::block(int64_t number) const {
     const std::lock_guard lock(mutex_);
     if (latest_ && latest_->number == number) return latest_;
   }
-  auto made = std::make_shared<Block>();
-  made->number = number;
-  std::vector<int32_t> owner;  // of each row of the block before shuffling
+  auto result = std::make_shared<Block>();
+  result->number = number;
+  std::vector<int32_t> owner;  // the source of each row before shuffling
   for (size_t source = 0; source < rows_per_block_.size(); ++source) {
     owner.insert(owner.end(), static_cast<size_t>(rows_per_block_[source]), static_cast<int32_t>(source));
   }
@@ -73,31 +73,31 @@ std::shared_ptr<const Mixture::Block> Mixture::block(int64_t number) const {
   std::vector<int32_t> seen(rows_per_block_.size(), 0);
   for (uint64_t i = 0; i < kBlockRows; ++i) {
     const int32_t source = owner[shuffled(i)];
-    made->source.push_back(source);
-    made->rank.push_back(seen[static_cast<size_t>(source)]++);
+    result->source.push_back(source);
+    result->index.push_back(seen[static_cast<size_t>(source)]++);
   }
   const std::lock_guard lock(mutex_);
-  latest_ = made;
-  return made;
+  latest_ = result;
+  return result;
 }
 
 RowRef Mixture::locate(int64_t row) const {
   if (rows_per_block_.size() == 1) return {0, row};
-  const auto found = block(row / kBlockRows);
-  const auto inside = static_cast<size_t>(row % kBlockRows);
-  const int64_t source = found->source[inside];
-  return {source, row / kBlockRows * rows_per_block_[static_cast<size_t>(source)] + found->rank[inside]};
+  const auto current = block(row / kBlockRows);
+  const auto offset = static_cast<size_t>(row % kBlockRows);
+  const int64_t source = current->source[offset];
+  return {source, row / kBlockRows * rows_per_block_[static_cast<size_t>(source)] + current->index[offset]};
 }
 
 RowOrder::RowOrder(int64_t rows, uint64_t seed, int64_t source, bool shuffle)
     : rows_(rows), key_(stream_key(seed, format("sample order of source {}", source))), shuffle_(shuffle) {}
 
 int64_t RowOrder::operator()(int64_t running) const {
-  const int64_t inside = running % rows_;
-  if (!shuffle_) return inside;
+  const int64_t offset = running % rows_;
+  if (!shuffle_) return offset;
   const auto epoch = static_cast<uint64_t>(running / rows_);
   const Permutation order(static_cast<uint64_t>(rows_), mix_bits(key_ ^ mix_bits(epoch)));
-  return static_cast<int64_t>(order(static_cast<uint64_t>(inside)));
+  return static_cast<int64_t>(order(static_cast<uint64_t>(offset)));
 }
 
 }  // namespace stepforge

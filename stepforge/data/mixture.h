@@ -36,7 +36,7 @@ class Mixture {
   struct Block {
     int64_t number = -1;
     std::vector<int32_t> source;  ///< [kBlockRows]
-    std::vector<int32_t> rank;    ///< [kBlockRows] how many rows of that source come before in the block
+    std::vector<int32_t> index;   ///< [kBlockRows] how many rows of that source come before in the block
   };
   std::shared_ptr<const Block> block(int64_t number) const;
 

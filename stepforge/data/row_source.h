@@ -29,7 +29,7 @@ class RowSource {
   virtual const std::string& fingerprint() const = 0;
   /// All tokens of the source, including those after the last full row.
   virtual int64_t tokens() const = 0;
-  /// UTF-8 bytes of the text that tokens() stand for; none if unknown.
+  /// UTF-8 bytes of the text that tokens() stand for; nullopt if unknown.
   virtual std::optional<int64_t> text_bytes() const = 0;
 };
 

@@ -34,12 +34,12 @@ class RowStream {
   Batch rows(int64_t first_row, int64_t count) const;
 
   int64_t seq_len() const { return seq_len_; }
-  /// Number of rows of a one-pass stream; none if the stream is endless.
+  /// Number of rows of a one-pass stream; nullopt if the stream is endless.
   std::optional<int64_t> total_rows() const;
   /// Rows and tokens of one epoch: the sum over the sources.
   int64_t rows_per_epoch() const { return rows_per_epoch_; }
   int64_t tokens_per_epoch() const { return rows_per_epoch_ * seq_len_; }
-  /// Average UTF-8 bytes per token, for bits per byte; none if a source does not know it.
+  /// Average UTF-8 bytes per token, for bits per byte; nullopt if a source does not know it.
   std::optional<double> bytes_per_token() const;
   /// Hash of everything that determines the rows: contents, weights, seed, sequence length.
   const std::string& fingerprint() const { return fingerprint_; }

@@ -93,7 +93,7 @@ class BatchPrinter {
   }
 
   void print_token(int64_t i, int64_t in_row) {
-    if (in_row > 0 && position(i) == 0) text_ += painted("        --- document border ---", kDim) + "\n";
+    if (in_row > 0 && position(i) == 0) text_ += painted("        --- document boundary ---", kDim) + "\n";
     const std::string start = format("{:>7} {:>8} {:>7}  {:<20} ", in_row, position(i), token(i),
                                      format("\"{}\"", tokenizer_.token_text(token(i))));
     if (label(i) == kIgnoredLabel) {

@@ -15,7 +15,7 @@ struct ShowOptions {
   int64_t max_tokens = 0;  ///< how many tokens of each row the table lists; 0 = all
 };
 
-/// For each row a table of tokens, positions and labels, then its text with the borders of tokens and
+/// For each row a table of tokens, positions and labels, then its text with the boundaries of tokens and
 /// documents.
 std::string render_batch(const Batch& batch, const Tokenizer& tokenizer, const ShowOptions& options);
 

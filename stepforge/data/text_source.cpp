@@ -125,16 +125,16 @@ std::string remedy_for(const fs::path& path, TextFormat format) {
   return "";
 }
 
-/// The first document border at or after byte `from` in the first `size` bytes of `file`: just after the next line
-/// break or blank line, or the end.
-int64_t border_after(const FileReader& file, int64_t size, int64_t from, bool by_line) {
+/// The first document boundary at or after byte `from` in the first `size` bytes of `file`: just after the
+/// next line break or blank line, or the end.
+int64_t boundary_after(const FileReader& file, int64_t size, int64_t from, bool by_line) {
   for (int64_t window = int64_t{1} << 16;; window *= 2) {
     const int64_t begin = by_line ? from - 1 : from;
     const int64_t end = std::min(size, begin + window);
     const std::string text = file.text(begin, end);
-    const size_t border = by_line ? text.find('\n') + 1 : after_blank_line(text, 0);
-    // A border at the end of the window is not necessarily one of the file.
-    if (border > 0 && border < text.size()) return begin + static_cast<int64_t>(border);
+    const size_t boundary = by_line ? text.find('\n') + 1 : after_blank_line(text, 0);
+    // A boundary at the end of the window is not necessarily one of the file.
+    if (boundary > 0 && boundary < text.size()) return begin + static_cast<int64_t>(boundary);
     if (end == size) return size;
   }
 }
@@ -272,7 +272,7 @@ std::vector<TextChunk> TextSource::chunks(size_t file, int64_t target_bytes, int
   std::vector<TextChunk> ranges;
   while (begin < entry.bytes) {
     const int64_t wanted = std::min(target_bytes, entry.bytes - begin);
-    const int64_t end = border_after(reader, entry.bytes, begin + wanted, by_line);
+    const int64_t end = boundary_after(reader, entry.bytes, begin + wanted, by_line);
     ranges.push_back({file, begin, end});
     begin = end;
   }

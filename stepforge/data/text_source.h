@@ -42,7 +42,7 @@ struct TextFile {
   int64_t bytes = 0;
 };
 
-/// A byte range of one file that begins and ends at document borders.
+/// A byte range of one file that begins and ends at document boundaries.
 struct TextChunk {
   size_t file = 0;  ///< index into TextSource::files()
   int64_t begin = 0;
@@ -50,8 +50,8 @@ struct TextChunk {
 };
 
 /// Documents in a fixed order. Folders are searched recursively for *.txt, *.text, *.md, *.jsonl and *.ndjson
-/// (as the format allows), sorted by path; hidden files are skipped. Documents of only white space are skipped, and
-/// so is a byte order mark. const members may be called from several threads.
+/// (as the format allows), sorted by path; hidden files are skipped. Documents of only whitespace are
+/// skipped, and so is a byte order mark. const members may be called from several threads.
 class TextSource {
  public:
   /// Throws UsageError if a path does not exist, is of a type that must be converted first (compressed,
@@ -71,7 +71,7 @@ class TextSource {
   /// byte.
   std::string content_key(int workers) const;
 
-  /// Cuts a file, from the document border `begin` on, into ranges of about `target_bytes`, in order.
+  /// Cuts a file, from the document boundary `begin` on, into ranges of about `target_bytes`, in order.
   std::vector<TextChunk> chunks(size_t file, int64_t target_bytes, int64_t begin = 0) const;
   /// Calls `document` with each document of the chunk, in order. Throws FormatError if the text is not UTF-8
   /// (naming file and byte), or if a JSON line is not an object or lacks the field (naming file, line and the keys

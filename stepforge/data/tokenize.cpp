@@ -56,8 +56,8 @@ class ChunkEncoder {
   ChunkEncoder(const ChunkEncoder&) = delete;
   ChunkEncoder& operator=(const ChunkEncoder&) = delete;
 
-  /// The next chunk and its range; none after the last. Calls `waiting` once a second while it waits. Rethrows the
-  /// exception of the chunk's thread.
+  /// The next chunk and its range; nullopt after the last. Calls `waiting` once a second while it waits.
+  /// Rethrows the exception of the chunk's thread.
   std::optional<std::pair<TextChunk, EncodedChunk>> next(const std::function<void()>& waiting) {
     std::unique_lock lock(mutex_);
     Slot& slot = slots_[taken_ % window_];
@@ -206,7 +206,7 @@ TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, co
   }
   if (document == 0) {
     throw UsageError(
-        format("{} contains no document: only white space or empty fields", source.description()));
+        format("{} contains no document: only whitespace or empty fields", source.description()));
   }
   return result;
 }

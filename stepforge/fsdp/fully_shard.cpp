@@ -109,7 +109,7 @@ class Contents {
     if (!contains(options_.tied_params, tensor)) {
       throw UsageError(
           format("parameter {} of unit \"{}\" already belongs to unit \"{}\": declare it in "
-                 "tied_params, or make one unit of both modules",
+                 "tied_params, or shard both modules as one unit",
                  name, unit_name_, owner->unit_name()));
     }
     if (std::find(borrowed.begin(), borrowed.end(), owner) == borrowed.end()) borrowed.push_back(owner);
@@ -148,20 +148,20 @@ class Contents {
 void add_param_groups(ShardedUnit& unit, const FullyShardOptions& options, bool replicated,
                       const std::vector<NamedParameter>& parameters) {
   const MixedPrecision& precision = options.mixed_precision;
-  std::map<std::pair<DType, bool>, std::vector<NamedParameter>> alike;
+  std::map<std::pair<DType, bool>, std::vector<NamedParameter>> by_storage;
   for (const NamedParameter& parameter : parameters) {
     const DType dtype = gather_dtype(precision.param_dtype.value_or(parameter.tensor.scalar_type()));
-    alike[{dtype, parameter.tensor.requires_grad()}].push_back(parameter);
+    by_storage[{dtype, parameter.tensor.requires_grad()}].push_back(parameter);
   }
-  for (const auto& [kind, members] : alike) {
+  for (const auto& [storage, members] : by_storage) {
     for (const NamedParameter& member : members) {
       if (member.tensor.is_meta()) unit.without_value.push_back(member.name);
     }
     const StoreOptions store{
-        .gather = kind.first,
+        .gather = storage.first,
         .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat)),
         .partition = options.partition,
-        .with_gradient = kind.second,
+        .with_gradient = storage.second,
         .alias_if_whole = false,
         .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
         .unit = unit.mesh().runtime().unit_count()};

@@ -49,7 +49,7 @@ void ShardedUnit::begin_forward() {
   }
   unshard(/*wait=*/true);
   ++uses_;
-  // In a recomputation the next unit is that of backward, not of forward.
+  // In a recomputation the next unit is the one that comes next in backward, not in forward.
   if (UnitRuntime::in_backward()) return;
   for (const auto& next : behavior.forward_prefetch) {
     if (const auto unit = next.lock()) unit->unshard(/*wait=*/false);
@@ -58,7 +58,7 @@ void ShardedUnit::begin_forward() {
 
 void ShardedUnit::end_forward() {
   --uses_;
-  // Values that a recomputation has gathered are used by its backward next.
+  // The backward that follows a recomputation uses the values that it has gathered.
   if (behavior.reshard_after_forward && !UnitRuntime::in_backward()) reshard();
 }
 

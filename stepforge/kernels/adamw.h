@@ -25,7 +25,7 @@ struct AdamWOptions {
   bool operator==(const AdamWOptions&) const = default;
 };
 
-/// One update.
+/// The arguments of one update.
 struct AdamWSettings {
   AdamWOptions options;
   int64_t step = 1;         ///< t above: 1 at the first update
@@ -33,10 +33,11 @@ struct AdamWSettings {
 };
 
 /// Updates elements [begin, end) in one pass. All four tensors are flat fp32 buffers (fp64 on the reference
-/// path) of one length. Throws Error if the interval is outside the buffers or step < 1.
+/// path) of the same length. Throws Error if the interval is outside the buffers or step < 1.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
                   const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWSettings& settings);
 
+/// The same by separate ATen operations, without the checks.
 void adamw_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
                             const at::Tensor& first_moment, const at::Tensor& second_moment, int64_t begin,
                             int64_t end, const AdamWSettings& settings);

@@ -24,14 +24,14 @@ void check_attention_shape(const AttentionShape& shape) {
   }
 }
 
-void check_borders(std::span<const int32_t> cu_seqlens, int64_t tokens) {
+void check_boundaries(std::span<const int32_t> cu_seqlens, int64_t tokens) {
   if (cu_seqlens.empty() || cu_seqlens.front() != 0 || cu_seqlens.back() != tokens) {
-    throw Error(format("attention: document borders must begin with 0 and end with the number of tokens, {}",
-                       tokens));
+    throw Error(format(
+        "attention: document boundaries must begin with 0 and end with the number of tokens, {}", tokens));
   }
   for (size_t i = 1; i < cu_seqlens.size(); ++i) {
     if (cu_seqlens[i] < cu_seqlens[i - 1]) {
-      throw Error(format("attention: document borders must not decrease: {} follows {}", cu_seqlens[i],
+      throw Error(format("attention: document boundaries must not decrease: {} follows {}", cu_seqlens[i],
                          cu_seqlens[i - 1]));
     }
   }
@@ -67,7 +67,7 @@ void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
                        std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse) {
   check_attention_shape(shape);
   check_shape(qkv, "attention qkv", {qkv.size(0), shape.qkv_width()});
-  check_borders(cu_seqlens, qkv.size(0));
+  check_boundaries(cu_seqlens, qkv.size(0));
   check_tensor(out, "attention out", {qkv.size(0), shape.out_width()}, qkv.scalar_type());
   check_tensor(lse, "attention lse", {qkv.size(0), shape.heads}, compute_type(qkv));
   if (has_cpu_kernel(qkv)) {
@@ -82,7 +82,7 @@ void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const
                         std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv) {
   check_attention_shape(shape);
   check_shape(qkv, "attention qkv", {qkv.size(0), shape.qkv_width()});
-  check_borders(cu_seqlens, qkv.size(0));
+  check_boundaries(cu_seqlens, qkv.size(0));
   check_tensor(out, "attention out", {qkv.size(0), shape.out_width()}, qkv.scalar_type());
   check_tensor(grad_out, "attention grad_out", out.sizes(), qkv.scalar_type());
   check_tensor(lse, "attention lse", {qkv.size(0), shape.heads}, compute_type(qkv));

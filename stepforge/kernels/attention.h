@@ -28,7 +28,7 @@ struct AttentionShape {
 };
 
 /// qkv: [N, (H + 2K) d] and out: [N, H d], both fp32 or both bf16; lse: [N, H] fp32 (fp64 for fp64 qkv).
-/// cu_seqlens: borders of the documents, from 0 to N, not decreasing. No autograd. A document's result
+/// cu_seqlens: boundaries of the documents, from 0 to N, not decreasing. No autograd. A document's result
 /// depends neither on the number of threads nor on other documents.
 void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
                        std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse);

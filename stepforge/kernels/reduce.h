@@ -2,8 +2,8 @@
 // Reductions whose bits depend on the values alone, not on threads, shards or the instruction set.
 //
 // A flat buffer is cut into chunks of 1,024 elements; a chunk's sum is formed in fp64 in one fixed order, and
-// chunk sums are added in logical order. Shard borders fall on chunks, so ranks can exchange chunk sums and
-// agree bit for bit.
+// chunk sums are added in logical order. Shard boundaries fall on chunks, so ranks can exchange chunk sums
+// and agree bit for bit.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every block gets along with its input: the micro-batch's tokens and document borders, the dropout key,
-// the KV cache.
+// What every block gets along with its input: the micro-batch's tokens and document boundaries, the dropout
+// key, the KV cache.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct BatchTensors {
 
   Batch host;
   at::Tensor tokens;         ///< [rows * seq_len] int32
-  at::Tensor positions;      ///< [rows * seq_len] int32, restarting at document borders
+  at::Tensor positions;      ///< [rows * seq_len] int32, restarting at document boundaries
   at::Tensor labels;         ///< [rows * seq_len] int32, -100 = ignored
   at::Tensor row_ids;        ///< [rows * seq_len] int64: global row of each token
   at::Tensor row_positions;  ///< [rows * seq_len] int32: position of each token in its row

@@ -16,16 +16,16 @@ struct Repetition {
 };
 
 /// The repetition at the beginning of items [begin, end) that saves most items, among those of at least
-/// `least_times` times. `alike(i, j)` tells whether two items are equal.
+/// `min_times` times. `alike(i, j)` tells whether two items are equal.
 template <typename Alike>
-Repetition find_repetition(std::size_t begin, std::size_t end, std::size_t least_times, const Alike& alike) {
+Repetition find_repetition(std::size_t begin, std::size_t end, std::size_t min_times, const Alike& alike) {
   constexpr std::size_t kLongest = 12;
   Repetition best;
   for (std::size_t length = 1; length <= std::min(kLongest, end - begin); ++length) {
     std::size_t same = 0;  // items that equal the one `length` earlier
     while (begin + length + same < end && alike(begin + same, begin + length + same)) ++same;
     const Repetition found{length, 1 + same / length};
-    if (found.times >= least_times && found.items_saved() > best.items_saved()) best = found;
+    if (found.times >= min_times && found.items_saved() > best.items_saved()) best = found;
   }
   return best;
 }

@@ -34,9 +34,9 @@ bool is_hash(std::string_view text) {
 ManifestFile parse_file(const JsonReader& entry) {
   ManifestFile file = {entry["name"].text(), entry["bytes"].count(), entry["hash"].text()};
   if (!is_plain_file_name(file.name) || file.name == kManifestFileName) {
-    entry["name"].refuse("a plain file name is needed");
+    entry["name"].refuse("expected a plain file name");
   }
-  if (!is_hash(file.hash)) entry["hash"].refuse("32 hex digits are needed");
+  if (!is_hash(file.hash)) entry["hash"].refuse("expected 32 hex digits");
   return file;
 }
 
@@ -138,7 +138,7 @@ CheckpointManifest read_manifest(const fs::path& folder) {
   const Json document = read_json_file(path, kManifestLimits);
   const JsonReader manifest(document, path.string());
   if (manifest["format"].text() != kFormatName) {
-    manifest.refuse("format", format("\"{}\" is needed", kFormatName));
+    manifest.refuse("format", format("expected \"{}\"", kFormatName));
   }
   if (manifest["version"].integer() != kFormatVersion) {
     manifest.refuse("version", format("this program reads version {}", kFormatVersion));

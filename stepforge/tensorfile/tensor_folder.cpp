@@ -61,7 +61,7 @@ class PartCheck {
     }
     const int64_t elements = whole_slice(tensor.shape).elements();
     if (elements == 0) return;
-    // Those may lie on the border, where an element would have no number.
+    // Those may lie on the boundary, where an element would have no number.
     std::erase_if(tensor.parts, [](const StoredPart& part) { return part.slice.elements() == 0; });
     std::sort(tensor.parts.begin(), tensor.parts.end(),
               [&tensor](const StoredPart& left, const StoredPart& right) {

@@ -28,7 +28,7 @@ void encode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostr
 /// One JSON string a line in, one JSON array of ids a line out: "[1,2,3]". Empty lines are errors.
 void encode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
-/// Ids separated by white space in, exactly their bytes out.
+/// Ids separated by whitespace in, exactly their bytes out.
 void decode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
 /// One JSON array of ids a line in, one JSON string a line out. Bytes that are not UTF-8 become U+FFFD:

@@ -225,7 +225,7 @@ TEST(Launch, ADryRunRunsOneStepPrintsNoLossAndWritesNothing) {
   const ProgramResult result = run_program(many);
   const std::string& text = result.out;
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_FALSE(contains(result.err, "loss")) << result.err;  // computed from made-up values
+  EXPECT_FALSE(contains(result.err, "loss")) << result.err;  // computed from placeholders
   EXPECT_CONTAINS(text, "rank 0 of 64") << text;
   EXPECT_CONTAINS(text, "gather from rank 0") << text;
   EXPECT_CONTAINS(text, "reduce_scatter") << text;

@@ -260,7 +260,7 @@ TEST_F(HfImport, AllDifferencesAreReportedInOneErrorAndNothingChanges) {
   EXPECT_CONTAINS(message,
                   "different shape: model.layers.1.mlp.up_proj.weight is [16, 24], expected [24, 16]");
   EXPECT_CONTAINS(message,
-                  "different type: model.layers.1.input_layernorm.weight is I32, expected F32, BF16, F16");
+                  "different dtype: model.layers.1.input_layernorm.weight is I32, expected F32, BF16, F16");
 }
 
 TEST_F(HfImport, RotaryBuffersOfOlderExportsAreIgnored) {

@@ -163,7 +163,7 @@ TEST(NativeCheckpoint, TensorsOfADifferentTypeAreRefused) {
   SmallModel other(2);
   const std::string message =
       message_of<Error>([&] { load_checkpoint(folder / "step-1", other.spec, other.store, nullptr); });
-  EXPECT_CONTAINS(message, "different type: model.norm.weight is BF16, expected F32");
+  EXPECT_CONTAINS(message, "different dtype: model.norm.weight is BF16, expected F32");
   EXPECT_EQ(other.bits(), SmallModel(2).bits());
 }
 

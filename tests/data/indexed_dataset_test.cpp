@@ -52,11 +52,11 @@ TEST(IndexedDataset, WritesMegatronsBytes) {
       "\1\0\0\0\0\0\0\0"  // version 1
       "\10"               // u16
       "\2\0\0\0\0\0\0\0"  // sequences
-      "\3\0\0\0\0\0\0\0"  // document borders
+      "\3\0\0\0\0\0\0\0"  // document boundaries
       "\3\0\0\0\1\0\0\0"  // lengths
       "\0\0\0\0\0\0\0\0"  // offsets
       "\6\0\0\0\0\0\0\0"  //
-      "\0\0\0\0\0\0\0\0"  // borders
+      "\0\0\0\0\0\0\0\0"  // boundaries
       "\1\0\0\0\0\0\0\0"  //
       "\2\0\0\0\0\0\0\0",
       34 + 2 * 12 + 3 * 8);
@@ -68,7 +68,7 @@ TEST(IndexedDataset, ReadsDocumentsOfSeveralSequences) {
   const TempFolder folder;
   write_dataset(folder / "pair", {{1, 2}, {3}, {4, 5}});
   std::string idx = read_file(folder / "pair.idx");
-  idx.erase(idx.size() - 24, 8);  // borders 0 1 2 3 -> 0 2 3
+  idx.erase(idx.size() - 24, 8);  // boundaries 0 1 2 3 -> 0 2 3
   idx[26] = 3;
   folder.write("pair.idx", idx);
   EXPECT_EQ(read_documents(IndexedDataset(folder / "pair")), (Documents{{1, 2, 3}, {4, 5}}));
@@ -134,7 +134,7 @@ std::string good_index() {
   return idx;
 }
 
-constexpr size_t kVersion = 9, kType = 17, kSequences = 18, kBorders = 26, kLengths = 34,
+constexpr size_t kVersion = 9, kType = 17, kSequences = 18, kBoundaries = 26, kLengths = 34,
                  kOffsets = kLengths + 12, kDocuments = kOffsets + 24;
 
 template <typename T>
@@ -181,11 +181,12 @@ const Hostile kHostile[] = {
      "byte 18, sequence count"},
     {"SequencesOneMore", [](auto& s) { put<uint64_t>(s, kSequences, 4); }, "end of file"},
     {"SequencesOneLess", [](auto& s) { put<uint64_t>(s, kSequences, 2); }, "end of file"},
-    {"BordersHuge", [](auto& s) { put<uint64_t>(s, kBorders, ~uint64_t{0}); }, "byte 26, document count"},
-    {"BordersWrap", [](auto& s) { put<uint64_t>(s, kBorders, (uint64_t{1} << 61) + 3); },
+    {"BoundariesHuge", [](auto& s) { put<uint64_t>(s, kBoundaries, ~uint64_t{0}); },
      "byte 26, document count"},
-    {"Borders0", [](auto& s) { put<uint64_t>(s, kBorders, 0); }, "byte 26, document count: 0"},
-    {"BordersOneMore", [](auto& s) { put<uint64_t>(s, kBorders, 4); }, "end of file"},
+    {"BoundariesWrap", [](auto& s) { put<uint64_t>(s, kBoundaries, (uint64_t{1} << 61) + 3); },
+     "byte 26, document count"},
+    {"Boundaries0", [](auto& s) { put<uint64_t>(s, kBoundaries, 0); }, "byte 26, document count: 0"},
+    {"BoundariesOneMore", [](auto& s) { put<uint64_t>(s, kBoundaries, 4); }, "end of file"},
     {"LastByteCut", [](auto& s) { s.pop_back(); }, "end of file"},
     {"OneByteMore", [](auto& s) { s.push_back('\0'); }, "end of file"},
     {"Modes", [](auto& s) { s.append(3, '\0'); }, "multimodal"},
@@ -208,15 +209,15 @@ const Hostile kHostile[] = {
     {"BinShorter", [](auto&) {}, "length of sequence 2", 4},
     {"BinOdd", [](auto&) {}, "total length", 7},
     {"BinEmpty", [](auto&) {}, "length of sequence 0", 0},
-    {"FirstBorderNot0", [](auto& s) { put<int64_t>(s, kDocuments, 1); }, "byte 70, document border 0: 1"},
-    {"BorderNegative", [](auto& s) { put<int64_t>(s, kDocuments + 8, -1); },
-     "byte 78, document border 1: -1"},
-    {"BordersDescend", [](auto& s) { put<int64_t>(s, kDocuments + 16, 1); },
-     "byte 86, document border 2: 1 comes after 2"},
-    {"BorderPastSequences", [](auto& s) { put<int64_t>(s, kDocuments + 8, 4); },
-     "byte 78, document border 1: 4; there are only 3"},
-    {"LastBorderShort", [](auto& s) { put<int64_t>(s, kDocuments + 16, 2); },
-     "byte 86, document border 2: 2; the last"},
+    {"FirstBoundaryNot0", [](auto& s) { put<int64_t>(s, kDocuments, 1); }, "byte 70, document boundary 0: 1"},
+    {"BoundaryNegative", [](auto& s) { put<int64_t>(s, kDocuments + 8, -1); },
+     "byte 78, document boundary 1: -1"},
+    {"BoundariesDescend", [](auto& s) { put<int64_t>(s, kDocuments + 16, 1); },
+     "byte 86, document boundary 2: 1 comes after 2"},
+    {"BoundaryPastSequences", [](auto& s) { put<int64_t>(s, kDocuments + 8, 4); },
+     "byte 78, document boundary 1: 4; there are only 3"},
+    {"LastBoundaryShort", [](auto& s) { put<int64_t>(s, kDocuments + 16, 2); },
+     "byte 86, document boundary 2: 2; the last"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Faults, HostileIndex, ::testing::ValuesIn(kHostile),

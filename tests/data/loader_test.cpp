@@ -111,9 +111,9 @@ TEST(RowStream, ABatchEqualsItsRowsReadOneByOne) {
       RC_ASSERT(std::equal(one.tokens.begin(), one.tokens.end(), batch.tokens.begin() + begin));
       RC_ASSERT(std::equal(one.labels.begin(), one.labels.end(), batch.labels.begin() + begin));
       RC_ASSERT(std::equal(one.positions.begin(), one.positions.end(), batch.positions.begin() + begin));
-      for (const int32_t border : one.cu_seqlens) {
+      for (const int32_t boundary : one.cu_seqlens) {
         RC_ASSERT(std::binary_search(batch.cu_seqlens.begin(), batch.cu_seqlens.end(),
-                                     border + static_cast<int32_t>(begin)));
+                                     boundary + static_cast<int32_t>(begin)));
       }
       RC_ASSERT(batch.row_ids[static_cast<size_t>(i)] == static_cast<uint64_t>(first + i));
       valid += one.valid_labels;

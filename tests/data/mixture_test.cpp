@@ -82,7 +82,7 @@ TEST(Mixture, ShufflesBlocksDifferentlyBySeedAndBlock) {
 
 TEST(Mixture, RefusesASourceWhoseShareRoundsToNothing) {
   const auto message = message_of<UsageError>([] { mixture({100000, 1}); });
-  EXPECT_CONTAINS(message, "source 1: weight 1 of 100001 in all is 0.041 rows in each block of 4096");
+  EXPECT_CONTAINS(message, "source 1: weight 1 of a total of 100001 is 0.041 rows in each block of 4096");
   EXPECT_EQ(mixture({4096, 1}).rows_per_block().back(), 1);
 }
 

@@ -55,7 +55,7 @@ TEST(Packing, NTokensMakeFloorOfNMinus1OverTRows) {
   }
 }
 
-TEST(Packing, TokensLabelsPositionsAndBordersAgree) {
+TEST(Packing, TokensLabelsPositionsAndBoundariesAgree) {
   const bool holds = rc::check("packing", [] {
     const auto lengths = *rc::gen::container<std::vector<int64_t>>(rc::gen::inRange<int64_t>(0, 9));
     const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -68,22 +68,22 @@ TEST(Packing, TokensLabelsPositionsAndBordersAgree) {
     std::vector<int64_t> document;
     for (size_t d = 0; d < lengths.size(); ++d)
       document.insert(document.end(), static_cast<size_t>(lengths[d]), static_cast<int64_t>(d));
-    std::vector<int32_t> borders = {0};
+    std::vector<int32_t> boundaries = {0};
     int64_t valid = 0;
     int32_t longest = 0;
     for (size_t i = 0; i < batch.tokens.size(); ++i) {
       const bool row_begins = i % static_cast<size_t>(seq_len) == 0;
       const bool part_begins = row_begins || document[i] != document[i - 1];
-      if (part_begins && i > 0) borders.push_back(static_cast<int32_t>(i));
+      if (part_begins && i > 0) boundaries.push_back(static_cast<int32_t>(i));
       const bool last = document[i] != document[i + 1];
       valid += last ? 0 : 1;
       RC_ASSERT(batch.tokens[i] == static_cast<int32_t>(i));
       RC_ASSERT(batch.labels[i] == (last ? -100 : static_cast<int32_t>(i) + 1));
-      RC_ASSERT(batch.positions[i] == static_cast<int32_t>(i) - borders.back());
+      RC_ASSERT(batch.positions[i] == static_cast<int32_t>(i) - boundaries.back());
       longest = std::max(longest, batch.positions[i] + 1);
     }
-    borders.push_back(static_cast<int32_t>(batch.tokens.size()));
-    RC_ASSERT(batch.cu_seqlens == borders);
+    boundaries.push_back(static_cast<int32_t>(batch.tokens.size()));
+    RC_ASSERT(batch.cu_seqlens == boundaries);
     RC_ASSERT(batch.valid_labels == valid);
     RC_ASSERT(batch.max_document_length == longest);
   });
@@ -124,7 +124,7 @@ TEST(Packing, TheFingerprintDependsOnContentAndRowLength) {
   EXPECT_NE(packed(b, {{0, 1, 2, 3, 4, 5, 6, 7, 9}}, 4)->fingerprint(), one->fingerprint());
 }
 
-TEST(Batch, RefusesMoreTokensThanBordersCanCount) {
+TEST(Batch, RefusesMoreTokensThanBoundariesCanCount) {
   EXPECT_CONTAINS(message_of<UsageError>([] { empty_batch(int64_t{1} << 20, 2048); }),
                   "2048 rows of 1048576 tokens");
   EXPECT_CONTAINS(message_of<UsageError>([] { empty_batch(0, 1); }), "rows of 0 tokens");

@@ -14,16 +14,16 @@ Batch small_batch() {
   return batch;
 }
 
-TEST(RenderBatch, ShowsTokensBordersPositionsAndLabels) {
+TEST(RenderBatch, ShowsTokensBoundariesPositionsAndLabels) {
   const auto tokenizer = make_byte_tokenizer();
   const std::string text = render_batch(small_batch(), *tokenizer, {});
   EXPECT_CONTAINS(text, "row 17: 4 tokens, 2 document parts, 3 labels (1 ignored)");
   EXPECT_CONTAINS(text, "--- document part, positions 0 to 2 ---\n  h|i|<|endoftext|>\n");
   EXPECT_CONTAINS(text, "--- document part, positions 0 to 0 ---\n  \\n\n");
   EXPECT_CONTAINS(text, "      0        0     104  \"h\"                      105  \"i\"\n");
-  EXPECT_CONTAINS(
-      text,
-      "      2        2     256  \"<|endoftext|>\"         -100  ignored\n        --- document border ---\n");
+  EXPECT_CONTAINS(text,
+                  "      2        2     256  \"<|endoftext|>\"         -100  ignored\n        --- document "
+                  "boundary ---\n");
   EXPECT_EQ(text.find('\033'), std::string::npos);
 }
 

@@ -196,11 +196,11 @@ TEST(TextSource, NamesTheTypeOfAJsonLineWithoutText) {
   EXPECT_CONTAINS(message("\"text\""), "a.jsonl:2: a string, not an object");
   EXPECT_CONTAINS(message("{\"text\": 5}"), "a.jsonl:2: field \"text\" is a number, not a string");
   EXPECT_CONTAINS(message("{\"text\": null}"), "field \"text\" is null");
-  EXPECT_CONTAINS(message("{\"text\": \"a\""), "a.jsonl:2: bad JSON");
-  EXPECT_CONTAINS(message("{\"text\": \"a\"} {}"), "a.jsonl:2: bad JSON");
-  EXPECT_CONTAINS(message("plain words"), "a.jsonl:2: bad JSON");
+  EXPECT_CONTAINS(message("{\"text\": \"a\""), "a.jsonl:2: invalid JSON");
+  EXPECT_CONTAINS(message("{\"text\": \"a\"} {}"), "a.jsonl:2: invalid JSON");
+  EXPECT_CONTAINS(message("plain words"), "a.jsonl:2: invalid JSON");
   EXPECT_CONTAINS(message("{}"), "it has no keys");
-  EXPECT_CONTAINS(message(std::string(3000, '[')), "a.jsonl:2: bad JSON");
+  EXPECT_CONTAINS(message(std::string(3000, '[')), "a.jsonl:2: invalid JSON");
 }
 
 TEST(TextSource, DocumentsOfJsonLinesAreAlwaysUtf8) {
@@ -211,7 +211,7 @@ TEST(TextSource, DocumentsOfJsonLinesAreAlwaysUtf8) {
     try {
       documents = documents_of(source);
     } catch (const FormatError& error) {
-      EXPECT_CONTAINS(error.what(), "a.jsonl:1: bad JSON");
+      EXPECT_CONTAINS(error.what(), "a.jsonl:1: invalid JSON");
     }
     for (const auto& text : documents) EXPECT_EQ(find_invalid_utf8(text), std::string::npos) << escape;
   }

@@ -21,13 +21,13 @@ at::ScalarType statistics_type(const at::Tensor& x) {
 }
 
 Results run(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape,
-            const std::vector<int32_t>& borders) {
+            const std::vector<int32_t>& boundaries) {
   Results r;
   r.out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
   r.lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(statistics_type(qkv)));
   r.grad_qkv = at::empty_like(qkv);
-  attention_forward(qkv, shape, borders, r.out, r.lse);
-  attention_backward(grad_out, qkv, r.out, r.lse, shape, borders, r.grad_qkv);
+  attention_forward(qkv, shape, boundaries, r.out, r.lse);
+  attention_backward(grad_out, qkv, r.out, r.lse, shape, boundaries, r.grad_qkv);
   return r;
 }
 
@@ -39,7 +39,7 @@ AttentionShape make_shape(int64_t heads, int64_t kv_heads, int64_t head_dim) {
 }
 
 /// Documents shorter than, as long as and longer than every block size, one of a single token, one empty.
-const std::vector<int32_t> kBorders = {0, 1, 1, 17, 65, 114, 210, 307, 560};
+const std::vector<int32_t> kBoundaries = {0, 1, 1, 17, 65, 114, 210, 307, 560};
 
 class AttentionShapes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
@@ -47,10 +47,10 @@ TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
   const auto [heads, kv_heads, head_dim] = GetParam();
   const AttentionShape shape = make_shape(heads, kv_heads, head_dim);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor qkv = random_tensor({kBorders.back(), shape.qkv_width()}, 1).to(type);
-    const at::Tensor grad_out = random_tensor({kBorders.back(), shape.out_width()}, 2).to(type);
-    const Results actual = run(qkv, grad_out, shape, kBorders);
-    const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, kBorders);
+    const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 1).to(type);
+    const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 2).to(type);
+    const Results actual = run(qkv, grad_out, shape, kBoundaries);
+    const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, kBoundaries);
     const bool narrow = type == at::kBFloat16;
     expect_close(actual.out, expected.out, narrow ? kEps16 : 64 * kEps32, "out");
     expect_close(actual.lse, expected.lse, 32 * kEps32, "lse");
@@ -66,35 +66,35 @@ INSTANTIATE_TEST_SUITE_P(Attention, AttentionShapes,
 
 TEST(Attention, ReferenceGradientIsTheDerivative) {
   const AttentionShape shape = make_shape(4, 2, 6);
-  const std::vector<int32_t> borders = {0, 5, 6, 19};
+  const std::vector<int32_t> boundaries = {0, 5, 6, 19};
   const at::Tensor qkv = random_tensor({19, shape.qkv_width()}, 3).to(at::kDouble);
   const at::Tensor grad_out = random_tensor({19, shape.out_width()}, 4).to(at::kDouble);
-  const Results exact = run(qkv, grad_out, shape, borders);
+  const Results exact = run(qkv, grad_out, shape, boundaries);
   expect_derivative(
       [&](const at::Tensor& x) {
-        return (run(x, grad_out, shape, borders).out * grad_out).sum().item<double>();
+        return (run(x, grad_out, shape, boundaries).out * grad_out).sum().item<double>();
       },
       qkv, exact.grad_qkv, "qkv");
 }
 
 TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
   const AttentionShape shape = make_shape(6, 2, 32);
-  const at::Tensor qkv = random_tensor({kBorders.back(), shape.qkv_width()}, 5);
-  const at::Tensor grad_out = random_tensor({kBorders.back(), shape.out_width()}, 6);
+  const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 5);
+  const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 6);
   expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
-    const Results r = run(qkv, grad_out, shape, kBorders);
+    const Results r = run(qkv, grad_out, shape, kBoundaries);
     return {r.out, r.lse, r.grad_qkv};
   });
 }
 
 TEST(Attention, ADocumentGivesTheSameBitsAloneAndPacked) {
   const AttentionShape shape = make_shape(4, 2, 32);
-  const at::Tensor qkv = random_tensor({kBorders.back(), shape.qkv_width()}, 7);
-  const at::Tensor grad_out = random_tensor({kBorders.back(), shape.out_width()}, 8);
-  const Results packed = run(qkv, grad_out, shape, kBorders);
-  for (size_t i = 1; i < kBorders.size(); ++i) {
-    const int64_t begin = kBorders[i - 1];
-    const int64_t end = kBorders[i];
+  const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 7);
+  const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 8);
+  const Results packed = run(qkv, grad_out, shape, kBoundaries);
+  for (size_t i = 1; i < kBoundaries.size(); ++i) {
+    const int64_t begin = kBoundaries[i - 1];
+    const int64_t end = kBoundaries[i];
     if (begin == end) continue;
     const Results alone = run(qkv.slice(0, begin, end), grad_out.slice(0, begin, end), shape,
                               {0, static_cast<int32_t>(end - begin)});
@@ -161,14 +161,14 @@ TEST(AttentionCached, AgreesWithAttentionOverTheWholeDocument) {
   }
 }
 
-TEST(Attention, RefusesBordersThatDoNotCoverTheTokens) {
+TEST(Attention, RefusesBoundariesThatDoNotCoverTheTokens) {
   const AttentionShape shape = make_shape(2, 1, 16);
   const at::Tensor qkv = random_tensor({10, shape.qkv_width()}, 14);
   const at::Tensor out = at::empty({10, shape.out_width()});
   const at::Tensor lse = at::empty({10, shape.heads});
-  for (const std::vector<int32_t>& borders :
+  for (const std::vector<int32_t>& boundaries :
        std::vector<std::vector<int32_t>>{{}, {0, 9}, {1, 10}, {0, 7, 5, 10}}) {
-    EXPECT_THROW(attention_forward(qkv, shape, borders, out, lse), Error);
+    EXPECT_THROW(attention_forward(qkv, shape, boundaries, out, lse), Error);
   }
   EXPECT_THROW(attention_forward(qkv, make_shape(3, 2, 16), std::vector<int32_t>{0, 10}, out, lse), Error);
 }

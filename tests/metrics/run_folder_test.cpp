@@ -126,7 +126,7 @@ TEST(RunFolder, MarksAnEarlierStartThatIsStillRunningAsDied) {
 }
 
 TEST(RunFolder, RenamesADamagedHistoryWithAWarningAndBeginsANewOne) {
-  for (const auto& [text, fault] : {std::pair("{", "run.json: byte 1: the text ends"),
+  for (const auto& [text, fault] : {std::pair("{", "run.json: byte 1: expected '\"', but the text ends"),
                                     std::pair(R"({"format_version": 1, "starts": [{"host": 5}]})",
                                               "\"starts[0].host\" is 5, not a string"),
                                     std::pair(R"({"format_version": 1})", "\"starts\" is missing")}) {

@@ -48,7 +48,7 @@ TEST(DcpMetadata, AFileWithoutItHoldsWholeTensors) {
 }
 
 TEST(DcpMetadata, MalformedOffsetsAreRefused) {
-  EXPECT_CONTAINS(refusal("{"), "DCP_SHARDING_INFO: byte 1: the text ends");
+  EXPECT_CONTAINS(refusal("{"), "DCP_SHARDING_INFO: byte 1: expected '\"', but the text ends");
   EXPECT_CONTAINS(refusal("[]"), "not a JSON object");
   EXPECT_CONTAINS(refusal("{}"), "2 errors");
   const std::string scalar = R"(,"s":{"saved_offsets":[]}})";

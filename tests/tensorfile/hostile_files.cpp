@@ -96,8 +96,8 @@ void add_shape_faults(std::vector<HostileFile>& files) {
   add("DimensionIsTrue", f32("[true]", "[0,16]"), "shape\": not a number");
   add("DimensionIsNan", f32("[NaN]", "[0,16]"), "shape\": not a number");
   add("DimensionIsNested", f32("[[4]]", "[0,16]"), "shape\": not a number");
-  add("ShapeIsANumber", f32("4", "[0,16]"), "shape\": found \"4\" where '['");
-  add("ShapeIsAnObject", f32("{}", "[0,16]"), "shape\": found \"{\" where '['");
+  add("ShapeIsANumber", f32("4", "[0,16]"), "shape\": expected '[', found \"4\"");
+  add("ShapeIsAnObject", f32("{}", "[0,16]"), "shape\": expected '[', found \"{\"");
   add("ShapeHasATrailingComma", f32("[4,]", "[0,16]"), "shape\": not a number");
   add("TooManyDimensions", f32("[1" + repeated(",1", 32) + "]", "[0,4]", 4),
       "shape\": more than 32 dimensions");
@@ -122,8 +122,8 @@ void add_offset_faults(std::vector<HostileFile>& files) {
   add("FloatOffset", f32("[4]", "[0,16.0]"), "not an integer written in digits");
   add("ScientificOffset", f32("[4]", "[0,1.6e1]"), "not an integer written in digits");
   add("OffsetIsText", f32("[4]", "[0,\"16\"]"), "not a number");
-  add("OneOffset", f32("[4]", "[16]"), "found \"]\" where ','");
-  add("ThreeOffsets", f32("[4]", "[0,16,16]"), "found \",\" where ']'");
+  add("OneOffset", f32("[4]", "[16]"), "expected ',', found \"]\"");
+  add("ThreeOffsets", f32("[4]", "[0,16,16]"), "expected ']', found \",\"");
   add("NoOffsets", f32("[4]", "[]"), "not a number");
   add("HoleAtTheStart", build_file("{" + u8("a", 4, 8) + "}", 8),
       "begins at 4, but the tensor before it ends at 0: hole");
@@ -149,7 +149,8 @@ void add_entry_faults(std::vector<HostileFile>& files) {
   files.push_back({"EmptyType", one("\"\"", "[4]", "[0,16]"), types + "\"\""});
   files.push_back(
       {"TypeWithNul", one("\"F32\\u0000\"", "[4]", "[0,16]"), "field \"dtype\": NUL in a string"});
-  files.push_back({"TypeIsNumber", one("32", "[4]", "[0,16]"), "field \"dtype\": found \"3\" where '\"'"});
+  files.push_back(
+      {"TypeIsNumber", one("32", "[4]", "[0,16]"), "field \"dtype\": expected '\"', found \"3\""});
   files.push_back({"TypeOf100000Letters", one("\"" + std::string(100'000, 'F') + "\"", "[4]", "[0,16]"),
                    "field \"dtype\": the string that starts here is longer than 64 bytes"});
   add("MissingType", R"({"a":{"shape":[4],"data_offsets":[0,4]}})",
@@ -165,8 +166,8 @@ void add_entry_faults(std::vector<HostileFile>& files) {
       "byte 39: tensor \"a\": field \"shape\": given twice");
   add("FieldTwiceByEscape", R"({"a":{"dtype":"U8","shape":[4],"sh\u0061pe":[16],"data_offsets":[0,16]}})",
       "field \"shape\": given twice");
-  add("EntryIsNull", R"({"a":null})", "byte 13: tensor \"a\": found \"n\" where '{'");
-  add("EntryIsAList", R"({"a":["U8",[4],[0,4]]})", "byte 13: tensor \"a\": found \"[\" where '{'");
+  add("EntryIsNull", R"({"a":null})", "byte 13: tensor \"a\": expected '{', found \"n\"");
+  add("EntryIsAList", R"({"a":["U8",[4],[0,4]]})", "byte 13: tensor \"a\": expected '{', found \"[\"");
   add("DuplicateName", "{" + u8("a", 0, 4) + "," + u8("a", 4, 8) + "}",
       "byte 61: tensor \"a\": duplicate tensor name", 8);
   add("DuplicateNameByEscape", "{" + u8("a", 0, 4) + "," + u8("\\u0061", 4, 8) + "}", "duplicate tensor name",
@@ -194,16 +195,16 @@ void add_json_faults(std::vector<HostileFile>& files) {
   add("ByteOrderMark", "\xEF\xBB\xBF{}", "byte 8: the header does not start with '{'");
   add("HeaderIsAList", "[]", "byte 8: the header does not start with '{'");
   add("HeaderIsNull", "null", "byte 8: the header does not start with '{'");
-  add("HeaderUnclosed", "{", "byte 9: the text ends where '\"'");
-  add("HeaderUnclosedAfterTensor", "{" + u8("a", 0, 4), "the text ends where '}'", 4);
-  add("TrailingComma", "{" + u8("a", 0, 4) + ",}", "found \"}\" where '\"'", 4);
+  add("HeaderUnclosed", "{", "byte 9: expected '\"', but the text ends");
+  add("HeaderUnclosedAfterTensor", "{" + u8("a", 0, 4), "expected '}', but the text ends", 4);
+  add("TrailingComma", "{" + u8("a", 0, 4) + ",}", "expected '\"', found \"}\"", 4);
   add("SecondDocument", "{}{}", "byte 10: only spaces may follow");
   add("TextAfterTheHeader", "{}   <script>", "byte 13: only spaces may follow");
   add("NulPadding", std::string("{}\0\0\0\0\0\0", 8), "byte 10: only spaces may follow");
   add("NewlinePadding", "{}\n", "byte 10: only spaces may follow");
   add("Comment", "{/*x*/}", "byte 9: found \"/\"");
   add("SingleQuotes", "{'a':1}", "byte 9: found \"'\"");
-  add("MissingColon", "{\"a\" {}}", "byte 13: found \"{\" where ':'");
+  add("MissingColon", "{\"a\" {}}", "byte 13: expected ':', found \"{\"");
   add("DeepNesting", repeated("{\"a\":", 200'000), "field \"a\": unknown field");
   add("DeepLists", "{\"a\":" + std::string(1'000'000, '['), "byte 13: tensor \"a\": found \"[\"");
   add("UnclosedString", "{\"abc", "byte 9: the string that starts here has no end");
@@ -211,18 +212,18 @@ void add_json_faults(std::vector<HostileFile>& files) {
   add("RawNewlineInAString", "{\"a\nb\":1}", "byte 11: control byte in a string");
   add("UnknownEscape", "{\"\\x41\":1}", "byte 11: unknown escape");
   add("EscapeAtTheEnd", "{\"a\\", "byte 12: the text ends inside an escape");
-  add("ShortUnicodeEscape", "{\"\\u12", "byte 12: bad \\u escape");
-  add("BadUnicodeEscape", "{\"\\u12g4\":1}", "byte 14: bad \\u escape");
+  add("ShortUnicodeEscape", "{\"\\u12", "byte 12: invalid \\u escape");
+  add("BadUnicodeEscape", "{\"\\u12g4\":1}", "byte 14: invalid \\u escape");
   add("LoneHighSurrogate", "{\"\\ud800\":1}", "lone surrogate");
   add("LoneLowSurrogate", "{\"\\udc00\":1}", "lone surrogate");
   add("HighSurrogateTwice", "{\"\\ud800\\ud800\":1}", "lone surrogate");
-  add("BadUtf8Byte", "{\"a\xff\":1}", "byte 11: bad UTF-8");
-  add("LoneContinuation", "{\"a\x80\":1}", "byte 11: bad UTF-8");
-  add("OverlongSlash", "{\"\xc0\xaf\":1}", "byte 10: bad UTF-8");
-  add("OverlongThreeBytes", "{\"\xe0\x80\xaf\":1}", "byte 10: bad UTF-8");
-  add("EncodedSurrogate", "{\"\xed\xa0\x80\":1}", "byte 10: bad UTF-8");
-  add("BeyondUnicode", "{\"\xf4\x90\x80\x80\":1}", "byte 10: bad UTF-8");
-  add("Utf8CutAtTheEnd", "{\"\xe2\x82", "byte 10: bad UTF-8");
+  add("BadUtf8Byte", "{\"a\xff\":1}", "byte 11: invalid UTF-8");
+  add("LoneContinuation", "{\"a\x80\":1}", "byte 11: invalid UTF-8");
+  add("OverlongSlash", "{\"\xc0\xaf\":1}", "byte 10: invalid UTF-8");
+  add("OverlongThreeBytes", "{\"\xe0\x80\xaf\":1}", "byte 10: invalid UTF-8");
+  add("EncodedSurrogate", "{\"\xed\xa0\x80\":1}", "byte 10: invalid UTF-8");
+  add("BeyondUnicode", "{\"\xf4\x90\x80\x80\":1}", "byte 10: invalid UTF-8");
+  add("Utf8CutAtTheEnd", "{\"\xe2\x82", "byte 10: invalid UTF-8");
 }
 
 void add_metadata_faults(std::vector<HostileFile>& files) {
@@ -233,14 +234,14 @@ void add_metadata_faults(std::vector<HostileFile>& files) {
   add("MetadataNumber", R"({"__metadata__":{"step":1}})", "byte 32: " + value);
   add("MetadataObject", R"({"__metadata__":{"a":{"b":"c"}}})", value);
   add("MetadataNull", R"({"__metadata__":{"a":null}})", value);
-  add("MetadataIsNull", R"({"__metadata__":null})", "field \"__metadata__\": found \"n\" where '{'");
-  add("MetadataIsAList", R"({"__metadata__":["a"]})", "field \"__metadata__\": found \"[\" where '{'");
+  add("MetadataIsNull", R"({"__metadata__":null})", "field \"__metadata__\": expected '{', found \"n\"");
+  add("MetadataIsAList", R"({"__metadata__":["a"]})", "field \"__metadata__\": expected '{', found \"[\"");
   add("MetadataTwice", R"({"__metadata__":{},"__metadata__":{}})",
       "byte 27: field \"__metadata__\": given twice");
   add("MetadataKeyTwice", R"({"__metadata__":{"a":"1","b":"2","a":"3"}})",
       "\"__metadata__\": duplicate key \"a\"");
   add("MetadataWithNul", R"({"__metadata__":{"a":"x\u0000y"}})", "field \"__metadata__\": NUL in a string");
-  add("MetadataBadUtf8", "{\"__metadata__\":{\"a\":\"\xff\"}}", "field \"__metadata__\": bad UTF-8");
+  add("MetadataBadUtf8", "{\"__metadata__\":{\"a\":\"\xff\"}}", "field \"__metadata__\": invalid UTF-8");
 }
 
 void add_whole_file_faults(std::vector<HostileFile>& files) {

@@ -163,7 +163,7 @@ TEST(TensorFolder, ReadsNoBytesButThoseItIsAskedFor) {
   std::vector<int32_t> values(200);
   folder.read("t", wanted, std::as_writable_bytes(std::span(values)));
   EXPECT_EQ(values, numbers_in(shape, wanted));
-  // Across the border of its two rows.
+  // Across the boundary of its two rows.
   folder.read("t", wanted, 90, 110, std::as_writable_bytes(std::span(values).first(20)));
   EXPECT_TRUE(std::equal(values.begin(), values.begin() + 20, numbers_in(shape, wanted).begin() + 90));
 }

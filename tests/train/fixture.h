@@ -68,7 +68,7 @@ inline std::string bits_of(const Trainer& trainer) {
 /// The input and the results of one step.
 struct StepRecord {
   int64_t step = 0;
-  std::vector<int32_t> tokens;  ///< tokens, labels and document borders of all micro-batches
+  std::vector<int32_t> tokens;  ///< tokens, labels and document boundaries of all micro-batches
   double loss = 0.0;
   double grad_norm = 0.0;
   double lr = 0.0;

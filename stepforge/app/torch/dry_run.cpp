@@ -14,10 +14,10 @@ namespace stepforge {
 
 namespace {
 
-/// Records the traffic of the step without that of building the trainer.
-class CountTraffic : public Callback {
+/// Stores the traffic of the last step, without that of building the trainer.
+class TrafficCounter : public Callback {
  public:
-  CountTraffic(RecordingWorld& world, std::vector<Traffic>& traffic) : world_(world), traffic_(traffic) {}
+  TrafficCounter(RecordingWorld& world, std::vector<Traffic>& traffic) : world_(world), traffic_(traffic) {}
   std::string_view name() const override { return "dry run"; }
   void step_begin(Trainer& trainer) override { world_.reset_traffic(); }
   void step_end(Trainer& trainer) override { traffic_ = world_.traffic(); }
@@ -60,8 +60,8 @@ int run_dry(const TrainOptions& options, const CommandContext& context) {
   RecordingWorld world(0, options.dry_run_ranks);
   std::vector<Traffic> traffic;
   Trainer trainer(std::move(loaded), context.log, context.interrupts, &world);
-  trainer.add_callback(std::make_unique<CountTraffic>(world, traffic));
-  // Gradients and losses of the other ranks are made up, so metrics would be meaningless.
+  trainer.add_callback(std::make_unique<TrafficCounter>(world, traffic));
+  // Gradients and losses of the other ranks are placeholders, so metrics would be meaningless.
   trainer.replace_build_step("metrics", [](Trainer& built) {
     built.metrics = std::make_unique<SinkQueue>(std::vector<std::unique_ptr<MetricsSink>>{}, built.log);
   });
@@ -69,8 +69,8 @@ int run_dry(const TrainOptions& options, const CommandContext& context) {
   trainer.total_steps = 1;
   trainer.run();
   std::cout << format(
-      "Ran step 1 as rank 0 of {} simulated ranks. Their values are made up, so loss and speed are not "
-      "shown. It sends:\n",
+      "Ran step 1 as rank 0 of {} simulated ranks. The others' data are placeholders, so loss and speed are "
+      "not shown. Collectives, with the size of the data that they gather, reduce or broadcast:\n",
       world.size());
   for (const Traffic& line : traffic) {
     std::cout << format("  {:<22} {:<16} {:>6} calls  {:>12}\n", line.group, collective_name(line.kind),

@@ -32,7 +32,7 @@ ModelFiles from_checkpoint(const FoundCheckpoint& found) {
       parse_config(state.value("config", std::string()), (found.path / "state.json").string()).config;
   config.parallelism = {};  // evaluated on one rank
   ModelSpec spec = model_spec(config.model, config.training.loss_chunk);
-  // The run may have been moved: its tokenizer is beside its checkpoints.
+  // The run folder may have been moved, so its tokenizer is found relative to the checkpoint.
   config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
   std::unique_ptr<Tokenizer> tokenizer = tokenizer_of_run(config);
   Json generation = read_generation_config(config.run_dir);

@@ -23,7 +23,7 @@ std::vector<int32_t> int32_values(const SafetensorsFile& file, const TensorEntry
 }
 
 /// The "cu_seqlens" of the file; without one, each row is a document.
-std::vector<int32_t> borders(const SafetensorsFile& file, const Batch& batch) {
+std::vector<int32_t> boundaries(const SafetensorsFile& file, const Batch& batch) {
   std::vector<int32_t> ends;
   for (int64_t row = 0; row <= batch.rows; ++row) ends.push_back(static_cast<int32_t>(row * batch.seq_len));
   const TensorEntry* entry = file.find("cu_seqlens");
@@ -39,7 +39,7 @@ std::vector<int32_t> borders(const SafetensorsFile& file, const Batch& batch) {
   return values;
 }
 
-/// Positions and labels from tokens and borders.
+/// Positions and labels from tokens and boundaries.
 void derive(Batch& batch) {
   batch.positions.resize(batch.tokens.size());
   batch.labels.assign(batch.tokens.size(), kIgnoredLabel);
@@ -75,7 +75,7 @@ Batch read_token_rows(const std::filesystem::path& path, int64_t vocab) {
                                path.string(), batch.tokens[i], i, vocab));
     }
   }
-  batch.cu_seqlens = borders(file, batch);
+  batch.cu_seqlens = boundaries(file, batch);
   for (int64_t row = 0; row < batch.rows; ++row) batch.row_ids.push_back(static_cast<uint64_t>(row));
   derive(batch);
   return batch;
@@ -87,9 +87,9 @@ Batch one_row(const Batch& batch, int64_t row) {
   single.rows = 1;
   single.seq_len = batch.seq_len;
   single.tokens.assign(batch.tokens.begin() + begin, batch.tokens.begin() + begin + batch.seq_len);
-  for (const int32_t border : batch.cu_seqlens) {
-    if (border >= begin && border <= begin + batch.seq_len) {
-      single.cu_seqlens.push_back(static_cast<int32_t>(border - begin));
+  for (const int32_t boundary : batch.cu_seqlens) {
+    if (boundary >= begin && boundary <= begin + batch.seq_len) {
+      single.cu_seqlens.push_back(static_cast<int32_t>(boundary - begin));
     }
   }
   single.row_ids = {batch.row_ids.at(static_cast<size_t>(row))};

@@ -12,11 +12,11 @@ namespace stepforge {
 
 /// Reads
 /// - "tokens": int32 [rows, length];
-/// - optional "cu_seqlens": int32, borders of documents in the flattened tokens, including the ends of rows.
-///   Without it each row is one document.
+/// - optional "cu_seqlens": int32, boundaries of documents in the flattened tokens, including the ends of
+///   rows. Without it each row is one document.
 ///
 /// The label of a token is the next token of its document. Throws FormatError with `path` and the tensor if a
-/// tensor is missing or has another type or shape, an id is outside [0, vocab), or the borders do not
+/// tensor is missing or has another type or shape, an id is outside [0, vocab), or the boundaries do not
 /// increase from 0 to rows * length.
 Batch read_token_rows(const std::filesystem::path& path, int64_t vocab);
 

@@ -10,9 +10,9 @@
 
 namespace stepforge {
 
-/// output[i] = the sum of element i of `members` sources of `bytes` bytes, in the order of comm/tree_sum.h.
-/// Source m is at `staging` + m * `stride`; that of `own_member` is at `own`, which may be `output`. All in
-/// device memory.
+/// output[i] = the sum of element i of `members` sources of `bytes` bytes each, in the order of
+/// comm/tree_sum.h. Source m is at `staging` + m * `stride`; that of `own_member` is at `own`, which may be
+/// `output`. All in device memory. Asynchronous: ordered on `stream`.
 cudaError_t device_tree_sum(const std::byte* staging, std::size_t stride, const std::byte* own,
                             int own_member, int members, std::byte* output, std::size_t bytes, DType dtype,
                             cudaStream_t stream);

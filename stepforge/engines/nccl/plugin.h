@@ -11,13 +11,13 @@
 namespace stepforge {
 
 struct NcclRequest {
-  World* control = nullptr;  ///< a world of the same ranks for host memory; outlives the result
-  int device = 0;            ///< of this host
-  double train_seconds = 100;
+  World* control = nullptr;    ///< a world of the same ranks for host memory; outlives the result
+  int device = 0;              ///< CUDA device number on this host
+  double train_seconds = 100;  ///< timeout of a collective
 };
 
-/// The exported function. The communicators of its world take spans of the device's memory. Throws UsageError
-/// if the GPU does not exist.
+/// The exported function. The communicators of its world take spans of the memory of `device`. Throws
+/// UsageError if the GPU does not exist.
 using NcclEntry = std::unique_ptr<World> (*)(const NcclRequest& request);
 inline constexpr const char* kNcclEntryName = "stepforge_nccl_entry";
 

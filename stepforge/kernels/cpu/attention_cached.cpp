@@ -12,18 +12,18 @@
 namespace stepforge::cpu {
 namespace {
 
-/// One query head against `length` cache entries, `entry_row` elements apart.
+/// One query head against `length` cache entries, which are `entry_stride` elements apart.
 template <typename T>
 struct CachedQuery {
   const T* query;
   const T* keys;
   const T* values;
-  int64_t entry_row;
+  int64_t entry_stride;
   int64_t length;
   int64_t dim;
   float scale;
-  float* scores;  ///< scratch [length]
-  float* mixed;   ///< scratch [dim]
+  float* scores;        ///< scratch [length]
+  float* weighted_sum;  ///< scratch [dim]
   T* out;
 };
 
@@ -32,7 +32,7 @@ STEPFORGE_INLINE void attend_body(const CachedQuery<T>& query) {
   const CachedQuery<T> q = query;
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t u = 0; u < q.length; ++u) {
-    const T* key = q.keys + u * q.entry_row;
+    const T* key = q.keys + u * q.entry_stride;
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < q.dim; ++i) sum += load(q.query + i) * load(key + i);
@@ -45,16 +45,16 @@ STEPFORGE_INLINE void attend_body(const CachedQuery<T>& query) {
     q.scores[u] = exp_approx(q.scores[u] - largest);
     total += q.scores[u];
   }
-  for (int64_t i = 0; i < q.dim; ++i) q.mixed[i] = 0.0F;
+  for (int64_t i = 0; i < q.dim; ++i) q.weighted_sum[i] = 0.0F;
   for (int64_t u = 0; u < q.length; ++u) {
-    const T* value = q.values + u * q.entry_row;
+    const T* value = q.values + u * q.entry_stride;
     const float weight = q.scores[u];
 #pragma omp simd
-    for (int64_t i = 0; i < q.dim; ++i) q.mixed[i] += weight * load(value + i);
+    for (int64_t i = 0; i < q.dim; ++i) q.weighted_sum[i] += weight * load(value + i);
   }
   const float factor = 1.0F / total;
 #pragma omp simd
-  for (int64_t i = 0; i < q.dim; ++i) store(q.out + i, q.mixed[i] * factor);
+  for (int64_t i = 0; i < q.dim; ++i) store(q.out + i, q.weighted_sum[i] * factor);
 }
 
 STEPFORGE_SIMD_CLONES void attend(const CachedQuery<float>& query) {
@@ -69,7 +69,7 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
             std::span<const int64_t> past_lengths, const AttentionShape& shape, const at::Tensor& out) {
   const int64_t chunk = q.size(1);
   const int64_t capacity = k_cache.size(1);
-  const int64_t entry_row = shape.kv_heads * shape.head_dim;
+  const int64_t entry_stride = shape.kv_heads * shape.head_dim;
   const int64_t tasks = q.size(0) * shape.heads;
   const int64_t slots = task_slots(tasks);
   const at::Tensor memory = at::empty({slots, round_up(capacity + shape.head_dim, kColumnUnit)}, at::kFloat);
@@ -81,18 +81,18 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
   parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
     const int64_t row = task / shape.heads;
     const int64_t head = task % shape.heads;
-    const int64_t entries = row * capacity * entry_row + head / shape.group() * shape.head_dim;
+    const int64_t entries = row * capacity * entry_stride + head / shape.group() * shape.head_dim;
     for (int64_t t = 0; t < chunk; ++t) {
       const int64_t offset = (row * chunk + t) * shape.out_width() + head * shape.head_dim;
       attend(CachedQuery<T>{.query = queries + offset,
                             .keys = keys + entries,
                             .values = values + entries,
-                            .entry_row = entry_row,
+                            .entry_stride = entry_stride,
                             .length = past_lengths[static_cast<size_t>(row)] + t + 1,
                             .dim = shape.head_dim,
                             .scale = static_cast<float>(shape.scale),
                             .scores = scratch + slot * memory.size(1),
-                            .mixed = scratch + slot * memory.size(1) + capacity,
+                            .weighted_sum = scratch + slot * memory.size(1) + capacity,
                             .out = target + offset});
     }
   });

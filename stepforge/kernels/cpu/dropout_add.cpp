@@ -50,7 +50,7 @@ STEPFORGE_INLINE void philox_lanes(uint64_t key, uint64_t counter, uint64_t coun
   }
 }
 
-/// The random draws for the elements of one token.
+/// Dropout of the elements of one token.
 struct RowDraw {
   uint64_t key;
   uint64_t row_id;
@@ -59,11 +59,11 @@ struct RowDraw {
   float scale;         ///< of kept elements
 };
 
-/// out = (residual or 0) + factor * x, 64 channels at a time.
+/// out = residual + factor * x, where factor is 0 or draw.scale; `residual` may be null.
 template <typename T>
 STEPFORGE_INLINE void drop_row_body(const T* x, const T* residual, T* out, int64_t width,
                                     const RowDraw& draw) {
-  constexpr int64_t kBlock = 4 * kLanes;
+  constexpr int64_t kBlock = 4 * kLanes;  // channels per call of philox_lanes()
   for (int64_t begin = 0; begin < width; begin += kBlock) {
     uint32_t words[4][kLanes];
     philox_lanes(draw.key, (draw.position << 32) | static_cast<uint64_t>(begin / 4), draw.row_id, words);
@@ -106,7 +106,7 @@ STEPFORGE_SIMD_CLONES void add(const BFloat16* x, const BFloat16* residual, BFlo
   add_body(x, residual, out, count);
 }
 
-/// `residual` may be undefined.
+/// drop_row() for every token; `residual` may be undefined.
 template <typename T>
 void drop_rows(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
                const TokenCoords& coords, const at::Tensor& out) {
@@ -143,12 +143,12 @@ void add_all(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& 
 
 void dropout_add_forward(const at::Tensor& x, const at::Tensor& residual, double p, DropoutKey key,
                          const TokenCoords& coords, const at::Tensor& out) {
-  const bool wide = x.scalar_type() == at::kFloat;
+  const bool is_fp32 = x.scalar_type() == at::kFloat;
   if (p == 0.0) {
-    wide ? add_all<float>(x, residual, out) : add_all<BFloat16>(x, residual, out);
+    is_fp32 ? add_all<float>(x, residual, out) : add_all<BFloat16>(x, residual, out);
   } else {
-    wide ? drop_rows<float>(x, residual, p, key, coords, out)
-         : drop_rows<BFloat16>(x, residual, p, key, coords, out);
+    is_fp32 ? drop_rows<float>(x, residual, p, key, coords, out)
+            : drop_rows<BFloat16>(x, residual, p, key, coords, out);
   }
 }
 

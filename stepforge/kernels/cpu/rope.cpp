@@ -260,16 +260,16 @@ void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, co
   const at::Tensor q_weight = widened(norm.q_weight);
   const at::Tensor k_weight = widened(norm.k_weight);
   const Rotation rotation = make_rotation(shape, positions, table, q_weight, k_weight, norm.eps);
-  const bool wide = grad_qkv.scalar_type() == at::kFloat;
+  const bool is_fp32 = grad_qkv.scalar_type() == at::kFloat;
   if (!norm.present()) {
-    wide ? plain_backward<float>(grad_qkv, rotation) : plain_backward<BFloat16>(grad_qkv, rotation);
+    is_fp32 ? plain_backward<float>(grad_qkv, rotation) : plain_backward<BFloat16>(grad_qkv, rotation);
     return;
   }
   const int64_t dim = shape.head_dim;
   const int64_t block = rows_per_partial(qkv.size(0));
   const at::Tensor partials = at::empty({(qkv.size(0) + block - 1) / block, 3 * dim}, rstd.options());
-  wide ? normed_backward<float>(grad_qkv, qkv, rotation, rstd, partials, block)
-       : normed_backward<BFloat16>(grad_qkv, qkv, rotation, rstd, partials, block);
+  is_fp32 ? normed_backward<float>(grad_qkv, qkv, rotation, rstd, partials, block)
+          : normed_backward<BFloat16>(grad_qkv, qkv, rotation, rstd, partials, block);
   const auto* partial = partials.const_data_ptr<float>();
   reduce_rows(partial, partials.size(0), dim, 3 * dim, grad_q_weight.mutable_data_ptr<float>(), accumulate);
   reduce_rows(partial + dim, partials.size(0), dim, 3 * dim, grad_k_weight.mutable_data_ptr<float>(),

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing in it is used; see README.md of gloo_declarations.
+// Empty: c10d includes this header of Gloo but uses nothing from it. See README.md of gloo_declarations.
 #pragma once
