@@ -22,8 +22,8 @@ void JsonScanner::fail_at(size_t offset, std::string_view fault) const {
 }
 
 void JsonScanner::fail_wanting(std::string_view wanted) const {
-  if (position_ == text_.size()) fail(format("the text ends where {} is needed", wanted));
-  fail(format("found {} where {} is needed", quoted_for_message(text_.substr(position_, 1)), wanted));
+  if (position_ == text_.size()) fail(format("the text ends, expected {}", wanted));
+  fail(format("found {}, expected {}", quoted_for_message(text_.substr(position_, 1)), wanted));
 }
 
 char JsonScanner::peek() {

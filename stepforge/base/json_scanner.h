@@ -44,7 +44,7 @@ class JsonScanner {
   /// Throws FormatError naming source, byte, context and fault.
   [[noreturn]] void fail(std::string_view fault) const { fail_at(offset(), fault); }
   [[noreturn]] void fail_at(size_t offset, std::string_view fault) const;
-  /// `found "x" where {wanted} is needed`
+  /// `found "x", expected {wanted}`
   [[noreturn]] void fail_wanting(std::string_view wanted) const;
 
  private:

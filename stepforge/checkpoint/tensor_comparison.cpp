@@ -13,7 +13,7 @@ namespace stepforge {
 namespace {
 
 // Enough for all differences between real models; limits the message for a hostile file of a million names.
-constexpr size_t kMostLines = 20'000;
+constexpr size_t kMaxLines = 20'000;
 
 std::string names_of(std::span<const DType> dtypes) {
   std::vector<std::string> names;
@@ -63,7 +63,7 @@ void TensorComparison::finish(const std::string& summary,
   }
   std::string text = format("{}: {} tensors missing, {} unexpected, {} different", summary, missing_.size(),
                             unexpected_.size(), different_.size());
-  const size_t shown = std::min(lines.size(), kMostLines);
+  const size_t shown = std::min(lines.size(), kMaxLines);
   for (size_t i = 0; i < shown; ++i) text += "\n  " + lines[i];
   if (shown < lines.size()) text += format("\n  and {} more", lines.size() - shown);
   throw Error(text);

@@ -55,7 +55,7 @@ TEST(ParseJson, RefusesADuplicateKeyWithinOneObject) {
 }
 
 TEST(ParseJson, ErrorsNameTheSourceAndTheByte) {
-  EXPECT_CONTAINS(refusal(R"({"a": tru})"), "some.json: byte 6: found \"t\" where a value");
+  EXPECT_CONTAINS(refusal(R"({"a": tru})"), "some.json: byte 6: found \"t\", expected a value");
   EXPECT_CONTAINS(refusal(R"({"a":1,"a":2})"), "some.json: byte 7:");
 }
 

@@ -96,8 +96,8 @@ void add_shape_faults(std::vector<HostileFile>& files) {
   add("DimensionIsTrue", f32("[true]", "[0,16]"), "shape\": not a number");
   add("DimensionIsNan", f32("[NaN]", "[0,16]"), "shape\": not a number");
   add("DimensionIsNested", f32("[[4]]", "[0,16]"), "shape\": not a number");
-  add("ShapeIsANumber", f32("4", "[0,16]"), "shape\": found \"4\" where '['");
-  add("ShapeIsAnObject", f32("{}", "[0,16]"), "shape\": found \"{\" where '['");
+  add("ShapeIsANumber", f32("4", "[0,16]"), "shape\": found \"4\", expected '['");
+  add("ShapeIsAnObject", f32("{}", "[0,16]"), "shape\": found \"{\", expected '['");
   add("ShapeHasATrailingComma", f32("[4,]", "[0,16]"), "shape\": not a number");
   add("TooManyDimensions", f32("[1" + repeated(",1", 32) + "]", "[0,4]", 4),
       "shape\": more than 32 dimensions");
@@ -109,10 +109,9 @@ void add_offset_faults(std::vector<HostileFile>& files) {
     files.push_back({std::move(name), std::move(bytes), "field \"data_offsets\": " + message});
   };
   add("OffsetsReversed", f32("[4]", "[16,0]"), "begin 16 is after end 0");
-  add("OffsetsBeyondTheFile", f32("[8]", "[0,32]"), "end 32 lies beyond the 16 bytes of data");
-  add("OffsetsFarBeyondTheFile", f32("[1099511627776]", "[0,4398046511104]"),
-      "end 4398046511104 lies beyond");
-  add("TruncatedByOneByte", f32("[4]", "[0,16]", 15), "end 16 lies beyond the 15 bytes of data");
+  add("OffsetsBeyondTheFile", f32("[8]", "[0,32]"), "end 32 is beyond the 16 bytes of data");
+  add("OffsetsFarBeyondTheFile", f32("[1099511627776]", "[0,4398046511104]"), "end 4398046511104 is beyond");
+  add("TruncatedByOneByte", f32("[4]", "[0,16]", 15), "end 16 is beyond the 15 bytes of data");
   add("OffsetsOver2To63", f32("[4]", "[18446744073709551600,18446744073709551615]"),
       "a number of 2^63 or more");
   add("OffsetsWrapTo16", f32("[4]", "[0,18446744073709551632]"), "a number of 2^63 or more");
@@ -122,8 +121,8 @@ void add_offset_faults(std::vector<HostileFile>& files) {
   add("FloatOffset", f32("[4]", "[0,16.0]"), "not an integer written in digits");
   add("ScientificOffset", f32("[4]", "[0,1.6e1]"), "not an integer written in digits");
   add("OffsetIsText", f32("[4]", "[0,\"16\"]"), "not a number");
-  add("OneOffset", f32("[4]", "[16]"), "found \"]\" where ','");
-  add("ThreeOffsets", f32("[4]", "[0,16,16]"), "found \",\" where ']'");
+  add("OneOffset", f32("[4]", "[16]"), "found \"]\", expected ','");
+  add("ThreeOffsets", f32("[4]", "[0,16,16]"), "found \",\", expected ']'");
   add("NoOffsets", f32("[4]", "[]"), "not a number");
   add("HoleAtTheStart", build_file("{" + u8("a", 4, 8) + "}", 8),
       "begins at 4, but the tensor before it ends at 0: hole");
@@ -149,7 +148,8 @@ void add_entry_faults(std::vector<HostileFile>& files) {
   files.push_back({"EmptyType", one("\"\"", "[4]", "[0,16]"), types + "\"\""});
   files.push_back(
       {"TypeWithNul", one("\"F32\\u0000\"", "[4]", "[0,16]"), "field \"dtype\": NUL in a string"});
-  files.push_back({"TypeIsNumber", one("32", "[4]", "[0,16]"), "field \"dtype\": found \"3\" where '\"'"});
+  files.push_back(
+      {"TypeIsNumber", one("32", "[4]", "[0,16]"), "field \"dtype\": found \"3\", expected '\"'"});
   files.push_back({"TypeOf100000Letters", one("\"" + std::string(100'000, 'F') + "\"", "[4]", "[0,16]"),
                    "field \"dtype\": the string that starts here is longer than 64 bytes"});
   add("MissingType", R"({"a":{"shape":[4],"data_offsets":[0,4]}})",
@@ -165,8 +165,8 @@ void add_entry_faults(std::vector<HostileFile>& files) {
       "byte 39: tensor \"a\": field \"shape\": given twice");
   add("FieldTwiceByEscape", R"({"a":{"dtype":"U8","shape":[4],"sh\u0061pe":[16],"data_offsets":[0,16]}})",
       "field \"shape\": given twice");
-  add("EntryIsNull", R"({"a":null})", "byte 13: tensor \"a\": found \"n\" where '{'");
-  add("EntryIsAList", R"({"a":["U8",[4],[0,4]]})", "byte 13: tensor \"a\": found \"[\" where '{'");
+  add("EntryIsNull", R"({"a":null})", "byte 13: tensor \"a\": found \"n\", expected '{'");
+  add("EntryIsAList", R"({"a":["U8",[4],[0,4]]})", "byte 13: tensor \"a\": found \"[\", expected '{'");
   add("DuplicateName", "{" + u8("a", 0, 4) + "," + u8("a", 4, 8) + "}",
       "byte 61: tensor \"a\": duplicate tensor name", 8);
   add("DuplicateNameByEscape", "{" + u8("a", 0, 4) + "," + u8("\\u0061", 4, 8) + "}", "duplicate tensor name",
@@ -194,16 +194,16 @@ void add_json_faults(std::vector<HostileFile>& files) {
   add("ByteOrderMark", "\xEF\xBB\xBF{}", "byte 8: the header does not start with '{'");
   add("HeaderIsAList", "[]", "byte 8: the header does not start with '{'");
   add("HeaderIsNull", "null", "byte 8: the header does not start with '{'");
-  add("HeaderUnclosed", "{", "byte 9: the text ends where '\"'");
-  add("HeaderUnclosedAfterTensor", "{" + u8("a", 0, 4), "the text ends where '}'", 4);
-  add("TrailingComma", "{" + u8("a", 0, 4) + ",}", "found \"}\" where '\"'", 4);
+  add("HeaderUnclosed", "{", "byte 9: the text ends, expected '\"'");
+  add("HeaderUnclosedAfterTensor", "{" + u8("a", 0, 4), "the text ends, expected '}'", 4);
+  add("TrailingComma", "{" + u8("a", 0, 4) + ",}", "found \"}\", expected '\"'", 4);
   add("SecondDocument", "{}{}", "byte 10: only spaces may follow");
   add("TextAfterTheHeader", "{}   <script>", "byte 13: only spaces may follow");
   add("NulPadding", std::string("{}\0\0\0\0\0\0", 8), "byte 10: only spaces may follow");
   add("NewlinePadding", "{}\n", "byte 10: only spaces may follow");
   add("Comment", "{/*x*/}", "byte 9: found \"/\"");
   add("SingleQuotes", "{'a':1}", "byte 9: found \"'\"");
-  add("MissingColon", "{\"a\" {}}", "byte 13: found \"{\" where ':'");
+  add("MissingColon", "{\"a\" {}}", "byte 13: found \"{\", expected ':'");
   add("DeepNesting", repeated("{\"a\":", 200'000), "field \"a\": unknown field");
   add("DeepLists", "{\"a\":" + std::string(1'000'000, '['), "byte 13: tensor \"a\": found \"[\"");
   add("UnclosedString", "{\"abc", "byte 9: the string that starts here has no end");
@@ -229,12 +229,12 @@ void add_metadata_faults(std::vector<HostileFile>& files) {
   const auto add = [&files](std::string name, std::string header, std::string message) {
     files.push_back({std::move(name), build_file(header), std::move(message)});
   };
-  const std::string value = "field \"__metadata__\": a value that is not a string";
+  const std::string value = "field \"__metadata__\": a value is not a string";
   add("MetadataNumber", R"({"__metadata__":{"step":1}})", "byte 32: " + value);
   add("MetadataObject", R"({"__metadata__":{"a":{"b":"c"}}})", value);
   add("MetadataNull", R"({"__metadata__":{"a":null}})", value);
-  add("MetadataIsNull", R"({"__metadata__":null})", "field \"__metadata__\": found \"n\" where '{'");
-  add("MetadataIsAList", R"({"__metadata__":["a"]})", "field \"__metadata__\": found \"[\" where '{'");
+  add("MetadataIsNull", R"({"__metadata__":null})", "field \"__metadata__\": found \"n\", expected '{'");
+  add("MetadataIsAList", R"({"__metadata__":["a"]})", "field \"__metadata__\": found \"[\", expected '{'");
   add("MetadataTwice", R"({"__metadata__":{},"__metadata__":{}})",
       "byte 27: field \"__metadata__\": given twice");
   add("MetadataKeyTwice", R"({"__metadata__":{"a":"1","b":"2","a":"3"}})",
