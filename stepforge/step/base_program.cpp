@@ -90,16 +90,16 @@ void check_model(const ModelSpec& model) {
 
 /// Throws UsageError for a program that would not fit into memory.
 void check_size(const ModelSpec& model, int micro_batches) {
-  constexpr int64_t kMostComputations = int64_t{1} << 18;
+  constexpr int64_t kMaxComputations = int64_t{1} << 18;
   const auto blocks = static_cast<int64_t>(model.blocks.size());
-  if (micro_batches > kMostComputations / blocks) {
+  if (micro_batches > kMaxComputations / blocks) {
     throw UsageError(format(
         "a step of {} micro-batches on each rank, each through {} blocks, is a program of more than {} "
         "forwards, the maximum; use at most {} micro-batches per rank: raise training.local_batch_size, "
         "lower "
         "training.global_batch_size or use more ranks",
-        with_thousands(micro_batches), with_thousands(blocks), with_thousands(kMostComputations),
-        with_thousands(kMostComputations / blocks)));
+        with_thousands(micro_batches), with_thousands(blocks), with_thousands(kMaxComputations),
+        with_thousands(kMaxComputations / blocks)));
   }
 }
 
