@@ -11,7 +11,7 @@
 namespace stepforge {
 
 struct NcclRequest {
-  World* control = nullptr;  ///< a world of the same ranks for host memory; outlives the result
+  World* control = nullptr;  ///< a world of the same ranks for host memory; must outlive the result
   int device = 0;            ///< of this host
   double train_seconds = 100;
 };
