@@ -215,9 +215,10 @@ void check_run(const RuleCheck& check) {
       "`stepforge export`");
   const std::filesystem::path folder = std::filesystem::path(config.checkpoint.folder).lexically_normal();
   const bool inside = folder.is_relative() && folder != "." && *folder.begin() != "..";
-  check.require(inside, {"checkpoint.folder"},
-                "checkpoints must lie inside the run folder, which locks and describes them; use a name such as "
-                "\"checkpoint\", or another run_dir");
+  check.require(
+      inside, {"checkpoint.folder"},
+      "checkpoints must lie inside the run folder, which locks and describes them; use a name such as "
+      "\"checkpoint\", or another run_dir");
   check.require(config.checkpoint.resume || config.checkpoint.load_step == -1,
                 {"checkpoint.load_step", "checkpoint.resume"},
                 "load_step is only used when resuming; set resume to true, or load_step to -1");

@@ -16,15 +16,15 @@ void require(bool allowed, std::string_view name, int64_t value, std::string_vie
 }
 
 SyntheticOptions checked(const SyntheticOptions& options) {
-  constexpr int64_t kMost = int64_t{1} << 31;
-  require(options.vocab_size >= 1 && options.vocab_size < kMost, "the vocabulary size", options.vocab_size,
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  require(options.vocab_size >= 1 && options.vocab_size < kLimit, "the vocabulary size", options.vocab_size,
           "from 1 to 2^31 - 1");
-  require(options.seq_len >= 1 && options.seq_len < kMost, "the sequence length", options.seq_len,
+  require(options.seq_len >= 1 && options.seq_len < kLimit, "the sequence length", options.seq_len,
           "from 1 to 2^31 - 1");
-  require(options.rows >= 1 && options.rows < kMost, "the number of rows", options.rows,
+  require(options.rows >= 1 && options.rows < kLimit, "the number of rows", options.rows,
           "from 1 to 2^31 - 1");
   require(options.first_row >= 0, "the first row", options.first_row, "at least 0");
-  require(options.document_length >= 0 && options.document_length < kMost, "the mean document length",
+  require(options.document_length >= 0 && options.document_length < kLimit, "the mean document length",
           options.document_length, "from 0 (one document per row) to 2^31 - 1");
   return options;
 }

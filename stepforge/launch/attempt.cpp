@@ -23,7 +23,7 @@ constexpr int kInterruptedCode = static_cast<int>(ExitCode::interrupted);
 std::vector<std::string> environment_of(int local_rank, const AttemptOptions& options, bool has_terminal) {
   const LaunchOptions& launch = options.launch;
   const int rank = options.rank_of(local_rank);
-  std::map<std::string, std::string> own = {
+  std::map<std::string, std::string> overrides = {
       {"RANK", std::to_string(rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
       {"WORLD_SIZE", std::to_string(options.world_size())},
@@ -37,22 +37,22 @@ std::vector<std::string> environment_of(int local_rank, const AttemptOptions& op
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(launch.max_restarts)},
       {"STEPFORGE_LAUNCH_ID", options.launch_id}};
   if (rank == 0 && options.store_listener >= 0) {
-    own["STEPFORGE_STORE_LISTENER"] = std::to_string(options.store_listener);
+    overrides["STEPFORGE_STORE_LISTENER"] = std::to_string(options.store_listener);
   }
-  if (has_terminal) own[kStderrColumnsVariable] = std::to_string(terminal_columns(STDERR_FILENO));
+  if (has_terminal) overrides[kStderrColumnsVariable] = std::to_string(terminal_columns(STDERR_FILENO));
   if (getenv("OMP_NUM_THREADS") == nullptr) {
-    own["OMP_NUM_THREADS"] = std::to_string(std::max(1, hardware_threads() / launch.processes));
+    overrides["OMP_NUM_THREADS"] = std::to_string(std::max(1, hardware_threads() / launch.processes));
   }
-  // Variables of an outer launcher, which do not hold for these ranks.
+  // Set by an outer launcher for its own ranks.
   const std::set<std::string> removed = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
                                          "STEPFORGE_STORE_LISTENER", kStderrColumnsVariable};
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::string name(text.substr(0, text.find('=')));
-    if (!own.contains(name) && !removed.contains(name)) variables.emplace_back(text);
+    if (!overrides.contains(name) && !removed.contains(name)) variables.emplace_back(text);
   }
-  for (const auto& [name, value] : own) variables.push_back(format("{}={}", name, value));
+  for (const auto& [name, value] : overrides) variables.push_back(format("{}={}", name, value));
   return variables;
 }
 
@@ -82,7 +82,7 @@ AttemptOutcome Attempt::run() {
   while (is_any_running()) {
     wait_for_events();
     forward_signals();
-    for (int rank = 0; rank < options_.launch.processes; ++rank) show_output(rank);
+    for (int local = 0; local < options_.launch.processes; ++local) show_output(local);
     reap();
     signal_late_ranks();
   }
@@ -102,7 +102,7 @@ void Attempt::wait_for_events() {
       if (pipe >= 0) polled_.push_back({pipe, POLLIN, 0});
     }
   }
-  // A pending signal is due at a time, not at an event.
+  // While a signal is scheduled, wake up often enough to send it on time.
   poll(polled_.data(), polled_.size(), next_signal_ != 0 ? 50 : -1);
 }
 
@@ -120,7 +120,7 @@ void Attempt::signal_all(int number) {
   for (const auto& child : ranks_) child->signal(number, sent_);
 }
 
-/// Returns false if there was none.
+/// Shows the new output of a rank. Returns false if there is none.
 bool Attempt::show_output(int local_rank) {
   ChildProcess& child = *ranks_[static_cast<std::size_t>(local_rank)];
   const std::vector<ChildOutput> outputs = child.read_output();
@@ -129,11 +129,12 @@ bool Attempt::show_output(int local_rank) {
 }
 
 void Attempt::reap() {
-  for (int rank = 0; rank < options_.launch.processes; ++rank) {
-    ChildProcess& child = *ranks_[static_cast<std::size_t>(rank)];
+  for (int local = 0; local < options_.launch.processes; ++local) {
+    ChildProcess& child = *ranks_[static_cast<std::size_t>(local)];
     if (!child.reap()) continue;
-    // Reads the rest of its output. Only a few reads: a process that it started may still write to the pipe.
-    for (int i = 0; i < 8 && show_output(rank); ++i) {
+    // Show the rest of its output, in a few reads only: a process that it started may still write to the
+    // pipe.
+    for (int i = 0; i < 8 && show_output(local); ++i) {
     }
     const int code = *child.exit_code();
     if (code != 0) failed_.push_back(&child);
@@ -147,7 +148,8 @@ void Attempt::reap() {
   }
 }
 
-/// Signals the ranks that still run after `seconds`, unless an earlier time is set already.
+/// Schedules a signal to the ranks that are still running after `seconds`. An earlier one that is already
+/// scheduled keeps its time, and SIGKILL is never replaced.
 void Attempt::signal_after(int number, double seconds) {
   if (next_signal_ == SIGKILL) return;
   const auto at =
@@ -162,7 +164,7 @@ void Attempt::signal_late_ranks() {
   if (next_signal_ == SIGTERM) signal_after(SIGKILL, options_.launch.grace_seconds);
 }
 
-/// The rank whose failure is reported: the first usage error if there is one, because a restart cannot cure
+/// The rank whose failure is reported: the first usage error if there is one, because a restart cannot fix
 /// it, else the first failure.
 const ChildProcess& Attempt::cause() const {
   const auto usage = std::find_if(failed_.begin(), failed_.end(),
@@ -177,12 +179,12 @@ std::string Attempt::report_of(const ChildProcess& failed) const {
     how = format("was killed by signal {} ({})", code - 128, sigdescr_np(code - 128));
     if (code - 128 == SIGKILL) how += ", often because the system ran out of memory";
   }
-  const std::string erase = terminal_.shares_terminal() ? "\r\x1b[K" : "";  // of a status line
+  const std::string erase = terminal_.shares_terminal() ? "\r\x1b[K" : "";  // overwrites a status line
   const std::string text = format("{}rank {} of {} {}; its log is {}", erase, failed.rank(),
                                   options_.world_size(), how, failed.log().string());
   const std::string lines = failed.tail();
   if (lines.empty()) return text + "; it is empty\n";
-  // Not again if a shown rank has printed the same error.
+  // The lines are left out if the same error is already on the terminal, printed by a shown rank.
   const std::string last = lines.substr(lines.rfind('\n') + 1);
   const bool was_shown = std::any_of(ranks_.begin(), ranks_.end(), [&](const auto& child) {
     return shown_.contains(child->rank()) && child->tail().ends_with(last);

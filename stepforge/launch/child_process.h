@@ -27,7 +27,7 @@ struct ChildOutput {
 /// return, such as a status line.
 class PlainText {
  public:
-  /// Returns the text that later bytes cannot change.
+  /// Returns the part of the text that later bytes can no longer change.
   std::string add(std::string_view bytes);
 
  private:
@@ -59,10 +59,10 @@ class ChildProcess {
     int descriptor = -1;  ///< inherited under the same number; -1: none
   };
 
-  /// Throws Error if the log or the process cannot be created. A program that cannot be run leaves a line in
-  /// the log and exit code 127.
+  /// Throws Error if the log or the process cannot be created. If the program cannot be executed, the log
+  /// says why and the exit code is 127.
   explicit ChildProcess(const Start& start);
-  /// Kills the process if it still runs.
+  /// Kills the process if it is still running.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -73,15 +73,16 @@ class ChildProcess {
   /// nullopt while it runs; 128 + signal number if a signal killed it.
   std::optional<int> exit_code() const { return exit_code_; }
   bool was_killed() const { return was_killed_; }
-  /// Sends a signal with `count`, the number of signals sent so far, as its value. A rank that also receives
-  /// the signal directly (because a process group or batch job is signalled) thus counts it once.
+  /// Sends a signal with `count`, the number of signals sent so far, as its sigqueue() value. With it a rank
+  /// that also receives the signal directly (because a process group or batch job is signalled) counts it
+  /// once.
   void signal(int number, int count) const;
 
   /// The read ends of its pipes; -1 if closed.
   const std::array<int, 2>& pipes() const { return pipes_; }
   /// Reads the available output without blocking and writes it to the log.
   std::vector<ChildOutput> read_output();
-  /// Checks without blocking whether it has ended; true in the call that finds its end.
+  /// Checks without blocking whether it has ended. Returns true only in the first call after its end.
   bool reap();
 
   /// The last lines of its output.

@@ -7,11 +7,12 @@
 
 namespace stepforge {
 
-/// "HOST:PORT", as in "node-0:29400" or "[fd00::7]:29400".
+/// A host name or numeric address and a port: "HOST:PORT", as in "node-0:29400" or "[fd00::7]:29400".
 struct TcpAddress {
   std::string host;
   int port = 0;
 
+  /// "HOST:PORT"; an IPv6 address is put in brackets.
   std::string text() const;
 };
 
@@ -37,14 +38,16 @@ class Descriptor {
 
   int number() const { return number_; }
   explicit operator bool() const { return number_ >= 0; }
+  /// Gives up ownership and returns the number; -1 if there is none.
   int release();
 
  private:
   int number_ = -1;
 };
 
-/// Listens on a free port of 127.0.0.1. Throws Error if the system refuses.
+/// Listens on a free port of 127.0.0.1. Throws Error if that fails.
 Descriptor listen_on_loopback();
+/// The local port of the socket.
 int port_of(const Descriptor& listener);
 
 }  // namespace stepforge

@@ -34,7 +34,7 @@ int log_text_columns(int descriptor = STDERR_FILENO);
 /// Writes console_line of each record to the log.
 class ConsoleSink : public MetricsSink {
  public:
-  /// `logger` outlives the sink.
+  /// `logger` must outlive the sink.
   ConsoleSink(Logger& logger, bool colour) : logger_(logger), colour_(colour) {}
   std::string name() const override { return "console"; }
   void write(const MetricsRecord& record) override {
@@ -68,7 +68,7 @@ class StatusLine {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Becomes the terminal guard of `logger`, which outlives it.
+  /// Becomes the terminal guard of `logger`, which must outlive it.
   explicit StatusLine(Logger& logger, int descriptor = STDERR_FILENO);
   /// Clears the line and leaves the logger without a guard.
   ~StatusLine();

@@ -33,7 +33,7 @@ constexpr std::string_view kDot =
 constexpr std::array<std::string_view, 8> kColours = {"#2563eb", "#dc2626", "#059669", "#d97706",
                                                       "#7c3aed", "#0891b2", "#db2777", "#4b5563"};
 
-/// From the ninth run on, colours repeat with other dashes.
+/// From the ninth run on, colours repeat with another dash pattern.
 std::string stroke_of(size_t run, double width) {
   constexpr std::array<std::string_view, 3> kDashes = {"none", "7 3", "2 3"};
   return format(R"(stroke="{}" stroke-width="{}" stroke-dasharray="{}")", kColours[run % 8], width,
@@ -41,7 +41,7 @@ std::string stroke_of(size_t run, double width) {
 }
 
 int exponent_of(double size) {
-  return static_cast<int>(std::floor(std::log10(size) + 1e-9));  // log10 may be a little too small
+  return static_cast<int>(std::floor(std::log10(size) + 1e-9));  // log10 may be slightly too small
 }
 
 std::string tick_label(double tick, double step, double largest) {
@@ -149,13 +149,13 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
   double first = INFINITY;
   double last = 1;
   std::string note = panel.dots == nullptr ? "" : "smoothed";
-  const auto gather = [&](const Curve& curve) {
+  const auto add_values = [&](const Curve& curve) {
     values.insert(values.end(), curve.y.begin(), curve.y.end());
     return !curve.empty();
   };
   for (const RunSeries& run : runs) {
-    gather(run.*panel.curve);
-    if (panel.dots != nullptr && gather(run.*panel.dots)) note = "training, smoothed  ·  ○ validation";
+    add_values(run.*panel.curve);
+    if (panel.dots != nullptr && add_values(run.*panel.dots)) note = "training, smoothed  ·  ○ validation";
     if (run.loss.empty()) continue;
     first = std::min(first, run.loss.x.front());
     last = std::max(last, run.loss.x.back());
@@ -166,18 +166,19 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
   if (!recorded) values = {0, 1};
   std::sort(values.begin(), values.end());
   double top = values.back();
-  const double usual = values[(values.size() - 1) * 199 / 200];
-  if (panel.cut_peaks && usual > 0 && top > 3 * usual) {  // rare peaks would flatten the rest of the curve
+  const double percentile = values[(values.size() - 1) * 199 / 200];  // the 99.5th
+  if (panel.cut_peaks && percentile > 0 && top > 3 * percentile) {
+    // Rare peaks would flatten the rest of the curve.
     note = format("peaks cut (highest {})", short_number(top));
-    top = 1.5 * usual;
+    top = 1.5 * percentile;
   }
-  // Steps are whole numbers, so their ticks are too.
+  // Steps are whole numbers: no more ticks than steps, so that every tick is a whole number too.
   const Plot plot{nice_axis(first, last, static_cast<int>(std::clamp(last - first, 1.0, 7.0)), false),
                   nice_axis(panel.from_zero ? std::min(0.0, values[0]) : values[0], top, 5, true)};
   std::string svg = plot.axes() + text(0, -16, kPanelTitle, panel.title);
   svg += text(kPlotWidth, -16, kSmallRight, note);
   if (!recorded) return svg + text(kPlotWidth / 2, kPlotHeight / 2, kSmallCentred, "not recorded");
-  // An inner svg draws nothing outside of its area, which includes 4 pixels for wide lines and dots.
+  // The inner svg clips the curves to the plot area and 4 pixels around it, for wide lines and dots.
   svg += R"(<svg x="-4" y="-4" width="504" height="246" viewBox="-4 -4 504 246">)";
   for (size_t run = 0; run < runs.size(); ++run) {
     const Curve& curve = runs[run].*panel.curve;
@@ -186,9 +187,9 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
     svg += plot.curve(panel.smooth ? smoothed_curve(curve) : curve, stroke_of(run, panel.smooth ? 2 : 1.5));
     if (panel.dots != nullptr) {
       svg += plot.curve(runs[run].*panel.dots, R"(stroke-opacity="0.8" stroke-dasharray="3 3")");
-      const Curve few = thinned_curve(runs[run].*panel.dots, 15);
-      for (size_t i = 0; i < few.x.size(); ++i) {
-        if (std::isfinite(few.y[i])) svg += format(kDot, plot.x(few.x[i]), plot.y(few.y[i]));
+      const Curve dots = thinned_curve(runs[run].*panel.dots, 15);
+      for (size_t i = 0; i < dots.x.size(); ++i) {
+        if (std::isfinite(dots.y[i])) svg += format(kDot, plot.x(dots.x[i]), plot.y(dots.y[i]));
       }
     }
     svg += "</g>\n";
@@ -196,7 +197,7 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
   return svg + "</svg>\n";
 }
 
-/// The runs with their last values.
+/// A table of the runs and their last values.
 std::string draw_table(const std::vector<RunSeries>& runs) {
   constexpr std::array<int, 8> kColumns = {68, 560, 660, 760, 870, 970, 1075, 1168};
   std::vector<std::array<std::string, 8>> rows = {
@@ -232,9 +233,9 @@ Axis nice_axis(double low, double high, int wanted_ticks, bool round_ends) {
     low -= margin;
     high += margin;
   }
-  const double least = (high - low) / std::max(1, wanted_ticks);
-  const double power = std::pow(10, exponent_of(least));
-  const double ratio = least / power - 1e-9;
+  const double min_step = (high - low) / std::max(1, wanted_ticks);
+  const double power = std::pow(10, exponent_of(min_step));
+  const double ratio = min_step / power - 1e-9;
   const double step = power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
   const double first = round_ends ? std::floor(low / step + 1e-9) : std::ceil(low / step - 1e-9);
   const double last = round_ends ? std::ceil(high / step - 1e-9) : std::floor(high / step + 1e-9);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where records go. The step puts a record into the queue and continues; one thread writes to all sinks.
+// Destinations of metrics records. The step puts a record into the queue and continues; one thread writes to
+// all sinks.
 #pragma once
 
 #include <atomic>
@@ -34,14 +35,14 @@ class MetricsSink {
   virtual void flush() {}
 };
 
-/// Feeds sinks from a thread of its own. write() never waits: when the queue is full the record is dropped, and
-/// the number of dropped records is logged at the end. A sink that throws is disabled with an error line; the
-/// others continue.
+/// Writes records to sinks from its own thread. write() never waits: when the queue is full the record is
+/// dropped, and the number of dropped records is logged at the end. A sink that throws is disabled with an
+/// error line; the others continue.
 class SinkQueue {
  public:
-  /// `logger` outlives the queue.
+  /// `logger` must outlive the queue.
   SinkQueue(std::vector<std::unique_ptr<MetricsSink>> sinks, Logger& logger, size_t capacity = 1024);
-  /// Writes what is left, flushes the sinks.
+  /// Writes the records that are left and flushes the sinks.
   ~SinkQueue();
   SinkQueue(const SinkQueue&) = delete;
   SinkQueue& operator=(const SinkQueue&) = delete;
@@ -49,6 +50,7 @@ class SinkQueue {
   void write(MetricsRecord record);
   /// Waits until every record accepted before the call has been written and the sinks are flushed.
   void flush();
+  /// The number of records dropped because the queue was full.
   int64_t dropped() const { return dropped_; }
 
  private:

@@ -7,14 +7,14 @@
 
 namespace stepforge {
 
-/// With bias correction: after k values the weights of the k values sum to 1, as in Adam (Kingma and Ba 2015,
-/// section 3). Saving both numbers is enough to continue exactly.
+/// With bias correction, so that the weights of all values so far sum to 1, as in Adam (Kingma and Ba 2015,
+/// section 3). The two members are the whole state: saving them is enough to continue exactly.
 struct Smoothed {
   double sum = 0;
   double weight = 0;  ///< 0: no value yet
 
-  /// Values that are not finite are ignored. `decay` in [0, 1): how much of the average a new value leaves in
-  /// place; 0.98 averages over about 50 values.
+  /// Values that are not finite are ignored. `decay` in [0, 1) is the weight of the previous average:
+  /// 0.98 averages over about 50 values.
   void add(double value, double decay) {
     if (!std::isfinite(value)) return;
     sum = decay * sum + (1 - decay) * value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward code of dense decoders, one for all families: their differences are in the catalog.
+// The model code of dense decoders. All families share it; the catalog states how they differ.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace stepforge {
 
 struct ForwardOptions {
   int64_t context_length = 0;  ///< positions that the rotary table covers
-  int64_t loss_chunk = 0;      ///< tokens whose logits exist at once; 0 chooses by vocabulary
+  int64_t loss_chunk = 0;      ///< tokens whose logits are in memory at once; 0: chosen by vocabulary size
 };
 
 /// Embedding, layers and head of `config`, bound to `parameters`, which are looked up by the names of the

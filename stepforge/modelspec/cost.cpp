@@ -91,8 +91,8 @@ class BackwardWalk {
     if (region.residual && !held) live_ -= into_region;
   }
 
-  /// Runs the forward of the region again, then its backward. `kept`: bytes of its input, which its saves
-  /// include.
+  /// Runs the region's forward pass again, then its backward pass. `kept`: bytes of its input, which its
+  /// saves include.
   void run_again(const RegionCost& region, int64_t kept) {
     peak_ = std::max(peak_, live_ + region_forward_peak(region, context_, /*graph=*/true));
     const int64_t result = output_bytes(region, context_);

@@ -47,12 +47,12 @@ std::string partition_text(const Partition& partition) {
   throw Error("unknown partition");
 }
 
-std::vector<ShardSlice> slice_range(const ShardSlice& held, int64_t begin, int64_t end) {
+std::vector<ShardSlice> slice_range(const ShardSlice& slice, int64_t begin, int64_t end) {
   std::vector<ShardSlice> parts;
-  int64_t local = held.local + begin;
-  for (TensorSlice& slice : slices_of_range(held.slice, begin, end)) {
-    const int64_t elements = slice.elements();
-    parts.push_back({std::move(slice), local});
+  int64_t local = slice.local + begin;
+  for (TensorSlice& part : slices_of_range(slice.slice, begin, end)) {
+    const int64_t elements = part.elements();
+    parts.push_back({std::move(part), local});
     local += elements;
   }
   return parts;
@@ -115,18 +115,18 @@ void ShardLayout::place_by_dim() {
         partition_.dimension < 0 ? partition_.dimension + dimensions : partition_.dimension;
     tensor.dimension = wanted >= 0 && wanted < dimensions ? static_cast<size_t>(wanted) : 0;
     const int64_t rows = tensor.rows();
-    tensor.thickness = (rows + shards_ - 1) / shards_;
+    tensor.rows_per_rank = (rows + shards_ - 1) / shards_;
     tensor.start = end;
     const int64_t row = rows == 0 ? 0 : tensor.elements / rows;
-    end += round_up(tensor.thickness * row, kTensorAlignment);
+    end += round_up(tensor.rows_per_rank * row, kTensorAlignment);
   }
   shard_size_ = round_up(end, kUnitBorder);
 }
 
 ShardRange ShardLayout::dim_range(int rank, const Tensor& tensor) const {
   const int64_t rows = tensor.rows();
-  const int64_t begin = std::min(rank * tensor.thickness, rows);
-  return {begin, std::min(begin + tensor.thickness, rows)};
+  const int64_t begin = std::min(rank * tensor.rows_per_rank, rows);
+  return {begin, std::min(begin + tensor.rows_per_rank, rows)};
 }
 
 ShardRange ShardLayout::local_range_of(int rank, const Tensor& tensor) const {
@@ -202,9 +202,9 @@ std::vector<ShardSlice> ShardLayout::slices_by_dim(int rank, const Tensor& tenso
   return {held};
 }
 
-std::vector<ShardRun> runs_of(const std::vector<int64_t>& shape, const ShardSlice& held) {
-  if (held.elements() == 0) return {};
-  const auto& [offsets, sizes] = held.slice;
+std::vector<ShardRun> runs_of(const std::vector<int64_t>& shape, const ShardSlice& slice) {
+  if (slice.elements() == 0) return {};
+  const auto& [offsets, sizes] = slice.slice;
   // Dimensions after the last one that the slice narrows are whole, so a run spans them.
   size_t narrowed = shape.size();
   while (narrowed > 0 && sizes[narrowed - 1] == shape[narrowed - 1]) --narrowed;
@@ -215,7 +215,7 @@ std::vector<ShardRun> runs_of(const std::vector<int64_t>& shape, const ShardSlic
   for (int64_t run = 0; run < product(sizes, 0, depth); ++run) {
     int64_t element = 0;
     for (size_t d = 0; d < shape.size(); ++d) element = element * shape[d] + position[d];
-    runs.push_back({element, held.local + run * count, count});
+    runs.push_back({element, slice.local + run * count, count});
     for (size_t d = depth; d-- > 0;) {
       if (++position[d] < offsets[d] + sizes[d]) break;
       position[d] = offsets[d];

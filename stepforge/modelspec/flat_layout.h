@@ -12,11 +12,12 @@
 
 namespace stepforge {
 
-/// Every tensor starts at a multiple of this number of elements: at a multiple of 256 bytes even in a
-/// one-byte dtype.
+/// Every tensor starts at a multiple of this number of elements, and so at a multiple of 256 bytes in every
+/// dtype.
 inline constexpr int64_t kTensorAlignment = 256;
 
-/// The sizes of units and shards are multiples of this number of elements: the chunks of ordered norms.
+/// The sizes of units and shards are multiples of this number of elements, so that a shard consists of whole
+/// chunks of the norm in ordered mode.
 inline constexpr int64_t kUnitBorder = 1024;
 
 /// Offsets are in elements, so that the layout is the same for every dtype. The padding between tensors is
@@ -33,7 +34,7 @@ FlatLayout flat_layout(const UnitSpec& unit);
 struct Partition {
   enum class Kind : uint8_t {
     flat,       ///< equal intervals of the flat unit; a tensor may span several ranks
-    by_tensor,  ///< whole tensors: the largest first, each to the rank with the least elements
+    by_tensor,  ///< whole tensors: the largest first, each to the rank with the fewest elements so far
     by_dim,     ///< equal parts of every tensor along one dimension, rounded up to whole rows
   };
   Kind kind = Kind::flat;
@@ -56,7 +57,7 @@ struct ShardRange {
   bool operator==(const ShardRange&) const = default;
 };
 
-/// A slice of a tensor. Its elements are contiguous, in row-major order, in the shard of a rank, from `local`
+/// A slice of a tensor, stored contiguously in row-major order in the shard of a rank, from element `local`
 /// on.
 struct ShardSlice {
   TensorSlice slice;
@@ -67,7 +68,7 @@ struct ShardSlice {
 };
 
 /// Elements [begin, end) of a slice, in row-major order, as slices.
-std::vector<ShardSlice> slice_range(const ShardSlice& held, int64_t begin, int64_t end);
+std::vector<ShardSlice> slice_range(const ShardSlice& slice, int64_t begin, int64_t end);
 
 /// A unit partitioned over ranks: equal shards of `shard_size` elements, each with its parts of the
 /// parameters in their order. A single shard is the unit as in flat_layout().
@@ -102,8 +103,8 @@ class ShardLayout {
     int64_t elements = 0;
     int64_t start = 0;  ///< flat: in the concatenated shards; otherwise in the shard of each rank with a part
     int owner = 0;      ///< by_tensor: its rank
-    size_t dimension = 0;   ///< by_dim: along which it is split
-    int64_t thickness = 0;  ///< by_dim: rows of each rank; the last ranks may have fewer
+    size_t dimension = 0;       ///< by_dim: along which it is split
+    int64_t rows_per_rank = 0;  ///< by_dim; the last ranks may have fewer
 
     int64_t rows() const { return shape.empty() ? 1 : shape[dimension]; }  ///< along `dimension`
   };
@@ -127,12 +128,12 @@ class ShardLayout {
 
 /// Elements that are contiguous both in a tensor and in the shard.
 struct ShardRun {
-  int64_t element = 0;  ///< of the tensor
-  int64_t local = 0;    ///< of the shard
+  int64_t element = 0;  ///< offset of the first one in the tensor
+  int64_t local = 0;    ///< offset of the first one in the shard
   int64_t count = 0;
 };
 
-/// The slice of a tensor of this shape as runs, in order.
-std::vector<ShardRun> runs_of(const std::vector<int64_t>& shape, const ShardSlice& held);
+/// A slice of a tensor of this shape as runs, in order.
+std::vector<ShardRun> runs_of(const std::vector<int64_t>& shape, const ShardSlice& slice);
 
 }  // namespace stepforge

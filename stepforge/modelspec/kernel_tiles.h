@@ -22,12 +22,12 @@ constexpr int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// fp32 numbers per token in the packed keys and values of one key-value head, in the forward of attention.
+/// fp32 numbers per token in the packed keys and values of one key-value head, in attention forward.
 constexpr int64_t attention_packed_floats(int64_t head_dim) {
   return head_dim + round_up(head_dim, kColumnUnit);
 }
 
-/// fp32 numbers of scratch memory per thread in the forward of attention: queries, outputs, maxima and sums
+/// fp32 numbers of scratch memory per thread in attention forward: queries, outputs, maxima and sums
 /// of one block of queries, scores of one strip.
 constexpr int64_t attention_forward_floats(int64_t head_dim) {
   return round_up(kQueryBlock * (2 * round_up(head_dim, kColumnUnit) + 2) + kStrip * kKeyBlock, kColumnUnit);

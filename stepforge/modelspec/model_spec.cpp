@@ -16,15 +16,15 @@ double ModelSpec::flops_per_token(int64_t seq_len) const {
     return std::any_of(ties.begin(), ties.end(),
                        [&](const TieSpec& tie) { return tie.parameter == parameter.name; });
   };
-  int64_t multiplied = parameter_count();
+  int64_t matmul_parameters = parameter_count();
   for (const UnitSpec& unit : units) {
     for (const ParameterSpec& parameter : unit.parameters)
       if (parameter.tag == ParameterTag::embedding && !is_tied(parameter))
-        multiplied -= parameter.elements();  // looked up, not multiplied
+        matmul_parameters -= parameter.elements();  // looked up, not multiplied
   }
   const double attention = 12.0 * static_cast<double>(layers) * static_cast<double>(attention_width) *
                            static_cast<double>(seq_len);
-  return 6.0 * static_cast<double>(multiplied) + attention;
+  return 6.0 * static_cast<double>(matmul_parameters) + attention;
 }
 
 const ParameterSpec* ModelSpec::find_parameter(std::string_view name) const {

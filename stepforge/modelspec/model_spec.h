@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as data: its units and blocks. It determines tensors, names in checkpoints, import and export of
-// weights, plans and FLOP counts. catalog/decoder_spec.h builds it.
+// A model as data: its units and blocks. Tensors, checkpoint names, import and export of weights, plans and
+// FLOP counts follow from it. catalog/decoder_spec.h builds it.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,11 @@ struct BundleEntry {
   int64_t width = 0;
 };
 
-/// The backward of an embedding adds to the gradients of the rows that it looked up; it reads no weights.
+/// The backward pass of an embedding adds to the gradients of the rows that were looked up; it reads no
+/// weights.
 enum class BlockKind : uint8_t { embedding, layer, head };
 
-/// The unit of autograd, recomputation and pipeline stages.
+/// A part of the model inside which autograd works. Pipeline stages consist of whole blocks.
 struct BlockSpec {
   std::string name;  ///< "embedding", "layers.3", "head"
   BlockKind kind = BlockKind::layer;
@@ -47,7 +48,7 @@ struct ModelSpec {
   int64_t width = 0;
   int64_t layers = 0;
   int64_t max_position = 0;
-  int64_t kv_heads = 0;  ///< size of a KV cache: 2 * layers * kv_heads * head_dim elements per token
+  int64_t kv_heads = 0;  ///< a KV cache has 2 * layers * kv_heads * head_dim elements per token
   int64_t head_dim = 0;
   int64_t attention_width = 0;  ///< query heads * head_dim
   std::vector<UnitSpec> units;
@@ -59,7 +60,7 @@ struct ModelSpec {
   /// FLOPs per trained token by the formula of torchtitan: 6 N + 12 L width_attention seq_len, where N does
   /// not include an untied embedding. Attention counts without the causal mask.
   double flops_per_token(int64_t seq_len) const;
-  /// nullptr if there is none with this name.
+  /// nullptr if there is no parameter of this name.
   const ParameterSpec* find_parameter(std::string_view name) const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves C++ values in the forward of an autograd function for its backward.
+// Lets the forward() of an autograd function save C++ values for its backward().
 #pragma once
 
 #include <cstdint>

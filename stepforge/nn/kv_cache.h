@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of the tokens so far, for generation.
+// The keys and values of all tokens so far, for generation.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 
 namespace stepforge {
 
-/// One sequence per row. Per layer keys and values are [rows, capacity, kv_heads, head_dim] of the compute
-/// dtype.
+/// One sequence per row. The keys and the values of a layer are [rows, capacity, kv_heads, head_dim] in the
+/// compute dtype; the first length() positions are filled.
 class KvCache {
  public:
   KvCache(int64_t layers, int64_t rows, int64_t capacity, int64_t kv_heads, int64_t head_dim,
           at::ScalarType dtype);
 
-  /// Stores the rotated keys and the values of `count` new tokens per row after those of length() tokens. qkv
-  /// [rows * count, (heads + 2 kv_heads) head_dim]. Throws Error if they do not fit.
+  /// Stores the rotated keys and the values of `count` new tokens per row at positions length() and up.
+  /// `qkv`: [rows * count, (heads + 2 kv_heads) * head_dim]. Throws Error if length() + count exceeds the
+  /// capacity.
   void append(int64_t layer, const at::Tensor& qkv, int64_t count);
   /// Adds `count` to length(). Call it after all layers have appended.
   void advance(int64_t count) { length_ += count; }

@@ -44,6 +44,7 @@ MlpLayer::MlpLayer(const ParameterLookup& parameters, const std::string& prefix,
 at::Tensor MlpLayer::forward(const at::Tensor& x, const Context& context) {
   auto [normed, residual] = pre_norm(x, norm_, eps_);
   const at::Tensor branch = linear(swiglu(linear(normed, gate_up_)), down_);
+  // A layer has two dropouts: that of attention, then this one.
   return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parameter as layers see it: a persistent leaf of the compute dtype, and a view of the unit's flat fp32
-// gradient that backward writes into.
+// A parameter as layers see it: a persistent leaf tensor in the compute dtype, and a view of the unit's flat
+// fp32 gradient, to which backward passes add.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,22 +14,24 @@ namespace stepforge {
 class Parameter {
  public:
   Parameter() = default;
+  /// `spec` must outlive it.
   Parameter(const ParameterSpec* spec, at::Tensor value, at::Tensor gradient)
       : spec_(spec), value_(std::move(value)), gradient_(std::move(gradient)) {}
 
   const ParameterSpec& spec() const { return *spec_; }
-  /// [shape] in the compute dtype; a leaf that requires grad if it is trained.
+  /// [spec().shape] in the compute dtype: a leaf, which requires grad if the parameter is trained.
   const at::Tensor& value() const { return value_; }
-  /// [shape] fp32 view into the unit's gradient; undefined if frozen.
+  /// [spec().shape] fp32, a view of the unit's gradient; undefined if the parameter is frozen.
   const at::Tensor& gradient() const { return gradient_; }
   bool trained() const { return gradient_.defined(); }
 
-  /// The next write overwrites instead of adding.
+  /// Starts a new gradient: the next write overwrites the old one instead of adding to it.
   void start_gradient() { written_ = false; }
+  /// Whether the current gradient has been written, so that further writes add to it.
   bool written() const { return written_; }
   void mark_written() { written_ = true; }
 
-  /// gradient (+)= left^T right, the weight gradient of a linear layer. left [tokens, rows],
+  /// gradient = left^T right, or += if written(): the weight gradient of a linear layer. left [tokens, rows],
   /// right [tokens, columns].
   void add_product(const at::Tensor& left, const at::Tensor& right);
 

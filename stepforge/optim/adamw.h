@@ -16,26 +16,26 @@
 
 namespace stepforge {
 
-/// AdamW's state ("moments") for the parameters of one unit. The optimizers of the trainer and of fully_shard
-/// are made of it: they choose the intervals and count the steps.
+/// The moments of the parameters of one unit, and their update. AdamW and ShardedAdamW are built from it:
+/// they choose the intervals and count the steps.
 class UnitAdamW {
  public:
-  /// The names of the slots in checkpoints: "optim.state.<parameter>.exp_avg".
+  /// The two moments, called slots, under their names in checkpoints: "optim.state.<parameter>.exp_avg".
   static constexpr std::array<std::string_view, 2> kSlotNames = {"exp_avg", "exp_avg_sq"};
 
   /// `unit` must outlive it.
   explicit UnitAdamW(const UnitStore& unit) : unit_(&unit) {}
 
-  /// Allocates the slots with zeros unless they exist.
+  /// Allocates the slots, filled with zeros, unless they exist.
   void allocate();
   /// Flat fp32 [shard_size()]; undefined before allocate().
   const std::array<at::Tensor, 2>& slots() const { return slots_; }
 
-  /// Updates parameters [first, last) from `gradient` [shard_size()] fp32.
+  /// Updates the unit's parameters [first, last) with `gradient`, fp32 [shard_size()].
   void update(size_t first, size_t last, const at::Tensor& gradient, const AdamWSettings& settings);
 
-  /// For an offloaded unit: copies the slots to `buffer` [2 * shard_size()] fp32, which update() then works
-  /// on. offload() copies them back.
+  /// For an offloaded unit: copies the slots to `buffer`, fp32 [2 * shard_size()], on which update() then
+  /// works. offload() copies them back.
   void reload(const at::Tensor& buffer);
   void offload();
 
@@ -64,10 +64,11 @@ class AdamW {
   void reload(int unit, const at::Tensor& buffer) { units_.at(static_cast<size_t>(unit)).reload(buffer); }
   void offload(int unit) { units_.at(static_cast<size_t>(unit)).offload(); }
 
+  /// The number of finished updates.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
   const ParamGroups& groups() const { return groups_; }
-  /// The flat fp32 slot of a unit, as large as its shard; undefined for a frozen unit.
+  /// Flat fp32, as large as the unit's shard; undefined for a frozen unit.
   const at::Tensor& slot(size_t unit, size_t slot) const { return units_.at(unit).slots().at(slot); }
 
  private:

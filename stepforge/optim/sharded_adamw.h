@@ -15,10 +15,10 @@
 
 namespace stepforge {
 
-/// AdamW over this rank's shards of all trained parameters of units; moments are sharded like the parameters.
-/// Each parameter's updates are counted from its first gradient on. Neighbouring parameters with equal
-/// options and counts are updated in one pass over flat memory. Parameters in ignored_params need another
-/// optimizer.
+/// AdamW over this rank's shards of all sharded parameters that are trained. The moments are sharded like the
+/// parameters. Each parameter's updates are counted from its first gradient on. Neighbouring parameters with
+/// equal options and counts are updated in one pass over flat memory. Parameters in ignored_params need
+/// another optimizer.
 class ShardedAdamW {
  public:
   /// Returns the options of a parameter by its name in the module.
@@ -28,21 +28,21 @@ class ShardedAdamW {
   ShardedAdamW(const ShardedModule& module, const AdamWOptions& options);
   ShardedAdamW(const ShardedModule& module, const OptionsOf& options);
 
-  /// Updates every parameter that has a .grad; the rates are multiplied by `lr_factor`. Waits for reductions
-  /// under way.
+  /// Updates every parameter that has a .grad, with all learning rates multiplied by `lr_factor`. Waits for
+  /// reductions under way.
   void step(double lr_factor = 1.0);
 
   /// The optimizer's state for the parameters of one group.
   struct GroupState {
     FsdpParamGroup* group = nullptr;
     std::vector<AdamWOptions> options;  ///< of each parameter
-    at::Tensor steps;                   ///< updates of each parameter so far, int64
+    at::Tensor steps;                   ///< int64 [parameters]: updates of each parameter so far
     UnitAdamW moments;                  ///< zero before the first step
   };
-  /// The states that have moments, in the optimizer's own memory: those of groups of which any parameter is
-  /// or was trained.
+  /// The states with moments: those of groups of which any parameter is or was trained. Allocates moments
+  /// that do not exist yet. The pointers are valid as long as the optimizer.
   std::vector<const GroupState*> state();
-  /// In the order of sharded_parameters().
+  /// All parameters, in the order of sharded_parameters().
   const std::vector<FsdpParamRef>& parameters() const { return parameters_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a configuration to the model's input, tokenizer and rows, without tensors. The trainer and `stepforge
-// data show` use the same ones.
+// Builds the tokenizer and the data plan of a configuration, without tensors. The trainer and `stepforge data
+// show` both use these functions.
 #pragma once
 
 #include <filesystem>
@@ -16,15 +16,15 @@ namespace stepforge {
 
 /// The tokenizer of config.tokenizer. Type bpe without a path is trained on the text sources and saved in
 /// config.run_dir/tokenizer, from which later starts load it. `progress` is called while text is read and
-/// merges are learned. Throws UsageError if there is no text to train on, FormatError if the text cannot be
-/// read as text.
+/// merges are learned. Throws UsageError if there is no text to train on, FormatError if a source is
+/// malformed or not UTF-8.
 std::unique_ptr<Tokenizer> job_tokenizer(
     const Config& config, Logger& log, const std::function<void()>& progress = [] {});
 
 /// The vocabulary size of a run, without training a tokenizer: model.vocab_size, or that of the tokenizer.
 int64_t planned_vocabulary(const Config& config);
 
-/// Where a run keeps its tokenizer.
+/// The folder in which a run keeps its tokenizer.
 std::filesystem::path run_tokenizer_folder(const Config& config);
 
 /// The tokenizer of an existing run at config.run_dir: the copy in its folder, because a relative
@@ -32,7 +32,7 @@ std::filesystem::path run_tokenizer_folder(const Config& config);
 /// tokenizer files.
 std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config);
 
-/// The data section as a DataPlan. `vocab_size` is used by synthetic rows only.
+/// The data section as a DataPlan. Only synthetic rows use `vocab_size`.
 DataPlan data_plan(const Config& config, int64_t vocab_size);
 
 }  // namespace stepforge

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a configuration to the model's specification and its step programs, without tensors. The trainer and
-// `stepforge plan` use the same ones.
+// Builds the model's specification and the step programs of a configuration, without tensors. The trainer and
+// `stepforge plan` both use these functions.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace stepforge {
 
-/// Which rows of a step data rank `data_rank` of `data_ranks` reads. In ordered mode a micro-batch is one
+/// The rows of a step that data rank `data_rank` of `data_ranks` reads. In ordered mode a micro-batch is one
 /// row, a leaf of the summation tree.
 ///
 /// Throws UsageError if the rows of a step do not divide into whole micro-batches on every rank. In ordered
@@ -45,7 +45,7 @@ struct ProvedStep {
 /// The training program of one rank, not checked.
 StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId rank);
 
-/// The training program of one rank. Both functions check the programs of all ranks.
+/// The training program of one rank, after checking the programs of all ranks; with the proof, and without.
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId rank = {});
 StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId rank = {});
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of the checker, one function each, and their base classes. They run in the order of this file:
-// each relies on the ones before it.
+// The rules of the checker, one function each, and the base classes with which they are written. The rules
+// run in the order of this file, and each relies on those before it. All throw ProgramError.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct CheckedProgram {
   HappensBefore before;
 };
 
-/// Visits the operations in list order, and throws ProgramError at the current one.
+/// Visits the operations in list order. Failures are reported at the current one.
 class ListWalk {
  public:
   ListWalk(const ListWalk&) = delete;
@@ -31,7 +31,7 @@ class ListWalk {
   explicit ListWalk(const StepProgram& program) : program_(program) {}
   ~ListWalk() = default;
 
-  /// Calls visit(operation) for each. After that the current operation is the end of the program.
+  /// Calls visit(operation) for each operation. Afterwards the current position is the end of the program.
   template <typename Visit>
   void walk(const Visit& visit) {
     for (at_ = 0; at_ < program_.operations.size(); ++at_) visit(program_.operations[at_]);
@@ -57,7 +57,8 @@ class ListWalk {
   std::size_t at_ = 0;
 };
 
-inline constexpr int kNever = -1;  ///< instead of the index of an operation
+/// Instead of the index of an operation: it has not occurred.
+inline constexpr int kNever = -1;
 
 /// A ListWalk that also knows which operations have finished when the current one starts.
 class RuleWalk : public ListWalk {
@@ -66,9 +67,9 @@ class RuleWalk : public ListWalk {
 
   /// "operation 3 (forward layers.0 m0)"
   std::string text(int operation) const;
-  /// Fails unless `first` is kNever, the current operation, or has finished when the current one starts.
+  /// Fails unless `first` is kNever, is the current operation, or has finished when the current one starts.
   void require_order(int first) const;
-  /// Fails for `reason` if `first` is kNever, or if it may not have finished.
+  /// Fails with `reason` if `first` is kNever; otherwise like require_order().
   void require_done(int first, std::string_view reason) const;
   /// Fails with "`fact` by operation 3 (...)" unless `earlier` is kNever.
   void require_never(int earlier, std::string_view fact) const;
@@ -89,7 +90,8 @@ struct Use {
   BufferKind kind = BufferKind::bundle;
 };
 
-/// Indices, lanes and fields are sound, and needs point backward. `world_size` is the number of ranks.
+/// Indices, lanes and fields are valid, and `needs` lists earlier operations only. `world_size` is the number
+/// of ranks.
 void check_structure(const StepProgram& program, std::size_t world_size);
 
 /// Inputs, graphs and gradients between blocks. Returns the uses of buffers, ordered by consumer, for
@@ -99,7 +101,8 @@ std::vector<Use> check_dataflow(const CheckedProgram& checked);
 /// Units that are not resident are gathered where they are used.
 void check_gathers(const CheckedProgram& checked);
 
-/// Every contribution to a gradient is summed once, reduced once, part of the norm and used in one update.
+/// Every contribution to a gradient is summed once, reduced once, included in the norm and used in one
+/// update.
 void check_gradients(const CheckedProgram& checked);
 
 /// The state of offloaded units is on the device where it is used there, and on the host afterwards.
@@ -111,7 +114,7 @@ void check_loss(const CheckedProgram& checked);
 /// Buffers are allocated before, and freed once after, all uses.
 void check_buffers(const CheckedProgram& checked, const std::vector<Use>& uses);
 
-/// All rules above except check_structure(): those that hold for a rank whatever the others do. Returns the
+/// All rules above except check_structure(): those that concern one rank alone. Returns the
 /// peak of live bytes.
 int64_t check_one(const StepProgram& program);
 
@@ -121,10 +124,10 @@ void check_messages(std::span<const StepProgram> all_ranks);
 /// The ranks of a group agree on its members and on the sequence of its collectives.
 void check_collectives(std::span<const StepProgram> all_ranks);
 
-/// The lanes of all ranks can run to their end.
+/// No deadlock: the lanes of all ranks can run to their end.
 void check_waits(std::span<const StepProgram> all_ranks);
 
-/// "dp {0, 1}": equal for the same group on all its ranks.
+/// "dp_shard {0, 1}": the same text on all ranks of the group.
 std::string group_key(const ProgramGroup& group);
 
 }  // namespace stepforge

@@ -35,8 +35,8 @@ struct RecomputePolicy {
 /// leaves the distance in force.
 struct PrefetchList {
   std::string unit;
-  std::vector<std::string> forward;   ///< units whose next gather starts with the forward of this one
-  std::vector<std::string> backward;  ///< units whose next gather starts with its backward
+  std::vector<std::string> forward;   ///< units whose next gather starts with the forward pass of this one
+  std::vector<std::string> backward;  ///< units whose next gather starts with its backward pass
 };
 
 /// Which gathers start before the computation that needs them.
@@ -45,8 +45,8 @@ struct PrefetchPolicy {
   /// The same distance in both directions.
   PrefetchPolicy(int distance) : forward(distance), backward(distance) {}
 
-  int forward = 0;   ///< the number of gathers, beyond its own, that start with the forward of a unit
-  int backward = 0;  ///< the same for its backward; loss_forward_backward of the head is a backward
+  int forward = 0;   ///< the number of gathers, beyond its own, that start with the forward pass of a unit
+  int backward = 0;  ///< the same for its backward pass; loss_forward_backward of the head counts as one
   std::vector<PrefetchList> lists;
 };
 

@@ -7,7 +7,7 @@ namespace stepforge {
 
 namespace {
 
-/// The operations [begin, end) of one micro-batch.
+/// The operations [begin, end) of one micro-batch, a leaf of the summation tree.
 struct Leaf {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -30,9 +30,10 @@ class LeafWriter {
  public:
   explicit LeafWriter(const StepProgram& program) : program_(program) {}
 
+  /// One increment of the binary counter that passes.h describes: `number` is the leaf's index in the tree.
   void write(const Leaf& leaf, int number) {
     if (number > 0) start(leaf);  // the base program starts the first
-    const std::vector<std::size_t> ends = ends_of(leaf);
+    const std::vector<std::size_t> ends = gradient_ends(leaf);
     const bool is_last = number + 1 == program_.micro_batches;
     int level = 0;
     for (; (number >> level) != 0; ++level)
@@ -46,6 +47,7 @@ class LeafWriter {
   std::vector<Insertion> take() { return std::move(insertions_); }
 
  private:
+  /// Starts the gradients that are accumulated in place.
   void start(const Leaf& leaf) {
     for (int u = 0; u < std::ssize(program_.units); ++u) {
       const ProgramUnit& unit = element(program_.units, u);
@@ -62,8 +64,9 @@ class LeafWriter {
     }
   }
 
-  /// For each unit, the operation before which its additions and stashes come.
-  std::vector<std::size_t> ends_of(const Leaf& leaf) const {
+  /// For each unit, the operation before which its additions and stashes are inserted: the end of the leaf,
+  /// or for a unit that is reduced, the operation after its last contribution.
+  std::vector<std::size_t> gradient_ends(const Leaf& leaf) const {
     std::vector<std::size_t> ends(program_.units.size(), leaf.end);
     for (std::size_t u = 0; u < ends.size(); ++u)
       if (program_.units[u].reduces()) ends[u] = leaf.begin;

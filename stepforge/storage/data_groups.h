@@ -10,14 +10,14 @@
 
 namespace stepforge {
 
-/// This rank's index among the ranks that hold the shards of each unit.
+/// This rank's index in its shard group, and the size of the group.
 struct ShardRank {
   int rank = 0;
   int ranks = 1;
 };
 
-/// Owns its communicators; that of a group of one rank is null. Destroy it before the World, and before the
-/// buffers of its collectives: an engine may use them until then.
+/// Owns the communicators; that of a group of one rank is null. Destroy it before the World, and before the
+/// buffers of its collectives, which an engine may use until then.
 class DataGroups {
  public:
   /// The groups of a single rank.
@@ -26,8 +26,8 @@ class DataGroups {
   /// Throws PeerError.
   DataGroups(World& world, const DataParallel& ranks, const std::string& name = "");
 
-  /// Ends all collectives of this rank's groups, including those that other ranks wait in. Callable from any
-  /// thread.
+  /// Makes all collectives of this rank's groups fail with `reason`, including those in which other ranks
+  /// wait. May be called from any thread.
   void abort(const std::string& reason) const;
 
   const ShardRank& shard() const { return shard_; }
@@ -37,11 +37,13 @@ class DataGroups {
   int data_rank() const { return data_rank_; }
   int data_ranks() const { return data_ranks_; }
 
-  /// The shard group, for the gather lane, the reduce lane and the compute lane.
+  /// The shard group, for the gather lane.
   Communicator* gather() const { return gather_.get(); }
+  /// The shard group, for the reduce lane.
   Communicator* reduce() const { return reduce_.get(); }
+  /// The shard group, for the compute lane.
   Communicator* across_shards() const { return across_shards_.get(); }
-  /// The replicas of this shard, for the reduce lane.
+  /// The ranks that hold the same shard, for the reduce lane.
   Communicator* replicate() const { return replicate_.get(); }
   /// All ranks that have different data, for the compute lane.
   Communicator* data() const { return data_.get(); }

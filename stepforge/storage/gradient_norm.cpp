@@ -16,7 +16,7 @@ std::vector<double> terms_by_chunk(const at::Tensor& flat, NormType type) {
   return terms;
 }
 
-/// The terms of this rank's chunks, unit by unit.
+/// The norm terms of this rank's chunks, unit by unit.
 std::vector<std::vector<double>> terms_by_unit(const ModelStore& store, NormType type) {
   std::vector<std::vector<double>> terms;
   for (size_t i = 0; i < store.size(); ++i) {
@@ -35,7 +35,7 @@ std::vector<double> of_all_ranks(const DataGroups& groups, const std::vector<dou
   return groups.across_shards() == nullptr ? own : gather_values(*groups.across_shards(), own);
 }
 
-/// Joins unit by unit, and in each unit rank by rank: in the order of a single rank that holds everything.
+/// Combines unit by unit, and in each unit rank by rank: the order of a single rank that holds all shards.
 double join_by_chunks(const ModelStore& store, NormType type, const std::vector<std::vector<double>>& terms) {
   std::vector<double> own;
   for (const auto& unit : terms) own.insert(own.end(), unit.begin(), unit.end());

@@ -9,22 +9,23 @@
 
 namespace stepforge {
 
-/// What ranks exchange to join the terms of their shards.
+/// What ranks exchange to combine the norms of their shards.
 enum class NormExchange : uint8_t {
-  ranks,   ///< one number per rank: few bytes, but the last bits depend on the number of shards
-  chunks,  ///< one number per 1,024 elements, joined in logical order: the same bits for every flat partition
+  ranks,   ///< one number per rank: fewer bytes, but the last bits depend on the number of shards
+  chunks,  ///< one number per 1,024 elements, in logical order: the same bits for every flat partition
 };
 
-/// The norm of the gradients of all trained units of `store`, in fp64, the same bits on every rank. Each
-/// element counts once, because replicas hold equal gradients. If the units are sharded, a collective of the
-/// shard group on the compute lane.
+/// The norm of the gradients of all trained units of `store`, computed in fp64 and bitwise equal on all
+/// ranks. Each element counts once, because replicas hold equal gradients. If the units are sharded, this is
+/// a collective of the shard group on the compute lane.
 double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange);
 
-/// The joined terms of all elements of a gradient of any shape, chunk by chunk.
+/// The sum of |x|^p over all elements of a gradient of any shape, or for inf the largest |x|: the norm before
+/// its root is taken. Combined chunk by chunk (kernels/reduce.h).
 double norm_terms(const at::Tensor& gradient, NormType type);
 
-/// The joined terms of all ranks of the shard group, in rank order. A collective of the compute lane if there
-/// are several ranks.
+/// Combines `own`, the norm_terms() of this rank, over the ranks of the shard group, in rank order. If there
+/// are several ranks, this is a collective on the compute lane.
 double join_over_shards(const DataGroups& groups, NormType type, double own);
 
 /// The factor by which gradients are multiplied to limit `norm` to `max_norm`, as in

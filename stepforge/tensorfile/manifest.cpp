@@ -80,7 +80,7 @@ std::optional<int64_t> checkpoint_step(const std::string& name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;
   int64_t step = -1;
   std::from_chars(name.data() + kFolderPrefix.size(), name.data() + name.size(), step);
-  if (step < 0 || step > kMostSteps || name != checkpoint_folder_name(step)) return std::nullopt;
+  if (step < 0 || step > kMaxSteps || name != checkpoint_folder_name(step)) return std::nullopt;
   return step;
 }
 
@@ -143,9 +143,11 @@ CheckpointManifest read_manifest(const fs::path& folder) {
   if (manifest["version"].integer() != kFormatVersion) {
     manifest.refuse("version", format("this program reads version {}", kFormatVersion));
   }
-  const int64_t step = manifest["step"].integer(0, kMostSteps);
-  const std::optional<int64_t> named = checkpoint_step(folder.filename().string());
-  if (named && *named != step) manifest.refuse("step", format("the folder is called step-{}", *named));
+  const int64_t step = manifest["step"].integer(0, kMaxSteps);
+  const std::optional<int64_t> step_of_name = checkpoint_step(folder.filename().string());
+  if (step_of_name && *step_of_name != step) {
+    manifest.refuse("step", format("the folder is named step-{}", *step_of_name));
+  }
   const Json layout = manifest.has("layout") ? manifest["layout"].json() : Json();
   return {step, layout, parse_files(manifest["files"])};
 }

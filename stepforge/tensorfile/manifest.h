@@ -15,7 +15,7 @@ namespace stepforge {
 
 inline constexpr std::string_view kManifestFileName = "manifest.json";
 /// No run has more steps: a larger number in a manifest is refused, so that counting on cannot overflow.
-inline constexpr int64_t kMostSteps = 1'000'000'000'000;
+inline constexpr int64_t kMaxSteps = 1'000'000'000'000;
 
 struct ManifestFile {
   std::string name;

@@ -52,15 +52,15 @@ SafetensorsMetadata SafetensorsHeader::metadata() const {
 
 namespace {
 
-/// Reads no more than the header. The parser checks its length.
+/// Reads the header only. The parser checks its length.
 SafetensorsHeader read_header(const FileReader& file, const SafetensorsLimits& limits) {
   uint64_t length = 0;
   const auto prefix = static_cast<int64_t>(sizeof length);
   int64_t head_bytes = file.size();
   if (file.size() >= prefix) {
     file.read(0, std::as_writable_bytes(std::span(&length, 1)));
-    const int64_t most = std::min(limits.max_header_bytes, file.size() - prefix);
-    head_bytes = prefix + static_cast<int64_t>(std::min(length, static_cast<uint64_t>(most)));
+    const int64_t max_length = std::min(limits.max_header_bytes, file.size() - prefix);
+    head_bytes = prefix + static_cast<int64_t>(std::min(length, static_cast<uint64_t>(max_length)));
   }
   const std::string head = file.text(0, head_bytes);
   return parse_safetensors(std::as_bytes(std::span(head)), file.size(), file.path().string(), limits);

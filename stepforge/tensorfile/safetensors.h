@@ -33,8 +33,8 @@ inline constexpr size_t kMaxTensorRank = 32;
 
 using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
 
-/// Bytes of a tensor, or nullopt if a size is negative or the product does not fit 63 bits. A zero hides no
-/// overflow: the product of the other sizes must fit as well.
+/// Bytes of a tensor, or nullopt if a size is negative or the product does not fit in 63 bits. A zero does
+/// not hide an overflow: the product of the other sizes must fit as well.
 std::optional<int64_t> tensor_bytes(DType dtype, std::span<const int64_t> shape);
 
 /// One tensor as the header describes it. Row-major, little-endian.
@@ -101,7 +101,7 @@ struct TensorSpec {
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
 
-  /// Throws Error if the shape is negative or the size does not fit 63 bits.
+  /// Throws Error if the shape is negative or the size does not fit in 63 bits.
   int64_t bytes() const;
 };
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses and validates the header of a safetensors file: the reading half of safetensors.h that sees
-// untrusted text.
+// Parses and validates the header of a safetensors file, which is untrusted input.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -44,9 +43,8 @@ std::string_view header_text(std::span<const std::byte> head, int64_t file_bytes
 
 }  // namespace
 
-/// Fills a SafetensorsHeader from the text of a header. It goes over the text twice: first it validates the
-/// entries one by one and counts them, then it stores them, so that every list is allocated once, at its
-/// exact size.
+/// Parses the text of a header in two passes. The first validates the entries one by one and counts them; the
+/// second stores them, so that every list is allocated once, at its exact size.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, int64_t file_bytes, std::string_view source,
@@ -66,7 +64,7 @@ class HeaderParser {
     }
     result_.tensors_.reserve(tensor_count_);
     result_.metadata_.reserve(metadata_bytes_);
-    word_ = std::string();
+    scratch_ = std::string();
     scanner_ = start;
     storing_ = true;
     metadata_seen_ = false;
@@ -136,20 +134,19 @@ class HeaderParser {
     }
   }
 
-  /// Shape, type and span of one tensor agree and lie inside the data.
+  /// Checks that shape, dtype and byte span of one tensor agree, and that the span is inside the data.
   void check_size(const std::string& name, const TensorEntry& entry) {
     const size_t at = entry.header_offset;
     tensor_ = name;
     const std::optional<int64_t> needed = tensor_bytes(entry.dtype, entry.shape);
     if (!needed) {
-      fail_field(at, "shape", format("the size of {} does not fit 63 bits", shape_text(entry.shape)));
+      fail_field(at, "shape", format("the size of {} does not fit in 63 bits", shape_text(entry.shape)));
     }
     if (entry.begin > entry.end) {
       fail_field(at, "data_offsets", format("begin {} is after end {}", entry.begin, entry.end));
     }
     if (entry.end > data_bytes_) {
-      fail_field(at, "data_offsets",
-                 format("end {} lies beyond the {} bytes of data", entry.end, data_bytes_));
+      fail_field(at, "data_offsets", format("end {} is beyond the {} bytes of data", entry.end, data_bytes_));
     }
     if (*needed != entry.bytes()) {
       fail_field(at, "data_offsets",
@@ -167,12 +164,12 @@ class HeaderParser {
       do {
         scanner_.peek();
         const size_t at = scanner_.offset();
-        word_.clear();
-        read_string(word_, kMaxWordBytes);
+        scratch_.clear();
+        read_string(scratch_, kMaxKeywordBytes);
         const auto which =
-            static_cast<size_t>(std::find(kFields.begin(), kFields.end(), word_) - kFields.begin());
-        if (which == kFields.size()) fail_field(at, word_, "unknown field");
-        if (std::exchange(seen[which], true)) fail_field(at, word_, "given twice");
+            static_cast<size_t>(std::find(kFields.begin(), kFields.end(), scratch_) - kFields.begin());
+        if (which == kFields.size()) fail_field(at, scratch_, "unknown field");
+        if (std::exchange(seen[which], true)) fail_field(at, scratch_, "given twice");
         field_ = kFields[which];
         scanner_.expect(':');
         if (which == 0) entry.dtype = read_dtype();
@@ -190,13 +187,13 @@ class HeaderParser {
   DType read_dtype() {
     scanner_.peek();
     const size_t at = scanner_.offset();
-    word_.clear();
-    read_string(word_, kMaxWordBytes);
-    const std::optional<DType> dtype = dtype_from_safetensors(word_);
+    scratch_.clear();
+    read_string(scratch_, kMaxKeywordBytes);
+    const std::optional<DType> dtype = dtype_from_safetensors(scratch_);
     if (!dtype) {
       scanner_.fail_at(
           at, format("unknown element type {}; known: F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL",
-                     quoted_for_message(word_)));
+                     quoted_for_message(scratch_)));
     }
     return *dtype;
   }
@@ -223,7 +220,8 @@ class HeaderParser {
     scanner_.expect(']');
   }
 
-  /// Decoded into one string: a map of many tiny entries would take many times the file.
+  /// Decodes the metadata into one string: a map with many tiny entries would take many times the file's
+  /// size.
   void read_metadata(size_t at) {
     field_ = "__metadata__";
     if (std::exchange(metadata_seen_, true)) scanner_.fail_at(at, "given twice");
@@ -235,7 +233,7 @@ class HeaderParser {
         if (storing_) keys.push_back(static_cast<uint32_t>(result_.metadata_.size()));
         read_metadata_text();
         scanner_.expect(':');
-        if (scanner_.peek() != '"') scanner_.fail("a value that is not a string");
+        if (scanner_.peek() != '"') scanner_.fail("a value is not a string");
         read_metadata_text();
         ++metadata_count_;
       } while (scanner_.accept(','));
@@ -246,11 +244,11 @@ class HeaderParser {
   }
 
   void read_metadata_text() {
-    std::string& text = storing_ ? result_.metadata_ : word_;
-    if (!storing_) word_.clear();
+    std::string& text = storing_ ? result_.metadata_ : scratch_;
+    if (!storing_) scratch_.clear();
     read_string(text, text_.size());
     text.push_back('\0');
-    if (!storing_) metadata_bytes_ += word_.size();
+    if (!storing_) metadata_bytes_ += scratch_.size();
   }
 
   void check_metadata_keys(std::vector<uint32_t>& keys, size_t at) const {
@@ -264,7 +262,7 @@ class HeaderParser {
     }
   }
 
-  /// Fills the index by name, in which duplicates are neighbours.
+  /// Builds the index by name, in which duplicate names are neighbours.
   void check_names() {
     const std::vector<TensorEntry>& tensors = result_.tensors_;
     const auto file_order = [](const TensorEntry& left, const TensorEntry& right) {
@@ -286,6 +284,7 @@ class HeaderParser {
     }
   }
 
+  /// Checks that the tensors, in the order of their bytes, fill the data without overlap or hole.
   void check_spans() {
     int64_t expected = 0;
     for (const TensorEntry& entry : result_.tensors_) {
@@ -313,18 +312,19 @@ class HeaderParser {
     scanner_.fail_at(at, fault);
   }
 
-  static constexpr size_t kMaxWordBytes = 64;
+  /// Longest field or dtype name that is read.
+  static constexpr size_t kMaxKeywordBytes = 64;
 
   JsonScanner scanner_;
-  std::string_view tensor_;  // that is being read, for errors
+  std::string_view tensor_;  // the tensor and the field being read, for errors
   std::string_view field_;
   const SafetensorsLimits& limits_;
   std::string_view text_;
   int64_t data_bytes_;
   SafetensorsHeader result_;
-  std::string word_;
+  std::string scratch_;  // a short string being read
   bool metadata_seen_ = false;
-  bool storing_ = false;  // the second time over the text
+  bool storing_ = false;  // in the second pass
   size_t tensor_count_ = 0;
   size_t metadata_count_ = 0;
   size_t metadata_bytes_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the tokenizer.json of a byte-level BPE.
+// Writes the tokenizer.json of a byte-level BPE tokenizer.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace stepforge {
 
-/// Ids: the bytes 0 to 255, then the tokens the merges make (in order, each a new string), then
-/// "<|endoftext|>" as special added token. `split_pattern` "" makes the whole text one word. Merges name ids,
-/// which must exist before they are used.
+/// The ids are, in this order: the 256 bytes, one token for each merge, and "<|endoftext|>" as a special
+/// added token. A merge is a pair of ids, each a byte or the token of an earlier merge; every merge must make
+/// a new string. `split_pattern` is the pre-tokenization regex; with "" the whole text is one word.
 std::string tokenizer_json(const std::vector<TokenPair>& merges, std::string_view split_pattern);
 
 }  // namespace stepforge

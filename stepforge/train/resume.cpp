@@ -19,8 +19,8 @@ namespace stepforge {
 
 namespace {
 
-/// Says whether the schedule's new length makes the learning rate jump.
-void report_new_schedule(const Trainer& trainer, const TrainerState& saved) {
+/// Warns if the schedule's new length makes the learning rate jump.
+void warn_of_new_schedule(const Trainer& trainer, const TrainerState& saved) {
   const int64_t steps = trainer.state.schedule_steps;
   if (saved.schedule_steps == 0 || saved.schedule_steps == steps) return;
   LrSchedulerConfig old_config = trainer.config.lr_scheduler;
@@ -30,12 +30,12 @@ void report_new_schedule(const Trainer& trainer, const TrainerState& saved) {
   const double now = peak * trainer.schedule->factor(saved.step);
   if (std::abs(now - before) <= 0.01 * before) return;
   trainer.log.warning(
-      "the schedule has {} steps instead of {}: the learning rate goes on at {:.2e} instead of {:.2e}; "
+      "the schedule has {} steps instead of {}: the learning rate continues at {:.2e} instead of {:.2e}; "
       "lr_scheduler.total_steps={} keeps the old schedule",
       steps, saved.schedule_steps, now, before, saved.schedule_steps);
 }
 
-/// Restores the checkpoint, after saying how its configuration differs.
+/// Restores the checkpoint, after logging how its configuration differs.
 void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
   const std::filesystem::path& folder = found.path;
   const Json json = read_checkpoint_state(found);
@@ -51,7 +51,7 @@ void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();
   trainer.loader->restore(state.loader, data_may_change || changes.other_rows);
-  report_new_schedule(trainer, state);
+  warn_of_new_schedule(trainer, state);
   if (!state.arithmetic.empty() && state.arithmetic != trainer.state.arithmetic) {
     trainer.log.warning("the last bits can differ from an uninterrupted run: saved with {}, resumed with {}",
                         state.arithmetic, trainer.state.arithmetic);
@@ -74,10 +74,11 @@ ModelConfig saved_model(const FoundCheckpoint& found) {
   return parse_config(JsonReader(state, source)["config"].text(), source).config.model;
 }
 
-/// Weights mean the same in both models only if these compute alike.
+/// Throws UsageError if the model saved in `source` computes differently, unless the configuration accepts
+/// it.
 void require_same_model(const Trainer& trainer, const std::filesystem::path& source,
-                        const ModelConfig& there) {
-  const std::vector<std::string> differences = model_differences(there, trainer.config.model);
+                        const ModelConfig& saved) {
+  const std::vector<std::string> differences = model_differences(saved, trainer.config.model);
   if (differences.empty()) return;
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   if (std::find(allowed.begin(), allowed.end(), Guard::model) == allowed.end()) {
@@ -89,7 +90,7 @@ void require_same_model(const Trainer& trainer, const std::filesystem::path& sou
   for (const std::string& difference : differences) trainer.log.info("{}: {}", source.string(), difference);
 }
 
-/// A later export writes the generation settings of the model that the run started from.
+/// Keeps the generation settings of the model that the run starts from, for a later export.
 void keep_generation_config(const Trainer& trainer, const std::filesystem::path& folder) {
   const Json generation = read_generation_config(folder);
   if (!trainer.is_main() || generation.is_null()) return;
@@ -103,7 +104,8 @@ void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
   trainer.log.info("weights loaded from {}", found.path.string());
 }
 
-/// The newest checkpoint of the run's own folder. An import has made one of weights only, at step 0.
+/// Continues from a checkpoint of the run's own folder. One of step 0 without optimizer state was made by an
+/// import: only its weights are loaded.
 void continue_run(Trainer& trainer, const FoundCheckpoint& found) {
   if (found.step == 0 && !read_checkpoint_state(found).contains(kOptimizerSteps)) {
     return load_weights(trainer, found);
@@ -126,7 +128,7 @@ void initial_load(Trainer& trainer) {
   trainer.log.info("weights loaded from {}", path.string());
 }
 
-/// All ranks with data; they have a communicator of their own, since they save while training goes on.
+/// All ranks with different data, with their own communicator, because they save while training continues.
 std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) {
   const double limit = trainer.config.checkpoint.timeout;
   if (trainer.groups->data_ranks() == 1) return std::make_unique<CheckpointRanks>(nullptr, limit);
@@ -134,7 +136,7 @@ std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) 
   return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks), limit);
 }
 
-/// What run.json says of checkpoints that were published; the same on all ranks. 0: none.
+/// The steps of the last published checkpoints according to run.json, the same on all ranks. 0: none.
 struct SavedSteps {
   int64_t newest = 0;          ///< of the last start that published one
   int64_t of_this_launch = 0;  ///< of an earlier attempt of the launch that restarted this process
@@ -150,21 +152,21 @@ SavedSteps saved_steps(const Trainer& trainer) {
         saved.of_this_launch = start.saved_step;
     }
   }
-  const Json told = Json::parse(
+  const Json of_rank0 = Json::parse(
       trainer.checkpoint_ranks->run([saved] { return Json{saved.newest, saved.of_this_launch}.dump(); })[0]);
-  return {told.at(0), told.at(1)};
+  return {of_rank0.at(0), of_rank0.at(1)};
 }
 
-/// The step to load; -1: the newest. A restarted launch goes on from its own last checkpoint: load_step and
-/// resume = false were for its first attempt.
+/// The step to load; -1: the newest. A restarted launch continues from its own last checkpoint: load_step
+/// and resume = false apply to its first attempt only.
 std::optional<int64_t> step_to_load(const CheckpointConfig& checkpoint, const SavedSteps& saved) {
-  const bool as_told = checkpoint.resume && checkpoint.load_step < 0;
-  if (!as_told && saved.of_this_launch > 0) return saved.of_this_launch;
+  const bool is_default = checkpoint.resume && checkpoint.load_step < 0;
+  if (!is_default && saved.of_this_launch > 0) return saved.of_this_launch;
   if (checkpoint.load_step >= 0) return checkpoint.load_step;
   return checkpoint.resume ? std::optional<int64_t>(-1) : std::nullopt;
 }
 
-/// The newest checkpoint of the run's own folder, if there is one.
+/// Continues from the newest checkpoint of the run's own folder. Returns false if there is none.
 bool continue_from_newest(Trainer& trainer, const SavedSteps& saved) {
   const auto found =
       newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log, *trainer.checkpoint_ranks);

@@ -67,7 +67,7 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
 
 namespace {
 
-/// The finding of the lowest rank that has one; the same on all ranks.
+/// The first nonempty `own` in rank order, with its rank; "" if all are empty. The same on all ranks.
 std::string first_found(const DataGroups& groups, const std::string& own) {
   if (groups.data() == nullptr) return own;
   const std::vector<std::string> found = gather_texts(*groups.data(), own);
@@ -106,7 +106,7 @@ std::string TrainStep::find_first_nonfinite(const std::vector<Batch>& micro_batc
   std::string first_nonfinite = first_found(groups, nonfinite_weights(store_));
   if (first_nonfinite.empty())
     first_nonfinite = first_found(groups, replay(micro_batches, std::move(inputs)));
-  // Gradients are summed over ranks already, so this does not tell on which rank it began.
+  // Gradients are already summed over ranks here, so the named rank may not be the one where it began.
   if (first_nonfinite.empty()) first_nonfinite = first_found(groups, nonfinite_gradient(store_));
   return first_nonfinite.empty() ? "the loss of the head" : first_nonfinite;
 }

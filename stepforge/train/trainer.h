@@ -31,7 +31,8 @@
 
 namespace stepforge {
 
-/// What started this process: `id` is the same in all restarts of one launch, and "" without a launcher.
+/// The launch that started this process. `id` is the same in all restarts of a launch, and "" without a
+/// launcher.
 struct LaunchInfo {
   std::string id;
   int restarts = 0;
@@ -66,7 +67,7 @@ class Trainer {
   void build();
 
   /// Trains to the last step, or until interrupted. Call build() first. Throws Error if the last checkpoint
-  /// could not be saved, or a step is not finite and may not be skipped.
+  /// could not be saved, or if a step is not finite and training.nonfinite does not allow skipping it.
   RunOutcome run();
 
   /// Adds to `callbacks`, after the built-in ones. Add before build() to receive init_end and load.
@@ -75,14 +76,15 @@ class Trainer {
   /// Saves a checkpoint of the last finished step (in the background unless checkpoint.async is off).
   void save_checkpoint();
   /// Validates, at most once per step; the result is logged and stored in `last_validation`. An interruption
-  /// ends it early; the resumed run then begins with it.
+  /// ends it early; the resumed run then starts with the validation.
   void validate();
 
   /// Whether this rank was asked to stop. Ranks act on StepResult::interrupted, which is the same on all.
   bool interrupted() const { return interrupts_ != nullptr && interrupts_->requested(); }
   /// Whether this is rank 0, which writes the run folder and logs to the terminal.
   bool is_main() const { return place.rank == 0; }
-  /// Whether the launcher restarted the ranks, and run.json tells of an earlier start of this launch. Rank 0 knows.
+  /// Whether the launcher restarted the ranks and run.json records an earlier start of this launch. Always
+  /// false on ranks other than 0.
   bool is_restart() const;
   std::filesystem::path checkpoint_dir() const;
   /// Null for a single rank.
@@ -123,7 +125,7 @@ class Trainer {
 
   // The state of the run.
   TrainerState state;
-  StepResult last_step;     ///< from pre_update on of the current step, before that of the previous one
+  StepResult last_step;     ///< the previous step's until pre_update of the current one
   double last_flops = 0.0;  ///< of the last step, on this rank
   double last_lr = 0.0;     ///< the learning rate of the default parameter group in the last step
   EvaluationResult last_validation;
@@ -151,7 +153,7 @@ class Trainer {
 
 /// The build steps of a new Trainer, in order.
 std::vector<Trainer::BuildStep> standard_build_steps();
-/// The one named "checkpoint": makes the writer, and resumes the run or loads initial weights.
+/// The build step "checkpoint": creates the writer, and resumes the run or loads initial weights.
 void build_checkpoint(Trainer& trainer);
 
 }  // namespace stepforge

@@ -255,7 +255,7 @@ std::vector<Damage> damages() {
          write_text(step / "manifest.json",
                     R"({"format":"stepforge-checkpoint","version":1,"step":20,"layout":{},"files":[]})");
        }},
-      {"manifest.json", "the folder is called step-20",
+      {"manifest.json", "the folder is named step-20",
        [](const fs::path& step) {
          write_manifest(step, build_manifest(step, 21, layout(/*optimizer=*/true)));
        }},

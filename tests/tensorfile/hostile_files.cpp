@@ -109,10 +109,9 @@ void add_offset_faults(std::vector<HostileFile>& files) {
     files.push_back({std::move(name), std::move(bytes), "field \"data_offsets\": " + message});
   };
   add("OffsetsReversed", f32("[4]", "[16,0]"), "begin 16 is after end 0");
-  add("OffsetsBeyondTheFile", f32("[8]", "[0,32]"), "end 32 lies beyond the 16 bytes of data");
-  add("OffsetsFarBeyondTheFile", f32("[1099511627776]", "[0,4398046511104]"),
-      "end 4398046511104 lies beyond");
-  add("TruncatedByOneByte", f32("[4]", "[0,16]", 15), "end 16 lies beyond the 15 bytes of data");
+  add("OffsetsBeyondTheFile", f32("[8]", "[0,32]"), "end 32 is beyond the 16 bytes of data");
+  add("OffsetsFarBeyondTheFile", f32("[1099511627776]", "[0,4398046511104]"), "end 4398046511104 is beyond");
+  add("TruncatedByOneByte", f32("[4]", "[0,16]", 15), "end 16 is beyond the 15 bytes of data");
   add("OffsetsOver2To63", f32("[4]", "[18446744073709551600,18446744073709551615]"),
       "a number of 2^63 or more");
   add("OffsetsWrapTo16", f32("[4]", "[0,18446744073709551632]"), "a number of 2^63 or more");
@@ -230,7 +229,7 @@ void add_metadata_faults(std::vector<HostileFile>& files) {
   const auto add = [&files](std::string name, std::string header, std::string message) {
     files.push_back({std::move(name), build_file(header), std::move(message)});
   };
-  const std::string value = "field \"__metadata__\": a value that is not a string";
+  const std::string value = "field \"__metadata__\": a value is not a string";
   add("MetadataNumber", R"({"__metadata__":{"step":1}})", "byte 32: " + value);
   add("MetadataObject", R"({"__metadata__":{"a":{"b":"c"}}})", value);
   add("MetadataNull", R"({"__metadata__":{"a":null}})", value);

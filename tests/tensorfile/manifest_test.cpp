@@ -183,7 +183,7 @@ TEST_F(Manifest, AFolderNamedAfterAnotherStepIsRefused) {
   fs::create_directory(folder_ / "step-7");
   write_manifest(folder_ / "step-7", {.step = 5});
   const std::string message = message_of<FormatError>([&] { read_manifest(folder_ / "step-7"); });
-  EXPECT_CONTAINS(message, "\"step\" is 5: the folder is called step-7");
+  EXPECT_CONTAINS(message, "\"step\" is 5: the folder is named step-7");
 }
 
 TEST_F(Manifest, AFileListedTwiceIsRefused) {

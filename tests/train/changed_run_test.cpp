@@ -119,7 +119,7 @@ TEST(ChangedRun, LongerScheduleIsAWarningWithBothRatesAndTheKeyThatKeepsTheOldOn
   const double rate = redrawn.run(9).at(0).lr;
   EXPECT_GT(rate, last);
   const std::string expected = format(
-      "the schedule has 16 steps instead of 8: the learning rate goes on at {:.2e} instead of {:.2e}; "
+      "the schedule has 16 steps instead of 8: the learning rate continues at {:.2e} instead of {:.2e}; "
       "lr_scheduler.total_steps=8 keeps the old schedule",
       rate, last);
   EXPECT_CONTAINS(redrawn.log_text(), expected) << redrawn.log_text();
