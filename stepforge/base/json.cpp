@@ -2,6 +2,7 @@
 #include "stepforge/base/json.h"
 
 #include <charconv>
+#include <functional>
 #include <system_error>
 #include <unordered_set>
 #include <utility>
@@ -66,22 +67,30 @@ class DocumentBuilder {
   }
 
   Json object() {
-    Json members = Json::object();
-    std::unordered_set<std::string> keys;
+    Json object = Json::object();
+    auto& members = object.get_ref<Json::object_t&>();
+    const auto key_of = [&members](size_t i) -> const std::string& {
+      return members.begin()[static_cast<ptrdiff_t>(i)].first;
+    };
+    const auto hash = [key_of](size_t i) { return std::hash<std::string>()(key_of(i)); };
+    const auto equal = [key_of](size_t i, size_t j) { return key_of(i) == key_of(j); };
+    // Indexes, since copies of the keys of a vocabulary would take as much memory as the vocabulary.
+    std::unordered_set<size_t, decltype(hash), decltype(equal)> keys(0, hash, equal);
     scanner_.expect('{');
-    if (scanner_.accept('}')) return members;
+    if (scanner_.accept('}')) return object;
     do {
       scanner_.peek();
       const size_t start = scanner_.offset();
-      std::string key = string();
-      if (!keys.insert(key).second) {
+      append_member(object, string(), nullptr);
+      if (!keys.insert(members.size() - 1).second) {
+        const std::string& key = members.back().first;
         scanner_.fail_at(start, format("key {} appears twice in one JSON object", quoted_for_message(key)));
       }
       scanner_.expect(':');
-      append_member(members, std::move(key), value());
+      members.back().second = value();
     } while (scanner_.accept(','));
     scanner_.expect('}');
-    return members;
+    return object;
   }
 
   Json array() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/text/definition.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -209,6 +210,43 @@ void check_post_processor(const JsonReader& processor) {
   for (size_t i = 0; i < steps.size(); ++i) check_post_processor(steps.at(i));
 }
 
+/// Appends the JSON with the keys of objects in order.
+void append_sorted(const Json& json, std::string& text) {
+  auto separate = [&text, first = true]() mutable {
+    if (!std::exchange(first, false)) text += ',';
+  };
+  if (json.is_object()) {
+    const auto& members = json.get_ref<const Json::object_t&>();
+    std::vector<const Json::object_t::value_type*> sorted;
+    for (const auto& member : members) sorted.push_back(&member);
+    std::sort(sorted.begin(), sorted.end(),
+              [](auto* left, auto* right) { return left->first < right->first; });
+    text += '{';
+    for (const auto* member : sorted) {
+      separate();
+      text += Json(member->first).dump() + ':';
+      append_sorted(member->second, text);
+    }
+    text += '}';
+  } else if (json.is_array()) {
+    text += '[';
+    for (const Json& element : json) {
+      separate();
+      append_sorted(element, text);
+    }
+    text += ']';
+  } else {
+    text += json.dump();
+  }
+}
+
+/// The same for every order of keys.
+std::string sorted_hash(const Json& document) {
+  std::string text;
+  append_sorted(document, text);
+  return content_hash(text);
+}
+
 }  // namespace
 
 TokenizerDefinition parse_definition(std::string_view json, const std::string& source) {
@@ -223,12 +261,12 @@ TokenizerDefinition parse_definition(std::string_view json, const std::string& s
   }
   if (root.has("normalizer")) check_normalizer(root["normalizer"]);
   TokenizerDefinition definition;
+  definition.content_hash = sorted_hash(document);
   const PieceIds ids = read_model(root["model"], definition);
   read_pre_tokenizer(root, source, definition);
   read_added_tokens(root, ids, definition);
   check_decoder(root);
   if (root.has("post_processor")) check_post_processor(root["post_processor"]);
-  definition.content_hash = content_hash(nlohmann::json(document).dump());  // sorted by key
   return definition;
 }
 
