@@ -125,8 +125,8 @@ std::string remedy_for(const fs::path& path, TextFormat format) {
   return "";
 }
 
-/// The first document border at or after byte `from` in the first `size` bytes of `file`: just after the next line
-/// break or blank line, or the end.
+/// The first document border at or after byte `from` in the first `size` bytes of `file`: just after the next
+/// line break or blank line, or the end.
 int64_t border_after(const FileReader& file, int64_t size, int64_t from, bool by_line) {
   for (int64_t window = int64_t{1} << 16;; window *= 2) {
     const int64_t begin = by_line ? from - 1 : from;

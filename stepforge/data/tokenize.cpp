@@ -30,7 +30,8 @@ struct EncodedChunk {
   std::exception_ptr failure;
 };
 
-/// Encodes chunks on several threads and returns them in order. At most `window_` chunks are in progress or ready.
+/// Encodes chunks on several threads and returns them in order. At most `window_` chunks are in progress or
+/// ready.
 class ChunkEncoder {
  public:
   ChunkEncoder(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
@@ -56,8 +57,8 @@ class ChunkEncoder {
   ChunkEncoder(const ChunkEncoder&) = delete;
   ChunkEncoder& operator=(const ChunkEncoder&) = delete;
 
-  /// The next chunk and its range; none after the last. Calls `waiting` once a second while it waits. Rethrows the
-  /// exception of the chunk's thread.
+  /// The next chunk and its range; none after the last. Calls `waiting` once a second while it waits.
+  /// Rethrows the exception of the chunk's thread.
   std::optional<std::pair<TextChunk, EncodedChunk>> next(const std::function<void()>& waiting) {
     std::unique_lock lock(mutex_);
     Slot& slot = slots_[taken_ % window_];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the added tokens that are spelled out in a text.
+// Finds added tokens in a text.
 #pragma once
 
 #include <array>
@@ -24,12 +24,12 @@ class AddedTokenFinder {
     const AddedToken* token = nullptr;
   };
 
-  /// The leftmost appearance of a token from `from` on, the longest of those that begin there.
+  /// The leftmost occurrence of a token from `from` on; of several that begin there, the longest.
   std::optional<Found> find(std::string_view text, size_t from) const;
 
  private:
   std::unordered_map<std::string_view, const AddedToken*> by_content_;
-  /// The different lengths of the tokens that begin with a byte, longest first.
+  /// By first byte: the distinct lengths of the tokens, longest first.
   std::array<std::vector<size_t>, 256> lengths_;
 };
 

@@ -12,7 +12,7 @@ namespace stepforge {
 namespace {
 
 constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
-// Up to here looking at all pairs for each merge is faster than a heap.
+// Up to this length, looking at all pairs for each merge is faster than a heap.
 constexpr size_t kShortWord = 48;
 
 }  // namespace
@@ -21,7 +21,7 @@ BpeModel::BpeModel(const TokenizerDefinition& definition) : merges_(definition.m
   token_bytes_.reserve(definition.pieces.size());
   for (const std::string& piece : definition.pieces) {
     const std::optional<std::string> bytes = from_byte_alphabet(piece);
-    // A piece outside the byte alphabet can never arise from merges; Hugging Face decodes it as it is
+    // A piece outside the byte alphabet can never result from merges; Hugging Face decodes it as it is
     // spelled.
     token_bytes_.push_back(bytes.value_or(piece));
     const auto id = static_cast<int32_t>(token_bytes_.size() - 1);
@@ -82,12 +82,12 @@ void BpeModel::merge_short(std::vector<int32_t>& symbols, size_t begin) const {
 }
 
 void BpeModel::merge_long(std::vector<int32_t>& symbols, size_t begin) const {
-  // A doubly linked list over the symbols; a merged-away symbol is marked by -1.
+  // A doubly linked list over the symbols; -1 marks a symbol that was merged into the one before.
   const auto count = static_cast<int64_t>(symbols.size() - begin);
   int32_t* symbol = symbols.data() + begin;
   std::vector<int64_t> next(static_cast<size_t>(count));
   std::vector<int64_t> previous(static_cast<size_t>(count));
-  // (rank, position), lowest first. An entry is stale if the pair at its position has another rank by now.
+  // (rank, position), lowest first. An entry is stale if the pair at its position has another rank now.
   using Candidate = std::pair<int32_t, int64_t>;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
   const auto look_up = [&](int64_t i) -> const Merge* {

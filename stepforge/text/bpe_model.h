@@ -22,8 +22,8 @@ class BpeModel {
   /// The bytes of every token of the model's vocabulary, by id.
   const std::vector<std::string>& token_bytes() const { return token_bytes_; }
 
-  /// Appends the ids of one word: from single bytes on, the merge of lowest rank is applied, the leftmost
-  /// first, until none fits. O(n log n) in the length of the word.
+  /// Appends the ids of one word. Starting from single bytes, the merge of lowest rank is applied, the
+  /// leftmost first, until none is possible. O(n log n) in the length of the word.
   void append_word(std::string_view word, std::vector<int32_t>& ids) const;
 
  private:
@@ -38,7 +38,7 @@ class BpeModel {
   std::vector<std::string> token_bytes_;
   std::array<int32_t, 256> byte_ids_{};
   PairMap<Merge> merges_;
-  /// Whole words that are tokens; empty unless the definition says ignore_merges.
+  /// Words that are tokens as a whole; empty unless the definition sets ignore_merges.
   std::unordered_map<std::string_view, int32_t> whole_words_;
 };
 

@@ -22,8 +22,8 @@ void append_visible(std::string& text, std::string_view character) {
   }
 }
 
-/// Moves the complete characters from `bytes` to `text`; bytes that cannot become a character become U+FFFD, one
-/// for each longest ill-formed prefix, as Unicode recommends. An incomplete character at the end stays.
+/// Moves complete characters from `bytes` to `text`. Bytes that cannot become a character become U+FFFD, one
+/// per longest ill-formed prefix, as Unicode recommends. An incomplete character at the end stays.
 void move_complete(std::string& bytes, std::string& text) {
   std::string_view rest = bytes;
   while (!rest.empty() && !is_incomplete_utf8(rest)) {

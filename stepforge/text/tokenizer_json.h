@@ -10,9 +10,9 @@
 
 namespace stepforge {
 
-/// Ids: the bytes 0 to 255, then the tokens the merges make (in order, each a new string), then
-/// "<|endoftext|>" as special added token. `split_pattern` "" makes the whole text one word. Merges name ids,
-/// which must exist before they are used.
+/// Ids: the bytes 0 to 255, then the tokens of the merges (in order, each a new string), then "<|endoftext|>"
+/// as a special added token. A merge may only use smaller ids than its own. With `split_pattern` "" the whole
+/// text is one word.
 std::string tokenizer_json(const std::vector<TokenPair>& merges, std::string_view split_pattern);
 
 }  // namespace stepforge
