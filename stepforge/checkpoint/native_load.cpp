@@ -126,9 +126,9 @@ int64_t optimizer_steps(const Json& state, const FoundCheckpoint& checkpoint) {
   const auto steps = state.find(kOptimizerSteps);
   // An unsigned number beyond int64_t is negative here.
   if (steps == state.end() || !steps->is_number_integer() || steps->get<int64_t>() < 0 ||
-      steps->get<int64_t>() > kMostSteps) {
+      steps->get<int64_t>() > kMaxSteps) {
     throw FormatError(format("{}: field \"{}\" is not an integer from 0 to {}",
-                             (checkpoint.path / kStateFileName).string(), kOptimizerSteps, kMostSteps));
+                             (checkpoint.path / kStateFileName).string(), kOptimizerSteps, kMaxSteps));
   }
   return steps->get<int64_t>();
 }

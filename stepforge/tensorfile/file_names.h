@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of files that other files mention. They come from outside, so they may only be plain names in one
-// folder.
+// Checks of file names that are read from files: they may only be plain names in one folder.
 #pragma once
 
 #include <filesystem>
@@ -12,10 +11,10 @@ namespace stepforge {
 /// A name without '/', '\\' or control bytes, not empty, "." or "..", at most 255 bytes.
 bool is_plain_file_name(std::string_view name);
 
-/// Whether `path` itself (not what a link points to) is a regular file.
+/// Whether `path` is a regular file; false for a symbolic link.
 bool is_regular_file_itself(const std::filesystem::path& path);
 
-/// Everything in `folder`, in no particular order. Throws Error if it cannot be read.
+/// The entries of `folder`, in no particular order. Throws Error if it cannot be read.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
 
 /// Whether folder/name is a regular file of this folder. A link counts if it leads to a file of the folder or

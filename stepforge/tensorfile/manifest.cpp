@@ -34,9 +34,9 @@ bool is_hash(std::string_view text) {
 ManifestFile parse_file(const JsonReader& entry) {
   ManifestFile file = {entry["name"].text(), entry["bytes"].count(), entry["hash"].text()};
   if (!is_plain_file_name(file.name) || file.name == kManifestFileName) {
-    entry["name"].refuse("a plain file name is needed");
+    entry["name"].refuse("expected a plain file name");
   }
-  if (!is_hash(file.hash)) entry["hash"].refuse("32 hex digits are needed");
+  if (!is_hash(file.hash)) entry["hash"].refuse("expected 32 hex digits");
   return file;
 }
 
@@ -62,7 +62,7 @@ int64_t file_bytes(const fs::path& path) {
   return static_cast<int64_t>(bytes);
 }
 
-/// What is wrong with one file of a checkpoint, or "".
+/// The fault of one file of a checkpoint, or "".
 std::string fault_of(const fs::path& path, const ManifestFile& file) {
   std::error_code failure;
   if (!fs::exists(fs::symlink_status(path, failure))) return "missing";
@@ -79,7 +79,7 @@ std::optional<int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kFolderPrefix)) return std::nullopt;
   int64_t step = -1;
   std::from_chars(name.data() + kFolderPrefix.size(), name.data() + name.size(), step);
-  if (step < 0 || step > kMostSteps || name != checkpoint_folder_name(step)) return std::nullopt;
+  if (step < 0 || step > kMaxSteps || name != checkpoint_folder_name(step)) return std::nullopt;
   return step;
 }
 
@@ -139,12 +139,12 @@ CheckpointManifest read_manifest(const fs::path& folder) {
   const Json document = read_json_file(path, kManifestLimits);
   const JsonReader manifest(document, path.string());
   if (manifest["format"].text() != kFormatName) {
-    manifest.refuse("format", format("\"{}\" is needed", kFormatName));
+    manifest.refuse("format", format("expected \"{}\"", kFormatName));
   }
   if (manifest["version"].integer() != kFormatVersion) {
     manifest.refuse("version", format("this program reads version {}", kFormatVersion));
   }
-  const int64_t step = manifest["step"].integer(0, kMostSteps);
+  const int64_t step = manifest["step"].integer(0, kMaxSteps);
   const std::optional<int64_t> named = step_of(folder.filename().string());
   if (named && *named != step) manifest.refuse("step", format("the folder is called step-{}", *named));
   const Json layout = manifest.has("layout") ? manifest["layout"].json() : Json();

@@ -52,7 +52,7 @@ SafetensorsMetadata SafetensorsHeader::metadata() const {
 
 namespace {
 
-/// Reads no more than the header. The parser checks its length.
+/// Reads only the header. The parser checks its length.
 SafetensorsHeader read_header(const FileReader& file, const SafetensorsLimits& limits) {
   uint64_t length = 0;
   const auto prefix = static_cast<int64_t>(sizeof length);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses and validates the header of a safetensors file: the reading half of safetensors.h that sees
-// untrusted text.
+// Parses and validates the header of a safetensors file, which is untrusted text.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -18,7 +17,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 
-/// The header as text, after checking its length. Nothing is allocated.
+/// The header as text, after checking its length.
 std::string_view header_text(std::span<const std::byte> head, int64_t file_bytes, std::string_view source,
                              const SafetensorsLimits& limits) {
   if (file_bytes < static_cast<int64_t>(kLengthBytes) || head.size() < kLengthBytes) {
@@ -44,9 +43,8 @@ std::string_view header_text(std::span<const std::byte> head, int64_t file_bytes
 
 }  // namespace
 
-/// Fills a SafetensorsHeader from the text of a header. It goes over the text twice: first it validates the
-/// entries one by one and counts them, then it stores them, so that every list is allocated once, at its
-/// exact size.
+/// Makes a SafetensorsHeader from the text of a header, in two passes: the first validates and counts the
+/// entries, the second stores them, so that every list is allocated once, at its exact size.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, int64_t file_bytes, std::string_view source,
@@ -136,7 +134,7 @@ class HeaderParser {
     }
   }
 
-  /// Shape, type and span of one tensor agree and lie inside the data.
+  /// Checks that shape, type and span of one tensor match and that the span is inside the data.
   void check_size(const std::string& name, const TensorEntry& entry) {
     const size_t at = entry.header_offset;
     tensor_ = name;
@@ -223,11 +221,11 @@ class HeaderParser {
     scanner_.expect(']');
   }
 
-  /// Decoded into one string: a map of many tiny entries would take many times the file.
+  /// Decodes into one string: a map of many tiny entries would need many times the size of the file.
   void read_metadata(size_t at) {
     field_ = "__metadata__";
     if (std::exchange(metadata_seen_, true)) scanner_.fail_at(at, "given twice");
-    std::vector<uint32_t> keys;  // where each key starts in the table
+    std::vector<uint32_t> keys;  // where each key starts in result_.metadata_
     if (storing_) keys.reserve(metadata_count_);
     scanner_.expect('{');
     if (!scanner_.accept('}')) {
@@ -264,7 +262,7 @@ class HeaderParser {
     }
   }
 
-  /// Fills the index by name, in which duplicates are neighbours.
+  /// Sorts the tensors and fills the index by name, in which duplicates are adjacent.
   void check_names() {
     const std::vector<TensorEntry>& tensors = result_.tensors_;
     const auto file_order = [](const TensorEntry& left, const TensorEntry& right) {
@@ -316,7 +314,7 @@ class HeaderParser {
   static constexpr size_t kMaxWordBytes = 64;
 
   JsonScanner scanner_;
-  std::string_view tensor_;  // that is being read, for errors
+  std::string_view tensor_;  // the current one, for errors
   std::string_view field_;
   const SafetensorsLimits& limits_;
   std::string_view text_;
@@ -324,7 +322,7 @@ class HeaderParser {
   SafetensorsHeader result_;
   std::string word_;
   bool metadata_seen_ = false;
-  bool storing_ = false;  // the second time over the text
+  bool storing_ = false;  // in the second pass
   size_t tensor_count_ = 0;
   size_t metadata_count_ = 0;
   size_t metadata_bytes_ = 0;
