@@ -59,7 +59,7 @@ struct Field {
   std::string_view label;
   std::string_view colour;
   std::string (*text)(double);
-  int importance;  ///< the field of the lowest one is left out first
+  int importance;  ///< the least important field is left out first
 };
 
 constexpr Field kTrainFields[] = {
@@ -163,7 +163,7 @@ std::string bar_text(double share, int columns, bool unicode) {
   return bar;
 }
 
-/// The parts after the bar, most important first; all of them ASCII, so that bytes are columns.
+/// The parts after the bar, most important first. All are ASCII, so one byte is one column.
 std::vector<std::string> status_parts(const Status& status) {
   std::vector<std::string> parts;
   if (status.total_steps > 0) {
@@ -247,14 +247,14 @@ void StatusLine::erase() {
 }
 
 void StatusLine::draw() {
-  // The last column stays free: some terminals wrap when it is written.
+  // The last column stays empty: some terminals wrap when it is written.
   const int columns = terminal_columns(descriptor_);
   put("\r" + status_text(*status_, (columns > 0 ? columns : 80) - 1, unicode_) + "\x1b[K");
   visible_ = true;
 }
 
 void StatusLine::put(std::string_view text) const {
-  // A terminal that has gone away does not stop the run.
+  // Errors are ignored: a closed terminal must not stop the run.
   while (!text.empty()) {
     const ssize_t done = ::write(descriptor_, text.data(), text.size());
     if (done <= 0) return;

@@ -115,8 +115,8 @@ void RunFolder::load_history() {
       throw Error(format("{}; it cannot be renamed to {}: {}; remove it", damage.what(), damaged.string(),
                          failure.message()));
     }
-    logger_.warning("the history of this run begins anew: {} is damaged and was renamed to {} ({})",
-                    history_file().string(), damaged.string(), damage.what());
+    logger_.warning("{} is damaged and was renamed to {}; a new history begins ({})", history_file().string(),
+                    damaged.string(), damage.what());
   }
 }
 

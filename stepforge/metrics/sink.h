@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where records go. The step puts a record into the queue and continues; one thread writes to all sinks.
+// Destinations of records. A step puts its record into a queue and continues; one thread writes to all sinks.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@
 
 namespace stepforge {
 
-/// A destination of records, called from one thread at a time. An exception from any of its functions disables
-/// it for the rest of the run, so a sink that can recover (from a full disk) must handle the failure itself.
+/// A destination of records, called from one thread at a time. An exception from any member disables the sink
+/// for the rest of the run; a sink that can recover (from a full disk) must handle the failure itself.
 class MetricsSink {
  public:
   MetricsSink() = default;
@@ -34,14 +34,14 @@ class MetricsSink {
   virtual void flush() {}
 };
 
-/// Feeds sinks from a thread of its own. write() never waits: when the queue is full the record is dropped, and
+/// Writes to sinks from its own thread. write() never waits: if the queue is full, the record is dropped, and
 /// the number of dropped records is logged at the end. A sink that throws is disabled with an error line; the
 /// others continue.
 class SinkQueue {
  public:
-  /// `logger` outlives the queue.
+  /// `logger` must outlive the queue.
   SinkQueue(std::vector<std::unique_ptr<MetricsSink>> sinks, Logger& logger, size_t capacity = 1024);
-  /// Writes what is left, flushes the sinks.
+  /// Writes the remaining records and flushes the sinks.
   ~SinkQueue();
   SinkQueue(const SinkQueue&) = delete;
   SinkQueue& operator=(const SinkQueue&) = delete;
@@ -54,7 +54,7 @@ class SinkQueue {
  private:
   struct Item {
     std::optional<MetricsRecord> record;
-    /// Set for a flush; lives on the stack of the waiting caller.
+    /// Set for a flush; owned by the waiting caller.
     std::promise<void>* flushed = nullptr;
   };
   void run();

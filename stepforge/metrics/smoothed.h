@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An exponential moving average that is unbiased from its first value on.
+// An exponential moving average without bias towards its initial value.
 #pragma once
 
 #include <cmath>
@@ -7,14 +7,14 @@
 
 namespace stepforge {
 
-/// With bias correction: after k values the weights of the k values sum to 1, as in Adam (Kingma and Ba 2015,
+/// With bias correction: the weights of the values so far sum to 1, as in Adam (Kingma and Ba 2015,
 /// section 3). Saving both numbers is enough to continue exactly.
 struct Smoothed {
   double sum = 0;
   double weight = 0;  ///< 0: no value yet
 
-  /// Values that are not finite are ignored. `decay` in [0, 1): how much of the average a new value leaves in
-  /// place; 0.98 averages over about 50 values.
+  /// Values that are not finite are ignored. `decay` in [0, 1) is the weight of the previous average; 0.98
+  /// averages over about 50 values.
   void add(double value, double decay) {
     if (!std::isfinite(value)) return;
     sum = decay * sum + (1 - decay) * value;
