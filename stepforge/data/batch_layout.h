@@ -6,8 +6,8 @@
 
 namespace stepforge {
 
-/// Micro-batch g of a step that starts at row F covers rows [F + g M, F + (g+1) M) for M = rows_per_micro_batch.
-/// It belongs to data rank floor(g / micro_batches()).
+/// Micro-batch g of a step that starts at row F covers rows [F + g M, F + (g+1) M) for M =
+/// rows_per_micro_batch. It belongs to data rank floor(g / micro_batches()).
 struct BatchLayout {
   int64_t seq_len = 0;               ///< tokens of a row
   int64_t rows_per_step = 1;         ///< global batch size, over all ranks

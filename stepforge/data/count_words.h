@@ -11,8 +11,8 @@
 
 namespace stepforge {
 
-/// Adds the words of the documents of `source`, in order, to `counter` until it has counted `max_bytes` of text.
-/// `progress` is called before each batch of text. Throws what reading the source throws.
+/// Adds the words of the documents of `source`, in order, to `counter` until it has counted `max_bytes` of
+/// text. `progress` is called before each batch of text. Throws what reading the source throws.
 void count_words(const TextSource& source, WordCounter& counter,
                  int64_t max_bytes = std::numeric_limits<int64_t>::max(),
                  const std::function<void()>& progress = {});

@@ -34,8 +34,8 @@ struct DataPlan {
   std::vector<SourceSpec> sources;
   /// Sources of the validation set. Cannot be combined with validation_fraction.
   std::vector<SourceSpec> validation_sources;
-  /// Fraction of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). If a source
-  /// has too few documents for that, its last rows are held out.
+  /// Fraction of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). If a
+  /// source has too few documents for that, its last rows are held out.
   double validation_fraction = 0.0;
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
   int64_t seq_len = 0;
@@ -53,9 +53,9 @@ struct DataSet {
   std::vector<std::string> notes;               ///< messages to the user about the sources, a line each
 };
 
-/// Opens all sources; text that is not in the cache yet is tokenized first. `tokenizer` may be null if all sources
-/// are indexed datasets or synthetic. Throws UsageError if the plan is impossible, and
-/// whatever reading the sources throws.
+/// Opens all sources; text that is not in the cache yet is tokenized first. `tokenizer` may be null if all
+/// sources are indexed datasets or synthetic. Throws UsageError if the plan is impossible, and whatever
+/// reading the sources throws.
 DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,
                   const TokenizeProgressFunction& progress = {});
 

@@ -51,8 +51,9 @@ class FileLock {
   bool held_ = false;
 };
 
-/// The folder in which an entry is built. Under a lock it is "<entry>.partial", which stays for the next build if
-/// this one is killed or interrupted; without a lock, a new "<entry>.building-XXXXXX", which is removed.
+/// The folder in which an entry is built. Under a lock it is "<entry>.partial", which stays for the next
+/// build if this one is killed or interrupted; without a lock, a new "<entry>.building-XXXXXX", which is
+/// removed.
 class BuildFolder {
  public:
   BuildFolder(const fs::path& entry, bool locked) : path_(entry), kept_(locked) {

@@ -31,8 +31,8 @@ std::filesystem::path dataset_prefix(const std::filesystem::path& path);
 std::filesystem::path bin_path(const std::filesystem::path& prefix);
 std::filesystem::path idx_path(const std::filesystem::path& prefix);
 
-/// Where the documents of a dataset begin. Every count, length and offset of the .idx has been checked against the
-/// sizes of both files.
+/// Where the documents of a dataset begin. Every count, length and offset of the .idx has been checked
+/// against the sizes of both files.
 class DatasetIndex {
  public:
   /// Throws FormatError naming `name`, the byte offset, the field and the error.
@@ -87,9 +87,9 @@ class IndexedDatasetWriter {
 
   /// Creates temporary files beside the final ones; the destructor removes them. Throws Error if it cannot.
   IndexedDatasetWriter(std::filesystem::path prefix, TokenType type);
-  /// A writer that can be resumed: its temporary files stay until publish(), so that a later writer of the same
-  /// prefix can continue at a position that save() returned; {} starts from the beginning. Only one may write at a
-  /// time. Throws Error if the files hold less than `resume`.
+  /// A writer that can be resumed: its temporary files stay until publish(), so that a later writer of the
+  /// same prefix can continue at a position that save() returned; {} starts from the beginning. Only one may
+  /// write at a time. Throws Error if the files hold less than `resume`.
   IndexedDatasetWriter(std::filesystem::path prefix, TokenType type, const Position& resume);
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;

@@ -50,7 +50,8 @@ std::string keys_of(const simdjson::dom::object& object) {
   return keys.empty() ? "no keys" : join(keys, ", ");
 }
 
-/// Parses lines in place. simdjson reads up to 64 bytes past the end, so lines near the end of the text are copied.
+/// Parses lines in place. simdjson reads up to 64 bytes past the end, so lines near the end of the text are
+/// copied.
 class LineParser {
  public:
   LineParser(std::string_view text, const std::string& field,

@@ -12,8 +12,8 @@ namespace stepforge {
 /// Longer lines are refused, so that a broken file does not use up the memory.
 inline constexpr int64_t kMaxJsonLineBytes = int64_t{256} << 20;
 
-/// Calls `document` with `field` of every line of `text` that is not blank. Throws FormatError that begins with
-/// location(line), `line` being the line's number in `text`, counted from 1.
+/// Calls `document` with `field` of every line of `text` that is not blank. Throws FormatError that begins
+/// with location(line), `line` being the line's number in `text`, counted from 1.
 void read_json_lines(std::string_view text, const std::string& field,
                      const std::function<std::string(int64_t line)>& location,
                      const std::function<void(std::string_view)>& document);

@@ -51,8 +51,8 @@ class Loader {
   virtual Batch next();
   /// Where to resume: unchanged within a step, advanced by rows_per_step with its last micro-batch.
   LoaderState state() const { return {cursor_.rows_consumed(), stream_->fingerprint()}; }
-  /// Continues from `state`, at the beginning of a step. Throws UsageError if it belongs to other data, unless
-  /// `allow_changed`.
+  /// Continues from `state`, at the beginning of a step. Throws UsageError if it belongs to other data,
+  /// unless `allow_changed`.
   virtual void restore(const LoaderState& state, bool allow_changed);
   /// Seconds that callers have waited in next().
   double wait_seconds() const { return wait_seconds_; }
@@ -71,9 +71,9 @@ class Loader {
   double wait_seconds_ = 0.0;
 };
 
-/// A Loader whose batches are read ahead of time by its own thread. Its state does not count batches that were
-/// only prefetched. An exception on the thread is thrown by next() when its batch is due, and by every call after
-/// that.
+/// A Loader whose batches are read ahead of time by its own thread. Its state does not count batches that
+/// were only prefetched. An exception on the thread is thrown by next() when its batch is due, and by every
+/// call after that.
 class PrefetchLoader : public Loader {
  public:
   /// Keeps up to `depth` >= 1 batches ready. Throws UsageError for a smaller depth.

@@ -17,8 +17,8 @@ struct RowRef {
 };
 
 /// Divides rows between weighted sources. Every block of 4,096 rows holds the same exact number of rows of
-/// each source (largest remainder), in an order shuffled by (seed, block); the rows of each source come in running
-/// order.
+/// each source (largest remainder), in an order shuffled by (seed, block); the rows of each source come in
+/// running order.
 class Mixture {
  public:
   static constexpr int64_t kBlockRows = 4096;

@@ -20,9 +20,9 @@ struct SyntheticOptions {
   int64_t document_length = 0;  ///< mean of the random lengths of documents; 0 makes each row one document
 };
 
-/// With probability 7/8 a token is a fixed function (a permutation of the vocabulary) of the one before; otherwise
-/// it is random. A model that has learnt this reaches a loss of about
-/// ln(8) / 8 + 7/8 ln(8/7) + ln(vocab_size) / 8. A row is a pure function of (seed, row).
+/// With probability 7/8 a token is a fixed function (a permutation of the vocabulary) of the one before;
+/// otherwise it is random. A model that has learnt this reaches a loss of about ln(8) / 8 + 7/8 ln(8/7) +
+/// ln(vocab_size) / 8. A row is a pure function of (seed, row).
 class SyntheticSource : public RowSource {
  public:
   /// Throws UsageError if a number is out of range.

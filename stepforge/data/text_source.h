@@ -22,7 +22,8 @@ enum class DocumentMode {
 DocumentMode parse_document_mode(std::string_view word);
 std::string document_mode_name(DocumentMode mode);
 
-/// "auto" goes by the name: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines; everything else is text.
+/// "auto" goes by the name: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines; everything else
+/// is text.
 enum class TextFormat { automatic, text, json_lines };
 
 /// "auto", "text" or "jsonl"; throws UsageError for anything else.
@@ -67,15 +68,15 @@ class TextSource {
   /// Names, number and size of the files in folders that are not read; "" if there are none.
   std::string skipped() const;
 
-  /// Hash of the contents of all files, the document mode and the field; file names do not matter. Reads every
-  /// byte.
+  /// Hash of the contents of all files, the document mode and the field; file names do not matter. Reads
+  /// every byte.
   std::string content_key(int workers) const;
 
   /// Cuts a file, from the document boundary `begin` on, into ranges of about `target_bytes`, in order.
   std::vector<TextChunk> chunks(size_t file, int64_t target_bytes, int64_t begin = 0) const;
   /// Calls `document` with each document of the chunk, in order. Throws FormatError if the text is not UTF-8
-  /// (naming file and byte), or if a JSON line is not an object or lacks the field (naming file, line and the keys
-  /// it has).
+  /// (naming file and byte), or if a JSON line is not an object or lacks the field (naming file, line and the
+  /// keys it has).
   void read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const;
 
  private:

@@ -30,7 +30,8 @@ struct EncodedChunk {
   std::exception_ptr failure;
 };
 
-/// Encodes chunks on several threads and returns them in order. At most `window_` chunks are in progress or ready.
+/// Encodes chunks on several threads and returns them in order. At most `window_` chunks are in progress or
+/// ready.
 class ChunkEncoder {
  public:
   ChunkEncoder(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,

@@ -23,8 +23,8 @@ struct TokenizeProgress {
 };
 using TokenizeProgressFunction = std::function<void(const TokenizeProgress&)>;
 
-/// Holds out documents for validation: document i is held out if hash(seed, i) < fraction, so every run holds out
-/// the same documents.
+/// Holds out documents for validation: document i is held out if hash(seed, i) < fraction, so every run holds
+/// out the same documents.
 struct ValidationSplit {
   double fraction = 0.0;  ///< in [0, 1); 0 holds out none
   uint64_t seed = 0;
@@ -60,9 +60,9 @@ struct TokenizePosition {
   TokenizeResult done;
 };
 
-/// Writes the documents of `source` from `start` on, in order, to `train`, and held-out ones to `validation` (may be
-/// null if the split holds out none). Nothing is published. Keeps a few chunks per thread in memory. Throws what
-/// reading and encoding throw, and UsageError if there is no document at all.
+/// Writes the documents of `source` from `start` on, in order, to `train`, and held-out ones to `validation`
+/// (may be null if the split holds out none). Nothing is published. Keeps a few chunks per thread in memory.
+/// Throws what reading and encoding throw, and UsageError if there is no document at all.
 /// `progress` is called on this thread after each chunk and at least once a second.
 /// `reached` is called on this thread after each chunk, with a position from which tokenize() can continue.
 TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
@@ -80,8 +80,8 @@ struct DatasetDescription {
   DatasetStatistics statistics;
   std::string tokenizer_fingerprint;
 };
-/// None if there is no such file, as for datasets that other programs wrote. Throws FormatError if it is malformed
-/// or does not match the dataset.
+/// None if there is no such file, as for datasets that other programs wrote. Throws FormatError if it is
+/// malformed or does not match the dataset.
 std::optional<DatasetDescription> read_description(const IndexedDataset& dataset);
 
 }  // namespace stepforge

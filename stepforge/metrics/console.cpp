@@ -32,52 +32,35 @@ std::string grouped(double value, int decimals) {
   return (value < 0 ? "-" : "") + whole + (point == std::string::npos ? "" : text.substr(point));
 }
 
-std::string fixed4(double value) {
-  return format("{:.4f}", value);
-}
-std::string exponent2(double value) {
-  return format("{:.2e}", value);
-}
-std::string gibibytes(double value) {
-  return format("{:.2f}GiB", value);
-}
-std::string whole(double value) {
-  return grouped(value, 0);
-}
-std::string grouped2(double value) {
-  return grouped(value, 2);
-}
-std::string percent2(double value) {
-  return format("{:.2f}%", value);
-}
-std::string percent1(double value) {
-  return format("{:.1f}%", value);
-}
-
 struct Field {
   std::string_view metric;
   std::string_view label;
   std::string_view colour;
-  std::string (*text)(double);
-  int importance;  ///< the field of the lowest one is left out first
+  std::string_view pattern;  ///< of fmt, or ",2" for grouped() with two decimals
+  int importance;            ///< the least important field is left out first
+
+  std::string text(double value) const {
+    const bool group = pattern.starts_with(',');
+    return format("{}: {}", label, group ? grouped(value, pattern[1] - '0') : format(pattern, value));
+  }
 };
 
 constexpr Field kTrainFields[] = {
-    {metric::loss, "loss", kGreen, fixed4, 8},
-    {metric::grad_norm, "grad_norm", kYellow, fixed4, 6},
-    {metric::lr, "lr", kBrightBlue, exponent2, 5},
-    {metric::memory_active, "memory", kCyan, gibibytes, 4},
-    {metric::tps, "tps", kBlue, whole, 7},
-    {metric::tflops, "tflops", kCyan, grouped2, 2},
-    {metric::mfu, "mfu", kMagenta, percent2, 3},
-    {metric::data_loading_share, "data", kBrightBlack, percent1, 1},
+    {metric::loss, "loss", kGreen, "{:.4f}", 8},
+    {metric::grad_norm, "grad_norm", kYellow, "{:.4f}", 6},
+    {metric::lr, "lr", kBrightBlue, "{:.2e}", 5},
+    {metric::memory_active, "memory", kCyan, "{:.2f}GiB", 4},
+    {metric::tps, "tps", kBlue, ",0", 7},
+    {metric::tflops, "tflops", kCyan, ",2", 2},
+    {metric::mfu, "mfu", kMagenta, "{:.2f}%", 3},
+    {metric::data_loading_share, "data", kBrightBlack, "{:.1f}%", 1},
 };
 
 constexpr Field kValidationFields[] = {
-    {metric::validation_loss, "loss", kGreen, fixed4, 4},
-    {metric::validation_perplexity, "ppl", kYellow, grouped2, 3},
-    {metric::validation_bits_per_byte, "bpb", kMagenta, fixed4, 2},
-    {metric::validation_tps, "tps", kBlue, whole, 1},
+    {metric::validation_loss, "loss", kGreen, "{:.4f}", 4},
+    {metric::validation_perplexity, "ppl", kYellow, ",2", 3},
+    {metric::validation_bits_per_byte, "bpb", kMagenta, "{:.4f}", 2},
+    {metric::validation_tps, "tps", kBlue, ",0", 1},
 };
 
 struct Part {
@@ -92,8 +75,7 @@ std::vector<Part> parts_of(const MetricsRecord& record) {
   std::vector<Part> parts = {{format("{}step: {}", prefix, record.step), kRed, 100}};
   const auto add = [&](const Field& field) {
     const auto value = record.find(field.metric);
-    if (!value) return;
-    parts.push_back({format("{}: {}", field.label, field.text(*value)), field.colour, field.importance});
+    if (value) parts.push_back({field.text(*value), field.colour, field.importance});
   };
   if (event) {
     for (const auto& [name, value] : record.values)
@@ -153,26 +135,17 @@ constexpr int kShortestBar = 5;
 std::string bar_text(double share, int columns, bool unicode) {
   const int done = static_cast<int>(share * columns);
   std::string bar;
-  for (int i = 0; i < columns; ++i) {
-    if (unicode) {
-      bar += i < done ? "━" : "─";
-    } else {
-      bar += i < done ? '#' : '-';
-    }
-  }
+  for (int i = 0; i < columns; ++i) bar += i < done ? (unicode ? "━" : "#") : (unicode ? "─" : "-");
   return bar;
 }
 
-/// The parts after the bar, most important first; all of them ASCII, so that bytes are columns.
+/// The parts after the bar, most important first. All are ASCII, so one byte is one column.
 std::vector<std::string> status_parts(const Status& status) {
-  std::vector<std::string> parts;
-  if (status.total_steps > 0) {
-    parts.push_back(with_thousands(status.step) + "/" + with_thousands(status.total_steps));
-  } else {
-    parts.push_back("step " + with_thousands(status.step));
-  }
+  const std::string step = with_thousands(status.step);
+  std::vector<std::string> parts = {status.total_steps > 0 ? step + "/" + with_thousands(status.total_steps)
+                                                           : "step " + step};
   if (!std::isnan(status.smoothed_loss)) parts.push_back(format("loss {:.4f}", status.smoothed_loss));
-  if (status.tokens_per_second > 0) parts.push_back(whole(status.tokens_per_second) + " tok/s");
+  if (status.tokens_per_second > 0) parts.push_back(grouped(status.tokens_per_second, 0) + " tok/s");
   const int64_t left = status.total_steps - status.step;
   if (left > 0 && status.seconds_per_step > 0) {
     parts.push_back("ETA " + human_duration(static_cast<double>(left) * status.seconds_per_step));
@@ -247,14 +220,14 @@ void StatusLine::erase() {
 }
 
 void StatusLine::draw() {
-  // The last column stays free: some terminals wrap when it is written.
+  // The last column stays empty: some terminals wrap when it is written.
   const int columns = terminal_columns(descriptor_);
   put("\r" + status_text(*status_, (columns > 0 ? columns : 80) - 1, unicode_) + "\x1b[K");
   visible_ = true;
 }
 
 void StatusLine::put(std::string_view text) const {
-  // A terminal that has gone away does not stop the run.
+  // Errors are ignored: a closed terminal must not stop the run.
   while (!text.empty()) {
     const ssize_t done = ::write(descriptor_, text.data(), text.size());
     if (done <= 0) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run says on the terminal: a log line every few steps, and one live line below them.
+// Terminal output of a run: a log line every few steps, and a status line below them.
 #pragma once
 
 #include <chrono>
@@ -18,17 +18,17 @@
 
 namespace stepforge {
 
-/// One line in torchtitan's fields and order:
+/// One line with the fields and order of torchtitan:
 ///
 ///     step: 100  loss: 3.1234  grad_norm: 0.5123  lr: 8.00e-04  memory: 0.41GiB  tps: 6,120  mfu: 12.34%
 ///     validate step: 100  loss: 3.2344  ppl: 25.39  bpb: 1.2500  tps: 20,000
 ///
-/// An event lists its values by name. Values that the record does not have are left out, and the least
-/// important ones until the line has at most `columns` characters. `colour`: one ANSI colour per field.
+/// An event lists its values by name. Values that the record does not have are left out; so are the least
+/// important ones, until the line has at most `columns` characters. `colour`: use one ANSI colour per field.
 std::string console_line(const MetricsRecord& record, int columns, bool colour);
 
-/// The characters that a log line leaves for its text, behind time and level: lines are 120 columns wide, or
-/// 80 on a terminal narrower than 120.
+/// How many characters of a log line are left for its text, after time and level: lines are 120 columns wide,
+/// or 80 on a terminal narrower than 120.
 int log_text_columns(int descriptor = STDERR_FILENO);
 
 /// Writes console_line of each record to the log.
@@ -49,7 +49,7 @@ class ConsoleSink : public MetricsSink {
 /// Whether the locale of the environment (LC_ALL, LC_CTYPE, LANG) is a UTF-8 one.
 bool locale_is_utf8();
 
-/// What the status line shows. NaN and 0 mean unknown; such parts are left out.
+/// The content of the status line. NaN and 0 mean unknown; such parts are left out.
 struct Status {
   int64_t step = 0;
   int64_t total_steps = 0;
@@ -59,7 +59,7 @@ struct Status {
 };
 
 /// " 25% ━━━━━─────  100/400  loss 3.1234  6,120 tok/s  ETA 12m 03s" in at most `width` columns: first the
-/// bar shrinks, then parts are left out from the right. `unicode` false draws the bar from '#' and '-'.
+/// bar shrinks, then parts are left out from the right. Without `unicode` the bar consists of '#' and '-'.
 std::string status_text(const Status& status, int width, bool unicode);
 
 /// One line at the bottom of the terminal, redrawn at most 10 times a second and after each log line. Writes
@@ -70,7 +70,7 @@ class StatusLine {
 
   /// Becomes the terminal guard of `logger`, which must outlive it.
   explicit StatusLine(Logger& logger, int descriptor = STDERR_FILENO);
-  /// Clears the line and leaves the logger without a guard.
+  /// Clears the line and removes the guard.
   ~StatusLine();
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;

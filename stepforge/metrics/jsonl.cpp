@@ -12,7 +12,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/base/json.h"
+#include "stepforge/base/json_reader.h"
 
 namespace stepforge {
 
@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kMaxFileBytes = int64_t{1} << 32;
 constexpr JsonLimits kLineLimits = {.max_bytes = int64_t{1} << 20, .max_depth = 2};
 
-bool is_own_field(std::string_view name) {
+bool is_fixed_field(std::string_view name) {
   return name == "kind" || name == "step" || name == "wall_time";
 }
 
@@ -38,10 +38,10 @@ double number_from_json(const Json& value, const std::string& source, const std:
   if (value.is_null() || value == "NaN") return std::numeric_limits<double>::quiet_NaN();
   if (value == "Infinity") return std::numeric_limits<double>::infinity();
   if (value == "-Infinity") return -std::numeric_limits<double>::infinity();
-  throw FormatError(format("{}: \"{}\" is {}, not a number", source, field, value.dump(-1, ' ', true)));
+  return JsonReader(value, source, field).number();  // throws
 }
 
-/// One line of a file and whether its end of line is there.
+/// One line of a file, and whether it ends with a line feed.
 struct Line {
   std::string_view text;
   bool complete = false;
@@ -57,8 +57,8 @@ void for_each_line(std::string_view text, const Action& action) {
   }
 }
 
-/// Where the torn last line of `text` begins, or its size if the last line is whole.
-size_t whole_lines_size(std::string_view text) {
+/// Where a partial last line of `text` begins, or its size if the last line is complete.
+size_t complete_lines_size(std::string_view text) {
   const size_t last = text.rfind('\n');
   return last == std::string_view::npos ? 0 : last + 1;
 }
@@ -68,9 +68,9 @@ size_t whole_lines_size(std::string_view text) {
 std::string to_json_line(const MetricsRecord& record) {
   Json line = {{"kind", record.kind}, {"step", record.step}, {"wall_time", number_to_json(record.wall_time)}};
   for (const auto& [name, value] : record.values) {
-    if (is_own_field(name)) {
+    if (is_fixed_field(name)) {
       throw Error(
-          format("a metrics value may not be named \"{}\": each line has a field of that name", name));
+          format("a metrics value must not be named \"{}\": each line has a field of that name", name));
     }
     line[name] = number_to_json(value);
   }
@@ -79,26 +79,13 @@ std::string to_json_line(const MetricsRecord& record) {
 
 MetricsRecord parse_json_line(std::string_view line, const std::string& source) {
   const Json json = parse_json(line, source, kLineLimits);
-  if (!json.is_object()) throw FormatError(format("{}: not a JSON object", source));
-  MetricsRecord record;
-  for (const char* field : {"kind", "step", "wall_time"}) {
-    if (!json.contains(field)) throw FormatError(format("{}: field \"{}\" is missing", source, field));
-  }
+  const JsonReader reader(json, source);
+  MetricsRecord record{reader["kind"].text(),
+                       reader["step"].integer(),
+                       number_from_json(reader["wall_time"].json(), source, "wall_time"),
+                       {}};
   for (const auto& [name, value] : json.items()) {
-    if (name == "kind") {
-      if (!value.is_string()) throw FormatError(format("{}: \"kind\" is not a string", source));
-      record.kind = value.get<std::string>();
-    } else if (name == "step") {
-      // Above the signed range nlohmann keeps the number unsigned.
-      const bool fits = value.is_number_integer() &&
-                        (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX});
-      if (!fits) throw FormatError(format("{}: \"step\" is not a whole number", source));
-      record.step = value.get<int64_t>();
-    } else if (name == "wall_time") {
-      record.wall_time = number_from_json(value, source, name);
-    } else {
-      record.add(name, number_from_json(value, source, name));
-    }
+    if (!is_fixed_field(name)) record.add(name, number_from_json(value, source, name));
   }
   return record;
 }
@@ -144,8 +131,8 @@ JsonlRewind rewind_jsonl(const fs::path& path, int64_t step, bool validate_again
 JsonlSink::JsonlSink(const fs::path& path, Logger& logger) : path_(path), logger_(logger) {
   if (fs::is_regular_file(path)) {
     const std::string file = read_file(path, kMaxFileBytes);
-    size_ = static_cast<int64_t>(whole_lines_size(file));
-    torn_ = size_ != static_cast<int64_t>(file.size());
+    size_ = static_cast<int64_t>(complete_lines_size(file));
+    partial_ = size_ != static_cast<int64_t>(file.size());
   }
   descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) {
@@ -156,7 +143,7 @@ JsonlSink::JsonlSink(const fs::path& path, Logger& logger) : path_(path), logger
 JsonlSink::~JsonlSink() {
   close(descriptor_);
   if (lost_ > 0) {
-    logger_.warning("{} lacks {} records that could not be written", path_.string(), lost_);
+    logger_.warning("{} lacks {} records, which could not be written", path_.string(), lost_);
   }
 }
 
@@ -172,7 +159,7 @@ bool JsonlSink::append(std::string_view bytes) const {
 
 void JsonlSink::report_failure(std::string_view action) {
   if (!warned_) {
-    logger_.warning("cannot {} {}: {}. Training continues; metrics are lost until there is room again",
+    logger_.warning("cannot {} {}: {}. Training continues; metrics are lost until there is space again",
                     action, path_.string(), std::strerror(errno));
   }
   warned_ = true;
@@ -180,15 +167,15 @@ void JsonlSink::report_failure(std::string_view action) {
 
 void JsonlSink::write(const MetricsRecord& record) {
   const std::string line = to_json_line(record) + '\n';
-  if (torn_) torn_ = ftruncate(descriptor_, size_) != 0;
-  if (!torn_ && append(line)) {
+  if (partial_) partial_ = ftruncate(descriptor_, size_) != 0;
+  if (!partial_ && append(line)) {
     size_ += static_cast<int64_t>(line.size());
     return;
   }
   report_failure("write");
   ++lost_;
-  // Shortening a file works on a full disk, so that readers see whole lines in the meantime.
-  torn_ = ftruncate(descriptor_, size_) != 0;
+  // Truncating works even on a full disk; until the next write, readers see only complete lines.
+  partial_ = ftruncate(descriptor_, size_) != 0;
 }
 
 void JsonlSink::flush() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names under which values are logged: torchtitan's TensorBoard tags where it has one, so that its
-// dashboards and scripts read our runs.
+// The names of logged values: torchtitan's TensorBoard tags where they exist, so that its dashboards and
+// scripts can read our runs.
 #pragma once
 
 #include <string_view>
@@ -10,17 +10,17 @@ namespace stepforge::metric {
 inline constexpr std::string_view loss = "loss_metrics/global_avg_loss";
 inline constexpr std::string_view max_loss = "loss_metrics/global_max_loss";
 inline constexpr std::string_view grad_norm = "grad_norm";
-/// The rate used by this step's update.
+/// The learning rate of this step's update.
 inline constexpr std::string_view lr = "lr";
-/// Tokens per second and device.
+/// Tokens per second per device.
 inline constexpr std::string_view tps = "throughput(tps)";
 inline constexpr std::string_view tflops = "tflops";
 inline constexpr std::string_view mfu = "mfu(%)";
-/// Seconds per step, and the part of them that the step waited for data.
+/// Seconds per step, and how many of them the step waited for data.
 inline constexpr std::string_view end_to_end = "time_metrics/end_to_end(s)";
 inline constexpr std::string_view data_loading = "time_metrics/data_loading(s)";
 inline constexpr std::string_view data_loading_share = "time_metrics/data_loading(%)";
-/// The peak of tensor memory, and of the whole process's resident memory.
+/// Peak tensor memory, and peak resident memory of the process.
 inline constexpr std::string_view memory_active = "memory/max_active(GiB)";
 inline constexpr std::string_view memory_resident = "memory/max_resident(GiB)";
 inline constexpr std::string_view tokens_seen = "n_tokens_seen";

@@ -51,7 +51,8 @@ struct Axis {
 };
 
 /// An axis over [low, high] with about `wanted_ticks` ticks at multiples of 1, 2 or 5 times a power of ten.
-/// `round_ends` widens the range to whole ticks. An empty range is widened; one that is not finite becomes [0, 1].
+/// `round_ends` widens the range to whole ticks. An empty range is widened; one that is not finite becomes
+/// [0, 1].
 Axis nice_axis(double low, double high, int wanted_ticks, bool round_ends);
 
 /// A few significant digits: "1.25M", "6,120", "48.70", "3.125", "8e-4"; "–" if `value` is not finite.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step, a validation or an event reports: a few named numbers.
+// The named values of one step, validation or event.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct MetricsRecord {
   std::string kind;      ///< "train", "validation" or "event"
   int64_t step = 0;      ///< finished optimizer steps; the first step is 1
   double wall_time = 0;  ///< seconds since 1970, UTC
-  /// In the order in which they are shown; names from metrics/names.h.
+  /// In display order; names from metrics/names.h.
   std::vector<std::pair<std::string, double>> values;
 
   void add(std::string_view name, double value) { values.emplace_back(name, value); }
@@ -30,7 +30,7 @@ struct MetricsRecord {
   }
 };
 
-/// Seconds since 1970 by the system's clock, for MetricsRecord::wall_time.
+/// Seconds since 1970 by the system clock, for MetricsRecord::wall_time.
 double wall_time_now();
 
 }  // namespace stepforge

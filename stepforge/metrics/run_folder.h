@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of one run: the resolved config, the history of its starts, its metrics and log. One process at a
-// time may use it.
+// The folder of one run: resolved config, history of starts, metrics and log. One process at a time may use
+// it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace stepforge {
 
-/// One start of a run, as run.json keeps it.
+/// One start of a run, as stored in run.json.
 struct RunStart {
   std::string host;
   int64_t pid = 0;
@@ -32,17 +32,18 @@ struct RunStart {
   int64_t tokens = 0;
   /// Seconds of this start and all before it, repeated steps included.
   double seconds = 0;
-  /// "running", then "completed", "interrupted" or "failed: …"; "died" if the process ended without saying why.
+  /// "running", then "completed", "interrupted" or "failed: …"; "died" if the process ended without saying
+  /// why.
   std::string exit_reason;
 };
 
-/// Opens a run folder for one process: creates it, checks that it can be written, and locks it against a second
-/// process. The lock ends with the object or the process.
+/// Opens a run folder for one process: creates it, checks that it can be written, and locks it against a
+/// second process. The lock ends with the object or the process.
 class RunFolder {
  public:
   /// A damaged run.json is renamed to run.json.damaged, with a warning, and a new history begins. Throws
-  /// UsageError if the path is not a folder, cannot be written, or is locked by another process (which is named),
-  /// and Error if run.json has another format version. `logger` must outlive the object.
+  /// UsageError if the path is not a folder, cannot be written, or is locked by another process (which is
+  /// named), and Error if run.json has another format version. `logger` must outlive the object.
   RunFolder(std::filesystem::path path, Logger& logger);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;

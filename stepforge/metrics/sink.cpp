@@ -19,7 +19,7 @@ SinkQueue::~SinkQueue() {
   thread_.join();
   if (dropped_ > 0) {
     logger_.warning(
-        "{} metrics records were dropped because a sink was slower than the training; raise metrics.log_freq",
+        "{} metrics records were dropped because a sink was slower than training; raise metrics.log_freq",
         dropped_.load());
   }
 }
@@ -41,7 +41,7 @@ void SinkQueue::each_sink(const Action& action) {
     try {
       action(*sink);
     } catch (const std::exception& failure) {
-      logger_.error("the metrics sink {} is switched off for the rest of this run: {}", sink->name(),
+      logger_.error("the metrics sink {} is disabled for the rest of this run: {}", sink->name(),
                     failure.what());
       sink.reset();
     }

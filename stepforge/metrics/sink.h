@@ -19,8 +19,8 @@
 
 namespace stepforge {
 
-/// A destination of records, called from one thread at a time. An exception from any of its functions disables
-/// it for the rest of the run, so a sink that can recover (from a full disk) must handle the failure itself.
+/// A destination of records, called from one thread at a time. An exception from any member disables the sink
+/// for the rest of the run; a sink that can recover (from a full disk) must handle the failure itself.
 class MetricsSink {
  public:
   MetricsSink() = default;
@@ -56,7 +56,7 @@ class SinkQueue {
  private:
   struct Item {
     std::optional<MetricsRecord> record;
-    /// Set for a flush; lives on the stack of the waiting caller.
+    /// Set for a flush; owned by the waiting caller.
     std::promise<void>* flushed = nullptr;
   };
   void run();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An exponential moving average that is unbiased from its first value on.
+// An exponential moving average without bias towards its initial value.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens and FLOPs per second between two log lines, by the steady clock.
+// Tokens and FLOPs per second between two log lines.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace stepforge {
 
-/// What happened between two calls of ThroughputMeter::take.
+/// Totals between two calls of ThroughputMeter::take.
 struct ThroughputWindow {
   int64_t tokens = 0;
   double flops = 0;
@@ -23,8 +23,8 @@ struct ThroughputWindow {
   double data_percent() const { return seconds > 0 ? 100 * data_seconds / seconds : 0; }
 };
 
-/// Counts tokens and FLOPs against the time of steps. What happens between two steps (validation, samples, the
-/// part of a checkpoint that the trainer waits for) is not counted. Used by one thread.
+/// Adds up tokens, FLOPs and time of steps. Time between steps (validation, samples, waiting for a
+/// checkpoint) does not count. For one thread.
 class ThroughputMeter {
  public:
   using Clock = std::chrono::steady_clock;
@@ -43,7 +43,7 @@ class ThroughputMeter {
     return seconds;
   }
 
-  /// The steps since the last call.
+  /// Returns the totals since the last call and starts again at zero.
   ThroughputWindow take() { return std::exchange(window_, {}); }
 
  private:

@@ -20,7 +20,7 @@ bool are_offsets(const Json& value, size_t rank) {
   return true;
 }
 
-/// The offsets of one tensor, or nothing after adding a fault.
+/// The offsets of one tensor; none, after adding an error, if they are malformed.
 std::vector<int64_t> offsets_of(const Json* info, const TensorEntry& entry, ErrorList& errors) {
   if (info == nullptr || !info->is_object() || !info->contains("saved_offsets") ||
       !are_offsets((*info)["saved_offsets"], entry.shape.size())) {
@@ -65,7 +65,7 @@ SavedOffsets read_saved_offsets(const SafetensorsFile& file) {
   ErrorList errors(source);
   if (!document.is_object()) errors.add("not a JSON object");
   errors.throw_if_any();
-  // The members by name, since finding one in a JSON object walks all of them.
+  // An index by name, since finding a member of a Json object is a linear search.
   std::map<std::string_view, const Json*> members;
   for (const auto& [name, info] : document.items()) members.emplace(name, &info);
   for (const TensorEntry& entry : file.tensors()) {

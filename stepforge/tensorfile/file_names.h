@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of files that other files mention. They come from outside, so they may only be plain names in one
-// folder.
+// Checks of file names that are read from files: they may only be plain names in one folder.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +15,7 @@ bool is_plain_file_name(std::string_view name);
 /// not the same as "there is none".
 bool is_regular_file_itself(const std::filesystem::path& path);
 
-/// Everything in `folder`, in no particular order. Throws Error if it cannot be read.
+/// The entries of `folder`, in no particular order. Throws Error if it cannot be read.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
 
 /// Whether folder/name is a regular file of this folder. A link counts if it leads to a file of the folder or

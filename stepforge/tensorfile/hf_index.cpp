@@ -152,7 +152,7 @@ TensorFolder open_hf_weights(const fs::path& path) {
     return TensorFolder({path / kSingleFileName});
   }
   if (!fs::exists(path / kIndexFileName, failure)) {
-    throw UsageError(format("{} holds no Hugging Face model: neither {} nor {} is there", path.string(),
+    throw UsageError(format("{} contains no Hugging Face model: neither {} nor {} exists", path.string(),
                             kSingleFileName, kIndexFileName));
   }
   const HfIndex index = read_hf_index(path / kIndexFileName);

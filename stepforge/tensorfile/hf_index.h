@@ -26,31 +26,31 @@ struct HfIndex {
 };
 
 /// Throws Error if the file cannot be read, FormatError naming it and all errors if it is malformed or if a
-/// file name is not a plain one. "metadata" and its "total_size" may be missing, as in some published models:
-/// total_bytes is then 0.
+/// file name is not a plain one. "metadata" and its "total_size" may be missing, as in some published models;
+/// then total_bytes is 0.
 HfIndex read_hf_index(const std::filesystem::path& path);
 
-/// Published atomically. Throws Error.
+/// Replaces the file atomically. Throws Error.
 void write_hf_index(const std::filesystem::path& path, const HfIndex& index);
 
-/// One file of a model to be written.
+/// One file of a model that is to be written.
 struct ShardPlan {
   std::string file_name;
-  std::vector<size_t> tensors;  // indices into the list that was planned
+  std::vector<size_t> tensors;  ///< indices into the planned list
   int64_t bytes = 0;
 };
 
-/// Cuts `specs`, in order, into files of at most `max_shard_bytes` of data; a larger tensor has a file of its
-/// own. One file is called model.safetensors, several model-00001-of-0000N.safetensors.
+/// Divides `specs`, in order, into files of at most `max_shard_bytes` of data; a larger tensor gets its own
+/// file. A single file is called model.safetensors, several model-00001-of-0000N.safetensors.
 std::vector<ShardPlan> plan_shards(std::span<const TensorSpec> specs,
                                    int64_t max_shard_bytes = kDefaultShardBytes);
 
 /// The index of a plan.
 HfIndex index_of_shards(std::span<const TensorSpec> specs, std::span<const ShardPlan> shards);
 
-/// A model folder (model.safetensors, else the files of the index) or one .safetensors file. Throws
-/// UsageError if there is none, FormatError listing everything wrong: files missing, tensors that the index
-/// names and the file lacks, and the other way round.
+/// Opens a model folder (model.safetensors, else the files of the index) or one .safetensors file. Throws
+/// UsageError if there is none, FormatError listing all missing files and all differences between the index
+/// and the files.
 TensorFolder open_hf_weights(const std::filesystem::path& path);
 
 }  // namespace stepforge

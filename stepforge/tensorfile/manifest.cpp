@@ -62,7 +62,7 @@ int64_t file_bytes(const fs::path& path) {
   return static_cast<int64_t>(bytes);
 }
 
-/// What is wrong with one file of a checkpoint, or "".
+/// The fault of one file of a checkpoint, or "".
 std::string fault_of(const fs::path& path, const ManifestFile& file) {
   if (!is_regular_file_itself(path)) {
     return fs::exists(fs::symlink_status(path)) ? "not a regular file" : "missing";

@@ -20,40 +20,40 @@ inline constexpr int64_t kMaxSteps = 1'000'000'000'000;
 struct ManifestFile {
   std::string name;
   int64_t bytes = 0;
-  std::string hash;  // content_hash: guards against damage, not against an attacker
+  std::string hash;  ///< content_hash: detects damage, not manipulation
 };
 
 struct CheckpointManifest {
   int64_t step = 0;
-  Json layout;  // the checkpoint's own description of itself; opaque here
+  Json layout;  ///< description by the checkpoint room; opaque here
   std::vector<ManifestFile> files;
 };
 
 /// Reads and hashes one file. Throws Error.
 ManifestFile manifest_file(const std::filesystem::path& path);
 
-/// The list of files as a manifest holds it.
+/// The list of files as a manifest stores it.
 Json manifest_files_to_json(const std::vector<ManifestFile>& files);
 /// Throws FormatError naming `source`, the file and the field.
 std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source);
 
-/// Lists every file of `folder` but the manifest, and hashes those that are not `known` already. Throws Error
-/// if a known one is not there in its length, or if the folder holds anything but plain files.
+/// Lists every file of `folder` but the manifest, and hashes those that are not in `known`. Throws Error if a
+/// known file is missing or has another length, or if the folder contains anything but plain files.
 CheckpointManifest build_manifest(const std::filesystem::path& folder, int64_t step, Json layout,
                                   const std::vector<ManifestFile>& known = {});
 
 /// Writes folder/manifest.json. Throws Error.
 void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
 
-/// Reads folder/manifest.json without looking at the files it names. Throws Error if it is missing,
-/// FormatError naming the field if it is malformed, of another version, or of another step than the folder's
-/// name says.
+/// Reads folder/manifest.json without checking the files that it lists. Throws Error if it is missing,
+/// FormatError naming the field if it is malformed, has another version, or another step than the folder's
+/// name.
 CheckpointManifest read_manifest(const std::filesystem::path& folder);
 
 /// Reads the manifest and then every byte of the checkpoint. Throws FormatError listing each file that is
-/// missing, truncated or otherwise of another length, changed, or an unlisted *.safetensors file. Other
-/// unlisted files are ignored. Where several callers share the work, caller `part` of `parts` reads its share
-/// of the files, about as many bytes as the others; caller 0 looks for unlisted files.
+/// missing, has another length or has changed, and each unlisted *.safetensors file. Other unlisted files are
+/// ignored. If several callers share the work, caller `part` of `parts` reads its share of the files, about
+/// as many bytes as the others; caller 0 looks for unlisted files.
 CheckpointManifest verify_folder(const std::filesystem::path& folder, int part = 0, int parts = 1);
 
 struct CheckpointFolder {

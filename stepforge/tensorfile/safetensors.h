@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing safetensors files. The reader trusts nothing: every size, offset and name is checked
-// before it is used, and memory stays within four times the file.
+// Reads and writes safetensors files. The reader checks every size, offset and name before it is used; memory
+// stays within four times the size of the file.
 //
 // The format (https://huggingface.co/docs/safetensors): a little-endian u64 with the length of the header;
 // the header, a JSON object {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ..., "__metadata__":
-// {string: string}}, padded with spaces; the data, which the tensors fill without hole or overlap.
+// {string: string}}, padded with spaces; the data, which the tensors fill without holes or overlaps.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@
 namespace stepforge {
 
 struct SafetensorsLimits {
-  int64_t max_header_bytes = 100'000'000;  // as the reference implementation
+  int64_t max_header_bytes = 100'000'000;  ///< as in the reference implementation
   size_t max_tensors = 1'000'000;
   size_t max_name_bytes = 1024;
 };
 
-/// Most dimensions that a tensor in a file may have.
+/// The largest number of dimensions of a tensor in a file.
 inline constexpr size_t kMaxTensorRank = 32;
 
 using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
@@ -41,15 +41,15 @@ std::optional<int64_t> tensor_bytes(DType dtype, std::span<const int64_t> shape)
 struct TensorEntry {
   std::string name;
   std::vector<int64_t> shape;
-  int64_t begin = 0;           // bytes, from the start of the data section
-  int64_t end = 0;             // one past the last byte
-  uint32_t header_offset = 0;  // where the file describes the tensor, for messages
+  int64_t begin = 0;           ///< in bytes, from the start of the data section
+  int64_t end = 0;             ///< one past the last byte
+  uint32_t header_offset = 0;  ///< where the file describes the tensor, for messages
   DType dtype = DType::f32;
 
   int64_t bytes() const { return end - begin; }
 };
 
-/// A validated header: names unique, shapes and types equal to byte spans, spans filling the data section in
+/// A validated header: names are unique, byte spans match shapes and types, and they fill the data section in
 /// order.
 class SafetensorsHeader {
  public:
@@ -65,12 +65,12 @@ class SafetensorsHeader {
   friend class HeaderParser;
   std::vector<TensorEntry> tensors_;
   std::vector<uint32_t> by_name_;
-  std::string metadata_;  // "key\0value\0key\0value\0"
+  std::string metadata_;  ///< "key\0value\0key\0value\0"
   int64_t data_begin_ = 0;
 };
 
-/// Parses the header of a file of which `head` holds at least the header, and which is `file_bytes` long.
-/// Throws FormatError naming `source`, the byte offset, the tensor and the field.
+/// Parses the header of a file of `file_bytes` bytes. `head` is the beginning of the file, at least its
+/// header. Throws FormatError naming `source`, the byte offset, the tensor and the field.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> head, int64_t file_bytes,
                                     std::string_view source, const SafetensorsLimits& limits = {});
 
@@ -84,8 +84,8 @@ class SafetensorsFile {
   const std::vector<TensorEntry>& tensors() const { return header_.tensors(); }
   const TensorEntry* find(std::string_view name) const { return header_.find(name); }
   SafetensorsMetadata metadata() const { return header_.metadata(); }
-  /// Fills `out` with the bytes of a tensor from `offset` on. `entry` must be one of tensors(), and the bytes
-  /// must lie inside it. Throws Error naming the file if they cannot be read.
+  /// Fills `out` with bytes of a tensor, beginning at byte `offset` of it. `entry` must be one of tensors()
+  /// and contain the bytes. Throws Error naming the file if they cannot be read.
   void read(const TensorEntry& entry, int64_t offset, std::span<std::byte> out) const;
   /// All bytes of a tensor.
   std::vector<std::byte> bytes(const TensorEntry& entry) const;
@@ -95,7 +95,7 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-/// A tensor to be written.
+/// A tensor that is to be written.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::f32;
@@ -105,25 +105,24 @@ struct TensorSpec {
   int64_t bytes() const;
 };
 
-/// `specs` stably sorted by falling element size. Written in this order every tensor starts at a multiple of
-/// its element size, which PyTorch needs to map it.
+/// `specs` stably sorted by decreasing element size. In this order every tensor begins at a multiple of its
+/// element size, which PyTorch needs to map it.
 std::vector<TensorSpec> aligned_order(std::vector<TensorSpec> specs);
 
-/// Writes a file in one pass, tensor after tensor in the order of `specs`. Without finish() the file is
-/// removed.
+/// Writes a file in one pass, tensor by tensor in the order of `specs`. Without finish() the destructor
+/// removes it.
 class SafetensorsWriter {
  public:
-  /// Throws Error if the file cannot be created or if the reader would refuse it (names, sizes), or if a
-  /// tensor would be misaligned (see aligned_order).
+  /// Throws Error if the file cannot be created, if the reader would refuse it (names, sizes), or if a tensor
+  /// would be misaligned (see aligned_order).
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> specs,
                     const SafetensorsMetadata& metadata = {});
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  /// The next bytes of tensor `name`, which must be the first one in order that is not yet complete. Empty
-  /// tensors take no call. Throws Error if it is another tensor's turn or if the bytes are more than the
-  /// tensor holds.
+  /// Writes the next bytes of tensor `name`, which must be the first incomplete one. Empty tensors need no
+  /// call. Throws Error if another tensor is next or if the tensor would get too many bytes.
   void write(std::string_view name, std::span<const std::byte> chunk);
   /// Throws Error if a tensor is incomplete; flushes to the disk and closes.
   void finish();
@@ -136,7 +135,7 @@ class SafetensorsWriter {
   std::vector<TensorSpec> specs_;
   std::optional<FileWriter> writer_;
   size_t current_ = 0;
-  int64_t done_ = 0;  // bytes written of specs_[current_]
+  int64_t done_ = 0;  ///< bytes written of specs_[current_]
   bool finished_ = false;
 };
 

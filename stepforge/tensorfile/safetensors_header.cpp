@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kLengthBytes = 8;
 
-/// The header as text, after checking its length. Nothing is allocated.
+/// The header as text, after checking its length.
 std::string_view header_text(std::span<const std::byte> head, int64_t file_bytes, std::string_view source,
                              const SafetensorsLimits& limits) {
   if (file_bytes < static_cast<int64_t>(kLengthBytes) || head.size() < kLengthBytes) {
@@ -225,7 +225,7 @@ class HeaderParser {
   void read_metadata(size_t at) {
     field_ = "__metadata__";
     if (std::exchange(metadata_seen_, true)) scanner_.fail_at(at, "given twice");
-    std::vector<uint32_t> keys;  // where each key starts in the table
+    std::vector<uint32_t> keys;  // where each key starts in result_.metadata_
     if (storing_) keys.reserve(metadata_count_);
     scanner_.expect('{');
     if (!scanner_.accept('}')) {

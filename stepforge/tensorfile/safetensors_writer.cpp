@@ -46,7 +46,7 @@ std::string header_bytes(const std::vector<TensorSpec>& specs, const Safetensors
   return length + text;
 }
 
-/// A header that our own reader would refuse is not written.
+/// Throws Error if our own reader would refuse the header.
 std::string checked_header(const std::filesystem::path& path, const std::vector<TensorSpec>& specs,
                            const SafetensorsMetadata& metadata) {
   try {
@@ -103,7 +103,7 @@ void SafetensorsWriter::skip_complete() {
 void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> chunk) {
   if (current_ == specs_.size() || specs_[current_].name != name) {
     const std::string turn =
-        current_ == specs_.size() ? "all tensors are complete" : "it is the turn of " + specs_[current_].name;
+        current_ == specs_.size() ? "all tensors are complete" : "the next one is " + specs_[current_].name;
     throw Error(format("{}: bytes of tensor {} given, but {}", path_.string(), name, turn));
   }
   const int64_t left = specs_[current_].bytes() - done_;

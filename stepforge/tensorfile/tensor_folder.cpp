@@ -17,29 +17,29 @@ namespace stepforge {
 
 namespace {
 
-/// Row-major number of an element in a tensor of `shape`.
-int64_t number_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& index) {
+/// Row-major index of an element in a tensor of `shape`.
+int64_t linear_index(const std::vector<int64_t>& shape, const std::vector<int64_t>& index) {
   int64_t number = 0;
   for (size_t i = 0; i < shape.size(); ++i) number = number * shape[i] + index[i];
   return number;
 }
 
 int64_t first_of(const StoredTensor& tensor, const TensorSlice& slice) {
-  return number_of(tensor.shape, slice.offsets);
+  return linear_index(tensor.shape, slice.offsets);
 }
 
 int64_t last_of(const std::vector<int64_t>& shape, const TensorSlice& slice) {
   std::vector<int64_t> index = slice.offsets;
   for (size_t i = 0; i < index.size(); ++i) index[i] += slice.sizes[i] - 1;
-  return number_of(shape, index);
+  return linear_index(shape, index);
 }
 
-/// What is wrong with the parts of one tensor.
+/// Collects the faults of tensors that are divided between files.
 class PartCheck {
  public:
   PartCheck(const std::vector<SafetensorsFile>& files, ErrorList& errors) : files_(files), errors_(errors) {}
 
-  /// Notes a part that differs from those seen before; enlarges the shape otherwise.
+  /// Extends the shape by a part. Returns false, after adding an error, if it differs from the parts before.
   bool fits(StoredTensor& tensor, const StoredPart& part) {
     const TensorEntry& entry = files_[part.file].tensors()[part.entry];
     if (entry.dtype != tensor.dtype || entry.shape.size() != tensor.shape.size()) {
@@ -54,7 +54,7 @@ class PartCheck {
     return true;
   }
 
-  /// Sorts the parts and notes overlaps and holes.
+  /// Sorts the parts and adds errors for overlaps and holes.
   void finish(StoredTensor& tensor) {
     if (!tensor_bytes(tensor.dtype, tensor.shape)) {
       return errors_.add(format("{}: impossible shape {}", quoted(tensor), shape_text(tensor.shape)));
@@ -68,7 +68,7 @@ class PartCheck {
                 return first_of(tensor, left.slice) < first_of(tensor, right.slice);
               });
     int64_t held = 0;
-    std::vector<const StoredPart*> open;  // those that reach as far as the part under review
+    std::vector<const StoredPart*> open;  // those that reach the current part
     for (const StoredPart& part : tensor.parts) {
       held += part.slice.elements();
       const int64_t first = first_of(tensor, part.slice);
@@ -107,11 +107,11 @@ class PartCheck {
   ErrorList& errors_;
 };
 
-/// Reads short runs of ascending bytes through a buffer: a system call for each row of a narrow slice would take
-/// longer than the bytes.
+/// Reads short ascending ranges through a buffer: one system call per row of a narrow slice would take longer
+/// than reading the bytes.
 class ReadAhead {
  public:
-  /// Reads nothing from byte `end` on.
+  /// Never reads at or after byte `end`.
   ReadAhead(ByteSource source, int64_t end) : source_(std::move(source)), end_(end) {}
 
   void operator()(int64_t offset, std::span<std::byte> out) {
@@ -197,13 +197,13 @@ void TensorFolder::read(std::string_view name, const TensorSlice& slice, int64_t
   }
   for (const TensorSlice& part : slices_of_range(slice, begin, end)) {
     const size_t bytes = static_cast<size_t>(part.elements()) * size;
-    read_box(tensor, part, target.first(bytes));
+    read_slice(tensor, part, target.first(bytes));
     target = target.subspan(bytes);
   }
 }
 
-void TensorFolder::read_box(const StoredTensor& tensor, const TensorSlice& wanted,
-                            std::span<std::byte> target) const {
+void TensorFolder::read_slice(const StoredTensor& tensor, const TensorSlice& wanted,
+                              std::span<std::byte> target) const {
   if (wanted.elements() == 0) return;
   const int64_t last = last_of(tensor.shape, wanted);
   for (const StoredPart& part : tensor.parts) {

@@ -15,7 +15,7 @@ namespace stepforge {
 namespace {
 
 constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
-// Up to here looking at all pairs for each merge is faster than a heap.
+// Up to this length, looking at all pairs for each merge is faster than a heap.
 constexpr size_t kShortWord = 48;
 constexpr size_t kLongestWord = std::numeric_limits<int32_t>::max();
 
@@ -26,7 +26,7 @@ BpeModel::BpeModel(const TokenizerDefinition& definition, size_t round_merges)
   token_bytes_.reserve(definition.pieces.size());
   for (const std::string& piece : definition.pieces) {
     const std::optional<std::string> bytes = from_byte_alphabet(piece);
-    // A piece outside the byte alphabet can never arise from merges; Hugging Face decodes it as it is
+    // A piece outside the byte alphabet can never result from merges; Hugging Face decodes it as it is
     // spelled.
     token_bytes_.push_back(bytes.value_or(piece));
     const auto id = static_cast<int32_t>(token_bytes_.size() - 1);

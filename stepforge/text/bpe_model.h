@@ -40,7 +40,7 @@ class BpeModel {
   std::vector<std::string> token_bytes_;
   std::array<int32_t, 256> byte_ids_{};
   PairMap<Merge> merges_;
-  /// Whole words that are tokens; empty unless the definition says ignore_merges.
+  /// Words that are tokens as a whole; empty unless the definition sets ignore_merges.
   std::unordered_map<std::string_view, int32_t> whole_words_;
 };
 

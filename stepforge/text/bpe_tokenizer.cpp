@@ -39,7 +39,7 @@ std::string configured_token(const Json& config, const char* key, const std::str
 
 }  // namespace
 
-/// Cuts a text step by step: added tokens, then each pattern, then merges.
+/// Splits a text in steps: at added tokens, by each pattern, then merges.
 class BpeTokenizer::WordEncoder final : public Encoder {
  public:
   explicit WordEncoder(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -114,7 +114,7 @@ void BpeTokenizer::place_added_tokens() {
       bytes_by_id_.resize(id + 1);
       special_.resize(id + 1);
     }
-    // Hugging Face's decoder takes added tokens for byte alphabet too, where they hold nothing else.
+    // Hugging Face decodes an added token as byte alphabet too, if it consists of nothing else.
     bytes_by_id_[id] = from_byte_alphabet(token.content).value_or(token.content);
     special_[id] = token.special;
   }
@@ -159,8 +159,8 @@ std::unique_ptr<Encoder> BpeTokenizer::encoder() const {
 std::string_view BpeTokenizer::token_bytes(int32_t id) const {
   if (id < 0 || id >= vocab_size()) {
     throw Error(
-        format("token id {} is outside of the vocabulary of {} tokens; are these ids of another tokenizer?",
-               id, vocab_size()));
+        format("token id {} is outside the vocabulary of {} tokens; are these ids of another tokenizer?", id,
+               vocab_size()));
   }
   return bytes_by_id_[static_cast<size_t>(id)];
 }
@@ -169,7 +169,7 @@ bool BpeTokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
 }
 
-/// As tokenizer.json spells the token.
+/// The token as tokenizer.json spells it.
 const std::string& BpeTokenizer::spelling(int32_t id) const {
   for (const AddedToken& token : definition_.added_tokens) {
     if (token.id == id) return token.content;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-level BPE in Hugging Face's sense: added tokens, splitting, merges.
+// Byte-level BPE as in Hugging Face tokenizers: added tokens, splitting, merges.
 #pragma once
 
 #include <map>
@@ -17,14 +17,13 @@
 
 namespace stepforge {
 
-/// The tokenizer files of a folder, name -> content, kept as they were read.
+/// The tokenizer files of a folder by name, with their unchanged contents.
 using TokenizerFiles = std::map<std::string, std::string>;
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  /// `files` holds "tokenizer.json" and whatever else belongs to it; eos and bos come from its
-  /// "tokenizer_config.json" as load_tokenizer says. `source` is the folder, for error texts. Throws
-  /// FormatError as load_tokenizer does.
+  /// `files` contains "tokenizer.json" and the files beside it. eos and bos are chosen, and FormatError is
+  /// thrown, as documented for load_tokenizer(). `source` is the folder, for error texts.
   BpeTokenizer(TokenizerFiles files, const std::string& source);
 
   int32_t vocab_size() const override { return static_cast<int32_t>(bytes_by_id_.size()); }

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int32_t kMaxVocabSize = 1'000'000;
 
-/// Words as runs of token ids that shrink in place, and for each pair how often it occurs and in which words.
+/// The words as sequences of token ids, merged in place; for each pair, how often it occurs and in which
+/// words.
 class MergeTable {
  public:
   explicit MergeTable(const WordCounts& counts) {
@@ -47,7 +48,7 @@ class MergeTable {
       queue_.pop();
       const int64_t count = pairs_.find(top.pair)->count;
       if (count == top.count) return {top.pair, count};
-      // Merges of other pairs have taken some away since.
+      // Merges of other pairs have reduced the count.
       top.count = count;
       if (count > 0) queue_.push(top);
     }
@@ -91,8 +92,8 @@ class MergeTable {
     if (record.words.empty() || record.words.back() != word) record.words.push_back(word);
   }
 
-  /// Only pairs with the newest token ever gain, and all at once: each pair enters the queue once with its
-  /// full count.
+  /// Only pairs that contain the newest token gain, all in one merge: so each pair enters the queue once,
+  /// with its full count.
   void offer_gained() {
     for (const TokenPair pair : gained_) queue_.push({pairs_[pair].count, pair});
     gained_.clear();
@@ -101,7 +102,7 @@ class MergeTable {
   void merge_in_word(uint32_t index, TokenPair pair, int32_t id) {
     Word& word = words_[index];
     int32_t* symbols = symbols_.data() + word.begin;
-    // The pair being merged is gone as a whole, so its own count is left alone.
+    // The pair being merged disappears, so its own count does not matter.
     const auto lose = [&](int32_t left, int32_t right) {
       if (token_pair(left, right) != pair) pairs_[token_pair(left, right)].count -= word.count;
     };
@@ -151,8 +152,8 @@ TrainedBpe train_bpe(const WordCounts& counts, const BpeTrainerOptions& options)
     if (best.count < std::max<int64_t>(1, options.min_pair_count)) break;
     std::string token = tokens[static_cast<size_t>(left_token(best.pair))] +
                         tokens[static_cast<size_t>(right_token(best.pair))];
-    // Another merge makes the same string already: a vocabulary names each string once, so this pair stays
-    // apart.
+    // Another merge makes the same string already. A vocabulary contains each string once, so this pair is
+    // not merged.
     if (!known.insert(token).second) continue;
     table.merge(best.pair, static_cast<int32_t>(tokens.size()));
     trained.merges.push_back(best.pair);

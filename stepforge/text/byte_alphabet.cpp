@@ -10,7 +10,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr bool stands_for_itself(int byte) {
+constexpr bool is_written_as_itself(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
@@ -18,7 +18,7 @@ constexpr std::array<char32_t, 256> make_alphabet() {
   std::array<char32_t, 256> alphabet{};
   char32_t next = 0x100;
   for (int byte = 0; byte < 256; ++byte) {
-    alphabet[static_cast<size_t>(byte)] = stands_for_itself(byte) ? static_cast<char32_t>(byte) : next++;
+    alphabet[static_cast<size_t>(byte)] = is_written_as_itself(byte) ? static_cast<char32_t>(byte) : next++;
   }
   return alphabet;
 }

@@ -8,7 +8,7 @@
 
 namespace stepforge {
 
-/// Printable Latin-1 bytes stand for themselves, the other 68 for U+0100, U+0101, ... in byte order.
+/// Printable Latin-1 bytes are written as themselves, the other 68 as U+0100, U+0101, ... in byte order.
 std::string to_byte_alphabet(std::string_view bytes);
 
 /// The bytes that `piece` stands for; nullopt if it holds a character outside the alphabet.

@@ -33,7 +33,7 @@ void read_vocabulary(const JsonReader& vocab, TokenizerDefinition& definition) {
   std::vector<bool> taken(count);
   for (const auto& [piece, value] : vocab.json().items()) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() >= count) {
-      vocab.fail(format("{} has the id {}; ids must be 0 to {}, without holes", json_excerpt(Json(piece)),
+      vocab.fail(format("{} has the id {}; ids must be 0 to {} without holes", json_excerpt(Json(piece)),
                         json_excerpt(value), static_cast<int64_t>(count) - 1));
     }
     const size_t id = value.get<size_t>();
@@ -199,8 +199,8 @@ void check_decoder(const JsonReader& root) {
   if (type.text() != "ByteLevel") type.refuse("only ByteLevel is supported");
 }
 
-/// Post-processors add tokens around a text or trim offsets; encoding without added tokens is the same with
-/// any of these.
+/// Post-processors add tokens around a text or trim offsets; encoding without added tokens does not depend on
+/// them.
 void check_post_processor(const JsonReader& processor) {
   const std::string& type = processor["type"].text();
   if (type == "ByteLevel" || type == "TemplateProcessing") return;

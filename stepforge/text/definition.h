@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The content of a tokenizer.json, checked: it holds nothing that Stepforge does not implement exactly.
+// The checked content of a tokenizer.json: only components that Stepforge implements exactly.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,14 @@
 
 namespace stepforge {
 
-/// A piece of text that is one token wherever it appears, found before any splitting.
+/// A string that is one token wherever it occurs; found before any splitting.
 struct AddedToken {
   int32_t id = 0;
   std::string content;
   /// Marks structure rather than text.
   bool special = false;
-  /// Hugging Face looks for tokens with `normalized` false first, then for the others in the rest of the text.
+  /// Hugging Face looks for tokens with `normalized` false first, then for the others in the rest of the
+  /// text.
   bool normalized = false;
 };
 
@@ -25,17 +26,17 @@ struct AddedToken {
 struct TokenizerDefinition {
   /// The model's vocabulary by id, as spelled in the file (byte alphabet).
   std::vector<std::string> pieces;
-  /// By rank: the merge of lowest index applies first.
+  /// By rank: the merge of lowest index is applied first.
   std::vector<TokenPair> merges;
   /// merged_ids[rank] is the token that merges[rank] makes.
   std::vector<int32_t> merged_ids;
-  /// A word that is a token as a whole is not taken apart first (Llama 3).
+  /// A word that is a token as a whole is encoded as that token, without merges (Llama 3).
   bool ignore_merges = false;
-  /// Applied one after the other, each to the pieces of the one before; none: the whole text is one word.
+  /// Applied in order, each to the pieces of the one before. If there are none, the whole text is one word.
   std::vector<std::string> split_patterns;
-  /// Ids follow the model's vocabulary without holes, or name entries of it.
+  /// Their ids either follow the model's vocabulary without holes or belong to entries of it.
   std::vector<AddedToken> added_tokens;
-  /// Hash of the JSON value, so that layout and the order of keys do not matter.
+  /// Hash of the JSON value: layout and the order of keys do not matter.
   std::string content_hash;
 };
 

@@ -14,9 +14,10 @@ namespace stepforge {
 
 namespace {
 
-/// Appends bytes to `text` up to `end`, which is taken but not kept, or to the end of the input (then false).
-/// Throws FormatError that starts with `place` if they are too many.
-bool read_until(const CodecInput& input, std::string_view ends, std::string& text, const std::string& place) {
+/// Appends bytes to `text` up to one of `ends`, which is consumed, or to the end of the input (then returns
+/// false). Throws FormatError that begins with `location` if there are too many.
+bool read_until(const CodecInput& input, std::string_view ends, std::string& text,
+                const std::string& location) {
   constexpr int kEndOfInput = std::char_traits<char>::eof();
   std::streambuf& buffer = *input.stream.rdbuf();
   for (int c = buffer.sbumpc(); c != kEndOfInput; c = buffer.sbumpc()) {
@@ -25,7 +26,7 @@ bool read_until(const CodecInput& input, std::string_view ends, std::string& tex
       throw FormatError(
           format("{}: more than {} bytes; cut the input into shorter lines (--jsonl), or use "
                  "`stepforge data build`",
-                 place, input.max_bytes));
+                 location, input.max_bytes));
     }
     text.push_back(static_cast<char>(c));
   }
@@ -37,16 +38,16 @@ void require_written(std::ostream& output) {
   if (!output) throw Error("cannot write the output; is the disk full or the pipe closed?");
 }
 
-/// Calls `convert` with each line and its place, "source:number".
+/// Calls `convert` with each line and its location, "source:number".
 void for_each_line(const CodecInput& input,
-                   const std::function<void(const std::string& line, const std::string& place)>& convert) {
+                   const std::function<void(const std::string& line, const std::string& location)>& convert) {
   std::string line;
   bool more = true;
   for (int64_t number = 1; more; ++number) {
-    const std::string place = format("{}:{}", input.name, number);
+    const std::string location = format("{}:{}", input.name, number);
     line.clear();
-    more = read_until(input, "\n", line, place);
-    if (more || !line.empty()) convert(line, place);
+    more = read_until(input, "\n", line, location);
+    if (more || !line.empty()) convert(line, location);
   }
 }
 
@@ -59,32 +60,32 @@ std::string ids_text(const std::vector<int32_t>& ids, char separator) {
   return text;
 }
 
-int32_t parse_id(std::string_view word, const std::string& place) {
+int32_t parse_id(std::string_view word, const std::string& location) {
   int32_t id = 0;
   const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), id);
   if (fault != std::errc() || end != word.data() + word.size()) {
-    throw FormatError(format("{}: \"{}\" is not a token id", place, word.substr(0, 40)));
+    throw FormatError(format("{}: \"{}\" is not a token id", location, word.substr(0, 40)));
   }
   return id;
 }
 
-/// Names the place in errors that do not know it.
+/// Puts the location in front of the errors of `action`.
 template <typename Action>
-auto at_place(const std::string& place, const Action& action) {
+auto with_location(const std::string& location, const Action& action) {
   try {
     return action();
   } catch (const FormatError& error) {
-    throw FormatError(format("{}: {}", place, error.what()));
+    throw FormatError(format("{}: {}", location, error.what()));
   } catch (const Error& error) {
-    throw Error(format("{}: {}", place, error.what()));
+    throw Error(format("{}: {}", location, error.what()));
   }
 }
 
-std::vector<int32_t> parse_id_array(const std::string& line, const std::string& place) {
-  const Json array = parse_json(line, place);
-  if (!array.is_array()) throw FormatError(format("{}: expected a JSON array of token ids", place));
+std::vector<int32_t> parse_id_array(const std::string& line, const std::string& location) {
+  const Json array = parse_json(line, location);
+  if (!array.is_array()) throw FormatError(format("{}: expected a JSON array of token ids", location));
   std::vector<int32_t> ids;
-  for (const Json& element : array) ids.push_back(parse_id(element.dump(), place));
+  for (const Json& element : array) ids.push_back(parse_id(element.dump(), location));
   return ids;
 }
 
@@ -93,7 +94,7 @@ std::vector<int32_t> parse_id_array(const std::string& line, const std::string& 
 void encode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
   std::string text;
   read_until(input, "", text, input.name);
-  const std::vector<int32_t> ids = at_place(input.name, [&] { return tokenizer.encode(text); });
+  const std::vector<int32_t> ids = with_location(input.name, [&] { return tokenizer.encode(text); });
   output << ids_text(ids, ' ') << '\n';
   require_written(output);
 }
@@ -101,9 +102,9 @@ void encode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostr
 void encode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
   const std::unique_ptr<Encoder> encoder = tokenizer.encoder();
   std::vector<int32_t> ids;
-  for_each_line(input, [&](const std::string& line, const std::string& place) {
-    const Json text = parse_json(line, place);
-    if (!text.is_string()) throw FormatError(format("{}: expected a JSON string", place));
+  for_each_line(input, [&](const std::string& line, const std::string& location) {
+    const Json text = parse_json(line, location);
+    if (!text.is_string()) throw FormatError(format("{}: expected a JSON string", location));
     ids.clear();
     encoder->append(text.get_ref<const std::string&>(), ids);
     output << '[' << ids_text(ids, ',') << "]\n";
@@ -115,21 +116,21 @@ void decode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostr
   std::string word;
   bool more = true;
   for (int64_t number = 1; more;) {
-    const std::string place = format("{}: word {}", input.name, number);
+    const std::string location = format("{}: word {}", input.name, number);
     word.clear();
-    more = read_until(input, " \t\r\n\v\f", word, place);
+    more = read_until(input, " \t\r\n\v\f", word, location);
     if (word.empty()) continue;
     ++number;
-    const int32_t id = parse_id(word, place);
-    output << at_place(place, [&] { return tokenizer.token_bytes(id); });
+    const int32_t id = parse_id(word, location);
+    output << with_location(location, [&] { return tokenizer.token_bytes(id); });
   }
   require_written(output);
 }
 
 void decode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
-  for_each_line(input, [&](const std::string& line, const std::string& place) {
-    const std::vector<int32_t> ids = parse_id_array(line, place);
-    const std::string text = at_place(place, [&] { return tokenizer.decode(ids); });
+  for_each_line(input, [&](const std::string& line, const std::string& location) {
+    const std::vector<int32_t> ids = parse_id_array(line, location);
+    const std::string text = with_location(location, [&] { return tokenizer.decode(ids); });
     output << Json(text).dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
   });
   require_written(output);

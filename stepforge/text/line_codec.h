@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoding and decoding of streams for the command line: plain text, or JSON Lines.
+// Encodes and decodes streams for the command line: plain text or JSON Lines.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace stepforge {
 
-/// The longest line, and the longest text of encode_plain: endless input must not take all memory.
+/// Limit for a line, and for the text of encode_plain, so that endless input does not use up the memory.
 inline constexpr int64_t kMaxCodecBytes = int64_t{128} << 20;
 
 struct CodecInput {
@@ -19,20 +19,20 @@ struct CodecInput {
   int64_t max_bytes = kMaxCodecBytes;
 };
 
-// All throw FormatError naming the input, and the line or word, for malformed input or a line beyond max_bytes, and
-// Error if `output` cannot be written.
+// All throw FormatError naming the input and the line or word if it is malformed or a line exceeds max_bytes,
+// and Error if `output` cannot be written.
 
-/// The whole input is one text; ids go out separated by spaces, ended by a line break.
+/// Reads the whole input as one text; writes ids separated by spaces and a line feed.
 void encode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
-/// One JSON string a line in, one JSON array of ids a line out: "[1,2,3]". Empty lines are errors.
+/// Reads one JSON string per line; writes one JSON array of ids per line: "[1,2,3]". Empty lines are errors.
 void encode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
 /// Ids separated by whitespace in, exactly their bytes out.
 void decode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
-/// One JSON array of ids a line in, one JSON string a line out. Bytes that are not UTF-8 become U+FFFD:
-/// JSON holds nothing else.
+/// Reads one JSON array of ids per line; writes one JSON string per line. Bytes that are not UTF-8 become
+/// U+FFFD, since JSON cannot represent them.
 void decode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
 }  // namespace stepforge

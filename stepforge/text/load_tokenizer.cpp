@@ -37,8 +37,9 @@ TokenizerFiles read_folder(const fs::path& folder) {
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   if (fs::is_directory(path)) {
     if (!fs::exists(path / "tokenizer.json")) {
-      throw UsageError(format(
-          "the folder {} holds no tokenizer.json; make one with `stepforge tokenizer train`", path.string()));
+      throw UsageError(
+          format("the folder {} contains no tokenizer.json; make one with `stepforge tokenizer train`",
+                 path.string()));
     }
     return std::make_unique<BpeTokenizer>(read_folder(path), path.string());
   }

@@ -12,7 +12,7 @@ namespace stepforge {
 
 using TokenPair = uint64_t;
 
-/// Both ids must be at least 0. Ordered by left id, then right id.
+/// Both ids must be at least 0. Pairs are ordered by left id, then right id.
 inline TokenPair token_pair(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
@@ -23,7 +23,8 @@ inline int32_t right_token(TokenPair pair) {
   return static_cast<int32_t>(pair & 0xFFFFFFFF);
 }
 
-/// Open addressing with linear probing; nothing is ever removed. Pointers are valid until the next insertion.
+/// Open addressing with linear probing; entries are never removed. Pointers are valid until the next
+/// insertion.
 template <typename Value>
 class PairMap {
  public:

@@ -15,8 +15,7 @@ namespace stepforge {
 
 namespace {
 
-// White_Space of Unicode, unchanged since version 6.3. PCRE2's \s also takes U+180E, which Oniguruma's does
-// not.
+// White_Space of Unicode, unchanged since version 6.3. PCRE2's \s includes U+180E, Oniguruma's does not.
 constexpr std::string_view kWhiteSpace =
     "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{"
     "3000}";
@@ -27,10 +26,10 @@ constexpr std::string_view kNotWhiteSpace =
 
 constexpr std::array<std::string_view, 13> kKnownCategories = {"L",  "N",  "M",  "P",  "S",  "Lu", "Ll",
                                                                "Lt", "Lm", "Lo", "Nd", "Nl", "No"};
-// Letters that, side by side, fold to or from one other character that is not ASCII.
+// Pairs of letters that case folding maps to or from one character that is not ASCII.
 constexpr std::array<std::string_view, 5> kMultiCharacterFolds = {"ff", "fi", "fl", "ss", "st"};
 
-/// The inside of a character class for one general category.
+/// The members of one general category, for use inside a character class.
 std::string category_members(std::string_view category) {
   std::string members = format("\\p{{{}}}", category);
   for (const CategoryRange& range : unicode_supplement()) {
@@ -94,7 +93,7 @@ class Rewriter {
     }
   }
 
-  /// Under (?i: only plain ASCII text and | are taken: there both engines fold case alike.
+  /// Inside (?i: only plain ASCII text and | are accepted: both engines fold their case in the same way.
   void caseless_literal() {
     const char c = peek();
     const bool plain =
@@ -122,16 +121,16 @@ class Rewriter {
     copy(1);
   }
 
-  /// {m}, {m,}, {m,n}. Oniguruma reads a + or ? behind it otherwise than PCRE2.
+  /// {m}, {m,}, {m,n}. Oniguruma and PCRE2 disagree about a + or ? after it.
   void counted_quantifier() {
     size_t length = 1;
     while (is_digit(peek(length))) ++length;
-    if (length == 1) refuse("a { that opens no {m,n}");
+    if (length == 1) refuse("a { that does not begin {m,n}");
     if (peek(length) == ',') ++length;
     while (is_digit(peek(length))) ++length;
-    if (peek(length) != '}') refuse("a { that opens no {m,n}");
+    if (peek(length) != '}') refuse("a { that does not begin {m,n}");
     ++length;
-    if (peek(length) == '+' || peek(length) == '?') refuse("a + or ? behind {m,n}");
+    if (peek(length) == '+' || peek(length) == '?') refuse("a + or ? after {m,n}");
     copy(length);
   }
 
@@ -147,7 +146,7 @@ class Rewriter {
     return category_members(name);
   }
 
-  /// An escape that stands for one character, alike inside and outside of classes.
+  /// An escape for one character, the same inside and outside a class.
   void character_escape() {
     const char c = peek(1);
     if (c == 'x' && peek(2) == '{') {
@@ -208,7 +207,7 @@ class Rewriter {
   std::string_view source_;
   size_t at_ = 0;
   std::string out_;
-  /// One entry for each open group: whether it is (?i:.
+  /// For each open group, whether it is (?i:.
   std::vector<bool> caseless_;
 };
 

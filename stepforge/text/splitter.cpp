@@ -18,8 +18,7 @@ namespace stepforge {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 4096;
-// A piece needs a few steps for each of its characters; a pattern that backtracks exponentially runs into
-// this limit.
+// A piece needs a few steps per character; a pattern that backtracks exponentially reaches this limit.
 constexpr size_t kBaseMatchSteps = 10'000'000;
 constexpr size_t kMatchStepsPerByte = 4;
 constexpr size_t kMaxJitStackBytes = size_t{4} << 20;
@@ -61,8 +60,7 @@ struct SplitPattern::Scratch::State {
   State()
       : match(require_memory(pcre2_match_data_create(1, nullptr))),
         context(require_memory(pcre2_match_context_create(nullptr))),
-        // Null where the machine allows no just-in-time compilation; matching then falls back to the
-        // interpreter.
+        // Null if the machine does not allow just-in-time compilation; matching then uses the interpreter.
         stack(pcre2_jit_stack_create(size_t{32} << 10, kMaxJitStackBytes, nullptr)) {
     if (stack != nullptr) pcre2_jit_stack_assign(context, nullptr, stack);
   }

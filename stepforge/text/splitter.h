@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pre-tokenization: cuts text into the pieces ("words") inside which byte-level BPE merges.
+// Pre-tokenization: splits text into the words to which byte-level BPE is applied one by one.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class SplitPattern {
   /// not supported, does not compile or can match the empty string.
   SplitPattern(std::string_view pattern, const std::string& source);
 
-  /// One thread's working memory for matching; fits every pattern.
+  /// One thread's working memory for matching; usable with every pattern.
   class Scratch {
    public:
     Scratch();
@@ -39,7 +39,7 @@ class SplitPattern {
 
   /// Length of the first piece of `text` from `position` on: a match, or the text before the next match.
   /// `text` must be valid UTF-8 with a character at `position`. Throws Error if the match takes more steps
-  /// than any sensible pattern needs.
+  /// than any reasonable pattern needs.
   size_t piece_length(std::string_view text, size_t position, Scratch& scratch) const;
 
  private:

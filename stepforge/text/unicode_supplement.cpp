@@ -7,7 +7,7 @@ namespace stepforge {
 
 namespace {
 
-constexpr CategoryRange supplement[] = {
+constexpr CategoryRange kSupplement[] = {
     {0x1C89, 0x1C89, "Lu"},   {0xA7CB, 0xA7CC, "Lu"},   {0xA7DA, 0xA7DA, "Lu"},   {0xA7DC, 0xA7DC, "Lu"},
     {0x10D50, 0x10D65, "Lu"}, {0x1C8A, 0x1C8A, "Ll"},   {0xA7CD, 0xA7CD, "Ll"},   {0xA7DB, 0xA7DB, "Ll"},
     {0x10D70, 0x10D85, "Ll"}, {0x1DF25, 0x1DF2A, "Ll"}, {0x10D4E, 0x10D4E, "Lm"}, {0x10D6F, 0x10D6F, "Lm"},
@@ -42,7 +42,7 @@ constexpr CategoryRange supplement[] = {
 }  // namespace
 
 std::span<const CategoryRange> unicode_supplement() {
-  return supplement;
+  return kSupplement;
 }
 
 }  // namespace stepforge

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Debian's PCRE2 implements Unicode 14, Hugging Face's engine Unicode 16. A letter assigned in between would
-// split text differently, so the letters, numbers, marks, punctuation and symbols added since are listed
-// here.
+// Debian's PCRE2 implements Unicode 14, Hugging Face's engine Unicode 16. Characters added in between would
+// split text differently, so these letters, numbers, marks, punctuation and symbols are listed here.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembers the ids of words already encoded. Bounded: when full it starts over.
+// Caches the ids of words. Bounded: it is cleared when full.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ class WordCache {
  public:
   WordCache() : slots_(kFirstCapacity) {}
 
-  /// The ids of `word`, valid until the next insert; nullopt if the word is not known.
+  /// The ids of `word`, valid until the next insert; nullopt if it is not cached.
   std::optional<std::span<const int32_t>> find(std::string_view word) const;
 
-  /// Long words are not kept: they rarely repeat. `word` must not be in the cache.
+  /// Long words are not cached: they rarely repeat. `word` must not be in the cache.
   void insert(std::string_view word, std::span<const int32_t> ids);
 
  private:

@@ -14,7 +14,7 @@ namespace stepforge {
 namespace {
 
 constexpr size_t kSliceBytes = size_t{1} << 20;
-// A merge looks through every word that holds the pair: endless words (a line of base64) would make training
+// A merge visits every word that contains the pair: very long words (a line of base64) would make training
 // quadratic.
 constexpr size_t kLongestWord = 256;
 
@@ -22,8 +22,8 @@ bool is_visible_ascii(char c) {
   return c > ' ' && c < 0x7F;
 }
 
-/// The end of the slice that begins at `begin`: behind the first line break past kSliceBytes that a visible
-/// ASCII character follows. No pattern of ours joins text across such a place.
+/// The end of the slice that begins at `begin`: after the first line feed past kSliceBytes that is followed
+/// by a visible ASCII character. None of our patterns matches across such a point.
 size_t slice_end(std::string_view text, size_t begin) {
   if (text.size() - begin <= kSliceBytes) return text.size();
   size_t end = text.find('\n', begin + kSliceBytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the words of a body of text, on all cores.
+// Counts the words of texts on all cores.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace stepforge {
 
 using WordCounts = std::unordered_map<std::string, int64_t>;
 
-/// Cuts texts into words and adds them up. The result does not depend on the number of threads.
+/// Splits texts into words and counts them. The result does not depend on the number of threads.
 class WordCounter {
  public:
   /// `workers` threads, 0 = all cores. Throws FormatError if the pattern is not supported.
   explicit WordCounter(std::string_view pattern = kLlama3Pattern, int workers = 0);
 
   /// Counts the words of one text; "<|endoftext|>" in it separates texts and is not counted. Large texts are
-  /// divided between the threads, at places where the pattern cuts anyhow. Words of over 256 bytes are counted
+  /// divided between the threads, where the pattern splits in any case. Words of over 256 bytes are counted
   /// in parts. Throws FormatError naming `source` if the text is not UTF-8.
   void add(std::string_view text, std::string_view source);
 

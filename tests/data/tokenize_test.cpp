@@ -11,7 +11,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// All of a text source as one list of documents' bytes as the byte tokenizer encodes them.
+/// Tokenizes with the byte tokenizer into a published pair for training and one for validation.
 TokenizeResult build(const TempFolder& folder, const TextSource& source, const TokenizeOptions& options,
                      const TokenizeProgressFunction& progress = {}) {
   const auto tokenizer = make_byte_tokenizer();

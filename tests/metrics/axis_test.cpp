@@ -26,7 +26,7 @@ TEST(NiceAxis, KeepsTheRangeWhenAskedTo) {
   EXPECT_EQ(axis.labels, (Labels{"500", "1,000", "1,500", "2,000", "2,500", "3,000"}));
 }
 
-TEST(NiceAxis, LabelsAreAlikeInUnitAndDecimals) {
+TEST(NiceAxis, LabelsShareUnitAndDecimals) {
   EXPECT_EQ(nice_axis(0, 50000, 5, true).labels, (Labels{"0", "10k", "20k", "30k", "40k", "50k"}));
   EXPECT_EQ(nice_axis(0, 3e6, 6, true).labels, (Labels{"0", "0.5M", "1.0M", "1.5M", "2.0M", "2.5M", "3.0M"}));
   EXPECT_EQ(nice_axis(0, 0.002, 4, true).labels, (Labels{"0", "0.5e-3", "1.0e-3", "1.5e-3", "2.0e-3"}));
@@ -35,7 +35,7 @@ TEST(NiceAxis, LabelsAreAlikeInUnitAndDecimals) {
   EXPECT_EQ(nice_axis(-1, 1, 4, true).labels, (Labels{"-1.0", "-0.5", "0", "0.5", "1.0"}));
 }
 
-TEST(NiceAxis, HandlesEmptyAndNotFiniteRanges) {
+TEST(NiceAxis, HandlesEmptyAndNonFiniteRanges) {
   const Axis point = nice_axis(4, 4, 5, true);
   EXPECT_LT(point.low, 4);
   EXPECT_GT(point.high, 4);
@@ -59,7 +59,7 @@ TEST(NiceAxis, NeverMakesManyTicks) {
   }
 }
 
-TEST(ShortNumber, KeepsAFewDigits) {
+TEST(ShortNumber, KeepsSignificantDigits) {
   EXPECT_EQ(short_number(1250000), "1.25M");
   EXPECT_EQ(short_number(6120.4), "6,120");
   EXPECT_EQ(short_number(123.456), "123.5");

@@ -50,7 +50,7 @@ TEST(ConsoleLine, LeavesOutTheLeastImportantFieldsUntilItFits) {
   }
 }
 
-TEST(ConsoleLine, LeavesOutWhatIsUnknown) {
+TEST(ConsoleLine, LeavesOutUnknownValues) {
   MetricsRecord record{"train", 1, 0, {}};
   record.add(metric::lr, 1e-5);
   record.add(metric::loss, NAN);
@@ -114,13 +114,13 @@ TEST(StatusText, FitsAnyWidth) {
   EXPECT_EQ(status_text(quarter(), 6, false), "");
 }
 
-TEST(StatusText, LeavesOutWhatIsUnknown) {
+TEST(StatusText, LeavesOutUnknownValues) {
   EXPECT_EQ(status_text({.step = 1234}, 80, false), "step 1,234");
   const Status done{.step = 4, .total_steps = 4, .seconds_per_step = 1};
   EXPECT_EQ(status_text(done, 30, false), "100% " + std::string(20, '#') + "  4/4");
 }
 
-/// A terminal whose screen side the test reads.
+/// A pseudo-terminal whose output the test reads.
 class Terminal {
  public:
   explicit Terminal(unsigned short columns) : screen_(posix_openpt(O_RDWR | O_NOCTTY)) {
@@ -142,8 +142,8 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   int descriptor() const { return program_; }
-  /// What was written since the last call. A terminal hands bytes on in its own time, so an end mark is sent
-  /// after them.
+  /// What was written since the last call. A terminal may deliver bytes late, so an end mark is sent after
+  /// them.
   std::string take() const {
     constexpr std::string_view mark = "<end>";
     EXPECT_EQ(write(program_, mark.data(), mark.size()), static_cast<ssize_t>(mark.size()));
@@ -188,7 +188,7 @@ TEST(StatusLine, UsesTheWidthOfTheTerminal) {
   EXPECT_EQ(terminal.take(), "\r100/400  loss 3.1234\x1b[K");
 }
 
-TEST(LogTextColumns, AreOfLinesOf120Or80Columns) {
+TEST(LogTextColumns, FitLinesOf120Or80Columns) {
   EXPECT_EQ(log_text_columns(Terminal(200).descriptor()), 120 - 17);
   EXPECT_EQ(log_text_columns(Terminal(119).descriptor()), 80 - 17);
   EXPECT_EQ(log_text_columns(-1), 120 - 17) << "not a terminal";
@@ -200,7 +200,7 @@ TEST(LogTextColumns, LeaveRoomForTheTimeAndLevelOfALogLine) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr().size(), std::string("x\n").size() + 17);
 }
 
-TEST(StatusLine, MakesRoomForLogLinesAndComesBackWithTheNewestStatus) {
+TEST(StatusLine, IsClearedForLogLinesAndRedrawnWithTheNewestStatus) {
   const Terminal terminal(60);
   ::testing::internal::CaptureStderr();
   Logger logger(LogLevel::warning);
@@ -217,7 +217,7 @@ TEST(StatusLine, MakesRoomForLogLinesAndComesBackWithTheNewestStatus) {
   ::testing::internal::GetCapturedStderr();
 }
 
-TEST(StatusLine, ClearsItselfAtTheEndAndLetsTheLoggerGo) {
+TEST(StatusLine, ClearsItselfAndRemovesTheGuardAtTheEnd) {
   const Terminal terminal(60);
   ::testing::internal::CaptureStderr();
   Logger logger(LogLevel::warning);
@@ -232,7 +232,7 @@ TEST(StatusLine, ClearsItselfAtTheEndAndLetsTheLoggerGo) {
   ::testing::internal::GetCapturedStderr();
 }
 
-TEST(StatusLine, WritesNothingWhereThereIsNoTerminal) {
+TEST(StatusLine, WritesNothingWithoutATerminal) {
   const TempFolder folder;
   const int descriptor = open((folder / "out").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   {

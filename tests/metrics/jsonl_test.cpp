@@ -67,19 +67,19 @@ TEST(JsonLine, RefusesMalformedLinesNamingTheField) {
   const auto fault = [](std::string_view line) {
     return message_of<FormatError>([&] { parse_json_line(line, "m.jsonl:7"); });
   };
-  EXPECT_EQ(fault("[]"), "m.jsonl:7: not a JSON object");
-  EXPECT_EQ(fault(R"({"kind":"train","wall_time":0})"), "m.jsonl:7: field \"step\" is missing");
-  EXPECT_EQ(fault(R"({"kind":1,"step":1,"wall_time":0})"), "m.jsonl:7: \"kind\" is not a string");
+  EXPECT_EQ(fault("[]"), "m.jsonl:7: the document is [], not a JSON object");
+  EXPECT_EQ(fault(R"({"kind":"train","wall_time":0})"), "m.jsonl:7: \"step\" is missing");
+  EXPECT_EQ(fault(R"({"kind":1,"step":1,"wall_time":0})"), "m.jsonl:7: \"kind\" is 1, not a string");
   EXPECT_EQ(fault(R"({"kind":"train","step":1.5,"wall_time":0})"),
-            "m.jsonl:7: \"step\" is not a whole number");
+            "m.jsonl:7: \"step\" is 1.5, not an integer");
   EXPECT_EQ(fault(R"({"kind":"train","step":9223372036854775808,"wall_time":0})"),
-            "m.jsonl:7: \"step\" is not a whole number");
+            "m.jsonl:7: \"step\" is 9223372036854775808, not an integer");
   EXPECT_EQ(fault(R"({"kind":"train","step":1,"wall_time":0,"lr":"high"})"),
             "m.jsonl:7: \"lr\" is \"high\", not a number");
   EXPECT_CONTAINS(fault("{\"kind\":\"tr"), "m.jsonl:7: byte ");
 }
 
-TEST(ReadJsonl, LeavesOutATornLastLine) {
+TEST(ReadJsonl, SkipsAPartialLastLine) {
   const TempFolder folder;
   write_text(folder / "m.jsonl", line_of(1) + line_of(2) + R"({"kind":"train","st)");
   const std::vector<MetricsRecord> records = read_jsonl(folder / "m.jsonl");
@@ -96,7 +96,7 @@ TEST(ReadJsonl, NamesTheLineOfOtherDamage) {
 TEST(RewindJsonl, KeepsExactlyTheLinesUpToTheStep) {
   const TempFolder folder;
   for (uint32_t trial = 0; trial < 60; ++trial) {
-    // Lines in any order and with repeated steps, now and then damaged, now and then torn at the end.
+    // Lines in any order and with repeated steps, some damaged, sometimes with a partial last line.
     std::string text;
     std::string expected;
     JsonlRewind counts;
@@ -127,7 +127,7 @@ TEST(RewindJsonl, KeepsExactlyTheLinesUpToTheStep) {
   }
 }
 
-TEST(RewindJsonl, CompletesAWholeLastLineWithoutItsEnd) {
+TEST(RewindJsonl, AddsAMissingLineFeedToACompleteLastLine) {
   const TempFolder folder;
   const std::string line = line_of(1);
   write_text(folder / "m.jsonl", line.substr(0, line.size() - 1));
@@ -141,7 +141,7 @@ TEST(RewindJsonl, WithoutAFileDoesNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder / "m.jsonl"));
 }
 
-TEST(JsonlSink, EachRecordIsInTheFileAtOnce) {
+TEST(JsonlSink, WritesEachRecordToTheFileAtOnce) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
   JsonlSink sink(folder / "m.jsonl", logger);
@@ -151,7 +151,7 @@ TEST(JsonlSink, EachRecordIsInTheFileAtOnce) {
   EXPECT_EQ(read_file(folder / "m.jsonl"), line_of(1) + line_of(2));
 }
 
-TEST(JsonlSink, ContinuesAfterATornLine) {
+TEST(JsonlSink, RemovesAPartialLastLine) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
   write_text(folder / "m.jsonl", line_of(1) + R"({"kind":)");
@@ -195,7 +195,7 @@ size_t count_of(std::string_view text, std::string_view part) {
   return count;
 }
 
-TEST(JsonlSink, AFullDiskCostsRecordsAndOneWarningAndLeavesNoHalfLine) {
+TEST(JsonlSink, AFullDiskLosesRecordsWithOneWarningAndLeavesNoPartialLine) {
   const TempFolder folder;
   // Long enough that the limit below leaves room for the captured warnings, which go to a file as well.
   std::string before;

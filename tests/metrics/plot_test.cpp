@@ -15,7 +15,7 @@ namespace stepforge::testing {
 namespace {
 
 /// Checks that tags balance, attributes are quoted and unique markup is escaped; returns the fault or "".
-/// Knows as much of XML as a picture needs.
+/// Covers only the XML that a plot uses.
 class XmlChecker {
  public:
   explicit XmlChecker(std::string_view text) : text_(text) {}
@@ -117,7 +117,7 @@ TEST(XmlChecker, FindsFaults) {
   EXPECT_NE(xml_fault("<a b=1/>"), "");
 }
 
-TEST(PlotSvg, IsWellFormedAndStandsAlone) {
+TEST(PlotSvg, IsWellFormedAndHasNoOutsideReferences) {
   const std::string svg = plot_svg({run_of("a", 100), run_of("b <script> & \"c\" 'd'", 50)});
   EXPECT_EQ(xml_fault(svg), "");
   EXPECT_TRUE(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
@@ -151,7 +151,7 @@ TEST(PlotSvg, InterruptsTheLineAtGaps) {
   EXPECT_FALSE(contains(plot_svg({run}), "nan"));
 }
 
-TEST(PlotSvg, SurvivesRunsWithNothingToDraw) {
+TEST(PlotSvg, DrawsRunsWithoutValues) {
   RunSeries only_nan;
   only_nan.name = "diverged";
   only_nan.loss.add(1, NAN);
@@ -164,7 +164,7 @@ TEST(PlotSvg, SurvivesRunsWithNothingToDraw) {
   EXPECT_EQ(count_of(plot_svg({only_nan}), "not recorded"), 4U);
 }
 
-TEST(PlotSvg, CutsARarePeakOfTheGradientNormAndSaysSo) {
+TEST(PlotSvg, CutsARarePeakOfTheGradientNormWithANote) {
   RunSeries run = run_of("spike", 1000);
   EXPECT_FALSE(contains(plot_svg({run}), "peaks cut"));
   run.grad_norm.y[500] = 250;

@@ -23,7 +23,7 @@ constexpr std::string_view kTwoStepsAndAValidation =
 {"kind":"event","step":2,"wall_time":2,"grad_norm":99}
 {"kind":"tr)J";
 
-TEST(ReadRunSeries, SortsRecordsIntoCurves) {
+TEST(ReadRunSeries, CollectsRecordsIntoCurves) {
   const TempFolder folder;
   fs::create_directory(folder / "small");
   write_text(folder / "small/metrics.jsonl", kTwoStepsAndAValidation);

@@ -13,7 +13,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// What a sink saw, outliving the sink.
+/// The calls of a sink; outlives the sink.
 struct Seen {
   std::vector<int64_t> steps;
   int flushes = 0;
@@ -128,7 +128,7 @@ TEST(SinkQueue, DropsAndCountsInsteadOfWaitingForASlowSink) {
     SinkQueue queue(sinks_of(std::make_unique<GatedSink>(gate, seen)), logger, 2);
     queue.write(record_of(1));
     gate.wait_for_visitor();
-    // One record is inside the sink, two wait in the queue, three find no place.
+    // One record is inside the sink, two wait in the queue, three are dropped.
     for (int64_t step = 2; step <= 6; ++step) queue.write(record_of(step));
     EXPECT_EQ(queue.dropped(), 3);
     gate.release();
@@ -150,7 +150,7 @@ TEST(SinkQueue, ASinkThatThrowsIsDisabledAloneAndOnce) {
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(seen.steps.size(), 3U);
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_CONTAINS(log, "the metrics sink failing is switched off for the rest of this run: no route to host")
+  EXPECT_CONTAINS(log, "the metrics sink failing is disabled for the rest of this run: no route to host")
       << log;
 }
 

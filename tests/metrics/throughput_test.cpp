@@ -26,7 +26,7 @@ TEST(ThroughputMeter, DividesTokensAndFlopsByTheTimeOfTheWindow) {
   EXPECT_EQ(window.data_percent(), 25);
 }
 
-TEST(ThroughputMeter, LeavesOutWhatLiesBetweenSteps) {
+TEST(ThroughputMeter, DoesNotCountTimeBetweenSteps) {
   ThroughputMeter meter;
   meter.begin_step(start);
   meter.end_step(1000, 0, 0, start + seconds(2));

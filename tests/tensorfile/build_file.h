@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files for tests, made by hand and not by the writer under test.
+// Builds safetensors files by hand, without the writer under test.
 #pragma once
 
 #include <cstdint>

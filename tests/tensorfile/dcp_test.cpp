@@ -27,7 +27,7 @@ std::string refusal(const std::string& info) {
   return message_of<FormatError>([&] { read_saved_offsets(file); });
 }
 
-TEST(DcpMetadata, IsTheTextThatPyTorchWrites) {
+TEST(DcpMetadata, EqualsTheTextThatPyTorchWrites) {
   const SafetensorsMetadata metadata = dcp_metadata({{"b", {128, 0}}, {"a.\"q\"", {}}});
   EXPECT_EQ(metadata.at("DCP_SHARDING_INFO"),
             R"({"a.\"q\"": {"saved_offsets": []}, "b": {"saved_offsets": [128, 0]}})");

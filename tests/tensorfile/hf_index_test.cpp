@@ -73,7 +73,7 @@ TEST(HfIndex, AllFaultsAreListedTogether) {
   EXPECT_CONTAINS(message, "the file of \"b\" is not a string");
 }
 
-TEST(HfIndex, RefusesWhatIsNoIndex) {
+TEST(HfIndex, RefusesFilesThatAreNotAnIndex) {
   EXPECT_CONTAINS(index_refusal("[]"), "weight_map");
   EXPECT_CONTAINS(index_refusal("{}"), "weight_map");
   EXPECT_CONTAINS(index_refusal(R"({"weight_map":[]})"), "weight_map");
@@ -130,7 +130,7 @@ TEST(HfWeights, OpensShardsThroughTheIndex) {
   EXPECT_EQ(tensors.find("a")->shape, std::vector<int64_t>{1});
 }
 
-TEST(HfWeights, ListsEveryDisagreementOfIndexAndFiles) {
+TEST(HfWeights, ListsEveryDifferenceBetweenIndexAndFiles) {
   const TempFolder folder;
   write_tensors(folder / "one.safetensors", {"a", "extra1", "extra2"});
   write_tensors(folder / "two.safetensors", {"c"});

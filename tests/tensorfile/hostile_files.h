@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files as an attacker or a broken writer makes them: the classic faults of published loaders.
+// Malformed safetensors files, as an attacker or a broken writer could make them.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace stepforge::testing {
 struct HostileFile {
   std::string name;
   std::string bytes;
-  std::string message;  // a part of the refusal: the byte, the field, the fault
+  std::string message;  ///< part of the expected error: the byte, the field, the fault
 };
 
 std::vector<HostileFile> hostile_files();

@@ -28,7 +28,7 @@ class Manifest : public ::testing::Test {
     return message_of<FormatError>([&] { verify_folder(folder_.path()); });
   }
 
-  /// The refusal after one change of the manifest's JSON.
+  /// The error after one change of the manifest.
   std::string refusal_after(const std::function<void(Json&)>& change) const {
     Json document = read_json_file(folder_ / "manifest.json");
     change(document);
@@ -49,7 +49,7 @@ TEST_F(Manifest, AWholeFolderVerifies) {
   EXPECT_EQ(manifest.files[0].hash, file_hash(folder_ / "model.safetensors"));
 }
 
-TEST_F(Manifest, CallersThatShareTheWorkFindEveryDamageBetweenThem) {
+TEST_F(Manifest, CallersThatShareTheWorkFindAllDamageTogether) {
   for (int i = 0; i < 5; ++i) put_file(folder_ / format("{}.safetensors", i), std::string(1 << (2 * i), 'w'));
   write_manifest(folder_.path(), build_manifest(folder_.path(), 12, {}));
   for (const int parts : {1, 2, 3, 7, 20}) {
@@ -77,7 +77,7 @@ TEST_F(Manifest, CallersThatShareTheWorkFindEveryDamageBetweenThem) {
   }
 }
 
-TEST_F(Manifest, WhatAnotherRankHasHashedIsTakenFromItIfItIsThere) {
+TEST_F(Manifest, UsesHashesFromOtherRanksIfTheFilesExist) {
   const ManifestFile weights = manifest_file(folder_ / "model.safetensors");
   const Json as_text = manifest_files_to_json({weights});
   const auto known = manifest_files_from_json(parse_json(as_text.dump(), "rank 1"), "rank 1");
@@ -163,7 +163,7 @@ TEST_F(Manifest, FileEntriesAreChecked) {
   EXPECT_CONTAINS(refusal_after([](Json& json) { json["files"][1]["bytes"] = "2"; }), "\"files[1].bytes\"");
   EXPECT_CONTAINS(refusal_after([](Json& json) { json["files"][0]["hash"] = "XYZ"; }), "\"files[0].hash\"");
   EXPECT_CONTAINS(refusal_after([](Json& json) { json["files"][0]["name"] = "../x"; }),
-                  "\"files[0].name\" is \"../x\": a plain");
+                  "\"files[0].name\" is \"../x\": expected a plain file name");
   EXPECT_CONTAINS(refusal_after([](Json& json) { json["files"] = 3; }), "\"files\" is 3, not an array");
 }
 
@@ -181,7 +181,7 @@ TEST_F(Manifest, AStepBeyondTheLargestRunIsRefused) {
 
 TEST_F(Manifest, AFolderNamedAfterAnotherStepIsRefused) {
   fs::create_directory(folder_ / "step-7");
-  write_manifest(folder_ / "step-7", {.step = 5});
+  write_manifest(folder_ / "step-7", {.step = 5, .layout = {}, .files = {}});
   const std::string message = message_of<FormatError>([&] { read_manifest(folder_ / "step-7"); });
   EXPECT_CONTAINS(message, "\"step\" is 5: the folder is named step-7");
 }
@@ -192,13 +192,13 @@ TEST_F(Manifest, AFileListedTwiceIsRefused) {
                   "\"files[2].name\" is \"model.safetensors\": this file is listed twice");
 }
 
-TEST_F(Manifest, OnlyPlainFilesBelongIntoACheckpoint) {
+TEST_F(Manifest, OnlyPlainFilesBelongInACheckpoint) {
   fs::create_directory(folder_ / "sub");
   EXPECT_THROW(build_manifest(folder_.path(), 1, {}), Error);
   EXPECT_THROW(build_manifest(folder_ / "missing", 1, {}), Error);
 }
 
-TEST(ListCheckpoints, GivesCompleteFoldersNewestFirst) {
+TEST(ListCheckpoints, ReturnsCompleteFoldersNewestFirst) {
   const TempFolder folder;
   const auto make = [&](const std::string& name, bool complete) {
     fs::create_directories(folder / name);

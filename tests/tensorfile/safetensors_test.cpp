@@ -27,7 +27,7 @@ TEST(HostileSafetensors, AreRefusedNamingFileByteAndField) {
   }
 }
 
-TEST(HostileSafetensors, TakeNoMoreThanFourTimesTheFile) {
+TEST(HostileSafetensors, NeedAtMostFourTimesTheMemoryOfTheFile) {
   for (const HostileFile& hostile : hostile_files()) {
     SCOPED_TRACE(hostile.name);
     const AllocationMeter meter;
@@ -93,7 +93,7 @@ TEST(ParseSafetensors, MoreTensorsThanTheLimitAreRefused) {
   EXPECT_CONTAINS(message, "more than 1000 tensors");
 }
 
-TEST(ParseSafetensors, AGoodFileTakesLittleMemoryToo) {
+TEST(ParseSafetensors, AValidFileNeedsLittleMemoryToo) {
   std::string header = R"({"__metadata__":{"DCP_SHARDING_INFO":")" + std::string(100'000, 's') + "\"}";
   for (int i = 0; i < 5000; ++i) {
     header += format(R"(,"{:x}":{{"dtype":"U8","shape":[0,1,1,1,1,1,1,1,1,1],"data_offsets":[0,0]}})", i);
@@ -135,7 +135,7 @@ TEST(ParseSafetensors, MetadataIsDecoded) {
   EXPECT_TRUE(parse(build_file("{}")).tensors().empty());
 }
 
-TEST(SafetensorsFile, ShowsTheBytesOfEachTensor) {
+TEST(SafetensorsFile, ReturnsTheBytesOfEachTensor) {
   const TempFolder folder;
   const std::string header =
       R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}})";
@@ -147,7 +147,7 @@ TEST(SafetensorsFile, ShowsTheBytesOfEachTensor) {
   EXPECT_THROW(SafetensorsFile(folder / "missing"), Error);
 }
 
-TEST(SafetensorsFile, AFileTruncatedAfterItWasOpenedIsNamedAndDoesNotKill) {
+TEST(SafetensorsFile, NamesAFileTruncatedAfterItWasOpenedInsteadOfCrashing) {
   const TempFolder folder;
   put_file(folder / "f.safetensors",
            build_file(R"({"a":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}})", 100'000));
@@ -158,7 +158,7 @@ TEST(SafetensorsFile, AFileTruncatedAfterItWasOpenedIsNamedAndDoesNotKill) {
   EXPECT_CONTAINS(message, "became shorter");
 }
 
-TEST(TensorBytes, NeverWrap) {
+TEST(TensorBytes, NeverOverflow) {
   const auto bytes = [](DType dtype, std::vector<int64_t> shape) { return tensor_bytes(dtype, shape); };
   EXPECT_EQ(bytes(DType::f32, {}), 4);
   EXPECT_EQ(bytes(DType::bf16, {3, 5}), 30);

@@ -34,7 +34,7 @@ std::vector<TensorSpec> random_specs(uint64_t key) {
   return aligned_order(specs);
 }
 
-TEST(SafetensorsWriter, WhatItWritesTheReaderReadsBitForBit) {
+TEST(SafetensorsWriter, TheReaderReadsWrittenTensorsBitForBit) {
   const TempFolder folder;
   for (uint64_t key = 0; key < 200; ++key) {
     const std::vector<TensorSpec> specs = random_specs(key);
@@ -84,13 +84,13 @@ TEST(SafetensorsWriter, WritesExactlyTheDocumentedBytes) {
   EXPECT_EQ(read_file(folder / "f"), build_file(header + "       ") + "wxyz");
 }
 
-TEST(SafetensorsWriter, TensorsComeInOrderAndWhole) {
+TEST(SafetensorsWriter, TensorsMustBeCompleteAndInOrder) {
   const TempFolder folder;
   SafetensorsWriter writer(folder / "f",
                            {{"a", DType::u8, {2}}, {"none", DType::u8, {0}}, {"b", DType::u8, {2}}});
-  EXPECT_CONTAINS(message_of<Error>([&] { writer.write("b", as_bytes("xy")); }), "it is the turn of a");
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.write("b", as_bytes("xy")); }), "but the next one is a");
   writer.write("a", as_bytes("x"));
-  EXPECT_CONTAINS(message_of<Error>([&] { writer.write("b", as_bytes("xy")); }), "it is the turn of a");
+  EXPECT_CONTAINS(message_of<Error>([&] { writer.write("b", as_bytes("xy")); }), "but the next one is a");
   EXPECT_CONTAINS(message_of<Error>([&] { writer.write("a", as_bytes("yz")); }), "takes only 1 more");
   writer.write("a", as_bytes("y"));
   EXPECT_CONTAINS(message_of<Error>([&] { writer.finish(); }), "tensor b has only 0 of its 2 bytes");
@@ -108,7 +108,7 @@ TEST(SafetensorsWriter, AnUnfinishedFileIsRemoved) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-TEST(SafetensorsWriter, WhatTheReaderWouldRefuseIsNotWritten) {
+TEST(SafetensorsWriter, RefusesToWriteWhatTheReaderWouldRefuse) {
   const TempFolder folder;
   const auto refusal = [&](std::vector<TensorSpec> specs, const SafetensorsMetadata& metadata = {}) {
     return message_of<Error>([&] { SafetensorsWriter(folder / "f", std::move(specs), metadata); });

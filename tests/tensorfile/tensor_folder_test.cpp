@@ -85,7 +85,7 @@ void expect_all_ranges(const TensorFolder& folder, const Shape& shape) {
   }
 }
 
-TEST(TensorFolder, ReadsAnyPartOfATensorFromAnyCut) {
+TEST(TensorFolder, ReadsAnySliceHoweverTheTensorIsDivided) {
   for (const Shape& shape : {Shape{11}, Shape{3, 5}, Shape{2, 3, 4}, Shape{1, 7}, Shape{5, 1}}) {
     for (uint64_t seed = 0; seed < 6; ++seed) {
       const TempFolder files;
@@ -113,12 +113,12 @@ std::string refusal(const Shape& shape, const std::vector<Part>& parts) {
   return message_of<FormatError>([&] { const TensorFolder folder(paths); });
 }
 
-TEST(TensorFolder, RefusesPartsThatOverlapNamingFilesTensorAndPlace) {
+TEST(TensorFolder, RefusesPartsThatOverlapNamingFilesTensorAndSlice) {
   const std::string message = refusal({4, 4}, {{{{0, 0}, {2, 4}}}, {{{1, 3}, {1, 1}}}, {{{2, 0}, {2, 4}}}});
   EXPECT_CONTAINS(message, "\"t\" is in ");
   EXPECT_CONTAINS(message, "/0.safetensors and in ");
   EXPECT_CONTAINS(message, "/1.safetensors, which both hold [1:2, 3:4]");
-  // As many elements as there should be, but one twice and one not at all.
+  // The right number of elements, but one is there twice and another one is missing.
   EXPECT_CONTAINS(refusal({4}, {{{{0}, {2}}}, {{{1}, {1}}}, {{{3}, {1}}}}), "both hold [1:2]");
 }
 
@@ -136,7 +136,7 @@ TEST(TensorFolder, RefusesPartsOfDifferentTypesOrDimensions) {
   EXPECT_CONTAINS(refusal({4}, {{{{0}, {2}}}, {{{2, 0}, {2, 1}}}}), "but I32 of 2 in ");
 }
 
-TEST(TensorFolder, RefusesShapesThatNoTensorHas) {
+TEST(TensorFolder, RefusesImpossibleShapes) {
   const int64_t far = int64_t{1} << 40;
   EXPECT_CONTAINS(refusal({1, 1}, {{{{0, 0}, {1, 1}}}, {{{far, far}, {1, 1}}}}), "impossible shape");
 }
@@ -151,8 +151,8 @@ TEST(TensorFolder, EmptyPartsAtTheEndOfTheNumbersAreRefusedLikeOthers) {
   EXPECT_NO_THROW(empty.read("t", whole_slice({0, 4}), 0, 0, {}));
 }
 
-/// What was read would end the program: a mapped file that has become shorter.
-TEST(TensorFolder, ReadsNoBytesButThoseItIsAskedFor) {
+/// If files were mapped, reading one that has become shorter would kill the program.
+TEST(TensorFolder, ReadsOnlyTheRequestedBytes) {
   const TempFolder files;
   const Shape shape = {4, 65536};
   const auto paths = write_parts(files, shape, {{{{0, 0}, {3, 65536}}}, {{{3, 0}, {1, 65536}}}});
@@ -183,7 +183,7 @@ TEST(TensorFolder, ListsEveryTensorThatIsWrong) {
   EXPECT_CONTAINS(message, format("\"b\" is in {} and in {}", paths[0].string(), paths[1].string()));
 }
 
-TEST(TensorFolder, RefusesToReadWhatIsNotThere) {
+TEST(TensorFolder, RefusesToReadUnknownTensorsAndSlicesOutside) {
   const TempFolder files;
   const TensorFolder folder(write_parts(files, {2, 3}, {{{{0, 0}, {2, 3}}}}));
   std::vector<std::byte> target(12);

@@ -12,7 +12,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// The rule itself: apply the lowest rank, leftmost first, and look at everything again.
+/// The simplest implementation: apply the lowest rank, leftmost first, then look at all pairs again.
 std::vector<int32_t> merge_slowly(const TokenizerDefinition& definition, std::string_view word) {
   std::vector<int32_t> symbols;
   for (const char byte : word) symbols.push_back(static_cast<uint8_t>(byte));
@@ -45,7 +45,7 @@ std::vector<int32_t> word_ids(const BpeModel& model, std::string_view word) {
 }
 
 TEST(BpeModel, TheLowestRankMergesFirst) {
-  // "b c" stands before "a b": in "abc" it wins although "a b" is further left.
+  // "b c" has a lower rank than "a b": in "abc" it wins although "a b" is further left.
   const BpeModel model(definition_with({token_pair('b', 'c'), token_pair('a', 'b')}));
   EXPECT_EQ(word_ids(model, "abc"), (std::vector<int32_t>{'a', 256}));
   EXPECT_EQ(word_ids(model, "abab"), (std::vector<int32_t>{257, 257}));
@@ -74,7 +74,7 @@ TEST(BpeModel, ShortAndLongWordsFollowTheSameRule) {
   }
 }
 
-TEST(BpeModel, IgnoreMergesTakesAWholeWordThatIsAToken) {
+TEST(BpeModel, IgnoreMergesEncodesAWordThatIsATokenAsThatToken) {
   TokenizerDefinition definition =
       definition_with({token_pair('b', 'c'), token_pair('a', 'b'), token_pair(257, 'c')});
   EXPECT_EQ(word_ids(BpeModel(definition), "abc"), (std::vector<int32_t>{'a', 256}));

@@ -14,7 +14,7 @@ namespace {
 
 using Merges = std::vector<TokenPair>;
 
-/// The rule itself: count all pairs anew for each merge.
+/// The simplest implementation: count all pairs again for each merge.
 Merges train_slowly(const WordCounts& counts, int32_t vocab_size) {
   std::vector<std::pair<std::vector<int32_t>, int64_t>> words;
   for (const auto& [text, count] : counts) {
@@ -69,7 +69,7 @@ TEST(BpeTrainer, OfEquallyFrequentPairsTheSmallestIdsWin) {
             (Merges{token_pair('b', 'a'), token_pair('b', 'z'), token_pair('x', 'y')}));
 }
 
-TEST(BpeTrainer, AgreesWithCountingAnewForEachMerge) {
+TEST(BpeTrainer, AgreesWithCountingAgainForEachMerge) {
   for (uint64_t round = 0; round < 60; ++round) {
     WordCounts counts;
     for (uint64_t w = 0; w < 30; ++w) {

@@ -18,7 +18,7 @@ TEST(ByteAlphabet, WritesEachByteAsOneOfThe256CharactersOfGpt2) {
   }
 }
 
-TEST(ByteAlphabet, HasNoPlaceForOtherCharacters) {
+TEST(ByteAlphabet, RefusesOtherCharacters) {
   EXPECT_EQ(from_byte_alphabet("a b"), std::nullopt);
   EXPECT_EQ(from_byte_alphabet("\xE4\xB8\x96"), std::nullopt);
   EXPECT_EQ(from_byte_alphabet("\xC5\x84"), std::nullopt);  // U+0144, one past the end

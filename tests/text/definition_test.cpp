@@ -150,7 +150,7 @@ TEST_P(HostileDefinition, IsRefusedWithFileComponentAndValue) {
 INSTANTIATE_TEST_SUITE_P(Definition, HostileDefinition, ::testing::ValuesIn(hostile_definitions()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Definition, RefusesWhatIsNoJson) {
+TEST(Definition, RefusesInvalidJson) {
   const std::string good = good_definition().dump();
   EXPECT_CONTAINS(message_of<FormatError>([&] { return parse_definition("", "t.json"); }), "t.json");
   EXPECT_CONTAINS(message_of<FormatError>([&] { return parse_definition("[]", "t.json"); }), "t.json",
@@ -176,7 +176,7 @@ TEST(Definition, RefusesDeepNestingWithoutExhaustingTheStack) {
                   "nested");
 }
 
-TEST(Definition, TakesBothFormsOfMerges) {
+TEST(Definition, ReadsBothFormsOfMerges) {
   Json json = good_definition();
   const TokenizerDefinition as_text = parse_definition(json.dump(), "t.json");
   json["model"]["merges"] = Json::array({{"a", "b"}, {"ab", "c"}, {"b", "c"}});
@@ -185,7 +185,7 @@ TEST(Definition, TakesBothFormsOfMerges) {
   EXPECT_EQ(as_text.merged_ids, (std::vector<int32_t>{256, 257, 258}));
 }
 
-TEST(Definition, AnEmptySequenceOfNormalizersIsNone) {
+TEST(Definition, AcceptsAnEmptySequenceOfNormalizers) {
   Json json = good_definition();
   json["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json::array()}};
   EXPECT_EQ(parse_definition(json.dump(), "t.json").pieces.size(), 259U);
@@ -199,7 +199,7 @@ TEST(Definition, AnAddedTokenOfTheModelKeepsTheModelsId) {
   EXPECT_EQ(parse_definition(json.dump(), "t.json").added_tokens.at(1).id, 257);
 }
 
-TEST(Definition, TheHashSeesValuesAndNotLayout) {
+TEST(Definition, TheHashDependsOnValuesNotOnLayout) {
   Json json = good_definition();
   const std::string hash = parse_definition(json.dump(), "a").content_hash;
   EXPECT_EQ(parse_definition(json.dump(4), "b").content_hash, hash);

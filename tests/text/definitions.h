@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small tokenizer definitions for the tests: a good one to be varied, and what it takes to use it.
+// A small valid tokenizer definition that tests change, and helpers to load definitions.
 #pragma once
 
 #include <filesystem>

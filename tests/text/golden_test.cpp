@@ -11,7 +11,7 @@ namespace {
 
 class Golden : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Golden, GivesTheIdsOfHuggingFaceTokenizers) {
+TEST_P(Golden, ReturnsTheIdsOfHuggingFaceTokenizers) {
   const auto tokenizer = load_tokenizer(golden_folder(GetParam()));
   const Json golden = read_json_file(golden_folder(GetParam()) / "golden.json");
   EXPECT_EQ(tokenizer->vocab_size(), golden["vocab_size"].get<int32_t>());

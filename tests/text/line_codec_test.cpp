@@ -55,14 +55,14 @@ TEST(LineCodec, ABadLineIsNamedByItsNumber) {
   EXPECT_CONTAINS(message_of<Error>([&] { return run(decode_jsonl, "[1]\n[5000]\n"); }), "stdin:2", "5000");
 }
 
-TEST(LineCodec, APlainInputThatIsNoTextOrNoNumbersIsRefused) {
+TEST(LineCodec, RefusesPlainInputThatIsNotUtf8OrNotIds) {
   EXPECT_CONTAINS(message_of<FormatError>([&] { return run(encode_plain, "ab\xFF"); }), "stdin", "byte 2");
   EXPECT_CONTAINS(message_of<FormatError>([&] { return run(decode_plain, "1 2 x3"); }), "stdin", "word 3",
                   "x3");
   EXPECT_CONTAINS(message_of<Error>([&] { return run(decode_plain, "1 5000"); }), "stdin", "word 2", "5000");
 }
 
-/// The same byte for ever.
+/// An endless stream of one byte.
 class Endless : public std::streambuf {
  public:
   explicit Endless(char byte) : bytes_(4096, byte) {}

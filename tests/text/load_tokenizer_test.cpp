@@ -15,7 +15,7 @@ void write(const std::filesystem::path& path, std::string_view text) {
   write_file_atomic(path, text);
 }
 
-TEST(LoadTokenizer, WhatWasSavedLoadsEqual) {
+TEST(LoadTokenizer, ASavedTokenizerLoadsAsEqual) {
   const TempFolder folder;
   for (const auto& original : {make_byte_tokenizer(), tokenizer_of(good_definition()),
                                load_tokenizer(golden_folder("llama3_like"))}) {
@@ -49,7 +49,7 @@ TEST(LoadTokenizer, SavedFilesNameTheEndOfText) {
   EXPECT_EQ(read_json_file(folder / "special_tokens_map.json")["eos_token"], "<|endoftext|>");
 }
 
-TEST(LoadTokenizer, CompanionsAreCarriedThroughUnchanged) {
+TEST(LoadTokenizer, OtherTokenizerFilesAreSavedUnchanged) {
   const TempFolder folder;
   std::filesystem::create_directories(folder / "in");
   write(folder / "in/tokenizer.json", good_definition().dump(3));
@@ -76,7 +76,7 @@ TEST(LoadTokenizer, RefusesAFolderWithoutTokenizerAndAMissingPath) {
   EXPECT_CONTAINS(message_of<UsageError>([&] { return load_tokenizer(folder / "nowhere"); }), "nowhere");
 }
 
-TEST(LoadTokenizer, RefusesAConfigThatDoesNotFit) {
+TEST(LoadTokenizer, RefusesAConfigThatDoesNotMatch) {
   const TempFolder folder;
   write(folder / "tokenizer.json", good_definition().dump());
   write(folder / "tokenizer_config.json", R"({"eos_token": "</s>"})");

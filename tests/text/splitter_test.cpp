@@ -26,7 +26,7 @@ Pieces split(std::string_view pattern, std::string_view text) {
   return pieces;
 }
 
-TEST(Splitter, Llama3PatternCutsAsPublished) {
+TEST(Splitter, Llama3PatternSplitsAsPublished) {
   EXPECT_EQ(split(kLlama3Pattern, "She'd pay $12345,\n\n  we'LL see  "),
             (Pieces{"She", "'d", " pay", " $", "123", "45", ",\n\n", " ", " we", "'LL", " see", "  "}));
 }
@@ -49,7 +49,7 @@ TEST(Splitter, KnowsLettersAndDigitsOfUnicode16) {
   EXPECT_EQ(split(R"(\P{L}+)", "!\U00031350?"), (Pieces{"!", "\U00031350", "?"}));
 }
 
-TEST(Splitter, TheMongolianVowelSeparatorIsNoSpace) {
+TEST(Splitter, TheMongolianVowelSeparatorIsNotASpace) {
   EXPECT_EQ(split(R"(\s+)", "a \u180E\u3000b"), (Pieces{"a", " ", "\u180E", "\u3000", "b"}));
   EXPECT_EQ(split(R"([\S]+)", "a \u180E"), (Pieces{"a", " ", "\u180E"}));
   EXPECT_EQ(split(R"(\S+)", "a \u180E"), (Pieces{"a", " ", "\u180E"}));
@@ -62,14 +62,14 @@ TEST(Splitter, LongRunsTakeLinearTime) {
   EXPECT_EQ(split(kLlama3Pattern, std::string(20'000'000, '-')).size(), 1U);
 }
 
-TEST(Splitter, ACatastrophicPatternEndsInAnErrorThatNamesIt) {
+TEST(Splitter, APatternThatBacktracksExponentiallyIsAnErrorThatNamesIt) {
   const SplitPattern pattern("(?:a+)+[bc]", "bad.json");
   SplitPattern::Scratch scratch;
   EXPECT_CONTAINS(message_of<Error>([&] { return pattern.piece_length(std::string(60, 'a'), 0, scratch); }),
                   "bad.json", "byte 0", "limit");
 }
 
-TEST(Splitter, RefusesWhatOnigurumaReadsOtherwiseOrCannotBeKept) {
+TEST(Splitter, RefusesSyntaxThatCannotBeTranslatedFromOniguruma) {
   const std::string_view refused[] = {
       "^a",       "a$",      R"(\bword)", R"(\w+)",      R"(\h)",     R"(\p{Han}+)", R"(\p{^L})",
       R"(\pL)",   "(?i)a",   "(?m:a)",    "(?<name>a)",  "(*FAIL)",   "[[:alpha:]]", "[a[bc]]",

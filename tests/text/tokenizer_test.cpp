@@ -23,7 +23,7 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-/// Valid UTF-8 with a liking for what the patterns tell apart.
+/// Valid UTF-8, often with characters that the patterns treat differently.
 std::string random_text() {
   const auto code_points = *rc::gen::container<std::vector<uint32_t>>(
       rc::gen::oneOf(rc::gen::inRange<uint32_t>(0x20, 0x7F),
@@ -43,7 +43,7 @@ std::vector<std::unique_ptr<Tokenizer>> all_kinds() {
   return kinds;
 }
 
-TEST(Tokenizer, DecodingWhatWasEncodedGivesTheTextBack) {
+TEST(Tokenizer, DecodingEncodedTextReturnsTheText) {
   const auto kinds = all_kinds();
   EXPECT_TRUE(rc::check([&] {
     const std::string text = random_text();
@@ -51,7 +51,7 @@ TEST(Tokenizer, DecodingWhatWasEncodedGivesTheTextBack) {
   }));
 }
 
-TEST(Tokenizer, AStreamGivesTheSameTextAndOnlyWholeCharacters) {
+TEST(Tokenizer, AStreamReturnsTheSameTextInCompleteCharacters) {
   const auto kinds = all_kinds();
   EXPECT_TRUE(rc::check([&] {
     const std::string text = random_text();
@@ -68,7 +68,7 @@ TEST(Tokenizer, AStreamGivesTheSameTextAndOnlyWholeCharacters) {
   }));
 }
 
-TEST(Tokenizer, AnEncoderThatHasSeenOtherTextsGivesTheSameIds) {
+TEST(Tokenizer, EarlierTextsDoNotChangeTheIdsOfAnEncoder) {
   const auto tokenizer = load_tokenizer(golden_folder("llama3_like"));
   const auto encoder = tokenizer->encoder();
   EXPECT_TRUE(rc::check([&] {
@@ -80,7 +80,7 @@ TEST(Tokenizer, AnEncoderThatHasSeenOtherTextsGivesTheSameIds) {
   }));
 }
 
-TEST(Tokenizer, AFullCacheStartsOverWithoutChangingIds) {
+TEST(Tokenizer, ClearingAFullCacheDoesNotChangeIds) {
   const auto tokenizer = tokenizer_of(good_definition());
   const auto encoder = tokenizer->encoder();
   for (int round = 0; round < 2; ++round) {
@@ -144,7 +144,7 @@ TEST(Tokenizer, RefusesTextThatIsNotUtf8WithTheOffset) {
   }
 }
 
-TEST(Tokenizer, RefusesIdsItDoesNotHave) {
+TEST(Tokenizer, RefusesIdsOutsideTheVocabulary) {
   for (const auto& tokenizer : all_kinds()) {
     const int32_t size = tokenizer->vocab_size();
     EXPECT_CONTAINS(message_of<Error>([&] { return tokenizer->decode(Ids{0, -1}); }), "-1",
@@ -162,7 +162,7 @@ void add_token(Json& json, const std::string& content) {
   json["added_tokens"].push_back(std::move(token));
 }
 
-// Recorded with tokenizers 0.23.3: its ByteLevel decoder takes added tokens for byte alphabet as well.
+// Recorded with tokenizers 0.23.3: its ByteLevel decoder decodes added tokens as byte alphabet as well.
 TEST(Tokenizer, AnAddedTokenSpelledInTheByteAlphabetDecodesToItsBytes) {
   Json json = good_definition();
   for (const char* content : {"\u0120x", "\u00C3\u00A9", "\u010A\u010A", "a b", "\u4E16", "\u00E9\u4E16"}) {
@@ -177,7 +177,7 @@ TEST(Tokenizer, AnAddedTokenSpelledInTheByteAlphabetDecodesToItsBytes) {
   EXPECT_EQ(tokenizer->encode("q\u0120xq"), (Ids{'q', 260, 'q'}));  // found as it is spelled
 }
 
-// The work per token must not grow with their number: 100,000 did not load in 25 seconds once.
+// The time per token must not grow with their number: 100,000 once took more than 25 seconds to load.
 TEST(Tokenizer, ManyAddedTokensLoadAreFoundAndAreSaved) {
   constexpr int count = kSanitizer ? 5'000 : 100'000;
   Json json = good_definition();
@@ -201,7 +201,7 @@ TEST(Tokenizer, ManyAddedTokensLoadAreFoundAndAreSaved) {
   EXPECT_EQ(load_tokenizer(folder.path())->encode(format("<|token {}|>", count - 1)), (Ids{259 + count - 1}));
 }
 
-TEST(Tokenizer, TokenTextShowsWhatTheEyeCannotSee) {
+TEST(Tokenizer, TokenTextEscapesInvisibleCharacters) {
   const auto bytes = make_byte_tokenizer();
   EXPECT_EQ(bytes->token_text('a'), "a");
   EXPECT_EQ(bytes->token_text('\n'), "\\n");
@@ -220,7 +220,7 @@ TEST(ByteTokenizer, IdsAreTheBytesAnd256EndsAText) {
     EXPECT_EQ(tokenizer->decode(Ids{id}), std::string(1, static_cast<char>(id)));
 }
 
-TEST(StreamDecoder, HoldsBackTheBytesOfACharacterUntilItIsWhole) {
+TEST(StreamDecoder, HoldsBackTheBytesOfACharacterUntilItIsComplete) {
   const auto bytes = make_byte_tokenizer();
   StreamDecoder stream(*bytes);
   EXPECT_EQ(stream.push(0xF0), "");

@@ -11,7 +11,7 @@
 namespace stepforge::testing {
 namespace {
 
-/// Several slices of text with line breaks, spaces and every kind of piece.
+/// Text for several slices, with line breaks, spaces and every kind of piece.
 std::string long_text() {
   const std::string_view parts[] = {
       "word",          " ",      "\n",   "\n\n", "  \n", "12345", ",",     "...\n",
@@ -28,7 +28,7 @@ TEST(WordCounter, CountsThePiecesOfThePattern) {
   EXPECT_EQ(counter.bytes(), 18);
 }
 
-TEST(WordCounter, CutsLongTextsOnlyWhereThePatternCuts) {
+TEST(WordCounter, SlicesLongTextsOnlyWhereThePatternSplits) {
   const std::string text = long_text();
   WordCounter counter(kLlama3Pattern, 4);
   counter.add(text, "test");
@@ -43,7 +43,7 @@ TEST(WordCounter, CutsLongTextsOnlyWhereThePatternCuts) {
   EXPECT_EQ(counter.counts(), expected);
 }
 
-TEST(WordCounter, TheNumberOfThreadsChangesNothing) {
+TEST(WordCounter, TheNumberOfThreadsDoesNotChangeTheCounts) {
   const std::string text = long_text();
   WordCounter one(kLlama3Pattern, 1);
   WordCounter many(kLlama3Pattern, 7);
@@ -60,7 +60,7 @@ TEST(WordCounter, EndOfTextSeparatesAndIsNotCounted) {
   EXPECT_EQ(counter.counts(), (WordCounts{{"ab", 1}, {"cd", 1}}));
 }
 
-TEST(WordCounter, EndlessWordsAreCountedInPartsCutBetweenCharacters) {
+TEST(WordCounter, LongWordsAreCountedInPartsCutBetweenCharacters) {
   WordCounter counter;
   std::string word;
   for (int i = 0; i < 200; ++i) word += "\u4E16";  // 600 bytes

@@ -53,10 +53,10 @@ def main():
     print('#include "stepforge/text/unicode_supplement.h"\n')
     print("// Written by tools/oracle/make_unicode_supplement.py.\n")
     print("namespace stepforge {\n\nnamespace {\n")
-    print("constexpr CategoryRange supplement[] = {")
+    print("constexpr CategoryRange kSupplement[] = {")
     print("\n".join(rows))
     print("};\n\n}  // namespace\n")
-    print("std::span<const CategoryRange> unicode_supplement() { return supplement; }\n\n}  // namespace stepforge")
+    print("std::span<const CategoryRange> unicode_supplement() { return kSupplement; }\n\n}  // namespace stepforge")
 
 
 main()
