@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small run is killed, stopped, damaged and restarted, round after round, and ends with the bits of a run that
-// nothing disturbed. Two rounds of each fault; three hundred as a long test.
+// nothing disturbed. One round of each fault; three hundred rounds as a long test.
 #include <algorithm>
 #include <random>
 
@@ -187,8 +187,8 @@ class FaultyRun {
 };
 
 TEST(Faults, OfAllKindsInARowChangeNoBitOfTheResult) {
-  const int rounds = long_tests() ? 300 : 24;
-  const int64_t steps = int64_t{60} * rounds;
+  const int rounds = long_tests() ? 300 : 12;
+  const int64_t steps = int64_t{40} * rounds;
   const TempFolder folder;
   std::ofstream(folder / "tale.txt") << some_text(200);
   FaultyRun faulty(folder, steps);

@@ -255,7 +255,7 @@ class StoppedBuild : public ::testing::Test {
     for (const char* name : {"train.bin", "train.idx", "validation.bin", "validation.idx"}) {
       EXPECT_EQ(read_file(resumed.folder / name), read_file(whole.folder / name)) << name;
     }
-    EXPECT_EQ(names_in(resumed.folder).size(), 6U);  // two pairs and their descriptions
+    EXPECT_EQ(names_in(resumed.folder).size(), 7U);  // two pairs, their descriptions and the hashes
     EXPECT_EQ(names_in(folder_ / "cache").size(), 1U);
   }
 

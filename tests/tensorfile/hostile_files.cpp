@@ -86,7 +86,7 @@ void add_shape_faults(std::vector<HostileFile>& files) {
   add("FloatDimension", f32("[4.0]", "[0,16]"), "shape\": not an integer written in digits");
   add("ScientificDimension", f32("[4e0]", "[0,16]"), "shape\": not an integer written in digits");
   add("LeadingZero", f32("[04]", "[0,16]"), "shape\": a number with leading zeros");
-  add("HexDimension", f32("[0x4]", "[0,16]"), "shape\": found \"x\"");
+  add("HexDimension", f32("[0x4]", "[0,16]"), "shape\": expected ']', found \"x\"");
   add("DimensionOf2To63", f32("[9223372036854775808]", "[0,16]"), "shape\": a number of 2^63 or more");
   add("DimensionOf2To64", f32("[18446744073709551616]", "[0,16]"), "shape\": a number of 2^63 or more");
   add("DimensionOf10000Digits", f32("[" + std::string(10000, '9') + "]", "[0,16]"),
@@ -116,7 +116,7 @@ void add_offset_faults(std::vector<HostileFile>& files) {
       "a number of 2^63 or more");
   add("OffsetsWrapTo16", f32("[4]", "[0,18446744073709551632]"), "a number of 2^63 or more");
   add("EndOf2To63Minus1", f32("[4]", "[9223372036854775791,9223372036854775807]"),
-      "end 9223372036854775807 lies");
+      "end 9223372036854775807 is beyond");
   add("NegativeOffset", f32("[4]", "[-16,0]"), "a negative number");
   add("FloatOffset", f32("[4]", "[0,16.0]"), "not an integer written in digits");
   add("ScientificOffset", f32("[4]", "[0,1.6e1]"), "not an integer written in digits");
@@ -201,11 +201,12 @@ void add_json_faults(std::vector<HostileFile>& files) {
   add("TextAfterTheHeader", "{}   <script>", "byte 13: only spaces may follow");
   add("NulPadding", std::string("{}\0\0\0\0\0\0", 8), "byte 10: only spaces may follow");
   add("NewlinePadding", "{}\n", "byte 10: only spaces may follow");
-  add("Comment", "{/*x*/}", "byte 9: found \"/\"");
-  add("SingleQuotes", "{'a':1}", "byte 9: found \"'\"");
+  add("Comment", "{/*x*/}", "byte 9: expected '\"', found \"/\"");
+  add("SingleQuotes", "{'a':1}", "byte 9: expected '\"', found \"'\"");
   add("MissingColon", "{\"a\" {}}", "byte 13: expected ':', found \"{\"");
   add("DeepNesting", repeated("{\"a\":", 200'000), "field \"a\": unknown field");
-  add("DeepLists", "{\"a\":" + std::string(1'000'000, '['), "byte 13: tensor \"a\": found \"[\"");
+  add("DeepLists", "{\"a\":" + std::string(1'000'000, '['),
+      "byte 13: tensor \"a\": expected '{', found \"[\"");
   add("UnclosedString", "{\"abc", "byte 9: the string that starts here has no end");
   add("RawNulInAString", std::string("{\"a\0b\":1}", 9), "byte 11: control byte in a string");
   add("RawNewlineInAString", "{\"a\nb\":1}", "byte 11: control byte in a string");
