@@ -122,7 +122,7 @@ TEST(Resume, GoesOnFromTheNewestStepByItself) {
   const TempFolder folder;
   const Words words = everything_on(folder, 6);
   const std::vector<StepRecord> uncut = TestRun(words).run();
-  std::filesystem::remove_all(folder / "run" / "checkpoint");
+  std::filesystem::remove_all(folder / "run");
   TestRun(words).run(2);
   TestRun(words).run(4);
   const std::vector<StepRecord> rest = TestRun(words).run();
