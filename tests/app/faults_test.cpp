@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <random>
 
+#include "stepforge/comm/shared_file.h"
 #include "stepforge/metrics/run_folder.h"
 #include "tests/app/program.h"
 #include "tests/app/run_state.h"
+#include "tests/launch/listener.h"
 
 namespace stepforge::testing {
 namespace {
@@ -40,7 +42,7 @@ class FaultyRun {
   /// One disturbance, and a start that continues the run by a few steps.
   void round(int number) {
     const int64_t before = newest_step(run_);
-    switch (number % 12) {
+    switch (number % 16) {
       case 0:
         return train_and_signal(SIGKILL);
       case 1:
@@ -66,8 +68,16 @@ class FaultyRun {
         return train_and_signal(SIGTERM, false, {"launch", "--nproc", "2"});
       case 10:
         return fill_disk();
-      default:
+      case 11:
         return close_log();
+      case 12:
+        return stop_launcher_and_ranks();
+      case 13:
+        return make_unreadable();
+      case 14:
+        return start_beside_foreign_shared_memory();
+      default:
+        return start_with_bad_options();
     }
   }
 
@@ -96,9 +106,10 @@ class FaultyRun {
   }
 
   /// The start must be refused with `reason`, and leave the checkpoints as they are.
-  void expect_refusal(const std::string& reason, int exit_code = 2) {
+  void expect_refusal(const std::string& reason, int exit_code = 2, const Words& more = {},
+                      const Words& environment = {}) {
     const std::vector<int64_t> before = saved_steps(run_);
-    const ProgramResult result = run_program(Words{"train"} + words_);
+    const ProgramResult result = run_program(Words{"train"} + words_ + more, "", environment);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
     EXPECT_CONTAINS(result.err, reason);
     EXPECT_EQ(saved_steps(run_), before);
@@ -180,6 +191,52 @@ class FaultyRun {
     child.wait();
   }
 
+  /// One SIGTERM for all processes, as from a batch system, counts once: the step is finished and saved.
+  void stop_launcher_and_ranks() {
+    const int64_t before = newest_step(run_);
+    Child child(Words{"launch", "--nproc", "2", "train"} + words_);
+    wait_for_steps(child);
+    const std::vector<pid_t> ranks = children_of(child.pid());
+    child.signal(SIGTERM);
+    for (const pid_t rank : ranks) kill(rank, SIGTERM);
+    const ProgramResult result = child.wait();
+    EXPECT_EQ(result.exit_code, 130) << result.err;
+    EXPECT_GT(newest_step(run_), before);
+  }
+
+  void make_unreadable() {
+    const fs::path newest = step_folder(newest_step(run_));
+    fs::rename(newest, folder_ / "elsewhere");
+    fs::create_symlink(newest.filename(), newest);  // a loop: every access fails
+    const ProgramResult result = run_program(Words{"train"} + words_);
+    EXPECT_EQ(result.exit_code, 1) << result.err;
+    EXPECT_CONTAINS(result.err, "cannot read");
+    fs::remove(newest);
+    fs::rename(folder_ / "elsewhere", newest);
+    train_and_signal(SIGTERM);
+  }
+
+  void start_beside_foreign_shared_memory() {
+    fs::create_directories(shared_folder());
+    fs::permissions(shared_folder(), fs::perms::owner_all);
+    const fs::path foreign = shared_folder() / "foreign";
+    std::ofstream(foreign) << "what a dead job has left";
+    fs::permissions(foreign, fs::perms::owner_all);
+    train_and_signal(SIGTERM, false, {"launch", "--nproc", "2"});
+    EXPECT_FALSE(fs::exists(foreign));
+  }
+
+  /// Absurd sizes, a foreign checkpoint folder, and a port whose listener never answers.
+  void start_with_bad_options() {
+    expect_refusal("model.n_layers", 2, {"model.n_layers=2147483648"});
+    expect_refusal("inside the run folder", 2, {"checkpoint.folder=../elsewhere"});
+    const Listener listener;
+    expect_refusal("does not answer", 1, {"comm.init_timeout=1"},
+                   {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1",
+                    format("MASTER_PORT={}", listener.port())});
+    train_and_signal(SIGTERM);
+  }
+
   const TempFolder& folder_;
   fs::path run_;
   Words words_;
@@ -187,7 +244,7 @@ class FaultyRun {
 };
 
 TEST(Faults, OfAllKindsInARowChangeNoBitOfTheResult) {
-  const int rounds = long_tests() ? 300 : 12;
+  const int rounds = long_tests() ? 300 : 16;
   const int64_t steps = int64_t{40} * rounds;
   const TempFolder folder;
   std::ofstream(folder / "tale.txt") << some_text(200);
