@@ -6,7 +6,6 @@ include(GoogleTest)
 
 # A static library, so that a program takes only the helpers that it uses.
 add_library(test_support STATIC
-  ${CMAKE_SOURCE_DIR}/tests/support/allocation_meter.cpp
   ${CMAKE_SOURCE_DIR}/tests/support/delayed_world.cpp
   ${CMAKE_SOURCE_DIR}/tests/support/paths.cpp)
 target_include_directories(test_support PUBLIC ${CMAKE_SOURCE_DIR})
@@ -14,7 +13,7 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/paths.cpp PROPERTI
   "STEPFORGE_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\";STEPFORGE_BINARY_DIR=\"${CMAKE_BINARY_DIR}\"")
 
 # stepforge_test(ROOM LINK LIBRARY... [CORES N] [TOGETHER SUITE...])
-# CORES: how many a case keeps busy, 1 if not given. TOGETHER: suites with an expensive set-up, each one CTest test on one core.
+# CORES: how many a case keeps busy, 1 if not given: most cases spend their time on the start of libtorch. TOGETHER: suites with an expensive set-up, each one CTest test on one core.
 function(stepforge_test room)
   cmake_parse_arguments(TEST "" "CORES" "LINK;TOGETHER" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${room}/*.cpp)
@@ -35,13 +34,18 @@ function(stepforge_test room)
   gtest_discover_tests(test_${room} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${room}. TEST_FILTER "-${apart}*LongTest*"
     TEST_LIST ${room}_fast WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES LABELS fast ${properties})
   gtest_discover_tests(test_${room} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${room}. TEST_FILTER "*LongTest*"
-    TEST_LIST ${room}_long WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES LABELS long ${properties})
+    TEST_LIST ${room}_long WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES LABELS long ${properties} TIMEOUT 3600)
 endfunction()
 
 foreach(room ${STEPFORGE_ROOMS_core})
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${room})
     stepforge_test(${room} LINK sf_${room} rapidcheck)
   endif()
+endforeach()
+
+# It replaces operator new, which the sanitizers of other programs should see.
+foreach(room step tensorfile text)
+  target_sources(test_${room} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/allocation_meter.cpp)
 endforeach()
 
 if(TARGET stepforge_torch)

@@ -32,6 +32,7 @@ class ProgressLine {
       std::cerr << "another process is building this data; waiting for it\n" << std::flush;
       return;
     }
+    if (progress.verifying) return;
     const auto now = Clock::now();
     if (progress.bytes_done == 0) begin_ = now;
     const bool done = progress.bytes_done >= progress.bytes_total;

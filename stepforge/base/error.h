@@ -20,7 +20,7 @@ class Error : public std::runtime_error {
 };
 
 /// The user asked for something that cannot be done: a config value, a command-line argument, a missing file.
-/// Thrown before anything is allocated or written. Exit code 2.
+/// Thrown before anything that the user has is changed. Exit code 2; a launcher does not try again.
 class UsageError : public Error {
  public:
   using Error::Error;

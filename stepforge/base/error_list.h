@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "stepforge/base/error.h"
@@ -13,8 +12,15 @@ namespace stepforge {
 
 class ErrorList {
  public:
-  /// `where` names what is checked and starts the message; "" if each error names its own place.
-  explicit ErrorList(std::string where = "") : where_(where.empty() ? "" : std::move(where) + ": ") {}
+  /// `where` names what is checked and starts the message.
+  explicit ErrorList(const std::string& where) : start_(where + ": ") {}
+  /// The errors name their own places; several are "3 errors in <subject>:".
+  static ErrorList with_places(const std::string& subject) {
+    ErrorList list("");
+    list.start_ = "";
+    list.subject_ = " in " + subject;
+    return list;
+  }
 
   /// Counts the error; only the first 100 are kept.
   void add(std::string error) {
@@ -27,10 +33,10 @@ class ErrorList {
 
   /// "where: error", or "where: 3 errors:" and each error on its own line.
   std::string message() const {
-    if (count_ == 1) return where_ + kept_[0];
+    if (count_ == 1) return start_ + kept_[0];
     const std::string more =
         count_ > kept_.size() ? format("\n  and {} more", count_ - kept_.size()) : std::string();
-    return format("{}{} errors:\n  {}{}", where_, count_, join(kept_, "\n  "), more);
+    return format("{}{} errors{}:\n  {}{}", start_, count_, subject_, join(kept_, "\n  "), more);
   }
 
   template <typename Exception = FormatError>
@@ -40,7 +46,8 @@ class ErrorList {
 
  private:
   static constexpr size_t kMaxKept = 100;
-  std::string where_;
+  std::string start_;
+  std::string subject_;
   std::vector<std::string> kept_;
   size_t count_ = 0;
 };

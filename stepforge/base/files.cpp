@@ -87,6 +87,39 @@ std::string read_file(const fs::path& path, int64_t max_bytes) {
   return file.text(0, file.size());
 }
 
+bool is_plain_file_name(std::string_view name) {
+  if (name.empty() || name.size() > 255 || name == "." || name == "..") return false;
+  return std::none_of(name.begin(), name.end(), [](char c) {
+    return c == '/' || c == '\\' || static_cast<uint8_t>(c) < 0x20 || c == 0x7F;
+  });
+}
+
+bool is_regular_file_itself(const fs::path& path) {
+  std::error_code failure;
+  const fs::file_type type = fs::symlink_status(path, failure).type();
+  if (type == fs::file_type::none) {
+    throw Error(format("cannot read {}: {}", path.string(), failure.message()));
+  }
+  return type == fs::file_type::regular;
+}
+
+int64_t file_bytes(const fs::path& path) {
+  std::error_code failure;
+  const uintmax_t bytes = fs::file_size(path, failure);
+  if (failure) throw Error(format("cannot read {}: {}", path.string(), failure.message()));
+  return static_cast<int64_t>(bytes);
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  try {
+    std::vector<fs::path> paths;
+    for (const auto& entry : fs::directory_iterator(folder)) paths.push_back(entry.path());
+    return paths;
+  } catch (const fs::filesystem_error& failure) {
+    throw Error(format("cannot read the folder {}: {}", folder.string(), failure.code().message()));
+  }
+}
+
 fs::path set_aside(const fs::path& path, std::string_view suffix) {
   fs::path aside = path;
   aside += suffix;
@@ -206,7 +239,7 @@ std::string content_hash(std::string_view bytes) {
   return content_hash(std::as_bytes(std::span(bytes)));
 }
 
-std::string file_hash(const fs::path& path) {
+std::string file_hash(const fs::path& path, const std::function<void()>& on_chunk) {
   const FileReader file(path);
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
   XXH3_128bits_reset(state.get());
@@ -214,6 +247,7 @@ std::string file_hash(const fs::path& path) {
   for (int64_t begin = 0; begin < file.size(); begin += kChunkBytes) {
     const std::string chunk = file.text(begin, std::min(file.size(), begin + kChunkBytes));
     XXH3_128bits_update(state.get(), chunk.data(), chunk.size());
+    if (on_chunk) on_chunk();
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
   return format("{:016x}{:016x}", hash.high64, hash.low64);

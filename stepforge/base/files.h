@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace stepforge {
 
@@ -16,8 +18,8 @@ namespace stepforge {
 /// `max_bytes`.
 std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
 
-/// Writes and flushes a temporary file beside `path`, renames it to `path`, and flushes the folder. On failure
-/// throws Error and leaves `path` unchanged.
+/// Writes and flushes a temporary file beside `path`, renames it to `path`, and flushes the folder. On
+/// failure throws Error and leaves `path` unchanged.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
 /// Writes a file sequentially. Throws Error (naming the path and the system's reason) on any failed or short
@@ -94,8 +96,21 @@ class StagedFolder {
   bool published_ = false;
 };
 
-/// Renames `path` to `path` + `suffix`, or to the first free of `path` + `suffix` + "-2", "-3", ..., and returns the
-/// new name. Throws Error.
+/// A name without '/', '\\' or control bytes, not empty, "." or "..", at most 255 bytes.
+bool is_plain_file_name(std::string_view name);
+
+/// Whether `path` itself (not what a link points to) is a regular file. Throws Error if that cannot be read,
+/// which is not the same as "there is none".
+bool is_regular_file_itself(const std::filesystem::path& path);
+
+/// Throws Error if it cannot be read.
+int64_t file_bytes(const std::filesystem::path& path);
+
+/// The entries of `folder`, in no particular order. Throws Error if it cannot be read.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
+
+/// Renames `path` to `path` + `suffix`, or to the first free of `path` + `suffix` + "-2", "-3", ..., and
+/// returns the new name. Throws Error.
 std::filesystem::path set_aside(const std::filesystem::path& path, std::string_view suffix);
 
 /// Flushes a file or folder to the disk.
@@ -104,6 +119,7 @@ void fsync_path(const std::filesystem::path& path);
 /// XXH3 128-bit hash as 32 hex digits: detects damage, does not protect against an attacker.
 std::string content_hash(std::span<const std::byte> bytes);
 std::string content_hash(std::string_view bytes);
-std::string file_hash(const std::filesystem::path& path);
+/// Calls `on_chunk` after each MiB read.
+std::string file_hash(const std::filesystem::path& path, const std::function<void()>& on_chunk = {});
 
 }  // namespace stepforge

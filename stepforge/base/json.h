@@ -21,8 +21,8 @@ struct JsonLimits {
 /// duplicate key, more than max_depth levels, more than max_bytes.
 Json parse_json(std::string_view text, const std::string& source, const JsonLimits& limits = {});
 
-/// Adds a member at the end of `object`, which must not have the key yet. The library's own insertion
-/// compares with every key, which is too slow for a vocabulary of 100,000 tokens.
+/// Adds a member at the end of `object`; the caller makes sure that keys are distinct. The library's own
+/// insertion compares with every key, which is too slow for a vocabulary of 100,000 tokens.
 void append_member(Json& object, std::string key, Json value);
 
 /// Throws Error if the file cannot be read, otherwise as parse_json does.

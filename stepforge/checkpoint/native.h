@@ -45,9 +45,10 @@ struct FoundCheckpoint {
   int64_t step = 0;
 };
 
-/// Checks a step folder of any name; each of several ranks reads a share of its bytes. Throws FormatError on all
-/// ranks naming every file that is missing, truncated or changed, a manifest whose layout does not describe its files
-/// or whose step is out of range, and a state.json of another step; Error if something cannot be read.
+/// Checks a step folder of any name; each of several ranks reads a share of its bytes. Throws FormatError on
+/// all ranks naming every file that is missing, truncated or changed, a manifest whose layout does not
+/// describe its files or whose step is out of range, and a state.json of another step; Error if something
+/// cannot be read.
 FoundCheckpoint verify_checkpoint(const std::filesystem::path& step_folder,
                                   const CheckpointRanks& ranks = {});
 
@@ -56,9 +57,9 @@ FoundCheckpoint checkpoint_of_step(const std::filesystem::path& dir, int64_t ste
                                    const CheckpointRanks& ranks = {});
 
 /// The newest step of `dir` that is complete and undamaged, the same on all ranks; nullopt if there are no
-/// checkpoints. Each damaged one that is skipped is an error line in the log that names the damaged file and the
-/// checkpoint used instead. Throws UsageError with the damage of each if all are damaged, and Error if one cannot be
-/// read: it may be whole.
+/// checkpoints. Each damaged one that is skipped is an error line in the log that names the damaged file and
+/// the checkpoint used instead. Throws UsageError with the damage of each if all are damaged, and Error if
+/// one cannot be read: it may be whole.
 std::optional<FoundCheckpoint> newest_complete_checkpoint(const std::filesystem::path& dir, Logger& logger,
                                                           const CheckpointRanks& ranks = {});
 

@@ -2,10 +2,9 @@
 // Implements the loading functions of native.h.
 #include <algorithm>
 #include <array>
-#include <memory>
+#include <set>
 #include <string>
 #include <system_error>
-#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
@@ -15,7 +14,6 @@
 #include "stepforge/checkpoint/tensor_comparison.h"
 #include "stepforge/checkpoint/tensor_names.h"
 #include "stepforge/storage/tensor_parts.h"
-#include "stepforge/tensorfile/file_names.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/tensorfile/tensor_folder.h"
 
@@ -25,11 +23,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool is_tensor_file(const ManifestFile& file) {
+bool is_tensor_file(const FileRecord& file) {
   return fs::path(file.name).extension() == ".safetensors";
 }
 
-bool is_optimizer_file(const ManifestFile& file) {
+bool is_optimizer_file(const FileRecord& file) {
   return is_tensor_file(file) && file.name.find("optimizer") != std::string::npos;
 }
 
@@ -59,7 +57,7 @@ void require_parts(const fs::path& folder, const CheckpointManifest& manifest) {
   const auto lists = [&](const auto& wanted) {
     return std::any_of(manifest.files.begin(), manifest.files.end(), wanted);
   };
-  const bool state = lists([](const ManifestFile& file) { return file.name == kStateFileName; });
+  const bool state = lists([](const FileRecord& file) { return file.name == kStateFileName; });
   if (state && lists(is_tensor_file)) return;
   throw FormatError(format("damaged checkpoint {}: {} does not list {}", folder.string(), kManifestFileName,
                            state ? "any safetensors file" : kStateFileName));
@@ -142,15 +140,15 @@ void require_step(const FoundCheckpoint& checkpoint) {
                            kStateFileName, step->dump(), kManifestFileName, checkpoint.step));
 }
 
-/// What one of several ranks finds in its share of a checkpoint, as JSON. Throws Error if it cannot be read.
-std::string verdict_on(const fs::path& step_folder, int rank, int ranks) {
+/// The step of a checkpoint and the hash of its manifest, as far as one of several ranks checks it; or the
+/// damage that the rank found. As JSON. Throws Error if it cannot be read.
+std::string check_share(const fs::path& step_folder, int rank, int ranks) {
   try {
     const CheckpointManifest manifest = verify_folder(step_folder, rank, ranks);
     require_parts(step_folder, manifest);
     require_layout(step_folder, manifest);
     require_step({step_folder, manifest.step});
-    const std::string hash = file_hash(step_folder / kManifestFileName);
-    return Json{{"damage", ""}, {"step", manifest.step}, {"hash", hash}}.dump();
+    return Json{{"step", manifest.step}, {"hash", file_hash(step_folder / kManifestFileName)}}.dump();
   } catch (const FormatError& failure) {
     return Json{{"damage", failure.what()}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
@@ -159,21 +157,25 @@ std::string verdict_on(const fs::path& step_folder, int rank, int ranks) {
 }  // namespace
 
 FoundCheckpoint verify_checkpoint(const fs::path& step_folder, const CheckpointRanks& ranks) {
-  const std::vector<std::string> verdicts = ranks.run(
-      [=, rank = ranks.rank(), size = ranks.size()] { return verdict_on(step_folder, rank, size); });
-  std::vector<std::string> damage;
-  for (const std::string& verdict : verdicts) {
-    const std::string found = Json::parse(verdict).at("damage");
-    if (!found.empty() && std::find(damage.begin(), damage.end(), found) == damage.end())
-      damage.push_back(found);
+  const std::vector<std::string> results = ranks.run(
+      [=, rank = ranks.rank(), size = ranks.size()] { return check_share(step_folder, rank, size); });
+  std::set<std::string> damage;
+  int64_t step = 0;
+  for (const std::string& result : results) {
+    const Json json = Json::parse(result);
+    if (json.contains("damage")) {
+      damage.insert(json.at("damage").get<std::string>());
+    } else {
+      step = json.at("step");
+    }
   }
-  if (!damage.empty()) throw FormatError(join(damage, "; "));
-  for (size_t rank = 1; rank < verdicts.size(); ++rank) {
-    if (verdicts[rank] == verdicts[0]) continue;
+  if (!damage.empty()) throw FormatError(join({damage.begin(), damage.end()}, "; "));
+  for (size_t rank = 1; rank < results.size(); ++rank) {
+    if (results[rank] == results[0]) continue;
     throw Error(format("{} of rank {} differs from that of rank 0; all ranks must use one common run folder",
                        (step_folder / kManifestFileName).string(), rank));
   }
-  return {step_folder, Json::parse(verdicts[0]).at("step")};
+  return {step_folder, step};
 }
 
 FoundCheckpoint checkpoint_of_step(const fs::path& dir, int64_t step, const CheckpointRanks& ranks) {
@@ -207,8 +209,7 @@ std::optional<FoundCheckpoint> newest_complete_checkpoint(const fs::path& dir, L
   }
   if (!found && !damage.empty()) {
     throw UsageError(
-        format("no checkpoint in {} can be used, and none was changed:\n  {}\nPut back a whole copy of "
-               "one; to start over, set checkpoint.resume = false and another run_dir",
+        format("no checkpoint in {} can be used, and none was changed; put back a whole copy of one:\n  {}",
                dir.string(), join(damage, "\n  ")));
   }
   for (const std::string& reason : damage)
@@ -238,7 +239,7 @@ Json read_checkpoint_state(const FoundCheckpoint& checkpoint) {
 
 TensorFolder checkpoint_tensors(const FoundCheckpoint& checkpoint) {
   std::vector<fs::path> files;
-  for (const ManifestFile& file : read_manifest(checkpoint.path).files) {
+  for (const FileRecord& file : read_manifest(checkpoint.path).files) {
     if (is_tensor_file(file)) files.push_back(checkpoint.path / file.name);
   }
   return TensorFolder(files);

@@ -49,19 +49,20 @@ std::string write_own(const fs::path& folder, const StagedCheckpoint& staged, in
     throw Error(format("{}, created by rank 0, does not exist here; all ranks must use one common run folder",
                        folder.string()));
   }
-  std::vector<ManifestFile> files;
+  std::vector<FileRecord> files;
   for (const std::string& name : staged.write_tensors(folder, rank, ranks)) {
-    files.push_back(manifest_file(folder / name));
+    files.push_back(file_record(folder / name));
   }
-  return manifest_files_to_json(files).dump();
+  return file_records_to_json(files).dump();
 }
 
 /// The files that all ranks have written.
-std::vector<ManifestFile> reported_files(const std::vector<std::string>& reports) {
-  std::vector<ManifestFile> files;
+std::vector<FileRecord> reported_files(const std::vector<std::string>& reports) {
+  std::vector<FileRecord> files;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const std::string source = format("the files of rank {}", rank);
-    for (ManifestFile& file : manifest_files_from_json(parse_json(reports[rank], source), source)) {
+    const Json reported = parse_json(reports[rank], source);
+    for (FileRecord& file : file_records_from_json(JsonReader(reported, source, "files"))) {
       files.push_back(std::move(file));
     }
   }
@@ -94,7 +95,7 @@ int64_t write_checkpoint(const fs::path& dir, int64_t step, const StagedCheckpoi
     return "";
   });
   int64_t bytes = 0;
-  for (const ManifestFile& file : files) bytes += file.bytes;
+  for (const FileRecord& file : files) bytes += file.bytes;
   return bytes;
 }
 

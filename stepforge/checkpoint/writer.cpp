@@ -9,7 +9,6 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/tensorfile/file_names.h"
 #include "stepforge/tensorfile/manifest.h"
 
 namespace stepforge {

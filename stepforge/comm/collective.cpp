@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/comm/collective.h"
 
-#include <array>
-#include <cstddef>
-
 #include "stepforge/base/format.h"
 
 namespace stepforge {
 
 std::string_view collective_name(CollectiveKind kind) {
-  constexpr std::array<std::string_view, 5> kNames = {"all_gather", "reduce_scatter", "all_reduce",
-                                                      "broadcast", "barrier"};
-  const auto index = static_cast<std::size_t>(kind);
-  return index < kNames.size() ? kNames[index] : "unknown";
+  switch (kind) {
+    case CollectiveKind::all_gather:
+      return "all_gather";
+    case CollectiveKind::reduce_scatter:
+      return "reduce_scatter";
+    case CollectiveKind::all_reduce:
+      return "all_reduce";
+    case CollectiveKind::broadcast:
+      return "broadcast";
+    case CollectiveKind::barrier:
+      return "barrier";
+  }
+  return "unknown";
 }
 
 std::string collective_text(const CollectiveCall& call) {

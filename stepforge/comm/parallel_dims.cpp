@@ -27,8 +27,8 @@ std::array<Degree, 5> world_factors(ParallelDims& dims) {
 
 /// The product, or 0 if it is larger than any number of ranks.
 int64_t bounded_product(int64_t left, int64_t right) {
-  constexpr int64_t kMaxRanks = int64_t{1} << 31;
-  return left == 0 || right > kMaxRanks / left ? 0 : left * right;
+  constexpr int64_t kMaxProduct = int64_t{1} << 31;
+  return left == 0 || right > kMaxProduct / left ? 0 : left * right;
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ std::string rename_note(std::string_view key, std::string_view value = "") {
 }  // namespace
 
 std::string ConfigLayer::place(TextPosition position) const {
-  return is_file ? format("{}:{}:{}", name, position.line, position.column) : name;
+  return is_file && position.line > 0 ? format("{}:{}:{}", name, position.line, position.column) : name;
 }
 
 bool RefusedFields::contains(std::string_view field) const {
@@ -309,10 +309,12 @@ void LayerApplier::apply(const ConfigValue& root) {
 }
 
 void LayerApplier::apply(const Override& setting) {
-  const FieldRef ref = find_field(config_schema(), &loaded_.config, setting.name, /*may_append=*/true);
   if (!setting.error.empty()) {
     add_error({}, setting.error);
-  } else if (ref.field == nullptr && ref.schema != nullptr) {
+    return flush_errors();
+  }
+  const FieldRef ref = find_field(config_schema(), &loaded_.config, setting.name, /*may_append=*/true);
+  if (ref.field == nullptr && ref.schema != nullptr) {
     refuse_unknown(*ref.schema, ref.known, ref.unknown, {});
   } else if (ref.field == nullptr) {
     add_error({}, format("{}.{}: {} has no member \"{}\"", ref.known, ref.unknown, ref.known, ref.unknown));

@@ -98,7 +98,7 @@ class Conversion {
 
   /// Sets our field `ours` to the TOML `value`; a value that the field refuses is lost.
   void set(const Setting& setting, std::string_view ours, std::string value) {
-    ErrorList errors;
+    ErrorList errors = ErrorList::with_places("the configuration");
     RefusedFields refused;
     LayerApplier(loaded_, errors, refused, {shown(setting)})
         .apply(Override{std::string(ours), std::move(value)});

@@ -41,7 +41,7 @@ class ConfigLoader {
   void apply_chosen_preset();
   void apply_preset(const std::string& name, const std::string& chosen_at, int depth);
 
-  ErrorList errors_;
+  ErrorList errors_ = ErrorList::with_places("the configuration");
   RefusedFields refused_;
   const ConfigLayer file_layer_;
   const ConfigLayer command_line_{"command line"};
@@ -152,7 +152,7 @@ LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
 }
 
 void validate_for_training(const LoadedConfig& loaded) {
-  ErrorList errors;
+  ErrorList errors = ErrorList::with_places("the configuration");
   check_data(loaded, {}, errors);
   check_for_training(loaded, {}, errors);
   errors.throw_if_any<UsageError>();

@@ -30,7 +30,8 @@ enum class ConfigUse { inspect, data, train };
 /// - Overrides have the form "training.steps=10", "--training.steps=10", or "--training.steps" "10". Their
 ///   values are TOML, where strings need no quotes and lists no brackets.
 /// - A nested table is merged key by key; a list is replaced as a whole.
-/// - If `file` is the config.toml of a run folder, `run_dir` becomes that folder, wherever it was moved.
+/// - If `file` is the config.toml of a run folder that was moved, `run_dir` becomes its folder: if that holds
+///   checkpoints and no override sets run_dir.
 ///
 /// Throws UsageError listing every error, each on its own line:
 /// "run.toml:12:9: training.steps = "ten": expected …".

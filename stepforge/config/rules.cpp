@@ -2,8 +2,9 @@
 #include "stepforge/config/rules.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
-#include <utility>
+#include <system_error>
 #include <vector>
 
 #include "stepforge/base/format.h"
@@ -50,14 +51,14 @@ void check_model(const RuleCheck& check) {
                 "n_heads must be a multiple of n_kv_heads");
   if (model.head_dim != 0) {
     check.require(model.head_dim % 2 == 0, {"model.head_dim"}, "rotary embeddings need an even head_dim");
-  } else if (model.dim % model.n_heads != 0) {
-    check.require(false, {"model.dim", "model.n_heads"},
-                  "dim must be a multiple of n_heads, unless model.head_dim is set");
-  } else {
-    const int64_t head_dim = model.dim / model.n_heads;
-    check.require(head_dim % 2 == 0, {"model.dim", "model.n_heads"},
-                  format("dim / n_heads = {}, but rotary embeddings need an even head_dim", head_dim));
+    return;
   }
+  const bool divides = model.dim % model.n_heads == 0;
+  const int64_t head_dim = model.dim / model.n_heads;
+  check.require(divides, {"model.dim", "model.n_heads"},
+                "dim must be a multiple of n_heads, unless model.head_dim is set");
+  check.require(!divides || head_dim % 2 == 0, {"model.dim", "model.n_heads"},
+                format("dim / n_heads = {}, but rotary embeddings need an even head_dim", head_dim));
   const RopeScalingConfig& scaling = model.rope_scaling;
   check.require(scaling.type == RopeScalingType::none || scaling.low_freq_factor < scaling.high_freq_factor,
                 {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
@@ -213,12 +214,6 @@ void check_run(const RuleCheck& check) {
       {"checkpoint.last_save_in_hf", "checkpoint.enable", "checkpoint.save_at_end"},
       "the Hugging Face folder is made from the last checkpoint; enable saving it, or export later with "
       "`stepforge export`");
-  const std::filesystem::path folder = std::filesystem::path(config.checkpoint.folder).lexically_normal();
-  const bool inside = folder.is_relative() && folder != "." && *folder.begin() != "..";
-  check.require(
-      inside, {"checkpoint.folder"},
-      "checkpoints must lie inside the run folder, which locks and describes them; use a name such as "
-      "\"checkpoint\", or another run_dir");
   check.require(config.checkpoint.resume || config.checkpoint.load_step == -1,
                 {"checkpoint.load_step", "checkpoint.resume"},
                 "load_step is only used when resuming; set resume to true, or load_step to -1");
@@ -284,6 +279,12 @@ void check_for_training(const LoadedConfig& loaded, const RefusedFields& refused
       {"validation.freq", "data.validation"},
       "there is no validation data; set data.validation, or data.validation_fraction to a value such as "
       "0.01");
+  // Other commands find the run folder above a checkpoint. They also read runs whose checkpoints lie
+  // elsewhere.
+  const std::filesystem::path folder = config.checkpoint.folder;
+  check.require(
+      folder.filename() == folder && folder != "." && folder != "..", {"checkpoint.folder"},
+      "checkpoints are kept in one folder inside run_dir; use a name without \"/\", such as \"checkpoint\"");
   require_existing(check, "checkpoint.initial_load_path", config.checkpoint.initial_load_path);
 }
 

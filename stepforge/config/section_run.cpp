@@ -28,7 +28,8 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
              "save that takes longer fails.",
              {.unit = "seconds", .min = 1, .max = 1e6})
       .field("resume", &CheckpointConfig::resume,
-             "Whether to resume the run in run_dir; if false, a run_dir with checkpoints of an earlier run "
+             "Whether to resume the run in run_dir; if false, a run_dir with metrics or checkpoints of an "
+             "earlier run "
              "is refused.")
       .field("load_step", &CheckpointConfig::load_step,
              "Step of the checkpoint to resume from; -1 means the newest complete one.",

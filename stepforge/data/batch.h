@@ -35,8 +35,8 @@ struct Row {
   std::vector<int32_t> document_starts;
 };
 
-/// An empty batch of rows of `seq_len` tokens, with capacity for `rows`. Throws UsageError if that many tokens do
-/// not fit 32-bit boundaries.
+/// An empty batch of rows of `seq_len` tokens, with capacity for `rows`. Throws UsageError if that many
+/// tokens do not fit 32-bit boundaries.
 Batch empty_batch(int64_t seq_len, int64_t rows);
 
 /// Appends `row` (batch.seq_len + 1 tokens) as global row `row_id`.

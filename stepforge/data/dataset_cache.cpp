@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/file_record.h"
+#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
 
@@ -23,7 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// To be raised when the layout of an entry or the way of cutting documents changes.
-constexpr int kCacheVersion = 2;
+constexpr int kCacheVersion = 3;
 constexpr auto kLeftoverAge = std::chrono::hours(24);
 
 /// Held while an entry is built; released by the system if the process dies.
@@ -116,26 +118,20 @@ void remove_leftovers(const fs::path& entry) {
 constexpr std::string_view kPositionFile = "position.json";
 constexpr std::string_view kHashesFile = "hashes.json";
 
-/// Writes the hash of each file of a finished entry.
 void write_hashes(const fs::path& folder) {
-  Json hashes = Json::object();
-  for (const auto& file : fs::directory_iterator(folder)) {
-    hashes[file.path().filename().string()] = file_hash(file.path());
-  }
-  write_file_atomic(folder / kHashesFile, hashes.dump(2) + "\n");
+  std::vector<FileRecord> files;
+  for (const fs::path& path : entries_of(folder)) files.push_back(file_record(path));
+  write_file_atomic(folder / kHashesFile, file_records_to_json(files).dump(2) + "\n");
 }
 
 /// Throws FormatError naming the first file that is not as it was written.
-void require_hashes(const fs::path& folder) {
+void require_hashes(const fs::path& folder, const std::function<void()>& on_chunk) {
   const fs::path path = folder / kHashesFile;
-  const Json hashes = read_json_file(path, {.max_bytes = 65536, .max_depth = 2});
-  const JsonReader reader(hashes, path.string());
-  for (const auto& file : fs::directory_iterator(folder)) {
-    const std::string name = file.path().filename().string();
-    if (name == kHashesFile) continue;
-    if (!reader.has(name) || reader[name].text() != file_hash(file.path())) {
-      throw FormatError(format("{} has changed since it was written", file.path().string()));
-    }
+  if (!is_regular_file_itself(path)) throw FormatError(format("{} is missing", path.string()));
+  const Json hashes = read_json_file(path, {.max_bytes = 65536, .max_depth = 4});
+  for (const FileRecord& file : file_records_from_json(JsonReader(hashes, path.string()))) {
+    const std::string fault = file_fault(folder / file.name, file, on_chunk);
+    if (!fault.empty()) throw FormatError(format("{}: {}", (folder / file.name).string(), fault));
   }
 }
 
@@ -260,17 +256,17 @@ std::shared_ptr<const IndexedDataset> open_part(const fs::path& prefix, DatasetS
   return dataset;
 }
 
-/// Opens a finished entry whose every byte is as it was written.
-CachedDataset open_entry(const fs::path& entry, bool with_validation) {
+/// Opens a finished entry. Throws Error naming the remedy if it is damaged.
+CachedDataset open_entry(const fs::path& entry, bool with_validation, const std::function<void()>& on_chunk) {
   CachedDataset cached;
   cached.folder = entry;
   try {
-    require_hashes(entry);
+    require_hashes(entry, on_chunk);
     cached.train = open_part(entry / "train", cached.train_statistics);
     if (with_validation) cached.validation = open_part(entry / "validation", cached.validation_statistics);
-  } catch (const Error& failure) {
+  } catch (const FormatError& damage) {
     throw Error(format("the cache entry {} is damaged: {}; delete the folder, and it will be rebuilt",
-                       entry.string(), failure.what()));
+                       entry.string(), damage.what()));
   }
   return cached;
 }
@@ -303,7 +299,9 @@ CachedDataset open_cached_dataset(const TextSource& source, const Tokenizer& tok
     if (!fs::is_directory(entry)) build_entry(source, tokenizer, options, entry, lock.held(), progress);
     fs::remove(lock_path, failure);
   }
-  return open_entry(entry, options.split.fraction > 0.0);
+  return open_entry(entry, options.split.fraction > 0.0, [&] {
+    if (progress) progress({.bytes_total = source.total_bytes(), .verifying = true});
+  });
 }
 
 }  // namespace stepforge

@@ -27,7 +27,8 @@ std::string cache_key(const TextSource& source, const Tokenizer& tokenizer, cons
 /// Opens the entry of `source` in `cache_dir`; builds it first if it does not exist. An entry appears by one
 /// rename, so it is complete or absent. A build that was killed or interrupted is continued by the next one.
 /// A second process that needs the same entry waits for the first; where files cannot be locked, both build
-/// it and one result is kept. Throws what tokenize() throws, and Error if the folder cannot be written.
+/// it and one result is kept. Every byte of an entry is checked against its hash. Throws what tokenize()
+/// throws, and Error if the folder cannot be written or the entry is damaged.
 CachedDataset open_cached_dataset(const TextSource& source, const Tokenizer& tokenizer,
                                   const TokenizeOptions& options, const std::filesystem::path& cache_dir,
                                   const TokenizeProgressFunction& progress);

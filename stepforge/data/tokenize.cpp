@@ -243,8 +243,7 @@ std::optional<DatasetDescription> read_description(const IndexedDataset& dataset
       description.statistics.tokens != index.tokens()) {
     throw FormatError(
         format("{} states {} documents and {} tokens, but the .bin/.idx pair has {} and {}: they do not "
-               "belong together; "
-               "build the dataset again",
+               "belong together; build the dataset again",
                path.string(), description.statistics.documents, description.statistics.tokens,
                index.documents(), index.tokens()));
   }

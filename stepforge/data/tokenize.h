@@ -20,6 +20,7 @@ struct TokenizeProgress {
   int64_t bytes_total = 0;  ///< of the source files
   int64_t tokens = 0;       ///< written so far
   bool waiting = false;     ///< another process is building the same cache entry
+  bool verifying = false;   ///< a finished cache entry is checked against its hashes
 };
 using TokenizeProgressFunction = std::function<void(const TokenizeProgress&)>;
 

@@ -50,10 +50,10 @@ std::set<int> parse_rank_list(const std::string& text, int ranks);
 ///
 /// Each rank gets torchrun's variables RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK,
 /// GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT and
-/// TORCHELASTIC_MAX_RESTARTS, and STEPFORGE_LAUNCH_ID. On one host MASTER_PORT is a free port, and rank 0 also
-/// gets STEPFORGE_STORE_LISTENER, an open socket that listens on it. OMP_NUM_THREADS, unless it is set, becomes
-/// the usable cores divided by the ranks. If the output of one rank is shown on a terminal, that rank gets
-/// STEPFORGE_STDERR_COLUMNS (base/log.h).
+/// TORCHELASTIC_MAX_RESTARTS, and STEPFORGE_LAUNCH_ID. On one host MASTER_PORT is a free port, and rank 0
+/// also gets STEPFORGE_STORE_LISTENER, an open socket that listens on it. OMP_NUM_THREADS, unless it is set,
+/// becomes the usable cores divided by the ranks. If the output of one rank is shown on a terminal, that rank
+/// gets STEPFORGE_STDERR_COLUMNS (base/log.h).
 ///
 /// Returns 0 if all ranks succeed, else the exit code of the first that failed (128 + signal number if a
 /// signal killed it); a usage error of any rank takes precedence. Throws UsageError for invalid options or a

@@ -36,12 +36,12 @@ struct Field {
   std::string_view metric;
   std::string_view label;
   std::string_view colour;
-  std::string_view pattern;  ///< of fmt, or ",2" for grouped() with two decimals
+  std::string_view pattern;  ///< of fmt; "" for grouped() with `decimals`
   int importance;            ///< the least important field is left out first
+  int decimals = 0;
 
   std::string text(double value) const {
-    const bool group = pattern.starts_with(',');
-    return format("{}: {}", label, group ? grouped(value, pattern[1] - '0') : format(pattern, value));
+    return format("{}: {}", label, pattern.empty() ? grouped(value, decimals) : format(pattern, value));
   }
 };
 
@@ -50,17 +50,17 @@ constexpr Field kTrainFields[] = {
     {metric::grad_norm, "grad_norm", kYellow, "{:.4f}", 6},
     {metric::lr, "lr", kBrightBlue, "{:.2e}", 5},
     {metric::memory_active, "memory", kCyan, "{:.2f}GiB", 4},
-    {metric::tps, "tps", kBlue, ",0", 7},
-    {metric::tflops, "tflops", kCyan, ",2", 2},
+    {metric::tps, "tps", kBlue, "", 7, 0},
+    {metric::tflops, "tflops", kCyan, "", 2, 2},
     {metric::mfu, "mfu", kMagenta, "{:.2f}%", 3},
     {metric::data_loading_share, "data", kBrightBlack, "{:.1f}%", 1},
 };
 
 constexpr Field kValidationFields[] = {
     {metric::validation_loss, "loss", kGreen, "{:.4f}", 4},
-    {metric::validation_perplexity, "ppl", kYellow, ",2", 3},
+    {metric::validation_perplexity, "ppl", kYellow, "", 3, 2},
     {metric::validation_bits_per_byte, "bpb", kMagenta, "{:.4f}", 2},
-    {metric::validation_tps, "tps", kBlue, ",0", 1},
+    {metric::validation_tps, "tps", kBlue, "", 1, 0},
 };
 
 struct Part {

@@ -14,10 +14,17 @@ namespace stepforge {
 
 namespace {
 
+// The page in pixels: a title, a table of the runs, and two by two panels.
+constexpr int kPageWidth = 1200;
+constexpr int kMargin = 32;
 constexpr int kTableTop = 78;
 constexpr int kRowHeight = 24;
-constexpr double kPlotWidth = 496;  // the area between the axes of a panel
-constexpr double kPlotHeight = 238;
+constexpr int kPlotWidth = 496;  // the area between the axes of a panel
+constexpr int kPlotHeight = 238;
+constexpr int kPanelWidth = (kPageWidth - kMargin) / 2;
+constexpr int kPanelHeight = kPlotHeight + 98;
+constexpr int kTickLabelWidth = 56;
+constexpr int kOverhang = 4;  // of wide lines and dots beyond the plot area
 
 constexpr std::string_view kTitle = R"(font-size="22" fill="#111827" font-weight="600")";
 constexpr std::string_view kPanelTitle = R"(font-size="14" fill="#111827" font-weight="600")";
@@ -98,7 +105,7 @@ struct Plot {
   double y(double value) const { return (y_axis.high - value) / (y_axis.high - y_axis.low) * kPlotHeight; }
 
   std::string axes() const {
-    std::string labels = text(kPlotWidth / 2, kPlotHeight + 36, kSmallCentred, "step");
+    std::string labels = text(kPlotWidth / 2.0, kPlotHeight + 36, kSmallCentred, "step");
     std::string grid;
     std::string frame = format("M0,{}h{}", kPlotHeight, kPlotWidth);
     for (size_t i = 0; i < y_axis.ticks.size(); ++i) {
@@ -114,7 +121,7 @@ struct Plot {
 
   /// A line that is interrupted at gaps; a point between two gaps becomes a short dash.
   std::string curve(const Curve& whole, std::string_view stroke) const {
-    const Curve drawn = thinned_curve(whole, static_cast<int>(kPlotWidth));
+    const Curve drawn = thinned_curve(whole, kPlotWidth);
     const auto gap = [&](size_t i) { return i >= drawn.y.size() || !std::isfinite(drawn.y[i]); };
     std::string points;
     for (size_t i = 0; i < drawn.x.size(); ++i) {
@@ -177,9 +184,10 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
                   nice_axis(panel.from_zero ? std::min(0.0, values[0]) : values[0], top, 5, true)};
   std::string svg = plot.axes() + text(0, -16, kPanelTitle, panel.title);
   svg += text(kPlotWidth, -16, kSmallRight, note);
-  if (!recorded) return svg + text(kPlotWidth / 2, kPlotHeight / 2, kSmallCentred, "not recorded");
-  // The inner svg clips the curves to the plot area and 4 pixels around it, for wide lines and dots.
-  svg += R"(<svg x="-4" y="-4" width="504" height="246" viewBox="-4 -4 504 246">)";
+  if (!recorded) return svg + text(kPlotWidth / 2.0, kPlotHeight / 2.0, kSmallCentred, "not recorded");
+  // The inner svg clips the curves to the plot area and its overhang.
+  svg += format(R"(<svg x="-{0}" y="-{0}" width="{1}" height="{2}" viewBox="-{0} -{0} {1} {2}">)", kOverhang,
+                kPlotWidth + 2 * kOverhang, kPlotHeight + 2 * kOverhang);
   for (size_t run = 0; run < runs.size(); ++run) {
     const Curve& curve = runs[run].*panel.curve;
     svg += format(R"(<g stroke="{}" stroke-linejoin="round" stroke-linecap="round">)", kColours[run % 8]);
@@ -199,7 +207,7 @@ std::string draw_panel(const Panel& panel, const std::vector<RunSeries>& runs) {
 
 /// A table of the runs and their last values.
 std::string draw_table(const std::vector<RunSeries>& runs) {
-  constexpr std::array<int, 8> kColumns = {68, 560, 660, 760, 870, 970, 1075, 1168};
+  constexpr std::array<int, 8> kColumns = {kMargin + 36, 560, 660, 760, 870, 970, 1075, kPageWidth - kMargin};
   std::vector<std::array<std::string, 8>> rows = {
       {"run", "step", "tokens", "loss", "validation", "grad norm", "learning rate", "tokens/s"}};
   for (const RunSeries& run : runs) {
@@ -209,14 +217,14 @@ std::string draw_table(const std::vector<RunSeries>& runs) {
                     short_number(run.grad_norm.last()), short_number(run.lr.last()),
                     short_number(run.tokens_per_second.last())});
   }
-  std::string svg = path("M32,86H1168", kGrid);
+  std::string svg = path(format("M{},{}H{}", kMargin, kTableTop + 8, kPageWidth - kMargin), kGrid);
   for (size_t row = 0; row < rows.size(); ++row) {
     const double y = kTableTop + kRowHeight * static_cast<double>(row);
     svg += text(kColumns[0], y, row == 0 ? kSmall : kName, rows[row][0]);
     for (size_t i = 1; i < kColumns.size(); ++i) {
       svg += text(kColumns[i], y, row == 0 ? kSmallRight : kValue, rows[row][i]);
     }
-    if (row > 0) svg += path(format("M32,{}h26", y - 4), stroke_of(row - 1, 3));
+    if (row > 0) svg += path(format("M{},{}h26", kMargin, y - 4), stroke_of(row - 1, 3));
   }
   return svg;
 }
@@ -224,8 +232,10 @@ std::string draw_table(const std::vector<RunSeries>& runs) {
 }  // namespace
 
 Axis nice_axis(double low, double high, int wanted_ticks, bool round_ends) {
-  // Beyond 1e300, the difference of two values or a tick's label overflows.
-  if (!(std::abs(low) <= 1e300 && std::abs(high) <= 1e300)) return nice_axis(0, 1, wanted_ticks, round_ends);
+  if (!std::isfinite(low) || !std::isfinite(high)) return nice_axis(0, 1, wanted_ticks, round_ends);
+  // Beyond these, the difference of two values or a tick's label overflows.
+  low = std::clamp(low, -1e300, 1e300);
+  high = std::clamp(high, -1e300, 1e300);
   // Narrower than this, ticks would be equal after rounding.
   const double size = std::max(std::abs(low), std::abs(high));
   if (size < 1e-300 || high - low <= size * 1e-6) {
@@ -266,15 +276,16 @@ std::string plot_svg(const std::vector<RunSeries>& runs) {
   const std::string title = runs.size() == 1 ? "Training of " + shortened(runs[0].name, 80)
                                              : format("{} training runs", runs.size());
   std::string svg = format(
-      R"(<svg xmlns="http://www.w3.org/2000/svg" width="1200" height="{0}" viewBox="0 0 1200 {0}" font-family="Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif">
+      R"(<svg xmlns="http://www.w3.org/2000/svg" width="{2}" height="{0}" viewBox="0 0 {2} {0}" font-family="Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif">
 <title>{1}</title>
-<rect width="1200" height="{0}" fill="#ffffff"/>
+<rect width="{2}" height="{0}" fill="#ffffff"/>
 )",
-      plot_top + 642, escaped(title));
-  svg += text(32, 42, kTitle, title) + draw_table(runs);
+      plot_top + 2 * kPanelHeight - 30, escaped(title), kPageWidth);
+  svg += text(kMargin, 42, kTitle, title) + draw_table(runs);
   for (size_t i = 0; i < kPanels.size(); ++i) {
-    svg += format("<g transform=\"translate({} {})\">\n{}</g>\n", i % 2 == 0 ? 88 : 672,
-                  plot_top + (i < 2 ? 0 : 336), draw_panel(kPanels[i], runs));
+    svg += format("<g transform=\"translate({} {})\">\n{}</g>\n",
+                  kMargin + kTickLabelWidth + (i % 2 == 0 ? 0 : kPanelWidth),
+                  plot_top + (i < 2 ? 0 : kPanelHeight), draw_panel(kPanels[i], runs));
   }
   return svg + "</svg>\n";
 }

@@ -58,8 +58,9 @@ RunStart read_start(const JsonReader& json) {
           .commit = json["commit"].text(),
           .begin_step = json["begin_step"].count(),
           .end_step = json["end_step"].count(),
-          .saved_step = json["saved_step"].count(),
-          .launch_id = json["launch_id"].text(),
+          // Older files do not say: what was finished may have been saved.
+          .saved_step = json.integer_or("saved_step", json["end_step"].count(), 0),
+          .launch_id = json.text_or("launch_id", ""),
           .tokens = json["tokens"].count(),
           .seconds = json["seconds"].number(),
           .exit_reason = json["exit_reason"].text()};
@@ -169,6 +170,7 @@ void RunFolder::begin(RunStart start) {
   start.seconds = earlier_seconds_;
   start.exit_reason = kRunning;
   history_.push_back(std::move(start));
+  has_begun_ = true;
   save();
 }
 
@@ -181,6 +183,7 @@ void RunFolder::progress(int64_t end_step, int64_t tokens, double seconds) {
 }
 
 void RunFolder::saved(int64_t step) {
+  if (!has_begun_) return;
   history_.back().saved_step = step;
   save_or_warn();
 }

@@ -58,14 +58,15 @@ class RunFolder {
   /// Writes config.toml atomically. Throws Error.
   void write_config(std::string_view toml) const;
 
-  /// Adds a start to the history: its version, commit, launch_id, begin_step, and the tokens up to that step; the
-  /// rest is filled in. An earlier start that is still "running" becomes "died", since this process holds the lock.
-  /// Throws Error if run.json cannot be written.
+  /// Adds a start to the history: its version, commit, launch_id, begin_step, and the tokens up to that step;
+  /// the rest is filled in. An earlier start that is still "running" becomes "died", since this process holds
+  /// the lock. Throws Error if run.json cannot be written.
   void begin(RunStart start);
   /// Updates the start of begin(): last finished step, tokens of the whole run, seconds of this start. If the
   /// disk cannot be written it logs a warning. Only after begin().
   void progress(int64_t end_step, int64_t tokens, double seconds);
   /// A checkpoint of `step` was published. Like progress(), it logs a warning if the disk cannot be written.
+  /// Does nothing before begin().
   void saved(int64_t step);
   /// How the start ended. Like progress(), it logs a warning if the disk cannot be written.
   void finish(std::string_view exit_reason);
@@ -83,6 +84,7 @@ class RunFolder {
   int lock_descriptor_ = -1;
   std::vector<RunStart> history_;
   double earlier_seconds_ = 0;  ///< of all earlier starts
+  bool has_begun_ = false;
 };
 
 /// The history in a run folder, without opening it for training; empty if there is none. Throws FormatError

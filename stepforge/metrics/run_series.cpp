@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "stepforge/metrics/run_series.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,7 +9,6 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/metrics/jsonl.h"
-#include "stepforge/metrics/plot.h"
 #include "stepforge/metrics/record.h"
 #include "stepforge/metrics/smoothed.h"
 
@@ -67,10 +68,11 @@ Curve smoothed_curve(const Curve& curve) {
 Curve thinned_curve(const Curve& curve, int columns) {
   const auto& [x, y] = curve;
   if (x.size() <= static_cast<size_t>(columns) * 4) return curve;
-  const auto column = [&](size_t i) { return std::floor((x[i] - x[0]) / (x.back() - x[0]) * columns); };
+  const double width = x.back() - x[0];
+  const auto column = [&](size_t i) { return width > 0 ? std::floor((x[i] - x[0]) / width * columns) : 0; };
   Curve result;
-  std::array<size_t, 4>
-      picks{};  // the first, lowest, highest and last of points that are all finite or all gaps
+  // The first, lowest, highest and last of points that are all finite or all gaps.
+  std::array<size_t, 4> picks{};
   for (size_t i = 1; i <= x.size(); ++i) {
     if (i == x.size() || column(i) != column(picks[0]) || std::isnan(y[i]) != std::isnan(y[picks[0]])) {
       for (const size_t pick : std::set(picks.begin(), picks.end())) result.add(x[pick], y[pick]);

@@ -31,7 +31,7 @@ FlatLayout flat_layout(const UnitSpec& unit) {
     layout.offsets.push_back(offset);
     end = offset + parameter.elements();
   }
-  layout.size = round_up(end, kUnitBorder);
+  layout.size = round_up(end, kUnitAlignment);
   return layout;
 }
 
@@ -80,7 +80,7 @@ ShardLayout::ShardLayout(const UnitSpec& unit, const Partition& partition, int s
 
 void ShardLayout::place_flat() {
   for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i].start = gathered_.offsets[i];
-  shard_size_ = round_up((gathered_.size + shards_ - 1) / shards_, kUnitBorder);
+  shard_size_ = round_up((gathered_.size + shards_ - 1) / shards_, kUnitAlignment);
   gathered_.size = joined_size();
 }
 
@@ -101,7 +101,7 @@ void ShardLayout::place_by_tensor() {
     tensor.start = end;
     end += round_up(tensor.elements, kTensorAlignment);
   }
-  shard_size_ = round_up(*std::max_element(loads.begin(), loads.end()), kUnitBorder);
+  shard_size_ = round_up(*std::max_element(loads.begin(), loads.end()), kUnitAlignment);
   for (size_t i = 0; i < tensors_.size(); ++i)
     gathered_.offsets[i] = tensors_[i].owner * shard_size_ + tensors_[i].start;
   gathered_.size = joined_size();
@@ -120,7 +120,7 @@ void ShardLayout::place_by_dim() {
     const int64_t row = rows == 0 ? 0 : tensor.elements / rows;
     end += round_up(tensor.rows_per_rank * row, kTensorAlignment);
   }
-  shard_size_ = round_up(end, kUnitBorder);
+  shard_size_ = round_up(end, kUnitAlignment);
 }
 
 ShardRange ShardLayout::dim_range(int rank, const Tensor& tensor) const {

@@ -18,7 +18,7 @@ inline constexpr int64_t kTensorAlignment = 256;
 
 /// The sizes of units and shards are multiples of this number of elements, so that a shard consists of whole
 /// chunks of the norm in ordered mode.
-inline constexpr int64_t kUnitBorder = 1024;
+inline constexpr int64_t kUnitAlignment = 1024;
 
 /// Offsets are in elements, so that the layout is the same for every dtype. The padding between tensors is
 /// zero.
@@ -27,7 +27,7 @@ struct FlatLayout {
   int64_t size = 0;              ///< of the whole unit, padding included
 };
 
-/// The unit on one rank, parameter after parameter; its size is a multiple of kUnitBorder.
+/// The unit on one rank, parameter after parameter; its size is a multiple of kUnitAlignment.
 FlatLayout flat_layout(const UnitSpec& unit);
 
 /// How the elements of a unit are partitioned over the ranks of its shard group.
@@ -79,7 +79,7 @@ class ShardLayout {
 
   const Partition& partition() const { return partition_; }
   int shards() const { return shards_; }
-  int64_t shard_size() const { return shard_size_; }             ///< a multiple of kUnitBorder
+  int64_t shard_size() const { return shard_size_; }             ///< a multiple of kUnitAlignment
   int64_t joined_size() const { return shards_ * shard_size_; }  ///< of all shards
 
   /// The layout of whole tensors in a gathered copy.

@@ -96,8 +96,7 @@ void check_size(const ModelSpec& model, int micro_batches) {
     throw UsageError(format(
         "a step of {} micro-batches on each rank, each through {} blocks, is a program of more than {} "
         "forwards, the maximum; use at most {} micro-batches per rank: raise training.local_batch_size, "
-        "lower "
-        "training.global_batch_size or use more ranks",
+        "lower training.global_batch_size or use more ranks",
         with_thousands(micro_batches), with_thousands(blocks), with_thousands(kMaxComputations),
         with_thousands(kMaxComputations / blocks)));
   }

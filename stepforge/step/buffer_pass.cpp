@@ -12,8 +12,8 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kMasterBytes = 4;       // masters and gradients are fp32
-constexpr int64_t kPartialSumBytes = 8;   // fp64; one per rank, or per kUnitBorder elements in ordered mode
+constexpr int64_t kMasterBytes = 4;      // masters and gradients are fp32
+constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
 constexpr int64_t kLabelCountBytes = 16;  // the number of labels, and whether a rank has been told to stop
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank
 
@@ -127,7 +127,7 @@ class BufferWriter {
     }
   }
 
-  /// Of the shard of this rank.
+  /// Bytes of this rank's shard of a master or an optimizer state.
   int64_t state_bytes(int unit, BufferKind kind) const {
     return element(units_, unit).shard *
            (kind == BufferKind::optimizer ? options_.optimizer_bytes_per_element : kMasterBytes);
@@ -247,7 +247,7 @@ class BufferWriter {
         } else {
           const auto ranks = static_cast<int64_t>(options_.data_parallel.shard_ranks.size());
           const int64_t sums =
-              options_.ordered ? trainable_sum(&UnitElements::all_shards) / kUnitBorder : ranks;
+              options_.ordered ? trainable_sum(&UnitElements::all_shards) / kUnitAlignment : ranks;
           operation.workspace = operation.bytes = kPartialSumBytes * sums;
         }
         break;

@@ -32,18 +32,15 @@ class Buffers : RuleWalk {
     const Buffer& info = element(program_.buffers, buffer);
     Life& life = element(lives_, buffer);
     if (info.persistent) fail(format("buffer {} is persistent: no operation allocates it", info.name));
-    require_never(life.allocated, info, "allocated");
+    if (life.allocated != kNever)
+      fail(format("buffer {} was already allocated by {}", info.name, text(life.allocated)));
     life.allocated = here();
-  }
-
-  void require_never(int earlier, const Buffer& info, const char* done) const {
-    if (earlier != kNever) fail(format("buffer {} was already {} by {}", info.name, done, text(earlier)));
   }
 
   void require_live(int buffer) const {
     const Life& life = element(lives_, buffer);
     const Buffer& info = element(program_.buffers, buffer);
-    require_never(life.freed, info, "freed");
+    if (life.freed != kNever) fail(format("buffer {} was freed by {}", info.name, text(life.freed)));
     if (life.allocated == kNever) fail(format("buffer {} is not allocated", info.name));
     require_order(life.allocated);
   }
@@ -64,6 +61,7 @@ class Buffers : RuleWalk {
     const Buffer& info = element(program_.buffers, buffer);
     Life& life = element(lives_, buffer);
     if (info.persistent) fail(format("buffer {} is persistent: no operation frees it", info.name));
+    if (life.freed != kNever) fail(format("buffer {} was already freed by {}", info.name, text(life.freed)));
     require_live(buffer);
     for (const int reader : life.readers) require_order(reader);
     life.freed = here();

@@ -34,7 +34,7 @@ enum class OpKind : uint8_t {
   all_reduce_start,       ///< starts to sum the gradient of unit u over the replicas
   all_reduce_wait,        ///< the sum is complete
   tie_reduce,             ///< sums the gradient of a tied parameter over its holders
-  reduce_loss,            ///< sums the loss over the group
+  reduce_loss,            ///< collects the losses of all ranks of the group
   send,                   ///< sends a bundle to `peer`
   receive,                ///< receives a bundle from `peer`
   gradient_norm,          ///< global norm of the gradients of all trainable units; clip coefficient

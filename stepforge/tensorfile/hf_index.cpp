@@ -8,16 +8,30 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/error_list.h"
+#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/base/utf8.h"
-#include "stepforge/tensorfile/file_names.h"
 
 namespace stepforge {
 
 namespace fs = std::filesystem;
 
 namespace {
+
+/// Whether folder/name is a regular file of this folder. A link counts if it leads to a file of the folder or
+/// of the `blobs` folder of a Hugging Face cache, in which `folder` is snapshots/<revision>.
+bool is_file_of_folder(const fs::path& folder, std::string_view name) {
+  if (!is_plain_file_name(name)) return false;
+  std::error_code failure;
+  const fs::path home = fs::canonical(folder, failure);
+  if (failure) return false;
+  const fs::path target = fs::canonical(home / name, failure);
+  if (failure || !is_regular_file_itself(target)) return false;
+  if (target.parent_path() == home) return true;
+  const fs::path snapshots = home.parent_path();
+  return snapshots.filename() == "snapshots" && target.parent_path() == snapshots.parent_path() / "blobs";
+}
 
 // The largest published models have some 100,000 tensors: 10 MB of index.
 constexpr JsonLimits kIndexLimits = {.max_bytes = int64_t{64} << 20, .max_depth = 8};

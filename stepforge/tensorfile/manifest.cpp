@@ -14,7 +14,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
 #include "stepforge/base/utf8.h"
-#include "stepforge/tensorfile/file_names.h"
 
 namespace stepforge {
 
@@ -27,53 +26,6 @@ constexpr int64_t kFormatVersion = 1;
 constexpr JsonLimits kManifestLimits = {.max_bytes = int64_t{64} << 20, .max_depth = 64};
 constexpr std::string_view kFolderPrefix = "step-";
 
-bool is_hash(std::string_view text) {
-  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
-ManifestFile parse_file(const JsonReader& entry) {
-  ManifestFile file = {entry["name"].text(), entry["bytes"].count(), entry["hash"].text()};
-  if (!is_plain_file_name(file.name) || file.name == kManifestFileName) {
-    entry["name"].refuse("expected a plain file name");
-  }
-  if (!is_hash(file.hash)) entry["hash"].refuse("expected 32 hex digits");
-  return file;
-}
-
-std::vector<ManifestFile> parse_files(const JsonReader& entries) {
-  std::vector<ManifestFile> files;
-  std::set<std::string> names;
-  int64_t total = 0;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const JsonReader entry = entries.at(i);
-    files.push_back(parse_file(entry));
-    if (!names.insert(files.back().name).second) entry["name"].refuse("this file is listed twice");
-    if (__builtin_add_overflow(total, files.back().bytes, &total)) {
-      entry["bytes"].refuse("the files add up to 2^63 bytes or more");
-    }
-  }
-  return files;
-}
-
-int64_t file_bytes(const fs::path& path) {
-  std::error_code failure;
-  const uintmax_t bytes = fs::file_size(path, failure);
-  if (failure) throw Error(format("cannot read {}: {}", path.string(), failure.message()));
-  return static_cast<int64_t>(bytes);
-}
-
-/// The fault of one file of a checkpoint, or "".
-std::string fault_of(const fs::path& path, const ManifestFile& file) {
-  if (!is_regular_file_itself(path)) {
-    return fs::exists(fs::symlink_status(path)) ? "not a regular file" : "missing";
-  }
-  const int64_t bytes = file_bytes(path);
-  if (bytes < file.bytes) return format("truncated: {} of {} bytes", bytes, file.bytes);
-  if (bytes > file.bytes) return format("{} bytes instead of {}", bytes, file.bytes);
-  if (file_hash(path) != file.hash) return "changed: its hash differs from the manifest's";
-  return "";
-}
-
 }  // namespace
 
 std::optional<int64_t> checkpoint_step(const std::string& name) {
@@ -84,27 +36,11 @@ std::optional<int64_t> checkpoint_step(const std::string& name) {
   return step;
 }
 
-ManifestFile manifest_file(const fs::path& path) {
-  return {path.filename().string(), file_bytes(path), file_hash(path)};
-}
-
-Json manifest_files_to_json(const std::vector<ManifestFile>& files) {
-  Json json = Json::array();
-  for (const ManifestFile& file : files) {
-    json.push_back({{"name", file.name}, {"bytes", file.bytes}, {"hash", file.hash}});
-  }
-  return json;
-}
-
-std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source) {
-  return parse_files(JsonReader(json, source, "files"));
-}
-
 CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json layout,
-                                  const std::vector<ManifestFile>& known) {
+                                  const std::vector<FileRecord>& known) {
   CheckpointManifest manifest = {step, std::move(layout), known};
   std::set<std::string> names;
-  for (const ManifestFile& file : known) {
+  for (const FileRecord& file : known) {
     if (!is_regular_file_itself(folder / file.name) || file_bytes(folder / file.name) != file.bytes) {
       throw Error(format("{} was written with {} bytes, but is missing or has another size",
                          (folder / file.name).string(), file.bytes));
@@ -117,10 +53,10 @@ CheckpointManifest build_manifest(const fs::path& folder, int64_t step, Json lay
     if (!is_plain_file_name(name) || !is_regular_file_itself(path)) {
       throw Error(format("{} does not belong in a checkpoint: it is not a plain file", path.string()));
     }
-    manifest.files.push_back(manifest_file(path));
+    manifest.files.push_back(file_record(path));
   }
   std::sort(manifest.files.begin(), manifest.files.end(),
-            [](const ManifestFile& left, const ManifestFile& right) { return left.name < right.name; });
+            [](const FileRecord& left, const FileRecord& right) { return left.name < right.name; });
   return manifest;
 }
 
@@ -129,7 +65,7 @@ void write_manifest(const fs::path& folder, const CheckpointManifest& manifest) 
                          {"version", kFormatVersion},
                          {"step", manifest.step},
                          {"layout", manifest.layout},
-                         {"files", manifest_files_to_json(manifest.files)}};
+                         {"files", file_records_to_json(manifest.files)}};
   write_file_atomic(folder / kManifestFileName, document.dump(2) + "\n");
 }
 
@@ -148,24 +84,29 @@ CheckpointManifest read_manifest(const fs::path& folder) {
   if (step_of_name && *step_of_name != step) {
     manifest.refuse("step", format("the folder is named step-{}", *step_of_name));
   }
+  const std::vector<FileRecord> files = file_records_from_json(manifest["files"]);
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].name == kManifestFileName)
+      manifest["files"].at(i)["name"].refuse("a manifest does not list itself");
+  }
   const Json layout = manifest.has("layout") ? manifest["layout"].json() : Json();
-  return {step, layout, parse_files(manifest["files"])};
+  return {step, layout, files};
 }
 
 CheckpointManifest verify_folder(const fs::path& folder, int part, int parts) {
   CheckpointManifest manifest = read_manifest(folder);
   ErrorList errors(format("damaged checkpoint {}", folder.string()));
   double total = 1.0;
-  for (const ManifestFile& file : manifest.files) total += static_cast<double>(file.bytes);
+  for (const FileRecord& file : manifest.files) total += static_cast<double>(file.bytes);
   double passed = 0.0;
   std::set<std::string> listed;
-  for (const ManifestFile& file : manifest.files) {
+  for (const FileRecord& file : manifest.files) {
     listed.insert(file.name);
     // A file belongs to the part that contains its middle.
     const double middle = passed + static_cast<double>(file.bytes) / 2;
     passed += static_cast<double>(file.bytes);
     if (static_cast<int>(middle / total * parts) != part) continue;
-    const std::string fault = fault_of(folder / file.name, file);
+    const std::string fault = file_fault(folder / file.name, file);
     if (!fault.empty()) errors.add(format("{}: {}", file.name, fault));
   }
   for (const fs::path& path : part == 0 ? entries_of(folder) : std::vector<fs::path>()) {

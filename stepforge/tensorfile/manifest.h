@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/file_record.h"
 #include "stepforge/base/json.h"
 
 namespace stepforge {
@@ -17,30 +19,16 @@ inline constexpr std::string_view kManifestFileName = "manifest.json";
 /// No run has more steps: a larger number in a manifest is refused, so that counting on cannot overflow.
 inline constexpr int64_t kMaxSteps = 1'000'000'000'000;
 
-struct ManifestFile {
-  std::string name;
-  int64_t bytes = 0;
-  std::string hash;  ///< content_hash: detects damage, not manipulation
-};
-
 struct CheckpointManifest {
   int64_t step = 0;
   Json layout;  ///< description by the checkpoint room; opaque here
-  std::vector<ManifestFile> files;
+  std::vector<FileRecord> files;
 };
-
-/// Reads and hashes one file. Throws Error.
-ManifestFile manifest_file(const std::filesystem::path& path);
-
-/// The list of files as a manifest stores it.
-Json manifest_files_to_json(const std::vector<ManifestFile>& files);
-/// Throws FormatError naming `source`, the file and the field.
-std::vector<ManifestFile> manifest_files_from_json(const Json& json, const std::string& source);
 
 /// Lists every file of `folder` but the manifest, and hashes those that are not in `known`. Throws Error if a
 /// known file is missing or has another length, or if the folder contains anything but plain files.
 CheckpointManifest build_manifest(const std::filesystem::path& folder, int64_t step, Json layout,
-                                  const std::vector<ManifestFile>& known = {});
+                                  const std::vector<FileRecord>& known = {});
 
 /// Writes folder/manifest.json. Throws Error.
 void write_manifest(const std::filesystem::path& folder, const CheckpointManifest& manifest);
@@ -67,9 +55,9 @@ std::string checkpoint_folder_name(int64_t step);
 /// 120 of "step-120"; nullopt for any other name.
 std::optional<int64_t> checkpoint_step(const std::string& folder_name);
 
-/// The folders `step-N`, N at most 10^12, with a manifest, newest first. Folders still being written
-/// ("step-N.tmp") and everything else are ignored; a `parent` that does not exist holds none. The files are not verified.
-/// Throws Error if a folder cannot be read.
+/// The folders `step-N`, N at most kMaxSteps, with a manifest, newest first; none if `parent` does not exist.
+/// Unfinished folders ("step-N.tmp") and everything else are ignored. The files are not verified. Throws
+/// Error if a folder cannot be read.
 std::vector<CheckpointFolder> list_checkpoints(const std::filesystem::path& parent);
 
 }  // namespace stepforge

@@ -17,7 +17,7 @@ namespace {
 constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 // Up to this length, looking at all pairs for each merge is faster than a heap.
 constexpr size_t kShortWord = 48;
-constexpr size_t kLongestWord = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxMergedBytes = std::numeric_limits<int32_t>::max();
 
 }  // namespace
 
@@ -89,92 +89,123 @@ void BpeModel::merge_short(std::vector<int32_t>& symbols, size_t begin) const {
 
 namespace {
 
-/// Symbols with gaps. A merged symbol stands at the first of its places; the second and the last of them hold minus
-/// their number, so that neighbours are found from both sides without further memory.
+/// The symbols of a word, one slot per byte. A merged symbol is in its first slot; its second and last slots
+/// hold the negative length, so that neighbours are found from both sides without more memory.
 class Symbols {
  public:
-  Symbols(int32_t* places, uint32_t count) : places_(places), count_(count) {}
+  Symbols(int32_t* slots, uint32_t count) : slots_(slots), count_(count) {}
 
   uint32_t count() const { return count_; }
-  int32_t operator[](uint32_t i) const { return places_[i]; }
+  int32_t operator[](uint32_t i) const { return slots_[i]; }
   /// False inside a merged symbol.
-  bool begins_at(uint32_t i) const { return places_[i] >= 0; }
+  bool begins_at(uint32_t i) const { return slots_[i] >= 0; }
   /// Where the next symbol begins; count() after the last.
   uint32_t next(uint32_t i) const { return i + length(i); }
   /// Where the symbol before `i` begins. `i` is not 0.
-  uint32_t previous(uint32_t i) const { return places_[i - 1] >= 0 ? i - 1 : i - tag(i - 1); }
+  uint32_t previous(uint32_t i) const { return slots_[i - 1] >= 0 ? i - 1 : i - stored_length(i - 1); }
   /// The symbol at `i` and the next one become `id`.
   void merge(uint32_t i, int32_t id) {
     const uint32_t right = next(i);
     const uint32_t total = length(i) + length(right);
-    places_[i] = id;
-    places_[right] = -1;
-    places_[i + 1] = places_[i + total - 1] = -static_cast<int32_t>(total);
+    slots_[i] = id;
+    slots_[right] = -1;
+    slots_[i + 1] = slots_[i + total - 1] = -static_cast<int32_t>(total);
   }
 
  private:
-  uint32_t tag(uint32_t i) const { return static_cast<uint32_t>(-places_[i]); }
-  uint32_t length(uint32_t i) const { return i + 1 < count_ && places_[i + 1] < 0 ? tag(i + 1) : 1; }
+  uint32_t stored_length(uint32_t i) const { return static_cast<uint32_t>(-slots_[i]); }
+  uint32_t length(uint32_t i) const { return i + 1 < count_ && slots_[i + 1] < 0 ? stored_length(i + 1) : 1; }
 
-  int32_t* places_;
+  int32_t* slots_;
   uint32_t count_;
 };
 
 }  // namespace
 
-void BpeModel::merge_long(std::vector<int32_t>& symbols, size_t begin) const {
-  if (symbols.size() - begin > kLongestWord) {
-    throw Error(format("a word of {} bytes is too long; split the text into lines", symbols.size() - begin));
+/// Applies the merges to one long word, by rank and from left to right. A huge word takes several rounds,
+/// each with the first of the possible merges, so that the heap stays smaller than the word; the order of
+/// merges is that of a single round.
+class BpeModel::LongWord {
+ public:
+  LongWord(const PairMap<Merge>& merges, Symbols symbols, size_t max_candidates)
+      : merges_(merges), symbols_(symbols), max_candidates_(max_candidates) {}
+
+  void merge() {
+    do {
+      find_candidates();
+      merge_candidates();
+    } while (bound_ != kEnd);
   }
-  Symbols word(symbols.data() + begin, static_cast<uint32_t>(symbols.size() - begin));
-  const auto look_up = [&](uint32_t i) -> const Merge* {
-    const uint32_t right = word.next(i);
-    return right < word.count() ? merges_.find(token_pair(word[i], word[right])) : nullptr;
-  };
-  // Possible merges, ordered by rank, then by place. A huge word takes several rounds, each with the lowest of
-  // them, so that the heap stays smaller than the word; the order of merges is that of a single round.
-  using Candidate = std::pair<int32_t, uint32_t>;
-  constexpr Candidate end = {kNoRank, 0};
-  const size_t most = std::max<size_t>(round_merges_, word.count() / 8);
-  std::vector<Candidate> heap;
-  Candidate bound = end;  // the heap has all candidates below it
-  do {
-    bound = end;
-    heap.clear();
-    for (uint32_t i = 0; i < word.count(); i = word.next(i)) {
-      const Merge* merge = look_up(i);
-      if (merge == nullptr || Candidate(merge->rank, i) >= bound) continue;
-      heap.emplace_back(merge->rank, i);
-      std::push_heap(heap.begin(), heap.end());
-      if (heap.size() <= most) continue;
-      std::pop_heap(heap.begin(), heap.end());
-      bound = heap.back();
-      heap.pop_back();
+
+ private:
+  using Candidate = std::pair<int32_t, uint32_t>;  // rank and index
+  static constexpr Candidate kEnd = {kNoRank, 0};
+
+  /// The merge of the symbol at `i` with the next one, or null.
+  const Merge* merge_at(uint32_t i) const {
+    const uint32_t right = symbols_.next(i);
+    return right < symbols_.count() ? merges_.find(token_pair(symbols_[i], symbols_[right])) : nullptr;
+  }
+
+  /// Adds the merge at `i` to a heap with the order `compare`, if there is one below the bound. Returns
+  /// whether it did.
+  template <typename Compare>
+  bool add(uint32_t i, const Compare& compare) {
+    const Merge* merge = merge_at(i);
+    if (merge == nullptr || Candidate(merge->rank, i) >= bound_) return false;
+    heap_.emplace_back(merge->rank, i);
+    std::push_heap(heap_.begin(), heap_.end(), compare);
+    return true;
+  }
+
+  template <typename Compare>
+  Candidate pop(const Compare& compare) {
+    std::pop_heap(heap_.begin(), heap_.end(), compare);
+    const Candidate first = heap_.back();
+    heap_.pop_back();
+    return first;
+  }
+
+  /// Collects the lowest candidates, with the highest of them first; lowers the bound to what does not fit.
+  void find_candidates() {
+    bound_ = kEnd;
+    for (uint32_t i = 0; i < symbols_.count(); i = symbols_.next(i)) {
+      if (add(i, std::less<>()) && heap_.size() > max_candidates_) bound_ = pop(std::less<>());
     }
-    const auto lowest_first = std::greater<>();
-    const auto offer = [&](uint32_t i) {
-      const Merge* merge = look_up(i);
-      if (merge == nullptr || Candidate(merge->rank, i) >= bound) return;
-      heap.emplace_back(merge->rank, i);
-      std::push_heap(heap.begin(), heap.end(), lowest_first);
-    };
-    std::make_heap(heap.begin(), heap.end(), lowest_first);
-    while (!heap.empty()) {
-      std::pop_heap(heap.begin(), heap.end(), lowest_first);
-      const auto [rank, i] = heap.back();
-      heap.pop_back();
-      const Merge* merge = word.begins_at(i) ? look_up(i) : nullptr;
+  }
+
+  void merge_candidates() {
+    const std::greater<> lowest_first;
+    std::make_heap(heap_.begin(), heap_.end(), lowest_first);
+    while (!heap_.empty()) {
+      const auto [rank, i] = pop(lowest_first);
+      const Merge* merge = symbols_.begins_at(i) ? merge_at(i) : nullptr;
       if (merge == nullptr || merge->rank != rank) continue;  // a neighbour was merged meanwhile
-      word.merge(i, merge->id);
-      offer(i);
-      if (i > 0) offer(word.previous(i));
+      symbols_.merge(i, merge->id);
+      add(i, lowest_first);
+      if (i > 0) add(symbols_.previous(i), lowest_first);
     }
-  } while (bound != end);
+  }
+
+  const PairMap<Merge>& merges_;
+  Symbols symbols_;
+  size_t max_candidates_;
+  std::vector<Candidate> heap_;
+  Candidate bound_ = kEnd;  ///< the heap has all candidates below it
+};
+
+void BpeModel::merge_long(std::vector<int32_t>& symbols, size_t begin) const {
+  const size_t bytes = symbols.size() - begin;
+  if (bytes > kMaxMergedBytes) {
+    throw Error(format("a word of {} bytes is too long; split the text into lines", bytes));
+  }
+  const Symbols word(symbols.data() + begin, static_cast<uint32_t>(bytes));
+  LongWord(merges_, word, std::max(round_merges_, bytes / 8)).merge();
   size_t kept = begin;
   for (uint32_t i = 0; i < word.count();) {
-    const uint32_t after = word.next(i);
+    const uint32_t next = word.next(i);
     symbols[kept++] = word[i];
-    i = after;
+    i = next;
   }
   symbols.resize(kept);
 }

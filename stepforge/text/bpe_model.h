@@ -33,6 +33,8 @@ class BpeModel {
     int32_t id = 0;
   };
 
+  class LongWord;
+
   void merge_short(std::vector<int32_t>& symbols, size_t begin) const;
   void merge_long(std::vector<int32_t>& symbols, size_t begin) const;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"

@@ -13,14 +13,14 @@ size_t WordCache::slot_of(std::string_view word) const {
 }
 
 std::optional<std::span<const int32_t>> WordCache::find(std::string_view word) const {
-  if (word.size() > kLongestWord) return std::nullopt;
+  if (word.size() > kMaxCachedBytes) return std::nullopt;
   const Slot& slot = slots_[slot_of(word)];
   if (slot.length == 0) return std::nullopt;
   return std::span<const int32_t>(ids_).subspan(slot.ids_begin, slot.count);
 }
 
 void WordCache::insert(std::string_view word, std::span<const int32_t> ids) {
-  if (word.size() > kLongestWord) return;
+  if (word.size() > kMaxCachedBytes) return;
   if ((size_ + 1) * 2 > slots_.size()) grow_or_clear();
   slots_[slot_of(word)] = {static_cast<uint32_t>(word.size()), static_cast<uint32_t>(ids.size()),
                            static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(ids_.size())};

@@ -25,7 +25,7 @@ class WordCache {
  private:
   static constexpr size_t kFirstCapacity = 512;
   static constexpr size_t kLastCapacity = size_t{1} << 17;
-  static constexpr size_t kLongestWord = 32;
+  static constexpr size_t kMaxCachedBytes = 32;
 
   struct Slot {
     /// 0 marks a free slot; words of length 0 do not exist.

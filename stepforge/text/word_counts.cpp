@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kSliceBytes = size_t{1} << 20;
 // A merge visits every word that contains the pair: very long words (a line of base64) would make training
 // quadratic.
-constexpr size_t kLongestWord = 256;
+constexpr size_t kMaxCountedBytes = 256;
 
 bool is_visible_ascii(char c) {
   return c > ' ' && c < 0x7F;
@@ -48,10 +48,10 @@ std::vector<std::string_view> make_slices(std::string_view text) {
   return slices;
 }
 
-/// The first part of a word: at most kLongestWord bytes, cut between characters.
+/// The first part of a word: at most kMaxCountedBytes bytes, cut between characters.
 size_t part_length(std::string_view word) {
-  if (word.size() <= kLongestWord) return word.size();
-  size_t length = kLongestWord;
+  if (word.size() <= kMaxCountedBytes) return word.size();
+  size_t length = kMaxCountedBytes;
   while ((static_cast<unsigned char>(word[length]) & 0xC0) == 0x80) --length;
   return length;
 }

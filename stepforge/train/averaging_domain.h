@@ -9,8 +9,8 @@
 
 namespace stepforge {
 
-/// For one step, on one rank. Gradients of all ranks are summed, so the weights of all tokens of a step add up
-/// to 1 (with rank_average, to the share of ranks that have a valid label). A rank without a valid label
+/// For one step, on one rank. Gradients of all ranks are summed, so the weights of all tokens of a step add
+/// up to 1 (with rank_average, to the share of ranks that have a valid label). A rank without a valid label
 /// contributes zero.
 class AveragingDomain {
  public:

@@ -266,7 +266,8 @@ void build_executor(Trainer& trainer) {
       std::make_unique<TrainStep>(trainer.config, *trainer.executor, *trainer.store, *trainer.optimizer);
 }
 
-/// Metrics of steps that no checkpoint covers are done again; those of the earlier start are kept beside them.
+/// Metrics of steps that no checkpoint covers are done again; those of the earlier start are kept beside
+/// them.
 void keep_metrics_of_earlier_start(Trainer& trainer, const std::filesystem::path& file) {
   std::error_code failure;
   if (trainer.resumed || std::filesystem::file_size(file, failure) == 0 || failure) return;

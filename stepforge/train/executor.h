@@ -56,7 +56,8 @@ struct StepInputs {
   /// non-finite value (and, in tests, to plant one). Null in normal steps.
   std::function<void(const ProgramBlock& block, Bundle& bundle, bool is_gradient)> inspect;
   /// Called on the operation's lane before it begins, and after it has ended and freed its buffers, before
-  /// other lanes can continue. An exception fails the operation. For profilers and tests; null in normal steps.
+  /// other lanes can continue. An exception fails the operation. For profilers and tests; null in normal
+  /// steps.
   std::function<void(const Operation& operation, bool ended)> watch;
 };
 

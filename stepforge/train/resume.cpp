@@ -136,51 +136,61 @@ std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) 
   return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks), limit);
 }
 
-/// The steps of the last published checkpoints according to run.json, the same on all ranks. 0: none.
-struct SavedSteps {
-  int64_t newest = 0;          ///< of the last start that published one
-  int64_t of_this_launch = 0;  ///< of an earlier attempt of the launch that restarted this process
+/// What the run folder tells of earlier starts, the same on all ranks.
+struct EarlierStarts {
+  std::string saved;  ///< why there must be a checkpoint of a trained step; "" if there need not be one
+  int64_t of_this_launch = 0;  ///< the last step saved by an earlier attempt of the launch; 0: none
 };
 
-SavedSteps saved_steps(const Trainer& trainer) {
-  SavedSteps saved;
-  if (trainer.is_main()) {
-    for (const RunStart& start : trainer.run_folder->history()) {
-      if (start.saved_step == 0) continue;
-      saved.newest = start.saved_step;
-      if (trainer.is_restart() && start.launch_id == trainer.launch.id)
-        saved.of_this_launch = start.saved_step;
-    }
+EarlierStarts read_earlier_starts(const RunFolder& folder, const Trainer& trainer) {
+  EarlierStarts earlier;
+  const bool restarted = trainer.is_restart();
+  std::error_code none;
+  if (folder.history().empty() && std::filesystem::file_size(folder.metrics_file(), none) > 0 && !none) {
+    earlier.saved = format("{} is missing or was damaged, but there are metrics of an earlier start",
+                           folder.history_file().string());
   }
+  for (const RunStart& start : folder.history()) {
+    if (start.saved_step == 0) continue;
+    earlier.saved = format("{} says that a checkpoint of step {} was saved", folder.history_file().string(),
+                           start.saved_step);
+    if (restarted && start.launch_id == trainer.launch.id) earlier.of_this_launch = start.saved_step;
+  }
+  return earlier;
+}
+
+/// Rank 0 has the run folder.
+EarlierStarts earlier_starts(const Trainer& trainer) {
+  EarlierStarts own;
+  if (trainer.is_main()) own = read_earlier_starts(*trainer.run_folder, trainer);
   const Json of_rank0 = Json::parse(
-      trainer.checkpoint_ranks->run([saved] { return Json{saved.newest, saved.of_this_launch}.dump(); })[0]);
+      trainer.checkpoint_ranks->run([own] { return Json{own.saved, own.of_this_launch}.dump(); })[0]);
   return {of_rank0.at(0), of_rank0.at(1)};
 }
 
-/// The step to load; -1: the newest. A restarted launch continues from its own last checkpoint: load_step
-/// and resume = false apply to its first attempt only.
-std::optional<int64_t> step_to_load(const CheckpointConfig& checkpoint, const SavedSteps& saved) {
-  const bool is_default = checkpoint.resume && checkpoint.load_step < 0;
-  if (!is_default && saved.of_this_launch > 0) return saved.of_this_launch;
-  if (checkpoint.load_step >= 0) return checkpoint.load_step;
-  return checkpoint.resume ? std::optional<int64_t>(-1) : std::nullopt;
-}
+constexpr std::string_view kStartOver =
+    "to start over, name another run_dir; checkpoint.resume = false, which starts over, is refused in this "
+    "one";
 
-/// Continues from the newest checkpoint of the run's own folder. Returns false if there is none.
-bool continue_from_newest(Trainer& trainer, const SavedSteps& saved) {
-  const auto found =
-      newest_complete_checkpoint(trainer.checkpoint_dir(), trainer.log, *trainer.checkpoint_ranks);
-  if (found) {
-    continue_run(trainer, *found);
-    set_aside_later_steps(trainer.checkpoint_dir(), found->step, trainer.log, *trainer.checkpoint_ranks);
-  } else if (saved.newest > 0) {
-    throw UsageError(format(
-        "{} says that a checkpoint of step {} was saved, but there is none in {}: is its disk mounted? To "
-        "start over, set checkpoint.resume = false and another run_dir",
-        (std::filesystem::path(trainer.config.run_dir) / "run.json").string(), saved.newest,
-        trainer.checkpoint_dir().string()));
+/// Continues from the newest checkpoint of the run's own folder. Returns false if there is none, and throws
+/// UsageError if all are damaged, or if it would start over although later steps were saved.
+bool continue_from_newest(Trainer& trainer, const EarlierStarts& earlier) {
+  const std::filesystem::path dir = trainer.checkpoint_dir();
+  std::optional<FoundCheckpoint> found;
+  try {
+    found = newest_complete_checkpoint(dir, trainer.log, *trainer.checkpoint_ranks);
+  } catch (const UsageError& damage) {
+    throw UsageError(format("{}\n{}", damage.what(), kStartOver));
   }
-  return found.has_value();
+  const int64_t step = found ? found->step : 0;
+  if (step == 0 && !earlier.saved.empty()) {
+    throw UsageError(format("{}; {} has no usable checkpoint after step 0: is its disk mounted?\n{}",
+                            earlier.saved, dir.string(), kStartOver));
+  }
+  if (!found) return false;
+  continue_run(trainer, *found);
+  set_aside_later_steps(dir, step, trainer.log, *trainer.checkpoint_ranks);
+  return true;
 }
 
 }  // namespace
@@ -189,13 +199,18 @@ void build_checkpoint(Trainer& trainer) {
   const auto& checkpoint = trainer.config.checkpoint;
   trainer.checkpoint_ranks = build_checkpoint_ranks(trainer);
   const CheckpointRanks& ranks = *trainer.checkpoint_ranks;
-  const SavedSteps saved = saved_steps(trainer);
-  const std::optional<int64_t> step = step_to_load(checkpoint, saved);
-  if (step && *step >= 0) {
-    resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), *step, ranks));
-  } else if (!(step && continue_from_newest(trainer, saved)) && !checkpoint.initial_load_path.empty()) {
-    initial_load(trainer);
+  const EarlierStarts earlier = earlier_starts(trainer);
+  bool loaded = false;
+  if (checkpoint.resume && checkpoint.load_step < 0) {
+    loaded = continue_from_newest(trainer, earlier);
+  } else {
+    // load_step and resume = false are for the first attempt of a launch; a restarted one continues from its
+    // own last checkpoint.
+    const int64_t step = earlier.of_this_launch > 0 ? earlier.of_this_launch : checkpoint.load_step;
+    loaded = step >= 0;
+    if (loaded) resume_own(trainer, checkpoint_of_step(trainer.checkpoint_dir(), step, ranks));
   }
+  if (!loaded && !checkpoint.initial_load_path.empty()) initial_load(trainer);
   if (checkpoint.enable) {
     trainer.checkpoints = std::make_unique<CheckpointWriter>(
         trainer.checkpoint_dir(), checkpoint.keep_latest_k, trainer.log, checkpoint.async, &ranks);

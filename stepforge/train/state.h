@@ -37,7 +37,8 @@ struct ConfigChanges {
   bool other_rows = false;            ///< an accepted change means different rows of data
 };
 
-/// `json` is the state that `source` holds. Throws UsageError if this version does not accept its configuration.
+/// `json` is the state that `source` holds. Throws UsageError if this version does not accept its
+/// configuration.
 ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, const std::string& source);
 
 }  // namespace stepforge

@@ -43,8 +43,9 @@ class TrainStep {
   /// Whether this rank was asked to stop.
   std::function<bool()> interrupted;
 
-  /// Runs the program on this rank's `micro_batches`. The result is the same on all ranks. Never updates from a
-  /// loss or norm that is not finite: weights and moments then keep their bits, and `first_nonfinite` is set.
+  /// Runs the program on this rank's `micro_batches`. The result is the same on all ranks. Never updates from
+  /// a loss or norm that is not finite: weights and moments then keep their bits, and `first_nonfinite` is
+  /// set.
   StepResult run(const std::vector<Batch>& micro_batches, const StepContext& context);
 
  private:

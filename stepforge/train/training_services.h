@@ -16,8 +16,8 @@
 
 namespace stepforge {
 
-/// The services of one step on one rank. Collects losses and, if `optimizer` is not null, updates the weights,
-/// unless the loss or the norm is not finite.
+/// The services of one step on one rank. Collects losses and, if `optimizer` is not null, updates the
+/// weights, unless the loss or the norm is not finite.
 class TrainingServices : public StepServices {
  public:
   TrainingServices(const TrainingConfig& training, const std::vector<Batch>& batches, const ModelStore& store,

@@ -10,11 +10,11 @@ namespace stepforge::testing {
 namespace {
 
 /// The refusal of a training run on a file of this content.
-std::string refusal_of_text(const std::string& name, const std::string& text, const Words& more = {}) {
+std::string refusal_of_text(const std::string& name, const std::string& text, const Strings& more = {}) {
   const TempFolder folder;
   write_text(folder / name, text);
-  return refusal_of(Words{"train"} + small_run(folder / "run") +
-                    Words{format("data.sources=[{{path=\"{}\"}}]", (folder / name).string())} + more);
+  return refusal_of(Strings{"train"} + small_run(folder / "run") +
+                    Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / name).string())} + more);
 }
 
 TEST(BadText, EmptyFileIsNamed) {
@@ -46,8 +46,8 @@ TEST(BadText, JsonLineWithoutTheFieldIsReportedWithLineAndField) {
 
 TEST(BadText, MissingFileIsReportedWithTheOriginOfTheSetting) {
   const TempFolder folder;
-  const std::string message =
-      refusal_of(Words{"train"} + small_run(folder / "run") + Words{"data.sources=[{path=\"nowhere.txt\"}]"});
+  const std::string message = refusal_of(Strings{"train"} + small_run(folder / "run") +
+                                         Strings{"data.sources=[{path=\"nowhere.txt\"}]"});
   EXPECT_CONTAINS(message, "nowhere.txt");
   EXPECT_CONTAINS(message, "command line");
   EXPECT_FALSE(fs::exists(folder / "run"));
@@ -56,7 +56,7 @@ TEST(BadText, MissingFileIsReportedWithTheOriginOfTheSetting) {
 TEST(Vocabulary, LargerThanThatOfTheModelIsRefusedWithBothSizes) {
   const TempFolder folder;
   const std::string message =
-      refusal_of(Words{"train"} + small_run(folder / "run") + Words{"model.vocab_size=100"});
+      refusal_of(Strings{"train"} + small_run(folder / "run") + Strings{"model.vocab_size=100"});
   EXPECT_CONTAINS(message, "command line: model.vocab_size = 100, but the tokenizer has 257 tokens");
   EXPECT_FALSE(fs::exists(folder / "run" / "checkpoint"));
 }
@@ -102,11 +102,11 @@ TEST(DataBuild, WritesAPairThatTrainingReadsLikeTheText) {
   const IndexedDataset dataset(prefix);
   EXPECT_EQ(dataset.index().documents(), 100);
 
-  const Words show = Words{"data", "show", "--rows", "3"} + small_run(folder / "run");
+  const Strings show = Strings{"data", "show", "--rows", "3"} + small_run(folder / "run");
   const std::string from_pair =
-      output_of(show + Words{format("data.sources=[{{path=\"{}\"}}]", prefix.string())});
+      output_of(show + Strings{format("data.sources=[{{path=\"{}\"}}]", prefix.string())});
   const std::string from_text =
-      output_of(show + Words{format("data.sources=[{{path=\"{}\"}}]", text), "data.document=line"});
+      output_of(show + Strings{format("data.sources=[{{path=\"{}\"}}]", text), "data.document=line"});
   EXPECT_EQ(from_pair, from_text);
   EXPECT_CONTAINS(from_text, "document part");
 }
@@ -124,8 +124,8 @@ TEST(DataShow, WorksWithoutTrainingSteps) {
 
 TEST(DataShow, PrintsTokensPositionsAndLabelsOfTheRequestedRows) {
   const TempFolder folder;
-  const std::string text = output_of(Words{"data", "show", "--row", "5", "--rows", "2", "--max-tokens", "4"} +
-                                     small_run(folder / "run"));
+  const std::string text = output_of(
+      Strings{"data", "show", "--row", "5", "--rows", "2", "--max-tokens", "4"} + small_run(folder / "run"));
   EXPECT_CONTAINS(text, "row 5:");
   EXPECT_CONTAINS(text, "row 6:");
   EXPECT_FALSE(contains(text, "row 7:"));

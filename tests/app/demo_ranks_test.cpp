@@ -24,7 +24,7 @@ class DemoModelLongTest : public ::testing::Test {
     ASSERT_LT(losses("one").back(), losses("one").front() - 0.5);
   }
 
-  Words job(const std::string& run, int last_step) const {
+  Strings job(const std::string& run, int last_step) const {
     return {"train",
             "preset=demo",
             format("run_dir={}", (folder_ / run).string()),
@@ -40,14 +40,14 @@ class DemoModelLongTest : public ::testing::Test {
             "checkpoint.keep_latest_k=0"};
   }
 
-  void train(const std::string& run, const Words& before, int last_step,
+  void train(const std::string& run, const Strings& before, int last_step,
              const fs::path& program = program_path()) const {
     Child child(before + job(run, last_step), "", {}, program);
     const ProgramResult result = child.wait();
     EXPECT_EQ(result.exit_code, 0) << result.err;
   }
 
-  Words launched(int ranks) const {
+  Strings launched(int ranks) const {
     return {"launch", "--nproc", std::to_string(ranks), "--log-dir", (folder_ / "logs").string()};
   }
 

@@ -6,8 +6,8 @@ namespace stepforge::testing {
 namespace {
 
 /// The indented blocks of a Markdown page, without their indentation; continued lines are joined.
-Words blocks_of(const fs::path& page) {
-  Words blocks;
+Strings blocks_of(const fs::path& page) {
+  Strings blocks;
   bool inside = false;
   std::ifstream lines(page);
   for (std::string line; std::getline(lines, line);) {
@@ -67,9 +67,10 @@ TEST(FinetunePage, CommandsRunOnAHuggingFaceFolder) {
   const TempFolder folder;
   const std::string commands = block_that_starts("docs/finetune.md", "stepforge import");
   write_text(folder / "my-text.txt", paragraphs(60));
-  const Words training = Words{"train"} + small_run(folder / "original") +
-                         Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "my-text.txt").string()),
-                               "tokenizer.type=bpe", "tokenizer.vocab_size=300", "training.steps=2"};
+  const Strings training =
+      Strings{"train"} + small_run(folder / "original") +
+      Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "my-text.txt").string()),
+              "tokenizer.type=bpe", "tokenizer.vocab_size=300", "training.steps=2"};
   ASSERT_EQ(run_program(training).exit_code, 0);
   output_of({"export", (folder / "original").string(), (folder / "Llama-3.2-1B").string()});
   const ProgramResult result = run_script(

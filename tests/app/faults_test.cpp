@@ -9,35 +9,34 @@
 #include "tests/app/program.h"
 #include "tests/app/run_state.h"
 #include "tests/launch/listener.h"
+#include "tests/support/flip_bit.h"
 
 namespace stepforge::testing {
 namespace {
 
-Words faulty_run(const TempFolder& folder, const std::string& run, int64_t steps) {
+Strings faulty_run(const TempFolder& folder, const std::string& run, int64_t steps) {
   return small_run(folder / run) +
-         Words{format("training.steps={}", steps),
-               "training.reduction=ordered",
-               "model.dropout=0.1",
-               format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
-               "data.document=line",
-               "data.validation_fraction=0.1",
-               "validation.freq=5",
-               "validation.steps=1",
-               "checkpoint.interval=1",
-               "checkpoint.keep_latest_k=3",
-               "metrics.log_freq=1"};
+         Strings{format("training.steps={}", steps),
+                 "training.reduction=ordered",
+                 "model.dropout=0.1",
+                 format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                 "data.document=line",
+                 "data.validation_fraction=0.1",
+                 "validation.freq=5",
+                 "validation.steps=1",
+                 "checkpoint.interval=1",
+                 "checkpoint.keep_latest_k=3",
+                 "metrics.log_freq=1"};
 }
 
-void flip_byte(const fs::path& path, std::mt19937& random) {
-  std::string bytes = read_file(path);
-  bytes.at(random() % bytes.size()) ^= static_cast<char>(1U << (random() % 8));
-  std::ofstream(path, std::ios::binary) << bytes;
+void flip_any_bit(const fs::path& path, std::mt19937& random) {
+  flip_bit(path, 1 + static_cast<int64_t>(random() % fs::file_size(path)), static_cast<int>(random() % 8));
 }
 
 class FaultyRun {
  public:
   FaultyRun(const TempFolder& folder, int64_t steps)
-      : folder_(folder), run_(folder / "faulty"), words_(faulty_run(folder, "faulty", steps)) {}
+      : folder_(folder), run_(folder / "faulty"), args_(faulty_run(folder, "faulty", steps)) {}
 
   /// One disturbance, and a start that continues the run by a few steps.
   void round(int number) {
@@ -82,16 +81,16 @@ class FaultyRun {
   }
 
   void finish() {
-    const ProgramResult last = run_program(Words{"train"} + words_);
+    const ProgramResult last = run_program(Strings{"train"} + args_);
     EXPECT_EQ(last.exit_code, 0) << last.err;
   }
 
  private:
   fs::path step_folder(int64_t step) const { return run_ / "checkpoint" / format("step-{}", step); }
 
-  /// Trains one to three steps further, signals, and waits for the end. `launcher`: words before "train".
-  void train_and_signal(int number, bool twice = false, const Words& launcher = {}) {
-    Child child(launcher + Words{"train"} + words_);
+  /// Trains one to three steps further, signals, and waits for the end. `launcher`: arguments before "train".
+  void train_and_signal(int number, bool twice = false, const Strings& launcher = {}) {
+    Child child(launcher + Strings{"train"} + args_);
     wait_for_steps(child);
     child.signal(number);
     if (twice) child.signal(number);
@@ -106,10 +105,10 @@ class FaultyRun {
   }
 
   /// The start must be refused with `reason`, and leave the checkpoints as they are.
-  void expect_refusal(const std::string& reason, int exit_code = 2, const Words& more = {},
-                      const Words& environment = {}) {
+  void expect_refusal(const std::string& reason, int exit_code = 2, const Strings& more = {},
+                      const Strings& environment = {}) {
     const std::vector<int64_t> before = saved_steps(run_);
-    const ProgramResult result = run_program(Words{"train"} + words_ + more, "", environment);
+    const ProgramResult result = run_program(Strings{"train"} + args_ + more, "", environment);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
     EXPECT_CONTAINS(result.err, reason);
     EXPECT_EQ(saved_steps(run_), before);
@@ -118,8 +117,8 @@ class FaultyRun {
   void damage_newest() {
     const std::vector<int64_t> steps = saved_steps(run_);
     ASSERT_GE(steps.size(), 2U);
-    flip_byte(step_folder(steps[0]) / "model.safetensors", random_);
-    Child child(Words{"train"} + words_);
+    flip_any_bit(step_folder(steps[0]) / "model.safetensors", random_);
+    Child child(Strings{"train"} + args_);
     ASSERT_TRUE(child.wait_until([&] { return newest_step(run_) > steps[0]; })) << child.err();
     child.signal(SIGTERM);
     const ProgramResult result = child.wait();
@@ -147,7 +146,7 @@ class FaultyRun {
   void damage_cache() {
     for (const auto& entry : fs::directory_iterator(folder_ / "cache")) {
       if (!entry.is_directory()) continue;
-      flip_byte(entry.path() / (random_() % 2 == 0 ? "train.bin" : "train.idx"), random_);
+      flip_any_bit(entry.path() / (random_() % 2 == 0 ? "train.bin" : "train.idx"), random_);
       expect_refusal("the cache entry", 1);
       fs::remove_all(entry.path());
       break;
@@ -157,7 +156,7 @@ class FaultyRun {
 
   /// One of two ranks is killed; the launcher restarts both, and is stopped later.
   void kill_one_rank() {
-    Child child(Words{"launch", "--nproc", "2", "--max-restarts", "1", "train"} + words_);
+    Child child(Strings{"launch", "--nproc", "2", "--max-restarts", "1", "train"} + args_);
     wait_for_steps(child);
     const std::vector<pid_t> ranks = children_of(child.pid());
     if (ranks.size() == 2) kill(ranks[random_() % 2], SIGKILL);
@@ -171,9 +170,8 @@ class FaultyRun {
 
   /// No file may grow to the size of the optimizer's: every save fails, and so does the run in the end.
   void fill_disk() {
-    std::string command = "ulimit -f 400; exec " + program_path().string() + " train";
-    for (const std::string& word : words_) command += " '" + word + "'";
-    Child child({"-c", command}, "", {}, "/bin/sh");
+    const std::string command = shell_command(Strings{"train"} + args_);
+    Child child({"-c", "ulimit -f 400; exec " + command}, "", {}, "/bin/sh");
     ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "CHECKPOINT NOT SAVED"); }))
         << child.err();
     child.signal(SIGTERM);
@@ -183,9 +181,7 @@ class FaultyRun {
 
   /// The reader of the log goes away; the run goes on until it is stopped.
   void close_log() {
-    std::string command = program_path().string() + " train";
-    for (const std::string& word : words_) command += " '" + word + "'";
-    Child child({"-c", command + " 2>&1 | head -n 1"}, "", {}, "/bin/sh");
+    Child child({"-c", shell_command(Strings{"train"} + args_) + " 2>&1 | head -n 1"}, "", {}, "/bin/sh");
     wait_for_steps(child);
     kill(static_cast<pid_t>(read_run_history(run_).back().pid), SIGTERM);
     child.wait();
@@ -194,7 +190,7 @@ class FaultyRun {
   /// One SIGTERM for all processes, as from a batch system, counts once: the step is finished and saved.
   void stop_launcher_and_ranks() {
     const int64_t before = newest_step(run_);
-    Child child(Words{"launch", "--nproc", "2", "train"} + words_);
+    Child child(Strings{"launch", "--nproc", "2", "train"} + args_);
     wait_for_steps(child);
     const std::vector<pid_t> ranks = children_of(child.pid());
     child.signal(SIGTERM);
@@ -208,7 +204,7 @@ class FaultyRun {
     const fs::path newest = step_folder(newest_step(run_));
     fs::rename(newest, folder_ / "elsewhere");
     fs::create_symlink(newest.filename(), newest);  // a loop: every access fails
-    const ProgramResult result = run_program(Words{"train"} + words_);
+    const ProgramResult result = run_program(Strings{"train"} + args_);
     EXPECT_EQ(result.exit_code, 1) << result.err;
     EXPECT_CONTAINS(result.err, "cannot read");
     fs::remove(newest);
@@ -229,7 +225,7 @@ class FaultyRun {
   /// Absurd sizes, a foreign checkpoint folder, and a port whose listener never answers.
   void start_with_bad_options() {
     expect_refusal("model.n_layers", 2, {"model.n_layers=2147483648"});
-    expect_refusal("inside the run folder", 2, {"checkpoint.folder=../elsewhere"});
+    expect_refusal("inside run_dir", 2, {"checkpoint.folder=../elsewhere"});
     const Listener listener;
     expect_refusal("does not answer", 1, {"comm.init_timeout=1"},
                    {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1",
@@ -239,12 +235,11 @@ class FaultyRun {
 
   const TempFolder& folder_;
   fs::path run_;
-  Words words_;
+  Strings args_;
   std::mt19937 random_{20251122};
 };
 
-TEST(Faults, OfAllKindsInARowChangeNoBitOfTheResult) {
-  const int rounds = long_tests() ? 300 : 16;
+void expect_undisturbed_result(int rounds) {
   const int64_t steps = int64_t{40} * rounds;
   const TempFolder folder;
   std::ofstream(folder / "tale.txt") << some_text(200);
@@ -252,15 +247,24 @@ TEST(Faults, OfAllKindsInARowChangeNoBitOfTheResult) {
   for (int number = 0; number < rounds; ++number) {
     SCOPED_TRACE(format("round {}", number));
     faulty.round(number);
-    if (HasFailure()) return;
+    if (::testing::Test::HasFailure()) return;
   }
   faulty.finish();
-  ASSERT_EQ(run_program(Words{"train"} + faulty_run(folder, "whole", steps)).exit_code, 0);
+  ASSERT_EQ(run_program(Strings{"train"} + faulty_run(folder, "whole", steps)).exit_code, 0);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
     const fs::path path = fs::path("checkpoint") / format("step-{}", steps) / file;
     EXPECT_TRUE(read_file(folder / "faulty" / path) == read_file(folder / "whole" / path)) << file;
   }
   EXPECT_EQ(losses(folder / "faulty"), losses(folder / "whole"));
+}
+
+TEST(Faults, OfAllKindsInARowChangeNoBitOfTheResult) {
+  expect_undisturbed_result(16);
+}
+
+TEST(Faults, LongTestThreeHundredInARowChangeNoBitOfTheResult) {
+  if (!long_tests()) GTEST_SKIP() << "a quarter of an hour";
+  expect_undisturbed_result(300);
 }
 
 }  // namespace

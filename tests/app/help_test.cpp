@@ -9,10 +9,10 @@
 namespace stepforge::testing {
 namespace {
 
-class Help : public ::testing::TestWithParam<Words> {};
+class Help : public ::testing::TestWithParam<Strings> {};
 
 TEST_P(Help, FitsAScreen) {
-  const std::string text = output_of(GetParam() + Words{"--help"});
+  const std::string text = output_of(GetParam() + Strings{"--help"});
   std::istringstream lines(text);
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) EXPECT_LE(line.size(), 110U) << line;
@@ -20,19 +20,21 @@ TEST_P(Help, FitsAScreen) {
   EXPECT_GE(count, 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    OfEveryCommand, Help,
-    ::testing::Values(Words{}, Words{"train"}, Words{"launch"}, Words{"eval"}, Words{"generate"},
-                      Words{"export"}, Words{"import"}, Words{"tokenizer"}, Words{"tokenizer", "train"},
-                      Words{"tokenizer", "encode"}, Words{"tokenizer", "decode"}, Words{"data"},
-                      Words{"data", "build"}, Words{"data", "show"}, Words{"plan"}, Words{"config"},
-                      Words{"config", "show"}, Words{"config", "schema"}, Words{"config", "presets"},
-                      Words{"config", "convert"}, Words{"plot"}, Words{"doctor"}, Words{"version"}),
-    [](const auto& command) {
-      std::string name = "stepforge";
-      for (const auto& word : command.param) name += "_" + word;
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(OfEveryCommand, Help,
+                         ::testing::Values(Strings{}, Strings{"train"}, Strings{"launch"}, Strings{"eval"},
+                                           Strings{"generate"}, Strings{"export"}, Strings{"import"},
+                                           Strings{"tokenizer"}, Strings{"tokenizer", "train"},
+                                           Strings{"tokenizer", "encode"}, Strings{"tokenizer", "decode"},
+                                           Strings{"data"}, Strings{"data", "build"}, Strings{"data", "show"},
+                                           Strings{"plan"}, Strings{"config"}, Strings{"config", "show"},
+                                           Strings{"config", "schema"}, Strings{"config", "presets"},
+                                           Strings{"config", "convert"}, Strings{"plot"}, Strings{"doctor"},
+                                           Strings{"version"}),
+                         [](const auto& command) {
+                           std::string name = "stepforge";
+                           for (const auto& word : command.param) name += "_" + word;
+                           return name;
+                         });
 
 TEST(Program, NamesItsCommandsInItsHelp) {
   const std::string text = output_of({"--help"});
@@ -115,7 +117,7 @@ TEST(ConfigErrors, NameTheExpectedTypeOrRange) {
 TEST(ConfigErrors, AreAllReportedTogether) {
   const std::string message =
       refusal_of({"train", "training.stepz=1", "model.dim=wide", "optimizer.lr=-3", "model.n_heads=3"});
-  EXPECT_TRUE(contains(message, " errors:\n"));
+  EXPECT_TRUE(contains(message, " errors in the configuration:\n"));
   for (const char* part : {"training.stepz", "model.dim", "optimizer.lr", "data.sources"}) {
     EXPECT_TRUE(contains(message, part));
   }
@@ -130,7 +132,7 @@ TEST(ConfigErrors, NameAMissingFileAndSuggestAPreset) {
 TEST(ConfigErrors, AreFoundBeforeAnythingIsWritten) {
   const TempFolder folder;
   const fs::path run = folder / "run";
-  refusal_of(Words{"train"} + small_run(run) + Words{"training.stepz=1"});
+  refusal_of(Strings{"train"} + small_run(run) + Strings{"training.stepz=1"});
   EXPECT_FALSE(fs::exists(run));
 }
 

@@ -12,8 +12,8 @@ namespace stepforge::testing {
 namespace {
 
 /// More steps than any test waits for.
-Words long_run(const fs::path& run) {
-  return Words{"train"} + small_run(run) + Words{"training.steps=100000", "checkpoint.interval=100000"};
+Strings long_run(const fs::path& run) {
+  return Strings{"train"} + small_run(run) + Strings{"training.steps=100000", "checkpoint.interval=100000"};
 }
 
 std::vector<fs::path> step_folders(const fs::path& run) {
@@ -52,7 +52,7 @@ TEST_P(InterruptedBy, OneSignalFinishesTheStepSavesItAndExits130) {
 
   // The next start resumes from there.
   const int64_t done = history[0].end_step;
-  const ProgramResult resumed = run_program(long_run(run) + Words{format("training.steps={}", done + 2)});
+  const ProgramResult resumed = run_program(long_run(run) + Strings{format("training.steps={}", done + 2)});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_CONTAINS(resumed.err, format("at step {}", done));
   EXPECT_EQ(read_run_history(run).back().begin_step, done);
@@ -67,7 +67,7 @@ TEST(Interrupt, TwoSignalsEndAtOnceWithoutAPartialCheckpoint) {
   const TempFolder folder;
   const fs::path run = folder / "run";
   // Steps long enough, so that the second signal comes before the step's end.
-  Child child(long_run(run) + Words{"training.global_batch_size=800", "checkpoint.interval=1"});
+  Child child(long_run(run) + Strings{"training.global_batch_size=800", "checkpoint.interval=1"});
   ASSERT_TRUE(child.wait_until([&] { return has_steps(run, 1); })) << child.err();
   child.signal(SIGINT);
   ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "press Ctrl-C again to quit now"); }));
@@ -79,7 +79,7 @@ TEST(Interrupt, TwoSignalsEndAtOnceWithoutAPartialCheckpoint) {
     EXPECT_TRUE(path.extension() == ".tmp" || fs::exists(path / "manifest.json")) << path;
   }
   const ProgramResult resumed =
-      run_program(long_run(run) + Words{"training.global_batch_size=800", "training.steps=2"});
+      run_program(long_run(run) + Strings{"training.global_batch_size=800", "training.steps=2"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   for (const auto& path : step_folders(run)) EXPECT_TRUE(fs::exists(path / "manifest.json")) << path;
 }
@@ -91,7 +91,7 @@ TEST(Interrupt, TwiceOnATerminalLeavesACleanLine) {
   ASSERT_TRUE(screen >= 0 && grantpt(screen) == 0 && unlockpt(screen) == 0);
   std::array<char, 128> name{};
   ASSERT_EQ(ptsname_r(screen, name.data(), name.size()), 0);
-  Child child(long_run(run) + Words{"training.global_batch_size=800", "metrics.status_line=on"}, "", {},
+  Child child(long_run(run) + Strings{"training.global_batch_size=800", "metrics.status_line=on"}, "", {},
               program_path(), name.data());
   std::string text;
   // The terminal has a small buffer, so its output is read while waiting.
@@ -123,13 +123,13 @@ TEST(Interrupt, TwiceOnATerminalLeavesACleanLine) {
 TEST(Interrupt, WhileSavingLeavesOnlyCompleteCheckpoints) {
   const TempFolder folder;
   const fs::path run = folder / "run";
-  const Words words = long_run(run) + Words{"checkpoint.interval=1", "checkpoint.keep_latest_k=2"};
-  Child child(words);
+  const Strings args = long_run(run) + Strings{"checkpoint.interval=1", "checkpoint.keep_latest_k=2"};
+  Child child(args);
   ASSERT_TRUE(child.wait_until([&] { return has_steps(run, 4); })) << child.err();
   child.signal(SIGINT);
   child.signal(SIGTERM);
   EXPECT_EQ(child.wait().exit_code, 130);
-  const ProgramResult resumed = run_program(words + Words{"training.steps=1"});
+  const ProgramResult resumed = run_program(args + Strings{"training.steps=1"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_FALSE(contains(resumed.err, "damaged"));
   for (const auto& path : step_folders(run)) EXPECT_TRUE(fs::exists(path / "manifest.json")) << path;
@@ -139,7 +139,7 @@ TEST(Interrupt, DuringSetUpTrainsNothingAndExits130) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(200000));
   Child child(long_run(folder / "run") +
-              Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string())});
+              Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string())});
   ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "run" / "run.lock"); }));
   child.signal(SIGINT);
   const ProgramResult result = child.wait();

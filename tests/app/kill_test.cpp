@@ -12,15 +12,15 @@
 namespace stepforge::testing {
 namespace {
 
-Words saving_every_step(const TempFolder& folder, const std::string& run, int64_t steps) {
-  return Words{"train"} + small_run(folder / run) +
-         Words{format("training.steps={}", steps),
-               "checkpoint.interval=1",
-               "checkpoint.keep_latest_k=3",
-               "model.dropout=0.1",
-               "data.validation_fraction=0.1",
-               "validation.freq=5",
-               "validation.steps=1"};
+Strings saving_every_step(const TempFolder& folder, const std::string& run, int64_t steps) {
+  return Strings{"train"} + small_run(folder / run) +
+         Strings{format("training.steps={}", steps),
+                 "checkpoint.interval=1",
+                 "checkpoint.keep_latest_k=3",
+                 "model.dropout=0.1",
+                 "data.validation_fraction=0.1",
+                 "validation.freq=5",
+                 "validation.steps=1"};
 }
 
 void expect_same_file(const fs::path& left, const fs::path& right) {
@@ -29,13 +29,13 @@ void expect_same_file(const fs::path& left, const fs::path& right) {
 
 /// Starts the run and kills it `kills` times: usually shortly after one to four more steps, every third time
 /// at a random moment, possibly during set-up.
-void kill_repeatedly(const Words& words, const fs::path& run, int kills) {
+void kill_repeatedly(const Strings& args, const fs::path& run, int kills) {
   using Clock = std::chrono::steady_clock;
   std::mt19937 random(20240517);
   for (int killed = 0; killed < kills; ++killed) {
     const int64_t goal = newest_step(run) + 1 + static_cast<int64_t>(random() % 4);
     const auto moment = Clock::now() + std::chrono::milliseconds(killed % 3 == 2 ? random() % 600 : 100'000);
-    Child child(words);
+    Child child(args);
     ASSERT_TRUE(child.wait_until([&] { return newest_step(run) >= goal || Clock::now() >= moment; }))
         << child.err();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 10'000));
@@ -70,7 +70,7 @@ TEST(Kill, AtRandomMomentsLeavesTheFinalCheckpointBitEqual) {
 TEST(Kill, LeavesEveryPrintedLineInTheLogFile) {
   const TempFolder folder;
   const fs::path run = folder / "run";
-  Child child(saving_every_step(folder, "run", 100'000) + Words{"checkpoint.interval=100000"});
+  Child child(saving_every_step(folder, "run", 100'000) + Strings{"checkpoint.interval=100000"});
   ASSERT_TRUE(child.wait_until([&] { return contains(child.err(), "step: 5  "); })) << child.err();
   child.signal(SIGKILL);
   const std::string printed = child.wait().err;
@@ -86,8 +86,7 @@ TEST(Kill, LeavesEveryPrintedLineInTheLogFile) {
 
 TEST(LogReader, MayGoAwayWithoutEndingTheRun) {
   const TempFolder folder;
-  std::string command = program_path().string();
-  for (const std::string& word : saving_every_step(folder, "run", 20)) command += " '" + word + "'";
+  const std::string command = shell_command(saving_every_step(folder, "run", 20));
   const ProgramResult result = Child({"-c", command + " 2>&1 | head -n 1"}, "", {}, "/bin/sh").wait();
   EXPECT_EQ(result.exit_code, 0);
   const auto history = read_run_history(folder / "run");
@@ -102,7 +101,7 @@ TEST(Kill, LeavesEachStepOnceInTheMetrics) {
   kill_repeatedly(saving_every_step(folder, "killed", steps), folder / "killed", 3);
   if (HasFatalFailure()) return;
   ASSERT_EQ(run_program(saving_every_step(folder, "killed", steps)).exit_code, 0);
-  const Words expected = losses(folder / "whole");
+  const Strings expected = losses(folder / "whole");
   EXPECT_EQ(std::ssize(expected), steps + steps / 5);
   EXPECT_EQ(losses(folder / "killed"), expected);
 }

@@ -19,15 +19,16 @@ namespace stepforge::testing {
 namespace {
 
 /// Eight rows a step in ordered mode: the same bits on any power of two of ranks.
-Words job(const fs::path& run) {
-  return Words{"train"} + small_run(run) +
-         Words{"training.local_batch_size=1", "training.global_batch_size=8",
-               "training.reduction=ordered",  "training.steps=6",
-               "checkpoint.interval=2",       "checkpoint.keep_latest_k=0"};
+Strings job(const fs::path& run) {
+  return Strings{"train"} + small_run(run) +
+         Strings{"training.local_batch_size=1", "training.global_batch_size=8",
+                 "training.reduction=ordered",  "training.steps=6",
+                 "checkpoint.interval=2",       "checkpoint.keep_latest_k=0"};
 }
 
-Words launched(const TempFolder& folder, int ranks, const Words& command) {
-  return Words{"launch", "--nproc", std::to_string(ranks), "--log-dir", (folder / "logs").string()} + command;
+Strings launched(const TempFolder& folder, int ranks, const Strings& command) {
+  return Strings{"launch", "--nproc", std::to_string(ranks), "--log-dir", (folder / "logs").string()} +
+         command;
 }
 
 /// Step, loss and norm of each line of metrics.jsonl.
@@ -44,13 +45,13 @@ std::vector<std::string> numbers(const fs::path& run) {
 }
 
 /// Names and hashes of weights and moments, independent of how files hold them.
-Words tensors(const fs::path& run, int step = 6) {
+Strings tensors(const fs::path& run, int step = 6) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(run / "checkpoint" / format("step-{}", step))) {
     if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
   }
   const TensorFolder folder(files);
-  Words all;
+  Strings all;
   for (const std::string& name : folder.names()) {
     const TensorSlice whole = whole_slice(folder.find(name)->shape);
     std::vector<float> values(static_cast<size_t>(whole.elements()));
@@ -75,9 +76,8 @@ TEST(Launch, TwoAndFourProcessesTrainToTheBitsOfOne) {
 
 TEST(Launch, DifferentThreadsOfTheRanksAreAWarningInOrderedMode) {
   const TempFolder folder;
-  std::string command = "OMP_NUM_THREADS=$((RANK+1)) exec " + program_path().string();
-  for (const std::string& word : job(folder / "run") + Words{"training.threads=0"})
-    command += " '" + word + "'";
+  const std::string command = "OMP_NUM_THREADS=$((RANK+1)) exec " +
+                              shell_command(job(folder / "run") + Strings{"training.threads=0"});
   const ProgramResult result = run_program(launched(folder, 2, {"/bin/sh", "-c", command}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_CONTAINS(result.err, "rank 0 has 1 thread on ", "rank 1 has 2 threads on ");
@@ -87,7 +87,7 @@ TEST(Launch, GlooTrainsToTheBitsOfOneRank) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   const ProgramResult result =
-      run_program(launched(folder, 2, job(folder / "gloo") + Words{"comm.backend=gloo"}));
+      run_program(launched(folder, 2, job(folder / "gloo") + Strings{"comm.backend=gloo"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(numbers(folder / "gloo"), numbers(folder / "one"));
   EXPECT_EQ(tensors(folder / "gloo"), tensors(folder / "one"));
@@ -98,17 +98,17 @@ TEST(Launch, TwoLaunchersTrainToTheBitsOfOneRank) {
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   const std::string rendezvous = format("127.0.0.1:{}", free_port());
   const auto node = [&](int number) {
-    return Words{"launch",
-                 "--nproc",
-                 "1",
-                 "--nnodes",
-                 "2",
-                 "--node-rank",
-                 std::to_string(number),
-                 "--rendezvous",
-                 rendezvous,
-                 "--log-dir",
-                 (folder / format("logs-{}", number)).string()} +
+    return Strings{"launch",
+                   "--nproc",
+                   "1",
+                   "--nnodes",
+                   "2",
+                   "--node-rank",
+                   std::to_string(number),
+                   "--rendezvous",
+                   rendezvous,
+                   "--log-dir",
+                   (folder / format("logs-{}", number)).string()} +
            job(folder / "two");
   };
   Child first(node(0));
@@ -139,16 +139,16 @@ class TwoHosts {
 
   bool is_available() const { return is_available_; }
   /// The command line that runs the program on host 0 or 1.
-  Words on(int host, const Words& words) const {
-    return Words{"netns",
-                 "exec",
-                 format("{}-{}", name_, host == 0 ? "a" : "b"),
-                 "sh",
-                 "-c",
-                 "mount -t tmpfs none /dev/shm && exec \"$@\"",
-                 "host",
-                 program_path().string()} +
-           words;
+  Strings on(int host, const Strings& args) const {
+    return Strings{"netns",
+                   "exec",
+                   format("{}-{}", name_, host == 0 ? "a" : "b"),
+                   "sh",
+                   "-c",
+                   "mount -t tmpfs none /dev/shm && exec \"$@\"",
+                   "host",
+                   program_path().string()} +
+           args;
   }
 
  private:
@@ -169,11 +169,11 @@ TEST(Launch, HostsWithSeparateMemoryAndNetworkTrainToTheBitsOfOneRank) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   // Shards within a host, over shared memory; replicas across the hosts, over the network.
-  const Words job_of_both = job(folder / "four") + Words{"parallelism.data_parallel_replicate_degree=2"};
+  const Strings job_of_both = job(folder / "four") + Strings{"parallelism.data_parallel_replicate_degree=2"};
   const auto node = [&](int number) {
-    const Words launch = {"launch", "--nproc", "2", "--nnodes", "2", "--rendezvous", "10.77.0.1:29400"};
-    const Words own = {"--node-rank", std::to_string(number), "--log-dir",
-                       (folder / format("logs-{}", number)).string()};
+    const Strings launch = {"launch", "--nproc", "2", "--nnodes", "2", "--rendezvous", "10.77.0.1:29400"};
+    const Strings own = {"--node-rank", std::to_string(number), "--log-dir",
+                         (folder / format("logs-{}", number)).string()};
     return hosts.on(number, launch + own + job_of_both);
   };
   Child first(node(0), "", {}, "ip");
@@ -187,10 +187,11 @@ TEST(Launch, HostsWithSeparateMemoryAndNetworkTrainToTheBitsOfOneRank) {
 
 TEST(Launch, AReplicatedRunIsEvaluatedAndContinuedOnOneRank) {
   const TempFolder folder;
-  const Words replicated{"parallelism.data_parallel_replicate_degree=2"};
+  const Strings replicated{"parallelism.data_parallel_replicate_degree=2"};
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
-  const Words command = job(folder / "run");
-  ASSERT_EQ(run_program(launched(folder, 2, command + replicated + Words{"training.steps=4"})).exit_code, 0);
+  const Strings command = job(folder / "run");
+  ASSERT_EQ(run_program(launched(folder, 2, command + replicated + Strings{"training.steps=4"})).exit_code,
+            0);
   write_text(folder / "tale.txt", some_text(20));
   output_of({"eval", (folder / "run").string(), "--data", (folder / "tale.txt").string()});
   const ProgramResult rest = run_program(command);
@@ -202,7 +203,7 @@ TEST(Launch, ATraceShowsTheMeasuredAndThePredictedStep) {
   const TempFolder folder;
   const fs::path trace = folder / "trace.json";
   const ProgramResult result =
-      run_program(launched(folder, 2, job(folder / "run") + Words{"--trace", trace.string()}));
+      run_program(launched(folder, 2, job(folder / "run") + Strings{"--trace", trace.string()}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_CONTAINS(result.err, "step 3 traced to") << result.err;
   const Json json = Json::parse(read_file(trace));
@@ -221,7 +222,7 @@ TEST(Launch, ATraceShowsTheMeasuredAndThePredictedStep) {
 
 TEST(Launch, ADryRunRunsOneStepPrintsNoLossAndWritesNothing) {
   const TempFolder folder;
-  const Words many = job(folder / "run") + Words{"training.global_batch_size=64", "--dry-run", "64"};
+  const Strings many = job(folder / "run") + Strings{"training.global_batch_size=64", "--dry-run", "64"};
   const ProgramResult result = run_program(many);
   const std::string& text = result.out;
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -236,14 +237,14 @@ TEST(Launch, ReadsTheVariablesOfTorchrun) {
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
   const auto environment = [&](int rank) {
-    return Words{format("RANK={}", rank),
-                 "WORLD_SIZE=2",
-                 format("LOCAL_RANK={}", rank),
-                 "LOCAL_WORLD_SIZE=2",
-                 "MASTER_ADDR=127.0.0.1",
-                 "MASTER_PORT=29500",
-                 format("TORCHELASTIC_RUN_ID=test-{}", getpid()),
-                 "TORCHELASTIC_RESTART_COUNT=0"};
+    return Strings{format("RANK={}", rank),
+                   "WORLD_SIZE=2",
+                   format("LOCAL_RANK={}", rank),
+                   "LOCAL_WORLD_SIZE=2",
+                   "MASTER_ADDR=127.0.0.1",
+                   "MASTER_PORT=29500",
+                   format("TORCHELASTIC_RUN_ID=test-{}", getpid()),
+                   "TORCHELASTIC_RESTART_COUNT=0"};
   };
   Child first(job(folder / "two"), "", environment(0));
   Child second(job(folder / "two"), "", environment(1));
@@ -257,9 +258,9 @@ TEST(Launch, ReadsTheVariablesOfTorchrun) {
 
 TEST(Launch, ARestartAfterAKilledRankTrainsToTheSameWeights) {
   const TempFolder folder;
-  const Words longer{"training.steps=200", "checkpoint.interval=20"};
+  const Strings longer{"training.steps=200", "checkpoint.interval=20"};
   ASSERT_EQ(run_program(job(folder / "one") + longer).exit_code, 0);
-  Words command = job(folder / "killed") + longer;
+  Strings command = job(folder / "killed") + longer;
   command.insert(command.begin(),
                  {"launch", "--nproc", "2", "--max-restarts", "1", "--log-dir", (folder / "logs").string()});
   Child child(command);
@@ -275,11 +276,11 @@ TEST(Launch, ARestartAfterAKilledRankTrainsToTheSameWeights) {
 
 TEST(Launch, RanksKilledWhileSavingLeaveOnlyCompleteCheckpoints) {
   const TempFolder folder;
-  const Words steps{"training.steps=300", "checkpoint.interval=300"};
+  const Strings steps{"training.steps=300", "checkpoint.interval=300"};
   ASSERT_EQ(run_program(job(folder / "one") + steps).exit_code, 0);
   const fs::path run = folder / "killed";
-  const Words command =
-      launched(folder, 2, job(run) + steps + Words{"checkpoint.interval=1", "checkpoint.keep_latest_k=3"});
+  const Strings command =
+      launched(folder, 2, job(run) + steps + Strings{"checkpoint.interval=1", "checkpoint.keep_latest_k=3"});
   std::mt19937 random(20240517);
   for (int killed = 0; killed < 5; ++killed) {
     const int64_t goal = newest_step(run) + 1 + static_cast<int64_t>(random() % 3);
@@ -314,7 +315,7 @@ TEST(Launch, AShardedCheckpointIsExportedByOneProcess) {
 
 TEST(Launch, AKilledRankIsNamedAndTheJobFails) {
   const TempFolder folder;
-  const Words endless = job(folder / "killed") + Words{"training.steps=1000000"};
+  const Strings endless = job(folder / "killed") + Strings{"training.steps=1000000"};
   Child child(launched(folder, 2, endless));
   ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "killed" / "checkpoint" / "step-4"); }));
   const std::vector<pid_t> ranks = children_of(child.pid());
@@ -328,8 +329,9 @@ TEST(Launch, AKilledRankIsNamedAndTheJobFails) {
 TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithItsLastCall) {
   for (const char* backend : {"shared_memory", "gloo"}) {
     const TempFolder folder;
-    const Words endless = job(folder / "stopped") + Words{"training.steps=1000000", "comm.train_timeout=1",
-                                                          format("comm.backend={}", backend)};
+    const Strings endless =
+        job(folder / "stopped") +
+        Strings{"training.steps=1000000", "comm.train_timeout=1", format("comm.backend={}", backend)};
     Child child(launched(folder, 2, endless));
     ASSERT_TRUE(child.wait_until([&] { return fs::exists(folder / "stopped" / "checkpoint" / "step-4"); }));
     const std::vector<pid_t> ranks = children_of(child.pid());
@@ -346,14 +348,14 @@ TEST(Launch, AStoppedRankIsNamedAtTheDeadlineWithItsLastCall) {
 
 TEST(Launch, NcclWithoutAGpuIsRefused) {
   const TempFolder folder;
-  const ProgramResult result = run_program(job(folder / "run") + Words{"comm.backend=nccl"});
+  const ProgramResult result = run_program(job(folder / "run") + Strings{"comm.backend=nccl"});
   if (fs::exists("/dev/nvidiactl")) GTEST_SKIP() << "this host has a GPU";
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_CONTAINS(result.err, "comm.backend = nccl") << result.err;
 }
 
-Words under_torchrun(const Words& command) {
-  return Words{"--no-python", "--nproc-per-node", "2", "--standalone", program_path().string()} + command;
+Strings under_torchrun(const Strings& command) {
+  return Strings{"--no-python", "--nproc-per-node", "2", "--standalone", program_path().string()} + command;
 }
 
 TEST(Torchrun, StartsRanksThatUseItsStore) {
@@ -361,7 +363,7 @@ TEST(Torchrun, StartsRanksThatUseItsStore) {
   if (agent.empty()) GTEST_SKIP() << "no torchrun: tools/oracle/oracle.sh installs one";
   const TempFolder folder;
   ASSERT_EQ(run_program(job(folder / "one")).exit_code, 0);
-  Child child(under_torchrun(job(folder / "two") + Words{"comm.backend=gloo"}), "", {}, agent);
+  Child child(under_torchrun(job(folder / "two") + Strings{"comm.backend=gloo"}), "", {}, agent);
   const ProgramResult result = child.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(numbers(folder / "two"), numbers(folder / "one"));
@@ -371,7 +373,7 @@ TEST(Torchrun, ShowsTheMessageOfTheRankThatFailed) {
   const fs::path agent = torchrun();
   if (agent.empty()) GTEST_SKIP() << "no torchrun: tools/oracle/oracle.sh installs one";
   const TempFolder folder;
-  Child child(under_torchrun(job(folder / "run") + Words{"training.global_batch_size=7"}), "", {}, agent);
+  Child child(under_torchrun(job(folder / "run") + Strings{"training.global_batch_size=7"}), "", {}, agent);
   const ProgramResult result = child.wait();
   EXPECT_NE(result.exit_code, 0);
   EXPECT_CONTAINS(result.err, "error_file") << result.err;
@@ -383,7 +385,7 @@ TEST(Torchrun, ShowsTheMessageOfTheRankThatFailed) {
 TEST(ErrorFile, HoldsTheMessageInTheFormatOfTorchrun) {
   const TempFolder folder;
   const fs::path file = folder / "error.json";
-  const ProgramResult result = run_program(job(folder / "run") + Words{"training.steps=ten"}, "",
+  const ProgramResult result = run_program(job(folder / "run") + Strings{"training.steps=ten"}, "",
                                            {format("TORCHELASTIC_ERROR_FILE={}", file.string())});
   EXPECT_EQ(result.exit_code, 2);
   const Json content = Json::parse(read_file(file));
@@ -393,7 +395,8 @@ TEST(ErrorFile, HoldsTheMessageInTheFormatOfTorchrun) {
 
 TEST(Launch, InterruptSavesOnAllRanksAndExits130) {
   const TempFolder folder;
-  const Words endless = job(folder / "run") + Words{"training.steps=1000000", "checkpoint.interval=1000000"};
+  const Strings endless =
+      job(folder / "run") + Strings{"training.steps=1000000", "checkpoint.interval=1000000"};
   Child child(launched(folder, 2, endless));
   ASSERT_TRUE(child.wait_until([&] { return numbers(folder / "run").size() >= 3; }));
   child.signal(SIGINT);
@@ -408,7 +411,7 @@ TEST(Launch, InterruptSavesOnAllRanksAndExits130) {
 
 TEST(Launch, StartsAProgramGivenByItsPath) {
   const TempFolder folder;
-  Words command = launched(folder, 2, {"/bin/sh", "-c", "echo I am $RANK of $WORLD_SIZE"});
+  Strings command = launched(folder, 2, {"/bin/sh", "-c", "echo I am $RANK of $WORLD_SIZE"});
   command.insert(command.begin() + 1, {"--ranks", "all"});
   const ProgramResult result = run_program(command);
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -433,7 +436,7 @@ size_t count_of(const std::string& part, const std::string& text) {
 TEST(Launch, AnUnknownKeyIsRefusedOnceBeforeRanksStart) {
   const TempFolder folder;
   const ProgramResult result =
-      run_program(Words{"launch", "--nproc", "2"} + job(folder / "run") + Words{"training.step=7"});
+      run_program(Strings{"launch", "--nproc", "2"} + job(folder / "run") + Strings{"training.step=7"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(count_of("error: ", result.err), 1U) << result.err;
   EXPECT_FALSE(fs::exists(folder / "run"));
@@ -441,7 +444,7 @@ TEST(Launch, AnUnknownKeyIsRefusedOnceBeforeRanksStart) {
 
 TEST(Launch, WritesTheLogsOfTrainIntoTheRunFolder) {
   const TempFolder folder;
-  const ProgramResult result = run_program(Words{"launch", "--nproc", "2"} + job(folder / "run"));
+  const ProgramResult result = run_program(Strings{"launch", "--nproc", "2"} + job(folder / "run"));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (const char* log : {"rank-0.log", "rank-1.log"}) {
     EXPECT_TRUE(fs::exists(folder / "run" / "logs" / "launch" / log)) << log;
@@ -452,7 +455,7 @@ TEST(Launch, TheLogNamesRanksMeshAndTransport) {
   const TempFolder folder;
   for (const auto& [backend, transport] :
        std::map<std::string, std::string>{{"auto", "shared memory"}, {"gloo", "Gloo"}}) {
-    const Words settings{format("comm.backend={}", backend), "training.steps=1"};
+    const Strings settings{format("comm.backend={}", backend), "training.steps=1"};
     const ProgramResult result = run_program(launched(folder, 2, job(folder / backend) + settings));
     EXPECT_CONTAINS(result.err, format("ranks: 2 (dp_shard 2), {}\n", transport)) << result.err;
   }
@@ -461,7 +464,7 @@ TEST(Launch, TheLogNamesRanksMeshAndTransport) {
 TEST(Launch, AUsageErrorThatAllRanksShareIsPrintedOnceAndEndsTheJobWithExitCode2) {
   const TempFolder folder;
   const ProgramResult result =
-      run_program(launched(folder, 2, job(folder / "run") + Words{"training.global_batch_size=7"}));
+      run_program(launched(folder, 2, job(folder / "run") + Strings{"training.global_batch_size=7"}));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_CONTAINS(result.err, "global_batch_size") << result.err;
   EXPECT_EQ(count_of("error: ", result.err), 1U) << result.err;
@@ -469,7 +472,8 @@ TEST(Launch, AUsageErrorThatAllRanksShareIsPrintedOnceAndEndsTheJobWithExitCode2
 
 TEST(Launch, ASignalThatReachesLauncherAndRanksTogetherCountsOnce) {
   const TempFolder folder;
-  const Words endless = job(folder / "run") + Words{"training.steps=1000000", "checkpoint.interval=1000000"};
+  const Strings endless =
+      job(folder / "run") + Strings{"training.steps=1000000", "checkpoint.interval=1000000"};
   Child child(launched(folder, 2, endless));
   ASSERT_TRUE(child.wait_until([&] { return numbers(folder / "run").size() >= 3; }));
   for (const pid_t rank : children_of(child.pid())) kill(rank, SIGTERM);
@@ -483,7 +487,7 @@ TEST(Launch, AnInterruptOfAllProcessesAtAnyTimeEndsTheJob) {
   std::mt19937 random(20240518);
   for (int i = 0; i < 8; ++i) {
     const TempFolder folder;
-    Child child(launched(folder, 2, job(folder / "run") + Words{"training.steps=1000000"}));
+    Child child(launched(folder, 2, job(folder / "run") + Strings{"training.steps=1000000"}));
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 400));
     for (const pid_t rank : children_of(child.pid())) kill(rank, SIGINT);
     child.signal(SIGINT);

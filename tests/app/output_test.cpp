@@ -6,10 +6,8 @@ namespace stepforge::testing {
 namespace {
 
 /// The result of the program with standard output on a device that is always full.
-ProgramResult run_on_full_device(const Words& words) {
-  std::string command = program_path().string();
-  for (const std::string& word : words) command += " '" + word + "'";
-  return Child({"-c", command + " >/dev/full"}, "", {}, "/bin/sh").wait();
+ProgramResult run_on_full_device(const Strings& args) {
+  return Child({"-c", shell_command(args) + " >/dev/full"}, "", {}, "/bin/sh").wait();
 }
 
 class FullOutput : public ::testing::Test {
@@ -17,10 +15,10 @@ class FullOutput : public ::testing::Test {
   void SetUp() override {
     if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   }
-  static void expect_failure(const Words& words) {
-    const ProgramResult result = run_on_full_device(words);
-    EXPECT_EQ(result.exit_code, 1) << join(words, " ");
-    EXPECT_CONTAINS(result.err, "output") << join(words, " ");
+  static void expect_failure(const Strings& args) {
+    const ProgramResult result = run_on_full_device(args);
+    EXPECT_EQ(result.exit_code, 1) << join(args, " ");
+    EXPECT_CONTAINS(result.err, "output") << join(args, " ");
   }
 };
 
@@ -34,7 +32,7 @@ TEST_F(FullOutput, FailsCommandsWithoutAModel) {
 TEST_F(FullOutput, FailsGenerateAndEval) {
   const TempFolder folder;
   const fs::path run = folder / "run";
-  ASSERT_EQ(run_program(Words{"train"} + small_run(run)).exit_code, 0);
+  ASSERT_EQ(run_program(Strings{"train"} + small_run(run)).exit_code, 0);
   std::ofstream(folder / "text.txt") << some_text(30);
   expect_failure({"generate", run.string(), "--prompt", "a", "--max-tokens", "4"});
   expect_failure({"eval", run.string(), "--data", (folder / "text.txt").string()});
@@ -50,7 +48,7 @@ void plant_nan(const fs::path& hf_folder) {
 
 TEST(Eval, OfALossThatIsNotFiniteFails) {
   const TempFolder folder;
-  ASSERT_EQ(run_program(Words{"train"} + small_run(folder / "run")).exit_code, 0);
+  ASSERT_EQ(run_program(Strings{"train"} + small_run(folder / "run")).exit_code, 0);
   const std::string exported = (folder / "hf").string();
   ASSERT_EQ(run_program({"export", (folder / "run").string(), exported, "--dtype", "fp32"}).exit_code, 0);
   plant_nan(exported);

@@ -25,17 +25,17 @@ fs::path program() {
 }
 
 /// Runs with one thread, since ranks share the machine.
-ProgramResult run(const fs::path& program, const Words& words) {
-  return Child(words, "", {"OMP_NUM_THREADS=1"}, program).wait();
+ProgramResult run(const fs::path& program, const Strings& args) {
+  return Child(args, "", {"OMP_NUM_THREADS=1"}, program).wait();
 }
 
-Words configure(const std::string& folder, const Words& more = {}) {
-  return Words{"-S",
-               (source_dir() / "examples").string(),
-               "-B",
-               (package_folder() / folder).string(),
-               "-DCMAKE_PREFIX_PATH=" + prefix().string(),
-               "-DCMAKE_BUILD_TYPE=Release"} +
+Strings configure(const std::string& folder, const Strings& more = {}) {
+  return Strings{"-S",
+                 (source_dir() / "examples").string(),
+                 "-B",
+                 (package_folder() / folder).string(),
+                 "-DCMAKE_PREFIX_PATH=" + prefix().string(),
+                 "-DCMAKE_BUILD_TYPE=Release"} +
          more;
 }
 
@@ -44,14 +44,15 @@ class Package : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     fs::remove_all(package_folder());
-    const Words install{"--install", binary_dir().string(), "--prefix",
-                        (package_folder() / "prefix").string()};
+    const Strings install{"--install", binary_dir().string(), "--prefix",
+                          (package_folder() / "prefix").string()};
     const ProgramResult installed = run("cmake", install);
     ASSERT_EQ(installed.exit_code, 0) << installed.err;
     fs::rename(package_folder() / "prefix", prefix());
     const bool has_ccache = run("ccache", {"--version"}).exit_code == 0;
-    const ProgramResult configured = run(
-        "cmake", configure("build", has_ccache ? Words{"-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"} : Words{}));
+    const ProgramResult configured =
+        run("cmake",
+            configure("build", has_ccache ? Strings{"-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"} : Strings{}));
     ASSERT_EQ(configured.exit_code, 0) << configured.err;
     const ProgramResult built = run("cmake", {"--build", (package_folder() / "build").string()});
     ASSERT_EQ(built.exit_code, 0) << built.out << built.err;
@@ -112,14 +113,14 @@ TEST_F(Package, ATrainerWithCustomDataAndCallbackTrainsTheSameOnOneAndTwoRanks) 
   const TempFolder folder;
   const fs::path trainer = package_folder() / "build" / "custom_trainer";
   const auto arguments = [&](const std::string& name) {
-    return small_run(folder / name) + Words{"training.steps=30", "optimizer.lr=1e-2"};
+    return small_run(folder / name) + Strings{"training.steps=30", "optimizer.lr=1e-2"};
   };
   const ProgramResult one = run(trainer, arguments("one"));
   ASSERT_EQ(one.exit_code, 0) << one.err;
   const ProgramResult two =
       run(prefix() / "bin" / "stepforge",
-          Words{"launch", "--nproc", "2", "--log-dir", (folder / "logs").string(), trainer.string()} +
-              arguments("two") + Words{"training.local_batch_size=1"});
+          Strings{"launch", "--nproc", "2", "--log-dir", (folder / "logs").string(), trainer.string()} +
+              arguments("two") + Strings{"training.local_batch_size=1"});
   ASSERT_EQ(two.exit_code, 0) << two.err;
   // The text uses 14 of 256 bytes: ln 14 = 2.6, while an untrained model has ln 256 = 5.5.
   EXPECT_LT(lowest_loss_in(one.out), 3.0);

@@ -44,13 +44,13 @@ struct ProgramResult {
 /// A child process whose output goes to files of a temporary folder.
 class Child {
  public:
-  /// `environment`: "NAME=value", added to the variables of this process. `terminal`: receives standard
-  /// error, instead of a file.
-  explicit Child(const Words& words, const std::string& input = "", const Words& environment = {},
+  /// `environment`: "NAME=value", added to the variables of this process. Its cache folder is a new one.
+  /// `terminal`: receives standard error, instead of a file.
+  explicit Child(const Strings& args, const std::string& input = "", const Strings& environment = {},
                  const fs::path& program = program_path(), const fs::path& terminal = {}) {
     std::ofstream(folder_ / "in", std::ios::binary) << input;
-    Words arguments = Words{program.string()} + words;
-    Words variables = environment;
+    Strings arguments = Strings{program.string()} + args;
+    Strings variables = environment + Strings{"XDG_CACHE_HOME=" + (folder_ / "cache").string()};
     for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
@@ -101,9 +101,9 @@ class Child {
   }
 
  private:
-  static std::vector<char*> pointers(Words& words) {
+  static std::vector<char*> pointers(Strings& args) {
     std::vector<char*> result;
-    for (std::string& word : words) result.push_back(word.data());
+    for (std::string& word : args) result.push_back(word.data());
     result.push_back(nullptr);
     return result;
   }
@@ -113,21 +113,28 @@ class Child {
   bool running_ = true;
 };
 
-inline ProgramResult run_program(const Words& words, const std::string& input = "",
-                                 const Words& environment = {}) {
-  return Child(words, input, environment).wait();
+/// The program with `args` as a line for a shell.
+inline std::string shell_command(const Strings& args) {
+  std::string command = program_path().string();
+  for (const std::string& arg : args) command += " '" + arg + "'";
+  return command;
+}
+
+inline ProgramResult run_program(const Strings& args, const std::string& input = "",
+                                 const Strings& environment = {}) {
+  return Child(args, input, environment).wait();
 }
 
 /// The output of a run that must succeed.
-inline std::string output_of(const Words& words, const std::string& input = "") {
-  const ProgramResult result = run_program(words, input);
+inline std::string output_of(const Strings& args, const std::string& input = "") {
+  const ProgramResult result = run_program(args, input);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   return result.out;
 }
 
 /// The message of a run that must be refused with exit code 2, before anything is printed.
-inline std::string refusal_of(const Words& words, const std::string& input = "") {
-  const ProgramResult result = run_program(words, input);
+inline std::string refusal_of(const Strings& args, const std::string& input = "") {
+  const ProgramResult result = run_program(args, input);
   EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
   EXPECT_EQ(result.out, "");
   return result.err;

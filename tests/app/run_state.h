@@ -34,8 +34,8 @@ inline int64_t newest_step(const std::filesystem::path& run) {
 }
 
 /// "kind step loss" of every line of metrics.jsonl.
-inline Words losses(const std::filesystem::path& run) {
-  Words lines;
+inline Strings losses(const std::filesystem::path& run) {
+  Strings lines;
   std::ifstream file(run / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) {
     const Json json = Json::parse(line);

@@ -21,12 +21,12 @@ TEST(ErrorList, OneErrorTakesOneLineAndSeveralALineEach) {
             "a.json: 2 errors:\n  first\n  second");
 }
 
-TEST(ErrorList, WithoutANameTheMessageHasOnlyTheErrors) {
-  ErrorList errors;
+TEST(ErrorList, ErrorsThatNameTheirPlacesStandAlone) {
+  ErrorList errors = ErrorList::with_places("the model");
   errors.add("a.json: first");
   EXPECT_EQ(errors.message(), "a.json: first");
   errors.add("b.json: second");
-  EXPECT_EQ(errors.message(), "2 errors:\n  a.json: first\n  b.json: second");
+  EXPECT_EQ(errors.message(), "2 errors in the model:\n  a.json: first\n  b.json: second");
 }
 
 TEST(ErrorList, KeepsTheFirstHundredAndCountsTheRest) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +23,7 @@
 #include "stepforge/optim/adamw.h"
 #include "stepforge/optim/param_groups.h"
 #include "stepforge/storage/unit_store.h"
+#include "tests/support/flip_bit.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
@@ -120,15 +120,6 @@ class RecordedLog {
   TempFolder folder_;
   Logger logger_;
 };
-
-/// Flips a bit of the byte `from_end` bytes before the end of the file.
-inline void overwrite_byte(const std::filesystem::path& path, int64_t from_end) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(-from_end, std::ios::end);
-  const int byte = file.get();
-  file.seekp(-from_end, std::ios::end);
-  file.put(static_cast<char>(byte ^ 0x10));
-}
 
 /// The names in a folder, sorted.
 inline std::vector<std::string> names_in(const std::filesystem::path& folder) {

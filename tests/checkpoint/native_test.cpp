@@ -188,7 +188,7 @@ TEST(NativeCheckpoint, SavingAStepAgainReplacesTheWholeFolder) {
   const SmallModel first(1);
   const SmallModel second(2);
   write_checkpoint(folder.path(), 5, first.stage());
-  overwrite_byte(folder / "step-5" / "model.safetensors", 9);  // a damaged one is replaced as well
+  flip_bit(folder / "step-5" / "model.safetensors", 9);  // a damaged one is replaced as well
   write_checkpoint(folder.path(), 5, stage_checkpoint(second.spec, second.store, nullptr, Json::object()));
   EXPECT_EQ(names_in(folder.path()), Names{"step-5"});
   EXPECT_EQ(names_in(folder / "step-5"), (Names{"manifest.json", "model.safetensors", "state.json"}));
@@ -224,16 +224,15 @@ std::vector<Damage> damages() {
       {"model.safetensors", "truncated", truncate("model.safetensors", 1)},
       {"optimizer.safetensors", "truncated", truncate("optimizer.safetensors", 4096)},
       {"state.json", "truncated", truncate("state.json", 2)},
-      {"model.safetensors", "changed",
-       [](const fs::path& step) { overwrite_byte(step / "model.safetensors", 1); }},
+      {"model.safetensors", "changed", [](const fs::path& step) { flip_bit(step / "model.safetensors", 1); }},
       {"model.safetensors", "changed",
        [](const fs::path& step) {
-         overwrite_byte(step / "model.safetensors",
-                        static_cast<int64_t>(fs::file_size(step / "model.safetensors")) - 20);
+         flip_bit(step / "model.safetensors",
+                  static_cast<int64_t>(fs::file_size(step / "model.safetensors")) - 20);
        }},
       {"optimizer.safetensors", "changed",
-       [](const fs::path& step) { overwrite_byte(step / "optimizer.safetensors", 777); }},
-      {"state.json", "changed", [](const fs::path& step) { overwrite_byte(step / "state.json", 5); }},
+       [](const fs::path& step) { flip_bit(step / "optimizer.safetensors", 777); }},
+      {"state.json", "changed", [](const fs::path& step) { flip_bit(step / "state.json", 5); }},
       {"model.safetensors", "missing", [](const fs::path& step) { fs::remove(step / "model.safetensors"); }},
       {"optimizer.safetensors", "missing",
        [](const fs::path& step) { fs::remove(step / "optimizer.safetensors"); }},
@@ -360,7 +359,7 @@ TEST(NewestCompleteCheckpoint, IsNoneInAnEmptyOrAbsentFolderOrWithOnlyUnfinished
 TEST(NewestCompleteCheckpoint, IsRefusedWithEachReasonIfAllAreDamaged) {
   const TempFolder folder;
   for (const int64_t step : {1, 2}) write_checkpoint(folder.path(), step, SmallModel(1).stage());
-  overwrite_byte(folder / "step-1" / "model.safetensors", 1);
+  flip_bit(folder / "step-1" / "model.safetensors", 1);
   fs::remove(folder / "step-2" / "manifest.json");
   RecordedLog log;
   EXPECT_CONTAINS(message_of<UsageError>([&] { newest_complete_checkpoint(folder.path(), log.logger()); }),

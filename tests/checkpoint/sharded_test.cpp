@@ -160,7 +160,7 @@ TEST(ShardedCheckpoint, DamageInAnyFileIsSeenByAllRanksAndThePreviousStepIsUsed)
   save(folder.path(), {3, 1}, 10);
   save(folder.path(), {3, 1}, 20);
   for (const fs::path& path : tensor_files(folder / "step-20")) {
-    overwrite_byte(path, 1);
+    flip_bit(path, 1);
     run_on({3, 1}, 1, [&](RankModel& rank) {
       RecordedLog log;
       const auto found = newest_complete_checkpoint(folder.path(), log.logger(), rank.ranks);
@@ -168,9 +168,23 @@ TEST(ShardedCheckpoint, DamageInAnyFileIsSeenByAllRanksAndThePreviousStepIsUsed)
       EXPECT_CONTAINS(log.text(), path.filename().string() + ": changed");
       EXPECT_CONTAINS(log.text(), (folder / "step-10").string() + " is used instead");
     });
-    overwrite_byte(path, 1);  // restores the file
+    flip_bit(path, 1);  // restores the file
   }
   EXPECT_NO_THROW(verify_checkpoint(folder / "step-20"));
+}
+
+TEST(ShardedCheckpoint, RanksThatSeeDifferentFoldersRefuseTogether) {
+  const TempFolder folder;
+  for (const char* name : {"one", "two"}) {
+    write_checkpoint(folder / name, 5, SmallModel(name[0], odd_config()).stage());
+  }
+  run_on({2, 1}, 1, [&](RankModel& rank) {
+    EXPECT_CONTAINS(message_of<Error>([&] {
+                      verify_checkpoint(folder / (rank.ranks.rank() == 0 ? "one" : "two") / "step-5",
+                                        rank.ranks);
+                    }),
+                    "rank 1 differs from that of rank 0");
+  });
 }
 
 TEST(ShardedCheckpoint, AMissingOrDuplicateShardIsRefusedNamingTensorAndFile) {

@@ -3,15 +3,13 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "stepforge/base/error.h"
 #include "stepforge/config/load.h"
+#include "tests/support/strings.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
-
-using Strings = std::vector<std::string>;
 
 inline LoadedConfig parsed(const std::string& text, const Strings& overrides = {},
                            ConfigUse use = ConfigUse::inspect) {

@@ -147,7 +147,7 @@ TEST(LoadConfig, RefusesWrongLists) {
             "of \"attention\", \"mlp\"; did you mean \"attention\"?");
   EXPECT_EQ(
       error_of("[data]\nsources = [{ path = 3 }, 4]\n"),
-      "2 errors:\n"
+      "2 errors in the configuration:\n"
       "  run.toml:2:21: data.sources.0.path = 3: expected a string; write \"3\"\n"
       "  run.toml:2:26: data.sources.1 = 4: expected a table with the keys path, weight, field, format");
 }
@@ -198,7 +198,7 @@ TEST(LoadConfig, ReportsAllErrorsInTheOrderOfFileThenCommandLineThenRules) {
   const std::string text =
       "[training]\nseed = -1\nepoks = 3\n[checkpoint]\ninterval = 0\n[model]\nn_kv_heads = 3\n";
   EXPECT_EQ(error_of(text, {"metrics.smoothing=2", "nonsense"}),
-            "6 errors:\n"
+            "6 errors in the configuration:\n"
             "  run.toml:2:8: training.seed = -1: expected an integer (0 to 1e15); the default is 42\n"
             "  run.toml:3:1: training.epoks: unknown key; did you mean training.epochs?\n"
             "  run.toml:5:12: checkpoint.interval = 0: expected an integer (1 to 1e12); the default is 500\n"
@@ -296,7 +296,7 @@ TEST(LoadConfig, RefusesRenamedKeysAndChoicesWithTheirNewName) {
             "command line: parallelism.fsdp_partition = \"whole_tensor\": expected one of \"flat\", "
             "\"by_tensor\", \"by_dim\"; was renamed to \"by_tensor\"");
   EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"segments\"\nsegments = [\"mlp\"]\n"),
-            "2 errors:\n"
+            "2 errors in the configuration:\n"
             "  run.toml:2:8: activation_checkpoint.mode = \"segments\": expected one of \"none\", \"full\", "
             "\"every_n\", \"blocks\", \"regions\"; was renamed to \"regions\"\n"
             "  run.toml:3:1: activation_checkpoint.segments: was renamed to activation_checkpoint.regions");

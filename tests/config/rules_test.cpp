@@ -185,13 +185,17 @@ TEST(RunRules, LastSaveInHfNeedsALastSave) {
   }
 }
 
-TEST(RunRules, CheckpointsLieInsideTheRunFolder) {
-  for (const char* inside : {"checkpoint", "a/b", "a/../b", "..a"}) {
-    EXPECT_EQ(error_of(format("[checkpoint]\nfolder = \"{}\"\n", inside)), "") << inside;
-  }
-  for (const char* outside : {"/tmp/checkpoint", "..", "../other", "a/../../b", ".", "./"}) {
-    EXPECT_CONTAINS(error_of(format("[checkpoint]\nfolder = \"{}\"\n", outside)), "checkpoint.folder",
-                    "inside the run folder");
+TEST(RunRules, TrainingKeepsCheckpointsInOneFolderInsideTheRunFolder) {
+  const std::string rest = "[data]\nsources = [{ format = \"synthetic\" }]\n[training]\nsteps = 1\n";
+  const auto error = [&](const char* folder, ConfigUse use) {
+    return error_of(rest + format("[checkpoint]\nfolder = \"{}\"\n", folder), {}, use);
+  };
+  for (const char* inside : {"checkpoint", "..a", "a b"})
+    EXPECT_EQ(error(inside, ConfigUse::train), "") << inside;
+  for (const char* outside : {"/tmp/checkpoint", "..", "../other", "a/b", "a/../../b", "a/", ".", "./"}) {
+    EXPECT_CONTAINS(error(outside, ConfigUse::train), "checkpoint.folder", "inside run_dir");
+    // Commands that only read a run accept where its checkpoints lie.
+    EXPECT_EQ(error(outside, ConfigUse::inspect), "") << outside;
   }
 }
 
@@ -204,7 +208,7 @@ TEST(RunRules, APlantedNanHasStepAndBlock) {
 TEST(TrainingUse, NeedsDataAndStepsOrEpochs) {
   EXPECT_EQ(error_of("", {}, ConfigUse::inspect), "");
   EXPECT_EQ(error_of("", {}, ConfigUse::train),
-            "2 errors:\n"
+            "2 errors in the configuration:\n"
             "  default: data.sources = []: there is no data; write data.sources = [{ path = \"book.txt\" }]\n"
             "  default: training.steps = 0 and default: training.epochs = 0: one of them must set the length "
             "of the run, such as training.steps = 1000");
@@ -238,7 +242,7 @@ TEST(TrainingUse, NeedsFilesThatExist) {
       "[checkpoint]\ninitial_load_path = \"/none/c\"\n";
   EXPECT_EQ(error_of(text), "");
   EXPECT_EQ(error_of(text, {}, ConfigUse::train),
-            "3 errors:\n"
+            "3 errors in the configuration:\n"
             "  run.toml:4:8: tokenizer.path = \"/none/t.json\": no such file or folder\n"
             "  run.toml:6:21: data.sources.0.path = \"/none/a\": no such file or folder\n"
             "  run.toml:8:21: checkpoint.initial_load_path = \"/none/c\": no such file or folder");

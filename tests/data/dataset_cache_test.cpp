@@ -138,20 +138,35 @@ TEST(DatasetCache, AChangedBitOfAnyFileIsFoundBeforeUse) {
     changed.back() = static_cast<char>(changed.back() ^ 1);
     std::ofstream(entry / name, std::ios::binary) << changed;
     EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache", options); }), "is damaged",
-                    name + " has changed since it was written");
+                    name + ": changed");
     std::ofstream(entry / name, std::ios::binary) << whole;
   }
   std::filesystem::remove(entry / "hashes.json");
   EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache", options); }), "hashes.json");
 }
 
-TEST(DatasetCache, AForeignFileInAnEntryIsFound) {
+TEST(DatasetCache, ForeignContentIsFoundAndOtherFilesAreIgnored) {
   const TempFolder folder;
   CountedBuild build;
   const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  const TextSource other({.paths = {folder.write("b.txt", "world")}});
   const auto entry = build.open(source, folder / "cache").folder;
-  std::ofstream(entry / "other.bin") << "x";
-  EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache"); }), "other.bin has changed");
+  const auto foreign = build.open(other, folder / "cache").folder;
+  std::ofstream(entry / ".nfs0001") << "x";
+  EXPECT_NO_THROW(build.open(source, folder / "cache"));
+  std::filesystem::copy(foreign / "train.bin", entry, std::filesystem::copy_options::overwrite_existing);
+  EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache"); }), "train.bin: changed");
+}
+
+TEST(DatasetCache, CheckingAnEntryReportsProgress) {
+  const TempFolder folder;
+  CountedBuild build;
+  const TextSource source({.paths = {folder.write("a.txt", "hello")}});
+  build.open(source, folder / "cache");
+  int reports = 0;
+  open_cached_dataset(source, *build.tokenizer, {}, folder / "cache",
+                      [&](const TokenizeProgress& progress) { reports += progress.verifying ? 1 : 0; });
+  EXPECT_EQ(reports, 3) << "one for each small file";
 }
 
 TEST(DatasetCache, AnUnusableCacheFolderIsNamed) {

@@ -152,14 +152,14 @@ TEST(RunId, IsTheSameOnAllRanksAndDifferentForEveryStart) {
   EXPECT_NE(id(open_mpi), id(with(open_mpi, {{"PMIX_NAMESPACE", "host-1234@2"}})));
 }
 
-TEST(DiscoverRanks, NamesTheLaunchAlikeInItsRestarts) {
+TEST(RankEnvironment, LaunchIdIsTheSameAfterARestart) {
   const Environment named = with(torchrun, {{"TORCHELASTIC_RUN_ID", "abc"}});
   EXPECT_EQ(discover(named).launch_id, "abc");
   EXPECT_EQ(discover(named).restarts, 0);
   const auto restarted = discover(with(named, {{"TORCHELASTIC_RESTART_COUNT", "2"}}));
   EXPECT_EQ(restarted.launch_id, "abc");
   EXPECT_EQ(restarted.restarts, 2);
-  EXPECT_EQ(discover(torchrun).launch_id, "") << "the name of unnamed ones";
+  EXPECT_EQ(discover(torchrun).launch_id, "") << "torchrun's default id";
 }
 
 TEST(RankEnvironment, ReadsMasterAddressAndPort) {

@@ -142,13 +142,28 @@ TEST(PlotSvg, HasFourPanelsAndATableOfLastValues) {
   }
 }
 
+/// The points of the learning rate's curve, which is the only one drawn 1.5 pixels wide.
+std::string rate_points(const RunSeries& run) {
+  const std::string svg = plot_svg({run});
+  const size_t style = svg.find("stroke-width=\"1.5\" stroke-dasharray");
+  EXPECT_NE(style, std::string::npos);
+  const size_t begin = svg.rfind("<path d=\"", style) + 9;
+  return svg.substr(begin, svg.find('"', begin) - begin);
+}
+
 TEST(PlotSvg, InterruptsTheLineAtGaps) {
   RunSeries run = run_of("gap", 100);
-  // Each piece of a line begins with one "M".
-  const size_t whole = count_of(plot_svg({run}), "M");
+  EXPECT_EQ(count_of(rate_points(run), "M"), 1U);
   run.lr.y[50] = NAN;
-  EXPECT_EQ(count_of(plot_svg({run}), "M"), whole + 1);
+  EXPECT_EQ(count_of(rate_points(run), "M"), 2U);
+  EXPECT_EQ(count_of(rate_points(run), "h4"), 0U);
   EXPECT_FALSE(contains(plot_svg({run}), "nan"));
+}
+
+TEST(PlotSvg, APointBetweenTwoGapsIsADash) {
+  RunSeries run = run_of("gap", 100);
+  run.lr.y[50] = run.lr.y[52] = NAN;
+  EXPECT_EQ(count_of(rate_points(run), "h4"), 1U);
 }
 
 TEST(PlotSvg, DrawsRunsWithoutValues) {

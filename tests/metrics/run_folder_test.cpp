@@ -9,6 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/json.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
@@ -158,11 +159,29 @@ TEST(RunFolder, KeepsEveryDamagedHistory) {
   EXPECT_EQ(read_file(folder / "run.json.damaged-2"), "[");
 }
 
+TEST(RunFolder, ReadsAHistoryWithoutSavedStepsAndLaunches) {
+  const TempFolder folder;
+  Logger logger(LogLevel::error);
+  {
+    RunFolder run(folder.path(), logger);
+    run.begin(start_of("0.1.0", "abc", 0));
+    run.progress(7, 700, 1);
+  }
+  Json json = read_json_file(folder / "run.json");
+  for (const char* key : {"saved_step", "launch_id"}) EXPECT_EQ(json["starts"][0].erase(key), 1U);
+  write_text(folder / "run.json", json.dump());
+  const std::vector<RunStart> starts = read_run_history(folder.path());
+  ASSERT_EQ(starts.size(), 1U);
+  EXPECT_EQ(starts[0].saved_step, 7) << "what was finished may have been saved";
+  EXPECT_EQ(starts[0].launch_id, "");
+}
+
 TEST(RunFolder, RemembersTheLastSavedStepAndTheLaunch) {
   const TempFolder folder;
   Logger logger(LogLevel::error);
   {
     RunFolder run(folder.path(), logger);
+    run.saved(10);  // of no start yet
     RunStart start = start_of("0.1.0", "abc", 0);
     start.launch_id = "job 7";
     run.begin(start);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "stepforge/metrics/run_series.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -6,7 +8,6 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/metrics/plot.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
@@ -92,6 +93,12 @@ TEST(ThinnedCurve, KeepsAGapOfOnePoint) {
   for (int i = 0; i < 10000; ++i) curve.add(i, i == 5005 ? NAN : 1.0);
   const Curve thin = thinned_curve(curve, 10);
   EXPECT_EQ(std::count_if(thin.y.begin(), thin.y.end(), [](double value) { return std::isnan(value); }), 1);
+}
+
+TEST(ThinnedCurve, OfOneStepHasFourPoints) {
+  Curve curve;
+  for (int i = 0; i < 10000; ++i) curve.add(7, i % 100);
+  EXPECT_EQ(thinned_curve(curve, 10).y, (std::vector<double>{0, 99, 99}));
 }
 
 TEST(ThinnedCurve, LeavesShortCurvesAlone) {

@@ -48,7 +48,7 @@ TEST(ShardLayout, EveryElementIsOnExactlyOneRank) {
   for (const Partition& partition : all_partitions()) {
     for (const int shards : {1, 2, 3, 4, 8}) {
       const ShardLayout layout(unit, partition, shards);
-      EXPECT_EQ(layout.shard_size() % kUnitBorder, 0);
+      EXPECT_EQ(layout.shard_size() % kUnitAlignment, 0);
       for (size_t i = 0; i < unit.parameters.size(); ++i) {
         std::vector<int> seen(static_cast<size_t>(unit.parameters[i].elements()), 0);
         for (int rank = 0; rank < shards; ++rank) {

@@ -273,16 +273,16 @@ void use_exact_model(TestRun& run, ExactModel model) {
   trainer.add_callback(std::make_unique<Snap>());
 }
 
-Words exact_job(const std::filesystem::path& run_dir) {
-  return trainer_run(run_dir) + Words{format("training.seq_len={}", kExactSeqLen),
-                                      "training.local_batch_size=1",
-                                      format("training.global_batch_size={}", kExactRows),
-                                      "training.steps=10",
-                                      "model.dropout=0.5",
-                                      "optimizer.lr=0.25",
-                                      "lr_scheduler.warmup_steps=0",
-                                      "lr_scheduler.min_lr_factor=1.0",
-                                      "checkpoint.enable=false"};
+Strings exact_job(const std::filesystem::path& run_dir) {
+  return trainer_run(run_dir) + Strings{format("training.seq_len={}", kExactSeqLen),
+                                        "training.local_batch_size=1",
+                                        format("training.global_batch_size={}", kExactRows),
+                                        "training.steps=10",
+                                        "model.dropout=0.5",
+                                        "optimizer.lr=0.25",
+                                        "lr_scheduler.warmup_steps=0",
+                                        "lr_scheduler.min_lr_factor=1.0",
+                                        "checkpoint.enable=false"};
 }
 
 }  // namespace stepforge::testing

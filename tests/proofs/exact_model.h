@@ -30,6 +30,6 @@ enum class ExactModel {
 void use_exact_model(TestRun& run, ExactModel model);
 
 /// Ten steps of an exact model.
-Words exact_job(const std::filesystem::path& run_dir);
+Strings exact_job(const std::filesystem::path& run_dir);
 
 }  // namespace stepforge::testing

@@ -17,7 +17,7 @@ const std::vector<Layout> kLayouts = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4
                                       {4, 2}, {4, 4}, {8, 1}, {8, 2}, {8, 4}, {8, 8}};
 
 /// The choices for one option, as overrides. {} stands for the rows per rank and step.
-using Axis = std::vector<Words>;
+using Axis = std::vector<Strings>;
 
 const std::vector<Axis> kAxes = {
     {{"parallelism.fsdp_reshard_after_forward=always"},
@@ -48,18 +48,18 @@ int64_t combinations() {
 }
 
 /// Combination number `index` of all choices, in mixed radix.
-Words choice(const Layout& layout, int64_t index) {
-  Words words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
+Strings choice(const Layout& layout, int64_t index) {
+  Strings args{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
   for (const Axis& axis : kAxes) {
     const auto size = static_cast<int64_t>(axis.size());
     for (std::string word : axis[static_cast<size_t>(index % size)]) {
       const size_t open = word.find("{}");
       if (open != std::string::npos) word.replace(open, 2, std::to_string(kExactRows / layout.ranks));
-      words.push_back(word);
+      args.push_back(word);
     }
     index /= size;
   }
-  return words;
+  return args;
 }
 
 /// Combinations of choices, different ones for each layout and model.
@@ -71,13 +71,13 @@ std::vector<int64_t> sample_choices(ExactModel model, const Layout& layout) {
   return choices;
 }
 
-Records one_rank(const TempFolder& folder, ExactModel model, const Words& more = {}) {
+Records one_rank(const TempFolder& folder, ExactModel model, const Strings& more = {}) {
   TestRun run(exact_job(folder / "one") + more);
   use_exact_model(run, model);
   return run.run();
 }
 
-std::vector<Records> many_ranks(const TempFolder& folder, ExactModel model, int ranks, const Words& more) {
+std::vector<Records> many_ranks(const TempFolder& folder, ExactModel model, int ranks, const Strings& more) {
   RankThreads threads(ranks);
   const auto records = threads.run([&](int) { return exact_job(folder / "many") + more; },
                                    [&](TestRun& run, int) { use_exact_model(run, model); });
@@ -103,9 +103,9 @@ TEST_P(ExactArithmetic, EveryLayoutGivesTheBitsOfOneRank) {
   const Records one = one_rank(folder, GetParam());
   for (const Layout& layout : kLayouts) {
     for (const int64_t index : sample_choices(GetParam(), layout)) {
-      const Words words = choice(layout, index);
-      const std::string name = format("{} ranks, {}", layout.ranks, join(words, " "));
-      expect_same_numbers(many_ranks(folder, GetParam(), layout.ranks, words), one, name);
+      const Strings args = choice(layout, index);
+      const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
+      expect_same_numbers(many_ranks(folder, GetParam(), layout.ranks, args), one, name);
     }
   }
 }
@@ -120,13 +120,13 @@ TEST_P(ExactArithmetic, EveryEngineGivesTheBitsOfOneRank) {
     return all;
   };
   // Three steps, in the long tests ten, because TCP is slow.
-  const Words words{"parallelism.fsdp_forward_prefetch=2", "parallelism.fsdp_reduce_in_flight=2",
-                    format("training.steps={}", long_tests() ? 10 : 3)};
-  const std::string expected = text(one_rank(folder, GetParam(), words));
+  const Strings args{"parallelism.fsdp_forward_prefetch=2", "parallelism.fsdp_reduce_in_flight=2",
+                     format("training.steps={}", long_tests() ? 10 : 3)};
+  const std::string expected = text(one_rank(folder, GetParam(), args));
   for (const RankRunner& engine : {as_processes(), as_gloo_processes(), as_gloo_threads()}) {
     for (const int ranks : {2, 4}) {
       const auto body = [&](stepforge::World& world) {
-        TestRun run(exact_job(folder / format("{}-{}", engine.name, ranks)) + words, nullptr, &world);
+        TestRun run(exact_job(folder / format("{}-{}", engine.name, ranks)) + args, nullptr, &world);
         use_exact_model(run, GetParam());
         return text(run.run());
       };
@@ -163,7 +163,7 @@ TEST(ExactMixedPrecision, GradientsAreAccumulatedInFp32OverMicroStepsAndRanks) {
   // The gradients of a micro-batch of one row, at most 7 x 16 units, fit into the 8 bits of bf16; the sums of
   // 24 rows do not.
   const TempFolder folder;
-  const Words bf16{"precision.compute=bf16"};
+  const Strings bf16{"precision.compute=bf16"};
   bool wide = false;
   TestRun run(exact_job(folder / "one") + bf16);
   use_exact_model(run, ExactModel::plain);
@@ -172,11 +172,11 @@ TEST(ExactMixedPrecision, GradientsAreAccumulatedInFp32OverMicroStepsAndRanks) {
   EXPECT_TRUE(wide);
   for (const Layout& layout : kLayouts) {
     for (const char* each : {"false", "true"}) {
-      const Words words =
-          bf16 + Words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas),
-                       format("parallelism.fsdp_reduce_each_micro_batch={}", each)};
-      expect_same_numbers(many_ranks(folder, ExactModel::plain, layout.ranks, words), one,
-                          format("{} ranks, {}", layout.ranks, join(words, " ")));
+      const Strings args =
+          bf16 + Strings{format("parallelism.data_parallel_replicate_degree={}", layout.replicas),
+                         format("parallelism.fsdp_reduce_each_micro_batch={}", each)};
+      expect_same_numbers(many_ranks(folder, ExactModel::plain, layout.ranks, args), one,
+                          format("{} ranks, {}", layout.ranks, join(args, " ")));
     }
   }
 }

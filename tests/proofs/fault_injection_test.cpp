@@ -23,7 +23,7 @@ void watch_operations(TestRun& run, const Watch& watch) {
 
 struct Case {
   int ranks;
-  Words overrides;
+  Strings overrides;
 };
 
 /// Together their programs have every kind of operation of a data-parallel training step.
@@ -39,10 +39,10 @@ const std::vector<Case> kCases = {
      {"training.reduction=ordered", "training.global_batch_size=8", "parallelism.fsdp_forward_prefetch=0"}},
 };
 
-Words job(const TempFolder& folder, const std::string& name, const Case& layout) {
+Strings job(const TempFolder& folder, const std::string& name, const Case& layout) {
   return trainer_run(folder / name) +
-         Words{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=3",
-               "model.dropout=0.1", "checkpoint.enable=false"} +
+         Strings{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=3",
+                 "model.dropout=0.1", "checkpoint.enable=false"} +
          layout.overrides;
 }
 
@@ -133,10 +133,10 @@ Records run_steps(TestRun& run, bool interrupted) {
 
 TEST(FaultInjection, AStepInterruptedAtAnyOperationBeforeItsUpdateCanBeRepeated) {
   const TempFolder folder;
-  const std::vector<Words> programs = {{"precision.compute=bf16", "activation_checkpoint.mode=full"},
-                                       {"training.reduction=ordered"},
-                                       {"training.local_batch_size=2"},
-                                       {"parallelism.fsdp_cpu_offload=true"}};
+  const std::vector<Strings> programs = {{"precision.compute=bf16", "activation_checkpoint.mode=full"},
+                                         {"training.reduction=ordered"},
+                                         {"training.local_batch_size=2"},
+                                         {"parallelism.fsdp_cpu_offload=true"}};
   for (size_t i = 0; i < programs.size(); ++i) {
     TestRun reference(job(folder, format("reference-{}", i), {1, programs[i]}));
     TestRun interrupted(job(folder, format("interrupted-{}", i), {1, programs[i]}));

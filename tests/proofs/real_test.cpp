@@ -8,27 +8,27 @@ namespace {
 struct Layout {
   int ranks;
   int replicas;
-  Words more;
+  Strings more;
 };
 
-Words overrides_of(const Layout& layout) {
-  return layout.more + Words{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
+Strings overrides_of(const Layout& layout) {
+  return layout.more + Strings{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
 /// Odd sizes, and rows for 2, 3, 4 and 8 ranks.
-Words odd_job(const std::filesystem::path& run_dir, const std::string& family, int64_t steps) {
-  return trainer_run(run_dir) + Words{"model.family=" + family,
-                                      "model.dim=37",
-                                      "model.n_layers=3",
-                                      "model.n_heads=3",
-                                      "model.n_kv_heads=1",
-                                      "model.head_dim=14",
-                                      "model.ffn_dim=53",
-                                      "training.seq_len=19",
-                                      "training.local_batch_size=1",
-                                      "training.global_batch_size=24",
-                                      format("training.steps={}", steps),
-                                      "checkpoint.enable=false"};
+Strings odd_job(const std::filesystem::path& run_dir, const std::string& family, int64_t steps) {
+  return trainer_run(run_dir) + Strings{"model.family=" + family,
+                                        "model.dim=37",
+                                        "model.n_layers=3",
+                                        "model.n_heads=3",
+                                        "model.n_kv_heads=1",
+                                        "model.head_dim=14",
+                                        "model.ffn_dim=53",
+                                        "training.seq_len=19",
+                                        "training.local_batch_size=1",
+                                        "training.global_batch_size=24",
+                                        format("training.steps={}", steps),
+                                        "checkpoint.enable=false"};
 }
 
 class RealArithmetic : public ::testing::TestWithParam<const char*> {
@@ -55,9 +55,10 @@ class RealArithmetic : public ::testing::TestWithParam<const char*> {
   }
 };
 
-const Words kEachMicroBatch{"parallelism.fsdp_reduce_each_micro_batch=true"};
-const Words kNeverReshard{"parallelism.fsdp_reshard_after_forward=never", "activation_checkpoint.mode=full"};
-const Words kLargerMicroBatches{"training.local_batch_size=3", "parallelism.fsdp_forward_prefetch=2"};
+const Strings kEachMicroBatch{"parallelism.fsdp_reduce_each_micro_batch=true"};
+const Strings kNeverReshard{"parallelism.fsdp_reshard_after_forward=never",
+                            "activation_checkpoint.mode=full"};
+const Strings kLargerMicroBatches{"training.local_batch_size=3", "parallelism.fsdp_forward_prefetch=2"};
 
 TEST_P(RealArithmetic, LossesOfTwentyStepsAreWithin1e5) {
   compare({{2, 1, kLargerMicroBatches},
@@ -80,7 +81,7 @@ TEST_P(RealArithmetic, LongTestLossesOfAHundredStepsAreWithin1e3) {
 /// Five steps, in the long tests a hundred.
 TEST_P(RealArithmetic, OrderedModeGivesTheBitsOfOneRankForEverySplitByAPowerOfTwo) {
   const TempFolder folder;
-  const Words ordered{"training.reduction=ordered", "training.global_batch_size=8", "model.dropout=0.1"};
+  const Strings ordered{"training.reduction=ordered", "training.global_batch_size=8", "model.dropout=0.1"};
   const auto job = [&](const std::string& name) {
     return odd_job(folder / name, GetParam(), long_tests() ? 100 : 5) + ordered;
   };

@@ -70,7 +70,7 @@ std::vector<Fault> reduction_faults() {
        "reduce_start layers.0", "does not read buffer whole_gradient layers.0"},
       {"FreesTheGradientWhileItIsReduced", fsdp, plain, 1,
        [](StepProgram& p) { std::swap(at(p, {K::reduce_start, 1}).frees, at(p, {K::reduce_wait, 1}).frees); },
-       1, "reduce_wait layers.0", "buffer whole_gradient layers.0 was already freed by"},
+       1, "reduce_wait layers.0", "buffer whole_gradient layers.0 was freed by"},
       {"WholeGradientIsNotFreed", fsdp, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::reduce_wait, 1}).frees.clear(); }, 0, "start_gradient layers.0",
        "buffer whole_gradient layers.0 leaks"},

@@ -84,7 +84,7 @@ TEST(UnitStore, ParametersAreViewsOfTheFlatBuffersAtTheLayoutsOffsets) {
   UnitStore store(spec);
   EXPECT_TRUE(store.resident());
   EXPECT_EQ(store.master().numel(), store.gathered_size());
-  EXPECT_EQ(store.gathered_size() % kUnitBorder, 0);
+  EXPECT_EQ(store.gathered_size() % kUnitAlignment, 0);
   for (size_t i = 0; i < 2; ++i) {
     const int64_t offset = store.layout().gathered().offsets[i];
     EXPECT_EQ(offset % kTensorAlignment, 0);

@@ -4,21 +4,19 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "stepforge/base/format.h"
+#include "tests/support/strings.h"
 
 namespace stepforge::testing {
 
-using Words = std::vector<std::string>;
-
-inline Words operator+(Words left, const Words& right) {
+inline Strings operator+(Strings left, const Strings& right) {
   left.insert(left.end(), right.begin(), right.end());
   return left;
 }
 
 /// A smaller debug preset: 2 layers of width 32, rows of 32 tokens, 2 micro-batches of 2 rows.
-inline Words small_run(const std::filesystem::path& run_dir) {
+inline Strings small_run(const std::filesystem::path& run_dir) {
   return {"preset=debug",
           format("run_dir={}", run_dir.string()),
           format("data.cache_dir={}", (run_dir.parent_path() / "cache").string()),

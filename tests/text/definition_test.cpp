@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
 #include "tests/support/throws.h"
 #include "tests/text/definitions.h"
 
@@ -205,6 +206,11 @@ TEST(Definition, TheHashDependsOnValuesNotOnLayout) {
   EXPECT_EQ(parse_definition(json.dump(4), "b").content_hash, hash);
   json["model"]["merges"].erase(2);
   EXPECT_NE(parse_definition(json.dump(), "a").content_hash, hash);
+}
+
+TEST(Definition, ContentHashIsThatOfTheJsonSortedByKey) {
+  const std::string text = good_definition().dump();
+  EXPECT_EQ(parse_definition(text, "test").content_hash, content_hash(nlohmann::json::parse(text).dump()));
 }
 
 }  // namespace

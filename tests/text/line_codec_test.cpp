@@ -87,6 +87,11 @@ TEST(LineCodec, AnEndlessLineIsRefusedAtTheLimit) {
   }
 }
 
+TEST(LineCodec, ALineMayHave128MebibytesByDefault) {
+  std::istringstream in;
+  EXPECT_EQ((CodecInput{in, "stdin"}.max_bytes), int64_t{128} << 20);
+}
+
 TEST(LineCodec, AFailingOutputIsAnError) {
   const auto tokenizer = tokenizer_of(good_definition());
   std::istringstream in("abc");

@@ -78,24 +78,24 @@ Outcome outcome_of(const Trainer& trainer) {
   return outcome;
 }
 
-const Words one_step{"training.steps=1", "model.dropout=0"};
+const Strings one_step{"training.steps=1", "model.dropout=0"};
 
 /// A single rank that reads the rows of data rank `part` of two.
 Outcome alone(const TempFolder& folder, int part, size_t kept) {
   TestRun run(
-      job(folder, format("alone-{}-{}", part, kept), one_step + Words{"training.global_batch_size=4"}));
+      job(folder, format("alone-{}-{}", part, kept), one_step + Strings{"training.global_batch_size=4"}));
   serve_part(run, part, kept);
   run.run();
   return outcome_of(run.trainer());
 }
 
 /// Two ranks with loss_aggregation=rank_average.
-Outcome together(const TempFolder& folder, size_t kept, const Words& more) {
+Outcome together(const TempFolder& folder, size_t kept, const Strings& more) {
   RankThreads ranks(2);
   std::vector<Outcome> outcomes(2);
-  const Words words = job(folder, format("together-{}", kept),
-                          one_step + Words{"training.loss_aggregation=rank_average"} + more);
-  ranks.run([&](int) { return words; },
+  const Strings args = job(folder, format("together-{}", kept),
+                           one_step + Strings{"training.loss_aggregation=rank_average"} + more);
+  ranks.run([&](int) { return args; },
             [&](TestRun& run, int rank) {
               serve_part(run, rank, kept);
               run.trainer().add_callback(std::make_unique<CallAt>([&, rank](Trainer& trainer) {
@@ -110,7 +110,7 @@ Outcome together(const TempFolder& folder, size_t kept, const Words& more) {
 
 TEST(RankAverage, IsTheAverageOfLossesAndGradientsOfEachRankAlone) {
   const TempFolder folder;
-  for (const Words& more : std::vector<Words>{{}, {"parallelism.data_parallel_replicate_degree=2"}}) {
+  for (const Strings& more : std::vector<Strings>{{}, {"parallelism.data_parallel_replicate_degree=2"}}) {
     const Outcome first = alone(folder, 0, 3);
     const Outcome second = alone(folder, 1, 3);
     const Outcome both = together(folder, 3, more);

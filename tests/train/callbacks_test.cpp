@@ -12,7 +12,7 @@ namespace {
 /// Records every event with the number of finished steps.
 class EventRecorder : public Callback {
  public:
-  explicit EventRecorder(Words& events) : events_(events) {}
+  explicit EventRecorder(Strings& events) : events_(events) {}
   std::string_view name() const override { return "recorder"; }
   void init_end(Trainer& trainer) override { record("init_end", trainer); }
   void load(Trainer& trainer) override { record("load", trainer); }
@@ -33,19 +33,19 @@ class EventRecorder : public Callback {
   void record(const char* event, const Trainer& trainer) {
     events_.push_back(format("{} {}", event, trainer.state.step));
   }
-  Words& events_;
+  Strings& events_;
 };
 
 /// 4 steps in 2 epochs, 2 micro-batches a step.
-Words two_epochs(const TempFolder& folder) {
+Strings two_epochs(const TempFolder& folder) {
   return trainer_run(folder / "run") +
-         Words{"training.steps=4",  "data.synthetic_tokens=320", "data.validation_fraction=0.2",
-               "validation.freq=2", "metrics.log_freq=2",        "checkpoint.interval=3"};
+         Strings{"training.steps=4",  "data.synthetic_tokens=320", "data.validation_fraction=0.2",
+                 "validation.freq=2", "metrics.log_freq=2",        "checkpoint.interval=3"};
 }
 
-Words events_of(const Words& words) {
-  Words events;
-  TestRun run(words);
+Strings events_of(const Strings& args) {
+  Strings events;
+  TestRun run(args);
   run.trainer().add_callback(std::make_unique<EventRecorder>(events));
   run.build();
   run.trainer().run();
@@ -53,33 +53,34 @@ Words events_of(const Words& words) {
 }
 
 /// The events of the step that follows `done` finished steps.
-Words step_events(int done) {
+Strings step_events(int done) {
   return {format("step_begin {}", done), format("micro_step_end {}", done), format("micro_step_end {}", done),
           format("pre_update {}", done), format("step_end {}", done + 1)};
 }
 
 TEST(Callbacks, OfAWholeRunComeInTheDocumentedOrder) {
   const TempFolder folder;
-  const Words expected =
-      Words{"init_end 0", "train_begin 0", "epoch_begin 0"} + step_events(0) + Words{"log 1"} +
-      step_events(1) + Words{"log 2", "evaluate 2", "epoch_end 2", "epoch_begin 2"} + step_events(2) +
-      Words{"save 3"} + step_events(3) + Words{"log 4", "evaluate 4", "epoch_end 4", "save 4", "train_end 4"};
+  const Strings expected = Strings{"init_end 0", "train_begin 0", "epoch_begin 0"} + step_events(0) +
+                           Strings{"log 1"} + step_events(1) +
+                           Strings{"log 2", "evaluate 2", "epoch_end 2", "epoch_begin 2"} + step_events(2) +
+                           Strings{"save 3"} + step_events(3) +
+                           Strings{"log 4", "evaluate 4", "epoch_end 4", "save 4", "train_end 4"};
   EXPECT_EQ(events_of(two_epochs(folder)), expected);
 }
 
 TEST(Callbacks, OfAResumedRunComeInTheDocumentedOrder) {
   const TempFolder folder;
   TestRun(two_epochs(folder)).run(3);
-  const Words expected = Words{"init_end 3", "load 3", "train_begin 3"} + step_events(3) +
-                         Words{"log 4", "evaluate 4", "epoch_end 4", "save 4", "train_end 4"};
+  const Strings expected = Strings{"init_end 3", "load 3", "train_begin 3"} + step_events(3) +
+                           Strings{"log 4", "evaluate 4", "epoch_end 4", "save 4", "train_end 4"};
   EXPECT_EQ(events_of(two_epochs(folder)), expected);
 }
 
 TEST(Callbacks, OfASkippedStepLackOnlyTheUpdate) {
   const TempFolder folder;
-  const Words events =
-      events_of(two_epochs(folder) +
-                Words{"training.nonfinite=skip", "debug.plant_nan_step=2", "debug.plant_nan_block=layers.0"});
+  const Strings events =
+      events_of(two_epochs(folder) + Strings{"training.nonfinite=skip", "debug.plant_nan_step=2",
+                                             "debug.plant_nan_block=layers.0"});
   EXPECT_EQ(std::count(events.begin(), events.end(), "pre_update 1"), 0);
   EXPECT_EQ(std::count(events.begin(), events.end(), "micro_step_end 1"), 2);
   EXPECT_EQ(std::count(events.begin(), events.end(), "step_end 2"), 1);
@@ -166,7 +167,7 @@ TEST(Callbacks, SeeABackgroundSaveOnceItIsPublished) {
     std::vector<int64_t>& saved_;
   };
   const TempFolder folder;
-  TestRun run(two_epochs(folder) + Words{"checkpoint.async=true", "checkpoint.interval=1"});
+  TestRun run(two_epochs(folder) + Strings{"checkpoint.async=true", "checkpoint.interval=1"});
   std::vector<int64_t> saved;
   run.trainer().add_callback(std::make_unique<Watcher>(saved));
   run.run();
@@ -184,11 +185,11 @@ TEST(Callbacks, OfTheTrainerCanBeReplaced) {
 TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   const TempFolder folder;
   TestRun run(two_epochs(folder));
-  Words names;
+  Strings names;
   for (const auto& step : run.trainer().build_steps()) names.push_back(step.name);
-  const Words documented = {"ranks",         "run_folder",   "threads",    "tokenizer", "data",
-                            "specification", "step_program", "parameters", "model",     "optimizer",
-                            "loader",        "executor",     "checkpoint", "metrics"};
+  const Strings documented = {"ranks",         "run_folder",   "threads",    "tokenizer", "data",
+                              "specification", "step_program", "parameters", "model",     "optimizer",
+                              "loader",        "executor",     "checkpoint", "metrics"};
   EXPECT_EQ(names, documented);
 }
 
@@ -202,7 +203,7 @@ TEST(BuildSteps, AReplacedLoaderFeedsTheRun) {
     }
   };
   const TempFolder folder;
-  TestRun run(two_epochs(folder) + Words{"optimizer.lr=0.0"});
+  TestRun run(two_epochs(folder) + Strings{"optimizer.lr=0.0"});
   run.trainer().replace_build_step("loader", [](Trainer& trainer) {
     trainer.loader = std::make_unique<SameRows>(trainer.data.train, trainer.batch);
   });

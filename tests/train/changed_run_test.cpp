@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "stepforge/checkpoint/native.h"
+#include "tests/support/flip_bit.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {
@@ -14,15 +15,15 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Trains 4 steps, one checkpoint a step.
-Words trained(const TempFolder& folder) {
-  const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=1"};
-  TestRun(words).run(4);
-  return words;
+Strings trained(const TempFolder& folder) {
+  const Strings args = trainer_run(folder / "run") + Strings{"checkpoint.interval=1"};
+  TestRun(args).run(4);
+  return args;
 }
 
 struct Change {
   const char* name;
-  Words words;
+  Strings args;
   const char* field;
   const char* group;
 };
@@ -31,8 +32,8 @@ class GuardedChange : public ::testing::TestWithParam<Change> {};
 
 TEST_P(GuardedChange, IsRefusedWithTheRemedy) {
   const TempFolder folder;
-  const Words words = trained(folder) + GetParam().words;
-  TestRun run(words);
+  const Strings args = trained(folder) + GetParam().args;
+  TestRun run(args);
   const std::string message = message_of<UsageError>([&] { run.build(); });
   EXPECT_CONTAINS(message, "step-4 belongs to another run");
   EXPECT_CONTAINS(message, GetParam().field);
@@ -56,8 +57,8 @@ class AcceptedChange : public ::testing::TestWithParam<Change> {};
 
 TEST_P(AcceptedChange, IsMadeWhenTheGroupIsAllowedAndToldInTheLog) {
   const TempFolder folder;
-  TestRun run(trained(folder) + GetParam().words +
-              Words{format("checkpoint.allow_changed={}", GetParam().group)});
+  TestRun run(trained(folder) + GetParam().args +
+              Strings{format("checkpoint.allow_changed={}", GetParam().group)});
   run.run();
   EXPECT_EQ(run.records.size(), 4U);
   EXPECT_EQ(run.records.front().step, 5);
@@ -75,27 +76,27 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ChangedRun, ModelOfAnotherShapeIsRefusedEvenWhenAllowed) {
   const TempFolder folder;
-  TestRun run(trained(folder) + Words{"model.dim=64", "checkpoint.allow_changed=model"});
+  TestRun run(trained(folder) + Strings{"model.dim=64", "checkpoint.allow_changed=model"});
   const std::string message = message_of<Error>([&] { run.build(); });
   EXPECT_CONTAINS(message, "checkpoint of another model");
 }
 
 TEST(ChangedRun, LocalBatchIsFreeWhereTheGlobalBatchIsGivenAndGuardedWhereItIsNot) {
   const TempFolder folder;
-  const Words words = trained(folder);
-  TestRun other_split(words + Words{"training.local_batch_size=1"});
+  const Strings args = trained(folder);
+  TestRun other_split(args + Strings{"training.local_batch_size=1"});
   EXPECT_EQ(other_split.run(5).size(), 1U);
 
-  const Words open = trainer_run(folder / "open") + Words{"training.global_batch_size=-1"};
+  const Strings open = trainer_run(folder / "open") + Strings{"training.global_batch_size=-1"};
   TestRun(open).run(2);
-  TestRun changed(open + Words{"training.local_batch_size=4"});
+  TestRun changed(open + Strings{"training.local_batch_size=4"});
   const std::string message = message_of<UsageError>([&] { changed.build(); });
   EXPECT_CONTAINS(message, "checkpoint.allow_changed = [\"batch\"]");
 }
 
 TEST(ChangedRun, HyperparametersAreToldInTheLog) {
   const TempFolder folder;
-  TestRun run(trained(folder) + Words{"optimizer.lr=1e-4", "lr_scheduler.warmup_steps=3"});
+  TestRun run(trained(folder) + Strings{"optimizer.lr=1e-4", "lr_scheduler.warmup_steps=3"});
   run.run(5);
   const std::string log = run.log_text();
   EXPECT_TRUE(
@@ -107,11 +108,11 @@ TEST(ChangedRun, HyperparametersAreToldInTheLog) {
 
 TEST(ChangedRun, LongerScheduleIsAWarningWithBothRatesAndTheKeyThatKeepsTheOldOne) {
   const TempFolder folder;
-  const Words words = trainer_run(folder / "run");
-  const double last = TestRun(words).run().back().lr;
-  const Words longer = words + Words{"training.steps=16"};
+  const Strings args = trainer_run(folder / "run");
+  const double last = TestRun(args).run().back().lr;
+  const Strings longer = args + Strings{"training.steps=16"};
   {
-    TestRun kept(longer + Words{"lr_scheduler.total_steps=8", "checkpoint.enable=false"});
+    TestRun kept(longer + Strings{"lr_scheduler.total_steps=8", "checkpoint.enable=false"});
     EXPECT_EQ(kept.run(9).at(0).lr, last);
     EXPECT_FALSE(contains(kept.log_text(), "the schedule has"));
   }
@@ -127,20 +128,20 @@ TEST(ChangedRun, LongerScheduleIsAWarningWithBothRatesAndTheKeyThatKeepsTheOldOn
 
 TEST(ChangedRun, WarmUpThatIsNotShorterThanTheScheduleIsAWarning) {
   const TempFolder folder;
-  TestRun run(trainer_run(folder / "run") + Words{"lr_scheduler.warmup_steps=100"});
+  TestRun run(trainer_run(folder / "run") + Strings{"lr_scheduler.warmup_steps=100"});
   run.build();
   EXPECT_CONTAINS(run.log_text(), "the warm-up (100 steps) is not shorter than the schedule (8 steps)");
 }
 
 TEST(ChangedRun, OtherThreadsAreAWarningThatNamesBothAndTheProcessor) {
   const TempFolder folder;
-  const Words words = trained(folder);
+  const Strings args = trained(folder);
   {
-    TestRun same(words + Words{"checkpoint.enable=false"});
+    TestRun same(args + Strings{"checkpoint.enable=false"});
     same.run(5);
     EXPECT_FALSE(contains(same.log_text(), "the last bits can differ"));
   }
-  TestRun run(words + Words{"training.threads=2"});
+  TestRun run(args + Strings{"training.threads=2"});
   run.build();
   at::set_num_threads(1);
   const std::string log = run.log_text();
@@ -150,10 +151,10 @@ TEST(ChangedRun, OtherThreadsAreAWarningThatNamesBothAndTheProcessor) {
 
 TEST(Threads, OfARankAreItsShareOfTheHost) {
   unsetenv("OMP_NUM_THREADS");
-  const auto threads_with = [](const Words& words, int ranks_on_host) {
+  const auto threads_with = [](const Strings& args, int ranks_on_host) {
     const TempFolder folder;
     at::set_num_threads(4);
-    TestRun run(trainer_run(folder / "run") + words);
+    TestRun run(trainer_run(folder / "run") + args);
     run.trainer().ranks_on_host = ranks_on_host;
     run.build();
     return at::get_num_threads();
@@ -169,27 +170,19 @@ TEST(Threads, OfARankAreItsShareOfTheHost) {
 
 TEST(ChangedRun, WhereItWritesAndWhatItPrintsChangesSilently) {
   const TempFolder folder;
-  TestRun run(trained(folder) + Words{"metrics.log_freq=3", "checkpoint.keep_latest_k=3"});
+  TestRun run(trained(folder) + Strings{"metrics.log_freq=3", "checkpoint.keep_latest_k=3"});
   run.run(5);
   EXPECT_FALSE(contains(run.log_text(), "changed since the checkpoint"));
 }
 
-void flip_byte(const fs::path& path) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(-5, std::ios::end);
-  const int byte = file.get();
-  file.seekp(-5, std::ios::end);
-  file.put(static_cast<char>(byte ^ 0x10));
-}
-
 TEST(DamagedCheckpoint, IsPassedOverWithALoudLineForThePreviousOne) {
   const TempFolder folder;
-  const Words words = trained(folder);
+  const Strings args = trained(folder);
   const auto& checkpoints = folder / "run" / "checkpoint";
-  flip_byte(checkpoints / "step-4" / "model.safetensors");
+  flip_bit(checkpoints / "step-4" / "model.safetensors");
   fs::resize_file(checkpoints / "step-3" / "optimizer.safetensors", 100);
   fs::remove(checkpoints / "step-2" / "state.json");
-  TestRun run(words);
+  TestRun run(args);
   run.run();
   ASSERT_EQ(run.records.front().step, 2);
   const std::string log = run.log_text();
@@ -201,15 +194,15 @@ TEST(DamagedCheckpoint, IsPassedOverWithALoudLineForThePreviousOne) {
 
 TEST(DamagedCheckpoint, AskedForByStepIsAnError) {
   const TempFolder folder;
-  const Words words = trained(folder);
-  flip_byte(folder / "run" / "checkpoint" / "step-3" / "model.safetensors");
-  TestRun run(words + Words{"checkpoint.load_step=3"});
+  const Strings args = trained(folder);
+  flip_bit(folder / "run" / "checkpoint" / "step-3" / "model.safetensors");
+  TestRun run(args + Strings{"checkpoint.load_step=3"});
   EXPECT_CONTAINS(message_of<Error>([&] { run.build(); }), "model.safetensors");
 }
 
 TEST(MissingCheckpoint, AskedForByStepIsAnErrorThatListsTheSteps) {
   const TempFolder folder;
-  TestRun run(trained(folder) + Words{"checkpoint.load_step=9"});
+  TestRun run(trained(folder) + Strings{"checkpoint.load_step=9"});
   EXPECT_CONTAINS(message_of<UsageError>([&] { run.build(); }), "4, 3, 2, 1");
 }
 
@@ -233,7 +226,7 @@ class FileSizeLimit {
 /// "saved 2" and "failed 4", in order.
 class SaveRecorder : public Callback {
  public:
-  explicit SaveRecorder(Words& saves) : saves_(saves) {}
+  explicit SaveRecorder(Strings& saves) : saves_(saves) {}
   std::string_view name() const override { return "saves"; }
   void save(Trainer& trainer) override { saves_.push_back(format("saved {}", trainer.last_save.step)); }
   void save_failed(Trainer& trainer) override {
@@ -242,14 +235,14 @@ class SaveRecorder : public Callback {
   }
 
  private:
-  Words& saves_;
+  Strings& saves_;
 };
 
 TEST(FullDisk, DuringASaveCostsThatSaveOnlyAndIsTold) {
   const TempFolder folder;
-  TestRun run(trainer_run(folder / "run") + Words{"checkpoint.interval=2"});
+  TestRun run(trainer_run(folder / "run") + Strings{"checkpoint.interval=2"});
   Trainer& trainer = run.build();
-  Words saves;
+  Strings saves;
   trainer.add_callback(std::make_unique<SaveRecorder>(saves));
   std::unique_ptr<FileSizeLimit> full;
   trainer.add_callback(std::make_unique<CallAt>([&](Trainer& now) {
@@ -263,12 +256,12 @@ TEST(FullDisk, DuringASaveCostsThatSaveOnlyAndIsTold) {
   EXPECT_FALSE(fs::exists(checkpoints / "step-4"));
   EXPECT_NO_THROW(verify_checkpoint(checkpoints / "step-6"));
   EXPECT_CONTAINS(run.log_text(), "CHECKPOINT NOT SAVED at step 4");
-  EXPECT_EQ(saves, (Words{"saved 2", "failed 4", "saved 6", "saved 8"}));
+  EXPECT_EQ(saves, (Strings{"saved 2", "failed 4", "saved 6", "saved 8"}));
 }
 
 TEST(FullDisk, AtTheLastSaveMakesTheRunFail) {
   const TempFolder folder;
-  TestRun run(trainer_run(folder / "run") + Words{"checkpoint.interval=100"});
+  TestRun run(trainer_run(folder / "run") + Strings{"checkpoint.interval=100"});
   Trainer& trainer = run.build();
   std::unique_ptr<FileSizeLimit> full;
   trainer.add_callback(std::make_unique<CallAt>([&](Trainer& now) {

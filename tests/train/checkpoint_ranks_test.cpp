@@ -16,15 +16,15 @@ struct Layout {
 };
 
 /// 24 rows per step; an asynchronous checkpoint after every second step.
-Words job(const fs::path& run_dir, const Layout& layout, const Words& more = {}) {
+Strings job(const fs::path& run_dir, const Layout& layout, const Strings& more = {}) {
   return trainer_run(run_dir) +
-         Words{"training.local_batch_size=1",
-               "training.global_batch_size=24",
-               "training.steps=6",
-               "checkpoint.async=true",
-               "checkpoint.interval=2",
-               format("parallelism.data_parallel_replicate_degree={}", layout.replicas),
-               format("parallelism.fsdp_partition={}", layout.partition)} +
+         Strings{"training.local_batch_size=1",
+                 "training.global_batch_size=24",
+                 "training.steps=6",
+                 "checkpoint.async=true",
+                 "checkpoint.interval=2",
+                 format("parallelism.data_parallel_replicate_degree={}", layout.replicas),
+                 format("parallelism.fsdp_partition={}", layout.partition)} +
          more;
 }
 
@@ -41,13 +41,13 @@ class AtInitEnd : public Callback {
 };
 
 /// Trains a job on the ranks of a layout; `inspect` gets each trainer after it was built.
-std::vector<Records> train(const Layout& layout, const Words& words, std::optional<int64_t> last_step = {},
+std::vector<Records> train(const Layout& layout, const Strings& args, std::optional<int64_t> last_step = {},
                            const Inspect& inspect = {}) {
   const auto prepare = [&](TestRun& run, int) {
     if (inspect) run.trainer().add_callback(std::make_unique<AtInitEnd>(inspect));
   };
   RankThreads threads(layout.ranks);
-  auto records = threads.run([&](int) { return words; }, prepare, last_step);
+  auto records = threads.run([&](int) { return args; }, prepare, last_step);
   for (const std::string& failure : threads.failures) EXPECT_EQ(failure, "");
   return records;
 }
@@ -57,7 +57,7 @@ TEST(CheckpointsOfRanks, ResumeInTheSameLayoutIsBitEqual) {
   for (const Layout& layout : {Layout{3, 1}, Layout{4, 2}, Layout{2, 2}, Layout{4, 2, "by_dim"}}) {
     const std::string name = format("{}-{}-{}", layout.ranks, layout.replicas, layout.partition);
     const auto uncut = train(layout, job(folder / ("uncut-" + name), layout));
-    const Words cut = job(folder / ("cut-" + name), layout);
+    const Strings cut = job(folder / ("cut-" + name), layout);
     auto records = train(layout, cut, 3);
     const auto rest = train(layout, cut, {}, [](const Trainer& trainer) {
       EXPECT_TRUE(trainer.resumed);
@@ -93,14 +93,14 @@ TEST(CheckpointsOfRanks, WeightsAndMomentsAreBitEqualInEveryLayout) {
 TEST(CheckpointsOfRanks, AfterADamagedShardAllRanksResumeFromTheStepBefore) {
   const TempFolder folder;
   const Layout layout = {3, 1};
-  const Words words = job(folder / "run", layout);
-  const auto records = train(layout, words, 4);
+  const Strings args = job(folder / "run", layout);
+  const auto records = train(layout, args, 4);
   for (const auto& entry : fs::directory_iterator(folder / "run" / "checkpoint" / "step-4")) {
     if (!entry.path().filename().string().starts_with("shard-00003")) continue;
     fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
     break;
   }
-  train(layout, words, 4, [&](Trainer& trainer) {
+  train(layout, args, 4, [&](Trainer& trainer) {
     EXPECT_EQ(trainer.state.step, 2);
     EXPECT_EQ(bits_of(trainer), records[0][1].bits);
     trainer.log.flush();
@@ -111,13 +111,13 @@ TEST(CheckpointsOfRanks, AfterADamagedShardAllRanksResumeFromTheStepBefore) {
 TEST(CheckpointsOfRanks, ARunStartsFromTheWeightsOrTheWholeStateOfAnotherLayout) {
   const TempFolder folder;
   const auto records = train({4, 2}, job(folder / "first", {4, 2}), 2);
-  const Words from = {
+  const Strings from = {
       format("checkpoint.initial_load_path=\"{}\"", (folder / "first" / "checkpoint" / "step-2").string())};
   train({3, 1}, job(folder / "weights", {3, 1}, from), 1, [](const Trainer& trainer) {
     EXPECT_EQ(trainer.state.step, 0);
     EXPECT_EQ(trainer.optimizer->steps(), 0);
   });
-  train({2, 1}, job(folder / "all", {2, 1}, from + Words{"checkpoint.initial_load_model_only=false"}), 3,
+  train({2, 1}, job(folder / "all", {2, 1}, from + Strings{"checkpoint.initial_load_model_only=false"}), 3,
         [&](Trainer& trainer) {
           EXPECT_EQ(trainer.state.step, 2);
           EXPECT_EQ(bits_of(trainer), records[0][1].bits);
@@ -154,14 +154,14 @@ TEST(CheckpointsOfRanks, TheLastSaveIsExportedToAHuggingFaceFolderIfConfigured) 
   const TempFolder folder;
   const Layout layout = {4, 2};
   const fs::path run = folder / "run";
-  const Words words = job(run, layout, {"checkpoint.last_save_in_hf=true"});
-  train(layout, words, 3);
+  const Strings args = job(run, layout, {"checkpoint.last_save_in_hf=true"});
+  train(layout, args, 3);
   const fs::path exported = run / "hf" / "step-3";
   const auto checkpoint = verify_checkpoint(run / "checkpoint" / "step-3");
   EXPECT_EQ(weights_in(open_hf_weights(exported)), weights_in(checkpoint_tensors(checkpoint)));
   EXPECT_TRUE(fs::exists(exported / "config.json"));
   EXPECT_TRUE(fs::exists(exported / "tokenizer.json"));
-  train(layout, words, 3);  // a completed run leaves the folder unchanged
+  train(layout, args, 3);  // a completed run leaves the folder unchanged
   EXPECT_NE(read_file(run / "log.txt").find("exists already and is kept"), std::string::npos);
 }
 

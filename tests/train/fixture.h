@@ -32,8 +32,8 @@
 namespace stepforge::testing {
 
 /// Arguments of a run with synchronous checkpoints and without a status line.
-inline Words trainer_run(const std::filesystem::path& run_dir) {
-  return small_run(run_dir) + Words{"checkpoint.async=false", "metrics.status_line=off"};
+inline Strings trainer_run(const std::filesystem::path& run_dir) {
+  return small_run(run_dir) + Strings{"checkpoint.async=false", "metrics.status_line=off"};
 }
 
 /// `lines` lines of different lengths.
@@ -136,9 +136,9 @@ inline void after_build_step(Trainer& trainer, std::string_view name, std::funct
 /// A trainer with its log, which records every step.
 class TestRun {
  public:
-  explicit TestRun(const Words& words, const InterruptWatcher* interrupts = nullptr, World* world = nullptr)
-      : run_dir_(load_config(std::nullopt, words).config.run_dir),
-        trainer_(load_config(std::nullopt, words, ConfigUse::train), log_, interrupts, world) {
+  explicit TestRun(const Strings& args, const InterruptWatcher* interrupts = nullptr, World* world = nullptr)
+      : run_dir_(load_config(std::nullopt, args).config.run_dir),
+        trainer_(load_config(std::nullopt, args, ConfigUse::train), log_, interrupts, world) {
     trainer_.replace_build_step("loader", [this](Trainer& trainer) {
       trainer.loader = std::make_unique<RecordingLoader>(trainer, served_);
     });

@@ -11,7 +11,7 @@ namespace {
 struct MemoryLayout {
   std::string name;
   int ranks = 2;
-  Words more;
+  Strings more;
 };
 
 void PrintTo(const MemoryLayout& layout, std::ostream* out) {
@@ -19,24 +19,24 @@ void PrintTo(const MemoryLayout& layout, std::ostream* out) {
 }
 
 /// The debug preset with four micro-batches per rank.
-Words memory_job(const std::filesystem::path& run_dir, const MemoryLayout& layout) {
-  return Words{"preset=debug",
-               "model.vocab_size=257",
-               format("run_dir={}", run_dir.string()),
-               format("data.cache_dir={}", (run_dir / "cache").string()),
-               "data.synthetic_tokens=65536",
-               "training.local_batch_size=2",
-               format("training.global_batch_size={}", 8 * layout.ranks),
-               "training.threads=1",
-               "training.steps=3",
-               "checkpoint.enable=false",
-               "metrics.status_line=off"} +
+Strings memory_job(const std::filesystem::path& run_dir, const MemoryLayout& layout) {
+  return Strings{"preset=debug",
+                 "model.vocab_size=257",
+                 format("run_dir={}", run_dir.string()),
+                 format("data.cache_dir={}", (run_dir / "cache").string()),
+                 "data.synthetic_tokens=65536",
+                 "training.local_batch_size=2",
+                 format("training.global_batch_size={}", 8 * layout.ranks),
+                 "training.threads=1",
+                 "training.steps=3",
+                 "checkpoint.enable=false",
+                 "metrics.status_line=off"} +
          layout.more;
 }
 
 /// Predicted peak of this rank divided by the measured one of all steps but the first.
-double predicted_over_measured(const Words& words, World& world) {
-  TestRun run(words, nullptr, &world);
+double predicted_over_measured(const Strings& args, World& world) {
+  TestRun run(args, nullptr, &world);
   int64_t measured = 0;
   run.build();
   run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
@@ -52,9 +52,9 @@ class LiveBytes : public ::testing::TestWithParam<MemoryLayout> {};
 TEST_P(LiveBytes, OfEachRankAreThePredictedOnes) {
   const MemoryLayout& layout = GetParam();
   const TempFolder folder;
-  const Words words = memory_job(folder.path() / "run", layout);
+  const Strings args = memory_job(folder.path() / "run", layout);
   const auto results = run_processes(
-      layout.ranks, [&](World& world) { return format("{:.4f}", predicted_over_measured(words, world)); });
+      layout.ranks, [&](World& world) { return format("{:.4f}", predicted_over_measured(args, world)); });
   for (const std::string& result : results) {
     ASSERT_TRUE(result.starts_with("0.") || result.starts_with("1.")) << result;
     EXPECT_NEAR(std::stod(result), 1.0, 0.05);
@@ -63,9 +63,9 @@ TEST_P(LiveBytes, OfEachRankAreThePredictedOnes) {
 
 TEST(LiveBytesOfThreads, AreCountedSeparatelyForEachRank) {
   const TempFolder folder;
-  const Words words = memory_job(folder.path() / "run", {"threads", 2, {}});
+  const Strings args = memory_job(folder.path() / "run", {"threads", 2, {}});
   const auto results =
-      run_threads(2, [&](World& world) { return format("{:.4f}", predicted_over_measured(words, world)); });
+      run_threads(2, [&](World& world) { return format("{:.4f}", predicted_over_measured(args, world)); });
   for (const std::string& result : results) {
     ASSERT_TRUE(result.starts_with("0.") || result.starts_with("1.")) << result;
     EXPECT_NEAR(std::stod(result), 1.0, 0.05);

@@ -7,9 +7,9 @@
 namespace stepforge::testing {
 namespace {
 
-Words planted(const TempFolder& folder, const std::string& block, const Words& more = {}) {
+Strings planted(const TempFolder& folder, const std::string& block, const Strings& more = {}) {
   return trainer_run(folder / "run") +
-         Words{"debug.plant_nan_step=3", format("debug.plant_nan_block={}", block)} + more;
+         Strings{"debug.plant_nan_step=3", format("debug.plant_nan_block={}", block)} + more;
 }
 
 class PlantedNan : public ::testing::TestWithParam<const char*> {};
@@ -72,9 +72,9 @@ TEST(Nonfinite, SkippedStepsAreLimited) {
 
 TEST(Nonfinite, SkippedStepsAreCountedAcrossResumes) {
   const TempFolder folder;
-  const Words words = planted(folder, "layers.0", {"training.nonfinite=skip", "training.max_skipped=1"});
-  TestRun(words).run(4);
-  TestRun resumed(words + Words{"debug.plant_nan_step=6"});
+  const Strings args = planted(folder, "layers.0", {"training.nonfinite=skip", "training.max_skipped=1"});
+  TestRun(args).run(4);
+  TestRun resumed(args + Strings{"debug.plant_nan_step=6"});
   const std::string message = message_of<Error>([&] { resumed.run(); });
   EXPECT_CONTAINS(message, "more than training.max_skipped = 1");
 }

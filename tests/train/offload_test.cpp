@@ -5,12 +5,12 @@
 namespace stepforge::testing {
 namespace {
 
-const Words kOffload{"parallelism.fsdp_cpu_offload=true"};
+const Strings kOffload{"parallelism.fsdp_cpu_offload=true"};
 
 TEST(Offload, GivesTheBitsOfStateOnTheDevice) {
   const TempFolder folder;
-  for (const Words& more :
-       std::vector<Words>{{}, {"precision.compute=bf16"}, {"training.reduction=ordered"}}) {
+  for (const Strings& more :
+       std::vector<Strings>{{}, {"precision.compute=bf16"}, {"training.reduction=ordered"}}) {
     const Records resident = TestRun(job(folder, "resident", more)).run();
     EXPECT_EQ(numbers(TestRun(job(folder, "offloaded", more + kOffload)).run()), numbers(resident));
   }
@@ -18,7 +18,7 @@ TEST(Offload, GivesTheBitsOfStateOnTheDevice) {
 
 TEST(Offload, GivesTheSameBitsOnSeveralRanks) {
   const TempFolder folder;
-  const std::vector<Words> layouts = {
+  const std::vector<Strings> layouts = {
       {},
       {"parallelism.fsdp_reduce_each_micro_batch=true", "parallelism.fsdp_backward_prefetch=3"},
       {"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_reduce_in_flight=2"},
@@ -34,13 +34,13 @@ TEST(Offload, GivesTheSameBitsOnSeveralRanks) {
 TEST(Offload, ValidatesAndSamplesFromTheHost) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(300));
-  const Words text{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
-                   "data.document=line",
-                   "data.validation_fraction=0.2",
-                   "validation.freq=2",
-                   "sampling.freq=2",
-                   "sampling.prompt=Once",
-                   "sampling.max_tokens=4"};
+  const Strings text{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                     "data.document=line",
+                     "data.validation_fraction=0.2",
+                     "validation.freq=2",
+                     "sampling.freq=2",
+                     "sampling.prompt=Once",
+                     "sampling.max_tokens=4"};
   TestRun resident(job(folder, "resident", text));
   resident.run();
   TestRun offloaded(job(folder, "offloaded", text + kOffload));
@@ -51,7 +51,8 @@ TEST(Offload, ValidatesAndSamplesFromTheHost) {
 
 TEST(Offload, ANonfiniteStepChangesNothingOnTheHost) {
   const TempFolder folder;
-  const Words planted{"debug.plant_nan_step=3", "debug.plant_nan_block=layers.1", "training.nonfinite=skip"};
+  const Strings planted{"debug.plant_nan_step=3", "debug.plant_nan_block=layers.1",
+                        "training.nonfinite=skip"};
   const Records resident = TestRun(job(folder, "resident", planted)).run();
   EXPECT_EQ(resident[2].bits, resident[1].bits);
   EXPECT_EQ(numbers(TestRun(job(folder, "offloaded", planted + kOffload)).run()), numbers(resident));
@@ -59,7 +60,7 @@ TEST(Offload, ANonfiniteStepChangesNothingOnTheHost) {
 
 TEST(Offload, ARunMovesBetweenHostAndDeviceByResume) {
   const TempFolder folder;
-  const Words more{"checkpoint.enable=true", "checkpoint.interval=2"};
+  const Strings more{"checkpoint.enable=true", "checkpoint.interval=2"};
   const Records uncut = TestRun(job(folder, "uncut", more)).run();
   Records all = TestRun(job(folder, "moved", more + kOffload)).run(2);
   for (const StepRecord& record : TestRun(job(folder, "moved", more)).run()) all.push_back(record);

@@ -30,7 +30,7 @@ class RankThreads {
     for (auto& world : worlds_) world = delayed_world(std::move(world), rule);
   }
 
-  std::vector<Records> run(const std::function<Words(int rank)>& words, const Prepare& prepare = {},
+  std::vector<Records> run(const std::function<Strings(int rank)>& args, const Prepare& prepare = {},
                            std::optional<int64_t> last_step = {}) {
     std::vector<Records> records(worlds_.size());
     failures.assign(worlds_.size(), "");
@@ -38,7 +38,7 @@ class RankThreads {
     for (size_t rank = 0; rank < worlds_.size(); ++rank) {
       threads.emplace_back([&, rank] {
         try {
-          TestRun run(words(static_cast<int>(rank)), nullptr, worlds_[rank].get());
+          TestRun run(args(static_cast<int>(rank)), nullptr, worlds_[rank].get());
           if (prepare) prepare(run, static_cast<int>(rank));
           records[rank] = run.run(last_step);
         } catch (const std::exception& failure) {
@@ -52,8 +52,8 @@ class RankThreads {
   }
 
   /// The records of every rank; fails the test if a rank throws.
-  std::vector<Records> run(const Words& words, std::optional<int64_t> last_step = {}) {
-    auto records = run([&](int) { return words; }, {}, last_step);
+  std::vector<Records> run(const Strings& args, std::optional<int64_t> last_step = {}) {
+    auto records = run([&](int) { return args; }, {}, last_step);
     for (const auto& failure : failures) EXPECT_EQ(failure, "");
     return records;
   }
@@ -65,10 +65,10 @@ class RankThreads {
 };
 
 /// Eight rows per step in micro-batches of one row.
-inline Words job(const TempFolder& folder, const std::string& name, const Words& more = {}) {
+inline Strings job(const TempFolder& folder, const std::string& name, const Strings& more = {}) {
   return trainer_run(folder / name) +
-         Words{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=4",
-               "model.dropout=0.1", "checkpoint.enable=false"} +
+         Strings{"training.local_batch_size=1", "training.global_batch_size=8", "training.steps=4",
+                 "model.dropout=0.1", "checkpoint.enable=false"} +
          more;
 }
 

@@ -18,19 +18,19 @@ namespace {
 struct Layout {
   int ranks;
   int replicas;
-  Words more;
+  Strings more;
 };
 
 TEST(Ranks, AgreeWithOneRankInEveryPartitionAndReduceDtype) {
   const TempFolder folder;
-  const Words words{"training.global_batch_size=6", "training.steps=10", "model.dropout=0"};
-  const Records one = TestRun(job(folder, "one", words)).run();
+  const Strings args{"training.global_batch_size=6", "training.steps=10", "model.dropout=0"};
+  const Records one = TestRun(job(folder, "one", args)).run();
   for (const std::string partition : {"flat", "by_tensor", "by_dim"}) {
     for (const std::string dtype : {"fp32", "bf16"}) {
       const std::vector<Records> many = RankThreads(3).run(
           job(folder, partition + dtype,
-              words + Words{"parallelism.fsdp_partition=" + partition, "precision.reduce=" + dtype,
-                            format("parallelism.fsdp_reduce_each_micro_batch={}", dtype == "bf16")}));
+              args + Strings{"parallelism.fsdp_partition=" + partition, "precision.reduce=" + dtype,
+                             format("parallelism.fsdp_reduce_each_micro_batch={}", dtype == "bf16")}));
       for (const Records& records : many) {
         ASSERT_EQ(records.size(), one.size());
         for (size_t step = 0; step < one.size(); ++step) {
@@ -67,11 +67,11 @@ TEST(Ranks, GatherInBf16GivesTheSameBitsOnEachRank) {
 
 TEST(Ranks, ARunMovesFromOneToTwoToFourToOneRankByResume) {
   const TempFolder folder;
-  const Words words = job(folder, "uncut", {"training.reduction=ordered", "training.steps=8"});
-  const Records uncut = TestRun(words).run();
-  const Words moving = job(folder, "moving",
-                           {"training.reduction=ordered", "training.steps=8", "checkpoint.enable=true",
-                            "checkpoint.interval=100"});
+  const Strings args = job(folder, "uncut", {"training.reduction=ordered", "training.steps=8"});
+  const Records uncut = TestRun(args).run();
+  const Strings moving = job(folder, "moving",
+                             {"training.reduction=ordered", "training.steps=8", "checkpoint.enable=true",
+                              "checkpoint.interval=100"});
   Records all = TestRun(moving).run(2);
   const auto add = [&all](const Records& records) { all.insert(all.end(), records.begin(), records.end()); };
   add(RankThreads(2).run(moving, 4)[1]);
@@ -83,9 +83,9 @@ TEST(Ranks, ARunMovesFromOneToTwoToFourToOneRankByResume) {
 TEST(Ranks, ValidateToTheResultOfOneRank) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(300));
-  const Words text{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
-                   "data.document=line", "data.validation_fraction=0.2", "validation.freq=2",
-                   "training.reduction=ordered"};
+  const Strings text{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                     "data.document=line", "data.validation_fraction=0.2", "validation.freq=2",
+                     "training.reduction=ordered"};
   TestRun alone(job(folder, "one", text));
   alone.run();
   const EvaluationResult expected = alone.trainer().last_validation;
@@ -115,8 +115,8 @@ TEST(Ranks, ValidateToTheResultOfOneRank) {
 
 TEST(Ranks, WriteTheSamplesOfOneRank) {
   const TempFolder folder;
-  const Words sampling{"training.reduction=ordered", "sampling.freq=2", "sampling.prompt=Once",
-                       "sampling.max_tokens=12"};
+  const Strings sampling{"training.reduction=ordered", "sampling.freq=2", "sampling.prompt=Once",
+                         "sampling.max_tokens=12"};
   const auto samples = [&](const std::filesystem::path& log) {
     std::string all;
     std::ifstream lines(log);
@@ -136,8 +136,8 @@ TEST(Ranks, WriteTheSamplesOfOneRank) {
 
 TEST(Ranks, DelaysOfCollectivesChangeNoBit) {
   const TempFolder folder;
-  const Words layout{"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_forward_prefetch=2",
-                     "parallelism.fsdp_backward_prefetch=2", "parallelism.fsdp_reduce_in_flight=2"};
+  const Strings layout{"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_forward_prefetch=2",
+                       "parallelism.fsdp_backward_prefetch=2", "parallelism.fsdp_reduce_in_flight=2"};
   const Records quick = RankThreads(4).run(job(folder, "quick", layout))[0];
   std::atomic<uint64_t> calls{0};
   const auto rule = [&calls](const CollectiveCall&) {
@@ -183,8 +183,8 @@ TEST(Ranks, SendExactlyWhatTheirProgramsSay) {
     RecordingWorld world(0, layout.ranks);
     TestRun run(
         job(folder, format("layout-{}", i),
-            layout.more + Words{"training.steps=2",
-                                format("parallelism.data_parallel_replicate_degree={}", layout.replicas)}),
+            layout.more + Strings{"training.steps=2",
+                                  format("parallelism.data_parallel_replicate_degree={}", layout.replicas)}),
         nullptr, &world);
     // Before the fixture's own callback, which gathers weights to compare them.
     run.trainer().add_callback(std::make_unique<CountTraffic>(world));

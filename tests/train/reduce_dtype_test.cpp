@@ -16,7 +16,7 @@ struct Outcome {
   int64_t planned_bytes = 0;          ///< of one rank's reductions
 };
 
-Outcome step(const TempFolder& folder, const std::string& dtype, int micro_batches, const Words& more) {
+Outcome step(const TempFolder& folder, const std::string& dtype, int micro_batches, const Strings& more) {
   Outcome outcome;
   std::mutex mutex;
   const auto rule = [&](const CollectiveCall& call) {
@@ -27,11 +27,11 @@ Outcome step(const TempFolder& folder, const std::string& dtype, int micro_batch
     return Delay{};
   };
   RankThreads ranks(2, rule);
-  const Words words = job(folder, format("{}-{}", dtype, micro_batches),
-                          Words{"training.steps=1", "model.dropout=0", "precision.reduce=" + dtype,
-                                format("training.global_batch_size={}", 2 * micro_batches)} +
-                              more);
-  ranks.run([&](int) { return words; },
+  const Strings args = job(folder, format("{}-{}", dtype, micro_batches),
+                           Strings{"training.steps=1", "model.dropout=0", "precision.reduce=" + dtype,
+                                   format("training.global_batch_size={}", 2 * micro_batches)} +
+                               more);
+  ranks.run([&](int) { return args; },
             [&](TestRun& run, int rank) {
               run.trainer().add_callback(std::make_unique<CallAt>([&, rank](Trainer& trainer) {
                 for (size_t unit = 0; unit < trainer.store->size(); ++unit) {
@@ -49,13 +49,13 @@ Outcome step(const TempFolder& folder, const std::string& dtype, int micro_batch
   return outcome;
 }
 
-const Words kEach{"parallelism.fsdp_reduce_each_micro_batch=true"};
-const Words kReplicas{"parallelism.data_parallel_replicate_degree=2"};
+const Strings kEach{"parallelism.fsdp_reduce_each_micro_batch=true"};
+const Strings kReplicas{"parallelism.data_parallel_replicate_degree=2"};
 
 TEST(ReduceDtype, IsUsedByEveryReductionAndByThePlan) {
   const TempFolder folder;
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
-    for (const Words& more : std::vector<Words>{{}, kEach, kReplicas}) {
+    for (const Strings& more : std::vector<Strings>{{}, kEach, kReplicas}) {
       const Outcome outcome = step(folder, dtype, 2, more);
       ASSERT_FALSE(outcome.sums.empty());
       int64_t bytes = 0;

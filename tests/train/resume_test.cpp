@@ -9,31 +9,31 @@ namespace {
 
 /// Accumulation, dropout, packed synthetic documents mixed with text, validation, warm-up, flat part and
 /// decay, epochs shorter than the run; a checkpoint after each step.
-Words everything_on(const TempFolder& folder, int64_t steps) {
+Strings everything_on(const TempFolder& folder, int64_t steps) {
   write_text(folder / "tale.txt", some_text(30));
   return trainer_run(folder / "run") +
-         Words{format("training.steps={}", steps),
-               "model.dropout=0.1",
-               format("data.sources=[{{format=\"synthetic\"}},{{path=\"{}\",weight=0.5}}]",
-                      (folder / "tale.txt").string()),
-               "data.document=line",
-               "data.synthetic_tokens=1024",
-               "data.synthetic_document_length=11",
-               "data.validation_fraction=0.2",
-               "validation.freq=4",
-               "validation.steps=2",
-               "lr_scheduler.warmup_steps=5",
-               "lr_scheduler.decay_ratio=0.5",
-               "lr_scheduler.decay_type=cosine",
-               "checkpoint.interval=1",
-               "checkpoint.keep_latest_k=0",
-               "metrics.log_freq=1"};
+         Strings{format("training.steps={}", steps),
+                 "model.dropout=0.1",
+                 format("data.sources=[{{format=\"synthetic\"}},{{path=\"{}\",weight=0.5}}]",
+                        (folder / "tale.txt").string()),
+                 "data.document=line",
+                 "data.synthetic_tokens=1024",
+                 "data.synthetic_document_length=11",
+                 "data.validation_fraction=0.2",
+                 "validation.freq=4",
+                 "validation.steps=2",
+                 "lr_scheduler.warmup_steps=5",
+                 "lr_scheduler.decay_ratio=0.5",
+                 "lr_scheduler.decay_type=cosine",
+                 "checkpoint.interval=1",
+                 "checkpoint.keep_latest_k=0",
+                 "metrics.log_freq=1"};
 }
 
 /// Resumes after step `cut` and compares up to `last` with the run that was not cut.
-void expect_same_after(const Words& words, int64_t cut, int64_t last, const std::vector<StepRecord>& uncut,
+void expect_same_after(const Strings& args, int64_t cut, int64_t last, const std::vector<StepRecord>& uncut,
                        const std::vector<EvaluationResult>& validations) {
-  TestRun resumed(words + Words{format("checkpoint.load_step={}", cut), "checkpoint.enable=false"});
+  TestRun resumed(args + Strings{format("checkpoint.load_step={}", cut), "checkpoint.enable=false"});
   resumed.build();
   ASSERT_TRUE(resumed.trainer().resumed);
   ASSERT_EQ(resumed.trainer().state.step, cut);
@@ -58,11 +58,11 @@ void expect_same_after(const Words& words, int64_t cut, int64_t last, const std:
 TEST(Resume, AfterEveryStepOfFortyIsBitEqualToTheUncutRun) {
   constexpr int64_t steps = 40;
   const TempFolder folder;
-  const Words words = everything_on(folder, steps);
+  const Strings args = everything_on(folder, steps);
   std::vector<StepRecord> uncut;
   std::vector<EvaluationResult> validations;
   {
-    TestRun whole(words);
+    TestRun whole(args);
     whole.build();
     whole.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
       if (trainer.state.step % 4 != 0) return;
@@ -78,14 +78,14 @@ TEST(Resume, AfterEveryStepOfFortyIsBitEqualToTheUncutRun) {
   ASSERT_EQ(validations.size(), static_cast<size_t>(steps / 4));
   for (int64_t cut = 1; cut < steps; ++cut) {
     const int64_t last = long_tests() ? steps : std::min(cut + 3, steps);
-    expect_same_after(words, cut, last, uncut, validations);
+    expect_same_after(args, cut, last, uncut, validations);
     if (HasFatalFailure()) return;
   }
 }
 
 struct Variant {
   const char* name;
-  Words words;
+  Strings args;
 };
 
 class ResumeVariant : public ::testing::TestWithParam<Variant> {};
@@ -93,11 +93,11 @@ class ResumeVariant : public ::testing::TestWithParam<Variant> {};
 TEST_P(ResumeVariant, IsBitEqualToTheUncutRun) {
   constexpr int64_t steps = 8;
   const TempFolder folder;
-  const Words words = everything_on(folder, steps) + GetParam().words;
-  const std::vector<StepRecord> uncut = TestRun(words).run();
+  const Strings args = everything_on(folder, steps) + GetParam().args;
+  const std::vector<StepRecord> uncut = TestRun(args).run();
   ASSERT_EQ(uncut.size(), static_cast<size_t>(steps));
   for (const int64_t cut : {1, 3, 4, 7}) {
-    expect_same_after(words, cut, steps, uncut, {});
+    expect_same_after(args, cut, steps, uncut, {});
     if (HasFatalFailure()) return;
   }
 }
@@ -120,12 +120,12 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Resume, GoesOnFromTheNewestStepByItself) {
   const TempFolder folder;
-  const Words words = everything_on(folder, 6);
-  const std::vector<StepRecord> uncut = TestRun(words).run();
+  const Strings args = everything_on(folder, 6);
+  const std::vector<StepRecord> uncut = TestRun(args).run();
   std::filesystem::remove_all(folder / "run");
-  TestRun(words).run(2);
-  TestRun(words).run(4);
-  const std::vector<StepRecord> rest = TestRun(words).run();
+  TestRun(args).run(2);
+  TestRun(args).run(4);
+  const std::vector<StepRecord> rest = TestRun(args).run();
   ASSERT_EQ(rest.size(), 2U);
   EXPECT_EQ(rest[0], uncut[4]);
   EXPECT_EQ(rest[1], uncut[5]);
@@ -133,10 +133,10 @@ TEST(Resume, GoesOnFromTheNewestStepByItself) {
 
 TEST(Resume, OffIsRefusedWhereARunWouldBeLost) {
   const TempFolder folder;
-  const Words words = everything_on(folder, 3) + Words{"checkpoint.resume=false"};
-  TestRun(words).run();
+  const Strings args = everything_on(folder, 3) + Strings{"checkpoint.resume=false"};
+  TestRun(args).run();
   const std::string metrics = read_file(folder / "run" / "metrics.jsonl");
-  TestRun again(words);
+  TestRun again(args);
   const std::string message = message_of<UsageError>([&] { again.build(); });
   EXPECT_CONTAINS(message, format("the folder {} holds the metrics", (folder / "run").string())) << message;
   EXPECT_CONTAINS(message, "name another run_dir");
@@ -159,8 +159,8 @@ class StopAtLog : public Callback {
 };
 
 /// Kind, step and values that do not depend on the clock, in order.
-Words records_of(const std::filesystem::path& run) {
-  Words lines;
+Strings records_of(const std::filesystem::path& run) {
+  Strings lines;
   for (const MetricsRecord& record : read_jsonl(run / "metrics.jsonl")) {
     const std::string_view loss = record.kind == "train" ? metric::loss : metric::validation_loss;
     lines.push_back(format("{} {} {}", record.kind, record.step, *record.find(loss)));
@@ -170,43 +170,43 @@ Words records_of(const std::filesystem::path& run) {
 
 TEST(Resume, MakesUpForAValidationThatWasInterrupted) {
   const TempFolder folder;
-  const Words words = everything_on(folder, 8) + Words{"checkpoint.interval=100"};
-  const Words other = {format("run_dir={}", (folder / "cut").string())};
-  TestRun(words).run();
+  const Strings args = everything_on(folder, 8) + Strings{"checkpoint.interval=100"};
+  const Strings other = {format("run_dir={}", (folder / "cut").string())};
+  TestRun(args).run();
   for (const int64_t step : {4, 8}) {
     InterruptWatcher interrupts([] {});
-    TestRun cut(words + other, &interrupts);
+    TestRun cut(args + other, &interrupts);
     cut.build().add_callback(std::make_unique<StopAtLog>(interrupts, step));
     EXPECT_EQ(cut.trainer().run(), RunOutcome::interrupted);
     EXPECT_EQ(cut.trainer().state.step, step);
     EXPECT_EQ(records_of(folder / "cut").back().substr(0, 7), format("train {}", step));
   }
-  EXPECT_TRUE(TestRun(words + other + Words{"checkpoint.save_at_end=false"}).run().empty())
+  EXPECT_TRUE(TestRun(args + other + Strings{"checkpoint.save_at_end=false"}).run().empty())
       << "only the validation was missing";
   EXPECT_EQ(records_of(folder / "cut"), records_of(folder / "run"));
   // The same once more, as after a crash right behind the validation.
-  TestRun(words + other + Words{"checkpoint.save_at_end=false"}).run();
+  TestRun(args + other + Strings{"checkpoint.save_at_end=false"}).run();
   EXPECT_EQ(records_of(folder / "cut"), records_of(folder / "run"));
 }
 
 TEST(Resume, OfACompletedRunTrainsNoFurtherStepAndWritesNoCheckpoint) {
   const TempFolder folder;
-  const Words words = everything_on(folder, 3);
-  TestRun(words).run();
+  const Strings args = everything_on(folder, 3);
+  TestRun(args).run();
   const auto step_folder = folder / "run" / "checkpoint" / "step-3";
   const auto written = std::filesystem::last_write_time(step_folder / "manifest.json");
-  EXPECT_TRUE(TestRun(words).run().empty());
+  EXPECT_TRUE(TestRun(args).run().empty());
   EXPECT_EQ(std::filesystem::last_write_time(step_folder / "manifest.json"), written);
 }
 
 TEST(Resume, OfAnotherRunsStepByPathContinuesItsCounters) {
   const TempFolder folder;
   const std::vector<StepRecord> uncut = TestRun(everything_on(folder, 6)).run();
-  const Words elsewhere =
+  const Strings elsewhere =
       everything_on(folder, 6) +
-      Words{format("run_dir={}", (folder / "other").string()),
-            format("checkpoint.initial_load_path={}", (folder / "run" / "checkpoint" / "step-4").string()),
-            "checkpoint.initial_load_model_only=false"};
+      Strings{format("run_dir={}", (folder / "other").string()),
+              format("checkpoint.initial_load_path={}", (folder / "run" / "checkpoint" / "step-4").string()),
+              "checkpoint.initial_load_model_only=false"};
   const std::vector<StepRecord> rest = TestRun(elsewhere).run();
   ASSERT_EQ(rest.size(), 2U);
   EXPECT_EQ(rest[1], uncut[5]);
@@ -216,10 +216,10 @@ TEST(InitialLoad, OfWeightsOnlyStartsAtStepZeroWithTheseWeights) {
   const TempFolder folder;
   TestRun first(everything_on(folder, 4));
   first.run();
-  TestRun second(
-      everything_on(folder, 4) +
-      Words{format("run_dir={}", (folder / "other").string()),
-            format("checkpoint.initial_load_path={}", (folder / "run" / "checkpoint" / "step-4").string())});
+  TestRun second(everything_on(folder, 4) +
+                 Strings{format("run_dir={}", (folder / "other").string()),
+                         format("checkpoint.initial_load_path={}",
+                                (folder / "run" / "checkpoint" / "step-4").string())});
   Trainer& trainer = second.build();
   EXPECT_EQ(trainer.state.step, 0);
   EXPECT_EQ(trainer.optimizer->steps(), 0);

@@ -22,10 +22,10 @@ std::set<std::string> names_in(const fs::path& folder) {
 TEST(LearningRate, IsLoggedAsUsed) {
   // Without moments and decay an update is lr * sign(gradient): the largest change of a weight is the rate.
   const TempFolder folder;
-  TestRun run(trainer_run(folder / "run") + Words{"optimizer.beta1=0.0", "optimizer.beta2=0.0",
-                                                  "optimizer.eps=1e-30", "optimizer.weight_decay=0.0",
-                                                  "optimizer.lr=0.01", "lr_scheduler.warmup_steps=3",
-                                                  "lr_scheduler.min_lr_factor=0.1"});
+  TestRun run(trainer_run(folder / "run") + Strings{"optimizer.beta1=0.0", "optimizer.beta2=0.0",
+                                                    "optimizer.eps=1e-30", "optimizer.weight_decay=0.0",
+                                                    "optimizer.lr=0.01", "lr_scheduler.warmup_steps=3",
+                                                    "lr_scheduler.min_lr_factor=0.1"});
   Trainer& trainer = run.build();
   std::vector<double> used;
   at::Tensor before = trainer.store->unit(1).master().clone();
@@ -46,28 +46,28 @@ TEST(LearningRate, IsLoggedAsUsed) {
 TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
   const TempFolder folder;
   TestRun(trainer_run(folder / "run") +
-          Words{"data.validation_fraction=0.2", "validation.freq=8", "metrics.peak_tflops=1.0"})
+          Strings{"data.validation_fraction=0.2", "validation.freq=8", "metrics.peak_tflops=1.0"})
       .run();
   const auto records = read_jsonl(folder / "run" / "metrics.jsonl");
   ASSERT_EQ(records.size(), 9U);
   const auto fields = [](const MetricsRecord& record) {
-    Words names;
+    Strings names;
     for (const auto& [name, value] : record.values) names.push_back(name);
     return names;
   };
-  const Words train = {"loss_metrics/global_avg_loss",
-                       "loss_metrics/global_max_loss",
-                       "grad_norm",
-                       "lr",
-                       "memory/max_active(GiB)",
-                       "memory/max_resident(GiB)",
-                       "throughput(tps)",
-                       "tflops",
-                       "mfu(%)",
-                       "time_metrics/end_to_end(s)",
-                       "time_metrics/data_loading(s)",
-                       "time_metrics/data_loading(%)",
-                       "n_tokens_seen"};
+  const Strings train = {"loss_metrics/global_avg_loss",
+                         "loss_metrics/global_max_loss",
+                         "grad_norm",
+                         "lr",
+                         "memory/max_active(GiB)",
+                         "memory/max_resident(GiB)",
+                         "throughput(tps)",
+                         "tflops",
+                         "mfu(%)",
+                         "time_metrics/end_to_end(s)",
+                         "time_metrics/data_loading(s)",
+                         "time_metrics/data_loading(%)",
+                         "n_tokens_seen"};
   for (size_t i = 0; i < 8; ++i) {
     EXPECT_EQ(records[i].kind, "train");
     EXPECT_EQ(records[i].step, static_cast<int64_t>(i) + 1);
@@ -76,13 +76,13 @@ TEST(MetricsFile, HasTheseFieldsInEveryRecord) {
   }
   EXPECT_EQ(records[8].kind, "validation");
   // Synthetic tokens have no bytes, so there is no bits_per_byte.
-  EXPECT_EQ(fields(records[8]), (Words{"validation_metrics/global_avg_loss", "validation_metrics/perplexity",
-                                       "validation_throughput(tps)"}));
+  EXPECT_EQ(fields(records[8]), (Strings{"validation_metrics/global_avg_loss",
+                                         "validation_metrics/perplexity", "validation_throughput(tps)"}));
 }
 
 TEST(MetricsFile, CountsAttentionOfPackedDocumentsPerDocument) {
   const TempFolder folder;
-  TestRun run(trainer_run(folder / "run") + Words{"data.synthetic_document_length=8", "training.steps=2"});
+  TestRun run(trainer_run(folder / "run") + Strings{"data.synthetic_document_length=8", "training.steps=2"});
   run.run();
   const Trainer& trainer = run.trainer();
   const Batch rows = trainer.data.train->rows(4, 4);
@@ -99,9 +99,9 @@ TEST(MetricsFile, CountsAttentionOfPackedDocumentsPerDocument) {
 
 TEST(LogFile, HasTheLinesOfEveryStart) {
   const TempFolder folder;
-  const Words words = trainer_run(folder / "run");
-  TestRun(words).run(3);
-  TestRun resumed(words);
+  const Strings args = trainer_run(folder / "run");
+  TestRun(args).run(3);
+  TestRun resumed(args);
   resumed.run();
   const std::string log = resumed.log_text();
   for (const char* line : {"step: 1  loss", "step: 3  loss", "resumed from", "step: 8  loss"}) {
@@ -112,13 +112,13 @@ TEST(LogFile, HasTheLinesOfEveryStart) {
 TEST(LogFile, StatesTheShapeOfAStepAndHowOftenTheTextIsRead) {
   const TempFolder folder;
   write_text(folder / "tale.txt", some_text(10));
-  const Words words =
+  const Strings args =
       trainer_run(folder / "run") +
-      Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()), "data.document=line"};
+      Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()), "data.document=line"};
   int64_t times = 0;
   std::string log;
   {
-    TestRun run(words);
+    TestRun run(args);
     run.run();
     times = 8 / run.trainer().steps_per_epoch;
     log = run.log_text();
@@ -128,25 +128,25 @@ TEST(LogFile, StatesTheShapeOfAStepAndHowOftenTheTextIsRead) {
   EXPECT_CONTAINS(log, format("the run reads your text {} times and validation is off", times)) << log;
   EXPECT_FALSE(contains(log, "-0.0 %"));
   EXPECT_FALSE(contains(log, "nothing to do"));
-  TestRun again(words);
+  TestRun again(args);
   again.run();
   EXPECT_CONTAINS(again.log_text(), "nothing to do: step 8 of 8 is done");
 }
 
 TEST(MetricsFile, HasEachStepOnceAfterACrashAndAResume) {
   const TempFolder folder;
-  const Words words =
-      trainer_run(folder / "run") + Words{"training.steps=12", "checkpoint.interval=4",
-                                          "data.validation_fraction=0.2", "validation.freq=3"};
+  const Strings args =
+      trainer_run(folder / "run") + Strings{"training.steps=12", "checkpoint.interval=4",
+                                            "data.validation_fraction=0.2", "validation.freq=3"};
   {
-    TestRun run(words);
+    TestRun run(args);
     Trainer& trainer = run.build();
     trainer.add_callback(std::make_unique<CallAt>([](Trainer& now) {
       if (now.state.step == 11) throw Error("power failure");
     }));
     EXPECT_THROW(trainer.run(), Error);
   }
-  TestRun(words).run();
+  TestRun(args).run();
   std::vector<int64_t> train;
   std::vector<int64_t> validation;
   for (const auto& record : read_jsonl(folder / "run" / "metrics.jsonl")) {
@@ -179,7 +179,7 @@ TEST(MetricsFile, IsCompleteUpToACheckpointBeforeTheCheckpointExists) {
   };
   const TempFolder folder;
   const fs::path file = folder / "run" / "metrics.jsonl";
-  TestRun run(trainer_run(folder / "run") + Words{"checkpoint.interval=1", "training.steps=2"});
+  TestRun run(trainer_run(folder / "run") + Strings{"checkpoint.interval=1", "training.steps=2"});
   run.trainer().replace_build_step("metrics", [&](Trainer& trainer) {
     std::vector<std::unique_ptr<MetricsSink>> sinks;
     sinks.push_back(std::make_unique<SlowSink>());
@@ -193,16 +193,16 @@ TEST(MetricsFile, IsCompleteUpToACheckpointBeforeTheCheckpointExists) {
 
 TEST(RunHistory, HasStepsTokensAndEndOfEveryStart) {
   const TempFolder folder;
-  const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=3"};
+  const Strings args = trainer_run(folder / "run") + Strings{"checkpoint.interval=3"};
   {
-    TestRun run(words);
+    TestRun run(args);
     Trainer& trainer = run.build();
     trainer.add_callback(std::make_unique<CallAt>([](Trainer& now) {
       if (now.state.step == 5) throw Error("power failure");
     }));
     EXPECT_THROW(trainer.run(), Error);
   }
-  TestRun(words).run();
+  TestRun(args).run();
   const auto history = read_run_history(folder / "run");
   ASSERT_EQ(history.size(), 2U);
   EXPECT_EQ(history[0].begin_step, 0);
@@ -223,9 +223,9 @@ TEST(RunHistory, HasStepsTokensAndEndOfEveryStart) {
 
 TEST(RunHistory, HasTheTokensOfAResumedStartFromItsBeginning) {
   const TempFolder folder;
-  const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=3"};
-  TestRun(words).run(3);
-  TestRun resumed(words);
+  const Strings args = trainer_run(folder / "run") + Strings{"checkpoint.interval=3"};
+  TestRun(args).run(3);
+  TestRun resumed(args);
   Trainer& trainer = resumed.build();
   class AtBegin : public Callback {
    public:
@@ -245,7 +245,7 @@ TEST(RunHistory, HasTheTokensOfAResumedStartFromItsBeginning) {
 
 TEST(RunFolderContent, IsConfigHistoryLogMetricsAndCheckpoints) {
   const TempFolder folder;
-  TestRun(trainer_run(folder / "run") + Words{"checkpoint.interval=3", "checkpoint.keep_latest_k=2"}).run();
+  TestRun(trainer_run(folder / "run") + Strings{"checkpoint.interval=3", "checkpoint.keep_latest_k=2"}).run();
   EXPECT_EQ(names_in(folder / "run"), (std::set<std::string>{"checkpoint", "config.toml", "log.txt",
                                                              "metrics.jsonl", "run.json", "run.lock"}));
   EXPECT_EQ(names_in(folder / "run" / "checkpoint"), (std::set<std::string>{"step-6", "step-8"}));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that has saved steps continues from them or does not start: nothing that it saved is replaced or deleted.
-#include <fstream>
+#include <algorithm>
 
+#include "tests/support/flip_bit.h"
 #include "tests/train/fixture.h"
 #include "tests/train/ranks.h"
 
@@ -11,17 +12,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Four steps, the last two saved.
-Words saved_run(const fs::path& run) {
-  return trainer_run(run) + Words{"training.steps=4", "checkpoint.interval=1", "checkpoint.keep_latest_k=2",
-                                  "metrics.log_freq=1"};
-}
-
-void flip_byte(const fs::path& path) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(-5, std::ios::end);
-  const int byte = file.get();
-  file.seekp(-5, std::ios::end);
-  file.put(static_cast<char>(byte ^ 0x10));
+Strings saved_run(const fs::path& run) {
+  return trainer_run(run) + Strings{"training.steps=4", "checkpoint.interval=1", "checkpoint.keep_latest_k=2",
+                                    "metrics.log_freq=1"};
 }
 
 /// Every file of the run but its log and lock, with its content.
@@ -41,25 +34,25 @@ std::string content_of(const fs::path& run) {
 
 class StartOver : public ::testing::Test {
  protected:
-  StartOver() { TestRun(words_).run(); }
+  StartOver() { TestRun(args_).run(); }
 
   fs::path checkpoint(int step) const { return run_ / "checkpoint" / format("step-{}", step); }
   /// The message of a start that must be refused without changing a file.
   template <typename Exception>
   std::string refusal() {
     const std::string before = content_of(run_);
-    const std::string message = message_of<Exception>([&] { TestRun(words_).run(); });
+    const std::string message = message_of<Exception>([&] { TestRun(args_).run(); });
     EXPECT_EQ(content_of(run_), before);
     return message;
   }
 
   TempFolder folder_;
   fs::path run_ = folder_ / "run";
-  Words words_ = saved_run(run_);
+  Strings args_ = saved_run(run_);
 };
 
 TEST_F(StartOver, IsRefusedIfAllCheckpointsAreDamagedNamingEach) {
-  flip_byte(checkpoint(3) / "model.safetensors");
+  flip_bit(checkpoint(3) / "model.safetensors");
   fs::remove(checkpoint(4) / "state.json");
   EXPECT_CONTAINS(refusal<UsageError>(), "step-3: model.safetensors: changed", "step-4: state.json: missing",
                   "checkpoint.resume = false");
@@ -76,7 +69,34 @@ TEST_F(StartOver, IsRefusedIfTheCheckpointsAreGone) {
   EXPECT_CONTAINS(refusal<UsageError>(), "run.json says that a checkpoint of step 4 was saved", "mounted",
                   "checkpoint.resume = false");
   fs::rename(folder_ / "elsewhere", run_ / "checkpoint");
-  EXPECT_NO_THROW(TestRun(words_).run());
+  EXPECT_NO_THROW(TestRun(args_).run());
+}
+
+TEST_F(StartOver, IsRefusedIfTheCheckpointsAreGoneAndTheHistoryIsDamaged) {
+  fs::rename(run_ / "checkpoint", folder_ / "elsewhere");
+  write_text(run_ / "run.json", "{");
+  for (int start = 0; start < 2; ++start) {
+    EXPECT_CONTAINS(message_of<UsageError>([&] { TestRun(args_).run(); }),
+                    "run.json is missing or was damaged", "metrics of an earlier start");
+  }
+  EXPECT_FALSE(fs::exists(run_ / "checkpoint"));
+  fs::rename(folder_ / "elsewhere", run_ / "checkpoint");
+  EXPECT_NO_THROW(TestRun(args_).run());
+}
+
+/// As an import makes it.
+TEST_F(StartOver, IsRefusedIfOnlyTheWeightsOfStepZeroAreLeft) {
+  {
+    TestRun other(trainer_run(folder_ / "other") + Strings{"training.steps=4"});
+    const Trainer& trainer = other.build();
+    write_checkpoint(run_ / "checkpoint", 0,
+                     stage_checkpoint(trainer.model_spec, *trainer.store, nullptr,
+                                      state_to_json(trainer.state, trainer.config)));
+  }
+  flip_bit(checkpoint(3) / "model.safetensors");
+  flip_bit(checkpoint(4) / "model.safetensors");
+  EXPECT_CONTAINS(refusal<UsageError>(), "a checkpoint of step 4 was saved",
+                  "no usable checkpoint after step 0");
 }
 
 TEST_F(StartOver, ACheckpointThatCannotBeReadIsNotTakenForDamaged) {
@@ -88,9 +108,9 @@ TEST_F(StartOver, ACheckpointThatCannotBeReadIsNotTakenForDamaged) {
 }
 
 TEST_F(StartOver, ADamagedCheckpointIsKeptWhenItsStepIsSavedAgain) {
-  flip_byte(checkpoint(4) / "model.safetensors");
+  flip_bit(checkpoint(4) / "model.safetensors");
   const std::string damaged = file_hash(checkpoint(4) / "model.safetensors");
-  TestRun again(words_);
+  TestRun again(args_);
   again.run();
   EXPECT_EQ(again.records.front().step, 4);
   EXPECT_NO_THROW(verify_checkpoint(checkpoint(4)));
@@ -100,10 +120,10 @@ TEST_F(StartOver, ADamagedCheckpointIsKeptWhenItsStepIsSavedAgain) {
 }
 
 TEST_F(StartOver, RanksRefuseTogether) {
-  flip_byte(checkpoint(3) / "model.safetensors");
-  flip_byte(checkpoint(4) / "optimizer.safetensors");
+  flip_bit(checkpoint(3) / "model.safetensors");
+  flip_bit(checkpoint(4) / "optimizer.safetensors");
   RankThreads ranks(2);
-  ranks.run([&](int) { return words_ + Words{"training.global_batch_size=4"}; });
+  ranks.run([&](int) { return args_ + Strings{"training.global_batch_size=4"}; });
   for (const std::string& failure : ranks.failures) {
     EXPECT_CONTAINS(failure, "step-3: model.safetensors: changed", "step-4: optimizer.safetensors: changed");
   }
@@ -111,59 +131,60 @@ TEST_F(StartOver, RanksRefuseTogether) {
 
 TEST(StartWithoutCheckpoint, KeepsTheMetricsOfTheEarlierStart) {
   const TempFolder folder;
-  const Words words = trainer_run(folder / "run") + Words{"checkpoint.enable=false", "metrics.log_freq=1"};
-  TestRun(words).run(3);
+  const Strings args = trainer_run(folder / "run") + Strings{"checkpoint.enable=false", "metrics.log_freq=1"};
+  TestRun(args).run(3);
   const std::string metrics = read_file(folder / "run" / "metrics.jsonl");
-  TestRun(words).run(3);
+  TestRun(args).run(3);
   EXPECT_EQ(read_file(folder / "run" / "metrics.jsonl.old"), metrics);
-  TestRun(words).run(3);
+  TestRun(args).run(3);
   EXPECT_TRUE(fs::exists(folder / "run" / "metrics.jsonl.old-2"));
 }
 
 /// The step after which a restart of the launch "job" continues.
-int64_t restarted_at(const Words& words, int restarts, const std::string& id = "job") {
-  TestRun run(words);
+int64_t restarted_at(const Strings& args, int restarts, const std::string& id = "job") {
+  TestRun run(args);
   run.trainer().launch = {id, restarts};
   run.build();
   return run.trainer().state.step;
 }
 
 /// An attempt of the launch "job" that ends after `last_step`.
-void attempt(const Words& words, int64_t last_step) {
-  TestRun run(words);
+void attempt(const Strings& args, int64_t last_step) {
+  TestRun run(args);
   run.trainer().launch = {"job", 0};
   run.run(last_step);
 }
 
 TEST(RestartedLaunch, ContinuesFromItsLastCheckpointDespiteLoadStep) {
   const TempFolder folder;
-  const Words words = trainer_run(folder / "run") +
-                      Words{"training.steps=9", "checkpoint.interval=2", "checkpoint.keep_latest_k=0"};
-  TestRun(words).run(8);
-  const Words from_two = words + Words{"checkpoint.load_step=2"};
+  const Strings args = trainer_run(folder / "run") +
+                       Strings{"training.steps=9", "checkpoint.interval=2", "checkpoint.keep_latest_k=0"};
+  TestRun(args).run(8);
+  const Strings from_two = args + Strings{"checkpoint.load_step=2"};
   EXPECT_EQ(restarted_at(from_two, 1), 2) << "its first attempt saved nothing";
   attempt(from_two, 4);
   EXPECT_EQ(restarted_at(from_two, 1), 4);
   EXPECT_EQ(restarted_at(from_two, 0), 2) << "not a restart";
   EXPECT_EQ(restarted_at(from_two, 1, "other"), 2);
-  EXPECT_EQ(restarted_at(words, 1), 8);
+  EXPECT_EQ(restarted_at(args, 1), 8);
 }
 
 TEST(RestartedLaunch, ContinuesDespiteResumeFalse) {
   const TempFolder folder;
-  const Words words = trainer_run(folder / "run") + Words{"checkpoint.interval=2", "checkpoint.resume=false"};
-  attempt(words, 5);
-  EXPECT_EQ(restarted_at(words, 1), 5);
-  EXPECT_CONTAINS(message_of<UsageError>([&] { restarted_at(words, 0); }), "checkpoint.resume = false");
+  const Strings args =
+      trainer_run(folder / "run") + Strings{"checkpoint.interval=2", "checkpoint.resume=false"};
+  attempt(args, 5);
+  EXPECT_EQ(restarted_at(args, 1), 5);
+  EXPECT_CONTAINS(message_of<UsageError>([&] { restarted_at(args, 0); }), "checkpoint.resume = false");
 }
 
 TEST(RestartedLaunch, StartsAnewIfItSavedNothing) {
   const TempFolder folder;
-  const Words words =
+  const Strings args =
       trainer_run(folder / "run") +
-      Words{"checkpoint.save_at_end=false", "checkpoint.interval=100", "checkpoint.resume=false"};
-  attempt(words, 3);
-  EXPECT_EQ(restarted_at(words, 1), 0);
+      Strings{"checkpoint.save_at_end=false", "checkpoint.interval=100", "checkpoint.resume=false"};
+  attempt(args, 3);
+  EXPECT_EQ(restarted_at(args, 1), 0);
 }
 
 }  // namespace

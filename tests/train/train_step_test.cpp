@@ -8,11 +8,11 @@ namespace stepforge::testing {
 namespace {
 
 /// All gradients after one step of 8 packed rows in micro-batches of `local` rows.
-std::vector<at::Tensor> gradients(const TempFolder& folder, int64_t local, const Words& more) {
+std::vector<at::Tensor> gradients(const TempFolder& folder, int64_t local, const Strings& more) {
   TestRun run(trainer_run(folder / format("run-{}", local)) +
-              Words{"training.global_batch_size=8", format("training.local_batch_size={}", local),
-                    "model.dropout=0.1", "data.synthetic_document_length=13", "training.steps=1",
-                    "checkpoint.enable=false"} +
+              Strings{"training.global_batch_size=8", format("training.local_batch_size={}", local),
+                      "model.dropout=0.1", "data.synthetic_document_length=13", "training.steps=1",
+                      "checkpoint.enable=false"} +
               more);
   run.run();
   std::vector<at::Tensor> all;
@@ -43,7 +43,7 @@ TEST(BatchContract, EverySplitGivesTheSameGradient) {
 
 TEST(BatchContract, EverySplitGivesTheSameBitsInOrderedMode) {
   const TempFolder folder;
-  const Words ordered = {"training.reduction=ordered"};
+  const Strings ordered = {"training.reduction=ordered"};
   const auto whole = gradients(folder, 8, ordered);
   for (const int64_t local : {1, 2, 4}) {
     const auto split = gradients(folder, local, ordered);

@@ -10,11 +10,11 @@ namespace stepforge::testing {
 namespace {
 
 /// Each line of the text is a document; a fifth of them are held out.
-Words on_text(const TempFolder& folder) {
+Strings on_text(const TempFolder& folder) {
   write_text(folder / "tale.txt", some_text(120));
   return trainer_run(folder / "run") +
-         Words{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()), "data.document=line",
-               "data.validation_fraction=0.2", "validation.freq=4"};
+         Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "tale.txt").string()),
+                 "data.document=line", "data.validation_fraction=0.2", "validation.freq=4"};
 }
 
 TEST(Validation, IsTheMeanOverAllHeldOutLabels) {
@@ -51,23 +51,23 @@ TEST(Validation, BitsPerByteAreBitsPerLabelOverBytesPerToken) {
 
 TEST(Validation, WithAStepLimitUsesTheFirstBatches) {
   const TempFolder folder;
-  TestRun run(on_text(folder) + Words{"validation.steps=3"});
+  TestRun run(on_text(folder) + Strings{"validation.steps=3"});
   run.run();
   EXPECT_EQ(run.trainer().last_validation.tokens, 3 * 2 * 32);
 }
 
 TEST(Validation, ChangesNeitherWeightsNorTheRestOfTheRun) {
   const TempFolder folder;
-  const auto with = TestRun(on_text(folder) + Words{"model.dropout=0.1"}).run();
-  const auto without = TestRun(on_text(folder) + Words{"model.dropout=0.1", "validation.freq=0",
-                                                       format("run_dir={}", (folder / "other").string())})
+  const auto with = TestRun(on_text(folder) + Strings{"model.dropout=0.1"}).run();
+  const auto without = TestRun(on_text(folder) + Strings{"model.dropout=0.1", "validation.freq=0",
+                                                         format("run_dir={}", (folder / "other").string())})
                            .run();
   EXPECT_EQ(with, without);
 }
 
 TEST(Validation, UsesNoDropout) {
   const TempFolder folder;
-  TestRun run(on_text(folder) + Words{"model.dropout=0.5"});
+  TestRun run(on_text(folder) + Strings{"model.dropout=0.5"});
   Trainer& trainer = run.build();
   Batch batch = trainer.data.validation->rows(0, 2);
   const double loss = evaluate_batch(*trainer.evaluator, batch, false).loss_sum;
@@ -79,14 +79,14 @@ TEST(Validation, UsesNoDropout) {
 TEST(Samples, AreWrittenEveryFewStepsAndChangeNothing) {
   const TempFolder folder;
   TestRun sampling(on_text(folder) +
-                   Words{"sampling.freq=4", "sampling.prompt=Line 1", "sampling.max_tokens=10"});
+                   Strings{"sampling.freq=4", "sampling.prompt=Line 1", "sampling.max_tokens=10"});
   const auto with = sampling.run();
   const std::string log = sampling.log_text();
   EXPECT_CONTAINS(log, "sample at step 4: Line 1");
   EXPECT_CONTAINS(log, "sample at step 8: Line 1");
   EXPECT_FALSE(contains(log, "sample at step 3:"));
   const auto without =
-      TestRun(on_text(folder) + Words{format("run_dir={}", (folder / "other").string())}).run();
+      TestRun(on_text(folder) + Strings{format("run_dir={}", (folder / "other").string())}).run();
   EXPECT_EQ(with, without);
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <iostream>
 #include <optional>
-#include <span>
 
 #include "stepforge/app/torch/commands.h"
 #include "stepforge/app/torch/loaded_model.h"
@@ -13,6 +12,7 @@
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
+#include "stepforge/storage/tensor_parts.h"
 #include "stepforge/train/evaluation.h"
 
 namespace stepforge {
@@ -21,10 +21,6 @@ namespace {
 
 constexpr int64_t kDefaultSeqLen = 512;
 constexpr int64_t kRowsPerBatch = 4;
-
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return std::as_bytes(std::span(tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())));
-}
 
 /// The config with which `model` is evaluated on rows of `seq_len` tokens.
 Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType compute) {

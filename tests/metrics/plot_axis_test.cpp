@@ -72,5 +72,12 @@ TEST(ShortNumber, KeepsSignificantDigits) {
   EXPECT_EQ(short_number(NAN), "–");
 }
 
+TEST(NiceAxis, OfAHugeRangeIsCutWhereNumbersOverflow) {
+  const Axis axis = nice_axis(0, 1.7e308, 5, true);
+  EXPECT_EQ(axis.low, 0);
+  EXPECT_GE(axis.high, 1e300);
+  EXPECT_LE(axis.high, 2e300);
+}
+
 }  // namespace
 }  // namespace stepforge::testing
