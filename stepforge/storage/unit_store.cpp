@@ -310,16 +310,16 @@ ModelStore::ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& o
   for (const auto& unit : units) {
     numbered.unit = static_cast<int>(units_.size());
     units_.push_back(std::make_unique<UnitStore>(unit, numbered, *groups_));
+    for (Parameter& parameter : units_.back()->parameters()) {
+      parameters_.emplace(parameter.spec().name, &parameter);
+    }
   }
 }
 
 Parameter& ModelStore::parameter(std::string_view name) {
-  for (auto& unit : units_) {
-    for (auto& parameter : unit->parameters()) {
-      if (parameter.spec().name == name) return parameter;
-    }
-  }
-  throw Error(format("the model has no parameter \"{}\"", name));
+  const auto found = parameters_.find(name);
+  if (found == parameters_.end()) throw Error(format("the model has no parameter \"{}\"", name));
+  return *found->second;
 }
 
 ParameterLookup ModelStore::lookup() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -177,6 +178,7 @@ class ModelStore {
 
  private:
   std::vector<std::unique_ptr<UnitStore>> units_;
+  std::map<std::string_view, Parameter*> parameters_;  ///< by name
   std::shared_ptr<const DataGroups> groups_;  // last: destroyed before the buffers of its collectives
 };
 

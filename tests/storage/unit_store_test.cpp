@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "tests/nn/tiny_model.h"
 #include "tests/support/throws.h"
@@ -230,6 +231,18 @@ TEST(UnitStore, AStashedGradientIsTheLeftOperandOfTheSum) {
   // (1 + 2) + (3 + 4), not from left to right.
   EXPECT_TRUE(at::equal(store.gradient(), (leaves[0] + leaves[1]) + (leaves[2] + leaves[3])));
   EXPECT_FALSE(at::equal(store.gradient(), ((leaves[0] + leaves[1]) + leaves[2]) + leaves[3]));
+}
+
+/// A search through all units would make this test, and the start of deep models, take minutes.
+TEST(ModelStore, FindsEachParameterOfTwentyThousandUnits) {
+  std::vector<UnitSpec> units;
+  for (int i = 0; i < 20000; ++i) {
+    units.push_back({format("unit {}", i), {matrix(format("weight {}", i), 1, 1)}, true});
+  }
+  ModelStore store(units, {.with_gradient = false});
+  for (size_t i = 0; i < units.size(); ++i) {
+    EXPECT_EQ(&store.parameter(format("weight {}", i)), store.unit(i).parameters().data());
+  }
 }
 
 TEST(ModelStore, AnUnknownParameterIsNamed) {
