@@ -25,7 +25,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   config.model.vocab_size = planned_vocabulary(config);
   const ModelSpec model = plan_model(config);
   const RankId rank{options.rank, options.world_size};
-  const auto data_ranks = static_cast<int>(data_parallel_of(config, rank).loss_ranks.size());
+  const int data_ranks = plan_data_ranks(config, rank.world_size);
   const ProvedStep step = prove_train_step(config, model, rank);
   PlanText text;
   text.proof = step.proof;

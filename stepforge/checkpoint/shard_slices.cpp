@@ -47,9 +47,9 @@ std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>
     held.push_back(shard_slices(store.unit(tensor.unit), tensor));
     for (const ShardSlice& slice : held.back()) total += slice.slice.elements() * flat_buffers(tensor.unit);
   }
-  const Communicator* replicas = store.groups().replicate();
-  if (replicas == nullptr) return held;
-  ReplicaShare share(total, replicas->rank(), replicas->size());
+  const UnitStore& unit = store.unit(0);  // all units have the same replicas
+  if (unit.replicas() == 1) return held;
+  ReplicaShare share(total, unit.replica(), unit.replicas());
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<ShardSlice> own;
     for (const ShardSlice& slice : held[i]) {

@@ -89,6 +89,9 @@ class World {
   virtual void abort(const std::string& reason) = 0;
 };
 
+/// The group of all ranks of the world, as World::group() creates it; null if there is one rank or no world.
+std::unique_ptr<Communicator> group_of_all(World* world, const std::string& name);
+
 /// A world of one rank.
 std::unique_ptr<World> single_world();
 

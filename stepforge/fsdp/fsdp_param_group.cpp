@@ -37,13 +37,12 @@ at::Tensor unusable(const std::string& message) {
 
 }  // namespace
 
-FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const StoreOptions& options,
-                               bool replicated, std::vector<NamedParameter> parameters)
+FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const UnitLayout& layout,
+                               const StoreOptions& options, std::vector<NamedParameter> parameters)
     : spec_(spec_of(unit_name, parameters, options.with_gradient)),
       mesh_(mesh),
       parameters_(std::move(parameters)),
-      store_(std::make_unique<UnitStore>(spec_, options,
-                                         replicated ? *mesh.replicated_groups() : *mesh.groups())),
+      store_(std::make_unique<UnitStore>(spec_, layout, options, mesh.groups())),
       hidden_(unusable(format(
           "a parameter of unit \"{}\" is used but not gathered: call the module through its holder, or "
           "unshard() it before",
@@ -87,7 +86,7 @@ int64_t FsdpParamGroup::masters_version() const {
 void FsdpParamGroup::start_gather() {
   if ((gathered() || filling_.defined()) && gathered_version_ == masters_version()) return;
   release();
-  filling_ = at::empty({store_->gathered_size()}, scalar_type(store_->options().gather));
+  filling_ = at::empty({store_->gathered_size()}, scalar_type(store_->layout().gather));
   gathered_version_ = masters_version();
   gathering_ = mesh_.gather_lane().submit([store = store_.get(), slot = filling_] { store->fill(slot); });
 }
@@ -171,18 +170,18 @@ void FsdpParamGroup::start_reduction(const ReduceRule& rule) {
   start_gradient();
   for (const NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
   store_->end_reduction();
-  const bool over_replicas = store_->groups().replicas() > 1;
+  const bool over_replicas = store_->replicas() > 1;
   const bool postponed = over_replicas && !rule.all_reduce;
   const bool accumulate = !postponed && keep_earlier_gradients();
   std::vector<bool> trained_now(parameters_.size());
   for (size_t i = 0; i < trained_now.size(); ++i) trained_now[i] = trained(i);
   reducing_ =
-      mesh_.reduce_lane().submit([this, rule, parts = TrainedParts(store_->layout(), trained_now), accumulate,
+      mesh_.reduce_lane().submit([this, rule, parts = TrainedParts(store_->shards(), trained_now), accumulate,
                                   postponed, over_replicas, left = std::exchange(written_, {})]() mutable {
         const at::NoGradGuard no_grad_here;
         const at::Tensor written = std::exchange(left, {});  // freed when the task ends
         // In fp16 an unscaled sum could overflow.
-        const bool scaled_before = store_->options().reduce == DType::f16;
+        const bool scaled_before = store_->layout().reduce == DType::f16;
         if (scaled_before) written.mul_(rule.factor);
         at::Tensor sum = store_->reduced(written, parts);
         if (partial_.defined()) sum.add_(std::exchange(partial_, {}));

@@ -33,11 +33,10 @@ struct ReduceRule {
 class FsdpParamGroup {
  public:
   /// Shards the values of `parameters`, which are on the CPU or on the meta device, and frees the memory of
-  /// their tensors: using one that is not gathered throws c10::Error with `unit_name`. `replicated`: every
-  /// rank holds the whole parameters, and gradients are summed over all ranks. options.with_gradient: whether
-  /// the parameters are trained.
-  FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const StoreOptions& options, bool replicated,
-                 std::vector<NamedParameter> parameters);
+  /// their tensors: using one that is not gathered throws c10::Error with `unit_name`.
+  /// options.with_gradient: whether the parameters are trained.
+  FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const UnitLayout& layout,
+                 const StoreOptions& options, std::vector<NamedParameter> parameters);
   ~FsdpParamGroup();
   FsdpParamGroup(const FsdpParamGroup&) = delete;
   FsdpParamGroup& operator=(const FsdpParamGroup&) = delete;

@@ -157,16 +157,17 @@ void add_param_groups(ShardedUnit& unit, const FullyShardOptions& options, bool 
     for (const NamedParameter& member : members) {
       if (member.tensor.is_meta()) unit.without_value.push_back(member.name);
     }
+    UnitLayout layout = replicated ? unit.mesh().replicated_unit() : sharded_unit(unit.mesh().layout(), {});
+    layout.partition = options.partition;
+    layout.gather = storage.first;
+    layout.reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat));
     const StoreOptions store{
-        .gather = storage.first,
-        .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat)),
-        .partition = options.partition,
         .with_gradient = storage.second,
         .alias_if_whole = false,
         .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
         .unit = unit.mesh().runtime().unit_count()};
     unit.add_param_group(
-        std::make_unique<FsdpParamGroup>(unit.unit_name(), unit.mesh(), store, replicated, members));
+        std::make_unique<FsdpParamGroup>(unit.unit_name(), unit.mesh(), layout, store, members));
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/fsdp/shard_mesh.h"
 
+#include <initializer_list>
+
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/fsdp/unit_runtime.h"
@@ -9,7 +11,7 @@ namespace stepforge {
 
 namespace {
 
-Mesh mesh_of(const std::vector<int64_t>& degrees, int world_size) {
+ParallelDims dims_of(const std::vector<int64_t>& degrees) {
   if (degrees.empty() || degrees.size() > 2) {
     throw UsageError(
         format("a mesh of {} dimensions: must be {{shards}} or {{replicas, shards}}", degrees.size()));
@@ -17,7 +19,21 @@ Mesh mesh_of(const std::vector<int64_t>& degrees, int world_size) {
   ParallelDims dims;
   dims.dp_shard = degrees.back();
   dims.dp_replicate = degrees.size() == 2 ? degrees.front() : 1;
-  return {resolve_dims(dims, world_size), world_size};
+  return dims;
+}
+
+/// The lanes of each group that units and optimizers use.
+std::vector<GroupLane> lanes_of(const RankLayout& layout) {
+  std::vector<GroupLane> lanes;
+  const auto add = [&](std::string_view axis, std::initializer_list<Lane> used) {
+    const int group = layout.find(axis);
+    if (group < 0) return;
+    for (const Lane lane : used) lanes.push_back({group, lane});
+  };
+  add(kShardGroup, {Lane::compute, Lane::gather, Lane::reduce});
+  add(kReplicaGroup, {Lane::reduce});
+  add(kLossGroup, {Lane::compute, Lane::reduce});
+  return lanes;
 }
 
 }  // namespace
@@ -27,24 +43,29 @@ ShardMesh::~ShardMesh() = default;
 ShardMesh::ShardMesh(World& world) : ShardMesh(world, {-1}) {}
 
 ShardMesh::ShardMesh(World& world, const std::vector<int64_t>& degrees, const std::string& name)
-    : rank_(world.rank()),
-      runtime_(std::make_unique<UnitRuntime>()),
+    : runtime_(std::make_unique<UnitRuntime>()),
       gather_lane_(world.size() > 1, [this](const std::string& reason) { abort(reason); }),
       reduce_lane_(world.size() > 1, [this](const std::string& reason) { abort(reason); }) {
-  const Mesh mesh = mesh_of(degrees, world.size());
-  const std::vector<int> shards = mesh.group("dp_shard", rank_);
-  groups_ = std::make_shared<DataGroups>(
-      world, DataParallel{rank_, shards, mesh.group("dp_replicate", rank_), mesh.group("dp", rank_)},
-      name + " ");
-  replicated_groups_ = groups_;
-  if (shards.size() == 1) return;
-  replicated_groups_ = std::make_shared<DataGroups>(
-      world, DataParallel{rank_, {rank_}, mesh.group("dp", rank_), {rank_}}, name + " replicated ");
+  const RankLayout layout = rank_layout({}, {.dims = dims_of(degrees)}, {world.rank(), world.size()});
+  groups_ = std::make_unique<GroupCommunicators>(world, layout, lanes_of(layout), name + " ");
+}
+
+UnitLayout ShardMesh::replicated_unit() const {
+  UnitLayout unit;
+  if (layout().loss_group >= 0) unit.reductions = {{CollectiveKind::all_reduce, layout().loss_group}};
+  return unit;
+}
+
+Communicator* ShardMesh::shard_ranks() const {
+  return groups_->at(layout().find(kShardGroup), Lane::compute);
+}
+
+Communicator* ShardMesh::all_ranks() const {
+  return groups_->at(layout().loss_group, Lane::compute);
 }
 
 void ShardMesh::abort(const std::string& reason) const {
   groups_->abort(reason);
-  replicated_groups_->abort(reason);
 }
 
 }  // namespace stepforge

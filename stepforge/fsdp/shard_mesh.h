@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "stepforge/comm/communicator.h"
-#include "stepforge/comm/parallel_dims.h"
-#include "stepforge/storage/data_groups.h"
+#include "stepforge/layout/rank_layout.h"
+#include "stepforge/storage/group_communicators.h"
 #include "stepforge/storage/lane_worker.h"
 
 namespace stepforge {
@@ -31,16 +31,19 @@ class ShardMesh {
   ShardMesh(const ShardMesh&) = delete;
   ShardMesh& operator=(const ShardMesh&) = delete;
 
-  int rank() const { return rank_; }
-  int shards() const { return groups_->shard().ranks; }
-  int replicas() const { return groups_->replicas(); }
+  const RankLayout& layout() const { return groups_->layout(); }
+  int rank() const { return layout().id.rank; }
+  int shards() const { return layout().size_of(layout().find(kShardGroup)); }
+  int replicas() const { return layout().size_of(layout().find(kReplicaGroup)); }
   /// The number of ranks over which gradients are summed or averaged.
   int ranks() const { return shards() * replicas(); }
+  /// The layout of parameters of which every rank holds the whole: all ranks are replicas.
+  UnitLayout replicated_unit() const;
 
-  /// For sharded parameters: shards, and replicas of them.
-  const std::shared_ptr<const DataGroups>& groups() const { return groups_; }
-  /// For replicated parameters: every rank is a replica.
-  const std::shared_ptr<const DataGroups>& replicated_groups() const { return replicated_groups_; }
+  const GroupCommunicators& groups() const { return *groups_; }
+  /// The ranks that hold other shards, and all ranks, on the compute lane; null if this rank is alone.
+  Communicator* shard_ranks() const;
+  Communicator* all_ranks() const;
 
   LaneWorker& gather_lane() { return gather_lane_; }
   LaneWorker& reduce_lane() { return reduce_lane_; }
@@ -50,9 +53,7 @@ class ShardMesh {
   void abort(const std::string& reason) const;
 
  private:
-  int rank_;
-  std::shared_ptr<const DataGroups> groups_;
-  std::shared_ptr<const DataGroups> replicated_groups_;
+  std::unique_ptr<const GroupCommunicators> groups_;
   std::unique_ptr<UnitRuntime> runtime_;
   LaneWorker gather_lane_;  // last: tasks use the members above
   LaneWorker reduce_lane_;

@@ -41,7 +41,7 @@ at::Tensor copy_of(const at::Tensor& tensor, bool on_host) {
 /// The whole unit in flat_layout(): of this rank's replica, or of rank 0's.
 at::Tensor whole_unit(const StateUnit& unit, Communicator* all, bool from_rank0) {
   at::Tensor flat = unit.store->whole(unit.shard);
-  if (!from_rank0 || unit.store->groups().replicas() == 1) return flat;
+  if (!from_rank0 || unit.store->replicas() == 1) return flat;
   if (flat.is_same(unit.shard)) flat = flat.clone();
   all->broadcast(bytes_of(flat), 0);
   return flat;

@@ -10,7 +10,7 @@ namespace stepforge {
 void UnitAdamW::allocate() {
   if (slots_[0].defined()) return;
   for (at::Tensor& slot : slots_) slot = at::zeros({unit_->shard_size()}, at::kFloat);
-  if (!unit_->options().offload) working_ = slots_;
+  if (!unit_->layout().offloaded) working_ = slots_;
 }
 
 void UnitAdamW::update(size_t first, size_t last, const at::Tensor& gradient, const AdamWSettings& settings) {

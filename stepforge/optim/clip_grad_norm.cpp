@@ -44,7 +44,7 @@ double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_
     double& terms = parameter.group->store().sharded() ? sharded : replicated;
     terms = join_norm_terms(type, terms, norm_terms(gradients.back(), type));
   }
-  const double all = join_norm_terms(type, join_over_shards(*mesh.groups(), type, sharded), replicated);
+  const double all = join_norm_terms(type, join_over_shards(mesh.shard_ranks(), type, sharded), replicated);
   const double norm = norm_of_terms(type, all);
   if (error_if_nonfinite && !std::isfinite(norm)) {
     throw Error(format("the gradient norm of type {} is {}: gradients are left unchanged", norm_type, norm));

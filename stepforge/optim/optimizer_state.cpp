@@ -13,7 +13,7 @@ namespace {
 /// Moments have the layouts of their parameters; step counts are whole on every rank.
 StateSource source_of(ShardedAdamW& optimizer) {
   StateSource source;
-  if (!optimizer.parameters().empty()) source.all = optimizer.parameters()[0].group->mesh().groups()->data();
+  if (!optimizer.parameters().empty()) source.all = optimizer.parameters()[0].group->mesh().all_ranks();
   for (const ShardedAdamW::GroupState* state : optimizer.state()) {
     const auto first_unit = static_cast<int>(source.units.size());
     const auto& slots = state->moments.slots();

@@ -88,7 +88,6 @@ RecomputePolicy recompute_policy(const ActivationCheckpointConfig& activation_ch
 /// On one rank, gathered units stay whole, unless their state is offloaded.
 GatherPolicy gather_policy(const Config& config, bool sharded) {
   GatherPolicy policy;
-  policy.dtype = config.precision.compute;
   const ParallelismConfig& parallelism = config.parallelism;
   // Set even if nothing is sharded, so that wrong unit names are refused in every layout.
   for (const PrefetchListConfig& list : parallelism.fsdp_prefetch_lists)
@@ -103,16 +102,15 @@ GatherPolicy gather_policy(const Config& config, bool sharded) {
 
 ReducePolicy reduce_policy(const Config& config) {
   const ParallelismConfig& parallelism = config.parallelism;
-  return {static_cast<int>(parallelism.fsdp_reduce_in_flight), parallelism.fsdp_reduce_each_micro_batch,
-          config.precision.reduce};
+  return {static_cast<int>(parallelism.fsdp_reduce_in_flight), parallelism.fsdp_reduce_each_micro_batch};
 }
 
-Mesh mesh_of(const Config& config, int world_size) {
+ParallelDims dims_of(const ParallelismConfig& parallelism, int world_size) {
   ParallelDims dims;
-  dims.dp_replicate = config.parallelism.data_parallel_replicate_degree;
-  dims.dp_shard = config.parallelism.data_parallel_shard_degree;
+  dims.dp_replicate = parallelism.data_parallel_replicate_degree;
+  dims.dp_shard = parallelism.data_parallel_shard_degree;
   try {
-    return {resolve_dims(dims, world_size), world_size};
+    return resolve_dims(dims, world_size);
   } catch (const UsageError& refusal) {
     throw UsageError(format(
         "parallelism.data_parallel_replicate_degree = {} and parallelism.data_parallel_shard_degree = {}: {}",
@@ -120,21 +118,26 @@ Mesh mesh_of(const Config& config, int world_size) {
   }
 }
 
-DataParallel groups_of(const Mesh& mesh, int rank) {
-  return {rank, mesh.group(kShardGroup, rank), mesh.group(kReplicaGroup, rank), mesh.group(kLossGroup, rank)};
+Partition partition_of(const ParallelismConfig& parallelism) {
+  switch (parallelism.fsdp_partition) {
+    case FsdpPartition::flat:
+      return {Partition::Kind::flat};
+    case FsdpPartition::by_tensor:
+      return {Partition::Kind::by_tensor};
+    case FsdpPartition::by_dim:
+      return {Partition::Kind::by_dim};
+  }
+  return {};
 }
 
-StepOptions common_options(const Config& config, ProgramKind kind, DataParallel groups) {
-  const BatchLayout batch = plan_batch(config.training, static_cast<int>(groups.loss_ranks.size()));
+StepOptions common_options(const Config& config, ProgramKind kind, const RankLayout& layout) {
+  const BatchLayout batch = plan_batch(config.training, layout.data_ranks);
   StepOptions options;
   options.kind = kind;
   const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
   options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads};
-  options.gather = gather_policy(config, groups.shard_ranks.size() > 1);
-  options.offload.state = config.parallelism.fsdp_cpu_offload;
+  options.gather = gather_policy(config, layout.dims.dp_shard > 1);
   options.micro_batches = kind == ProgramKind::train ? static_cast<int>(batch.micro_batches()) : 1;
-  options.partition = partition_of(config.parallelism);
-  options.data_parallel = std::move(groups);
   return options;
 }
 
@@ -142,16 +145,24 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   StepOptions options;
   options.kind = ProgramKind::generate;
   options.cost = {1, cache_tokens, compute};
-  options.gather.dtype = compute;
   options.kv_cache_tokens = cache_tokens;
   return options;
+}
+
+/// The training program of one rank, not checked.
+StepProgram train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
+  StepOptions options = common_options(config, ProgramKind::train, layout);
+  options.ordered = config.training.reduction == ReductionMode::ordered;
+  options.recompute = recompute_policy(config.activation_checkpoint);
+  options.reduce = reduce_policy(config);
+  return build_step(model, layout, options);
 }
 
 /// The groups of every rank. Each rank list is made once and shared by its members, found by its first rank.
 class GroupTable {
  public:
   GroupTable(const StepProgram& program, const Mesh& mesh) : mesh_(mesh), lists_(program.groups.size()) {
-    for (const ProgramGroup& group : program.groups) names_.push_back(group.name);
+    for (const RankGroup& group : program.groups) names_.push_back(group.name);
   }
 
   std::vector<GroupView> operator()(int rank) {
@@ -171,9 +182,11 @@ class GroupTable {
 };
 
 /// Checks all ranks: each runs the operations of `program` over its own groups.
-SymmetryProof prove(const StepProgram& program, const Mesh& mesh) {
+SymmetryProof prove(const StepProgram& program, const RankLayout& layout) {
+  const int world_size = layout.id.world_size;
+  const Mesh mesh(layout.dims, world_size);
   GroupTable table(program, mesh);
-  return check_symmetric(program, mesh.world_size(), [&](int rank) { return table(rank); });
+  return check_symmetric(program, world_size, [&](int rank) { return table(rank); });
 }
 
 }  // namespace
@@ -192,38 +205,32 @@ BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_
   return batch;
 }
 
-Partition partition_of(const ParallelismConfig& parallelism) {
-  switch (parallelism.fsdp_partition) {
-    case FsdpPartition::flat:
-      return {Partition::Kind::flat};
-    case FsdpPartition::by_tensor:
-      return {Partition::Kind::by_tensor};
-    case FsdpPartition::by_dim:
-      return {Partition::Kind::by_dim};
-  }
-  return {};
-}
-
 ModelSpec plan_model(const Config& config) {
   return model_spec(config.model, config.training.loss_chunk);
 }
 
-DataParallel data_parallel_of(const Config& config, RankId rank) {
-  return groups_of(mesh_of(config, rank.world_size), rank.rank);
+int plan_data_ranks(const Config& config, int world_size) {
+  return Mesh(dims_of(config.parallelism, world_size), world_size).size("batch");
+}
+
+RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank) {
+  return rank_layout(model.units,
+                     {.dims = dims_of(config.parallelism, rank.world_size),
+                      .partition = partition_of(config.parallelism),
+                      .gather = config.precision.compute,
+                      .reduce = config.precision.reduce,
+                      .offload = config.parallelism.fsdp_cpu_offload},
+                     rank);
 }
 
 StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId rank) {
-  StepOptions options =
-      common_options(config, ProgramKind::train, groups_of(mesh_of(config, rank.world_size), rank.rank));
-  options.ordered = config.training.reduction == ReductionMode::ordered;
-  options.recompute = recompute_policy(config.activation_checkpoint);
-  options.reduce = reduce_policy(config);
-  return build_step(model, options);
+  return train_step(config, model, plan_layout(config, model, rank));
 }
 
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId rank) {
-  ProvedStep step{write_train_step(config, model, rank), {}};
-  step.proof = prove(step.program, mesh_of(config, rank.world_size));
+  const RankLayout layout = plan_layout(config, model, rank);
+  ProvedStep step{train_step(config, model, layout), {}};
+  step.proof = prove(step.program, layout);
   return step;
 }
 
@@ -232,27 +239,23 @@ StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId
 }
 
 StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId rank) {
-  const Mesh mesh = mesh_of(config, rank.world_size);
-  StepProgram program =
-      build_step(model, common_options(config, ProgramKind::evaluate, groups_of(mesh, rank.rank)));
-  prove(program, mesh);
+  const RankLayout layout = plan_layout(config, model, rank);
+  StepProgram program = build_step(model, layout, common_options(config, ProgramKind::evaluate, layout));
+  prove(program, layout);
   return program;
 }
 
 StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache_tokens) {
-  StepProgram program = build_step(model, generation_options(compute, cache_tokens));
+  StepProgram program = build_step(model, rank_layout(model.units, {.gather = compute}),
+                                   generation_options(compute, cache_tokens));
   check_programs(std::span(&program, 1));
   return program;
 }
 
 StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId rank) {
-  const Mesh mesh = mesh_of(config, rank.world_size);
-  StepOptions options = generation_options(config.precision.compute, cache_tokens);
-  options.partition = partition_of(config.parallelism);
-  options.offload.state = config.parallelism.fsdp_cpu_offload;
-  options.data_parallel = groups_of(mesh, rank.rank);
-  StepProgram program = build_step(model, options);
-  prove(program, mesh);
+  const RankLayout layout = plan_layout(config, model, rank);
+  StepProgram program = build_step(model, layout, generation_options(config.precision.compute, cache_tokens));
+  prove(program, layout);
   return program;
 }
 

@@ -7,10 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "stepforge/comm/parallel_dims.h"
 #include "stepforge/config/config.h"
 #include "stepforge/data/batch_layout.h"
-#include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/checker.h"
 #include "stepforge/step/options.h"
@@ -26,15 +25,15 @@ namespace stepforge {
 /// number and the rows of each must be powers of two.
 BatchLayout plan_batch(const TrainingConfig& training, int data_ranks = 1, int data_rank = 0);
 
-/// The groups of a rank, from the degrees in config.parallelism. The rank's position in loss_ranks is its
-/// data rank. Throws UsageError if the degrees do not fit the world size.
-DataParallel data_parallel_of(const Config& config, RankId rank);
-
-/// parallelism.fsdp_partition: how units are partitioned over the ranks of a shard group.
-Partition partition_of(const ParallelismConfig& parallelism);
+/// The number of ranks that read different rows. Throws UsageError if the degrees of config.parallelism do
+/// not fit the world size.
+int plan_data_ranks(const Config& config, int world_size);
 
 /// The specification of config.model. Throws UsageError if model.vocab_size is 0 and no tokenizer gives it.
 ModelSpec plan_model(const Config& config);
+
+/// What a rank holds of the model. Throws UsageError as plan_data_ranks() does.
+RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank = {});
 
 /// The program of one rank, and the proof for the programs of all ranks.
 struct ProvedStep {

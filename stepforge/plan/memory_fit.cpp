@@ -107,8 +107,7 @@ class FitSearch {
   }
 
   static int64_t data_ranks(const Candidate& candidate) {
-    return static_cast<int64_t>(
-        data_parallel_of(candidate.config, {0, candidate.world_size}).loss_ranks.size());
+    return plan_data_ranks(candidate.config, candidate.world_size);
   }
 
   /// nullopt if the settings are not valid together.

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "stepforge/base/error.h"
-#include "stepforge/comm/parallel_dims.h"
 #include "stepforge/config/config.h"
+#include "stepforge/layout/parallel_dims.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/memory.h"
 

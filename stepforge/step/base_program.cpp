@@ -102,28 +102,32 @@ void check_size(const ModelSpec& model, int micro_batches) {
   }
 }
 
+/// This rank's units, from their layout.
+void add_units(StepProgram& program, const ModelSpec& model, const RankLayout& layout) {
+  for (std::size_t u = 0; u < model.units.size(); ++u) {
+    const UnitLayout& unit = layout.units.at(u);
+    program.units.push_back({.name = model.units[u].name,
+                             .trainable = model.units[u].trainable,
+                             .resident = unit.gather == DType::f32 && unit.shard_group < 0 && !unit.offloaded,
+                             .shard_group = unit.shard_group,
+                             .replica_group = unit.replica_group(),
+                             .offloaded = unit.offloaded});
+  }
+}
+
 }  // namespace
 
-StepProgram write_base_program(const ModelSpec& model, const StepOptions& options) {
+StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout, const StepOptions& options) {
   check_model(model);
   if (options.micro_batches < 1)
     throw UsageError(format("a step needs at least one micro-batch, not {}", options.micro_batches));
   check_size(model, options.micro_batches);
   StepProgram program;
   program.kind = options.kind;
-  program.rank = options.data_parallel.rank;
+  program.rank = layout.id.rank;
   program.micro_batches = options.micro_batches;
-  program.groups = groups_of(options.data_parallel);
-  const int shard = find_group(program, kShardGroup);
-  for (const UnitSpec& unit : model.units) {
-    program.units.push_back(
-        {.name = unit.name,
-         .trainable = unit.trainable,
-         .resident = options.gather.dtype == DType::f32 && shard < 0 && !options.offload.state,
-         .shard_group = shard,
-         .replica_group = find_group(program, kReplicaGroup),
-         .offloaded = options.offload.state});
-  }
+  program.groups = layout.groups;
+  add_units(program, model, layout);
   for (const BlockSpec& block : model.blocks) {
     ProgramBlock& added = program.blocks.emplace_back();
     added.name = block.name;

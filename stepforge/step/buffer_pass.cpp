@@ -26,14 +26,15 @@ struct UnitElements {
 
 class BufferWriter {
  public:
-  BufferWriter(StepProgram& program, const ModelSpec& model, const StepOptions& options)
-      : program_(program), model_(model), options_(options) {
-    const auto ranks = static_cast<int>(options.data_parallel.shard_ranks.size());
+  BufferWriter(StepProgram& program, const ModelSpec& model, const RankLayout& layout,
+               const StepOptions& options)
+      : program_(program), model_(model), layout_(layout), options_(options) {
     for (std::size_t u = 0; u < model.units.size(); ++u) {
-      const ShardLayout layout(model.units[u], options.partition, ranks);
-      units_.push_back({layout.shard_size(), layout.joined_size(), layout.gathered().size});
-      program.units[u].gathered_bytes = units_[u].all_shards * dtype_bytes(options.gather.dtype);
-      program.units[u].reduced_bytes = units_[u].all_shards * dtype_bytes(options.reduce.dtype);
+      const UnitLayout& unit = layout.units[u];
+      const ShardLayout shards(model.units[u], unit.partition, layout.size_of(unit.shard_group));
+      units_.push_back({shards.shard_size(), shards.joined_size(), shards.gathered().size});
+      program.units[u].gathered_bytes = units_[u].all_shards * dtype_bytes(unit.gather);
+      program.units[u].reduced_bytes = units_[u].all_shards * dtype_bytes(unit.reduce);
     }
     for (std::size_t b = 0; b < model.blocks.size(); ++b)
       costs_.push_back(
@@ -154,7 +155,7 @@ class BufferWriter {
       case BufferKind::graph:
         return element(costs_, owner).saved_bytes;
       case BufferKind::gather_slot:
-        return element(units_, owner).gathered * dtype_bytes(options_.gather.dtype);
+        return element(units_, owner).gathered * dtype_bytes(element(layout_.units, owner).gather);
       case BufferKind::whole_gradient:
       case BufferKind::gradient_level:
         return element(units_, owner).gathered * kMasterBytes;
@@ -230,24 +231,23 @@ class BufferWriter {
   /// Bytes moved and workspace of operations on a unit or on the whole step.
   void set_cost(Operation& operation) const {
     const UnitElements unit = operation.unit < 0 ? UnitElements{} : element(units_, operation.unit);
-    const bool copied = options_.partition.kind == Partition::Kind::by_dim && unit.all_shards > unit.shard;
-    const bool rounded = options_.reduce.dtype != DType::f32;
-    const int64_t sent_bytes = dtype_bytes(options_.reduce.dtype);
+    const UnitLayout layout = operation.unit < 0 ? UnitLayout{} : element(layout_.units, operation.unit);
+    const bool copied = layout.partition.kind == Partition::Kind::by_dim && unit.all_shards > unit.shard;
+    const bool rounded = layout.reduce != DType::f32;
+    const int64_t sent_bytes = dtype_bytes(layout.reduce);
     switch (operation.kind) {
       case OpKind::count_labels:
         operation.bytes = kLabelCountBytes;
         break;
       case OpKind::reduce_loss:
-        operation.bytes = static_cast<int64_t>(options_.data_parallel.loss_ranks.size()) *
-                          (program_.micro_batches + 1) * kLossBytes;
+        operation.bytes = layout_.size_of(operation.group) * (program_.micro_batches + 1) * kLossBytes;
         break;
       case OpKind::gradient_norm:
         if (operation.group < 0) {
           operation.bytes = trainable_sum(&UnitElements::shard) * kMasterBytes;
         } else {
-          const auto ranks = static_cast<int64_t>(options_.data_parallel.shard_ranks.size());
-          const int64_t sums =
-              options_.ordered ? trainable_sum(&UnitElements::all_shards) / kUnitAlignment : ranks;
+          const int64_t sums = options_.ordered ? trainable_sum(&UnitElements::all_shards) / kUnitAlignment
+                                                : layout_.size_of(operation.group);
           operation.workspace = operation.bytes = kPartialSumBytes * sums;
         }
         break;
@@ -286,6 +286,7 @@ class BufferWriter {
 
   StepProgram& program_;
   const ModelSpec& model_;
+  const RankLayout& layout_;
   const StepOptions& options_;
   std::vector<UnitElements> units_;
   std::vector<BlockCost> costs_;
@@ -306,8 +307,9 @@ void free_after_last_use(StepProgram& program) {
       element(program.operations, last_use[buffer]).frees.push_back(static_cast<int>(buffer));
 }
 
-void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options) {
-  BufferWriter(program, model, options).write();
+void buffer_pass(StepProgram& program, const ModelSpec& model, const RankLayout& layout,
+                 const StepOptions& options) {
+  BufferWriter(program, model, layout, options).write();
   free_after_last_use(program);
 }
 

@@ -8,17 +8,6 @@
 
 namespace stepforge {
 
-std::vector<ProgramGroup> groups_of(const DataParallel& data_parallel) {
-  std::vector<ProgramGroup> groups;
-  const auto add = [&](std::string_view name, const std::vector<int>& ranks) {
-    if (ranks.size() > 1) groups.push_back({std::string(name), ranks});
-  };
-  add(kShardGroup, data_parallel.shard_ranks);
-  add(kReplicaGroup, data_parallel.replica_ranks);
-  add(kLossGroup, data_parallel.loss_ranks);
-  return groups;
-}
-
 void insert_operations(std::vector<Operation>& operations, std::vector<Insertion> insertions) {
   std::ranges::stable_sort(insertions, {}, &Insertion::before);
   std::vector<Operation> result;
@@ -36,8 +25,8 @@ void insert_operations(std::vector<Operation>& operations, std::vector<Insertion
   operations = std::move(result);
 }
 
-StepProgram build_step(const ModelSpec& model, const StepOptions& options) {
-  StepProgram program = write_base_program(model, options);
+StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const StepOptions& options) {
+  StepProgram program = write_base_program(model, layout, options);
   if (options.kind == ProgramKind::train) {
     recompute_pass(program, model, options.recompute);
     if (options.ordered && options.reduce.each_micro_batch)
@@ -48,7 +37,7 @@ StepProgram build_step(const ModelSpec& model, const StepOptions& options) {
   }
   gather_pass(program, options.gather);
   offload_pass(program, options.offload);
-  buffer_pass(program, model, options);
+  buffer_pass(program, model, layout, options);
   return program;
 }
 

@@ -3,6 +3,7 @@
 // (step/passes.h).
 #pragma once
 
+#include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/options.h"
 #include "stepforge/step/program.h"
@@ -28,7 +29,7 @@ namespace stepforge {
 /// have the size of this rank's shard; gather slots, whole gradients and levels that of the whole unit,
 /// padded as its partition needs (ShardLayout::gathered).
 ///
-/// Throws UsageError if the options do not fit the model: no micro-batch, nothing to train, unknown names.
-StepProgram build_step(const ModelSpec& model, const StepOptions& options);
+/// `layout` has a unit for each unit of the model. Throws UsageError if the options do not fit the model: no micro-batch, nothing to train, unknown names.
+StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const StepOptions& options);
 
 }  // namespace stepforge

@@ -85,8 +85,7 @@ void compare(const StepProgram& first, const std::vector<std::size_t>& theirs, c
 }
 
 bool has_group(const StepProgram& program, const std::string& key) {
-  return std::ranges::any_of(program.groups,
-                             [&](const ProgramGroup& group) { return group_key(group) == key; });
+  return std::ranges::any_of(program.groups, [&](const RankGroup& group) { return group_key(group) == key; });
 }
 
 }  // namespace
@@ -116,7 +115,7 @@ void check_collectives(std::span<const StepProgram> all_ranks) {
     return found == element(collectives, rank).end() ? none : found->second;
   };
   for (const StepProgram& program : all_ranks) {
-    for (const ProgramGroup& group : program.groups) {
+    for (const RankGroup& group : program.groups) {
       const std::string key = group_key(group);
       const std::vector<std::size_t>& mine = over(key, program.rank);
       for (const int rank : group.ranks) {

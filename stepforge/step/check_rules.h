@@ -128,6 +128,6 @@ void check_collectives(std::span<const StepProgram> all_ranks);
 void check_waits(std::span<const StepProgram> all_ranks);
 
 /// "dp_shard {0, 1}": the same text on all ranks of the group.
-std::string group_key(const ProgramGroup& group);
+std::string group_key(const RankGroup& group);
 
 }  // namespace stepforge

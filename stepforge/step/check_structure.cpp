@@ -49,12 +49,12 @@ class Structure : ListWalk {
                     unit.shard_group >= 0 ? "sharded" : "offloaded"));
       }
     }
-    for (const ProgramGroup& group : program_.groups) check_group(group);
+    for (const RankGroup& group : program_.groups) check_group(group);
     for (const Buffer& buffer : program_.buffers)
       if (buffer.bytes < 0) fail(format("buffer {} has {} bytes", buffer.name, buffer.bytes));
   }
 
-  void check_group(const ProgramGroup& group) const {
+  void check_group(const RankGroup& group) const {
     if (group.ranks.empty() || !std::is_sorted(group.ranks.begin(), group.ranks.end()) ||
         std::adjacent_find(group.ranks.begin(), group.ranks.end()) != group.ranks.end()) {
       fail(format("the ranks of group {} must be ascending and distinct", group_key(group)));
@@ -110,7 +110,7 @@ class Structure : ListWalk {
 
 }  // namespace
 
-std::string group_key(const ProgramGroup& group) {
+std::string group_key(const RankGroup& group) {
   std::vector<std::string> ranks;
   ranks.reserve(group.ranks.size());
   for (const int rank : group.ranks) ranks.push_back(format("{}", rank));

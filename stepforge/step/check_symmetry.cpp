@@ -64,7 +64,7 @@ class Symmetry {
   }
 
   void add_group(int rank, std::size_t index, const GroupView& group) {
-    const ProgramGroup& expected = program_.groups[index];
+    const RankGroup& expected = program_.groups[index];
     if (group.name != expected.name || group.ranks.size() != expected.ranks.size()) {
       fail(rank, format("its group {} has {} ranks, but rank {} has a group {} of {}", group.name,
                         group.ranks.size(), program_.rank, expected.name, expected.ranks.size()));
@@ -98,9 +98,9 @@ class Symmetry {
 
 }  // namespace
 
-std::vector<GroupView> views_of(const std::vector<ProgramGroup>& groups) {
+std::vector<GroupView> views_of(const std::vector<RankGroup>& groups) {
   std::vector<GroupView> views;
-  for (const ProgramGroup& group : groups) views.push_back({group.name, group.ranks});
+  for (const RankGroup& group : groups) views.push_back({group.name, group.ranks});
   return views;
 }
 

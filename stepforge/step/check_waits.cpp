@@ -59,7 +59,7 @@ class Waits {
       const Operation& operation = program.operations[i];
       state.queue.at(static_cast<std::size_t>(operation.lane)).push_back(i);
       if (is_collective(operation)) {
-        const ProgramGroup& group = element(program.groups, operation.group);
+        const RankGroup& group = element(program.groups, operation.group);
         const std::string key = group_key(group);
         Collective& collective = collectives_[{key, counts[key]++}];
         collective.ranks = group.ranks;

@@ -57,7 +57,7 @@ struct GroupView {
 };
 
 /// `groups` must outlive the views.
-std::vector<GroupView> views_of(const std::vector<ProgramGroup>& groups);
+std::vector<GroupView> views_of(const std::vector<RankGroup>& groups);
 
 /// The groups of a rank, in the order of StepProgram::groups.
 using GroupsOfRank = std::function<std::vector<GroupView>(int rank)>;

@@ -2,8 +2,17 @@
 #include "stepforge/step/collectives.h"
 
 #include <algorithm>
+#include <set>
 
 namespace stepforge {
+
+std::vector<GroupLane> group_lanes(const StepProgram& program) {
+  std::set<GroupLane> lanes;
+  for (const Operation& operation : program.operations) {
+    if (is_collective(operation)) lanes.insert({operation.group, operation.lane});
+  }
+  return {lanes.begin(), lanes.end()};
+}
 
 std::vector<CollectiveTotal> collective_totals(const StepProgram& program) {
   std::vector<CollectiveTotal> totals;

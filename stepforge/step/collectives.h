@@ -1,13 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number and bytes of the collectives of a step program.
+// The collectives of a step program: their groups and lanes, their number and bytes.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
 #include "stepforge/step/program.h"
 
 namespace stepforge {
+
+/// The collectives of a group on one lane, which have a communicator of their own.
+struct GroupLane {
+  int group = -1;  ///< index into StepProgram::groups
+  Lane lane = Lane::compute;
+
+  auto operator<=>(const GroupLane&) const = default;
+};
+
+/// Those that a program uses, ascending: the same on all ranks that run the same program.
+std::vector<GroupLane> group_lanes(const StepProgram& program);
 
 /// All collectives of one kind over one group.
 struct CollectiveTotal {

@@ -141,7 +141,7 @@ void offload_pass(StepProgram& program, const OffloadPolicy& policy) {
     throw UsageError(
         format("the prefetch distance of offloaded state must be 0 or more, not {}", policy.prefetch));
   }
-  if (policy.state) Copies(program, policy).write();
+  if (std::ranges::any_of(program.units, &ProgramUnit::offloaded)) Copies(program, policy).write();
 }
 
 }  // namespace stepforge

@@ -6,10 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "stepforge/base/dtype.h"
-#include "stepforge/comm/parallel_dims.h"
 #include "stepforge/modelspec/cost.h"
-#include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/program.h"
 
@@ -58,7 +55,6 @@ struct GatherPolicy {
     always,   ///< gathered before and released after each run of consecutive uses
     every_n,  ///< "always" for units 0, n, 2n, ..., "never" for the others
   };
-  DType dtype = DType::f32;
   Reshard reshard = Reshard::never;
   PrefetchPolicy prefetch;
   int n = 1;  ///< for every_n
@@ -69,18 +65,13 @@ struct ReducePolicy {
   int in_flight = 1;  ///< maximum number of reductions that have started and not ended
   /// Reduce after each micro-batch and accumulate in the shards. Not in ordered mode.
   bool each_micro_batch = false;
-  DType dtype = DType::f32;  ///< in which gradients are sent
 };
 
-/// Whether the state of units (masters, gradients, optimizer) is kept in host memory. If so, it is copied to
-/// the device only while a gather, a reduction or an update needs it.
+/// How the state of offloaded units (masters, gradients, optimizer) is copied to the device: only while a
+/// gather, a reduction or an update needs it.
 struct OffloadPolicy {
-  bool state = false;
   int prefetch = 1;  ///< number of units whose state is copied to the device while another unit is updated
 };
-
-/// The groups of a program: those that have more than one rank.
-std::vector<ProgramGroup> groups_of(const DataParallel& data_parallel);
 
 struct StepOptions {
   ProgramKind kind = ProgramKind::train;
@@ -91,8 +82,6 @@ struct StepOptions {
   GatherPolicy gather;
   ReducePolicy reduce;
   OffloadPolicy offload;
-  DataParallel data_parallel;
-  Partition partition = {};                 ///< of each unit over its shard group; must be flat if ordered
   int64_t optimizer_bytes_per_element = 8;  ///< AdamW: two fp32 moments
   int64_t batch_bytes_per_token = 24;       ///< tokens, labels, positions
   int64_t kv_cache_tokens = 0;              ///< generation: capacity over all sequences

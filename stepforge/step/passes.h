@@ -12,7 +12,7 @@ namespace stepforge {
 
 /// Load, forwards, loss and backwards of every micro-batch, then norm, check and updates. With several ranks,
 /// labels are counted first and the loss is reduced before the norm. The program has no buffers yet.
-StepProgram write_base_program(const ModelSpec& model, const StepOptions& options);
+StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout, const StepOptions& options);
 
 /// The chosen blocks run forward without a graph and are recomputed before their backward.
 void recompute_pass(StepProgram& program, const ModelSpec& model, const RecomputePolicy& policy);
@@ -39,7 +39,8 @@ void gather_pass(StepProgram& program, const GatherPolicy& policy);
 void offload_pass(StepProgram& program, const OffloadPolicy& policy);
 
 /// Adds buffers, workspaces and costs to the operations, and frees each buffer after its last reader.
-void buffer_pass(StepProgram& program, const ModelSpec& model, const StepOptions& options);
+void buffer_pass(StepProgram& program, const ModelSpec& model, const RankLayout& layout,
+                 const StepOptions& options);
 
 /// Lets the last operation, in list order, that allocates or reads a buffer free it. Persistent buffers stay.
 void free_after_last_use(StepProgram& program);

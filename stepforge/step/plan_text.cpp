@@ -137,7 +137,7 @@ std::string memory_table(const StepProgram& program) {
 std::string ranks_text(const StepProgram& program, const SymmetryProof& proof) {
   if (program.groups.empty()) return {};
   std::vector<std::string> groups;
-  for (const ProgramGroup& group : program.groups) {
+  for (const RankGroup& group : program.groups) {
     groups.push_back(
         format("{} of {}", group.name, with_thousands(static_cast<int64_t>(group.ranks.size()))));
   }

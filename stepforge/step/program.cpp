@@ -17,7 +17,7 @@ Operation make_operation(OpKind kind, int unit, int group) {
 }
 
 int find_group(const StepProgram& program, std::string_view name) {
-  const auto found = std::ranges::find(program.groups, name, &ProgramGroup::name);
+  const auto found = std::ranges::find(program.groups, name, &RankGroup::name);
   return found == program.groups.end() ? -1 : static_cast<int>(found - program.groups.begin());
 }
 

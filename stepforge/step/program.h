@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/layout/rank_layout.h"
 #include "stepforge/step/operations.h"
 
 namespace stepforge {
@@ -57,15 +58,6 @@ struct Operation {
 /// An operation of this kind, on the lane of its kind.
 Operation make_operation(OpKind kind, int unit = -1, int group = -1);
 
-inline constexpr std::string_view kShardGroup = "dp_shard";
-inline constexpr std::string_view kReplicaGroup = "dp_replicate";
-inline constexpr std::string_view kLossGroup = "loss";
-
-struct ProgramGroup {
-  std::string name;        ///< "dp_shard"
-  std::vector<int> ranks;  ///< global ranks, ascending
-};
-
 struct ProgramUnit {
   std::string name;
   bool trainable = true;
@@ -96,7 +88,7 @@ struct StepProgram {
   ProgramKind kind = ProgramKind::train;
   int rank = 0;
   int micro_batches = 1;
-  std::vector<ProgramGroup> groups;
+  std::vector<RankGroup> groups;
   std::vector<ProgramUnit> units;
   std::vector<ProgramBlock> blocks;
   std::vector<Buffer> buffers;

@@ -31,15 +31,15 @@ double join(NormType type, double joined, std::span<const double> terms) {
 }
 
 /// `own` of every rank, concatenated.
-std::vector<double> of_all_ranks(const DataGroups& groups, const std::vector<double>& own) {
-  return groups.across_shards() == nullptr ? own : gather_values(*groups.across_shards(), own);
+std::vector<double> of_all_ranks(Communicator* shards, const std::vector<double>& own) {
+  return shards == nullptr ? own : gather_values(*shards, own);
 }
 
 /// Combines unit by unit, and in each unit rank by rank: the order of a single rank that holds all shards.
-double join_by_chunks(const ModelStore& store, NormType type, const std::vector<std::vector<double>>& terms) {
+double join_by_chunks(Communicator* shards, NormType type, const std::vector<std::vector<double>>& terms) {
   std::vector<double> own;
   for (const auto& unit : terms) own.insert(own.end(), unit.begin(), unit.end());
-  const std::vector<double> all = of_all_ranks(store.groups(), own);
+  const std::vector<double> all = of_all_ranks(shards, own);
   double joined = 0.0;
   size_t begin = 0;
   for (const auto& unit : terms) {
@@ -53,10 +53,10 @@ double join_by_chunks(const ModelStore& store, NormType type, const std::vector<
   return joined;
 }
 
-double join_by_ranks(const ModelStore& store, NormType type, const std::vector<std::vector<double>>& terms) {
+double join_by_ranks(Communicator* shards, NormType type, const std::vector<std::vector<double>>& terms) {
   double own = 0.0;
   for (const auto& unit : terms) own = join_norm_terms(type, own, join(type, 0.0, unit));
-  return join_over_shards(store.groups(), type, own);
+  return join_over_shards(shards, type, own);
 }
 
 }  // namespace
@@ -65,14 +65,14 @@ double norm_terms(const at::Tensor& gradient, NormType type) {
   return join(type, 0.0, terms_by_chunk(gradient.reshape({-1}).contiguous(), type));
 }
 
-double join_over_shards(const DataGroups& groups, NormType type, double own) {
-  return join(type, 0.0, of_all_ranks(groups, {own}));
+double join_over_shards(Communicator* shards, NormType type, double own) {
+  return join(type, 0.0, of_all_ranks(shards, {own}));
 }
 
-double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange) {
+double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards) {
   const auto terms = terms_by_unit(store, type);
-  return norm_of_terms(type, exchange == NormExchange::chunks ? join_by_chunks(store, type, terms)
-                                                              : join_by_ranks(store, type, terms));
+  return norm_of_terms(type, exchange == NormExchange::chunks ? join_by_chunks(shards, type, terms)
+                                                              : join_by_ranks(shards, type, terms));
 }
 
 double clip_coefficient(double norm, double max_norm) {

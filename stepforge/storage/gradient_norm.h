@@ -16,17 +16,17 @@ enum class NormExchange : uint8_t {
 };
 
 /// The norm of the gradients of all trained units of `store`, computed in fp64 and bitwise equal on all
-/// ranks. Each element counts once, because replicas hold equal gradients. If the units are sharded, this is
-/// a collective of the shard group on the compute lane.
-double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange);
+/// ranks. Each element counts once, because replicas hold equal gradients. A collective of `shards`, the
+/// units' shard group on the compute lane; null if each rank holds whole units.
+double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange,
+                     Communicator* shards = nullptr);
 
 /// The sum of |x|^p over all elements of a gradient of any shape, or for inf the largest |x|: the norm before
 /// its root is taken. Combined chunk by chunk (kernels/reduce.h).
 double norm_terms(const at::Tensor& gradient, NormType type);
 
-/// Combines `own`, the norm_terms() of this rank, over the ranks of the shard group, in rank order. If there
-/// are several ranks, this is a collective on the compute lane.
-double join_over_shards(const DataGroups& groups, NormType type, double own);
+/// Combines `own`, the norm_terms() of this rank, over the ranks of `shards`, in rank order. Null: one rank.
+double join_over_shards(Communicator* shards, NormType type, double own);
 
 /// The factor by which gradients are multiplied to limit `norm` to `max_norm`, as in
 /// torch.nn.utils.clip_grad_norm_. 1 if max_norm is 0, which means no clipping.

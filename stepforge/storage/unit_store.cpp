@@ -59,18 +59,21 @@ at::Tensor unbound(int64_t size, at::ScalarType type) {
 
 }  // namespace
 
-UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options, const DataGroups& groups)
+UnitStore::UnitStore(const UnitSpec& spec, const UnitLayout& layout, const StoreOptions& options,
+                     const GroupCommunicators& groups)
     : spec_(spec),
+      layout_(layout),
       options_(options),
       groups_(&groups),
-      layout_(spec, options.partition, groups_->shard().ranks) {
+      shards_(spec, layout.partition, groups.layout().size_of(layout.shard_group)),
+      shard_(groups.layout().index_in(layout.shard_group)) {
   master_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
-  if (!options_.offload) working_master_ = master_;
-  values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(options_.gather));
+  if (!layout_.offloaded) working_master_ = master_;
+  values_ = resident() ? master_ : unbound(gathered_size(), scalar_type(layout_.gather));
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
     // variable_data gives each leaf its own version counter, so that refilling the memory does not fail
     // autograd's checks of saved tensors.
-    parameters_.emplace_back(&spec.parameters[i], view(values_, layout_.gathered(), i).variable_data(),
+    parameters_.emplace_back(&spec.parameters[i], view(values_, shards_.gathered(), i).variable_data(),
                              at::Tensor());
   }
   if (options_.with_gradient && spec.trainable) allow_gradient();
@@ -79,12 +82,12 @@ UnitStore::UnitStore(const UnitSpec& spec, const StoreOptions& options, const Da
 void UnitStore::allow_gradient() {
   if (trained()) return;
   gradient_ = at::zeros({shard_size()}, at::TensorOptions(at::kFloat).pinned_memory(options_.pinned));
-  if (!options_.offload) working_gradient_ = gradient_;
+  if (!layout_.offloaded) working_gradient_ = gradient_;
   if (!writes_in_place()) whole_gradient_ = unbound(gathered_size(), at::kFloat);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor value = parameters_[i].value();
     value.set_requires_grad(true);
-    parameters_[i] = Parameter(&spec_.parameters[i], value, view(written_gradient(), layout_.gathered(), i));
+    parameters_[i] = Parameter(&spec_.parameters[i], value, view(written_gradient(), shards_.gathered(), i));
   }
 }
 
@@ -94,19 +97,19 @@ at::Tensor UnitStore::view(const at::Tensor& flat, const FlatLayout& layout, siz
 }
 
 at::Tensor UnitStore::master_view(size_t index) const {
-  return view(master_, layout_.gathered(), index);
+  return view(master_, shards_.gathered(), index);
 }
 
 ShardRange UnitStore::local_range(size_t first, size_t last) const {
-  return layout_.local_range(groups_->shard().rank, first, last);
+  return shards_.local_range(shard_, first, last);
 }
 
 std::vector<ShardSlice> UnitStore::slices(size_t index, int64_t begin, int64_t end) const {
-  return layout_.slices(groups_->shard().rank, index, begin, end);
+  return shards_.slices(shard_, index, begin, end);
 }
 
 std::vector<ShardSlice> UnitStore::slices(size_t index) const {
-  return layout_.slices(groups_->shard().rank, index);
+  return shards_.slices(shard_, index);
 }
 
 template <typename Visit>
@@ -114,8 +117,8 @@ void UnitStore::for_each_piece(const at::Tensor& joined, const FlatLayout& layou
                                const Visit& visit) const {
   for (size_t i = 0; i < spec_.parameters.size(); ++i) {
     const at::Tensor tensor = view(flat, layout, i);
-    for (int rank = 0; rank < layout_.shards(); ++rank) {
-      for (const ShardSlice& slice : layout_.slices(rank, i)) {
+    for (int rank = 0; rank < shards_.shards(); ++rank) {
+      for (const ShardSlice& slice : shards_.slices(rank, i)) {
         visit(part_of(tensor, slice.slice),
               part_of(joined, ShardSlice{slice.slice, rank * shard_size() + slice.local}));
       }
@@ -125,10 +128,10 @@ void UnitStore::for_each_piece(const at::Tensor& joined, const FlatLayout& layou
 
 at::Tensor UnitStore::whole(const at::Tensor& shard) const {
   if (!sharded()) return shard;
-  const at::Tensor joined = at::empty({layout_.joined_size()}, shard.scalar_type());
-  groups_->across_shards()->all_gather(bytes_of(shard), bytes_of(joined), options_.unit);
+  const at::Tensor joined = at::empty({shards_.joined_size()}, shard.scalar_type());
+  shard_group(Lane::compute).all_gather(bytes_of(shard), bytes_of(joined), options_.unit);
   const FlatLayout layout = flat_layout(spec_);
-  if (layout_.partition().kind == Partition::Kind::flat) return joined.narrow(0, 0, layout.size);
+  if (shards_.partition().kind == Partition::Kind::flat) return joined.narrow(0, 0, layout.size);
   at::Tensor result = at::zeros({layout.size}, shard.scalar_type());
   for_each_piece(joined, layout, result,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
@@ -142,17 +145,17 @@ void UnitStore::gather(at::Tensor slot) {
 
 void UnitStore::fill(const at::Tensor& slot) const {
   const at::NoGradGuard no_grad;
-  if (layout_.joined_is_gathered()) {
-    const at::Tensor part = slot.narrow(0, shard_size() * groups_->shard().rank, shard_size());
+  if (shards_.joined_is_gathered()) {
+    const at::Tensor part = slot.narrow(0, shard_size() * shard_, shard_size());
     part.copy_(working_master_);
-    if (sharded()) groups_->gather()->all_gather(bytes_of(part), bytes_of(slot), options_.unit);
+    if (sharded()) shard_group(Lane::gather).all_gather(bytes_of(part), bytes_of(slot), options_.unit);
     return;
   }
-  const at::Tensor joined = at::empty({layout_.joined_size()}, slot.scalar_type());
-  const at::Tensor part = joined.narrow(0, shard_size() * groups_->shard().rank, shard_size());
+  const at::Tensor joined = at::empty({shards_.joined_size()}, slot.scalar_type());
+  const at::Tensor part = joined.narrow(0, shard_size() * shard_, shard_size());
   part.copy_(working_master_);
-  groups_->gather()->all_gather(bytes_of(part), bytes_of(joined), options_.unit);
-  for_each_piece(joined, layout_.gathered(), slot,
+  shard_group(Lane::gather).all_gather(bytes_of(part), bytes_of(joined), options_.unit);
+  for_each_piece(joined, shards_.gathered(), slot,
                  [](const at::Tensor& part, const at::Tensor& piece) { part.copy_(piece); });
 }
 
@@ -175,7 +178,7 @@ void UnitStore::start_gradient(at::Tensor buffer) {
 }
 
 void UnitStore::clear_padding(const at::Tensor& gathered) const {
-  const FlatLayout& layout = layout_.gathered();
+  const FlatLayout& layout = shards_.gathered();
   std::vector<std::pair<int64_t, int64_t>> tensors;  // sorted by position
   for (size_t i = 0; i < layout.offsets.size(); ++i) {
     tensors.emplace_back(layout.offsets[i], layout.offsets[i] + spec_.parameters[i].elements());
@@ -193,16 +196,16 @@ void UnitStore::clear_padding(const at::Tensor& gathered) const {
 void UnitStore::reduce(bool accumulate) {
   finish_gradient();
   const at::NoGradGuard no_grad;
-  const bool as_written = options_.reduce == DType::f32 && layout_.joined_is_gathered();
+  const bool as_written = layout_.reduce == DType::f32 && shards_.joined_is_gathered();
   if (sharded() && as_written && !accumulate) {
-    groups_->reduce()->reduce_scatter(bytes_of(whole_gradient_), bytes_of(working_gradient_), DType::f32,
-                                      options_.unit);
+    Communicator& shards = shard_group(Lane::reduce);
+    shards.reduce_scatter(bytes_of(whole_gradient_), bytes_of(working_gradient_), DType::f32, options_.unit);
     return;
   }
   at::Tensor sum = whole_gradient_;
   if (sharded()) {
     if (reduce_scale() != 1.0) whole_gradient_.mul_(reduce_scale());
-    sum = reduced(whole_gradient_, TrainedParts(layout_));
+    sum = reduced(whole_gradient_, TrainedParts(shards_));
     if (reduce_scale() != 1.0) sum.mul_(1.0 / reduce_scale());
   }
   if (accumulate) {
@@ -215,17 +218,17 @@ void UnitStore::reduce(bool accumulate) {
 at::Tensor UnitStore::reduced(const at::Tensor& written, const TrainedParts& parts) const {
   const at::NoGradGuard no_grad;
   if (!sharded()) return written.clone();
-  const at::ScalarType type = scalar_type(options_.reduce);
+  const at::ScalarType type = scalar_type(layout_.reduce);
   at::Tensor joined = written;
-  if (!layout_.joined_is_gathered()) {
-    joined = at::zeros({layout_.joined_size()}, type);
-    for_each_piece(joined, layout_.gathered(), written,
+  if (!shards_.joined_is_gathered()) {
+    joined = at::zeros({shards_.joined_size()}, type);
+    for_each_piece(joined, shards_.gathered(), written,
                    [](const at::Tensor& part, const at::Tensor& piece) { piece.copy_(part); });
   }
   joined = parts.pack_joined(joined).to(type);
   const at::Tensor sum = at::empty({parts.size()}, type);
-  groups_->reduce()->reduce_scatter(bytes_of(joined), bytes_of(sum), options_.reduce, options_.unit);
-  return parts.unpack(sum.to(at::kFloat), groups_->shard().rank);
+  shard_group(Lane::reduce).reduce_scatter(bytes_of(joined), bytes_of(sum), layout_.reduce, options_.unit);
+  return parts.unpack(sum.to(at::kFloat), shard_);
 }
 
 void UnitStore::end_reduction() {
@@ -237,16 +240,17 @@ void UnitStore::all_reduce() {
   finish_gradient();
   const at::NoGradGuard no_grad;
   if (reduce_scale() != 1.0) working_gradient_.mul_(reduce_scale());
-  all_reduce(working_gradient_, TrainedParts(layout_));
+  all_reduce(working_gradient_, TrainedParts(shards_));
   if (reduce_scale() != 1.0) working_gradient_.mul_(1.0 / reduce_scale());
 }
 
 void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) const {
   const at::NoGradGuard no_grad;
-  const int rank = groups_->shard().rank;
+  const int rank = shard_;
   // The shard itself if all of it is trained and reduced in fp32.
-  const at::Tensor sent = parts.pack_shard(shard, rank).to(scalar_type(options_.reduce));
-  groups_->replicate()->all_reduce(bytes_of(sent), options_.reduce, options_.unit);
+  const at::Tensor sent = parts.pack_shard(shard, rank).to(scalar_type(layout_.reduce));
+  Communicator& replicas = *groups_->at(layout_.replica_group(), Lane::reduce);
+  replicas.all_reduce(bytes_of(sent), layout_.reduce, options_.unit);
   if (!sent.is_same(shard)) shard.copy_(parts.unpack(sent, rank));
 }
 
@@ -303,13 +307,13 @@ void UnitStore::initialize(uint64_t seed) {
   }
 }
 
-ModelStore::ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& options,
-                       std::shared_ptr<const DataGroups> groups)
+ModelStore::ModelStore(const std::vector<UnitSpec>& units, const RankLayout& layout,
+                       const StoreOptions& options, std::shared_ptr<const GroupCommunicators> groups)
     : groups_(std::move(groups)) {
   StoreOptions numbered = options;
-  for (const auto& unit : units) {
-    numbered.unit = static_cast<int>(units_.size());
-    units_.push_back(std::make_unique<UnitStore>(unit, numbered, *groups_));
+  for (size_t u = 0; u < units.size(); ++u) {
+    numbered.unit = static_cast<int>(u);
+    units_.push_back(std::make_unique<UnitStore>(units[u], layout.units.at(u), numbered, *groups_));
     for (Parameter& parameter : units_.back()->parameters()) {
       parameters_.emplace(parameter.spec().name, &parameter);
     }

@@ -14,28 +14,22 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stepforge/base/dtype.h"
 #include "stepforge/comm/collective.h"
+#include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/parameter.h"
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/parameter.h"
-#include "stepforge/storage/data_groups.h"
+#include "stepforge/storage/group_communicators.h"
 #include "stepforge/storage/trained_parts.h"
 
 namespace stepforge {
 
 struct StoreOptions {
-  DType gather = DType::f32;  ///< of the gathered values
-  DType reduce = DType::f32;  ///< in which gradients are sent; they are written and accumulated in fp32
-  Partition partition = {};
   bool with_gradient = true;  ///< allocate gradients of trainable units
   /// If one rank holds the whole unit, values gathered in fp32 are the masters themselves, and backward
   /// writes into gradient() itself. Otherwise both have their own memory, as on several ranks.
   bool alias_if_whole = true;
-  /// Masters and gradient stay in host memory. Gathers, reductions and updates work on copies on the device,
-  /// set by set_working_master() and set_working_gradient(). Nothing is aliased.
-  bool offload = false;
   bool pinned = false;  ///< masters and gradient are in page-locked memory, which needs an accelerator
   int unit = kNoUnit;   ///< the unit's number in the model; ranks compare it in collectives
 };
@@ -43,27 +37,35 @@ struct StoreOptions {
 class UnitStore {
  public:
   /// Allocates this rank's masters (zero) and, if the unit is trained and options.with_gradient, their
-  /// gradient (zero). `spec` must outlive the store, `groups` its last collective. Values have no memory
-  /// until gather() unless the unit is resident; using them before throws c10::Error ("not allocated"), and
-  /// so does writing a gradient into a buffer before start_gradient().
-  UnitStore(const UnitSpec& spec, const StoreOptions& options = {},
-            const DataGroups& groups = single_rank_groups());
+  /// gradient (zero). `spec` must outlive the store, `groups` its last collective; the groups of `layout` are
+  /// those of `groups`. Values have no memory until gather() unless the unit is resident; using them before
+  /// throws c10::Error ("not allocated"), and so does writing a gradient into a buffer before
+  /// start_gradient(). Masters and gradient of an offloaded unit stay in host memory: gathers, reductions and
+  /// updates work on copies on the device, set by set_working_master() and set_working_gradient(), and
+  /// nothing is aliased.
+  UnitStore(const UnitSpec& spec, const UnitLayout& layout = {}, const StoreOptions& options = {},
+            const GroupCommunicators& groups = single_rank_groups());
   UnitStore(const UnitStore&) = delete;
   UnitStore& operator=(const UnitStore&) = delete;
 
   const UnitSpec& spec() const { return spec_; }
   const StoreOptions& options() const { return options_; }
-  const ShardLayout& layout() const { return layout_; }
-  const DataGroups& groups() const { return *groups_; }
-  bool sharded() const { return layout_.shards() > 1; }
+  const UnitLayout& layout() const { return layout_; }
+  const ShardLayout& shards() const { return shards_; }
+  /// This rank's index in the shard group.
+  int shard() const { return shard_; }
+  bool sharded() const { return shards_.shards() > 1; }
+  /// This rank's index among those that hold the same shard, and their number.
+  int replica() const { return groups_->layout().index_in(layout_.replica_group()); }
+  int replicas() const { return groups_->layout().size_of(layout_.replica_group()); }
   /// Whether values are the masters themselves.
-  bool resident() const { return options_.gather == DType::f32 && writes_in_place(); }
+  bool resident() const { return layout_.gather == DType::f32 && writes_in_place(); }
   bool trained() const { return gradient_.defined(); }
   /// Whether backward writes into gradient() itself.
-  bool writes_in_place() const { return !sharded() && options_.alias_if_whole && !options_.offload; }
+  bool writes_in_place() const { return !sharded() && options_.alias_if_whole && !layout_.offloaded; }
 
-  int64_t shard_size() const { return layout_.shard_size(); }        ///< elements on each rank
-  int64_t gathered_size() const { return layout_.gathered().size; }  ///< of a gathered copy
+  int64_t shard_size() const { return shards_.shard_size(); }        ///< elements on each rank
+  int64_t gathered_size() const { return shards_.gathered().size; }  ///< of a gathered copy
   /// This rank's part of parameters [first, last), with the padding between them.
   ShardRange local_range(size_t first, size_t last) const;
   /// This rank's part of rows [begin, end) of parameter `index`, as slices of the tensor of these rows.
@@ -136,7 +138,9 @@ class UnitStore {
 
  private:
   /// An fp16 gradient is multiplied by it before rounding and divided by it afterwards.
-  double reduce_scale() const { return options_.reduce == DType::f16 ? 256.0 : 1.0; }
+  double reduce_scale() const { return layout_.reduce == DType::f16 ? 256.0 : 1.0; }
+  /// The shard group on this lane.
+  Communicator& shard_group(Lane lane) const { return *groups_->at(layout_.shard_group, lane); }
   at::Tensor view(const at::Tensor& flat, const FlatLayout& layout, size_t index) const;
   void clear_padding(const at::Tensor& gathered) const;
   /// Calls visit(slice of the parameter in `flat`, the same slice in `joined`) for every rank and parameter.
@@ -145,9 +149,11 @@ class UnitStore {
                       const Visit& visit) const;
 
   const UnitSpec& spec_;
+  UnitLayout layout_;
   StoreOptions options_;
-  const DataGroups* groups_;
-  ShardLayout layout_;
+  const GroupCommunicators* groups_;
+  ShardLayout shards_;
+  int shard_;
   at::Tensor master_;
   at::Tensor gradient_;
   at::Tensor working_master_;
@@ -164,8 +170,9 @@ class UnitStore {
 /// All units of a model on this rank.
 class ModelStore {
  public:
-  ModelStore(const std::vector<UnitSpec>& units, const StoreOptions& options,
-             std::shared_ptr<const DataGroups> groups = std::make_shared<DataGroups>());
+  /// `layout` has a unit for each of `units`; its groups are those of `groups`.
+  ModelStore(const std::vector<UnitSpec>& units, const RankLayout& layout, const StoreOptions& options = {},
+             std::shared_ptr<const GroupCommunicators> groups = std::make_shared<GroupCommunicators>());
 
   size_t size() const { return units_.size(); }
   UnitStore& unit(size_t index) { return *units_.at(index); }
@@ -174,12 +181,12 @@ class ModelStore {
   Parameter& parameter(std::string_view name);
   ParameterLookup lookup();
   void initialize(uint64_t seed);
-  const DataGroups& groups() const { return *groups_; }
+  const GroupCommunicators& groups() const { return *groups_; }
 
  private:
   std::vector<std::unique_ptr<UnitStore>> units_;
   std::map<std::string_view, Parameter*> parameters_;  ///< by name
-  std::shared_ptr<const DataGroups> groups_;  // last: destroyed before the buffers of its collectives
+  std::shared_ptr<const GroupCommunicators> groups_;  // last: destroyed before the buffers of its collectives
 };
 
 at::ScalarType scalar_type(DType dtype);

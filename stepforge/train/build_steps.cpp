@@ -31,9 +31,9 @@ namespace {
 /// Throws UsageError on every rank if `value` is not the same on all ranks; the message names `subject` and
 /// the ranks that differ from rank 0.
 void require_agreement(const Trainer& trainer, std::string_view subject, const std::string& value) {
-  Communicator* all = trainer.groups->data();
-  if (all == nullptr) return;
-  const std::vector<std::string> hashes = gather_texts(*all, content_hash(std::as_bytes(std::span(value))));
+  if (trainer.all_ranks == nullptr) return;
+  const std::vector<std::string> hashes =
+      gather_texts(*trainer.all_ranks, content_hash(std::as_bytes(std::span(value))));
   std::vector<std::string> others;
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
     if (hashes[rank] != hashes[0]) others.push_back(format("{}", rank));
@@ -46,14 +46,11 @@ void require_agreement(const Trainer& trainer, std::string_view subject, const s
 }
 
 void build_ranks(Trainer& trainer) {
-  if (trainer.world() == nullptr) {
-    trainer.groups = std::make_shared<const DataGroups>();
-    return;
-  }
-  World& world = *trainer.world();
-  trainer.place = {world.rank(), world.size()};
+  if (trainer.world() == nullptr) return;
+  trainer.place = {trainer.world()->rank(), trainer.world()->size()};
   const Config& config = trainer.config;
-  trainer.groups = std::make_shared<const DataGroups>(world, data_parallel_of(config, trainer.place));
+  plan_data_ranks(config, trainer.place.world_size);  // refuses degrees that do not fit
+  trainer.all_ranks = group_of_all(trainer.world(), "world");
   require_agreement(trainer, "the program", format("{} {}", version(), commit()));
   require_agreement(trainer, "the configuration", config_toml(config, /*with_comments=*/false));
 }
@@ -74,7 +71,7 @@ void require_unused(const Trainer& trainer) {
 
 void build_run_folder(Trainer& trainer) {
   const std::filesystem::path run_dir = trainer.config.run_dir;
-  rank0_first(trainer.groups->data(), [&](const ReportProgress&) {
+  rank0_first(trainer.all_ranks.get(), [&](const ReportProgress&) {
     if (trainer.is_main()) {
       trainer.run_folder = std::make_unique<RunFolder>(run_dir, trainer.log);
       require_unused(trainer);
@@ -102,8 +99,8 @@ void build_threads(Trainer& trainer) {
   if (training.threads > 0) at::set_num_threads(static_cast<int>(training.threads));
   if (!given) at::set_num_threads(std::max(1, at::get_num_threads() / trainer.ranks_on_host));
   trainer.state.arithmetic = arithmetic_of_this_process();
-  if (training.reduction != ReductionMode::ordered || trainer.groups->data() == nullptr) return;
-  const std::vector<std::string> all = gather_texts(*trainer.groups->data(), trainer.state.arithmetic);
+  if (training.reduction != ReductionMode::ordered || trainer.all_ranks == nullptr) return;
+  const std::vector<std::string> all = gather_texts(*trainer.all_ranks, trainer.state.arithmetic);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return trainer.log.warning(
@@ -123,7 +120,7 @@ auto reading_input(const Read& read) {
 }
 
 void build_tokenizer_step(Trainer& trainer) {
-  rank0_first(trainer.groups->data(), [&](const ReportProgress& report) {
+  rank0_first(trainer.all_ranks.get(), [&](const ReportProgress& report) {
     trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log, report); });
     // Copied, so that the run folder alone is enough to evaluate and export the run.
     if (trainer.is_main() && trainer.config.tokenizer.type != TokenizerType::bytes)
@@ -155,7 +152,7 @@ void build_data(Trainer& trainer) {
                      with_thousands(progress.tokens));
   };
   const DataPlan plan = data_plan(trainer.config, trainer.config.model.vocab_size);
-  rank0_first(trainer.groups->data(), [&](const ReportProgress& report) {
+  rank0_first(trainer.all_ranks.get(), [&](const ReportProgress& report) {
     const auto advance = [&](const TokenizeProgress& progress) {
       report();
       log_end(progress);
@@ -174,7 +171,8 @@ void build_data(Trainer& trainer) {
 void build_specification(Trainer& trainer) {
   const auto& training = trainer.config.training;
   trainer.model_spec = plan_model(trainer.config);
-  trainer.batch = plan_batch(training, trainer.groups->data_ranks(), trainer.groups->data_rank());
+  trainer.layout = plan_layout(trainer.config, trainer.model_spec, trainer.place);
+  trainer.batch = plan_batch(training, trainer.layout.data_ranks, trainer.layout.data_rank);
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
   trainer.steps_per_epoch =
       std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));
@@ -217,12 +215,16 @@ void build_step_program(Trainer& trainer) {
   check_memory(trainer);
 }
 
+void build_groups(Trainer& trainer) {
+  trainer.groups = trainer.world() == nullptr
+                       ? std::make_shared<const GroupCommunicators>()
+                       : std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.layout,
+                                                                    group_lanes(trainer.train_program));
+}
+
 void build_parameters(Trainer& trainer) {
-  const StoreOptions options{.gather = trainer.config.precision.compute,
-                             .reduce = trainer.config.precision.reduce,
-                             .partition = partition_of(trainer.config.parallelism),
-                             .offload = trainer.config.parallelism.fsdp_cpu_offload};
-  trainer.store = std::make_unique<ModelStore>(trainer.model_spec.units, options, trainer.groups);
+  trainer.store =
+      std::make_unique<ModelStore>(trainer.model_spec.units, trainer.layout, StoreOptions{}, trainer.groups);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }
 
@@ -299,6 +301,7 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
           {"data", build_data},
           {"specification", build_specification},
           {"step_program", build_step_program},
+          {"groups", build_groups},
           {"parameters", build_parameters},
           {"model", build_model},
           {"optimizer", build_optimizer},

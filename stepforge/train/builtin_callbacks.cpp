@@ -28,10 +28,10 @@ namespace stepforge {
 namespace {
 
 /// The mesh: "dp_replicate 2 x dp_shard 4".
-std::string mesh_text(const DataGroups& groups) {
+std::string mesh_text(const ParallelDims& dims) {
   std::vector<std::string> axes;
-  if (groups.replicas() > 1) axes.push_back(format("dp_replicate {}", groups.replicas()));
-  if (groups.shard().ranks > 1) axes.push_back(format("dp_shard {}", groups.shard().ranks));
+  if (dims.dp_replicate > 1) axes.push_back(format("dp_replicate {}", dims.dp_replicate));
+  if (dims.dp_shard > 1) axes.push_back(format("dp_shard {}", dims.dp_shard));
   return join(axes, " x ");
 }
 
@@ -47,9 +47,9 @@ class ReportCallback : public Callback {
   void init_end(Trainer& trainer) override {
     const auto& model = trainer.model_spec;
     const auto& batch = trainer.batch;
-    const int ranks = trainer.groups->data_ranks();
+    const int ranks = trainer.layout.data_ranks;
     if (ranks > 1) {
-      trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(*trainer.groups),
+      trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(trainer.layout.dims),
                        trainer.world()->transport());
     }
     trainer.log.info("model: {}, {} parameters ({}), {}, vocabulary {}", trainer.config.model.family,
@@ -128,7 +128,7 @@ class LoggingCallback : public Callback {
 
   void step_end(Trainer& trainer) override {
     const double waited = trainer.loader->wait_seconds();
-    const double seconds = meter_.end_step(trainer.batch.tokens_per_step() / trainer.groups->data_ranks(),
+    const double seconds = meter_.end_step(trainer.batch.tokens_per_step() / trainer.layout.data_ranks,
                                            trainer.last_flops, waited - waited_);
     waited_ = waited;
     if (status_ == nullptr) return;

@@ -37,8 +37,9 @@ struct BatchTally {
 };
 
 /// Gathers the tallies of all data ranks, in rank order.
-void gather(std::vector<BatchTally>& tallies, const DataGroups& groups) {
-  if (groups.data() != nullptr) tallies = gather_values(*groups.data(), tallies);
+void gather(std::vector<BatchTally>& tallies, const GroupCommunicators& groups) {
+  Communicator* const ranks = groups.at(groups.layout().loss_group, Lane::compute);
+  if (ranks != nullptr) tallies = gather_values(*ranks, tallies);
 }
 
 bool stopped(const std::vector<BatchTally>& tallies) {
@@ -64,13 +65,13 @@ LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logi
 }
 
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
-                          const std::function<bool()>& stop, const DataGroups& groups) {
+                          const std::function<bool()>& stop, const GroupCommunicators& groups) {
   const auto begin = std::chrono::steady_clock::now();
   EvaluationResult result;
   double loss_sum = 0.0;
-  const int ranks = groups.data_ranks();
+  const int ranks = groups.layout().data_ranks;
   for (int64_t first = 0; max_batches < 0 || first < max_batches; first += ranks) {
-    const int64_t number = first + groups.data_rank();
+    const int64_t number = first + groups.layout().data_rank;
     const bool wanted = max_batches < 0 || number < max_batches;
     const Batch batch = wanted ? stream.rows(number * rows, rows) : Batch{};
     std::vector<BatchTally> tallies{{.rows = batch.rows, .stopped = stop && stop() ? 1 : 0}};

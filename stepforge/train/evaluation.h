@@ -24,7 +24,7 @@ struct EvaluationResult {
 /// returns true between two batches. A collective over the data ranks of `groups`, which share the batches;
 /// the result is the same on all of them, and equal to that of a single rank.
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
-                          const std::function<bool()>& stop = {}, const DataGroups& groups = {});
+                          const std::function<bool()>& stop = {}, const GroupCommunicators& groups = {});
 
 /// Runs one batch through an evaluation program. The result has the loss of each token and, `with_logits`,
 /// logits.

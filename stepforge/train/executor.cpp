@@ -106,7 +106,7 @@ Context Executor::context_for(const Operation& operation, const StepInputs& inpu
 void Executor::execute(const Operation& operation, const StepInputs& inputs, StepServices& services) {
   switch (operation.kind) {
     case OpKind::count_labels:
-      return services.count_labels();
+      return services.count_labels(*communicator(operation));
     case OpKind::load_batch:
       allocate(operation, BufferKind::batch).batch.emplace(services.load_batch(operation.micro_batch));
       return;
@@ -141,12 +141,12 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::all_reduce_start:
       return unit(operation).all_reduce();
     case OpKind::reduce_loss:
-      return services.reduce_loss();
+      return services.reduce_loss(*communicator(operation));
     case OpKind::gradient_norm:
       for (size_t i = 0; i < store_.size(); ++i) {
         if (store_.unit(i).trained()) store_.unit(i).finish_gradient();
       }
-      return services.gradient_norm();
+      return services.gradient_norm(communicator(operation));
     case OpKind::check_finite:
       updates_allowed_ = services.check_finite();
       return;

@@ -26,15 +26,16 @@ namespace stepforge {
 class StepServices {
  public:
   virtual ~StepServices() = default;
-  /// Sums the valid labels of the step over all ranks.
-  virtual void count_labels() {}
+  /// Sums the valid labels of the step over `ranks`.
+  virtual void count_labels(Communicator& ranks) {}
   virtual BatchTensors load_batch(int micro_batch) = 0;
   /// The factor of each token's loss: 1 / valid labels of the whole step.
   virtual double loss_scale() { return 1.0; }
-  /// Sums the losses of the step over all ranks.
-  virtual void reduce_loss() {}
-  /// The global norm of all gradients.
-  virtual void gradient_norm() {}
+  /// Sums the losses of the step over `ranks`.
+  virtual void reduce_loss(Communicator& ranks) {}
+  /// The global norm of all gradients. `shards`: the ranks that hold other parts of them; null if there are
+  /// none.
+  virtual void gradient_norm(Communicator* shards) {}
   /// False if the step must not update: its updates are then skipped.
   virtual bool check_finite() { return true; }
   virtual void update(int unit) {}
@@ -100,6 +101,10 @@ class Executor {
   /// An fp32 tensor as large as the buffer of `kind` that the operation allocates.
   at::Tensor allocate_flat(const Operation& operation, BufferKind kind);
   void free(const Operation& operation, int buffer);
+  /// The communicator of the operation's group on its lane; null if it has no group.
+  Communicator* communicator(const Operation& operation) const {
+    return store_.groups().at(operation.group, operation.lane);
+  }
   UnitStore& unit(const Operation& operation) { return store_.unit(static_cast<size_t>(operation.unit)); }
 
   Context context_for(const Operation& operation, const StepInputs& inputs);

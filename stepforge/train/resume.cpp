@@ -128,12 +128,10 @@ void initial_load(Trainer& trainer) {
   trainer.log.info("weights loaded from {}", path.string());
 }
 
-/// All ranks with different data, with their own communicator, because they save while training continues.
+/// All ranks, with their own communicator, because they save while training continues.
 std::unique_ptr<CheckpointRanks> build_checkpoint_ranks(const Trainer& trainer) {
   const double limit = trainer.config.checkpoint.timeout;
-  if (trainer.groups->data_ranks() == 1) return std::make_unique<CheckpointRanks>(nullptr, limit);
-  const std::vector<int> ranks = data_parallel_of(trainer.config, trainer.place).loss_ranks;
-  return std::make_unique<CheckpointRanks>(trainer.world()->group("checkpoint", ranks), limit);
+  return std::make_unique<CheckpointRanks>(group_of_all(trainer.world(), "checkpoint"), limit);
 }
 
 /// What the run folder tells of earlier starts, the same on all ranks.

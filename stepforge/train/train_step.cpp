@@ -68,9 +68,9 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
 namespace {
 
 /// The first nonempty `own` in rank order, with its rank; "" if all are empty. The same on all ranks.
-std::string first_found(const DataGroups& groups, const std::string& own) {
-  if (groups.data() == nullptr) return own;
-  const std::vector<std::string> found = gather_texts(*groups.data(), own);
+std::string first_found(Communicator* ranks, const std::string& own) {
+  if (ranks == nullptr) return own;
+  const std::vector<std::string> found = gather_texts(*ranks, own);
   for (size_t rank = 0; rank < found.size(); ++rank) {
     if (!found[rank].empty()) return format("{} on data rank {}", found[rank], rank);
   }
@@ -102,12 +102,12 @@ std::string nonfinite_gradient(const ModelStore& store) {
 }  // namespace
 
 std::string TrainStep::find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs) {
-  const DataGroups& groups = store_.groups();
-  std::string first_nonfinite = first_found(groups, nonfinite_weights(store_));
-  if (first_nonfinite.empty())
-    first_nonfinite = first_found(groups, replay(micro_batches, std::move(inputs)));
+  const GroupCommunicators& groups = store_.groups();
+  Communicator* const ranks = groups.at(groups.layout().loss_group, Lane::compute);
+  std::string first_nonfinite = first_found(ranks, nonfinite_weights(store_));
+  if (first_nonfinite.empty()) first_nonfinite = first_found(ranks, replay(micro_batches, std::move(inputs)));
   // Gradients are already summed over ranks here, so the named rank may not be the one where it began.
-  if (first_nonfinite.empty()) first_nonfinite = first_found(groups, nonfinite_gradient(store_));
+  if (first_nonfinite.empty()) first_nonfinite = first_found(ranks, nonfinite_gradient(store_));
   return first_nonfinite.empty() ? "the loss of the head" : first_nonfinite;
 }
 

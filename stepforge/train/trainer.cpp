@@ -59,9 +59,14 @@ void Trainer::build() {
     callbacks.emit(&Callback::init_end, *this);
     if (resumed) callbacks.emit(&Callback::load, *this);
   } catch (const std::exception& failure) {
-    if (groups != nullptr) groups->abort(failure.what());
+    abort_ranks(failure.what());
     throw;
   }
+}
+
+void Trainer::abort_ranks(const std::string& reason) const {
+  if (all_ranks != nullptr) all_ranks->abort(reason);
+  if (groups != nullptr) groups->abort(reason);
 }
 
 bool Trainer::is_restart() const {
@@ -124,7 +129,7 @@ RunOutcome Trainer::run() {
     }
     return done ? RunOutcome::completed : RunOutcome::interrupted;
   } catch (const std::exception& failure) {
-    groups->abort(failure.what());
+    abort_ranks(failure.what());
     if (is_main()) {
       run_folder->progress(state.step, state.tokens, seconds());
       run_folder->finish(format("failed: {}", failure.what()));

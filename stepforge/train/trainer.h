@@ -98,10 +98,12 @@ class Trainer {
   /// Ranks that share the host's memory, and its cores unless training.threads or OMP_NUM_THREADS is set.
   int ranks_on_host = 1;
   LaunchInfo launch;
-  std::unique_ptr<RunFolder> run_folder;  ///< on rank 0, else null
+  std::unique_ptr<Communicator> all_ranks;  ///< of the world; null for a single rank
+  std::unique_ptr<RunFolder> run_folder;    ///< on rank 0, else null
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
   ModelSpec model_spec;
+  RankLayout layout;
   BatchLayout batch;
   int64_t total_steps = 0;
   int64_t steps_per_epoch = 0;
@@ -116,7 +118,7 @@ class Trainer {
   std::unique_ptr<Loader> loader;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Executor> evaluator;
-  std::shared_ptr<const DataGroups> groups;  ///< built first; destroyed before the buffers of its collectives
+  std::shared_ptr<const GroupCommunicators> groups;  ///< destroyed before the buffers of its collectives
   std::unique_ptr<TrainStep> train_step;
   std::unique_ptr<SinkQueue> metrics;
   std::unique_ptr<CheckpointRanks> checkpoint_ranks;
@@ -138,9 +140,11 @@ class Trainer {
   void handle_nonfinite();
   void report_saves();
   void finish_saving();
+  /// Makes the collectives of all groups fail with `reason`, so that no rank waits.
+  void abort_ranks(const std::string& reason) const;
   /// The same on all ranks.
   bool stop_wanted() const {
-    return state.validation_pending || (groups->data() != nullptr ? last_step.interrupted : interrupted());
+    return state.validation_pending || (all_ranks != nullptr ? last_step.interrupted : interrupted());
   }
   bool due(int64_t interval) const { return interval > 0 && state.step % interval == 0; }
 

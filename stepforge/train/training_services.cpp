@@ -45,13 +45,13 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
       store_(store),
       optimizer_(optimizer),
       lr_factor_(lr_factor),
-      domain_(training.loss_aggregation, labels_of(batches), store.groups().data_ranks()) {
+      domain_(training.loss_aggregation, labels_of(batches), store.groups().layout().data_ranks) {
   result.valid_labels = domain_.step_labels();
 }
 
-void TrainingServices::count_labels() {
+void TrainingServices::count_labels(Communicator& ranks) {
   std::array<int64_t, 2> sums{result.valid_labels, result.interrupted ? 1 : 0};
-  store_.groups().data()->all_reduce(std::as_writable_bytes(std::span(sums)), DType::i64);
+  ranks.all_reduce(std::as_writable_bytes(std::span(sums)), DType::i64);
   domain_.set_step_labels(sums[0]);
   result.valid_labels = sums[0];
   result.interrupted = sums[1] > 0;
@@ -71,10 +71,10 @@ void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, co
 }
 
 /// Gathers the loss sums of all micro-batches of the step, in order, and the mean of each rank.
-void TrainingServices::reduce_loss() {
+void TrainingServices::reduce_loss(Communicator& ranks) {
   std::vector<double> own = std::exchange(loss_sums_, {});
   own.push_back(domain_.own_mean(own));
-  const std::vector<double> all = gather_values(*store_.groups().data(), own);
+  const std::vector<double> all = gather_values(ranks, own);
   for (size_t begin = 0; begin < all.size(); begin += own.size()) {
     const auto of_rank = std::span(all).subspan(begin, own.size());
     loss_sums_.insert(loss_sums_.end(), of_rank.begin(), of_rank.end() - 1);
@@ -82,11 +82,11 @@ void TrainingServices::reduce_loss() {
   }
 }
 
-void TrainingServices::gradient_norm() {
+void TrainingServices::gradient_norm(Communicator* shards) {
   if (rank_means_.empty()) rank_means_.push_back(domain_.own_mean(loss_sums_));  // one rank
   result.loss = domain_.loss(loss_sums_, rank_means_);
   result.max_loss = *std::max_element(rank_means_.begin(), rank_means_.end());
-  result.grad_norm = stepforge::gradient_norm(store_, norm_type_, norm_exchange_);
+  result.grad_norm = stepforge::gradient_norm(store_, norm_type_, norm_exchange_, shards);
 }
 
 bool TrainingServices::check_finite() {

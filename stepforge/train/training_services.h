@@ -27,12 +27,12 @@ class TrainingServices : public StepServices {
   std::function<void(const StepResult& so_far)> on_pre_update;
   StepResult result;
 
-  void count_labels() override;
+  void count_labels(Communicator& ranks) override;
   double loss_scale() override;
   BatchTensors load_batch(int micro_batch) override;
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override;
-  void reduce_loss() override;
-  void gradient_norm() override;
+  void reduce_loss(Communicator& ranks) override;
+  void gradient_norm(Communicator* shards) override;
   bool check_finite() override;
   void update(int unit) override { optimizer_->update(unit); }
   void reload_optimizer(int unit, const at::Tensor& buffer) override;

@@ -47,12 +47,16 @@ inline ModelConfig small_config(const std::string& family = "llama", bool tied =
 /// A model and its optimizer, or one rank's part of them. Two with the same seed hold the same bits; with
 /// different seeds every tensor differs.
 struct SmallModel {
-  explicit SmallModel(uint64_t seed, const ModelConfig& model_config = small_config(),
-                      std::shared_ptr<const DataGroups> groups = std::make_shared<const DataGroups>(),
-                      const StoreOptions& options = {})
+  explicit SmallModel(
+      uint64_t seed, const ModelConfig& model_config = small_config(),
+      std::shared_ptr<const GroupCommunicators> groups = std::make_shared<const GroupCommunicators>(),
+      const Partition& partition = {})
       : config(model_config),
         spec(model_spec(config)),
-        store(spec.units, options, std::move(groups)),
+        store(spec.units,
+              rank_layout(spec.units, {.dims = groups->layout().dims, .partition = partition},
+                          groups->layout().id),
+              {}, groups),
         optimizer(store, resolve_param_groups(OptimizerConfig(), spec)) {
     refill(seed);
   }

@@ -11,7 +11,7 @@
 
 #include "stepforge/checkpoint/checkpoint_ranks.h"
 #include "tests/checkpoint/fixture.h"
-#include "tests/step/data_parallel.h"
+#include "tests/support/rank_groups.h"
 #include "tests/support/rank_threads.h"
 
 namespace stepforge::testing {
@@ -27,11 +27,6 @@ struct Layout {
   }
 };
 
-inline std::shared_ptr<const DataGroups> groups_of_layout(World& world, const Layout& layout) {
-  const int shards = layout.ranks / layout.replicas;
-  return std::make_shared<const DataGroups>(world, data_parallel(world.rank(), shards, layout.replicas));
-}
-
 /// Rows whose ends are not multiples of 1,024 elements, a tensor of several such chunks, and units with fewer
 /// chunks than ranks.
 inline ModelConfig odd_config() {
@@ -45,7 +40,7 @@ inline ModelConfig odd_config() {
 /// One rank's part of a model, and the ranks that save it.
 struct RankModel {
   RankModel(World& world, const Layout& layout, uint64_t seed)
-      : model(seed, odd_config(), groups_of_layout(world, layout), {.partition = layout.partition}),
+      : model(seed, odd_config(), rank_groups(world, layout.replicas), layout.partition),
         ranks(world.group("checkpoint", all_ranks(world.size())), 60) {}
 
   StagedCheckpoint stage() const { return model.stage(); }

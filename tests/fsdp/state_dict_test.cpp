@@ -13,7 +13,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include "tests/step/data_parallel.h"
+#include "tests/support/rank_groups.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/throws.h"
 
@@ -58,11 +58,10 @@ const std::vector<Layout> kLayouts = {{1, 1},
 class Model {
  public:
   Model(World& world, const Layout& layout, uint64_t seed = 1) : specs_(odd_units()) {
-    const DataParallel ranks = data_parallel(world.rank(), layout.shards, layout.replicas);
-    groups_ = std::make_shared<DataGroups>(world, ranks, format("seed {}", seed));
+    groups_ = rank_groups(world, layout.replicas, format("seed {}", seed));
     for (const UnitSpec& spec : specs_) {
-      stores_.push_back(
-          std::make_unique<UnitStore>(spec, StoreOptions{.partition = layout.partition}, *groups_));
+      const UnitLayout unit_layout = sharded_unit(groups_->layout(), {.partition = layout.partition});
+      stores_.push_back(std::make_unique<UnitStore>(spec, unit_layout, StoreOptions{}, *groups_));
       stores_.back()->initialize(seed);
       if (spec.name == "second") {
         for (const ShardSlice& scalar : stores_.back()->slices(1))
@@ -74,7 +73,7 @@ class Model {
         source.entries.push_back({spec.parameters[i].name, unit, i, {}, !spec.trainable});
     }
     source.entries.push_back({"steps", -1, 0, at::full({2}, static_cast<int64_t>(seed), at::kLong)});
-    source.all = groups_->data();
+    source.all = groups_->at(groups_->layout().loss_group, Lane::compute);
   }
 
   at::Tensor& buffer() { return source.entries.back().whole; }
@@ -93,7 +92,7 @@ class Model {
 
  private:
   std::vector<UnitSpec> specs_;
-  std::shared_ptr<DataGroups> groups_;
+  std::shared_ptr<const GroupCommunicators> groups_;
   std::vector<std::unique_ptr<UnitStore>> stores_;
 };
 

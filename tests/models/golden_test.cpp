@@ -50,7 +50,7 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsMatchTransformers) {
   config.training.seq_len = batch.seq_len;
   config.training.local_batch_size = batch.rows;
   const ModelSpec spec = plan_model(config);
-  ModelStore store(spec.units, {.with_gradient = false});
+  ModelStore store(spec.units, rank_layout(spec.units), {.with_gradient = false});
   import_hf(folder, spec, store);
   Model model = make_model(config.model, store.lookup(), {batch.seq_len, 0});
   const StepProgram program = plan_evaluation(config, spec);

@@ -35,7 +35,7 @@ class Job {
       : config(job_config),
         spec(plan_model(config)),
         program(plan_train_step(config, spec)),
-        store(spec.units, {.gather = config.precision.compute}),
+        store(spec.units, rank_layout(spec.units, {.gather = config.precision.compute})),
         model(make_model(config.model, store.lookup(),
                          {config.model.max_position, config.training.loss_chunk})),
         optimizer(store, resolve_param_groups(config.optimizer, spec)),

@@ -42,7 +42,7 @@ struct TinyModel {
                      int64_t loss_chunk = 0)
       : config(model_config),
         spec(model_spec(config, loss_chunk)),
-        store(spec.units, {.gather = compute}),
+        store(spec.units, rank_layout(spec.units, {.gather = compute})),
         model(make_model(config, store.lookup(), {config.max_position, loss_chunk})) {
     store.initialize(seed);
     gather();

@@ -93,18 +93,26 @@ TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
   EXPECT_EQ(plan_batch(training, 4).micro_batches(), 8);
 }
 
-TEST(DataParallelOf, ShardRanksAreNeighboursAndReplicaRanksAreNot) {
-  const Config config = with({"parallelism.data_parallel_replicate_degree=2"});
-  const DataParallel groups = data_parallel_of(config, {5, 8});
-  EXPECT_EQ(groups.rank, 5);
-  EXPECT_EQ(groups.shard_ranks, (std::vector<int>{4, 5, 6, 7}));
-  EXPECT_EQ(groups.replica_ranks, (std::vector<int>{1, 5}));
-  EXPECT_EQ(groups.loss_ranks, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+TEST(PlanLayout, FollowsTheConfiguration) {
+  const Config config =
+      with({"parallelism.data_parallel_replicate_degree=2", "parallelism.fsdp_partition=by_tensor",
+            "parallelism.fsdp_cpu_offload=true", "precision.compute=bf16", "precision.reduce=fp16"});
+  const ModelSpec model = plan_model(config);
+  const RankLayout layout = plan_layout(config, model, {5, 8});
+  EXPECT_EQ(layout.dims.dp_shard, 4);
+  ASSERT_EQ(layout.units.size(), model.units.size());
+  for (const UnitLayout& unit : layout.units) {
+    EXPECT_EQ(unit.partition.kind, Partition::Kind::by_tensor);
+    EXPECT_EQ(unit.gather, DType::bf16);
+    EXPECT_EQ(unit.reduce, DType::f16);
+    EXPECT_TRUE(unit.offloaded);
+  }
 }
 
-TEST(DataParallelOf, RefusesDegreesThatDoNotFitTheWorld) {
+TEST(PlanDataRanks, RefusesDegreesThatDoNotFitTheWorld) {
+  EXPECT_EQ(plan_data_ranks(with({"parallelism.data_parallel_replicate_degree=2"}), 8), 8);
   const Config config = with({"parallelism.data_parallel_shard_degree=4"});
-  const std::string message = message_of<UsageError>([&] { data_parallel_of(config, {0, 6}); });
+  const std::string message = message_of<UsageError>([&] { plan_data_ranks(config, 6); });
   EXPECT_CONTAINS(message, "parallelism.data_parallel_shard_degree = 4") << message;
   EXPECT_CONTAINS(message, "for 6 ranks") << message;
 }

@@ -27,7 +27,7 @@ int64_t persistent_bytes(const StepProgram& program, BufferKind kind) {
   return sum;
 }
 
-std::string refusal(const ModelSpec& model, const StepOptions& options) {
+std::string refusal(const ModelSpec& model, const RankOptions& options) {
   return message_of<UsageError>([&] { build_step(model, options); });
 }
 
@@ -51,7 +51,7 @@ TEST(BuildStep, ListingOfATinyTrainingProgram) {
 }
 
 TEST(BuildStep, EvaluationKeepsNoGraphAndFreesEachBundleAfterTheNextBlock) {
-  StepOptions options = small_options(2);
+  RankOptions options = small_options(2);
   options.kind = ProgramKind::evaluate;
   EXPECT_EQ(listing(build_step(small_model(1), options)),
             "load_batch m0 +batch m0\n"
@@ -65,7 +65,7 @@ TEST(BuildStep, EvaluationKeepsNoGraphAndFreesEachBundleAfterTheNextBlock) {
 }
 
 TEST(BuildStep, GenerationEndsInLogitsAndHoldsAKvCache) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.kind = ProgramKind::generate;
   options.kv_cache_tokens = 10;
   options.sequences = 3;
@@ -118,7 +118,7 @@ TEST(BuildStep, BlocksBelowTheLowestTrainableUnitHaveNoBackward) {
 }
 
 TEST(BuildStep, RefusesOptionsThatDoNotFit) {
-  StepOptions options = small_options(0);
+  RankOptions options = small_options(0);
   EXPECT_CONTAINS(refusal(small_model(), options), "at least one micro-batch, not 0");
   options = small_options(1);
   options.gather.prefetch = -1;
@@ -132,7 +132,7 @@ TEST(BuildStep, RefusesOptionsThatDoNotFit) {
 }
 
 TEST(RecomputePass, FullRecomputesEveryLayerButNotEmbeddingAndHead) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::full;
   const std::string text = listing(build_step(small_model(1), options));
   EXPECT_CONTAINS(text, "forward embedding m0 graph");
@@ -141,7 +141,7 @@ TEST(RecomputePass, FullRecomputesEveryLayerButNotEmbeddingAndHead) {
 }
 
 TEST(RecomputePass, EveryNthStartsWithTheFirstLayer) {
-  StepOptions options = small_options(2);
+  RankOptions options = small_options(2);
   options.recompute.mode = RecomputePolicy::Mode::every_n;
   options.recompute.n = 2;
   const StepProgram program = build_step(small_model(5), options);
@@ -155,7 +155,7 @@ TEST(RecomputePass, EveryNthStartsWithTheFirstLayer) {
 }
 
 TEST(RecomputePass, NamedRegionsShrinkTheGraph) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::regions;
   options.recompute.regions = {"mlp"};
   const StepProgram program = build_step(small_model(1), options);
@@ -169,7 +169,7 @@ TEST(RecomputePass, NamedRegionsShrinkTheGraph) {
 }
 
 TEST(RecomputePass, UnknownNamesAreRefusedWithASuggestion) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::blocks;
   options.recompute.blocks = {"layers.9"};
   EXPECT_CONTAINS(refusal(small_model(), options), "\"layers.9\"");
@@ -214,7 +214,7 @@ std::string fixed_tree(int begin, int size) {
 
 TEST(OrderedPass, SumsAnyNumberOfMicroBatchesByTheFixedTree) {
   for (int micro_batches = 1; micro_batches <= 70; ++micro_batches) {
-    StepOptions options = small_options(micro_batches);
+    RankOptions options = small_options(micro_batches);
     options.ordered = true;
     const StepProgram program = build_step(small_model(1), options);
     for (int unit = 0; unit < 3; ++unit)
@@ -224,7 +224,7 @@ TEST(OrderedPass, SumsAnyNumberOfMicroBatchesByTheFixedTree) {
 
 TEST(OrderedPass, HoldsAtMostLog2OfTheMicroBatchesGradients) {
   for (int micro_batches = 1; micro_batches <= 33; ++micro_batches) {
-    StepOptions options = small_options(micro_batches);
+    RankOptions options = small_options(micro_batches);
     options.ordered = true;
     const StepProgram program = build_step(small_model(1), options);
     int live = 0;
@@ -241,8 +241,8 @@ TEST(OrderedPass, HoldsAtMostLog2OfTheMicroBatchesGradients) {
 }
 
 StepProgram gathered(GatherPolicy::Reshard reshard, int prefetch) {
-  StepOptions options = small_options(1);
-  options.gather = {DType::bf16, reshard, prefetch};
+  RankOptions options = small_options(1);
+  options.set_gathers({DType::bf16, reshard, prefetch});
   return build_step(small_model(1), options);
 }
 

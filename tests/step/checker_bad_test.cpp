@@ -125,7 +125,7 @@ TEST(CheckerRefuses, RecomputationOfAKeptGraph) {
 }
 
 TEST(CheckerRefuses, RecomputationThatIsNotUsed) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::full;
   ModelSpec model = small_model();
   StepProgram program = build_step(model, options);
@@ -135,7 +135,7 @@ TEST(CheckerRefuses, RecomputationThatIsNotUsed) {
 }
 
 TEST(CheckerRefuses, TrainingLossInAnEvaluation) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.kind = ProgramKind::evaluate;
   StepProgram program = build_step(small_model(), options);
   operation(program, {OpKind::loss}).kind = OpKind::loss_forward_backward;
@@ -143,7 +143,7 @@ TEST(CheckerRefuses, TrainingLossInAnEvaluation) {
 }
 
 TEST(CheckerRefuses, UpdateInAnEvaluation) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.kind = ProgramKind::evaluate;
   StepProgram program = build_step(small_model(), options);
   Operation update;
@@ -228,7 +228,7 @@ TEST(CheckerRefuses, OperationsInAProgramOfTheWrongKind) {
   for (const OpInfo& row : op_table::kRows) {
     const bool trains = (row.traits & kNeverTrains) != 0;
     if ((row.traits & (kTrains | kNeverTrains)) == 0) continue;
-    StepOptions options = small_options(1);
+    RankOptions options = small_options(1);
     options.kind = trains ? ProgramKind::train : ProgramKind::evaluate;
     StepProgram program = build_step(small_model(), options);
     Operation misplaced;
@@ -250,7 +250,7 @@ TEST(CheckerRefuses, OperationsWithoutTheFieldsOfTheirKind) {
   for (const OpInfo& row : op_table::kRows) {
     for (const auto& [trait, reason] : fields) {
       if ((row.traits & trait) == 0) continue;
-      StepOptions options = small_options(1);
+      RankOptions options = small_options(1);
       if ((row.traits & kNeverTrains) != 0) options.kind = ProgramKind::evaluate;
       StepProgram program = build_step(small_model(), options);
       Operation lacking;

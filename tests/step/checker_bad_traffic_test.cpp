@@ -82,7 +82,7 @@ TEST(CheckerRefuses, SendAndReceiveThatDeadlock) {
 // ---- collectives ----
 
 TEST(CheckerRefuses, CollectivesInAnotherOrder) {
-  StepOptions options = small_options();
+  RankOptions options = small_options();
   options.reduce.in_flight = 4;
   Programs programs = sharded(2, 1, 1, options);
   StepProgram& program = programs[1];
@@ -91,7 +91,7 @@ TEST(CheckerRefuses, CollectivesInAnotherOrder) {
 }
 
 TEST(CheckerRefuses, CollectiveThatOneRankDoesNotIssue) {
-  StepOptions options = small_options();
+  RankOptions options = small_options();
   options.gather.reshard = GatherPolicy::Reshard::always;
   Programs programs = sharded(2, 1, 1, options);
   options.gather.reshard = GatherPolicy::Reshard::never;

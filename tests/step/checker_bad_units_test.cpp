@@ -48,9 +48,9 @@ TEST(CheckerRefuses, MissingRelease) {
 }
 
 TEST(CheckerRefuses, MissingReleaseInAnEvaluation) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.kind = ProgramKind::evaluate;
-  options.gather.dtype = DType::bf16;
+  options.plan.gather = DType::bf16;
   StepProgram program = build_step(small_model(), options);
   erase(program, find(program, {OpKind::release, 3}));
   expect_refused({program}, 0, "gather_start head", "unit head is never released");

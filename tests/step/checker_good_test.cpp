@@ -20,15 +20,15 @@ std::vector<RecomputePolicy> recompute_policies() {
   return policies;
 }
 
-std::vector<GatherPolicy> gather_policies() {
-  std::vector<GatherPolicy> policies = {GatherPolicy{}};
+std::vector<Gathers> gather_policies() {
+  std::vector<Gathers> policies = {Gathers{}};
   for (const auto reshard : {GatherPolicy::Reshard::never, GatherPolicy::Reshard::always})
     for (int prefetch = 0; prefetch < 4; ++prefetch) policies.push_back({DType::bf16, reshard, prefetch});
   return policies;
 }
 
 /// Builds and checks the program, and compares the checker's peak with the account's.
-void expect_accepted(const ModelSpec& model, const StepOptions& options) {
+void expect_accepted(const ModelSpec& model, const RankOptions& options) {
   const StepProgram program = build_step(model, options);
   try {
     const CheckResult result = check_programs({&program, 1});
@@ -42,13 +42,13 @@ TEST(Checker, AcceptsEveryBuiltTrainingProgram) {
   const std::vector<int> some = {1, 2, 5};
   const std::vector<int> many = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   for (const int micro_batches : long_tests() ? many : some) {
-    StepOptions options = small_options(micro_batches);
+    RankOptions options = small_options(micro_batches);
     for (const RecomputePolicy& recompute : recompute_policies()) {
-      for (const GatherPolicy& gather : gather_policies()) {
+      for (const Gathers& gathers : gather_policies()) {
         for (const bool ordered : {false, true}) {
           for (const bool tied : {false, true}) {
             options.recompute = recompute;
-            options.gather = gather;
+            options.set_gathers(gathers);
             options.ordered = ordered;
             expect_accepted(small_model(3, tied), options);
           }
@@ -60,11 +60,11 @@ TEST(Checker, AcceptsEveryBuiltTrainingProgram) {
 
 TEST(Checker, AcceptsEveryBuiltForwardProgram) {
   for (const ProgramKind kind : {ProgramKind::evaluate, ProgramKind::generate}) {
-    for (const GatherPolicy& gather : gather_policies()) {
+    for (const Gathers& gathers : gather_policies()) {
       for (int micro_batches = 1; micro_batches <= 3; ++micro_batches) {
-        StepOptions options = small_options(micro_batches);
+        RankOptions options = small_options(micro_batches);
         options.kind = kind;
-        options.gather = gather;
+        options.set_gathers(gathers);
         options.kv_cache_tokens = 16;
         expect_accepted(small_model(3), options);
       }
@@ -76,7 +76,7 @@ TEST(Checker, AcceptsAnyChoiceOfFrozenUnits) {
   for (unsigned frozen = 0; frozen + 1 < 16; ++frozen) {
     ModelSpec model = small_model(2);
     for (std::size_t u = 0; u < model.units.size(); ++u) model.units[u].trainable = ((frozen >> u) & 1U) == 0;
-    StepOptions options = small_options(3);
+    RankOptions options = small_options(3);
     options.ordered = frozen % 2 == 0;
     options.recompute.mode = RecomputePolicy::Mode::full;
     expect_accepted(model, options);
@@ -85,7 +85,7 @@ TEST(Checker, AcceptsAnyChoiceOfFrozenUnits) {
 
 TEST(Checker, AcceptsShardedUnitsOverTwoRanks) {
   for (int prefetch = 0; prefetch < 3; ++prefetch) {
-    StepOptions options = small_options();
+    RankOptions options = small_options();
     options.gather.reshard = GatherPolicy::Reshard::always;
     options.gather.prefetch = prefetch;
     EXPECT_NO_THROW(check_programs(sharded(2, 1, 3, options)));
@@ -93,7 +93,7 @@ TEST(Checker, AcceptsShardedUnitsOverTwoRanks) {
 }
 
 TEST(Checker, AcceptsShardsOfTwoInTwoReplicas) {
-  StepOptions options = small_options();
+  RankOptions options = small_options();
   options.ordered = true;
   EXPECT_NO_THROW(check_programs(sharded(2, 2, 4, options)));
 }

@@ -58,11 +58,11 @@ ModelSpec some_model(Dice& dice) {
   return model;
 }
 
-StepOptions some_options(Dice& dice, const ModelSpec& model) {
-  StepOptions options = small_options(1 + dice.below(5));
+RankOptions some_options(Dice& dice, const ModelSpec& model) {
+  RankOptions options = small_options(1 + dice.below(5));
   options.kind = dice.below(8) == 0 ? ProgramKind::evaluate : ProgramKind::train;
   options.recompute = some_recomputation(dice);
-  options.gather.dtype = dice.toss() ? DType::bf16 : DType::f32;
+  options.plan.gather = dice.toss() ? DType::bf16 : DType::f32;
   options.gather.reshard = static_cast<GatherPolicy::Reshard>(dice.below(3));
   options.gather.n = 1 + dice.below(3);
   options.gather.prefetch = some_prefetch(dice, model);
@@ -70,10 +70,10 @@ StepOptions some_options(Dice& dice, const ModelSpec& model) {
   options.reduce.in_flight = 1 + dice.below(4);
   options.reduce.each_micro_batch = !options.ordered && dice.toss();
   if (!options.ordered) {
-    options.reduce.dtype = dice.toss() ? DType::bf16 : DType::f32;
-    options.partition.kind = static_cast<Partition::Kind>(dice.below(3));
+    options.plan.reduce = dice.toss() ? DType::bf16 : DType::f32;
+    options.plan.partition.kind = static_cast<Partition::Kind>(dice.below(3));
   }
-  options.offload.state = dice.toss();
+  options.plan.offload = dice.toss();
   options.offload.prefetch = dice.below(3);
   return options;
 }
@@ -82,7 +82,7 @@ TEST(Combinations, RandomOptionsMakeSoundPrograms) {
   for (uint64_t seed = 0; seed < (long_tests() ? 3000 : 300); ++seed) {
     Dice dice(seed);
     const ModelSpec model = some_model(dice);
-    const StepOptions options = some_options(dice, model);
+    const RankOptions options = some_options(dice, model);
     const int shards = 1 + dice.below(4);
     const int replicas = 1 + dice.below(3);
     const Programs programs = programs_of(model, shards, replicas, options);

@@ -7,29 +7,57 @@
 #include <utility>
 #include <vector>
 
+#include "stepforge/layout/rank_layout.h"
+#include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
 #include "stepforge/step/options.h"
 
 namespace stepforge::testing {
 
-/// The groups of a rank: `replicas` shard groups of `shards` consecutive ranks.
-inline DataParallel data_parallel(int rank, int shards, int replicas) {
-  DataParallel groups{rank, {}, {}, {}};
-  for (int i = 0; i < shards; ++i) groups.shard_ranks.push_back(rank / shards * shards + i);
-  for (int i = 0; i < replicas; ++i) groups.replica_ranks.push_back(rank % shards + i * shards);
-  for (int i = 0; i < shards * replicas; ++i) groups.loss_ranks.push_back(i);
-  return groups;
+/// How units are gathered, and in which dtype.
+struct Gathers {
+  DType dtype = DType::f32;
+  GatherPolicy::Reshard reshard = GatherPolicy::Reshard::never;
+  PrefetchPolicy prefetch = {};
+  int n = 1;
+};
+
+/// The options of a step, and of the layout of its rank.
+struct RankOptions : StepOptions {
+  ParallelPlan plan = {};
+  RankId rank = {};
+
+  /// `replicas` shard groups of `shards` consecutive ranks.
+  void set_ranks(int of_rank, int shards, int replicas) {
+    plan.dims = {.dp_replicate = replicas, .dp_shard = shards};
+    rank = {of_rank, shards * replicas};
+  }
+  void set_gathers(const Gathers& gathers) {
+    plan.gather = gathers.dtype;
+    gather = {gathers.reshard, gathers.prefetch, gathers.n};
+  }
+};
+
+inline StepProgram build_step(const ModelSpec& model, const RankOptions& options) {
+  return build_step(model, rank_layout(model.units, options.plan, options.rank), options);
+}
+
+/// The groups of a rank.
+inline std::vector<RankGroup> groups_of(int rank, int shards, int replicas) {
+  RankOptions options;
+  options.set_ranks(rank, shards, replicas);
+  return rank_layout({}, options.plan, options.rank).groups;
 }
 
 /// Keeps the groups that a GroupsOfRank returns alive, equal groups only once.
 class GroupPool {
  public:
-  std::vector<GroupView> operator()(const std::vector<ProgramGroup>& groups) {
+  std::vector<GroupView> operator()(const std::vector<RankGroup>& groups) {
     std::vector<GroupView> views;
-    for (const ProgramGroup& group : groups) {
-      std::deque<ProgramGroup>& same = kept_[{group.name, group.ranks.empty() ? -1 : group.ranks.front()}];
-      const ProgramGroup* found = nullptr;
-      for (const ProgramGroup& other : same) found = other.ranks == group.ranks ? &other : found;
+    for (const RankGroup& group : groups) {
+      std::deque<RankGroup>& same = kept_[{group.name, group.ranks.empty() ? -1 : group.ranks.front()}];
+      const RankGroup* found = nullptr;
+      for (const RankGroup& other : same) found = other.ranks == group.ranks ? &other : found;
       if (found == nullptr) found = &same.emplace_back(group);
       views.push_back({found->name, found->ranks});
     }
@@ -37,7 +65,7 @@ class GroupPool {
   }
 
  private:
-  std::map<std::pair<std::string, int>, std::deque<ProgramGroup>> kept_;
+  std::map<std::pair<std::string, int>, std::deque<RankGroup>> kept_;
 };
 
 }  // namespace stepforge::testing

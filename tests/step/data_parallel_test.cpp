@@ -16,8 +16,8 @@
 namespace stepforge::testing {
 namespace {
 
-StepProgram built(int shards, int replicas, StepOptions options, const ModelSpec& model = small_model(1)) {
-  options.data_parallel = data_parallel(0, shards, replicas);
+StepProgram built(int shards, int replicas, RankOptions options, const ModelSpec& model = small_model(1)) {
+  options.set_ranks(0, shards, replicas);
   return build_step(model, options);
 }
 
@@ -38,8 +38,8 @@ int64_t bytes_of(const StepProgram& program, BufferKind kind, const std::string&
 }
 
 TEST(DataParallel, ListingOfAShardedProgram) {
-  StepOptions options = small_options(1);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  RankOptions options = small_options(1);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
   EXPECT_EQ(listing(built(2, 1, options)),
             "count_labels over loss\n"
             "load_batch m0 +batch m0\n"
@@ -143,7 +143,7 @@ TEST(DataParallel, ReplicasWithoutShardsSumWholeGradients) {
 }
 
 TEST(DataParallel, ReducingEachMicroBatchAccumulatesInTheShards) {
-  StepOptions options = small_options(2);
+  RankOptions options = small_options(2);
   options.reduce.each_micro_batch = true;
   const StepProgram program = built(2, 2, options, small_model(0));
   std::string text;
@@ -165,7 +165,7 @@ TEST(DataParallel, ReducingEachMicroBatchAccumulatesInTheShards) {
 }
 
 TEST(DataParallel, OrderedSumsAreComputedInTheWholeGradientAndReducedOnce) {
-  StepOptions options = small_options(4);
+  RankOptions options = small_options(4);
   options.ordered = true;
   const StepProgram program = built(2, 1, options, small_model(0));
   std::string text;
@@ -181,15 +181,15 @@ TEST(DataParallel, OrderedSumsAreComputedInTheWholeGradientAndReducedOnce) {
 }
 
 TEST(DataParallel, OneRankHasNoCollectives) {
-  StepOptions options = small_options(2);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  RankOptions options = small_options(2);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
   const StepProgram program = built(1, 1, options);
   EXPECT_TRUE(program.groups.empty());
   EXPECT_TRUE(collective_totals(program).empty());
 }
 
 TEST(DataParallel, AnEvaluationOnlyGathers) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.kind = ProgramKind::evaluate;
   for (const CollectiveTotal& total : collective_totals(built(4, 2, options))) {
     EXPECT_EQ(total.kind, OpKind::gather_start);
@@ -209,8 +209,8 @@ TEST(DataParallel, ShardsAreEqualAndMadeOfWholeChunks) {
 }
 
 TEST(DataParallel, CountsAndBytesOfCollectives) {
-  StepOptions options = small_options(3);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  RankOptions options = small_options(3);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
   const StepProgram program = built(2, 4, options, small_model(2));
   const int64_t whole = 4 * 2 * 1024;  // elements of all units, each one chunk in two shards
   std::vector<std::tuple<int, OpKind, int64_t, int64_t>> totals;
@@ -229,7 +229,7 @@ TEST(DataParallel, CountsAndBytesOfCollectives) {
 
 TEST(DataParallel, OnlyAnOrderedNormExchangesChunks) {
   for (const bool ordered : {false, true}) {
-    StepOptions options = small_options(1);
+    RankOptions options = small_options(1);
     options.ordered = ordered;
     const StepProgram program = built(2, 1, options, small_model(2));
     const Operation& norm = program.operations[find(program, {OpKind::gradient_norm})];
@@ -240,7 +240,7 @@ TEST(DataParallel, OnlyAnOrderedNormExchangesChunks) {
 
 TEST(DataParallel, AtMostInFlightReductionsHaveStarted) {
   for (int in_flight = 1; in_flight <= 3; ++in_flight) {
-    StepOptions options = small_options(1);
+    RankOptions options = small_options(1);
     options.reduce.in_flight = in_flight;
     const StepProgram program = built(2, 1, options, small_model(6));
     int waiting = 0;
@@ -255,8 +255,8 @@ TEST(DataParallel, AtMostInFlightReductionsHaveStarted) {
 }
 
 TEST(DataParallel, ReshardingEveryNthUnitKeepsTheOthersGathered) {
-  StepOptions options = small_options(1);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::every_n, 0, 2};
+  RankOptions options = small_options(1);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::every_n, 0, 2});
   const StepProgram program = built(2, 1, options, small_model(3));
   std::vector<int> gathers(program.units.size());
   for (const Operation& operation : program.operations)
@@ -279,7 +279,7 @@ TEST(DataParallel, FrozenUnitsAreGatheredButNotReduced) {
 }
 
 TEST(DataParallel, RefusesOptionsThatDoNotFit) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.reduce.in_flight = 0;
   EXPECT_THROW(built(2, 1, options), UsageError);
   options = small_options(1);
@@ -299,7 +299,7 @@ struct Job {
 const std::vector<Job> kJobs = {{2, 1}, {1, 2}, {2, 2}, {3, 1}, {4, 2}};
 
 /// Builds and checks all ranks, and again by symmetry, which must find the same peak.
-void expect_accepted(const ModelSpec& model, const Job& job, const StepOptions& options) {
+void expect_accepted(const ModelSpec& model, const Job& job, const RankOptions& options) {
   const Programs programs = programs_of(model, job.shards, job.replicas, options);
   try {
     const CheckResult result = check_programs(programs);
@@ -313,21 +313,21 @@ void expect_accepted(const ModelSpec& model, const Job& job, const StepOptions& 
   }
 }
 
-std::vector<GatherPolicy> gather_policies() {
+std::vector<Gathers> gather_policies() {
   using Reshard = GatherPolicy::Reshard;
   return {{DType::f32, Reshard::never, 0},  {DType::bf16, Reshard::always, 0},
           {DType::f32, Reshard::always, 1}, {DType::bf16, Reshard::always, 3},
           {DType::bf16, Reshard::never, 2}, {DType::f32, Reshard::every_n, 1, 2}};
 }
 
-std::vector<StepOptions> variants(int micro_batches) {
-  std::vector<StepOptions> all;
-  for (const GatherPolicy& gather : gather_policies()) {
+std::vector<RankOptions> variants(int micro_batches) {
+  std::vector<RankOptions> all;
+  for (const Gathers& gathers : gather_policies()) {
     for (const int in_flight : {1, 2, 100}) {
       for (const int sum : {0, 1, 2}) {
         for (const auto recompute : {RecomputePolicy::Mode::none, RecomputePolicy::Mode::full}) {
-          StepOptions options = small_options(micro_batches);
-          options.gather = gather;
+          RankOptions options = small_options(micro_batches);
+          options.set_gathers(gathers);
           options.reduce = {in_flight, sum == 1};
           options.ordered = sum == 2;
           options.recompute.mode = recompute;
@@ -343,7 +343,7 @@ TEST(Checker, AcceptsEveryBuiltProgramOfSeveralRanks) {
   const std::vector<int> some = {2};
   const std::vector<int> many = {1, 2, 5};
   for (const int micro_batches : long_tests() ? many : some) {
-    for (const StepOptions& options : variants(micro_batches)) {
+    for (const RankOptions& options : variants(micro_batches)) {
       for (const Job& job : kJobs)
         for (const bool tied : {false, true})
           ASSERT_NO_FATAL_FAILURE(expect_accepted(small_model(3, tied), job, options));
@@ -355,17 +355,17 @@ TEST(DataParallel, TrafficFollowsThePartitionAndTheReduceDtype) {
   using Kind = Partition::Kind;
   for (const Kind kind : {Kind::flat, Kind::by_tensor, Kind::by_dim}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      StepOptions options = small_options(1);
-      options.partition = {kind};
-      options.reduce.dtype = dtype;
+      RankOptions options = small_options(1);
+      options.plan.partition = {kind};
+      options.plan.reduce = dtype;
       const ModelSpec model = small_model(1);
       const StepProgram program = built(3, 2, options, model);
       GroupPool pool;
-      check_symmetric(program, 6, [&](int rank) { return pool(groups_of(data_parallel(rank, 3, 2))); });
+      check_symmetric(program, 6, [&](int rank) { return pool(groups_of(rank, 3, 2)); });
       for (const Operation& operation : program.operations) {
         if (operation.unit < 0) continue;
-        const ShardLayout layout(model.units.at(static_cast<std::size_t>(operation.unit)), options.partition,
-                                 3);
+        const ShardLayout layout(model.units.at(static_cast<std::size_t>(operation.unit)),
+                                 options.plan.partition, 3);
         if (operation.kind == OpKind::gather_start) {
           EXPECT_EQ(operation.bytes, layout.joined_size() * 4);
           EXPECT_EQ(operation.workspace, kind == Kind::by_dim ? operation.bytes : 0);
@@ -385,7 +385,7 @@ TEST(Checker, AcceptsAnyChoiceOfFrozenUnitsOnSeveralRanks) {
   for (const unsigned frozen : testing::long_tests() ? all : some) {
     ModelSpec model = small_model(2);
     for (std::size_t u = 0; u < model.units.size(); ++u) model.units[u].trainable = ((frozen >> u) & 1U) == 0;
-    for (const StepOptions& options : variants(2))
+    for (const RankOptions& options : variants(2))
       ASSERT_NO_FATAL_FAILURE(expect_accepted(model, {2, 2}, options));
   }
 }
@@ -396,12 +396,12 @@ TEST(Symmetry, ProgramsOfAllRanksHaveTheSameOperations) {
 }
 
 /// The error of check_symmetric() for 4 x 2 ranks whose groups `damage` has changed.
-std::string fault(const std::function<void(int rank, std::vector<ProgramGroup>&)>& damage) {
+std::string fault(const std::function<void(int rank, std::vector<RankGroup>&)>& damage) {
   const Programs programs = sharded(4, 2, 1, small_options());
   GroupPool pool;
   try {
     check_symmetric(programs[0], 8, [&](int rank) {
-      std::vector<ProgramGroup> groups = programs[static_cast<std::size_t>(rank)].groups;
+      std::vector<RankGroup> groups = programs[static_cast<std::size_t>(rank)].groups;
       damage(rank, groups);
       return pool(groups);
     });
@@ -417,42 +417,42 @@ void expect_fault(const std::string& text, const std::string& rank, const std::s
 }
 
 TEST(Symmetry, MembersOfAGroupMustHaveThatGroup) {
-  EXPECT_EQ(fault([](int, std::vector<ProgramGroup>&) {}), "accepted");
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  EXPECT_EQ(fault([](int, std::vector<RankGroup>&) {}), "accepted");
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 5) groups[0].ranks = {2, 3, 5, 6};
                }),
                "rank 2", "only 1 have that group");
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 5) groups[0].ranks = {4, 5, 6, 8};
                }),
                "rank 5", "ascending and below 8");
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 5) groups[0].ranks = {3, 4, 5, 6};
                }),
                "rank 3", "only 1 have that group");
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 5) groups[0].ranks = {4, 5, 6, 9};
                }),
                "rank 5", "below 8");
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 6) groups[1].ranks = {2, 7};
                }),
                "rank 6", "not a member");
   // Ranks 4 and 5 swap their replicas: each group still is the group of as many ranks as it has members.
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 4) groups[1].ranks = {1, 4};
                  if (rank == 5) groups[1].ranks = {0, 5};
                }),
                "rank 4", "has the same first rank as dp_replicate {1, 5}, but other members");
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 6) groups[0].ranks = {4, 5, 6};
                }),
                "rank 6", "has 3 ranks, but rank 0 has a group dp_shard of 4");
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 7) groups.pop_back();
                }),
                "rank 7", "has 2 groups, but rank 0 has 3");
-  expect_fault(fault([](int rank, std::vector<ProgramGroup>& groups) {
+  expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 0) groups[0].ranks = {0, 1, 2, 4};
                }),
                "rank 0", "its program has the group");
@@ -467,16 +467,16 @@ TEST(Symmetry, RefusesMessagesToASinglePeer) {
 }
 
 TEST(Symmetry, ProvesSixteenThousandRanks) {
-  StepOptions options = small_options(8);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  RankOptions options = small_options(8);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
   options.gather.prefetch.lists.push_back({"layers.3", {"layers.5"}, {"layers.1", "layers.0"}});
   options.reduce.each_micro_batch = true;
-  options.offload.state = true;
-  options.data_parallel = data_parallel(16383, 64, 256);
+  options.plan.offload = true;
+  options.set_ranks(16383, 64, 256);
   const StepProgram program = build_step(small_model(126), options);
   GroupPool pool;
-  const SymmetryProof proof = check_symmetric(
-      program, 16384, [&](int rank) { return pool(groups_of(data_parallel(rank, 64, 256))); });
+  const SymmetryProof proof =
+      check_symmetric(program, 16384, [&](int rank) { return pool(groups_of(rank, 64, 256)); });
   EXPECT_EQ(proof.groups, 256U + 64U + 1U);
 }
 

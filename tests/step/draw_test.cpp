@@ -34,14 +34,14 @@ TEST(OperationTable, FoldsLayersAndMicroBatches) {
 }
 
 TEST(OperationTable, FoldsPatternsOfSeveralOperations) {
-  StepOptions options = small_options(1);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  RankOptions options = small_options(1);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
   const std::string table = operation_table(build_step(small_model(20), options));
   EXPECT_CONTAINS(table, "more of these 4 operations");
 }
 
 TEST(OperationTable, ShowsIndexLaneOperationAndLiveBytes) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   const StepProgram program = build_step(small_model(1), options);
   const std::string table = operation_table(program);
   const int64_t live = account(program).live_after[3];
@@ -50,8 +50,8 @@ TEST(OperationTable, ShowsIndexLaneOperationAndLiveBytes) {
 }
 
 TEST(TraceJson, HasOneEventPerOperationAndEndsWithThePersistentBytes) {
-  StepOptions options = small_options(2);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  RankOptions options = small_options(2);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
   const StepProgram program = build_step(small_model(2), options);
   const Json trace =
       parse_json(trace_json(program, {{"predicted", simulate(program, MachineModel{})}}), "trace");

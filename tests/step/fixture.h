@@ -9,6 +9,7 @@
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/program.h"
+#include "tests/step/data_parallel.h"
 
 namespace stepforge::testing {
 
@@ -77,8 +78,8 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
   return model;
 }
 
-inline StepOptions small_options(int micro_batches = 1) {
-  StepOptions options;
+inline RankOptions small_options(int micro_batches = 1) {
+  RankOptions options;
   options.micro_batches = micro_batches;
   options.cost.tokens = 16;
   options.cost.document_length = 16;

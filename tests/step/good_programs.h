@@ -7,19 +7,19 @@
 namespace stepforge::testing {
 
 inline StepProgram plain(int micro_batches = 2, bool ordered = false) {
-  StepOptions options = small_options(micro_batches);
+  RankOptions options = small_options(micro_batches);
   options.ordered = ordered;
   return build_step(small_model(), options);
 }
 
 inline StepProgram gathered() {
-  StepOptions options = small_options(1);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 0};
+  RankOptions options = small_options(1);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 0});
   return build_step(small_model(), options);
 }
 
 inline Programs two_ranks() {
-  StepOptions options = small_options();
+  RankOptions options = small_options();
   return sharded(2, 1, 1, options);
 }
 

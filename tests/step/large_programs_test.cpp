@@ -10,12 +10,12 @@
 namespace stepforge::testing {
 namespace {
 
-StepOptions every_pass(int rank) {
-  StepOptions options = small_options(2);
+RankOptions every_pass(int rank) {
+  RankOptions options = small_options(2);
   options.ordered = true;
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
-  options.offload.state = true;
-  options.data_parallel = data_parallel(rank, 2, 1);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.plan.offload = true;
+  options.set_ranks(rank, 2, 1);
   return options;
 }
 

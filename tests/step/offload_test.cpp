@@ -11,15 +11,15 @@
 namespace stepforge::testing {
 namespace {
 
-StepOptions offloaded(int micro_batches) {
-  StepOptions options = small_options(micro_batches);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
-  options.offload.state = true;
+RankOptions offloaded(int micro_batches) {
+  RankOptions options = small_options(micro_batches);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
+  options.plan.offload = true;
   return options;
 }
 
-StepProgram built(int shards, int replicas, StepOptions options, const ModelSpec& model) {
-  options.data_parallel = data_parallel(0, shards, replicas);
+StepProgram built(int shards, int replicas, RankOptions options, const ModelSpec& model) {
+  options.set_ranks(0, shards, replicas);
   return build_step(model, options);
 }
 
@@ -55,7 +55,7 @@ TEST(Offload, StateIsOnTheDeviceForGathersReductionAndUpdate) {
 }
 
 TEST(Offload, OneRankReducesWithoutAGroup) {
-  StepOptions options = offloaded(2);
+  RankOptions options = offloaded(2);
   options.gather.reshard = GatherPolicy::Reshard::never;
   EXPECT_EQ(state_operations(built(1, 1, options, small_model(1)), 1),
             with_update("reload_start layers.0 weights\n"
@@ -67,7 +67,7 @@ TEST(Offload, OneRankReducesWithoutAGroup) {
 }
 
 TEST(Offload, SumsOfMicroBatchesAreReloadedAndOffloaded) {
-  StepOptions options = offloaded(2);
+  RankOptions options = offloaded(2);
   options.reduce.each_micro_batch = true;
   options.gather.reshard = GatherPolicy::Reshard::never;
   EXPECT_EQ(state_operations(built(2, 2, options, small_model(1)), 1),
@@ -97,7 +97,7 @@ TEST(Offload, AFrozenUnitIsOnlyReloadedForGathers) {
 }
 
 TEST(Offload, AnEvaluationReloadsWhatItGathers) {
-  StepOptions options = offloaded(2);
+  RankOptions options = offloaded(2);
   options.kind = ProgramKind::evaluate;
   const StepProgram program = built(2, 1, options, small_model(1));
   EXPECT_NO_THROW(check_programs(programs_of(small_model(1), 2, 1, options)));
@@ -111,7 +111,7 @@ TEST(Offload, AnEvaluationReloadsWhatItGathers) {
 
 TEST(Offload, PrefetchLimitsTheStateOnTheDevice) {
   for (int prefetch = 0; prefetch < 3; ++prefetch) {
-    StepOptions options = offloaded(2);
+    RankOptions options = offloaded(2);
     options.offload.prefetch = prefetch;
     const StepProgram program = built(2, 1, options, small_model(6));
     int64_t state = 0;
@@ -134,9 +134,9 @@ TEST(Offload, PrefetchLimitsTheStateOnTheDevice) {
 }
 
 TEST(Offload, TheAccountSeparatesDeviceAndHost) {
-  StepOptions options = offloaded(1);
+  RankOptions options = offloaded(1);
   const MemoryAccount with_offload = account(built(2, 1, options, small_model(6)));
-  options.offload.state = false;
+  options.plan.offload = false;
   const MemoryAccount without_offload = account(built(2, 1, options, small_model(6)));
   EXPECT_EQ(with_offload.host_bytes, 8 * 1024 * (4 + 4 + 8));
   EXPECT_EQ(with_offload.persistent_bytes(), 0);
@@ -150,7 +150,7 @@ TEST(Offload, ReloadsForGathersDoNotWaitForReductions) {
   // The copy lane runs in order, so a copy that needs a reduction must come after the compute lane has waited
   // for it.
   for (const int in_flight : {1, 3}) {
-    StepOptions options = offloaded(2);
+    RankOptions options = offloaded(2);
     options.reduce.in_flight = in_flight;
     const StepProgram program = built(2, 2, options, small_model(4));
     int waited = -1;
@@ -165,7 +165,7 @@ TEST(Offload, ReloadsForGathersDoNotWaitForReductions) {
 }
 
 TEST(Offload, RefusesOptionsThatDoNotFit) {
-  StepOptions options = offloaded(1);
+  RankOptions options = offloaded(1);
   options.offload.prefetch = -1;
   EXPECT_THROW(built(1, 1, options, small_model(1)), UsageError);
 }

@@ -13,7 +13,7 @@
 namespace stepforge::testing {
 namespace {
 
-std::string plan_of(const ModelSpec& model, const StepOptions& options) {
+std::string plan_of(const ModelSpec& model, const RankOptions& options) {
   PlanText text;
   text.title = "tiny";
   text.seq_len = 16;
@@ -23,7 +23,7 @@ std::string plan_of(const ModelSpec& model, const StepOptions& options) {
 
 TEST(RenderPlan, ShowsParametersFlopsTokensAndPeak) {
   const ModelSpec model = small_model(3);
-  const StepOptions options = small_options(4);
+  const RankOptions options = small_options(4);
   const std::string plan = plan_of(model, options);
   const MemoryAccount memory = account(build_step(model, options));
   EXPECT_CONTAINS(plan, "tiny: 736 parameters (736), 5 units, 5 blocks");
@@ -41,7 +41,7 @@ TEST(RenderPlan, FoldsAlikeUnitsAndBlocks) {
 }
 
 TEST(RenderPlan, FoldsBlocksThatAlternate) {
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::every_n;
   options.recompute.n = 2;
   const std::string plan = plan_of(small_model(32), options);
@@ -71,7 +71,7 @@ TEST(RenderPlan, PrintsTheSummaryBeforeTheTables) {
 TEST(RenderPlan, ShowsFrozenUnitsAndRecomputedRegions) {
   ModelSpec model = small_model(2);
   model.units[0].trainable = false;
-  StepOptions options = small_options(1);
+  RankOptions options = small_options(1);
   options.recompute.mode = RecomputePolicy::Mode::regions;
   options.recompute.regions = {"attention", "mlp"};
   const std::string plan = plan_of(model, options);
@@ -80,14 +80,13 @@ TEST(RenderPlan, ShowsFrozenUnitsAndRecomputedRegions) {
 }
 
 TEST(RenderPlan, ShowsTheCollectivesOfOneOfManyRanks) {
-  StepOptions options = small_options(3);
-  options.data_parallel = data_parallel(5, 4, 2);
+  RankOptions options = small_options(3);
+  options.set_ranks(5, 4, 2);
   const ModelSpec model = small_model(2);
   PlanText text;
   const StepProgram program = build_step(model, options);
   GroupPool pool;
-  text.proof =
-      check_symmetric(program, 8, [&](int rank) { return pool(groups_of(data_parallel(rank, 4, 2))); });
+  text.proof = check_symmetric(program, 8, [&](int rank) { return pool(groups_of(rank, 4, 2)); });
   const std::string plan = render_plan(model, program, text);
   EXPECT_CONTAINS(plan, "Rank 5 of 8, in groups dp_shard of 4, dp_replicate of 2, loss of 8");
   EXPECT_CONTAINS(plan, "over 7 groups (by symmetry)");
@@ -100,8 +99,8 @@ TEST(RenderPlan, ShowsTheCollectivesOfOneOfManyRanks) {
 }
 
 TEST(RenderPlan, ShowsTheLastMicroBatchIfItReduces) {
-  StepOptions options = small_options(5);
-  options.data_parallel = data_parallel(0, 1, 2);
+  RankOptions options = small_options(5);
+  options.set_ranks(0, 1, 2);
   const StepProgram program = build_step(small_model(1), options);
   const std::string table = operation_table(program);
   EXPECT_CONTAINS(table, "for micro-batches 1 to 3: operations");

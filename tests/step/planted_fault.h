@@ -10,19 +10,19 @@
 
 namespace stepforge::testing {
 
-inline StepOptions two_micro_batches() {
-  StepOptions options = small_options(2);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+inline RankOptions two_micro_batches() {
+  RankOptions options = small_options(2);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
   return options;
 }
 
 /// Two shards.
-inline Programs fsdp(const StepOptions& options) {
+inline Programs fsdp(const RankOptions& options) {
   return programs_of(small_model(), 2, 1, options);
 }
 
 /// Two shards in two replicas: shard groups {0, 1} and {2, 3}.
-inline Programs hsdp(const StepOptions& options) {
+inline Programs hsdp(const RankOptions& options) {
   return programs_of(small_model(), 2, 2, options);
 }
 
@@ -32,8 +32,8 @@ inline constexpr int kEveryRank = -1;
 
 struct Fault {
   std::string name;
-  Programs (*programs)(const StepOptions&);
-  StepOptions options;
+  Programs (*programs)(const RankOptions&);
+  RankOptions options;
   int damaged;  ///< rank, or kEveryRank
   Damage damage;
   int found_at;  ///< rank

@@ -10,27 +10,27 @@
 namespace stepforge::testing {
 namespace {
 
-StepOptions each_micro_batch() {
-  StepOptions options = two_micro_batches();
+RankOptions each_micro_batch() {
+  RankOptions options = two_micro_batches();
   options.reduce.each_micro_batch = true;
   return options;
 }
 
-StepOptions ordered() {
-  StepOptions options = two_micro_batches();
+RankOptions ordered() {
+  RankOptions options = two_micro_batches();
   options.ordered = true;
   return options;
 }
 
-StepOptions many_in_flight() {
-  StepOptions options = two_micro_batches();
+RankOptions many_in_flight() {
+  RankOptions options = two_micro_batches();
   options.reduce.in_flight = 4;
   return options;
 }
 
 std::vector<Fault> reduction_faults() {
   using K = OpKind;
-  const StepOptions plain = two_micro_batches();
+  const RankOptions plain = two_micro_batches();
   return {
       {"NoUnitIsReduced", fsdp, plain, kEveryRank,
        [](StepProgram& p) { erase_both(p, K::reduce_start, K::reduce_wait, 1); }, 0, "gradient_norm",
@@ -100,7 +100,7 @@ std::vector<Fault> reduction_faults() {
 
 std::vector<Fault> gather_faults() {
   using K = OpKind;
-  const StepOptions plain = two_micro_batches();
+  const RankOptions plain = two_micro_batches();
   return {
       {"OnlyTheShardIsGathered", fsdp, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::gather_start, 1}).bytes /= 2; }, 0, "gather_start layers.0",
@@ -150,21 +150,21 @@ std::vector<Fault> gather_faults() {
        "gather_start layers.1", "differs from rank 0, operation"},
       {"OneRankPrefetchesFurther", fsdp, plain, 1,
        [](StepProgram& p) {
-         StepOptions options = two_micro_batches();
+         RankOptions options = two_micro_batches();
          options.gather.prefetch = 3;
          p = fsdp(options)[1];
        },
        1, "dp_shard", "differs from rank 0, operation"},
       {"OneRankPrefetchesFurtherInTheBackward", fsdp, plain, 1,
        [](StepProgram& p) {
-         StepOptions options = two_micro_batches();
+         RankOptions options = two_micro_batches();
          options.gather.prefetch.backward = 2;
          p = fsdp(options)[1];
        },
        1, "dp_shard", "differs from rank 0, operation"},
       {"OneRankHasAnotherPrefetchList", fsdp, plain, 1,
        [](StepProgram& p) {
-         StepOptions options = two_micro_batches();
+         RankOptions options = two_micro_batches();
          options.gather.prefetch.lists.push_back({"embedding", {"layers.1"}, {}});
          p = fsdp(options)[1];
        },
@@ -174,14 +174,14 @@ std::vector<Fault> gather_faults() {
        "already gathered by"},
       {"OneRankNeverReshards", fsdp, plain, 1,
        [](StepProgram& p) {
-         StepOptions options = two_micro_batches();
+         RankOptions options = two_micro_batches();
          options.gather.reshard = GatherPolicy::Reshard::never;
          p = fsdp(options)[1];
        },
        1, "dp_shard", "differs from rank 0, operation"},
       {"OneRankHasMoreMicroBatches", fsdp, plain, 1,
        [](StepProgram& p) {
-         StepOptions options = two_micro_batches();
+         RankOptions options = two_micro_batches();
          options.micro_batches = 3;
          p = fsdp(options)[1];
        },
@@ -200,7 +200,7 @@ std::vector<Fault> gather_faults() {
 
 std::vector<Fault> loss_faults() {
   using K = OpKind;
-  const StepOptions plain = two_micro_batches();
+  const RankOptions plain = two_micro_batches();
   return {
       {"LabelsAreNotCounted", fsdp, plain, kEveryRank,
        [](StepProgram& p) { erase(p, find(p, {K::count_labels})); }, 0, "loss_forward_backward head m0",
@@ -236,7 +236,7 @@ std::vector<Fault> loss_faults() {
 
 std::vector<Fault> replica_faults() {
   using K = OpKind;
-  const StepOptions plain = two_micro_batches();
+  const RankOptions plain = two_micro_batches();
   return {
       {"ReplicasAreNotSummed", hsdp, plain, kEveryRank,
        [](StepProgram& p) { erase_both(p, K::all_reduce_start, K::all_reduce_wait, 2); }, 0, "gradient_norm",
@@ -258,7 +258,7 @@ std::vector<Fault> replica_faults() {
        },
        2, "all_reduce_start layers.1", "differs from rank 0, operation"},
       {"WholeModelsAreSummedTooEarly",
-       [](const StepOptions& options) { return programs_of(small_model(), 1, 2, options); }, plain, 1,
+       [](const RankOptions& options) { return programs_of(small_model(), 1, 2, options); }, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::all_reduce_start, 2}), find(p, {K::backward, -1, 2, 1})); },
        1, "backward layers.1 m1", "already reduced by"},
       {"GroupsThatAreNotMutual", hsdp, plain, 3, [](StepProgram& p) { p.groups[kShard].ranks = {1, 3}; }, 2,

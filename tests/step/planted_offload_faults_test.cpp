@@ -5,19 +5,19 @@
 namespace stepforge::testing {
 namespace {
 
-StepOptions offloaded() {
-  StepOptions options = two_micro_batches();
-  options.offload.state = true;
+RankOptions offloaded() {
+  RankOptions options = two_micro_batches();
+  options.plan.offload = true;
   return options;
 }
 
-StepOptions each_micro_batch() {
-  StepOptions options = offloaded();
+RankOptions each_micro_batch() {
+  RankOptions options = offloaded();
   options.reduce.each_micro_batch = true;
   return options;
 }
 
-Programs one_rank(const StepOptions& options) {
+Programs one_rank(const RankOptions& options) {
   return programs_of(small_model(), 1, 1, options);
 }
 

@@ -13,8 +13,8 @@ namespace {
 /// layers.0 and embedding start. A gather that overlaps no computation has a line of its own, in brackets.
 std::string ahead(const PrefetchPolicy& prefetch, int layers = 3,
                   GatherPolicy::Reshard reshard = GatherPolicy::Reshard::always) {
-  StepOptions options = small_options(1);
-  options.gather = {DType::bf16, reshard, prefetch, 2};
+  RankOptions options = small_options(1);
+  options.set_gathers({DType::bf16, reshard, prefetch, 2});
   const StepProgram program = programs_of(small_model(layers), 2, 1, options)[0];
   EXPECT_NO_THROW(check_programs(programs_of(small_model(layers), 2, 1, options)));
   std::string text;
@@ -82,8 +82,8 @@ TEST(Prefetch, AUnitThatStaysGatheredStartsItsBackwardList) {
 }
 
 TEST(Prefetch, ARecomputedBackwardStartsItsListOnce) {
-  StepOptions options = small_options(2);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 0};
+  RankOptions options = small_options(2);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 0});
   options.gather.prefetch.lists.push_back({"layers.1", {}, {"layers.0", "embedding"}});
   options.recompute.mode = RecomputePolicy::Mode::full;
   const Programs programs = programs_of(small_model(2), 2, 1, options);
@@ -94,8 +94,8 @@ TEST(Prefetch, ARecomputedBackwardStartsItsListOnce) {
 }
 
 TEST(Prefetch, RefusesOptionsThatDoNotFit) {
-  StepOptions options = small_options(1);
-  options.gather = {DType::bf16, GatherPolicy::Reshard::always, 1};
+  RankOptions options = small_options(1);
+  options.set_gathers({DType::bf16, GatherPolicy::Reshard::always, 1});
   options.gather.prefetch.backward = -1;
   EXPECT_THROW(build_step(small_model(), options), UsageError);
   options.gather.prefetch = 1;

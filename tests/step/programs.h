@@ -166,19 +166,19 @@ inline Programs pipeline_1f1b(int micro_batches) {
 }
 
 /// The programs of `shards` x `replicas` ranks.
-inline Programs programs_of(const ModelSpec& model, int shards, int replicas, StepOptions options) {
+inline Programs programs_of(const ModelSpec& model, int shards, int replicas, RankOptions options) {
   Programs programs;
   for (int rank = 0; rank < shards * replicas; ++rank) {
-    options.data_parallel = data_parallel(rank, shards, replicas);
+    options.set_ranks(rank, shards, replicas);
     programs.push_back(build_step(model, options));
   }
   return programs;
 }
 
 /// `shards` x `replicas` ranks with the small model, gathered in bf16.
-inline Programs sharded(int shards, int replicas, int micro_batches, StepOptions options) {
+inline Programs sharded(int shards, int replicas, int micro_batches, RankOptions options) {
   options.micro_batches = micro_batches;
-  options.gather.dtype = DType::bf16;
+  options.plan.gather = DType::bf16;
   return programs_of(small_model(), shards, replicas, options);
 }
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/nn/tiny_model.h"
-#include "tests/step/data_parallel.h"
+#include "tests/support/rank_groups.h"
 #include "tests/support/rank_threads.h"
 
 namespace stepforge::testing {
@@ -35,7 +35,7 @@ void fill_gradients(ModelStore& store) {
       const int64_t elements = store.unit(u).spec().parameters[i].elements();
       whole.narrow(0, layout.offsets[i], elements).copy_(random_tensor({elements}, 10 * u + i));
     }
-    const int64_t begin = store.unit(u).shard_size() * store.groups().shard().rank;
+    const int64_t begin = store.unit(u).shard_size() * store.unit(u).shard();
     const int64_t held = std::max<int64_t>(0, std::min(store.unit(u).shard_size(), layout.size - begin));
     if (held > 0) store.unit(u).gradient().narrow(0, 0, held).copy_(whole.narrow(0, begin, held));
   }
@@ -46,11 +46,13 @@ std::vector<std::vector<double>> norms(int shards, int replicas, NormExchange ex
   std::vector<std::vector<double>> found(static_cast<size_t>(shards * replicas));
   const std::vector<UnitSpec> specs = units();
   const auto faults = run_threads(shards * replicas, [&](World& world) {
-    const DataParallel ranks = data_parallel(world.rank(), shards, replicas);
-    ModelStore store(specs, {}, std::make_shared<DataGroups>(world, ranks));
+    const auto groups = rank_groups(world, replicas);
+    const ParallelPlan plan{.dims = groups->layout().dims};
+    ModelStore store(specs, rank_layout(specs, plan, groups->layout().id), {}, groups);
     fill_gradients(store);
+    Communicator* const shard_ranks = groups->at(groups->layout().find(kShardGroup), Lane::compute);
     for (const NormType type : kTypes)
-      found[static_cast<size_t>(world.rank())].push_back(gradient_norm(store, type, exchange));
+      found[static_cast<size_t>(world.rank())].push_back(gradient_norm(store, type, exchange, shard_ranks));
     return std::string();
   });
   for (const std::string& fault : faults) EXPECT_EQ(fault, "");
@@ -78,7 +80,7 @@ TEST(GradientNorm, JoinedByChunksGivesTheBitsOfOneRank) {
 
 TEST(GradientNorm, EqualsTorchsNormOfTheTrainedGradients) {
   const std::vector<UnitSpec> specs = units();
-  ModelStore store(specs, {});
+  ModelStore store(specs, rank_layout(specs));
   fill_gradients(store);
   const at::Tensor all = at::cat({store.unit(0).gradient(), store.unit(2).gradient()}).to(at::kDouble);
   const std::vector<double> orders = {1, 2, 3, std::numeric_limits<double>::infinity()};

@@ -7,7 +7,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/comm/recording.h"
 #include "stepforge/storage/unit_store.h"
-#include "tests/step/data_parallel.h"
+#include "tests/support/rank_groups.h"
 #include "tests/support/rank_threads.h"
 
 namespace stepforge::testing {
@@ -28,9 +28,9 @@ std::vector<Partition> all_partitions() {
   return {{Kind::flat}, {Kind::by_tensor}, {Kind::by_dim, 0}, {Kind::by_dim, 1}};
 }
 
-std::shared_ptr<const DataGroups> shard_groups(World& world) {
-  const std::vector<int> ranks = all_ranks(world.size());
-  return std::make_shared<DataGroups>(world, DataParallel{world.rank(), ranks, {world.rank()}, ranks});
+/// A unit of `plan` in the groups of the rank.
+UnitLayout unit_layout(const std::shared_ptr<const GroupCommunicators>& groups, const ParallelPlan& plan) {
+  return sharded_unit(groups->layout(), plan);
 }
 
 /// Small integers that differ between ranks and elements.
@@ -45,8 +45,9 @@ std::string check_unit(World& world, const Partition& partition, DType gather, D
   const UnitSpec spec = odd_unit();
   UnitStore whole(spec);
   whole.initialize(3);
-  const auto groups = shard_groups(world);
-  UnitStore store(spec, {.gather = gather, .reduce = reduce, .partition = partition}, *groups);
+  const auto groups = rank_groups(world);
+  const ParallelPlan plan{.partition = partition, .gather = gather, .reduce = reduce};
+  UnitStore store(spec, unit_layout(groups, plan), {}, *groups);
   store.initialize(3);
   if (!at::equal(store.whole(store.master()), whole.master())) return "initial values, joined";
   store.gather(at::empty({store.gathered_size()}, scalar_type(gather)));
@@ -97,8 +98,8 @@ TEST(UnitPartition, GradientsAreSentInTheReduceDtype) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     RecordingWorld world(0, 4);
     const UnitSpec spec = odd_unit();
-    const auto groups = shard_groups(world);
-    UnitStore store(spec, {.gather = DType::bf16, .reduce = dtype}, *groups);
+    const auto groups = rank_groups(world);
+    UnitStore store(spec, unit_layout(groups, {.gather = DType::bf16, .reduce = dtype}), {}, *groups);
     store.start_gradient(at::zeros({store.gathered_size()}, at::kFloat));
     store.reduce(false);
     ASSERT_EQ(world.traffic().size(), 1U);
@@ -111,8 +112,8 @@ TEST(UnitPartition, GradientsAreAccumulatedInFp32) {
   // 1 and then 256 times 2^-9: a bf16 sum would stay 1.
   const auto results = run_threads(2, [](World& world) {
     const UnitSpec spec = odd_unit();
-    const auto groups = shard_groups(world);
-    UnitStore store(spec, {.reduce = DType::bf16}, *groups);
+    const auto groups = rank_groups(world);
+    UnitStore store(spec, unit_layout(groups, {.reduce = DType::bf16}), {}, *groups);
     for (int step = 0; step <= 256; ++step) {
       store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
       for (Parameter& parameter : store.parameters()) {
@@ -133,8 +134,8 @@ TEST(UnitPartition, GradientsBelowTheRangeOfFp16SurviveItsReductions) {
   constexpr float kTiny = 0x1p-30F;
   const auto results = run_threads(4, [](World& world) {
     const UnitSpec spec = odd_unit();
-    const DataGroups hsdp(world, data_parallel(world.rank(), 2, 2));
-    UnitStore store(spec, {.reduce = DType::f16}, hsdp);
+    const auto hsdp = rank_groups(world, /*replicas=*/2);
+    UnitStore store(spec, unit_layout(hsdp, {.reduce = DType::f16}), {}, *hsdp);
     store.start_gradient(at::empty({store.gathered_size()}, at::kFloat));
     for (Parameter& parameter : store.parameters()) {
       parameter.gradient().fill_(kTiny);

@@ -12,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "tests/nn/tiny_model.h"
+#include "tests/support/rank_groups.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -154,11 +155,11 @@ TEST(ModelStore, GroupsAreDestroyedBeforeTheBuffersOfTheirCollectives) {
   std::vector<int64_t> live;
   WatchedWorld world(live);
   const std::vector<UnitSpec> specs = {two_parameters(), two_parameters()};
-  auto store = std::make_unique<ModelStore>(
-      specs, StoreOptions{}, std::make_shared<DataGroups>(world, DataParallel{0, {0, 1}, {0}, {0, 1}}));
+  auto store =
+      std::make_unique<ModelStore>(specs, rank_layout(specs, {}, {0, 2}), StoreOptions{}, rank_groups(world));
   const int64_t before = cpu_memory().live_bytes;
   store.reset();
-  EXPECT_EQ(live, std::vector<int64_t>(4, before));
+  EXPECT_EQ(live, std::vector<int64_t>(6, before));
   EXPECT_LT(cpu_memory().live_bytes, before);
 }
 
@@ -239,7 +240,7 @@ TEST(ModelStore, FindsEachParameterOfTwentyThousandUnits) {
   for (int i = 0; i < 20000; ++i) {
     units.push_back({format("unit {}", i), {matrix(format("weight {}", i), 1, 1)}, true});
   }
-  ModelStore store(units, {.with_gradient = false});
+  ModelStore store(units, rank_layout(units), {.with_gradient = false});
   for (size_t i = 0; i < units.size(); ++i) {
     EXPECT_EQ(&store.parameter(format("weight {}", i)), store.unit(i).parameters().data());
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/comm/parallel_dims.h"
+#include "stepforge/layout/parallel_dims.h"
 
 #include <algorithm>
 #include <map>

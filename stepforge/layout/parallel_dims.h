@@ -15,14 +15,6 @@ struct RankId {
   int world_size = 1;
 };
 
-/// The data-parallel groups of one rank. All are global ranks; the lists are ascending and contain this rank.
-struct DataParallel {
-  int rank = 0;
-  std::vector<int> shard_ranks{0};    ///< each holds a different shard of every unit
-  std::vector<int> replica_ranks{0};  ///< each holds the same shard
-  std::vector<int> loss_ranks{0};     ///< all ranks whose rows belong to the step
-};
-
 /// The degree of each axis. One of dp_replicate, dp_shard, cp, tp and pp may be -1: the remaining ranks. `ep`
 /// is not a factor of the world size: experts are spread over ranks of the axes dp_shard, cp and tp.
 struct ParallelDims {

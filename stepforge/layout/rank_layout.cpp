@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/layout/rank_layout.h"
+
+#include <algorithm>
+
+namespace stepforge {
+
+namespace {
+
+/// Adds the group of this axis, if the rank is not alone in it.
+void add_group(RankLayout& layout, const Mesh& mesh, std::string_view axis) {
+  if (mesh.size(axis) > 1) layout.groups.push_back({std::string(axis), mesh.group(axis, layout.id.rank)});
+}
+
+}  // namespace
+
+int UnitLayout::replica_group() const {
+  const auto found = std::ranges::find(reductions, CollectiveKind::all_reduce, &ReductionStep::collective);
+  return found == reductions.end() ? -1 : found->group;
+}
+
+int RankLayout::find(std::string_view axis) const {
+  const auto found = std::ranges::find(groups, axis, &RankGroup::name);
+  return found == groups.end() ? -1 : static_cast<int>(found - groups.begin());
+}
+
+int RankLayout::size_of(int group) const {
+  return group < 0 ? 1 : static_cast<int>(groups.at(static_cast<size_t>(group)).ranks.size());
+}
+
+int RankLayout::index_in(int group) const {
+  if (group < 0) return 0;
+  const std::vector<int>& ranks = groups.at(static_cast<size_t>(group)).ranks;
+  return static_cast<int>(std::ranges::find(ranks, id.rank) - ranks.begin());
+}
+
+UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan) {
+  UnitLayout unit;
+  unit.shard_group = layout.find(kShardGroup);
+  if (unit.shard_group >= 0) unit.reductions.push_back({CollectiveKind::reduce_scatter, unit.shard_group});
+  const int replicas = layout.find(kReplicaGroup);
+  if (replicas >= 0) unit.reductions.push_back({CollectiveKind::all_reduce, replicas});
+  unit.partition = plan.partition;
+  unit.gather = plan.gather;
+  unit.reduce = plan.reduce;
+  unit.offloaded = plan.offload;
+  return unit;
+}
+
+RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& plan, RankId rank) {
+  const Mesh mesh(resolve_dims(plan.dims, rank.world_size), rank.world_size);
+  RankLayout layout;
+  layout.id = rank;
+  layout.dims = mesh.dims();
+  layout.data_rank = mesh.coordinate("batch", rank.rank);
+  layout.data_ranks = mesh.size("batch");
+  for (const std::string_view axis : {kShardGroup, kReplicaGroup, kLossGroup}) add_group(layout, mesh, axis);
+  layout.loss_group = layout.find(kLossGroup);
+  layout.units.assign(units.size(), sharded_unit(layout, plan));
+  return layout;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rank layout: what one rank holds of each unit, and with which ranks it gathers, reduces and sums. A pure
+// function of the model's units, the parallel plan and the rank. The step program, the storage, the
+// communicators and the loader of the rank are built from it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/base/dtype.h"
+#include "stepforge/comm/collective.h"
+#include "stepforge/layout/parallel_dims.h"
+#include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/modelspec/parameter.h"
+
+namespace stepforge {
+
+inline constexpr std::string_view kShardGroup = "dp_shard";
+inline constexpr std::string_view kReplicaGroup = "dp_replicate";
+inline constexpr std::string_view kLossGroup = "loss";
+
+/// How a model is spread over ranks and in which dtypes its parameters and gradients travel.
+struct ParallelPlan {
+  ParallelDims dims = {};
+  Partition partition = {};   ///< of every unit over its shard group
+  DType gather = DType::f32;  ///< of gathered parameters
+  DType reduce = DType::f32;  ///< in which gradients are sent; they are written and accumulated in fp32
+  bool offload = false;       ///< masters, gradients and optimizer state are kept in host memory
+};
+
+/// Ranks that take part in the same collectives; this rank is one of them.
+struct RankGroup {
+  std::string name;        ///< its axis of the mesh: "dp_shard"
+  std::vector<int> ranks;  ///< global, ascending, at least two
+};
+
+/// One collective in the reduction of a unit's gradient.
+struct ReductionStep {
+  CollectiveKind collective = CollectiveKind::all_reduce;
+  int group = -1;  ///< index into RankLayout::groups
+
+  bool operator==(const ReductionStep&) const = default;
+};
+
+/// What a rank holds of one unit, and how.
+struct UnitLayout {
+  int shard_group = -1;                   ///< index into RankLayout::groups; -1: the rank holds all of it
+  std::vector<ReductionStep> reductions;  ///< of its gradient, in order
+  Partition partition = {};               ///< over the shard group
+  DType gather = DType::f32;
+  DType reduce = DType::f32;
+  bool offloaded = false;
+
+  /// The group that holds the same part of the unit: that of the first all-reduce; -1 if there is none.
+  int replica_group() const;
+};
+
+struct RankLayout {
+  RankId id;
+  ParallelDims dims;   ///< without -1
+  int data_rank = 0;   ///< among the ranks that read different rows
+  int data_ranks = 1;  ///< their number
+  std::vector<RankGroup> groups;
+  int loss_group = -1;            ///< all ranks whose losses are summed; -1: there is one
+  std::vector<UnitLayout> units;  ///< in the order of the model specification
+
+  /// The group along this axis of the mesh; -1 if the rank is alone in it.
+  int find(std::string_view axis) const;
+  /// The number of ranks of a group, and this rank's index in it; of one rank for -1.
+  int size_of(int group) const;
+  int index_in(int group) const;
+};
+
+/// The layout of a unit that is sharded over the shard group and replicated over the replica group.
+UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan);
+
+/// Throws UsageError if the degrees do not fit the world size (resolve_dims()), and Error if the rank is
+/// outside the world.
+RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& plan = {}, RankId rank = {});
+
+}  // namespace stepforge

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communicators of a rank's groups, one for each lane that uses a group.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stepforge/comm/communicator.h"
+#include "stepforge/layout/rank_layout.h"
+#include "stepforge/step/collectives.h"
+
+namespace stepforge {
+
+/// Destroy it before the World, and before the buffers of its collectives, which an engine may use until
+/// then.
+class GroupCommunicators {
+ public:
+  /// The groups of a single rank.
+  GroupCommunicators() = default;
+  /// A collective of all ranks of the world. `name` distinguishes these groups from others of the same ranks.
+  /// Throws PeerError.
+  GroupCommunicators(World& world, const RankLayout& layout, const std::vector<GroupLane>& lanes,
+                     const std::string& name = "");
+
+  /// Makes all collectives of this rank's groups fail with `reason`, including those in which other ranks
+  /// wait. May be called from any thread.
+  void abort(const std::string& reason) const;
+
+  /// Where this rank stands in its groups; without units for a single rank.
+  const RankLayout& layout() const { return layout_; }
+  /// Null for group -1, a group of one rank. Throws Error if this lane of the group was not asked for.
+  Communicator* at(int group, Lane lane) const;
+
+ private:
+  RankLayout layout_;
+  std::map<GroupLane, std::unique_ptr<Communicator>> communicators_;
+};
+
+/// The groups of a single rank.
+const GroupCommunicators& single_rank_groups();
+
+}  // namespace stepforge
