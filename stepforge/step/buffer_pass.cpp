@@ -180,7 +180,11 @@ class BufferWriter {
     const int64_t bytes = bytes_of(kind, owner);
     live_[key] = static_cast<int>(program_.buffers.size());
     operation.allocates.push_back(live_[key]);
-    program_.buffers.push_back({.name = name_of(operation, key), .kind = kind, .bytes = bytes});
+    const bool gathered = kind == BufferKind::gather_slot;
+    program_.buffers.push_back({.name = name_of(operation, key),
+                                .kind = kind,
+                                .bytes = bytes,
+                                .dtype = gathered ? element(layout_.units, owner).gather : DType::f32});
     return bytes;
   }
 
@@ -240,7 +244,7 @@ class BufferWriter {
         operation.bytes = kLabelCountBytes;
         break;
       case OpKind::reduce_loss:
-        operation.bytes = layout_.size_of(operation.group) * (program_.micro_batches + 1) * kLossBytes;
+        operation.bytes = kLossBytes * layout_.size_of(operation.group) * (program_.micro_batches + 1);
         break;
       case OpKind::gradient_norm:
         if (operation.group < 0) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/dtype.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/step/operations.h"
 
@@ -29,6 +30,7 @@ struct Buffer {
   BufferKind kind = BufferKind::bundle;
   int64_t bytes = 0;
   bool persistent = false;
+  DType dtype = DType::f32;  ///< of the elements of flat parameters, gradients and optimizer state
 };
 
 struct Operation {

@@ -2,6 +2,7 @@
 #include "stepforge/storage/unit_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -270,21 +271,15 @@ void UnitStore::finish_gradient() {
   }
 }
 
-void UnitStore::stash_gradient(int level) {
+at::Tensor UnitStore::take_gradient() {
   finish_gradient();
-  if (levels_.size() <= static_cast<size_t>(level)) levels_.resize(static_cast<size_t>(level) + 1);
-  at::Tensor& kept = levels_.at(static_cast<size_t>(level));
-  if (writes_in_place()) {
-    kept = gradient_.clone();
-    return;
-  }
-  kept = std::move(gradient_buffer_);
+  if (writes_in_place()) return gradient_.clone();
   bind(whole_gradient_, nullptr);
+  return std::exchange(gradient_buffer_, {});
 }
 
-void UnitStore::add_gradient(int level) {
+void UnitStore::add_gradient(const at::Tensor& earlier) {
   finish_gradient();
-  at::Tensor earlier = std::move(levels_.at(static_cast<size_t>(level)));
   at::Tensor sum = written_gradient();
   at::add_out(sum, earlier, sum);
 }

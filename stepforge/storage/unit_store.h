@@ -128,10 +128,11 @@ class UnitStore {
   /// Sums `parts` of `shard` [shard_size()] fp32 over the replicas, in place; the rest becomes zero. A
   /// collective of the reduce lane.
   void all_reduce(const at::Tensor& shard, const TrainedParts& parts) const;
-  /// Ordered mode: stores the gradient as level `level` of the summation tree.
-  void stash_gradient(int level);
-  /// Ordered mode: gradient = level + gradient, and the level is freed.
-  void add_gradient(int level);
+  /// Ordered mode: the written gradient, laid out like a gathered copy. The caller keeps it, and the next
+  /// start_gradient() begins another.
+  at::Tensor take_gradient();
+  /// Ordered mode: written gradient = `earlier` + written gradient.
+  void add_gradient(const at::Tensor& earlier);
 
   /// Initial values from (seed, Hugging Face name of the sub-tensor, element index).
   void initialize(uint64_t seed);
@@ -164,7 +165,6 @@ class UnitStore {
   at::Tensor whole_gradient_;
   at::Tensor gradient_buffer_;
   std::vector<Parameter> parameters_;
-  std::vector<at::Tensor> levels_;
 };
 
 /// All units of a model on this rank.

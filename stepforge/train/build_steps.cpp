@@ -169,8 +169,11 @@ void build_data(Trainer& trainer) {
 }
 
 void build_specification(Trainer& trainer) {
-  const auto& training = trainer.config.training;
   trainer.model_spec = plan_model(trainer.config);
+}
+
+void build_layout(Trainer& trainer) {
+  const auto& training = trainer.config.training;
   trainer.layout = plan_layout(trainer.config, trainer.model_spec, trainer.place);
   trainer.batch = plan_batch(training, trainer.layout.data_ranks, trainer.layout.data_rank);
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
@@ -300,6 +303,7 @@ std::vector<Trainer::BuildStep> standard_build_steps() {
           {"tokenizer", build_tokenizer_step},
           {"data", build_data},
           {"specification", build_specification},
+          {"layout", build_layout},
           {"step_program", build_step_program},
           {"groups", build_groups},
           {"parameters", build_parameters},

@@ -15,6 +15,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/plan/memory_fit.h"
+#include "stepforge/train/bind.h"
 
 namespace stepforge {
 
@@ -43,7 +44,9 @@ std::string reason(const std::exception& failure) {
 }  // namespace
 
 Executor::Executor(const StepProgram& program, Model& model, ModelStore& store)
-    : program_(program), model_(model), store_(store), values_(program.buffers.size()), lanes_(program) {}
+    : program_(program), model_(model), store_(store), values_(program.buffers.size()), lanes_(program) {
+  check_binding(program, model, store);
+}
 
 Executor::Value& Executor::value_of(const Operation& operation, const std::vector<int>& list,
                                     BufferKind kind) {
@@ -131,9 +134,9 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::start_gradient:
       return start_gradient(operation);
     case OpKind::stash_gradient:
-      return unit(operation).stash_gradient(operation.level);
+      return stash_gradient(operation);
     case OpKind::add_gradient:
-      return unit(operation).add_gradient(operation.level);
+      return unit(operation).add_gradient(read(operation, BufferKind::gradient_level).slot);
     case OpKind::reduce_start:
       return reduce(operation);
     case OpKind::reduce_wait:
@@ -214,24 +217,24 @@ void Executor::loss(const Operation& operation, const StepInputs& inputs, StepSe
 }
 
 void Executor::gather(const Operation& operation) {
-  UnitStore& storage = unit(operation);
-  at::Tensor slot = at::empty({storage.gathered_size()}, storage.parameters().front().value().scalar_type());
-  allocate(operation, BufferKind::gather_slot).slot = slot;
-  storage.gather(std::move(slot));
+  unit(operation).gather(allocate_flat(operation, BufferKind::gather_slot));
 }
 
 void Executor::start_gradient(const Operation& operation) {
   UnitStore& storage = unit(operation);
   if (storage.writes_in_place()) return storage.start_gradient();
-  at::Tensor& buffer = allocate(operation, BufferKind::whole_gradient).slot;
-  buffer = at::empty({storage.gathered_size()}, at::kFloat);
-  storage.start_gradient(buffer);
+  storage.start_gradient(allocate_flat(operation, BufferKind::whole_gradient));
+}
+
+void Executor::stash_gradient(const Operation& operation) {
+  allocate(operation, BufferKind::gradient_level).slot = unit(operation).take_gradient();
 }
 
 at::Tensor Executor::allocate_flat(const Operation& operation, BufferKind kind) {
-  const int buffer = find_buffer(program_, operation.allocates, kind);
-  const int64_t bytes = program_.buffers.at(static_cast<size_t>(buffer)).bytes;
-  return allocate(operation, kind).slot = at::empty({bytes / 4}, at::kFloat);
+  const Buffer& buffer =
+      program_.buffers.at(static_cast<size_t>(find_buffer(program_, operation.allocates, kind)));
+  return allocate(operation, kind).slot =
+             at::empty({buffer.bytes / dtype_bytes(buffer.dtype)}, scalar_type(buffer.dtype));
 }
 
 void Executor::reduce(const Operation& operation) {

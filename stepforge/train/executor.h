@@ -64,8 +64,8 @@ struct StepInputs {
 
 class Executor {
  public:
-  /// `program` must have passed the checker; model and store must have its specification. All three must
-  /// outlive the executor.
+  /// `program` must have passed the checker. All three must outlive the executor. Throws Error if units,
+  /// layouts or groups of the store, or the blocks of the model, are not those of the program (train/bind.h).
   Executor(const StepProgram& program, Model& model, ModelStore& store);
 
   /// Runs the whole list. If an operation throws, throws an Error that names it; the groups of the store are
@@ -85,7 +85,7 @@ class Executor {
     Bundle bundle;
     /// graph: the edges at which the gradients of the outputs enter; they keep no output alive
     torch::autograd::edge_list roots;
-    /// gather_slot, whole_gradient, or the state of an offloaded unit
+    /// gather_slot, whole_gradient, gradient_level, or the state of an offloaded unit
     at::Tensor slot;
   };
 
@@ -95,10 +95,11 @@ class Executor {
   void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
   void gather(const Operation& operation);
   void start_gradient(const Operation& operation);
+  void stash_gradient(const Operation& operation);
   void reduce(const Operation& operation);
   void reload(const Operation& operation, StepServices& services);
   void offload(const Operation& operation, StepServices& services);
-  /// An fp32 tensor as large as the buffer of `kind` that the operation allocates.
+  /// A flat tensor with the size and dtype of the buffer of `kind` that the operation allocates.
   at::Tensor allocate_flat(const Operation& operation, BufferKind kind);
   void free(const Operation& operation, int buffer);
   /// The communicator of the operation's group on its lane; null if it has no group.

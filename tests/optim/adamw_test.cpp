@@ -47,7 +47,7 @@ void update_all(Job& job, double lr_factor, double grad_scale) {
 bool padding_is_zero(const UnitStore& unit, const at::Tensor& flat) {
   at::Tensor copy = flat.clone();
   for (size_t i = 0; i < unit.spec().parameters.size(); ++i) {
-    copy.narrow(0, unit.layout().gathered().offsets[i], unit.spec().parameters[i].elements()).zero_();
+    copy.narrow(0, unit.shards().gathered().offsets[i], unit.spec().parameters[i].elements()).zero_();
   }
   return copy.eq(0).all().item<bool>();
 }

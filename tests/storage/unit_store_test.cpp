@@ -30,7 +30,7 @@ UnitSpec two_parameters() {
 
 /// The initial values of each sub-tensor of a unit by its Hugging Face name.
 std::map<std::string, at::Tensor> sub_tensors_of(const UnitSpec& spec, uint64_t seed) {
-  UnitStore store(spec, {.with_gradient = false});
+  UnitStore store(spec, {}, {.with_gradient = false});
   store.initialize(seed);
   std::map<std::string, at::Tensor> values;
   for (size_t i = 0; i < spec.parameters.size(); ++i) {
@@ -88,7 +88,7 @@ TEST(UnitStore, ParametersAreViewsOfTheFlatBuffersAtTheLayoutsOffsets) {
   EXPECT_EQ(store.master().numel(), store.gathered_size());
   EXPECT_EQ(store.gathered_size() % kUnitAlignment, 0);
   for (size_t i = 0; i < 2; ++i) {
-    const int64_t offset = store.layout().gathered().offsets[i];
+    const int64_t offset = store.shards().gathered().offsets[i];
     EXPECT_EQ(offset % kTensorAlignment, 0);
     Parameter& parameter = store.parameters()[i];
     EXPECT_EQ(parameter.value().data_ptr<float>(), store.master().data_ptr<float>() + offset);
@@ -103,7 +103,7 @@ TEST(UnitStore, PaddingIsZeroBeforeAndAfterInitialize) {
   const UnitSpec spec = two_parameters();
   UnitStore store(spec);
   store.initialize(5);
-  const auto& offsets = store.layout().gathered().offsets;
+  const auto& offsets = store.shards().gathered().offsets;
   EXPECT_TRUE(store.master().slice(0, offsets[0] + 15, offsets[1]).eq(0).all().item<bool>());
   EXPECT_TRUE(store.master().slice(0, offsets[1] + 1200).eq(0).all().item<bool>());
   EXPECT_FALSE(store.master_view(0).eq(0).any().item<bool>());
@@ -169,7 +169,7 @@ TEST(UnitStore, AFrozenUnitHasNoGradient) {
   const UnitStore frozen(spec);
   EXPECT_FALSE(frozen.trained());
   const UnitSpec trainable = two_parameters();
-  UnitStore evaluated(trainable, {.with_gradient = false});
+  UnitStore evaluated(trainable, {}, {.with_gradient = false});
   EXPECT_FALSE(evaluated.trained());
   EXPECT_FALSE(evaluated.parameters()[0].value().requires_grad());
 }
@@ -184,7 +184,7 @@ TEST(UnitStore, ValuesHaveMemoryOnlyBetweenGatherAndRelease) {
   const at::Tensor slot = at::empty({store.gathered_size()}, at::kBFloat16);
   store.gather(slot);
   EXPECT_EQ(parameter.value().data_ptr(),
-            slot.data_ptr<at::BFloat16>() + store.layout().gathered().offsets[1]);
+            slot.data_ptr<at::BFloat16>() + store.shards().gathered().offsets[1]);
   EXPECT_TRUE(at::equal(parameter.value().detach(), store.master_view(1).to(at::kBFloat16)));
   store.release();
   EXPECT_FALSE(store.gathered());
@@ -207,7 +207,7 @@ TEST(UnitStore, FinishGradientZeroesUnwrittenGradients) {
   EXPECT_TRUE(second.gradient().eq(2).all().item<bool>());
 }
 
-TEST(UnitStore, AStashedGradientIsTheLeftOperandOfTheSum) {
+TEST(UnitStore, AnEarlierGradientIsTheLeftOperandOfTheSum) {
   const UnitSpec spec = two_parameters();
   UnitStore store(spec);
   std::vector<at::Tensor> leaves;
@@ -220,15 +220,15 @@ TEST(UnitStore, AStashedGradientIsTheLeftOperandOfTheSum) {
     leaves.push_back(store.gradient().clone());
   };
   write(1);
-  store.stash_gradient(0);
+  const at::Tensor first = store.take_gradient();
   write(2);
-  store.add_gradient(0);
-  store.stash_gradient(1);
+  store.add_gradient(first);
+  const at::Tensor first_two = store.take_gradient();
   write(3);
-  store.stash_gradient(0);
+  const at::Tensor third = store.take_gradient();
   write(4);
-  store.add_gradient(0);
-  store.add_gradient(1);
+  store.add_gradient(third);
+  store.add_gradient(first_two);
   // (1 + 2) + (3 + 4), not from left to right.
   EXPECT_TRUE(at::equal(store.gradient(), (leaves[0] + leaves[1]) + (leaves[2] + leaves[3])));
   EXPECT_FALSE(at::equal(store.gradient(), ((leaves[0] + leaves[1]) + leaves[2]) + leaves[3]));

@@ -187,9 +187,9 @@ TEST(BuildSteps, HaveTheDocumentedNamesAndOrder) {
   TestRun run(two_epochs(folder));
   Strings names;
   for (const auto& step : run.trainer().build_steps()) names.push_back(step.name);
-  const Strings documented = {"ranks",         "run_folder",   "threads",    "tokenizer", "data",
-                              "specification", "step_program", "parameters", "model",     "optimizer",
-                              "loader",        "executor",     "checkpoint", "metrics"};
+  const Strings documented = {"ranks",  "run_folder",   "threads",    "tokenizer",  "data",  "specification",
+                              "layout", "step_program", "groups",     "parameters", "model", "optimizer",
+                              "loader", "executor",     "checkpoint", "metrics"};
   EXPECT_EQ(names, documented);
 }
 
