@@ -40,7 +40,8 @@ std::vector<PresetMemory> preset_memory() {
     const std::string name(preset.name);
     Config config = load_config({}, std::vector<std::string>{"preset=" + name}).config;
     config.model.vocab_size = planned_vocabulary(config);
-    const MemoryAccount memory = account(write_train_step(config, plan_model(config), {}));
+    const ModelSpec model = plan_model(config);
+    const MemoryAccount memory = account(write_train_step(config, model, plan_layout(config, model)));
     presets.push_back({name, memory.peak_of_one_memory()});
   }
   return presets;

@@ -45,10 +45,8 @@ class RuleCheck {
   ErrorList& errors_;
 };
 
-void check_model(const RuleCheck& check) {
+void check_head_dim(const RuleCheck& check) {
   const ModelConfig& model = check.config().model;
-  check.require(model.n_heads % model.n_kv_heads == 0, {"model.n_heads", "model.n_kv_heads"},
-                "n_heads must be a multiple of n_kv_heads");
   if (model.head_dim != 0) {
     check.require(model.head_dim % 2 == 0, {"model.head_dim"}, "rotary embeddings need an even head_dim");
     return;
@@ -59,6 +57,13 @@ void check_model(const RuleCheck& check) {
                 "dim must be a multiple of n_heads, unless model.head_dim is set");
   check.require(!divides || head_dim % 2 == 0, {"model.dim", "model.n_heads"},
                 format("dim / n_heads = {}, but rotary embeddings need an even head_dim", head_dim));
+}
+
+void check_model(const RuleCheck& check) {
+  const ModelConfig& model = check.config().model;
+  check.require(model.n_heads % model.n_kv_heads == 0, {"model.n_heads", "model.n_kv_heads"},
+                "n_heads must be a multiple of n_kv_heads");
+  check_head_dim(check);
   const RopeScalingConfig& scaling = model.rope_scaling;
   check.require(scaling.type == RopeScalingType::none || scaling.low_freq_factor < scaling.high_freq_factor,
                 {"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},

@@ -29,8 +29,7 @@ SchemaOf<CheckpointConfig> checkpoint_section() {
              {.unit = "seconds", .min = 1, .max = 1e6})
       .field("resume", &CheckpointConfig::resume,
              "Whether to resume the run in run_dir; if false, a run_dir with metrics or checkpoints of an "
-             "earlier run "
-             "is refused.")
+             "earlier run is refused.")
       .field("load_step", &CheckpointConfig::load_step,
              "Step of the checkpoint to resume from; -1 means the newest complete one.",
              {.unit = "steps", .min = 0, .max = 1e12, .special = -1})

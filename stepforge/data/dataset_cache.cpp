@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -117,6 +118,8 @@ void remove_leftovers(const fs::path& entry) {
 
 constexpr std::string_view kPositionFile = "position.json";
 constexpr std::string_view kHashesFile = "hashes.json";
+constexpr const char* kTrainPart = "train";
+constexpr const char* kValidationPart = "validation";
 
 void write_hashes(const fs::path& folder) {
   std::vector<FileRecord> files;
@@ -124,14 +127,23 @@ void write_hashes(const fs::path& folder) {
   write_file_atomic(folder / kHashesFile, file_records_to_json(files).dump(2) + "\n");
 }
 
-/// Throws FormatError naming the first file that is not as it was written.
+/// Throws FormatError naming the first file that is not as it was written, or of whose parts no hash is
+/// stored.
 void require_hashes(const fs::path& folder, const std::function<void()>& on_chunk) {
   const fs::path path = folder / kHashesFile;
   if (!is_regular_file_itself(path)) throw FormatError(format("{} is missing", path.string()));
   const Json hashes = read_json_file(path, {.max_bytes = 65536, .max_depth = 4});
+  std::set<std::string> listed;
   for (const FileRecord& file : file_records_from_json(JsonReader(hashes, path.string()))) {
     const std::string fault = file_fault(folder / file.name, file, on_chunk);
     if (!fault.empty()) throw FormatError(format("{}: {}", (folder / file.name).string(), fault));
+    listed.insert(file.name);
+  }
+  for (const fs::path& file : entries_of(folder)) {
+    const bool is_part = file.stem() == kTrainPart || file.stem() == kValidationPart;
+    if (is_part && !listed.contains(file.filename())) {
+      throw FormatError(format("{} does not list {}", path.string(), file.filename().string()));
+    }
   }
 }
 
@@ -191,8 +203,8 @@ class EntryBuild {
       return std::make_unique<IndexedDatasetWriter>(
           folder_ / name, type, IndexedDatasetWriter::Position{statistics.documents, statistics.tokens});
     };
-    train_ = writer("train", done.train);
-    if (options_.split.fraction > 0.0) validation_ = writer("validation", done.validation);
+    train_ = writer(kTrainPart, done.train);
+    if (options_.split.fraction > 0.0) validation_ = writer(kValidationPart, done.validation);
   }
 
   /// Returns the beginning if nothing was saved.
@@ -262,8 +274,8 @@ CachedDataset open_entry(const fs::path& entry, bool with_validation, const std:
   cached.folder = entry;
   try {
     require_hashes(entry, on_chunk);
-    cached.train = open_part(entry / "train", cached.train_statistics);
-    if (with_validation) cached.validation = open_part(entry / "validation", cached.validation_statistics);
+    cached.train = open_part(entry / kTrainPart, cached.train_statistics);
+    if (with_validation) cached.validation = open_part(entry / kValidationPart, cached.validation_statistics);
   } catch (const FormatError& damage) {
     throw Error(format("the cache entry {} is damaged: {}; delete the folder, and it will be rebuilt",
                        entry.string(), damage.what()));

@@ -157,10 +157,11 @@ void add_param_groups(ShardedUnit& unit, const FullyShardOptions& options, bool 
     for (const NamedParameter& member : members) {
       if (member.tensor.is_meta()) unit.without_value.push_back(member.name);
     }
-    UnitLayout layout = replicated ? unit.mesh().replicated_unit() : sharded_unit(unit.mesh().layout(), {});
-    layout.partition = options.partition;
-    layout.gather = storage.first;
-    layout.reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat));
+    const ParallelPlan plan{.partition = options.partition,
+                            .gather = storage.first,
+                            .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat))};
+    const RankLayout& ranks = unit.mesh().layout();
+    const UnitLayout layout = replicated ? replicated_unit(ranks, plan) : sharded_unit(ranks, plan);
     const StoreOptions store{
         .with_gradient = storage.second,
         .alias_if_whole = false,

@@ -50,12 +50,6 @@ ShardMesh::ShardMesh(World& world, const std::vector<int64_t>& degrees, const st
   groups_ = std::make_unique<GroupCommunicators>(world, layout, lanes_of(layout), name + " ");
 }
 
-UnitLayout ShardMesh::replicated_unit() const {
-  UnitLayout unit;
-  if (layout().loss_group >= 0) unit.reductions = {{CollectiveKind::all_reduce, layout().loss_group}};
-  return unit;
-}
-
 Communicator* ShardMesh::shard_ranks() const {
   return groups_->at(layout().find(kShardGroup), Lane::compute);
 }

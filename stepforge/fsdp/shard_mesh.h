@@ -37,8 +37,6 @@ class ShardMesh {
   int replicas() const { return layout().size_of(layout().find(kReplicaGroup)); }
   /// The number of ranks over which gradients are summed or averaged.
   int ranks() const { return shards() * replicas(); }
-  /// The layout of parameters of which every rank holds the whole: all ranks are replicas.
-  UnitLayout replicated_unit() const;
 
   const GroupCommunicators& groups() const { return *groups_; }
   /// The ranks that hold other shards, and all ranks, on the compute lane; null if this rank is alone.

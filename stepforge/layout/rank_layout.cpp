@@ -12,7 +12,17 @@ void add_group(RankLayout& layout, const Mesh& mesh, std::string_view axis) {
   if (mesh.size(axis) > 1) layout.groups.push_back({std::string(axis), mesh.group(axis, layout.id.rank)});
 }
 
+UnitLayout unit_of(const ParallelPlan& plan) {
+  return {
+      .partition = plan.partition, .gather = plan.gather, .reduce = plan.reduce, .offloaded = plan.offload};
+}
+
 }  // namespace
+
+int find_group(std::span<const RankGroup> groups, std::string_view name) {
+  const auto found = std::ranges::find(groups, name, &RankGroup::name);
+  return found == groups.end() ? -1 : static_cast<int>(found - groups.begin());
+}
 
 int UnitLayout::replica_group() const {
   const auto found = std::ranges::find(reductions, CollectiveKind::all_reduce, &ReductionStep::collective);
@@ -20,8 +30,7 @@ int UnitLayout::replica_group() const {
 }
 
 int RankLayout::find(std::string_view axis) const {
-  const auto found = std::ranges::find(groups, axis, &RankGroup::name);
-  return found == groups.end() ? -1 : static_cast<int>(found - groups.begin());
+  return find_group(groups, axis);
 }
 
 int RankLayout::size_of(int group) const {
@@ -35,15 +44,17 @@ int RankLayout::index_in(int group) const {
 }
 
 UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan) {
-  UnitLayout unit;
+  UnitLayout unit = unit_of(plan);
   unit.shard_group = layout.find(kShardGroup);
   if (unit.shard_group >= 0) unit.reductions.push_back({CollectiveKind::reduce_scatter, unit.shard_group});
   const int replicas = layout.find(kReplicaGroup);
   if (replicas >= 0) unit.reductions.push_back({CollectiveKind::all_reduce, replicas});
-  unit.partition = plan.partition;
-  unit.gather = plan.gather;
-  unit.reduce = plan.reduce;
-  unit.offloaded = plan.offload;
+  return unit;
+}
+
+UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan) {
+  UnitLayout unit = unit_of(plan);
+  if (layout.loss_group >= 0) unit.reductions = {{CollectiveKind::all_reduce, layout.loss_group}};
   return unit;
 }
 

@@ -4,6 +4,7 @@
 // communicators and the loader of the rank are built from it.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,6 +75,12 @@ struct RankLayout {
 
 /// The layout of a unit that is sharded over the shard group and replicated over the replica group.
 UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan);
+
+/// The layout of a unit of which every rank holds the whole: all ranks are replicas.
+UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan);
+
+/// The index of the group with this name; -1 if there is none.
+int find_group(std::span<const RankGroup> groups, std::string_view name);
 
 /// Throws UsageError if the degrees do not fit the world size (resolve_dims()), and Error if the rank is
 /// outside the world.

@@ -149,15 +149,6 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   return options;
 }
 
-/// The training program of one rank, not checked.
-StepProgram train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
-  StepOptions options = common_options(config, ProgramKind::train, layout);
-  options.ordered = config.training.reduction == ReductionMode::ordered;
-  options.recompute = recompute_policy(config.activation_checkpoint);
-  options.reduce = reduce_policy(config);
-  return build_step(model, layout, options);
-}
-
 /// The groups of every rank. Each rank list is made once and shared by its members, found by its first rank.
 class GroupTable {
  public:
@@ -223,23 +214,25 @@ RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank
                      rank);
 }
 
-StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId rank) {
-  return train_step(config, model, plan_layout(config, model, rank));
+StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
+  StepOptions options = common_options(config, ProgramKind::train, layout);
+  options.ordered = config.training.reduction == ReductionMode::ordered;
+  options.recompute = recompute_policy(config.activation_checkpoint);
+  options.reduce = reduce_policy(config);
+  return build_step(model, layout, options);
 }
 
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId rank) {
-  const RankLayout layout = plan_layout(config, model, rank);
-  ProvedStep step{train_step(config, model, layout), {}};
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
+  ProvedStep step{write_train_step(config, model, layout), {}};
   step.proof = prove(step.program, layout);
   return step;
 }
 
-StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId rank) {
-  return prove_train_step(config, model, rank).program;
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
+  return prove_train_step(config, model, layout).program;
 }
 
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId rank) {
-  const RankLayout layout = plan_layout(config, model, rank);
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const RankLayout& layout) {
   StepProgram program = build_step(model, layout, common_options(config, ProgramKind::evaluate, layout));
   prove(program, layout);
   return program;
@@ -252,8 +245,8 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
   return program;
 }
 
-StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId rank) {
-  const RankLayout layout = plan_layout(config, model, rank);
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens,
+                         const RankLayout& layout) {
   StepProgram program = build_step(model, layout, generation_options(config.precision.compute, cache_tokens));
   prove(program, layout);
   return program;

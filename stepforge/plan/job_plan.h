@@ -41,16 +41,16 @@ struct ProvedStep {
   SymmetryProof proof;
 };
 
-/// The training program of one rank, not checked.
-StepProgram write_train_step(const Config& config, const ModelSpec& model, RankId rank);
+/// The training program of the rank of `layout`, not checked.
+StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
 
-/// The training program of one rank, after checking the programs of all ranks; with the proof, and without.
-ProvedStep prove_train_step(const Config& config, const ModelSpec& model, RankId rank = {});
-StepProgram plan_train_step(const Config& config, const ModelSpec& model, RankId rank = {});
+/// The same after checking the programs of all ranks; with the proof, and without.
+ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
+StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
 
 /// The forward-only program of validation and `eval`, for micro-batches of the same shape as in training.
 /// Checks the programs of all ranks. The program does not reduce losses over ranks.
-StepProgram plan_evaluation(const Config& config, const ModelSpec& model, RankId rank = {});
+StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const RankLayout& layout);
 
 /// The checked forward-only program that generation runs once per token, with a KV cache of `cache_tokens`
 /// positions.
@@ -58,6 +58,7 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
 
 /// The same for samples during training: all ranks run it on the same tokens and gather units as needed.
 /// Checks the programs of all ranks.
-StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens, RankId rank);
+StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens,
+                         const RankLayout& layout);
 
 }  // namespace stepforge

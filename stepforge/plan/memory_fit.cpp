@@ -114,8 +114,8 @@ class FitSearch {
   std::optional<int64_t> bytes_of(const Candidate& candidate) const {
     const int rank = candidate.world_size == rank_.world_size ? rank_.rank : 0;
     try {
-      return needed_bytes(account(write_train_step(candidate.config, model_, {rank, candidate.world_size})),
-                          budget_);
+      const RankLayout layout = plan_layout(candidate.config, model_, {rank, candidate.world_size});
+      return needed_bytes(account(write_train_step(candidate.config, model_, layout)), budget_);
     } catch (const UsageError&) {
       return std::nullopt;
     }

@@ -43,7 +43,7 @@ void write_training(StepProgram& program, const ModelSpec& model) {
   Writer writer(program);
   const int head = static_cast<int>(program.blocks.size()) - 1;
   const int lowest = lowest_trained_block(model);
-  const int loss = find_group(program, kLossGroup);
+  const int loss = find_group(program.groups, kLossGroup);
   if (loss >= 0) writer.add(OpKind::count_labels, -1, loss);
   for (int u = 0; u < std::ssize(program.units); ++u) {
     const ProgramUnit& unit = element(program.units, u);
@@ -56,7 +56,7 @@ void write_training(StepProgram& program, const ModelSpec& model) {
     for (int b = head - 1; b >= lowest; --b) writer.add_block(OpKind::backward, b, m);
   }
   if (loss >= 0) writer.add(OpKind::reduce_loss, -1, loss);
-  writer.add(OpKind::gradient_norm, -1, find_group(program, kShardGroup));
+  writer.add(OpKind::gradient_norm, -1, find_group(program.groups, kShardGroup));
   writer.add(OpKind::check_finite);
   for (int u = 0; u < std::ssize(program.units); ++u)
     if (element(program.units, u).trainable) writer.add(OpKind::update, u);

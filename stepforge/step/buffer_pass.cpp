@@ -235,7 +235,8 @@ class BufferWriter {
   /// Bytes moved and workspace of operations on a unit or on the whole step.
   void set_cost(Operation& operation) const {
     const UnitElements unit = operation.unit < 0 ? UnitElements{} : element(units_, operation.unit);
-    const UnitLayout layout = operation.unit < 0 ? UnitLayout{} : element(layout_.units, operation.unit);
+    const UnitLayout whole;
+    const UnitLayout& layout = operation.unit < 0 ? whole : element(layout_.units, operation.unit);
     const bool copied = layout.partition.kind == Partition::Kind::by_dim && unit.all_shards > unit.shard;
     const bool rounded = layout.reduce != DType::f32;
     const int64_t sent_bytes = dtype_bytes(layout.reduce);

@@ -29,7 +29,8 @@ namespace stepforge {
 /// have the size of this rank's shard; gather slots, whole gradients and levels that of the whole unit,
 /// padded as its partition needs (ShardLayout::gathered).
 ///
-/// `layout` has a unit for each unit of the model. Throws UsageError if the options do not fit the model: no micro-batch, nothing to train, unknown names.
+/// `layout` has a unit for each unit of the model. Throws UsageError if the options do not fit the model: no
+/// micro-batch, nothing to train, unknown names.
 StepProgram build_step(const ModelSpec& model, const RankLayout& layout, const StepOptions& options);
 
 }  // namespace stepforge

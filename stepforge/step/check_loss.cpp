@@ -9,7 +9,7 @@ namespace {
 class Loss : RuleWalk {
  public:
   explicit Loss(const CheckedProgram& checked)
-      : RuleWalk(checked), group_(find_group(program_, kLossGroup)) {}
+      : RuleWalk(checked), group_(find_group(program_.groups, kLossGroup)) {}
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });

@@ -16,11 +16,6 @@ Operation make_operation(OpKind kind, int unit, int group) {
   return operation;
 }
 
-int find_group(const StepProgram& program, std::string_view name) {
-  const auto found = std::ranges::find(program.groups, name, &RankGroup::name);
-  return found == program.groups.end() ? -1 : static_cast<int>(found - program.groups.begin());
-}
-
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind) {
   for (const int buffer : buffers)
     if (element(program.buffers, buffer).kind == kind) return buffer;

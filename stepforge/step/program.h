@@ -103,9 +103,6 @@ decltype(auto) element(Items& items, int index) {
   return items[static_cast<std::size_t>(index)];
 }
 
-/// The index of the group of this name; -1 if there is none.
-int find_group(const StepProgram& program, std::string_view name);
-
 /// The buffer of this kind among `buffers`, which an operation reads, allocates or frees; -1 if there is
 /// none. An operation never lists two buffers of one kind.
 int find_buffer(const StepProgram& program, const std::vector<int>& buffers, BufferKind kind);

@@ -211,9 +211,9 @@ void check_memory(Trainer& trainer) {
 void build_step_program(Trainer& trainer) {
   Config planned = trainer.config;
   planned.training.threads = at::get_num_threads();  // workspaces depend on it
-  trainer.train_program = plan_train_step(planned, trainer.model_spec, trainer.place);
+  trainer.train_program = plan_train_step(planned, trainer.model_spec, trainer.layout);
   check_planted_block(trainer);
-  trainer.evaluation_program = plan_evaluation(planned, trainer.model_spec, trainer.place);
+  trainer.evaluation_program = plan_evaluation(planned, trainer.model_spec, trainer.layout);
   trainer.predicted_memory = account(trainer.train_program);
   check_memory(trainer);
 }

@@ -192,7 +192,7 @@ class SamplingCallback : public Callback {
     if (trainer.state.step % sampling.freq != 0) return;
     const int64_t capacity = generation_context(trainer.config);
     Generator generator(trainer.model_spec,
-                        plan_samples(trainer.config, trainer.model_spec, capacity, trainer.place),
+                        plan_samples(trainer.config, trainer.model_spec, capacity, trainer.layout),
                         trainer.model, *trainer.store, trainer.config.precision.compute, capacity);
     SamplingParams options;
     options.max_tokens = sampling.max_tokens;

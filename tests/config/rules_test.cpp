@@ -29,9 +29,11 @@ TEST(ModelRules, HeadDimIsEven) {
 TEST(ModelRules, RopeScalingFactorsAreInOrder) {
   const std::string text = "[model.rope_scaling]\nlow_freq_factor = 4\n";
   EXPECT_EQ(error_of(text), "");
-  EXPECT_EQ(error_of(text, {"model.rope_scaling.type=llama3"}),
-            "run.toml:2:19: model.rope_scaling.low_freq_factor = 4.0 and default: "
-            "model.rope_scaling.high_freq_factor = 4.0: low_freq_factor must be below high_freq_factor");
+  for (const char* head_dim : {"0", "64"}) {
+    EXPECT_EQ(error_of(text, {"model.rope_scaling.type=llama3", format("model.head_dim={}", head_dim)}),
+              "run.toml:2:19: model.rope_scaling.low_freq_factor = 4.0 and default: "
+              "model.rope_scaling.high_freq_factor = 4.0: low_freq_factor must be below high_freq_factor");
+  }
 }
 
 TEST(TokenizerRules, ABytesTokenizerHasNoFile) {

@@ -141,6 +141,8 @@ TEST(DatasetCache, AChangedBitOfAnyFileIsFoundBeforeUse) {
                     name + ": changed");
     std::ofstream(entry / name, std::ios::binary) << whole;
   }
+  std::ofstream(entry / "hashes.json", std::ios::binary) << "[]";
+  EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache", options); }), "does not list");
   std::filesystem::remove(entry / "hashes.json");
   EXPECT_CONTAINS(message_of<Error>([&] { build.open(source, folder / "cache", options); }), "hashes.json");
 }

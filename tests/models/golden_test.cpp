@@ -53,7 +53,7 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsMatchTransformers) {
   ModelStore store(spec.units, rank_layout(spec.units), {.with_gradient = false});
   import_hf(folder, spec, store);
   Model model = make_model(config.model, store.lookup(), {batch.seq_len, 0});
-  const StepProgram program = plan_evaluation(config, spec);
+  const StepProgram program = plan_evaluation(config, spec, plan_layout(config, spec));
   Executor executor(program, model, store);
   const LossResult result = evaluate_batch(executor, batch, /*with_logits=*/true);
 

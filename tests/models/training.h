@@ -34,7 +34,7 @@ class Job {
   explicit Job(const Config& job_config, uint64_t seed = 7)
       : config(job_config),
         spec(plan_model(config)),
-        program(plan_train_step(config, spec)),
+        program(plan_train_step(config, spec, plan_layout(config, spec))),
         store(spec.units, rank_layout(spec.units, {.gather = config.precision.compute})),
         model(make_model(config.model, store.lookup(),
                          {config.model.max_position, config.training.loss_chunk})),

@@ -20,6 +20,11 @@ Config with(std::vector<std::string> settings) {
   return load_config({}, settings).config;
 }
 
+ProvedStep proved_step(const Config& config, RankId rank = {}) {
+  const ModelSpec model = plan_model(config);
+  return prove_train_step(config, model, plan_layout(config, model, rank));
+}
+
 int count(const StepProgram& program, OpKind kind) {
   return static_cast<int>(std::count_if(program.operations.begin(), program.operations.end(),
                                         [&](const Operation& operation) { return operation.kind == kind; }));
@@ -123,16 +128,17 @@ TEST(PlanTrainStep, OneRankIgnoresOptionsOfSharding) {
       with({"precision.compute=bf16", "parallelism.fsdp_reshard_after_forward=always",
             "parallelism.fsdp_forward_prefetch=3", "parallelism.fsdp_reduce_each_micro_batch=true"});
   const ModelSpec model = plan_model(plain);
-  const StepProgram program = plan_train_step(plain, model);
+  const StepProgram program = plan_train_step(plain, model, plan_layout(plain, model));
   EXPECT_EQ(count(program, OpKind::gather_start), 4);
-  EXPECT_EQ(program.operations.size(), plan_train_step(moved, model).operations.size());
+  EXPECT_EQ(program.operations.size(),
+            plan_train_step(moved, model, plan_layout(moved, model)).operations.size());
 }
 
 TEST(PlanTrainStep, ShardingOptionsReachTheProgram) {
   const auto program = [](std::vector<std::string> settings) {
     settings.push_back("training.global_batch_size=8");
     const Config config = with(settings);
-    return plan_train_step(config, plan_model(config), {1, 2});
+    return proved_step(config, {1, 2}).program;
   };
   const StepProgram usual = program({});
   EXPECT_EQ(usual.rank, 1);
@@ -162,7 +168,7 @@ TEST(PlanTrainStep, ShardingOptionsReachTheProgram) {
 
 TEST(PlanTrainStep, OneRankReleasesUnitsWithOffloadedState) {
   const Config config = with({"parallelism.fsdp_cpu_offload=true"});
-  const StepProgram program = plan_train_step(config, plan_model(config));
+  const StepProgram program = proved_step(config).program;
   EXPECT_EQ(count(program, OpKind::gather_start), 6);
   EXPECT_EQ(count(program, OpKind::reduce_start), 4);
   EXPECT_EQ(account(program).persistent_bytes(), 0);
@@ -172,7 +178,7 @@ TEST(PlanTrainStep, OneRankReleasesUnitsWithOffloadedState) {
 TEST(PlanTrainStep, ReplicasAllReduceWithoutGathers) {
   const Config config =
       with({"parallelism.data_parallel_replicate_degree=-1", "parallelism.data_parallel_shard_degree=1"});
-  const StepProgram program = plan_train_step(config, plan_model(config), {2, 3});
+  const StepProgram program = proved_step(config, {2, 3}).program;
   EXPECT_EQ(count(program, OpKind::gather_start), 0);
   EXPECT_EQ(count(program, OpKind::all_reduce_start), 4);
 }
@@ -184,7 +190,7 @@ TEST(PlanTrainStep, ProvesAJobOf16384Ranks) {
                                        "precision.compute=bf16", "training.global_batch_size=-1"})
           .config;
   const ModelSpec model = plan_model(config);
-  const ProvedStep step = prove_train_step(config, model, {16383, 16384});
+  const ProvedStep step = prove_train_step(config, model, plan_layout(config, model, {16383, 16384}));
   EXPECT_EQ(step.proof.world_size, 16384);
   EXPECT_EQ(step.proof.groups, 32U + 512U + 1U);
   EXPECT_EQ(step.proof.peak_bytes, account(step.program).peak_bytes);
@@ -192,7 +198,7 @@ TEST(PlanTrainStep, ProvesAJobOf16384Ranks) {
 
 TEST(PlanTrainStep, RefusesTooManyMicroBatchesBeforeWritingTheProgram) {
   const Config config = with({"training.global_batch_size=16777216"});
-  const std::string message = message_of<UsageError>([&] { plan_train_step(config, plan_model(config)); });
+  const std::string message = message_of<UsageError>([&] { proved_step(config).program; });
   EXPECT_CONTAINS(message, "8,388,608 micro-batches on each rank, each through 4 blocks") << message;
   EXPECT_CONTAINS(message, "use at most 65,536 micro-batches") << message;
 }
@@ -200,14 +206,15 @@ TEST(PlanTrainStep, RefusesTooManyMicroBatchesBeforeWritingTheProgram) {
 TEST(PlanTrainStep, ProvesAJobOfAMillionRanks) {
   const Config config =
       with({"parallelism.data_parallel_replicate_degree=1024", "training.local_batch_size=1"});
-  const ProvedStep step = prove_train_step(config, plan_model(config), {1048575, 1048576});
+  const ProvedStep step = proved_step(config, {1048575, 1048576});
   EXPECT_EQ(step.proof.world_size, 1048576);
   EXPECT_EQ(step.proof.groups, 1024U + 1024U + 1U);
 }
 
 TEST(PlanEvaluation, GathersShardsAndReducesNothing) {
   const Config config = with({});
-  const StepProgram program = plan_evaluation(config, plan_model(config), {1, 2});
+  const ModelSpec model = plan_model(config);
+  const StepProgram program = plan_evaluation(config, model, plan_layout(config, model, {1, 2}));
   EXPECT_EQ(program.micro_batches, 1);
   for (const CollectiveTotal& total : collective_totals(program)) {
     EXPECT_EQ(total.kind, OpKind::gather_start);

@@ -22,7 +22,8 @@ Config tiny(std::vector<std::string> settings = {}) {
 }
 
 MemoryAccount memory_of(const Config& config, int ranks = 1) {
-  return account(write_train_step(config, plan_model(config), {0, ranks}));
+  const ModelSpec model = plan_model(config);
+  return account(write_train_step(config, model, plan_layout(config, model, {0, ranks})));
 }
 
 std::vector<FittingChange> changes(const Config& config, int64_t bytes, bool with_host = true) {

@@ -49,7 +49,7 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   const Batch batch = read_token_rows(options.tokens, model.spec.vocab_size);
   check_context(model, options.tokens.string(), batch.seq_len);
   const Config config = evaluation_config(model, batch.seq_len, compute);
-  const StepProgram program = plan_evaluation(config, model.spec);
+  const StepProgram program = plan_evaluation(config, model.spec, model.layout);
   Model forward = model.forward(batch.seq_len);
   Executor executor(program, forward, *model.store);
 
@@ -102,7 +102,7 @@ int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType co
     config.data.validation = config.data.sources;
     rows = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get()).validation;
   }
-  const StepProgram program = plan_evaluation(config, model.spec);
+  const StepProgram program = plan_evaluation(config, model.spec, model.layout);
   Model forward = model.forward(seq_len);
   Executor executor(program, forward, *model.store);
   const EvaluationResult result = evaluate(executor, *rows, kRowsPerBatch, -1);

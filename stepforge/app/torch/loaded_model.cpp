@@ -68,12 +68,11 @@ ModelFiles open_model(const fs::path& path, Logger& log) {
 
 LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
   ModelFiles files = open_model(path, log);
-  auto store =
-      std::make_unique<ModelStore>(files.spec.units, rank_layout(files.spec.units, {.gather = compute}),
-                                   StoreOptions{.with_gradient = false});
+  RankLayout layout = rank_layout(files.spec.units, {.gather = compute});
+  auto store = std::make_unique<ModelStore>(files.spec.units, layout, StoreOptions{.with_gradient = false});
   import_weights(files.weights, files.spec, *store);
-  return {std::move(files.config), std::move(files.spec), std::move(store), std::move(files.tokenizer),
-          std::move(files.generation)};
+  return {std::move(files.config), std::move(files.spec),      std::move(layout),
+          std::move(store),        std::move(files.tokenizer), std::move(files.generation)};
 }
 
 }  // namespace stepforge

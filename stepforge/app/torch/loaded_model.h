@@ -31,6 +31,7 @@ ModelFiles open_model(const std::filesystem::path& path, Logger& log);
 struct LoadedModel {
   Config config;  ///< as in ModelFiles
   ModelSpec spec;
+  RankLayout layout;  ///< of a single rank, whatever the run's was
   std::unique_ptr<ModelStore> store;
   std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
   Json generation;                       ///< as in ModelFiles
