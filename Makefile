@@ -20,7 +20,7 @@ test: ## Set up, build and run the tests
 
 check: lint test ## Everything a change must pass: lint and test
 
-test-all: ## check with the long tests, the thread sanitizer, a clang build, and clang-tidy on every file
+test-all: ## check with the long tests, the thread sanitizer, and clang-tidy on every file
 	@tools/lint/lint.sh --all
 	@scripts/test.sh --all
 

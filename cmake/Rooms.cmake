@@ -29,6 +29,19 @@ function(stepforge_read_rooms)
   endforeach()
 endfunction()
 
+# stepforge_clang_pch(TARGET OWNER HEADER...): with clang, TARGET reads HEADER... and some others as precompiled by OWNER.
+function(stepforge_clang_pch target owner)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    return()  # g++ gains nothing
+  endif()
+  if(target STREQUAL owner)
+    target_precompile_headers(${target} PRIVATE <algorithm> <chrono> <cmath> <filesystem> <functional> <map> <memory> <mutex>
+      <numeric> <optional> <set> <span> <string> <thread> <utility> <vector> <fmt/format.h> <nlohmann/json.hpp> ${ARGN})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  endif()
+endfunction()
+
 function(stepforge_room name)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/stepforge/${name}/*.cpp)
   add_library(sf_${name} STATIC ${sources})
@@ -37,6 +50,7 @@ function(stepforge_room name)
     target_link_libraries(sf_${name} PUBLIC sf_${used})
   endforeach()
   target_link_libraries(sf_${name} PUBLIC ${STEPFORGE_LINK_${name}})
+  stepforge_clang_pch(sf_${name} sf_base)
 endfunction()
 
 # The text of `stepforge version`, compiled into one file only.
@@ -73,7 +87,7 @@ function(stepforge_torch_library)
   target_link_libraries(stepforge_torch PUBLIC stepforge_core torch::cpu nlohmann_json::nlohmann_json Threads::Threads)
   target_compile_options(stepforge_torch PRIVATE -fopenmp)
   target_link_options(stepforge_torch PRIVATE -Wl,-z,defs)
-  target_precompile_headers(stepforge_torch PRIVATE ${CMAKE_SOURCE_DIR}/stepforge/kernels/torch_pch.h)
+  target_precompile_headers(stepforge_torch PRIVATE <stepforge/kernels/torch_pch.h>)
   # Kernels are vectorised for the machine's instruction sets by function multiversioning, not by -march=native. A square
   # root that may set errno is not vectorised; the precompiled header is compiled without this flag.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/stepforge/kernels/cpu/adamw.cpp PROPERTIES

@@ -46,9 +46,9 @@ struct ReductionStep {
 
 /// What a rank holds of one unit, and how.
 struct UnitLayout {
-  int shard_group = -1;                   ///< index into RankLayout::groups; -1: the rank holds all of it
-  std::vector<ReductionStep> reductions;  ///< of its gradient, in order
-  Partition partition = {};               ///< over the shard group
+  int shard_group = -1;  ///< index into RankLayout::groups; -1: the rank holds all of it
+  std::vector<ReductionStep> reductions = {};  ///< of its gradient, in order
+  Partition partition = {};                    ///< over the shard group
   DType gather = DType::f32;
   DType reduce = DType::f32;
   bool offloaded = false;

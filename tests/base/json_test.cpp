@@ -7,6 +7,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
@@ -83,11 +84,12 @@ TEST(ParseJson, RefusesMoreBytesThanTheLimit) {
 // The work per key must not grow with the number of keys: 300,000 keys once took minutes.
 TEST(ParseJson, ReadsAnObjectOfManyKeys) {
   std::string text = "{";
-  for (int i = 0; i < 300'000; ++i) text += format("{}\"token {}\":{}", i == 0 ? "" : ",", i, i);
+  constexpr int count = kSanitizer ? 30'000 : 300'000;
+  for (int i = 0; i < count; ++i) text += format("{}\"token {}\":{}", i == 0 ? "" : ",", i, i);
   text += "}";
   const Json document = parse_json(text, "some.json");
-  EXPECT_EQ(document.size(), 300'000U);
-  EXPECT_EQ(document.back(), Json(299'999));
+  EXPECT_EQ(document.size(), static_cast<std::size_t>(count));
+  EXPECT_EQ(document.back(), Json(count - 1));
 }
 
 TEST(ReadJsonFile, NamesTheFile) {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "tests/fsdp/sharded_models.h"
 #include "tests/support/throws.h"

@@ -10,7 +10,7 @@
 namespace stepforge::testing {
 namespace {
 
-struct Results {
+struct AttentionResults {
   at::Tensor out;
   at::Tensor lse;
   at::Tensor grad_qkv;
@@ -20,9 +20,9 @@ at::ScalarType statistics_type(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-Results run(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape,
-            const std::vector<int32_t>& boundaries) {
-  Results r;
+AttentionResults run(const at::Tensor& qkv, const at::Tensor& grad_out, const AttentionShape& shape,
+                     const std::vector<int32_t>& boundaries) {
+  AttentionResults r;
   r.out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
   r.lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(statistics_type(qkv)));
   r.grad_qkv = at::empty_like(qkv);
@@ -49,8 +49,8 @@ TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 1).to(type);
     const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 2).to(type);
-    const Results actual = run(qkv, grad_out, shape, kBoundaries);
-    const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, kBoundaries);
+    const AttentionResults actual = run(qkv, grad_out, shape, kBoundaries);
+    const AttentionResults expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, kBoundaries);
     const bool narrow = type == at::kBFloat16;
     expect_close(actual.out, expected.out, narrow ? kEps16 : 64 * kEps32, "out");
     expect_close(actual.lse, expected.lse, 32 * kEps32, "lse");
@@ -69,7 +69,7 @@ TEST(Attention, ReferenceGradientIsTheDerivative) {
   const std::vector<int32_t> boundaries = {0, 5, 6, 19};
   const at::Tensor qkv = random_tensor({19, shape.qkv_width()}, 3).to(at::kDouble);
   const at::Tensor grad_out = random_tensor({19, shape.out_width()}, 4).to(at::kDouble);
-  const Results exact = run(qkv, grad_out, shape, boundaries);
+  const AttentionResults exact = run(qkv, grad_out, shape, boundaries);
   expect_derivative(
       [&](const at::Tensor& x) {
         return (run(x, grad_out, shape, boundaries).out * grad_out).sum().item<double>();
@@ -82,7 +82,7 @@ TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 5);
   const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 6);
   expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
-    const Results r = run(qkv, grad_out, shape, kBoundaries);
+    const AttentionResults r = run(qkv, grad_out, shape, kBoundaries);
     return {r.out, r.lse, r.grad_qkv};
   });
 }
@@ -91,13 +91,13 @@ TEST(Attention, ADocumentGivesTheSameBitsAloneAndPacked) {
   const AttentionShape shape = make_shape(4, 2, 32);
   const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 7);
   const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 8);
-  const Results packed = run(qkv, grad_out, shape, kBoundaries);
+  const AttentionResults packed = run(qkv, grad_out, shape, kBoundaries);
   for (size_t i = 1; i < kBoundaries.size(); ++i) {
     const int64_t begin = kBoundaries[i - 1];
     const int64_t end = kBoundaries[i];
     if (begin == end) continue;
-    const Results alone = run(qkv.slice(0, begin, end), grad_out.slice(0, begin, end), shape,
-                              {0, static_cast<int32_t>(end - begin)});
+    const AttentionResults alone = run(qkv.slice(0, begin, end), grad_out.slice(0, begin, end), shape,
+                                       {0, static_cast<int32_t>(end - begin)});
     EXPECT_TRUE(at::equal(packed.out.slice(0, begin, end), alone.out)) << "document " << i;
     EXPECT_TRUE(at::equal(packed.grad_qkv.slice(0, begin, end), alone.grad_qkv)) << "document " << i;
   }
@@ -107,9 +107,9 @@ TEST(Attention, ATokenDoesNotSeeLaterOnes) {
   const AttentionShape shape = make_shape(2, 1, 16);
   at::Tensor qkv = random_tensor({150, shape.qkv_width()}, 9);
   const at::Tensor grad_out = random_tensor({150, shape.out_width()}, 10);
-  const Results before = run(qkv, grad_out, shape, {0, 150});
+  const AttentionResults before = run(qkv, grad_out, shape, {0, 150});
   qkv.slice(0, 101, 150).fill_(1e6);
-  const Results after = run(qkv, grad_out, shape, {0, 150});
+  const AttentionResults after = run(qkv, grad_out, shape, {0, 150});
   EXPECT_TRUE(at::equal(before.out.slice(0, 0, 101), after.out.slice(0, 0, 101)));
   EXPECT_FALSE(at::equal(before.out.slice(0, 101, 102), after.out.slice(0, 101, 102)));
 }
@@ -118,8 +118,8 @@ TEST(Attention, LargeScoresStayFinite) {
   const AttentionShape shape = make_shape(2, 1, 16);
   const at::Tensor qkv = random_tensor({130, shape.qkv_width()}, 11) * 200;
   const at::Tensor grad_out = random_tensor({130, shape.out_width()}, 12);
-  const Results actual = run(qkv, grad_out, shape, {0, 130});
-  const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, {0, 130});
+  const AttentionResults actual = run(qkv, grad_out, shape, {0, 130});
+  const AttentionResults expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), shape, {0, 130});
   // Scores reach 1e5: their absolute error, not their relative one, is the relative error of the
   // probabilities.
   const double largest_score = expected.lse.abs().max().item<double>();
@@ -134,8 +134,9 @@ TEST(AttentionCached, AgreesWithAttentionOverTheWholeDocument) {
   const int64_t kv_width = shape.kv_heads * shape.head_dim;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
     const at::Tensor qkv = random_tensor({2 * kLength, shape.qkv_width()}, 13).to(type);
-    const Results whole = run(qkv, at::empty({2 * kLength, shape.out_width()}, qkv.options()).zero_(), shape,
-                              {0, kLength, 2 * kLength});
+    const AttentionResults whole =
+        run(qkv, at::empty({2 * kLength, shape.out_width()}, qkv.options()).zero_(), shape,
+            {0, kLength, 2 * kLength});
     const at::Tensor rows = qkv.view({2, kLength, shape.qkv_width()});
     const auto cache_of = [&](int64_t column) {
       at::Tensor cache = at::empty({2, kCapacity, shape.kv_heads, shape.head_dim}, qkv.options());

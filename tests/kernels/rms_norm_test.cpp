@@ -11,17 +11,17 @@ namespace {
 
 constexpr double kEpsilon = 1e-5;
 
-struct Results {
+struct NormResults {
   at::Tensor out;
   at::Tensor rstd;
   at::Tensor grad_x;
   at::Tensor grad_weight;
 };
 
-Results run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& grad_out,
-            const at::Tensor& residual) {
+NormResults run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& grad_out,
+                const at::Tensor& residual) {
   const at::ScalarType type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  Results r;
+  NormResults r;
   r.out = at::empty_like(x);
   r.rstd = at::empty({x.size(0)}, x.options().dtype(type));
   r.grad_x = at::empty_like(x);
@@ -39,9 +39,9 @@ TEST(RmsNorm, AgreesWithTheFp64Reference) {
         const at::Tensor weight = random_tensor({width}, 2).to(type);
         const at::Tensor grad_out = random_tensor({rows, width}, 3).to(type);
         const at::Tensor residual = random_tensor({rows, width}, 4).to(type);
-        const Results actual = run(x, weight, grad_out, residual);
-        const Results expected = run(x.to(at::kDouble), weight.to(at::kDouble), grad_out.to(at::kDouble),
-                                     residual.to(at::kDouble));
+        const NormResults actual = run(x, weight, grad_out, residual);
+        const NormResults expected = run(x.to(at::kDouble), weight.to(at::kDouble), grad_out.to(at::kDouble),
+                                         residual.to(at::kDouble));
         const double tolerance = type == at::kFloat ? 32 * kEps32 : kEps16;
         expect_close(actual.out, expected.out, tolerance, "out");
         expect_close(actual.rstd, expected.rstd, 16 * kEps32, "rstd");
@@ -56,7 +56,7 @@ TEST(RmsNorm, ReferenceGradientIsTheDerivative) {
   const at::Tensor x = random_tensor({5, 12}, 5).to(at::kDouble);
   const at::Tensor weight = random_tensor({12}, 6).to(at::kDouble);
   const at::Tensor grad_out = random_tensor({5, 12}, 7).to(at::kDouble);
-  const Results exact = run(x, weight, grad_out, {});
+  const NormResults exact = run(x, weight, grad_out, {});
   const auto loss = [&](const at::Tensor& input, const at::Tensor& scale) {
     return (run(input, scale, grad_out, {}).out * grad_out).sum().item<double>();
   };
@@ -70,7 +70,7 @@ TEST(RmsNorm, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor weight = random_tensor({65}, 9);
   const at::Tensor grad_out = random_tensor({1003, 65}, 10);
   expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
-    const Results r = run(x, weight, grad_out, {});
+    const NormResults r = run(x, weight, grad_out, {});
     return {r.out, r.rstd, r.grad_x, r.grad_weight};
   });
 }
@@ -79,7 +79,7 @@ TEST(RmsNorm, BackwardMayWriteOverItsGradientAndAddToTheWeightGradient) {
   const at::Tensor x = random_tensor({40, 32}, 11);
   const at::Tensor weight = random_tensor({32}, 12);
   const at::Tensor grad_out = random_tensor({40, 32}, 13);
-  const Results expected = run(x, weight, grad_out, {});
+  const NormResults expected = run(x, weight, grad_out, {});
   const at::Tensor in_place = grad_out.clone();
   const at::Tensor grad_weight = expected.grad_weight.clone();
   rms_norm_backward(in_place, x, weight, expected.rstd, {}, in_place, grad_weight, true);

@@ -24,7 +24,7 @@ QkNorm some_norm(at::ScalarType type) {
           .eps = 1e-5};
 }
 
-struct Results {
+struct RopeResults {
   at::Tensor out;
   at::Tensor rstd;
   at::Tensor grad_qkv;
@@ -32,10 +32,10 @@ struct Results {
   at::Tensor grad_k_weight;
 };
 
-Results run(const at::Tensor& qkv, const at::Tensor& grad_out, const QkNorm& norm) {
+RopeResults run(const at::Tensor& qkv, const at::Tensor& grad_out, const QkNorm& norm) {
   const RopeTable table = make_rope_table(50, kShape.head_dim, 10000, {});
   const auto options = qkv.options().dtype(qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  Results r;
+  RopeResults r;
   r.out = at::empty_like(qkv);
   r.rstd = at::empty({qkv.size(0), kShape.heads + kShape.kv_heads}, options);
   r.grad_qkv = grad_out.clone();
@@ -59,8 +59,8 @@ TEST(QkNormRope, AgreesWithTheFp64Reference) {
       const at::Tensor qkv = random_tensor({kTokens, kShape.qkv_width()}, 1).to(type);
       const at::Tensor grad_out = random_tensor({kTokens, kShape.qkv_width()}, 2).to(type);
       const QkNorm norm = with_norm ? some_norm(type) : QkNorm{};
-      const Results actual = run(qkv, grad_out, norm);
-      const Results expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), widened(norm));
+      const RopeResults actual = run(qkv, grad_out, norm);
+      const RopeResults expected = run(qkv.to(at::kDouble), grad_out.to(at::kDouble), widened(norm));
       const double tolerance = type == at::kFloat ? 32 * kEps32 : kEps16;
       expect_close(actual.out, expected.out, tolerance, "out");
       expect_close(actual.grad_qkv, expected.grad_qkv, tolerance, "grad_qkv");
@@ -76,7 +76,7 @@ TEST(QkNormRope, ReferenceGradientIsTheDerivative) {
   const at::Tensor qkv = random_tensor({kTokens, kShape.qkv_width()}, 3).to(at::kDouble);
   const at::Tensor grad_out = random_tensor({kTokens, kShape.qkv_width()}, 4).to(at::kDouble);
   const QkNorm norm = some_norm(at::kDouble);
-  const Results exact = run(qkv, grad_out, norm);
+  const RopeResults exact = run(qkv, grad_out, norm);
   const auto loss = [&](const at::Tensor& x, const QkNorm& weights) {
     return (run(x, grad_out, weights).out * grad_out).sum().item<double>();
   };
@@ -90,7 +90,7 @@ TEST(QkNormRope, ReferenceGradientIsTheDerivative) {
 
 TEST(QkNormRope, MayWorkInPlaceWithoutANormAndLeavesValuesAlone) {
   const at::Tensor qkv = random_tensor({kTokens, kShape.qkv_width()}, 5);
-  const Results expected = run(qkv, qkv, {});
+  const RopeResults expected = run(qkv, qkv, {});
   const int64_t values = (kShape.heads + kShape.kv_heads) * kShape.head_dim;
   EXPECT_TRUE(at::equal(expected.out.slice(1, values), qkv.slice(1, values)));
   const at::Tensor in_place = qkv.clone();
@@ -103,7 +103,7 @@ TEST(QkNormRope, DoesNotDependOnTheNumberOfThreads) {
   const at::Tensor qkv = random_tensor({kTokens, kShape.qkv_width()}, 6);
   const at::Tensor grad_out = random_tensor({kTokens, kShape.qkv_width()}, 7);
   expect_same_for_all_threads([&]() -> std::vector<at::Tensor> {
-    const Results r = run(qkv, grad_out, some_norm(at::kFloat));
+    const RopeResults r = run(qkv, grad_out, some_norm(at::kFloat));
     return {r.out, r.grad_qkv, r.grad_q_weight, r.grad_k_weight};
   });
 }

@@ -10,13 +10,13 @@
 namespace stepforge::testing {
 namespace {
 
-struct Results {
+struct SwigluResults {
   at::Tensor out;
   at::Tensor grad;
 };
 
-Results run(const at::Tensor& gate_up, const at::Tensor& grad_out) {
-  Results r = {at::empty_like(grad_out), at::empty_like(gate_up)};
+SwigluResults run(const at::Tensor& gate_up, const at::Tensor& grad_out) {
+  SwigluResults r = {at::empty_like(grad_out), at::empty_like(gate_up)};
   swiglu_forward(gate_up, r.out);
   swiglu_backward(grad_out, gate_up, r.grad);
   return r;
@@ -27,8 +27,8 @@ TEST(Swiglu, AgreesWithTheFp64Reference) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor gate_up = (random_tensor({37, 2 * width}, 1) * 8).to(type);
       const at::Tensor grad_out = random_tensor({37, width}, 2).to(type);
-      const Results actual = run(gate_up, grad_out);
-      const Results expected = run(gate_up.to(at::kDouble), grad_out.to(at::kDouble));
+      const SwigluResults actual = run(gate_up, grad_out);
+      const SwigluResults expected = run(gate_up.to(at::kDouble), grad_out.to(at::kDouble));
       const double tolerance = type == at::kFloat ? 16 * kEps32 : kEps16;
       expect_close(actual.out, expected.out, tolerance, "out");
       expect_close(actual.grad, expected.grad, tolerance, "grad");
@@ -48,7 +48,7 @@ TEST(Swiglu, SaturatesWithoutOverflowAndPassesNanOn) {
   const at::Tensor gate_up = at::empty({1, 8});
   const std::vector<float> values = {1000, -1000, 90, std::numeric_limits<float>::quiet_NaN(), 1, 1, 2, 1};
   std::copy(values.begin(), values.end(), gate_up.mutable_data_ptr<float>());
-  const Results r = run(gate_up, at::empty({1, 4}).fill_(1));
+  const SwigluResults r = run(gate_up, at::empty({1, 4}).fill_(1));
   const auto* out = r.out.const_data_ptr<float>();
   EXPECT_EQ(out[0], 1000.0F);
   EXPECT_NEAR(out[1], 0.0F, 1e-30F);
@@ -60,7 +60,7 @@ TEST(Swiglu, SaturatesWithoutOverflowAndPassesNanOn) {
 TEST(Swiglu, BackwardMayWriteOverItsInput) {
   const at::Tensor gate_up = random_tensor({20, 64}, 5);
   const at::Tensor grad_out = random_tensor({20, 32}, 6);
-  const Results expected = run(gate_up, grad_out);
+  const SwigluResults expected = run(gate_up, grad_out);
   swiglu_backward(grad_out, gate_up, gate_up);
   EXPECT_TRUE(at::equal(gate_up, expected.grad));
 }

@@ -5,6 +5,7 @@
 #include "stepforge/base/random.h"
 #include "tests/step/programs.h"
 #include "tests/support/long_tests.h"
+#include "tests/support/sanitizer.h"
 
 namespace stepforge::testing {
 namespace {
@@ -79,7 +80,8 @@ RankOptions some_options(Dice& dice, const ModelSpec& model) {
 }
 
 TEST(Combinations, RandomOptionsMakeSoundPrograms) {
-  for (uint64_t seed = 0; seed < (long_tests() ? 3000 : 300); ++seed) {
+  const uint64_t seeds = long_tests() ? 3000 : kSanitizer ? 100 : 300;
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
     Dice dice(seed);
     const ModelSpec model = some_model(dice);
     const RankOptions options = some_options(dice, model);
