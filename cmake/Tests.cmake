@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # tests/<room>/*.cpp become one program per room, test_<room>. Each GoogleTest case is a CTest test, room.Suite.Case. Its label is
-# `long` if its name contains "LongTest", otherwise `fast`; those of torch-free rooms have the label `torch-free` too. The targets
-# torch_free_tests and torch_tests build the programs of both kinds.
+# `long` if its name contains "LongTest", otherwise `fast`.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
@@ -13,29 +12,17 @@ target_include_directories(test_support PUBLIC ${CMAKE_SOURCE_DIR})
 set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/paths.cpp PROPERTIES COMPILE_DEFINITIONS
   "STEPFORGE_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\";STEPFORGE_BINARY_DIR=\"${CMAKE_BINARY_DIR}\"")
 
-add_custom_target(torch_free_tests)
-add_custom_target(torch_tests)
-
-# stepforge_test(ROOM LINK LIBRARY... [TORCH_FREE] [CORES N] [TOGETHER SUITE...])
+# stepforge_test(ROOM LINK LIBRARY... [CORES N] [TOGETHER SUITE...])
 # CORES: how many a case keeps busy, 1 if not given: most cases spend their time on the start of libtorch. TOGETHER: suites with an expensive set-up, each one CTest test on one core.
 function(stepforge_test room)
-  cmake_parse_arguments(TEST "TORCH_FREE" "CORES" "LINK;TOGETHER" ${ARGN})
+  cmake_parse_arguments(TEST "" "CORES" "LINK;TOGETHER" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${room}/*.cpp)
-  add_executable(test_${room} ${sources})
+  add_executable(test_${room} ${sources} ${CMAKE_SOURCE_DIR}/tests/support/main.cpp)
   target_link_libraries(test_${room} PRIVATE test_support ${TEST_LINK} GTest::gtest)
   # Tests gain nothing from full optimisation, which takes the compiler twice as long.
   target_compile_options(test_${room} PRIVATE $<$<CONFIG:Release>:-O1>)
-  set(kind "")
-  if(TEST_TORCH_FREE)
-    set(kind torch-free)
-    target_link_libraries(test_${room} PRIVATE GTest::gtest_main)
-    add_dependencies(torch_free_tests test_${room})
-  else()
-    target_sources(test_${room} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/torch_main.cpp)
-    # Compiled four files at a time: their headers take longer than the tests.
-    set_target_properties(test_${room} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
-    add_dependencies(torch_tests test_${room})
-  endif()
+  # Compiled four files at a time: their headers take longer than the tests.
+  set_target_properties(test_${room} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
   set_target_properties(test_${room} PROPERTIES BUILD_RPATH "${CMAKE_BINARY_DIR};${TorchWheel_RPATH}")
   set(properties TIMEOUT 900)
   if(TEST_CORES)
@@ -49,14 +36,14 @@ function(stepforge_test room)
   endforeach()
   # CTest asks the programs for their cases, so a build runs none of them.
   gtest_discover_tests(test_${room} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${room}. TEST_FILTER "-${apart}*LongTest*"
-    TEST_LIST ${room}_fast WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES LABELS "fast;${kind}" ${properties})
+    TEST_LIST ${room}_fast WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES LABELS fast ${properties})
   gtest_discover_tests(test_${room} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${room}. TEST_FILTER "*LongTest*"
-    TEST_LIST ${room}_long WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES LABELS "long;${kind}" ${properties} TIMEOUT 3600)
+    TEST_LIST ${room}_long WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES LABELS long ${properties} TIMEOUT 3600)
 endfunction()
 
 foreach(room ${STEPFORGE_ROOMS_core})
   if(EXISTS ${CMAKE_SOURCE_DIR}/tests/${room})
-    stepforge_test(${room} LINK sf_${room} rapidcheck TORCH_FREE)
+    stepforge_test(${room} LINK sf_${room} rapidcheck)
     stepforge_clang_pch(test_${room} test_base <gtest/gtest.h>)
   endif()
 endforeach()

@@ -38,7 +38,7 @@ void import_hf(const std::filesystem::path& folder, const ModelSpec& model, Mode
 struct HfExportOptions {
   DType dtype = DType::f32;  ///< f32, bf16 or f16, rounded to nearest even
   int64_t max_shard_bytes = kDefaultShardBytes;
-  Json generation;  ///< read_generation_config(); ids that it lacks come from the tokenizer
+  Json generation = {};  ///< read_generation_config(); ids that it lacks come from the tokenizer
 };
 
 /// Writes a folder for transformers: config.json, generation_config.json, the weights as one file or as

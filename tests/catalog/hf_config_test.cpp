@@ -19,7 +19,7 @@
 namespace stepforge::testing {
 namespace {
 
-ModelConfig preset(std::string_view name) {
+ModelConfig small_preset(std::string_view name) {
   const std::vector<std::string> overrides = {"preset=" + std::string(name), "model.vocab_size=4096"};
   return load_config({}, overrides).config.model;
 }
@@ -34,7 +34,7 @@ Json golden(const std::string& name) {
 }
 
 Json llama_json() {
-  return hf_config(preset("llama3.1-8b"), DType::bf16, token_ids(1, 2));
+  return hf_config(small_preset("llama3.1-8b"), DType::bf16, token_ids(1, 2));
 }
 
 /// The error for a config.json in which `key` is `value`.
@@ -46,7 +46,7 @@ std::string refusal(const std::string& key, const Json& value) {
 
 TEST(HfConfig, EveryPresetSurvivesARoundTrip) {
   for (const EmbeddedPreset& embedded : embedded_presets()) {
-    ModelConfig model = preset(embedded.name);
+    ModelConfig model = small_preset(embedded.name);
     // config.json holds the head size itself.
     if (model.head_dim == 0) model.head_dim = model.dim / model.n_heads;
     EXPECT_EQ(model_from_hf_config(hf_config(model, DType::f32, Json::object()), "config.json"), model)
@@ -61,8 +61,9 @@ TEST(HfConfig, WritesTheKeysOfTransformers) {
   EXPECT_EQ(json["torch_dtype"], "bfloat16");
   EXPECT_EQ(json["rope_scaling"]["rope_type"], "llama3");
   EXPECT_EQ(json["bos_token_id"], 1);
-  EXPECT_EQ(hf_config(preset("qwen3-0.6b"), DType::f32, token_ids(nullptr, 2))["bos_token_id"], nullptr);
-  EXPECT_EQ(hf_config(preset("llama3-8b"), DType::f32, Json::object())["rope_scaling"], nullptr);
+  EXPECT_EQ(hf_config(small_preset("qwen3-0.6b"), DType::f32, token_ids(nullptr, 2))["bos_token_id"],
+            nullptr);
+  EXPECT_EQ(hf_config(small_preset("llama3-8b"), DType::f32, Json::object())["rope_scaling"], nullptr);
 }
 
 TEST(HfConfig, ReadsRopeParametersOfNewerFiles) {
@@ -80,7 +81,7 @@ TEST(HfConfig, AMissingHeadSizeHasTheDefaultOfItsFamily) {
   EXPECT_EQ(model_from_hf_config(llama, "config.json").head_dim, 128);
   llama["num_attention_heads"] = 64;
   EXPECT_EQ(model_from_hf_config(llama, "config.json").head_dim, 64);
-  Json qwen = hf_config(preset("qwen3-0.6b"), DType::f32, Json::object());
+  Json qwen = hf_config(small_preset("qwen3-0.6b"), DType::f32, Json::object());
   qwen.erase("head_dim");
   EXPECT_EQ(model_from_hf_config(qwen, "config.json").head_dim, 128);
 }
@@ -243,7 +244,7 @@ TEST(HfGeneration, KeepsAllSettingsAndEndTokens) {
   EXPECT_EQ(written["bos_token_id"], 5);
   EXPECT_EQ(written["temperature"], 0.6);
   EXPECT_EQ(written["top_p"], 0.9);
-  EXPECT_EQ(hf_config(preset("llama3-8b"), DType::f32, written)["eos_token_id"], Json::array({1, 2}));
+  EXPECT_EQ(hf_config(small_preset("llama3-8b"), DType::f32, written)["eos_token_id"], Json::array({1, 2}));
 }
 
 TEST(HfGeneration, MissingIdsComeFromTheTokenizer) {

@@ -174,7 +174,7 @@ TEST_P(Collectives, ReduceScatterWorksInPlace) {
 
 TEST_P(Collectives, DifferentCollectivesCanBeMixed) {
   expect_empty([](Communicator& group) -> std::string {
-    for (int i = 0; i < 60; ++i) {
+    for (int i = 0; i < 200; ++i) {
       std::vector<int32_t> values(static_cast<std::size_t>(i * 37 % 900) + 1, group.rank() + i);
       const int32_t sum = group.size() * (group.size() - 1) / 2 + group.size() * i;
       group.all_reduce(writable_bytes_of(values), DType::i32);

@@ -53,26 +53,28 @@ const Environment open_mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                               {"PMIX_NAMESPACE", "host-1234@1"}};
 
-void expect_rank(const RankEnvironment& found, Launcher launcher, const std::vector<int>& numbers) {
+void expect_rank(const RankEnvironment& found, stepforge::Launcher launcher,
+                 const std::vector<int>& numbers) {
   EXPECT_EQ(found.launcher, launcher);
   EXPECT_EQ((std::vector<int>{found.rank, found.world_size, found.local_rank, found.local_world_size}),
             numbers);
 }
 
 TEST(RankEnvironment, IsASingleRankWithoutALauncher) {
-  expect_rank(discover({}), Launcher::none, {0, 1, 0, 1});
+  expect_rank(discover({}), stepforge::Launcher::none, {0, 1, 0, 1});
   EXPECT_EQ(discover({}).run_id, "");
 }
 
 TEST(RankEnvironment, IsReadFromEachLauncher) {
-  expect_rank(discover(torchrun), Launcher::torchrun, {3, 4, 1, 2});
-  expect_rank(discover(with(torchrun, {{"STEPFORGE_LAUNCH_ID", "x"}})), Launcher::stepforge, {3, 4, 1, 2});
-  expect_rank(discover(slurm), Launcher::slurm, {5, 11, 1, 4});
-  expect_rank(discover(open_mpi), Launcher::open_mpi, {1, 2, 1, 2});
+  expect_rank(discover(torchrun), stepforge::Launcher::torchrun, {3, 4, 1, 2});
+  expect_rank(discover(with(torchrun, {{"STEPFORGE_LAUNCH_ID", "x"}})), stepforge::Launcher::stepforge,
+              {3, 4, 1, 2});
+  expect_rank(discover(slurm), stepforge::Launcher::slurm, {5, 11, 1, 4});
+  expect_rank(discover(open_mpi), stepforge::Launcher::open_mpi, {1, 2, 1, 2});
 }
 
 TEST(RankEnvironment, AcceptsRankAndWorldSizeSetByHand) {
-  expect_rank(discover({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), Launcher::torchrun, {1, 2, 0, 1});
+  expect_rank(discover({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), stepforge::Launcher::torchrun, {1, 2, 0, 1});
 }
 
 TEST(RankEnvironment, CountsTheTasksOfASlurmNode) {
@@ -92,7 +94,7 @@ TEST(RankEnvironment, CountsTheTasksOfASlurmNode) {
 }
 
 TEST(RankEnvironment, IgnoresTheVariablesOfASlurmBatchScript) {
-  expect_rank(discover(without(slurm, "SLURM_STEP_ID")), Launcher::none, {0, 1, 0, 1});
+  expect_rank(discover(without(slurm, "SLURM_STEP_ID")), stepforge::Launcher::none, {0, 1, 0, 1});
 }
 
 TEST(RankEnvironment, RefusesTwoLaunchersThatDisagreeAndNamesBoth) {
@@ -102,11 +104,11 @@ TEST(RankEnvironment, RefusesTwoLaunchersThatDisagreeAndNamesBoth) {
   }
   EXPECT_NE(refusal_of(with({{"RANK", "0"}, {"WORLD_SIZE", "2"}}, open_mpi)), "");
   const Environment agreeing = with({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, open_mpi);
-  expect_rank(discover(agreeing), Launcher::torchrun, {1, 2, 0, 1});
+  expect_rank(discover(agreeing), stepforge::Launcher::torchrun, {1, 2, 0, 1});
 }
 
 TEST(RankEnvironment, PrefersAnAgentToTheSlurmTaskAroundIt) {
-  expect_rank(discover(with(torchrun, slurm)), Launcher::torchrun, {3, 4, 1, 2});
+  expect_rank(discover(with(torchrun, slurm)), stepforge::Launcher::torchrun, {3, 4, 1, 2});
 }
 
 TEST(RankEnvironment, RefusesMalformedAndMissingVariablesByName) {

@@ -12,6 +12,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/random.h"
+#include "tests/support/strings.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 #include "tests/support/write_text.h"
@@ -188,12 +189,6 @@ class FileSizeLimit {
   rlimit before_{};
   void (*handler_)(int);
 };
-
-size_t count_of(std::string_view text, std::string_view part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
 
 TEST(JsonlSink, AFullDiskLosesRecordsWithOneWarningAndLeavesNoPartialLine) {
   const TempFolder folder;

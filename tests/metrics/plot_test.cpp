@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/strings.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -86,12 +87,6 @@ class XmlChecker {
 
 std::string xml_fault(std::string_view text) {
   return XmlChecker(text).fault();
-}
-
-size_t count_of(std::string_view text, std::string_view part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++count;
-  return count;
 }
 
 RunSeries run_of(const std::string& name, int steps) {

@@ -129,11 +129,9 @@ TEST(PlanTrainStep, OneRankIgnoresOptionsOfSharding) {
   const Config moved =
       with({"precision.compute=bf16", "parallelism.fsdp_reshard_after_forward=always",
             "parallelism.fsdp_forward_prefetch=3", "parallelism.fsdp_reduce_each_micro_batch=true"});
-  const ModelSpec model = plan_model(plain);
-  const StepProgram program = plan_train_step(plain, model, plan_layout(plain, model));
+  const StepProgram program = proved_step(plain).program;
   EXPECT_EQ(count(program, OpKind::gather_start), 4);
-  EXPECT_EQ(program.operations.size(),
-            plan_train_step(moved, model, plan_layout(moved, model)).operations.size());
+  EXPECT_EQ(program.operations.size(), proved_step(moved).program.operations.size());
 }
 
 TEST(PlanTrainStep, ShardingOptionsReachTheProgram) {
@@ -191,8 +189,7 @@ TEST(PlanTrainStep, ProvesAJobOf16384Ranks) {
           {}, std::vector<std::string>{"preset=llama3-405b", "parallelism.data_parallel_replicate_degree=32",
                                        "precision.compute=bf16", "training.global_batch_size=-1"})
           .config;
-  const ModelSpec model = plan_model(config);
-  const ProvedStep step = prove_train_step(config, model, plan_layout(config, model, {16383, 16384}));
+  const ProvedStep step = proved_step(config, {16383, 16384});
   EXPECT_EQ(step.proof.world_size, 16384);
   EXPECT_EQ(step.proof.groups, 32U + 512U + 1U);
   EXPECT_EQ(step.proof.peak_bytes, account(step.program).peak_bytes);

@@ -5,13 +5,13 @@
 namespace stepforge::testing {
 namespace {
 
-struct ParallelCase {
+struct LayoutCase {
   int ranks;
   int replicas;
   Strings more;
 };
 
-Strings overrides_of(const ParallelCase& layout) {
+Strings overrides_of(const LayoutCase& layout) {
   return layout.more + Strings{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
@@ -35,12 +35,12 @@ class RealArithmetic : public ::testing::TestWithParam<const char*> {
  protected:
   /// Compares the losses of every layout with those of one rank. Norms, weights and moments must be equal on
   /// all ranks.
-  void compare(const std::vector<ParallelCase>& layouts, int64_t steps, double tolerance) {
+  void compare(const std::vector<LayoutCase>& layouts, int64_t steps, double tolerance) {
     const TempFolder folder;
     const Records one = TestRun(odd_job(folder / "one", GetParam(), steps)).run();
     ASSERT_EQ(static_cast<int64_t>(one.size()), steps);
     EXPECT_LT(one.back().loss, one.front().loss);
-    for (const ParallelCase& layout : layouts) {
+    for (const LayoutCase& layout : layouts) {
       const std::string name = format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " "));
       const auto many =
           RankThreads(layout.ranks).run(odd_job(folder / "many", GetParam(), steps) + overrides_of(layout));
@@ -86,7 +86,7 @@ TEST_P(RealArithmetic, OrderedModeGivesTheBitsOfOneRankForEverySplitByAPowerOfTw
     return odd_job(folder / name, GetParam(), long_tests() ? 100 : 5) + ordered;
   };
   const Records one = TestRun(job("one")).run();
-  const std::vector<ParallelCase> layouts = {
+  const std::vector<LayoutCase> layouts = {
       {2, 1, {}},
       {2, 2, {}},
       {4, 1, {"parallelism.fsdp_reshard_after_forward=never"}},
@@ -95,7 +95,7 @@ TEST_P(RealArithmetic, OrderedModeGivesTheBitsOfOneRankForEverySplitByAPowerOfTw
       {8, 1, {"parallelism.fsdp_forward_prefetch=3"}},
       {8, 2, {"parallelism.fsdp_reduce_in_flight=3"}},
   };
-  for (const ParallelCase& layout : layouts) {
+  for (const LayoutCase& layout : layouts) {
     expect_same_numbers(RankThreads(layout.ranks).run(job("many") + overrides_of(layout)), one,
                         format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " ")));
   }

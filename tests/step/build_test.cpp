@@ -240,7 +240,7 @@ TEST(OrderedPass, HoldsAtMostLog2OfTheMicroBatchesGradients) {
   }
 }
 
-StepProgram gathered(GatherPolicy::Reshard reshard, int prefetch) {
+StepProgram built_with(GatherPolicy::Reshard reshard, int prefetch) {
   RankOptions options = small_options(1);
   options.set_gathers({DType::bf16, reshard, prefetch});
   return build_step(small_model(1), options);
@@ -262,7 +262,7 @@ TEST(GatherPass, Fp32UnitsAreResident) {
 }
 
 TEST(GatherPass, AlwaysGathersAroundEachRunOfUses) {
-  EXPECT_EQ(gather_listing(gathered(GatherPolicy::Reshard::always, 0)),
+  EXPECT_EQ(gather_listing(built_with(GatherPolicy::Reshard::always, 0)),
             "gather_start embedding\ngather_wait embedding\nforward embedding m0 graph\nrelease embedding\n"
             "gather_start layers.0\ngather_wait layers.0\nforward layers.0 m0 graph\nrelease layers.0\n"
             "gather_start head\ngather_wait head\nloss_forward_backward head m0\nrelease head\n"
@@ -271,7 +271,7 @@ TEST(GatherPass, AlwaysGathersAroundEachRunOfUses) {
 }
 
 TEST(GatherPass, NeverReshardingGathersOncePerStep) {
-  EXPECT_EQ(gather_listing(gathered(GatherPolicy::Reshard::never, 0)),
+  EXPECT_EQ(gather_listing(built_with(GatherPolicy::Reshard::never, 0)),
             "gather_start embedding\ngather_wait embedding\nforward embedding m0 graph\nrelease embedding\n"
             "gather_start layers.0\ngather_wait layers.0\nforward layers.0 m0 graph\n"
             "gather_start head\ngather_wait head\nloss_forward_backward head m0\nrelease head\n"
@@ -280,7 +280,7 @@ TEST(GatherPass, NeverReshardingGathersOncePerStep) {
 
 TEST(GatherPass, PrefetchStartsTheNextGatherBeforeTheCompute) {
   EXPECT_EQ(
-      gather_listing(gathered(GatherPolicy::Reshard::always, 1)),
+      gather_listing(built_with(GatherPolicy::Reshard::always, 1)),
       "gather_start embedding\ngather_wait embedding\ngather_start layers.0\nforward embedding m0 graph\n"
       "release embedding\ngather_wait layers.0\ngather_start head\nforward layers.0 m0 graph\n"
       "release layers.0\ngather_wait head\ngather_start layers.0\nloss_forward_backward head m0\n"
@@ -288,7 +288,7 @@ TEST(GatherPass, PrefetchStartsTheNextGatherBeforeTheCompute) {
 }
 
 TEST(GatherPass, SlotsHaveTheGatherDtype) {
-  const StepProgram program = gathered(GatherPolicy::Reshard::never, 0);
+  const StepProgram program = built_with(GatherPolicy::Reshard::never, 0);
   for (const Buffer& buffer : program.buffers)
     if (buffer.kind == BufferKind::gather_slot) {
       EXPECT_EQ(buffer.bytes, flat_layout(small_model(1).units[0]).size * 2);

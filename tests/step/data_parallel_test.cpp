@@ -314,7 +314,7 @@ void expect_accepted(const ModelSpec& model, const Job& job, const RankOptions& 
   }
 }
 
-std::vector<Gathers> gather_policies() {
+std::vector<Gathers> sharded_gathers() {
   using Reshard = GatherPolicy::Reshard;
   return {{DType::f32, Reshard::never, 0},  {DType::bf16, Reshard::always, 0},
           {DType::f32, Reshard::always, 1}, {DType::bf16, Reshard::always, 3},
@@ -323,7 +323,7 @@ std::vector<Gathers> gather_policies() {
 
 std::vector<RankOptions> variants(int micro_batches) {
   std::vector<RankOptions> all;
-  for (const Gathers& gathers : gather_policies()) {
+  for (const Gathers& gathers : sharded_gathers()) {
     for (const int in_flight : kSanitizer ? std::vector{2} : std::vector{1, 2, 100}) {
       for (const int sum : {0, 1, 2}) {
         for (const auto recompute : {RecomputePolicy::Mode::none, RecomputePolicy::Mode::full}) {

@@ -11,7 +11,7 @@ RankOptions offloaded() {
   return options;
 }
 
-RankOptions each_micro_batch() {
+RankOptions offloaded_each_micro_batch() {
   RankOptions options = offloaded();
   options.reduce.each_micro_batch = true;
   return options;
@@ -124,10 +124,10 @@ std::vector<Fault> offload_faults() {
       {"WrittenBackDuringTheUpdate", fsdp, offloaded(), 1,
        [](StepProgram& p) { p.operations[copy_of(p, K::offload_start, 1, kUpdated)].needs.clear(); }, 1,
        "offload_start layers.0 weights optimizer", "may run before operation"},
-      {"TheSumSoFarIsNotReloaded", fsdp, each_micro_batch(), kEveryRank,
+      {"TheSumSoFarIsNotReloaded", fsdp, offloaded_each_micro_batch(), kEveryRank,
        [](StepProgram& p) { erase(p, copy_of(p, K::reload_start, 1, kGradients)); }, 0,
        "reduce_start layers.0", "the device does not have the gradients"},
-      {"TheSumSoFarStaysOnTheDevice", fsdp, each_micro_batch(), kEveryRank,
+      {"TheSumSoFarStaysOnTheDevice", fsdp, offloaded_each_micro_batch(), kEveryRank,
        [](StepProgram& p) { erase(p, copy_of(p, K::offload_start, 1, kGradients)); }, 0,
        "reload_start layers.0 gradients", "the device already has the gradients"},
       {"WaitingForTheWrongCopy", one_rank, offloaded(), kEveryRank,
