@@ -17,17 +17,26 @@ std::string_view collective_name(CollectiveKind kind) {
       return "broadcast";
     case CollectiveKind::barrier:
       return "barrier";
+    case CollectiveKind::all_to_all:
+      return "all_to_all";
+    case CollectiveKind::send:
+      return "send";
+    case CollectiveKind::receive:
+      return "receive";
+    case CollectiveKind::send_receive:
+      return "send_receive";
   }
   return "unknown";
 }
 
 std::string collective_text(const CollectiveCall& call) {
+  using enum CollectiveKind;
   std::string text(collective_name(call.kind));
-  if (call.kind != CollectiveKind::barrier) text += format(" of {} bytes", call.bytes);
-  if (call.kind == CollectiveKind::broadcast) text += format(" from member {}", call.root);
-  if (call.kind == CollectiveKind::reduce_scatter || call.kind == CollectiveKind::all_reduce) {
-    text += format(" {}", dtype_name(call.dtype));
-  }
+  if (call.kind != barrier && call.kind != all_to_all) text += format(" of {} bytes", call.bytes);
+  if (call.kind == broadcast || call.kind == receive) text += format(" from member {}", call.root);
+  if (call.kind == send) text += format(" to member {}", call.root);
+  if (call.kind == send_receive) text += format(" to member {} and from member {}", call.root, call.from);
+  if (call.kind == reduce_scatter || call.kind == all_reduce) text += format(" {}", dtype_name(call.dtype));
   if (call.unit != kNoUnit) text += format(" for unit {}", call.unit);
   return text;
 }

@@ -10,7 +10,25 @@
 
 namespace stepforge {
 
-enum class CollectiveKind : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier };
+enum class CollectiveKind : uint8_t {
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  broadcast,
+  barrier,
+  all_to_all,
+  // Paired calls, which are not compared over the group.
+  send,
+  receive,
+  send_receive
+};
+/// The last kind that all ranks of a group call together.
+inline constexpr CollectiveKind kLastGroupKind = CollectiveKind::all_to_all;
+
+/// Whether that is a call of single members: send, receive or send_receive.
+constexpr bool is_paired(CollectiveKind kind) {
+  return kind > kLastGroupKind;
+}
 
 /// "all_gather"
 std::string_view collective_name(CollectiveKind kind);
@@ -18,13 +36,17 @@ std::string_view collective_name(CollectiveKind kind);
 /// `unit` of calls that move no unit's bytes.
 inline constexpr int kNoUnit = -1;
 
-/// One call; all ranks of the group must make the same.
+/// One call; unless it is paired, all ranks of the group must make the same.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::barrier;
-  uint64_t bytes = 0;       ///< of one rank's part of an all-gather, otherwise of the whole
+  /// Of one rank's part of an all-gather; sent and received by a send_receive; 0 for an all-to-all, whose sizes
+  /// differ between ranks; otherwise of the whole.
+  uint64_t bytes = 0;
   DType dtype = DType::u8;  ///< of a sum; u8 for calls without a sum
-  int root = 0;             ///< of a broadcast: its index in the group
+  int root = 0;             ///< the other member of a paired call, the receiving one of a send_receive; of a
+                            ///< broadcast, its root: an index in the group
   int unit = kNoUnit;       ///< number of the model's unit whose bytes move
+  int from = 0;             ///< the member from which a send_receive receives
 
   bool operator==(const CollectiveCall&) const = default;
 };

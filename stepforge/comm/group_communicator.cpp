@@ -10,6 +10,17 @@
 
 namespace stepforge {
 
+namespace {
+
+void check_member_index(CollectiveKind kind, int peer, int size) {
+  if (peer < 0 || peer >= size) {
+    throw Error(
+        format("member {} of a {} is outside a group of {} ranks", peer, collective_name(kind), size));
+  }
+}
+
+}  // namespace
+
 Membership member_of(const std::string& name, const std::vector<int>& ranks, int rank, int size) {
   const bool ascend = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   if (ranks.empty() || !ascend || ranks.front() < 0 || ranks.back() >= size) {
@@ -36,6 +47,57 @@ void check_root(int root, int size) {
   }
 }
 
+void check_sizes(const char* buffer, std::size_t bytes, std::span<const std::size_t> sizes, int size) {
+  if (sizes.size() != static_cast<std::size_t>(size)) {
+    throw Error(format("all_to_all: {} {} sizes for a group of {} ranks; give one for each", sizes.size(),
+                       buffer, size));
+  }
+  std::size_t rest = bytes;  // so that no sum overflows
+  bool fits = true;
+  for (const std::size_t part : sizes) {
+    fits = fits && part <= rest;
+    rest -= fits ? part : 0;
+  }
+  if (!fits || rest != 0) {
+    throw Error(format("all_to_all: the {} sizes do not add up to the buffer's {} bytes", buffer, bytes));
+  }
+}
+
+void check_all_to_all(std::size_t outgoing_bytes, std::span<const std::size_t> outgoing_sizes,
+                      std::size_t incoming_bytes, std::span<const std::size_t> incoming_sizes, int rank,
+                      int size) {
+  check_sizes("outgoing", outgoing_bytes, outgoing_sizes, size);
+  check_sizes("incoming", incoming_bytes, incoming_sizes, size);
+  const auto own = static_cast<std::size_t>(rank);
+  if (outgoing_sizes[own] != incoming_sizes[own]) {
+    throw Error(format("all_to_all: member {} sends itself {} bytes but expects {}", rank,
+                       outgoing_sizes[own], incoming_sizes[own]));
+  }
+}
+
+void check_peer(CollectiveKind kind, int peer, int rank, int size) {
+  check_member_index(kind, peer, size);
+  if (peer == rank) {
+    throw Error(format("{}: member {} would wait for itself; use send_receive", collective_name(kind), rank));
+  }
+}
+
+void check_send_receive(std::size_t outgoing_bytes, int to, std::size_t incoming_bytes, int from, int rank,
+                        int size) {
+  check_member_index(CollectiveKind::send_receive, to, size);
+  check_member_index(CollectiveKind::send_receive, from, size);
+  if ((to == rank) != (from == rank)) {
+    throw Error(
+        format("send_receive: member {} sends to member {} but receives from member {}; it can reach "
+               "itself only in both directions",
+               rank, to, from));
+  }
+  if (to == rank && outgoing_bytes != incoming_bytes) {
+    throw Error(format("send_receive: member {} sends itself {} bytes but expects {}", rank, outgoing_bytes,
+                       incoming_bytes));
+  }
+}
+
 std::string creation_text(const std::string& group) {
   return format("the creation of group \"{}\"", group);
 }
@@ -44,6 +106,14 @@ std::string disagreement_text(const std::string& group, uint64_t number, int ran
                               int other_rank, const CollectiveCall& other_call) {
   return format("the ranks of group \"{}\" disagree on call {}: rank {} called {}, rank {} called {}", group,
                 number, rank, collective_text(call), other_rank, collective_text(other_call));
+}
+
+std::string size_disagreement_text(const std::string& group, const CollectiveCall& call, int sender,
+                                   uint64_t sent_bytes, int receiver, uint64_t expected_bytes) {
+  return format(
+      "the ranks of group \"{}\" disagree on the size of a message of {}: rank {} sends {} bytes, rank {} "
+      "expects {}; both must give the same size",
+      group, collective_name(call.kind), sender, sent_bytes, receiver, expected_bytes);
 }
 
 GroupCommunicator::GroupCommunicator(Membership membership)
@@ -56,7 +126,7 @@ template <typename Check>
 void GroupCommunicator::begin(const CollectiveCall& call, const Check& check) {
   check_arguments(*this, check);
   call_ = call;
-  ++calls_;
+  if (!is_paired(call.kind)) ++calls_;
   check_failures();
 }
 
@@ -91,6 +161,41 @@ void GroupCommunicator::barrier() {
   do_barrier();
 }
 
+void GroupCommunicator::all_to_all(std::span<const std::byte> outgoing,
+                                   std::span<const std::size_t> outgoing_sizes, std::span<std::byte> incoming,
+                                   std::span<const std::size_t> incoming_sizes, int unit) {
+  begin({CollectiveKind::all_to_all, 0, DType::u8, 0, unit}, [&] {
+    check_all_to_all(outgoing.size(), outgoing_sizes, incoming.size(), incoming_sizes, rank_, size_);
+  });
+  const Parts parts(outgoing, outgoing_sizes);
+  const Parts places(incoming, incoming_sizes);
+  std::ranges::copy(parts.of(rank_), places.of(rank_).begin());
+  do_all_to_all(parts, places);
+}
+
+void GroupCommunicator::send(std::span<const std::byte> bytes, int peer) {
+  constexpr CollectiveKind kind = CollectiveKind::send;
+  begin({kind, bytes.size(), DType::u8, peer}, [&] { check_peer(kind, peer, rank_, size_); });
+  do_send_receive({bytes, peer}, {});
+}
+
+void GroupCommunicator::receive(std::span<std::byte> bytes, int peer) {
+  constexpr CollectiveKind kind = CollectiveKind::receive;
+  begin({kind, bytes.size(), DType::u8, peer}, [&] { check_peer(kind, peer, rank_, size_); });
+  do_send_receive({}, {bytes, peer});
+}
+
+void GroupCommunicator::send_receive(std::span<const std::byte> outgoing, int to,
+                                     std::span<std::byte> incoming, int from) {
+  begin({CollectiveKind::send_receive, outgoing.size() + incoming.size(), DType::u8, to, kNoUnit, from},
+        [&] { check_send_receive(outgoing.size(), to, incoming.size(), from, rank_, size_); });
+  if (to == rank_) {
+    std::ranges::copy(outgoing, incoming.begin());
+  } else {
+    do_send_receive({outgoing, to}, {incoming, from});
+  }
+}
+
 void GroupCommunicator::fail(const std::string& reason) {
   throw PeerError(end_group(reason));
 }
@@ -98,6 +203,13 @@ void GroupCommunicator::fail(const std::string& reason) {
 void GroupCommunicator::compare(int member, const CollectiveCall& theirs) {
   if (theirs == call_) return;
   fail(disagreement_text(name_, calls_, world_rank(), call_, world_rank(member), theirs));
+}
+
+void GroupCommunicator::check_transfer(int sender, uint64_t sent_bytes, int receiver,
+                                       uint64_t expected_bytes) {
+  if (sent_bytes == expected_bytes) return;
+  fail(size_disagreement_text(name_, call_, world_rank(sender), sent_bytes, world_rank(receiver),
+                              expected_bytes));
 }
 
 void GroupCommunicator::fail_at_loss(const std::string& loss) {
@@ -119,6 +231,7 @@ std::string GroupCommunicator::call_text(uint64_t number, const CollectiveCall& 
 }
 
 std::string GroupCommunicator::here_text() const {
+  if (is_paired(call_.kind)) return format("{} in group \"{}\"", collective_text(call_), name_);
   if (calls_ == 0) return creation_text(name_);
   return format("{}, call {} of group \"{}\"", collective_text(call_), calls_, name_);
 }

@@ -9,6 +9,7 @@
 
 #include "stepforge/comm/collective.h"
 #include "stepforge/comm/communicator.h"
+#include "stepforge/comm/parts.h"
 
 namespace stepforge {
 
@@ -29,6 +30,23 @@ void check_parts(std::size_t part_bytes, std::size_t whole_bytes, int size);
 /// Throws Error unless `root` is the index of a member.
 void check_root(int root, int size);
 
+/// Throws Error unless there is one size for each of `size` members and they add up to `bytes`. `buffer` is its
+/// name for the message.
+void check_sizes(const char* buffer, std::size_t bytes, std::span<const std::size_t> sizes, int size);
+
+/// The checks of an all-to-all of `rank` (an index) in a group of `size` ranks. Throws Error.
+void check_all_to_all(std::size_t outgoing_bytes, std::span<const std::size_t> outgoing_sizes,
+                      std::size_t incoming_bytes, std::span<const std::size_t> incoming_sizes, int rank,
+                      int size);
+
+/// Throws Error unless `peer` is the index of a member other than `rank`.
+void check_peer(CollectiveKind kind, int peer, int rank, int size);
+
+/// The checks of a send_receive. Throws Error unless `to` and `from` are members, both or none of them `rank`
+/// itself, which sends itself as much as it receives.
+void check_send_receive(std::size_t outgoing_bytes, int to, std::size_t incoming_bytes, int from, int rank,
+                        int size);
+
 /// Runs this rank's argument checks. A failed check ends the group, because its other members would wait for
 /// the call, and is rethrown.
 template <typename Check>
@@ -48,6 +66,20 @@ std::string creation_text(const std::string& group);
 std::string disagreement_text(const std::string& group, uint64_t number, int rank, const CollectiveCall& call,
                               int other_rank, const CollectiveCall& other_call);
 
+/// The error text if `sender` sends another size in a call than `receiver` (global ranks) expects.
+std::string size_disagreement_text(const std::string& group, const CollectiveCall& call, int sender,
+                                   uint64_t sent_bytes, int receiver, uint64_t expected_bytes);
+
+/// What a rank sends to a member, or receives from it.
+template <typename Byte>
+struct Transfer {
+  std::span<Byte> bytes;
+  int peer = kNoPeer;  ///< an index in the group; kNoPeer: nothing, not even an empty message
+
+  static constexpr int kNoPeer = -1;
+  bool is_none() const { return peer == kNoPeer; }
+};
+
 /// Base of the engines' communicators. An engine moves the bytes of calls whose arguments are checked, and
 /// calls compare() for each member before it uses that member's data.
 class GroupCommunicator : public Communicator {
@@ -60,6 +92,12 @@ class GroupCommunicator : public Communicator {
   void all_reduce(std::span<std::byte> values, DType dtype, int unit) final;
   void broadcast(std::span<std::byte> bytes, int root) final;
   void barrier() final;
+  void all_to_all(std::span<const std::byte> outgoing, std::span<const std::size_t> outgoing_sizes,
+                  std::span<std::byte> incoming, std::span<const std::size_t> incoming_sizes, int unit) final;
+  void send(std::span<const std::byte> bytes, int peer) final;
+  void receive(std::span<std::byte> bytes, int peer) final;
+  void send_receive(std::span<const std::byte> outgoing, int to, std::span<std::byte> incoming,
+                    int from) final;
 
  protected:
   explicit GroupCommunicator(Membership membership);
@@ -70,6 +108,11 @@ class GroupCommunicator : public Communicator {
   virtual void do_all_reduce(std::span<std::byte> values) = 0;
   virtual void do_broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void do_barrier() = 0;
+  /// This rank's own part is copied already. The engine compares the sizes of each pair: check_transfer.
+  virtual void do_all_to_all(const Parts<const std::byte>& outgoing, const Parts<std::byte>& incoming) = 0;
+  /// Sends and receives at the same time, one of them or both, with members other than this one. The engine
+  /// compares the sizes: check_transfer.
+  virtual void do_send_receive(Transfer<const std::byte> outgoing, Transfer<std::byte> incoming) = 0;
 
   /// Throws PeerError if the group or the world has failed.
   virtual void check_failures() = 0;
@@ -82,6 +125,8 @@ class GroupCommunicator : public Communicator {
   [[noreturn]] void fail(const std::string& reason);
   /// Ends the group and throws PeerError unless the member's call is the same as this rank's.
   void compare(int member, const CollectiveCall& theirs);
+  /// Ends the group and throws PeerError unless a member expects as many bytes as another one sends to it.
+  void check_transfer(int sender, uint64_t sent_bytes, int receiver, uint64_t expected_bytes);
   /// Ends the group and throws PeerError because of `loss`: "rank 2 has left the group".
   [[noreturn]] void fail_at_loss(const std::string& loss);
   [[noreturn]] void fail_at_deadline(const std::vector<int>& missing_members, double seconds);
@@ -98,7 +143,7 @@ class GroupCommunicator : public Communicator {
   const int rank_;
   const int size_;
   CollectiveCall call_;  ///< the current or last one
-  uint64_t calls_ = 0;   ///< number of calls begun
+  uint64_t calls_ = 0;   ///< number of calls of the whole group begun, that is without paired ones
 
  private:
   template <typename Check>

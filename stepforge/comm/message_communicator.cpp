@@ -76,7 +76,7 @@ void MessageCommunicator::exchange_calls(std::span<const std::byte> payload) {
   std::memcpy(own_message.data(), &own, sizeof(Header));
   std::ranges::copy(payload, own_message.begin() + sizeof(Header));
   Messages sent;
-  for (const int member : others()) send(sent, own_message, member, Channel::headers);
+  for (const int member : others()) start_send(sent, own_message, member, Channel::headers);
   wait_for_all(header_receives_);
   wait_for_all(unconfirmed_);  // a member that begins this call has received all of the last one
   unconfirmed_ = std::move(sent);
@@ -87,7 +87,7 @@ void MessageCommunicator::exchange_calls(std::span<const std::byte> payload) {
   receive_headers();
   for (int member = 0; member < size_; ++member) {
     const Header& theirs = last_headers_[static_cast<std::size_t>(member)];
-    if (theirs.kind > static_cast<uint32_t>(CollectiveKind::barrier) ||
+    if (theirs.kind > static_cast<uint32_t>(kLastGroupKind) ||
         theirs.dtype > static_cast<uint32_t>(DType::boolean) || theirs.number != calls_) {
       fail(format("rank {} sent an invalid header for call {} of group \"{}\": it runs a different program",
                   world_rank(member), calls_, name_));
@@ -99,7 +99,7 @@ void MessageCommunicator::exchange_calls(std::span<const std::byte> payload) {
 void MessageCommunicator::receive_headers() {
   header_receives_.clear();
   for (const int member : others()) {
-    receive(header_receives_, header_buffer(member, calls_ + 1), member, Channel::headers);
+    start_receive(header_receives_, header_buffer(member, calls_ + 1), member, Channel::headers);
   }
 }
 
@@ -159,10 +159,10 @@ void MessageCommunicator::do_broadcast(std::span<std::byte> bytes, int root) {
   // The root sends each byte only once: it scatters slices, which all members then gather.
   const auto slice = [&](int member) { return slice_of(bytes, member, size_); };
   if (rank_ == root) {
-    for (const int member : others()) send(sent_, slice(member), member, Channel::data);
+    for (const int member : others()) start_send(sent_, slice(member), member, Channel::data);
   } else {
     Messages own;
-    receive(own, slice(rank_), root, Channel::data);
+    start_receive(own, slice(rank_), root, Channel::data);
     wait_for_all(own);
   }
   gather_slices(slice);
@@ -171,8 +171,8 @@ void MessageCommunicator::do_broadcast(std::span<std::byte> bytes, int root) {
 
 void MessageCommunicator::gather_slices(const std::function<std::span<std::byte>(int)>& slice) {
   Messages receives;
-  for (const int member : others()) receive(receives, slice(member), member, Channel::data);
-  for (const int member : others()) send(sent_, slice(rank_), member, Channel::data);
+  for (const int member : others()) start_receive(receives, slice(member), member, Channel::data);
+  for (const int member : others()) start_send(sent_, slice(rank_), member, Channel::data);
   wait_for_all(receives);
 }
 
@@ -180,10 +180,10 @@ void MessageCommunicator::confirm() {
   std::vector<std::byte> confirmations(static_cast<std::size_t>(size_));
   Messages receives;
   for (const int member : others()) {
-    receive(receives, std::span(confirmations).subspan(static_cast<std::size_t>(member), 1), member,
-            Channel::data);
+    start_receive(receives, std::span(confirmations).subspan(static_cast<std::size_t>(member), 1), member,
+                  Channel::data);
   }
-  for (const int member : others()) send(unconfirmed_, {&kConfirmation, 1}, member, Channel::data);
+  for (const int member : others()) start_send(unconfirmed_, {&kConfirmation, 1}, member, Channel::data);
   wait_for_all(receives);
   wait_for_all(sent_);
   sent_.clear();
@@ -210,8 +210,9 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
     Messages& started = receives[round % 2];
     started.clear();
     const std::size_t bytes = piece(own, round).size();
-    for (const int member : others()) receive(started, {staged(member, round), bytes}, member, Channel::data);
-    for (const int member : others()) send(sent_, piece(slice(member), round), member, Channel::data);
+    for (const int member : others())
+      start_receive(started, {staged(member, round), bytes}, member, Channel::data);
+    for (const int member : others()) start_send(sent_, piece(slice(member), round), member, Channel::data);
   };
   std::vector<const std::byte*> sources(members);
   if (rounds > 0) start(0);
@@ -233,13 +234,13 @@ std::vector<int> MessageCommunicator::others() const {
   return members;
 }
 
-void MessageCommunicator::send(Messages& messages, std::span<const std::byte> bytes, int member,
-                               Channel channel) {
+void MessageCommunicator::start_send(Messages& messages, std::span<const std::byte> bytes, int member,
+                                     Channel channel) {
   if (!bytes.empty()) messages.push_back({member, links_->send(bytes, member, channel)});
 }
 
-void MessageCommunicator::receive(Messages& messages, std::span<std::byte> bytes, int member,
-                                  Channel channel) {
+void MessageCommunicator::start_receive(Messages& messages, std::span<std::byte> bytes, int member,
+                                        Channel channel) {
   if (!bytes.empty()) messages.push_back({member, links_->receive(bytes, member, channel)});
 }
 

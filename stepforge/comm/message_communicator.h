@@ -38,6 +38,9 @@ class GroupServices {
 /// also carries small data: no rank uses data before all calls are compared, and each knows which members are
 /// missing. Then every rank sends to all others at once, and each confirms that it has received everything. A
 /// slice is summed by the rank that owns it, in pieces, which limits the memory for staging.
+///
+/// In a paired call the sender sends the size and the data at once; the receiver asks for the data only if the
+/// size is right, and confirms them.
 class MessageCommunicator : public GroupCommunicator {
  public:
   /// `key` identifies the group in its world; `note` is set when the group fails; `services` must outlive
@@ -58,6 +61,8 @@ class MessageCommunicator : public GroupCommunicator {
   void do_all_reduce(std::span<std::byte> values) override;
   void do_broadcast(std::span<std::byte> bytes, int root) override;
   void do_barrier() override { exchange_calls(); }
+  void do_all_to_all(const Parts<const std::byte>& outgoing, const Parts<std::byte>& incoming) override;
+  void do_send_receive(Transfer<const std::byte> outgoing, Transfer<std::byte> incoming) override;
   void check_failures() override;
   std::string end_group(const std::string& reason) override;
   std::string last_call_text(int member) const override;
@@ -77,6 +82,12 @@ class MessageCommunicator : public GroupCommunicator {
   };
   using Messages = std::vector<Message>;
 
+  /// The sizes of a pair of members in an all-to-all, as one of them sees them.
+  struct PairSizes {
+    uint64_t sent = 0;
+    uint64_t expected = 0;
+  };
+
   /// Compares call_ with the calls of all members, and receives their payloads.
   void exchange_calls(std::span<const std::byte> payload = {});
   /// Starts to receive the headers of the next call.
@@ -91,11 +102,18 @@ class MessageCommunicator : public GroupCommunicator {
 
   void gather_slices(const std::function<std::span<std::byte>(int)>& slice);
   void reduce_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own);
+  /// Ends the group and throws PeerError unless each member sends this rank as much as it expects, and expects
+  /// as much as this rank sends.
+  void compare_sizes(const Parts<const std::byte>& outgoing, const Parts<std::byte>& incoming);
+  /// The receiver's part of a paired call.
+  void receive_message(Transfer<std::byte> incoming);
+  /// Waits for the unconfirmed messages to a member that has begun a later call, so that they do not pile up.
+  void settle(int member);
   /// Ends a call that sent data: each member confirms that it has received everything.
   void confirm();
 
-  void send(Messages& messages, std::span<const std::byte> bytes, int member, Channel channel);
-  void receive(Messages& messages, std::span<std::byte> bytes, int member, Channel channel);
+  void start_send(Messages& messages, std::span<const std::byte> bytes, int member, Channel channel);
+  void start_receive(Messages& messages, std::span<std::byte> bytes, int member, Channel channel);
   void wait_for_all(const Messages& messages);
   WaitResult wait_for(PendingMessage& pending);
 
@@ -115,7 +133,8 @@ class MessageCommunicator : public GroupCommunicator {
   Messages header_receives_;
   // If a process dies, ranks that receive from it notice; with Gloo, ranks that only send to it may not. So a
   // rank waits for its sends only after the receiver has confirmed them.
-  Messages sent_;         ///< data of this call
+  Messages sent_;                      ///< data of this call
+  std::vector<PairSizes> pair_sizes_;  ///< sent to the members by this all-to-all
   Messages unconfirmed_;  ///< headers and confirmations, kept until the next call's headers arrive
   std::mutex mutex_;
   PendingMessage* waiting_for_ = nullptr;  ///< guarded by mutex_

@@ -34,7 +34,12 @@ class PendingMessage {
 };
 
 /// Messages of one pair of members and one channel arrive in the order in which they were sent.
-enum class Channel : uint8_t { headers, data };
+enum class Channel : uint8_t {
+  headers,  ///< of collectives
+  data,     ///< of collectives
+  paired,   ///< of paired calls, from the sender to the receiver
+  answers   ///< of paired calls, from the receiver to the sender
+};
 
 /// This rank's connections to the other members. receive() must ask for at least as many bytes as are sent
 /// (not checked here); the rest stays unchanged. No memory is written before receive() is called.

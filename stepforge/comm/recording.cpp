@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/comm/recording.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "stepforge/base/format.h"
@@ -40,6 +41,34 @@ class RecordingWorld::Member : public Communicator {
     alone_->barrier();
     count(CollectiveKind::barrier, 0);
   }
+  void all_to_all(std::span<const std::byte> outgoing, std::span<const std::size_t> outgoing_sizes,
+                  std::span<std::byte> incoming, std::span<const std::size_t> incoming_sizes,
+                  int /*unit*/) override {
+    check_all_to_all(outgoing.size(), outgoing_sizes, incoming.size(), incoming_sizes, rank_, size_);
+    alone_->barrier();  // throws after an abort
+    const Parts sent(outgoing, outgoing_sizes);
+    const Parts received(incoming, incoming_sizes);
+    for (int member = 0; member < size_; ++member) fill(sent.of(member), received.of(member));
+    count(CollectiveKind::all_to_all, outgoing.size());
+  }
+  void send(std::span<const std::byte> bytes, int peer) override {
+    check_peer(CollectiveKind::send, peer, rank_, size_);
+    alone_->barrier();
+    count(CollectiveKind::send, bytes.size());
+  }
+  void receive(std::span<std::byte> bytes, int peer) override {
+    check_peer(CollectiveKind::receive, peer, rank_, size_);
+    alone_->barrier();
+    fill({}, bytes);
+    count(CollectiveKind::receive, bytes.size());
+  }
+  void send_receive(std::span<const std::byte> outgoing, int to, std::span<std::byte> incoming,
+                    int from) override {
+    check_send_receive(outgoing.size(), to, incoming.size(), from, rank_, size_);
+    alone_->barrier();
+    fill(outgoing, incoming);
+    count(CollectiveKind::send_receive, outgoing.size() + incoming.size());
+  }
   void abort(const std::string& reason) override { alone_->abort(reason); }
 
  private:
@@ -47,6 +76,12 @@ class RecordingWorld::Member : public Communicator {
   std::span<Byte> slice(std::span<Byte> whole, int member) const {
     const std::size_t bytes = whole.size() / static_cast<std::size_t>(size_);
     return whole.subspan(bytes * static_cast<std::size_t>(member), bytes);
+  }
+  /// Copies as much as fits and fills the rest with zeros.
+  static void fill(std::span<const std::byte> from, std::span<std::byte> to) {
+    const std::size_t bytes = std::min(from.size(), to.size());
+    std::ranges::copy(from.first(bytes), to.begin());
+    std::ranges::fill(to.subspan(bytes), std::byte{0});
   }
   void count(CollectiveKind kind, std::size_t bytes) {
     const std::lock_guard lock(log_.mutex);

@@ -19,12 +19,16 @@ struct Traffic {
   std::string group;
   CollectiveKind kind = CollectiveKind::barrier;
   int64_t calls = 0;
-  int64_t bytes = 0;  ///< size of the gathered, reduced or broadcast data, independent of the number of ranks
+  /// Size of the gathered, reduced or broadcast data, independent of the number of ranks; of an all-to-all, of
+  /// what this rank sends, its own part included; of a paired call, of what this rank sends and receives.
+  int64_t bytes = 0;
 
   bool operator==(const Traffic&) const = default;
 };
 
 /// An all-gather fills every part with this rank's part; reductions and broadcasts return this rank's values.
+/// Each member sends this rank what this rank sends to it, in a send_receive what it sends, cut off or filled
+/// with zeros to the expected size; receive() gives zeros.
 /// Arguments are checked as in other engines. Groups of one rank send nothing and are not counted.
 class RecordingWorld : public World {
  public:

@@ -78,8 +78,9 @@ CollectiveCall RankSlot::recorded(uint64_t number) const {
 }
 
 std::size_t SharedArena::bytes_for(int size, std::size_t staging_bytes) {
+  const auto ranks = static_cast<std::size_t>(size);
   return round_up(sizeof(SharedArenaHeader)) +
-         static_cast<std::size_t>(size) * (sizeof(RankSlot) + 2 * buffer_bytes(size, staging_bytes));
+         ranks * (sizeof(RankSlot) + ranks * sizeof(PairSlot) + 2 * buffer_bytes(size, staging_bytes));
 }
 
 SharedArena::SharedArena(std::shared_ptr<std::byte> memory, int size, std::size_t staging_bytes)
@@ -89,12 +90,19 @@ void SharedArena::initialize(uint64_t nonce) const {
   auto* header = new (memory_.get()) SharedArenaHeader;
   header->size = size_;
   header->nonce = nonce;
-  for (int rank = 0; rank < size_; ++rank) new (&slot(rank)) RankSlot;
+  for (int rank = 0; rank < size_; ++rank) {
+    new (&slot(rank)) RankSlot;
+    for (int to = 0; to < size_; ++to) new (&pair(rank, to)) PairSlot;
+  }
 }
 
 RankSlot& SharedArena::slot(int rank) const {
   std::byte* slots = memory_.get() + round_up(sizeof(SharedArenaHeader));
   return reinterpret_cast<RankSlot*>(slots)[rank];
+}
+
+PairSlot& SharedArena::pair(int from, int to) const {
+  return reinterpret_cast<PairSlot*>(&slot(size_))[from * size_ + to];  // behind the ranks' slots
 }
 
 std::byte* SharedArena::staging(int rank, uint64_t round) const {
@@ -112,6 +120,10 @@ void SharedArena::wake_all() const {
     for (Counter* counter :
          {&slot(rank).arrived, &slot(rank).written, &slot(rank).reduced, &slot(rank).consumed}) {
       counter->wake();
+    }
+    for (int to = 0; to < size_; ++to) {
+      pair(rank, to).written.wake();
+      pair(rank, to).read.wake();
     }
   }
 }

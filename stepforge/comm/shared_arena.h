@@ -51,13 +51,21 @@ struct alignas(64) RankSlot {
   std::array<std::atomic<int32_t>, 2> unit_{};
 };
 
+/// The messages from one rank to another. They pass through the sender's staging buffers in pieces, which
+/// alternate between its two buffers; a message without data is one empty piece.
+struct alignas(64) PairSlot {
+  std::atomic<uint64_t> bytes{0};  ///< size of the message whose first piece was written last
+  Counter written;                 ///< number of pieces that the sender has put into its staging buffers
+  Counter read;                    ///< number of pieces that the receiver has read
+};
+
 struct SharedArenaHeader {
   int64_t size = 0;    ///< number of ranks
   uint64_t nonce = 0;  ///< of a world: part of the names of its groups' files
   FailureNote failure;
 };
 
-/// A view of shared memory as a header, and a slot and two staging buffers for each rank.
+/// A view of shared memory as a header, a slot and two staging buffers for each rank, and a slot for each pair.
 class SharedArena {
  public:
   static std::size_t bytes_for(int size, std::size_t staging_bytes);
@@ -72,6 +80,7 @@ class SharedArena {
   std::size_t staging_bytes() const { return staging_bytes_; }
   SharedArenaHeader& header() const { return *reinterpret_cast<SharedArenaHeader*>(memory_.get()); }
   RankSlot& slot(int rank) const;
+  PairSlot& pair(int from, int to) const;
   /// Rounds alternate between a rank's two buffers.
   std::byte* staging(int rank, uint64_t round) const;
 

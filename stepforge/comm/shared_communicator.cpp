@@ -2,7 +2,6 @@
 #include "stepforge/comm/shared_communicator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -14,20 +13,10 @@ namespace stepforge {
 
 namespace {
 
-/// Reads of a counter before sleeping: a few microseconds, because there may be more ranks than cores.
-constexpr int kSpins = 100;
-/// How often a sleeping rank checks for failures, in seconds.
-constexpr double kPollSeconds = 0.1;
 /// Up to this size every rank sums everything: one exchange instead of two.
 constexpr std::size_t kSmallBytes = 4096;
 /// Slices begin at multiples of a cache line, a multiple of every element size.
 constexpr std::size_t kLineBytes = 64;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
@@ -66,7 +55,9 @@ SharedCommunicator::~SharedCommunicator() {
 
 void SharedCommunicator::arrive(double init_seconds) {
   arena_.slot(rank_).arrived.advance_to(1);
-  for (int member = 0; member < size_; ++member) wait_for(&RankSlot::arrived, 1, member, init_seconds);
+  for (int member = 0; member < size_; ++member) {
+    wait_for(arena_.slot(member).arrived, 1, member, init_seconds, &RankSlot::arrived);
+  }
 }
 
 template <typename Write, typename Reduce, typename Read>
@@ -207,6 +198,99 @@ void SharedCommunicator::do_barrier() {
   run_rounds(1, [](uint64_t, std::byte*) {}, kNoReduction, [](uint64_t, uint64_t) {});
 }
 
+std::size_t SharedCommunicator::compare_sizes(const Parts<const std::byte>& outgoing,
+                                              const Parts<std::byte>& incoming) {
+  const auto members = static_cast<std::size_t>(size_);
+  const std::size_t row_bytes = members * sizeof(uint64_t);
+  std::vector<uint64_t> sent(members * members);  // one row for each rank
+  std::vector<uint64_t> expected(members * members);
+  run_rounds(
+      1,
+      [&](uint64_t, std::byte* staging) {
+        std::memcpy(staging, outgoing.sizes().data(), row_bytes);
+        std::memcpy(staging + row_bytes, incoming.sizes().data(), row_bytes);
+      },
+      kNoReduction,
+      [&](uint64_t, uint64_t round) {
+        for (int member = 0; member < size_; ++member) {
+          const std::size_t row = static_cast<std::size_t>(member) * members;
+          std::memcpy(&sent[row], arena_.staging(member, round), row_bytes);
+          std::memcpy(&expected[row], arena_.staging(member, round) + row_bytes, row_bytes);
+        }
+      });
+  for (int from = 0; from < size_; ++from) {
+    for (int to = 0; to < size_; ++to) {
+      check_transfer(from, sent[static_cast<std::size_t>(from * size_ + to)], to,
+                     expected[static_cast<std::size_t>(to * size_ + from)]);
+    }
+  }
+  return *std::ranges::max_element(sent);
+}
+
+void SharedCommunicator::do_all_to_all(const Parts<const std::byte>& outgoing,
+                                       const Parts<std::byte>& incoming) {
+  const std::size_t longest = compare_sizes(outgoing, incoming);
+  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / kLineBytes * kLineBytes;
+  const auto place = [&](std::byte* staging, int member) {
+    return staging + static_cast<std::size_t>(member) * step;
+  };
+  run_rounds(
+      rounds_for(longest, step),
+      [&](uint64_t k, std::byte* staging) {
+        for (int member = 0; member < size_; ++member) {
+          const Piece piece(outgoing.size_of(member), step, k);
+          if (member != rank_)
+            copy_bytes(outgoing.of(member).data() + piece.offset, place(staging, member), piece.bytes);
+        }
+      },
+      kNoReduction,
+      [&](uint64_t k, uint64_t round) {
+        for (int i = 1; i < size_; ++i) {  // each rank begins with a different one, to avoid contention
+          const int member = (rank_ + i) % size_;
+          const Piece piece(incoming.size_of(member), step, k);
+          copy_bytes(place(arena_.staging(member, round), rank_), incoming.of(member).data() + piece.offset,
+                     piece.bytes);
+        }
+      });
+}
+
+void SharedCommunicator::do_send_receive(Transfer<const std::byte> outgoing, Transfer<std::byte> incoming) {
+  const std::size_t step = arena_.staging_bytes();
+  const auto rounds = [&](const auto& transfer) {
+    return transfer.is_none() ? 0 : rounds_for(transfer.bytes.size(), step);
+  };
+  const auto write = [&](uint64_t k) {
+    PairSlot& pair = arena_.pair(rank_, outgoing.peer);
+    const uint64_t first = pair.written.load() - k;
+    if (k == 0) pair.bytes.store(outgoing.bytes.size(), std::memory_order_relaxed);
+    if (k >= 2) wait_for(pair.read, first + k - 1, outgoing.peer, train_seconds_);
+    const Piece piece(outgoing.bytes.size(), step, k);
+    copy_bytes(outgoing.bytes.data() + piece.offset, arena_.staging(rank_, k), piece.bytes);
+    pair.written.advance_to(first + k + 1);
+  };
+  const auto read = [&](uint64_t k) {
+    PairSlot& pair = arena_.pair(incoming.peer, rank_);
+    const uint64_t next = pair.read.load() + 1;
+    wait_for(pair.written, next, incoming.peer, train_seconds_);
+    if (k == 0) {
+      check_transfer(incoming.peer, pair.bytes.load(std::memory_order_relaxed), rank_, incoming.bytes.size());
+    }
+    const Piece piece(incoming.bytes.size(), step, k);
+    copy_bytes(arena_.staging(incoming.peer, k), incoming.bytes.data() + piece.offset, piece.bytes);
+    pair.read.advance_to(next);
+  };
+  if (!outgoing.is_none()) wait_for_all(&RankSlot::consumed, round_);  // the buffers' last collective
+  // No cycle of ranks can wait: piece k is written once piece k - 2 is read, and read once it is written.
+  for (uint64_t k = 0; k < std::max(rounds(outgoing), rounds(incoming)); ++k) {
+    if (k < rounds(outgoing)) write(k);
+    if (k < rounds(incoming)) read(k);
+  }
+  if (!outgoing.is_none()) {
+    PairSlot& pair = arena_.pair(rank_, outgoing.peer);
+    wait_for(pair.read, pair.written.load(), outgoing.peer, train_seconds_);
+  }
+}
+
 void SharedCommunicator::abort(const std::string& reason) {
   arena_.fail(format("rank {}: {}", world_rank(), reason));
 }
@@ -222,63 +306,6 @@ void SharedCommunicator::sum_staged(uint64_t round, std::size_t offset, const st
 
 void SharedCommunicator::compare_calls() {
   for (int member = 0; member < size_; ++member) compare(member, arena_.slot(member).recorded(calls_));
-}
-
-void SharedCommunicator::wait_for_all(Progress progress, uint64_t target) {
-  for (int member = 0; member < size_; ++member) wait_for(progress, target, member, train_seconds_);
-}
-
-void SharedCommunicator::wait_for(Progress progress, uint64_t target, int member, double seconds) {
-  Counter& counter = arena_.slot(member).*progress;
-  for (int i = 0; i < kSpins; ++i) {
-    if (counter.load() >= target) return;
-    relax();
-  }
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start = Clock::now();
-  for (bool has_slept = false;; has_slept = true) {
-    const uint64_t seen = counter.load();
-    if (seen >= target) return;
-    check_failures();
-    if (has_slept) check_member(progress, target, member);
-    const double waited = std::chrono::duration<double>(Clock::now() - start).count();
-    if (waited >= seconds) {
-      std::vector<int> missing;
-      for (int i = 0; i < size_; ++i) {
-        if ((arena_.slot(i).*progress).load() < target) missing.push_back(i);
-      }
-      fail_at_deadline(missing, seconds);
-    }
-    counter.sleep_while(seen, std::min(kPollSeconds, seconds - waited));
-  }
-}
-
-void SharedCommunicator::check_failures() {
-  for (const FailureNote* note : {&std::as_const(arena_.header().failure), &world_.failure()}) {
-    if (note->is_set()) throw_if_set(*note, world_rank(), here_text());
-  }
-}
-
-void SharedCommunicator::check_member(Progress progress, uint64_t target, int member) {
-  const RankSlot& slot = arena_.slot(member);
-  const bool has_left = slot.has_left.load(std::memory_order_acquire) != 0;
-  if (!has_left && world_.is_alive(world_rank(member))) return;
-  if ((slot.*progress).load() >= target) return;  // it left after this progress
-  const std::string state =
-      has_left ? "has left the group" : format("(process {}) is gone", slot.process.load());
-  fail_at_loss(format("rank {} {}", world_rank(member), state));
-}
-
-std::string SharedCommunicator::end_group(const std::string& reason) {
-  arena_.fail(reason);
-  return *arena_.header().failure.text();
-}
-
-std::string SharedCommunicator::last_call_text(int member) const {
-  const RankSlot& slot = arena_.slot(member);
-  if (slot.arrived.load() == 0) return "not connected";
-  const uint64_t calls = slot.calls.load(std::memory_order_acquire);
-  return call_text(calls, slot.recorded(calls));
 }
 
 }  // namespace stepforge

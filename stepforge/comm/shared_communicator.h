@@ -29,6 +29,8 @@ class WorldStatus {
 /// round k + 1 before it reads round k of the others, so that copying in and out overlap.
 ///
 /// Each rank records its call before the first round; no rank reads data before all calls are compared.
+///
+/// Messages of pairs use the same staging buffers, but rounds of their own, which only the two ranks count.
 class SharedCommunicator : public GroupCommunicator {
  public:
   /// `world` must outlive the object.
@@ -50,6 +52,8 @@ class SharedCommunicator : public GroupCommunicator {
   void do_all_reduce(std::span<std::byte> values) override;
   void do_broadcast(std::span<std::byte> bytes, int root) override;
   void do_barrier() override;
+  void do_all_to_all(const Parts<const std::byte>& outgoing, const Parts<std::byte>& incoming) override;
+  void do_send_receive(Transfer<const std::byte> outgoing, Transfer<std::byte> incoming) override;
   void check_failures() override;
   std::string end_group(const std::string& reason) override;
   std::string last_call_text(int member) const override;
@@ -60,6 +64,9 @@ class SharedCommunicator : public GroupCommunicator {
   void run_rounds(uint64_t rounds, const Write& write, const Reduce& reduce, const Read& read);
   void small_all_reduce(std::span<std::byte> values);
   void large_all_reduce(std::span<std::byte> values);
+  /// The most bytes that a member sends to another in an all-to-all. Ends the group and throws PeerError if the
+  /// sizes of a pair differ.
+  std::size_t compare_sizes(const Parts<const std::byte>& outgoing, const Parts<std::byte>& incoming);
   /// output = the sum over all members of `bytes` bytes at `offset` in their staging buffers; `own` replaces
   /// this rank's buffer.
   void sum_staged(uint64_t round, std::size_t offset, const std::byte* own, std::byte* output,
@@ -68,8 +75,10 @@ class SharedCommunicator : public GroupCommunicator {
   void wait_for_all(Progress progress, uint64_t target);
   void compare_calls();
 
-  void wait_for(Progress progress, uint64_t target, int member, double seconds);
-  void check_member(Progress progress, uint64_t target, int member);
+  /// Waits for a member's counter. `progress`: the counter's kind, to name all members that are late at the
+  /// deadline; nullptr for a counter of one pair.
+  void wait_for(Counter& counter, uint64_t target, int member, double seconds, Progress progress = nullptr);
+  void check_member(const Counter& counter, uint64_t target, int member);
 
   SharedArena arena_;
   const WorldStatus& world_;

@@ -33,6 +33,10 @@ class SingleCommunicator : public GroupCommunicator {
   void do_all_reduce(std::span<std::byte> /*values*/) override {}
   void do_broadcast(std::span<std::byte> /*bytes*/, int /*root*/) override {}
   void do_barrier() override {}
+  void do_all_to_all(const Parts<const std::byte>& /*outgoing*/,
+                     const Parts<std::byte>& /*incoming*/) override {}
+  /// A group of one has no other member.
+  void do_send_receive(Transfer<const std::byte> /*outgoing*/, Transfer<std::byte> /*incoming*/) override {}
   void check_failures() override {
     for (const FailureNote* note : {&std::as_const(failure_), world_failure_.get()}) {
       if (note->is_set()) throw PeerError(*note->text());

@@ -76,6 +76,26 @@ class CountingWorld : public World {
       inner_->broadcast(bytes, root);
     }
     void barrier() override { inner_->barrier(); }
+    void all_to_all(std::span<const std::byte> outgoing, std::span<const std::size_t> outgoing_sizes,
+                    std::span<std::byte> incoming, std::span<const std::size_t> incoming_sizes,
+                    int unit) override {
+      log_.add({CollectiveKind::all_to_all, 0, DType::u8, 0, unit});
+      inner_->all_to_all(outgoing, outgoing_sizes, incoming, incoming_sizes, unit);
+    }
+    void send(std::span<const std::byte> bytes, int peer) override {
+      log_.add({CollectiveKind::send, bytes.size(), DType::u8, peer});
+      inner_->send(bytes, peer);
+    }
+    void receive(std::span<std::byte> bytes, int peer) override {
+      log_.add({CollectiveKind::receive, bytes.size(), DType::u8, peer});
+      inner_->receive(bytes, peer);
+    }
+    void send_receive(std::span<const std::byte> outgoing, int to, std::span<std::byte> incoming,
+                      int from) override {
+      const std::size_t bytes = outgoing.size() + incoming.size();
+      log_.add({CollectiveKind::send_receive, bytes, DType::u8, to, kNoUnit, from});
+      inner_->send_receive(outgoing, to, incoming, from);
+    }
     void abort(const std::string& reason) override { inner_->abort(reason); }
 
    private:

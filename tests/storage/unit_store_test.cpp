@@ -138,6 +138,11 @@ class WatchedWorld : public World {
       void all_reduce(std::span<std::byte>, DType, int) override {}
       void broadcast(std::span<std::byte>, int) override {}
       void barrier() override {}
+      void all_to_all(std::span<const std::byte>, std::span<const std::size_t>, std::span<std::byte>,
+                      std::span<const std::size_t>, int) override {}
+      void send(std::span<const std::byte>, int) override {}
+      void receive(std::span<std::byte>, int) override {}
+      void send_receive(std::span<const std::byte>, int, std::span<std::byte>, int) override {}
       void abort(const std::string&) override {}
 
      private:

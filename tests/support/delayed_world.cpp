@@ -39,6 +39,26 @@ class DelayedCommunicator : public Communicator {
   void barrier() override {
     run({}, 0, [&] { inner_->barrier(); });
   }
+  void all_to_all(std::span<const std::byte> outgoing, std::span<const std::size_t> outgoing_sizes,
+                  std::span<std::byte> incoming, std::span<const std::size_t> incoming_sizes,
+                  int unit) override {
+    run({CollectiveKind::all_to_all, 0, DType::u8, 0, unit}, outgoing.size(),
+        [&] { inner_->all_to_all(outgoing, outgoing_sizes, incoming, incoming_sizes, unit); });
+  }
+  void send(std::span<const std::byte> bytes, int peer) override {
+    run({CollectiveKind::send, bytes.size(), DType::u8, peer}, bytes.size(),
+        [&] { inner_->send(bytes, peer); });
+  }
+  void receive(std::span<std::byte> bytes, int peer) override {
+    run({CollectiveKind::receive, bytes.size(), DType::u8, peer}, bytes.size(),
+        [&] { inner_->receive(bytes, peer); });
+  }
+  void send_receive(std::span<const std::byte> outgoing, int to, std::span<std::byte> incoming,
+                    int from) override {
+    const std::size_t bytes = outgoing.size() + incoming.size();
+    run({CollectiveKind::send_receive, bytes, DType::u8, to, kNoUnit, from}, bytes,
+        [&] { inner_->send_receive(outgoing, to, incoming, from); });
+  }
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
  private:

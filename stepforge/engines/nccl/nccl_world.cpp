@@ -146,8 +146,8 @@ class NcclCommunicator : public Communicator {
           grouped([&] {
             for (int member = 0; member < size(); ++member) {
               if (member == rank()) continue;
-              send(slice(rank()), member);
-              receive(slice(member), member);
+              post_send(slice(rank()), member);
+              post_receive(slice(member), member);
             }
           });
         });
@@ -167,15 +167,62 @@ class NcclCommunicator : public Communicator {
   }
 
   void barrier() override { control_->barrier(); }
+
+  void all_to_all(std::span<const std::byte> outgoing, std::span<const std::size_t> outgoing_sizes,
+                  std::span<std::byte> incoming, std::span<const std::size_t> incoming_sizes,
+                  int unit) override {
+    const CollectiveCall all_to_all{CollectiveKind::all_to_all, 0, DType::u8, 0, unit};
+    call(
+        all_to_all,
+        [&] {
+          check_all_to_all(outgoing.size(), outgoing_sizes, incoming.size(), incoming_sizes, rank(), size());
+          check_on_device(outgoing);
+          check_on_device(incoming);
+        },
+        [&] {
+          const Parts parts(outgoing, outgoing_sizes);
+          const Parts places(incoming, incoming_sizes);
+          compare_sizes(all_to_all, parts, places);
+          copy(parts.of(rank()), places.of(rank()));
+          grouped([&] {
+            for (int member = 0; member < size(); ++member) {
+              if (member == rank()) continue;
+              post_send(parts.of(member), member);
+              post_receive(places.of(member), member);
+            }
+          });
+        });
+  }
+
+  void send(std::span<const std::byte> bytes, int peer) override {
+    constexpr CollectiveKind kind = CollectiveKind::send;
+    transfer({kind, bytes.size(), DType::u8, peer}, {bytes, peer}, {},
+             [&] { check_peer(kind, peer, rank(), size()); });
+  }
+
+  void receive(std::span<std::byte> bytes, int peer) override {
+    constexpr CollectiveKind kind = CollectiveKind::receive;
+    transfer({kind, bytes.size(), DType::u8, peer}, {}, {bytes, peer},
+             [&] { check_peer(kind, peer, rank(), size()); });
+  }
+
+  void send_receive(std::span<const std::byte> outgoing, int to, std::span<std::byte> incoming,
+                    int from) override {
+    transfer({CollectiveKind::send_receive, outgoing.size() + incoming.size(), DType::u8, to, kNoUnit, from},
+             {outgoing, to}, {incoming, from},
+             [&] { check_send_receive(outgoing.size(), to, incoming.size(), from, rank(), size()); });
+  }
+
   void abort(const std::string& reason) override { control_->abort(reason); }
 
  private:
-  /// One collective: checks its arguments, compares it with the other ranks' calls, runs it, waits for it.
+  /// One call: checks its arguments, compares it with the other ranks' calls unless it is paired, runs it, waits
+  /// for it.
   void call(const CollectiveCall& call, const std::function<void()>& check_call_arguments,
             const std::function<void()>& run) {
     check(cudaSetDevice(request_.device), "set the device");
     check_arguments(*this, check_call_arguments);
-    compare(call);
+    if (!is_paired(call.kind)) compare(call);
     try {
       run();
       wait_for_state(collective_name(call.kind));
@@ -214,6 +261,73 @@ class NcclCommunicator : public Communicator {
     }
   }
 
+  /// Throws PeerError on every rank if a member sends another size than its receiver expects.
+  void compare_sizes(const CollectiveCall& call, const Parts<const std::byte>& outgoing,
+                     const Parts<std::byte>& incoming) {
+    std::vector<uint64_t> own(outgoing.sizes().begin(), outgoing.sizes().end());
+    own.insert(own.end(), incoming.sizes().begin(), incoming.sizes().end());
+    const std::vector<uint64_t> all = gather_values(*control_, own);
+    const auto members = static_cast<std::size_t>(size());
+    for (int from = 0; from < size(); ++from) {
+      for (int to = 0; to < size(); ++to) {
+        const auto [i, j] = std::pair{static_cast<std::size_t>(from), static_cast<std::size_t>(to)};
+        check_sizes_of_pair(call, from, all[2 * i * members + j], to, all[(2 * j + 1) * members + i]);
+      }
+    }
+  }
+  void check_sizes_of_pair(const CollectiveCall& call, int from, uint64_t sent, int to, uint64_t expected) {
+    if (sent == expected) return;
+    const std::string reason = size_disagreement_text(name_, call, ranks_[static_cast<std::size_t>(from)],
+                                                      sent, ranks_[static_cast<std::size_t>(to)], expected);
+    control_->abort(reason);
+    throw PeerError(reason);
+  }
+
+  /// A paired call. The sizes are compared over the control world, in both directions, before NCCL waits.
+  void transfer(const CollectiveCall& paired, Transfer<const std::byte> outgoing,
+                Transfer<std::byte> incoming, const std::function<void()>& check_members) {
+    call(
+        paired,
+        [&] {
+          check_members();
+          check_on_device(outgoing.bytes);
+          check_on_device(incoming.bytes);
+        },
+        [&] {
+          if (outgoing.peer == rank()) return copy(outgoing.bytes, incoming.bytes);
+          exchange_sizes(paired, outgoing, incoming);
+          grouped([&] {
+            if (!outgoing.is_none()) post_send(outgoing.bytes, outgoing.peer);
+            if (!incoming.is_none()) post_receive(incoming.bytes, incoming.peer);
+          });
+        });
+  }
+
+  void exchange_sizes(const CollectiveCall& paired, const Transfer<const std::byte>& outgoing,
+                      const Transfer<std::byte>& incoming) {
+    const uint64_t own_size = outgoing.bytes.size();
+    const uint64_t own_expected = incoming.bytes.size();
+    uint64_t sent = own_expected;
+    uint64_t expected = own_size;
+    control_transfer(own_size, outgoing.peer, sent, incoming.peer);
+    control_transfer(own_expected, incoming.peer, expected, outgoing.peer);
+    if (!incoming.is_none()) check_sizes_of_pair(paired, incoming.peer, sent, rank(), own_expected);
+    if (!outgoing.is_none()) check_sizes_of_pair(paired, rank(), own_size, outgoing.peer, expected);
+  }
+  /// Members may be Transfer<>::kNoPeer.
+  void control_transfer(const uint64_t& outgoing, int to, uint64_t& incoming, int from) {
+    constexpr int none = Transfer<std::byte>::kNoPeer;
+    const auto sent = std::as_bytes(std::span(&outgoing, 1));
+    const auto received = std::as_writable_bytes(std::span(&incoming, 1));
+    if (from == none) {
+      control_->send(sent, to);
+    } else if (to == none) {
+      control_->receive(received, from);
+    } else {
+      control_->send_receive(sent, to, received, from);
+    }
+  }
+
   /// Throws UsageError for host memory, with which NCCL would fail or crash.
   static void check_on_device(std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
@@ -245,8 +359,8 @@ class NcclCommunicator : public Communicator {
       grouped([&] {
         for (int member = 0; member < size(); ++member) {
           if (member == rank()) continue;
-          send(piece(slice(member), offset), member);
-          receive({staging + static_cast<std::size_t>(member) * step, output.size()}, member);
+          post_send(piece(slice(member), offset), member);
+          post_receive({staging + static_cast<std::size_t>(member) * step, output.size()}, member);
         }
       });
       check(device_tree_sum(staging, step, piece(slice(rank()), offset).data(), rank(), size(), output.data(),
@@ -255,17 +369,21 @@ class NcclCommunicator : public Communicator {
     }
   }
 
+  void copy(std::span<const std::byte> from, std::span<std::byte> to) {
+    if (from.empty()) return;
+    check(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, stream_), "copy");
+  }
   void grouped(const std::function<void()>& messages) {
     check(ncclGroupStart(), "begin a group of messages");
     messages();
     check(ncclGroupEnd(), "send a group of messages");
     wait_for_state("a group of messages");
   }
-  void send(std::span<const std::byte> bytes, int member) {
+  void post_send(std::span<const std::byte> bytes, int member) {
     if (!bytes.empty())
       check(ncclSend(bytes.data(), bytes.size(), ncclUint8, member, comm_, stream_), "send");
   }
-  void receive(std::span<std::byte> bytes, int member) {
+  void post_receive(std::span<std::byte> bytes, int member) {
     if (!bytes.empty())
       check(ncclRecv(bytes.data(), bytes.size(), ncclUint8, member, comm_, stream_), "receive");
   }
