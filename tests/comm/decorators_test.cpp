@@ -112,6 +112,45 @@ TEST(DelayedWorld, TransfersOverOneLinkDoNotOverlap) {
   EXPECT_EQ(sleeps.max_sleeping(), 1);
 }
 
+TEST(DelayedWorld, DelaysAndForwardsAllToAllAndPairedCalls) {
+  auto worlds = thread_worlds(2);
+  RecordedSleeps sleeps;
+  std::vector<std::string> seen;
+  const auto call = [&](std::size_t rank) {
+    const auto world = delayed_world(
+        std::move(worlds[rank]),
+        [&, rank](const CollectiveCall& call) {
+          if (rank == 0) seen.push_back(collective_text(call));
+          return Delay{.per_byte = 1};
+        },
+        rank == 0 ? sleeps.sleep() : Sleep([](double) {}));
+    const auto group = world->group("all", {0, 1});
+    const int peer = 1 - static_cast<int>(rank);
+    std::vector<std::byte> out(6, static_cast<std::byte>(rank));
+    std::vector<std::byte> in(6);
+    group->all_to_all(out, std::vector<std::size_t>{3, 3}, in, std::vector<std::size_t>{3, 3}, 9);
+    EXPECT_EQ(in[0], std::byte{0});
+    EXPECT_EQ(in[3], std::byte{1});
+    group->send_receive(std::span(out).first(4), peer, std::span(in).first(4), peer);
+    EXPECT_EQ(in[3], static_cast<std::byte>(peer));
+    if (rank == 0) {
+      group->send(std::span(out).first(5), peer);
+      group->receive(std::span(in).first(2), peer);
+    } else {
+      group->receive(std::span(in).first(5), peer);
+      group->send(std::span(out).first(2), peer);
+    }
+    EXPECT_EQ(in[1], static_cast<std::byte>(peer));
+  };
+  std::thread other([&] { call(1); });
+  call(0);
+  other.join();
+  EXPECT_EQ(sleeps.seconds(), (std::multiset<double>{2, 5, 6, 8}));
+  EXPECT_EQ(seen, (std::vector<std::string>{
+                      "all_to_all for unit 9", "send_receive of 8 bytes to member 1 and from member 1",
+                      "send of 5 bytes to member 1", "receive of 2 bytes from member 1"}));
+}
+
 TEST(DelayedWorld, LinkDelayIsLatencyAndTimePerByte) {
   const Delay delay = link_delay(0.5, 4)({});
   EXPECT_EQ(delay.before, 0.5);
@@ -167,6 +206,35 @@ TEST(RecordingWorld, UsesThisRanksValuesForAllRanks) {
   EXPECT_EQ(part, (std::vector<int32_t>{3, 4}));
   group->all_reduce(writable_bytes_of(whole), DType::i32);
   EXPECT_EQ(whole, (std::vector<int32_t>{1, 2, 3, 4, 5, 6}));
+}
+
+TEST(RecordingWorld, CountsWhatAllToAllAndPairedCallsMoveOnThisRank) {
+  RecordingWorld world(1, 3);
+  const auto group = world.group("all", {0, 1, 2});
+  const std::vector<std::byte> bytes = {std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}, std::byte{5}};
+  std::vector<std::byte> incoming(6, std::byte{9});
+  group->all_to_all(bytes, std::vector<std::size_t>{2, 0, 3}, incoming, std::vector<std::size_t>{4, 0, 2});
+  EXPECT_EQ(incoming, (std::vector<std::byte>{std::byte{1}, std::byte{2}, std::byte{0}, std::byte{0},
+                                              std::byte{3}, std::byte{4}}));
+  group->send(bytes, 0);
+  group->send(bytes, 2);
+  group->receive(incoming, 0);
+  EXPECT_EQ(incoming, std::vector<std::byte>(6));
+  group->send_receive(bytes, 2, std::span(incoming).first(2), 0);
+  EXPECT_EQ(incoming[1], std::byte{2});
+  const std::vector<Traffic> expected = {{"all", CollectiveKind::all_to_all, 1, 5},
+                                         {"all", CollectiveKind::send, 2, 10},
+                                         {"all", CollectiveKind::receive, 1, 6},
+                                         {"all", CollectiveKind::send_receive, 1, 7}};
+  EXPECT_EQ(world.traffic(), expected);
+  EXPECT_THROW(group->send(bytes, 1), Error);
+  EXPECT_THROW(group->receive(incoming, 3), Error);
+  EXPECT_THROW(group->send_receive(bytes, 1, incoming, 0), Error);
+  EXPECT_THROW(group->all_to_all(bytes, std::vector<std::size_t>{5}, incoming, std::vector<std::size_t>{6}),
+               Error);
+  EXPECT_EQ(world.traffic(), expected);
+  world.abort("enough");
+  EXPECT_THROW(group->send(bytes, 0), PeerError);
 }
 
 TEST(RecordingWorld, ChecksArgumentsAndEndsOnAbort) {

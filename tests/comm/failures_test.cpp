@@ -9,7 +9,7 @@
 
 #include "stepforge/base/files.h"
 #include "stepforge/comm/shared_file.h"
-#include "tests/comm/failures_suite.h"
+#include "tests/comm/exchange_failures_suite.h"
 #include "tests/support/memory_engine.h"
 #include "tests/support/throws.h"
 
@@ -46,6 +46,21 @@ TEST(ProcessDeath, IsReportedOnAllWaitingRanks) {
       EXPECT_CONTAINS(results[rank], "is gone");
       EXPECT_CONTAINS(results[rank], "all_reduce of 400000 bytes fp32, call 2");
     }
+  }
+}
+
+TEST(ProcessDeath, IsNoticedInEachCallWithAllToAllOrPairs) {
+  for (const auto& [name, call] : waiting_calls(50000)) {
+    const auto results = run_processes(3, [&waiting = call](World& world) {
+      const auto group = world.group("all", {0, 1, 2});
+      group->barrier();
+      if (world.rank() == 2) _exit(1);
+      if (world.rank() == 0) waiting(*group);
+      group->barrier();
+      return std::string("went through");
+    });
+    for (const std::size_t rank : {0U, 1U}) EXPECT_CONTAINS(results[rank], "PeerError: rank 2 (process ");
+    EXPECT_CONTAINS(results[0], name);
   }
 }
 

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/comm/collectives_suite.h"
-#include "tests/comm/failures_suite.h"
+#include "tests/comm/exchange_failures_suite.h"
+#include "tests/comm/exchanges_suite.h"
 #include "tests/engines/gloo_ranks.h"
 #include "tests/support/long_tests.h"
 
@@ -42,7 +42,18 @@ const std::vector<std::pair<std::string, std::function<void(Communicator&, std::
      }},
     {"broadcast",
      [](Communicator& group, std::vector<float>& values) { group.broadcast(writable_bytes_of(values), 1); }},
-    {"barrier", [](Communicator& group, std::vector<float>&) { group.barrier(); }}};
+    {"barrier", [](Communicator& group, std::vector<float>&) { group.barrier(); }},
+    {"all_to_all",
+     [](Communicator& group, std::vector<float>& values) {
+       std::vector<float> incoming(values.size());
+       const std::vector<std::size_t> sizes(3, values.size() / 3 * sizeof(float));
+       group.all_to_all(bytes_of(values), sizes, writable_bytes_of(incoming), sizes);
+     }},
+    {"send_receive", [](Communicator& group, std::vector<float>& values) {
+       std::vector<float> incoming(values.size());
+       group.send_receive(bytes_of(values), (group.rank() + 1) % 3, writable_bytes_of(incoming),
+                          (group.rank() + 2) % 3);
+     }}};
 
 TEST(GlooFailure, ARankKilledInAnyCollectiveIsNamedByTheOthers) {
   for (const auto& [kind, call_of_kind] : kKinds) {

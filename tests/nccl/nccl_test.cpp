@@ -117,6 +117,13 @@ TEST_F(Nccl, AGroupOfOneCopiesDeviceMemoryAndRefusesHostMemory) {
   const DeviceBytes other(std::vector<std::byte>(bytes.size()));
   group->all_gather(values.span(), other.span());
   EXPECT_EQ(other.read(), bytes);
+  const std::vector<std::size_t> sizes = {bytes.size()};
+  const DeviceBytes moved(std::vector<std::byte>(bytes.size()));
+  group->all_to_all(values.span(), sizes, moved.span(), sizes);
+  EXPECT_EQ(moved.read(), bytes);
+  const DeviceBytes returned(std::vector<std::byte>(bytes.size()));
+  group->send_receive(values.span(), 0, returned.span(), 0);
+  EXPECT_EQ(returned.read(), bytes);
   group->all_reduce(values.span(), DType::f32);
   group->broadcast(values.span(), 0);
   group->barrier();
