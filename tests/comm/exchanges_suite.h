@@ -232,6 +232,26 @@ TEST_P(Collectives, PairedCallsDoNotNeedTheOtherRanks) {
   });
 }
 
+TEST_P(Groups, ASendEndsOnlyWhenItsReceiverHasCome) {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{8}, std::size_t{50000}}) {
+    const Marks marks;
+    const auto results = GetParam().run(2, [&](World& world) {
+      const auto group = world.group("all", {0, 1});
+      std::vector<std::byte> data(bytes);
+      if (world.rank() == 1) {
+        usleep(50000);
+        marks.set("receiving");
+        group->receive(data, 0);
+      } else {
+        group->send(data, 1);
+        if (!marks.has("receiving")) return std::string("too early");
+      }
+      return std::string();
+    });
+    EXPECT_EQ(results, std::vector<std::string>(2)) << bytes;
+  }
+}
+
 /// A collective or ring chosen by `choice`. "" or what is wrong.
 std::string any_call(Communicator& group, uint32_t choice) {
   const std::size_t count = choice / 8 % 900 + 1;
