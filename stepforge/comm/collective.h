@@ -39,8 +39,8 @@ inline constexpr int kNoUnit = -1;
 /// One call; unless it is paired, all ranks of the group must make the same.
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::barrier;
-  /// Of one rank's part of an all-gather; sent and received by a send_receive; 0 for an all-to-all, whose sizes
-  /// differ between ranks; otherwise of the whole.
+  /// Of one rank's part of an all-gather; sent and received by a send_receive; 0 for an all-to-all, whose
+  /// sizes differ between ranks; otherwise of the whole.
   uint64_t bytes = 0;
   DType dtype = DType::u8;  ///< of a sum; u8 for calls without a sum
   int root = 0;             ///< the other member of a paired call, the receiving one of a send_receive; of a

@@ -28,12 +28,13 @@ class PeerError : public Error {
 /// Each call returns when this rank's part is done. One thread at a time; concurrent collectives need
 /// communicators of their own. An index in the group is called a member.
 ///
-/// Paired calls (send, receive, send_receive) concern only the members that they name. The n-th message to a
-/// member is for its n-th receipt from the sender, by whichever of these calls; other members may be in other
-/// calls. Nothing is buffered: a call waits for its partners, and ends when the messages have arrived. So two
-/// members that both send first wait for each other until the deadline. Where data go both ways or around a
-/// ring, send_receive is the call: a ring in which every member calls it ends, for any sizes. It may wait for
-/// both partners before any byte moves, so that no partner should need the one half of it to begin the other.
+/// Paired calls (send, receive, send_receive) concern only the members that they name. The n-th message from
+/// one member to another is for the n-th receipt there, by whichever of these calls; other members may be in
+/// other calls. Nothing is buffered: a call waits for its partners and ends when its messages have arrived;
+/// without a partner it fails at the deadline. So two members that both send first wait for each other in
+/// vain. Where data go both ways or around a ring, send_receive is the call: it ends for any sizes if all its
+/// partners come. It may wait for both of them before any byte moves, so a partner must not wait for its one
+/// half before it comes for the other.
 ///
 /// Sums have one fixed order, independent of engine and timing: the binary tree over the group's ranks in
 /// which ranks 2k and 2k + 1 are added first, then pairs of pairs; leftovers join as in step/passes.h,
@@ -69,10 +70,11 @@ class Communicator {
 
   virtual void barrier() = 0;
 
-  /// Sends each member a part of `outgoing` and receives one from each into `incoming`: both hold the parts one
-  /// after another in rank order, also this rank's own, with one size for each member. Sizes may differ and be
-  /// 0. The buffers must not overlap. Throws Error if the sizes do not add up to a buffer, and PeerError naming
-  /// both ranks and sizes, on all ranks, if a member sends another size than its receiver expects.
+  /// Sends each member a part of `outgoing` and receives one from each into `incoming`: both hold the parts
+  /// one after another in rank order, also this rank's own, with one size for each member. Sizes may differ
+  /// and be 0. The buffers must not overlap. Throws Error if the sizes do not add up to a buffer, and
+  /// PeerError naming both ranks and sizes, on all ranks, if a member sends another size than its receiver
+  /// expects.
   virtual void all_to_all(std::span<const std::byte> outgoing, std::span<const std::size_t> outgoing_sizes,
                           std::span<std::byte> incoming, std::span<const std::size_t> incoming_sizes,
                           int unit = kNoUnit) = 0;
@@ -84,9 +86,9 @@ class Communicator {
   /// Waits for what member `peer`, another one, sends; the rules of send() apply.
   virtual void receive(std::span<std::byte> bytes, int peer) = 0;
 
-  /// Sends `outgoing` to member `to` and receives `incoming` from member `from` at the same time; the rules of
-  /// send() apply to each. Both may be the same member. If it is this rank, the bytes are copied: a ring of
-  /// one. The buffers must not overlap.
+  /// Sends `outgoing` to member `to` and receives `incoming` from member `from` at the same time; the rules
+  /// of send() apply to each. Both may be the same member. If it is this rank, the bytes are copied: a ring
+  /// of one. The buffers must not overlap.
   virtual void send_receive(std::span<const std::byte> outgoing, int to, std::span<std::byte> incoming,
                             int from) = 0;
 

@@ -30,8 +30,8 @@ void check_parts(std::size_t part_bytes, std::size_t whole_bytes, int size);
 /// Throws Error unless `root` is the index of a member.
 void check_root(int root, int size);
 
-/// Throws Error unless there is one size for each of `size` members and they add up to `bytes`. `buffer` is its
-/// name for the message.
+/// Throws Error unless there is one size for each of `size` members and they add up to `bytes`. `buffer` is
+/// its name for the message.
 void check_sizes(const char* buffer, std::size_t bytes, std::span<const std::size_t> sizes, int size);
 
 /// The checks of an all-to-all of `rank` (an index) in a group of `size` ranks. Throws Error.

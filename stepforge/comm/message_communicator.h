@@ -39,8 +39,8 @@ class GroupServices {
 /// missing. Then every rank sends to all others at once, and each confirms that it has received everything. A
 /// slice is summed by the rank that owns it, in pieces, which limits the memory for staging.
 ///
-/// In a paired call the sender sends the size and the data at once; the receiver asks for the data only if the
-/// size is right, and confirms them.
+/// In a paired call the sender sends the size and the data at once; the receiver asks for the data only if
+/// the size is right, and confirms them.
 class MessageCommunicator : public GroupCommunicator {
  public:
   /// `key` identifies the group in its world; `note` is set when the group fails; `services` must outlive
@@ -102,8 +102,8 @@ class MessageCommunicator : public GroupCommunicator {
 
   void gather_slices(const std::function<std::span<std::byte>(int)>& slice);
   void reduce_slices(const std::function<std::span<const std::byte>(int)>& slice, std::span<std::byte> own);
-  /// Ends the group and throws PeerError unless each member sends this rank as much as it expects, and expects
-  /// as much as this rank sends.
+  /// Ends the group and throws PeerError unless each member sends this rank as much as it expects, and
+  /// expects as much as this rank sends.
   void compare_sizes(const Parts<const std::byte>& outgoing, const Parts<std::byte>& incoming);
   /// The receiver's part of a paired call.
   void receive_message(Transfer<std::byte> incoming);

@@ -19,8 +19,8 @@ struct Traffic {
   std::string group;
   CollectiveKind kind = CollectiveKind::barrier;
   int64_t calls = 0;
-  /// Size of the gathered, reduced or broadcast data, independent of the number of ranks; of an all-to-all, of
-  /// what this rank sends, its own part included; of a paired call, of what this rank sends and receives.
+  /// Size of the gathered, reduced or broadcast data, independent of the number of ranks; of an all-to-all,
+  /// of what this rank sends, its own part included; of a paired call, of what this rank sends and receives.
   int64_t bytes = 0;
 
   bool operator==(const Traffic&) const = default;

@@ -218,11 +218,12 @@ std::size_t SharedCommunicator::compare_sizes(const Parts<const std::byte>& outg
           std::memcpy(&expected[row], arena_.staging(member, round) + row_bytes, row_bytes);
         }
       });
+  const auto cell = [&](int row, int column) {
+    return static_cast<std::size_t>(row) * members + static_cast<std::size_t>(column);
+  };
   for (int from = 0; from < size_; ++from) {
-    for (int to = 0; to < size_; ++to) {
-      check_transfer(from, sent[static_cast<std::size_t>(from * size_ + to)], to,
-                     expected[static_cast<std::size_t>(to * size_ + from)]);
-    }
+    for (int to = 0; to < size_; ++to)
+      check_transfer(from, sent[cell(from, to)], to, expected[cell(to, from)]);
   }
   return *std::ranges::max_element(sent);
 }

@@ -64,8 +64,8 @@ class SharedCommunicator : public GroupCommunicator {
   void run_rounds(uint64_t rounds, const Write& write, const Reduce& reduce, const Read& read);
   void small_all_reduce(std::span<std::byte> values);
   void large_all_reduce(std::span<std::byte> values);
-  /// The most bytes that a member sends to another in an all-to-all. Ends the group and throws PeerError if the
-  /// sizes of a pair differ.
+  /// The most bytes that a member sends to another in an all-to-all. Ends the group and throws PeerError if
+  /// the sizes of a pair differ.
   std::size_t compare_sizes(const Parts<const std::byte>& outgoing, const Parts<std::byte>& incoming);
   /// output = the sum over all members of `bytes` bytes at `offset` in their staging buffers; `own` replaces
   /// this rank's buffer.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures of all-to-all and of paired calls, on any engine. Includes the suite of the other failures and runs
-// wherever that runs.
+// Failures of all-to-all and of paired calls, on any engine. Includes the suite of the other failures and
+// runs wherever that runs.
 #pragma once
 
 #include "tests/comm/failures_suite.h"

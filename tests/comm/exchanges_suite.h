@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The results of all-to-all and of paired calls, on any engine. Includes the suite of the other collectives and
-// runs wherever that runs.
+// The results of all-to-all and of paired calls, on any engine. Includes the suite of the other collectives
+// and runs wherever that runs.
 #pragma once
 
 #include <algorithm>
@@ -91,8 +91,8 @@ TEST_P(Collectives, AllToAllOfEqualPartsTransposes) {
   });
 }
 
-/// Sends to the member `step` places on and receives from the one `step` places back; the sizes differ between
-/// ranks. "" or what is wrong.
+/// Sends to the member `step` places on and receives from the one `step` places back; the sizes differ
+/// between ranks. "" or what is wrong.
 std::string ring(Communicator& group, int step, std::size_t bytes) {
   const int size = group.size();
   const int to = (group.rank() + step) % size;

@@ -14,9 +14,8 @@ namespace stepforge::testing {
 struct Delay {
   double before = 0;
   double after = 0;
-  /// After the call, for each byte of the gathered, reduced or broadcast data, or of those that Traffic counts
-  /// for an all-to-all or a paired call. The transfers of one world do
-  /// not overlap, as on one link.
+  /// After the call, for each byte of the gathered, reduced or broadcast data, or of those that Traffic
+  /// counts for an all-to-all or a paired call. The transfers of one world do not overlap, as on one link.
   double per_byte = 0;
 };
 

@@ -216,8 +216,8 @@ class NcclCommunicator : public Communicator {
   void abort(const std::string& reason) override { control_->abort(reason); }
 
  private:
-  /// One call: checks its arguments, compares it with the other ranks' calls unless it is paired, runs it, waits
-  /// for it.
+  /// One call: checks its arguments, compares it with the other ranks' calls unless it is paired, runs it,
+  /// waits for it.
   void call(const CollectiveCall& call, const std::function<void()>& check_call_arguments,
             const std::function<void()>& run) {
     check(cudaSetDevice(request_.device), "set the device");
