@@ -21,8 +21,6 @@ function(stepforge_test room)
   target_link_libraries(test_${room} PRIVATE test_support ${TEST_LINK} GTest::gtest)
   # Tests gain nothing from full optimisation, which takes the compiler twice as long.
   target_compile_options(test_${room} PRIVATE $<$<CONFIG:Release>:-O1>)
-  # Compiled four files at a time: their headers take longer than the tests.
-  set_target_properties(test_${room} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
   set_target_properties(test_${room} PROPERTIES BUILD_RPATH "${CMAKE_BINARY_DIR};${TorchWheel_RPATH}")
   set(properties TIMEOUT 900)
   if(TEST_CORES)

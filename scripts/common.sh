@@ -29,7 +29,7 @@ stage() {
 # Runs CMake every time (a second or two), since the commit or STEPFORGE_TORCH may have changed. Prints only errors.
 configure() {
   local preset=$1 args=() log
-  if [ "$preset" = release ]; then args=(-D STEPFORGE_TORCH="$(scripts/setup.sh --print)"); fi
+  if [[ $preset = release || $preset = lint ]]; then args=(-D STEPFORGE_TORCH="$(scripts/setup.sh --print)"); fi
   log=$(cmake --preset "$preset" "${args[@]}" 2>&1) || { printf '%s\n' "$log" >&2; return 1; }
 }
 build_preset() {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "stepforge/base/format.h"
+#include "stepforge/comm/cache_line.h"
 #include "stepforge/comm/tree_sum.h"
 
 namespace stepforge {
@@ -21,18 +22,12 @@ namespace {
 constexpr std::size_t kMaxPayload = 1024;
 /// Sent to confirm that everything was received.
 constexpr std::byte kConfirmation{1};
-/// Slices begin at multiples of a cache line, which is a multiple of every element size.
-constexpr std::size_t kLineBytes = 64;
-
-std::size_t lines_of(std::size_t bytes) {
-  return (bytes + kLineBytes - 1) / kLineBytes;
-}
 
 /// Slice `index` of `count` nearly equal ones; the last may be shorter or empty.
 template <typename Byte>
 std::span<Byte> slice_of(std::span<Byte> bytes, int index, int count) {
   const auto slices = static_cast<std::size_t>(count);
-  const std::size_t step = (lines_of(bytes.size()) + slices - 1) / slices * kLineBytes;
+  const std::size_t step = (cache_lines_of(bytes.size()) + slices - 1) / slices * kCacheLineBytes;
   const std::size_t begin = std::min(bytes.size(), step * static_cast<std::size_t>(index));
   return bytes.subspan(begin, std::min(step, bytes.size() - begin));
 }
@@ -194,8 +189,8 @@ void MessageCommunicator::reduce_slices(const std::function<std::span<const std:
   const auto members = static_cast<std::size_t>(size_);
   std::size_t longest = own.size();
   for (int member = 0; member < size_; ++member) longest = std::max(longest, slice(member).size());
-  const std::size_t max_lines = std::max<std::size_t>(1, staging_bytes_ / (2 * members * kLineBytes));
-  const std::size_t step = std::min(max_lines, lines_of(longest)) * kLineBytes;
+  const std::size_t max_lines = std::max<std::size_t>(1, staging_bytes_ / (2 * members * kCacheLineBytes));
+  const std::size_t step = std::min(max_lines, cache_lines_of(longest)) * kCacheLineBytes;
   if (staging_.size() < 2 * members * step) staging_.resize(2 * members * step);
   const auto piece = [&](auto bytes, std::size_t round) {
     const std::size_t begin = std::min(bytes.size(), round * step);

@@ -14,23 +14,22 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/comm/cache_line.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr std::size_t kLineBytes = 64;
-
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "counters are shared between processes");
 static_assert(std::endian::native == std::endian::little, "a futex is the counter's first, low half");
 
 std::size_t round_up(std::size_t bytes) {
-  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  return cache_lines_of(bytes) * kCacheLineBytes;
 }
 
 std::size_t buffer_bytes(int size, std::size_t staging_bytes) {
   return staging_bytes == 0 ? 0
-                            : std::max(round_up(staging_bytes), kLineBytes * static_cast<std::size_t>(size));
+                            : std::max(round_up(staging_bytes), kCacheLineBytes * static_cast<std::size_t>(size));
 }
 
 /// The kernel compares and wakes by 32 bits: the low half, which changes with every step.

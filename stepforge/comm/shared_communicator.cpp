@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stepforge/base/format.h"
+#include "stepforge/comm/cache_line.h"
 #include "stepforge/comm/tree_sum.h"
 
 namespace stepforge {
@@ -15,8 +16,6 @@ namespace {
 
 /// Up to this size every rank sums everything: one exchange instead of two.
 constexpr std::size_t kSmallBytes = 4096;
-/// Slices begin at multiples of a cache line, a multiple of every element size.
-constexpr std::size_t kLineBytes = 64;
 
 void copy_bytes(const std::byte* from, std::byte* to, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
@@ -110,7 +109,7 @@ void SharedCommunicator::do_all_gather(std::span<const std::byte> part, std::spa
 }
 
 void SharedCommunicator::do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) {
-  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / kLineBytes * kLineBytes;
+  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / kCacheLineBytes * kCacheLineBytes;
   const auto slice = [&](int member) {
     return whole.data() + static_cast<std::size_t>(member) * part.size();
   };
@@ -151,11 +150,11 @@ void SharedCommunicator::small_all_reduce(std::span<std::byte> values) {
 
 void SharedCommunicator::large_all_reduce(std::span<std::byte> values) {
   const std::size_t members = static_cast<std::size_t>(size_);
-  const std::size_t step = arena_.staging_bytes() / (members * kLineBytes) * (members * kLineBytes);
+  const std::size_t step = arena_.staging_bytes() / (members * kCacheLineBytes) * (members * kCacheLineBytes);
   // Each rank sums one slice of the round in place: no other rank reads that slice of its buffer before.
   const auto slice = [&](const Piece& piece, int member) {
-    const std::size_t lines = (piece.bytes + members * kLineBytes - 1) / (members * kLineBytes);
-    return Piece(piece.bytes, lines * kLineBytes, static_cast<uint64_t>(member));
+    const std::size_t lines = (piece.bytes + members * kCacheLineBytes - 1) / (members * kCacheLineBytes);
+    return Piece(piece.bytes, lines * kCacheLineBytes, static_cast<uint64_t>(member));
   };
   run_rounds(
       rounds_for(values.size(), step),
@@ -231,7 +230,7 @@ std::size_t SharedCommunicator::compare_sizes(const Parts<const std::byte>& outg
 void SharedCommunicator::do_all_to_all(const Parts<const std::byte>& outgoing,
                                        const Parts<std::byte>& incoming) {
   const std::size_t longest = compare_sizes(outgoing, incoming);
-  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / kLineBytes * kLineBytes;
+  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / kCacheLineBytes * kCacheLineBytes;
   const auto place = [&](std::byte* staging, int member) {
     return staging + static_cast<std::size_t>(member) * step;
   };

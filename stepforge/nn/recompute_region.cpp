@@ -14,7 +14,7 @@ namespace {
 
 using RegionBody = std::function<at::Tensor(const at::Tensor&)>;
 
-struct RecomputeRegion : torch::autograd::Function<RecomputeRegion> {
+struct RecomputedFunction : torch::autograd::Function<RecomputedFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const RegionBody* body) {
     ctx->save_for_backward({x});
@@ -42,7 +42,7 @@ at::Tensor recompute_region(const Context& context, const char* name,
   const auto& recomputed = context.recomputed_regions;
   const bool recompute = std::find(recomputed.begin(), recomputed.end(), name) != recomputed.end();
   if (!recompute || !at::GradMode::is_enabled()) return body(x);
-  return RecomputeRegion::apply(x, &body);
+  return RecomputedFunction::apply(x, &body);
 }
 
 }  // namespace stepforge

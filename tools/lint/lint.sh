@@ -54,7 +54,7 @@ if [ "${1:-}" = --format ]; then
   exit 0
 fi
 scripts/setup.sh build lint
-configure release
+configure lint
 failed=()
 for check in format scripts mutants rooms docs tidy; do
   "check_$check" || failed+=("$check")

@@ -24,7 +24,7 @@ from cpp_source import own_includes
 
 ROOT = Path(__file__).resolve().parents[2]
 CLANG_TIDY = "clang-tidy-19"
-DATABASE = ROOT / "build/release/compile_commands.json"
+DATABASE = ROOT / "build/lint/compile_commands.json"
 # Without -fopenmp, which needs clang's own omp.h: its package conflicts with the OpenMP of other LLVM versions.
 KEPT_FLAGS = ("-I", "-D", "-std=")
 
@@ -50,7 +50,7 @@ def flags_of(command):
 def read_database():
     """Source file, relative -> flags."""
     if not DATABASE.exists():
-        sys.exit(f"{DATABASE} is missing: run `cmake --preset release` (or `make build`) first")
+        sys.exit(f"{DATABASE} is missing: run `cmake --preset lint` first")
     commands = {}
     for entry in json.loads(DATABASE.read_text()):
         path = Path(entry["file"])

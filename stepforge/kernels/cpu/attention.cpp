@@ -15,7 +15,7 @@
 namespace stepforge::cpu {
 namespace {
 
-struct Document {
+struct PackedDocument {
   int64_t begin;         ///< first token
   int64_t length;        ///< tokens
   int64_t packed_begin;  ///< where its packed keys and values start, in tokens
@@ -29,7 +29,7 @@ struct QueryBlock {
 };
 
 struct Plan {
-  std::vector<Document> documents;
+  std::vector<PackedDocument> documents;
   std::vector<QueryBlock> blocks;  ///< most expensive first
   int64_t packed_tokens = 0;
 };
@@ -122,14 +122,14 @@ class Forward {
   }
 
  private:
-  float* keys_of(const Document& d, int64_t kv_head) const {  // [dim, packed_length]
+  float* keys_of(const PackedDocument& d, int64_t kv_head) const {  // [dim, packed_length]
     return keys_ + (d.packed_begin * shape_.kv_heads + d.packed_length * kv_head) * dim_;
   }
-  float* values_of(const Document& d, int64_t kv_head) const {  // [packed_length, padded_dim]
+  float* values_of(const PackedDocument& d, int64_t kv_head) const {  // [packed_length, padded_dim]
     return values_ + (d.packed_begin * shape_.kv_heads + d.packed_length * kv_head) * padded_dim_;
   }
 
-  void pack(const Document& d, int64_t kv_head) const {
+  void pack(const PackedDocument& d, int64_t kv_head) const {
     const int64_t width = shape_.qkv_width();
     const T* keys = qkv_ + d.begin * width + (shape_.heads + kv_head) * dim_;
     widen_transposed(keys, width, d.length, dim_, keys_of(d, kv_head), d.packed_length);
@@ -138,7 +138,7 @@ class Forward {
   }
 
   void attend(const QueryBlock& block, int64_t head, float* scratch) const {
-    const Document& d = plan_.documents[static_cast<size_t>(block.document)];
+    const PackedDocument& d = plan_.documents[static_cast<size_t>(block.document)];
     const int64_t rows = std::min(kQueryBlock, d.length - block.begin);
     float* scores = scratch;
     float* queries = scores + kStrip * kKeyBlock;
