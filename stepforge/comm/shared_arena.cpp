@@ -28,8 +28,9 @@ std::size_t round_up(std::size_t bytes) {
 }
 
 std::size_t buffer_bytes(int size, std::size_t staging_bytes) {
-  return staging_bytes == 0 ? 0
-                            : std::max(round_up(staging_bytes), kCacheLineBytes * static_cast<std::size_t>(size));
+  return staging_bytes == 0
+             ? 0
+             : std::max(round_up(staging_bytes), kCacheLineBytes * static_cast<std::size_t>(size));
 }
 
 /// The kernel compares and wakes by 32 bits: the low half, which changes with every step.

@@ -109,7 +109,8 @@ void SharedCommunicator::do_all_gather(std::span<const std::byte> part, std::spa
 }
 
 void SharedCommunicator::do_reduce_scatter(std::span<const std::byte> whole, std::span<std::byte> part) {
-  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / kCacheLineBytes * kCacheLineBytes;
+  const std::size_t step =
+      arena_.staging_bytes() / static_cast<std::size_t>(size_) / kCacheLineBytes * kCacheLineBytes;
   const auto slice = [&](int member) {
     return whole.data() + static_cast<std::size_t>(member) * part.size();
   };
@@ -230,7 +231,8 @@ std::size_t SharedCommunicator::compare_sizes(const Parts<const std::byte>& outg
 void SharedCommunicator::do_all_to_all(const Parts<const std::byte>& outgoing,
                                        const Parts<std::byte>& incoming) {
   const std::size_t longest = compare_sizes(outgoing, incoming);
-  const std::size_t step = arena_.staging_bytes() / static_cast<std::size_t>(size_) / kCacheLineBytes * kCacheLineBytes;
+  const std::size_t step =
+      arena_.staging_bytes() / static_cast<std::size_t>(size_) / kCacheLineBytes * kCacheLineBytes;
   const auto place = [&](std::byte* staging, int member) {
     return staging + static_cast<std::size_t>(member) * step;
   };
