@@ -24,8 +24,10 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   Config config = args.load().config;
   config.model.vocab_size = planned_vocabulary(config);
   const ModelSpec model = plan_model(config);
-  const RankLayout layout = plan_layout(config, model, {options.rank, options.world_size});
-  const ProvedStep step = prove_train_step(config, model, layout);
+  const RankId rank{options.rank, options.world_size};
+  const ModelSpec part = plan_rank_model(config, rank);
+  const RankLayout layout = plan_layout(config, part, rank);
+  const ProvedStep step = prove_train_step(config, part, layout);
   PlanText text;
   text.proof = step.proof;
   text.title = args.file ? args.file->string() : (config.preset.empty() ? "defaults" : config.preset);
@@ -34,7 +36,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   const MemoryBudget budget =
       options.memory.empty() ? MemoryBudget{read_machine_facts().memory.available, "are free on this machine"}
                              : MemoryBudget{parse_bytes(options.memory), "are given by --memory", false};
-  text.verdict = memory_verdict(config, model, layout.id, account(step.program), budget);
+  text.verdict = memory_verdict(config, part, layout.id, account(step.program), budget);
   if (!options.machine.empty()) text.machine = parse_machine(options.machine);
   text.table.all_micro_batches = options.all;
   text.table.all_repetitions = options.all;

@@ -79,6 +79,11 @@ std::vector<TensorSlice> slices_of_range(const TensorSlice& slice, int64_t begin
   return std::move(splitter.slices);
 }
 
+TensorSlice moved(TensorSlice part, const std::vector<int64_t>& offsets) {
+  for (size_t d = 0; d < part.offsets.size(); ++d) part.offsets[d] += offsets.at(d);
+  return part;
+}
+
 std::optional<TensorSlice> intersection(const TensorSlice& left, const TensorSlice& right) {
   TensorSlice common = left;
   for (size_t i = 0; i < left.sizes.size(); ++i) {

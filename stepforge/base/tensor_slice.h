@@ -29,6 +29,9 @@ TensorSlice whole_slice(const std::vector<int64_t>& shape);
 /// of that row is a slice of its own: at most 2 * dimensions - 1 slices, the fewest possible.
 std::vector<TensorSlice> slices_of_range(const TensorSlice& slice, int64_t begin, int64_t end);
 
+/// `part` of a tensor that begins at `offsets` of a larger one, as a slice of the larger one.
+TensorSlice moved(TensorSlice part, const std::vector<int64_t>& offsets);
+
 /// The common elements of two slices of one tensor; nullopt if there are none.
 std::optional<TensorSlice> intersection(const TensorSlice& left, const TensorSlice& right);
 

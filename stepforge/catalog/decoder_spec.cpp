@@ -36,6 +36,20 @@ void check_sizes(const ModelConfig& model) {
   }
 }
 
+void check_tensor_parallel(const ModelConfig& model, int64_t degree) {
+  const auto require = [&](bool fits, const char* key, int64_t size, const char* rule) {
+    if (fits) return;
+    throw UsageError(format(
+        "parallelism.tensor_parallel_degree = {}, but model.{} = {}: the degree must {}; use a smaller "
+        "degree",
+        degree, key, size, rule));
+  };
+  require(model.n_heads % degree == 0, "n_heads", model.n_heads, "divide it");
+  require(model.n_kv_heads % degree == 0, "n_kv_heads", model.n_kv_heads, "divide it");
+  require(model.ffn_dim >= degree, "ffn_dim", model.ffn_dim, "not be larger");
+  require(model.vocab_size >= degree, "vocab_size", model.vocab_size, "not be larger");
+}
+
 /// Adds a unit with the parameters of the layers and a block that uses it.
 void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int layer,
                std::vector<LayerSpec> layers) {
@@ -58,10 +72,11 @@ void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int lay
 
 }  // namespace
 
-ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk) {
+ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorParallel& tensor) {
   if (model.vocab_size <= 0)
     throw UsageError("model.vocab_size is not set and there is no tokenizer to take it from");
   check_sizes(model);
+  check_tensor_parallel(model, tensor.degree);
   const AttentionDims dims = attention_dims(model);
   const bool dropout = model.dropout > 0.0;
   if (loss_chunk <= 0) loss_chunk = automatic_loss_chunk(model.vocab_size);
@@ -72,22 +87,22 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk) {
   spec.width = model.dim;
   spec.layers = model.n_layers;
   spec.max_position = model.max_position;
-  spec.kv_heads = model.n_kv_heads;
+  spec.kv_heads = tensor.part_of(model.n_kv_heads).size();
   spec.head_dim = dims.head_dim;
-  spec.attention_width = dims.query_width();
+  spec.attention_width = tensor.part_of(model.n_heads).size() * dims.head_dim;
 
   add_block(spec, "embedding", BlockKind::embedding, -1,
-            {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim)});
+            {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim, tensor)});
   for (int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
     add_block(spec, name, BlockKind::layer, static_cast<int>(layer),
-              {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout),
-               mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, depth_std, dropout)});
+              {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout, tensor),
+               mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, depth_std, dropout, tensor)});
   }
   add_block(spec, "head", BlockKind::head, -1,
-            {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk)});
+            {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, tensor)});
   if (model.tie_embeddings) {
     // The head reads the unit of the embedding: one copy, one summed gradient.
     spec.blocks.back().units.push_back(0);

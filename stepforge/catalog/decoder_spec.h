@@ -12,8 +12,11 @@ namespace stepforge {
 AttentionDims attention_dims(const ModelConfig& model);
 
 /// Units and blocks in forward order: "embedding", "layers.0" ..., "head". `loss_chunk` is the number of
-/// tokens whose logits exist at once; 0 for automatic_loss_chunk(). Throws UsageError if the family is
-/// unknown, model.vocab_size is not known yet, or the model has more than 1e14 parameters or 100,000 layers.
-ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk = 0);
+/// tokens whose logits exist at once; 0 for automatic_loss_chunk(). With tensor parallelism, this rank's part
+/// of the model: kv_heads and attention_width are its own, vocab_size is that of the model. Throws UsageError
+/// if the family is unknown, model.vocab_size is not known yet, the model has more than 1e14 parameters or
+/// 100,000 layers, or the degree does not divide n_heads and n_kv_heads or leaves a rank without hidden units
+/// or tokens.
+ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk = 0, const TensorParallel& tensor = {});
 
 }  // namespace stepforge

@@ -20,9 +20,32 @@ ParameterSpec norm_weight(const std::string& name, const std::string& hf_name, i
   return {name, {width}, {{"weight", hf_name, width, {Initializer::Kind::ones}}}, ParameterTag::norm};
 }
 
-ParameterSpec matrix(const std::string& name, const std::string& hf_name, int64_t rows, int64_t columns,
-                     double std) {
-  return {name, {rows, columns}, {{"weight", hf_name, rows, truncated(std)}}, ParameterTag::matrix};
+/// Rows [begin, end) of the matrix [rows, columns] that `whole` describes.
+SubTensor row_slice(SubTensor whole, int64_t columns, const ShardRange& part) {
+  if (part.size() == whole.rows) return whole;
+  whole.offsets = {part.begin, 0};
+  whole.tensor_shape = {whole.rows, columns};
+  whole.rows = part.size();
+  return whole;
+}
+
+/// A matrix [*, width] of rows of several tensors, such as gate and up.
+ParameterSpec packed(const std::string& name, int64_t width, std::vector<SubTensor> sub_tensors,
+                     ParameterTag tag = ParameterTag::matrix) {
+  int64_t rows = 0;
+  for (const SubTensor& sub_tensor : sub_tensors) rows += sub_tensor.rows;
+  return {name, {rows, width}, std::move(sub_tensors), tag};
+}
+
+/// The columns `part` of a matrix [width, columns].
+ParameterSpec column_slice(const std::string& name, const std::string& hf_name, int64_t width,
+                           int64_t columns, const ShardRange& part, double std) {
+  SubTensor slice{"weight", hf_name, width, truncated(std)};
+  if (part.size() != columns) {
+    slice.offsets = {0, part.begin};
+    slice.tensor_shape = {width, columns};
+  }
+  return {name, {width, part.size()}, {std::move(slice)}, ParameterTag::matrix};
 }
 
 /// Sums over tokens of `columns` numbers each are computed from a bounded number of partial sums.
@@ -104,6 +127,13 @@ OpCost residual_cost(int64_t width, bool dropout) {
   return cost;
 }
 
+/// The region sums its result, and the gradient of its input, over the ranks that have its other parts.
+void add_sums(RegionCost& region, int64_t width, const TensorParallel& tensor) {
+  if (tensor.degree == 1) return;
+  region.forward_sums.compute = width;
+  region.backward_sums.compute = width;
+}
+
 }  // namespace
 
 double residual_std(int64_t layer) {
@@ -115,41 +145,48 @@ int64_t automatic_loss_chunk(int64_t vocab) {
   return std::max<int64_t>(64, kLogitsBytes / (4 * std::max<int64_t>(vocab, 1)) / 64 * 64);
 }
 
-LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab,
-                          int64_t width) {
+LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab, int64_t width,
+                          const TensorParallel& tensor) {
   LayerSpec layer;
-  layer.parameters.push_back({prefix + ".weight",
-                              {vocab, width},
-                              {{"weight", hf_name, vocab, {Initializer::Kind::normal, kInitialStd}}},
-                              ParameterTag::embedding});
+  const SubTensor table{"weight", hf_name, vocab, {Initializer::Kind::normal, kInitialStd}};
+  layer.parameters.push_back(packed(
+      prefix + ".weight", width, {row_slice(table, width, tensor.part_of(vocab))}, ParameterTag::embedding));
   layer.cost.name = "embedding";
   OpCost cost;
   cost.name = "embedding";
   cost.output.compute = width;
   layer.cost.ops.push_back(cost);
+  if (tensor.degree > 1) layer.cost.forward_sums.compute = width;
   return layer;
 }
 
-LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& dims,
-                          double depth_std, bool dropout) {
-  const int64_t kv_width = dims.kv_heads * dims.head_dim;
+LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& whole,
+                          double depth_std, bool dropout, const TensorParallel& tensor) {
+  const auto rows_of_heads = [&](int64_t heads) {
+    const ShardRange part = tensor.part_of(heads);
+    return ShardRange{part.begin * whole.head_dim, part.end * whole.head_dim};
+  };
+  const auto projection = [&](const char* name, const std::string& hf_name, int64_t heads) {
+    return row_slice({name, hf_prefix + hf_name, heads * whole.head_dim, truncated(kInitialStd)}, whole.width,
+                     rows_of_heads(heads));
+  };
+  AttentionDims dims = whole;
+  dims.heads = tensor.part_of(whole.heads).size();
+  dims.kv_heads = tensor.part_of(whole.kv_heads).size();
   LayerSpec layer;
   layer.parameters.push_back(norm_weight(prefix + ".norm", hf_prefix + "input_layernorm.weight", dims.width));
-  layer.parameters.push_back(
-      {prefix + ".qkv",
-       {dims.qkv_width(), dims.width},
-       {{"q", hf_prefix + "self_attn.q_proj.weight", dims.query_width(), truncated(kInitialStd)},
-        {"k", hf_prefix + "self_attn.k_proj.weight", kv_width, truncated(kInitialStd)},
-        {"v", hf_prefix + "self_attn.v_proj.weight", kv_width, truncated(kInitialStd)}},
-       ParameterTag::matrix});
+  layer.parameters.push_back(packed(prefix + ".qkv", dims.width,
+                                    {projection("q", "self_attn.q_proj.weight", whole.heads),
+                                     projection("k", "self_attn.k_proj.weight", whole.kv_heads),
+                                     projection("v", "self_attn.v_proj.weight", whole.kv_heads)}));
   if (dims.qk_norm) {
     layer.parameters.push_back(
         norm_weight(prefix + ".q_norm", hf_prefix + "self_attn.q_norm.weight", dims.head_dim));
     layer.parameters.push_back(
         norm_weight(prefix + ".k_norm", hf_prefix + "self_attn.k_norm.weight", dims.head_dim));
   }
-  layer.parameters.push_back(matrix(prefix + ".out", hf_prefix + "self_attn.o_proj.weight", dims.width,
-                                    dims.query_width(), depth_std));
+  layer.parameters.push_back(column_slice(prefix + ".out", hf_prefix + "self_attn.o_proj.weight", dims.width,
+                                          whole.query_width(), rows_of_heads(whole.heads), depth_std));
 
   layer.cost.name = "attention";
   layer.cost.residual = true;
@@ -160,21 +197,27 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   ops.push_back(attention_cost(dims));
   add_linear(ops, "out", dims.query_width(), dims.width, /*keeps_input=*/false);
   ops.push_back(residual_cost(dims.width, dropout));
+  add_sums(layer.cost, dims.width, tensor);
+  if (dims.qk_norm && tensor.degree > 1)
+    layer.cost.weight_sum_bytes = 2 * dims.head_dim * static_cast<int64_t>(sizeof(float));
   return layer;
 }
 
-LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width, int64_t hidden,
-                    double depth_std, bool dropout) {
+LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width,
+                    int64_t whole_hidden, double depth_std, bool dropout, const TensorParallel& tensor) {
+  const ShardRange part = tensor.part_of(whole_hidden);
+  const int64_t hidden = part.size();
+  const auto projection = [&](const char* name, const std::string& hf_name, double std) {
+    return row_slice({name, hf_prefix + hf_name, whole_hidden, truncated(std)}, width, part);
+  };
   LayerSpec layer;
   layer.parameters.push_back(
       norm_weight(prefix + ".norm", hf_prefix + "post_attention_layernorm.weight", width));
-  layer.parameters.push_back({prefix + ".gate_up",
-                              {2 * hidden, width},
-                              {{"gate", hf_prefix + "mlp.gate_proj.weight", hidden, truncated(kInitialStd)},
-                               {"up", hf_prefix + "mlp.up_proj.weight", hidden, truncated(depth_std)}},
-                              ParameterTag::matrix});
-  layer.parameters.push_back(
-      matrix(prefix + ".down", hf_prefix + "mlp.down_proj.weight", width, hidden, depth_std));
+  layer.parameters.push_back(packed(prefix + ".gate_up", width,
+                                    {projection("gate", "mlp.gate_proj.weight", kInitialStd),
+                                     projection("up", "mlp.up_proj.weight", depth_std)}));
+  layer.parameters.push_back(column_slice(prefix + ".down", hf_prefix + "mlp.down_proj.weight", width,
+                                          whole_hidden, part, depth_std));
 
   layer.cost.name = "mlp";
   layer.cost.residual = true;
@@ -189,17 +232,21 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
   ops.push_back(swiglu);
   add_linear(ops, "down", hidden, width, /*keeps_input=*/true);
   ops.push_back(residual_cost(width, dropout));
+  add_sums(layer.cost, width, tensor);
   return layer;
 }
 
-LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk) {
+LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_vocab, bool tied, int64_t chunk,
+                     const TensorParallel& tensor) {
+  const ShardRange part = tensor.part_of(whole_vocab);
+  const int64_t vocab = part.size();
   LayerSpec layer;
   layer.parameters.push_back(norm_weight(prefix + ".norm", "model.norm.weight", width));
   if (!tied) {
-    ParameterSpec output = matrix(prefix + ".weight", "lm_head.weight", vocab, width,
-                                  1.0 / std::sqrt(static_cast<double>(width)));
-    output.tag = ParameterTag::head;
-    layer.parameters.push_back(std::move(output));
+    const SubTensor output{"weight", "lm_head.weight", whole_vocab,
+                           truncated(1.0 / std::sqrt(static_cast<double>(width)))};
+    layer.parameters.push_back(
+        packed(prefix + ".weight", width, {row_slice(output, width, part)}, ParameterTag::head));
   }
   layer.cost.name = "head";
   OpCost norm;
@@ -216,6 +263,11 @@ LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bo
   loss.gradient.compute = width;
   loss.backward_workspace.narrow = vocab * width;
   layer.cost.ops.push_back(loss);
+  if (tensor.degree > 1) {
+    layer.cost.forward_sums.fp32 = 5;  // the largest logit, and two sums in fp64
+    layer.cost.ops.back().forward_workspace.chunk_token.fp32 = 5;
+    layer.cost.backward_sums.compute = width;
+  }
   return layer;
 }
 

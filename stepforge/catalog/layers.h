@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parameters and the cost of each layer of nn/, of which the specification of a decoder is composed. If
 // you change what a layer of nn/ stores or saves for backward, change it here too.
+//
+// With tensor parallelism a layer is this rank's part, as in Megatron-LM: projections into a layer are divided
+// by rows (heads, hidden units), those out of it by columns, embedding and head by tokens; norms are whole.
+// Arguments are the sizes of the whole layer.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +13,7 @@
 
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/parameter.h"
+#include "stepforge/modelspec/tensor_parallel.h"
 
 namespace stepforge {
 
@@ -30,21 +35,22 @@ struct AttentionDims {
 
 /// Token embedding: [vocab, width]. `prefix` is Stepforge's name, `hf_name` the tensor's name in Hugging Face
 /// files.
-LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab,
-                          int64_t width);
+LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name, int64_t vocab, int64_t width,
+                          const TensorParallel& tensor = {});
 
 /// norm, packed q/k/v projection, optional q/k norm, rope, packed causal attention, output projection,
 /// residual add. `hf_prefix` is "model.layers.3."; `depth_std` initialises the output projection.
 LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& dims,
-                          double depth_std, bool dropout);
+                          double depth_std, bool dropout, const TensorParallel& tensor = {});
 
 /// norm, packed gate/up projection, SwiGLU, down projection, residual add.
 LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width, int64_t hidden,
-                    double depth_std, bool dropout);
+                    double depth_std, bool dropout, const TensorParallel& tensor = {});
 
 /// Final norm, and the output projection unless it is tied to the embedding. Head and loss are one operation
 /// over chunks of `chunk` tokens, so the logits of all tokens never exist at once.
-LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk);
+LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t vocab, bool tied, int64_t chunk,
+                     const TensorParallel& tensor = {});
 
 /// Initial standard deviation of the output projections of layer `layer`, as in torchtitan: 0.02 / sqrt(2
 /// (layer + 1)).

@@ -32,10 +32,19 @@ class ReplicaShare {
   int64_t passed_ = 0;
 };
 
+/// Whether this rank saves the parameter: other ranks of tensor parallelism may hold the same.
+bool counts(const UnitStore& unit, size_t parameter) {
+  const std::vector<bool>& counted = unit.layout().counted;
+  return counted.empty() || counted.at(parameter);
+}
+
 }  // namespace
 
 std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& tensor) {
-  return unit.slices(tensor.parameter, tensor.row, tensor.row + tensor.shape.at(0));
+  std::vector<ShardSlice> held =
+      unit.slices(tensor.parameter, tensor.row, tensor.row + tensor.slice.sizes.at(0));
+  for (ShardSlice& part : held) part.slice = moved(std::move(part.slice), tensor.slice.offsets);
+  return held;
 }
 
 std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>& tensors,
@@ -44,7 +53,8 @@ std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>
   std::vector<std::vector<ShardSlice>> held;
   int64_t total = 0;
   for (const NamedTensor& tensor : tensors) {
-    held.push_back(shard_slices(store.unit(tensor.unit), tensor));
+    const UnitStore& unit = store.unit(tensor.unit);
+    held.push_back(counts(unit, tensor.parameter) ? shard_slices(unit, tensor) : std::vector<ShardSlice>());
     for (const ShardSlice& slice : held.back()) total += slice.slice.elements() * flat_buffers(tensor.unit);
   }
   const UnitStore& unit = store.unit(0);  // all units have the same replicas

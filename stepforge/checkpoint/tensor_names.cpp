@@ -13,11 +13,12 @@ std::vector<NamedTensor> named_tensors(const ModelSpec& model) {
     for (size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
       const ParameterSpec& parameter = model.units[unit].parameters[i];
       int64_t row = 0;
-      for (const SubTensor& sub_tensor : parameter.sub_tensors) {
-        std::vector<int64_t> shape = parameter.shape;
-        shape.at(0) = sub_tensor.rows;
-        const int64_t elements = sub_tensor.rows * parameter.row_elements();
-        tensors.push_back({sub_tensor.hf_name, std::move(shape), elements, unit, i, row});
+      for (size_t s = 0; s < parameter.sub_tensors.size(); ++s) {
+        const SubTensor& sub_tensor = parameter.sub_tensors[s];
+        std::vector<int64_t> shape = parameter.tensor_shape(s);
+        const int64_t elements = whole_slice(shape).elements();
+        tensors.push_back(
+            {sub_tensor.hf_name, std::move(shape), elements, unit, i, row, parameter.slice_of(s)});
         row += sub_tensor.rows;
       }
     }

@@ -9,17 +9,19 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/base/tensor_slice.h"
 #include "stepforge/modelspec/model_spec.h"
 
 namespace stepforge {
 
 struct NamedTensor {
-  std::string name;  ///< the sub-tensor's Hugging Face name
-  std::vector<int64_t> shape;
-  int64_t elements = 0;
-  size_t unit = 0;       ///< index into ModelSpec::units
-  size_t parameter = 0;  ///< index in the unit
-  int64_t row = 0;       ///< its first row in the parameter
+  std::string name;            ///< the sub-tensor's Hugging Face name
+  std::vector<int64_t> shape;  ///< of the whole tensor
+  int64_t elements = 0;        ///< of the whole tensor
+  size_t unit = 0;             ///< index into ModelSpec::units
+  size_t parameter = 0;        ///< index in the unit
+  int64_t row = 0;             ///< its first row in the parameter
+  TensorSlice slice;           ///< the part of the tensor that the parameter holds
 };
 
 /// In the order of units, parameters and sub-tensors.

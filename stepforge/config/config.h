@@ -249,6 +249,7 @@ struct PrefetchListConfig {
 struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
+  int64_t tensor_parallel_degree = 1;
   ReshardMode fsdp_reshard_after_forward = ReshardMode::by_default;
   int64_t fsdp_reshard_every_n = 2;
   FsdpPartition fsdp_partition = FsdpPartition::flat;

@@ -28,6 +28,10 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "Number of ranks over which the weights, gradients and moments of a replica are sharded (FSDP), "
              "each of which processes different rows; -1 means all remaining ranks.",
              {.unit = "ranks", .min = 1, .max = 1 << 24, .special = -1})
+      .field("tensor_parallel_degree", &ParallelismConfig::tensor_parallel_degree,
+             "Number of ranks over which every matrix is divided (attention by heads, MLPs by hidden units, "
+             "embedding and head by tokens), a divisor of model.n_heads and model.n_kv_heads.",
+             {.unit = "ranks", .min = 1, .max = 1 << 24})
       .field("fsdp_reshard_after_forward", &ParallelismConfig::fsdp_reshard_after_forward,
              "When gathered weights are freed: after each use (always, default), after each use but only of "
              "every n-th unit (every_n), or after their last use in the step (never).")

@@ -32,15 +32,34 @@ bool has_valid_label(const at::Tensor& labels) {
   return labels.ne(kIgnoredLabel).any().item<bool>();
 }
 
+/// The loss of logits of a part of the vocabulary; with `scale` they become their gradient.
+void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
+                           const at::Tensor& token_loss, const VocabularyPart& part,
+                           const TensorSums& ranks) {
+  if (!has_cpu_kernel(logits)) {
+    throw Error(format("linear_cross_entropy: a divided vocabulary needs fp32 or bf16 on the CPU, not {}",
+                       c10::toString(logits.scalar_type())));
+  }
+  const at::Tensor largest = at::empty({logits.size(0)}, at::kFloat);
+  const at::Tensor terms = at::empty({2, logits.size(0)}, at::kDouble);
+  cpu::part_maxima(logits, largest);
+  ranks.max(largest);
+  cpu::part_terms(logits, labels, part, largest, terms);
+  ranks.sum(terms);
+  cpu::part_losses(logits, labels, part, largest, terms, scale, token_loss);
+}
+
 /// Computes the chunks one after the other; owns the workspace they share.
 class ChunkedHead {
  public:
   ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, double scale, int64_t chunk,
-              const LinearCrossEntropyOutputs& outputs)
+              const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part, const TensorSums& ranks)
       : hidden_(hidden),
         weight_(weight),
         scale_(scale),
         outputs_(outputs),
+        part_(part),
+        ranks_(ranks),
         weight_written_(outputs.accumulate_weight) {
     logits_ = at::empty({std::min(chunk, hidden.size(0)), weight.size(0)}, hidden.options());
     if (outputs.grad_weight.defined() && outputs.grad_weight.scalar_type() != hidden.scalar_type()) {
@@ -60,11 +79,9 @@ class ChunkedHead {
     at::Tensor logits = logits_.slice(0, 0, end - begin);
     at::mm_out(logits, hidden, weight_.t());
     if (outputs_.logits.defined()) outputs_.logits.slice(0, begin, end).copy_(logits);
-    if (!outputs_.grad_hidden.defined() && !outputs_.grad_weight.defined()) {
-      cross_entropy_forward(logits, labels, token_loss);
-      return;
-    }
-    cross_entropy_forward_backward(logits, labels, scale_, token_loss);
+    const bool with_gradients = outputs_.grad_hidden.defined() || outputs_.grad_weight.defined();
+    losses(logits, labels, token_loss, with_gradients);
+    if (!with_gradients) return;
     if (outputs_.grad_hidden.defined()) {
       at::Tensor grad_hidden = outputs_.grad_hidden.slice(0, begin, end);
       at::mm_out(grad_hidden, logits, weight_);
@@ -75,9 +92,22 @@ class ChunkedHead {
   /// Call it after all chunks: a gradient that no chunk wrote becomes zero.
   void finish() {
     if (outputs_.grad_weight.defined() && !weight_written_) outputs_.grad_weight.zero_();
+    if (outputs_.grad_hidden.defined() && ranks_.several()) ranks_.sum(outputs_.grad_hidden);
   }
 
  private:
+  /// The losses of a chunk; with `with_gradients` the logits become their gradient.
+  void losses(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss,
+              bool with_gradients) const {
+    if (ranks_.several()) {
+      cross_entropy_of_part(logits, labels, with_gradients ? &scale_ : nullptr, token_loss, part_, ranks_);
+    } else if (with_gradients) {
+      cross_entropy_forward_backward(logits, labels, scale_, token_loss);
+    } else {
+      cross_entropy_forward(logits, labels, token_loss);
+    }
+  }
+
   void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& hidden) {
     at::Tensor target = outputs_.grad_weight;
     if (narrow_product_.defined()) {
@@ -95,6 +125,8 @@ class ChunkedHead {
   const at::Tensor& weight_;
   double scale_;
   const LinearCrossEntropyOutputs& outputs_;
+  const VocabularyPart& part_;
+  const TensorSums& ranks_;
   bool weight_written_;
   at::Tensor logits_;          ///< of one chunk, then their gradient
   at::Tensor narrow_product_;  ///< one chunk's share of grad_weight in hidden's type; undefined if it is fp32
@@ -147,10 +179,11 @@ void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& 
 }
 
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                          double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs) {
+                          double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
+                          const VocabularyPart& part, const TensorSums& ranks) {
   check_linear_operands(hidden, weight, labels, outputs);
   if (chunk < 1) throw Error(format("linear_cross_entropy: chunk = {} tokens: must be at least 1", chunk));
-  ChunkedHead head(hidden, weight, scale, chunk, outputs);
+  ChunkedHead head(hidden, weight, scale, chunk, outputs, part, ranks);
   const int64_t tokens = hidden.size(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
     const int64_t end = std::min(begin + chunk, tokens);

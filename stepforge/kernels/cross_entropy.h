@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/data/batch.h"
+#include "stepforge/kernels/divided.h"
 
 namespace stepforge {
 
@@ -35,8 +36,13 @@ struct LinearCrossEntropyOutputs {
 /// type. With bf16 the products are summed in fp32 and rounded to bf16 as in PyTorch (logits, their gradient,
 /// and each chunk's share of grad_weight before it is added in fp32); the loss is fp32. A chunk whose labels
 /// are all ignored costs nothing. The sum of the losses is sum_in_order(token_loss).
+///
+/// If weight holds a part of the vocabulary, each rank calls it with its own part and the same other
+/// arguments. Losses and grad_hidden are those of the whole vocabulary, the same on all ranks; grad_weight and
+/// logits are this rank's. The ranks exchange three numbers per token, and grad_hidden once.
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                          double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs);
+                          double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
+                          const VocabularyPart& part = {}, const TensorSums& ranks = {});
 
 void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor& labels,
                                      const at::Tensor& token_loss);

@@ -8,38 +8,66 @@
 
 namespace stepforge {
 
-void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out) {
+namespace {
+
+struct RowsOfPart {
+  at::Tensor rows;   ///< of each token in the table; 0 for tokens of other parts
+  at::Tensor other;  ///< [N, 1] bool: tokens of other parts
+};
+
+RowsOfPart rows_of_part(const at::Tensor& tokens, int64_t rows, const VocabularyPart& part) {
+  const at::Tensor shifted = tokens - part.begin;
+  const at::Tensor other = shifted.lt(0).logical_or(shifted.ge(rows));
+  return {shifted.masked_fill(other, 0), other.unsqueeze(1)};
+}
+
+}  // namespace
+
+void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
+                       const VocabularyPart& part) {
   check_tensor(tokens, "embedding tokens", {tokens.size(0)}, at::kInt);
   check_shape(weight, "embedding weight", {weight.size(0), weight.size(1)});
   check_tensor(out, "embedding out", {tokens.size(0), weight.size(1)}, weight.scalar_type());
   if (has_cpu_kernel(weight)) {
-    cpu::embedding_forward(tokens, weight, out);
+    cpu::embedding_forward(tokens, weight, out, part);
   } else {
-    embedding_forward_reference(tokens, weight, out);
+    embedding_forward_reference(tokens, weight, out, part);
   }
 }
 
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
-                        bool accumulate) {
+                        bool accumulate, const VocabularyPart& part) {
   check_tensor(tokens, "embedding tokens", {tokens.size(0)}, at::kInt);
   check_shape(grad_out, "embedding grad_out", {tokens.size(0), grad_out.size(1)});
   check_tensor(grad_weight, "embedding grad_weight", {grad_weight.size(0), grad_out.size(1)},
                compute_type(grad_out));
   if (has_cpu_kernel(grad_out)) {
-    cpu::embedding_backward(tokens, grad_out, grad_weight, accumulate);
+    cpu::embedding_backward(tokens, grad_out, grad_weight, accumulate, part);
   } else {
-    embedding_backward_reference(tokens, grad_out, grad_weight, accumulate);
+    embedding_backward_reference(tokens, grad_out, grad_weight, accumulate, part);
   }
 }
 
-void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out) {
-  out.copy_(at::index_select(weight, 0, tokens));
+void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
+                                 const VocabularyPart& part) {
+  if (part.size == 0) {
+    out.copy_(at::index_select(weight, 0, tokens));
+    return;
+  }
+  const auto [rows, other] = rows_of_part(tokens, weight.size(0), part);
+  out.copy_(at::index_select(weight, 0, rows).masked_fill(other, 0));
 }
 
 void embedding_backward_reference(const at::Tensor& tokens, const at::Tensor& grad_out,
-                                  const at::Tensor& grad_weight, bool accumulate) {
+                                  const at::Tensor& grad_weight, bool accumulate,
+                                  const VocabularyPart& part) {
   if (!accumulate) grad_weight.zero_();
-  grad_weight.index_add_(0, tokens, grad_out.to(grad_weight.scalar_type()));
+  if (part.size == 0) {
+    grad_weight.index_add_(0, tokens, grad_out.to(grad_weight.scalar_type()));
+    return;
+  }
+  const auto [rows, other] = rows_of_part(tokens, grad_weight.size(0), part);
+  grad_weight.index_add_(0, rows, grad_out.to(grad_weight.scalar_type()).masked_fill(other, 0));
 }
 
 }  // namespace stepforge

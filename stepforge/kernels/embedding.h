@@ -5,19 +5,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/kernels/divided.h"
+
 namespace stepforge {
 
-/// tokens: int32 [N]; weight: [V, D]; out: [N, D] of weight's type. Throws Error on a token outside [0, V).
-/// No autograd.
-void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out);
+/// tokens: int32 [N]; weight: [V, D]; out: [N, D] of weight's type. Throws Error on a token outside the
+/// vocabulary. If weight is a part of the table, rows of tokens of other parts are 0, so that the sum over all
+/// parts is the result. No autograd.
+void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
+                       const VocabularyPart& part = {});
 
 /// grad_out: [N, D] fp32 or bf16; grad_weight: [V, D] fp32, written (rows without tokens become 0) or, with
-/// `accumulate`, added to. Each element is summed in token order: the result does not depend on the threads.
+/// `accumulate`, added to; tokens of other parts are left out. Each element is summed in token order: the
+/// result does not depend on the threads.
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
-                        bool accumulate);
+                        bool accumulate, const VocabularyPart& part = {});
 
-void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out);
+void embedding_forward_reference(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
+                                 const VocabularyPart& part = {});
 void embedding_backward_reference(const at::Tensor& tokens, const at::Tensor& grad_out,
-                                  const at::Tensor& grad_weight, bool accumulate);
+                                  const at::Tensor& grad_weight, bool accumulate,
+                                  const VocabularyPart& part = {});
 
 }  // namespace stepforge

@@ -24,6 +24,11 @@ int find_group(std::span<const RankGroup> groups, std::string_view name) {
   return found == groups.end() ? -1 : static_cast<int>(found - groups.begin());
 }
 
+int label_group(std::span<const RankGroup> groups) {
+  const int world = find_group(groups, kWorldGroup);
+  return world >= 0 ? world : find_group(groups, kLossGroup);
+}
+
 int UnitLayout::replica_group() const {
   const auto found = std::ranges::find(reductions, CollectiveKind::all_reduce, &ReductionStep::collective);
   return found == reductions.end() ? -1 : found->group;
@@ -58,6 +63,11 @@ UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan) {
   return unit;
 }
 
+TensorParallel tensor_parallel(const ParallelDims& resolved, RankId rank) {
+  const Mesh mesh(resolved, rank.world_size);
+  return {mesh.coordinate("tp", rank.rank), mesh.size("tp")};
+}
+
 RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& plan, RankId rank) {
   const Mesh mesh(resolve_dims(plan.dims, rank.world_size), rank.world_size);
   RankLayout layout;
@@ -65,9 +75,16 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
   layout.dims = mesh.dims();
   layout.data_rank = mesh.coordinate("batch", rank.rank);
   layout.data_ranks = mesh.size("batch");
-  for (const std::string_view axis : {kShardGroup, kReplicaGroup, kLossGroup}) add_group(layout, mesh, axis);
+  for (const std::string_view axis : {kShardGroup, kReplicaGroup, kLossGroup, kTensorGroup})
+    add_group(layout, mesh, axis);
   layout.loss_group = layout.find(kLossGroup);
+  layout.tensor_group = layout.find(kTensorGroup);
+  if (layout.size_of(layout.loss_group) < rank.world_size) add_group(layout, mesh, kWorldGroup);
+  layout.world_group = label_group(layout.groups);
   layout.units.assign(units.size(), sharded_unit(layout, plan));
+  for (size_t u = 0; u < units.size(); ++u)
+    for (const ParameterSpec& parameter : units[u].parameters)
+      layout.units[u].counted.push_back(layout.index_in(layout.tensor_group) == 0 || parameter.is_sliced());
   return layout;
 }
 

@@ -14,12 +14,15 @@
 #include "stepforge/layout/parallel_dims.h"
 #include "stepforge/modelspec/flat_layout.h"
 #include "stepforge/modelspec/parameter.h"
+#include "stepforge/modelspec/tensor_parallel.h"
 
 namespace stepforge {
 
 inline constexpr std::string_view kShardGroup = "dp_shard";
 inline constexpr std::string_view kReplicaGroup = "dp_replicate";
 inline constexpr std::string_view kLossGroup = "loss";
+inline constexpr std::string_view kTensorGroup = "tp";
+inline constexpr std::string_view kWorldGroup = "world";
 
 /// How a model is spread over ranks and in which dtypes its parameters and gradients travel.
 struct ParallelPlan {
@@ -52,6 +55,9 @@ struct UnitLayout {
   DType gather = DType::f32;
   DType reduce = DType::f32;
   bool offloaded = false;
+  /// Of each parameter: whether this rank counts it in norms and saves it. Of those that all ranks of tensor
+  /// parallelism hold, only the first one does.
+  std::vector<bool> counted = {};
 
   /// The group that holds the same part of the unit: that of the first all-reduce; -1 if there is none.
   int replica_group() const;
@@ -64,6 +70,8 @@ struct RankLayout {
   int data_ranks = 1;  ///< their number
   std::vector<RankGroup> groups;
   int loss_group = -1;            ///< all ranks whose losses are summed; -1: there is one
+  int tensor_group = -1;          ///< ranks that hold the other parts of divided tensors
+  int world_group = -1;           ///< all ranks; the loss group if that has all; -1: there is one rank
   std::vector<UnitLayout> units;  ///< in the order of the model specification
 
   /// The group along this axis of the mesh; -1 if the rank is alone in it.
@@ -82,8 +90,15 @@ UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan);
 /// The index of the group with this name; -1 if there is none.
 int find_group(std::span<const RankGroup> groups, std::string_view name);
 
-/// Throws UsageError if the degrees do not fit the world size (resolve_dims()), and Error if the rank is
-/// outside the world.
+/// The group of all ranks, over which labels and requests to stop are counted: "world", or "loss" if that has
+/// all ranks; -1 if there is one rank.
+int label_group(std::span<const RankGroup> groups);
+
+/// This rank's part of divided tensors.
+TensorParallel tensor_parallel(const ParallelDims& resolved, RankId rank);
+
+/// `units` are this rank's: with tensor parallelism, its parts of divided tensors. Throws UsageError if the
+/// degrees do not fit the world size (resolve_dims()), and Error if the rank is outside the world.
 RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& plan = {}, RankId rank = {});
 
 }  // namespace stepforge

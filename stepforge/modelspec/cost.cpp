@@ -131,7 +131,11 @@ BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& 
   std::vector<Kept> kept;  // of each region, from forward to backward
   double recomputed_flops = 0;
   for (const RegionCost& region : regions) {
+    const int64_t sums = bytes(region.forward_sums, context);
+    cost.forward_sum_bytes += sums;
+    cost.backward_sum_bytes += bytes(region.backward_sums, context) + region.weight_sum_bytes;
     if (contains(recomputed, region.name)) {
+      cost.backward_sum_bytes += sums;
       kept.push_back({cost.output_bytes, false});
       recomputed_flops += forward_flops(region, context);
     } else {

@@ -19,6 +19,7 @@ struct Elements {
   int64_t bytes(int64_t tokens, DType compute_dtype) const {
     return tokens * (compute * static_cast<int64_t>(dtype_bytes(compute_dtype)) + fp32 * 4);
   }
+  bool operator==(const Elements&) const = default;
   Elements operator+(const Elements& other) const { return {compute + other.compute, fp32 + other.fp32}; }
 };
 
@@ -62,6 +63,11 @@ struct RegionCost {
   std::vector<OpCost> ops;
   /// Its input is added to its result, so the incoming gradient lives until the end of its backward.
   bool residual = false;
+  /// Sums over ranks in a region whose matrices are divided (tensor parallelism): elements per token in
+  /// forward and in backward, and bytes of gradients of weights that are not divided.
+  Elements forward_sums = {};
+  Elements backward_sums = {};
+  int64_t weight_sum_bytes = 0;
 };
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
@@ -76,6 +82,8 @@ struct BlockCost {
   int64_t backward_peak_bytes = 0;
   double forward_flops = 0;
   double backward_flops = 0;
+  int64_t forward_sum_bytes = 0;  ///< summed over ranks
+  int64_t backward_sum_bytes = 0;
 };
 
 /// The cost of the regions of a block. `recomputed` names regions that save only their input and run again in

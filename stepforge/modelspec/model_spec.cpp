@@ -5,6 +5,12 @@
 
 namespace stepforge {
 
+bool BlockSpec::divided() const {
+  return std::ranges::any_of(regions, [](const RegionCost& region) {
+    return region.forward_sums != Elements{} || region.backward_sums != Elements{};
+  });
+}
+
 int64_t ModelSpec::parameter_count() const {
   int64_t sum = 0;
   for (const UnitSpec& unit : units) sum += unit.elements();

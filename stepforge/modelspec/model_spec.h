@@ -32,6 +32,9 @@ struct BlockSpec {
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
   std::vector<RegionCost> regions;
+
+  /// Whether its matrices are divided over the ranks of tensor parallelism, so that it sums over them.
+  bool divided() const;
 };
 
 /// A parameter that two blocks use. The unit of the first block owns it. Gradients of both are summed; norm,

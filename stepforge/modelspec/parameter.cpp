@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/modelspec/parameter.h"
 
+#include <algorithm>
+
 namespace stepforge {
 
 int64_t ParameterSpec::elements() const {
@@ -13,6 +15,22 @@ int64_t ParameterSpec::row_elements() const {
   int64_t product = 1;
   for (std::size_t d = 1; d < shape.size(); ++d) product *= shape[d];
   return product;
+}
+
+TensorSlice ParameterSpec::slice_of(size_t index) const {
+  const SubTensor& sub_tensor = sub_tensors.at(index);
+  TensorSlice slice = whole_slice(shape);
+  slice.sizes.at(0) = sub_tensor.rows;
+  if (sub_tensor.is_slice()) slice.offsets = sub_tensor.offsets;
+  return slice;
+}
+
+std::vector<int64_t> ParameterSpec::tensor_shape(size_t index) const {
+  return sub_tensors.at(index).is_slice() ? sub_tensors[index].tensor_shape : slice_of(index).sizes;
+}
+
+bool ParameterSpec::is_sliced() const {
+  return std::ranges::any_of(sub_tensors, &SubTensor::is_slice);
 }
 
 int64_t UnitSpec::elements() const {

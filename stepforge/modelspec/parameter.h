@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/base/tensor_slice.h"
+
 namespace stepforge {
 
 /// The initial values of a sub-tensor. They depend only on the seed, its Hugging Face name and the index of
@@ -27,6 +29,12 @@ struct SubTensor {
   std::string hf_name;  ///< "model.layers.0.self_attn.q_proj.weight"
   int64_t rows = 0;     ///< size of dimension 0
   Initializer init;
+  /// For a slice of a tensor that is divided over ranks: where it begins, and the shape of the tensor. Empty
+  /// for a whole one.
+  std::vector<int64_t> offsets = {};
+  std::vector<int64_t> tensor_shape = {};
+
+  bool is_slice() const { return !tensor_shape.empty(); }
 };
 
 struct ParameterSpec {
@@ -39,6 +47,11 @@ struct ParameterSpec {
   int64_t elements() const;
   /// Elements in one row of dimension 0.
   int64_t row_elements() const;
+  /// The part of the Hugging Face tensor that sub-tensor `index` holds, and the shape of that tensor.
+  TensorSlice slice_of(size_t index) const;
+  std::vector<int64_t> tensor_shape(size_t index) const;
+  /// Whether it holds slices of tensors that are divided over ranks.
+  bool is_sliced() const;
   /// Whether weight decay applies by default: not to norms and biases.
   bool decays() const { return tag != ParameterTag::norm && tag != ParameterTag::bias; }
 };

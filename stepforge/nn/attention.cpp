@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
 #include "stepforge/nn/kv_cache.h"
@@ -23,12 +24,22 @@ struct RotateArguments {
   Parameter* q_norm = nullptr;
   Parameter* k_norm = nullptr;
   double eps = 0.0;
+  TensorSums sums;
 
   QkNorm norm() const {
     if (q_norm == nullptr) return {};
     return {q_norm->value().detach(), k_norm->value().detach(), eps};
   }
 };
+
+/// Adds a gradient that is not in place to that of the weight.
+void finish_norm(Parameter& weight, const at::Tensor& gradient, const TensorSums& sums) {
+  if (weight.trained() && sums.several()) {
+    sums.sum(gradient);
+    write_or_add(weight.gradient(), gradient, weight.written());
+  }
+  weight.mark_written();
+}
 
 struct RotateFunction : torch::autograd::Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const RotateArguments* arguments) {
@@ -56,20 +67,25 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
     at::Tensor rstd;
     at::Tensor q_gradient;
     at::Tensor k_gradient;
-    bool accumulate = false;
+    // Gradients that are summed over ranks, or not used, have memory of their own.
+    const bool in_place = norm.present() && arguments.q_norm->trained() && !arguments.sums.several();
+    const bool accumulate = in_place && arguments.q_norm->written();
     if (norm.present()) {
       qkv = saved[0];
       rstd = saved[1];
-      const bool trained = arguments.q_norm->trained();
-      accumulate = trained && arguments.q_norm->written();
-      q_gradient = trained ? arguments.q_norm->gradient() : at::empty({arguments.shape.head_dim}, at::kFloat);
-      k_gradient = trained ? arguments.k_norm->gradient() : at::empty({arguments.shape.head_dim}, at::kFloat);
-      arguments.q_norm->mark_written();
-      arguments.k_norm->mark_written();
+      const auto gradient_of = [&](const Parameter& weight) {
+        return in_place ? weight.gradient() : at::empty({arguments.shape.head_dim}, at::kFloat);
+      };
+      q_gradient = gradient_of(*arguments.q_norm);
+      k_gradient = gradient_of(*arguments.k_norm);
     }
     // In place: attention's backward made this tensor, and nothing else uses it.
     qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm,
                           rstd, q_gradient, k_gradient, accumulate);
+    if (norm.present()) {
+      finish_norm(*arguments.q_norm, q_gradient, arguments.sums);
+      finish_norm(*arguments.k_norm, k_gradient, arguments.sums);
+    }
     return {gradients[0], at::Tensor()};
   }
 };
@@ -113,8 +129,9 @@ at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, con
 }  // namespace
 
 at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
-                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps) {
-  const RotateArguments arguments{shape, positions, &rope, q_norm, k_norm, eps};
+                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps,
+                  const TensorSums& sums) {
+  const RotateArguments arguments{shape, positions, &rope, q_norm, k_norm, eps, sums};
   return RotateFunction::apply(qkv, &arguments);
 }
 
@@ -124,7 +141,7 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
 
 AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix,
                                const AttentionShape& shape, double eps, bool qk_norm, const RopeTable& rope,
-                               int64_t layer)
+                               int64_t layer, TensorSums sums)
     : norm_(parameters(prefix + ".norm")),
       qkv_(parameters(prefix + ".qkv")),
       out_(parameters(prefix + ".out")),
@@ -133,15 +150,21 @@ AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::str
       shape_(shape),
       eps_(eps),
       rope_(rope),
-      layer_(layer) {}
+      layer_(layer),
+      sums_(std::move(sums)) {
+  // A layer may hold some of the heads only.
+  shape_.heads = out_.spec().shape.at(1) / shape_.head_dim;
+  shape_.kv_heads = (qkv_.spec().shape.at(0) / shape_.head_dim - shape_.heads) / 2;
+}
 
 at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) {
   auto [normed, residual] = pre_norm(x, norm_, eps_);
-  const at::Tensor qkv =
-      rotate(linear(normed, qkv_), shape_, context.batch->positions, rope_, q_norm_, k_norm_, eps_);
+  const at::Tensor qkv = rotate(linear(enter_divided(normed, sums_), qkv_), shape_, context.batch->positions,
+                                rope_, q_norm_, k_norm_, eps_, sums_);
   const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
                                                        : attend(qkv, shape_, *context.batch);
-  return residual_add(linear(attended, out_), residual, context, static_cast<uint64_t>(2 * layer_));
+  return residual_add(leave_divided(linear(attended, out_), sums_), residual, context,
+                      static_cast<uint64_t>(2 * layer_));
 }
 
 }  // namespace stepforge

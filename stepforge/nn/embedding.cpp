@@ -14,11 +14,12 @@ namespace {
 
 struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& tokens,
-                            const at::Tensor& weight, Parameter* parameter) {
+                            const at::Tensor& weight, Parameter* parameter, const VocabularyPart& part) {
     ctx->save_for_backward({tokens});
     save_pointer(*ctx, "parameter", parameter);
+    save_value(*ctx, "part", part);
     at::Tensor out = at::empty({tokens.size(0), weight.size(1)}, weight.options().requires_grad(false));
-    embedding_forward(tokens, weight, out);
+    embedding_forward(tokens, weight, out, part);
     return out;
   }
 
@@ -27,21 +28,26 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     if (parameter->trained()) {
       embedding_backward(ctx->get_saved_variables()[0], gradients[0], parameter->gradient(),
-                         parameter->written());
+                         parameter->written(), saved_value<VocabularyPart>(*ctx, "part"));
       parameter->mark_written();
     }
-    return {at::Tensor(), at::Tensor(), at::Tensor()};
+    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor embed(const at::Tensor& tokens, Parameter& table) {
-  return EmbeddingFunction::apply(tokens, table.value(), &table);
+at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPart& part) {
+  return EmbeddingFunction::apply(tokens, table.value(), &table, part);
+}
+
+VocabularyPart vocabulary_part(const ParameterSpec& table) {
+  if (!table.is_sliced()) return {};
+  return {table.slice_of(0).offsets.at(0), table.tensor_shape(0).at(0)};
 }
 
 Bundle EmbeddingBlock::forward(const Bundle& inputs, const Context& context) {
-  return {embed(context.batch->tokens, table_)};
+  return {leave_divided(embed(context.batch->tokens, table_, vocabulary_part(table_.spec())), sums_)};
 }
 
 }  // namespace stepforge

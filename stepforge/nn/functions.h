@@ -12,14 +12,25 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/rope.h"
 #include "stepforge/nn/context.h"
 #include "stepforge/nn/parameter.h"
 
 namespace stepforge {
 
-/// Rows of `table` [vocab, width] at `tokens` [N] int32.
-at::Tensor embed(const at::Tensor& tokens, Parameter& table);
+/// Rows of `table` [vocab, width] at `tokens` [N] int32. If `part` says that it holds a part of the
+/// vocabulary, rows of other tokens are 0.
+at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPart& part = {});
+
+/// The tokens of an embedding or of an output projection.
+VocabularyPart vocabulary_part(const ParameterSpec& table);
+
+/// The slots of a layer whose matrices are divided over ranks; x itself if `sums` is empty. Before a
+/// projection that is divided by rows: x, whose gradient is summed. After one that is divided by columns: the
+/// sum of x, in place; the gradient passes. (f and g of Megatron-LM, arXiv:1909.08053.)
+at::Tensor enter_divided(const at::Tensor& x, const TensorSums& sums);
+at::Tensor leave_divided(const at::Tensor& x, const TensorSums& sums);
 
 /// x W^T; saves x for the weight's gradient. x [N, in], weight [out, in].
 at::Tensor linear(const at::Tensor& x, Parameter& weight);
@@ -29,9 +40,11 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight);
 std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight, double eps);
 
 /// Optional q/k norm, then rotary embedding of q and k inside packed qkv [N, (heads + 2 kv_heads) head_dim].
-/// Without norms it works in place. `q_norm` and `k_norm` are both null or both given.
+/// Without norms it works in place. `q_norm` and `k_norm` are both null or both given; their gradients are
+/// summed over the ranks of `sums`, each of which has some of the heads.
 at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
-                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps);
+                  const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps,
+                  const TensorSums& sums = {});
 
 /// Causal attention inside each document of the batch. qkv is the result of rotate(); returns [N, heads *
 /// head_dim].

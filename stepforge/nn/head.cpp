@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/kernels/reduce.h"
@@ -42,7 +43,8 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
     outputs.accumulate_weight = weight_.written();
     weight_.mark_written();
   }
-  linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, scale, chunk_, outputs);
+  linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, scale, chunk_, outputs,
+                       part_, sums_);
 
   at::Tensor norm_gradient = norm_.trained() ? norm_.gradient() : at::empty({hidden.size(1)}, at::kFloat);
   // In place: the gradient of the normed hidden becomes that of the hidden.
@@ -59,8 +61,9 @@ LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& con
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
   if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
   linear_cross_entropy(norm(hidden, norm_, eps_).out, weight_.value().detach(), context.batch->labels, 1.0,
-                       chunk_, outputs);
-  return {sum_in_order(outputs.token_loss), outputs.token_loss, outputs.logits, {}};
+                       chunk_, outputs, part_, sums_);
+  const at::Tensor logits = with_logits ? of_all_parts(outputs.logits) : outputs.logits;
+  return {sum_in_order(outputs.token_loss), outputs.token_loss, logits, {}};
 }
 
 at::Tensor LinearCrossEntropyHead::last_logits(const Bundle& inputs, const Context& context) {
@@ -69,7 +72,15 @@ at::Tensor LinearCrossEntropyHead::last_logits(const Bundle& inputs, const Conte
   const at::Tensor& hidden = inputs.at(0);
   const int64_t count = hidden.size(0) / rows;
   const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
-  return at::mm(norm(last, norm_, eps_).out, weight_.value().detach().t()).to(at::kFloat);
+  return of_all_parts(at::mm(norm(last, norm_, eps_).out, weight_.value().detach().t()).to(at::kFloat));
+}
+
+at::Tensor LinearCrossEntropyHead::of_all_parts(const at::Tensor& logits) const {
+  if (!sums_.several()) return logits;
+  at::Tensor all = at::zeros({logits.size(0), part_.size}, logits.options());
+  all.narrow(1, part_.begin, logits.size(1)).copy_(logits);
+  sums_.sum(all);  // adding zeros changes no logit
+  return all;
 }
 
 }  // namespace stepforge

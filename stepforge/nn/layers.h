@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of a model. They look parameters up by name, read sizes from tensors, and know no ranks.
+// The layers of a model. They look parameters up by name, read sizes from tensors, and know no ranks. If their
+// matrices are divided over ranks, `sums` combines what the parts compute.
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "stepforge/nn/block.h"
 #include "stepforge/nn/functions.h"
@@ -15,7 +17,7 @@ class AttentionLayer {
   /// `prefix` is "layers.3.attention"; the parameters norm, qkv, out, and with `qk_norm` q_norm and k_norm
   /// are looked up.
   AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, const AttentionShape& shape,
-                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer);
+                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer, TensorSums sums = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
@@ -28,12 +30,14 @@ class AttentionLayer {
   double eps_;
   const RopeTable& rope_;
   int64_t layer_;
+  TensorSums sums_;
 };
 
 /// Pre-norm SwiGLU MLP with a residual: x + down(swiglu(gate_up(norm(x)))).
 class MlpLayer {
  public:
-  MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer);
+  MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer,
+           TensorSums sums = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
@@ -42,15 +46,17 @@ class MlpLayer {
   Parameter& down_;
   double eps_;
   int64_t layer_;
+  TensorSums sums_;
 };
 
 class EmbeddingBlock : public Block {
  public:
-  explicit EmbeddingBlock(Parameter& table) : table_(table) {}
+  explicit EmbeddingBlock(Parameter& table, TensorSums sums = {}) : table_(table), sums_(std::move(sums)) {}
   Bundle forward(const Bundle& inputs, const Context& context) override;
 
  private:
   Parameter& table_;
+  TensorSums sums_;
 };
 
 /// Final norm and output projection with the cross-entropy, in chunks of tokens: the full logits are never
@@ -58,8 +64,13 @@ class EmbeddingBlock : public Block {
 class LinearCrossEntropyHead : public Head {
  public:
   /// `weight` [vocab, width] is the head's own or the embedding's. `chunk`: tokens per chunk.
-  LinearCrossEntropyHead(Parameter& norm, Parameter& weight, double eps, int64_t chunk)
-      : norm_(norm), weight_(weight), eps_(eps), chunk_(chunk) {}
+  LinearCrossEntropyHead(Parameter& norm, Parameter& weight, double eps, int64_t chunk, TensorSums sums = {})
+      : norm_(norm),
+        weight_(weight),
+        eps_(eps),
+        chunk_(chunk),
+        part_(vocabulary_part(weight.spec())),
+        sums_(std::move(sums)) {}
   LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override;
   LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) override;
   at::Tensor last_logits(const Bundle& inputs, const Context& context) override;
@@ -67,8 +78,13 @@ class LinearCrossEntropyHead : public Head {
  private:
   Parameter& norm_;
   Parameter& weight_;
+  /// Logits of the whole vocabulary, from those of this part.
+  at::Tensor of_all_parts(const at::Tensor& logits) const;
+
   double eps_;
   int64_t chunk_;
+  VocabularyPart part_;
+  TensorSums sums_;
 };
 
 }  // namespace stepforge

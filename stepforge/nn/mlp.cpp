@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -34,16 +36,19 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   return SwigluFunction::apply(gate_up);
 }
 
-MlpLayer::MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer)
+MlpLayer::MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer,
+                   TensorSums sums)
     : norm_(parameters(prefix + ".norm")),
       gate_up_(parameters(prefix + ".gate_up")),
       down_(parameters(prefix + ".down")),
       eps_(eps),
-      layer_(layer) {}
+      layer_(layer),
+      sums_(std::move(sums)) {}
 
 at::Tensor MlpLayer::forward(const at::Tensor& x, const Context& context) {
   auto [normed, residual] = pre_norm(x, norm_, eps_);
-  const at::Tensor branch = linear(swiglu(linear(normed, gate_up_)), down_);
+  const at::Tensor branch =
+      leave_divided(linear(swiglu(linear(enter_divided(normed, sums_), gate_up_)), down_), sums_);
   // A layer has two dropouts: that of attention, then this one.
   return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1));
 }

@@ -109,12 +109,14 @@ ParallelDims dims_of(const ParallelismConfig& parallelism, int world_size) {
   ParallelDims dims;
   dims.dp_replicate = parallelism.data_parallel_replicate_degree;
   dims.dp_shard = parallelism.data_parallel_shard_degree;
+  dims.tp = parallelism.tensor_parallel_degree;
   try {
     return resolve_dims(dims, world_size);
   } catch (const UsageError& refusal) {
     throw UsageError(format(
-        "parallelism.data_parallel_replicate_degree = {} and parallelism.data_parallel_shard_degree = {}: {}",
-        dims.dp_replicate, dims.dp_shard, refusal.what()));
+        "parallelism.data_parallel_replicate_degree = {}, parallelism.data_parallel_shard_degree = {} and "
+        "parallelism.tensor_parallel_degree = {}: {}",
+        dims.dp_replicate, dims.dp_shard, dims.tp, refusal.what()));
   }
 }
 
@@ -198,6 +200,11 @@ BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_
 
 ModelSpec plan_model(const Config& config) {
   return model_spec(config.model, config.training.loss_chunk);
+}
+
+ModelSpec plan_rank_model(const Config& config, RankId rank) {
+  const ParallelDims dims = dims_of(config.parallelism, rank.world_size);
+  return model_spec(config.model, config.training.loss_chunk, tensor_parallel(dims, rank));
 }
 
 int plan_data_ranks(const Config& config, int world_size) {

@@ -32,6 +32,11 @@ int plan_data_ranks(const Config& config, int world_size);
 /// The specification of config.model. Throws UsageError if model.vocab_size is 0 and no tokenizer gives it.
 ModelSpec plan_model(const Config& config);
 
+/// This rank's part of the model: with tensor parallelism its parts of the tensors, otherwise all of it. The
+/// functions below take it as `model`. Throws UsageError as plan_model() and plan_data_ranks() do, or if the
+/// degree of tensor parallelism does not fit the model.
+ModelSpec plan_rank_model(const Config& config, RankId rank);
+
 /// What a rank holds of the model. Throws UsageError as plan_data_ranks() does.
 RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank = {});
 

@@ -44,7 +44,7 @@ void write_training(StepProgram& program, const ModelSpec& model) {
   const int head = static_cast<int>(program.blocks.size()) - 1;
   const int lowest = lowest_trained_block(model);
   const int loss = find_group(program.groups, kLossGroup);
-  if (loss >= 0) writer.add(OpKind::count_labels, -1, loss);
+  if (const int ranks = label_group(program.groups); ranks >= 0) writer.add(OpKind::count_labels, -1, ranks);
   for (int u = 0; u < std::ssize(program.units); ++u) {
     const ProgramUnit& unit = element(program.units, u);
     if (unit.trainable && !unit.reduces()) writer.add(OpKind::start_gradient, u);  // others: reduce_pass
@@ -57,6 +57,8 @@ void write_training(StepProgram& program, const ModelSpec& model) {
   }
   if (loss >= 0) writer.add(OpKind::reduce_loss, -1, loss);
   writer.add(OpKind::gradient_norm, -1, find_group(program.groups, kShardGroup));
+  if (const int tensor = find_group(program.groups, kTensorGroup); tensor >= 0)
+    writer.add(OpKind::join_norm, -1, tensor);
   writer.add(OpKind::check_finite);
   for (int u = 0; u < std::ssize(program.units); ++u)
     if (element(program.units, u).trainable) writer.add(OpKind::update, u);
@@ -133,6 +135,7 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.name = block.name;
     added.units = block.units;
     added.weights_in_backward = block.kind != BlockKind::embedding;
+    if (block.divided()) added.tensor_group = layout.tensor_group;
   }
   program.blocks.front().first = true;
   program.blocks.back().last = true;

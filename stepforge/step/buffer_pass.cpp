@@ -199,11 +199,20 @@ class BufferWriter {
     return sum;
   }
 
+  /// A block whose layers are divided sums over their ranks while it computes.
+  bool set_block_group(Operation& operation) const {
+    if (!has_trait(operation.kind, kUsesUnits)) return false;
+    operation.group = element(program_.blocks, operation.block).tensor_group;
+    return operation.group >= 0;
+  }
+
   /// `allocated`: bytes of the buffers that it allocates, which are part of the measured peaks.
   void set_cost_of_block(Operation& operation, int64_t allocated) const {
     const BlockCost& cost = element(costs_, operation.block);
+    const bool divided = set_block_group(operation);
     int64_t peak = 0;  // bytes, buffers included
     operation.flops = cost.forward_flops;
+    if (divided) operation.bytes = cost.forward_sum_bytes;
     switch (operation.kind) {
       case OpKind::forward:
         peak = operation.keep_graph ? cost.forward_peak_bytes : cost.inference_peak_bytes;
@@ -214,9 +223,11 @@ class BufferWriter {
       case OpKind::backward:
         peak = cost.backward_peak_bytes;
         operation.flops = cost.backward_flops;
+        if (divided) operation.bytes = cost.backward_sum_bytes;
         break;
       case OpKind::loss_forward_backward:
         operation.flops = cost.forward_flops + cost.backward_flops;
+        if (divided) operation.bytes = cost.forward_sum_bytes + cost.backward_sum_bytes;
         peak = cost.forward_peak_bytes + cost.backward_peak_bytes;  // interleaved, chunk by chunk
         break;
       case OpKind::loss:
@@ -225,6 +236,7 @@ class BufferWriter {
       case OpKind::logits:
         peak =
             options_.sequences * (model_.vocab_size * 4 + model_.width * dtype_bytes(options_.cost.compute));
+        if (divided) operation.bytes = options_.sequences * model_.vocab_size * 4;
         break;
       default:
         break;
@@ -255,6 +267,9 @@ class BufferWriter {
                                                 : layout_.size_of(operation.group);
           operation.workspace = operation.bytes = kPartialSumBytes * sums;
         }
+        break;
+      case OpKind::join_norm:
+        operation.bytes = kPartialSumBytes * layout_.size_of(operation.group);
         break;
       case OpKind::gather_start:
         operation.bytes = element(program_.units, operation.unit).gathered_bytes;

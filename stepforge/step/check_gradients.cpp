@@ -81,6 +81,8 @@ class Gradients : RuleWalk {
         return write(trainable(operation));
       case OpKind::gradient_norm:
         return norm(operation);
+      case OpKind::join_norm:
+        return join_norm(operation);
       case OpKind::check_finite:
         return check_finite();
       case OpKind::update:
@@ -246,8 +248,18 @@ class Gradients : RuleWalk {
       require(unit.replica_group, gradient.all_reduce_start, gradient.all_reduce_wait, "all-reduced");
   }
 
+  /// Each rank of tensor parallelism has its own part of the gradients.
+  void join_norm(const Operation& operation) {
+    require_done(norm_, "the gradient norm has not been computed");
+    const int tensor = find_group(program_.groups, kTensorGroup);
+    if (operation.group != tensor) fail("it must run over " + group_text(tensor));
+    once(joined_, "the norm was already joined");
+  }
+
   void check_finite() {
     require_done(norm_, "the gradient norm has not been computed");
+    if (const int tensor = find_group(program_.groups, kTensorGroup); tensor >= 0)
+      require_done(joined_, "the norm has not been joined over " + group_text(tensor));
     once(check_, "the loss and the norm were already checked");
   }
 
@@ -260,6 +272,7 @@ class Gradients : RuleWalk {
   std::vector<Gradient> gradients_;      // of each unit
   std::vector<std::vector<int>> users_;  // of each unit: the blocks that use it
   int norm_ = kNever;
+  int joined_ = kNever;
   int check_ = kNever;
 };
 

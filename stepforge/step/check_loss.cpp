@@ -9,27 +9,29 @@ namespace {
 class Loss : RuleWalk {
  public:
   explicit Loss(const CheckedProgram& checked)
-      : RuleWalk(checked), group_(find_group(program_.groups, kLossGroup)) {}
+      : RuleWalk(checked),
+        group_(find_group(program_.groups, kLossGroup)),
+        all_ranks_(label_group(program_.groups)) {}
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
-    if (!trains() || group_ < 0) return;
-    require_over_group(count_, "the labels of the step are never counted");
-    require_over_group(reduce_, "the loss is never reduced");
+    if (!trains()) return;
+    require_over(all_ranks_, count_, "the labels of the step are never counted");
+    require_over(group_, reduce_, "the loss is never reduced");
   }
 
  private:
-  void require_over_group(int done, const char* reason) const {
-    if (done == kNever) fail(format("{} over {}", reason, group_text(group_)));
+  void require_over(int group, int done, const char* reason) const {
+    if (group >= 0 && done == kNever) fail(format("{} over {}", reason, group_text(group)));
   }
 
   void visit(const Operation& operation) {
     switch (operation.kind) {
       case OpKind::count_labels:
-        require_group(operation);
+        require_group(operation, all_ranks_);
         return once(count_, "the labels were already counted");
       case OpKind::reduce_loss:
-        require_group(operation);
+        require_group(operation, group_);
         once(reduce_, "the loss was already reduced");
         for (const int loss : losses_) require_order(loss);
         return;
@@ -37,29 +39,30 @@ class Loss : RuleWalk {
         return loss();
       case OpKind::check_finite:
         if (group_ < 0) return;
-        require_over_group(reduce_, "the loss has not been reduced");
+        require_over(group_, reduce_, "the loss has not been reduced");
         return require_order(reduce_);
       default:
         return;
     }
   }
 
-  void require_group(const Operation& operation) const {
-    if (group_ < 0) fail("the program has no group for the loss");
-    if (operation.group != group_) fail("it must run over " + group_text(group_));
+  void require_group(const Operation& operation, int group) const {
+    if (group < 0) fail("the program has no group for the loss");
+    if (operation.group != group) fail("it must run over " + group_text(group));
   }
 
   /// The loss is divided by the number of labels of the whole step.
   void loss() {
     require_never(reduce_, "the loss was already reduced");
-    if (group_ >= 0) {
-      require_over_group(count_, "the labels of the step have not been counted");
+    if (all_ranks_ >= 0) {
+      require_over(all_ranks_, count_, "the labels of the step have not been counted");
       require_order(count_);
     }
     losses_.push_back(here());
   }
 
   int group_;
+  int all_ranks_;
   int count_ = kNever;
   int reduce_ = kNever;
   std::vector<int> losses_;

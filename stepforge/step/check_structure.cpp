@@ -39,8 +39,10 @@ class Structure : ListWalk {
   void check_header() const {
     if (program_.micro_batches < 1)
       fail(format("a step needs at least one micro-batch, not {}", program_.micro_batches));
-    for (const ProgramBlock& block : program_.blocks)
+    for (const ProgramBlock& block : program_.blocks) {
       require_indices(block.units, program_.units.size(), "unit");
+      require_optional_index(block.tensor_group, program_.groups.size(), "group");
+    }
     for (const ProgramUnit& unit : program_.units) {
       require_optional_index(unit.shard_group, program_.groups.size(), "group");
       require_optional_index(unit.replica_group, program_.groups.size(), "group");
@@ -91,6 +93,7 @@ class Structure : ListWalk {
     if (has(kHasLevel)) require_index(operation.level, kMaxLevels, "level");
     if (has(kHasPeer)) require_index(operation.peer, world_, "peer rank");
     if (has(kHasPeer) && operation.peer == program_.rank) fail("a rank cannot send to itself");
+    if (has(kUsesUnits)) require_block_group(operation);
     if (has(kOverShards)) require_group(operation, unit(operation.unit).shard_group);
     if (has(kOverReplicas)) require_group(operation, unit(operation.unit).replica_group);
     if (has(kHasGroup)) require_index(operation.group, program_.groups.size(), "group");
@@ -103,6 +106,13 @@ class Structure : ListWalk {
       fail(format("it runs over {}, but the unit's group is {}", group_text(operation.group),
                   group_text(expected)));
     }
+  }
+
+  void require_block_group(const Operation& operation) const {
+    const ProgramBlock& computed = block(operation);
+    if (operation.group == computed.tensor_group) return;
+    fail(format("it sums over {}, but the layers of block {} are divided over {}",
+                group_text(operation.group), computed.name, group_text(computed.tensor_group)));
   }
 
   std::size_t world_;

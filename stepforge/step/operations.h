@@ -37,7 +37,8 @@ enum class OpKind : uint8_t {
   reduce_loss,            ///< collects the losses of all ranks of the group
   send,                   ///< sends a bundle to `peer`
   receive,                ///< receives a bundle from `peer`
-  gradient_norm,          ///< global norm of the gradients of all trainable units; clip coefficient
+  gradient_norm,          ///< norm of the gradients of all trainable units over the shard group
+  join_norm,              ///< joins the norms of the parts of divided tensors
   check_finite,           ///< stops or skips the step if the loss or the norm is not finite
   update,                 ///< updates unit u by the optimizer
   offload_start,          ///< starts to copy parts of the state of an offloaded unit to the host
@@ -185,6 +186,7 @@ inline constexpr std::array kRows = {
     OpInfo{send, "send", peer, kBlock | kHasPeer},
     OpInfo{receive, "receive", peer, kBlock | kHasPeer},
     OpInfo{gradient_norm, "gradient_norm", compute, kTrains},
+    OpInfo{join_norm, "join_norm", compute, kHasGroup | kTrains},
     OpInfo{check_finite, "check_finite", compute, 0},
     OpInfo{update, "update", compute, kGradient, {kWeights, kGradients, kOptimizer}},
     OpInfo{offload_start, "offload_start", copy, kUnit, {kWeights, kGradients, kOptimizer}},

@@ -40,10 +40,11 @@ struct Operation {
   int block = -1;
   int micro_batch = -1;
   int level = -1;  ///< ordered mode: level of the summation tree
-  int group = -1;  ///< index into StepProgram::groups, for collectives
+  int group = -1;  ///< index into StepProgram::groups, for collectives and blocks that sum over ranks
   int peer = -1;   ///< global rank, for send and receive
   int tag = 0;     ///< which bundle a send or receive carries, equal on both sides
-  /// Communication: size of the whole message, of all shards for a gather or a reduction. update,
+  /// Communication: size of the whole message, of all shards for a gather or a reduction; of all sums over
+  /// ranks inside a block. update,
   /// stash_gradient, add_gradient and gradient_norm without a group: memory read and written.
   int64_t bytes = 0;
   int64_t workspace = 0;  ///< bytes allocated and freed while it runs
@@ -82,6 +83,7 @@ struct ProgramBlock {
   bool last = false;                            ///< the head: computes the loss
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
+  int tensor_group = -1;  ///< its layers are divided over it: computing with them sums over the group
 };
 
 /// The step of one rank. Blocks are those of this rank, in forward order; on a pipeline stage `first` and
@@ -113,7 +115,7 @@ std::vector<BufferKind> kinds_of(const StateParts& parts);
 /// Whether the operation reads the weights of its block, so that they must be gathered.
 bool reads_weights(const StepProgram& program, const Operation& operation);
 
-/// Whether the operation is a collective over its group.
+/// Whether the operation is a collective over its group, or makes collectives over it.
 bool is_collective(const Operation& operation);
 
 /// "forward layers.3 m0 graph". Works for malformed programs too.

@@ -16,11 +16,40 @@ std::vector<double> terms_by_chunk(const at::Tensor& flat, NormType type) {
   return terms;
 }
 
+/// Joins the terms of elements [begin, end) of `flat` to those of their chunks.
+void add_terms(const at::Tensor& flat, int64_t begin, int64_t end, NormType type,
+               std::vector<double>& terms) {
+  while (begin < end) {
+    // Up to the next border of chunks, then whole chunks.
+    const int64_t rest = begin % kReduceChunk;
+    const int64_t stop = rest == 0 ? end : std::min(end, begin - rest + kReduceChunk);
+    const std::vector<double> part = terms_by_chunk(flat.narrow(0, begin, stop - begin), type);
+    for (size_t i = 0; i < part.size(); ++i) {
+      double& chunk = terms.at(static_cast<size_t>(begin / kReduceChunk) + i);
+      chunk = join_norm_terms(type, chunk, part[i]);
+    }
+    begin = stop;
+  }
+}
+
+/// The terms of the parameters that this rank counts.
+std::vector<double> counted_terms(const UnitStore& unit, NormType type) {
+  const std::vector<bool>& counted = unit.layout().counted;
+  const at::Tensor& gradient = unit.gradient();
+  if (std::ranges::find(counted, false) == counted.end()) return terms_by_chunk(gradient, type);
+  std::vector<double> terms(static_cast<size_t>(reduce_chunks(gradient.numel())), 0.0);
+  for (size_t i = 0; i < counted.size(); ++i) {
+    const ShardRange range = unit.local_range(i, i + 1);
+    if (counted[i]) add_terms(gradient, range.begin, range.end, type, terms);
+  }
+  return terms;
+}
+
 /// The norm terms of this rank's chunks, unit by unit.
 std::vector<std::vector<double>> terms_by_unit(const ModelStore& store, NormType type) {
   std::vector<std::vector<double>> terms;
   for (size_t i = 0; i < store.size(); ++i) {
-    if (store.unit(i).trained()) terms.push_back(terms_by_chunk(store.unit(i).gradient(), type));
+    if (store.unit(i).trained()) terms.push_back(counted_terms(store.unit(i), type));
   }
   return terms;
 }
@@ -69,10 +98,11 @@ double join_over_shards(Communicator* shards, NormType type, double own) {
   return join(type, 0.0, of_all_ranks(shards, {own}));
 }
 
-double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards) {
+double gradient_norm_terms(const ModelStore& store, NormType type, NormExchange exchange,
+                           Communicator* shards) {
   const auto terms = terms_by_unit(store, type);
-  return norm_of_terms(type, exchange == NormExchange::chunks ? join_by_chunks(shards, type, terms)
-                                                              : join_by_ranks(shards, type, terms));
+  return exchange == NormExchange::chunks ? join_by_chunks(shards, type, terms)
+                                          : join_by_ranks(shards, type, terms);
 }
 
 double clip_coefficient(double norm, double max_norm) {

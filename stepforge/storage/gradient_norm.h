@@ -15,11 +15,12 @@ enum class NormExchange : uint8_t {
   chunks,  ///< one number per 1,024 elements, in logical order: the same bits for every flat partition
 };
 
-/// The norm of the gradients of all trained units of `store`, computed in fp64 and bitwise equal on all
-/// ranks. Each element counts once, because replicas hold equal gradients. A collective of `shards`, the
-/// units' shard group on the compute lane; null if each rank holds whole units.
-double gradient_norm(const ModelStore& store, NormType type, NormExchange exchange,
-                     Communicator* shards = nullptr);
+/// The sum of |x|^p (for inf the largest |x|) over the gradients of all trained units of `store`, computed in
+/// fp64 and bitwise equal on all ranks; norm_of_terms() is the norm. Each element counts once: replicas hold
+/// equal gradients, and of parameters that all ranks of tensor parallelism hold, only one rank counts them. A
+/// collective of `shards`, the units' shard group on the compute lane; null if each rank holds whole units.
+double gradient_norm_terms(const ModelStore& store, NormType type, NormExchange exchange,
+                           Communicator* shards = nullptr);
 
 /// The sum of |x|^p over all elements of a gradient of any shape, or for inf the largest |x|: the norm before
 /// its root is taken. Combined chunk by chunk (kernels/reduce.h).

@@ -288,12 +288,13 @@ void UnitStore::initialize(uint64_t seed) {
   for (size_t i = 0; i < spec_.parameters.size(); ++i) {
     const ParameterSpec& parameter = spec_.parameters[i];
     int64_t row = 0;
-    for (const SubTensor& sub_tensor : parameter.sub_tensors) {
-      std::vector<int64_t> shape = parameter.shape;
-      shape.at(0) = sub_tensor.rows;
+    for (size_t s = 0; s < parameter.sub_tensors.size(); ++s) {
+      const SubTensor& sub_tensor = parameter.sub_tensors[s];
+      const std::vector<int64_t> shape = parameter.tensor_shape(s);
+      const std::vector<int64_t> begin = parameter.slice_of(s).offsets;
       const uint64_t key = stream_key(seed, "init:" + sub_tensor.hf_name);
-      for (const ShardSlice& slice : slices(i, row, row + sub_tensor.rows)) {
-        for (const ShardRun& run : runs_of(shape, slice)) {
+      for (const ShardSlice& held : slices(i, row, row + sub_tensor.rows)) {
+        for (const ShardRun& run : runs_of(shape, {moved(held.slice, begin), held.local})) {
           fill_initial(master_.data_ptr<float>() + run.local, run.element, run.count, sub_tensor.init, key);
         }
       }

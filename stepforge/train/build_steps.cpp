@@ -20,6 +20,7 @@
 #include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/memory_fit.h"
+#include "stepforge/storage/tensor_sums.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/builtin_callbacks.h"
 #include "stepforge/train/trainer.h"
@@ -170,11 +171,12 @@ void build_data(Trainer& trainer) {
 
 void build_specification(Trainer& trainer) {
   trainer.model_spec = plan_model(trainer.config);
+  trainer.rank_model = plan_rank_model(trainer.config, trainer.place);
 }
 
 void build_layout(Trainer& trainer) {
   const auto& training = trainer.config.training;
-  trainer.layout = plan_layout(trainer.config, trainer.model_spec, trainer.place);
+  trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place);
   trainer.batch = plan_batch(training, trainer.layout.data_ranks, trainer.layout.data_rank);
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
   trainer.steps_per_epoch =
@@ -197,7 +199,7 @@ void check_memory(Trainer& trainer) {
   const MemoryFacts memory = read_machine_facts().memory;
   if (memory.total <= 0) return;
   trainer.memory_budget = {memory.available / trainer.ranks_on_host, "are free for it on this machine"};
-  const std::string verdict = memory_verdict(trainer.config, trainer.model_spec, trainer.place,
+  const std::string verdict = memory_verdict(trainer.config, trainer.rank_model, trainer.place,
                                              trainer.predicted_memory, trainer.memory_budget);
   const int64_t needed = needed_bytes(trainer.predicted_memory, trainer.memory_budget);
   if (needed > memory.total / trainer.ranks_on_host) throw UsageError(verdict);
@@ -211,9 +213,9 @@ void check_memory(Trainer& trainer) {
 void build_step_program(Trainer& trainer) {
   Config planned = trainer.config;
   planned.training.threads = at::get_num_threads();  // workspaces depend on it
-  trainer.train_program = plan_train_step(planned, trainer.model_spec, trainer.layout);
+  trainer.train_program = plan_train_step(planned, trainer.rank_model, trainer.layout);
   check_planted_block(trainer);
-  trainer.evaluation_program = plan_evaluation(planned, trainer.model_spec, trainer.layout);
+  trainer.evaluation_program = plan_evaluation(planned, trainer.rank_model, trainer.layout);
   trainer.predicted_memory = account(trainer.train_program);
   check_memory(trainer);
 }
@@ -227,13 +229,13 @@ void build_groups(Trainer& trainer) {
 
 void build_parameters(Trainer& trainer) {
   trainer.store =
-      std::make_unique<ModelStore>(trainer.model_spec.units, trainer.layout, StoreOptions{}, trainer.groups);
+      std::make_unique<ModelStore>(trainer.rank_model.units, trainer.layout, StoreOptions{}, trainer.groups);
   trainer.store->initialize(static_cast<uint64_t>(trainer.config.training.seed));
 }
 
 void build_model(Trainer& trainer) {
   const ForwardOptions options{std::max(trainer.config.training.seq_len, generation_context(trainer.config)),
-                               trainer.config.training.loss_chunk};
+                               trainer.config.training.loss_chunk, tensor_sums(*trainer.groups)};
   trainer.model = make_model(trainer.config.model, trainer.store->lookup(), options);
 }
 
@@ -242,7 +244,7 @@ void build_optimizer(Trainer& trainer) {
   switch (optimizer.name) {
     case OptimizerName::adamw:
       trainer.optimizer =
-          std::make_unique<AdamW>(*trainer.store, resolve_param_groups(optimizer, trainer.model_spec));
+          std::make_unique<AdamW>(*trainer.store, resolve_param_groups(optimizer, trainer.rank_model));
   }
   const auto& lr = trainer.config.lr_scheduler;
   trainer.schedule = std::make_unique<LearningRateSchedule>(lr, trainer.total_steps);

@@ -32,6 +32,7 @@ std::string mesh_text(const ParallelDims& dims) {
   std::vector<std::string> axes;
   if (dims.dp_replicate > 1) axes.push_back(format("dp_replicate {}", dims.dp_replicate));
   if (dims.dp_shard > 1) axes.push_back(format("dp_shard {}", dims.dp_shard));
+  if (dims.tp > 1) axes.push_back(format("tp {}", dims.tp));
   return join(axes, " x ");
 }
 
@@ -48,7 +49,7 @@ class ReportCallback : public Callback {
     const auto& model = trainer.model_spec;
     const auto& batch = trainer.batch;
     const int ranks = trainer.layout.data_ranks;
-    if (ranks > 1) {
+    if (trainer.place.world_size > 1) {
       trainer.log.info("ranks: {} ({}), {}", trainer.world()->size(), mesh_text(trainer.layout.dims),
                        trainer.world()->transport());
     }
@@ -128,7 +129,7 @@ class LoggingCallback : public Callback {
 
   void step_end(Trainer& trainer) override {
     const double waited = trainer.loader->wait_seconds();
-    const double seconds = meter_.end_step(trainer.batch.tokens_per_step() / trainer.layout.data_ranks,
+    const double seconds = meter_.end_step(trainer.batch.tokens_per_step() / trainer.place.world_size,
                                            trainer.last_flops, waited - waited_);
     waited_ = waited;
     if (status_ == nullptr) return;
@@ -191,8 +192,8 @@ class SamplingCallback : public Callback {
     const auto& sampling = trainer.config.sampling;
     if (trainer.state.step % sampling.freq != 0) return;
     const int64_t capacity = generation_context(trainer.config);
-    Generator generator(trainer.model_spec,
-                        plan_samples(trainer.config, trainer.model_spec, capacity, trainer.layout),
+    Generator generator(trainer.rank_model,
+                        plan_samples(trainer.config, trainer.rank_model, capacity, trainer.layout),
                         trainer.model, *trainer.store, trainer.config.precision.compute, capacity);
     SamplingParams options;
     options.max_tokens = sampling.max_tokens;

@@ -36,10 +36,22 @@ struct BatchTally {
   int64_t stopped = 0;
 };
 
-/// Gathers the tallies of all data ranks, in rank order.
+/// Gathers the tallies of all data ranks, in rank order. Ranks that read the same rows count once, but each of
+/// them may ask to stop.
 void gather(std::vector<BatchTally>& tallies, const GroupCommunicators& groups) {
-  Communicator* const ranks = groups.at(groups.layout().loss_group, Lane::compute);
-  if (ranks != nullptr) tallies = gather_values(*ranks, tallies);
+  const RankLayout& layout = groups.layout();
+  Communicator* const ranks = groups.at(layout.world_group, Lane::compute);
+  if (ranks == nullptr) return;
+  const std::vector<BatchTally> all = gather_values(*ranks, tallies);
+  const auto same_rows = all.size() / static_cast<size_t>(layout.data_ranks);
+  tallies.clear();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i % same_rows == 0) {
+      tallies.push_back(all[i]);
+    } else {
+      tallies.back().stopped += all[i].stopped;
+    }
+  }
 }
 
 bool stopped(const std::vector<BatchTally>& tallies) {

@@ -150,6 +150,8 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
         if (store_.unit(i).trained()) store_.unit(i).finish_gradient();
       }
       return services.gradient_norm(communicator(operation));
+    case OpKind::join_norm:
+      return services.join_norm(*communicator(operation));
     case OpKind::check_finite:
       updates_allowed_ = services.check_finite();
       return;

@@ -33,9 +33,10 @@ class StepServices {
   virtual double loss_scale() { return 1.0; }
   /// Sums the losses of the step over `ranks`.
   virtual void reduce_loss(Communicator& ranks) {}
-  /// The global norm of all gradients. `shards`: the ranks that hold other parts of them; null if there are
-  /// none.
+  /// The norm of all gradients. `shards`: the ranks that hold other parts of them; null if there are none.
   virtual void gradient_norm(Communicator* shards) {}
+  /// Joins the norms of the ranks that hold other parts of divided tensors.
+  virtual void join_norm(Communicator& parts) {}
   /// False if the step must not update: its updates are then skipped.
   virtual bool check_finite() { return true; }
   virtual void update(int unit) {}

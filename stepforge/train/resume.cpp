@@ -47,7 +47,7 @@ void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
   }
   for (const auto& change : changes.accepted) trainer.log.info("changed since the checkpoint: {}", change);
   TrainerState state = state_from_json(json, (folder / "state.json").string());
-  load_checkpoint(found, trainer.model_spec, *trainer.store, trainer.optimizer.get());
+  load_checkpoint(found, trainer.rank_model, *trainer.store, trainer.optimizer.get());
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   const bool data_may_change = std::find(allowed.begin(), allowed.end(), Guard::data) != allowed.end();
   trainer.loader->restore(state.loader, data_may_change || changes.other_rows);
@@ -100,7 +100,7 @@ void keep_generation_config(const Trainer& trainer, const std::filesystem::path&
 
 void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
   require_same_model(trainer, found.path, saved_model(found));
-  load_checkpoint(found, trainer.model_spec, *trainer.store, nullptr);
+  load_checkpoint(found, trainer.rank_model, *trainer.store, nullptr);
   trainer.log.info("weights loaded from {}", found.path.string());
 }
 
@@ -123,7 +123,7 @@ void initial_load(Trainer& trainer) {
     return keep_generation_config(trainer, std::filesystem::absolute(path).parent_path().parent_path());
   }
   require_same_model(trainer, path, hf_model_config(path));
-  import_hf(path, trainer.model_spec, *trainer.store);
+  import_hf(path, trainer.rank_model, *trainer.store);
   keep_generation_config(trainer, path);
   trainer.log.info("weights loaded from {}", path.string());
 }

@@ -72,7 +72,7 @@ std::string first_found(Communicator* ranks, const std::string& own) {
   if (ranks == nullptr) return own;
   const std::vector<std::string> found = gather_texts(*ranks, own);
   for (size_t rank = 0; rank < found.size(); ++rank) {
-    if (!found[rank].empty()) return format("{} on data rank {}", found[rank], rank);
+    if (!found[rank].empty()) return format("{} on rank {}", found[rank], rank);
   }
   return "";
 }
@@ -103,7 +103,7 @@ std::string nonfinite_gradient(const ModelStore& store) {
 
 std::string TrainStep::find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   const GroupCommunicators& groups = store_.groups();
-  Communicator* const ranks = groups.at(groups.layout().loss_group, Lane::compute);
+  Communicator* const ranks = groups.at(groups.layout().world_group, Lane::compute);
   std::string first_nonfinite = first_found(ranks, nonfinite_weights(store_));
   if (first_nonfinite.empty()) first_nonfinite = first_found(ranks, replay(micro_batches, std::move(inputs)));
   // Gradients are already summed over ranks here, so the named rank may not be the one where it began.

@@ -145,6 +145,7 @@ void Trainer::step() {
 
   last_flops = 0.0;
   for (const Batch& rows : micro_batches) last_flops += flops_of(rows, model_spec);
+  last_flops /= static_cast<double>(layout.dims.tp);
 
   const double lr_factor = schedule->factor(state.step);
   last_lr = config.optimizer.lr * lr_factor;
@@ -201,7 +202,7 @@ void Trainer::save_checkpoint() {
   if (!config.checkpoint.enable) return;
   // A resume does not repeat these steps, so their metrics must be on disk first.
   metrics->flush();
-  checkpoints->save(state.step, stage_checkpoint(model_spec, *store, optimizer.get(),
+  checkpoints->save(state.step, stage_checkpoint(rank_model, *store, optimizer.get(),
                                                  state_to_json(state, config), checkpoints->reusable()));
   report_saves();
 }

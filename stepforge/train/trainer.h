@@ -103,6 +103,7 @@ class Trainer {
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
   ModelSpec model_spec;
+  ModelSpec rank_model;  ///< this rank's part of the model
   RankLayout layout;
   BatchLayout batch;
   int64_t total_steps = 0;

@@ -50,7 +50,10 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
 }
 
 void TrainingServices::count_labels(Communicator& ranks) {
-  std::array<int64_t, 2> sums{result.valid_labels, result.interrupted ? 1 : 0};
+  // Ranks of tensor parallelism read the same rows: one of them counts.
+  const RankLayout& layout = store_.groups().layout();
+  const bool counts = layout.index_in(layout.tensor_group) == 0;
+  std::array<int64_t, 2> sums{counts ? result.valid_labels : 0, result.interrupted ? 1 : 0};
   ranks.all_reduce(std::as_writable_bytes(std::span(sums)), DType::i64);
   domain_.set_step_labels(sums[0]);
   result.valid_labels = sums[0];
@@ -86,7 +89,12 @@ void TrainingServices::gradient_norm(Communicator* shards) {
   if (rank_means_.empty()) rank_means_.push_back(domain_.own_mean(loss_sums_));  // one rank
   result.loss = domain_.loss(loss_sums_, rank_means_);
   result.max_loss = *std::max_element(rank_means_.begin(), rank_means_.end());
-  result.grad_norm = stepforge::gradient_norm(store_, norm_type_, norm_exchange_, shards);
+  norm_terms_ = gradient_norm_terms(store_, norm_type_, norm_exchange_, shards);
+  result.grad_norm = norm_of_terms(norm_type_, norm_terms_);
+}
+
+void TrainingServices::join_norm(Communicator& parts) {
+  result.grad_norm = norm_of_terms(norm_type_, join_over_shards(&parts, norm_type_, norm_terms_));
 }
 
 bool TrainingServices::check_finite() {

@@ -33,6 +33,7 @@ class TrainingServices : public StepServices {
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override;
   void reduce_loss(Communicator& ranks) override;
   void gradient_norm(Communicator* shards) override;
+  void join_norm(Communicator& parts) override;
   bool check_finite() override;
   void update(int unit) override { optimizer_->update(unit); }
   void reload_optimizer(int unit, const at::Tensor& buffer) override;
@@ -49,6 +50,7 @@ class TrainingServices : public StepServices {
   AveragingDomain domain_;
   std::vector<double> loss_sums_;   ///< of each micro-batch
   std::vector<double> rank_means_;  ///< of each rank
+  double norm_terms_ = 0.0;
 };
 
 }  // namespace stepforge

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <span>
+#include <sstream>
 #include <thread>
 
 #include "stepforge/base/json.h"
@@ -72,6 +73,69 @@ TEST(Launch, TwoAndFourProcessesTrainToTheBitsOfOne) {
     EXPECT_EQ(numbers(run), numbers(folder / "one")) << ranks;
     EXPECT_EQ(tensors(run), tensors(folder / "one")) << ranks;
   }
+}
+
+TEST(Launch, ATensorParallelRunValidatesSamplesAndIsExportedLikeOneOfOneRank) {
+  const TempFolder folder;
+  const auto command = [&](const char* name) {
+    return Strings{"train"} + small_run(folder / name) +
+           Strings{"model.n_heads=4",
+                   "model.n_kv_heads=2",
+                   "data.validation_fraction=0.2",
+                   "validation.freq=4",
+                   "sampling.freq=4",
+                   "sampling.temperature=0",
+                   "sampling.max_tokens=4",
+                   "checkpoint.last_save_in_hf=true"};
+  };
+  const ProgramResult one = run_program(command("one"));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const ProgramResult two =
+      run_program(launched(folder, 4, command("two") + Strings{"parallelism.tensor_parallel_degree=2"}));
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_CONTAINS(two.err + two.out, "ranks: 4 (dp_shard 2 x tp 2), shared memory");
+  const auto losses = [&](const char* name) {
+    std::vector<double> all;
+    std::ifstream lines(folder / name / "metrics.jsonl");
+    for (std::string line; std::getline(lines, line);) {
+      const Json json = Json::parse(line);
+      const bool trained = json["kind"] == "train";
+      all.push_back(json[trained ? "loss_metrics/global_avg_loss" : "validation_metrics/global_avg_loss"]
+                        .get<double>());
+    }
+    return all;
+  };
+  ASSERT_EQ(losses("two").size(), losses("one").size());
+  for (size_t i = 0; i < losses("one").size(); ++i)
+    EXPECT_NEAR(losses("two")[i], losses("one")[i], 1e-5) << i;
+  const auto samples = [](const ProgramResult& result) {
+    Strings all;
+    std::istringstream lines(result.err + result.out);
+    for (std::string line; std::getline(lines, line);)
+      if (const size_t at = line.find("sample at step"); at != std::string::npos)
+        all.push_back(line.substr(at));
+    return all;
+  };
+  EXPECT_EQ(samples(one).size(), 2U);
+  EXPECT_EQ(samples(two), samples(one));
+  const auto shapes = [&](const char* name) {
+    const TensorFolder weights({folder / name / "hf" / "step-8" / "model.safetensors"});
+    Strings all;
+    for (const std::string& tensor : weights.names())
+      all.push_back(tensor + " " + slice_text(whole_slice(weights.find(tensor)->shape)));
+    return all;
+  };
+  EXPECT_EQ(shapes("two"), shapes("one"));
+  EXPECT_EQ(tensors(folder / "two", 8).size(), tensors(folder / "one", 8).size());
+}
+
+TEST(Launch, ADegreeThatDoesNotFitTheModelIsRefusedBeforeItStarts) {
+  const TempFolder folder;
+  const ProgramResult result = run_program(launched(
+      folder, 2,
+      Strings{"train"} + small_run(folder / "run") + Strings{"parallelism.tensor_parallel_degree=2"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_CONTAINS(result.err, "parallelism.tensor_parallel_degree = 2, but model.n_kv_heads = 1");
 }
 
 TEST(Launch, DifferentThreadsOfTheRanksAreAWarningInOrderedMode) {

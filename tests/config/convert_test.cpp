@@ -138,8 +138,8 @@ TEST(ConvertConfig, RefusesAYamlBombAndMalformedFiles) {
 TEST(ForeignKeys, GetAHintWithOurKeyOrNotAvailableYet) {
   EXPECT_EQ(error_of("[training]\nmixed_precision_param = \"bfloat16\"\n"),
             "run.toml:2:1: training.mixed_precision_param: unknown key; use precision.compute");
-  EXPECT_EQ(error_of("[parallelism]\ntensor_parallel_degree = 2\n"),
-            "run.toml:2:1: parallelism.tensor_parallel_degree: unknown key; not available yet");
+  EXPECT_EQ(error_of("[parallelism]\ncontext_parallel_degree = 2\n"),
+            "run.toml:2:1: parallelism.context_parallel_degree: unknown key; not available yet");
   EXPECT_EQ(error_of("", {"gradient_accumulation_steps=4"}),
             "command line: gradient_accumulation_steps: unknown section or key; use "
             "training.global_batch_size (local_batch_size x ranks x accumulation steps)");

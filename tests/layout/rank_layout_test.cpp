@@ -79,6 +79,41 @@ TEST(RankLayout, TheDataRankIsThePlaceAmongRanksThatReadDifferentRows) {
   }
 }
 
+TEST(RankLayout, NeighboursHoldTheOtherPartsOfDividedTensors) {
+  const RankLayout layout = layout_of({.dp_shard = 2, .tp = 2}, {2, 4});
+  EXPECT_EQ(ranks_of(layout, kTensorGroup), (Ranks{2, 3}));
+  EXPECT_EQ(ranks_of(layout, kShardGroup), (Ranks{0, 2}));
+  EXPECT_EQ(ranks_of(layout, kLossGroup), (Ranks{0, 2}));
+  EXPECT_EQ(ranks_of(layout, kWorldGroup), (Ranks{0, 1, 2, 3}));
+  EXPECT_EQ(layout.world_group, layout.find(kWorldGroup));
+  EXPECT_EQ(layout.units[0].shard_group, layout.find(kShardGroup));
+}
+
+TEST(RankLayout, TheLossGroupIsTheWorldIfItHasAllRanks) {
+  const RankLayout layout = layout_of({.dp_shard = 4}, {2, 4});
+  EXPECT_EQ(layout.find(kWorldGroup), -1);
+  EXPECT_EQ(layout.world_group, layout.loss_group);
+  const RankLayout tensor = layout_of({.dp_shard = 1, .tp = 4}, {2, 4});
+  EXPECT_EQ(tensor.loss_group, -1);
+  EXPECT_EQ(ranks_of(tensor, kWorldGroup), (Ranks{0, 1, 2, 3}));
+}
+
+TEST(RankLayout, AParameterThatAllPartsHoldCountsOnTheFirstOnly) {
+  const ParameterSpec whole{"norm", {4}, {{"weight", "norm", 4, {}}}, ParameterTag::norm};
+  ParameterSpec part = whole;
+  part.sub_tensors[0].offsets = {4};
+  part.sub_tensors[0].tensor_shape = {8};
+  const auto counted = [&](int rank) {
+    return rank_layout({{"unit", {whole, part}}}, {.dims = {.dp_shard = 2, .tp = 2}}, {rank, 4})
+        .units[0]
+        .counted;
+  };
+  EXPECT_EQ(counted(0), (std::vector<bool>{true, true}));
+  EXPECT_EQ(counted(1), (std::vector<bool>{false, true}));
+  EXPECT_EQ(counted(2), (std::vector<bool>{true, true}));
+  EXPECT_EQ(counted(3), (std::vector<bool>{false, true}));
+}
+
 TEST(RankLayout, RefusesDegreesThatDoNotFitTheWorld) {
   EXPECT_CONTAINS(message_of<UsageError>([] { layout_of({.dp_shard = 4}, {0, 6}); }), "for 6 ranks");
 }

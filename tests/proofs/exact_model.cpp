@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/round.h>
@@ -14,6 +15,7 @@
 
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/layers.h"
+#include "stepforge/storage/tensor_sums.h"
 
 namespace stepforge::testing {
 
@@ -70,32 +72,37 @@ struct AddBias : torch::autograd::Function<AddBias> {
 
 class ExactEmbedding : public Block {
  public:
-  explicit ExactEmbedding(Parameter& table) : table_(table) {}
+  ExactEmbedding(Parameter& table, const TensorSums& sums) : table_(table), sums_(sums) {}
   Bundle forward(const Bundle&, const Context& context) override {
-    return {round_to_exact(embed(context.batch->tokens, table_) * 4.0)};
+    const at::Tensor rows = embed(context.batch->tokens, table_, vocabulary_part(table_.spec()));
+    return {round_to_exact(leave_divided(rows, sums_) * 4.0)};
   }
 
  private:
   Parameter& table_;
+  TensorSums sums_;
 };
 
 /// Two regions with dropout, with factors 0 and 2, and residuals.
 class ExactLayer : public Block {
  public:
-  ExactLayer(const ParameterLookup& parameters, int layer)
+  ExactLayer(const ParameterLookup& parameters, int layer, const TensorSums& sums)
       : mix_(parameters(format("layers.{}.mix", layer))),
         up_(parameters(format("layers.{}.up", layer))),
         bias_(parameters(format("layers.{}.bias", layer))),
         down_(parameters(format("layers.{}.down", layer))),
-        layer_(static_cast<uint64_t>(layer)) {}
+        layer_(static_cast<uint64_t>(layer)),
+        sums_(sums) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     const auto attention = [this, context](const at::Tensor& x) {
       return round_to_exact(residual_add(linear(x, mix_), x, context, 2 * layer_));
     };
     const auto mlp = [this, context](const at::Tensor& x) {
-      const at::Tensor inner = round_to_exact(AddBias::apply(linear(x, up_), bias_.value(), &bias_));
-      return round_to_exact(residual_add(linear(inner, down_), x, context, 2 * layer_ + 1));
+      const at::Tensor up = linear(enter_divided(x, sums_), up_);
+      const at::Tensor inner = round_to_exact(AddBias::apply(up, bias_.value(), &bias_));
+      const at::Tensor branch = leave_divided(linear(inner, down_), sums_);
+      return round_to_exact(residual_add(branch, x, context, 2 * layer_ + 1));
     };
     return {recompute_region(context, "mlp", mlp,
                              recompute_region(context, "attention", attention, inputs.at(0)))};
@@ -107,12 +114,14 @@ class ExactLayer : public Block {
   Parameter& bias_;
   Parameter& down_;
   uint64_t layer_;
+  TensorSums sums_;
 };
 
 /// The loss is half the squared distance of the logits from 4 at the label and 0 elsewhere.
 class ExactHead : public Head {
  public:
-  explicit ExactHead(Parameter& weight) : weight_(weight) {}
+  ExactHead(Parameter& weight, const TensorSums& sums)
+      : weight_(weight), part_(vocabulary_part(weight.spec())), sums_(sums) {}
 
   LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override {
     const at::NoGradGuard no_grad;
@@ -121,7 +130,9 @@ class ExactHead : public Head {
     LossResult result = loss_of(errors);
     const at::Tensor gradient = (to_integers(errors) * scale).to(x.scalar_type());
     weight_.add_product(gradient, x);
-    result.input_gradients = {to_gradients(at::mm(gradient, weight_.value()))};
+    const at::Tensor input_gradient = at::mm(gradient, weight_.value());
+    if (sums_.several()) sums_.sum(input_gradient);
+    result.input_gradients = {to_gradients(input_gradient)};
     return result;
   }
   LossResult loss(const Bundle& inputs, const Context& context, bool) override {
@@ -138,15 +149,19 @@ class ExactHead : public Head {
     const at::Tensor labels = context.batch->labels.to(at::kLong).unsqueeze(1);
     const at::Tensor valid = labels.ne(kIgnoredLabel);
     const at::Tensor errors = at::mm(x, weight_.value().t()).to(at::kDouble);
-    const at::Tensor wanted = at::zeros_like(errors).scatter_(1, labels.clamp_min(0), kLimit);
+    const at::Tensor tokens = at::arange(part_.begin, part_.begin + errors.size(1), at::kLong);
+    const at::Tensor wanted = labels.eq(tokens).to(at::kDouble) * kLimit;
     return (errors - wanted) * valid;
   }
-  static LossResult loss_of(const at::Tensor& errors) {
+  LossResult loss_of(const at::Tensor& errors) const {
     const at::Tensor losses = 0.5 * (errors * errors).sum(1);
+    if (sums_.several()) sums_.sum(losses);
     return {losses.sum().item<double>(), losses.to(at::kFloat), at::Tensor(), {}};
   }
 
   Parameter& weight_;
+  VocabularyPart part_;
+  TensorSums sums_;
 };
 
 ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
@@ -159,17 +174,33 @@ ParameterSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
   return parameter(name, {rows, columns}, ParameterTag::matrix);
 }
 
+/// The part of a parameter that this rank holds, along a dimension.
+ParameterSpec divided(ParameterSpec whole, size_t dimension, const TensorParallel& tensor) {
+  if (tensor.degree == 1) return whole;
+  const ShardRange part = tensor.part_of(whole.shape.at(dimension));
+  SubTensor& held = whole.sub_tensors.at(0);
+  held.tensor_shape = whole.shape;
+  held.offsets.assign(whole.shape.size(), 0);
+  held.offsets.at(dimension) = part.begin;
+  whole.shape.at(dimension) = part.size();
+  held.rows = whole.shape.at(0);
+  return whole;
+}
+
 /// A region that saves about as many bytes as these layers do.
-RegionCost cost(const std::string& name, int64_t output, int64_t saved) {
+RegionCost cost(const std::string& name, int64_t output, int64_t saved, int64_t summed = 0) {
   OpCost op;
   op.name = name;
   op.output.compute = output;
   op.saves.compute = saved;
   op.gradient.compute = output;
-  return {name, {op}};
+  return {
+      .name = name, .ops = {op}, .forward_sums = {.compute = summed}, .backward_sums = {.compute = summed}};
 }
 
-ModelSpec exact_spec(ExactModel model) {
+/// The hidden layer is divided by units, embedding and head by tokens; `mix` is whole on every rank.
+ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor) {
+  const int64_t summed = tensor.degree > 1 ? kWidth : 0;
   const bool shared = model == ExactModel::shared;
   ModelSpec spec;
   spec.family = "exact";
@@ -178,21 +209,22 @@ ModelSpec exact_spec(ExactModel model) {
   spec.layers = kLayers;
   spec.max_position = kExactSeqLen;
   const BundleEntry stream{"hidden", kWidth};
-  spec.units.push_back({"embedding", {matrix("embedding.weight", kVocabulary, kWidth)}});
+  spec.units.push_back({"embedding", {divided(matrix("embedding.weight", kVocabulary, kWidth), 0, tensor)}});
   spec.blocks.push_back(
-      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {cost("embedding", kWidth, 0)}});
+      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {cost("embedding", kWidth, 0, summed)}});
   for (int layer = 0; layer < kLayers; ++layer) {
     const std::string name = format("layers.{}", layer);
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {cost("attention", kWidth, 2 * kWidth), cost("mlp", kWidth, 2 * kWidth + 2 * kHidden)};
+    block.regions = {cost("attention", kWidth, 2 * kWidth),
+                     cost("mlp", kWidth, 2 * kWidth + 2 * kHidden, summed)};
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
     };
-    UnitSpec trained{
-        name,
-        {matrix(name + ".up", kHidden, kWidth), parameter(name + ".bias", {kHidden}, ParameterTag::bias),
-         matrix(name + ".down", kWidth, kHidden)}};
+    UnitSpec trained{name,
+                     {divided(matrix(name + ".up", kHidden, kWidth), 0, tensor),
+                      divided(parameter(name + ".bias", {kHidden}, ParameterTag::bias), 0, tensor),
+                      divided(matrix(name + ".down", kWidth, kHidden), 1, tensor)}};
     ParameterSpec mix = matrix(name + ".mix", kWidth, kWidth);
     if (shared) {
       trained.parameters.push_back(matrix(name + ".unused", 5, 3));
@@ -203,24 +235,24 @@ ModelSpec exact_spec(ExactModel model) {
     add_unit(std::move(trained));
     spec.blocks.push_back(std::move(block));
   }
-  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {cost("head", kVocabulary, 0)}};
+  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {cost("head", kVocabulary, 0, summed)}};
   if (shared) {
     spec.ties.push_back({"embedding.weight", "head", "head.weight"});
   } else {
     head.units = {static_cast<int>(spec.units.size())};
-    spec.units.push_back({"head", {matrix("head.weight", kVocabulary, kWidth)}});
+    spec.units.push_back({"head", {divided(matrix("head.weight", kVocabulary, kWidth), 0, tensor)}});
   }
   spec.blocks.push_back(std::move(head));
   return spec;
 }
 
-Model make_exact_model(ExactModel model, const ParameterLookup& parameters) {
+Model make_exact_model(ExactModel model, const ParameterLookup& parameters, const TensorSums& sums) {
   Model forward;
-  forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight")));
+  forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight"), sums));
   for (int layer = 0; layer < kLayers; ++layer)
-    forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer));
+    forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer, sums));
   const char* output = model == ExactModel::shared ? "embedding.weight" : "head.weight";
-  forward.head = std::make_unique<ExactHead>(parameters(output));
+  forward.head = std::make_unique<ExactHead>(parameters(output), sums);
   return forward;
 }
 
@@ -263,10 +295,14 @@ class Snap : public Callback {
 
 void use_exact_model(TestRun& run, ExactModel model) {
   Trainer& trainer = run.trainer();
-  after_build_step(trainer, "specification",
-                   [model](Trainer& built) { built.model_spec = exact_spec(model); });
-  trainer.replace_build_step(
-      "model", [model](Trainer& built) { built.model = make_exact_model(model, built.store->lookup()); });
+  trainer.replace_build_step("specification", [model](Trainer& built) {
+    const int degree = static_cast<int>(built.config.parallelism.tensor_parallel_degree);
+    built.model_spec = exact_spec(model, {});
+    built.rank_model = exact_spec(model, {built.place.rank % degree, degree});
+  });
+  trainer.replace_build_step("model", [model](Trainer& built) {
+    built.model = make_exact_model(model, built.store->lookup(), tensor_sums(*built.groups));
+  });
   trainer.replace_build_step("loader", [](Trainer& built) {
     built.loader = std::make_unique<ExactLoader>(built.data.train, built.batch, 2);
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // With exact arithmetic, ten steps have the same bits in every layout.
-#include "stepforge/base/random.h"
 #include "tests/engines/gloo_ranks.h"
+#include "tests/proofs/exact_choices.h"
 #include "tests/proofs/exact_model.h"
 #include "tests/train/ranks.h"
 
@@ -16,58 +16,12 @@ struct Layout {
 const std::vector<Layout> kLayouts = {{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1},
                                       {4, 2}, {4, 4}, {8, 1}, {8, 2}, {8, 4}, {8, 8}};
 
-/// The choices for one option, as overrides. {} stands for the rows per rank and step.
-using Axis = std::vector<Strings>;
-
-const std::vector<Axis> kAxes = {
-    {{"parallelism.fsdp_reshard_after_forward=always"},
-     {"parallelism.fsdp_reshard_after_forward=never"},
-     {"parallelism.fsdp_reshard_after_forward=every_n"}},
-    {{"parallelism.fsdp_forward_prefetch=1", "parallelism.fsdp_backward_prefetch=1"},
-     {"parallelism.fsdp_forward_prefetch=0", "parallelism.fsdp_backward_prefetch=0"},
-     {"parallelism.fsdp_forward_prefetch=3", "parallelism.fsdp_backward_prefetch=2"},
-     {"parallelism.fsdp_prefetch_lists=[{unit=\"embedding\", forward=[\"layers.1\"]}, "
-      "{unit=\"layers.2\", forward=[\"layers.0\"], backward=[\"layers.0\", \"embedding\"]}]"}},
-    {{"parallelism.fsdp_partition=flat"},
-     {"parallelism.fsdp_partition=by_tensor"},
-     {"parallelism.fsdp_partition=by_dim"}},
-    {{"activation_checkpoint.mode=none"},
-     {"activation_checkpoint.mode=full"},
-     {"activation_checkpoint.mode=every_n", "activation_checkpoint.every_n=2"},
-     {"activation_checkpoint.mode=regions", "activation_checkpoint.regions=[\"mlp\"]"}},
-    {{"training.local_batch_size=1"}, {"training.local_batch_size={}"}},
-    {{"parallelism.fsdp_reduce_each_micro_batch=false"}, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
-    {{"parallelism.fsdp_reduce_in_flight=1"}, {"parallelism.fsdp_reduce_in_flight=2"}},
-    {{"parallelism.fsdp_cpu_offload=false"}, {"parallelism.fsdp_cpu_offload=true"}},
-};
-
-int64_t combinations() {
-  int64_t count = 1;
-  for (const Axis& axis : kAxes) count *= static_cast<int64_t>(axis.size());
-  return count;
-}
-
-/// Combination number `index` of all choices, in mixed radix.
-Strings choice(const Layout& layout, int64_t index) {
-  Strings args{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
-  for (const Axis& axis : kAxes) {
-    const auto size = static_cast<int64_t>(axis.size());
-    for (std::string word : axis[static_cast<size_t>(index % size)]) {
-      const size_t open = word.find("{}");
-      if (open != std::string::npos) word.replace(open, 2, std::to_string(kExactRows / layout.ranks));
-      args.push_back(word);
-    }
-    index /= size;
-  }
-  return args;
-}
-
 /// Combinations of choices, different ones for each layout and model.
-std::vector<int64_t> sample_choices(ExactModel model, const Layout& layout) {
-  const auto key = static_cast<uint64_t>(layout.ranks * 100 + layout.replicas * 10 + static_cast<int>(model));
-  const Permutation order(static_cast<uint64_t>(combinations()), mix_bits(key));
-  std::vector<int64_t> choices;
-  for (uint64_t i = 0; i < (long_tests() ? 60 : 3); ++i) choices.push_back(static_cast<int64_t>(order(i)));
+std::vector<Strings> sample_choices(ExactModel model, const Layout& layout) {
+  const int key = layout.ranks * 100 + layout.replicas * 10 + static_cast<int>(model);
+  std::vector<Strings> choices = exact_choices(layout.ranks, key, long_tests() ? 60 : 3);
+  for (Strings& args : choices)
+    args.push_back(format("parallelism.data_parallel_replicate_degree={}", layout.replicas));
   return choices;
 }
 
@@ -102,8 +56,7 @@ TEST_P(ExactArithmetic, EveryLayoutGivesTheBitsOfOneRank) {
   const TempFolder folder;
   const Records one = one_rank(folder, GetParam());
   for (const Layout& layout : kLayouts) {
-    for (const int64_t index : sample_choices(GetParam(), layout)) {
-      const Strings args = choice(layout, index);
+    for (const Strings& args : sample_choices(GetParam(), layout)) {
       const std::string name = format("{} ranks, {}", layout.ranks, join(args, " "));
       expect_same_numbers(many_ranks(folder, GetParam(), layout.ranks, args), one, name);
     }

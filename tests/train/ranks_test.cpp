@@ -246,7 +246,7 @@ TEST(Ranks, ANanOnOneRankStopsAllBeforeTheUpdate) {
             });
   for (const auto& failure : ranks.failures) {
     EXPECT_NE(failure.find("layers.1"), std::string::npos) << failure;
-    EXPECT_NE(failure.find("data rank 1"), std::string::npos) << failure;
+    EXPECT_NE(failure.find("on rank 1"), std::string::npos) << failure;
   }
 }
 

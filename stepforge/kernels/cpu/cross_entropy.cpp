@@ -80,21 +80,44 @@ STEPFORGE_SIMD_CLONES void row_gradient(BFloat16* row, int64_t width, float larg
   row_gradient_body(row, width, largest, factor);
 }
 
-/// The loss of one row; with `scale` the row becomes its scaled gradient.
+/// logit - largest
 template <typename T>
-float finish_row(T* row, int64_t width, int64_t label, const double* scale) {
+double centred_logit(const T* logit, float largest) {
+  return static_cast<double>(load(logit)) - static_cast<double>(largest);
+}
+
+/// The loss of a row whose label has the logit `centred`; with `scale` the row becomes its scaled gradient.
+/// The label is at index `label` unless another part of the vocabulary has it.
+template <typename T>
+float finish_row(T* row, int64_t width, int64_t label, const RowSum& statistics, double centred,
+                 const double* scale) {
+  if (scale != nullptr) {
+    const double probability = std::exp(centred) / statistics.sum;
+    row_gradient(row, width, statistics.largest, static_cast<float>(*scale / statistics.sum));
+    if (label >= 0 && label < width) store(row + label, static_cast<float>((probability - 1.0) * *scale));
+  }
+  return static_cast<float>(std::log(statistics.sum) - centred);
+}
+
+/// The same with all tokens in the row.
+template <typename T>
+float whole_row(T* row, int64_t width, int64_t label, const double* scale) {
   if (label == kIgnoredLabel) {
     if (scale != nullptr) std::fill_n(row, width, T(0.0F));
     return 0.0F;
   }
   const RowSum statistics = row_statistics(row, width);
-  const double centred = static_cast<double>(load(row + label)) - static_cast<double>(statistics.largest);
-  if (scale != nullptr) {
-    const double probability = std::exp(centred) / statistics.sum;
-    row_gradient(row, width, statistics.largest, static_cast<float>(*scale / statistics.sum));
-    store(row + label, static_cast<float>((probability - 1.0) * *scale));
+  return finish_row(row, width, label, statistics, centred_logit(row + label, statistics.largest), scale);
+}
+
+template <typename T>
+float part_row(T* row, int64_t width, int64_t label, const VocabularyPart& part, const RowSum& statistics,
+               double centred, const double* scale) {
+  if (label == kIgnoredLabel) {
+    if (scale != nullptr) std::fill_n(row, width, T(0.0F));
+    return 0.0F;
   }
-  return static_cast<float>(std::log(statistics.sum) - centred);
+  return finish_row(row, width, label - part.begin, statistics, centred, scale);
 }
 
 template <typename T>
@@ -106,8 +129,42 @@ void all_rows(const at::Tensor& logits, const int64_t* labels, const double* sca
       const_cast<void*>(logits.const_data_ptr()));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
   float* losses = token_loss.mutable_data_ptr<float>();
   at::parallel_for(0, logits.size(0), rows_per_task(width), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) losses[n] = finish_row(rows + n * width, width, labels[n], scale);
+    for (int64_t n = begin; n < end; ++n) losses[n] = whole_row(rows + n * width, width, labels[n], scale);
   });
+}
+
+STEPFORGE_SIMD_CLONES float row_max(const float* row, int64_t width) {
+  return row_max_body(row, width);
+}
+STEPFORGE_SIMD_CLONES float row_max(const BFloat16* row, int64_t width) {
+  return row_max_body(row, width);
+}
+STEPFORGE_SIMD_CLONES double row_sum(const float* row, int64_t width, float largest) {
+  return row_sum_body(row, width, largest);
+}
+STEPFORGE_SIMD_CLONES double row_sum(const BFloat16* row, int64_t width, float largest) {
+  return row_sum_body(row, width, largest);
+}
+
+/// visit(n, row n) for all rows, in parallel. The rows are changed only where the caller may change them.
+template <typename T, typename Visit>
+void for_each_row(const at::Tensor& logits, const Visit& visit) {
+  const int64_t width = logits.size(1);
+  T* rows = static_cast<T*>(
+      const_cast<void*>(logits.const_data_ptr()));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  at::parallel_for(0, logits.size(0), rows_per_task(width), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) visit(n, rows + n * width);
+  });
+}
+
+/// visit(n, row n) for rows of either type.
+template <typename Visit>
+void for_each_row(const at::Tensor& logits, const Visit& visit) {
+  if (logits.scalar_type() == at::kFloat) {
+    for_each_row<float>(logits, visit);
+  } else {
+    for_each_row<BFloat16>(logits, visit);
+  }
 }
 
 }  // namespace
@@ -122,6 +179,43 @@ void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const dou
   } else {
     all_rows<BFloat16>(logits, label_data, scale, token_loss);
   }
+}
+
+void part_maxima(const at::Tensor& logits, const at::Tensor& largest) {
+  auto* out = largest.mutable_data_ptr<float>();
+  for_each_row(logits, [&](int64_t n, const auto* row) { out[n] = row_max(row, logits.size(1)); });
+}
+
+void part_terms(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
+                const at::Tensor& largest, const at::Tensor& terms) {
+  const at::Tensor wide_labels = labels.to(at::kLong);
+  const auto* label_data = wide_labels.const_data_ptr<int64_t>();
+  const int64_t width = logits.size(1);
+  check_labels(label_data, labels.numel(), part.tokens(width));
+  const auto* largest_data = largest.const_data_ptr<float>();
+  auto* sums = terms.mutable_data_ptr<double>();
+  double* const centred = sums + logits.size(0);
+  for_each_row(logits, [&](int64_t n, const auto* row) {
+    const int64_t label = label_data[n] - part.begin;
+    const bool here = label_data[n] != kIgnoredLabel && label >= 0 && label < width;
+    sums[n] = row_sum(row, width, largest_data[n]);
+    centred[n] = here ? centred_logit(row + label, largest_data[n]) : 0.0;
+  });
+}
+
+void part_losses(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
+                 const at::Tensor& largest, const at::Tensor& terms, const double* scale,
+                 const at::Tensor& token_loss) {
+  const at::Tensor wide_labels = labels.to(at::kLong);
+  const auto* label_data = wide_labels.const_data_ptr<int64_t>();
+  const auto* largest_data = largest.const_data_ptr<float>();
+  const auto* sums = terms.const_data_ptr<double>();
+  const double* const centred = sums + logits.size(0);
+  auto* losses = token_loss.mutable_data_ptr<float>();
+  for_each_row(logits, [&](int64_t n, auto* row) {
+    losses[n] = part_row(row, logits.size(1), label_data[n], part, RowSum{largest_data[n], sums[n]},
+                         centred[n], scale);
+  });
 }
 
 }  // namespace stepforge::cpu

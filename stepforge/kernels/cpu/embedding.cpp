@@ -28,19 +28,39 @@ STEPFORGE_INLINE void add_columns_body(const T* grad, float* target, int64_t col
   for (int64_t c = 0; c < columns; ++c) target[c] += load(grad + c);
 }
 
-/// Adds columns [0, columns) of every token's gradient row, in token order.
-STEPFORGE_SIMD_CLONES void add_columns(const int32_t* tokens, int64_t count, const float* grad, float* target,
-                                       int64_t width, int64_t columns) {
-  for (int64_t n = 0; n < count; ++n) add_columns_body(grad + n * width, target + tokens[n] * width, columns);
+/// The tokens of one part of the vocabulary.
+struct TokensOfPart {
+  const int32_t* ids;
+  int64_t begin;
+  int64_t rows;
+
+  /// The row of token n in the table; outside [0, rows) if another part has it.
+  int64_t row(int64_t n) const { return ids[n] - begin; }
+  bool has(int64_t row) const { return row >= 0 && row < rows; }
+};
+
+template <typename T>
+STEPFORGE_INLINE void add_rows_body(const TokensOfPart& tokens, int64_t count, const T* grad, float* target,
+                                    int64_t width, int64_t columns) {
+  for (int64_t n = 0; n < count; ++n) {
+    const int64_t row = tokens.row(n);
+    if (tokens.has(row)) add_columns_body(grad + n * width, target + row * width, columns);
+  }
 }
-STEPFORGE_SIMD_CLONES void add_columns(const int32_t* tokens, int64_t count, const BFloat16* grad,
+
+/// Adds columns [0, columns) of every token's gradient row, in token order.
+STEPFORGE_SIMD_CLONES void add_columns(const TokensOfPart& tokens, int64_t count, const float* grad,
                                        float* target, int64_t width, int64_t columns) {
-  for (int64_t n = 0; n < count; ++n) add_columns_body(grad + n * width, target + tokens[n] * width, columns);
+  add_rows_body(tokens, count, grad, target, width, columns);
+}
+STEPFORGE_SIMD_CLONES void add_columns(const TokensOfPart& tokens, int64_t count, const BFloat16* grad,
+                                       float* target, int64_t width, int64_t columns) {
+  add_rows_body(tokens, count, grad, target, width, columns);
 }
 
 /// A thread owns columns, not rows: no two threads write the same element, and nothing needs sorting.
 template <typename T>
-void scatter_add(const int32_t* tokens, int64_t count, const at::Tensor& grad_out,
+void scatter_add(const TokensOfPart& tokens, int64_t count, const at::Tensor& grad_out,
                  const at::Tensor& grad_weight) {
   const int64_t width = grad_out.size(1);
   const T* grad = grad_out.const_data_ptr<T>();
@@ -55,23 +75,30 @@ void scatter_add(const int32_t* tokens, int64_t count, const at::Tensor& grad_ou
 
 }  // namespace
 
-void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out) {
-  const int32_t* ids = tokens.const_data_ptr<int32_t>();
-  check_tokens(ids, tokens.numel(), weight.size(0));
+void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
+                       const VocabularyPart& part) {
+  const TokensOfPart ids{tokens.const_data_ptr<int32_t>(), part.begin, weight.size(0)};
+  check_tokens(ids.ids, tokens.numel(), part.tokens(ids.rows));
   const int64_t row_bytes = weight.size(1) * static_cast<int64_t>(weight.element_size());
   const auto* source = static_cast<const char*>(weight.const_data_ptr());
   auto* target = static_cast<char*>(out.mutable_data_ptr());
   at::parallel_for(0, tokens.numel(), rows_per_task(weight.size(1)), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      std::memcpy(target + n * row_bytes, source + ids[n] * row_bytes, static_cast<size_t>(row_bytes));
+      const int64_t row = ids.row(n);
+      char* const to = target + n * row_bytes;
+      if (ids.has(row)) {
+        std::memcpy(to, source + row * row_bytes, static_cast<size_t>(row_bytes));
+      } else {
+        std::memset(to, 0, static_cast<size_t>(row_bytes));
+      }
     }
   });
 }
 
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
-                        bool accumulate) {
-  const int32_t* ids = tokens.const_data_ptr<int32_t>();
-  check_tokens(ids, tokens.numel(), grad_weight.size(0));
+                        bool accumulate, const VocabularyPart& part) {
+  const TokensOfPart ids{tokens.const_data_ptr<int32_t>(), part.begin, grad_weight.size(0)};
+  check_tokens(ids.ids, tokens.numel(), part.tokens(ids.rows));
   if (!accumulate) {
     float* target = grad_weight.mutable_data_ptr<float>();
     at::parallel_for(0, grad_weight.numel(), kElementsPerTask,

@@ -10,6 +10,7 @@
 
 #include "stepforge/kernels/adamw.h"
 #include "stepforge/kernels/attention.h"
+#include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/dropout_add.h"
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/kernels/rope.h"
@@ -51,9 +52,20 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
 void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
                    const at::Tensor& token_loss);
 
-void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out);
+/// The same for logits of a part of the vocabulary, in three stages. Each row's largest logit; with that of
+/// all parts, the sum of exp(logit - largest) and, if the label is in this part, its logit - largest; with the
+/// sums over all parts, the loss and the gradient. `terms`: fp64 [2, N].
+void part_maxima(const at::Tensor& logits, const at::Tensor& largest);
+void part_terms(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
+                const at::Tensor& largest, const at::Tensor& terms);
+void part_losses(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
+                 const at::Tensor& largest, const at::Tensor& terms, const double* scale,
+                 const at::Tensor& token_loss);
+
+void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
+                       const VocabularyPart& part);
 void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, const at::Tensor& grad_weight,
-                        bool accumulate);
+                        bool accumulate, const VocabularyPart& part);
 
 /// fp32 only.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/storage/tensor_sums.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/comm/gather.h"
+#include "stepforge/storage/tensor_parts.h"
+
+namespace stepforge {
+
+namespace {
+
+DType summed_type(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::f32;
+    case at::kDouble:
+      return DType::f64;
+    case at::kBFloat16:
+      return DType::bf16;
+    default:
+      throw Error(
+          format("tensors of type {} are not summed over ranks", c10::toString(tensor.scalar_type())));
+  }
+}
+
+/// The largest of the values of all ranks, element by element.
+void take_largest(Communicator& ranks, const at::Tensor& values) {
+  const std::span<float> own(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
+  const std::vector<float> all = gather_values(ranks, own);
+  for (size_t i = 0; i < all.size(); ++i) own[i % own.size()] = std::max(own[i % own.size()], all[i]);
+}
+
+}  // namespace
+
+TensorSums tensor_sums(const GroupCommunicators& groups) {
+  Communicator* const ranks = groups.at(groups.layout().tensor_group, Lane::compute);
+  if (ranks == nullptr) return {};
+  return {
+      .sum = [ranks](const at::Tensor& tensor) { ranks->all_reduce(bytes_of(tensor), summed_type(tensor)); },
+      .max = [ranks](const at::Tensor& tensor) { take_largest(*ranks, tensor); }};
+}
+
+}  // namespace stepforge

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sums of layers whose matrices are divided over ranks, as collectives of the tensor group.
+#pragma once
+
+#include "stepforge/kernels/divided.h"
+#include "stepforge/storage/group_communicators.h"
+
+namespace stepforge {
+
+/// Over the tensor group of `groups`, on the compute lane; empty functions if it has one rank. The functions
+/// throw PeerError. `groups` must outlive them.
+TensorSums tensor_sums(const GroupCommunicators& groups);
+
+}  // namespace stepforge

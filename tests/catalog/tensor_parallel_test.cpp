@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/catalog/decoder_spec.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+ModelConfig model_of(const std::string& family, bool tied) {
+  ModelConfig model;
+  model.family = family;
+  model.dim = 24;
+  model.n_layers = 2;
+  model.n_heads = 12;
+  model.n_kv_heads = 6;
+  model.head_dim = 10;
+  model.ffn_dim = 53;
+  model.vocab_size = 257;
+  model.tie_embeddings = tied;
+  return model;
+}
+
+/// The slices of each tensor, by Hugging Face name.
+using Slices = std::map<std::string, std::vector<TensorSlice>>;
+
+Slices slices_of(const ModelSpec& spec) {
+  Slices slices;
+  for (const UnitSpec& unit : spec.units)
+    for (const ParameterSpec& parameter : unit.parameters)
+      for (size_t s = 0; s < parameter.sub_tensors.size(); ++s)
+        slices[parameter.sub_tensors[s].hf_name].push_back(parameter.slice_of(s));
+  return slices;
+}
+
+void expect_parts_of_whole(const ModelConfig& model, int degree) {
+  const ModelSpec whole = model_spec(model);
+  Slices parts;
+  for (int rank = 0; rank < degree; ++rank) {
+    const ModelSpec part = model_spec(model, 0, {rank, degree});
+    ASSERT_EQ(part.units.size(), whole.units.size());
+    for (const auto& [name, slices] : slices_of(part)) parts[name].push_back(slices.at(0));
+  }
+  for (const auto& [name, slices] : slices_of(whole)) {
+    const bool is_norm = name.find("norm") != std::string::npos;
+    int64_t elements = 0;
+    ASSERT_EQ(std::ssize(parts[name]), degree) << name;
+    for (size_t i = 0; i < parts[name].size(); ++i) {
+      EXPECT_TRUE(contains(slices[0], parts[name][i])) << name;
+      elements += parts[name][i].elements();
+      for (size_t j = 0; j < i && !is_norm; ++j)
+        EXPECT_FALSE(intersection(parts[name][i], parts[name][j])) << name << " of " << i << " and " << j;
+    }
+    EXPECT_EQ(elements, slices[0].elements() * (is_norm ? degree : 1)) << name;
+  }
+}
+
+TEST(TensorParallelSpec, ThePartsOfAllRanksAreEachMatrixOnceAndEveryNormWhole) {
+  for (const char* family : {"llama", "qwen3"})
+    for (const bool tied : {false, true})
+      for (const int degree : {1, 2, 3, 6}) expect_parts_of_whole(model_of(family, tied), degree);
+}
+
+TEST(TensorParallelSpec, ARankHoldsWholeHeadsOfQueriesKeysAndValues) {
+  const ModelSpec part = model_spec(model_of("llama", false), 0, {1, 3});
+  const ParameterSpec& qkv = *part.find_parameter("layers.0.attention.qkv");
+  EXPECT_EQ(qkv.shape, (std::vector<int64_t>{40 + 20 + 20, 24}));
+  EXPECT_EQ(qkv.slice_of(0).offsets, (std::vector<int64_t>{40, 0}));
+  EXPECT_EQ(qkv.slice_of(2).offsets, (std::vector<int64_t>{20, 0}));
+  EXPECT_EQ(qkv.tensor_shape(2), (std::vector<int64_t>{60, 24}));
+  const ParameterSpec& out = *part.find_parameter("layers.0.attention.out");
+  EXPECT_EQ(out.slice_of(0).offsets, (std::vector<int64_t>{0, 40}));
+  EXPECT_EQ(out.shape, (std::vector<int64_t>{24, 40}));
+  EXPECT_EQ(part.kv_heads, 2);
+  EXPECT_EQ(part.attention_width, 40);
+}
+
+TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
+  const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::bf16};
+  const auto cost = [&](const char* family, int degree, size_t block) {
+    return block_cost(model_spec(model_of(family, false), 64, {0, degree}).blocks.at(block).regions, context);
+  };
+  const int64_t hidden = 100 * 24 * 2;
+  EXPECT_EQ(cost("llama", 1, 1).forward_sum_bytes, 0);
+  EXPECT_EQ(cost("llama", 2, 0).forward_sum_bytes, hidden);
+  EXPECT_EQ(cost("llama", 2, 1).forward_sum_bytes, 2 * hidden);
+  EXPECT_EQ(cost("llama", 2, 1).backward_sum_bytes, 2 * hidden);
+  EXPECT_EQ(cost("qwen3", 2, 1).backward_sum_bytes, 2 * hidden + 2 * 10 * 4);
+  EXPECT_EQ(cost("llama", 2, 3).forward_sum_bytes, 100 * 20);
+  EXPECT_EQ(cost("llama", 2, 3).backward_sum_bytes, hidden);
+}
+
+TEST(TensorParallelSpec, RefusesDegreesThatDoNotFitWithBothNumbers) {
+  const auto refusal = [](ModelConfig model, int degree) {
+    return message_of<UsageError>([&] { model_spec(model, 0, {0, degree}); });
+  };
+  ModelConfig model = model_of("llama", false);
+  EXPECT_CONTAINS(refusal(model, 5), "parallelism.tensor_parallel_degree = 5, but model.n_heads = 12");
+  EXPECT_CONTAINS(refusal(model, 4), "parallelism.tensor_parallel_degree = 4, but model.n_kv_heads = 6");
+  model.ffn_dim = 5;
+  EXPECT_CONTAINS(refusal(model, 6), "model.ffn_dim = 5: the degree must not be larger");
+  model.ffn_dim = 6;
+  model.vocab_size = 5;
+  EXPECT_CONTAINS(refusal(model, 6), "model.vocab_size = 5");
+}
+
+}  // namespace
+}  // namespace stepforge::testing

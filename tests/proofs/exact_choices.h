@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options that must not change a bit of exact training, and combinations of them.
+#pragma once
+
+#include "stepforge/base/random.h"
+#include "tests/proofs/exact_model.h"
+
+namespace stepforge::testing {
+
+/// The choices for one option, as overrides. {} stands for the rows per rank and step.
+using Axis = std::vector<Strings>;
+
+inline const std::vector<Axis> kExactAxes = {
+    {{"parallelism.fsdp_reshard_after_forward=always"},
+     {"parallelism.fsdp_reshard_after_forward=never"},
+     {"parallelism.fsdp_reshard_after_forward=every_n"}},
+    {{"parallelism.fsdp_forward_prefetch=1", "parallelism.fsdp_backward_prefetch=1"},
+     {"parallelism.fsdp_forward_prefetch=0", "parallelism.fsdp_backward_prefetch=0"},
+     {"parallelism.fsdp_forward_prefetch=3", "parallelism.fsdp_backward_prefetch=2"},
+     {"parallelism.fsdp_prefetch_lists=[{unit=\"embedding\", forward=[\"layers.1\"]}, "
+      "{unit=\"layers.2\", forward=[\"layers.0\"], backward=[\"layers.0\", \"embedding\"]}]"}},
+    {{"parallelism.fsdp_partition=flat"},
+     {"parallelism.fsdp_partition=by_tensor"},
+     {"parallelism.fsdp_partition=by_dim"}},
+    {{"activation_checkpoint.mode=none"},
+     {"activation_checkpoint.mode=full"},
+     {"activation_checkpoint.mode=every_n", "activation_checkpoint.every_n=2"},
+     {"activation_checkpoint.mode=regions", "activation_checkpoint.regions=[\"mlp\"]"}},
+    {{"training.local_batch_size=1"}, {"training.local_batch_size={}"}},
+    {{"parallelism.fsdp_reduce_each_micro_batch=false"}, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
+    {{"parallelism.fsdp_reduce_in_flight=1"}, {"parallelism.fsdp_reduce_in_flight=2"}},
+    {{"parallelism.fsdp_cpu_offload=false"}, {"parallelism.fsdp_cpu_offload=true"}},
+};
+
+inline int64_t combinations() {
+  int64_t count = 1;
+  for (const Axis& axis : kExactAxes) count *= static_cast<int64_t>(axis.size());
+  return count;
+}
+
+/// Combination number `index` of all choices, in mixed radix.
+inline Strings exact_choice(int64_t data_ranks, int64_t index) {
+  Strings args;
+  for (const Axis& axis : kExactAxes) {
+    const auto size = static_cast<int64_t>(axis.size());
+    for (std::string word : axis[static_cast<size_t>(index % size)]) {
+      const size_t open = word.find("{}");
+      if (open != std::string::npos) word.replace(open, 2, std::to_string(kExactRows / data_ranks));
+      args.push_back(word);
+    }
+    index /= size;
+  }
+  return args;
+}
+
+/// `count` combinations of choices, different ones for each key.
+inline std::vector<Strings> exact_choices(int64_t data_ranks, int key, uint64_t count) {
+  const Permutation order(static_cast<uint64_t>(combinations()), mix_bits(static_cast<uint64_t>(key)));
+  std::vector<Strings> choices;
+  for (uint64_t i = 0; i < count; ++i)
+    choices.push_back(exact_choice(data_ranks, static_cast<int64_t>(order(i))));
+  return choices;
+}
+
+}  // namespace stepforge::testing

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on parts of a vocabulary, combined over ranks, against the whole.
+#include "stepforge/storage/tensor_sums.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/kernels/cross_entropy.h"
+#include "stepforge/kernels/embedding.h"
+#include "tests/kernels/compare.h"
+#include "tests/support/rank_threads.h"
+
+namespace stepforge::testing {
+namespace {
+
+using PartBody = std::function<void(const TensorSums& sums, const TensorParallel& tensor)>;
+
+/// Runs `body` as each of `degree` ranks.
+void on_parts(int degree, const PartBody& body) {
+  const auto run = [&](World& world) -> std::string {
+    const RankId id{world.rank(), world.size()};
+    const RankLayout layout = rank_layout({}, {.dims = {.dp_shard = 1, .tp = degree}}, id);
+    const GroupCommunicators groups(world, layout, {{layout.tensor_group, Lane::compute}});
+    body(tensor_sums(groups), {id.rank, degree});
+    return "";
+  };
+  for (const std::string& result : as_threads().run(degree, run, {60, 60})) EXPECT_EQ(result, "");
+}
+
+at::Tensor rows_of(const at::Tensor& whole, const TensorParallel& tensor) {
+  const ShardRange part = tensor.part_of(whole.size(0));
+  return whole.narrow(0, part.begin, part.size()).contiguous();
+}
+
+TEST(TensorSums, AreEmptyForASingleRank) {
+  EXPECT_FALSE(tensor_sums(single_rank_groups()).several());
+}
+
+TEST(TensorSums, SumAndLargestAreTheSameOnAllRanks) {
+  on_parts(3, [](const TensorSums& sums, const TensorParallel& tensor) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      const at::Tensor values = at::full({5}, tensor.rank + 1, type);
+      sums.sum(values);
+      EXPECT_TRUE(values.eq(6).all().item<bool>());
+    }
+    const at::Tensor largest = int_tensor({tensor.rank, 7 - tensor.rank, -5}).to(at::kFloat);
+    sums.max(largest);
+    EXPECT_TRUE(at::equal(largest, int_tensor({2, 7, -5}).to(at::kFloat)));
+    EXPECT_THROW(sums.sum(int_tensor({1})), Error);
+  });
+}
+
+TEST(TensorSums, EmbeddingsOfPartsAddUpToTheWhole) {
+  const at::Tensor table = random_tensor({13, 19}, 1);
+  const at::Tensor tokens = int_tensor({12, 0, 4, 12, 7, 4, 4});
+  const at::Tensor whole = at::empty({7, 19});
+  embedding_forward(tokens, table, whole);
+  const at::Tensor grad = random_tensor({7, 19}, 2);
+  const at::Tensor whole_grad = at::empty({13, 19});
+  embedding_backward(tokens, grad, whole_grad, false);
+  on_parts(3, [&](const TensorSums& sums, const TensorParallel& tensor) {
+    const VocabularyPart part{tensor.part_of(13).begin, 13};
+    const at::Tensor rows = rows_of(table, tensor);
+    const at::Tensor out = at::empty({7, 19});
+    embedding_forward(tokens, rows, out, part);
+    const at::Tensor reference = at::empty_like(out);
+    embedding_forward_reference(tokens, rows, reference, part);
+    EXPECT_TRUE(at::equal(out, reference));
+    sums.sum(out);
+    EXPECT_TRUE(at::equal(out, whole));
+    const at::Tensor part_grad = at::empty_like(rows);
+    embedding_backward(tokens, grad, part_grad, false, part);
+    EXPECT_TRUE(at::equal(part_grad, rows_of(whole_grad, tensor)));
+    const at::Tensor reference_grad = at::empty_like(rows);
+    embedding_backward_reference(tokens, grad, reference_grad, false, part);
+    expect_close(part_grad, reference_grad, 8 * kEps32, "gradient");
+    EXPECT_THROW(embedding_forward(int_tensor({13, 0, 0, 0, 0, 0, 0}), rows, out, part), Error);
+  });
+}
+
+TEST(TensorSums, LossAndGradientsOfPartsAreThoseOfTheWhole) {
+  const int64_t vocabulary = 53;
+  std::vector<int32_t> ids;
+  for (int32_t n = 0; n < 29; ++n) ids.push_back(n % 5 == 2 ? -100 : n * 31 % vocabulary);
+  const at::Tensor labels = int_tensor(ids);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor hidden = random_tensor({29, 24}, 7).to(type);
+    const at::Tensor weight = random_tensor({vocabulary, 24}, 8).to(type);
+    const LinearCrossEntropyOutputs whole{.token_loss = at::empty({29}, at::kDouble),
+                                          .grad_hidden = at::empty({29, 24}, at::kDouble),
+                                          .grad_weight = at::empty({vocabulary, 24}, at::kDouble)};
+    linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), labels, 0.25, whole);
+    const double tolerance = type == at::kFloat ? 64 * kEps32 : 4 * kEps16;
+    for (const int64_t chunk : {4, 100}) {
+      on_parts(4, [&](const TensorSums& sums, const TensorParallel& tensor) {
+        const VocabularyPart part{tensor.part_of(vocabulary).begin, vocabulary};
+        const at::Tensor rows = rows_of(weight, tensor);
+        const LinearCrossEntropyOutputs own{.token_loss = at::empty({29}),
+                                            .grad_hidden = at::empty({29, 24}, type),
+                                            .grad_weight = at::empty({rows.size(0), 24})};
+        linear_cross_entropy(hidden, rows, labels, 0.25, chunk, own, part, sums);
+        expect_close(own.token_loss, whole.token_loss, tolerance, "loss");
+        expect_close(own.grad_hidden, whole.grad_hidden, tolerance, "grad_hidden");
+        expect_close(own.grad_weight, rows_of(whole.grad_weight, tensor), tolerance, "grad_weight");
+        const LinearCrossEntropyOutputs evaluated{.token_loss = at::empty({29})};
+        linear_cross_entropy(hidden, rows, labels, 1.0, chunk, evaluated, part, sums);
+        EXPECT_TRUE(at::equal(evaluated.token_loss, own.token_loss));
+      });
+    }
+  }
+}
+
+TEST(TensorSums, ALabelOutsideTheWholeVocabularyIsRefused) {
+  on_parts(2, [](const TensorSums& sums, const TensorParallel& tensor) {
+    const LinearCrossEntropyOutputs own{.token_loss = at::empty({1})};
+    EXPECT_THROW(linear_cross_entropy(at::zeros({1, 4}), at::zeros({5, 4}), int_tensor({10}), 1.0, 4, own,
+                                      {tensor.rank * 5, 10}, sums),
+                 Error);
+  });
+}
+
+}  // namespace
+}  // namespace stepforge::testing
