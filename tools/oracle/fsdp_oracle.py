@@ -55,7 +55,7 @@ def peer_step(model, update, tokens):
 
 
 def peer(folder, replicas, rates):
-    """One rank, started by run_peers; rank 0 writes losses, norms and whole weights into the folder."""
+    """One rank, started by run_processes; rank 0 writes losses, norms and whole weights into the folder."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -81,16 +81,17 @@ def peer(folder, replicas, rates):
     dist.destroy_process_group()
 
 
-def run_peers(folder, ranks, replicas, rates):
+def run_processes(script, folder, ranks, degree, rates):
+    """Runs `script --peer folder degree rates` as each of the ranks; returns what rank 0 wrote."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                    "WORLD_SIZE": str(ranks)}  # fmt: skip
-    command = [sys.executable, __file__, "--peer", folder, str(replicas), json.dumps(rates)]
+    command = [sys.executable, script, "--peer", folder, str(degree), json.dumps(rates)]
     processes = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
     if any([process.wait() != 0 for process in processes]):
-        sys.exit("the FSDP2 peer failed")
+        sys.exit("the peer failed")
     losses, norms = zip(*json.loads((folder / "peer.json").read_text()), strict=True)
     return losses, norms, load_file(folder / "peer.safetensors")
 
@@ -107,7 +108,8 @@ def check(program, seed, name, ranks, replicas):
             f"training.global_batch_size={ROWS}", f"training.local_batch_size={ROWS // ranks // MICRO_BATCHES}",
             f"parallelism.data_parallel_replicate_degree={replicas}", "training.threads=1",
         ])  # fmt: skip
-        losses, norms, peer_weights = run_peers(folder, ranks, replicas, [step["lr"] for step in steps])
+        losses, norms, peer_weights = run_processes(
+            __file__, folder, ranks, replicas, [step["lr"] for step in steps])
         layout = f"{ranks} ranks" if replicas == 1 else f"{replicas} x {ranks // replicas} ranks"
         return 0 if compare(f"{name}, {layout}", steps, weights, losses, norms, peer_weights) else 1
 

@@ -21,6 +21,8 @@ write_checkpoints() {
   done
   "$program" launch --log-dir "$work/logs" --nproc 4 train --preset debug "${odd[@]}" "${steps[@]}" run_dir="$work/ranks-2x2" \
     training.global_batch_size=8 training.reduction=ordered parallelism.data_parallel_replicate_degree=2
+  "$program" launch --log-dir "$work/logs" --nproc 4 train --preset debug "${odd[@]}" "${steps[@]}" run_dir="$work/ranks-tensor" \
+    training.global_batch_size=8 parallelism.tensor_parallel_degree=2
   "$program" launch --log-dir "$work/logs" --nproc 3 train --preset debug "${odd[@]}" "${steps[@]}" run_dir="$work/ranks-3" training.global_batch_size=9
 }
 
@@ -28,6 +30,7 @@ scripts/book.sh >"$work/book.txt"
 stage "Models against transformers" "$python" tools/oracle/model_oracle.py "$program"
 stage "Training against PyTorch" "$python" tools/oracle/train_oracle.py "$program"
 stage "Training on several ranks against FSDP2" "$python" tools/oracle/fsdp_oracle.py "$program"
+stage "Tensor parallelism against parallelize_module" "$python" tools/oracle/tensor_oracle.py "$program"
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
 stage "Checkpoints of 1 to 4 ranks" write_checkpoints
 stage "Checkpoints against PyTorch's reader" "$python" tools/oracle/dcp_oracle.py "$work"/ranks-*/checkpoint/step-*

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares twenty training steps with tensor parallelism with PyTorch's `parallelize_module` over Gloo, in fp32.
+
+    pip install torch==2.11.0 transformers safetensors numpy
+    tools/oracle/tensor_oracle.py STEPFORGE
+
+The peer's ranks are processes of this script: column- and row-wise projections, the embedding divided by tokens, the loss over a
+divided vocabulary (`loss_parallel`). Where several groups of ranks read different rows, their gradients are averaged. The comparison
+and its tolerances are those of train_oracle.py. Exit code 1 with the differences.
+"""
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from fsdp_oracle import run_processes
+from model_oracle import randomize, save_model
+from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
+from train_oracle import (
+    MAX_NORM, MODELS, adamw, compare, make_letters, stepforge_steps, tokens_of_step, write_config, write_text,
+)  # fmt: skip
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+ROWS = 24
+# (model, ranks, ranks of a tensor-parallel group)
+LAYOUTS = [("llama", 2, 2), ("qwen3", 2, 2), ("llama", 4, 2), ("qwen3", 4, 2)]
+
+
+def divide(model, mesh):
+    plan = {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
+        "lm_head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+    }
+    for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"):
+        plan[f"model.layers.*.{name}"] = ColwiseParallel()
+    for name in ("self_attn.o_proj", "mlp.down_proj"):
+        plan[f"model.layers.*.{name}"] = RowwiseParallel()
+    parallelize_module(model, mesh, plan)
+
+
+def local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def finish_gradients(model, mesh):
+    """Sums what each rank computed of a whole weight, averages over groups that read other rows, and clips. Returns the norm."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(("q_norm.weight", "k_norm.weight")):  # of this rank's heads
+            dist.all_reduce(parameter.grad, group=mesh.get_group("tensor"))
+        dist.all_reduce(local(parameter.grad), group=mesh.get_group("data"))
+        local(parameter.grad).div_(mesh.size(0))
+    norm = torch.linalg.vector_norm(torch.stack([whole(p.grad).norm() for p in model.parameters()]))
+    scale = min(1.0, MAX_NORM / (norm.item() + 1e-6))
+    for parameter in model.parameters():
+        local(parameter.grad).mul_(scale)
+    return norm.item()
+
+
+def peer(folder, tensor, rates):
+    """One rank, started by run_processes; rank 0 writes losses, norms and whole weights into the folder."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    groups = dist.get_world_size() // tensor
+    mesh = dist.init_device_mesh("cpu", (groups, tensor), mesh_dim_names=("data", "tensor"))
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").train()
+    divide(model, mesh["tensor"])
+    update = adamw(model)
+    letters = make_letters(ROWS)
+    results = []
+    for step, rate in enumerate(rates):
+        for group in update.param_groups:
+            group["lr"] = rate
+        tokens = tokens_of_step(letters, step, ROWS).chunk(groups)[mesh.get_local_rank("data")]
+        logits = model(tokens[:, :-1]).logits
+        with loss_parallel():
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+        norm = finish_gradients(model, mesh)
+        update.step()
+        update.zero_grad()
+        mean = whole(loss).detach().to(torch.float64)
+        dist.all_reduce(mean, group=mesh.get_group("data"))
+        results.append((mean.item() / groups, norm))
+    weights = {name: whole(parameter).detach() for name, parameter in model.named_parameters()}
+    if dist.get_rank() == 0:
+        save_file(weights, folder / "peer.safetensors")
+        (folder / "peer.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+def check(program, seed, name, ranks, tensor):
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        model = randomize(MODELS[name](), seed)
+        save_model(model, folder / "model")
+        write_text(folder / "text.txt", make_letters(ROWS))
+        write_config(folder, model)
+        steps, weights = stepforge_steps(program, folder, [
+            "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", folder / "run.toml",
+            f"training.global_batch_size={ROWS}", f"training.local_batch_size={ROWS * tensor // ranks // 2}",
+            f"parallelism.tensor_parallel_degree={tensor}", "training.threads=1",
+        ])  # fmt: skip
+        rates = [step["lr"] for step in steps]
+        losses, norms, peer_weights = run_processes(__file__, folder, ranks, tensor, rates)
+        return 0 if compare(f"{name}, {ranks // tensor} x {tensor} ranks", steps, weights, losses, norms, peer_weights) else 1
+
+
+def main():
+    logging.disable_progress_bar()
+    if len(sys.argv) == 5 and sys.argv[1] == "--peer":
+        return peer(Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    program = Path(sys.argv[1]).resolve()
+    sys.exit(1 if sum(check(program, seed, *layout) for seed, layout in enumerate(LAYOUTS)) else 0)
+
+
+if __name__ == "__main__":
+    main()
