@@ -32,12 +32,6 @@ class ReplicaShare {
   int64_t passed_ = 0;
 };
 
-/// Whether this rank saves the parameter: other ranks of tensor parallelism may hold the same.
-bool counts(const UnitStore& unit, size_t parameter) {
-  const std::vector<bool>& counted = unit.layout().counted;
-  return counted.empty() || counted.at(parameter);
-}
-
 }  // namespace
 
 std::vector<ShardSlice> shard_slices(const UnitStore& unit, const NamedTensor& tensor) {
@@ -54,7 +48,8 @@ std::vector<std::vector<ShardSlice>> saved_slices(const std::vector<NamedTensor>
   int64_t total = 0;
   for (const NamedTensor& tensor : tensors) {
     const UnitStore& unit = store.unit(tensor.unit);
-    held.push_back(counts(unit, tensor.parameter) ? shard_slices(unit, tensor) : std::vector<ShardSlice>());
+    held.emplace_back();
+    if (unit.layout().counts(tensor.parameter)) held.back() = shard_slices(unit, tensor);
     for (const ShardSlice& slice : held.back()) total += slice.slice.elements() * flat_buffers(tensor.unit);
   }
   const UnitStore& unit = store.unit(0);  // all units have the same replicas

@@ -42,11 +42,12 @@ void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, c
   }
   const at::Tensor largest = at::empty({logits.size(0)}, at::kFloat);
   const at::Tensor terms = at::empty({2, logits.size(0)}, at::kDouble);
+  const at::Tensor wide_labels = labels.to(at::kLong);  // once for both stages
   cpu::part_maxima(logits, largest);
   ranks.max(largest);
-  cpu::part_terms(logits, labels, part, largest, terms);
+  cpu::part_terms(logits, wide_labels, part, largest, terms);
   ranks.sum(terms);
-  cpu::part_losses(logits, labels, part, largest, terms, scale, token_loss);
+  cpu::part_losses(logits, wide_labels, part, largest, terms, scale, token_loss);
 }
 
 /// Computes the chunks one after the other; owns the workspace they share.

@@ -59,6 +59,7 @@ struct UnitLayout {
   /// parallelism hold, only the first one does.
   std::vector<bool> counted = {};
 
+  bool counts(size_t parameter) const { return counted.empty() || counted.at(parameter); }
   /// The group that holds the same part of the unit: that of the first all-reduce; -1 if there is none.
   int replica_group() const;
 };

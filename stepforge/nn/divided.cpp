@@ -13,12 +13,12 @@ using torch::autograd::variable_list;
 
 struct EnterFunction : torch::autograd::Function<EnterFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const TensorSums* sums) {
-    save_value(*ctx, "sums", *sums);
+    save_pointer(*ctx, "sums", sums);
     return x;
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     // In place: the projection's backward made this tensor, and nothing else uses it.
-    saved_value<TensorSums>(*ctx, "sums").sum(gradients[0]);
+    saved_pointer<TensorSums>(*ctx, "sums")->sum(gradients[0]);
     return {gradients[0], at::Tensor()};
   }
 };
@@ -35,6 +35,11 @@ struct LeaveFunction : torch::autograd::Function<LeaveFunction> {
 };
 
 }  // namespace
+
+VocabularyPart vocabulary_part(const ParameterSpec& table) {
+  if (!table.is_sliced()) return {};
+  return {table.slice_of(0).offsets.at(0), table.tensor_shape(0).at(0)};
+}
 
 at::Tensor enter_divided(const at::Tensor& x, const TensorSums& sums) {
   return sums.several() ? EnterFunction::apply(x, &sums) : x;

@@ -41,13 +41,8 @@ at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPar
   return EmbeddingFunction::apply(tokens, table.value(), &table, part);
 }
 
-VocabularyPart vocabulary_part(const ParameterSpec& table) {
-  if (!table.is_sliced()) return {};
-  return {table.slice_of(0).offsets.at(0), table.tensor_shape(0).at(0)};
-}
-
 Bundle EmbeddingBlock::forward(const Bundle& inputs, const Context& context) {
-  return {leave_divided(embed(context.batch->tokens, table_, vocabulary_part(table_.spec())), sums_)};
+  return {leave_divided(embed(context.batch->tokens, table_, part_), sums_)};
 }
 
 }  // namespace stepforge

@@ -28,7 +28,8 @@ VocabularyPart vocabulary_part(const ParameterSpec& table);
 
 /// The slots of a layer whose matrices are divided over ranks; x itself if `sums` is empty. Before a
 /// projection that is divided by rows: x, whose gradient is summed. After one that is divided by columns: the
-/// sum of x, in place; the gradient passes. (f and g of Megatron-LM, arXiv:1909.08053.)
+/// sum of x, in place; the gradient passes. `sums` must outlive the graph. (f and g of Megatron-LM,
+/// arXiv:1909.08053.)
 at::Tensor enter_divided(const at::Tensor& x, const TensorSums& sums);
 at::Tensor leave_divided(const at::Tensor& x, const TensorSums& sums);
 

@@ -51,11 +51,13 @@ class MlpLayer {
 
 class EmbeddingBlock : public Block {
  public:
-  explicit EmbeddingBlock(Parameter& table, TensorSums sums = {}) : table_(table), sums_(std::move(sums)) {}
+  explicit EmbeddingBlock(Parameter& table, TensorSums sums = {})
+      : table_(table), part_(vocabulary_part(table.spec())), sums_(std::move(sums)) {}
   Bundle forward(const Bundle& inputs, const Context& context) override;
 
  private:
   Parameter& table_;
+  VocabularyPart part_;
   TensorSums sums_;
 };
 
@@ -76,11 +78,11 @@ class LinearCrossEntropyHead : public Head {
   at::Tensor last_logits(const Bundle& inputs, const Context& context) override;
 
  private:
-  Parameter& norm_;
-  Parameter& weight_;
   /// Logits of the whole vocabulary, from those of this part.
   at::Tensor of_all_parts(const at::Tensor& logits) const;
 
+  Parameter& norm_;
+  Parameter& weight_;
   double eps_;
   int64_t chunk_;
   VocabularyPart part_;

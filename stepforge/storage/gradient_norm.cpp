@@ -40,7 +40,7 @@ std::vector<double> counted_terms(const UnitStore& unit, NormType type) {
   std::vector<double> terms(static_cast<size_t>(reduce_chunks(gradient.numel())), 0.0);
   for (size_t i = 0; i < counted.size(); ++i) {
     const ShardRange range = unit.local_range(i, i + 1);
-    if (counted[i]) add_terms(gradient, range.begin, range.end, type, terms);
+    if (unit.layout().counts(i)) add_terms(gradient, range.begin, range.end, type, terms);
   }
   return terms;
 }

@@ -171,11 +171,15 @@ void build_data(Trainer& trainer) {
 
 void build_specification(Trainer& trainer) {
   trainer.model_spec = plan_model(trainer.config);
-  trainer.rank_model = plan_rank_model(trainer.config, trainer.place);
 }
 
 void build_layout(Trainer& trainer) {
   const auto& training = trainer.config.training;
+  // A specification of one's own states its part only if there are several.
+  if (trainer.rank_model.units.empty()) {
+    const bool whole = trainer.config.parallelism.tensor_parallel_degree == 1;
+    trainer.rank_model = whole ? trainer.model_spec : plan_rank_model(trainer.config, trainer.place);
+  }
   trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place);
   trainer.batch = plan_batch(training, trainer.layout.data_ranks, trainer.layout.data_rank);
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());

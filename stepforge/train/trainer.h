@@ -103,7 +103,8 @@ class Trainer {
   std::unique_ptr<Tokenizer> tokenizer;
   DataSet data;
   ModelSpec model_spec;
-  ModelSpec rank_model;  ///< this rank's part of the model
+  /// This rank's part of the model; the build step "layout" derives it unless an earlier one has set it.
+  ModelSpec rank_model;
   RankLayout layout;
   BatchLayout batch;
   int64_t total_steps = 0;

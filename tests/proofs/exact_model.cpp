@@ -298,7 +298,7 @@ void use_exact_model(TestRun& run, ExactModel model) {
   trainer.replace_build_step("specification", [model](Trainer& built) {
     const int degree = static_cast<int>(built.config.parallelism.tensor_parallel_degree);
     built.model_spec = exact_spec(model, {});
-    built.rank_model = exact_spec(model, {built.place.rank % degree, degree});
+    if (degree > 1) built.rank_model = exact_spec(model, {built.place.rank % degree, degree});
   });
   trainer.replace_build_step("model", [model](Trainer& built) {
     built.model = make_exact_model(model, built.store->lookup(), tensor_sums(*built.groups));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // With ordinary models, several ranks against one rank: both families in odd sizes.
-#include "tests/train/ranks.h"
+#include "tests/proofs/odd_job.h"
 
 namespace stepforge::testing {
 namespace {
@@ -15,20 +15,11 @@ Strings overrides_of(const LayoutCase& layout) {
   return layout.more + Strings{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
-/// Odd sizes, and rows for 2, 3, 4 and 8 ranks.
-Strings odd_job(const std::filesystem::path& run_dir, const std::string& family, int64_t steps) {
-  return trainer_run(run_dir) + Strings{"model.family=" + family,
-                                        "model.dim=37",
-                                        "model.n_layers=3",
-                                        "model.n_heads=3",
-                                        "model.n_kv_heads=1",
-                                        "model.head_dim=14",
-                                        "model.ffn_dim=53",
-                                        "training.seq_len=19",
-                                        "training.local_batch_size=1",
-                                        "training.global_batch_size=24",
-                                        format("training.steps={}", steps),
-                                        "checkpoint.enable=false"};
+/// Three heads of 14; rows for 2, 3, 4 and 8 ranks.
+Strings real_job(const std::filesystem::path& run_dir, const std::string& family, int64_t steps) {
+  return odd_job(run_dir, family, steps,
+                 {"model.n_heads=3", "model.n_kv_heads=1", "model.head_dim=14",
+                  "training.global_batch_size=24", "checkpoint.enable=false"});
 }
 
 class RealArithmetic : public ::testing::TestWithParam<const char*> {
@@ -37,13 +28,13 @@ class RealArithmetic : public ::testing::TestWithParam<const char*> {
   /// all ranks.
   void compare(const std::vector<LayoutCase>& layouts, int64_t steps, double tolerance) {
     const TempFolder folder;
-    const Records one = TestRun(odd_job(folder / "one", GetParam(), steps)).run();
+    const Records one = TestRun(real_job(folder / "one", GetParam(), steps)).run();
     ASSERT_EQ(static_cast<int64_t>(one.size()), steps);
     EXPECT_LT(one.back().loss, one.front().loss);
     for (const LayoutCase& layout : layouts) {
       const std::string name = format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " "));
       const auto many =
-          RankThreads(layout.ranks).run(odd_job(folder / "many", GetParam(), steps) + overrides_of(layout));
+          RankThreads(layout.ranks).run(real_job(folder / "many", GetParam(), steps) + overrides_of(layout));
       expect_same_numbers(many, many[0], name);
       double distance = 0.0;
       for (size_t step = 0; step < one.size(); ++step) {
@@ -83,7 +74,7 @@ TEST_P(RealArithmetic, OrderedModeGivesTheBitsOfOneRankForEverySplitByAPowerOfTw
   const TempFolder folder;
   const Strings ordered{"training.reduction=ordered", "training.global_batch_size=8", "model.dropout=0.1"};
   const auto job = [&](const std::string& name) {
-    return odd_job(folder / name, GetParam(), long_tests() ? 100 : 5) + ordered;
+    return real_job(folder / name, GetParam(), long_tests() ? 100 : 5) + ordered;
   };
   const Records one = TestRun(job("one")).run();
   const std::vector<LayoutCase> layouts = {

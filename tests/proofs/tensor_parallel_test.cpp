@@ -4,7 +4,7 @@
 #include "stepforge/tensorfile/tensor_folder.h"
 #include "tests/proofs/exact_choices.h"
 #include "tests/proofs/exact_model.h"
-#include "tests/train/ranks.h"
+#include "tests/proofs/odd_job.h"
 
 namespace stepforge::testing {
 namespace {
@@ -21,19 +21,11 @@ Strings overrides_of(const TensorCase& layout) {
                                format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
-/// Odd sizes: six heads of 6, hidden units and vocabulary that no degree divides.
-Strings odd_job(const std::filesystem::path& run_dir, const std::string& family, int64_t steps) {
-  return trainer_run(run_dir) + Strings{"model.family=" + family,
-                                        "model.dim=37",
-                                        "model.n_layers=3",
-                                        "model.n_heads=12",
-                                        "model.n_kv_heads=12",
-                                        "model.head_dim=6",
-                                        "model.ffn_dim=53",
-                                        "training.seq_len=19",
-                                        "training.local_batch_size=1",
-                                        "training.global_batch_size=12",
-                                        format("training.steps={}", steps)};
+/// Twelve heads of 6; rows for 1, 2, 3 and 4 data ranks.
+Strings divided_job(const std::filesystem::path& run_dir, const std::string& family, int64_t steps) {
+  return odd_job(
+      run_dir, family, steps,
+      {"model.n_heads=12", "model.n_kv_heads=12", "model.head_dim=6", "training.global_batch_size=12"});
 }
 
 /// The bytes of every tensor of the last checkpoint: masters and moments, whole.
@@ -82,8 +74,8 @@ TEST_P(TensorParallelTraining, LossesAndNormsAreThoseOfOneRank) {
   for (const TensorCase& layout : layouts) {
     const std::string name = format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " "));
     const Strings common = kNoCheckpoint + layout.more;
-    const Records one = TestRun(odd_job(folder / "one", GetParam(), 20) + common).run();
-    const Strings args = odd_job(folder / "many", GetParam(), 20) + kNoCheckpoint + overrides_of(layout);
+    const Records one = TestRun(divided_job(folder / "one", GetParam(), 20) + common).run();
+    const Strings args = divided_job(folder / "many", GetParam(), 20) + kNoCheckpoint + overrides_of(layout);
     const auto many = RankThreads(layout.ranks).run(args);
     ASSERT_EQ(one.size(), 20U);
     for (const Records& records : many) {
@@ -104,9 +96,9 @@ TEST_P(TensorParallelTraining, LossesAndNormsAreThoseOfOneRank) {
 TEST_P(TensorParallelTraining, InBf16LossesStayWithinItsPrecision) {
   const TempFolder folder;
   const Strings bf16 = kNoCheckpoint + Strings{"precision.compute=bf16"};
-  const Records one = TestRun(odd_job(folder / "one", GetParam(), 20) + bf16).run();
+  const Records one = TestRun(divided_job(folder / "one", GetParam(), 20) + bf16).run();
   const auto many =
-      RankThreads(4).run(odd_job(folder / "many", GetParam(), 20) + bf16 + overrides_of({4, 2, 1, {}}));
+      RankThreads(4).run(divided_job(folder / "many", GetParam(), 20) + bf16 + overrides_of({4, 2, 1, {}}));
   for (size_t step = 0; step < one.size(); ++step) {
     EXPECT_NEAR(many[0][step].loss, one[step].loss, 0.02) << step;
     for (const Records& records : many) EXPECT_EQ(records[step].loss, many[0][step].loss) << step;
@@ -117,7 +109,7 @@ TEST_P(TensorParallelTraining, OrderedModeGivesTheBitsOfOneDataRankOfTheSameDegr
   const TempFolder folder;
   const Strings ordered{"training.reduction=ordered", "training.global_batch_size=8", "model.dropout=0.1"};
   const auto run = [&](const char* name, int ranks, int replicas) {
-    return RankThreads(ranks).run(odd_job(folder / name, GetParam(), 4) + ordered +
+    return RankThreads(ranks).run(divided_job(folder / name, GetParam(), 4) + ordered +
                                   overrides_of({ranks, 2, replicas, {}}));
   };
   const auto one = run("one", 2, 1);
@@ -133,7 +125,7 @@ TEST_P(TensorParallelTraining, OrderedModeGivesTheBitsOfOneDataRankOfTheSameDegr
 
 TEST_P(TensorParallelTraining, AValueThatIsNotFiniteStopsAllRanksAndIsNamed) {
   const TempFolder folder;
-  const Strings args = odd_job(folder / "run", GetParam(), 4) + overrides_of({4, 2, 1, {}}) +
+  const Strings args = divided_job(folder / "run", GetParam(), 4) + overrides_of({4, 2, 1, {}}) +
                        Strings{"debug.plant_nan_step=2", "debug.plant_nan_block=layers.1"};
   RankThreads threads(4);
   threads.run([&](int) { return args; });
@@ -148,8 +140,11 @@ TEST_P(TensorParallelTraining, AFailingRankEndsTheOthers) {
     if (rank != 3) return;
     run.trainer().add_callback(std::make_unique<CallAt>([](Trainer&) { throw Error("planted failure"); }));
   };
-  threads.run([&](int) { return odd_job(folder / "run", GetParam(), 4) + overrides_of({4, 4, 1, {}}); },
-              fail);
+  threads.run(
+      [&](int) {
+        return divided_job(folder / "run", GetParam(), 4) + overrides_of({4, 4, 1, {}});
+      },
+      fail);
   for (const std::string& failure : threads.failures) EXPECT_CONTAINS(failure, "planted failure");
 }
 

@@ -2,10 +2,12 @@
 // A new empty folder for one test, removed at its end.
 #pragma once
 
-#include <atomic>
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,10 +19,9 @@ namespace stepforge::testing {
 class TempFolder {
  public:
   TempFolder() {
-    static std::atomic<int> count{0};
-    path_ = std::filesystem::path(::testing::TempDir()) /
-            ("stepforge-test-" + std::to_string(getpid()) + "-" + std::to_string(count++));
-    std::filesystem::create_directories(path_);
+    std::string name = std::filesystem::path(::testing::TempDir()) / "stepforge-test-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
+    path_ = name;
   }
   ~TempFolder() {
     std::error_code ignored;

@@ -251,20 +251,23 @@ TEST(Ranks, ANanOnOneRankStopsAllBeforeTheUpdate) {
 }
 
 TEST(Ranks, AllStopAfterTheSameStepIfOneIsInterrupted) {
-  const TempFolder folder;
-  const auto steps = run_processes(2, [&](World& world) {
-    std::optional<InterruptWatcher> interrupts;
-    if (world.rank() == 1) interrupts.emplace([] {});
-    TestRun run(job(folder, "run"), interrupts ? &*interrupts : nullptr, &world);
-    run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
-      if (!interrupts || trainer.state.step != 2) return;
-      kill(getpid(), SIGINT);
-      while (!interrupts->requested()) usleep(1000);
-    }));
-    run.run();
-    return format("{}", run.records.size());
-  });
-  EXPECT_EQ(steps, (std::vector<std::string>{"3", "3"}));
+  const Strings tensor{"parallelism.tensor_parallel_degree=2", "model.n_kv_heads=2"};
+  for (const Strings& layout : {Strings{}, tensor}) {
+    const TempFolder folder;
+    const auto steps = run_processes(2, [&](World& world) {
+      std::optional<InterruptWatcher> interrupts;
+      if (world.rank() == 1) interrupts.emplace([] {});
+      TestRun run(job(folder, "run", layout), interrupts ? &*interrupts : nullptr, &world);
+      run.trainer().add_callback(std::make_unique<CallAt>([&](Trainer& trainer) {
+        if (!interrupts || trainer.state.step != 2) return;
+        kill(getpid(), SIGINT);
+        while (!interrupts->requested()) usleep(1000);
+      }));
+      run.run();
+      return format("{}", run.records.size());
+    });
+    EXPECT_EQ(steps, (std::vector<std::string>{"3", "3"})) << join(layout, " ");
+  }
 }
 
 TEST(Ranks, EachHasItsLogFile) {

@@ -23,7 +23,7 @@ from model_oracle import randomize, save_model
 from safetensors.torch import load_file, save_file
 from torch.distributed.fsdp import fully_shard
 from train_oracle import (
-    MAX_NORM, MODELS, STEPS, adamw, compare, make_letters, stepforge_steps, tokens_of_step, write_config, write_text,
+    MAX_NORM, MODELS, adamw, compare, make_letters, stepforge_steps, tokens_of_step, write_config, write_text,
 )  # fmt: skip
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
@@ -96,7 +96,8 @@ def run_processes(script, folder, ranks, degree, rates):
     return losses, norms, load_file(folder / "peer.safetensors")
 
 
-def check(program, seed, name, ranks, replicas):
+def compare_with_peers(script, program, seed, name, ranks, degree, label, settings):
+    """Trains the model on `ranks` ranks with `settings` and with the peers of `script`; returns the number of differing runs."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         model = randomize(MODELS[name](), seed)
@@ -105,24 +106,30 @@ def check(program, seed, name, ranks, replicas):
         write_config(folder, model)
         steps, weights = stepforge_steps(program, folder, [
             "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", folder / "run.toml",
-            f"training.global_batch_size={ROWS}", f"training.local_batch_size={ROWS // ranks // MICRO_BATCHES}",
-            f"parallelism.data_parallel_replicate_degree={replicas}", "training.threads=1",
+            f"training.global_batch_size={ROWS}", "training.threads=1", *settings,
         ])  # fmt: skip
-        losses, norms, peer_weights = run_processes(
-            __file__, folder, ranks, replicas, [step["lr"] for step in steps])
-        layout = f"{ranks} ranks" if replicas == 1 else f"{replicas} x {ranks // replicas} ranks"
-        return 0 if compare(f"{name}, {layout}", steps, weights, losses, norms, peer_weights) else 1
+        peers = run_processes(script, folder, ranks, degree, [step["lr"] for step in steps])
+        return 0 if compare(f"{name}, {label}", steps, weights, *peers) else 1
 
 
-def main():
+def run_oracle(usage, peer, check, layouts):
+    """The main function of an oracle of several ranks: `check(program, seed, *layout)` for each layout, or one of its peers."""
     logging.disable_progress_bar()
     if len(sys.argv) == 5 and sys.argv[1] == "--peer":
         return peer(Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
     if len(sys.argv) != 2:
-        sys.exit(__doc__)
+        sys.exit(usage)
     program = Path(sys.argv[1]).resolve()
-    sys.exit(1 if sum(check(program, seed, *layout) for seed, layout in enumerate(LAYOUTS)) else 0)
+    sys.exit(1 if sum(check(program, seed, *layout) for seed, layout in enumerate(layouts)) else 0)
+
+
+def check(program, seed, name, ranks, replicas):
+    label = f"{ranks} ranks" if replicas == 1 else f"{replicas} x {ranks // replicas} ranks"
+    return compare_with_peers(__file__, program, seed, name, ranks, replicas, label, [
+        f"training.local_batch_size={ROWS // ranks // MICRO_BATCHES}",
+        f"parallelism.data_parallel_replicate_degree={replicas}",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    run_oracle(__doc__, peer, check, LAYOUTS)

@@ -10,24 +10,16 @@ divided vocabulary (`loss_parallel`). Where several groups of ranks read differe
 and its tolerances are those of train_oracle.py. Exit code 1 with the differences.
 """
 import json
-import sys
-import tempfile
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from fsdp_oracle import run_processes
-from model_oracle import randomize, save_model
+from fsdp_oracle import MICRO_BATCHES, ROWS, compare_with_peers, run_oracle
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
-from train_oracle import (
-    MAX_NORM, MODELS, adamw, compare, make_letters, stepforge_steps, tokens_of_step, write_config, write_text,
-)  # fmt: skip
+from train_oracle import MAX_NORM, adamw, make_letters, tokens_of_step
 from transformers import AutoModelForCausalLM
-from transformers.utils import logging
 
-ROWS = 24
 # (model, ranks, ranks of a tensor-parallel group)
 LAYOUTS = [("llama", 2, 2), ("qwen3", 2, 2), ("llama", 4, 2), ("qwen3", 4, 2)]
 
@@ -67,7 +59,7 @@ def finish_gradients(model, mesh):
 
 
 def peer(folder, tensor, rates):
-    """One rank, started by run_processes; rank 0 writes losses, norms and whole weights into the folder."""
+    """One rank, started by run_oracle; rank 0 writes losses, norms and whole weights into the folder."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     groups = dist.get_world_size() // tensor
@@ -99,31 +91,11 @@ def peer(folder, tensor, rates):
 
 
 def check(program, seed, name, ranks, tensor):
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        model = randomize(MODELS[name](), seed)
-        save_model(model, folder / "model")
-        write_text(folder / "text.txt", make_letters(ROWS))
-        write_config(folder, model)
-        steps, weights = stepforge_steps(program, folder, [
-            "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", folder / "run.toml",
-            f"training.global_batch_size={ROWS}", f"training.local_batch_size={ROWS * tensor // ranks // 2}",
-            f"parallelism.tensor_parallel_degree={tensor}", "training.threads=1",
-        ])  # fmt: skip
-        rates = [step["lr"] for step in steps]
-        losses, norms, peer_weights = run_processes(__file__, folder, ranks, tensor, rates)
-        return 0 if compare(f"{name}, {ranks // tensor} x {tensor} ranks", steps, weights, losses, norms, peer_weights) else 1
-
-
-def main():
-    logging.disable_progress_bar()
-    if len(sys.argv) == 5 and sys.argv[1] == "--peer":
-        return peer(Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    program = Path(sys.argv[1]).resolve()
-    sys.exit(1 if sum(check(program, seed, *layout) for seed, layout in enumerate(LAYOUTS)) else 0)
+    groups = ranks // tensor
+    return compare_with_peers(__file__, program, seed, name, ranks, tensor, f"{groups} x {tensor} ranks", [
+        f"training.local_batch_size={ROWS // groups // MICRO_BATCHES}", f"parallelism.tensor_parallel_degree={tensor}",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    run_oracle(__doc__, peer, check, LAYOUTS)

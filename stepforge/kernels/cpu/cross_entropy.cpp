@@ -61,17 +61,17 @@ struct RowSum {
   double sum;
 };
 
-template <typename T>
-STEPFORGE_INLINE RowSum row_statistics_body(const T* row, int64_t width) {
-  const float largest = row_max_body(row, width);
-  return {largest, row_sum_body(row, width, largest)};
+STEPFORGE_SIMD_CLONES float row_max(const float* row, int64_t width) {
+  return row_max_body(row, width);
 }
-
-STEPFORGE_SIMD_CLONES RowSum row_statistics(const float* row, int64_t width) {
-  return row_statistics_body(row, width);
+STEPFORGE_SIMD_CLONES float row_max(const BFloat16* row, int64_t width) {
+  return row_max_body(row, width);
 }
-STEPFORGE_SIMD_CLONES RowSum row_statistics(const BFloat16* row, int64_t width) {
-  return row_statistics_body(row, width);
+STEPFORGE_SIMD_CLONES double row_sum(const float* row, int64_t width, float largest) {
+  return row_sum_body(row, width, largest);
+}
+STEPFORGE_SIMD_CLONES double row_sum(const BFloat16* row, int64_t width, float largest) {
+  return row_sum_body(row, width, largest);
 }
 STEPFORGE_SIMD_CLONES void row_gradient(float* row, int64_t width, float largest, float factor) {
   row_gradient_body(row, width, largest, factor);
@@ -99,51 +99,20 @@ float finish_row(T* row, int64_t width, int64_t label, const RowSum& statistics,
   return static_cast<float>(std::log(statistics.sum) - centred);
 }
 
-/// The same with all tokens in the row.
+/// The loss and the gradient of a row whose label is ignored.
+template <typename T>
+float ignored_row(T* row, int64_t width, const double* scale) {
+  if (scale != nullptr) std::fill_n(row, width, T(0.0F));
+  return 0.0F;
+}
+
+/// The loss of a row with all tokens; with `scale` the row becomes its scaled gradient.
 template <typename T>
 float whole_row(T* row, int64_t width, int64_t label, const double* scale) {
-  if (label == kIgnoredLabel) {
-    if (scale != nullptr) std::fill_n(row, width, T(0.0F));
-    return 0.0F;
-  }
-  const RowSum statistics = row_statistics(row, width);
-  return finish_row(row, width, label, statistics, centred_logit(row + label, statistics.largest), scale);
-}
-
-template <typename T>
-float part_row(T* row, int64_t width, int64_t label, const VocabularyPart& part, const RowSum& statistics,
-               double centred, const double* scale) {
-  if (label == kIgnoredLabel) {
-    if (scale != nullptr) std::fill_n(row, width, T(0.0F));
-    return 0.0F;
-  }
-  return finish_row(row, width, label - part.begin, statistics, centred, scale);
-}
-
-template <typename T>
-void all_rows(const at::Tensor& logits, const int64_t* labels, const double* scale,
-              const at::Tensor& token_loss) {
-  const int64_t width = logits.size(1);
-  // Without `scale` the rows are only read.
-  T* rows = static_cast<T*>(
-      const_cast<void*>(logits.const_data_ptr()));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-  float* losses = token_loss.mutable_data_ptr<float>();
-  at::parallel_for(0, logits.size(0), rows_per_task(width), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) losses[n] = whole_row(rows + n * width, width, labels[n], scale);
-  });
-}
-
-STEPFORGE_SIMD_CLONES float row_max(const float* row, int64_t width) {
-  return row_max_body(row, width);
-}
-STEPFORGE_SIMD_CLONES float row_max(const BFloat16* row, int64_t width) {
-  return row_max_body(row, width);
-}
-STEPFORGE_SIMD_CLONES double row_sum(const float* row, int64_t width, float largest) {
-  return row_sum_body(row, width, largest);
-}
-STEPFORGE_SIMD_CLONES double row_sum(const BFloat16* row, int64_t width, float largest) {
-  return row_sum_body(row, width, largest);
+  if (label == kIgnoredLabel) return ignored_row(row, width, scale);
+  const float largest = row_max(row, width);
+  const RowSum statistics{largest, row_sum(row, width, largest)};
+  return finish_row(row, width, label, statistics, centred_logit(row + label, largest), scale);
 }
 
 /// visit(n, row n) for all rows, in parallel. The rows are changed only where the caller may change them.
@@ -174,11 +143,10 @@ void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const dou
   const at::Tensor wide_labels = labels.to(at::kLong);
   const auto* label_data = wide_labels.const_data_ptr<int64_t>();
   check_labels(label_data, labels.numel(), logits.size(1));
-  if (logits.scalar_type() == at::kFloat) {
-    all_rows<float>(logits, label_data, scale, token_loss);
-  } else {
-    all_rows<BFloat16>(logits, label_data, scale, token_loss);
-  }
+  auto* losses = token_loss.mutable_data_ptr<float>();
+  for_each_row(logits, [&](int64_t n, auto* row) {
+    losses[n] = whole_row(row, logits.size(1), label_data[n], scale);
+  });
 }
 
 void part_maxima(const at::Tensor& logits, const at::Tensor& largest) {
@@ -188,8 +156,7 @@ void part_maxima(const at::Tensor& logits, const at::Tensor& largest) {
 
 void part_terms(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
                 const at::Tensor& largest, const at::Tensor& terms) {
-  const at::Tensor wide_labels = labels.to(at::kLong);
-  const auto* label_data = wide_labels.const_data_ptr<int64_t>();
+  const auto* label_data = labels.const_data_ptr<int64_t>();
   const int64_t width = logits.size(1);
   check_labels(label_data, labels.numel(), part.tokens(width));
   const auto* largest_data = largest.const_data_ptr<float>();
@@ -206,15 +173,17 @@ void part_terms(const at::Tensor& logits, const at::Tensor& labels, const Vocabu
 void part_losses(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
                  const at::Tensor& largest, const at::Tensor& terms, const double* scale,
                  const at::Tensor& token_loss) {
-  const at::Tensor wide_labels = labels.to(at::kLong);
-  const auto* label_data = wide_labels.const_data_ptr<int64_t>();
+  const auto* label_data = labels.const_data_ptr<int64_t>();
   const auto* largest_data = largest.const_data_ptr<float>();
   const auto* sums = terms.const_data_ptr<double>();
   const double* const centred = sums + logits.size(0);
   auto* losses = token_loss.mutable_data_ptr<float>();
+  const int64_t width = logits.size(1);
   for_each_row(logits, [&](int64_t n, auto* row) {
-    losses[n] = part_row(row, logits.size(1), label_data[n], part, RowSum{largest_data[n], sums[n]},
-                         centred[n], scale);
+    const RowSum statistics{largest_data[n], sums[n]};
+    losses[n] = label_data[n] == kIgnoredLabel
+                    ? ignored_row(row, width, scale)
+                    : finish_row(row, width, label_data[n] - part.begin, statistics, centred[n], scale);
   });
 }
 

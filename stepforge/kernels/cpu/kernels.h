@@ -54,7 +54,7 @@ void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const dou
 
 /// The same for logits of a part of the vocabulary, in three stages. Each row's largest logit; with that of
 /// all parts, the sum of exp(logit - largest) and, if the label is in this part, its logit - largest; with the
-/// sums over all parts, the loss and the gradient. `terms`: fp64 [2, N].
+/// sums over all parts, the loss and the gradient. labels: int64; `terms`: fp64 [2, N].
 void part_maxima(const at::Tensor& logits, const at::Tensor& largest);
 void part_terms(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
                 const at::Tensor& largest, const at::Tensor& terms);
