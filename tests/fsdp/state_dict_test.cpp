@@ -34,7 +34,7 @@ std::vector<UnitSpec> odd_units() {
 }
 
 /// How a model is divided over ranks.
-struct Layout {
+struct SavedLayout {
   int replicas = 1;
   int shards = 1;
   Partition partition = {};
@@ -42,22 +42,22 @@ struct Layout {
   int ranks() const { return replicas * shards; }
 };
 
-std::string layout_name(const Layout& layout) {
+std::string layout_name(const SavedLayout& layout) {
   return format("{} x {}, {}", layout.replicas, layout.shards, partition_text(layout.partition));
 }
 
-const std::vector<Layout> kLayouts = {{1, 1},
-                                      {1, 2},
-                                      {1, 3, {Partition::Kind::by_tensor}},
-                                      {1, 4, {Partition::Kind::by_dim, 0}},
-                                      {1, 3, {Partition::Kind::by_dim, -1}},
-                                      {2, 2},
-                                      {3, 1}};
+const std::vector<SavedLayout> kLayouts = {{1, 1},
+                                           {1, 2},
+                                           {1, 3, {Partition::Kind::by_tensor}},
+                                           {1, 4, {Partition::Kind::by_dim, 0}},
+                                           {1, 3, {Partition::Kind::by_dim, -1}},
+                                           {2, 2},
+                                           {3, 1}};
 
 /// One rank's model.
 class Model {
  public:
-  Model(World& world, const Layout& layout, uint64_t seed = 1) : specs_(odd_units()) {
+  Model(World& world, const SavedLayout& layout, uint64_t seed = 1) : specs_(odd_units()) {
     groups_ = rank_groups(world, layout.replicas, format("seed {}", seed));
     for (const UnitSpec& spec : specs_) {
       const UnitLayout unit_layout = sharded_unit(groups_->layout(), {.partition = layout.partition});
@@ -101,7 +101,7 @@ std::string expected_values(uint64_t seed) {
 }
 
 /// Runs `body` on every rank of the layout and expects "" from each.
-void on_ranks(const Layout& layout, const RankBody& body) {
+void on_ranks(const SavedLayout& layout, const RankBody& body) {
   const auto results = run_threads(layout.ranks(), body);
   for (size_t rank = 0; rank < results.size(); ++rank)
     EXPECT_EQ(results[rank], "") << layout_name(layout) << ", rank " << rank;
@@ -116,7 +116,7 @@ LocalValue& local(StateDict& values, const std::string& name) {
 
 TEST(StateDict, FullValuesEqualThoseOfOneRankInEveryLayout) {
   const std::string expected = expected_values(1);
-  for (const Layout& layout : kLayouts) {
+  for (const SavedLayout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       EXPECT_EQ(model.values(), expected);
@@ -133,7 +133,7 @@ TEST(StateDict, FullValuesEqualThoseOfOneRankInEveryLayout) {
 }
 
 TEST(StateDict, ShardedValuesShareTheModelsMemoryUnlessOffloaded) {
-  for (const Layout& layout : kLayouts) {
+  for (const SavedLayout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       const StateDict before = get_state_dict(model.source, {.cpu_offload = true});
@@ -158,7 +158,7 @@ TEST(StateDict, ShardedValuesShareTheModelsMemoryUnlessOffloaded) {
 }
 
 TEST(StateDict, FullOffloadedValuesAreOnRankZeroOnly) {
-  for (const Layout& layout : kLayouts) {
+  for (const SavedLayout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       const StateDict values = get_state_dict(model.source, {.full_state_dict = true, .cpu_offload = true});
@@ -169,7 +169,7 @@ TEST(StateDict, FullOffloadedValuesAreOnRankZeroOnly) {
 }
 
 TEST(StateDict, FrozenParametersCanBeOmittedAndMayThenBeMissing) {
-  const Layout layout{1, 2};
+  const SavedLayout layout{1, 2};
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);
     for (const bool full : {false, true}) {
@@ -186,7 +186,7 @@ TEST(StateDict, FrozenParametersCanBeOmittedAndMayThenBeMissing) {
 }
 
 TEST(StateDict, BroadcastGivesEveryRankTheValuesOfRankZero) {
-  for (const Layout& layout : {Layout{1, 2}, Layout{2, 2}, Layout{3, 1}}) {
+  for (const SavedLayout& layout : {SavedLayout{1, 2}, SavedLayout{2, 2}, SavedLayout{3, 1}}) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       // Make values differ that should be equal on all ranks.
@@ -216,7 +216,7 @@ TEST(StateDict, BroadcastOfShardedValuesIsRefused) {
 
 TEST(LoadStateDict, LoadsWholeTensorsInEveryLayout) {
   const std::string expected = expected_values(2);
-  for (const Layout& layout : kLayouts) {
+  for (const SavedLayout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model other(world, layout, 2);
       Model model(world, layout);
@@ -232,7 +232,7 @@ TEST(LoadStateDict, LoadsWholeTensorsInEveryLayout) {
 
 TEST(LoadStateDict, LoadsEachRanksPartsInEveryLayout) {
   const std::string expected = expected_values(2);
-  for (const Layout& layout : kLayouts) {
+  for (const SavedLayout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model other(world, layout, 2);
       Model model(world, layout);
@@ -248,7 +248,7 @@ TEST(LoadStateDict, LoadsPartsOfAnotherLayoutIfTheyCover) {
   // The parts of all ranks of one layout, joined.
   std::map<std::string, LocalValue> joined;
   std::mutex mutex;
-  const Layout from{1, 4, {Partition::Kind::by_dim, -1}};
+  const SavedLayout from{1, 4, {Partition::Kind::by_dim, -1}};
   on_ranks(from, [&](World& world) {
     Model other(world, from, 2);
     StateDict values = get_state_dict(other.source, {.cpu_offload = true});
@@ -265,7 +265,7 @@ TEST(LoadStateDict, LoadsPartsOfAnotherLayoutIfTheyCover) {
     }
     return "";
   });
-  for (const Layout& layout : kLayouts) {
+  for (const SavedLayout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model model(world, layout);
       StateDict values;
@@ -280,7 +280,7 @@ TEST(LoadStateDict, LoadsPartsOfAnotherLayoutIfTheyCover) {
 
 /// The message of each rank that loads spoiled values into a new model, which must not change.
 std::vector<std::string> refusals(const std::function<void(StateDict&, int rank)>& spoil, bool full,
-                                  const LoadStateOptions& options = {}, const Layout& layout = {1, 2}) {
+                                  const LoadStateOptions& options = {}, const SavedLayout& layout = {1, 2}) {
   return run_threads(layout.ranks(), [&](World& world) {
     Model model(world, layout);
     const std::string before = model.values();
@@ -315,7 +315,7 @@ TEST(LoadStateDict, StrictNamesAllMissingAndUnexpectedOnesSorted) {
 }
 
 TEST(LoadStateDict, NotStrictLoadsTheRestAndReports) {
-  const Layout layout{1, 2};
+  const SavedLayout layout{1, 2};
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);
     const std::string before = model.values();
@@ -345,7 +345,7 @@ TEST(LoadStateDict, AWrongShapeOnOneRankLoadsNothingOnAnyAndIsNamedOnAll) {
 
 TEST(LoadStateDict, APlainTensorIsWholeEvenIfARanksPartHasItsShape) {
   // Two ranks hold one row each of a tensor of shape [2, n]; [1, n] is the shape of a part.
-  const Layout layout{1, 2, {Partition::Kind::by_dim, 0}};
+  const SavedLayout layout{1, 2, {Partition::Kind::by_dim, 0}};
   expect_all_contain(
       refusals([](StateDict& values, int) { values["w"] = at::ones({4, 5}); }, true, {}, layout),
       {"w has the shape [4, 5], expected [7, 5]"});
@@ -389,7 +389,7 @@ TEST(LoadStateDict, PartsThatDoNotFitAreRefused) {
 }
 
 TEST(LoadStateDict, CastsFloatingTypesOnly) {
-  const Layout layout{1, 2};
+  const SavedLayout layout{1, 2};
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);
     StateDict values;
@@ -405,7 +405,7 @@ TEST(LoadStateDict, CastsFloatingTypesOnly) {
 }
 
 TEST(LoadStateDict, AssignUsesGivenWholeTensorsAndIsRefusedForUnits) {
-  const Layout layout{1, 2};
+  const SavedLayout layout{1, 2};
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);
     const at::Tensor given = at::full({2}, 9, at::kLong);
@@ -423,7 +423,7 @@ TEST(LoadStateDict, AssignUsesGivenWholeTensorsAndIsRefusedForUnits) {
 
 TEST(LoadStateDict, BroadcastLoadsRankZerosValuesOnAllRanks) {
   const std::string expected = expected_values(2);
-  for (const Layout& layout : kLayouts) {
+  for (const SavedLayout& layout : kLayouts) {
     on_ranks(layout, [&](World& world) {
       Model other(world, layout, 2);
       Model model(world, layout);
@@ -458,7 +458,7 @@ TEST(LoadStateDict, ABufferOnTheMetaDeviceIsRefusedUnlessAssigned) {
 }
 
 TEST(LoadStateDict, EveryNameOfATiedParameterIsSavedAndLoaded) {
-  const Layout layout{1, 2};
+  const SavedLayout layout{1, 2};
   on_ranks(layout, [&](World& world) {
     Model model(world, layout);
     StateEntry alias = model.source.entries[0];

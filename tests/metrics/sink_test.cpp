@@ -90,7 +90,7 @@ std::vector<std::unique_ptr<MetricsSink>> sinks_of(std::unique_ptr<Sinks>... sin
   return all;
 }
 
-MetricsRecord record_of(int64_t step) {
+MetricsRecord record_of_step(int64_t step) {
   return {"train", step, 0, {}};
 }
 
@@ -101,7 +101,7 @@ TEST(SinkQueue, DeliversInOrderToEverySink) {
   {
     SinkQueue queue(sinks_of(std::make_unique<RecordingSink>(first), std::make_unique<RecordingSink>(second)),
                     logger);
-    for (int64_t step = 1; step <= 100; ++step) queue.write(record_of(step));
+    for (int64_t step = 1; step <= 100; ++step) queue.write(record_of_step(step));
   }
   ASSERT_EQ(first.steps.size(), 100U);
   for (int64_t step = 1; step <= 100; ++step) EXPECT_EQ(first.steps[static_cast<size_t>(step - 1)], step);
@@ -113,7 +113,7 @@ TEST(SinkQueue, FlushReturnsAfterEverythingBeforeItIsWritten) {
   Logger logger(LogLevel::error);
   Seen seen;
   SinkQueue queue(sinks_of(std::make_unique<RecordingSink>(seen)), logger);
-  for (int64_t step = 1; step <= 50; ++step) queue.write(record_of(step));
+  for (int64_t step = 1; step <= 50; ++step) queue.write(record_of_step(step));
   queue.flush();
   EXPECT_EQ(seen.steps.size(), 50U);
   EXPECT_EQ(seen.flushes, 1);
@@ -126,10 +126,10 @@ TEST(SinkQueue, DropsAndCountsInsteadOfWaitingForASlowSink) {
   {
     Logger logger(LogLevel::warning);
     SinkQueue queue(sinks_of(std::make_unique<GatedSink>(gate, seen)), logger, 2);
-    queue.write(record_of(1));
+    queue.write(record_of_step(1));
     gate.wait_for_visitor();
     // One record is inside the sink, two wait in the queue, three are dropped.
-    for (int64_t step = 2; step <= 6; ++step) queue.write(record_of(step));
+    for (int64_t step = 2; step <= 6; ++step) queue.write(record_of_step(step));
     EXPECT_EQ(queue.dropped(), 3);
     gate.release();
   }
@@ -145,7 +145,7 @@ TEST(SinkQueue, ASinkThatThrowsIsDisabledAloneAndOnce) {
     Logger logger(LogLevel::error);
     SinkQueue queue(sinks_of(std::make_unique<FailingSink>(calls), std::make_unique<RecordingSink>(seen)),
                     logger);
-    for (int64_t step = 1; step <= 3; ++step) queue.write(record_of(step));
+    for (int64_t step = 1; step <= 3; ++step) queue.write(record_of_step(step));
   }
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(seen.steps.size(), 3U);
