@@ -32,7 +32,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   text.proof = step.proof;
   text.title = args.file ? args.file->string() : (config.preset.empty() ? "defaults" : config.preset);
   text.seq_len = config.training.seq_len;
-  text.tokens_per_step = plan_batch(config.training, layout.data_ranks).tokens_per_step();
+  text.tokens_per_step = plan_batch(config, layout).tokens_per_step();
   const MemoryBudget budget =
       options.memory.empty() ? MemoryBudget{read_machine_facts().memory.available, "are free on this machine"}
                              : MemoryBudget{parse_bytes(options.memory), "are given by --memory", false};

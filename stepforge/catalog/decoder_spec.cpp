@@ -50,6 +50,25 @@ void check_tensor_parallel(const ModelConfig& model, int64_t degree) {
   require(model.vocab_size >= degree, "vocab_size", model.vocab_size, "not be larger");
 }
 
+/// With Ulysses each rank gets equally many query heads, and one key-value head or equally many.
+void check_ulysses(const ModelConfig& model, const TensorParallel& tensor, const ContextParallel& context) {
+  if (context.degree == 1 || context.method != ContextMethod::ulysses) return;
+  const int64_t heads = model.n_heads / tensor.degree;
+  const int64_t kv_heads = model.n_kv_heads / tensor.degree;
+  const bool fits =
+      heads % context.degree == 0 && (kv_heads % context.degree == 0 || context.degree % kv_heads == 0);
+  if (fits) return;
+  throw UsageError(
+      format("parallelism.context_parallel_degree = {} with context_parallel_method = \"ulysses\", but a "
+             "rank has {} "
+             "heads and {} key-value heads (model.n_heads = {}, model.n_kv_heads = {}, "
+             "tensor_parallel_degree = {}): "
+             "the degree must divide the heads, and divide the key-value heads or be a multiple of them; use "
+             "another "
+             "degree, or the method \"allgather\"",
+             context.degree, heads, kv_heads, model.n_heads, model.n_kv_heads, tensor.degree));
+}
+
 /// Adds a unit with the parameters of the layers and a block that uses it.
 void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int layer,
                std::vector<LayerSpec> layers) {
@@ -72,11 +91,13 @@ void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int lay
 
 }  // namespace
 
-ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorParallel& tensor) {
+ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorParallel& tensor,
+                     const ContextParallel& context) {
   if (model.vocab_size <= 0)
     throw UsageError("model.vocab_size is not set and there is no tokenizer to take it from");
   check_sizes(model);
   check_tensor_parallel(model, tensor.degree);
+  check_ulysses(model, tensor, context);
   const AttentionDims dims = attention_dims(model);
   const bool dropout = model.dropout > 0.0;
   if (loss_chunk <= 0) loss_chunk = automatic_loss_chunk(model.vocab_size);
@@ -98,7 +119,7 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
     add_block(spec, name, BlockKind::layer, static_cast<int>(layer),
-              {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout, tensor),
+              {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout, tensor, context),
                mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, depth_std, dropout, tensor)});
   }
   add_block(spec, "head", BlockKind::head, -1,

@@ -15,8 +15,9 @@ AttentionDims attention_dims(const ModelConfig& model);
 /// tokens whose logits exist at once; 0 for automatic_loss_chunk(). With tensor parallelism, this rank's part
 /// of the model: kv_heads and attention_width are its own, vocab_size is that of the model. Throws UsageError
 /// if the family is unknown, model.vocab_size is not known yet, the model has more than 1e14 parameters or
-/// 100,000 layers, or the degree does not divide n_heads and n_kv_heads or leaves a rank without hidden units
-/// or tokens.
-ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk = 0, const TensorParallel& tensor = {});
+/// 100,000 layers, or a degree does not fit n_heads and n_kv_heads or leaves a rank without hidden units or
+/// tokens.
+ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk = 0, const TensorParallel& tensor = {},
+                     const ContextParallel& context = {});
 
 }  // namespace stepforge

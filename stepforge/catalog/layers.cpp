@@ -119,6 +119,63 @@ OpCost attention_cost(const AttentionDims& dims) {
   return cost;
 }
 
+/// Every rank gathers the keys and values of whole rows, in forward and again in backward.
+void gather_keys(RegionCost& region, const AttentionDims& dims, int64_t degree) {
+  const int64_t gathered = degree * 2 * dims.kv_heads * dims.head_dim;
+  OpCost& attention = region.ops.back();
+  attention.forward_workspace.token.compute = gathered;
+  attention.forward_workspace.token.fp32 *= degree;
+  attention.forward_workspace.tasks_per_document *= degree;
+  attention.backward_workspace.token.compute = 2 * gathered;  // and their gradients
+  attention.backward_workspace.tasks_per_document *= degree;
+  Exchange& exchange = region.exchange(BlockAxis::context);
+  exchange.forward.compute = gathered;
+  exchange.backward.compute = 2 * gathered;
+}
+
+/// Keys and values of every rank pass through this one, and their gradients in fp32 behind them.
+void pass_keys(RegionCost& region, const AttentionDims& dims, int64_t degree) {
+  const int64_t keys = 2 * dims.kv_heads * dims.head_dim;
+  OpCost& attention = region.ops.back();
+  // Two sets of keys; the results of one step beside those of all, in fp32.
+  attention.forward_workspace.token.compute = 2 * keys + dims.query_width();
+  attention.forward_workspace.token.fp32 += dims.query_width() + 2 * dims.heads;
+  attention.backward_workspace.token.compute = 3 * keys + dims.query_width();
+  attention.backward_workspace.token.fp32 = 2 * keys + dims.query_width();
+  attention.forward_workspace.tasks_per_document *= degree;
+  attention.backward_workspace.tasks_per_document *= degree;
+  Exchange& exchange = region.exchange(BlockAxis::context);
+  exchange.forward.compute = (degree - 1) * keys;
+  exchange.backward.compute = (degree - 1) * keys;
+  exchange.backward.fp32 = degree * keys;
+}
+
+/// Every rank attends with some of the heads over whole rows, and keeps these.
+void divide_by_heads(RegionCost& region, const AttentionDims& dims, int64_t degree) {
+  const int64_t kv_heads = std::max(dims.kv_heads, degree);
+  const int64_t sent = dims.query_width() + 2 * kv_heads * dims.head_dim;
+  OpCost& attention = region.ops.back();
+  attention.extra = {sent + dims.query_width(), dims.heads};
+  attention.saves = attention.extra;
+  attention.forward_workspace.token.compute = sent;
+  attention.forward_workspace.token.fp32 = kv_heads * cpu::attention_packed_floats(dims.head_dim);
+  attention.backward_workspace.token.compute = 2 * sent + dims.query_width();
+  Exchange& exchange = region.exchange(BlockAxis::context);
+  exchange.forward.compute = sent + dims.query_width();
+  exchange.backward = exchange.forward;
+}
+
+void exchange_context(RegionCost& region, const AttentionDims& dims, const ContextParallel& context) {
+  switch (context.method) {
+    case ContextMethod::allgather:
+      return gather_keys(region, dims, context.degree);
+    case ContextMethod::ring:
+      return pass_keys(region, dims, context.degree);
+    case ContextMethod::ulysses:
+      return divide_by_heads(region, dims, context.degree);
+  }
+}
+
 /// Adds in place. With dropout, the gradient of its branch is a new, masked tensor.
 OpCost residual_cost(int64_t width, bool dropout) {
   OpCost cost;
@@ -130,8 +187,9 @@ OpCost residual_cost(int64_t width, bool dropout) {
 /// The region sums its result, and the gradient of its input, over the ranks that have its other parts.
 void add_sums(RegionCost& region, int64_t width, const TensorParallel& tensor) {
   if (tensor.degree == 1) return;
-  region.forward_sums.compute = width;
-  region.backward_sums.compute = width;
+  Exchange& sums = region.exchange(BlockAxis::tensor);
+  sums.forward.compute = width;
+  sums.backward.compute = width;
 }
 
 }  // namespace
@@ -156,12 +214,13 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
   cost.name = "embedding";
   cost.output.compute = width;
   layer.cost.ops.push_back(cost);
-  if (tensor.degree > 1) layer.cost.forward_sums.compute = width;
+  if (tensor.degree > 1) layer.cost.exchange(BlockAxis::tensor).forward.compute = width;
   return layer;
 }
 
 LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& whole,
-                          double depth_std, bool dropout, const TensorParallel& tensor) {
+                          double depth_std, bool dropout, const TensorParallel& tensor,
+                          const ContextParallel& context) {
   const auto rows_of_heads = [&](int64_t heads) {
     const ShardRange part = tensor.part_of(heads);
     return ShardRange{part.begin * whole.head_dim, part.end * whole.head_dim};
@@ -194,12 +253,15 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   ops.push_back(pre_norm_cost(dims.width, /*keeps_input=*/false));
   add_linear(ops, "qkv", dims.width, dims.qkv_width(), /*keeps_input=*/true);
   ops.push_back(rotate_cost(dims));
+  const bool by_heads = context.degree > 1 && context.method == ContextMethod::ulysses;
   ops.push_back(attention_cost(dims));
-  add_linear(ops, "out", dims.query_width(), dims.width, /*keeps_input=*/false);
+  if (context.degree > 1) exchange_context(layer.cost, dims, context);
+  add_linear(ops, "out", dims.query_width(), dims.width, /*keeps_input=*/by_heads);
   ops.push_back(residual_cost(dims.width, dropout));
   add_sums(layer.cost, dims.width, tensor);
   if (dims.qk_norm && tensor.degree > 1)
-    layer.cost.weight_sum_bytes = 2 * dims.head_dim * static_cast<int64_t>(sizeof(float));
+    layer.cost.exchange(BlockAxis::tensor).weight_bytes =
+        2 * dims.head_dim * static_cast<int64_t>(sizeof(float));
   return layer;
 }
 
@@ -264,9 +326,10 @@ LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_voc
   loss.backward_workspace.narrow = vocab * width;
   layer.cost.ops.push_back(loss);
   if (tensor.degree > 1) {
-    layer.cost.forward_sums.fp32 = 5;  // the largest logit, and two sums in fp64
+    Exchange& sums = layer.cost.exchange(BlockAxis::tensor);
+    sums.forward.fp32 = 5;  // the largest logit, and two sums in fp64
     layer.cost.ops.back().forward_workspace.chunk_token.fp32 = 5;
-    layer.cost.backward_sums.compute = width;
+    sums.backward.compute = width;
   }
   return layer;
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/modelspec/context_parallel.h"
 #include "stepforge/modelspec/cost.h"
 #include "stepforge/modelspec/parameter.h"
 #include "stepforge/modelspec/tensor_parallel.h"
@@ -41,7 +42,8 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
 /// norm, packed q/k/v projection, optional q/k norm, rope, packed causal attention, output projection,
 /// residual add. `hf_prefix` is "model.layers.3."; `depth_std` initialises the output projection.
 LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefix, const AttentionDims& dims,
-                          double depth_std, bool dropout, const TensorParallel& tensor = {});
+                          double depth_std, bool dropout, const TensorParallel& tensor = {},
+                          const ContextParallel& context = {});
 
 /// norm, packed gate/up projection, SwiGLU, down projection, residual add.
 LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int64_t width, int64_t hidden,

@@ -91,6 +91,16 @@ constexpr ChoiceNames<3> choice_names(FsdpPartition) {
   return {"flat", "by_tensor", "by_dim"};
 }
 
+enum class ContextParallelMethod : uint8_t { allgather, ring, ulysses };
+constexpr ChoiceNames<3> choice_names(ContextParallelMethod) {
+  return {"allgather", "ring", "ulysses"};
+}
+
+enum class LoadBalance : uint8_t { head_tail, none };
+constexpr ChoiceNames<2> choice_names(LoadBalance) {
+  return {"head_tail", "none"};
+}
+
 enum class CommBackend : uint8_t { automatic, shared_memory, gloo, nccl };
 constexpr ChoiceNames<4> choice_names(CommBackend) {
   return {"auto", "shared_memory", "gloo", "nccl"};
@@ -250,6 +260,9 @@ struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
   int64_t tensor_parallel_degree = 1;
+  int64_t context_parallel_degree = 1;
+  ContextParallelMethod context_parallel_method = ContextParallelMethod::allgather;
+  LoadBalance context_parallel_load_balance = LoadBalance::head_tail;
   ReshardMode fsdp_reshard_after_forward = ReshardMode::by_default;
   int64_t fsdp_reshard_every_n = 2;
   FsdpPartition fsdp_partition = FsdpPartition::flat;

@@ -133,6 +133,10 @@ void check_ordered(const RuleCheck& check) {
                 {"parallelism.fsdp_partition", "training.reduction"},
                 "ordered mode computes the gradient norm in the order of a unit's elements, which only the "
                 "flat partition keeps; set fsdp_partition to \"flat\", or reduction to \"fast\"");
+  check.require(config.parallelism.context_parallel_degree == 1,
+                {"parallelism.context_parallel_degree", "training.reduction"},
+                "ordered mode sums the gradients of whole rows, which context parallelism divides; set "
+                "context_parallel_degree to 1, or reduction to \"fast\"");
   check.require(config.precision.reduce == DType::f32, {"precision.reduce", "training.reduction"},
                 "sums of rounded gradients depend on how the rows are split; set precision.reduce to "
                 "\"fp32\", or reduction to \"fast\"");
@@ -144,6 +148,11 @@ void check_parallelism(const RuleCheck& check) {
       parallelism.data_parallel_replicate_degree != -1 || parallelism.data_parallel_shard_degree != -1,
       {"parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"},
       "only one of them can be -1; set the other to a number of ranks");
+  check.require(parallelism.context_parallel_degree == 1 ||
+                    check.config().training.loss_aggregation == LossAggregation::token_mean,
+                {"parallelism.context_parallel_degree", "training.loss_aggregation"},
+                "with context parallelism a rank has parts of rows, of which an average per rank has no "
+                "meaning; set loss_aggregation to \"token_mean\"");
   std::set<std::string> seen;
   for (size_t i = 0; i < parallelism.fsdp_prefetch_lists.size(); ++i) {
     const PrefetchListConfig& list = parallelism.fsdp_prefetch_lists[i];

@@ -32,6 +32,18 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "Number of ranks over which every matrix is divided (attention by heads, MLPs by hidden units, "
              "embedding and head by tokens), a divisor of model.n_heads and model.n_kv_heads.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
+      .field("context_parallel_degree", &ParallelismConfig::context_parallel_degree,
+             "Number of ranks over which the tokens of each row are divided, for sequences too long for one "
+             "rank; weights are sharded over these ranks too.",
+             {.unit = "ranks", .min = 1, .max = 1 << 24})
+      .field(
+          "context_parallel_method", &ParallelismConfig::context_parallel_method,
+          "How attention sees the other tokens of a row: gather all keys and values (allgather), pass them "
+          "from rank to rank beside attention (ring), or exchange tokens for heads (ulysses), which needs a "
+          "head for each rank.")
+      .field("context_parallel_load_balance", &ParallelismConfig::context_parallel_load_balance,
+             "Which tokens a rank has: a chunk from each half of the row, so that all ranks have the same "
+             "work (head_tail), or one range of it (none).")
       .field("fsdp_reshard_after_forward", &ParallelismConfig::fsdp_reshard_after_forward,
              "When gathered weights are freed: after each use (always, default), after each use but only of "
              "every n-th unit (every_n), or after their last use in the step (never).")

@@ -10,22 +10,36 @@ namespace stepforge {
 /// The label of a token whose prediction does not count in the loss.
 inline constexpr int32_t kIgnoredLabel = -100;
 
-/// `rows` rows of `seq_len` tokens, row-major. Attention must not cross a boundary of `cu_seqlens`; positions
+/// The part of each row that a rank of context parallelism holds (data/context_part.h).
+struct ContextPart {
+  int64_t index = 0;  ///< among the parts
+  int64_t degree = 1;
+  bool head_tail = true;  ///< a chunk from each half of the row, so that all ranks have the same work
+
+  /// The number of equal chunks into which a row is divided.
+  int64_t granularity() const { return degree == 1 ? 1 : (head_tail ? 2 : 1) * degree; }
+  bool operator==(const ContextPart&) const = default;
+};
+
+/// `rows` rows of `seq_len` tokens, row-major, or a rank's part of longer rows. Attention must not cross a boundary of `cu_seqlens`; positions
 /// restart at 0 there. A row that begins inside a document starts at position 0 too.
 struct Batch {
   int64_t rows = 0;
-  int64_t seq_len = 0;
+  int64_t seq_len = 0;  ///< tokens of a row, or of this part of it
+  ContextPart part = {};
   std::vector<int32_t> tokens;     ///< [rows * seq_len]
   std::vector<int32_t> positions;  ///< [rows * seq_len], index of the token in its part of the document
   /// [rows * seq_len], the next token; kIgnoredLabel where that belongs to another document.
   std::vector<int32_t> labels;
-  /// Ascending boundaries of the document parts over the flattened tokens: first 0, last rows * seq_len; the
-  /// end of a row is always a boundary.
+  /// Ascending boundaries of the document parts over the flattened tokens of the whole rows: first 0, last
+  /// rows * row_length(); the end of a row is always a boundary.
   std::vector<int32_t> cu_seqlens;
   int32_t max_document_length = 0;  ///< the longest distance between two adjacent boundaries
   /// [rows], global row numbers: a row keeps its dropout however the batch is split.
   std::vector<uint64_t> row_ids;
   int64_t valid_labels = 0;  ///< labels that are not kIgnoredLabel
+
+  int64_t row_length() const { return seq_len * part.degree; }
 };
 
 /// One row as a source returns it.

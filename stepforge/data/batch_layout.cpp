@@ -26,6 +26,14 @@ void BatchLayout::check() const {
         format("batches of {} rows in micro-batches of {} on data rank {} of {}: all must be positive",
                rows_per_step, rows_per_micro_batch, data_rank, data_ranks));
   }
+  if (seq_len % part.granularity() != 0) {
+    throw UsageError(format(
+        "training.seq_len = {} is not a multiple of {}: context parallelism over {} ranks divides a row into "
+        "{} equal chunks{}; set seq_len to {}",
+        seq_len, part.granularity(), part.degree, part.granularity(),
+        part.head_tail ? ", two of each rank (context_parallel_load_balance = \"head_tail\")" : "",
+        nearest_multiples(seq_len, part.granularity())));
+  }
   int64_t rows_at_once = 0;
   if (__builtin_mul_overflow(rows_per_micro_batch, data_ranks, &rows_at_once)) {
     rows_at_once = std::numeric_limits<int64_t>::max();

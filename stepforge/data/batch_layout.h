@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "stepforge/data/batch.h"
+
 namespace stepforge {
 
 /// Micro-batch g of a step that starts at row F covers rows [F + g M, F + (g+1) M) for M =
@@ -14,12 +16,15 @@ struct BatchLayout {
   int64_t rows_per_micro_batch = 1;  ///< local batch size
   int64_t data_ranks = 1;            ///< ranks that read different rows
   int64_t data_rank = 0;             ///< index of this rank among them
+  ContextPart part = {};             ///< of each row, that this rank holds
 
   /// Micro-batches of one rank in a step (gradient accumulation).
   int64_t micro_batches() const { return rows_per_step / (rows_per_micro_batch * data_ranks); }
   int64_t tokens_per_step() const { return rows_per_step * seq_len; }
-  int64_t tokens_per_micro_batch() const { return rows_per_micro_batch * seq_len; }
-  /// Throws UsageError with the numbers, and suggestions that work, if the rows of a step cannot be divided.
+  /// Of this rank.
+  int64_t tokens_per_micro_batch() const { return rows_per_micro_batch * seq_len / part.degree; }
+  /// Throws UsageError with the numbers, and suggestions that work, if the rows of a step, or the
+  /// tokens of a row, cannot be divided.
   void check() const;
 };
 

@@ -6,6 +6,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/data/context_part.h"
 
 namespace stepforge {
 
@@ -33,6 +34,10 @@ void BatchCursor::advance() {
 
 Loader::Loader(std::shared_ptr<const RowStream> stream, const BatchLayout& layout)
     : stream_(std::move(stream)), layout_(checked(layout)), cursor_(layout, 0) {}
+
+Batch Loader::read(const BatchCursor& cursor) const {
+  return take_part(stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch), layout_.part);
+}
 
 Batch Loader::next() {
   const auto begin = std::chrono::steady_clock::now();

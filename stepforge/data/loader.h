@@ -61,9 +61,7 @@ class Loader {
   const RowStream& stream() const { return *stream_; }
 
  protected:
-  Batch read(const BatchCursor& cursor) const {
-    return stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch);
-  }
+  Batch read(const BatchCursor& cursor) const;
 
   std::shared_ptr<const RowStream> stream_;
   BatchLayout layout_;

@@ -3,7 +3,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
 
@@ -24,33 +23,59 @@ void check_attention_shape(const AttentionShape& shape) {
   }
 }
 
-void check_boundaries(std::span<const int32_t> cu_seqlens, int64_t tokens) {
-  if (cu_seqlens.empty() || cu_seqlens.front() != 0 || cu_seqlens.back() != tokens) {
-    throw Error(format(
-        "attention: document boundaries must begin with 0 and end with the number of tokens, {}", tokens));
+/// `rows` x `heads` heads, in adjacent columns.
+void check_heads(const at::Tensor& tensor, const char* name, int64_t rows, int64_t heads,
+                 const AttentionShape& shape, at::ScalarType type) {
+  if (tensor.dim() == 2 && tensor.size(0) == rows && tensor.size(1) == heads * shape.head_dim &&
+      tensor.stride(1) == 1 && tensor.scalar_type() == type) {
+    return;
   }
-  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
-    if (cu_seqlens[i] < cu_seqlens[i - 1]) {
-      throw Error(format("attention: document boundaries must not decrease: {} follows {}", cu_seqlens[i],
-                         cu_seqlens[i - 1]));
+  throw Error(format("attention: {} must be [{}, {}] of type {} with adjacent columns", name, rows,
+                     heads * shape.head_dim, c10::toString(type)));
+}
+
+void check_inputs(const QueryKeyValue& tensors, const char* names, const QueryKeyValue& like,
+                  const AttentionShape& shape) {
+  const at::ScalarType type = like.q.scalar_type();
+  check_heads(tensors.q, format("{}q", names).c_str(), like.q.size(0), shape.heads, shape, type);
+  check_heads(tensors.k, format("{}k", names).c_str(), like.k.size(0), shape.kv_heads, shape, type);
+  check_heads(tensors.v, format("{}v", names).c_str(), like.k.size(0), shape.kv_heads, shape, type);
+}
+
+void check_ranges(std::span<const AttentionRange> ranges, const QueryKeyValue& inputs) {
+  int64_t keys_end = 0;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const AttentionRange& range = ranges[i];
+    const bool same_document = i > 0 && range.key_begin == ranges[i - 1].key_begin;
+    const bool in_order =
+        same_document ? range.keys == ranges[i - 1].keys : range.key_begin >= keys_end && range.keys >= 1;
+    if (range.queries < 0 || range.query_begin < 0 || range.query_begin + range.queries > inputs.q.size(0) ||
+        range.past < 0 || range.seen() > range.keys || !in_order ||
+        (range.queries > 0 && range.seen() == 0) || range.key_begin + range.keys > inputs.k.size(0)) {
+      throw Error(format(
+          "attention: range {}: queries [{}, {}) of {} after {} of the keys [{}, {}) of {} is not valid", i,
+          range.query_begin, range.query_begin + range.queries, inputs.q.size(0), range.past, range.key_begin,
+          range.key_begin + range.keys, inputs.k.size(0)));
     }
+    keys_end = range.key_begin + range.keys;
   }
 }
 
-/// Heads first, key-value heads repeated for each query head of their group.
-struct HeadsFirst {
-  at::Tensor q;  ///< [H, L, d]
-  at::Tensor k;
-  at::Tensor v;
-};
+/// [rows, heads d] to [heads, rows, d] of the compute type.
+at::Tensor heads_first(const at::Tensor& rows, const AttentionShape& shape) {
+  return rows.to(compute_type(rows)).reshape({rows.size(0), -1, shape.head_dim}).transpose(0, 1);
+}
 
-HeadsFirst split_heads(const at::Tensor& rows, const AttentionShape& shape) {
-  const at::Tensor heads =
-      rows.to(compute_type(rows)).view({rows.size(0), -1, shape.head_dim}).transpose(0, 1);
-  const int64_t h = shape.heads;
-  const int64_t k = shape.kv_heads;
-  return {heads.slice(0, 0, h), heads.slice(0, h, h + k).repeat_interleave(shape.group(), 0),
-          heads.slice(0, h + k, h + 2 * k).repeat_interleave(shape.group(), 0)};
+/// Queries, keys and values of a range, heads first; key-value heads repeated for each query head of their
+/// group.
+QueryKeyValue range_heads(const QueryKeyValue& inputs, const AttentionRange& range,
+                          const AttentionShape& shape) {
+  const auto keys = [&](const at::Tensor& tensor) {
+    return heads_first(tensor.narrow(0, range.key_begin, range.keys), shape)
+        .repeat_interleave(shape.group(), 0);
+  };
+  return {heads_first(inputs.q.narrow(0, range.query_begin, range.queries), shape), keys(inputs.k),
+          keys(inputs.v)};
 }
 
 /// scale * q k^T [.., queries, keys], -infinity at keys after the query; query t is at position past + t.
@@ -61,36 +86,67 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale,
   return (at::matmul(q, k.transpose(-1, -2)) * scale).masked_fill(columns.gt(rows), -INFINITY);
 }
 
+/// The same for keys that the queries of a range do not see.
+at::Tensor range_scores(const QueryKeyValue& heads, double scale, const AttentionRange& range) {
+  if (range.causal) return masked_scores(heads.q, heads.k, scale, range.past);
+  at::Tensor scores = at::matmul(heads.q, heads.k.transpose(-1, -2)) * scale;
+  scores.narrow(-1, range.past, range.keys - range.past).fill_(-INFINITY);
+  return scores;
+}
+
 }  // namespace
 
-void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
-                       std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse) {
-  check_attention_shape(shape);
+QueryKeyValue split_qkv(const at::Tensor& qkv, const AttentionShape& shape) {
   check_shape(qkv, "attention qkv", {qkv.size(0), shape.qkv_width()});
-  check_boundaries(cu_seqlens, qkv.size(0));
-  check_tensor(out, "attention out", {qkv.size(0), shape.out_width()}, qkv.scalar_type());
-  check_tensor(lse, "attention lse", {qkv.size(0), shape.heads}, compute_type(qkv));
-  if (has_cpu_kernel(qkv)) {
-    cpu::attention_forward(qkv, shape, cu_seqlens, out, lse);
+  const int64_t q = shape.out_width();
+  const int64_t k = shape.kv_heads * shape.head_dim;
+  return {qkv.narrow(1, 0, q), qkv.narrow(1, q, k), qkv.narrow(1, q + k, k)};
+}
+
+std::vector<AttentionRange> document_ranges(std::span<const int32_t> cu_seqlens) {
+  if (cu_seqlens.empty() || cu_seqlens.front() != 0)
+    throw Error("attention: document boundaries must begin with 0");
+  std::vector<AttentionRange> ranges;
+  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+    const int64_t begin = cu_seqlens[i - 1];
+    const int64_t length = cu_seqlens[i] - begin;
+    if (length < 0) {
+      throw Error(format("attention: document boundaries must not decrease: {} follows {}", cu_seqlens[i],
+                         cu_seqlens[i - 1]));
+    }
+    if (length > 0) ranges.push_back({begin, length, begin, length, 0});
+  }
+  return ranges;
+}
+
+void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
+                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse) {
+  check_attention_shape(shape);
+  check_inputs(inputs, "", inputs, shape);
+  check_ranges(ranges, inputs);
+  check_tensor(out, "attention out", {inputs.q.size(0), shape.out_width()}, inputs.q.scalar_type());
+  check_tensor(lse, "attention lse", {inputs.q.size(0), shape.heads}, compute_type(inputs.q));
+  if (has_cpu_kernel(inputs.q)) {
+    cpu::attention_forward(inputs, shape, ranges, out, lse);
   } else {
-    attention_forward_reference(qkv, shape, cu_seqlens, out, lse);
+    attention_forward_reference(inputs, shape, ranges, out, lse);
   }
 }
 
-void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs, const at::Tensor& out,
                         const at::Tensor& lse, const AttentionShape& shape,
-                        std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv) {
+                        std::span<const AttentionRange> ranges, const QueryKeyValue& gradients) {
   check_attention_shape(shape);
-  check_shape(qkv, "attention qkv", {qkv.size(0), shape.qkv_width()});
-  check_boundaries(cu_seqlens, qkv.size(0));
-  check_tensor(out, "attention out", {qkv.size(0), shape.out_width()}, qkv.scalar_type());
-  check_tensor(grad_out, "attention grad_out", out.sizes(), qkv.scalar_type());
-  check_tensor(lse, "attention lse", {qkv.size(0), shape.heads}, compute_type(qkv));
-  check_tensor(grad_qkv, "attention grad_qkv", qkv.sizes(), qkv.scalar_type());
-  if (has_cpu_kernel(qkv)) {
-    cpu::attention_backward(grad_out, qkv, out, lse, shape, cu_seqlens, grad_qkv);
+  check_inputs(inputs, "", inputs, shape);
+  check_ranges(ranges, inputs);
+  check_tensor(out, "attention out", {inputs.q.size(0), shape.out_width()}, inputs.q.scalar_type());
+  check_tensor(grad_out, "attention grad_out", out.sizes(), inputs.q.scalar_type());
+  check_tensor(lse, "attention lse", {inputs.q.size(0), shape.heads}, compute_type(inputs.q));
+  check_inputs(gradients, "grad_", inputs, shape);
+  if (has_cpu_kernel(inputs.q)) {
+    cpu::attention_backward(grad_out, inputs, out, lse, shape, ranges, gradients);
   } else {
-    attention_backward_reference(grad_out, qkv, out, lse, shape, cu_seqlens, grad_qkv);
+    attention_backward_reference(grad_out, inputs, out, lse, shape, ranges, gradients);
   }
 }
 
@@ -119,55 +175,53 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
   }
 }
 
-void attention_forward_reference(const at::Tensor& qkv, const AttentionShape& shape,
-                                 std::span<const int32_t> cu_seqlens, const at::Tensor& out,
+void attention_forward_reference(const QueryKeyValue& inputs, const AttentionShape& shape,
+                                 std::span<const AttentionRange> ranges, const at::Tensor& out,
                                  const at::Tensor& lse) {
-  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
-    const int64_t begin = cu_seqlens[i - 1];
-    const int64_t end = cu_seqlens[i];
-    if (begin == end) continue;
-    const HeadsFirst heads = split_heads(qkv.slice(0, begin, end), shape);
-    const at::Tensor scores = masked_scores(heads.q, heads.k, shape.scale, 0);
+  for (const AttentionRange& range : ranges) {
+    if (range.queries == 0) continue;
+    const QueryKeyValue heads = range_heads(inputs, range, shape);
+    const at::Tensor scores = range_scores(heads, shape.scale, range);
     const at::Tensor log_sum = at::logsumexp(scores, {-1});
     const at::Tensor mixed = at::matmul((scores - log_sum.unsqueeze(-1)).exp(), heads.v);
-    out.slice(0, begin, end).copy_(mixed.transpose(0, 1).reshape({end - begin, shape.out_width()}));
-    lse.slice(0, begin, end).copy_(log_sum.transpose(0, 1));
+    out.narrow(0, range.query_begin, range.queries)
+        .copy_(mixed.transpose(0, 1).reshape({range.queries, shape.out_width()}));
+    lse.narrow(0, range.query_begin, range.queries).copy_(log_sum.transpose(0, 1));
   }
 }
 
-void attention_backward_reference(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
-                                  const at::Tensor& lse, const AttentionShape& shape,
-                                  std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv) {
-  const at::ScalarType type = compute_type(qkv);
-  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
-    const int64_t begin = cu_seqlens[i - 1];
-    const int64_t end = cu_seqlens[i];
-    if (begin == end) continue;
-    const auto heads_first = [&](const at::Tensor& tensor) {
-      return tensor.slice(0, begin, end)
-          .to(type)
-          .view({end - begin, shape.heads, shape.head_dim})
-          .transpose(0, 1);
+void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValue& inputs,
+                                  const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
+                                  std::span<const AttentionRange> ranges, const QueryKeyValue& gradients) {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const AttentionRange& range = ranges[i];
+    // [H, keys, d] gradients of repeated heads are added to [keys, K d].
+    const auto add_keys = [&](const at::Tensor& to, const at::Tensor& gradient) {
+      to.narrow(0, range.key_begin, range.keys)
+          .add_(gradient.view({shape.kv_heads, shape.group(), range.keys, shape.head_dim})
+                    .sum(1)
+                    .transpose(0, 1)
+                    .reshape({range.keys, shape.kv_heads * shape.head_dim}));
     };
-    // [H, L, d] gradients of repeated heads back to [L, K d]
-    const auto sum_group = [&](const at::Tensor& grad) {
-      return grad.view({shape.kv_heads, shape.group(), end - begin, shape.head_dim})
-          .sum(1)
-          .transpose(0, 1)
-          .reshape({end - begin, shape.kv_heads * shape.head_dim});
+    if (i == 0 || range.key_begin != ranges[i - 1].key_begin) {
+      gradients.k.narrow(0, range.key_begin, range.keys).zero_();
+      gradients.v.narrow(0, range.key_begin, range.keys).zero_();
+    }
+    if (range.queries == 0) continue;
+    const auto queries = [&](const at::Tensor& tensor) {
+      return tensor.narrow(0, range.query_begin, range.queries);
     };
-    const HeadsFirst heads = split_heads(qkv.slice(0, begin, end), shape);
-    const at::Tensor log_sum = lse.slice(0, begin, end).transpose(0, 1).unsqueeze(-1);
-    const at::Tensor probability = (masked_scores(heads.q, heads.k, shape.scale, 0) - log_sum).exp();
-    const at::Tensor grad = heads_first(grad_out);
-    const at::Tensor delta = (grad * heads_first(out)).sum(-1, /*keepdim=*/true);
+    const QueryKeyValue heads = range_heads(inputs, range, shape);
+    const at::Tensor log_sum = queries(lse).transpose(0, 1).unsqueeze(-1);
+    const at::Tensor probability = (range_scores(heads, shape.scale, range) - log_sum).exp();
+    const at::Tensor grad = heads_first(queries(grad_out), shape);
+    const at::Tensor delta = (grad * heads_first(queries(out), shape)).sum(-1, /*keepdim=*/true);
     const at::Tensor grad_scores =
         probability * (at::matmul(grad, heads.v.transpose(-1, -2)) - delta) * shape.scale;
-    const at::Tensor grad_q =
-        at::matmul(grad_scores, heads.k).transpose(0, 1).reshape({end - begin, shape.out_width()});
-    const at::Tensor grad_k = at::matmul(grad_scores.transpose(-1, -2), heads.q);
-    const at::Tensor grad_v = at::matmul(probability.transpose(-1, -2), grad);
-    grad_qkv.slice(0, begin, end).copy_(at::cat({grad_q, sum_group(grad_k), sum_group(grad_v)}, -1));
+    queries(gradients.q)
+        .copy_(at::matmul(grad_scores, heads.k).transpose(0, 1).reshape({range.queries, shape.out_width()}));
+    add_keys(gradients.k, at::matmul(grad_scores.transpose(-1, -2), heads.q));
+    add_keys(gradients.v, at::matmul(probability.transpose(-1, -2), grad));
   }
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention over packed documents, with grouped key-value heads.
 //
-// A row of qkv is [q heads | k heads | v heads], head_dim elements each, rope already applied. Query head h
-// reads key-value head h / (heads / kv_heads). Within each document [cu_seqlens[i], cu_seqlens[i + 1]):
+// Query head h reads key-value head h / (heads / kv_heads); rope is already applied. Within each document:
 //   s[t, u] = scale * q[t] . k[u]  for u <= t
 //   lse[t]  = log sum_u exp(s[t, u])
 //   out[t]  = sum_u exp(s[t, u] - lse[t]) v[u]
@@ -11,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -27,16 +27,47 @@ struct AttentionShape {
   int64_t out_width() const { return heads * head_dim; }
 };
 
-/// qkv: [N, (H + 2K) d] and out: [N, H d], both fp32 or both bf16; lse: [N, H] fp32 (fp64 for fp64 qkv).
-/// cu_seqlens: boundaries of the documents, from 0 to N, not decreasing. No autograd. A document's result
-/// depends neither on the number of threads nor on other documents.
-void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
-                       std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse);
+/// [Nq, H d], [Nk, K d], [Nk, K d], all fp32, bf16 or fp64. Columns are adjacent; rows may be further apart, so
+/// these may be views of one packed tensor.
+struct QueryKeyValue {
+  at::Tensor q;
+  at::Tensor k;
+  at::Tensor v;
+};
 
-/// grad_qkv: [N, (H + 2K) d], overwritten. qkv, out, lse: those of the forward pass.
-void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+/// Views of rows [q heads | k heads | v heads] of qkv [N, (H + 2K) d].
+QueryKeyValue split_qkv(const at::Tensor& qkv, const AttentionShape& shape);
+
+/// Some queries of a document, rows of q, and keys of it, rows of k and v. Query t sees the keys [0, past + t];
+/// if not `causal`, the first `past` keys.
+struct AttentionRange {
+  int64_t query_begin = 0;
+  int64_t queries = 0;  ///< may be 0
+  int64_t key_begin = 0;
+  int64_t keys = 0;  ///< at least 1
+  int64_t past = 0;  ///< past + queries <= keys; if not causal, 0 < past <= keys
+  bool causal = true;
+
+  /// The keys that some query sees.
+  int64_t seen() const { return queries == 0 ? 0 : past + (causal ? queries : 0); }
+};
+
+/// The ranges if q, k and v have all tokens. cu_seqlens: boundaries of the documents, from 0 to their number,
+/// not decreasing; otherwise throws Error.
+std::vector<AttentionRange> document_ranges(std::span<const int32_t> cu_seqlens);
+
+/// out: [Nq, H d], as q; lse: [Nq, H] fp32 (fp64 for fp64 q). Ranges are in
+/// ascending order of keys, those of one document adjacent; a query is in at most one of them, and the results
+/// of one that is in none stay as they are. No autograd. The result of a query
+/// depends neither on the number of threads nor on other queries and documents.
+void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
+                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse);
+
+/// Overwrites the gradients of all queries and keys in the ranges; keys that no query sees get 0. inputs, out,
+/// lse: those of the forward pass.
+void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs, const at::Tensor& out,
                         const at::Tensor& lse, const AttentionShape& shape,
-                        std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv);
+                        std::span<const AttentionRange> ranges, const QueryKeyValue& gradients);
 
 /// Generation: Tq new queries per row against a cache that already holds their own keys and values.
 /// q, out: [B, Tq, H d]; k_cache, v_cache: [B, max_len, K, d], all of the same type. Query t of row b sees
@@ -45,12 +76,12 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
                       const at::Tensor& out);
 
-void attention_forward_reference(const at::Tensor& qkv, const AttentionShape& shape,
-                                 std::span<const int32_t> cu_seqlens, const at::Tensor& out,
+void attention_forward_reference(const QueryKeyValue& inputs, const AttentionShape& shape,
+                                 std::span<const AttentionRange> ranges, const at::Tensor& out,
                                  const at::Tensor& lse);
-void attention_backward_reference(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
-                                  const at::Tensor& lse, const AttentionShape& shape,
-                                  std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv);
+void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValue& inputs,
+                                  const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
+                                  std::span<const AttentionRange> ranges, const QueryKeyValue& gradients);
 void attention_cached_reference(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                                 std::span<const int64_t> past_lengths, const AttentionShape& shape,
                                 const at::Tensor& out);

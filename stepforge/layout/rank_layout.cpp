@@ -75,10 +75,11 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
   layout.dims = mesh.dims();
   layout.data_rank = mesh.coordinate("batch", rank.rank);
   layout.data_ranks = mesh.size("batch");
-  for (const std::string_view axis : {kShardGroup, kReplicaGroup, kLossGroup, kTensorGroup})
+  for (const std::string_view axis : {kShardGroup, kReplicaGroup, kLossGroup, kTensorGroup, kContextGroup})
     add_group(layout, mesh, axis);
   layout.loss_group = layout.find(kLossGroup);
   layout.tensor_group = layout.find(kTensorGroup);
+  layout.context_group = layout.find(kContextGroup);
   if (layout.size_of(layout.loss_group) < rank.world_size) add_group(layout, mesh, kWorldGroup);
   layout.world_group = label_group(layout.groups);
   layout.units.assign(units.size(), sharded_unit(layout, plan));

@@ -18,10 +18,11 @@
 
 namespace stepforge {
 
-inline constexpr std::string_view kShardGroup = "dp_shard";
+inline constexpr std::string_view kShardGroup = "fsdp";
 inline constexpr std::string_view kReplicaGroup = "dp_replicate";
 inline constexpr std::string_view kLossGroup = "loss";
 inline constexpr std::string_view kTensorGroup = "tp";
+inline constexpr std::string_view kContextGroup = "cp";
 inline constexpr std::string_view kWorldGroup = "world";
 
 /// How a model is spread over ranks and in which dtypes its parameters and gradients travel.
@@ -35,7 +36,7 @@ struct ParallelPlan {
 
 /// Ranks that take part in the same collectives; this rank is one of them.
 struct RankGroup {
-  std::string name;        ///< its axis of the mesh: "dp_shard"
+  std::string name;        ///< its axis of the mesh: "fsdp"
   std::vector<int> ranks;  ///< global, ascending, at least two
 };
 
@@ -72,6 +73,7 @@ struct RankLayout {
   std::vector<RankGroup> groups;
   int loss_group = -1;            ///< all ranks whose losses are summed; -1: there is one
   int tensor_group = -1;          ///< ranks that hold the other parts of divided tensors
+  int context_group = -1;         ///< ranks that hold the other tokens of the same rows
   int world_group = -1;           ///< all ranks; the loss group if that has all; -1: there is one rank
   std::vector<UnitLayout> units;  ///< in the order of the model specification
 

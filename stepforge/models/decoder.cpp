@@ -26,11 +26,11 @@ AttentionShape attention_shape(const AttentionDims& dims) {
 class DenseLayer : public Block {
  public:
   DenseLayer(const ModelConfig& config, const AttentionDims& dims, const ParameterLookup& parameters,
-             int64_t layer, std::shared_ptr<const RopeTable> rope, const TensorSums& sums)
+             int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
       : rope_(std::move(rope)),
         attention_(parameters, format("layers.{}.attention", layer), attention_shape(dims), config.norm_eps,
-                   dims.qk_norm, *rope_, layer, sums),
-        mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer, sums) {}
+                   dims.qk_norm, *rope_, layer, options.sums, options.exchange),
+        mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer, options.sums) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     // Captured by value: a recomputed region runs its body again after this call has returned.
@@ -58,7 +58,7 @@ Model make_model(const ModelConfig& config, const ParameterLookup& parameters,
   Model model;
   model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight"), options.sums));
   for (int64_t layer = 0; layer < config.n_layers; ++layer) {
-    model.blocks.push_back(std::make_unique<DenseLayer>(config, dims, parameters, layer, rope, options.sums));
+    model.blocks.push_back(std::make_unique<DenseLayer>(config, dims, parameters, layer, rope, options));
   }
   Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
   model.head = std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps,

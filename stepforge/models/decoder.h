@@ -11,8 +11,9 @@
 namespace stepforge {
 
 struct ForwardOptions {
-  int64_t context_length = 0;  ///< positions that the rotary table covers
-  int64_t loss_chunk = 0;      ///< tokens whose logits are in memory at once; 0: chosen by vocabulary size
+  int64_t context_length = 0;     ///< positions that the rotary table covers
+  int64_t loss_chunk = 0;         ///< tokens whose logits are in memory at once; 0: chosen by vocabulary size
+  ContextExchange exchange = {};  ///< if ranks hold parts of each row
   TensorSums sums = {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
 };
 

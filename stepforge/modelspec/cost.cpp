@@ -131,11 +131,15 @@ BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& 
   std::vector<Kept> kept;  // of each region, from forward to backward
   double recomputed_flops = 0;
   for (const RegionCost& region : regions) {
-    const int64_t sums = bytes(region.forward_sums, context);
-    cost.forward_sum_bytes += sums;
-    cost.backward_sum_bytes += bytes(region.backward_sums, context) + region.weight_sum_bytes;
-    if (contains(recomputed, region.name)) {
-      cost.backward_sum_bytes += sums;
+    const bool again = contains(recomputed, region.name);
+    for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {
+      const Exchange& exchange = region.exchanges.at(axis);
+      const int64_t forward = bytes(exchange.forward, context);
+      cost.forward_exchange.at(axis) += forward;
+      cost.backward_exchange.at(axis) +=
+          bytes(exchange.backward, context) + exchange.weight_bytes + (again ? forward : 0);
+    }
+    if (again) {
       kept.push_back({cost.output_bytes, false});
       recomputed_flops += forward_flops(region, context);
     } else {

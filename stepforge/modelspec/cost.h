@@ -3,6 +3,8 @@
 // computed from these descriptors; a test compares it with what autograd really saves.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -57,17 +59,30 @@ struct OpCost {
   Workspace backward_workspace;  ///< allocated and freed during the backward
 };
 
+/// The axes of the mesh over which the layers of a block may be divided: matrices over `tensor`, the tokens of
+/// each row over `context`.
+enum class BlockAxis : uint8_t { tensor, context };
+inline constexpr std::size_t kBlockAxes = 2;
+
+/// What a region exchanges with the ranks of one axis: elements per token in forward and in backward, and bytes
+/// of gradients of weights that are not divided.
+struct Exchange {
+  Elements forward = {};
+  Elements backward = {};
+  int64_t weight_bytes = 0;
+
+  bool operator==(const Exchange&) const = default;
+};
+
 /// A named part of a block ("attention", "mlp") that is saved or recomputed as a whole.
 struct RegionCost {
   std::string name;
   std::vector<OpCost> ops;
   /// Its input is added to its result, so the incoming gradient lives until the end of its backward.
   bool residual = false;
-  /// Sums over ranks in a region whose matrices are divided (tensor parallelism): elements per token in
-  /// forward and in backward, and bytes of gradients of weights that are not divided.
-  Elements forward_sums = {};
-  Elements backward_sums = {};
-  int64_t weight_sum_bytes = 0;
+  std::array<Exchange, kBlockAxes> exchanges = {};
+
+  Exchange& exchange(BlockAxis axis) { return exchanges.at(static_cast<std::size_t>(axis)); }
 };
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
@@ -82,8 +97,8 @@ struct BlockCost {
   int64_t backward_peak_bytes = 0;
   double forward_flops = 0;
   double backward_flops = 0;
-  int64_t forward_sum_bytes = 0;  ///< summed over ranks
-  int64_t backward_sum_bytes = 0;
+  std::array<int64_t, kBlockAxes> forward_exchange = {};  ///< bytes, with the ranks of each axis
+  std::array<int64_t, kBlockAxes> backward_exchange = {};
 };
 
 /// The cost of the regions of a block. `recomputed` names regions that save only their input and run again in

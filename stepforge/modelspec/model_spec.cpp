@@ -5,9 +5,9 @@
 
 namespace stepforge {
 
-bool BlockSpec::divided() const {
-  return std::ranges::any_of(regions, [](const RegionCost& region) {
-    return region.forward_sums != Elements{} || region.backward_sums != Elements{};
+bool BlockSpec::exchanges_over(BlockAxis axis) const {
+  return std::ranges::any_of(regions, [axis](const RegionCost& region) {
+    return region.exchanges.at(static_cast<size_t>(axis)) != Exchange{};
   });
 }
 

@@ -33,8 +33,8 @@ struct BlockSpec {
   std::vector<BundleEntry> outputs;
   std::vector<RegionCost> regions;
 
-  /// Whether its matrices are divided over the ranks of tensor parallelism, so that it sums over them.
-  bool divided() const;
+  /// Whether it exchanges something with the ranks of this axis.
+  bool exchanges_over(BlockAxis axis) const;
 };
 
 /// A parameter that two blocks use. The unit of the first block owns it. Gradients of both are summed; norm,

@@ -95,7 +95,7 @@ struct AttendFunction : torch::autograd::Function<AttendFunction> {
                             const BatchTensors* batch) {
     at::Tensor out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
     at::Tensor lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(at::kFloat));
-    attention_forward(qkv, shape, batch->host.cu_seqlens, out, lse);
+    attention_forward(split_qkv(qkv, shape), shape, batch->attention_ranges, out, lse);
     ctx->save_for_backward({qkv, out, lse});
     save_value(*ctx, "shape", shape);
     save_pointer(*ctx, "batch", batch);
@@ -104,10 +104,11 @@ struct AttendFunction : torch::autograd::Function<AttendFunction> {
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto saved = ctx->get_saved_variables();
-    const auto* batch = saved_pointer<BatchTensors>(*ctx, "batch");
+    const auto& shape = saved_value<AttentionShape>(*ctx, "shape");
     at::Tensor qkv_gradient = at::empty_like(saved[0]);
-    attention_backward(gradients[0], saved[0], saved[1], saved[2], saved_value<AttentionShape>(*ctx, "shape"),
-                       batch->host.cu_seqlens, qkv_gradient);
+    attention_backward(gradients[0], split_qkv(saved[0], shape), saved[1], saved[2], shape,
+                       saved_pointer<BatchTensors>(*ctx, "batch")->attention_ranges,
+                       split_qkv(qkv_gradient, shape));
     return {qkv_gradient, at::Tensor(), at::Tensor()};
   }
 };
@@ -141,7 +142,7 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
 
 AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix,
                                const AttentionShape& shape, double eps, bool qk_norm, const RopeTable& rope,
-                               int64_t layer, TensorSums sums)
+                               int64_t layer, TensorSums sums, ContextExchange exchange)
     : norm_(parameters(prefix + ".norm")),
       qkv_(parameters(prefix + ".qkv")),
       out_(parameters(prefix + ".out")),
@@ -151,7 +152,8 @@ AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::str
       eps_(eps),
       rope_(rope),
       layer_(layer),
-      sums_(std::move(sums)) {
+      sums_(std::move(sums)),
+      exchange_(std::move(exchange)) {
   // A layer may hold some of the heads only.
   shape_.heads = out_.spec().shape.at(1) / shape_.head_dim;
   shape_.kv_heads = (qkv_.spec().shape.at(0) / shape_.head_dim - shape_.heads) / 2;
@@ -161,7 +163,9 @@ at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) 
   auto [normed, residual] = pre_norm(x, norm_, eps_);
   const at::Tensor qkv = rotate(linear(enter_divided(normed, sums_), qkv_), shape_, context.batch->positions,
                                 rope_, q_norm_, k_norm_, eps_, sums_);
+  const bool parts = context.batch->host.part.degree > 1;
   const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
+                              : parts                  ? attend_part(qkv, shape_, *context.batch, exchange_)
                                                        : attend(qkv, shape_, *context.batch);
   return residual_add(leave_divided(linear(attended, out_), sums_), residual, context,
                       static_cast<uint64_t>(2 * layer_));

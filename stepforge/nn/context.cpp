@@ -1,16 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/nn/context.h"
 
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+
+#include "stepforge/data/context_part.h"
 
 namespace stepforge {
 
 namespace {
+
 at::Tensor view_of(std::vector<int32_t>& values) {
   return at::from_blob(values.data(), {static_cast<int64_t>(values.size())},
                        at::TensorOptions().dtype(at::kInt));
 }
+
+/// Some tokens of a document that a rank has, all inside one chunk.
+struct Piece {
+  int64_t begin = 0;  ///< index in the part
+  int64_t size = 0;
+  int64_t offset = 0;  ///< in the document
+};
+
+/// What the part has of a document.
+std::vector<Piece> pieces_of(const AttentionRange& document, const ContextPart& part, const Batch& batch) {
+  const int64_t row = document.key_begin / batch.row_length();
+  const int64_t begin = document.key_begin % batch.row_length();
+  int64_t held = row * batch.seq_len;
+  std::vector<Piece> pieces;
+  for (const TokenRange& range : token_ranges(part, batch.row_length())) {
+    const int64_t first = std::max(begin, range.begin);
+    const int64_t last = std::min(begin + document.keys, range.begin + range.size);
+    if (first < last) pieces.push_back({held + first - range.begin, last - first, first - begin});
+    held += range.size;
+  }
+  return pieces;
+}
+
+/// Each document that this rank has some tokens of, and the others without queries.
+std::vector<AttentionRange> ranges_of_part(const Batch& batch) {
+  std::vector<AttentionRange> ranges;
+  for (const AttentionRange& document : document_ranges(batch.cu_seqlens)) {
+    const std::vector<Piece> pieces = pieces_of(document, batch.part, batch);
+    for (const Piece& piece : pieces)
+      ranges.push_back({piece.begin, piece.size, document.key_begin, document.keys, piece.offset});
+    if (pieces.empty()) ranges.push_back({0, 0, document.key_begin, document.keys, 0});
+  }
+  return ranges;
+}
+
 }  // namespace
 
 BatchTensors::BatchTensors(Batch host_batch)
@@ -19,13 +63,44 @@ BatchTensors::BatchTensors(Batch host_batch)
       positions(view_of(host.positions)),
       labels(view_of(host.labels)),
       row_ids(at::empty({token_count()}, at::kLong)),
-      row_positions(at::empty({token_count()}, at::kInt)) {
+      row_positions(at::empty({token_count()}, at::kInt)),
+      attention_ranges(host.part.degree == 1 ? document_ranges(host.cu_seqlens) : ranges_of_part(host)) {
   auto* ids = row_ids.data_ptr<int64_t>();
   auto* positions_in_row = row_positions.data_ptr<int32_t>();
-  for (int64_t token = 0; token < token_count(); ++token) {
-    ids[token] = static_cast<int64_t>(host.row_ids.at(static_cast<size_t>(token / host.seq_len)));
-    positions_in_row[token] = static_cast<int32_t>(token % host.seq_len);
+  const std::vector<TokenRange> held = token_ranges(host.part, host.row_length());
+  for (int64_t row = 0; row < host.rows; ++row) {
+    const auto id = static_cast<int64_t>(host.row_ids.at(static_cast<size_t>(row)));
+    std::fill_n(ids + row * host.seq_len, host.seq_len, id);
+    for (const TokenRange& range : held) {
+      std::iota(positions_in_row, positions_in_row + range.size, static_cast<int32_t>(range.begin));
+      positions_in_row += range.size;
+    }
   }
+  if (host.part.degree == 1) return;
+  index_in_parts = at::tensor(stepforge::index_in_parts(host.part, host.rows, host.row_length()));
+  index_in_rows = at::empty_like(index_in_parts);
+  index_in_rows.index_put_({index_in_parts}, at::arange(index_in_parts.size(0), at::kLong));
+}
+
+std::vector<AttentionRange> BatchTensors::ranges_to(int64_t part) const {
+  ContextPart other = host.part;
+  other.index = part;
+  std::vector<AttentionRange> ranges;
+  for (const AttentionRange& document : document_ranges(host.cu_seqlens)) {
+    // Pieces of one document are adjacent in a part, so those before a query are the first keys.
+    const std::vector<Piece> keys = pieces_of(document, other, host);
+    for (const Piece& piece : pieces_of(document, host.part, host)) {
+      int64_t all = 0;
+      int64_t past = 0;
+      for (const Piece& seen : keys) {
+        all += seen.size;
+        past += seen.offset < piece.offset ? seen.size : 0;
+      }
+      const bool own = part == host.part.index;
+      if (own || past > 0) ranges.push_back({piece.begin, piece.size, keys.front().begin, all, past, own});
+    }
+  }
+  return ranges;
 }
 
 }  // namespace stepforge

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stepforge/data/batch.h"
+#include "stepforge/kernels/attention.h"
 #include "stepforge/kernels/dropout_add.h"
 
 namespace stepforge {
@@ -31,6 +32,14 @@ struct BatchTensors {
   at::Tensor labels;         ///< [rows * seq_len] int32, -100 = ignored
   at::Tensor row_ids;        ///< [rows * seq_len] int64: global row of each token
   at::Tensor row_positions;  ///< [rows * seq_len] int32: position of each token in its row
+  /// This rank's queries with all keys of their documents, in the order of whole rows.
+  std::vector<AttentionRange> attention_ranges;
+  /// With context parallelism, [rows * row_length()] int64: of each token of the whole rows its index in the
+  /// parts of all ranks, rank after rank, and the other way round.
+  at::Tensor index_in_parts;
+  at::Tensor index_in_rows;
+  /// This rank's queries with the keys that part `part` has, of the same documents; without those that see none.
+  std::vector<AttentionRange> ranges_to(int64_t part) const;
   int64_t token_count() const { return host.rows * host.seq_len; }
 };
 

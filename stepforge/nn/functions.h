@@ -15,6 +15,7 @@
 #include "stepforge/kernels/divided.h"
 #include "stepforge/kernels/rope.h"
 #include "stepforge/nn/context.h"
+#include "stepforge/nn/context_exchange.h"
 #include "stepforge/nn/parameter.h"
 
 namespace stepforge {
@@ -50,6 +51,13 @@ at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::
 /// Causal attention inside each document of the batch. qkv is the result of rotate(); returns [N, heads *
 /// head_dim].
 at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch);
+
+/// The same for this rank's part of each row, by the method of `exchange`, which must outlive the graph.
+at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
+                       const ContextExchange& exchange);
+
+at::Tensor attend_ring(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
+                       const ContextExchange& exchange);
 
 /// silu(gate) * up of packed [N, 2 F].
 at::Tensor swiglu(const at::Tensor& gate_up);

@@ -17,7 +17,8 @@ class AttentionLayer {
   /// `prefix` is "layers.3.attention"; the parameters norm, qkv, out, and with `qk_norm` q_norm and k_norm
   /// are looked up.
   AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, const AttentionShape& shape,
-                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer, TensorSums sums = {});
+                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer, TensorSums sums = {},
+                 ContextExchange exchange = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
@@ -31,6 +32,7 @@ class AttentionLayer {
   const RopeTable& rope_;
   int64_t layer_;
   TensorSums sums_;
+  ContextExchange exchange_;
 };
 
 /// Pre-norm SwiGLU MLP with a residual: x + down(swiglu(gate_up(norm(x)))).

@@ -109,14 +109,15 @@ ParallelDims dims_of(const ParallelismConfig& parallelism, int world_size) {
   ParallelDims dims;
   dims.dp_replicate = parallelism.data_parallel_replicate_degree;
   dims.dp_shard = parallelism.data_parallel_shard_degree;
+  dims.cp = parallelism.context_parallel_degree;
   dims.tp = parallelism.tensor_parallel_degree;
   try {
     return resolve_dims(dims, world_size);
   } catch (const UsageError& refusal) {
     throw UsageError(format(
-        "parallelism.data_parallel_replicate_degree = {}, parallelism.data_parallel_shard_degree = {} and "
-        "parallelism.tensor_parallel_degree = {}: {}",
-        dims.dp_replicate, dims.dp_shard, dims.tp, refusal.what()));
+        "parallelism.data_parallel_replicate_degree = {}, parallelism.data_parallel_shard_degree = {}, "
+        "parallelism.context_parallel_degree = {} and parallelism.tensor_parallel_degree = {}: {}",
+        dims.dp_replicate, dims.dp_shard, dims.cp, dims.tp, refusal.what()));
   }
 }
 
@@ -133,12 +134,12 @@ Partition partition_of(const ParallelismConfig& parallelism) {
 }
 
 StepOptions common_options(const Config& config, ProgramKind kind, const RankLayout& layout) {
-  const BatchLayout batch = plan_batch(config.training, layout.data_ranks);
+  const BatchLayout batch = plan_batch(config, layout);
   StepOptions options;
   options.kind = kind;
   const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
   options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads};
-  options.gather = gather_policy(config, layout.dims.dp_shard > 1);
+  options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
   options.micro_batches = kind == ProgramKind::train ? static_cast<int>(batch.micro_batches()) : 1;
   return options;
 }
@@ -184,7 +185,8 @@ SymmetryProof prove(const StepProgram& program, const RankLayout& layout) {
 
 }  // namespace
 
-BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_rank) {
+BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_rank,
+                       const ContextPart& part) {
   const bool ordered = training.reduction == ReductionMode::ordered;
   BatchLayout batch;
   batch.seq_len = training.seq_len;
@@ -193,18 +195,39 @@ BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_
   batch.rows_per_micro_batch = ordered ? 1 : training.local_batch_size;
   batch.data_ranks = data_ranks;
   batch.data_rank = data_rank;
+  batch.part = part;
   batch.check();
   if (ordered) check_ordered(batch);
   return batch;
+}
+
+BatchLayout plan_batch(const Config& config, const RankLayout& layout) {
+  return plan_batch(config.training, layout.data_ranks, layout.data_rank,
+                    {layout.index_in(layout.context_group), layout.dims.cp,
+                     config.parallelism.context_parallel_load_balance == LoadBalance::head_tail});
 }
 
 ModelSpec plan_model(const Config& config) {
   return model_spec(config.model, config.training.loss_chunk);
 }
 
+ContextParallel plan_context(const Config& config) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  switch (parallelism.context_parallel_method) {
+    case ContextParallelMethod::allgather:
+      return {parallelism.context_parallel_degree, ContextMethod::allgather};
+    case ContextParallelMethod::ring:
+      return {parallelism.context_parallel_degree, ContextMethod::ring};
+    case ContextParallelMethod::ulysses:
+      return {parallelism.context_parallel_degree, ContextMethod::ulysses};
+  }
+  return {};
+}
+
 ModelSpec plan_rank_model(const Config& config, RankId rank) {
   const ParallelDims dims = dims_of(config.parallelism, rank.world_size);
-  return model_spec(config.model, config.training.loss_chunk, tensor_parallel(dims, rank));
+  return model_spec(config.model, config.training.loss_chunk, tensor_parallel(dims, rank),
+                    plan_context(config));
 }
 
 int plan_data_ranks(const Config& config, int world_size) {

@@ -10,6 +10,7 @@
 #include "stepforge/config/config.h"
 #include "stepforge/data/batch_layout.h"
 #include "stepforge/layout/rank_layout.h"
+#include "stepforge/modelspec/context_parallel.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/step/checker.h"
 #include "stepforge/step/options.h"
@@ -23,18 +24,26 @@ namespace stepforge {
 /// Throws UsageError if the rows of a step do not divide into whole micro-batches on every rank. In ordered
 /// mode, also if the rows of a rank are not a subtree of the summation tree: with several ranks, both their
 /// number and the rows of each must be powers of two.
-BatchLayout plan_batch(const TrainingConfig& training, int data_ranks = 1, int data_rank = 0);
+BatchLayout plan_batch(const TrainingConfig& training, int data_ranks = 1, int data_rank = 0,
+                       const ContextPart& part = {});
+
+/// The same for the rank of `layout`, which reads its part of the rows with context parallelism. Throws
+/// UsageError also if training.seq_len cannot be divided.
+BatchLayout plan_batch(const Config& config, const RankLayout& layout);
 
 /// The number of ranks that read different rows. Throws UsageError if the degrees of config.parallelism do
 /// not fit the world size.
 int plan_data_ranks(const Config& config, int world_size);
 
+/// How the tokens of each row are divided over ranks.
+ContextParallel plan_context(const Config& config);
+
 /// The specification of config.model. Throws UsageError if model.vocab_size is 0 and no tokenizer gives it.
 ModelSpec plan_model(const Config& config);
 
 /// This rank's part of the model: with tensor parallelism its parts of the tensors, otherwise all of it. The
-/// functions below take it as `model`. Throws UsageError as plan_model() and plan_data_ranks() do, or if the
-/// degree of tensor parallelism does not fit the model.
+/// functions below take it as `model`. Throws UsageError as plan_model() and plan_data_ranks() do, or if a
+/// degree does not fit the model.
 ModelSpec plan_rank_model(const Config& config, RankId rank);
 
 /// What a rank holds of the model. Throws UsageError as plan_data_ranks() does.

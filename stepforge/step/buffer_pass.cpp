@@ -199,20 +199,27 @@ class BufferWriter {
     return sum;
   }
 
-  /// A block whose layers are divided sums over their ranks while it computes.
-  bool set_block_group(Operation& operation) const {
-    if (!has_trait(operation.kind, kUsesUnits)) return false;
-    operation.group = element(program_.blocks, operation.block).tensor_group;
-    return operation.group >= 0;
+  /// What a block whose layers are divided exchanges while it computes.
+  void set_exchanges(Operation& operation, const BlockCost& cost) const {
+    const auto& groups = element(program_.blocks, operation.block).groups;
+    const bool loss = operation.kind == OpKind::loss_forward_backward;
+    const bool backward = operation.kind == OpKind::backward || loss;
+    const bool forward = operation.kind != OpKind::backward;
+    for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {
+      if (groups.at(axis) < 0) continue;
+      int64_t bytes =
+          (forward ? cost.forward_exchange.at(axis) : 0) + (backward ? cost.backward_exchange.at(axis) : 0);
+      if (operation.kind == OpKind::logits) bytes = options_.sequences * model_.vocab_size * 4;
+      operation.exchanges.at(axis) = {groups.at(axis), bytes};
+    }
   }
 
   /// `allocated`: bytes of the buffers that it allocates, which are part of the measured peaks.
   void set_cost_of_block(Operation& operation, int64_t allocated) const {
     const BlockCost& cost = element(costs_, operation.block);
-    const bool divided = set_block_group(operation);
+    if (has_trait(operation.kind, kUsesUnits)) set_exchanges(operation, cost);
     int64_t peak = 0;  // bytes, buffers included
     operation.flops = cost.forward_flops;
-    if (divided) operation.bytes = cost.forward_sum_bytes;
     switch (operation.kind) {
       case OpKind::forward:
         peak = operation.keep_graph ? cost.forward_peak_bytes : cost.inference_peak_bytes;
@@ -223,11 +230,9 @@ class BufferWriter {
       case OpKind::backward:
         peak = cost.backward_peak_bytes;
         operation.flops = cost.backward_flops;
-        if (divided) operation.bytes = cost.backward_sum_bytes;
         break;
       case OpKind::loss_forward_backward:
         operation.flops = cost.forward_flops + cost.backward_flops;
-        if (divided) operation.bytes = cost.forward_sum_bytes + cost.backward_sum_bytes;
         peak = cost.forward_peak_bytes + cost.backward_peak_bytes;  // interleaved, chunk by chunk
         break;
       case OpKind::loss:
@@ -236,7 +241,6 @@ class BufferWriter {
       case OpKind::logits:
         peak =
             options_.sequences * (model_.vocab_size * 4 + model_.width * dtype_bytes(options_.cost.compute));
-        if (divided) operation.bytes = options_.sequences * model_.vocab_size * 4;
         break;
       default:
         break;

@@ -25,7 +25,7 @@ namespace stepforge {
 /// autograd saved; it must not hold the output or the input of the block, which are buffers of their own.
 /// Blocks below the lowest trainable unit run without a graph and have no backward.
 ///
-/// The groups "dp_shard", "dp_replicate" and "loss" exist if they have more than one rank. Persistent buffers
+/// The groups "fsdp", "dp_replicate" and "loss" exist if they have more than one rank. Persistent buffers
 /// have the size of this rank's shard; gather slots, whole gradients and levels that of the whole unit,
 /// padded as its partition needs (ShardLayout::gathered).
 ///

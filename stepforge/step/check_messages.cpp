@@ -45,12 +45,19 @@ void check_channel(const StepProgram& sender, const StepProgram& receiver, const
     throw ProgramError(receiver, channel.receives[pairs], format("rank {} never sends it", sender.rank));
 }
 
+/// One collective: an operation, or what a block exchanges over a group.
+struct ListedCollective {
+  std::size_t operation = 0;
+  int64_t bytes = 0;
+};
+using Collectives = std::vector<ListedCollective>;
+
 /// The collectives of each group, in list order.
-std::map<std::string, std::vector<std::size_t>> collectives_by_group(const StepProgram& program) {
-  std::map<std::string, std::vector<std::size_t>> found;
+std::map<std::string, Collectives> collectives_by_group(const StepProgram& program) {
+  std::map<std::string, Collectives> found;
   for (std::size_t i = 0; i < program.operations.size(); ++i)
-    if (is_collective(program.operations[i]))
-      found[group_key(element(program.groups, program.operations[i].group))].push_back(i);
+    for (const GroupExchange& collective : collectives_of(program.operations[i]))
+      found[group_key(element(program.groups, collective.group))].push_back({i, collective.bytes});
   return found;
 }
 
@@ -59,25 +66,26 @@ std::string unit_name(const StepProgram& program, const Operation& operation) {
 }
 
 /// Compares `mine` with the collectives of the group's first rank.
-void compare(const StepProgram& first, const std::vector<std::size_t>& theirs, const StepProgram& program,
-             const std::vector<std::size_t>& mine, const std::string& group) {
+void compare(const StepProgram& first, const Collectives& theirs, const StepProgram& program,
+             const Collectives& mine, const std::string& group) {
   const std::size_t common = std::min(theirs.size(), mine.size());
   for (std::size_t i = 0; i < common; ++i) {
-    const Operation& a = first.operations[theirs[i]];
-    const Operation& b = program.operations[mine[i]];
+    const std::string partner = on_rank(first, theirs[i].operation);
+    const Operation& a = first.operations[theirs[i].operation];
+    const Operation& b = program.operations[mine[i].operation];
     const auto fail = [&](const std::string& difference) {
-      throw ProgramError(program, mine[i], format("collective {} over {} {}", i, group, difference));
+      throw ProgramError(program, mine[i].operation,
+                         format("collective {} over {} {}", i, group, difference));
     };
-    if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b))
-      fail("differs from " + on_rank(first, theirs[i]));
-    if (a.bytes != b.bytes)
-      fail(format("has {} bytes, but {} has {}", b.bytes, on_rank(first, theirs[i]), a.bytes));
+    if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b)) fail("differs from " + partner);
+    if (theirs[i].bytes != mine[i].bytes)
+      fail(format("has {} bytes, but {} has {}", mine[i].bytes, partner, theirs[i].bytes));
   }
-  const auto require_end = [&](const StepProgram& longer, const std::vector<std::size_t>& collectives,
+  const auto require_end = [&](const StepProgram& longer, const Collectives& collectives,
                                const StepProgram& shorter) {
     if (collectives.size() == common) return;
     throw ProgramError(
-        longer, collectives[common],
+        longer, collectives[common].operation,
         format("collective {} over {} has no partner on rank {}", common, group, shorter.rank));
   };
   require_end(program, mine, first);
@@ -106,21 +114,21 @@ void check_messages(std::span<const StepProgram> all_ranks) {
 }
 
 void check_collectives(std::span<const StepProgram> all_ranks) {
-  std::vector<std::map<std::string, std::vector<std::size_t>>> collectives;
+  std::vector<std::map<std::string, Collectives>> collectives;
   collectives.reserve(all_ranks.size());
   for (const StepProgram& program : all_ranks) collectives.push_back(collectives_by_group(program));
-  const std::vector<std::size_t> none;
-  const auto over = [&](const std::string& key, int rank) -> const std::vector<std::size_t>& {
+  const Collectives none;
+  const auto over = [&](const std::string& key, int rank) -> const Collectives& {
     const auto found = element(collectives, rank).find(key);
     return found == element(collectives, rank).end() ? none : found->second;
   };
   for (const StepProgram& program : all_ranks) {
     for (const RankGroup& group : program.groups) {
       const std::string key = group_key(group);
-      const std::vector<std::size_t>& mine = over(key, program.rank);
+      const Collectives& mine = over(key, program.rank);
       for (const int rank : group.ranks) {
         if (mine.empty() || has_group(element(all_ranks, rank), key)) continue;
-        throw ProgramError(program, mine.front(),
+        throw ProgramError(program, mine.front().operation,
                            format("rank {} is a member of {} here, but has no such group itself", rank, key));
       }
       const int first = group.ranks.front();

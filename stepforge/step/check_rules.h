@@ -48,7 +48,7 @@ class ListWalk {
     return element(program_.blocks, operation.block);
   }
   bool trains() const { return program_.kind == ProgramKind::train; }
-  /// "dp_shard {0, 1}", or "no group" for -1.
+  /// "fsdp {0, 1}", or "no group" for -1.
   std::string group_text(int group) const;
 
   const StepProgram& program_;
@@ -127,7 +127,7 @@ void check_collectives(std::span<const StepProgram> all_ranks);
 /// No deadlock: the lanes of all ranks can run to their end.
 void check_waits(std::span<const StepProgram> all_ranks);
 
-/// "dp_shard {0, 1}": the same text on all ranks of the group.
+/// "fsdp {0, 1}": the same text on all ranks of the group.
 std::string group_key(const RankGroup& group);
 
 }  // namespace stepforge

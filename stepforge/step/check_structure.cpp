@@ -41,7 +41,7 @@ class Structure : ListWalk {
       fail(format("a step needs at least one micro-batch, not {}", program_.micro_batches));
     for (const ProgramBlock& block : program_.blocks) {
       require_indices(block.units, program_.units.size(), "unit");
-      require_optional_index(block.tensor_group, program_.groups.size(), "group");
+      for (const int group : block.groups) require_optional_index(group, program_.groups.size(), "group");
     }
     for (const ProgramUnit& unit : program_.units) {
       require_optional_index(unit.shard_group, program_.groups.size(), "group");
@@ -70,6 +70,8 @@ class Structure : ListWalk {
     require_optional_index(operation.unit, program_.units.size(), "unit");
     require_optional_index(operation.block, program_.blocks.size(), "block");
     require_optional_index(operation.group, program_.groups.size(), "group");
+    for (const GroupExchange& exchange : operation.exchanges)
+      require_optional_index(exchange.group, program_.groups.size(), "group");
     require_optional_index(operation.micro_batch, micro_batches(), "micro-batch");
     require_indices(operation.reads, program_.buffers.size(), "buffer");
     require_indices(operation.allocates, program_.buffers.size(), "buffer");
@@ -93,7 +95,7 @@ class Structure : ListWalk {
     if (has(kHasLevel)) require_index(operation.level, kMaxLevels, "level");
     if (has(kHasPeer)) require_index(operation.peer, world_, "peer rank");
     if (has(kHasPeer) && operation.peer == program_.rank) fail("a rank cannot send to itself");
-    if (has(kUsesUnits)) require_block_group(operation);
+    if (has(kUsesUnits)) require_block_groups(operation);
     if (has(kOverShards)) require_group(operation, unit(operation.unit).shard_group);
     if (has(kOverReplicas)) require_group(operation, unit(operation.unit).replica_group);
     if (has(kHasGroup)) require_index(operation.group, program_.groups.size(), "group");
@@ -108,11 +110,14 @@ class Structure : ListWalk {
     }
   }
 
-  void require_block_group(const Operation& operation) const {
+  void require_block_groups(const Operation& operation) const {
     const ProgramBlock& computed = block(operation);
-    if (operation.group == computed.tensor_group) return;
-    fail(format("it sums over {}, but the layers of block {} are divided over {}",
-                group_text(operation.group), computed.name, group_text(computed.tensor_group)));
+    for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {
+      const int group = operation.exchanges.at(axis).group;
+      if (group == computed.groups.at(axis)) continue;
+      fail(format("it runs over {}, but the layers of block {} are divided over {}", group_text(group),
+                  computed.name, group_text(computed.groups.at(axis))));
+    }
   }
 
   std::size_t world_;

@@ -22,9 +22,9 @@ struct RankState {
   std::array<std::vector<std::size_t>, kLanes> queue;  // the operations of each lane, in order
   std::array<std::size_t, kLanes> next{};
   std::vector<bool> done;
-  std::vector<bool> arrived;            // whether each operation has joined its collective
-  std::vector<Collective*> collective;  // of each operation, nullptr if it is not a collective
-  std::vector<std::size_t> message;     // of each receive: its number on the channel
+  std::vector<std::size_t> joined;  // the number of its collectives each operation has joined
+  std::vector<std::vector<Collective*>> collectives;  // of each operation, one after the other
+  std::vector<std::size_t> message;                   // of each receive: its number on the channel
 };
 
 /// Runs the lanes of all ranks as far as possible, without time: an operation that can finish does so at
@@ -50,23 +50,22 @@ class Waits {
     RankState& state = element(ranks_, program.rank);
     const std::size_t count = program.operations.size();
     state.done.resize(count, false);
-    state.arrived.resize(count, false);
-    state.collective.resize(count, nullptr);
+    state.joined.resize(count, 0);
+    state.collectives.resize(count);
     state.message.resize(count, 0);
     std::map<std::string, std::size_t> counts;  // of the collectives of each group
     std::map<int, std::size_t> receives;
     for (std::size_t i = 0; i < count; ++i) {
       const Operation& operation = program.operations[i];
       state.queue.at(static_cast<std::size_t>(operation.lane)).push_back(i);
-      if (is_collective(operation)) {
-        const RankGroup& group = element(program.groups, operation.group);
+      for (const GroupExchange& exchange : collectives_of(operation)) {
+        const RankGroup& group = element(program.groups, exchange.group);
         const std::string key = group_key(group);
         Collective& collective = collectives_[{key, counts[key]++}];
         collective.ranks = group.ranks;
-        state.collective[i] = &collective;
-      } else if (operation.kind == OpKind::receive) {
-        state.message[i] = receives[operation.peer]++;
+        state.collectives[i].push_back(&collective);
       }
+      if (operation.kind == OpKind::receive) state.message[i] = receives[operation.peer]++;
     }
   }
 
@@ -90,7 +89,7 @@ class Waits {
     const Operation& operation = all_ranks_[r].operations[i];
     for (const int needed : operation.needs)
       if (!element(state.done, needed)) return false;
-    if (state.collective[i] != nullptr && !meet(*state.collective[i], state, i)) return false;
+    if (!meet(state, i)) return false;
     if (operation.kind == OpKind::receive && sent_[{operation.peer, static_cast<int>(r)}] <= state.message[i])
       return false;
     if (operation.kind == OpKind::send) {
@@ -101,13 +100,29 @@ class Waits {
     return true;
   }
 
-  bool meet(Collective& collective, RankState& state, std::size_t i) {
-    if (!state.arrived[i]) {
-      state.arrived[i] = true;
-      if (++collective.arrived == collective.ranks.size())
-        for (const int rank : collective.ranks) ready_.push_back(static_cast<std::size_t>(rank));
+  /// Joins the collectives of the operation as far as the others have come.
+  bool meet(RankState& state, std::size_t i) {
+    const auto& collectives = state.collectives[i];
+    for (std::size_t k = 0; k < collectives.size(); ++k) {
+      Collective& collective = *collectives[k];
+      if (state.joined[i] == k) {
+        ++state.joined[i];
+        if (++collective.arrived == collective.ranks.size())
+          for (const int rank : collective.ranks) ready_.push_back(static_cast<std::size_t>(rank));
+      }
+      if (collective.arrived < collective.ranks.size()) return false;
     }
-    return collective.arrived == collective.ranks.size();
+    return true;
+  }
+
+  /// Whether a rank has joined the collective.
+  static bool has_joined(const RankState& state, const Collective* collective) {
+    for (std::size_t i = 0; i < state.collectives.size(); ++i) {
+      const auto& collectives = state.collectives[i];
+      for (std::size_t k = 0; k < state.joined[i]; ++k)
+        if (collectives[k] == collective) return true;
+    }
+    return false;
   }
 
   /// What the operation at the head of a lane waits for; "" if that is another lane of its own rank.
@@ -116,16 +131,11 @@ class Waits {
     for (const int needed : operation.needs)
       if (!element(ranks_[r].done, needed)) return {};
     if (operation.kind == OpKind::receive) return format("waits for rank {} to send", operation.peer);
-    const Collective* collective = ranks_[r].collective[i];
-    if (collective == nullptr || !ranks_[r].arrived[i]) return {};
+    if (ranks_[r].joined[i] == 0) return {};
+    const Collective* collective = ranks_[r].collectives[i][ranks_[r].joined[i] - 1];
     std::vector<std::string> missing;
-    for (const int rank : collective->ranks) {
-      const RankState& other = element(ranks_, rank);
-      bool has_arrived = false;
-      for (std::size_t k = 0; k < other.collective.size(); ++k)
-        has_arrived = has_arrived || (other.collective[k] == collective && other.arrived[k]);
-      if (!has_arrived) missing.push_back(format("{}", rank));
-    }
+    for (const int rank : collective->ranks)
+      if (!has_joined(element(ranks_, rank), collective)) missing.push_back(format("{}", rank));
     return format("waits for rank {} to join", join(missing, ", "));
   }
 

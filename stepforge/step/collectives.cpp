@@ -9,7 +9,8 @@ namespace stepforge {
 std::vector<GroupLane> group_lanes(const StepProgram& program) {
   std::set<GroupLane> lanes;
   for (const Operation& operation : program.operations) {
-    if (is_collective(operation)) lanes.insert({operation.group, operation.lane});
+    for (const GroupExchange& collective : collectives_of(operation))
+      lanes.insert({collective.group, operation.lane});
   }
   return {lanes.begin(), lanes.end()};
 }
@@ -17,15 +18,17 @@ std::vector<GroupLane> group_lanes(const StepProgram& program) {
 std::vector<CollectiveTotal> collective_totals(const StepProgram& program) {
   std::vector<CollectiveTotal> totals;
   for (const Operation& operation : program.operations) {
-    if (!is_collective(operation)) continue;
-    const auto found = std::ranges::find_if(totals, [&](const CollectiveTotal& total) {
-      return total.group == operation.group && total.kind == operation.kind;
-    });
-    CollectiveTotal& total =
-        found != totals.end() ? *found
-                              : totals.emplace_back(CollectiveTotal{operation.group, operation.kind, 0, 0});
-    ++total.count;
-    total.bytes += operation.bytes;
+    for (const GroupExchange& collective : collectives_of(operation)) {
+      const auto found = std::ranges::find_if(totals, [&](const CollectiveTotal& total) {
+        return total.group == collective.group && total.kind == operation.kind;
+      });
+      CollectiveTotal& total =
+          found != totals.end()
+              ? *found
+              : totals.emplace_back(CollectiveTotal{collective.group, operation.kind, 0, 0});
+      ++total.count;
+      total.bytes += collective.bytes;
+    }
   }
   std::ranges::stable_sort(totals, {}, &CollectiveTotal::group);
   return totals;

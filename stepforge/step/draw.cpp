@@ -69,7 +69,7 @@ class Table {
   static bool alike(const Operation& a, const Operation& b) {
     const auto shown = [](const Operation& operation) {
       return std::tuple(operation.kind, operation.lane, operation.keep_graph, operation.accumulate,
-                        operation.bytes, operation.workspace, operation.level, operation.group,
+                        total_bytes(operation), operation.workspace, operation.level, operation.group,
                         operation.peer, kinds_of(operation.parts));
     };
     return shown(a) == shown(b);
@@ -96,7 +96,7 @@ class Table {
     for (std::size_t i = begin; i < end; ++i) {
       const Operation& operation = program_.operations[i];
       text_ += format("{:>7}  {:<7}  {:<{}}  {:>10}  {:>10}  {:>10}\n", i, lane_name(operation.lane),
-                      operation_text(program_, operation), text_width_, bytes_text(operation.bytes),
+                      operation_text(program_, operation), text_width_, bytes_text(total_bytes(operation)),
                       bytes_text(operation.workspace), human_bytes(live_after_[i]));
     }
   }

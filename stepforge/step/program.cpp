@@ -36,8 +36,19 @@ bool reads_weights(const StepProgram& program, const Operation& operation) {
   return !is_backward || element(program.blocks, operation.block).weights_in_backward;
 }
 
-bool is_collective(const Operation& operation) {
-  return operation.group >= 0 && !has_trait(operation.kind, kHasPeer);
+std::vector<GroupExchange> collectives_of(const Operation& operation) {
+  std::vector<GroupExchange> found;
+  if (operation.group >= 0 && !has_trait(operation.kind, kHasPeer))
+    found.push_back({operation.group, operation.bytes});
+  for (const GroupExchange& exchange : operation.exchanges)
+    if (exchange.group >= 0) found.push_back(exchange);
+  return found;
+}
+
+int64_t total_bytes(const Operation& operation) {
+  int64_t bytes = operation.bytes;
+  for (const GroupExchange& exchange : operation.exchanges) bytes += exchange.bytes;
+  return bytes;
 }
 
 namespace {
@@ -60,6 +71,12 @@ std::string operation_text(const StepProgram& program, const Operation& operatio
                    operation.tag);
   }
   if (operation.group >= 0) text += " over " + name_at(program.groups, operation.group);
+  const char* word = " over ";
+  for (const GroupExchange& exchange : operation.exchanges) {
+    if (exchange.group < 0) continue;
+    text += word + name_at(program.groups, exchange.group);
+    word = " and ";
+  }
   for (const BufferKind kind : kinds_of(operation.parts)) text += format(" {}", buffer_kind_name(kind));
   if (operation.keep_graph) text += " graph";
   if (operation.accumulate) text += " accumulate";

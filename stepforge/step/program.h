@@ -3,6 +3,7 @@
 // the checker proves, the executor runs and `stepforge plan` prints.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "stepforge/base/dtype.h"
 #include "stepforge/layout/rank_layout.h"
+#include "stepforge/modelspec/cost.h"
 #include "stepforge/step/operations.h"
 
 namespace stepforge {
@@ -33,6 +35,14 @@ struct Buffer {
   DType dtype = DType::f32;  ///< of the elements of flat parameters, gradients and optimizer state
 };
 
+/// What a block sends over one group while it computes.
+struct GroupExchange {
+  int group = -1;  ///< index into StepProgram::groups; -1: nothing
+  int64_t bytes = 0;
+
+  bool operator==(const GroupExchange&) const = default;
+};
+
 struct Operation {
   OpKind kind = OpKind::forward;
   Lane lane = Lane::compute;
@@ -40,15 +50,15 @@ struct Operation {
   int block = -1;
   int micro_batch = -1;
   int level = -1;  ///< ordered mode: level of the summation tree
-  int group = -1;  ///< index into StepProgram::groups, for collectives and blocks that sum over ranks
+  int group = -1;  ///< index into StepProgram::groups, of a collective
   int peer = -1;   ///< global rank, for send and receive
   int tag = 0;     ///< which bundle a send or receive carries, equal on both sides
-  /// Communication: size of the whole message, of all shards for a gather or a reduction; of all sums over
-  /// ranks inside a block. update,
+  /// Communication: size of the whole message, of all shards for a gather or a reduction. update,
   /// stash_gradient, add_gradient and gradient_norm without a group: memory read and written.
   int64_t bytes = 0;
-  int64_t workspace = 0;  ///< bytes allocated and freed while it runs
-  double flops = 0;       ///< of matrix products
+  std::array<GroupExchange, kBlockAxes> exchanges = {};  ///< of a block, by BlockAxis
+  int64_t workspace = 0;                                 ///< bytes allocated and freed while it runs
+  double flops = 0;                                      ///< of matrix products
   bool keep_graph = false;
   StateParts parts;            ///< reload_start, offload_start
   bool accumulate = false;     ///< reduce_start: adds to the gradient of the shard instead of overwriting it
@@ -83,7 +93,8 @@ struct ProgramBlock {
   bool last = false;                            ///< the head: computes the loss
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
-  int tensor_group = -1;  ///< its layers are divided over it: computing with them sums over the group
+  /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
+  std::array<int, kBlockAxes> groups = {-1, -1};
 };
 
 /// The step of one rank. Blocks are those of this rank, in forward order; on a pipeline stage `first` and
@@ -115,8 +126,11 @@ std::vector<BufferKind> kinds_of(const StateParts& parts);
 /// Whether the operation reads the weights of its block, so that they must be gathered.
 bool reads_weights(const StepProgram& program, const Operation& operation);
 
-/// Whether the operation is a collective over its group, or makes collectives over it.
-bool is_collective(const Operation& operation);
+/// The groups over which the operation runs or makes collectives, with the bytes of each.
+std::vector<GroupExchange> collectives_of(const Operation& operation);
+
+/// The bytes that it sends or moves, those of its exchanges included.
+int64_t total_bytes(const Operation& operation);
 
 /// "forward layers.3 m0 graph". Works for malformed programs too.
 std::string operation_text(const StepProgram& program, const Operation& operation);

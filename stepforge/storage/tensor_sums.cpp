@@ -14,6 +14,15 @@ namespace stepforge {
 
 namespace {
 
+/// The largest of the values of all ranks, element by element.
+void take_largest(Communicator& ranks, const at::Tensor& values) {
+  const std::span<float> own(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
+  const std::vector<float> all = gather_values(ranks, own);
+  for (size_t i = 0; i < all.size(); ++i) own[i % own.size()] = std::max(own[i % own.size()], all[i]);
+}
+
+}  // namespace
+
 DType summed_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
@@ -27,15 +36,6 @@ DType summed_type(const at::Tensor& tensor) {
           format("tensors of type {} are not summed over ranks", c10::toString(tensor.scalar_type())));
   }
 }
-
-/// The largest of the values of all ranks, element by element.
-void take_largest(Communicator& ranks, const at::Tensor& values) {
-  const std::span<float> own(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
-  const std::vector<float> all = gather_values(ranks, own);
-  for (size_t i = 0; i < all.size(); ++i) own[i % own.size()] = std::max(own[i % own.size()], all[i]);
-}
-
-}  // namespace
 
 TensorSums tensor_sums(const GroupCommunicators& groups) {
   Communicator* const ranks = groups.at(groups.layout().tensor_group, Lane::compute);

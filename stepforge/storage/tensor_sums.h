@@ -2,10 +2,14 @@
 // The sums of layers whose matrices are divided over ranks, as collectives of the tensor group.
 #pragma once
 
+#include "stepforge/base/dtype.h"
 #include "stepforge/kernels/divided.h"
 #include "stepforge/storage/group_communicators.h"
 
 namespace stepforge {
+
+/// In which tensors of this type are summed over ranks. Throws Error if they are not.
+DType summed_type(const at::Tensor& tensor);
 
 /// Over the tensor group of `groups`, on the compute lane; empty functions if it has one rank. The functions
 /// throw PeerError. `groups` must outlive them.

@@ -20,6 +20,7 @@
 #include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/memory_fit.h"
+#include "stepforge/storage/context_exchange.h"
 #include "stepforge/storage/tensor_sums.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/builtin_callbacks.h"
@@ -177,11 +178,12 @@ void build_layout(Trainer& trainer) {
   const auto& training = trainer.config.training;
   // A specification of one's own states its part only if there are several.
   if (trainer.rank_model.units.empty()) {
-    const bool whole = trainer.config.parallelism.tensor_parallel_degree == 1;
+    const auto& parallelism = trainer.config.parallelism;
+    const bool whole = parallelism.tensor_parallel_degree == 1 && parallelism.context_parallel_degree == 1;
     trainer.rank_model = whole ? trainer.model_spec : plan_rank_model(trainer.config, trainer.place);
   }
   trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place);
-  trainer.batch = plan_batch(training, trainer.layout.data_ranks, trainer.layout.data_rank);
+  trainer.batch = plan_batch(trainer.config, trainer.layout);
   const double rows = static_cast<double>(trainer.data.train->rows_per_epoch());
   trainer.steps_per_epoch =
       std::max<int64_t>(1, static_cast<int64_t>(rows / static_cast<double>(trainer.batch.rows_per_step)));
@@ -225,10 +227,14 @@ void build_step_program(Trainer& trainer) {
 }
 
 void build_groups(Trainer& trainer) {
-  trainer.groups = trainer.world() == nullptr
-                       ? std::make_shared<const GroupCommunicators>()
-                       : std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.layout,
-                                                                    group_lanes(trainer.train_program));
+  if (trainer.world() == nullptr) {
+    trainer.groups = std::make_shared<const GroupCommunicators>();
+    return;
+  }
+  std::vector<GroupLane> lanes = group_lanes(trainer.train_program);
+  if (trainer.layout.context_group >= 0 && plan_context(trainer.config).method == ContextMethod::ring)
+    lanes.push_back({trainer.layout.context_group, Lane::peer});
+  trainer.groups = std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.layout, lanes);
 }
 
 void build_parameters(Trainer& trainer) {
@@ -239,7 +245,9 @@ void build_parameters(Trainer& trainer) {
 
 void build_model(Trainer& trainer) {
   const ForwardOptions options{std::max(trainer.config.training.seq_len, generation_context(trainer.config)),
-                               trainer.config.training.loss_chunk, tensor_sums(*trainer.groups)};
+                               trainer.config.training.loss_chunk,
+                               context_exchange(*trainer.groups, plan_context(trainer.config).method),
+                               tensor_sums(*trainer.groups)};
   trainer.model = make_model(trainer.config.model, trainer.store->lookup(), options);
 }
 

@@ -32,6 +32,7 @@ std::string mesh_text(const ParallelDims& dims) {
   std::vector<std::string> axes;
   if (dims.dp_replicate > 1) axes.push_back(format("dp_replicate {}", dims.dp_replicate));
   if (dims.dp_shard > 1) axes.push_back(format("dp_shard {}", dims.dp_shard));
+  if (dims.cp > 1) axes.push_back(format("cp {}", dims.cp));
   if (dims.tp > 1) axes.push_back(format("tp {}", dims.tp));
   return join(axes, " x ");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stepforge/comm/gather.h"
+#include "stepforge/data/context_part.h"
 
 namespace stepforge {
 
@@ -36,21 +37,26 @@ struct BatchTally {
   int64_t stopped = 0;
 };
 
-/// Gathers the tallies of all data ranks, in rank order. Ranks that read the same rows count once, but each of
-/// them may ask to stop.
+/// Gathers the tallies of all data ranks, in rank order. Ranks that read the same rows count once, but labels of
+/// their parts are added, and each of them may ask to stop.
 void gather(std::vector<BatchTally>& tallies, const GroupCommunicators& groups) {
   const RankLayout& layout = groups.layout();
   Communicator* const ranks = groups.at(layout.world_group, Lane::compute);
   if (ranks == nullptr) return;
   const std::vector<BatchTally> all = gather_values(*ranks, tallies);
   const auto same_rows = all.size() / static_cast<size_t>(layout.data_ranks);
+  const auto same_tokens = same_rows / static_cast<size_t>(layout.dims.cp);
   tallies.clear();
   for (size_t i = 0; i < all.size(); ++i) {
     if (i % same_rows == 0) {
       tallies.push_back(all[i]);
-    } else {
-      tallies.back().stopped += all[i].stopped;
+      continue;
     }
+    BatchTally& sum = tallies.back();
+    sum.stopped += all[i].stopped;
+    if (i % same_tokens != 0) continue;
+    sum.valid_labels += all[i].valid_labels;
+    sum.loss_sum += all[i].loss_sum;
   }
 }
 
@@ -77,7 +83,8 @@ LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logi
 }
 
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
-                          const std::function<bool()>& stop, const GroupCommunicators& groups) {
+                          const std::function<bool()>& stop, const GroupCommunicators& groups,
+                          const ContextPart& part) {
   const auto begin = std::chrono::steady_clock::now();
   EvaluationResult result;
   double loss_sum = 0.0;
@@ -91,9 +98,9 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
     // Rank order is batch order, so the sums are those of a single rank; rank 0 has the round's first batch.
     result.stopped = stopped(tallies);
     if (tallies.front().rows == 0 || result.stopped) break;
-    const LossResult loss =
-        evaluate_batch(executor, batch.rows > 0 ? batch : masked(stream.rows(0, rows)), false);
-    tallies = {{.rows = batch.rows, .valid_labels = batch.valid_labels, .loss_sum = loss.loss_sum}};
+    const Batch own = take_part(batch.rows > 0 ? batch : masked(stream.rows(0, rows)), part);
+    const LossResult loss = evaluate_batch(executor, own, false);
+    tallies = {{.rows = batch.rows, .valid_labels = own.valid_labels, .loss_sum = loss.loss_sum}};
     gather(tallies, groups);
     for (const BatchTally& tally : tallies) {
       loss_sum += tally.loss_sum;

@@ -145,7 +145,7 @@ void Trainer::step() {
 
   last_flops = 0.0;
   for (const Batch& rows : micro_batches) last_flops += flops_of(rows, model_spec);
-  last_flops /= static_cast<double>(layout.dims.tp);
+  last_flops /= static_cast<double>(layout.dims.cp * layout.dims.tp);
 
   const double lr_factor = schedule->factor(state.step);
   last_lr = config.optimizer.lr * lr_factor;
@@ -191,7 +191,7 @@ void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
   last_validation = evaluate(
       *evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
-      [this] { return interrupted(); }, *groups);
+      [this] { return interrupted(); }, *groups, batch.part);
   state.validation_pending = last_validation.stopped;
   if (last_validation.stopped) return;
   last_validated_step_ = state.step;

@@ -84,13 +84,13 @@ TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
     return block_cost(model_spec(model_of(family, false), 64, {0, degree}).blocks.at(block).regions, context);
   };
   const int64_t hidden = 100 * 24 * 2;
-  EXPECT_EQ(cost("llama", 1, 1).forward_sum_bytes, 0);
-  EXPECT_EQ(cost("llama", 2, 0).forward_sum_bytes, hidden);
-  EXPECT_EQ(cost("llama", 2, 1).forward_sum_bytes, 2 * hidden);
-  EXPECT_EQ(cost("llama", 2, 1).backward_sum_bytes, 2 * hidden);
-  EXPECT_EQ(cost("qwen3", 2, 1).backward_sum_bytes, 2 * hidden + 2 * 10 * 4);
-  EXPECT_EQ(cost("llama", 2, 3).forward_sum_bytes, 100 * 20);
-  EXPECT_EQ(cost("llama", 2, 3).backward_sum_bytes, hidden);
+  EXPECT_EQ(cost("llama", 1, 1).forward_exchange[0], 0);
+  EXPECT_EQ(cost("llama", 2, 0).forward_exchange[0], hidden);
+  EXPECT_EQ(cost("llama", 2, 1).forward_exchange[0], 2 * hidden);
+  EXPECT_EQ(cost("llama", 2, 1).backward_exchange[0], 2 * hidden);
+  EXPECT_EQ(cost("qwen3", 2, 1).backward_exchange[0], 2 * hidden + 2 * 10 * 4);
+  EXPECT_EQ(cost("llama", 2, 3).forward_exchange[0], 100 * 20);
+  EXPECT_EQ(cost("llama", 2, 3).backward_exchange[0], hidden);
 }
 
 TEST(TensorParallelSpec, RefusesDegreesThatDoNotFitWithBothNumbers) {

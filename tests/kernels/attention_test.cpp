@@ -3,6 +3,8 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
@@ -26,8 +28,10 @@ AttentionResults run(const at::Tensor& qkv, const at::Tensor& grad_out, const At
   r.out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
   r.lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(statistics_type(qkv)));
   r.grad_qkv = at::empty_like(qkv);
-  attention_forward(qkv, shape, boundaries, r.out, r.lse);
-  attention_backward(grad_out, qkv, r.out, r.lse, shape, boundaries, r.grad_qkv);
+  const auto ranges = document_ranges(boundaries);
+  attention_forward(split_qkv(qkv, shape), shape, ranges, r.out, r.lse);
+  attention_backward(grad_out, split_qkv(qkv, shape), r.out, r.lse, shape, ranges,
+                     split_qkv(r.grad_qkv, shape));
   return r;
 }
 
@@ -162,16 +166,111 @@ TEST(AttentionCached, AgreesWithAttentionOverTheWholeDocument) {
   }
 }
 
-TEST(Attention, RefusesBoundariesThatDoNotCoverTheTokens) {
+/// Some of the queries, each with all keys of its document: cut anywhere, also in the middle of a block.
+TEST(Attention, SomeQueriesGiveTheBitsOfAll) {
+  const AttentionShape shape = make_shape(4, 2, 24);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor qkv = random_tensor({560, shape.qkv_width()}, 17).to(type);
+    const at::Tensor grad_out = random_tensor({560, shape.out_width()}, 18).to(type);
+    const AttentionResults whole = run(qkv, grad_out, shape, kBoundaries);
+    const QueryKeyValue all = split_qkv(qkv, shape);
+    at::Tensor key_gradient = at::zeros({560, 2 * shape.kv_heads * shape.head_dim}, at::kFloat);
+    // Two sets of queries that together are all of them, each in two pieces.
+    const std::vector<std::vector<std::pair<int64_t, int64_t>>> sets = {{{0, 131}, {390, 560}},
+                                                                        {{131, 320}, {320, 390}}};
+    for (const auto& pieces : sets) {
+      std::vector<AttentionRange> ranges;
+      std::vector<at::Tensor> rows;
+      for (size_t d = 1; d < kBoundaries.size(); ++d) {
+        const int64_t begin = kBoundaries[d - 1];
+        const int64_t end = kBoundaries[d];
+        int64_t held = 0;
+        if (begin == end) continue;
+        const size_t before = ranges.size();
+        for (const auto& [first, last] : pieces) {
+          const int64_t from = std::max(first, begin);
+          const int64_t to = std::min(last, end);
+          if (from < to) ranges.push_back({held + from - first, to - from, begin, end - begin, from - begin});
+          held += last - first;
+        }
+        if (ranges.size() == before) ranges.push_back({0, 0, begin, end - begin, 0});
+      }
+      const auto take = [&](const at::Tensor& tensor) {
+        std::vector<at::Tensor> parts;
+        for (const auto& [first, last] : pieces) parts.push_back(tensor.slice(0, first, last));
+        return at::cat(parts);
+      };
+      const QueryKeyValue some{take(all.q), all.k, all.v};
+      const at::Tensor out = at::empty_like(take(whole.out));
+      const at::Tensor lse = at::empty_like(take(whole.lse));
+      attention_forward(some, shape, ranges, out, lse);
+      EXPECT_TRUE(at::equal(out, take(whole.out)));
+      EXPECT_TRUE(at::equal(lse, take(whole.lse)));
+      const at::Tensor gradient = at::empty_like(qkv);
+      const at::Tensor q_gradient = at::empty_like(some.q, at::MemoryFormat::Contiguous);
+      gradient.fill_(1e4);
+      attention_backward(take(grad_out), some, out, lse, shape, ranges,
+                         {q_gradient, split_qkv(gradient, shape).k, split_qkv(gradient, shape).v});
+      EXPECT_TRUE(at::equal(q_gradient, take(split_qkv(whole.grad_qkv, shape).q)));
+      key_gradient += gradient.slice(1, shape.out_width(), shape.qkv_width());
+    }
+    expect_close(key_gradient, whole.grad_qkv.slice(1, shape.out_width(), shape.qkv_width()).to(at::kDouble),
+                 type == at::kFloat ? 128 * kEps32 : 4 * kEps16, "keys and values");
+  }
+}
+
+/// As in a ring, where queries see a part of the keys before them, and other queries none of them.
+TEST(Attention, QueriesThatSeeTheFirstKeysOnlyAgreeWithTheReference) {
+  const AttentionShape shape = make_shape(4, 2, 24);
+  const std::vector<AttentionRange> ranges = {
+      {0, 70, 0, 300, 213, false}, {110, 150, 0, 300, 150, true}, {70, 30, 310, 20, 20, false}};
+  const auto attended = [&](at::ScalarType type) {
+    const QueryKeyValue inputs{random_tensor({270, shape.out_width()}, 20).to(type),
+                               random_tensor({330, 2 * shape.head_dim}, 21).to(type),
+                               random_tensor({330, 2 * shape.head_dim}, 22).to(type)};
+    const at::Tensor grad_out = random_tensor({270, shape.out_width()}, 23).to(type);
+    const at::Tensor out = at::zeros({270, shape.out_width()}, inputs.q.options());
+    const at::Tensor lse = at::zeros({270, shape.heads}, inputs.q.options().dtype(statistics_type(inputs.q)));
+    attention_forward(inputs, shape, ranges, out, lse);
+    const QueryKeyValue gradients{at::zeros_like(inputs.q), at::zeros_like(inputs.k),
+                                  at::zeros_like(inputs.v)};
+    attention_backward(grad_out, inputs, out, lse, shape, ranges, gradients);
+    return std::vector<at::Tensor>{out, lse, gradients.q, gradients.k, gradients.v};
+  };
+  const std::vector<at::Tensor> expected = attended(at::kDouble);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const std::vector<at::Tensor> actual = attended(type);
+    for (size_t i = 0; i < actual.size(); ++i) {
+      EXPECT_TRUE(actual[i].slice(0, 100, 110).eq(0).all().item<bool>() || i > 2) << "not in a range";
+      const double tolerance = type == at::kFloat ? 128 * kEps32 : (i < 2 ? 4 : 16) * kEps16;
+      expect_close(actual[i], expected[i], tolerance, "result");
+    }
+  }
+}
+
+TEST(Attention, RefusesRangesThatDoNotFitTheTensors) {
   const AttentionShape shape = make_shape(2, 1, 16);
-  const at::Tensor qkv = random_tensor({10, shape.qkv_width()}, 14);
+  const QueryKeyValue inputs = split_qkv(random_tensor({10, shape.qkv_width()}, 14), shape);
   const at::Tensor out = at::empty({10, shape.out_width()});
   const at::Tensor lse = at::empty({10, shape.heads});
-  for (const std::vector<int32_t>& boundaries :
-       std::vector<std::vector<int32_t>>{{}, {0, 9}, {1, 10}, {0, 7, 5, 10}}) {
-    EXPECT_THROW(attention_forward(qkv, shape, boundaries, out, lse), Error);
-  }
-  EXPECT_THROW(attention_forward(qkv, make_shape(3, 2, 16), std::vector<int32_t>{0, 10}, out, lse), Error);
+  for (const std::vector<int32_t>& boundaries : std::vector<std::vector<int32_t>>{{}, {1, 10}, {0, 7, 5, 10}})
+    EXPECT_THROW(document_ranges(boundaries), Error);
+  const std::vector<std::vector<AttentionRange>> wrong = {
+      {{0, 10, 0, 11, 0}},                  // more keys than there are
+      {{0, 11, 0, 10, 0}},                  // more queries
+      {{0, 10, 0, 10, 1}},                  // a query after the last key
+      {{0, 10, 0, 9, 10, false}},           // the same
+      {{0, 10, 0, 10, 0, false}},           // queries that see nothing
+      {{5, 5, 5, 5, 0}, {0, 5, 0, 5, 0}},   // descending keys
+      {{0, 5, 0, 5, 0}, {5, 5, 4, 6, 0}},   // documents that overlap
+      {{0, 4, 0, 10, 0}, {4, 6, 0, 9, 3}},  // two lengths of one document
+      {{-1, 11, 0, 11, 0}},
+      {{0, 10, 0, 10, -1}}};
+  for (const auto& ranges : wrong) EXPECT_THROW(attention_forward(inputs, shape, ranges, out, lse), Error);
+  EXPECT_NO_THROW(attention_forward(inputs, shape, document_ranges(std::vector<int32_t>{0, 10}), out, lse));
+  EXPECT_THROW(
+      attention_forward(inputs, make_shape(3, 2, 16), document_ranges(std::vector<int32_t>{0, 10}), out, lse),
+      Error);
 }
 
 TEST(AttentionCached, RefusesMoreTokensThanTheCacheHolds) {

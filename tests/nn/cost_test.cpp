@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "stepforge/base/format.h"
+#include "stepforge/data/context_part.h"
 #include "tests/nn/tiny_model.h"
 #include "tests/support/onednn_isa.h"
 
@@ -20,7 +22,24 @@ struct CostCase {
   DType compute = DType::f32;
   double dropout = 0.0;
   std::vector<std::string> recomputed;
+  ContextParallel context = {};
 };
+
+/// Every other rank has the same tokens.
+ContextExchange of_equal_ranks(const ContextParallel& context) {
+  if (context.degree == 1) return {};
+  return {.parallel = context,
+          .gather = [](const at::Tensor& part,
+                       const at::Tensor& parts) { parts.view({-1, part.size(0), part.size(1)}).copy_(part); },
+          .sum_parts = [](const at::Tensor& parts,
+                          const at::Tensor& part) { part.copy_(parts.slice(0, 0, part.size(0))); },
+          .all_to_all = [](const at::Tensor& outgoing,
+                           const at::Tensor& incoming) { incoming.copy_(outgoing.view(incoming.sizes())); },
+          .shift = [](const at::Tensor& outgoing, const at::Tensor& incoming) -> std::function<void()> {
+            incoming.copy_(outgoing);
+            return [] {};
+          }};
+}
 
 struct Measured {
   int64_t saved = 0;
@@ -39,12 +58,15 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
   ModelConfig config() const {
     ModelConfig config = tiny_config(GetParam().family);
     config.dropout = GetParam().dropout;
+    config.max_position = 4 * kSeqLen;
     return config;
   }
 
   Measured measure() const {
-    TinyModel tiny(config(), GetParam().compute);
-    const BatchTensors batch(made_up_batch(kRows, kSeqLen, tiny.config.vocab_size));
+    TinyModel tiny(config(), GetParam().compute, 7, 0, of_equal_ranks(GetParam().context));
+    const int64_t degree = GetParam().context.degree;
+    const BatchTensors batch(
+        take_part(made_up_batch(kRows, kSeqLen * degree, tiny.config.vocab_size), {0, degree}));
     Context context;
     context.batch = &batch;
     context.dropout = tiny.config.dropout;
@@ -73,8 +95,11 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
   }
 
   BlockCost predicted() const {
-    const CostContext context{kRows * kSeqLen, kSeqLen, GetParam().compute, at::get_num_threads()};
-    return block_cost(model_spec(config()).blocks.at(1).regions, context, GetParam().recomputed);
+    const ContextParallel& parallel = GetParam().context;
+    const CostContext context{kRows * kSeqLen, kSeqLen * parallel.degree, GetParam().compute,
+                              at::get_num_threads()};
+    return block_cost(model_spec(config(), 0, {}, parallel).blocks.at(1).regions, context,
+                      GetParam().recomputed);
   }
 };
 
@@ -84,8 +109,19 @@ TEST_P(BlockCostTest, SavedBytesEqualWhatAutogradKeeps) {
   EXPECT_EQ(predicted().output_bytes, measured.output);
 }
 
+/// An upper bound: what attention exchanges is counted as if it all lived at once.
+void expect_bound(int64_t predicted, int64_t measured) {
+  EXPECT_GE(predicted, measured);
+  EXPECT_LE(static_cast<double>(predicted), 1.4 * static_cast<double>(measured));
+}
+
 TEST_P(BlockCostTest, PeaksEqualThoseOfTheAllocator) {
   const Measured measured = measure();
+  if (GetParam().context.degree > 1) {
+    expect_bound(predicted().forward_peak_bytes, measured.forward_peak);
+    expect_bound(predicted().backward_peak_bytes, measured.backward_peak);
+    return;
+  }
   if (GetParam().compute == DType::bf16) {
     // libtorch's bf16 products on the CPU allocate scratch, whose size does not depend on the batch.
     constexpr double kScratch = 160 << 10;
@@ -121,6 +157,18 @@ std::vector<CostCase> cost_cases() {
           for (const auto& region : recomputed) name += "_recompute_" + region;
           cases.push_back({name, family, compute, dropout, recomputed});
         }
+      }
+    }
+    for (const ContextParallel& context :
+         {ContextParallel{2, ContextMethod::allgather}, ContextParallel{2, ContextMethod::ring},
+          ContextParallel{2, ContextMethod::ulysses}, ContextParallel{4, ContextMethod::ulysses}}) {
+      const char* method = context.method == ContextMethod::allgather ? "allgather"
+                           : context.method == ContextMethod::ring    ? "ring"
+                                                                      : "ulysses";
+      for (const std::vector<std::string>& recomputed : {std::vector<std::string>{}, {"attention"}}) {
+        cases.push_back(
+            {format("{}_{}_{}{}", family, method, context.degree, recomputed.empty() ? "" : "_again"), family,
+             DType::f32, 0.0, recomputed, context});
       }
     }
   }

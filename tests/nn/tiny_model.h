@@ -39,11 +39,11 @@ inline ModelConfig tiny_config(const std::string& family = "llama", bool tied = 
 /// A model with storage and forward code; its parameters are gathered.
 struct TinyModel {
   explicit TinyModel(const ModelConfig& model_config, DType compute = DType::f32, uint64_t seed = 7,
-                     int64_t loss_chunk = 0)
+                     int64_t loss_chunk = 0, const ContextExchange& exchange = {})
       : config(model_config),
         spec(model_spec(config, loss_chunk)),
         store(spec.units, rank_layout(spec.units, {.gather = compute})),
-        model(make_model(config, store.lookup(), {config.max_position, loss_chunk})) {
+        model(make_model(config, store.lookup(), {config.max_position, loss_chunk, exchange})) {
     store.initialize(seed);
     gather();
   }

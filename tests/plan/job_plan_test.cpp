@@ -156,10 +156,10 @@ TEST(PlanTrainStep, ShardingOptionsReachTheProgram) {
   EXPECT_EQ(usual.operations[3].kind, OpKind::gather_wait);
   EXPECT_EQ(usual.operations[4].kind, OpKind::gather_start);
   EXPECT_EQ(program({"parallelism.fsdp_forward_prefetch=0"}).operations[4].kind, OpKind::forward);
-  EXPECT_EQ(operation_text(usual, usual.operations[4]), "gather_start layers.0 over dp_shard");
+  EXPECT_EQ(operation_text(usual, usual.operations[4]), "gather_start layers.0 over fsdp");
   const StepProgram listed =
       program({"parallelism.fsdp_prefetch_lists=[{ unit = \"embedding\", forward = [\"head\"] }]"});
-  EXPECT_EQ(operation_text(listed, listed.operations[4]), "gather_start head over dp_shard");
+  EXPECT_EQ(operation_text(listed, listed.operations[4]), "gather_start head over fsdp");
   EXPECT_EQ(max_reductions_in_flight(program({"parallelism.fsdp_reduce_in_flight=1"})), 1);
   EXPECT_EQ(max_reductions_in_flight(program({"parallelism.fsdp_reduce_in_flight=3"})), 3);
   EXPECT_EQ(count(usual, OpKind::reload_start), 0);

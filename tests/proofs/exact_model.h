@@ -1,35 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose training is exact in fp32, so that every way to run a step must give the same bits, in
-// whatever order sums are computed.
-//
-// Weights are multiples of 1/4 in [-1, 1]. Activations are integers in [-4, 4]. Gradients of activations are
-// such integers divided by kExactLabels, which is a power of two and the number of valid labels in each step.
-// The forward and backward of each layer round their results to these sets, token by token. So every sum fits
-// into the 24 bits of fp32: products have at most 257 terms of 16 quarters, and weight gradients are sums
-// over 168 tokens of 16 each. After each update the masters are rounded to the set of weights.
+// Jobs of the exact models of stepforge/prove.
 #pragma once
 
-#include <cstdint>
-
+#include "stepforge/prove/exact_model.h"
 #include "tests/train/fixture.h"
 
 namespace stepforge::testing {
 
-inline constexpr int64_t kExactRows = 24;  ///< per step, divisible by 1, 2, 3, 4 and 8 ranks
 inline constexpr int64_t kExactSeqLen = 7;
-inline constexpr int64_t kExactLabels = 128;  ///< valid labels per step; three consecutive rows have none
 
-/// Two models of odd sizes (widths 37 and 53, vocabulary 257).
-enum class ExactModel {
-  plain,   ///< every block has its own unit
-  shared,  ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
-};
-
-/// Makes the trainer of `run` train an exact model: its specification, forward code and labels, and the
-/// rounding after each update. Call it before the run is built.
-void use_exact_model(TestRun& run, ExactModel model);
+inline void use_exact_model(TestRun& run, ExactModel model) {
+  stepforge::use_exact_model(run.trainer(), model);
+}
 
 /// Ten steps of an exact model.
-Strings exact_job(const std::filesystem::path& run_dir);
+inline Strings exact_job(const std::filesystem::path& run_dir) {
+  return trainer_run(run_dir) + Strings{format("training.seq_len={}", kExactSeqLen),
+                                        "training.local_batch_size=1",
+                                        format("training.global_batch_size={}", kExactRows),
+                                        "training.steps=10",
+                                        "model.dropout=0.5",
+                                        "optimizer.lr=0.25",
+                                        "lr_scheduler.warmup_steps=0",
+                                        "lr_scheduler.min_lr_factor=1.0",
+                                        "checkpoint.enable=false"};
+}
 
 }  // namespace stepforge::testing

@@ -5,13 +5,13 @@
 namespace stepforge::testing {
 namespace {
 
-struct LayoutCase {
+struct DataCase {
   int ranks;
   int replicas;
   Strings more;
 };
 
-Strings overrides_of(const LayoutCase& layout) {
+Strings data_overrides(const DataCase& layout) {
   return layout.more + Strings{format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
 }
 
@@ -26,15 +26,15 @@ class RealArithmetic : public ::testing::TestWithParam<const char*> {
  protected:
   /// Compares the losses of every layout with those of one rank. Norms, weights and moments must be equal on
   /// all ranks.
-  void compare(const std::vector<LayoutCase>& layouts, int64_t steps, double tolerance) {
+  void compare(const std::vector<DataCase>& layouts, int64_t steps, double tolerance) {
     const TempFolder folder;
     const Records one = TestRun(real_job(folder / "one", GetParam(), steps)).run();
     ASSERT_EQ(static_cast<int64_t>(one.size()), steps);
     EXPECT_LT(one.back().loss, one.front().loss);
-    for (const LayoutCase& layout : layouts) {
-      const std::string name = format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " "));
-      const auto many =
-          RankThreads(layout.ranks).run(real_job(folder / "many", GetParam(), steps) + overrides_of(layout));
+    for (const DataCase& layout : layouts) {
+      const std::string name = format("{} ranks, {}", layout.ranks, join(data_overrides(layout), " "));
+      const auto many = RankThreads(layout.ranks)
+                            .run(real_job(folder / "many", GetParam(), steps) + data_overrides(layout));
       expect_same_numbers(many, many[0], name);
       double distance = 0.0;
       for (size_t step = 0; step < one.size(); ++step) {
@@ -77,7 +77,7 @@ TEST_P(RealArithmetic, OrderedModeGivesTheBitsOfOneRankForEverySplitByAPowerOfTw
     return real_job(folder / name, GetParam(), long_tests() ? 100 : 5) + ordered;
   };
   const Records one = TestRun(job("one")).run();
-  const std::vector<LayoutCase> layouts = {
+  const std::vector<DataCase> layouts = {
       {2, 1, {}},
       {2, 2, {}},
       {4, 1, {"parallelism.fsdp_reshard_after_forward=never"}},
@@ -86,9 +86,9 @@ TEST_P(RealArithmetic, OrderedModeGivesTheBitsOfOneRankForEverySplitByAPowerOfTw
       {8, 1, {"parallelism.fsdp_forward_prefetch=3"}},
       {8, 2, {"parallelism.fsdp_reduce_in_flight=3"}},
   };
-  for (const LayoutCase& layout : layouts) {
-    expect_same_numbers(RankThreads(layout.ranks).run(job("many") + overrides_of(layout)), one,
-                        format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " ")));
+  for (const DataCase& layout : layouts) {
+    expect_same_numbers(RankThreads(layout.ranks).run(job("many") + data_overrides(layout)), one,
+                        format("{} ranks, {}", layout.ranks, join(data_overrides(layout), " ")));
   }
 }
 

@@ -52,13 +52,13 @@ TEST(CheckerRefuses, MessageToItself) {
 TEST(CheckerRefuses, GroupWithoutItsOwnRank) {
   Programs programs = two_ranks();
   programs[1].groups[0].ranks = {0};
-  expect_refused(programs, 1, "end of the program", "not a member of its group dp_shard {0}");
+  expect_refused(programs, 1, "end of the program", "not a member of its group fsdp {0}");
 }
 
 TEST(CheckerRefuses, ReductionOverAnotherGroup) {
   Programs programs = two_ranks();
   operation(programs[0], {OpKind::reduce_start}).group = 1;
-  expect_refused(programs, 0, "reduce_start head", "the unit's group is dp_shard {0, 1}");
+  expect_refused(programs, 0, "reduce_start head", "the unit's group is fsdp {0, 1}");
 }
 
 // ---- computation ----

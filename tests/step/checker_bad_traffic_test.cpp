@@ -112,7 +112,7 @@ TEST(CheckerRefuses, LastCollectiveThatOneRankDoesNotIssue) {
     again.needs = {static_cast<int>(program.operations.size()) - 1};
     program.operations.push_back(again);
   }
-  expect_refused(programs, 0, "gather_start layers.0 over dp_shard", "has no partner on rank 1");
+  expect_refused(programs, 0, "gather_start layers.0 over fsdp", "has no partner on rank 1");
 }
 
 TEST(CheckerRefuses, CollectiveSizesThatDiffer) {
@@ -126,8 +126,7 @@ TEST(CheckerRefuses, CollectiveSizesThatDiffer) {
 TEST(CheckerRefuses, GroupWithDifferentMembersOnItsRanks) {
   Programs programs = sharded(2, 2, 1, small_options());
   programs[1].groups[0].ranks = {0, 1, 2};
-  expect_refused(programs, 0, "gather_start embedding over dp_shard",
-                 "rank 1 is a member of dp_shard {0, 1} here");
+  expect_refused(programs, 0, "gather_start embedding over fsdp", "rank 1 is a member of fsdp {0, 1} here");
 }
 
 TEST(CheckerRefuses, CollectivesOfTwoGroupsThatDeadlock) {

@@ -142,7 +142,7 @@ TEST(CheckerRefuses, MissingReduction) {
     erase(program, find(program, {OpKind::reduce_start, 1}));
   }
   expect_refused(programs, 0, "gradient_norm",
-                 "unit layers.0: its gradient has not been reduced over dp_shard {0, 1}");
+                 "unit layers.0: its gradient has not been reduced over fsdp {0, 1}");
 }
 
 TEST(CheckerRefuses, NormBeforeTheReductionEnds) {

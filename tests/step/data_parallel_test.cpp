@@ -44,35 +44,35 @@ TEST(DataParallel, ListingOfAShardedProgram) {
   EXPECT_EQ(listing(built(2, 1, options)),
             "count_labels over loss\n"
             "load_batch m0 +batch m0\n"
-            "gather_start embedding over dp_shard +gather_slot embedding\n"
+            "gather_start embedding over fsdp +gather_slot embedding\n"
             "gather_wait embedding\n"
-            "gather_start layers.0 over dp_shard +gather_slot layers.0\n"
+            "gather_start layers.0 over fsdp +gather_slot layers.0\n"
             "forward embedding m0 graph +bundle embedding m0 +graph embedding m0\n"
             "release embedding -gather_slot embedding\n"
             "gather_wait layers.0\n"
-            "gather_start head over dp_shard +gather_slot head\n"
+            "gather_start head over fsdp +gather_slot head\n"
             "forward layers.0 m0 graph +bundle layers.0 m0 +graph layers.0 m0\n"
             "release layers.0 -gather_slot layers.0\n"
             "start_gradient head +whole_gradient head\n"
             "gather_wait head\n"
-            "gather_start layers.0 over dp_shard +gather_slot layers.0\n"
+            "gather_start layers.0 over fsdp +gather_slot layers.0\n"
             "loss_forward_backward head m0 +bundle_gradient layers.0 m0 -bundle layers.0 m0\n"
             "release head -gather_slot head\n"
-            "reduce_start head over dp_shard\n"
+            "reduce_start head over fsdp\n"
             "start_gradient layers.0 +whole_gradient layers.0\n"
             "gather_wait layers.0\n"
             "backward layers.0 m0 +bundle_gradient embedding m0 -bundle embedding m0 -graph layers.0 m0"
             " -bundle_gradient layers.0 m0\n"
             "release layers.0 -gather_slot layers.0\n"
             "reduce_wait head -whole_gradient head\n"
-            "reduce_start layers.0 over dp_shard\n"
+            "reduce_start layers.0 over fsdp\n"
             "start_gradient embedding +whole_gradient embedding\n"
             "backward embedding m0 -batch m0 -graph embedding m0 -bundle_gradient embedding m0\n"
             "reduce_wait layers.0 -whole_gradient layers.0\n"
-            "reduce_start embedding over dp_shard\n"
+            "reduce_start embedding over fsdp\n"
             "reduce_wait embedding -whole_gradient embedding\n"
             "reduce_loss over loss\n"
-            "gradient_norm over dp_shard\n"
+            "gradient_norm over fsdp\n"
             "check_finite\n"
             "update embedding\n"
             "update layers.0\n"
@@ -82,37 +82,37 @@ TEST(DataParallel, ListingOfAShardedProgram) {
 TEST(DataParallel, ReplicasSumTheirShardsDuringTheBackward) {
   EXPECT_EQ(outline(built(2, 2, small_options(1))),
             "count_labels over loss\n"
-            "gather_start embedding over dp_shard\n"
+            "gather_start embedding over fsdp\n"
             "gather_wait embedding\n"
             "forward embedding m0 graph\n"
             "release embedding\n"
-            "gather_start layers.0 over dp_shard\n"
+            "gather_start layers.0 over fsdp\n"
             "gather_wait layers.0\n"
             "forward layers.0 m0 graph\n"
             "start_gradient head\n"
-            "gather_start head over dp_shard\n"
+            "gather_start head over fsdp\n"
             "gather_wait head\n"
             "loss_forward_backward head m0\n"
             "release head\n"
-            "reduce_start head over dp_shard\n"
+            "reduce_start head over fsdp\n"
             "start_gradient layers.0\n"
             "backward layers.0 m0\n"
             "release layers.0\n"
             "reduce_wait head\n"
             "all_reduce_start head over dp_replicate\n"
-            "reduce_start layers.0 over dp_shard\n"
+            "reduce_start layers.0 over fsdp\n"
             "start_gradient embedding\n"
             "backward embedding m0\n"
             "reduce_wait layers.0\n"
             "all_reduce_start layers.0 over dp_replicate\n"
-            "reduce_start embedding over dp_shard\n"
+            "reduce_start embedding over fsdp\n"
             "reduce_wait embedding\n"
             "all_reduce_start embedding over dp_replicate\n"
             "all_reduce_wait head\n"
             "all_reduce_wait layers.0\n"
             "all_reduce_wait embedding\n"
             "reduce_loss over loss\n"
-            "gradient_norm over dp_shard\n"
+            "gradient_norm over fsdp\n"
             "check_finite\n");
 }
 
@@ -154,11 +154,11 @@ TEST(DataParallel, ReducingEachMicroBatchAccumulatesInTheShards) {
   EXPECT_EQ(text,
             "gather_wait embedding\n"
             "start_gradient embedding\n"
-            "reduce_start embedding over dp_shard\n"
+            "reduce_start embedding over fsdp\n"
             "release embedding\n"
             "reduce_wait embedding\n"
             "start_gradient embedding\n"
-            "reduce_start embedding over dp_shard accumulate\n"
+            "reduce_start embedding over fsdp accumulate\n"
             "reduce_wait embedding\n"
             "all_reduce_start embedding over dp_replicate\n"
             "all_reduce_wait embedding\n"
@@ -178,7 +178,7 @@ TEST(DataParallel, OrderedSumsAreComputedInTheWholeGradientAndReducedOnce) {
             "start_gradient head\nadd_gradient head level 0\nstash_gradient head level 1\n"
             "start_gradient head\nstash_gradient head level 0\n"
             "start_gradient head\nrelease head\nadd_gradient head level 0\nadd_gradient head level 1\n"
-            "reduce_start head over dp_shard\nreduce_wait head\nupdate head\n");
+            "reduce_start head over fsdp\nreduce_wait head\nupdate head\n");
 }
 
 TEST(DataParallel, OneRankHasNoCollectives) {
@@ -448,7 +448,7 @@ TEST(Symmetry, MembersOfAGroupMustHaveThatGroup) {
   expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 6) groups[0].ranks = {4, 5, 6};
                }),
-               "rank 6", "has 3 ranks, but rank 0 has a group dp_shard of 4");
+               "rank 6", "has 3 ranks, but rank 0 has a group fsdp of 4");
   expect_fault(fault([](int rank, std::vector<RankGroup>& groups) {
                  if (rank == 7) groups.pop_back();
                }),

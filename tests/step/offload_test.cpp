@@ -45,11 +45,11 @@ std::string with_update(const std::string& operations) {
 TEST(Offload, StateIsOnTheDeviceForGathersReductionAndUpdate) {
   EXPECT_EQ(state_operations(built(2, 1, offloaded(1), small_model(1)), 1),
             with_update("reload_start layers.0 weights\n"
-                        "gather_start layers.0 over dp_shard\n"
+                        "gather_start layers.0 over fsdp\n"
                         "reload_start layers.0 weights\n"
-                        "gather_start layers.0 over dp_shard\n"
+                        "gather_start layers.0 over fsdp\n"
                         "start_gradient layers.0\n"
-                        "reduce_start layers.0 over dp_shard\n"
+                        "reduce_start layers.0 over fsdp\n"
                         "reduce_wait layers.0\n"
                         "offload_start layers.0 gradients\n"));
 }
@@ -72,14 +72,14 @@ TEST(Offload, SumsOfMicroBatchesAreReloadedAndOffloaded) {
   options.gather.reshard = GatherPolicy::Reshard::never;
   EXPECT_EQ(state_operations(built(2, 2, options, small_model(1)), 1),
             with_update("reload_start layers.0 weights\n"
-                        "gather_start layers.0 over dp_shard\n"
+                        "gather_start layers.0 over fsdp\n"
                         "start_gradient layers.0\n"
-                        "reduce_start layers.0 over dp_shard\n"
+                        "reduce_start layers.0 over fsdp\n"
                         "reduce_wait layers.0\n"
                         "offload_start layers.0 gradients\n"
                         "start_gradient layers.0\n"
                         "reload_start layers.0 gradients\n"
-                        "reduce_start layers.0 over dp_shard accumulate\n"
+                        "reduce_start layers.0 over fsdp accumulate\n"
                         "reduce_wait layers.0\n"
                         "all_reduce_start layers.0 over dp_replicate\n"
                         "offload_start layers.0 gradients\n"

@@ -88,10 +88,10 @@ TEST(RenderPlan, ShowsTheCollectivesOfOneOfManyRanks) {
   GroupPool pool;
   text.proof = check_symmetric(program, 8, [&](int rank) { return pool(groups_of(rank, 4, 2)); });
   const std::string plan = render_plan(model, program, text);
-  EXPECT_CONTAINS(plan, "Rank 5 of 8, in groups dp_shard of 4, dp_replicate of 2, loss of 8");
+  EXPECT_CONTAINS(plan, "Rank 5 of 8, in groups fsdp of 4, dp_replicate of 2, loss of 8");
   EXPECT_CONTAINS(plan, "over 7 groups (by symmetry)");
-  for (const char* line : {"dp_shard gather_start                          4      64.0 KiB        65,536",
-                           "dp_shard reduce_start                          4      64.0 KiB        65,536",
+  for (const char* line : {"fsdp gather_start                              4      64.0 KiB        65,536",
+                           "fsdp reduce_start                              4      64.0 KiB        65,536",
                            "dp_replicate all_reduce_start                  4      16.0 KiB        16,384",
                            "loss in all                                    2         272 B           272"}) {
     EXPECT_CONTAINS(plan, line);

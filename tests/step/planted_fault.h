@@ -78,4 +78,8 @@ inline void expect_found(const Fault& fault) {
   }
 }
 
+inline int group_of(const StepProgram& program, std::string_view name) {
+  return find_group(program.groups, name);
+}
+
 }  // namespace stepforge::testing

@@ -34,7 +34,7 @@ std::vector<Fault> reduction_faults() {
   return {
       {"NoUnitIsReduced", fsdp, plain, kEveryRank,
        [](StepProgram& p) { erase_both(p, K::reduce_start, K::reduce_wait, 1); }, 0, "gradient_norm",
-       "unit layers.0: its gradient has not been reduced over dp_shard {0, 1}"},
+       "unit layers.0: its gradient has not been reduced over fsdp {0, 1}"},
       {"OneRankSkipsAReduction", fsdp, plain, 1,
        [](StepProgram& p) { erase_both(p, K::reduce_start, K::reduce_wait, 3); }, 1, "gradient_norm",
        "unit head: its gradient has not been reduced"},
@@ -58,7 +58,7 @@ std::vector<Fault> reduction_faults() {
        "gradient_norm", "unit embedding: its gradient is still being reduced"},
       {"ReducedOverTheReplicas", hsdp, plain, 2,
        [](StepProgram& p) { at(p, {K::reduce_start, 1}).group = kReplica; }, 2, "reduce_start layers.0",
-       "it runs over dp_replicate {0, 2}, but the unit's group is dp_shard {2, 3}"},
+       "it runs over dp_replicate {0, 2}, but the unit's group is fsdp {2, 3}"},
       {"ReductionOnTheComputeLane", fsdp, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::reduce_start, 1}).lane = Lane::compute; }, 0, "reduce_start layers.0",
        "on lane compute, not reduce"},
@@ -144,7 +144,7 @@ std::vector<Fault> gather_faults() {
        },
        0, "gather_start layers.1", "may run before operation"},
       {"GatheredOverAllRanks", hsdp, plain, 1, [](StepProgram& p) { at(p, {K::gather_start, 1}).group = 2; },
-       1, "gather_start layers.0", "it runs over loss {0, 1, 2, 3}, but the unit's group is dp_shard {0, 1}"},
+       1, "gather_start layers.0", "it runs over loss {0, 1, 2, 3}, but the unit's group is fsdp {0, 1}"},
       {"OneRankGathersInAnotherOrder", fsdp, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::gather_start, 2}), find(p, {K::gather_start, 1})); }, 1,
        "gather_start layers.1", "differs from rank 0, operation"},
@@ -154,21 +154,21 @@ std::vector<Fault> gather_faults() {
          options.gather.prefetch = 3;
          p = fsdp(options)[1];
        },
-       1, "dp_shard", "differs from rank 0, operation"},
+       1, "fsdp", "differs from rank 0, operation"},
       {"OneRankPrefetchesFurtherInTheBackward", fsdp, plain, 1,
        [](StepProgram& p) {
          RankOptions options = two_micro_batches();
          options.gather.prefetch.backward = 2;
          p = fsdp(options)[1];
        },
-       1, "dp_shard", "differs from rank 0, operation"},
+       1, "fsdp", "differs from rank 0, operation"},
       {"OneRankHasAnotherPrefetchList", fsdp, plain, 1,
        [](StepProgram& p) {
          RankOptions options = two_micro_batches();
          options.gather.prefetch.lists.push_back({"embedding", {"layers.1"}, {}});
          p = fsdp(options)[1];
        },
-       1, "gather_start layers.1 over dp_shard", "differs from rank 0, operation"},
+       1, "gather_start layers.1 over fsdp", "differs from rank 0, operation"},
       {"AGatheredUnitIsGatheredAgain", fsdp, plain, kEveryRank,
        [](StepProgram& p) { repeat(p, find(p, {K::gather_start, 2})); }, 0, "gather_start layers.1",
        "already gathered by"},
@@ -178,21 +178,21 @@ std::vector<Fault> gather_faults() {
          options.gather.reshard = GatherPolicy::Reshard::never;
          p = fsdp(options)[1];
        },
-       1, "dp_shard", "differs from rank 0, operation"},
+       1, "fsdp", "differs from rank 0, operation"},
       {"OneRankHasMoreMicroBatches", fsdp, plain, 1,
        [](StepProgram& p) {
          RankOptions options = two_micro_batches();
          options.micro_batches = 3;
          p = fsdp(options)[1];
        },
-       1, "dp_shard", "differs from rank 0, operation"},
+       1, "fsdp", "differs from rank 0, operation"},
       {"OneRankFreezesAUnit", fsdp, plain, 1,
        [](StepProgram& p) {
          ModelSpec model = small_model();
          model.units[3].trainable = false;
          p = programs_of(model, 2, 1, two_micro_batches())[1];
        },
-       1, "dp_shard", "differs from rank 0, operation"},
+       1, "fsdp", "differs from rank 0, operation"},
       {"AShardedUnitIsMarkedResident", fsdp, plain, 1, [](StepProgram& p) { p.units[1].resident = true; }, 1,
        "end of the program", "unit layers.0 is sharded and must be gathered"},
   };
@@ -209,7 +209,7 @@ std::vector<Fault> loss_faults() {
        [](StepProgram& p) { move(p, find(p, {K::count_labels}), find(p, {K::load_batch, -1, -1, 1})); }, 0,
        "loss_forward_backward head m0", "have not been counted"},
       {"LabelsAreCountedPerReplica", hsdp, plain, kEveryRank,
-       [](StepProgram& p) { at(p, {K::count_labels}).group = kShard; }, 0, "count_labels over dp_shard",
+       [](StepProgram& p) { at(p, {K::count_labels}).group = kShard; }, 0, "count_labels over fsdp",
        "it must run over loss {0, 1, 2, 3}"},
       {"LabelsAreCountedTwice", fsdp, plain, kEveryRank,
        [](StepProgram& p) { repeat(p, find(p, {K::count_labels})); }, 0, "count_labels",
@@ -227,10 +227,10 @@ std::vector<Fault> loss_faults() {
        "the loss has not been reduced"},
       {"NormOfTheShardOnly", fsdp, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::gradient_norm}).group = -1; }, 0, "gradient_norm",
-       "sharded over dp_shard {0, 1}, but their norm is computed over no group"},
+       "sharded over fsdp {0, 1}, but their norm is computed over no group"},
       {"NormOverTheReplicas", hsdp, plain, 3,
        [](StepProgram& p) { at(p, {K::gradient_norm}).group = kReplica; }, 3, "gradient_norm",
-       "sharded over dp_shard {2, 3}, but their norm is computed over dp_replicate {1, 3}"},
+       "sharded over fsdp {2, 3}, but their norm is computed over dp_replicate {1, 3}"},
   };
 }
 
@@ -262,9 +262,9 @@ std::vector<Fault> replica_faults() {
        [](StepProgram& p) { move(p, find(p, {K::all_reduce_start, 2}), find(p, {K::backward, -1, 2, 1})); },
        1, "backward layers.1 m1", "already reduced by"},
       {"GroupsThatAreNotMutual", hsdp, plain, 3, [](StepProgram& p) { p.groups[kShard].ranks = {1, 3}; }, 2,
-       "gather_start embedding over dp_shard", "rank 3 is a member of dp_shard {2, 3} here"},
+       "gather_start embedding over fsdp", "rank 3 is a member of fsdp {2, 3} here"},
       {"GroupWithoutItsOwnRank", hsdp, plain, 3, [](StepProgram& p) { p.groups[kShard].ranks = {1, 2}; }, 3,
-       "end of the program", "not a member of its group dp_shard {1, 2}"},
+       "end of the program", "not a member of its group fsdp {1, 2}"},
   };
 }
 

@@ -13,7 +13,8 @@ namespace {
 Programs divided(const RankOptions& options) {
   ModelSpec model = small_model();
   for (BlockSpec& block : model.blocks)
-    for (RegionCost& region : block.regions) region.forward_sums.compute = region.backward_sums.compute = 8;
+    for (RegionCost& region : block.regions)
+      region.exchange(BlockAxis::tensor) = {.forward = {8}, .backward = {8}};
   Programs programs;
   for (int rank = 0; rank < 4; ++rank) {
     RankOptions of_rank = options;
@@ -22,10 +23,6 @@ Programs divided(const RankOptions& options) {
     programs.push_back(build_step(model, of_rank));
   }
   return programs;
-}
-
-int group_of(const StepProgram& program, std::string_view name) {
-  return find_group(program.groups, name);
 }
 
 std::vector<Fault> tensor_faults() {
@@ -46,45 +43,31 @@ std::vector<Fault> tensor_faults() {
        [](StepProgram& p) { move(p, find(p, {K::join_norm}), find(p, {K::gradient_norm})); }, 0, "join_norm",
        "the gradient norm has not been computed"},
       {"OneRankSumsOverTheWrongGroup", divided, plain, 1,
-       [](StepProgram& p) {
-         at(p, {K::forward, -1, 1, 0}).group = group_of(p, kShardGroup);
-       },
-       1, "forward layers.0 m0",
-       "it sums over dp_shard {1, 3}, but the layers of block layers.0 are divided over tp {0, 1}"},
+       [](StepProgram& p) { at(p, {K::forward, -1, 1, 0}).exchanges[0].group = group_of(p, kShardGroup); }, 1,
+       "forward layers.0 m0",
+       "it runs over fsdp {1, 3}, but the layers of block layers.0 are divided over tp {0, 1}"},
       {"AForwardForgetsItsSums", divided, plain, kEveryRank,
-       [](StepProgram& p) {
-         at(p, {K::forward, -1, 0, 1}).group = -1;
-       },
-       0, "forward embedding m1",
-       "it sums over no group, but the layers of block embedding are divided over tp {0, 1}"},
+       [](StepProgram& p) { at(p, {K::forward, -1, 0, 1}).exchanges[0].group = -1; }, 0,
+       "forward embedding m1",
+       "it runs over no group, but the layers of block embedding are divided over tp {0, 1}"},
       {"ABackwardForgetsItsSums", divided, plain, 3,
-       [](StepProgram& p) {
-         at(p, {K::backward, -1, 2, 1}).group = -1;
-       },
-       3, "backward layers.1 m1", "are divided over tp {2, 3}"},
+       [](StepProgram& p) { at(p, {K::backward, -1, 2, 1}).exchanges[0].group = -1; }, 3,
+       "backward layers.1 m1", "are divided over tp {2, 3}"},
       {"ARecomputationForgetsItsSums", divided, recomputed, kEveryRank,
-       [](StepProgram& p) {
-         at(p, {K::recompute, -1, 1, 0}).group = -1;
-       },
-       0, "recompute layers.0 m0", "are divided over tp {0, 1}"},
+       [](StepProgram& p) { at(p, {K::recompute, -1, 1, 0}).exchanges[0].group = -1; }, 0,
+       "recompute layers.0 m0", "are divided over tp {0, 1}"},
       {"TheLossForgetsItsSums", divided, plain, 0,
-       [](StepProgram& p) {
-         at(p, {K::loss_forward_backward, -1, 3, 0}).group = -1;
-       },
-       0, "loss_forward_backward head m0", "are divided over tp {0, 1}"},
+       [](StepProgram& p) { at(p, {K::loss_forward_backward, -1, 3, 0}).exchanges[0].group = -1; }, 0,
+       "loss_forward_backward head m0", "are divided over tp {0, 1}"},
       {"ABlockThatIsNotDividedSums", divided, plain, kEveryRank,
-       [](StepProgram& p) { p.blocks[1].tensor_group = -1; }, 0, "forward layers.0 m0",
-       "it sums over tp {0, 1}, but the layers of block layers.0 are divided over no group"},
+       [](StepProgram& p) { p.blocks[1].groups[0] = -1; }, 0, "forward layers.0 m0",
+       "it runs over tp {0, 1}, but the layers of block layers.0 are divided over no group"},
       {"OneRankSumsFewerBytes", divided, plain, 1,
-       [](StepProgram& p) {
-         at(p, {K::backward, -1, 1, 0}).bytes /= 2;
-       },
-       1, "backward layers.0 m0", "bytes, but rank 0"},
+       [](StepProgram& p) { at(p, {K::backward, -1, 1, 0}).exchanges[0].bytes /= 2; }, 1,
+       "backward layers.0 m0", "bytes, but rank 0"},
       {"OneRankRecomputesFewerSums", divided, recomputed, 1,
-       [](StepProgram& p) {
-         at(p, {K::recompute, -1, 1, 0}).bytes /= 2;
-       },
-       1, "recompute layers.0 m0", "bytes, but rank 0"},
+       [](StepProgram& p) { at(p, {K::recompute, -1, 1, 0}).exchanges[0].bytes /= 2; }, 1,
+       "recompute layers.0 m0", "bytes, but rank 0"},
       {"LabelsAreCountedOverSomeRanksOnly", divided, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::count_labels}).group = group_of(p, kLossGroup); }, 0, "count_labels",
        "it must run over world {0, 1, 2, 3}"},
@@ -92,14 +75,10 @@ std::vector<Fault> tensor_faults() {
        [](StepProgram& p) { at(p, {K::reduce_loss}).group = group_of(p, kTensorGroup); }, 0, "reduce_loss",
        "it must run over loss {0, 2}"},
       {"GradientsAreReducedOverTheParts", divided, plain, kEveryRank,
-       [](StepProgram& p) {
-         at(p, {K::reduce_start, 1}).group = group_of(p, kTensorGroup);
-       },
-       0, "reduce_start layers.0", "it runs over tp {0, 1}, but the unit's group is dp_shard {0, 2}"},
+       [](StepProgram& p) { at(p, {K::reduce_start, 1}).group = group_of(p, kTensorGroup); }, 0,
+       "reduce_start layers.0", "it runs over tp {0, 1}, but the unit's group is fsdp {0, 2}"},
       {"OneRankIsInAnotherTensorGroup", divided, plain, 1,
-       [](StepProgram& p) {
-         p.groups[static_cast<std::size_t>(group_of(p, kTensorGroup))].ranks = {1, 2};
-       },
+       [](StepProgram& p) { p.groups[static_cast<std::size_t>(group_of(p, kTensorGroup))].ranks = {1, 2}; },
        0, "forward embedding m0", "rank 1 is a member of tp {0, 1} here, but has no such group itself"},
   };
 }

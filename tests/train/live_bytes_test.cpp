@@ -73,6 +73,7 @@ TEST(LiveBytesOfThreads, AreCountedSeparatelyForEachRank) {
 }
 
 const std::string kReplicas = "parallelism.data_parallel_replicate_degree=2";
+const std::string kContext = "parallelism.context_parallel_degree=2";
 const std::string kOffload = "parallelism.fsdp_cpu_offload=true";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -85,7 +86,9 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"fsdp_recomputed", 2, {"activation_checkpoint.mode=full"}},
         MemoryLayout{"fsdp_reduced_in_bf16", 2, {"precision.reduce=bf16"}},
         MemoryLayout{"fsdp_offloaded", 2, {kOffload}}, MemoryLayout{"replicas", 2, {kReplicas}},
-        MemoryLayout{"hsdp", 4, {kReplicas}},
+        MemoryLayout{"hsdp", 4, {kReplicas}}, MemoryLayout{"context_gathered", 2, {kContext}},
+        MemoryLayout{"context_in_a_ring", 2, {kContext, "parallelism.context_parallel_method=ring"}},
+        MemoryLayout{"context_by_heads", 2, {kContext, "parallelism.context_parallel_method=ulysses"}},
         MemoryLayout{
             "hsdp_offloaded", 4, {kReplicas, kOffload, "parallelism.fsdp_reduce_each_micro_batch=true"}}),
     [](const auto& info) { return info.param.name; });

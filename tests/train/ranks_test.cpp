@@ -162,12 +162,12 @@ class CountTraffic : public Callback {
 TEST(Ranks, SendExactlyWhatTheirProgramsSay) {
   // The communicator and the collective that serve an operation.
   const std::map<OpKind, std::pair<std::string, CollectiveKind>> served = {
-      {OpKind::gather_start, {"dp_shard gather from rank 0", CollectiveKind::all_gather}},
-      {OpKind::reduce_start, {"dp_shard reduce from rank 0", CollectiveKind::reduce_scatter}},
+      {OpKind::gather_start, {"fsdp gather from rank 0", CollectiveKind::all_gather}},
+      {OpKind::reduce_start, {"fsdp reduce from rank 0", CollectiveKind::reduce_scatter}},
       {OpKind::all_reduce_start, {"dp_replicate reduce from rank 0", CollectiveKind::all_reduce}},
       {OpKind::count_labels, {"loss compute from rank 0", CollectiveKind::all_reduce}},
       {OpKind::reduce_loss, {"loss compute from rank 0", CollectiveKind::all_gather}},
-      {OpKind::gradient_norm, {"dp_shard compute from rank 0", CollectiveKind::all_gather}},
+      {OpKind::gradient_norm, {"fsdp compute from rank 0", CollectiveKind::all_gather}},
   };
   const TempFolder folder;
   const std::vector<Layout> layouts = {

@@ -61,6 +61,7 @@ void attention(const std::string& name, int64_t documents, int64_t length, const
   at::Tensor grad_qkv = at::empty_like(qkv);
   std::vector<int32_t> boundaries;
   for (int64_t d = 0; d <= documents; ++d) boundaries.push_back(static_cast<int32_t>(d * length));
+  const std::vector<AttentionRange> ranges = document_ranges(boundaries);
 
   const at::Tensor heads = qkv.view({documents, length, -1, shape.head_dim}).transpose(1, 2);
   const int64_t h = shape.heads;
@@ -72,7 +73,9 @@ void attention(const std::string& name, int64_t documents, int64_t length, const
     return at::_scaled_dot_product_flash_attention_for_cpu(q, expand(h), expand(h + shape.kv_heads), 0.0,
                                                            true);
   };
-  compare(name + " forward", [&] { attention_forward(qkv, shape, boundaries, out, lse); }, torch_forward);
+  compare(
+      name + " forward", [&] { attention_forward(split_qkv(qkv, shape), shape, ranges, out, lse); },
+      torch_forward);
   const auto [their_out, their_lse] = torch_forward();
   const at::Tensor grad = grad_out.view({documents, length, h, shape.head_dim}).transpose(1, 2);
   const at::Tensor k = expand(h);
@@ -80,7 +83,11 @@ void attention(const std::string& name, int64_t documents, int64_t length, const
   const at::Tensor saved_out = their_out;
   const at::Tensor saved_lse = their_lse;
   compare(
-      name + " backward", [&] { attention_backward(grad_out, qkv, out, lse, shape, boundaries, grad_qkv); },
+      name + " backward",
+      [&] {
+        attention_backward(grad_out, split_qkv(qkv, shape), out, lse, shape, ranges,
+                           split_qkv(grad_qkv, shape));
+      },
       [&] {
         at::_scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, saved_out, saved_lse, 0.0,
                                                                  true);

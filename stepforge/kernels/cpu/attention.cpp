@@ -15,38 +15,46 @@
 namespace stepforge::cpu {
 namespace {
 
+/// The keys of a document that some query sees.
 struct PackedDocument {
-  int64_t begin;         ///< first token
-  int64_t length;        ///< tokens
+  int64_t begin;         ///< first key
+  int64_t length;        ///< keys
   int64_t packed_begin;  ///< where its packed keys and values start, in tokens
   int64_t packed_length;
 };
 
-/// One block of queries of one document; each head of it is a task.
-struct QueryBlock {
+/// Each head of it is a task.
+struct DocumentBlock : QueryBlock {
   int64_t document;
-  int64_t begin;  ///< within the document
 };
 
 struct Plan {
   std::vector<PackedDocument> documents;
-  std::vector<QueryBlock> blocks;  ///< most expensive first
+  std::vector<DocumentBlock> blocks;  ///< most expensive first
   int64_t packed_tokens = 0;
 };
 
-Plan make_plan(std::span<const int32_t> cu_seqlens) {
+Plan make_plan(std::span<const AttentionRange> ranges) {
   Plan plan;
-  for (size_t i = 1; i < cu_seqlens.size(); ++i) {
-    const int64_t length = cu_seqlens[i] - cu_seqlens[i - 1];
-    if (length == 0) continue;
-    const int64_t packed = round_up(length, kColumnUnit);
-    for (int64_t begin = 0; begin < length; begin += kQueryBlock) {
-      plan.blocks.push_back({static_cast<int64_t>(plan.documents.size()), begin});
+  for (const AttentionRange& range : ranges) {
+    if (range.queries == 0) continue;
+    if (plan.documents.empty() || plan.documents.back().begin != range.key_begin)
+      plan.documents.push_back({range.key_begin, 0, 0, 0});
+    int64_t& length = plan.documents.back().length;
+    length = std::max(length, range.seen());
+    const auto document = static_cast<int64_t>(plan.documents.size()) - 1;
+    for (int64_t begin = 0; begin < range.queries; begin += kQueryBlock) {
+      plan.blocks.push_back({{range.query_begin + begin, std::min(kQueryBlock, range.queries - begin),
+                              range.past + (range.causal ? begin : 0), range.causal},
+                             document});
     }
-    plan.documents.push_back({cu_seqlens[i - 1], length, plan.packed_tokens, packed});
-    plan.packed_tokens += packed;
   }
-  std::ranges::stable_sort(plan.blocks, std::ranges::greater{}, &QueryBlock::begin);
+  for (PackedDocument& document : plan.documents) {
+    document.packed_begin = plan.packed_tokens;
+    document.packed_length = round_up(document.length, kColumnUnit);
+    plan.packed_tokens += document.packed_length;
+  }
+  std::ranges::stable_sort(plan.blocks, std::ranges::greater{}, &DocumentBlock::past);
   return plan;
 }
 
@@ -55,7 +63,8 @@ struct StripSoftmax {
   float* scores;  ///< rows kKeyBlock apart: scores in, exp2(score - max) out
   int64_t rows;
   int64_t columns;  ///< computed; 0 beyond the visible ones
-  int64_t visible;  ///< columns that row 0 may see; one more in each following row, at most `columns`
+  int64_t visible;  ///< columns that row 0 may see, if positive
+  int64_t growth;   ///< more in each following row
   float* largest;   ///< per row, updated
   float* sum;       ///< per row, updated
   float* mixed;     ///< per row the unnormalized output so far, rescaled to the new maximum
@@ -67,7 +76,7 @@ STEPFORGE_SIMD_CLONES void update_softmax(const StripSoftmax& strip) {
   const int64_t mixed_row = strip.mixed_row;
   for (int64_t r = 0; r < strip.rows; ++r) {
     float* row = strip.scores + r * kKeyBlock;
-    const int64_t visible = strip.visible + r < columns ? strip.visible + r : columns;
+    const int64_t visible = std::clamp<int64_t>(strip.visible + r * strip.growth, 0, columns);
     const float before = strip.largest[r];
     float largest = before;
 #pragma omp simd reduction(max : largest)
@@ -92,9 +101,9 @@ STEPFORGE_SIMD_CLONES void update_softmax(const StripSoftmax& strip) {
 template <typename T>
 class Forward {
  public:
-  Forward(const at::Tensor& qkv, const AttentionShape& shape, const Plan& plan, const at::Tensor& out,
+  Forward(const QueryKeyValue& inputs, const AttentionShape& shape, const Plan& plan, const at::Tensor& out,
           const at::Tensor& lse)
-      : qkv_(qkv.const_data_ptr<T>()),
+      : inputs_(inputs),
         shape_(shape),
         plan_(plan),
         out_(out.mutable_data_ptr<T>()),
@@ -130,33 +139,33 @@ class Forward {
   }
 
   void pack(const PackedDocument& d, int64_t kv_head) const {
-    const int64_t width = shape_.qkv_width();
-    const T* keys = qkv_ + d.begin * width + (shape_.heads + kv_head) * dim_;
-    widen_transposed(keys, width, d.length, dim_, keys_of(d, kv_head), d.packed_length);
-    widen_rows(keys + shape_.kv_heads * dim_, width, d.length, dim_, 1.0F, values_of(d, kv_head),
-               padded_dim_);
+    widen_transposed(head_of<T>(inputs_.k, d.begin, kv_head, dim_), inputs_.k.stride(0), d.length, dim_,
+                     keys_of(d, kv_head), d.packed_length);
+    widen_rows(head_of<T>(inputs_.v, d.begin, kv_head, dim_), inputs_.v.stride(0), d.length, dim_, 1.0F,
+               values_of(d, kv_head), padded_dim_);
   }
 
-  void attend(const QueryBlock& block, int64_t head, float* scratch) const {
+  void attend(const DocumentBlock& block, int64_t head, float* scratch) const {
     const PackedDocument& d = plan_.documents[static_cast<size_t>(block.document)];
-    const int64_t rows = std::min(kQueryBlock, d.length - block.begin);
+    const int64_t rows = block.rows;
     float* scores = scratch;
     float* queries = scores + kStrip * kKeyBlock;
     float* mixed = queries + kQueryBlock * padded_dim_;
     float* largest = mixed + kQueryBlock * padded_dim_;
     float* sum = largest + kQueryBlock;
-    const int64_t token = d.begin + block.begin;
-    widen_rows(qkv_ + token * shape_.qkv_width() + head * dim_, shape_.qkv_width(), rows, dim_,
+    widen_rows(head_of<T>(inputs_.q, block.begin, head, dim_), inputs_.q.stride(0), rows, dim_,
                static_cast<float>(shape_.scale) * kLog2E, queries, padded_dim_);
     std::fill_n(mixed, rows * padded_dim_, 0.0F);
     std::fill_n(largest, rows, -std::numeric_limits<float>::infinity());
     std::fill_n(sum, rows, 0.0F);
 
     const int64_t kv_head = head / shape_.group();
-    for (int64_t key = 0; key < block.begin + rows; key += kKeyBlock) {
+    for (int64_t key = 0; key < block.seen(); key += kKeyBlock) {
       for (int64_t strip = 0; strip < rows; strip += kStrip) {
         const int64_t strip_rows = std::min(kStrip, rows - strip);
-        const int64_t seen = std::min(block.begin + strip + strip_rows - key, kKeyBlock);
+        const int64_t visible = block.past - key + (block.causal ? strip + 1 : 0);
+        const int64_t seen = std::min(visible + (block.causal ? strip_rows - 1 : 0), kKeyBlock);
+        if (seen <= 0) continue;
         const int64_t columns = round_up(seen, kColumnUnit);
         block_gemm().rows({.a = queries + strip * padded_dim_,
                            .a_row = padded_dim_,
@@ -171,7 +180,8 @@ class Forward {
         update_softmax({.scores = scores,
                         .rows = strip_rows,
                         .columns = columns,
-                        .visible = block.begin + strip + 1 - key,
+                        .visible = visible,
+                        .growth = block.causal ? 1 : 0,
                         .largest = largest + strip,
                         .sum = sum + strip,
                         .mixed = mixed + strip * padded_dim_,
@@ -189,14 +199,14 @@ class Forward {
       }
     }
     for (int64_t r = 0; r < rows; ++r) {
-      lse_[(token + r) * shape_.heads + head] = (largest[r] + std::log2(sum[r])) * kLn2;
+      lse_[(block.begin + r) * shape_.heads + head] = (largest[r] + std::log2(sum[r])) * kLn2;
       sum[r] = 1.0F / sum[r];
     }
-    narrow_rows(mixed, padded_dim_, rows, dim_, sum, 1.0F, out_ + token * shape_.out_width() + head * dim_,
-                shape_.out_width());
+    narrow_rows(mixed, padded_dim_, rows, dim_, sum, 1.0F,
+                out_ + block.begin * shape_.out_width() + head * dim_, shape_.out_width());
   }
 
-  const T* qkv_;
+  const QueryKeyValue& inputs_;
   const AttentionShape& shape_;
   const Plan& plan_;
   T* out_;
@@ -210,13 +220,13 @@ class Forward {
 
 }  // namespace
 
-void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
-                       std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse) {
-  const Plan plan = make_plan(cu_seqlens);
-  if (qkv.scalar_type() == at::kFloat) {
-    Forward<float>(qkv, shape, plan, out, lse).run();
+void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
+                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse) {
+  const Plan plan = make_plan(ranges);
+  if (inputs.q.scalar_type() == at::kFloat) {
+    Forward<float>(inputs, shape, plan, out, lse).run();
   } else {
-    Forward<BFloat16>(qkv, shape, plan, out, lse).run();
+    Forward<BFloat16>(inputs, shape, plan, out, lse).run();
   }
 }
 

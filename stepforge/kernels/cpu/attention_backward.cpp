@@ -12,11 +12,13 @@ namespace stepforge::cpu {
 namespace {
 
 struct Document {
-  int64_t begin;
-  int64_t length;
+  int64_t begin;                            ///< first key
+  int64_t keys;                             ///< all of them
+  int64_t length;                           ///< those that some query sees
+  std::span<const AttentionRange> queries;  ///< all with these keys
 };
 
-/// Scratch of one task: the whole document's keys and values, and one block of queries.
+/// Scratch of one task: the document's keys and values, and one block of queries.
 struct Scratch {
   float* keys;           ///< [length, padded_dim]
   float* keys_by_dim;    ///< [dim, packed_length]
@@ -38,7 +40,8 @@ struct StripGradient {
   float* grad_scores;
   int64_t rows;
   int64_t columns;  ///< written; 0 beyond the visible ones
-  int64_t visible;  ///< columns that row 0 may see; one more in each following row
+  int64_t visible;  ///< columns that row 0 may see, if positive
+  int64_t growth;   ///< more in each following row
   const float* log_sums;
   const float* deltas;
 };
@@ -50,7 +53,7 @@ STEPFORGE_SIMD_CLONES void differentiate_softmax(const StripGradient& strip) {
     float* grad = strip.grad_scores + r * kKeyBlock;
     const float log_sum = strip.log_sums[r];
     const float delta = strip.deltas[r];
-    const int64_t visible = strip.visible + r < columns ? strip.visible + r : columns;
+    const int64_t visible = std::clamp<int64_t>(strip.visible + r * strip.growth, 0, columns);
 #pragma omp simd
     for (int64_t c = 0; c < visible; ++c) {
       const float p = exp2_approx(probability[c] - log_sum);
@@ -79,37 +82,42 @@ STEPFORGE_SIMD_CLONES float dot(const BFloat16* a, const BFloat16* b, int64_t co
 }
 
 /// Tensors of the whole call.
-template <typename T>
 struct Operands {
-  const T* grad_out;
-  const T* qkv;
-  const T* out;
-  const float* lse;
-  T* grad_qkv;
+  const at::Tensor& grad_out;
+  const QueryKeyValue& inputs;
+  const at::Tensor& out;
+  const at::Tensor& lse;
+  const QueryKeyValue& gradients;
 };
 
 template <typename T>
 class Backward {
  public:
-  Backward(const Operands<T>& operands, const AttentionShape& shape, std::span<const int32_t> cu_seqlens)
+  Backward(const Operands& operands, const AttentionShape& shape, std::span<const AttentionRange> ranges)
       : tensors_(operands),
         shape_(shape),
+        lse_(operands.lse.const_data_ptr<float>()),
         dim_(shape.head_dim),
         padded_dim_(round_up(shape.head_dim, kColumnUnit)) {
-    for (size_t i = 1; i < cu_seqlens.size(); ++i) {
-      const int64_t length = cu_seqlens[i] - cu_seqlens[i - 1];
-      if (length > 0) documents_.push_back({cu_seqlens[i - 1], length});
-      longest_ = std::max(longest_, round_up(length, kColumnUnit));
+    for (size_t i = 0; i < ranges.size();) {
+      Document d{ranges[i].key_begin, ranges[i].keys, 0, {}};
+      const size_t first = i;
+      for (; i < ranges.size() && ranges[i].key_begin == d.begin; ++i)
+        d.length = std::max(d.length, ranges[i].seen());
+      d.queries = ranges.subspan(first, i - first);
+      documents_.push_back(d);
+      longest_ = std::max(longest_, round_up(d.length, kColumnUnit));
     }
     // Long documents first: a thread that took one last would keep the others waiting.
     std::ranges::stable_sort(documents_, std::ranges::greater{}, &Document::length);
   }
 
-  void run(const at::TensorOptions& fp32) {
+  void run() {
     const int64_t tasks = static_cast<int64_t>(documents_.size()) * shape_.kv_heads;
     const int64_t slots = task_slots(tasks);
     const auto [per_key, fixed] = attention_backward_floats(dim_);
-    const at::Tensor memory = at::empty({slots, round_up(longest_ * per_key + fixed, kColumnUnit)}, fp32);
+    const at::Tensor memory =
+        at::empty({slots, round_up(longest_ * per_key + fixed, kColumnUnit)}, tensors_.lse.options());
     parallel_tasks(tasks, slots, [&](int64_t task, int64_t slot) {
       const Scratch scratch = carve(memory.mutable_data_ptr<float>() + slot * memory.size(1));
       differentiate(documents_[static_cast<size_t>(task / shape_.kv_heads)], task % shape_.kv_heads, scratch);
@@ -140,79 +148,97 @@ class Backward {
   }
 
   void differentiate(const Document& d, int64_t kv_head, const Scratch& s) const {
-    const int64_t width = shape_.qkv_width();
+    const QueryKeyValue& inputs = tensors_.inputs;
     const int64_t packed = round_up(d.length, kColumnUnit);
-    const int64_t key_column = (shape_.heads + kv_head) * dim_;
-    const int64_t value_column = key_column + shape_.kv_heads * dim_;
-    const T* rows = tensors_.qkv + d.begin * width;
-    widen_rows(rows + key_column, width, d.length, dim_, 1.0F, s.keys, padded_dim_);
-    widen_transposed(rows + key_column, width, d.length, dim_, s.keys_by_dim, packed);
-    widen_transposed(rows + value_column, width, d.length, dim_, s.values_by_dim, packed);
+    const T* keys = head_of<T>(inputs.k, d.begin, kv_head, dim_);
+    const T* values = head_of<T>(inputs.v, d.begin, kv_head, dim_);
+    widen_rows(keys, inputs.k.stride(0), d.length, dim_, 1.0F, s.keys, padded_dim_);
+    widen_transposed(keys, inputs.k.stride(0), d.length, dim_, s.keys_by_dim, packed);
+    widen_transposed(values, inputs.v.stride(0), d.length, dim_, s.values_by_dim, packed);
     std::fill_n(s.grad_keys, d.length * padded_dim_, 0.0F);
     std::fill_n(s.grad_values, d.length * padded_dim_, 0.0F);
     for (int64_t head = kv_head * shape_.group(); head < (kv_head + 1) * shape_.group(); ++head) {
-      for (int64_t begin = 0; begin < d.length; begin += kQueryBlock) query_block(d, head, begin, s);
+      for (const AttentionRange& range : d.queries) {
+        for (int64_t begin = 0; begin < range.queries; begin += kQueryBlock) {
+          query_block(d, head,
+                      {range.query_begin + begin, std::min(kQueryBlock, range.queries - begin),
+                       range.past + (range.causal ? begin : 0), range.causal},
+                      s);
+        }
+      }
     }
-    T* grads = tensors_.grad_qkv + d.begin * width;
     // The queries include scale * log2(e), of which only the scale belongs in the gradient.
-    narrow_rows(s.grad_keys, padded_dim_, d.length, dim_, nullptr, kLn2, grads + key_column, width);
-    narrow_rows(s.grad_values, padded_dim_, d.length, dim_, nullptr, 1.0F, grads + value_column, width);
+    store_keys(tensors_.gradients.k, d, kv_head, s.grad_keys, kLn2);
+    store_keys(tensors_.gradients.v, d, kv_head, s.grad_values, 1.0F);
   }
 
-  void query_block(const Document& d, int64_t head, int64_t begin, const Scratch& s) const {
-    const int64_t rows = std::min(kQueryBlock, d.length - begin);
-    const int64_t token = d.begin + begin;
+  /// Keys that no query sees have the gradient 0.
+  void store_keys(const at::Tensor& to, const Document& d, int64_t kv_head, const float* gradients,
+                  float factor) const {
+    T* rows = mutable_head_of<T>(to, d.begin, kv_head, dim_);
+    narrow_rows(gradients, padded_dim_, d.length, dim_, nullptr, factor, rows, to.stride(0));
+    for (int64_t key = d.length; key < d.keys; ++key) std::fill_n(rows + key * to.stride(0), dim_, T(0));
+  }
+
+  void query_block(const Document& d, int64_t head, const QueryBlock& block, const Scratch& s) const {
+    const QueryKeyValue& inputs = tensors_.inputs;
     const int64_t out_width = shape_.out_width();
-    const int64_t offset = token * out_width + head * dim_;
+    const T* grad_out = head_of<T>(tensors_.grad_out, block.begin, head, dim_);
+    const T* out = head_of<T>(tensors_.out, block.begin, head, dim_);
     const auto scale = static_cast<float>(shape_.scale);
-    widen_rows(tensors_.qkv + token * shape_.qkv_width() + head * dim_, shape_.qkv_width(), rows, dim_,
+    widen_rows(head_of<T>(inputs.q, block.begin, head, dim_), inputs.q.stride(0), block.rows, dim_,
                scale * kLog2E, s.queries, padded_dim_);
-    widen_rows(tensors_.grad_out + offset, out_width, rows, dim_, 1.0F, s.grad_out, padded_dim_);
-    std::fill_n(s.grad_queries, rows * padded_dim_, 0.0F);
-    for (int64_t r = 0; r < rows; ++r) {
-      s.log_sums[r] = tensors_.lse[(token + r) * shape_.heads + head] * kLog2E;
-      s.deltas[r] =
-          dot(tensors_.grad_out + offset + r * out_width, tensors_.out + offset + r * out_width, dim_);
+    widen_rows(grad_out, out_width, block.rows, dim_, 1.0F, s.grad_out, padded_dim_);
+    std::fill_n(s.grad_queries, block.rows * padded_dim_, 0.0F);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      s.log_sums[r] = lse_[(block.begin + r) * shape_.heads + head] * kLog2E;
+      s.deltas[r] = dot(grad_out + r * out_width, out + r * out_width, dim_);
     }
-    for (int64_t key = 0; key < begin + rows; key += kKeyBlock) {
-      score_gradients(d, begin, rows, key, s);
-      key_gradients(begin, rows, key, s);
+    for (int64_t key = 0; key < block.seen(); key += kKeyBlock) {
+      score_gradients(d, block, key, s);
+      key_gradients(block, key, s);
     }
-    narrow_rows(s.grad_queries, padded_dim_, rows, dim_, nullptr, scale,
-                tensors_.grad_qkv + token * shape_.qkv_width() + head * dim_, shape_.qkv_width());
+    narrow_rows(s.grad_queries, padded_dim_, block.rows, dim_, nullptr, scale,
+                mutable_head_of<T>(tensors_.gradients.q, block.begin, head, dim_),
+                tensors_.gradients.q.stride(0));
   }
 
   /// P and dS of one block of queries and keys, and dQ += dS K.
-  void score_gradients(const Document& d, int64_t begin, int64_t rows, int64_t key, const Scratch& s) const {
+  void score_gradients(const Document& d, const QueryBlock& block, int64_t key, const Scratch& s) const {
     const int64_t packed = round_up(d.length, kColumnUnit);
-    const int64_t block_columns = round_up(std::min(begin + rows - key, kKeyBlock), kColumnUnit);
-    for (int64_t strip = 0; strip < rows; strip += kStrip) {
-      const int64_t strip_rows = std::min(kStrip, rows - strip);
-      const int64_t seen = std::min(begin + strip + strip_rows - key, kKeyBlock);
+    const int64_t block_columns = round_up(std::min(block.seen() - key, kKeyBlock), kColumnUnit);
+    for (int64_t strip = 0; strip < block.rows; strip += kStrip) {
+      const int64_t strip_rows = std::min(kStrip, block.rows - strip);
+      const int64_t visible = block.past - key + (block.causal ? strip + 1 : 0);
+      const int64_t seen = std::clamp<int64_t>(visible + (block.causal ? strip_rows - 1 : 0), 0, kKeyBlock);
       float* scores = s.probabilities + strip * kKeyBlock;
       float* grad_scores = s.grad_scores + strip * kKeyBlock;
-      BlockProduct product = {.a = s.queries + strip * padded_dim_,
-                              .a_row = padded_dim_,
-                              .b = s.keys_by_dim + key,
-                              .b_row = packed,
-                              .c = scores,
-                              .c_row = kKeyBlock,
-                              .rows = strip_rows,
-                              .columns = round_up(seen, kColumnUnit),
-                              .depth = dim_,
-                              .accumulate = false};
-      block_gemm().rows(product);
-      product.a = s.grad_out + strip * padded_dim_;
-      product.b = s.values_by_dim + key;
-      product.c = grad_scores;
-      block_gemm().rows(product);
+      if (seen > 0) {
+        BlockProduct product = {.a = s.queries + strip * padded_dim_,
+                                .a_row = padded_dim_,
+                                .b = s.keys_by_dim + key,
+                                .b_row = packed,
+                                .c = scores,
+                                .c_row = kKeyBlock,
+                                .rows = strip_rows,
+                                .columns = round_up(seen, kColumnUnit),
+                                .depth = dim_,
+                                .accumulate = false};
+        block_gemm().rows(product);
+        product.a = s.grad_out + strip * padded_dim_;
+        product.b = s.values_by_dim + key;
+        product.c = grad_scores;
+        block_gemm().rows(product);
+      }
       differentiate_softmax({.scores = scores,
                              .grad_scores = grad_scores,
                              .rows = strip_rows,
                              .columns = block_columns,
-                             .visible = begin + strip + 1 - key,
+                             .visible = visible,
+                             .growth = block.causal ? 1 : 0,
                              .log_sums = s.log_sums + strip,
                              .deltas = s.deltas + strip});
+      if (seen == 0) continue;
       block_gemm().score_rows({.a = grad_scores,
                                .a_row = kKeyBlock,
                                .b = s.keys + key * padded_dim_,
@@ -227,12 +253,12 @@ class Backward {
   }
 
   /// dV += P^T dO and dK += dS^T Q, skipping queries that precede all keys of a strip.
-  void key_gradients(int64_t begin, int64_t rows, int64_t key, const Scratch& s) const {
-    const int64_t keys = std::min(begin + rows - key, kKeyBlock);
-    const int64_t before_diagonal = std::clamp<int64_t>(begin - key, 0, keys);
+  void key_gradients(const QueryBlock& block, int64_t key, const Scratch& s) const {
+    const int64_t keys = std::min(block.seen() - key, kKeyBlock);
+    const int64_t before_diagonal = std::clamp<int64_t>(block.past - key, 0, keys);
     for (int64_t strip = 0; strip < keys;) {
       const int64_t strip_keys = strip < before_diagonal ? before_diagonal : std::min(kStrip, keys - strip);
-      const int64_t skipped = std::max<int64_t>(key + strip - begin, 0);
+      const int64_t skipped = std::max<int64_t>(key + strip - block.past, 0);
       BlockProduct product = {.a = s.probabilities + skipped * kKeyBlock + strip,
                               .a_row = kKeyBlock,
                               .b = s.grad_out + skipped * padded_dim_,
@@ -241,7 +267,7 @@ class Backward {
                               .c_row = padded_dim_,
                               .rows = strip_keys,
                               .columns = padded_dim_,
-                              .depth = rows - skipped,
+                              .depth = block.rows - skipped,
                               .accumulate = true};
       block_gemm().score_columns(product);
       product.a = s.grad_scores + skipped * kKeyBlock + strip;
@@ -252,34 +278,25 @@ class Backward {
     }
   }
 
-  Operands<T> tensors_;
+  Operands tensors_;
   const AttentionShape& shape_;
+  const float* lse_;
   int64_t dim_;
   int64_t padded_dim_;
   std::vector<Document> documents_;
   int64_t longest_ = 0;
 };
 
-template <typename T>
-void backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& lse,
-              const AttentionShape& shape, std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv) {
-  const Operands<T> operands = {.grad_out = grad_out.const_data_ptr<T>(),
-                                .qkv = qkv.const_data_ptr<T>(),
-                                .out = out.const_data_ptr<T>(),
-                                .lse = lse.const_data_ptr<float>(),
-                                .grad_qkv = grad_qkv.mutable_data_ptr<T>()};
-  Backward<T>(operands, shape, cu_seqlens).run(lse.options());
-}
-
 }  // namespace
 
-void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs, const at::Tensor& out,
                         const at::Tensor& lse, const AttentionShape& shape,
-                        std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv) {
-  if (qkv.scalar_type() == at::kFloat) {
-    backward<float>(grad_out, qkv, out, lse, shape, cu_seqlens, grad_qkv);
+                        std::span<const AttentionRange> ranges, const QueryKeyValue& gradients) {
+  const Operands operands{grad_out, inputs, out, lse, gradients};
+  if (inputs.q.scalar_type() == at::kFloat) {
+    Backward<float>(operands, shape, ranges).run();
   } else {
-    backward<BFloat16>(grad_out, qkv, out, lse, shape, cu_seqlens, grad_qkv);
+    Backward<BFloat16>(operands, shape, ranges).run();
   }
 }
 

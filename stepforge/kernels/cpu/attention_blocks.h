@@ -19,6 +19,26 @@ namespace stepforge::cpu {
 constexpr float kLog2E = 1.44269504F;
 constexpr float kLn2 = 0.693147181F;
 
+/// One block of queries.
+struct QueryBlock {
+  int64_t begin;  ///< row of the first query
+  int64_t rows;
+  int64_t past;  ///< keys before those that only some of them see
+  bool causal;   ///< query t sees past + 1 + t keys; otherwise `past`
+
+  int64_t seen() const { return past + (causal ? rows : 0); }
+};
+
+/// The columns of a head in row `row`.
+template <typename T>
+const T* head_of(const at::Tensor& tensor, int64_t row, int64_t head, int64_t head_dim) {
+  return tensor.const_data_ptr<T>() + row * tensor.stride(0) + head * head_dim;
+}
+template <typename T>
+T* mutable_head_of(const at::Tensor& tensor, int64_t row, int64_t head, int64_t head_dim) {
+  return tensor.mutable_data_ptr<T>() + row * tensor.stride(0) + head * head_dim;
+}
+
 /// to[r][c] = from[r][c] * factor; columns up to `padded` are filled with 0.
 void widen_rows(const float* from, int64_t from_row, int64_t rows, int64_t columns, float factor, float* to,
                 int64_t padded);

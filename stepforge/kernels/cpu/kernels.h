@@ -39,11 +39,11 @@ void qk_norm_rope_backward(const at::Tensor& grad_qkv, const at::Tensor& qkv, co
                            const at::Tensor& rstd, const at::Tensor& grad_q_weight,
                            const at::Tensor& grad_k_weight, bool accumulate);
 
-void attention_forward(const at::Tensor& qkv, const AttentionShape& shape,
-                       std::span<const int32_t> cu_seqlens, const at::Tensor& out, const at::Tensor& lse);
-void attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
+                       std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse);
+void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs, const at::Tensor& out,
                         const at::Tensor& lse, const AttentionShape& shape,
-                        std::span<const int32_t> cu_seqlens, const at::Tensor& grad_qkv);
+                        std::span<const AttentionRange> ranges, const QueryKeyValue& gradients);
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
                       const at::Tensor& out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/proofs/exact_model.h"
+#include "stepforge/prove/exact_model.h"
 
 #include <memory>
 #include <string>
@@ -9,22 +9,30 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/clamp.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/round.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/data/context_part.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/layers.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/storage/context_exchange.h"
 #include "stepforge/storage/tensor_sums.h"
 
-namespace stepforge::testing {
+namespace stepforge {
 
 namespace {
 
 constexpr int64_t kWidth = 37;
 constexpr int64_t kHidden = 53;
 constexpr int64_t kVocabulary = 257;  // the tokenizer's
-constexpr int kLayers = 3;
 constexpr double kLimit = 4.0;
 constexpr double kGradientUnit = 1.0 / static_cast<double>(kExactLabels);
 
@@ -83,20 +91,131 @@ class ExactEmbedding : public Block {
   TensorSums sums_;
 };
 
+/// 1 where a query of a range sees a key.
+at::Tensor mask_of(const std::vector<AttentionRange>& ranges, int64_t queries, int64_t keys) {
+  at::Tensor seen = at::zeros({queries, keys}, at::kFloat);
+  for (const AttentionRange& range : ranges) {
+    for (int64_t query = 0; query < range.queries; ++query) {
+      const int64_t count = range.past + (range.causal ? query + 1 : 0);
+      seen[range.query_begin + query].narrow(0, range.key_begin, count).fill_(1.0);
+    }
+  }
+  return seen;
+}
+
+/// Every token's sum over the tokens that it sees, or in backward over those that see it.
+class TokenSum {
+ public:
+  TokenSum(const BatchTensors& batch, const ContextExchange& exchange, bool backward)
+      : batch_(batch), exchange_(exchange), backward_(backward) {}
+
+  at::Tensor operator()(const at::Tensor& x) const {
+    if (batch_.host.part.degree == 1) return product(batch_.attention_ranges, x, x.size(0));
+    switch (exchange_.parallel.method) {
+      case ContextMethod::allgather:
+        return gathered(x.contiguous());
+      case ContextMethod::ring:
+        return around_the_ring(x.contiguous());
+      case ContextMethod::ulysses:
+        return by_columns(x);
+    }
+    return {};
+  }
+
+ private:
+  int64_t degree() const { return batch_.host.part.degree; }
+
+  /// `others`: tokens on the other side of the ranges.
+  at::Tensor product(const std::vector<AttentionRange>& ranges, const at::Tensor& x, int64_t others) const {
+    const at::Tensor mask =
+        backward_ ? mask_of(ranges, x.size(0), others).t() : mask_of(ranges, others, x.size(0));
+    return at::mm(mask.to(x.scalar_type()), x);
+  }
+
+  at::Tensor gathered(const at::Tensor& x) const {
+    const int64_t all = degree() * x.size(0);
+    if (!backward_) {
+      const at::Tensor parts = at::empty({all, x.size(1)}, x.options());
+      exchange_.gather(x, parts);
+      return product(batch_.attention_ranges, parts.index_select(0, batch_.index_in_parts), x.size(0));
+    }
+    const at::Tensor whole = product(batch_.attention_ranges, x, all);
+    at::Tensor own = at::empty_like(x);
+    exchange_.sum_parts(whole.index_select(0, batch_.index_in_rows), own);
+    return own;
+  }
+
+  /// In forward the tokens travel, in backward the sums.
+  at::Tensor around_the_ring(const at::Tensor& x) const {
+    at::Tensor here = backward_ ? at::zeros_like(x) : x.clone();
+    at::Tensor sum = at::zeros_like(x);
+    at::Tensor next = at::empty_like(x);
+    for (int64_t step = 0; step < degree(); ++step) {
+      const int64_t source = (batch_.host.part.index - step + degree()) % degree();
+      const at::Tensor part = product(batch_.ranges_to(source), backward_ ? x : here, x.size(0));
+      (backward_ ? here : sum).add_(part);
+      exchange_.shift(here, next)();
+      std::swap(here, next);
+    }
+    return backward_ ? here : sum;
+  }
+
+  /// Each rank sums some of the columns over whole rows.
+  at::Tensor by_columns(const at::Tensor& x) const {
+    const int64_t columns = (x.size(1) + degree() - 1) / degree();
+    const int64_t tokens = x.size(0);
+    const at::Tensor padded = at::zeros({tokens, degree() * columns}, x.options());
+    padded.narrow(1, 0, x.size(1)).copy_(x);
+    at::Tensor incoming = at::empty({degree(), tokens, columns}, x.options());
+    exchange_.all_to_all(padded.view({tokens, degree(), columns}).transpose(0, 1).contiguous(), incoming);
+    const at::Tensor rows =
+        incoming.view({degree() * tokens, columns}).index_select(0, batch_.index_in_parts);
+    const at::Tensor sums = product(document_ranges(batch_.host.cu_seqlens), rows, rows.size(0));
+    exchange_.all_to_all(sums.index_select(0, batch_.index_in_rows), incoming);
+    return incoming.transpose(0, 1)
+        .reshape({tokens, degree() * columns})
+        .narrow(1, 0, x.size(1))
+        .contiguous();
+  }
+
+  const BatchTensors& batch_;
+  const ContextExchange& exchange_;
+  bool backward_;
+};
+
+/// In place of attention: each token becomes the sum of the earlier ones of its document, itself included.
+struct SumTokens : torch::autograd::Function<SumTokens> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const BatchTensors* batch, const ContextExchange* exchange) {
+    save_pointer(*ctx, "batch", batch);
+    save_pointer(*ctx, "exchange", exchange);
+    return TokenSum(*batch, *exchange, /*backward=*/false)(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    const TokenSum sum(*saved_pointer<BatchTensors>(*ctx, "batch"),
+                       *saved_pointer<ContextExchange>(*ctx, "exchange"), /*backward=*/true);
+    return {sum(gradients[0]), at::Tensor(), at::Tensor()};
+  }
+};
+
 /// Two regions with dropout, with factors 0 and 2, and residuals.
 class ExactLayer : public Block {
  public:
-  ExactLayer(const ParameterLookup& parameters, int layer, const TensorSums& sums)
+  ExactLayer(const ParameterLookup& parameters, int layer, const TensorSums& sums,
+             const ContextExchange& exchange)
       : mix_(parameters(format("layers.{}.mix", layer))),
         up_(parameters(format("layers.{}.up", layer))),
         bias_(parameters(format("layers.{}.bias", layer))),
         down_(parameters(format("layers.{}.down", layer))),
         layer_(static_cast<uint64_t>(layer)),
-        sums_(sums) {}
+        sums_(sums),
+        exchange_(exchange) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     const auto attention = [this, context](const at::Tensor& x) {
-      return round_to_exact(residual_add(linear(x, mix_), x, context, 2 * layer_));
+      const at::Tensor seen = round_to_exact(SumTokens::apply(x, context.batch, &exchange_));
+      return round_to_exact(residual_add(linear(seen, mix_), x, context, 2 * layer_));
     };
     const auto mlp = [this, context](const at::Tensor& x) {
       const at::Tensor up = linear(enter_divided(x, sums_), up_);
@@ -115,6 +234,7 @@ class ExactLayer : public Block {
   Parameter& down_;
   uint64_t layer_;
   TensorSums sums_;
+  ContextExchange exchange_;
 };
 
 /// The loss is half the squared distance of the logits from 4 at the label and 0 elsewhere.
@@ -188,34 +308,38 @@ ParameterSpec divided(ParameterSpec whole, size_t dimension, const TensorParalle
 }
 
 /// A region that saves about as many bytes as these layers do.
-RegionCost cost(const std::string& name, int64_t output, int64_t saved, int64_t summed = 0) {
+RegionCost cost(const std::string& name, int64_t output, int64_t saved, int64_t summed = 0,
+                int64_t gathered = 0) {
   OpCost op;
   op.name = name;
   op.output.compute = output;
   op.saves.compute = saved;
   op.gradient.compute = output;
-  return {
-      .name = name, .ops = {op}, .forward_sums = {.compute = summed}, .backward_sums = {.compute = summed}};
+  RegionCost region{.name = name, .ops = {op}};
+  region.exchange(BlockAxis::tensor) = {.forward = {summed}, .backward = {summed}};
+  region.exchange(BlockAxis::context) = {.forward = {gathered}, .backward = {gathered}};
+  return region;
 }
 
 /// The hidden layer is divided by units, embedding and head by tokens; `mix` is whole on every rank.
-ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor) {
+ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, int64_t context_degree) {
   const int64_t summed = tensor.degree > 1 ? kWidth : 0;
+  const int64_t gathered = context_degree > 1 ? context_degree * kWidth : 0;
   const bool shared = model == ExactModel::shared;
   ModelSpec spec;
   spec.family = "exact";
   spec.vocab_size = kVocabulary;
   spec.width = kWidth;
-  spec.layers = kLayers;
-  spec.max_position = kExactSeqLen;
+  spec.layers = kExactLayers;
+  spec.max_position = 4096;
   const BundleEntry stream{"hidden", kWidth};
   spec.units.push_back({"embedding", {divided(matrix("embedding.weight", kVocabulary, kWidth), 0, tensor)}});
   spec.blocks.push_back(
       {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {cost("embedding", kWidth, 0, summed)}});
-  for (int layer = 0; layer < kLayers; ++layer) {
+  for (int layer = 0; layer < kExactLayers; ++layer) {
     const std::string name = format("layers.{}", layer);
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {cost("attention", kWidth, 2 * kWidth),
+    block.regions = {cost("attention", kWidth, 2 * kWidth, 0, gathered),
                      cost("mlp", kWidth, 2 * kWidth + 2 * kHidden, summed)};
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
@@ -246,11 +370,12 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor) {
   return spec;
 }
 
-Model make_exact_model(ExactModel model, const ParameterLookup& parameters, const TensorSums& sums) {
+Model make_exact_model(ExactModel model, const ParameterLookup& parameters, const TensorSums& sums,
+                       const ContextExchange& exchange) {
   Model forward;
   forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight"), sums));
-  for (int layer = 0; layer < kLayers; ++layer)
-    forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer, sums));
+  for (int layer = 0; layer < kExactLayers; ++layer)
+    forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer, sums, exchange));
   const char* output = model == ExactModel::shared ? "embedding.weight" : "head.weight";
   forward.head = std::make_unique<ExactHead>(parameters(output), sums);
   return forward;
@@ -263,11 +388,17 @@ class ExactLoader : public PrefetchLoader {
   Batch next() override {
     Batch batch = PrefetchLoader::next();
     batch.valid_labels = 0;
-    for (size_t i = 0; i < batch.labels.size(); ++i) {
-      const auto row = static_cast<int64_t>(batch.row_ids[i / kExactSeqLen]) % kExactRows;
-      const bool last = i % kExactSeqLen == kExactSeqLen - 1;
-      if ((row >= 4 && row < 7) || (last && row >= 2)) batch.labels[i] = kIgnoredLabel;
-      batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
+    const std::vector<TokenRange> held = token_ranges(batch.part, batch.row_length());
+    size_t i = 0;
+    for (const uint64_t id : batch.row_ids) {
+      const auto row = static_cast<int64_t>(id) % kExactRows;
+      for (const TokenRange& range : held) {
+        for (int64_t position = range.begin; position < range.begin + range.size; ++position, ++i) {
+          const int64_t mixed = 5 * position % batch.row_length();
+          if ((row >= 4 && row < 7) || mixed > 6 || (mixed == 6 && row >= 2)) batch.labels[i] = kIgnoredLabel;
+          batch.valid_labels += batch.labels[i] == kIgnoredLabel ? 0 : 1;
+        }
+      }
     }
     return batch;
   }
@@ -286,22 +417,26 @@ class Snap : public Callback {
   std::string_view name() const override { return "snap"; }
   void init_end(Trainer& trainer) override { snap(*trainer.store); }
   void step_end(Trainer& trainer) override {
-    EXPECT_EQ(trainer.last_step.valid_labels, kExactLabels);
+    if (trainer.last_step.valid_labels != kExactLabels) {
+      throw Error(format("the step has {} valid labels, not {}: its sums are not exact",
+                         trainer.last_step.valid_labels, kExactLabels));
+    }
     snap(*trainer.store);
   }
 };
 
 }  // namespace
 
-void use_exact_model(TestRun& run, ExactModel model) {
-  Trainer& trainer = run.trainer();
+void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("specification", [model](Trainer& built) {
     const int degree = static_cast<int>(built.config.parallelism.tensor_parallel_degree);
-    built.model_spec = exact_spec(model, {});
-    if (degree > 1) built.rank_model = exact_spec(model, {built.place.rank % degree, degree});
+    const int64_t context = built.config.parallelism.context_parallel_degree;
+    built.model_spec = exact_spec(model, {}, 1);
+    built.rank_model = exact_spec(model, {built.place.rank % degree, degree}, context);
   });
   trainer.replace_build_step("model", [model](Trainer& built) {
-    built.model = make_exact_model(model, built.store->lookup(), tensor_sums(*built.groups));
+    built.model = make_exact_model(model, built.store->lookup(), tensor_sums(*built.groups),
+                                   context_exchange(*built.groups, plan_context(built.config).method));
   });
   trainer.replace_build_step("loader", [](Trainer& built) {
     built.loader = std::make_unique<ExactLoader>(built.data.train, built.batch, 2);
@@ -309,16 +444,4 @@ void use_exact_model(TestRun& run, ExactModel model) {
   trainer.add_callback(std::make_unique<Snap>());
 }
 
-Strings exact_job(const std::filesystem::path& run_dir) {
-  return trainer_run(run_dir) + Strings{format("training.seq_len={}", kExactSeqLen),
-                                        "training.local_batch_size=1",
-                                        format("training.global_batch_size={}", kExactRows),
-                                        "training.steps=10",
-                                        "model.dropout=0.5",
-                                        "optimizer.lr=0.25",
-                                        "lr_scheduler.warmup_steps=0",
-                                        "lr_scheduler.min_lr_factor=1.0",
-                                        "checkpoint.enable=false"};
-}
-
-}  // namespace stepforge::testing
+}  // namespace stepforge

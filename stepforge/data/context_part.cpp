@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/data/context_part.h"
+
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+std::vector<TokenRange> token_ranges(const ContextPart& part, int64_t row_length) {
+  const int64_t size = row_length / part.granularity();
+  if (part.degree == 1 || !part.head_tail) return {{part.index * size, size}};
+  return {{part.index * size, size}, {(2 * part.degree - 1 - part.index) * size, size}};
+}
+
+Batch take_part(Batch whole, const ContextPart& part) {
+  if (part.degree == 1) return whole;
+  if (whole.seq_len % part.granularity() != 0) {
+    throw Error(format("rows of {} tokens cannot be divided into {} equal chunks", whole.seq_len,
+                       part.granularity()));
+  }
+  Batch batch = empty_batch(whole.seq_len / part.degree, whole.rows);
+  batch.part = part;
+  batch.rows = whole.rows;
+  batch.cu_seqlens = whole.cu_seqlens;
+  batch.max_document_length = whole.max_document_length;
+  batch.row_ids = whole.row_ids;
+  const std::vector<TokenRange> held = token_ranges(part, whole.seq_len);
+  for (int64_t row = 0; row < whole.rows; ++row) {
+    for (const TokenRange& range : held) {
+      const auto append = [&](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
+        const auto first = from.begin() + row * whole.seq_len + range.begin;
+        to.insert(to.end(), first, first + range.size);
+      };
+      append(batch.tokens, whole.tokens);
+      append(batch.positions, whole.positions);
+      append(batch.labels, whole.labels);
+    }
+  }
+  for (const int32_t label : batch.labels) batch.valid_labels += label == kIgnoredLabel ? 0 : 1;
+  return batch;
+}
+
+std::vector<int64_t> index_in_parts(const ContextPart& part, int64_t rows, int64_t row_length) {
+  std::vector<int64_t> index(static_cast<size_t>(rows * row_length));
+  int64_t next = 0;
+  ContextPart other = part;
+  for (other.index = 0; other.index < part.degree; ++other.index) {
+    const std::vector<TokenRange> held = token_ranges(other, row_length);
+    for (int64_t row = 0; row < rows; ++row)
+      for (const TokenRange& range : held)
+        for (int64_t i = 0; i < range.size; ++i)
+          index[static_cast<size_t>(row * row_length + range.begin + i)] = next++;
+  }
+  return index;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Context parallelism as layers see it: exchanges with the ranks that hold the other tokens of the same rows.
+// The functions come from outside, so that model code knows no ranks.
+#pragma once
+
+#include <functional>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/modelspec/context_parallel.h"
+
+namespace stepforge {
+
+/// Empty functions if rows are whole. All tensors are contiguous; `parts` has one entry per rank in its first
+/// dimension.
+struct ContextExchange {
+  ContextParallel parallel = {};
+  /// parts = `part` of all ranks.
+  std::function<void(const at::Tensor& part, const at::Tensor& parts)> gather;
+  /// part = the sum over all ranks of their entry for this rank.
+  std::function<void(const at::Tensor& parts, const at::Tensor& part)> sum_parts;
+  /// Entry r of `outgoing` goes to rank r; entry r of `incoming` comes from there.
+  std::function<void(const at::Tensor& outgoing, const at::Tensor& incoming)> all_to_all;
+  /// Starts to send `outgoing` to the next rank and to receive `incoming` from the one before, beside compute;
+  /// the result waits for the end of both. Calls run one after another.
+  std::function<std::function<void()>(const at::Tensor& outgoing, const at::Tensor& incoming)> shift;
+
+  /// Whether rows are divided over ranks.
+  bool several() const { return static_cast<bool>(gather); }
+};
+
+}  // namespace stepforge

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ring attention: keys and values pass from rank to rank while each rank attends to those at hand. Partial
+// results are merged by their log-sum-exp, in fp32 (Liu et al., arXiv:2310.01889).
+#include <utility>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/logaddexp.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stepforge/nn/function_data.h"
+#include "stepforge/nn/functions.h"
+
+namespace stepforge {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct RingArguments {
+  AttentionShape shape;
+  const BatchTensors* batch = nullptr;
+  const ContextExchange* exchange = nullptr;
+
+  int64_t degree() const { return exchange->parallel.degree; }
+  int64_t width() const { return shape.kv_heads * shape.head_dim; }
+  /// Whose keys and values are here in step `step` of the ring.
+  int64_t source(int64_t step) const { return (batch->host.part.index - step + degree()) % degree(); }
+};
+
+/// A tensor of each rank in turn. The next one is on its way while this one is used.
+class Ring {
+ public:
+  Ring(at::Tensor own, const ContextExchange& exchange) : here_(std::move(own)), exchange_(exchange) {}
+  ~Ring() {
+    try {
+      if (wait_) wait_();
+    } catch (...) {  // the next exchange reports it
+    }
+  }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  const at::Tensor& here() const { return here_; }
+  void start_next() {
+    if (!next_.defined()) next_ = at::empty_like(here_);
+    wait_ = exchange_.shift(here_, next_);
+  }
+  void take_next() {
+    std::exchange(wait_, {})();
+    std::swap(here_, next_);
+  }
+
+ private:
+  at::Tensor here_;
+  at::Tensor next_;
+  std::function<void()> wait_;
+  const ContextExchange& exchange_;
+};
+
+/// Adds a partial result to the one so far: each is a mean of values, weighted by exp(lse).
+void merge(const at::Tensor& sum, const at::Tensor& sum_lse, const at::Tensor& part,
+           const at::Tensor& part_lse, const AttentionShape& shape) {
+  const at::Tensor lse = at::logaddexp(sum_lse, part_lse);
+  const auto by_head = [&](const at::Tensor& rows) { return rows.view({rows.size(0), -1, shape.head_dim}); };
+  by_head(sum).mul_((sum_lse - lse).exp().unsqueeze(-1));
+  by_head(sum).addcmul_(by_head(part).to(at::kFloat), (part_lse - lse).exp().unsqueeze(-1));
+  sum_lse.copy_(lse);
+}
+
+struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
+  static QueryKeyValue inputs(const at::Tensor& qkv, const at::Tensor& kv, const RingArguments& arguments) {
+    const int64_t width = arguments.width();
+    return {split_qkv(qkv, arguments.shape).q, kv.narrow(1, 0, width), kv.narrow(1, width, width)};
+  }
+  static at::Tensor own_keys(const at::Tensor& qkv, const RingArguments& arguments) {
+    return qkv.narrow(1, arguments.shape.out_width(), 2 * arguments.width()).contiguous();
+  }
+
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const RingArguments* arguments) {
+    const AttentionShape& shape = arguments->shape;
+    const at::TensorOptions fp32 = qkv.options().dtype(at::kFloat);
+    at::Tensor sum = at::empty({qkv.size(0), shape.out_width()}, fp32);
+    at::Tensor lse = at::empty({qkv.size(0), shape.heads}, fp32);
+    at::Tensor part = at::empty(sum.sizes(), qkv.options());
+    at::Tensor part_lse = at::empty_like(lse);
+    Ring ring(own_keys(qkv, *arguments), *arguments->exchange);
+    for (int64_t step = 0; step < arguments->degree(); ++step) {
+      const bool last = step + 1 == arguments->degree();
+      if (!last) ring.start_next();
+      const std::vector<AttentionRange> ranges = arguments->batch->ranges_to(arguments->source(step));
+      attention_forward(inputs(qkv, ring.here(), *arguments), shape, ranges, part, part_lse);
+      if (step == 0) {  // every query sees itself
+        sum.copy_(part);
+        lse.copy_(part_lse);
+      } else {
+        for (const AttentionRange& range : ranges) {
+          const auto rows = [&](const at::Tensor& x) {
+            return x.narrow(0, range.query_begin, range.queries);
+          };
+          merge(rows(sum), rows(lse), rows(part), rows(part_lse), shape);
+        }
+      }
+      if (!last) ring.take_next();
+    }
+    const at::Tensor out = qkv.scalar_type() == at::kFloat ? sum : sum.to(qkv.scalar_type());
+    ctx->save_for_backward({qkv, out, lse});
+    save_value(*ctx, "arguments", *arguments);
+    return out;
+  }
+
+  /// Gradients of keys and values travel with them, one step behind, and end where they belong.
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto& arguments = saved_value<RingArguments>(*ctx, "arguments");
+    const AttentionShape& shape = arguments.shape;
+    const auto saved = ctx->get_saved_variables();
+    const at::Tensor& qkv = saved[0];
+    const at::TensorOptions fp32 = qkv.options().dtype(at::kFloat);
+    at::Tensor q_sum = at::zeros({qkv.size(0), shape.out_width()}, fp32);
+    at::Tensor q_part = at::empty(q_sum.sizes(), qkv.options());
+    at::Tensor kv_part = at::empty({qkv.size(0), 2 * arguments.width()}, qkv.options());
+    Ring keys(own_keys(qkv, arguments), *arguments.exchange);
+    Ring sums(at::zeros(kv_part.sizes(), fp32), *arguments.exchange);
+    for (int64_t step = 0; step < arguments.degree(); ++step) {
+      const bool last = step + 1 == arguments.degree();
+      if (!last) keys.start_next();
+      const std::vector<AttentionRange> ranges = arguments.batch->ranges_to(arguments.source(step));
+      q_part.zero_();
+      kv_part.zero_();
+      const QueryKeyValue part{q_part, kv_part.narrow(1, 0, arguments.width()),
+                               kv_part.narrow(1, arguments.width(), arguments.width())};
+      attention_backward(gradients[0], inputs(qkv, keys.here(), arguments), saved[1], saved[2], shape, ranges,
+                         part);
+      q_sum.add_(q_part);
+      if (step > 0) sums.take_next();
+      sums.here().add_(kv_part);
+      if (!last) keys.take_next();
+      sums.start_next();
+    }
+    sums.take_next();
+    const at::Tensor qkv_gradient = at::empty_like(qkv);
+    qkv_gradient.narrow(1, 0, shape.out_width()).copy_(q_sum);
+    qkv_gradient.narrow(1, shape.out_width(), 2 * arguments.width()).copy_(sums.here());
+    return {qkv_gradient, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor attend_ring(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
+                       const ContextExchange& exchange) {
+  const RingArguments arguments{shape, &batch, &exchange};
+  return RingAttendFunction::apply(qkv, &arguments);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model whose training is exact in fp32, so that every way to run a step must give the same bits, in
+// whatever order sums are computed.
+//
+// Weights are multiples of 1/4 in [-1, 1]. Activations are integers in [-4, 4]. Gradients of activations are
+// such integers divided by kExactLabels, which is a power of two and the number of valid labels in each step.
+// The forward and backward of each layer round their results to these sets, token by token. So every sum fits
+// into the 24 bits of fp32: products have at most 257 terms of 16 quarters, and weight gradients are sums
+// over 168 tokens of 16 each. After each update the masters are rounded to the set of weights.
+#pragma once
+
+#include <cstdint>
+
+#include "stepforge/train/trainer.h"
+
+namespace stepforge {
+
+inline constexpr int64_t kExactRows = 24;  ///< per step, divisible by 1, 2, 3, 4, 6 and 8 ranks
+inline constexpr int kExactLayers = 3;
+inline constexpr int64_t kExactLabels = 128;  ///< valid labels per step; three consecutive rows have none
+
+/// Two models of three layers in odd sizes (widths 37 and 53, vocabulary 257).
+enum class ExactModel {
+  plain,   ///< every block has its own unit
+  shared,  ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
+};
+
+/// Makes a trainer train an exact model: its specification, forward code and labels, and the rounding after
+/// each update. Call it before the trainer is built. A step has kExactRows rows of at least 7 tokens, whose
+/// number is no multiple of 5. A step with another number of valid labels throws Error.
+void use_exact_model(Trainer& trainer, ExactModel model);
+
+}  // namespace stepforge

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/storage/context_exchange.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stepforge/storage/lane_worker.h"
+#include "stepforge/storage/tensor_parts.h"
+#include "stepforge/storage/tensor_sums.h"
+
+namespace stepforge {
+
+namespace {
+
+using Shift = decltype(ContextExchange::shift);
+
+/// On a lane of its own.
+Shift ring_shift(const GroupCommunicators& groups) {
+  Communicator* const ranks = groups.at(groups.layout().context_group, Lane::peer);
+  const int next = (ranks->rank() + 1) % ranks->size();
+  const int before = (ranks->rank() + ranks->size() - 1) % ranks->size();
+  const auto lane = std::make_shared<LaneWorker>(
+      /*threaded=*/true, [&groups](const std::string& reason) { groups.abort(reason); });
+  return [=](const at::Tensor& outgoing, const at::Tensor& incoming) -> std::function<void()> {
+    LaneTask task =
+        lane->submit([=] { ranks->send_receive(bytes_of(outgoing), next, bytes_of(incoming), before); });
+    return [task]() mutable { task.wait(); };
+  };
+}
+
+}  // namespace
+
+ContextExchange context_exchange(const GroupCommunicators& groups, ContextMethod method) {
+  const RankLayout& layout = groups.layout();
+  Communicator* const ranks = groups.at(layout.context_group, Lane::compute);
+  if (ranks == nullptr) return {};
+  const int degree = layout.size_of(layout.context_group);
+  return {.parallel = {degree, method},
+          .gather = [ranks](const at::Tensor& part,
+                            const at::Tensor& parts) { ranks->all_gather(bytes_of(part), bytes_of(parts)); },
+          .sum_parts =
+              [ranks](const at::Tensor& parts, const at::Tensor& part) {
+                ranks->reduce_scatter(bytes_of(parts), bytes_of(part), summed_type(part));
+              },
+          .all_to_all =
+              [ranks, degree](const at::Tensor& outgoing, const at::Tensor& incoming) {
+                const auto out = bytes_of(outgoing);
+                const std::vector<std::size_t> sizes(static_cast<std::size_t>(degree),
+                                                     out.size() / static_cast<std::size_t>(degree));
+                ranks->all_to_all(out, sizes, bytes_of(incoming), sizes);
+              },
+          .shift = method == ContextMethod::ring ? ring_shift(groups) : nullptr};
+}
+
+}  // namespace stepforge

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of several ranks compared with that of one: steps, and the tensors of checkpoints.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stepforge/checkpoint/native.h"
+#include "stepforge/tensorfile/tensor_folder.h"
+#include "tests/proofs/exact_model.h"
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+
+/// The degrees of a run, and options.
+struct LayoutCase {
+  int ranks;
+  int context;
+  int tensor;
+  int replicas;
+  Strings more;
+};
+
+inline Strings overrides_of(const LayoutCase& layout) {
+  return layout.more + Strings{format("parallelism.context_parallel_degree={}", layout.context),
+                               format("parallelism.tensor_parallel_degree={}", layout.tensor),
+                               format("parallelism.data_parallel_replicate_degree={}", layout.replicas)};
+}
+
+inline const Strings kNoCheckpoint{"checkpoint.enable=false"};
+inline const Strings kRecomputed{"activation_checkpoint.mode=full", "model.dropout=0.1"};
+inline const Strings kRegions{"activation_checkpoint.mode=regions",
+                              "activation_checkpoint.regions=[\"attention\"]"};
+inline const Strings kByDim{"parallelism.fsdp_partition=by_dim",
+                            "parallelism.fsdp_reduce_each_micro_batch=true"};
+inline const Strings kOffloaded{"parallelism.fsdp_cpu_offload=true", "parallelism.fsdp_partition=by_tensor"};
+
+/// The bytes of every tensor of the last checkpoint: masters and moments, whole.
+inline std::map<std::string, std::string> saved_tensors(const std::filesystem::path& run_dir, int64_t step) {
+  const TensorFolder folder = checkpoint_tensors(checkpoint_of_step(run_dir / "checkpoint", step));
+  std::map<std::string, std::string> tensors;
+  for (const std::string& name : folder.names()) {
+    const TensorSlice whole = whole_slice(folder.find(name)->shape);
+    std::string bytes(static_cast<size_t>(whole.elements()) * sizeof(float), ' ');
+    folder.read(name, whole, std::as_writable_bytes(std::span(bytes)));
+    tensors[name] = bytes;
+  }
+  return tensors;
+}
+
+inline void expect_same_tensors(const std::map<std::string, std::string>& actual,
+                                const std::map<std::string, std::string>& expected, const std::string& name) {
+  ASSERT_EQ(actual.size(), expected.size()) << name;
+  for (const auto& [tensor, bytes] : expected)
+    EXPECT_TRUE(actual.contains(tensor) && actual.at(tensor) == bytes) << tensor << ": " << name;
+}
+
+inline void expect_same_steps(const std::vector<Records>& ranks, const Records& one,
+                              const std::string& name) {
+  for (const Records& records : ranks) {
+    ASSERT_EQ(records.size(), one.size()) << name;
+    for (size_t step = 0; step < one.size(); ++step) {
+      EXPECT_EQ(records[step].loss, one[step].loss) << name << ", step " << step;
+      EXPECT_EQ(records[step].grad_norm, one[step].grad_norm) << name << ", step " << step;
+    }
+  }
+}
+
+/// 20 steps in this layout have the losses and norms of one rank, in real arithmetic; equal ones on all ranks.
+inline void expect_losses_of_one_rank(const LayoutCase& layout,
+                                      const std::function<Strings(const std::filesystem::path&)>& job) {
+  const TempFolder folder;
+  const std::string name = format("{} ranks, {}", layout.ranks, join(overrides_of(layout), " "));
+  const Records one = TestRun(job(folder / "one") + kNoCheckpoint + layout.more).run();
+  RankThreads threads(layout.ranks);
+  const auto many = threads.run(job(folder / "many") + kNoCheckpoint + overrides_of(layout));
+  for (const std::string& failure : threads.failures) ASSERT_EQ(failure, "") << name;
+  ASSERT_EQ(one.size(), 20U);
+  for (const Records& records : many) {
+    ASSERT_EQ(records.size(), one.size()) << name;
+    for (size_t step = 0; step < one.size(); ++step) {
+      EXPECT_NEAR(records[step].loss, one[step].loss, 1e-5) << name << ", step " << step;
+      EXPECT_NEAR(records[step].grad_norm, one[step].grad_norm, 1e-4 * one[step].grad_norm) << name;
+      EXPECT_EQ(records[step].loss, many[0][step].loss) << name;
+      EXPECT_EQ(records[step].grad_norm, many[0][step].grad_norm) << name;
+      EXPECT_EQ(records[step].tokens_seen, one[step].tokens_seen) << name;
+    }
+  }
+}
+
+/// Runs of an exact model with checkpoints.
+class ExactRuns : public ::testing::TestWithParam<ExactModel> {
+ protected:
+  Records run_one(const std::filesystem::path& run_dir, const Strings& more = {}) const {
+    TestRun run(exact_job(run_dir) + Strings{"checkpoint.enable=true"} + more);
+    use_exact_model(run, GetParam());
+    return run.run();
+  }
+  std::vector<Records> run_many(int ranks, const Strings& args, std::optional<int64_t> last = {}) const {
+    RankThreads threads(ranks);
+    const auto records = threads.run([&](int) { return args; },
+                                     [&](TestRun& run, int) { use_exact_model(run, GetParam()); }, last);
+    for (const auto& failure : threads.failures) EXPECT_EQ(failure, "") << join(args, " ");
+    return records;
+  }
+};
+
+}  // namespace stepforge::testing
