@@ -57,7 +57,7 @@ if(TARGET stepforge_torch)
   add_dependencies(test_app stepforge)
   target_sources(test_app PRIVATE ${CMAKE_SOURCE_DIR}/stepforge/app/doctor_checks.cpp)
   stepforge_test(engines LINK stepforge_torch fmt::fmt)
-  foreach(room kernels nn models storage fsdp optim checkpoint train proofs)
+  foreach(room kernels nn models storage fsdp optim checkpoint train prove proofs)
     stepforge_test(${room} LINK stepforge_torch fmt::fmt)
     target_compile_options(test_${room} PRIVATE -fopenmp)
     # One precompiled header, half a gigabyte, for all test programs.

@@ -71,6 +71,7 @@ class CommandLine {
     add_tokenizer();
     add_data();
     add_plan();
+    add_prove();
     add_config();
     add_plot();
     on(add(app_, "version", "Version, commit, compiler, libtorch"), version_command);
@@ -290,6 +291,20 @@ class CommandLine {
                         "Rates of each rank for the predicted time: GFLOP/s[,memory GB/s[,network GB/s]]");
     command->add_option("--trace", plan->trace, "Write the predicted step as a Chrome/Perfetto trace");
     on(command, [=] { return plan_command(config_args(*command, *preset), *plan); });
+  }
+
+  void add_prove() {
+    CLI::App* command =
+        add(app_, "prove",
+            "Train a small exact model in a run's layout and compare it with one rank, bit for bit");
+    auto preset = options<std::string>();
+    auto prove = options<ProveOptions>();
+    accept_config(*command, *preset);
+    command->add_option("--world-size", prove->world_size, "Ranks of the job")->check(number(1, kMaxRanks));
+    on(command, [=] {
+      prove->config = config_args(*command, *preset).load().config;
+      return run_with_torch(*prove);
+    });
   }
 
   void add_config() {

@@ -21,6 +21,11 @@ struct TrainOptions {
   std::filesystem::path trace;  ///< file for the trace of a step, "" for none
 };
 
+struct ProveOptions {
+  Config config;
+  int world_size = 1;  ///< ranks of the job
+};
+
 struct EvalOptions {
   std::filesystem::path model;  ///< checkpoint step, run folder or Hugging Face folder
   /// safetensors with int32 "tokens" [rows, length]; instead of the config's data
@@ -52,7 +57,8 @@ struct ImportOptions {
   std::filesystem::path output;  ///< run folder; its checkpoint folder gets step-0
 };
 
-using TorchRequest = std::variant<TrainOptions, EvalOptions, GenerateOptions, ExportOptions, ImportOptions>;
+using TorchRequest =
+    std::variant<TrainOptions, ProveOptions, EvalOptions, GenerateOptions, ExportOptions, ImportOptions>;
 
 /// Passed to every command; both must outlive it.
 struct CommandContext {

@@ -343,6 +343,7 @@ struct MetricsConfig {
 
 struct DebugConfig {
   bool print_config = false;
+  bool prove_layout = false;
   int64_t plant_nan_step = -1;
   std::string plant_nan_block;
 

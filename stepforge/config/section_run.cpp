@@ -86,6 +86,8 @@ SchemaOf<MetricsConfig> metrics_section() {
 SchemaOf<DebugConfig> debug_section() {
   return SchemaOf<DebugConfig>()
       .field("print_config", &DebugConfig::print_config, "Whether to print the whole configuration at start.")
+      .field("prove_layout", &DebugConfig::prove_layout,
+             "Whether to run `stepforge prove` for this job before training.")
       .field("plant_nan_step", &DebugConfig::plant_nan_step,
              "Step at which a NaN is planted, to test how the run handles it; -1 means never.",
              {.unit = "steps", .min = 1, .max = 1e12, .special = -1})

@@ -75,7 +75,7 @@ TEST(Launch, TwoAndFourProcessesTrainToTheBitsOfOne) {
   }
 }
 
-TEST(Launch, ATensorParallelRunValidatesSamplesAndIsExportedLikeOneOfOneRank) {
+TEST(Launch, RunsOfAllAxesValidateSampleAndAreExportedLikeThatOfOneRank) {
   const TempFolder folder;
   const auto command = [&](const char* name) {
     return Strings{"train"} + small_run(folder / name) +
@@ -90,10 +90,6 @@ TEST(Launch, ATensorParallelRunValidatesSamplesAndIsExportedLikeOneOfOneRank) {
   };
   const ProgramResult one = run_program(command("one"));
   ASSERT_EQ(one.exit_code, 0) << one.err;
-  const ProgramResult two =
-      run_program(launched(folder, 4, command("two") + Strings{"parallelism.tensor_parallel_degree=2"}));
-  ASSERT_EQ(two.exit_code, 0) << two.err;
-  EXPECT_CONTAINS(two.err + two.out, "ranks: 4 (dp_shard 2 x tp 2), shared memory");
   const auto losses = [&](const char* name) {
     std::vector<double> all;
     std::ifstream lines(folder / name / "metrics.jsonl");
@@ -105,9 +101,6 @@ TEST(Launch, ATensorParallelRunValidatesSamplesAndIsExportedLikeOneOfOneRank) {
     }
     return all;
   };
-  ASSERT_EQ(losses("two").size(), losses("one").size());
-  for (size_t i = 0; i < losses("one").size(); ++i)
-    EXPECT_NEAR(losses("two")[i], losses("one")[i], 1e-5) << i;
   const auto samples = [](const ProgramResult& result) {
     Strings all;
     std::istringstream lines(result.err + result.out);
@@ -116,8 +109,6 @@ TEST(Launch, ATensorParallelRunValidatesSamplesAndIsExportedLikeOneOfOneRank) {
         all.push_back(line.substr(at));
     return all;
   };
-  EXPECT_EQ(samples(one).size(), 2U);
-  EXPECT_EQ(samples(two), samples(one));
   const auto shapes = [&](const char* name) {
     const TensorFolder weights({folder / name / "hf" / "step-8" / "model.safetensors"});
     Strings all;
@@ -125,8 +116,42 @@ TEST(Launch, ATensorParallelRunValidatesSamplesAndIsExportedLikeOneOfOneRank) {
       all.push_back(tensor + " " + slice_text(whole_slice(weights.find(tensor)->shape)));
     return all;
   };
-  EXPECT_EQ(shapes("two"), shapes("one"));
-  EXPECT_EQ(tensors(folder / "two", 8).size(), tensors(folder / "one", 8).size());
+  EXPECT_EQ(samples(one).size(), 2U);
+  const auto compare = [&](const char* name, const std::string& mesh, const Strings& degrees) {
+    const ProgramResult many = run_program(launched(folder, 4, command(name) + degrees));
+    ASSERT_EQ(many.exit_code, 0) << many.err;
+    EXPECT_CONTAINS(many.err + many.out, mesh);
+    ASSERT_EQ(losses(name).size(), losses("one").size());
+    for (size_t i = 0; i < losses("one").size(); ++i)
+      EXPECT_NEAR(losses(name)[i], losses("one")[i], 1e-5) << name << " " << i;
+    EXPECT_EQ(samples(many), samples(one));
+    EXPECT_EQ(shapes(name), shapes("one"));
+    EXPECT_EQ(tensors(folder / name, 8).size(), tensors(folder / "one", 8).size());
+  };
+  const Strings tensor{"parallelism.tensor_parallel_degree=2"};
+  compare("two", "ranks: 4 (dp_shard 2 x tp 2), shared memory", tensor);
+  compare("both", "ranks: 4 (cp 2 x tp 2), shared memory",
+          tensor + Strings{"parallelism.context_parallel_degree=2"});
+}
+
+TEST(Launch, ALayoutIsProvedOnItsOwnAndBeforeTraining) {
+  const TempFolder folder;
+  const Strings degrees{"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2"};
+  const ProgramResult proved =
+      run_program(Strings{"prove", "--world-size", "16"} + small_run(folder / "run") + degrees +
+                  Strings{"training.global_batch_size=8"});
+  EXPECT_EQ(proved.exit_code, 0) << proved.err;
+  EXPECT_CONTAINS(proved.out,
+                  "equal: 4 steps on 8 ranks (dp_replicate 1 x dp_shard 2 x cp 2 x tp 2): losses");
+  EXPECT_CONTAINS(proved.out, "tensors of weights and moments are those of one rank");
+  const ProgramResult trained =
+      run_program(launched(folder, 2,
+                           Strings{"train"} + small_run(folder / "run") +
+                               Strings{"parallelism.context_parallel_degree=2", "debug.prove_layout=true"}));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_CONTAINS(trained.err + trained.out, "proved: 4 steps on 2 ranks");
+  EXPECT_EQ(
+      run_program(Strings{"prove", "--world-size", "3"} + small_run(folder / "run") + degrees).exit_code, 2);
 }
 
 TEST(Launch, ADegreeThatDoesNotFitTheModelIsRefusedBeforeItStarts) {

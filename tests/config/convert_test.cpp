@@ -138,8 +138,8 @@ TEST(ConvertConfig, RefusesAYamlBombAndMalformedFiles) {
 TEST(ForeignKeys, GetAHintWithOurKeyOrNotAvailableYet) {
   EXPECT_EQ(error_of("[training]\nmixed_precision_param = \"bfloat16\"\n"),
             "run.toml:2:1: training.mixed_precision_param: unknown key; use precision.compute");
-  EXPECT_EQ(error_of("[parallelism]\ncontext_parallel_degree = 2\n"),
-            "run.toml:2:1: parallelism.context_parallel_degree: unknown key; not available yet");
+  EXPECT_EQ(error_of("[parallelism]\npipeline_parallel_degree = 2\n"),
+            "run.toml:2:1: parallelism.pipeline_parallel_degree: unknown key; not available yet");
   EXPECT_EQ(error_of("", {"gradient_accumulation_steps=4"}),
             "command line: gradient_accumulation_steps: unknown section or key; use "
             "training.global_batch_size (local_batch_size x ranks x accumulation steps)");
@@ -151,9 +151,9 @@ TEST(ForeignKeys, SuggestionsAreFromTheSameSection) {
   EXPECT_FALSE(contains(error_of("[model]\nname = \"llama3\"\n"), "optimizer.name"));
   EXPECT_FALSE(contains(error_of("[training]\ncompile = true\n"), "precision.compute"));
   EXPECT_FALSE(contains(error_of("[checkpoint]\nkeep = 3\n"), "data.seed"));
-  EXPECT_EQ(
-      error_of("[debug]\nworkers = 3\n"),
-      "run.toml:2:1: debug.workers: unknown key; known keys: print_config, plant_nan_step, plant_nan_block");
+  EXPECT_EQ(error_of("[debug]\nworkers = 3\n"),
+            "run.toml:2:1: debug.workers: unknown key; known keys: print_config, prove_layout, "
+            "plant_nan_step, plant_nan_block");
 }
 
 TEST(ForeignKeys, EveryEntryIsUniqueAndNamesAnExistingField) {

@@ -16,6 +16,7 @@
 #include "stepforge/launch/rank_environment.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
+#include "stepforge/prove/prove_layout.h"
 #include "stepforge/train/builtin_callbacks.h"
 #include "stepforge/train/generation.h"
 #include "stepforge/train/state.h"
@@ -23,10 +24,24 @@
 
 namespace stepforge {
 
+namespace {
+
+/// Throws Error with the first difference.
+void prove_before_training(const Config& config, int world_size, Logger& log) {
+  const LayoutProof proof = prove_layout_of(config, world_size);
+  for (const std::string& fact : proof.facts) log.info("proved: {}", fact);
+  if (!proof.difference.empty())
+    throw Error(format("debug.prove_layout: this layout does not train like one rank: {}", proof.difference));
+}
+
+}  // namespace
+
 int run(const TrainOptions& options, const CommandContext& context) {
   std::signal(SIGPIPE, SIG_IGN);  // the run continues if the reader of its log goes away (train | head)
   if (options.dry_run_ranks > 0) return run_dry(options, context);
   const RankEnvironment ranks = discover_ranks(process_environment());
+  if (options.config.config.debug.prove_layout && ranks.rank == 0)
+    prove_before_training(options.config.config, ranks.world_size, context.log);
   const std::unique_ptr<World> world = make_world(ranks, options.config.config.comm);
   try {
     Trainer trainer(options.config, context.log, context.interrupts, world.get());
@@ -40,6 +55,14 @@ int run(const TrainOptions& options, const CommandContext& context) {
     world->abort(failure.what());
     throw;
   }
+}
+
+int run(const ProveOptions& options, const CommandContext&) {
+  const LayoutProof proof = prove_layout_of(options.config, options.world_size);
+  for (const std::string& fact : proof.facts) std::cout << "equal: " << fact << "\n";
+  if (proof.difference.empty()) return 0;
+  std::cout << "different: " << proof.difference << "\n";
+  return static_cast<int>(ExitCode::failure);
 }
 
 int run(const GenerateOptions& options, const CommandContext& context) {

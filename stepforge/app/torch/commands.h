@@ -8,6 +8,7 @@ namespace stepforge {
 
 // Each returns the exit code of the process, and throws Error if the command fails.
 int run(const TrainOptions& options, const CommandContext& context);
+int run(const ProveOptions& options, const CommandContext& context);
 int run(const EvalOptions& options, const CommandContext& context);
 int run(const GenerateOptions& options, const CommandContext& context);
 int run(const ExportOptions& options, const CommandContext& context);

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/prove/prove_layout.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include <unistd.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/checkpoint/native.h"
+#include "stepforge/comm/shared_memory.h"
+#include "stepforge/plan/job_plan.h"
+#include "stepforge/prove/exact_model.h"
+#include "stepforge/tensorfile/tensor_folder.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr int64_t kSteps = 4;
+
+/// 2 or 3 for a degree above 1. Only the first odd multiple of 3 becomes 3, so that kExactRows can be divided.
+class SmallDegrees {
+ public:
+  int64_t operator()(int64_t degree) {
+    if (degree == 1) return 1;
+    const bool three = !has_three_ && degree % 2 != 0 && degree % 3 == 0;
+    has_three_ = has_three_ || three;
+    return three ? 3 : 2;
+  }
+
+ private:
+  bool has_three_ = false;
+};
+
+ExactModel exact_model_of(const Config& job) {
+  return job.model.tie_embeddings ? ExactModel::shared : ExactModel::plain;
+}
+
+/// Without lists that name other units than those of the exact model.
+void keep_known_units(ParallelismConfig& parallelism, bool tied) {
+  std::vector<std::string> known = {"embedding"};
+  if (!tied) known.emplace_back("head");
+  for (int64_t layer = 0; layer < kExactLayers; ++layer) known.push_back(format("layers.{}", layer));
+  const auto unknown = [&](const std::string& unit) { return std::ranges::find(known, unit) == known.end(); };
+  auto& lists = parallelism.fsdp_prefetch_lists;
+  for (PrefetchListConfig& list : lists) {
+    std::erase_if(list.forward, unknown);
+    std::erase_if(list.backward, unknown);
+  }
+  std::erase_if(lists, [&](const PrefetchListConfig& list) {
+    return unknown(list.unit) || (list.forward.empty() && list.backward.empty());
+  });
+}
+
+void keep_known_blocks(ActivationCheckpointConfig& recompute) {
+  if (recompute.mode != RecomputeMode::blocks) return;
+  std::erase_if(recompute.blocks, [](int64_t block) { return block >= kExactLayers; });
+  if (recompute.blocks.empty()) recompute.blocks = {0};
+}
+
+/// Losses and norms of the steps of one rank.
+class StepNumbers : public Callback {
+ public:
+  explicit StepNumbers(std::vector<std::pair<double, double>>& steps) : steps_(steps) {}
+  std::string_view name() const override { return "step numbers"; }
+  void step_end(Trainer& trainer) override {
+    steps_.emplace_back(trainer.last_step.loss, trainer.last_step.grad_norm);
+  }
+
+ private:
+  std::vector<std::pair<double, double>>& steps_;
+};
+
+struct TrainedRank {
+  std::vector<std::pair<double, double>> steps;
+  std::exception_ptr failure;
+};
+
+void train_rank(const Config& job, World* world, TrainedRank& result) {
+  try {
+    Logger log(LogLevel::error);
+    LoadedConfig loaded;
+    loaded.config = job;
+    Trainer trainer(std::move(loaded), log, nullptr, world);
+    use_exact_model(trainer, exact_model_of(job));
+    trainer.add_callback(std::make_unique<StepNumbers>(result.steps));
+    trainer.build();
+    trainer.run();
+  } catch (const std::exception& failure) {
+    result.failure = std::current_exception();
+    if (world != nullptr) world->abort(failure.what());
+  }
+}
+
+std::vector<TrainedRank> train(const Config& job, int ranks) {
+  std::vector<TrainedRank> results(static_cast<size_t>(ranks));
+  if (ranks == 1) {
+    train_rank(job, nullptr, results[0]);
+  } else {
+    const auto worlds = thread_worlds(ranks);
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < results.size(); ++rank)
+      threads.emplace_back([&, rank] { train_rank(job, worlds[rank].get(), results[rank]); });
+    for (std::thread& thread : threads) thread.join();
+  }
+  for (const TrainedRank& rank : results)
+    if (rank.failure) std::rethrow_exception(rank.failure);
+  return results;
+}
+
+Config on_one_rank(Config job) {
+  job.parallelism.data_parallel_replicate_degree = 1;
+  job.parallelism.data_parallel_shard_degree = 1;
+  job.parallelism.context_parallel_degree = 1;
+  job.parallelism.tensor_parallel_degree = 1;
+  return job;
+}
+
+int ranks_of(const ParallelismConfig& parallelism) {
+  return static_cast<int>(parallelism.data_parallel_replicate_degree *
+                          parallelism.data_parallel_shard_degree * parallelism.context_parallel_degree *
+                          parallelism.tensor_parallel_degree);
+}
+
+std::string mesh_of(const ParallelismConfig& parallelism) {
+  return format("dp_replicate {} x dp_shard {} x cp {} x tp {}", parallelism.data_parallel_replicate_degree,
+                parallelism.data_parallel_shard_degree, parallelism.context_parallel_degree,
+                parallelism.tensor_parallel_degree);
+}
+
+bool same_bits(double left, double right) {
+  return std::memcmp(&left, &right, sizeof left) == 0;
+}
+
+std::string step_difference(const std::vector<TrainedRank>& many, const TrainedRank& one) {
+  for (size_t step = 0; step < one.steps.size(); ++step) {
+    for (size_t rank = 0; rank < many.size(); ++rank) {
+      if (many[rank].steps.size() <= step) return format("rank {} ended before step {}", rank, step + 1);
+      const auto [loss, norm] = many[rank].steps[step];
+      if (!same_bits(loss, one.steps[step].first))
+        return format("step {}: the loss of rank {} is {}, that of one rank {}", step + 1, rank, loss,
+                      one.steps[step].first);
+      if (!same_bits(norm, one.steps[step].second))
+        return format("step {}: the gradient norm of rank {} is {}, that of one rank {}", step + 1, rank,
+                      norm, one.steps[step].second);
+    }
+  }
+  return "";
+}
+
+std::vector<float> values_of(const TensorFolder& folder, const std::string& name) {
+  const TensorSlice whole = whole_slice(folder.find(name)->shape);
+  std::vector<float> values(static_cast<size_t>(whole.elements()));
+  folder.read(name, whole, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+std::string tensor_difference(const TensorFolder& many, const TensorFolder& one) {
+  for (const std::string& name : one.names()) {
+    if (many.find(name) == nullptr) return format("{} is missing", name);
+    const std::vector<float> expected = values_of(one, name);
+    const std::vector<float> actual = values_of(many, name);
+    if (actual.size() != expected.size())
+      return format("{} has {} elements instead of {}", name, actual.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (std::memcmp(&actual[i], &expected[i], sizeof(float)) == 0) continue;
+      return format("{}: element {} of {} is {}, on one rank {}", name, i, expected.size(), actual[i],
+                    expected[i]);
+    }
+  }
+  return "";
+}
+
+/// Deleted at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder()
+      : path_(std::filesystem::temp_directory_path() / format("stepforge-prove-{}", getpid())) {}
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+Config small_exact_job(const Config& config, int world_size) {
+  const ParallelDims dims = plan_layout(config, {}, {0, world_size}).dims;
+  Config job;
+  job.model.vocab_size = 257;
+  job.model.tie_embeddings = config.model.tie_embeddings;
+  job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
+  job.parallelism = config.parallelism;
+  SmallDegrees small;
+  job.parallelism.data_parallel_replicate_degree = small(dims.dp_replicate);
+  job.parallelism.data_parallel_shard_degree = small(dims.dp_shard);
+  job.parallelism.context_parallel_degree = small(dims.cp);
+  job.parallelism.tensor_parallel_degree = small(dims.tp);
+  keep_known_units(job.parallelism, job.model.tie_embeddings);
+  job.activation_checkpoint = config.activation_checkpoint;
+  keep_known_blocks(job.activation_checkpoint);
+  job.data.sources = {{.format = DataFormat::synthetic}};
+  job.data.synthetic_tokens = 8192;
+  job.tokenizer.type = TokenizerType::bytes;
+  const int64_t data_ranks =
+      job.parallelism.data_parallel_replicate_degree * job.parallelism.data_parallel_shard_degree;
+  const bool accumulates = plan_batch(config, plan_layout(config, {}, {0, world_size})).micro_batches() > 1;
+  auto& training = job.training;
+  training.seq_len = job.parallelism.context_parallel_degree == 3 ? 18 : 16;
+  training.global_batch_size = kExactRows;
+  training.local_batch_size = kExactRows / data_ranks / (accumulates ? 2 : 1);
+  training.steps = kSteps;
+  training.threads = 1;
+  job.optimizer.lr = 0.25;
+  job.lr_scheduler.warmup_steps = 0;
+  job.lr_scheduler.min_lr_factor = 1.0;
+  job.checkpoint.async = false;
+  job.metrics.status_line = StatusLineMode::off;
+  return job;
+}
+
+LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder) {
+  Config many = job;
+  many.run_dir = (folder / "many").string();
+  Config one = on_one_rank(job);
+  one.run_dir = (folder / "one").string();
+  many.data.cache_dir = one.data.cache_dir = (folder / "cache").string();
+  const int ranks = ranks_of(job.parallelism);
+  const std::vector<TrainedRank> expected = train(one, 1);
+  const std::vector<TrainedRank> actual = train(many, ranks);
+  const auto saved = [](const Config& config) {
+    return checkpoint_tensors(
+        checkpoint_of_step(std::filesystem::path(config.run_dir) / config.checkpoint.folder, kSteps));
+  };
+  LayoutProof proof;
+  proof.difference = step_difference(actual, expected[0]);
+  if (!proof.difference.empty()) return proof;
+  proof.facts.push_back(format("{} steps on {} ranks ({}): losses and gradient norms are those of one rank",
+                               kSteps, ranks, mesh_of(job.parallelism)));
+  const TensorFolder tensors = saved(one);
+  proof.difference = tensor_difference(saved(many), tensors);
+  if (proof.difference.empty())
+    proof.facts.push_back(
+        format("{} tensors of weights and moments are those of one rank", tensors.names().size()));
+  return proof;
+}
+
+LayoutProof prove_layout_of(const Config& config, int world_size) {
+  const TemporaryFolder folder;
+  return prove_layout(small_exact_job(config, world_size), folder.path());
+}
+
+}  // namespace stepforge

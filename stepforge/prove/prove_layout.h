@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// `stepforge prove`: trains a small model whose arithmetic is exact in the layout of a configuration, with the
+// ranks as threads of this process, and compares it bit for bit with one rank.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "stepforge/config/config.h"
+
+namespace stepforge {
+
+/// The configuration of the comparison: axes, policies, partition, recomputation, offload and accumulation are
+/// those of `config`; every degree above 1 becomes 2 or 3, the model one of prove/exact_model.h, precision
+/// fp32, steps 4. `world_size`: ranks of the job that `config` describes. Its degrees have no -1. Throws
+/// UsageError if the degrees do not fit world_size.
+Config small_exact_job(const Config& config, int world_size);
+
+struct LayoutProof {
+  std::vector<std::string> facts;  ///< one line each: what was compared
+  std::string difference;          ///< the first one; "" if there is none
+};
+
+/// Trains `job`, as small_exact_job() makes it, on all its ranks and on one, in `folder`, and compares losses,
+/// gradient norms, weights and moments. Throws what training throws.
+LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder);
+
+/// The same for `config`, in a temporary folder.
+LayoutProof prove_layout_of(const Config& config, int world_size);
+
+}  // namespace stepforge

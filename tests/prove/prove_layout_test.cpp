@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/prove/prove_layout.h"
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/config/load.h"
+#include "tests/support/small_run.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+Config config_of(const Strings& args) {
+  return load_config(std::nullopt, Strings{"preset=debug"} + args).config;
+}
+
+TEST(SmallExactJob, KeepsEveryAxisAndPolicyInSmall) {
+  const Config job = small_exact_job(
+      config_of(
+          {"parallelism.data_parallel_replicate_degree=8", "parallelism.context_parallel_degree=3",
+           "parallelism.tensor_parallel_degree=8", "parallelism.fsdp_partition=by_dim",
+           "parallelism.fsdp_prefetch_lists=[{unit=\"layers.1\", forward=[\"layers.2\", \"layers.3\"]}, "
+           "{unit=\"layers.3\", backward=[\"layers.2\"]}]",
+           "activation_checkpoint.mode=blocks", "activation_checkpoint.blocks=[3]", "training.seq_len=96",
+           "training.local_batch_size=1", "training.global_batch_size=64"}),
+      8 * 4 * 3 * 8);
+  const ParallelismConfig& parallelism = job.parallelism;
+  EXPECT_EQ(parallelism.data_parallel_replicate_degree, 2);
+  EXPECT_EQ(parallelism.data_parallel_shard_degree, 2);
+  EXPECT_EQ(parallelism.context_parallel_degree, 3);
+  EXPECT_EQ(parallelism.tensor_parallel_degree, 2);
+  EXPECT_EQ(parallelism.fsdp_partition, FsdpPartition::by_dim);
+  ASSERT_EQ(parallelism.fsdp_prefetch_lists.size(), 1U);
+  EXPECT_EQ(parallelism.fsdp_prefetch_lists[0].forward, (Strings{"layers.2"}));
+  EXPECT_EQ(job.activation_checkpoint.mode, RecomputeMode::blocks);
+  EXPECT_EQ(job.training.local_batch_size, 3);  // two micro-batches
+  EXPECT_THROW(small_exact_job(config_of({"parallelism.tensor_parallel_degree=3"}), 4), UsageError);
+}
+
+TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
+  const std::vector<std::pair<int, Strings>> jobs = {
+      {1, {}},
+      {16, {"parallelism.fsdp_cpu_offload=true", "model.dropout=0.1"}},
+      {32,
+       {"parallelism.data_parallel_replicate_degree=4", "parallelism.tensor_parallel_degree=4",
+        "parallelism.context_parallel_degree=2", "parallelism.context_parallel_method=ring"}},
+      {6,
+       {"parallelism.context_parallel_degree=3", "parallelism.context_parallel_method=ulysses",
+        "training.seq_len=96", "model.tie_embeddings=true", "activation_checkpoint.mode=full"}}};
+  for (const auto& [ranks, args] : jobs) {
+    const LayoutProof proof = prove_layout_of(config_of(args), ranks);
+    EXPECT_EQ(proof.difference, "") << join(args, " ");
+    EXPECT_EQ(proof.facts.size(), 2U);
+  }
+}
+
+/// Sums of rounded gradients depend on the layout.
+TEST(ProveLayout, TheFirstDifferenceIsNamed) {
+  const TempFolder folder;
+  Config job = small_exact_job(config_of({}), 2);
+  job.precision.reduce = DType::bf16;
+  const LayoutProof proof = prove_layout(job, folder.path());
+  EXPECT_CONTAINS(proof.difference, "that of one rank");
+  EXPECT_CONTAINS(proof.difference, "step ");
+}
+
+}  // namespace
+}  // namespace stepforge::testing
