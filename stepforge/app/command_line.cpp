@@ -295,8 +295,7 @@ class CommandLine {
 
   void add_prove() {
     CLI::App* command =
-        add(app_, "prove",
-            "Train a small exact model in a run's layout and compare it with one rank, bit for bit");
+        add(app_, "prove", "Train a small exact model in a run's layout, and compare it with one rank");
     auto preset = options<std::string>();
     auto prove = options<ProveOptions>();
     accept_config(*command, *preset);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "stepforge/catalog/context_costs.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 
 namespace stepforge {
@@ -117,63 +118,6 @@ OpCost attention_cost(const AttentionDims& dims) {
   backward.thread_bytes_per_key = kFloatBytes * per_key;
   backward.tasks_per_document = dims.kv_heads;
   return cost;
-}
-
-/// Every rank gathers the keys and values of whole rows, in forward and again in backward.
-void gather_keys(RegionCost& region, const AttentionDims& dims, int64_t degree) {
-  const int64_t gathered = degree * 2 * dims.kv_heads * dims.head_dim;
-  OpCost& attention = region.ops.back();
-  attention.forward_workspace.token.compute = gathered;
-  attention.forward_workspace.token.fp32 *= degree;
-  attention.forward_workspace.tasks_per_document *= degree;
-  attention.backward_workspace.token.compute = 2 * gathered;  // and their gradients
-  attention.backward_workspace.tasks_per_document *= degree;
-  Exchange& exchange = region.exchange(BlockAxis::context);
-  exchange.forward.compute = gathered;
-  exchange.backward.compute = 2 * gathered;
-}
-
-/// Keys and values of every rank pass through this one, and their gradients in fp32 behind them.
-void pass_keys(RegionCost& region, const AttentionDims& dims, int64_t degree) {
-  const int64_t keys = 2 * dims.kv_heads * dims.head_dim;
-  OpCost& attention = region.ops.back();
-  // Two sets of keys; the results of one step beside those of all, in fp32.
-  attention.forward_workspace.token.compute = 2 * keys + dims.query_width();
-  attention.forward_workspace.token.fp32 += dims.query_width() + 2 * dims.heads;
-  attention.backward_workspace.token.compute = 3 * keys + dims.query_width();
-  attention.backward_workspace.token.fp32 = 2 * keys + dims.query_width();
-  attention.forward_workspace.tasks_per_document *= degree;
-  attention.backward_workspace.tasks_per_document *= degree;
-  Exchange& exchange = region.exchange(BlockAxis::context);
-  exchange.forward.compute = (degree - 1) * keys;
-  exchange.backward.compute = (degree - 1) * keys;
-  exchange.backward.fp32 = degree * keys;
-}
-
-/// Every rank attends with some of the heads over whole rows, and keeps these.
-void divide_by_heads(RegionCost& region, const AttentionDims& dims, int64_t degree) {
-  const int64_t kv_heads = std::max(dims.kv_heads, degree);
-  const int64_t sent = dims.query_width() + 2 * kv_heads * dims.head_dim;
-  OpCost& attention = region.ops.back();
-  attention.extra = {sent + dims.query_width(), dims.heads};
-  attention.saves = attention.extra;
-  attention.forward_workspace.token.compute = sent;
-  attention.forward_workspace.token.fp32 = kv_heads * cpu::attention_packed_floats(dims.head_dim);
-  attention.backward_workspace.token.compute = 2 * sent + dims.query_width();
-  Exchange& exchange = region.exchange(BlockAxis::context);
-  exchange.forward.compute = sent + dims.query_width();
-  exchange.backward = exchange.forward;
-}
-
-void exchange_context(RegionCost& region, const AttentionDims& dims, const ContextParallel& context) {
-  switch (context.method) {
-    case ContextMethod::allgather:
-      return gather_keys(region, dims, context.degree);
-    case ContextMethod::ring:
-      return pass_keys(region, dims, context.degree);
-    case ContextMethod::ulysses:
-      return divide_by_heads(region, dims, context.degree);
-  }
 }
 
 /// Adds in place. With dropout, the gradient of its branch is a new, masked tensor.

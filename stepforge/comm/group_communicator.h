@@ -59,7 +59,7 @@ void check_arguments(Communicator& group, const Check& check) {
   }
 }
 
-/// "the creation of group "dp_shard""
+/// "the creation of group "fsdp""
 std::string creation_text(const std::string& group);
 
 /// The error text if `rank` and `other_rank` (global ranks) made different calls as their call `number`.
@@ -133,7 +133,7 @@ class GroupCommunicator : public Communicator {
 
   /// "last reached all_gather of 64 bytes, its call 3"
   static std::string call_text(uint64_t number, const CollectiveCall& call);
-  /// "all_gather of 64 bytes, call 3 of group "dp_shard""
+  /// "all_gather of 64 bytes, call 3 of group "fsdp""
   std::string here_text() const;
   int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
   int world_rank() const { return world_rank(rank_); }

@@ -18,6 +18,8 @@ struct ContextPart {
 
   /// The number of equal chunks into which a row is divided.
   int64_t granularity() const { return degree == 1 ? 1 : (head_tail ? 2 : 1) * degree; }
+  /// The part that is `steps` before this one in the ring of all parts; steps <= degree.
+  int64_t before(int64_t steps) const { return (index - steps + degree) % degree; }
   bool operator==(const ContextPart&) const = default;
 };
 

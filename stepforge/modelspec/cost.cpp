@@ -118,7 +118,8 @@ int64_t Workspace::bytes(const CostContext& context) const {
   const int64_t narrow_bytes =
       context.compute == DType::f32 ? 0 : narrow * static_cast<int64_t>(dtype_bytes(context.compute));
   const int64_t document = std::max<int64_t>(1, context.document_length);
-  const int64_t tasks = (context.tokens + document - 1) / document * tasks_per_document;
+  const int64_t tokens = context.tokens * context.parts;
+  const int64_t tasks = (tokens + document - 1) / document * tasks_per_document;
   const int64_t threads = std::clamp<int64_t>(context.threads, 1, std::max<int64_t>(tasks, 1));
   return token.bytes(context.tokens, context.compute) +
          chunk_token.bytes(std::min(chunk, context.tokens), context.compute) + narrow_bytes +

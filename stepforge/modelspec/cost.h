@@ -30,6 +30,7 @@ struct CostContext {
   int64_t document_length = 0;  ///< keys per token, before the causal mask
   DType compute = DType::f32;
   int64_t threads = 1;  ///< threads of a kernel, each with its own scratch memory
+  int64_t parts = 1;    ///< ranks that have the other tokens of the same documents, this one included
 };
 
 /// Memory that a call allocates and frees while it runs.
@@ -40,7 +41,7 @@ struct Workspace {
   int64_t narrow = 0;                ///< elements of the compute dtype, only if that is not fp32
   int64_t thread_bytes = 0;          ///< of each running thread
   int64_t thread_bytes_per_key = 0;  ///< of each running thread, times document_length
-  int64_t tasks_per_document = 1;    ///< limits the number of running threads
+  int64_t tasks_per_document = 1;    ///< limits the number of running threads; documents of all parts
 
   int64_t bytes(const CostContext& context) const;
 };

@@ -10,6 +10,8 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/data/context_part.h"
 
 namespace stepforge {
@@ -67,6 +69,10 @@ BatchTensors::BatchTensors(Batch host_batch)
       attention_ranges(host.part.degree == 1 ? document_ranges(host.cu_seqlens) : ranges_of_part(host)) {
   auto* ids = row_ids.data_ptr<int64_t>();
   auto* positions_in_row = row_positions.data_ptr<int32_t>();
+  if (host.cu_seqlens.empty() || host.cu_seqlens.back() != host.rows * host.row_length()) {
+    throw Error(format("the document boundaries of a batch must end with its number of tokens, {}",
+                       host.rows * host.row_length()));
+  }
   const std::vector<TokenRange> held = token_ranges(host.part, host.row_length());
   for (int64_t row = 0; row < host.rows; ++row) {
     const auto id = static_cast<int64_t>(host.row_ids.at(static_cast<size_t>(row)));

@@ -9,6 +9,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
 
@@ -168,6 +170,10 @@ struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
 
 at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
                        const ContextExchange& exchange) {
+  if (!exchange.several() || exchange.parallel.degree != batch.host.part.degree) {
+    throw Error(format("attention: the batch has one of {} parts of its rows, but the model was made for {}",
+                       batch.host.part.degree, exchange.parallel.degree));
+  }
   const Arguments arguments{shape, &batch, &exchange};
   switch (exchange.parallel.method) {
     case ContextMethod::allgather:

@@ -56,6 +56,7 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
 at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
                        const ContextExchange& exchange);
 
+/// The method ring of attend_part().
 at::Tensor attend_ring(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
                        const ContextExchange& exchange);
 

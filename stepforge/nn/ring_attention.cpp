@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ring attention: keys and values pass from rank to rank while each rank attends to those at hand. Partial
-// results are merged by their log-sum-exp, in fp32 (Liu et al., arXiv:2310.01889).
+// results are merged by their log-sum-exp in fp32; those of one step have the type of qkv (Liu et al., arXiv:2310.01889).
 #include <utility>
 
 #include <ATen/TensorOperators.h>
@@ -27,8 +27,6 @@ struct RingArguments {
 
   int64_t degree() const { return exchange->parallel.degree; }
   int64_t width() const { return shape.kv_heads * shape.head_dim; }
-  /// Whose keys and values are here in step `step` of the ring.
-  int64_t source(int64_t step) const { return (batch->host.part.index - step + degree()) % degree(); }
 };
 
 /// A tensor of each rank in turn. The next one is on its way while this one is used.
@@ -77,7 +75,8 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
     return {split_qkv(qkv, arguments.shape).q, kv.narrow(1, 0, width), kv.narrow(1, width, width)};
   }
   static at::Tensor own_keys(const at::Tensor& qkv, const RingArguments& arguments) {
-    return qkv.narrow(1, arguments.shape.out_width(), 2 * arguments.width()).contiguous();
+    return qkv.narrow(1, arguments.shape.out_width(), 2 * arguments.width())
+        .clone(at::MemoryFormat::Contiguous);
   }
 
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const RingArguments* arguments) {
@@ -91,7 +90,8 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
     for (int64_t step = 0; step < arguments->degree(); ++step) {
       const bool last = step + 1 == arguments->degree();
       if (!last) ring.start_next();
-      const std::vector<AttentionRange> ranges = arguments->batch->ranges_to(arguments->source(step));
+      const std::vector<AttentionRange> ranges =
+          arguments->batch->ranges_to(arguments->batch->host.part.before(step));
       attention_forward(inputs(qkv, ring.here(), *arguments), shape, ranges, part, part_lse);
       if (step == 0) {  // every query sees itself
         sum.copy_(part);
@@ -127,7 +127,8 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
     for (int64_t step = 0; step < arguments.degree(); ++step) {
       const bool last = step + 1 == arguments.degree();
       if (!last) keys.start_next();
-      const std::vector<AttentionRange> ranges = arguments.batch->ranges_to(arguments.source(step));
+      const std::vector<AttentionRange> ranges =
+          arguments.batch->ranges_to(arguments.batch->host.part.before(step));
       q_part.zero_();
       kv_part.zero_();
       const QueryKeyValue part{q_part, kv_part.narrow(1, 0, arguments.width()),

@@ -138,7 +138,8 @@ StepOptions common_options(const Config& config, ProgramKind kind, const RankLay
   StepOptions options;
   options.kind = kind;
   const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
-  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads};
+  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads,
+                  layout.dims.cp};
   options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
   options.micro_batches = kind == ProgramKind::train ? static_cast<int>(batch.micro_batches()) : 1;
   return options;

@@ -159,8 +159,8 @@ std::string memory_verdict(const Config& config, const ModelSpec& model, RankId 
   if (fits) return text;
   const std::vector<FittingChange> changes = find_fitting_changes(config, model, rank, budget);
   text += changes.empty()
-              ? "\n  No recomputation, micro-batch or number of ranks makes it fit: use a smaller model"
-                " or a shorter training.seq_len"
+              ? "\n  No recomputation, micro-batch or number of ranks makes it fit: use a smaller model,"
+                " a shorter training.seq_len, or parallelism.context_parallel_degree on more ranks"
               : "\n  It would fit with";
   for (const FittingChange& change : changes)
     text += format("\n    {}  (needs {} per rank)", change.settings, human_bytes(change.bytes));

@@ -9,12 +9,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/round.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "stepforge/base/error.h"
@@ -23,6 +19,7 @@
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/layers.h"
 #include "stepforge/plan/job_plan.h"
+#include "stepforge/prove/token_sum.h"
 #include "stepforge/storage/context_exchange.h"
 #include "stepforge/storage/tensor_sums.h"
 
@@ -91,111 +88,19 @@ class ExactEmbedding : public Block {
   TensorSums sums_;
 };
 
-/// 1 where a query of a range sees a key.
-at::Tensor mask_of(const std::vector<AttentionRange>& ranges, int64_t queries, int64_t keys) {
-  at::Tensor seen = at::zeros({queries, keys}, at::kFloat);
-  for (const AttentionRange& range : ranges) {
-    for (int64_t query = 0; query < range.queries; ++query) {
-      const int64_t count = range.past + (range.causal ? query + 1 : 0);
-      seen[range.query_begin + query].narrow(0, range.key_begin, count).fill_(1.0);
-    }
-  }
-  return seen;
-}
-
-/// Every token's sum over the tokens that it sees, or in backward over those that see it.
-class TokenSum {
- public:
-  TokenSum(const BatchTensors& batch, const ContextExchange& exchange, bool backward)
-      : batch_(batch), exchange_(exchange), backward_(backward) {}
-
-  at::Tensor operator()(const at::Tensor& x) const {
-    if (batch_.host.part.degree == 1) return product(batch_.attention_ranges, x, x.size(0));
-    switch (exchange_.parallel.method) {
-      case ContextMethod::allgather:
-        return gathered(x.contiguous());
-      case ContextMethod::ring:
-        return around_the_ring(x.contiguous());
-      case ContextMethod::ulysses:
-        return by_columns(x);
-    }
-    return {};
-  }
-
- private:
-  int64_t degree() const { return batch_.host.part.degree; }
-
-  /// `others`: tokens on the other side of the ranges.
-  at::Tensor product(const std::vector<AttentionRange>& ranges, const at::Tensor& x, int64_t others) const {
-    const at::Tensor mask =
-        backward_ ? mask_of(ranges, x.size(0), others).t() : mask_of(ranges, others, x.size(0));
-    return at::mm(mask.to(x.scalar_type()), x);
-  }
-
-  at::Tensor gathered(const at::Tensor& x) const {
-    const int64_t all = degree() * x.size(0);
-    if (!backward_) {
-      const at::Tensor parts = at::empty({all, x.size(1)}, x.options());
-      exchange_.gather(x, parts);
-      return product(batch_.attention_ranges, parts.index_select(0, batch_.index_in_parts), x.size(0));
-    }
-    const at::Tensor whole = product(batch_.attention_ranges, x, all);
-    at::Tensor own = at::empty_like(x);
-    exchange_.sum_parts(whole.index_select(0, batch_.index_in_rows), own);
-    return own;
-  }
-
-  /// In forward the tokens travel, in backward the sums.
-  at::Tensor around_the_ring(const at::Tensor& x) const {
-    at::Tensor here = backward_ ? at::zeros_like(x) : x.clone();
-    at::Tensor sum = at::zeros_like(x);
-    at::Tensor next = at::empty_like(x);
-    for (int64_t step = 0; step < degree(); ++step) {
-      const int64_t source = (batch_.host.part.index - step + degree()) % degree();
-      const at::Tensor part = product(batch_.ranges_to(source), backward_ ? x : here, x.size(0));
-      (backward_ ? here : sum).add_(part);
-      exchange_.shift(here, next)();
-      std::swap(here, next);
-    }
-    return backward_ ? here : sum;
-  }
-
-  /// Each rank sums some of the columns over whole rows.
-  at::Tensor by_columns(const at::Tensor& x) const {
-    const int64_t columns = (x.size(1) + degree() - 1) / degree();
-    const int64_t tokens = x.size(0);
-    const at::Tensor padded = at::zeros({tokens, degree() * columns}, x.options());
-    padded.narrow(1, 0, x.size(1)).copy_(x);
-    at::Tensor incoming = at::empty({degree(), tokens, columns}, x.options());
-    exchange_.all_to_all(padded.view({tokens, degree(), columns}).transpose(0, 1).contiguous(), incoming);
-    const at::Tensor rows =
-        incoming.view({degree() * tokens, columns}).index_select(0, batch_.index_in_parts);
-    const at::Tensor sums = product(document_ranges(batch_.host.cu_seqlens), rows, rows.size(0));
-    exchange_.all_to_all(sums.index_select(0, batch_.index_in_rows), incoming);
-    return incoming.transpose(0, 1)
-        .reshape({tokens, degree() * columns})
-        .narrow(1, 0, x.size(1))
-        .contiguous();
-  }
-
-  const BatchTensors& batch_;
-  const ContextExchange& exchange_;
-  bool backward_;
-};
-
 /// In place of attention: each token becomes the sum of the earlier ones of its document, itself included.
 struct SumTokens : torch::autograd::Function<SumTokens> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const BatchTensors* batch, const ContextExchange* exchange) {
     save_pointer(*ctx, "batch", batch);
     save_pointer(*ctx, "exchange", exchange);
-    return TokenSum(*batch, *exchange, /*backward=*/false)(x);
+    return sum_seen_tokens(x, *batch, *exchange);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    const TokenSum sum(*saved_pointer<BatchTensors>(*ctx, "batch"),
-                       *saved_pointer<ContextExchange>(*ctx, "exchange"), /*backward=*/true);
-    return {sum(gradients[0]), at::Tensor(), at::Tensor()};
+    return {sum_seeing_tokens(gradients[0], *saved_pointer<BatchTensors>(*ctx, "batch"),
+                              *saved_pointer<ContextExchange>(*ctx, "exchange")),
+            at::Tensor(), at::Tensor()};
   }
 };
 

@@ -8,10 +8,11 @@
 #include <thread>
 #include <utility>
 
-#include <unistd.h>
+#include <ATen/Parallel.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/temporary_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/comm/shared_memory.h"
 #include "stepforge/plan/job_plan.h"
@@ -100,15 +101,13 @@ void train_rank(const Config& job, World* world, TrainedRank& result) {
 
 std::vector<TrainedRank> train(const Config& job, int ranks) {
   std::vector<TrainedRank> results(static_cast<size_t>(ranks));
-  if (ranks == 1) {
-    train_rank(job, nullptr, results[0]);
-  } else {
-    const auto worlds = thread_worlds(ranks);
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < results.size(); ++rank)
-      threads.emplace_back([&, rank] { train_rank(job, worlds[rank].get(), results[rank]); });
-    for (std::thread& thread : threads) thread.join();
-  }
+  // Also a single rank, because training sets the number of threads of the thread that it runs on.
+  const auto worlds = thread_worlds(ranks);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < results.size(); ++rank)
+    threads.emplace_back(
+        [&, rank] { train_rank(job, ranks == 1 ? nullptr : worlds[rank].get(), results[rank]); });
+  for (std::thread& thread : threads) thread.join();
   for (const TrainedRank& rank : results)
     if (rank.failure) std::rethrow_exception(rank.failure);
   return results;
@@ -139,9 +138,11 @@ bool same_bits(double left, double right) {
 }
 
 std::string step_difference(const std::vector<TrainedRank>& many, const TrainedRank& one) {
+  const auto incomplete = [](const TrainedRank& rank) { return std::ssize(rank.steps) != kSteps; };
+  if (incomplete(one) || std::ranges::any_of(many, incomplete))
+    return format("a rank did not train {} steps", kSteps);
   for (size_t step = 0; step < one.steps.size(); ++step) {
     for (size_t rank = 0; rank < many.size(); ++rank) {
-      if (many[rank].steps.size() <= step) return format("rank {} ended before step {}", rank, step + 1);
       const auto [loss, norm] = many[rank].steps[step];
       if (!same_bits(loss, one.steps[step].first))
         return format("step {}: the loss of rank {} is {}, that of one rank {}", step + 1, rank, loss,
@@ -177,27 +178,26 @@ std::string tensor_difference(const TensorFolder& many, const TensorFolder& one)
   return "";
 }
 
-/// Deleted at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder()
-      : path_(std::filesystem::temp_directory_path() / format("stepforge-prove-{}", getpid())) {}
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+/// Options of `config` that the small job does not have.
+std::vector<std::string> options_left_out(const Config& config) {
+  std::vector<std::string> left_out;
+  const auto add = [&](bool differs, std::string_view key, std::string_view value) {
+    if (differs) left_out.push_back(format("{} = \"{}\"", key, value));
+  };
+  add(config.training.reduction != ReductionMode::fast, "training.reduction",
+      choice_name(config.training.reduction));
+  add(config.training.loss_aggregation != LossAggregation::token_mean, "training.loss_aggregation",
+      choice_name(config.training.loss_aggregation));
+  add(config.precision.compute != DType::f32, "precision.compute", dtype_name(config.precision.compute));
+  add(config.precision.reduce != DType::f32, "precision.reduce", dtype_name(config.precision.reduce));
+  return left_out;
+}
 
 }  // namespace
 
 Config small_exact_job(const Config& config, int world_size) {
-  const ParallelDims dims = plan_layout(config, {}, {0, world_size}).dims;
+  const RankLayout layout = plan_layout(config, {}, {0, world_size});
+  const ParallelDims& dims = layout.dims;
   Config job;
   job.model.vocab_size = 257;
   job.model.tie_embeddings = config.model.tie_embeddings;
@@ -216,7 +216,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.tokenizer.type = TokenizerType::bytes;
   const int64_t data_ranks =
       job.parallelism.data_parallel_replicate_degree * job.parallelism.data_parallel_shard_degree;
-  const bool accumulates = plan_batch(config, plan_layout(config, {}, {0, world_size})).micro_batches() > 1;
+  const bool accumulates = plan_batch(config, layout).micro_batches() > 1;
   auto& training = job.training;
   training.seq_len = job.parallelism.context_parallel_degree == 3 ? 18 : 16;
   training.global_batch_size = kExactRows;
@@ -227,6 +227,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.lr_scheduler.warmup_steps = 0;
   job.lr_scheduler.min_lr_factor = 1.0;
   job.checkpoint.async = false;
+  job.checkpoint.resume = false;
   job.metrics.status_line = StatusLineMode::off;
   return job;
 }
@@ -258,8 +259,12 @@ LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder)
 }
 
 LayoutProof prove_layout_of(const Config& config, int world_size) {
-  const TemporaryFolder folder;
-  return prove_layout(small_exact_job(config, world_size), folder.path());
+  const TemporaryFolder folder("prove");
+  const int threads = at::get_num_threads();
+  LayoutProof proof = prove_layout(small_exact_job(config, world_size), folder.path());
+  at::set_num_threads(threads);
+  proof.left_out = options_left_out(config);
+  return proof;
 }
 
 }  // namespace stepforge

@@ -13,20 +13,22 @@ namespace stepforge {
 
 /// The configuration of the comparison: axes, policies, partition, recomputation, offload and accumulation are
 /// those of `config`; every degree above 1 becomes 2 or 3, the model one of prove/exact_model.h, precision
-/// fp32, steps 4. `world_size`: ranks of the job that `config` describes. Its degrees have no -1. Throws
+/// fp32, steps 4; sums are not ordered. `world_size`: ranks of the job that `config` describes. Its degrees have no -1. Throws
 /// UsageError if the degrees do not fit world_size.
 Config small_exact_job(const Config& config, int world_size);
 
 struct LayoutProof {
   std::vector<std::string> facts;  ///< one line each: what was compared
   std::string difference;          ///< the first one; "" if there is none
+  /// Options of the configuration that the small job does not have, because sums are not exact with them.
+  std::vector<std::string> left_out;
 };
 
 /// Trains `job`, as small_exact_job() makes it, on all its ranks and on one, in `folder`, and compares losses,
 /// gradient norms, weights and moments. Throws what training throws.
 LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder);
 
-/// The same for `config`, in a temporary folder.
+/// The same for `config`, in a temporary folder. The number of threads of this process stays as it is.
 LayoutProof prove_layout_of(const Config& config, int world_size);
 
 }  // namespace stepforge

@@ -135,10 +135,10 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.name = block.name;
     added.units = block.units;
     added.weights_in_backward = block.kind != BlockKind::embedding;
-    if (block.exchanges_over(BlockAxis::tensor)) added.groups[0] = layout.tensor_group;
+    if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
     // Every rank of context parallelism generates whole rows.
     if (block.exchanges_over(BlockAxis::context) && options.kind != ProgramKind::generate)
-      added.groups[1] = layout.context_group;
+      added.group(BlockAxis::context) = layout.context_group;
   }
   program.blocks.front().first = true;
   program.blocks.back().last = true;

@@ -69,8 +69,8 @@ class Table {
   static bool alike(const Operation& a, const Operation& b) {
     const auto shown = [](const Operation& operation) {
       return std::tuple(operation.kind, operation.lane, operation.keep_graph, operation.accumulate,
-                        total_bytes(operation), operation.workspace, operation.level, operation.group,
-                        operation.peer, kinds_of(operation.parts));
+                        operation.bytes, operation.workspace, operation.level, operation.group,
+                        operation.peer, operation.exchanges, kinds_of(operation.parts));
     };
     return shown(a) == shown(b);
   }
@@ -115,7 +115,7 @@ double microseconds(double seconds) {
 Json operation_event(const StepProgram& program, int process, std::size_t index, const OperationTime& time) {
   const Operation& operation = program.operations[index];
   Json arguments = {{"index", index}};
-  if (operation.bytes > 0) arguments["bytes"] = operation.bytes;
+  if (const int64_t bytes = total_bytes(operation); bytes > 0) arguments["bytes"] = bytes;
   if (operation.workspace > 0) arguments["workspace"] = operation.workspace;
   if (!operation.needs.empty()) arguments["needs"] = operation.needs;
   return {{"name", operation_text(program, operation)},

@@ -95,6 +95,8 @@ struct ProgramBlock {
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
   std::array<int, kBlockAxes> groups = {-1, -1};
+
+  int& group(BlockAxis axis) { return groups.at(static_cast<std::size_t>(axis)); }
 };
 
 /// The step of one rank. Blocks are those of this rank, in forward order; on a pipeline stage `first` and

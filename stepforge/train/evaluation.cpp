@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/data/context_part.h"
 
@@ -89,13 +91,17 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
   EvaluationResult result;
   double loss_sum = 0.0;
   const int ranks = groups.layout().data_ranks;
+  if (part.degree != groups.layout().dims.cp) {
+    throw Error(format("evaluation of one of {} parts of rows on groups for {}", part.degree,
+                       groups.layout().dims.cp));
+  }
   for (int64_t first = 0; max_batches < 0 || first < max_batches; first += ranks) {
     const int64_t number = first + groups.layout().data_rank;
     const bool wanted = max_batches < 0 || number < max_batches;
     const Batch batch = wanted ? stream.rows(number * rows, rows) : Batch{};
     std::vector<BatchTally> tallies{{.rows = batch.rows, .stopped = stop && stop() ? 1 : 0}};
     gather(tallies, groups);
-    // Rank order is batch order, so the sums are those of a single rank; rank 0 has the round's first batch.
+    // Rank order is batch order, so without context parallelism the sums are those of a single rank; rank 0 has the round's first batch.
     result.stopped = stopped(tallies);
     if (tallies.front().rows == 0 || result.stopped) break;
     const Batch own = take_part(batch.rows > 0 ? batch : masked(stream.rows(0, rows)), part);

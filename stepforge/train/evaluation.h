@@ -22,7 +22,8 @@ struct EvaluationResult {
 
 /// Evaluates up to `max_batches` batches of `rows` rows of a one-pass stream; -1 = all. Ends early if `stop`
 /// returns true between two batches. A collective over the data ranks of `groups`, which share the batches;
-/// the result is the same on all of them, and equal to that of a single rank. `part`: of each row, that this
+/// the result is the same on all of them, and equal to that of a single rank, with
+/// context parallelism up to the last bits. `part`: of each row, that this
 /// rank has.
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
                           const std::function<bool()>& stop = {}, const GroupCommunicators& groups = {},

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/train/train_step.h"
 
+#include <array>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include <ATen/ops/isfinite.h>
@@ -67,14 +69,15 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
 
 namespace {
 
-/// The first nonempty `own` in rank order, with its rank; "" if all are empty. The same on all ranks.
-std::string first_found(Communicator* ranks, const std::string& own) {
-  if (ranks == nullptr) return own;
-  const std::vector<std::string> found = gather_texts(*ranks, own);
-  for (size_t rank = 0; rank < found.size(); ++rank) {
-    if (!found[rank].empty()) return format("{} on rank {}", found[rank], rank);
-  }
-  return "";
+/// The earliest finding, with its rank; of several the lowest rank's. "" if there is none. The same on all ranks.
+std::string first_found(Communicator* ranks, const NonfiniteFinding& own) {
+  if (ranks == nullptr) return own.place;
+  const std::vector<std::string> texts = gather_texts(*ranks, own.place);
+  const std::vector<int64_t> orders = gather_values(*ranks, std::array{own.order});
+  std::optional<size_t> first;
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    if (!texts[rank].empty() && (!first || orders[rank] < orders[*first])) first = rank;
+  return first ? format("{} on rank {}", texts[*first], *first) : "";
 }
 
 std::string nonfinite_weights(const ModelStore& store) {
@@ -104,29 +107,30 @@ std::string nonfinite_gradient(const ModelStore& store) {
 std::string TrainStep::find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs) {
   const GroupCommunicators& groups = store_.groups();
   Communicator* const ranks = groups.at(groups.layout().world_group, Lane::compute);
-  std::string first_nonfinite = first_found(ranks, nonfinite_weights(store_));
+  std::string first_nonfinite = first_found(ranks, {0, nonfinite_weights(store_)});
   if (first_nonfinite.empty()) first_nonfinite = first_found(ranks, replay(micro_batches, std::move(inputs)));
   // Gradients are already summed over ranks here, so the named rank may not be the one where it began.
-  if (first_nonfinite.empty()) first_nonfinite = first_found(ranks, nonfinite_gradient(store_));
+  if (first_nonfinite.empty()) first_nonfinite = first_found(ranks, {0, nonfinite_gradient(store_)});
   return first_nonfinite.empty() ? "the loss of the head" : first_nonfinite;
 }
 
 /// Runs the step again without an update and checks every bundle.
-std::string TrainStep::replay(const std::vector<Batch>& micro_batches, StepInputs inputs) {
-  std::string first_nonfinite;
-  inputs.inspect = [&first_nonfinite, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
-                                                                bool is_gradient) {
+NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, StepInputs inputs) {
+  NonfiniteFinding first;
+  int64_t inspections = 0;
+  inputs.inspect = [&first, &inspections, planted = inputs.inspect](const ProgramBlock& block, Bundle& bundle,
+                                                                    bool is_gradient) {
     if (planted) planted(block, bundle, is_gradient);
+    ++inspections;
     for (const auto& tensor : bundle) {
-      if (first_nonfinite.empty() && !finite(tensor)) {
-        first_nonfinite =
-            format("block {} ({})", block.name, is_gradient ? "gradient of its input" : "output");
-      }
+      if (!first.place.empty() || finite(tensor)) continue;
+      first = {inspections,
+               format("block {} ({})", block.name, is_gradient ? "gradient of its input" : "output")};
     }
   };
   TrainingServices services(config_.training, micro_batches, store_, nullptr, 0.0);
   executor_.run(inputs, services);
-  return first_nonfinite;
+  return first;
 }
 
 }  // namespace stepforge

@@ -31,6 +31,12 @@ struct StepContext {
   double lr_factor = 1.0;
 };
 
+/// A value that is not finite, as one rank found it.
+struct NonfiniteFinding {
+  int64_t order = 0;  ///< number of inspections before it: equal at the same place of all ranks
+  std::string place;  ///< "" if there is none
+};
+
 class TrainStep {
  public:
   TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer);
@@ -51,7 +57,7 @@ class TrainStep {
  private:
   StepInputs inputs_for(const StepContext& context) const;
   std::string find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs);
-  std::string replay(const std::vector<Batch>& micro_batches, StepInputs inputs);
+  NonfiniteFinding replay(const std::vector<Batch>& micro_batches, StepInputs inputs);
 
   const Config& config_;
   Executor& executor_;

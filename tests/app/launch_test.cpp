@@ -150,6 +150,7 @@ TEST(Launch, ALayoutIsProvedOnItsOwnAndBeforeTraining) {
                                Strings{"parallelism.context_parallel_degree=2", "debug.prove_layout=true"}));
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_CONTAINS(trained.err + trained.out, "proved: 4 steps on 2 ranks");
+  EXPECT_EQ((trained.err + trained.out).find("threads"), std::string::npos) << trained.err;
   EXPECT_EQ(
       run_program(Strings{"prove", "--world-size", "3"} + small_run(folder / "run") + degrees).exit_code, 2);
 }

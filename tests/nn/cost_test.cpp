@@ -97,7 +97,7 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
   BlockCost predicted() const {
     const ContextParallel& parallel = GetParam().context;
     const CostContext context{kRows * kSeqLen, kSeqLen * parallel.degree, GetParam().compute,
-                              at::get_num_threads()};
+                              at::get_num_threads(), parallel.degree};
     return block_cost(model_spec(config(), 0, {}, parallel).blocks.at(1).regions, context,
                       GetParam().recomputed);
   }

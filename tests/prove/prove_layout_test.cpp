@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/prove/prove_layout.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
@@ -53,10 +54,20 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
     const LayoutProof proof = prove_layout_of(config_of(args), ranks);
     EXPECT_EQ(proof.difference, "") << join(args, " ");
     EXPECT_EQ(proof.facts.size(), 2U);
+    EXPECT_EQ(proof.left_out, Strings{});
   }
 }
 
 /// Sums of rounded gradients depend on the layout.
+TEST(ProveLayout, WhatIsNotComparedIsListedAndThreadsStay) {
+  at::set_num_threads(3);
+  const LayoutProof proof =
+      prove_layout_of(config_of({"training.reduction=ordered", "precision.compute=bf16"}), 2);
+  EXPECT_EQ(proof.difference, "");
+  EXPECT_EQ(proof.left_out, (Strings{"training.reduction = \"ordered\"", "precision.compute = \"bf16\""}));
+  EXPECT_EQ(at::get_num_threads(), 3);
+}
+
 TEST(ProveLayout, TheFirstDifferenceIsNamed) {
   const TempFolder folder;
   Config job = small_exact_job(config_of({}), 2);

@@ -30,6 +30,7 @@ namespace {
 void prove_before_training(const Config& config, int world_size, Logger& log) {
   const LayoutProof proof = prove_layout_of(config, world_size);
   for (const std::string& fact : proof.facts) log.info("proved: {}", fact);
+  for (const std::string& option : proof.left_out) log.info("not proved: {}", option);
   if (!proof.difference.empty())
     throw Error(format("debug.prove_layout: this layout does not train like one rank: {}", proof.difference));
 }
@@ -40,10 +41,10 @@ int run(const TrainOptions& options, const CommandContext& context) {
   std::signal(SIGPIPE, SIG_IGN);  // the run continues if the reader of its log goes away (train | head)
   if (options.dry_run_ranks > 0) return run_dry(options, context);
   const RankEnvironment ranks = discover_ranks(process_environment());
-  if (options.config.config.debug.prove_layout && ranks.rank == 0)
-    prove_before_training(options.config.config, ranks.world_size, context.log);
   const std::unique_ptr<World> world = make_world(ranks, options.config.config.comm);
   try {
+    if (options.config.config.debug.prove_layout && ranks.rank == 0)
+      prove_before_training(options.config.config, ranks.world_size, context.log);
     Trainer trainer(options.config, context.log, context.interrupts, world.get());
     trainer.ranks_on_host = ranks.local_world_size;
     trainer.launch = {ranks.launch_id, ranks.restarts};
@@ -60,6 +61,7 @@ int run(const TrainOptions& options, const CommandContext& context) {
 int run(const ProveOptions& options, const CommandContext&) {
   const LayoutProof proof = prove_layout_of(options.config, options.world_size);
   for (const std::string& fact : proof.facts) std::cout << "equal: " << fact << "\n";
+  for (const std::string& option : proof.left_out) std::cout << "not compared: " << option << "\n";
   if (proof.difference.empty()) return 0;
   std::cout << "different: " << proof.difference << "\n";
   return static_cast<int>(ExitCode::failure);

@@ -3,10 +3,9 @@
 #include <filesystem>
 #include <iostream>
 
-#include <unistd.h>
-
 #include "stepforge/app/torch/commands.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/temporary_folder.h"
 #include "stepforge/comm/recording.h"
 #include "stepforge/train/trainer.h"
 
@@ -27,27 +26,10 @@ class TrafficCounter : public Callback {
   std::vector<Traffic>& traffic_;
 };
 
-/// The run folder of a dry run, deleted at its end.
-class TemporaryFolder {
- public:
-  TemporaryFolder()
-      : path_(std::filesystem::temp_directory_path() / format("stepforge-dry-run-{}", getpid())) {}
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 }  // namespace
 
 int run_dry(const TrainOptions& options, const CommandContext& context) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder("dry-run");
   LoadedConfig loaded = options.config;
   loaded.config.run_dir = folder.path().string();
   loaded.config.checkpoint.enable = false;
