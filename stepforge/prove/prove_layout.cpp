@@ -211,7 +211,7 @@ Config small_exact_job(const Config& config, int world_size) {
   keep_known_units(job.parallelism, job.model.tie_embeddings);
   job.activation_checkpoint = config.activation_checkpoint;
   keep_known_blocks(job.activation_checkpoint);
-  job.data.sources = {{.format = DataFormat::synthetic}};
+  job.data.sources.emplace_back().format = DataFormat::synthetic;
   job.data.synthetic_tokens = 8192;
   job.tokenizer.type = TokenizerType::bytes;
   const int64_t data_ranks =
