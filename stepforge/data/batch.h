@@ -23,8 +23,9 @@ struct ContextPart {
   bool operator==(const ContextPart&) const = default;
 };
 
-/// `rows` rows of `seq_len` tokens, row-major, or a rank's part of longer rows. Attention must not cross a boundary of `cu_seqlens`; positions
-/// restart at 0 there. A row that begins inside a document starts at position 0 too.
+/// `rows` rows of `seq_len` tokens, row-major, or a rank's part of longer rows. Attention must not cross a
+/// boundary of `cu_seqlens`; positions restart at 0 there. A row that begins inside a document starts at
+/// position 0 too.
 struct Batch {
   int64_t rows = 0;
   int64_t seq_len = 0;  ///< tokens of a row, or of this part of it

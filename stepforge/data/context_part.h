@@ -18,8 +18,8 @@ struct TokenRange {
 };
 
 /// The tokens of a row that the rank holds, ascending; `row_length` must be a multiple of part.granularity().
-/// With head_tail these are chunks `index` and 2 degree - 1 - index of 2 degree: a token sees those before it, so
-/// each rank has the same work (Llama 3, arXiv:2407.21783, section 3.3.2).
+/// With head_tail these are chunks `index` and 2 degree - 1 - index of 2 degree: a token sees those before it,
+/// so each rank has the same work (Llama 3, arXiv:2407.21783, section 3.3.2).
 std::vector<TokenRange> token_ranges(const ContextPart& part, int64_t row_length);
 
 /// This rank's tokens, positions and labels of each row. Document boundaries stay those of the whole rows.

@@ -38,6 +38,14 @@ std::string dims_text(const ParallelDims& dims) {
                 dims.dp_shard, dims.cp, dims.tp, dims.pp, dims.ep);
 }
 
+std::string mesh_text(const ParallelDims& dims) {
+  ParallelDims copy = dims;
+  std::vector<std::string> axes;
+  for (const Degree& degree : world_factors(copy))
+    if (*degree.value > 1) axes.push_back(format("{} {}", degree.name, *degree.value));
+  return axes.empty() ? "1 rank" : join(axes, " x ");
+}
+
 ParallelDims resolve_dims(ParallelDims dims, int world_size) {
   if (world_size < 1)
     throw UsageError(format("the number of ranks is {}, but must be at least 1", world_size));

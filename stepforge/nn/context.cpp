@@ -46,9 +46,10 @@ std::vector<Piece> pieces_of(const AttentionRange& document, const ContextPart& 
 }
 
 /// Each document that this rank has some tokens of, and the others without queries.
-std::vector<AttentionRange> ranges_of_part(const Batch& batch) {
+std::vector<AttentionRange> ranges_of_part(const std::vector<AttentionRange>& documents, const Batch& batch) {
+  if (batch.part.degree == 1) return documents;
   std::vector<AttentionRange> ranges;
-  for (const AttentionRange& document : document_ranges(batch.cu_seqlens)) {
+  for (const AttentionRange& document : documents) {
     const std::vector<Piece> pieces = pieces_of(document, batch.part, batch);
     for (const Piece& piece : pieces)
       ranges.push_back({piece.begin, piece.size, document.key_begin, document.keys, piece.offset});
@@ -66,7 +67,8 @@ BatchTensors::BatchTensors(Batch host_batch)
       labels(view_of(host.labels)),
       row_ids(at::empty({token_count()}, at::kLong)),
       row_positions(at::empty({token_count()}, at::kInt)),
-      attention_ranges(host.part.degree == 1 ? document_ranges(host.cu_seqlens) : ranges_of_part(host)) {
+      documents(document_ranges(host.cu_seqlens)),
+      attention_ranges(ranges_of_part(documents, host)) {
   auto* ids = row_ids.data_ptr<int64_t>();
   auto* positions_in_row = row_positions.data_ptr<int32_t>();
   if (host.cu_seqlens.empty() || host.cu_seqlens.back() != host.rows * host.row_length()) {
@@ -92,7 +94,7 @@ std::vector<AttentionRange> BatchTensors::ranges_to(int64_t part) const {
   ContextPart other = host.part;
   other.index = part;
   std::vector<AttentionRange> ranges;
-  for (const AttentionRange& document : document_ranges(host.cu_seqlens)) {
+  for (const AttentionRange& document : documents) {
     // Pieces of one document are adjacent in a part, so those before a query are the first keys.
     const std::vector<Piece> keys = pieces_of(document, other, host);
     for (const Piece& piece : pieces_of(document, host.part, host)) {

@@ -11,8 +11,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/nn/context_arguments.h"
 #include "stepforge/nn/function_data.h"
-#include "stepforge/nn/functions.h"
 
 namespace stepforge {
 
@@ -21,56 +21,45 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct Arguments {
-  AttentionShape shape;
-  const BatchTensors* batch = nullptr;
-  const ContextExchange* exchange = nullptr;
-
-  int64_t degree() const { return exchange->parallel.degree; }
-};
-
 /// Attention of this rank's queries to the keys and values of whole rows. These are gathered again in backward,
 /// so that a rank keeps only its own.
 struct GatherAttendFunction : torch::autograd::Function<GatherAttendFunction> {
-  /// This rank's queries, and all keys and values.
-  static QueryKeyValue gather(const at::Tensor& qkv, const Arguments& arguments) {
-    const AttentionShape& shape = arguments.shape;
-    const int64_t width = shape.kv_heads * shape.head_dim;
-    at::Tensor own = qkv.narrow(1, shape.out_width(), 2 * width).contiguous();
-    at::Tensor parts = at::empty({arguments.degree() * qkv.size(0), 2 * width}, qkv.options());
+  /// Keys and values of whole rows.
+  static at::Tensor gather(const at::Tensor& qkv, const ContextArguments& arguments) {
+    at::Tensor own = own_keys(qkv, arguments);
+    at::Tensor parts = at::empty({arguments.degree() * own.size(0), own.size(1)}, own.options());
     arguments.exchange->gather(own, parts);
     own.reset();
-    const at::Tensor whole = parts.index_select(0, arguments.batch->index_in_parts);
-    return {qkv.narrow(1, 0, shape.out_width()), whole.narrow(1, 0, width), whole.narrow(1, width, width)};
+    return parts.index_select(0, arguments.batch->index_in_parts);
   }
 
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const Arguments* arguments) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const ContextArguments* arguments) {
     const AttentionShape& shape = arguments->shape;
     at::Tensor out = at::empty({qkv.size(0), shape.out_width()}, qkv.options());
     at::Tensor lse = at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(at::kFloat));
-    attention_forward(gather(qkv, *arguments), shape, arguments->batch->attention_ranges, out, lse);
+    attention_forward(with_keys(qkv, gather(qkv, *arguments), *arguments), shape,
+                      arguments->batch->attention_ranges, out, lse);
     ctx->save_for_backward({qkv, out, lse});
     save_value(*ctx, "arguments", *arguments);
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto& arguments = saved_value<Arguments>(*ctx, "arguments");
+    const auto& arguments = saved_value<ContextArguments>(*ctx, "arguments");
     const AttentionShape& shape = arguments.shape;
     const auto saved = ctx->get_saved_variables();
-    const int64_t width = shape.kv_heads * shape.head_dim;
-    const at::Tensor qkv_gradient = at::empty_like(saved[0]);
-    QueryKeyValue inputs = gather(saved[0], arguments);
-    at::Tensor whole = at::empty({inputs.k.size(0), 2 * width}, saved[0].options());
-    attention_backward(
-        gradients[0], inputs, saved[1], saved[2], shape, arguments.batch->attention_ranges,
-        {split_qkv(qkv_gradient, shape).q, whole.narrow(1, 0, width), whole.narrow(1, width, width)});
-    inputs = {};
-    const at::Tensor parts = whole.index_select(0, arguments.batch->index_in_rows);
-    whole.reset();
-    const at::Tensor own = at::empty({saved[0].size(0), 2 * width}, saved[0].options());
+    const at::Tensor& qkv = saved[0];
+    const at::Tensor qkv_gradient = at::empty_like(qkv);
+    at::Tensor keys = gather(qkv, arguments);
+    at::Tensor gradient = at::empty_like(keys);
+    attention_backward(gradients[0], with_keys(qkv, keys, arguments), saved[1], saved[2], shape,
+                       arguments.batch->attention_ranges, with_keys(qkv_gradient, gradient, arguments));
+    keys.reset();
+    const at::Tensor parts = gradient.index_select(0, arguments.batch->index_in_rows);
+    gradient.reset();
+    const at::Tensor own = at::empty({qkv.size(0), parts.size(1)}, parts.options());
     arguments.exchange->sum_parts(parts, own);
-    qkv_gradient.narrow(1, shape.out_width(), 2 * width).copy_(own);
+    qkv_gradient.narrow(1, shape.out_width(), own.size(1)).copy_(own);
     return {qkv_gradient, at::Tensor()};
   }
 };
@@ -79,7 +68,7 @@ struct GatherAttendFunction : torch::autograd::Function<GatherAttendFunction> {
 /// goes to every rank that has query heads of its group.
 struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
   /// The heads that one rank gets.
-  static AttentionShape part_shape(const Arguments& arguments) {
+  static AttentionShape part_shape(const ContextArguments& arguments) {
     AttentionShape shape = arguments.shape;
     shape.heads /= arguments.degree();
     shape.kv_heads = std::max<int64_t>(1, shape.kv_heads / arguments.degree());
@@ -87,7 +76,7 @@ struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
   }
 
   /// The heads of qkv that each rank gets, rank after rank.
-  static at::Tensor heads_of_parts(const Arguments& arguments) {
+  static at::Tensor heads_of_parts(const ContextArguments& arguments) {
     const AttentionShape& all = arguments.shape;
     const AttentionShape own = part_shape(arguments);
     std::vector<int64_t> heads;
@@ -104,7 +93,7 @@ struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
   }
 
   /// [own tokens, width of each rank] to [tokens of whole rows, width].
-  static at::Tensor to_whole_rows(const at::Tensor& own, const Arguments& arguments) {
+  static at::Tensor to_whole_rows(const at::Tensor& own, const ContextArguments& arguments) {
     const int64_t degree = arguments.degree();
     const int64_t width = own.size(1) / degree;
     at::Tensor outgoing = own.view({own.size(0), degree, width}).transpose(0, 1).contiguous();
@@ -115,7 +104,7 @@ struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
   }
 
   /// The inverse.
-  static at::Tensor to_own_tokens(const at::Tensor& whole, const Arguments& arguments) {
+  static at::Tensor to_own_tokens(const at::Tensor& whole, const ContextArguments& arguments) {
     const int64_t degree = arguments.degree();
     const int64_t tokens = whole.size(0) / degree;
     at::Tensor outgoing = whole.index_select(0, arguments.batch->index_in_rows);
@@ -125,28 +114,27 @@ struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
     return incoming.transpose(0, 1).reshape({tokens, degree * whole.size(1)});
   }
 
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const Arguments* arguments) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const ContextArguments* arguments) {
     const AttentionShape shape = part_shape(*arguments);
     const at::Tensor by_head = qkv.view({qkv.size(0), -1, shape.head_dim});
     const at::Tensor whole = to_whole_rows(
         by_head.index_select(1, heads_of_parts(*arguments)).view({qkv.size(0), -1}), *arguments);
     at::Tensor out = at::empty({whole.size(0), shape.out_width()}, qkv.options());
     at::Tensor lse = at::empty({whole.size(0), shape.heads}, qkv.options().dtype(at::kFloat));
-    attention_forward(split_qkv(whole, shape), shape, document_ranges(arguments->batch->host.cu_seqlens), out,
-                      lse);
+    attention_forward(split_qkv(whole, shape), shape, arguments->batch->documents, out, lse);
     ctx->save_for_backward({whole, out, lse});
     save_value(*ctx, "arguments", *arguments);
     return to_own_tokens(out, *arguments);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto& arguments = saved_value<Arguments>(*ctx, "arguments");
+    const auto& arguments = saved_value<ContextArguments>(*ctx, "arguments");
     const AttentionShape shape = part_shape(arguments);
     const auto saved = ctx->get_saved_variables();
     at::Tensor out_gradient = to_whole_rows(gradients[0], arguments);
     at::Tensor whole = at::empty_like(saved[0]);
     attention_backward(out_gradient, split_qkv(saved[0], shape), saved[1], saved[2], shape,
-                       document_ranges(arguments.batch->host.cu_seqlens), split_qkv(whole, shape));
+                       arguments.batch->documents, split_qkv(whole, shape));
     out_gradient.reset();
     const at::Tensor own = to_own_tokens(whole, arguments);
     whole.reset();
@@ -154,7 +142,7 @@ struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
   }
 
   /// Gradients of the heads of each rank; those of one head are added.
-  static at::Tensor sum_heads(const at::Tensor& gradients, const Arguments& arguments) {
+  static at::Tensor sum_heads(const at::Tensor& gradients, const ContextArguments& arguments) {
     const AttentionShape& shape = arguments.shape;
     const int64_t heads = shape.heads + 2 * shape.kv_heads;
     const at::Tensor by_head = gradients.view({gradients.size(0), -1, shape.head_dim});
@@ -174,12 +162,12 @@ at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const
     throw Error(format("attention: the batch has one of {} parts of its rows, but the model was made for {}",
                        batch.host.part.degree, exchange.parallel.degree));
   }
-  const Arguments arguments{shape, &batch, &exchange};
+  const ContextArguments arguments{shape, &batch, &exchange};
   switch (exchange.parallel.method) {
     case ContextMethod::allgather:
       return GatherAttendFunction::apply(qkv, &arguments);
     case ContextMethod::ring:
-      return attend_ring(qkv, shape, batch, exchange);
+      return attend_ring(qkv, arguments);
     case ContextMethod::ulysses:
       return UlyssesFunction::apply(qkv, &arguments);
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 
 #include <ATen/core/Tensor.h>
 
@@ -21,9 +22,9 @@ struct ContextExchange {
   std::function<void(const at::Tensor& parts, const at::Tensor& part)> sum_parts;
   /// Entry r of `outgoing` goes to rank r; entry r of `incoming` comes from there.
   std::function<void(const at::Tensor& outgoing, const at::Tensor& incoming)> all_to_all;
-  /// Starts to send `outgoing` to the next rank and to receive `incoming` from the one before, beside compute;
-  /// the result waits for the end of both. Calls run one after another.
-  std::function<std::function<void()>(const at::Tensor& outgoing, const at::Tensor& incoming)> shift;
+  /// Starts to send `outgoing` to the next rank and to receive `incoming` from the one before, beside compute.
+  /// Calls run one after another.
+  std::function<std::shared_future<void>(const at::Tensor& outgoing, const at::Tensor& incoming)> shift;
 
   /// Whether rows are divided over ranks.
   bool several() const { return static_cast<bool>(gather); }

@@ -56,10 +56,6 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
 at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
                        const ContextExchange& exchange);
 
-/// The method ring of attend_part().
-at::Tensor attend_ring(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
-                       const ContextExchange& exchange);
-
 /// silu(gate) * up of packed [N, 2 F].
 at::Tensor swiglu(const at::Tensor& gate_up);
 

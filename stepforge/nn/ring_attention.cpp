@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ring attention: keys and values pass from rank to rank while each rank attends to those at hand. Partial
-// results are merged by their log-sum-exp in fp32; those of one step have the type of qkv (Liu et al., arXiv:2310.01889).
+// results are merged by their log-sum-exp in fp32; those of one step have the type of qkv (Liu et al.,
+// arXiv:2310.01889).
 #include <utility>
 
 #include <ATen/TensorOperators.h>
@@ -10,8 +11,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "stepforge/nn/context_arguments.h"
 #include "stepforge/nn/function_data.h"
-#include "stepforge/nn/functions.h"
 
 namespace stepforge {
 
@@ -20,24 +21,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct RingArguments {
-  AttentionShape shape;
-  const BatchTensors* batch = nullptr;
-  const ContextExchange* exchange = nullptr;
-
-  int64_t degree() const { return exchange->parallel.degree; }
-  int64_t width() const { return shape.kv_heads * shape.head_dim; }
-};
-
 /// A tensor of each rank in turn. The next one is on its way while this one is used.
 class Ring {
  public:
   Ring(at::Tensor own, const ContextExchange& exchange) : here_(std::move(own)), exchange_(exchange) {}
   ~Ring() {
-    try {
-      if (wait_) wait_();
-    } catch (...) {  // the next exchange reports it
-    }
+    if (arrival_.valid()) arrival_.wait();  // the buffers must outlive the exchange, even if it failed
   }
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
@@ -45,17 +34,17 @@ class Ring {
   const at::Tensor& here() const { return here_; }
   void start_next() {
     if (!next_.defined()) next_ = at::empty_like(here_);
-    wait_ = exchange_.shift(here_, next_);
+    arrival_ = exchange_.shift(here_, next_);
   }
   void take_next() {
-    std::exchange(wait_, {})();
+    std::exchange(arrival_, {}).get();
     std::swap(here_, next_);
   }
 
  private:
   at::Tensor here_;
   at::Tensor next_;
-  std::function<void()> wait_;
+  std::shared_future<void> arrival_;  ///< of next_
   const ContextExchange& exchange_;
 };
 
@@ -70,16 +59,7 @@ void merge(const at::Tensor& sum, const at::Tensor& sum_lse, const at::Tensor& p
 }
 
 struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
-  static QueryKeyValue inputs(const at::Tensor& qkv, const at::Tensor& kv, const RingArguments& arguments) {
-    const int64_t width = arguments.width();
-    return {split_qkv(qkv, arguments.shape).q, kv.narrow(1, 0, width), kv.narrow(1, width, width)};
-  }
-  static at::Tensor own_keys(const at::Tensor& qkv, const RingArguments& arguments) {
-    return qkv.narrow(1, arguments.shape.out_width(), 2 * arguments.width())
-        .clone(at::MemoryFormat::Contiguous);
-  }
-
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const RingArguments* arguments) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const ContextArguments* arguments) {
     const AttentionShape& shape = arguments->shape;
     const at::TensorOptions fp32 = qkv.options().dtype(at::kFloat);
     at::Tensor sum = at::empty({qkv.size(0), shape.out_width()}, fp32);
@@ -92,7 +72,7 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
       if (!last) ring.start_next();
       const std::vector<AttentionRange> ranges =
           arguments->batch->ranges_to(arguments->batch->host.part.before(step));
-      attention_forward(inputs(qkv, ring.here(), *arguments), shape, ranges, part, part_lse);
+      attention_forward(with_keys(qkv, ring.here(), *arguments), shape, ranges, part, part_lse);
       if (step == 0) {  // every query sees itself
         sum.copy_(part);
         lse.copy_(part_lse);
@@ -114,14 +94,15 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
 
   /// Gradients of keys and values travel with them, one step behind, and end where they belong.
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto& arguments = saved_value<RingArguments>(*ctx, "arguments");
+    const auto& arguments = saved_value<ContextArguments>(*ctx, "arguments");
     const AttentionShape& shape = arguments.shape;
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& qkv = saved[0];
     const at::TensorOptions fp32 = qkv.options().dtype(at::kFloat);
-    at::Tensor q_sum = at::zeros({qkv.size(0), shape.out_width()}, fp32);
-    at::Tensor q_part = at::empty(q_sum.sizes(), qkv.options());
-    at::Tensor kv_part = at::empty({qkv.size(0), 2 * arguments.width()}, qkv.options());
+    const at::Tensor q_sum = at::zeros({qkv.size(0), shape.out_width()}, fp32);
+    const at::Tensor q_part = at::empty(q_sum.sizes(), qkv.options());
+    const at::Tensor kv_part = at::empty({qkv.size(0), 2 * arguments.width()}, qkv.options());
+    const QueryKeyValue part = with_keys(q_part, kv_part, arguments);
     Ring keys(own_keys(qkv, arguments), *arguments.exchange);
     Ring sums(at::zeros(kv_part.sizes(), fp32), *arguments.exchange);
     for (int64_t step = 0; step < arguments.degree(); ++step) {
@@ -131,10 +112,8 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
           arguments.batch->ranges_to(arguments.batch->host.part.before(step));
       q_part.zero_();
       kv_part.zero_();
-      const QueryKeyValue part{q_part, kv_part.narrow(1, 0, arguments.width()),
-                               kv_part.narrow(1, arguments.width(), arguments.width())};
-      attention_backward(gradients[0], inputs(qkv, keys.here(), arguments), saved[1], saved[2], shape, ranges,
-                         part);
+      attention_backward(gradients[0], with_keys(qkv, keys.here(), arguments), saved[1], saved[2], shape,
+                         ranges, part);
       q_sum.add_(q_part);
       if (step > 0) sums.take_next();
       sums.here().add_(kv_part);
@@ -151,9 +130,7 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
 
 }  // namespace
 
-at::Tensor attend_ring(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
-                       const ContextExchange& exchange) {
-  const RingArguments arguments{shape, &batch, &exchange};
+at::Tensor attend_ring(const at::Tensor& qkv, const ContextArguments& arguments) {
   return RingAttendFunction::apply(qkv, &arguments);
 }
 

@@ -2,7 +2,8 @@
 #include "stepforge/prove/prove_layout.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <thread>
@@ -25,19 +26,34 @@ namespace {
 
 constexpr int64_t kSteps = 4;
 
-/// 2 or 3 for a degree above 1. Only the first odd multiple of 3 becomes 3, so that kExactRows can be divided.
-class SmallDegrees {
- public:
-  int64_t operator()(int64_t degree) {
-    if (degree == 1) return 1;
-    const bool three = !has_three_ && degree % 2 != 0 && degree % 3 == 0;
-    has_three_ = has_three_ || three;
-    return three ? 3 : 2;
+/// Every degree above 1 becomes 2 or 3. Only the first odd multiple of 3 becomes 3, so that kExactRows can be
+/// divided.
+ParallelDims small_dims(ParallelDims dims) {
+  bool has_three = false;
+  for (int64_t* degree : {&dims.dp_replicate, &dims.dp_shard, &dims.cp, &dims.tp}) {
+    if (*degree == 1) continue;
+    const bool three = !has_three && *degree % 2 != 0 && *degree % 3 == 0;
+    has_three = has_three || three;
+    *degree = three ? 3 : 2;
   }
+  return dims;
+}
 
- private:
-  bool has_three_ = false;
-};
+ParallelDims dims_of(const Config& job) {
+  const ParallelismConfig& parallelism = job.parallelism;
+  return {.dp_replicate = parallelism.data_parallel_replicate_degree,
+          .dp_shard = parallelism.data_parallel_shard_degree,
+          .cp = parallelism.context_parallel_degree,
+          .tp = parallelism.tensor_parallel_degree};
+}
+
+Config with_dims(Config job, const ParallelDims& dims) {
+  job.parallelism.data_parallel_replicate_degree = dims.dp_replicate;
+  job.parallelism.data_parallel_shard_degree = dims.dp_shard;
+  job.parallelism.context_parallel_degree = dims.cp;
+  job.parallelism.tensor_parallel_degree = dims.tp;
+  return job;
+}
 
 ExactModel exact_model_of(const Config& job) {
   return job.model.tie_embeddings ? ExactModel::shared : ExactModel::plain;
@@ -113,28 +129,11 @@ std::vector<TrainedRank> train(const Config& job, int ranks) {
   return results;
 }
 
-Config on_one_rank(Config job) {
-  job.parallelism.data_parallel_replicate_degree = 1;
-  job.parallelism.data_parallel_shard_degree = 1;
-  job.parallelism.context_parallel_degree = 1;
-  job.parallelism.tensor_parallel_degree = 1;
-  return job;
-}
-
-int ranks_of(const ParallelismConfig& parallelism) {
-  return static_cast<int>(parallelism.data_parallel_replicate_degree *
-                          parallelism.data_parallel_shard_degree * parallelism.context_parallel_degree *
-                          parallelism.tensor_parallel_degree);
-}
-
-std::string mesh_of(const ParallelismConfig& parallelism) {
-  return format("dp_replicate {} x dp_shard {} x cp {} x tp {}", parallelism.data_parallel_replicate_degree,
-                parallelism.data_parallel_shard_degree, parallelism.context_parallel_degree,
-                parallelism.tensor_parallel_degree);
-}
-
 bool same_bits(double left, double right) {
-  return std::memcmp(&left, &right, sizeof left) == 0;
+  return std::bit_cast<uint64_t>(left) == std::bit_cast<uint64_t>(right);
+}
+bool same_bits(float left, float right) {
+  return std::bit_cast<uint32_t>(left) == std::bit_cast<uint32_t>(right);
 }
 
 std::string step_difference(const std::vector<TrainedRank>& many, const TrainedRank& one) {
@@ -170,7 +169,7 @@ std::string tensor_difference(const TensorFolder& many, const TensorFolder& one)
     if (actual.size() != expected.size())
       return format("{} has {} elements instead of {}", name, actual.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
-      if (std::memcmp(&actual[i], &expected[i], sizeof(float)) == 0) continue;
+      if (same_bits(actual[i], expected[i])) continue;
       return format("{}: element {} of {} is {}, on one rank {}", name, i, expected.size(), actual[i],
                     expected[i]);
     }
@@ -197,30 +196,24 @@ std::vector<std::string> options_left_out(const Config& config) {
 
 Config small_exact_job(const Config& config, int world_size) {
   const RankLayout layout = plan_layout(config, {}, {0, world_size});
-  const ParallelDims& dims = layout.dims;
   Config job;
   job.model.vocab_size = 257;
   job.model.tie_embeddings = config.model.tie_embeddings;
   job.model.dropout = config.model.dropout > 0 ? 0.5 : 0;
   job.parallelism = config.parallelism;
-  SmallDegrees small;
-  job.parallelism.data_parallel_replicate_degree = small(dims.dp_replicate);
-  job.parallelism.data_parallel_shard_degree = small(dims.dp_shard);
-  job.parallelism.context_parallel_degree = small(dims.cp);
-  job.parallelism.tensor_parallel_degree = small(dims.tp);
+  const ParallelDims dims = small_dims(layout.dims);
+  job = with_dims(job, dims);
   keep_known_units(job.parallelism, job.model.tie_embeddings);
   job.activation_checkpoint = config.activation_checkpoint;
   keep_known_blocks(job.activation_checkpoint);
   job.data.sources.emplace_back().format = DataFormat::synthetic;
   job.data.synthetic_tokens = 8192;
   job.tokenizer.type = TokenizerType::bytes;
-  const int64_t data_ranks =
-      job.parallelism.data_parallel_replicate_degree * job.parallelism.data_parallel_shard_degree;
   const bool accumulates = plan_batch(config, layout).micro_batches() > 1;
   auto& training = job.training;
-  training.seq_len = job.parallelism.context_parallel_degree == 3 ? 18 : 16;
+  training.seq_len = dims.cp == 3 ? 18 : 16;
   training.global_batch_size = kExactRows;
-  training.local_batch_size = kExactRows / data_ranks / (accumulates ? 2 : 1);
+  training.local_batch_size = kExactRows / (dims.dp_replicate * dims.dp_shard) / (accumulates ? 2 : 1);
   training.steps = kSteps;
   training.threads = 1;
   job.optimizer.lr = 0.25;
@@ -235,10 +228,11 @@ Config small_exact_job(const Config& config, int world_size) {
 LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder) {
   Config many = job;
   many.run_dir = (folder / "many").string();
-  Config one = on_one_rank(job);
+  Config one = with_dims(job, {.dp_shard = 1});
   one.run_dir = (folder / "one").string();
   many.data.cache_dir = one.data.cache_dir = (folder / "cache").string();
-  const int ranks = ranks_of(job.parallelism);
+  const ParallelDims dims = dims_of(job);
+  const auto ranks = static_cast<int>(dims.dp_replicate * dims.dp_shard * dims.cp * dims.tp);
   const std::vector<TrainedRank> expected = train(one, 1);
   const std::vector<TrainedRank> actual = train(many, ranks);
   const auto saved = [](const Config& config) {
@@ -249,7 +243,7 @@ LayoutProof prove_layout(const Config& job, const std::filesystem::path& folder)
   proof.difference = step_difference(actual, expected[0]);
   if (!proof.difference.empty()) return proof;
   proof.facts.push_back(format("{} steps on {} ranks ({}): losses and gradient norms are those of one rank",
-                               kSteps, ranks, mesh_of(job.parallelism)));
+                               kSteps, ranks, mesh_text(dims)));
   const TensorFolder tensors = saved(one);
   proof.difference = tensor_difference(saved(many), tensors);
   if (proof.difference.empty())

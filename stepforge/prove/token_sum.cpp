@@ -77,7 +77,7 @@ class TokenSum {
       const at::Tensor part =
           product(batch_.ranges_to(batch_.host.part.before(step)), backward_ ? x : here, x.size(0));
       (backward_ ? here : sum).add_(part);
-      exchange_.shift(here, next)();
+      exchange_.shift(here, next).get();
       std::swap(here, next);
     }
     return backward_ ? here : sum;
@@ -93,7 +93,7 @@ class TokenSum {
     exchange_.all_to_all(padded.view({tokens, degree(), columns}).transpose(0, 1).contiguous(), incoming);
     const at::Tensor rows =
         incoming.view({degree() * tokens, columns}).index_select(0, batch_.index_in_parts);
-    const at::Tensor sums = product(document_ranges(batch_.host.cu_seqlens), rows, rows.size(0));
+    const at::Tensor sums = product(batch_.documents, rows, rows.size(0));
     exchange_.all_to_all(sums.index_select(0, batch_.index_in_rows), incoming);
     return incoming.transpose(0, 1)
         .reshape({tokens, degree() * columns})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention without weights: sums over the tokens of a document, whose tokens may be divided over ranks. Exact if
-// the values are small integers.
+// Attention without weights: sums over the tokens of a document, which may be divided over ranks. Exact if the
+// values are small integers.
 #pragma once
 
 #include "stepforge/nn/context.h"

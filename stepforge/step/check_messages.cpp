@@ -70,16 +70,16 @@ void compare(const StepProgram& first, const Collectives& theirs, const StepProg
              const Collectives& mine, const std::string& group) {
   const std::size_t common = std::min(theirs.size(), mine.size());
   for (std::size_t i = 0; i < common; ++i) {
-    const std::string partner = on_rank(first, theirs[i].operation);
+    const auto partner = [&] { return on_rank(first, theirs[i].operation); };
     const Operation& a = first.operations[theirs[i].operation];
     const Operation& b = program.operations[mine[i].operation];
     const auto fail = [&](const std::string& difference) {
       throw ProgramError(program, mine[i].operation,
                          format("collective {} over {} {}", i, group, difference));
     };
-    if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b)) fail("differs from " + partner);
+    if (a.kind != b.kind || unit_name(first, a) != unit_name(program, b)) fail("differs from " + partner());
     if (theirs[i].bytes != mine[i].bytes)
-      fail(format("has {} bytes, but {} has {}", mine[i].bytes, partner, theirs[i].bytes));
+      fail(format("has {} bytes, but {} has {}", mine[i].bytes, partner(), theirs[i].bytes));
   }
   const auto require_end = [&](const StepProgram& longer, const Collectives& collectives,
                                const StepProgram& shorter) {

@@ -22,10 +22,9 @@ Shift ring_shift(const GroupCommunicators& groups) {
   const int before = (ranks->rank() + ranks->size() - 1) % ranks->size();
   const auto lane = std::make_shared<LaneWorker>(
       /*threaded=*/true, [&groups](const std::string& reason) { groups.abort(reason); });
-  return [=](const at::Tensor& outgoing, const at::Tensor& incoming) -> std::function<void()> {
-    LaneTask task =
-        lane->submit([=] { ranks->send_receive(bytes_of(outgoing), next, bytes_of(incoming), before); });
-    return [task]() mutable { task.wait(); };
+  return [=](const at::Tensor& outgoing, const at::Tensor& incoming) {
+    return lane->submit([=] { ranks->send_receive(bytes_of(outgoing), next, bytes_of(incoming), before); })
+        .future();
   };
 }
 

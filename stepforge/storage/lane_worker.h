@@ -21,6 +21,7 @@ class LaneTask {
 
   /// Whether this copy has a task that it has not waited for.
   explicit operator bool() const { return done_.valid(); }
+  const std::shared_future<void>& future() const { return done_; }
   /// Waits until the task has ended and rethrows its exception. Afterwards this copy has no task.
   void wait();
   /// wait() for destructors, without rethrowing: on_failure has reported the exception, and every further

@@ -27,16 +27,6 @@ namespace stepforge {
 
 namespace {
 
-/// The mesh: "dp_replicate 2 x dp_shard 4".
-std::string mesh_text(const ParallelDims& dims) {
-  std::vector<std::string> axes;
-  if (dims.dp_replicate > 1) axes.push_back(format("dp_replicate {}", dims.dp_replicate));
-  if (dims.dp_shard > 1) axes.push_back(format("dp_shard {}", dims.dp_shard));
-  if (dims.cp > 1) axes.push_back(format("cp {}", dims.cp));
-  if (dims.tp > 1) axes.push_back(format("tp {}", dims.tp));
-  return join(axes, " x ");
-}
-
 std::string counted(int64_t count, std::string_view noun) {
   return format("{} {}{}", with_thousands(count), noun, count == 1 ? "" : noun.ends_with("h") ? "es" : "s");
 }

@@ -39,8 +39,8 @@ struct BatchTally {
   int64_t stopped = 0;
 };
 
-/// Gathers the tallies of all data ranks, in rank order. Ranks that read the same rows count once, but labels of
-/// their parts are added, and each of them may ask to stop.
+/// Gathers the tallies of all data ranks, in rank order. Ranks that read the same rows count once, but labels
+/// of their parts are added, and each of them may ask to stop.
 void gather(std::vector<BatchTally>& tallies, const GroupCommunicators& groups) {
   const RankLayout& layout = groups.layout();
   Communicator* const ranks = groups.at(layout.world_group, Lane::compute);
@@ -101,7 +101,8 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
     const Batch batch = wanted ? stream.rows(number * rows, rows) : Batch{};
     std::vector<BatchTally> tallies{{.rows = batch.rows, .stopped = stop && stop() ? 1 : 0}};
     gather(tallies, groups);
-    // Rank order is batch order, so without context parallelism the sums are those of a single rank; rank 0 has the round's first batch.
+    // Rank order is batch order, so without context parallelism the sums are those of a single rank; rank 0
+    // has the round's first batch.
     result.stopped = stopped(tallies);
     if (tallies.front().rows == 0 || result.stopped) break;
     const Batch own = take_part(batch.rows > 0 ? batch : masked(stream.rows(0, rows)), part);

@@ -69,7 +69,8 @@ StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepCon
 
 namespace {
 
-/// The earliest finding, with its rank; of several the lowest rank's. "" if there is none. The same on all ranks.
+/// The earliest finding, with its rank; of several the lowest rank's. "" if there is none. The same on all
+/// ranks.
 std::string first_found(Communicator* ranks, const NonfiniteFinding& own) {
   if (ranks == nullptr) return own.place;
   const std::vector<std::string> texts = gather_texts(*ranks, own.place);

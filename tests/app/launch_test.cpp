@@ -141,8 +141,7 @@ TEST(Launch, ALayoutIsProvedOnItsOwnAndBeforeTraining) {
       run_program(Strings{"prove", "--world-size", "16"} + small_run(folder / "run") + degrees +
                   Strings{"training.global_batch_size=8"});
   EXPECT_EQ(proved.exit_code, 0) << proved.err;
-  EXPECT_CONTAINS(proved.out,
-                  "equal: 4 steps on 8 ranks (dp_replicate 1 x dp_shard 2 x cp 2 x tp 2): losses");
+  EXPECT_CONTAINS(proved.out, "equal: 4 steps on 8 ranks (dp_shard 2 x cp 2 x tp 2): losses");
   EXPECT_CONTAINS(proved.out, "tensors of weights and moments are those of one rank");
   const ProgramResult trained =
       run_program(launched(folder, 2,

@@ -140,6 +140,9 @@ TEST(ForeignKeys, GetAHintWithOurKeyOrNotAvailableYet) {
             "run.toml:2:1: training.mixed_precision_param: unknown key; use precision.compute");
   EXPECT_EQ(error_of("[parallelism]\npipeline_parallel_degree = 2\n"),
             "run.toml:2:1: parallelism.pipeline_parallel_degree: unknown key; not available yet");
+  EXPECT_EQ(error_of("[parallelism]\ncontext_parallel_rotate_method = \"alltoall\"\n"),
+            "run.toml:2:1: parallelism.context_parallel_rotate_method: unknown key; use "
+            "parallelism.context_parallel_method (\"allgather\", \"ring\" or \"ulysses\")");
   EXPECT_EQ(error_of("", {"gradient_accumulation_steps=4"}),
             "command line: gradient_accumulation_steps: unknown section or key; use "
             "training.global_batch_size (local_batch_size x ranks x accumulation steps)");

@@ -136,6 +136,15 @@ TEST(OrderedRules, LossIsNotAveragedOverRanks) {
                   "set loss_aggregation to \"token_mean\"");
 }
 
+TEST(ParallelismRules, PartsOfRowsExcludeSumsAndAveragesOfWholeRows) {
+  const std::string parts = "[parallelism]\ncontext_parallel_degree = 2\n";
+  EXPECT_EQ(error_of(parts), "");
+  EXPECT_CONTAINS(error_of(parts + "[training]\nreduction = \"ordered\"\n"),
+                  "set context_parallel_degree to 1, or reduction to \"fast\"");
+  EXPECT_CONTAINS(error_of(parts + "[training]\nloss_aggregation = \"rank_average\"\n"),
+                  "set loss_aggregation to \"token_mean\"");
+}
+
 TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
   EXPECT_EQ(
       error_of("[optimizer]\nparam_groups = [{ lr = 1 }]\n"),

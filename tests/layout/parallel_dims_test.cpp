@@ -26,6 +26,11 @@ std::string refusal_of(const ParallelDims& dims, int world_size) {
   return "";
 }
 
+TEST(MeshText, NamesTheAxesWithSeveralRanks) {
+  EXPECT_EQ(mesh_text({.dp_shard = 1}), "1 rank");
+  EXPECT_EQ(mesh_text({.dp_replicate = 2, .dp_shard = 1, .cp = 4, .tp = 8}), "dp_replicate 2 x cp 4 x tp 8");
+}
+
 TEST(ParallelDims, OneDegreeTakesTheRemainingRanks) {
   EXPECT_EQ(resolve_dims({}, 8), (ParallelDims{1, 8, 1, 1, 1, 1}));
   EXPECT_EQ(resolve_dims({.dp_replicate = 2}, 8), (ParallelDims{2, 4, 1, 1, 1, 1}));

@@ -89,6 +89,17 @@ TEST(RankLayout, NeighboursHoldTheOtherPartsOfDividedTensors) {
   EXPECT_EQ(layout.units[0].shard_group, layout.find(kShardGroup));
 }
 
+TEST(RankLayout, PartsOfRowsAreFoldedIntoTheShards) {
+  const RankLayout layout = layout_of({.dp_shard = 2, .cp = 2, .tp = 2}, {3, 8});
+  EXPECT_EQ(ranks_of(layout, kContextGroup), (Ranks{1, 3}));
+  EXPECT_EQ(layout.context_group, layout.find(kContextGroup));
+  EXPECT_EQ(layout.index_in(layout.context_group), 1);
+  EXPECT_EQ(ranks_of(layout, kShardGroup), (Ranks{1, 3, 5, 7}));
+  EXPECT_EQ(ranks_of(layout, kLossGroup), (Ranks{1, 3, 5, 7}));
+  EXPECT_EQ(layout.data_ranks, 2);
+  EXPECT_EQ(layout.units[0].shard_group, layout.find(kShardGroup));
+}
+
 TEST(RankLayout, TheLossGroupIsTheWorldIfItHasAllRanks) {
   const RankLayout layout = layout_of({.dp_shard = 4}, {2, 4});
   EXPECT_EQ(layout.find(kWorldGroup), -1);

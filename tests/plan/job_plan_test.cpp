@@ -87,6 +87,18 @@ TEST(PlanBatch, RefusesRowsThatDoNotDivideOverRanksAndSuggestsNumbers) {
   EXPECT_CONTAINS(message, "set global_batch_size to 16 or 24") << message;
 }
 
+TEST(PlanBatch, RowsAreDividedIntoEqualChunks) {
+  TrainingConfig training;
+  training.seq_len = 24;
+  training.local_batch_size = 2;
+  EXPECT_EQ(plan_batch(training, 1, 0, {0, 3, true}).tokens_per_micro_batch(), 16);
+  EXPECT_EQ(plan_batch(training, 1, 0, {0, 3, true}).tokens_per_step(), 48);
+  EXPECT_EQ(plan_batch(training, 1, 0, {0, 8, false}).tokens_per_micro_batch(), 6);
+  const std::string message = message_of<UsageError>([&] { plan_batch(training, 1, 0, {0, 8, true}); });
+  EXPECT_CONTAINS(message, "training.seq_len = 24 is not a multiple of 16");
+  EXPECT_CONTAINS(message, "set seq_len to 16 or 32");
+}
+
 TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
   TrainingConfig training;
   training.reduction = ReductionMode::ordered;

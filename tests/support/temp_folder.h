@@ -2,46 +2,29 @@
 // A new empty folder for one test, removed at its end.
 #pragma once
 
-#include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <system_error>
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
+#include "stepforge/base/temporary_folder.h"
 #include "tests/support/write_text.h"
 
 namespace stepforge::testing {
 
 class TempFolder {
  public:
-  TempFolder() {
-    std::string name = std::filesystem::path(::testing::TempDir()) / "stepforge-test-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
-    path_ = name;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return folder_.path(); }
+  std::filesystem::path operator/(const std::string& name) const { return path() / name; }
   /// Writes a file, creating its parent folders; returns its path.
   std::filesystem::path write(const std::string& name, std::string_view bytes) const {
-    const std::filesystem::path path = path_ / name;
-    std::filesystem::create_directories(path.parent_path());
-    write_text(path, bytes);
-    return path;
+    const std::filesystem::path file = path() / name;
+    std::filesystem::create_directories(file.parent_path());
+    write_text(file, bytes);
+    return file;
   }
 
  private:
-  std::filesystem::path path_;
+  TemporaryFolder folder_{"test"};
 };
 
 }  // namespace stepforge::testing
