@@ -26,6 +26,7 @@ struct PlanOptions {
   bool all = false;  ///< every operation instead of folded repetitions
   int world_size = 1;
   int rank = 0;
+  bool layout = false;          ///< also what the rank holds of each tensor
   std::filesystem::path trace;  ///< file for the trace of the predicted step, "" for none
   std::string memory;           ///< of each rank: "80GiB"; "" for the free memory of this machine
   std::string machine;  ///< of each rank: "GFLOP/s[,memory GB/s[,network GB/s]]"; "" for the model machine

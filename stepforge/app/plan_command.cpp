@@ -9,6 +9,7 @@
 #include "stepforge/base/machine.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/job_plan.h"
+#include "stepforge/plan/layout_text.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/step/draw.h"
 #include "stepforge/step/plan_text.h"
@@ -40,6 +41,7 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   if (!options.machine.empty()) text.machine = parse_machine(options.machine);
   text.table.all_micro_batches = options.all;
   text.table.all_repetitions = options.all;
+  if (options.layout) std::cout << layout_text(part, layout) << "\n";
   std::cout << render_plan(model, step.program, text);
   if (options.trace.empty()) return 0;
   const TracedRun predicted{"predicted with " + machine_text(text.machine),

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/plan/layout_text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+#include <vector>
+
+#include "stepforge/base/format.h"
+#include "stepforge/modelspec/flat_layout.h"
+
+namespace stepforge {
+
+namespace {
+
+/// "layers.*.mlp.norm" for "layers.3.mlp.norm".
+std::string without_layer(const std::string& name) {
+  std::string text;
+  for (const char letter : name) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(letter)) != 0;
+    if (!digit)
+      text += letter;
+    else if (text.ends_with('.'))
+      text += '*';
+    else if (!text.ends_with(".*"))
+      text += letter;
+  }
+  return text;
+}
+
+/// Lines of equal cells whose names differ in the layer only are one, with their number.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> headings) { add(std::move(headings)); }
+
+  /// The first cell is the name.
+  void add(std::vector<std::string> cells) {
+    cells[0] = without_layer(cells[0]);
+    for (auto& [line, count] : lines_) {
+      if (line != cells) continue;
+      ++count;
+      return;
+    }
+    lines_.emplace_back(std::move(cells), 1);
+  }
+
+  std::string text() const {
+    std::vector<std::size_t> widths(lines_.front().first.size());
+    std::vector<std::vector<std::string>> rows;
+    for (const auto& [line, count] : lines_) {
+      rows.push_back(line);
+      if (count > 1) rows.back()[0] += format(" (each of {})", count);
+      for (std::size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], rows.back()[i].size());
+    }
+    std::string text;
+    for (const std::vector<std::string>& row : rows) {
+      std::string line = " ";
+      for (std::size_t i = 0; i < row.size(); ++i) line += format(" {:<{}} ", row[i], widths[i]);
+      text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    }
+    return text;
+  }
+
+ private:
+  std::vector<std::pair<std::vector<std::string>, int>> lines_;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::vector<std::string> sizes;
+  for (const int64_t size : shape) sizes.push_back(std::to_string(size));
+  return "[" + join(sizes, ", ") + "]";
+}
+
+/// "rows 64 to 127", "columns 0 to 2047", "all"
+std::string slice_text(const TensorSlice& slice, const std::vector<int64_t>& shape) {
+  std::vector<std::string> parts;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (slice.sizes[d] == shape[d]) continue;
+    parts.push_back(format("{} {} to {}", d == 0 ? "rows" : "columns", slice.offsets[d],
+                           slice.offsets[d] + slice.sizes[d] - 1));
+  }
+  return parts.empty() ? "all" : join(parts, ", ");
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr std::size_t kShown = 8;
+  std::vector<std::string> shown;
+  for (std::size_t i = 0; i < std::min(kShown, ranks.size()); ++i) shown.push_back(std::to_string(ranks[i]));
+  return join(shown, " ") + (ranks.size() > kShown ? format(" ... {}", ranks.back()) : "");
+}
+
+std::string group_table(const RankLayout& layout) {
+  Table table({"group", "ranks", "", "this one is"});
+  for (const RankGroup& group : layout.groups) {
+    const auto place = std::ranges::find(group.ranks, layout.id.rank) - group.ranks.begin();
+    table.add({group.name, std::to_string(group.ranks.size()), ranks_text(group.ranks),
+               format("number {}", place)});
+  }
+  return table.text();
+}
+
+std::string reductions_text(const UnitLayout& unit, const RankLayout& layout) {
+  std::vector<std::string> steps;
+  for (const ReductionStep& step : unit.reductions)
+    steps.push_back(
+        format("{} {}", step.collective == CollectiveKind::reduce_scatter ? "reduce-scatter" : "all-reduce",
+               layout.groups.at(static_cast<std::size_t>(step.group)).name));
+  return steps.empty() ? "-" : join(steps, ", ");
+}
+
+std::string unit_table(const ModelSpec& part, const RankLayout& layout) {
+  Table table({"unit", "parameters", "a shard has", "over", "partition", "gathered in", "gradient", "state"});
+  for (std::size_t u = 0; u < part.units.size(); ++u) {
+    const UnitSpec& spec = part.units[u];
+    const UnitLayout& unit = layout.units[u];
+    const int shards = layout.size_of(unit.shard_group);
+    const int64_t held = ShardLayout(spec, unit.partition, shards).shard_size();
+    table.add({spec.name, human_count(spec.elements()), human_count(held),
+               unit.shard_group < 0 ? "-" : layout.groups.at(static_cast<std::size_t>(unit.shard_group)).name,
+               partition_text(unit.partition), std::string(dtype_name(unit.gather)),
+               spec.trainable ? reductions_text(unit, layout) : "frozen",
+               unit.offloaded ? "host" : "device"});
+  }
+  return table.text();
+}
+
+std::string tensor_table(const ModelSpec& part, const RankLayout& layout) {
+  Table table({"tensor", "shape", "this rank has", "norm and checkpoint"});
+  for (std::size_t u = 0; u < part.units.size(); ++u) {
+    for (std::size_t p = 0; p < part.units[u].parameters.size(); ++p) {
+      const ParameterSpec& parameter = part.units[u].parameters[p];
+      for (std::size_t s = 0; s < parameter.sub_tensors.size(); ++s) {
+        const std::vector<int64_t> shape = parameter.tensor_shape(s);
+        const bool counts = layout.units[u].counts(p);
+        table.add(
+            {parameter.name + (parameter.sub_tensors.size() > 1 ? " " + parameter.sub_tensors[s].name : ""),
+             shape_text(shape), slice_text(parameter.slice_of(s), shape),
+             counts ? "yes" : "first rank of tp"});
+      }
+    }
+  }
+  return table.text();
+}
+
+}  // namespace
+
+std::string layout_text(const ModelSpec& part, const RankLayout& layout) {
+  std::string text = format("Layout of rank {} of {}: {}; it reads rows as data rank {} of {}\n\n",
+                            layout.id.rank, with_thousands(layout.id.world_size), mesh_text(layout.dims),
+                            layout.data_rank, layout.data_ranks);
+  if (!layout.groups.empty()) text += group_table(layout) + "\n";
+  return text + unit_table(part, layout) + "\n" + tensor_table(part, layout);
+}
+
+}  // namespace stepforge

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/plan/layout_text.h"
+
+#include <gtest/gtest.h>
+
+#include "stepforge/plan/job_plan.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+std::string text_of(Config config, RankId rank) {
+  config.model.family = "qwen3";
+  config.model.dim = 24;
+  config.model.n_layers = 3;
+  config.model.n_heads = 4;
+  config.model.n_kv_heads = 2;
+  config.model.ffn_dim = 50;
+  config.model.vocab_size = 101;
+  const ModelSpec part = plan_rank_model(config, rank);
+  return layout_text(part, plan_layout(config, part, rank));
+}
+
+TEST(LayoutText, StatesTheGroupsOfTheRank) {
+  Config config;
+  config.parallelism.data_parallel_replicate_degree = 2;
+  config.parallelism.tensor_parallel_degree = 2;
+  const std::string text = text_of(config, {5, 16});
+  EXPECT_CONTAINS(
+      text, "Layout of rank 5 of 16: dp_replicate 2 x dp_shard 4 x tp 2; it reads rows as data rank 2 of 8");
+  EXPECT_CONTAINS(text, "fsdp          4      1 3 5 7                 number 2");
+  EXPECT_CONTAINS(text, "tp            2      4 5                     number 1");
+  EXPECT_CONTAINS(text, "world         16     0 1 2 3 4 5 6 7 ... 15  number 5");
+}
+
+TEST(LayoutText, StatesHowUnitsAreShardedAndReduced) {
+  Config config;
+  config.parallelism.data_parallel_replicate_degree = 2;
+  config.parallelism.tensor_parallel_degree = 2;
+  config.parallelism.fsdp_partition = FsdpPartition::by_tensor;
+  config.precision.compute = DType::bf16;
+  const std::string text = text_of(config, {0, 16});
+  EXPECT_CONTAINS(text, "layers.* (each of 3)");
+  EXPECT_CONTAINS(text, "fsdp  by_tensor  bf16         reduce-scatter fsdp, all-reduce dp_replicate  device");
+  EXPECT_CONTAINS(text_of({}, {}), "-     flat       fp32         -         device");
+}
+
+TEST(LayoutText, StatesTheRanksPartOfEveryTensor) {
+  Config config;
+  config.parallelism.tensor_parallel_degree = 2;
+  const std::string text = text_of(config, {1, 2});
+  EXPECT_CONTAINS(text, "embedding.weight                       [101, 24]  rows 50 to 100");
+  EXPECT_CONTAINS(text, "layers.*.attention.qkv k (each of 3)   [12, 24]   rows 6 to 11");
+  EXPECT_CONTAINS(text, "layers.*.mlp.down (each of 3)          [24, 50]   columns 25 to 49  yes");
+  EXPECT_CONTAINS(text,
+                  "layers.*.mlp.norm (each of 3)          [24]       all               first rank of tp");
+  EXPECT_EQ(text.find("layers.1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stepforge::testing
