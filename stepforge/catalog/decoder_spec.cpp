@@ -50,27 +50,27 @@ void check_tensor_parallel(const ModelConfig& model, int64_t degree) {
   require(model.vocab_size >= degree, "vocab_size", model.vocab_size, "not be larger");
 }
 
-/// With Ulysses each rank gets equally many query heads, and one key-value head or equally many.
+/// Ranks that exchange tokens for heads get equally many query heads each, and one key-value head or equally many.
 void check_ulysses(const ModelConfig& model, const TensorParallel& tensor, const ContextParallel& context) {
-  if (context.degree == 1 || context.method != ContextMethod::ulysses) return;
+  const int64_t degree = context.heads();
+  if (degree == 1) return;
   const int64_t heads = model.n_heads / tensor.degree;
   const int64_t kv_heads = model.n_kv_heads / tensor.degree;
-  const bool fits =
-      heads % context.degree == 0 && (kv_heads % context.degree == 0 || context.degree % kv_heads == 0);
+  const bool fits = heads % degree == 0 && (kv_heads % degree == 0 || degree % kv_heads == 0);
   if (fits) return;
-  throw UsageError(
-      format("parallelism.context_parallel_degree = {} with context_parallel_method = \"ulysses\", but a "
-             "rank has {} "
-             "heads and {} key-value heads (model.n_heads = {}, model.n_kv_heads = {}, "
-             "tensor_parallel_degree = {}): "
-             "the degree must divide the heads, and divide the key-value heads or be a multiple of them; use "
-             "another "
-             "degree, or the method \"allgather\"",
-             context.degree, heads, kv_heads, model.n_heads, model.n_kv_heads, tensor.degree));
+  const bool hybrid = context.method == ContextMethod::hybrid;
+  throw UsageError(format(
+      "parallelism.{} = {} with context_parallel_method = \"{}\", but a rank has {} heads and {} key-value "
+      "heads (model.n_heads = {}, model.n_kv_heads = {}, tensor_parallel_degree = {}): the degree must "
+      "divide "
+      "the heads, and divide the key-value heads or be a multiple of them; use another degree, or the method "
+      "\"allgather\"",
+      hybrid ? "ulysses_degree" : "context_parallel_degree", degree, hybrid ? "hybrid" : "ulysses", heads,
+      kv_heads, model.n_heads, model.n_kv_heads, tensor.degree));
 }
 
-/// Adds a unit with the parameters of the layers and a block that uses it.
-void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int layer,
+/// Adds a unit with the parameters of the layers and a block that uses it. `hidden` passes between blocks.
+void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& name, BlockKind kind, int layer,
                std::vector<LayerSpec> layers) {
   UnitSpec unit;
   unit.name = name;
@@ -83,8 +83,8 @@ void add_block(ModelSpec& spec, const std::string& name, BlockKind kind, int lay
     for (auto& parameter : part.parameters) unit.parameters.push_back(std::move(parameter));
     block.regions.push_back(std::move(part.cost));
   }
-  if (kind != BlockKind::embedding) block.inputs.push_back({"hidden", spec.width});
-  if (kind != BlockKind::head) block.outputs.push_back({"hidden", spec.width});
+  if (kind != BlockKind::embedding) block.inputs.push_back(hidden);
+  if (kind != BlockKind::head) block.outputs.push_back(hidden);
   spec.units.push_back(std::move(unit));
   spec.blocks.push_back(std::move(block));
 }
@@ -112,17 +112,18 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   spec.head_dim = dims.head_dim;
   spec.attention_width = tensor.part_of(model.n_heads).size() * dims.head_dim;
 
-  add_block(spec, "embedding", BlockKind::embedding, -1,
+  const BundleEntry hidden{"hidden", model.dim, tensor.sequence};
+  add_block(spec, hidden, "embedding", BlockKind::embedding, -1,
             {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim, tensor)});
   for (int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
-    add_block(spec, name, BlockKind::layer, static_cast<int>(layer),
+    add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
               {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout, tensor, context),
                mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, depth_std, dropout, tensor)});
   }
-  add_block(spec, "head", BlockKind::head, -1,
+  add_block(spec, hidden, "head", BlockKind::head, -1,
             {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, tensor)});
   if (model.tie_embeddings) {
     // The head reads the unit of the embedding: one copy, one summed gradient.

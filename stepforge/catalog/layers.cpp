@@ -59,13 +59,18 @@ Workspace partial_sums(int64_t columns) {
 
 /// The norm before a residual branch. Its backward works in place. It keeps its input, except the input of a
 /// block, which the executor keeps.
-OpCost pre_norm_cost(int64_t width, bool keeps_input) {
+OpCost pre_norm_cost(int64_t width, bool keeps_input, bool slice) {
   OpCost cost;
   cost.name = "rms_norm";
   cost.output.compute = width;
   cost.extra.fp32 = 1;
   cost.saves = {keeps_input ? width : 0, 1};
   cost.backward_workspace = partial_sums(width);
+  if (!slice) return cost;
+  cost.output = cost.output.of_slice();
+  cost.extra = cost.extra.of_slice();
+  cost.saves = cost.saves.of_slice();
+  ++cost.backward_workspace.chunk;  // the gradient of the weight, which is summed over the slices
   return cost;
 }
 
@@ -85,6 +90,35 @@ void add_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, i
   weight.name = name + " weight";
   weight.backward_workspace.narrow = in * out;
   ops.push_back(weight);
+}
+
+/// add_linear() for a weight that is divided by rows. If its input is a slice, all of it is gathered in forward
+/// and again in backward, and the gradient of all is summed.
+void add_enter_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, int64_t out,
+                      const TensorParallel& tensor) {
+  add_linear(ops, name, in, out, /*keeps_input=*/true);
+  if (!tensor.sequence) return;
+  OpCost& linear = ops.at(ops.size() - 2);
+  linear.forward_workspace.token.compute = in;
+  linear.backward_workspace.token.compute = in;
+  linear.saves = linear.saves.of_slice();
+  linear.gradient = linear.gradient.of_slice();
+  ops.back().backward_workspace.token.compute = in;
+}
+
+/// add_linear() for a weight that is divided by columns. Its result, the share of all tokens, becomes the sum of
+/// a slice of them; in backward the gradient of all tokens is gathered.
+void add_leave_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, int64_t out,
+                      bool keeps_input, const TensorParallel& tensor) {
+  add_linear(ops, name, in, out, keeps_input);
+  if (!tensor.sequence) return;
+  ops.at(ops.size() - 2).output = {};
+  OpCost sum;
+  sum.name = name + " sum";
+  sum.output.slice_compute = out;
+  sum.forward_workspace.token.compute = out;
+  sum.gradient.compute = out;
+  ops.push_back(sum);
 }
 
 /// Without q/k norms, forward and backward rotate the projection in place.
@@ -121,19 +155,50 @@ OpCost attention_cost(const AttentionDims& dims) {
 }
 
 /// Adds in place. With dropout, the gradient of its branch is a new, masked tensor.
-OpCost residual_cost(int64_t width, bool dropout) {
+OpCost residual_cost(int64_t width, bool dropout, bool slice) {
   OpCost cost;
   cost.name = "residual_add";
   cost.gradient.compute = dropout ? width : 0;
+  if (slice) cost.gradient = cost.gradient.of_slice();
   return cost;
 }
 
-/// The region sums its result, and the gradient of its input, over the ranks that have its other parts.
-void add_sums(RegionCost& region, int64_t width, const TensorParallel& tensor) {
+constexpr int64_t gradient_bytes(int64_t elements) {
+  return elements * static_cast<int64_t>(sizeof(float));
+}
+
+/// The region sums its result, and the gradient of its input, over the ranks that have its other parts. With
+/// slices, a sum is a gather at one end of the region and a sum of slices at the other; backward gathers the
+/// input once more, and sums the gradient of the norm.
+void add_exchange(RegionCost& region, int64_t width, const TensorParallel& tensor) {
   if (tensor.degree == 1) return;
-  Exchange& sums = region.exchange(BlockAxis::tensor);
-  sums.forward.compute = width;
-  sums.backward.compute = width;
+  Exchange& exchange = region.exchange(BlockAxis::tensor);
+  exchange.forward.compute = tensor.sequence ? 2 * width : width;
+  exchange.backward.compute = tensor.sequence ? 3 * width : width;
+  exchange.weight_bytes = tensor.sequence ? gradient_bytes(width) : 0;
+}
+
+/// What the norm and the loss of the head need, and exchange, if the vocabulary is divided.
+void divide_head(RegionCost& head, int64_t width, int64_t vocab, const TensorParallel& tensor) {
+  OpCost& norm = head.ops.front();
+  OpCost& loss = head.ops.back();
+  Exchange& exchange = head.exchange(BlockAxis::tensor);
+  if (tensor.whole_logits) {
+    exchange.forward.compute = vocab;
+    loss.forward_workspace.chunk_token.compute += vocab;
+  } else {
+    exchange.forward.fp32 = 5;  // the largest logit, and two sums in fp64
+    loss.forward_workspace.chunk_token.fp32 = 5;
+  }
+  exchange.backward.compute = width;
+  if (!tensor.sequence) return;
+  norm.output = norm.output.of_slice();
+  norm.extra = norm.extra.of_slice();
+  loss.forward_workspace.token.compute = width;
+  loss.gradient = loss.gradient.of_slice();
+  loss.backward_workspace.token.compute = width;
+  exchange.forward.compute += width;
+  exchange.weight_bytes = gradient_bytes(width);
 }
 
 }  // namespace
@@ -157,6 +222,12 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
   OpCost cost;
   cost.name = "embedding";
   cost.output.compute = width;
+  if (tensor.sequence) {
+    cost.output = cost.output.of_slice();
+    cost.forward_workspace.token.compute = width;
+    cost.gradient.compute = width;
+    layer.cost.exchange(BlockAxis::tensor).backward.compute = width;
+  }
   layer.cost.ops.push_back(cost);
   if (tensor.degree > 1) layer.cost.exchange(BlockAxis::tensor).forward.compute = width;
   return layer;
@@ -194,18 +265,17 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   layer.cost.name = "attention";
   layer.cost.residual = true;
   auto& ops = layer.cost.ops;
-  ops.push_back(pre_norm_cost(dims.width, /*keeps_input=*/false));
-  add_linear(ops, "qkv", dims.width, dims.qkv_width(), /*keeps_input=*/true);
+  ops.push_back(pre_norm_cost(dims.width, /*keeps_input=*/false, tensor.sequence));
+  add_enter_linear(ops, "qkv", dims.width, dims.qkv_width(), tensor);
   ops.push_back(rotate_cost(dims));
-  const bool by_heads = context.degree > 1 && context.method == ContextMethod::ulysses;
-  ops.push_back(attention_cost(dims));
+  const bool by_heads = context.heads() > 1;
+  ops.push_back(attention_cost(joined_dims(dims, context)));
   if (context.degree > 1) exchange_context(layer.cost, dims, context);
-  add_linear(ops, "out", dims.query_width(), dims.width, /*keeps_input=*/by_heads);
-  ops.push_back(residual_cost(dims.width, dropout));
-  add_sums(layer.cost, dims.width, tensor);
+  add_leave_linear(ops, "out", dims.query_width(), dims.width, /*keeps_input=*/by_heads, tensor);
+  ops.push_back(residual_cost(dims.width, dropout, tensor.sequence));
+  add_exchange(layer.cost, dims.width, tensor);
   if (dims.qk_norm && tensor.degree > 1)
-    layer.cost.exchange(BlockAxis::tensor).weight_bytes =
-        2 * dims.head_dim * static_cast<int64_t>(sizeof(float));
+    layer.cost.exchange(BlockAxis::tensor).weight_bytes += gradient_bytes(2 * dims.head_dim);
   return layer;
 }
 
@@ -228,17 +298,17 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
   layer.cost.name = "mlp";
   layer.cost.residual = true;
   auto& ops = layer.cost.ops;
-  ops.push_back(pre_norm_cost(width, /*keeps_input=*/true));
-  add_linear(ops, "gate_up", width, 2 * hidden, /*keeps_input=*/true);
+  ops.push_back(pre_norm_cost(width, /*keeps_input=*/true, tensor.sequence));
+  add_enter_linear(ops, "gate_up", width, 2 * hidden, tensor);
   OpCost swiglu;
   swiglu.name = "swiglu";
   swiglu.output.compute = hidden;
   swiglu.saves.compute = 2 * hidden;
   swiglu.gradient.compute = 2 * hidden;
   ops.push_back(swiglu);
-  add_linear(ops, "down", hidden, width, /*keeps_input=*/true);
-  ops.push_back(residual_cost(width, dropout));
-  add_sums(layer.cost, width, tensor);
+  add_leave_linear(ops, "down", hidden, width, /*keeps_input=*/true, tensor);
+  ops.push_back(residual_cost(width, dropout, tensor.sequence));
+  add_exchange(layer.cost, width, tensor);
   return layer;
 }
 
@@ -269,12 +339,7 @@ LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_voc
   loss.gradient.compute = width;
   loss.backward_workspace.narrow = vocab * width;
   layer.cost.ops.push_back(loss);
-  if (tensor.degree > 1) {
-    Exchange& sums = layer.cost.exchange(BlockAxis::tensor);
-    sums.forward.fp32 = 5;  // the largest logit, and two sums in fp64
-    layer.cost.ops.back().forward_workspace.chunk_token.fp32 = 5;
-    sums.backward.compute = width;
-  }
+  if (tensor.degree > 1) divide_head(layer.cost, width, whole_vocab, tensor);
   return layer;
 }
 

@@ -109,6 +109,8 @@ class World {
   virtual int size() const = 0;
   /// The engine, for the log: "shared memory", "Gloo".
   virtual std::string transport() const = 0;
+  /// Whether its collectives move no data.
+  virtual bool simulated() const { return false; }
 
   /// Creates a group. Each rank of `ranks` (ascending, including this one) must call it with the same `name`,
   /// which no other group of these ranks may have. Waits until all have called it; throws PeerError naming

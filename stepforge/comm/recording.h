@@ -39,6 +39,7 @@ class RecordingWorld : public World {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string transport() const override { return "simulated ranks"; }
+  bool simulated() const override { return true; }
   std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override;
   void abort(const std::string& reason) override;
 

@@ -91,9 +91,9 @@ constexpr ChoiceNames<3> choice_names(FsdpPartition) {
   return {"flat", "by_tensor", "by_dim"};
 }
 
-enum class ContextParallelMethod : uint8_t { allgather, ring, ulysses };
-constexpr ChoiceNames<3> choice_names(ContextParallelMethod) {
-  return {"allgather", "ring", "ulysses"};
+enum class ContextParallelMethod : uint8_t { allgather, ring, ulysses, hybrid };
+constexpr ChoiceNames<4> choice_names(ContextParallelMethod) {
+  return {"allgather", "ring", "ulysses", "hybrid"};
 }
 
 enum class LoadBalance : uint8_t { head_tail, none };
@@ -260,8 +260,11 @@ struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
   int64_t tensor_parallel_degree = 1;
+  bool enable_sequence_parallel = true;
+  bool disable_loss_parallel = false;
   int64_t context_parallel_degree = 1;
   ContextParallelMethod context_parallel_method = ContextParallelMethod::allgather;
+  int64_t ulysses_degree = 2;
   LoadBalance context_parallel_load_balance = LoadBalance::head_tail;
   ReshardMode fsdp_reshard_after_forward = ReshardMode::by_default;
   int64_t fsdp_reshard_every_n = 2;
@@ -344,6 +347,7 @@ struct MetricsConfig {
 struct DebugConfig {
   bool print_config = false;
   bool prove_layout = false;
+  int64_t check_copies_freq = 0;
   int64_t plant_nan_step = -1;
   std::string plant_nan_block;
 

@@ -153,6 +153,14 @@ void check_parallelism(const RuleCheck& check) {
                 {"parallelism.context_parallel_degree", "training.loss_aggregation"},
                 "with context parallelism a rank has parts of rows, of which an average per rank has no "
                 "meaning; set loss_aggregation to \"token_mean\"");
+  const int64_t degree = parallelism.context_parallel_degree;
+  const int64_t ulysses = parallelism.ulysses_degree;
+  check.require(
+      degree == 1 || parallelism.context_parallel_method != ContextParallelMethod::hybrid ||
+          (ulysses < degree && degree % ulysses == 0),
+      {"parallelism.context_parallel_degree", "parallelism.ulysses_degree"},
+      "the method \"hybrid\" needs a ulysses_degree that divides context_parallel_degree and is smaller; "
+      "change one of them, or use the method \"ulysses\" or \"ring\"");
   std::set<std::string> seen;
   for (size_t i = 0; i < parallelism.fsdp_prefetch_lists.size(); ++i) {
     const PrefetchListConfig& list = parallelism.fsdp_prefetch_lists[i];

@@ -32,6 +32,12 @@ SchemaOf<ParallelismConfig> parallelism_section() {
              "Number of ranks over which every matrix is divided (attention by heads, MLPs by hidden units, "
              "embedding and head by tokens), a divisor of model.n_heads and model.n_kv_heads.",
              {.unit = "ranks", .min = 1, .max = 1 << 24})
+      .field("enable_sequence_parallel", &ParallelismConfig::enable_sequence_parallel,
+             "With tensor parallelism: whether norms, dropout and residuals work on a slice of the tokens of "
+             "each rank, which saves memory, instead of on all tokens on every rank.")
+      .field("disable_loss_parallel", &ParallelismConfig::disable_loss_parallel,
+             "With tensor parallelism: whether every rank computes the loss from the logits of the whole "
+             "vocabulary, which needs more memory and communication, instead of from its part of them.")
       .field("context_parallel_degree", &ParallelismConfig::context_parallel_degree,
              "Number of ranks over which the tokens of each row are divided, for sequences too long for one "
              "rank; weights are sharded over these ranks too.",
@@ -39,8 +45,14 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field(
           "context_parallel_method", &ParallelismConfig::context_parallel_method,
           "How attention sees the other tokens of a row: gather all keys and values (allgather), pass them "
-          "from rank to rank beside attention (ring), or exchange tokens for heads (ulysses), which needs a "
-          "head for each rank.")
+          "from rank to rank beside attention (ring), exchange tokens for heads (ulysses), which needs a "
+          "head "
+          "for each rank, or that within groups of ulysses_degree ranks and a ring across them (hybrid).")
+      .field("ulysses_degree", &ParallelismConfig::ulysses_degree,
+             "With context_parallel_method hybrid: number of neighbouring ranks that exchange tokens for "
+             "heads, a "
+             "divisor of context_parallel_degree.",
+             {.unit = "ranks", .min = 2, .max = 1 << 24})
       .field("context_parallel_load_balance", &ParallelismConfig::context_parallel_load_balance,
              "Which tokens a rank has: a chunk from each half of the row, so that all ranks have the same "
              "work (head_tail), or one range of it (none).")

@@ -88,6 +88,9 @@ SchemaOf<DebugConfig> debug_section() {
       .field("print_config", &DebugConfig::print_config, "Whether to print the whole configuration at start.")
       .field("prove_layout", &DebugConfig::prove_layout,
              "Whether to run `stepforge prove` for this job before training.")
+      .field("check_copies_freq", &DebugConfig::check_copies_freq,
+             "How often ranks that hold copies of the same weights compare them, bit for bit; 0 means never.",
+             {.unit = "steps", .min = 0, .max = 1e12})
       .field("plant_nan_step", &DebugConfig::plant_nan_step,
              "Step at which a NaN is planted, to test how the run handles it; -1 means never.",
              {.unit = "steps", .min = 1, .max = 1e12, .special = -1})

@@ -15,9 +15,12 @@ struct ContextPart {
   int64_t index = 0;  ///< among the parts
   int64_t degree = 1;
   bool head_tail = true;  ///< a chunk from each half of the row, so that all ranks have the same work
+  int64_t heads = 1;      ///< neighbouring parts that attend together, each with some of the heads
 
   /// The number of equal chunks into which a row is divided.
   int64_t granularity() const { return degree == 1 ? 1 : (head_tail ? 2 : 1) * degree; }
+  /// The tokens of the neighbours together, which attend as one part: it has the chunks of a smaller degree.
+  ContextPart joined() const { return {index / heads, degree / heads, head_tail}; }
   /// The part that is `steps` before this one in the ring of all parts; steps <= degree.
   int64_t before(int64_t steps) const { return (index - steps + degree) % degree; }
   bool operator==(const ContextPart&) const = default;

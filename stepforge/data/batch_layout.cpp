@@ -2,6 +2,7 @@
 #include "stepforge/data/batch_layout.h"
 
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "stepforge/base/error.h"
@@ -33,6 +34,14 @@ void BatchLayout::check() const {
         seq_len, part.granularity(), part.degree, part.granularity(),
         part.head_tail ? ", two of each rank (context_parallel_load_balance = \"head_tail\")" : "",
         nearest_multiples(seq_len, part.granularity())));
+  }
+  if (const int64_t held = part.degree * slices; seq_len % held != 0) {
+    throw UsageError(format(
+        "training.seq_len = {} is not a multiple of {}: sequence parallelism divides the {} tokens that a "
+        "rank has of a row into equal slices for {} ranks of tensor parallelism; set seq_len to {}, or "
+        "parallelism.enable_sequence_parallel = false",
+        seq_len, held, seq_len / part.degree, slices,
+        nearest_multiples(seq_len, std::lcm(held, part.granularity()))));
   }
   int64_t rows_at_once = 0;
   if (__builtin_mul_overflow(rows_per_micro_batch, data_ranks, &rows_at_once)) {

@@ -17,6 +17,7 @@ struct BatchLayout {
   int64_t data_ranks = 1;            ///< ranks that read different rows
   int64_t data_rank = 0;             ///< index of this rank among them
   ContextPart part = {};             ///< of each row, that this rank holds
+  int64_t slices = 1;                ///< into which its tokens are divided (sequence parallelism)
 
   /// Micro-batches of one rank in a step (gradient accumulation).
   int64_t micro_batches() const { return rows_per_step / (rows_per_micro_batch * data_ranks); }

@@ -9,6 +9,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -35,7 +36,7 @@ bool has_valid_label(const at::Tensor& labels) {
 /// The loss of logits of a part of the vocabulary; with `scale` they become their gradient.
 void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
                            const at::Tensor& token_loss, const VocabularyPart& part,
-                           const TensorSums& ranks) {
+                           const TensorExchange& ranks) {
   if (!has_cpu_kernel(logits)) {
     throw Error(format("linear_cross_entropy: a divided vocabulary needs fp32 or bf16 on the CPU, not {}",
                        c10::toString(logits.scalar_type())));
@@ -54,7 +55,8 @@ void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, c
 class ChunkedHead {
  public:
   ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, double scale, int64_t chunk,
-              const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part, const TensorSums& ranks)
+              const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part,
+              const TensorExchange& ranks)
       : hidden_(hidden),
         weight_(weight),
         scale_(scale),
@@ -93,16 +95,27 @@ class ChunkedHead {
   /// Call it after all chunks: a gradient that no chunk wrote becomes zero.
   void finish() {
     if (outputs_.grad_weight.defined() && !weight_written_) outputs_.grad_weight.zero_();
-    if (outputs_.grad_hidden.defined() && ranks_.several()) ranks_.sum(outputs_.grad_hidden);
   }
 
  private:
   /// The losses of a chunk; with `with_gradients` the logits become their gradient.
   void losses(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss,
               bool with_gradients) const {
-    if (ranks_.several()) {
+    if (!ranks_.several()) {
+      losses_of_all(logits, labels, token_loss, with_gradients);
+    } else if (ranks_.parallel.whole_logits) {
+      const at::Tensor whole = of_all_parts(logits, part_, ranks_);
+      losses_of_all(whole, labels, token_loss, with_gradients);
+      logits.copy_(whole.narrow(1, part_.begin, logits.size(1)));
+    } else {
       cross_entropy_of_part(logits, labels, with_gradients ? &scale_ : nullptr, token_loss, part_, ranks_);
-    } else if (with_gradients) {
+    }
+  }
+
+  /// The same for logits of the whole vocabulary.
+  void losses_of_all(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss,
+                     bool with_gradients) const {
+    if (with_gradients) {
       cross_entropy_forward_backward(logits, labels, scale_, token_loss);
     } else {
       cross_entropy_forward(logits, labels, token_loss);
@@ -127,7 +140,7 @@ class ChunkedHead {
   double scale_;
   const LinearCrossEntropyOutputs& outputs_;
   const VocabularyPart& part_;
-  const TensorSums& ranks_;
+  const TensorExchange& ranks_;
   bool weight_written_;
   at::Tensor logits_;          ///< of one chunk, then their gradient
   at::Tensor narrow_product_;  ///< one chunk's share of grad_weight in hidden's type; undefined if it is fp32
@@ -160,6 +173,13 @@ void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, c
 
 }  // namespace
 
+at::Tensor of_all_parts(const at::Tensor& logits, const VocabularyPart& part, const TensorExchange& ranks) {
+  at::Tensor all = at::zeros({logits.size(0), part.size}, logits.options());
+  all.narrow(1, part.begin, logits.size(1)).copy_(logits);
+  ranks.sum(all);  // adding zeros changes no logit
+  return all;
+}
+
 void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss) {
   check_operands(logits, labels, token_loss);
   if (has_cpu_kernel(logits)) {
@@ -181,7 +201,7 @@ void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& 
 
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                           double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
-                          const VocabularyPart& part, const TensorSums& ranks) {
+                          const VocabularyPart& part, const TensorExchange& ranks) {
   check_linear_operands(hidden, weight, labels, outputs);
   if (chunk < 1) throw Error(format("linear_cross_entropy: chunk = {} tokens: must be at least 1", chunk));
   ChunkedHead head(hidden, weight, scale, chunk, outputs, part, ranks);

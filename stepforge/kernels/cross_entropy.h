@@ -38,11 +38,12 @@ struct LinearCrossEntropyOutputs {
 /// are all ignored costs nothing. The sum of the losses is sum_in_order(token_loss).
 ///
 /// If weight holds a part of the vocabulary, each rank calls it with its own part and the same other
-/// arguments. Losses and grad_hidden are those of the whole vocabulary, the same on all ranks; grad_weight and
-/// logits are this rank's. The ranks exchange three numbers per token, and grad_hidden once.
+/// arguments. Losses are those of the whole vocabulary, the same on all ranks; grad_weight and logits are this
+/// rank's, and grad_hidden is its share, of which the caller forms the sum. The ranks exchange three numbers per
+/// token, or the logits if ranks.parallel.whole_logits.
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                           double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
-                          const VocabularyPart& part = {}, const TensorSums& ranks = {});
+                          const VocabularyPart& part = {}, const TensorExchange& ranks = {});
 
 void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor& labels,
                                      const at::Tensor& token_loss);

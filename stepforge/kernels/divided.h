@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism as operations see it: the part of the vocabulary that a table holds, and sums over the
-// ranks that hold the other parts. The functions come from outside, so that model code knows no ranks.
+// Tensor parallelism as operations see it: the part of the vocabulary that a table holds, and exchanges with
+// the ranks that hold the other parts. The functions come from outside, so that model code knows no ranks.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
 #include <ATen/core/Tensor.h>
+
+#include "stepforge/modelspec/tensor_parallel.h"
 
 namespace stepforge {
 
@@ -20,13 +22,21 @@ struct VocabularyPart {
 };
 
 /// Combines tensors over the ranks that hold the other parts of a layer. Empty functions if the layer is whole.
-/// Both work in place and give the same bits on all ranks.
-struct TensorSums {
-  std::function<void(const at::Tensor&)> sum;
-  std::function<void(const at::Tensor&)> max;  ///< fp32
+/// All tensors are contiguous; results are the same bits on all ranks that get them.
+struct TensorExchange {
+  TensorParallel parallel = {};
+  std::function<void(const at::Tensor&)> sum = {};  ///< in place
+  std::function<void(const at::Tensor&)> max = {};  ///< in place, fp32
+  /// whole = `slice` of all ranks, one after the other in the first dimension.
+  std::function<void(const at::Tensor& slice, const at::Tensor& whole)> gather = {};
+  /// slice = the sum over all ranks of this rank's slice of `whole`.
+  std::function<void(const at::Tensor& whole, const at::Tensor& slice)> sum_slice = {};
 
   /// Whether layers are divided over ranks.
   bool several() const { return static_cast<bool>(sum); }
 };
+
+/// Logits of the whole vocabulary [N, part.size] from those of each part: [N, part's tokens].
+at::Tensor of_all_parts(const at::Tensor& logits, const VocabularyPart& part, const TensorExchange& ranks);
 
 }  // namespace stepforge

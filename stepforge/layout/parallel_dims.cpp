@@ -86,6 +86,8 @@ ParallelDims resolve_dims(ParallelDims dims, int world_size) {
            format("ep = {} does not divide dp_shard x cp x tp = {}, the ranks that experts are spread over",
                   dims.ep, expert_ranks));
   }
+  if (dims.cp_heads < 1 || dims.cp % dims.cp_heads != 0)
+    refuse(asked, world_size, format("cp_heads = {} does not divide cp = {}", dims.cp_heads, dims.cp));
   return dims;
 }
 
@@ -100,10 +102,13 @@ Mesh::Axis Mesh::axis(std::string_view name) const {
   const int tp = static_cast<int>(dims_.tp);
   const int pp = static_cast<int>(dims_.pp);
   const int ep = static_cast<int>(dims_.ep);
+  const int heads = static_cast<int>(dims_.cp_heads);
   if (name == "pp") return {pp, world_size_ / pp};
   if (name == "dp_replicate") return {replicate, shard * cp * tp};
   if (name == "dp_shard") return {shard, cp * tp};
   if (name == "cp") return {cp, tp};
+  if (name == "cp_heads") return {heads, tp};
+  if (name == "cp_ring") return {cp / heads, tp * heads};
   if (name == "tp") return {tp, 1};
   if (name == "dp" || name == "batch") return {replicate * shard, cp * tp};
   if (name == "loss") return {replicate * shard * cp, tp};

@@ -80,6 +80,15 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
   layout.loss_group = layout.find(kLossGroup);
   layout.tensor_group = layout.find(kTensorGroup);
   layout.context_group = layout.find(kContextGroup);
+  if (layout.dims.cp_heads == layout.dims.cp) {
+    layout.heads_group = layout.context_group;
+  } else if (layout.dims.cp_heads == 1) {
+    layout.keys_group = layout.context_group;
+  } else {
+    for (const std::string_view axis : {kHeadsGroup, kRingGroup}) add_group(layout, mesh, axis);
+    layout.heads_group = layout.find(kHeadsGroup);
+    layout.keys_group = layout.find(kRingGroup);
+  }
   if (layout.size_of(layout.loss_group) < rank.world_size) add_group(layout, mesh, kWorldGroup);
   layout.world_group = label_group(layout.groups);
   layout.units.assign(units.size(), sharded_unit(layout, plan));

@@ -23,6 +23,8 @@ inline constexpr std::string_view kReplicaGroup = "dp_replicate";
 inline constexpr std::string_view kLossGroup = "loss";
 inline constexpr std::string_view kTensorGroup = "tp";
 inline constexpr std::string_view kContextGroup = "cp";
+inline constexpr std::string_view kHeadsGroup = "cp_heads";
+inline constexpr std::string_view kRingGroup = "cp_ring";
 inline constexpr std::string_view kWorldGroup = "world";
 
 /// How a model is spread over ranks and in which dtypes its parameters and gradients travel.
@@ -74,6 +76,8 @@ struct RankLayout {
   int loss_group = -1;            ///< all ranks whose losses are summed; -1: there is one
   int tensor_group = -1;          ///< ranks that hold the other parts of divided tensors
   int context_group = -1;         ///< ranks that hold the other tokens of the same rows
+  int heads_group = -1;           ///< those of them with which it exchanges tokens for heads
+  int keys_group = -1;            ///< those of them with which it exchanges keys
   int world_group = -1;           ///< all ranks; the loss group if that has all; -1: there is one rank
   std::vector<UnitLayout> units;  ///< in the order of the model specification
 

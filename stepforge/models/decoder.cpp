@@ -29,8 +29,8 @@ class DenseLayer : public Block {
              int64_t layer, std::shared_ptr<const RopeTable> rope, const ForwardOptions& options)
       : rope_(std::move(rope)),
         attention_(parameters, format("layers.{}.attention", layer), attention_shape(dims), config.norm_eps,
-                   dims.qk_norm, *rope_, layer, options.sums, options.exchange),
-        mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer, options.sums) {}
+                   dims.qk_norm, *rope_, layer, options.tensor, options.exchange),
+        mlp_(parameters, format("layers.{}.mlp", layer), config.norm_eps, layer, options.tensor) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     // Captured by value: a recomputed region runs its body again after this call has returned.
@@ -56,13 +56,13 @@ Model make_model(const ModelConfig& config, const ParameterLookup& parameters,
   const int64_t chunk = options.loss_chunk > 0 ? options.loss_chunk : automatic_loss_chunk(config.vocab_size);
 
   Model model;
-  model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight"), options.sums));
+  model.blocks.push_back(std::make_unique<EmbeddingBlock>(parameters("embedding.weight"), options.tensor));
   for (int64_t layer = 0; layer < config.n_layers; ++layer) {
     model.blocks.push_back(std::make_unique<DenseLayer>(config, dims, parameters, layer, rope, options));
   }
   Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
   model.head = std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps,
-                                                        chunk, options.sums);
+                                                        chunk, options.tensor);
   return model;
 }
 

@@ -14,7 +14,8 @@ struct ForwardOptions {
   int64_t context_length = 0;     ///< positions that the rotary table covers
   int64_t loss_chunk = 0;         ///< tokens whose logits are in memory at once; 0: chosen by vocabulary size
   ContextExchange exchange = {};  ///< if ranks hold parts of each row
-  TensorSums sums = {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
+  TensorExchange tensor =
+      {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
 };
 
 /// Embedding, layers and head of `config`, bound to `parameters`, which are looked up by the names of the

@@ -12,7 +12,7 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }
 
 int64_t bytes(const Elements& elements, const CostContext& context) {
-  return elements.bytes(context.tokens, context.compute);
+  return elements.bytes(context.tokens, context.compute, context.slices);
 }
 
 /// The result of a region is that of its last call with a result; calls without one work in place.
@@ -121,7 +121,7 @@ int64_t Workspace::bytes(const CostContext& context) const {
   const int64_t tokens = context.tokens * context.parts;
   const int64_t tasks = (tokens + document - 1) / document * tasks_per_document;
   const int64_t threads = std::clamp<int64_t>(context.threads, 1, std::max<int64_t>(tasks, 1));
-  return token.bytes(context.tokens, context.compute) +
+  return token.bytes(context.tokens, context.compute, context.slices) +
          chunk_token.bytes(std::min(chunk, context.tokens), context.compute) + narrow_bytes +
          threads * (thread_bytes + thread_bytes_per_key * context.document_length);
 }

@@ -17,12 +17,22 @@ namespace stepforge {
 struct Elements {
   int64_t compute = 0;
   int64_t fp32 = 0;
+  /// The same, per token of this rank's slice (sequence parallelism).
+  int64_t slice_compute = 0;
+  int64_t slice_fp32 = 0;
 
-  int64_t bytes(int64_t tokens, DType compute_dtype) const {
-    return tokens * (compute * static_cast<int64_t>(dtype_bytes(compute_dtype)) + fp32 * 4);
+  /// `slices`: ranks that have a slice of the tokens each.
+  int64_t bytes(int64_t tokens, DType compute_dtype, int64_t slices = 1) const {
+    const auto size = static_cast<int64_t>(dtype_bytes(compute_dtype));
+    return tokens * (compute * size + fp32 * 4) + tokens / slices * (slice_compute * size + slice_fp32 * 4);
   }
+  /// The same elements, but only for the tokens of the slice.
+  Elements of_slice() const { return {0, 0, compute + slice_compute, fp32 + slice_fp32}; }
   bool operator==(const Elements&) const = default;
-  Elements operator+(const Elements& other) const { return {compute + other.compute, fp32 + other.fp32}; }
+  Elements operator+(const Elements& other) const {
+    return {compute + other.compute, fp32 + other.fp32, slice_compute + other.slice_compute,
+            slice_fp32 + other.slice_fp32};
+  }
 };
 
 struct CostContext {
@@ -31,6 +41,7 @@ struct CostContext {
   DType compute = DType::f32;
   int64_t threads = 1;  ///< threads of a kernel, each with its own scratch memory
   int64_t parts = 1;    ///< ranks that have the other tokens of the same documents, this one included
+  int64_t slices = 1;   ///< ranks that have a slice of the tokens each, between divided matrices
 };
 
 /// Memory that a call allocates and frees while it runs.
@@ -61,9 +72,9 @@ struct OpCost {
 };
 
 /// The axes of the mesh over which the layers of a block may be divided: matrices over `tensor`, the tokens of
-/// each row over `context`.
-enum class BlockAxis : uint8_t { tensor, context };
-inline constexpr std::size_t kBlockAxes = 2;
+/// each row over `context` (keys) and `heads` (tokens for heads).
+enum class BlockAxis : uint8_t { tensor, context, heads };
+inline constexpr std::size_t kBlockAxes = 3;
 
 /// What a region exchanges with the ranks of one axis: elements per token in forward and in backward, and bytes
 /// of gradients of weights that are not divided.

@@ -17,6 +17,7 @@ namespace stepforge {
 struct BundleEntry {
   std::string name;  ///< "hidden"
   int64_t width = 0;
+  bool slice = false;  ///< of this rank's slice of the tokens only (sequence parallelism)
 };
 
 /// The backward pass of an embedding adds to the gradients of the rows that were looked up; it reads no

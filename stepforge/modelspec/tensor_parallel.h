@@ -11,8 +11,13 @@ namespace stepforge {
 struct TensorParallel {
   int rank = 0;  ///< among those that hold the other parts
   int degree = 1;
+  /// Between the divided matrices a rank has an equal slice of the tokens (sequence parallelism,
+  /// arXiv:2205.05198) instead of all.
+  bool sequence = false;
+  /// The loss is computed from the logits of the whole vocabulary, on every rank, instead of from parts.
+  bool whole_logits = false;
 
-  /// This rank's part of `count` heads, hidden units or tokens; the parts differ by at most one.
+  /// This rank's part of `count` heads, hidden units, tokens of the vocabulary or of a batch; the parts differ by at most one.
   ShardRange part_of(int64_t count) const { return {count * rank / degree, count * (rank + 1) / degree}; }
 };
 

@@ -9,6 +9,7 @@
 #include "stepforge/nn/functions.h"
 #include "stepforge/nn/kv_cache.h"
 #include "stepforge/nn/layers.h"
+#include "stepforge/nn/norm_gradient.h"
 
 namespace stepforge {
 
@@ -24,22 +25,13 @@ struct RotateArguments {
   Parameter* q_norm = nullptr;
   Parameter* k_norm = nullptr;
   double eps = 0.0;
-  TensorSums sums;
+  const TensorExchange* summed = nullptr;
 
   QkNorm norm() const {
     if (q_norm == nullptr) return {};
     return {q_norm->value().detach(), k_norm->value().detach(), eps};
   }
 };
-
-/// Adds a gradient that is not in place to that of the weight.
-void finish_norm(Parameter& weight, const at::Tensor& gradient, const TensorSums& sums) {
-  if (weight.trained() && sums.several()) {
-    sums.sum(gradient);
-    write_or_add(weight.gradient(), gradient, weight.written());
-  }
-  weight.mark_written();
-}
 
 struct RotateFunction : torch::autograd::Function<RotateFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const RotateArguments* arguments) {
@@ -62,29 +54,21 @@ struct RotateFunction : torch::autograd::Function<RotateFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto& arguments = saved_value<RotateArguments>(*ctx, "arguments");
     const QkNorm norm = arguments.norm();
-    const auto saved = ctx->get_saved_variables();
-    at::Tensor qkv;
-    at::Tensor rstd;
-    at::Tensor q_gradient;
-    at::Tensor k_gradient;
-    // Gradients that are summed over ranks, or not used, have memory of their own.
-    const bool in_place = norm.present() && arguments.q_norm->trained() && !arguments.sums.several();
-    const bool accumulate = in_place && arguments.q_norm->written();
-    if (norm.present()) {
-      qkv = saved[0];
-      rstd = saved[1];
-      const auto gradient_of = [&](const Parameter& weight) {
-        return in_place ? weight.gradient() : at::empty({arguments.shape.head_dim}, at::kFloat);
-      };
-      q_gradient = gradient_of(*arguments.q_norm);
-      k_gradient = gradient_of(*arguments.k_norm);
-    }
     // In place: attention's backward made this tensor, and nothing else uses it.
-    qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm,
-                          rstd, q_gradient, k_gradient, accumulate);
+    const auto rotate_back = [&](const at::Tensor& qkv, const at::Tensor& rstd, const at::Tensor& q_gradient,
+                                 const at::Tensor& k_gradient, bool accumulate) {
+      qk_norm_rope_backward(gradients[0], qkv, arguments.shape, arguments.positions, *arguments.rope, norm,
+                            rstd, q_gradient, k_gradient, accumulate);
+    };
     if (norm.present()) {
-      finish_norm(*arguments.q_norm, q_gradient, arguments.sums);
-      finish_norm(*arguments.k_norm, k_gradient, arguments.sums);
+      const auto saved = ctx->get_saved_variables();
+      NormGradient q(*arguments.q_norm, arguments.summed);
+      NormGradient k(*arguments.k_norm, arguments.summed);
+      rotate_back(saved[0], saved[1], q.target(), k.target(), q.accumulate());
+      q.finish();
+      k.finish();
+    } else {
+      rotate_back({}, {}, {}, {}, false);
     }
     return {gradients[0], at::Tensor()};
   }
@@ -131,8 +115,8 @@ at::Tensor attend_cached(const at::Tensor& qkv, const AttentionShape& shape, con
 
 at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
                   const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps,
-                  const TensorSums& sums) {
-  const RotateArguments arguments{shape, positions, &rope, q_norm, k_norm, eps, sums};
+                  const TensorExchange* summed) {
+  const RotateArguments arguments{shape, positions, &rope, q_norm, k_norm, eps, summed};
   return RotateFunction::apply(qkv, &arguments);
 }
 
@@ -142,7 +126,7 @@ at::Tensor attend(const at::Tensor& qkv, const AttentionShape& shape, const Batc
 
 AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::string& prefix,
                                const AttentionShape& shape, double eps, bool qk_norm, const RopeTable& rope,
-                               int64_t layer, TensorSums sums, ContextExchange exchange)
+                               int64_t layer, TensorExchange tensor, ContextExchange exchange)
     : norm_(parameters(prefix + ".norm")),
       qkv_(parameters(prefix + ".qkv")),
       out_(parameters(prefix + ".out")),
@@ -152,7 +136,7 @@ AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::str
       eps_(eps),
       rope_(rope),
       layer_(layer),
-      sums_(std::move(sums)),
+      tensor_(std::move(tensor)),
       exchange_(std::move(exchange)) {
   // A layer may hold some of the heads only.
   shape_.heads = out_.spec().shape.at(1) / shape_.head_dim;
@@ -160,15 +144,17 @@ AttentionLayer::AttentionLayer(const ParameterLookup& parameters, const std::str
 }
 
 at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) {
-  auto [normed, residual] = pre_norm(x, norm_, eps_);
-  const at::Tensor qkv = rotate(linear(enter_divided(normed, sums_), qkv_), shape_, context.batch->positions,
-                                rope_, q_norm_, k_norm_, eps_, sums_);
+  const bool slice = takes_slice(tensor_, context);
+  auto [normed, residual] = pre_norm(x, norm_, eps_, slice ? &tensor_ : nullptr);
+  const at::Tensor qkv =
+      rotate(enter_linear(normed, qkv_, tensor_, context), shape_, context.batch->positions, rope_, q_norm_,
+             k_norm_, eps_, tensor_.several() ? &tensor_ : nullptr);
   const bool parts = context.batch->host.part.degree > 1;
   const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
                               : parts                  ? attend_part(qkv, shape_, *context.batch, exchange_)
                                                        : attend(qkv, shape_, *context.batch);
-  return residual_add(leave_divided(linear(attended, out_), sums_), residual, context,
-                      static_cast<uint64_t>(2 * layer_));
+  return residual_add(leave_divided(linear(attended, out_), tensor_, context), residual, context,
+                      static_cast<uint64_t>(2 * layer_), tensor_);
 }
 
 }  // namespace stepforge

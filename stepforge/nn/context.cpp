@@ -30,11 +30,11 @@ struct Piece {
   int64_t offset = 0;  ///< in the document
 };
 
-/// What the part has of a document.
+/// What the part has of a document; `part` may be joined.
 std::vector<Piece> pieces_of(const AttentionRange& document, const ContextPart& part, const Batch& batch) {
   const int64_t row = document.key_begin / batch.row_length();
   const int64_t begin = document.key_begin % batch.row_length();
-  int64_t held = row * batch.seq_len;
+  int64_t held = row * batch.row_length() / part.degree;
   std::vector<Piece> pieces;
   for (const TokenRange& range : token_ranges(part, batch.row_length())) {
     const int64_t first = std::max(begin, range.begin);
@@ -45,12 +45,13 @@ std::vector<Piece> pieces_of(const AttentionRange& document, const ContextPart& 
   return pieces;
 }
 
-/// Each document that this rank has some tokens of, and the others without queries.
-std::vector<AttentionRange> ranges_of_part(const std::vector<AttentionRange>& documents, const Batch& batch) {
-  if (batch.part.degree == 1) return documents;
+/// Each document that the part has some tokens of, and the others without queries.
+std::vector<AttentionRange> ranges_of_part(const std::vector<AttentionRange>& documents,
+                                           const ContextPart& part, const Batch& batch) {
+  if (part.degree == 1) return documents;
   std::vector<AttentionRange> ranges;
   for (const AttentionRange& document : documents) {
-    const std::vector<Piece> pieces = pieces_of(document, batch.part, batch);
+    const std::vector<Piece> pieces = pieces_of(document, part, batch);
     for (const Piece& piece : pieces)
       ranges.push_back({piece.begin, piece.size, document.key_begin, document.keys, piece.offset});
     if (pieces.empty()) ranges.push_back({0, 0, document.key_begin, document.keys, 0});
@@ -68,7 +69,7 @@ BatchTensors::BatchTensors(Batch host_batch)
       row_ids(at::empty({token_count()}, at::kLong)),
       row_positions(at::empty({token_count()}, at::kInt)),
       documents(document_ranges(host.cu_seqlens)),
-      attention_ranges(ranges_of_part(documents, host)) {
+      attention_ranges(ranges_of_part(documents, host.part.joined(), host)) {
   auto* ids = row_ids.data_ptr<int64_t>();
   auto* positions_in_row = row_positions.data_ptr<int32_t>();
   if (host.cu_seqlens.empty() || host.cu_seqlens.back() != host.rows * host.row_length()) {
@@ -85,26 +86,31 @@ BatchTensors::BatchTensors(Batch host_batch)
     }
   }
   if (host.part.degree == 1) return;
-  index_in_parts = at::tensor(stepforge::index_in_parts(host.part, host.rows, host.row_length()));
+  // Neighbours divide their joined tokens as `heads` parts divide a row.
+  const ContextPart divided =
+      host.part.heads > 1 ? ContextPart{0, host.part.heads, host.part.head_tail} : host.part;
+  const int64_t length = divided.degree * host.seq_len;
+  index_in_parts = at::tensor(stepforge::index_in_parts(divided, host.rows, length));
   index_in_rows = at::empty_like(index_in_parts);
   index_in_rows.index_put_({index_in_parts}, at::arange(index_in_parts.size(0), at::kLong));
 }
 
 std::vector<AttentionRange> BatchTensors::ranges_to(int64_t part) const {
-  ContextPart other = host.part;
+  const ContextPart own_part = host.part.joined();
+  ContextPart other = own_part;
   other.index = part;
   std::vector<AttentionRange> ranges;
   for (const AttentionRange& document : documents) {
     // Pieces of one document are adjacent in a part, so those before a query are the first keys.
     const std::vector<Piece> keys = pieces_of(document, other, host);
-    for (const Piece& piece : pieces_of(document, host.part, host)) {
+    for (const Piece& piece : pieces_of(document, own_part, host)) {
       int64_t all = 0;
       int64_t past = 0;
       for (const Piece& seen : keys) {
         all += seen.size;
         past += seen.offset < piece.offset ? seen.size : 0;
       }
-      const bool own = part == host.part.index;
+      const bool own = part == own_part.index;
       if (own || past > 0) ranges.push_back({piece.begin, piece.size, keys.front().begin, all, past, own});
     }
   }

@@ -33,13 +33,14 @@ struct BatchTensors {
   at::Tensor row_ids;                     ///< [rows * seq_len] int64: global row of each token
   at::Tensor row_positions;               ///< [rows * seq_len] int32: position of each token in its row
   std::vector<AttentionRange> documents;  ///< of the whole rows, each with all its queries and keys
-  /// This rank's queries with all keys of their documents, in the order of whole rows.
+  /// The queries of the tokens that this rank attends for (host.part.joined()) with all keys of their documents,
+  /// in the order of whole rows.
   std::vector<AttentionRange> attention_ranges;
-  /// With context parallelism, [rows * row_length()] int64: of each token of the whole rows its index in the
-  /// parts of all ranks, rank after rank, and the other way round.
+  /// With context parallelism, int64: of each token of the whole rows its index in the parts of all ranks, rank
+  /// after rank, and the other way round; if neighbours attend together, only of theirs.
   at::Tensor index_in_parts;
   at::Tensor index_in_rows;
-  /// This rank's queries with the keys that part `part` has, of the same documents; without those that see
+  /// The same queries with the keys that joined part `part` has, of the same documents; without those that see
   /// none.
   std::vector<AttentionRange> ranges_to(int64_t part) const;
   int64_t token_count() const { return host.rows * host.seq_len; }

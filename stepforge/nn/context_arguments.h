@@ -11,7 +11,8 @@ struct ContextArguments {
   const BatchTensors* batch = nullptr;
   const ContextExchange* exchange = nullptr;
 
-  int64_t degree() const { return exchange->parallel.degree; }
+  /// Ranks between which keys pass.
+  int64_t degree() const { return exchange->parallel.across(); }
   /// Columns of the keys, and of the values.
   int64_t width() const { return shape.kv_heads * shape.head_dim; }
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of rows whose tokens are divided over ranks. Gathered tensors are in rank order; index_in_parts and
-// index_in_rows reorder them to whole rows and back.
+// Attention of rows whose tokens are divided over ranks: exchanges tokens for heads, gathers keys. Gathered tensors
+// are in rank order; index_in_parts and index_in_rows reorder them to rows and back.
 #include <algorithm>
 
 #include <ATen/ops/empty.h>
@@ -64,26 +64,31 @@ struct GatherAttendFunction : torch::autograd::Function<GatherAttendFunction> {
   }
 };
 
-/// Every rank gets some of the heads of whole rows and attends as without context parallelism. A key-value head
-/// goes to every rank that has query heads of its group.
-struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
-  /// The heads that one rank gets.
-  static AttentionShape part_shape(const ContextArguments& arguments) {
-    AttentionShape shape = arguments.shape;
-    shape.heads /= arguments.degree();
-    shape.kv_heads = std::max<int64_t>(1, shape.kv_heads / arguments.degree());
+/// Neighbours exchange tokens for heads: each gets some of the heads of all their tokens. A key-value head goes to
+/// every one that has query heads of its group.
+struct HeadsExchange {
+  AttentionShape all;
+  const BatchTensors* batch = nullptr;
+  const ContextExchange* exchange = nullptr;
+
+  int64_t degree() const { return exchange->parallel.heads(); }
+
+  /// The heads that one of them gets.
+  AttentionShape part_shape() const {
+    AttentionShape shape = all;
+    shape.heads /= degree();
+    shape.kv_heads = std::max<int64_t>(1, shape.kv_heads / degree());
     return shape;
   }
 
-  /// The heads of qkv that each rank gets, rank after rank.
-  static at::Tensor heads_of_parts(const ContextArguments& arguments) {
-    const AttentionShape& all = arguments.shape;
-    const AttentionShape own = part_shape(arguments);
+  /// The heads of qkv that each gets, one after the other.
+  at::Tensor heads_of_parts() const {
+    const AttentionShape own = part_shape();
     std::vector<int64_t> heads;
     const auto add = [&heads](int64_t first, int64_t count) {
       for (int64_t head = first; head < first + count; ++head) heads.push_back(head);
     };
-    for (int64_t part = 0; part < arguments.degree(); ++part) {
+    for (int64_t part = 0; part < degree(); ++part) {
       const int64_t key = part * own.heads / all.group();
       add(part * own.heads, own.heads);
       add(all.heads + key, own.kv_heads);
@@ -92,86 +97,89 @@ struct UlyssesFunction : torch::autograd::Function<UlyssesFunction> {
     return at::tensor(heads);
   }
 
-  /// [own tokens, width of each rank] to [tokens of whole rows, width].
-  static at::Tensor to_whole_rows(const at::Tensor& own, const ContextArguments& arguments) {
-    const int64_t degree = arguments.degree();
-    const int64_t width = own.size(1) / degree;
-    at::Tensor outgoing = own.view({own.size(0), degree, width}).transpose(0, 1).contiguous();
+  /// [own tokens, width of each] to [joined tokens, width].
+  at::Tensor to_joined_tokens(const at::Tensor& own) const {
+    const int64_t width = own.size(1) / degree();
+    at::Tensor outgoing = own.view({own.size(0), degree(), width}).transpose(0, 1).contiguous();
     at::Tensor incoming = at::empty_like(outgoing);
-    arguments.exchange->all_to_all(outgoing, incoming);
+    exchange->all_to_all(outgoing, incoming);
     outgoing.reset();
-    return incoming.view({degree * own.size(0), width}).index_select(0, arguments.batch->index_in_parts);
+    return incoming.view({degree() * own.size(0), width}).index_select(0, batch->index_in_parts);
   }
 
   /// The inverse.
-  static at::Tensor to_own_tokens(const at::Tensor& whole, const ContextArguments& arguments) {
-    const int64_t degree = arguments.degree();
-    const int64_t tokens = whole.size(0) / degree;
-    at::Tensor outgoing = whole.index_select(0, arguments.batch->index_in_rows);
-    at::Tensor incoming = at::empty({degree, tokens, whole.size(1)}, whole.options());
-    arguments.exchange->all_to_all(outgoing, incoming);
+  at::Tensor to_own_tokens(const at::Tensor& joined) const {
+    const int64_t tokens = joined.size(0) / degree();
+    at::Tensor outgoing = joined.index_select(0, batch->index_in_rows);
+    at::Tensor incoming = at::empty({degree(), tokens, joined.size(1)}, joined.options());
+    exchange->all_to_all(outgoing, incoming);
     outgoing.reset();
-    return incoming.transpose(0, 1).reshape({tokens, degree * whole.size(1)});
+    return incoming.transpose(0, 1).reshape({tokens, degree() * joined.size(1)});
   }
 
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const ContextArguments* arguments) {
-    const AttentionShape shape = part_shape(*arguments);
-    const at::Tensor by_head = qkv.view({qkv.size(0), -1, shape.head_dim});
-    const at::Tensor whole = to_whole_rows(
-        by_head.index_select(1, heads_of_parts(*arguments)).view({qkv.size(0), -1}), *arguments);
-    at::Tensor out = at::empty({whole.size(0), shape.out_width()}, qkv.options());
-    at::Tensor lse = at::empty({whole.size(0), shape.heads}, qkv.options().dtype(at::kFloat));
-    attention_forward(split_qkv(whole, shape), shape, arguments->batch->documents, out, lse);
-    ctx->save_for_backward({whole, out, lse});
-    save_value(*ctx, "arguments", *arguments);
-    return to_own_tokens(out, *arguments);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto& arguments = saved_value<ContextArguments>(*ctx, "arguments");
-    const AttentionShape shape = part_shape(arguments);
-    const auto saved = ctx->get_saved_variables();
-    at::Tensor out_gradient = to_whole_rows(gradients[0], arguments);
-    at::Tensor whole = at::empty_like(saved[0]);
-    attention_backward(out_gradient, split_qkv(saved[0], shape), saved[1], saved[2], shape,
-                       arguments.batch->documents, split_qkv(whole, shape));
-    out_gradient.reset();
-    const at::Tensor own = to_own_tokens(whole, arguments);
-    whole.reset();
-    return {sum_heads(own, arguments), at::Tensor()};
-  }
-
-  /// Gradients of the heads of each rank; those of one head are added.
-  static at::Tensor sum_heads(const at::Tensor& gradients, const ContextArguments& arguments) {
-    const AttentionShape& shape = arguments.shape;
-    const int64_t heads = shape.heads + 2 * shape.kv_heads;
-    const at::Tensor by_head = gradients.view({gradients.size(0), -1, shape.head_dim});
+  /// Gradients of the heads of each; those of one head are added.
+  at::Tensor sum_heads(const at::Tensor& gradients) const {
+    const int64_t heads = all.heads + 2 * all.kv_heads;
+    const at::Tensor by_head = gradients.view({gradients.size(0), -1, all.head_dim});
     const bool repeated = by_head.size(1) > heads;
     const at::ScalarType type = repeated ? at::kFloat : gradients.scalar_type();
-    at::Tensor sums = at::zeros({gradients.size(0), heads, shape.head_dim}, gradients.options().dtype(type));
-    sums.index_add_(1, heads_of_parts(arguments), by_head.to(type));
-    return sums.to(gradients.scalar_type()).view({gradients.size(0), heads * shape.head_dim});
+    at::Tensor sums = at::zeros({gradients.size(0), heads, all.head_dim}, gradients.options().dtype(type));
+    sums.index_add_(1, heads_of_parts(), by_head.to(type));
+    return sums.to(gradients.scalar_type()).view({gradients.size(0), heads * all.head_dim});
   }
 };
+
+/// qkv of own tokens with all heads to qkv of joined tokens with some of them.
+struct ToHeadsFunction : torch::autograd::Function<ToHeadsFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const HeadsExchange* heads) {
+    save_value(*ctx, "heads", *heads);
+    const at::Tensor by_head = qkv.view({qkv.size(0), -1, heads->all.head_dim});
+    return heads->to_joined_tokens(by_head.index_select(1, heads->heads_of_parts()).view({qkv.size(0), -1}));
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto& heads = saved_value<HeadsExchange>(*ctx, "heads");
+    return {heads.sum_heads(heads.to_own_tokens(gradients[0])), at::Tensor()};
+  }
+};
+
+/// The results of joined tokens with some heads to those of own tokens with all.
+struct ToTokensFunction : torch::autograd::Function<ToTokensFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& out, const HeadsExchange* heads) {
+    save_value(*ctx, "heads", *heads);
+    return heads->to_own_tokens(out);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto& heads = saved_value<HeadsExchange>(*ctx, "heads");
+    return {heads.to_joined_tokens(gradients[0]), at::Tensor()};
+  }
+};
+
+/// Attention of the tokens that this rank attends for: to their own keys, and to those that pass between ranks.
+at::Tensor attend_joined(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
+                         const ContextExchange& exchange) {
+  const ContextArguments arguments{shape, &batch, &exchange};
+  if (exchange.parallel.across() == 1) return attend(qkv, shape, batch);
+  if (exchange.parallel.has_ring()) return attend_ring(qkv, arguments);
+  return GatherAttendFunction::apply(qkv, &arguments);
+}
 
 }  // namespace
 
 at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const BatchTensors& batch,
                        const ContextExchange& exchange) {
-  if (!exchange.several() || exchange.parallel.degree != batch.host.part.degree) {
-    throw Error(format("attention: the batch has one of {} parts of its rows, but the model was made for {}",
-                       batch.host.part.degree, exchange.parallel.degree));
+  const ContextPart& part = batch.host.part;
+  if (!exchange.several() || exchange.parallel.degree != part.degree ||
+      exchange.parallel.heads() != part.heads) {
+    throw Error(
+        format("attention: the batch has one of {} parts of its rows, {} of which attend together, but the "
+               "model was made for {} and {}",
+               part.degree, part.heads, exchange.parallel.degree, exchange.parallel.heads()));
   }
-  const ContextArguments arguments{shape, &batch, &exchange};
-  switch (exchange.parallel.method) {
-    case ContextMethod::allgather:
-      return GatherAttendFunction::apply(qkv, &arguments);
-    case ContextMethod::ring:
-      return attend_ring(qkv, arguments);
-    case ContextMethod::ulysses:
-      return UlyssesFunction::apply(qkv, &arguments);
-  }
-  return {};
+  if (exchange.parallel.heads() == 1) return attend_joined(qkv, shape, batch, exchange);
+  const HeadsExchange heads{shape, &batch, &exchange};
+  const at::Tensor some_heads = ToHeadsFunction::apply(qkv, &heads);
+  const at::Tensor out = attend_joined(some_heads, heads.part_shape(), batch, exchange);
+  return ToTokensFunction::apply(out, &heads);
 }
 
 }  // namespace stepforge

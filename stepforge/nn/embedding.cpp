@@ -42,7 +42,7 @@ at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPar
 }
 
 Bundle EmbeddingBlock::forward(const Bundle& inputs, const Context& context) {
-  return {leave_divided(embed(context.batch->tokens, table_, part_), sums_)};
+  return {leave_divided(embed(context.batch->tokens, table_, part_), tensor_, context)};
 }
 
 }  // namespace stepforge

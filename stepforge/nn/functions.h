@@ -27,26 +27,38 @@ at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPar
 /// The tokens of an embedding or of an output projection.
 VocabularyPart vocabulary_part(const ParameterSpec& table);
 
-/// The slots of a layer whose matrices are divided over ranks; x itself if `sums` is empty. Before a
-/// projection that is divided by rows: x, whose gradient is summed. After one that is divided by columns: the
-/// sum of x, in place; the gradient passes. `sums` must outlive the graph. (f and g of Megatron-LM,
-/// arXiv:1909.08053.)
-at::Tensor enter_divided(const at::Tensor& x, const TensorSums& sums);
-at::Tensor leave_divided(const at::Tensor& x, const TensorSums& sums);
+/// Whether there is a slice of the tokens between the divided matrices of a layer (sequence parallelism).
+/// Generation, whose number of tokens is any, has all tokens there.
+bool takes_slice(const TensorExchange& exchange, const Context& context);
+
+/// The slices [n, D] of all ranks, one after the other, and the sum of this rank's slice. No autograd.
+at::Tensor all_slices(const at::Tensor& slice, const TensorExchange& exchange);
+at::Tensor sum_of_slice(const at::Tensor& whole, const TensorExchange& exchange);
 
 /// x W^T; saves x for the weight's gradient. x [N, in], weight [out, in].
 at::Tensor linear(const at::Tensor& x, Parameter& weight);
 
+/// The slots of a layer whose matrices are divided over ranks; without effect if `exchange` is empty. It must
+/// outlive the graph.
+/// enter_linear(): linear() with a weight that is divided by rows. x is all tokens, and its gradient is summed,
+/// or a slice of them, and all are gathered. (f of arXiv:1909.08053, g of arXiv:2205.05198.)
+/// leave_divided(): after a weight that is divided by columns: the sum of x, in place, or of a slice of it.
+at::Tensor enter_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
+                        const Context& context);
+at::Tensor leave_divided(const at::Tensor& x, const TensorExchange& exchange, const Context& context);
+
 /// The start of a residual branch: {norm(x), x}. The second result is x for the residual path; its
-/// gradient and the norm's are added in one pass.
-std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight, double eps);
+/// gradient and the norm's are added in one pass. `summed`: the ranks that have the other tokens, over which the
+/// gradient of the weight is summed, or null; it must outlive the graph.
+std::pair<at::Tensor, at::Tensor> pre_norm(const at::Tensor& x, Parameter& weight, double eps,
+                                           const TensorExchange* summed = nullptr);
 
 /// Optional q/k norm, then rotary embedding of q and k inside packed qkv [N, (heads + 2 kv_heads) head_dim].
-/// Without norms it works in place. `q_norm` and `k_norm` are both null or both given; their gradients are
-/// summed over the ranks of `sums`, each of which has some of the heads.
+/// Without norms it works in place. `q_norm` and `k_norm` are both null or both given. `summed`: the ranks that
+/// have the other heads, over which their gradients are summed, or null; it must outlive the graph.
 at::Tensor rotate(const at::Tensor& qkv, const AttentionShape& shape, const at::Tensor& positions,
                   const RopeTable& rope, Parameter* q_norm, Parameter* k_norm, double eps,
-                  const TensorSums& sums = {});
+                  const TensorExchange* summed = nullptr);
 
 /// Causal attention inside each document of the batch. qkv is the result of rotate(); returns [N, heads *
 /// head_dim].
@@ -59,9 +71,10 @@ at::Tensor attend_part(const at::Tensor& qkv, const AttentionShape& shape, const
 /// silu(gate) * up of packed [N, 2 F].
 at::Tensor swiglu(const at::Tensor& gate_up);
 
-/// residual + dropout(branch), in place on `branch`. `site`: the number of this dropout in the model.
+/// residual + dropout(branch), in place on `branch`. `site`: the number of this dropout in the model. With
+/// sequence parallelism (takes_slice()) both are this rank's slice.
 at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
-                        uint64_t site);
+                        uint64_t site, const TensorExchange& exchange = {});
 
 /// Runs `body` on x as the region `name`. If the running block recomputes it, only x is saved and `body` runs
 /// again in backward, with the same bits.

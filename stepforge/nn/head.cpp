@@ -4,13 +4,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/zeros.h>
 
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/kernels/rms_norm.h"
 #include "stepforge/nn/kv_cache.h"
 #include "stepforge/nn/layers.h"
+#include "stepforge/nn/norm_gradient.h"
 
 namespace stepforge {
 
@@ -33,35 +33,46 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
                                                        double scale) {
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = inputs.at(0).detach();
-  const Normed normed = norm(hidden, norm_, eps_);
+  const bool slice = takes_slice(tensor_, context);
+  Normed normed = norm(hidden, norm_, eps_);
+  if (slice) normed.out = all_slices(normed.out, tensor_);
 
   LinearCrossEntropyOutputs outputs;
-  outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
-  outputs.grad_hidden = at::empty_like(hidden);
+  outputs.token_loss = at::empty({normed.out.size(0)}, hidden.options().dtype(at::kFloat));
+  outputs.grad_hidden = at::empty_like(normed.out);
   if (weight_.trained()) {
     outputs.grad_weight = weight_.gradient();
     outputs.accumulate_weight = weight_.written();
     weight_.mark_written();
   }
   linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, scale, chunk_, outputs,
-                       part_, sums_);
+                       part_, tensor_);
 
-  at::Tensor norm_gradient = norm_.trained() ? norm_.gradient() : at::empty({hidden.size(1)}, at::kFloat);
+  normed.out.reset();
+  at::Tensor gradient = outputs.grad_hidden;
+  if (slice) {
+    gradient = sum_of_slice(gradient, tensor_);
+    outputs.grad_hidden.reset();
+  } else if (tensor_.several()) {
+    tensor_.sum(gradient);
+  }
   // In place: the gradient of the normed hidden becomes that of the hidden.
-  rms_norm_backward(outputs.grad_hidden, hidden, norm_.value(), normed.rstd, at::Tensor(),
-                    outputs.grad_hidden, norm_gradient, norm_.trained() && norm_.written());
-  if (norm_.trained()) norm_.mark_written();
-  return {sum_in_order(outputs.token_loss), outputs.token_loss, at::Tensor(), {outputs.grad_hidden}};
+  NormGradient norm_gradient(norm_, slice ? &tensor_ : nullptr);
+  rms_norm_backward(gradient, hidden, norm_.value(), normed.rstd, at::Tensor(), gradient,
+                    norm_gradient.target(), norm_gradient.accumulate());
+  norm_gradient.finish();
+  return {sum_in_order(outputs.token_loss), outputs.token_loss, at::Tensor(), {gradient}};
 }
 
 LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
   const at::NoGradGuard no_grad;
-  const at::Tensor& hidden = inputs.at(0);
+  at::Tensor hidden = norm(inputs.at(0), norm_, eps_).out;
+  if (takes_slice(tensor_, context)) hidden = all_slices(hidden, tensor_);
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
   if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
-  linear_cross_entropy(norm(hidden, norm_, eps_).out, weight_.value().detach(), context.batch->labels, 1.0,
-                       chunk_, outputs, part_, sums_);
+  linear_cross_entropy(hidden, weight_.value().detach(), context.batch->labels, 1.0, chunk_, outputs, part_,
+                       tensor_);
   const at::Tensor logits = with_logits ? of_all_parts(outputs.logits) : outputs.logits;
   return {sum_in_order(outputs.token_loss), outputs.token_loss, logits, {}};
 }
@@ -69,18 +80,14 @@ LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& con
 at::Tensor LinearCrossEntropyHead::last_logits(const Bundle& inputs, const Context& context) {
   const at::NoGradGuard no_grad;
   const int64_t rows = context.batch->host.rows;
-  const at::Tensor& hidden = inputs.at(0);
+  const at::Tensor hidden = takes_slice(tensor_, context) ? all_slices(inputs.at(0), tensor_) : inputs.at(0);
   const int64_t count = hidden.size(0) / rows;
   const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
   return of_all_parts(at::mm(norm(last, norm_, eps_).out, weight_.value().detach().t()).to(at::kFloat));
 }
 
 at::Tensor LinearCrossEntropyHead::of_all_parts(const at::Tensor& logits) const {
-  if (!sums_.several()) return logits;
-  at::Tensor all = at::zeros({logits.size(0), part_.size}, logits.options());
-  all.narrow(1, part_.begin, logits.size(1)).copy_(logits);
-  sums_.sum(all);  // adding zeros changes no logit
-  return all;
+  return tensor_.several() ? stepforge::of_all_parts(logits, part_, tensor_) : logits;
 }
 
 }  // namespace stepforge

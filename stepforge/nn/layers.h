@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers of a model. They look parameters up by name, read sizes from tensors, and know no ranks. If their
-// matrices are divided over ranks, `sums` combines what the parts compute.
+// matrices are divided over ranks, `tensor` combines what the parts compute.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class AttentionLayer {
   /// `prefix` is "layers.3.attention"; the parameters norm, qkv, out, and with `qk_norm` q_norm and k_norm
   /// are looked up.
   AttentionLayer(const ParameterLookup& parameters, const std::string& prefix, const AttentionShape& shape,
-                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer, TensorSums sums = {},
+                 double eps, bool qk_norm, const RopeTable& rope, int64_t layer, TensorExchange tensor = {},
                  ContextExchange exchange = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
@@ -31,7 +31,7 @@ class AttentionLayer {
   double eps_;
   const RopeTable& rope_;
   int64_t layer_;
-  TensorSums sums_;
+  TensorExchange tensor_;
   ContextExchange exchange_;
 };
 
@@ -39,7 +39,7 @@ class AttentionLayer {
 class MlpLayer {
  public:
   MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer,
-           TensorSums sums = {});
+           TensorExchange tensor = {});
   at::Tensor forward(const at::Tensor& x, const Context& context);
 
  private:
@@ -48,19 +48,19 @@ class MlpLayer {
   Parameter& down_;
   double eps_;
   int64_t layer_;
-  TensorSums sums_;
+  TensorExchange tensor_;
 };
 
 class EmbeddingBlock : public Block {
  public:
-  explicit EmbeddingBlock(Parameter& table, TensorSums sums = {})
-      : table_(table), part_(vocabulary_part(table.spec())), sums_(std::move(sums)) {}
+  explicit EmbeddingBlock(Parameter& table, TensorExchange tensor = {})
+      : table_(table), part_(vocabulary_part(table.spec())), tensor_(std::move(tensor)) {}
   Bundle forward(const Bundle& inputs, const Context& context) override;
 
  private:
   Parameter& table_;
   VocabularyPart part_;
-  TensorSums sums_;
+  TensorExchange tensor_;
 };
 
 /// Final norm and output projection with the cross-entropy, in chunks of tokens: the full logits are never
@@ -68,13 +68,14 @@ class EmbeddingBlock : public Block {
 class LinearCrossEntropyHead : public Head {
  public:
   /// `weight` [vocab, width] is the head's own or the embedding's. `chunk`: tokens per chunk.
-  LinearCrossEntropyHead(Parameter& norm, Parameter& weight, double eps, int64_t chunk, TensorSums sums = {})
+  LinearCrossEntropyHead(Parameter& norm, Parameter& weight, double eps, int64_t chunk,
+                         TensorExchange tensor = {})
       : norm_(norm),
         weight_(weight),
         eps_(eps),
         chunk_(chunk),
         part_(vocabulary_part(weight.spec())),
-        sums_(std::move(sums)) {}
+        tensor_(std::move(tensor)) {}
   LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override;
   LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) override;
   at::Tensor last_logits(const Bundle& inputs, const Context& context) override;
@@ -88,7 +89,7 @@ class LinearCrossEntropyHead : public Head {
   double eps_;
   int64_t chunk_;
   VocabularyPart part_;
-  TensorSums sums_;
+  TensorExchange tensor_;
 };
 
 }  // namespace stepforge

@@ -37,20 +37,21 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 }
 
 MlpLayer::MlpLayer(const ParameterLookup& parameters, const std::string& prefix, double eps, int64_t layer,
-                   TensorSums sums)
+                   TensorExchange tensor)
     : norm_(parameters(prefix + ".norm")),
       gate_up_(parameters(prefix + ".gate_up")),
       down_(parameters(prefix + ".down")),
       eps_(eps),
       layer_(layer),
-      sums_(std::move(sums)) {}
+      tensor_(std::move(tensor)) {}
 
 at::Tensor MlpLayer::forward(const at::Tensor& x, const Context& context) {
-  auto [normed, residual] = pre_norm(x, norm_, eps_);
-  const at::Tensor branch =
-      leave_divided(linear(swiglu(linear(enter_divided(normed, sums_), gate_up_)), down_), sums_);
+  const bool slice = takes_slice(tensor_, context);
+  auto [normed, residual] = pre_norm(x, norm_, eps_, slice ? &tensor_ : nullptr);
+  const at::Tensor gate_up = enter_linear(normed, gate_up_, tensor_, context);
+  const at::Tensor branch = leave_divided(linear(swiglu(gate_up), down_), tensor_, context);
   // A layer has two dropouts: that of attention, then this one.
-  return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1));
+  return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1), tensor_);
 }
 
 }  // namespace stepforge

@@ -40,11 +40,17 @@ struct ResidualFunction : torch::autograd::Function<ResidualFunction> {
 }  // namespace
 
 at::Tensor residual_add(const at::Tensor& branch, const at::Tensor& residual, const Context& context,
-                        uint64_t site) {
+                        uint64_t site, const TensorExchange& exchange) {
   ResidualArguments arguments{context.dropout, {}, {}};
   if (context.dropout > 0.0) {
     arguments.key = dropout_key_of_site(context.dropout_key, site);
-    arguments.coords = {context.batch->row_ids, context.batch->row_positions};
+    const BatchTensors& batch = *context.batch;
+    arguments.coords = {batch.row_ids, batch.row_positions};
+    if (takes_slice(exchange, context)) {
+      const ShardRange slice = exchange.parallel.part_of(batch.token_count());
+      arguments.coords = {batch.row_ids.slice(0, slice.begin, slice.end),
+                          batch.row_positions.slice(0, slice.begin, slice.end)};
+    }
   }
   return ResidualFunction::apply(branch, residual, &arguments);
 }

@@ -71,7 +71,7 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
       const bool last = step + 1 == arguments->degree();
       if (!last) ring.start_next();
       const std::vector<AttentionRange> ranges =
-          arguments->batch->ranges_to(arguments->batch->host.part.before(step));
+          arguments->batch->ranges_to(arguments->batch->host.part.joined().before(step));
       attention_forward(with_keys(qkv, ring.here(), *arguments), shape, ranges, part, part_lse);
       if (step == 0) {  // every query sees itself
         sum.copy_(part);
@@ -109,7 +109,7 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
       const bool last = step + 1 == arguments.degree();
       if (!last) keys.start_next();
       const std::vector<AttentionRange> ranges =
-          arguments.batch->ranges_to(arguments.batch->host.part.before(step));
+          arguments.batch->ranges_to(arguments.batch->host.part.joined().before(step));
       q_part.zero_();
       kv_part.zero_();
       attention_backward(gradients[0], with_keys(qkv, keys.here(), arguments), saved[1], saved[2], shape,

@@ -105,11 +105,13 @@ ReducePolicy reduce_policy(const Config& config) {
   return {static_cast<int>(parallelism.fsdp_reduce_in_flight), parallelism.fsdp_reduce_each_micro_batch};
 }
 
-ParallelDims dims_of(const ParallelismConfig& parallelism, int world_size) {
+ParallelDims dims_of(const Config& config, int world_size) {
+  const ParallelismConfig& parallelism = config.parallelism;
   ParallelDims dims;
   dims.dp_replicate = parallelism.data_parallel_replicate_degree;
   dims.dp_shard = parallelism.data_parallel_shard_degree;
   dims.cp = parallelism.context_parallel_degree;
+  dims.cp_heads = plan_context(config).heads();
   dims.tp = parallelism.tensor_parallel_degree;
   try {
     return resolve_dims(dims, world_size);
@@ -138,8 +140,12 @@ StepOptions common_options(const Config& config, ProgramKind kind, const RankLay
   StepOptions options;
   options.kind = kind;
   const int64_t threads = config.training.threads > 0 ? config.training.threads : hardware_threads();
-  options.cost = {batch.tokens_per_micro_batch(), batch.seq_len, config.precision.compute, threads,
-                  layout.dims.cp};
+  options.cost = {batch.tokens_per_micro_batch(),
+                  batch.seq_len,
+                  config.precision.compute,
+                  threads,
+                  layout.dims.cp,
+                  layout.dims.tp};
   options.gather = gather_policy(config, layout.find(kShardGroup) >= 0);
   options.micro_batches = kind == ProgramKind::train ? static_cast<int>(batch.micro_batches()) : 1;
   return options;
@@ -203,9 +209,13 @@ BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_
 }
 
 BatchLayout plan_batch(const Config& config, const RankLayout& layout) {
-  return plan_batch(config.training, layout.data_ranks, layout.data_rank,
-                    {layout.index_in(layout.context_group), layout.dims.cp,
-                     config.parallelism.context_parallel_load_balance == LoadBalance::head_tail});
+  BatchLayout batch = plan_batch(
+      config.training, layout.data_ranks, layout.data_rank,
+      {layout.index_in(layout.context_group), layout.dims.cp,
+       config.parallelism.context_parallel_load_balance == LoadBalance::head_tail, layout.dims.cp_heads});
+  if (config.parallelism.enable_sequence_parallel) batch.slices = layout.dims.tp;
+  batch.check();
+  return batch;
 }
 
 ModelSpec plan_model(const Config& config) {
@@ -214,6 +224,7 @@ ModelSpec plan_model(const Config& config) {
 
 ContextParallel plan_context(const Config& config) {
   const ParallelismConfig& parallelism = config.parallelism;
+  if (parallelism.context_parallel_degree == 1) return {};
   switch (parallelism.context_parallel_method) {
     case ContextParallelMethod::allgather:
       return {parallelism.context_parallel_degree, ContextMethod::allgather};
@@ -221,23 +232,32 @@ ContextParallel plan_context(const Config& config) {
       return {parallelism.context_parallel_degree, ContextMethod::ring};
     case ContextParallelMethod::ulysses:
       return {parallelism.context_parallel_degree, ContextMethod::ulysses};
+    case ContextParallelMethod::hybrid:
+      return {parallelism.context_parallel_degree, ContextMethod::hybrid, parallelism.ulysses_degree};
   }
   return {};
 }
 
+TensorParallel plan_tensor(const Config& config, RankId rank) {
+  TensorParallel tensor = tensor_parallel(dims_of(config, rank.world_size), rank);
+  if (tensor.degree == 1) return tensor;
+  tensor.sequence = config.parallelism.enable_sequence_parallel;
+  tensor.whole_logits = config.parallelism.disable_loss_parallel;
+  return tensor;
+}
+
 ModelSpec plan_rank_model(const Config& config, RankId rank) {
-  const ParallelDims dims = dims_of(config.parallelism, rank.world_size);
-  return model_spec(config.model, config.training.loss_chunk, tensor_parallel(dims, rank),
+  return model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank),
                     plan_context(config));
 }
 
 int plan_data_ranks(const Config& config, int world_size) {
-  return Mesh(dims_of(config.parallelism, world_size), world_size).size("batch");
+  return Mesh(dims_of(config, world_size), world_size).size("batch");
 }
 
 RankLayout plan_layout(const Config& config, const ModelSpec& model, RankId rank) {
   return rank_layout(model.units,
-                     {.dims = dims_of(config.parallelism, rank.world_size),
+                     {.dims = dims_of(config, rank.world_size),
                       .partition = partition_of(config.parallelism),
                       .gather = config.precision.compute,
                       .reduce = config.precision.reduce,

@@ -38,6 +38,9 @@ int plan_data_ranks(const Config& config, int world_size);
 /// How the tokens of each row are divided over ranks.
 ContextParallel plan_context(const Config& config);
 
+/// This rank's part of divided matrices. Throws UsageError as plan_data_ranks() does.
+TensorParallel plan_tensor(const Config& config, RankId rank);
+
 /// The specification of config.model. Throws UsageError if model.vocab_size is 0 and no tokenizer gives it.
 ModelSpec plan_model(const Config& config);
 

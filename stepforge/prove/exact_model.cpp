@@ -17,12 +17,13 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/data/context_part.h"
+#include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/layers.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/prove/token_sum.h"
 #include "stepforge/storage/context_exchange.h"
-#include "stepforge/storage/tensor_sums.h"
+#include "stepforge/storage/tensor_exchange.h"
 
 namespace stepforge {
 
@@ -78,15 +79,53 @@ struct AddBias : torch::autograd::Function<AddBias> {
 
 class ExactEmbedding : public Block {
  public:
-  ExactEmbedding(Parameter& table, const TensorSums& sums) : table_(table), sums_(sums) {}
+  ExactEmbedding(Parameter& table, const TensorExchange& tensor) : table_(table), tensor_(tensor) {}
   Bundle forward(const Bundle&, const Context& context) override {
     const at::Tensor rows = embed(context.batch->tokens, table_, vocabulary_part(table_.spec()));
-    return {round_to_exact(leave_divided(rows, sums_) * 4.0)};
+    return {round_to_exact(leave_divided(rows, tensor_, context) * 4.0)};
   }
 
  private:
   Parameter& table_;
-  TensorSums sums_;
+  TensorExchange tensor_;
+};
+
+/// The tokens of all slices. The gradient of a slice is the sum over the ranks.
+struct GatherSlices : torch::autograd::Function<GatherSlices> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const TensorExchange* exchange) {
+    save_pointer(*ctx, "exchange", exchange);
+    return all_slices(x, *exchange);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    const auto& exchange = *saved_pointer<TensorExchange>(*ctx, "exchange");
+    return {sum_of_slice(gradients[0].contiguous(), exchange), at::Tensor()};
+  }
+};
+
+/// x W^T of a slice of the tokens, by a weight that every rank has: its gradient is summed over the ranks.
+struct LinearOnSlice : torch::autograd::Function<LinearOnSlice> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const at::Tensor& weight, Parameter* parameter, const TensorExchange* exchange) {
+    ctx->save_for_backward({x});
+    save_pointer(*ctx, "parameter", parameter);
+    save_pointer(*ctx, "exchange", exchange);
+    return at::mm(x, weight.t());
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    const at::NoGradGuard no_grad;
+    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
+    if (parameter->trained()) {
+      const at::Tensor sum =
+          at::mm(gradients[0].to(at::kFloat).t(), ctx->get_saved_variables()[0].to(at::kFloat));
+      saved_pointer<TensorExchange>(*ctx, "exchange")->sum(sum);
+      write_or_add(parameter->gradient(), sum, parameter->written());
+      parameter->mark_written();
+    }
+    return {at::mm(gradients[0], parameter->value()), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
 };
 
 /// In place of attention: each token becomes the sum of the earlier ones of its document, itself included.
@@ -108,68 +147,85 @@ struct SumTokens : torch::autograd::Function<SumTokens> {
 /// Two regions with dropout, with factors 0 and 2, and residuals.
 class ExactLayer : public Block {
  public:
-  ExactLayer(const ParameterLookup& parameters, int layer, const TensorSums& sums,
+  ExactLayer(const ParameterLookup& parameters, int layer, const TensorExchange& tensor,
              const ContextExchange& exchange)
       : mix_(parameters(format("layers.{}.mix", layer))),
         up_(parameters(format("layers.{}.up", layer))),
         bias_(parameters(format("layers.{}.bias", layer))),
         down_(parameters(format("layers.{}.down", layer))),
         layer_(static_cast<uint64_t>(layer)),
-        sums_(sums),
+        tensor_(tensor),
         exchange_(exchange) {}
 
   Bundle forward(const Bundle& inputs, const Context& context) override {
     const auto attention = [this, context](const at::Tensor& x) {
-      const at::Tensor seen = round_to_exact(SumTokens::apply(x, context.batch, &exchange_));
-      return round_to_exact(residual_add(linear(seen, mix_), x, context, 2 * layer_));
+      return round_to_exact(residual_add(mixed(x, context), x, context, 2 * layer_, tensor_));
     };
     const auto mlp = [this, context](const at::Tensor& x) {
-      const at::Tensor up = linear(enter_divided(x, sums_), up_);
+      const at::Tensor up = enter_linear(x, up_, tensor_, context);
       const at::Tensor inner = round_to_exact(AddBias::apply(up, bias_.value(), &bias_));
-      const at::Tensor branch = leave_divided(linear(inner, down_), sums_);
-      return round_to_exact(residual_add(branch, x, context, 2 * layer_ + 1));
+      const at::Tensor branch = leave_divided(linear(inner, down_), tensor_, context);
+      return round_to_exact(residual_add(branch, x, context, 2 * layer_ + 1, tensor_));
     };
     return {recompute_region(context, "mlp", mlp,
                              recompute_region(context, "attention", attention, inputs.at(0)))};
   }
 
  private:
+  /// The sums of the tokens that each token sees, times the weight `mix`.
+  at::Tensor mixed(const at::Tensor& x, const Context& context) {
+    const auto sums = [&](const at::Tensor& tokens) {
+      return round_to_exact(SumTokens::apply(tokens, context.batch, &exchange_));
+    };
+    if (!takes_slice(tensor_, context)) return linear(sums(x), mix_);
+    const at::Tensor seen = sums(GatherSlices::apply(x, &tensor_));
+    const ShardRange own = tensor_.parallel.part_of(seen.size(0));
+    return LinearOnSlice::apply(seen.slice(0, own.begin, own.end).contiguous(), mix_.value(), &mix_,
+                                &tensor_);
+  }
+
   Parameter& mix_;
   Parameter& up_;
   Parameter& bias_;
   Parameter& down_;
   uint64_t layer_;
-  TensorSums sums_;
+  TensorExchange tensor_;
   ContextExchange exchange_;
 };
 
 /// The loss is half the squared distance of the logits from 4 at the label and 0 elsewhere.
 class ExactHead : public Head {
  public:
-  ExactHead(Parameter& weight, const TensorSums& sums)
-      : weight_(weight), part_(vocabulary_part(weight.spec())), sums_(sums) {}
+  ExactHead(Parameter& weight, const TensorExchange& tensor)
+      : weight_(weight), part_(vocabulary_part(weight.spec())), tensor_(tensor) {}
 
   LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override {
     const at::NoGradGuard no_grad;
-    const at::Tensor& x = inputs.at(0);
+    const at::Tensor x = tokens_of(inputs, context);
     const at::Tensor errors = errors_of(x, context);
     LossResult result = loss_of(errors);
     const at::Tensor gradient = (to_integers(errors) * scale).to(x.scalar_type());
     weight_.add_product(gradient, x);
-    const at::Tensor input_gradient = at::mm(gradient, weight_.value());
-    if (sums_.several()) sums_.sum(input_gradient);
+    at::Tensor input_gradient = at::mm(gradient, weight_.value());
+    if (takes_slice(tensor_, context))
+      input_gradient = sum_of_slice(input_gradient, tensor_);
+    else if (tensor_.several())
+      tensor_.sum(input_gradient);
     result.input_gradients = {to_gradients(input_gradient)};
     return result;
   }
   LossResult loss(const Bundle& inputs, const Context& context, bool) override {
     const at::NoGradGuard no_grad;
-    return loss_of(errors_of(inputs.at(0), context));
+    return loss_of(errors_of(tokens_of(inputs, context), context));
   }
   at::Tensor last_logits(const Bundle& inputs, const Context&) override {
     return at::mm(inputs.at(0), weight_.value().t());
   }
 
  private:
+  at::Tensor tokens_of(const Bundle& inputs, const Context& context) const {
+    return takes_slice(tensor_, context) ? all_slices(inputs.at(0), tensor_) : inputs.at(0);
+  }
   /// [tokens, vocabulary] fp64, zero where the label is masked.
   at::Tensor errors_of(const at::Tensor& x, const Context& context) const {
     const at::Tensor labels = context.batch->labels.to(at::kLong).unsqueeze(1);
@@ -181,13 +237,13 @@ class ExactHead : public Head {
   }
   LossResult loss_of(const at::Tensor& errors) const {
     const at::Tensor losses = 0.5 * (errors * errors).sum(1);
-    if (sums_.several()) sums_.sum(losses);
+    if (tensor_.several()) tensor_.sum(losses);
     return {losses.sum().item<double>(), losses.to(at::kFloat), at::Tensor(), {}};
   }
 
   Parameter& weight_;
   VocabularyPart part_;
-  TensorSums sums_;
+  TensorExchange tensor_;
 };
 
 ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
@@ -215,7 +271,7 @@ ParameterSpec divided(ParameterSpec whole, size_t dimension, const TensorParalle
 
 /// A region that saves about as many bytes as these layers do.
 RegionCost cost(const std::string& name, int64_t output, int64_t saved, int64_t summed = 0,
-                int64_t gathered = 0) {
+                const ContextParallel& context = {}) {
   OpCost op;
   op.name = name;
   op.output.compute = output;
@@ -223,14 +279,15 @@ RegionCost cost(const std::string& name, int64_t output, int64_t saved, int64_t 
   op.gradient.compute = output;
   RegionCost region{.name = name, .ops = {op}};
   region.exchange(BlockAxis::tensor) = {.forward = {summed}, .backward = {summed}};
-  region.exchange(BlockAxis::context) = {.forward = {gathered}, .backward = {gathered}};
+  const auto exchanged = [](int64_t ranks) { return Elements{ranks > 1 ? ranks * kWidth : 0}; };
+  region.exchange(BlockAxis::context) = {exchanged(context.across()), exchanged(context.across())};
+  region.exchange(BlockAxis::heads) = {exchanged(context.heads()), exchanged(context.heads())};
   return region;
 }
 
 /// The hidden layer is divided by units, embedding and head by tokens; `mix` is whole on every rank.
-ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, int64_t context_degree) {
+ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const ContextParallel& context) {
   const int64_t summed = tensor.degree > 1 ? kWidth : 0;
-  const int64_t gathered = context_degree > 1 ? context_degree * kWidth : 0;
   const bool shared = model == ExactModel::shared;
   ModelSpec spec;
   spec.family = "exact";
@@ -238,14 +295,14 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, int64_t con
   spec.width = kWidth;
   spec.layers = kExactLayers;
   spec.max_position = 4096;
-  const BundleEntry stream{"hidden", kWidth};
+  const BundleEntry stream{"hidden", kWidth, tensor.sequence};
   spec.units.push_back({"embedding", {divided(matrix("embedding.weight", kVocabulary, kWidth), 0, tensor)}});
   spec.blocks.push_back(
       {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {cost("embedding", kWidth, 0, summed)}});
   for (int layer = 0; layer < kExactLayers; ++layer) {
     const std::string name = format("layers.{}", layer);
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {cost("attention", kWidth, 2 * kWidth, 0, gathered),
+    block.regions = {cost("attention", kWidth, 2 * kWidth, tensor.sequence ? summed : 0, context),
                      cost("mlp", kWidth, 2 * kWidth + 2 * kHidden, summed)};
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
@@ -276,14 +333,14 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, int64_t con
   return spec;
 }
 
-Model make_exact_model(ExactModel model, const ParameterLookup& parameters, const TensorSums& sums,
+Model make_exact_model(ExactModel model, const ParameterLookup& parameters, const TensorExchange& tensor,
                        const ContextExchange& exchange) {
   Model forward;
-  forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight"), sums));
+  forward.blocks.push_back(std::make_unique<ExactEmbedding>(parameters("embedding.weight"), tensor));
   for (int layer = 0; layer < kExactLayers; ++layer)
-    forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer, sums, exchange));
+    forward.blocks.push_back(std::make_unique<ExactLayer>(parameters, layer, tensor, exchange));
   const char* output = model == ExactModel::shared ? "embedding.weight" : "head.weight";
-  forward.head = std::make_unique<ExactHead>(parameters(output), sums);
+  forward.head = std::make_unique<ExactHead>(parameters(output), tensor);
   return forward;
 }
 
@@ -335,14 +392,14 @@ class Snap : public Callback {
 
 void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("specification", [model](Trainer& built) {
-    const int degree = static_cast<int>(built.config.parallelism.tensor_parallel_degree);
-    const int64_t context = built.config.parallelism.context_parallel_degree;
-    built.model_spec = exact_spec(model, {}, 1);
-    built.rank_model = exact_spec(model, {built.place.rank % degree, degree}, context);
+    built.model_spec = exact_spec(model, {}, {});
+    built.rank_model = exact_spec(model, plan_tensor(built.config, built.place), plan_context(built.config));
   });
   trainer.replace_build_step("model", [model](Trainer& built) {
-    built.model = make_exact_model(model, built.store->lookup(), tensor_sums(*built.groups),
-                                   context_exchange(*built.groups, plan_context(built.config).method));
+    built.model = make_exact_model(model, built.store->lookup(),
+                                   tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
+
+                                   context_exchange(*built.groups, plan_context(built.config)));
   });
   trainer.replace_build_step("loader", [](Trainer& built) {
     built.loader = std::make_unique<ExactLoader>(built.data.train, built.batch, 2);

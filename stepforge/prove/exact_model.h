@@ -6,7 +6,7 @@
 // such integers divided by kExactLabels, which is a power of two and the number of valid labels in each step.
 // The forward and backward of each layer round their results to these sets, token by token. So every sum fits
 // into the 24 bits of fp32: products have at most 257 terms of 16 quarters, and weight gradients are sums
-// over at most 432 tokens of 16 each. After each update the masters are rounded to the set of weights.
+// over at most 576 tokens of 16 each. After each update the masters are rounded to the set of weights.
 #pragma once
 
 #include <cstdint>

@@ -26,15 +26,20 @@ namespace {
 
 constexpr int64_t kSteps = 4;
 
-/// Every degree above 1 becomes 2 or 3. Only the first odd multiple of 3 becomes 3, so that kExactRows can be
+/// Every degree above 1 becomes 2 or 3; cp becomes 4 where groups of neighbours attend together. Only the first odd multiple of 3 becomes 3, so that kExactRows can be
 /// divided.
 ParallelDims small_dims(ParallelDims dims) {
   bool has_three = false;
+  const bool hybrid = dims.cp_heads > 1 && dims.cp_heads < dims.cp;
   for (int64_t* degree : {&dims.dp_replicate, &dims.dp_shard, &dims.cp, &dims.tp}) {
     if (*degree == 1) continue;
     const bool three = !has_three && *degree % 2 != 0 && *degree % 3 == 0;
     has_three = has_three || three;
     *degree = three ? 3 : 2;
+  }
+  if (hybrid) {
+    dims.cp = 4;
+    dims.cp_heads = 2;
   }
   return dims;
 }
@@ -44,13 +49,15 @@ ParallelDims dims_of(const Config& job) {
   return {.dp_replicate = parallelism.data_parallel_replicate_degree,
           .dp_shard = parallelism.data_parallel_shard_degree,
           .cp = parallelism.context_parallel_degree,
-          .tp = parallelism.tensor_parallel_degree};
+          .tp = parallelism.tensor_parallel_degree,
+          .cp_heads = plan_context(job).heads()};
 }
 
 Config with_dims(Config job, const ParallelDims& dims) {
   job.parallelism.data_parallel_replicate_degree = dims.dp_replicate;
   job.parallelism.data_parallel_shard_degree = dims.dp_shard;
   job.parallelism.context_parallel_degree = dims.cp;
+  if (dims.cp_heads > 1) job.parallelism.ulysses_degree = dims.cp_heads;
   job.parallelism.tensor_parallel_degree = dims.tp;
   return job;
 }
@@ -211,7 +218,7 @@ Config small_exact_job(const Config& config, int world_size) {
   job.tokenizer.type = TokenizerType::bytes;
   const bool accumulates = plan_batch(config, layout).micro_batches() > 1;
   auto& training = job.training;
-  training.seq_len = dims.cp == 3 ? 18 : 16;
+  training.seq_len = dims.tp == 3 ? 24 : dims.cp == 3 ? 18 : 16;
   training.global_batch_size = kExactRows;
   training.local_batch_size = kExactRows / (dims.dp_replicate * dims.dp_shard) / (accumulates ? 2 : 1);
   training.steps = kSteps;

@@ -33,20 +33,15 @@ class TokenSum {
       : batch_(batch), exchange_(exchange), backward_(backward) {}
 
   at::Tensor operator()(const at::Tensor& x) const {
-    if (batch_.host.part.degree == 1) return product(batch_.attention_ranges, x, x.size(0));
-    switch (exchange_.parallel.method) {
-      case ContextMethod::allgather:
-        return gathered(x.contiguous());
-      case ContextMethod::ring:
-        return around_the_ring(x.contiguous());
-      case ContextMethod::ulysses:
-        return by_columns(x);
-    }
-    return {};
+    return exchange_.parallel.heads() > 1 ? by_columns(x) : of_joined(x.contiguous());
   }
 
  private:
-  int64_t degree() const { return batch_.host.part.degree; }
+  /// Of the tokens that this rank has, or of all columns that it has of its neighbours' tokens too.
+  at::Tensor of_joined(const at::Tensor& x) const {
+    if (exchange_.parallel.across() == 1) return product(batch_.attention_ranges, x, x.size(0));
+    return exchange_.parallel.has_ring() ? around_the_ring(x) : gathered(x);
+  }
 
   /// `others`: tokens on the other side of the ranges.
   at::Tensor product(const std::vector<AttentionRange>& ranges, const at::Tensor& x, int64_t others) const {
@@ -56,7 +51,7 @@ class TokenSum {
   }
 
   at::Tensor gathered(const at::Tensor& x) const {
-    const int64_t all = degree() * x.size(0);
+    const int64_t all = exchange_.parallel.across() * x.size(0);
     if (!backward_) {
       const at::Tensor parts = at::empty({all, x.size(1)}, x.options());
       exchange_.gather(x, parts);
@@ -73,9 +68,9 @@ class TokenSum {
     at::Tensor here = backward_ ? at::zeros_like(x) : x.clone();
     at::Tensor sum = at::zeros_like(x);
     at::Tensor next = at::empty_like(x);
-    for (int64_t step = 0; step < degree(); ++step) {
+    for (int64_t step = 0; step < exchange_.parallel.across(); ++step) {
       const at::Tensor part =
-          product(batch_.ranges_to(batch_.host.part.before(step)), backward_ ? x : here, x.size(0));
+          product(batch_.ranges_to(batch_.host.part.joined().before(step)), backward_ ? x : here, x.size(0));
       (backward_ ? here : sum).add_(part);
       exchange_.shift(here, next).get();
       std::swap(here, next);
@@ -83,22 +78,20 @@ class TokenSum {
     return backward_ ? here : sum;
   }
 
-  /// Each rank sums some of the columns over whole rows.
+  /// Each of the neighbours sums some of the columns over the tokens of all.
   at::Tensor by_columns(const at::Tensor& x) const {
-    const int64_t columns = (x.size(1) + degree() - 1) / degree();
+    const int64_t degree = exchange_.parallel.heads();
+    const int64_t columns = (x.size(1) + degree - 1) / degree;
     const int64_t tokens = x.size(0);
-    const at::Tensor padded = at::zeros({tokens, degree() * columns}, x.options());
+    const at::Tensor padded = at::zeros({tokens, degree * columns}, x.options());
     padded.narrow(1, 0, x.size(1)).copy_(x);
-    at::Tensor incoming = at::empty({degree(), tokens, columns}, x.options());
-    exchange_.all_to_all(padded.view({tokens, degree(), columns}).transpose(0, 1).contiguous(), incoming);
-    const at::Tensor rows =
-        incoming.view({degree() * tokens, columns}).index_select(0, batch_.index_in_parts);
-    const at::Tensor sums = product(batch_.documents, rows, rows.size(0));
+    at::Tensor incoming = at::empty({degree, tokens, columns}, x.options());
+    exchange_.all_to_all(padded.view({tokens, degree, columns}).transpose(0, 1).contiguous(), incoming);
+    const at::Tensor joined =
+        incoming.view({degree * tokens, columns}).index_select(0, batch_.index_in_parts);
+    const at::Tensor sums = of_joined(joined);
     exchange_.all_to_all(sums.index_select(0, batch_.index_in_rows), incoming);
-    return incoming.transpose(0, 1)
-        .reshape({tokens, degree() * columns})
-        .narrow(1, 0, x.size(1))
-        .contiguous();
+    return incoming.transpose(0, 1).reshape({tokens, degree * columns}).narrow(1, 0, x.size(1)).contiguous();
   }
 
   const BatchTensors& batch_;

@@ -136,9 +136,9 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
     added.units = block.units;
     added.weights_in_backward = block.kind != BlockKind::embedding;
     if (block.exchanges_over(BlockAxis::tensor)) added.group(BlockAxis::tensor) = layout.tensor_group;
-    // Every rank of context parallelism generates whole rows.
-    if (block.exchanges_over(BlockAxis::context) && options.kind != ProgramKind::generate)
-      added.group(BlockAxis::context) = layout.context_group;
+    if (options.kind == ProgramKind::generate) continue;  // of whole rows, on every rank
+    if (block.exchanges_over(BlockAxis::context)) added.group(BlockAxis::context) = layout.keys_group;
+    if (block.exchanges_over(BlockAxis::heads)) added.group(BlockAxis::heads) = layout.heads_group;
   }
   program.blocks.front().first = true;
   program.blocks.back().last = true;

@@ -140,9 +140,11 @@ class BufferWriter {
   }
 
   int64_t bundle_bytes(int block) const {
-    int64_t width = 0;
-    for (const BundleEntry& entry : element(model_.blocks, block).outputs) width += entry.width;
-    return options_.cost.tokens * width * dtype_bytes(options_.cost.compute);
+    const CostContext& cost = options_.cost;
+    int64_t elements = 0;
+    for (const BundleEntry& entry : element(model_.blocks, block).outputs)
+      elements += entry.width * (entry.slice ? cost.tokens / cost.slices : cost.tokens);
+    return elements * dtype_bytes(cost.compute);
   }
 
   int64_t bytes_of(BufferKind kind, int owner) const {

@@ -94,7 +94,7 @@ struct ProgramBlock {
   bool weights_in_backward = true;              ///< its backward reads the weights of its units
   std::vector<std::string> recomputed_regions;  ///< regions inside the block that run again in backward
   /// Groups over which its layers are divided, by BlockAxis: computing with them exchanges over the group.
-  std::array<int, kBlockAxes> groups = {-1, -1};
+  std::array<int, kBlockAxes> groups = {-1, -1, -1};
 
   int& group(BlockAxis axis) { return groups.at(static_cast<std::size_t>(axis)); }
 };

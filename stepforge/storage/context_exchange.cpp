@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "stepforge/storage/lane_worker.h"
+#include "stepforge/storage/tensor_exchange.h"
 #include "stepforge/storage/tensor_parts.h"
-#include "stepforge/storage/tensor_sums.h"
 
 namespace stepforge {
 
@@ -17,7 +17,7 @@ using Shift = decltype(ContextExchange::shift);
 
 /// On a lane of its own.
 Shift ring_shift(const GroupCommunicators& groups) {
-  Communicator* const ranks = groups.at(groups.layout().context_group, Lane::peer);
+  Communicator* const ranks = groups.at(groups.layout().keys_group, Lane::peer);
   const int next = (ranks->rank() + 1) % ranks->size();
   const int before = (ranks->rank() + ranks->size() - 1) % ranks->size();
   const auto lane = std::make_shared<LaneWorker>(
@@ -30,26 +30,30 @@ Shift ring_shift(const GroupCommunicators& groups) {
 
 }  // namespace
 
-ContextExchange context_exchange(const GroupCommunicators& groups, ContextMethod method) {
+ContextExchange context_exchange(const GroupCommunicators& groups, const ContextParallel& parallel) {
+  if (parallel.degree == 1) return {};
+  ContextExchange exchange;
+  exchange.parallel = parallel;
   const RankLayout& layout = groups.layout();
-  Communicator* const ranks = groups.at(layout.context_group, Lane::compute);
-  if (ranks == nullptr) return {};
-  const int degree = layout.size_of(layout.context_group);
-  return {.parallel = {degree, method},
-          .gather = [ranks](const at::Tensor& part,
-                            const at::Tensor& parts) { ranks->all_gather(bytes_of(part), bytes_of(parts)); },
-          .sum_parts =
-              [ranks](const at::Tensor& parts, const at::Tensor& part) {
-                ranks->reduce_scatter(bytes_of(parts), bytes_of(part), summed_type(part));
-              },
-          .all_to_all =
-              [ranks, degree](const at::Tensor& outgoing, const at::Tensor& incoming) {
-                const auto out = bytes_of(outgoing);
-                const std::vector<std::size_t> sizes(static_cast<std::size_t>(degree),
-                                                     out.size() / static_cast<std::size_t>(degree));
-                ranks->all_to_all(out, sizes, bytes_of(incoming), sizes);
-              },
-          .shift = method == ContextMethod::ring ? ring_shift(groups) : nullptr};
+  if (Communicator* const ranks = groups.at(layout.heads_group, Lane::compute)) {
+    exchange.all_to_all = [ranks](const at::Tensor& outgoing, const at::Tensor& incoming) {
+      const auto out = bytes_of(outgoing);
+      const auto degree = static_cast<std::size_t>(ranks->size());
+      const std::vector<std::size_t> sizes(degree, out.size() / degree);
+      ranks->all_to_all(out, sizes, bytes_of(incoming), sizes);
+    };
+  }
+  if (parallel.has_ring()) {
+    exchange.shift = ring_shift(groups);
+  } else if (Communicator* const ranks = groups.at(layout.keys_group, Lane::compute)) {
+    exchange.gather = [ranks](const at::Tensor& part, const at::Tensor& parts) {
+      ranks->all_gather(bytes_of(part), bytes_of(parts));
+    };
+    exchange.sum_parts = [ranks](const at::Tensor& parts, const at::Tensor& part) {
+      ranks->reduce_scatter(bytes_of(parts), bytes_of(part), summed_type(part));
+    };
+  }
+  return exchange;
 }
 
 }  // namespace stepforge

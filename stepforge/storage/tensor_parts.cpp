@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/storage/tensor_parts.h"
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
 namespace stepforge {
 
 std::span<std::byte> bytes_of(const at::Tensor& contiguous) {
+  if (!contiguous.is_contiguous()) {
+    throw Error(format("a tensor of {} elements is not contiguous, so its bytes cannot be exchanged in place",
+                       contiguous.numel()));
+  }
   return {static_cast<std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
 }
 

@@ -12,7 +12,7 @@
 
 namespace stepforge {
 
-/// The memory of a contiguous tensor.
+/// The memory of a contiguous tensor. Throws Error for any other.
 std::span<std::byte> bytes_of(const at::Tensor& contiguous);
 
 /// The view of `slice` of `whole`.

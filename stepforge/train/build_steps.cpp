@@ -13,6 +13,7 @@
 #include "stepforge/base/version.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/comm/rank0_first.h"
+#include "stepforge/comm/self_test.h"
 #include "stepforge/config/schema_docs.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/metrics/console.h"
@@ -21,7 +22,7 @@
 #include "stepforge/plan/job_data.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/context_exchange.h"
-#include "stepforge/storage/tensor_sums.h"
+#include "stepforge/storage/tensor_exchange.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/builtin_callbacks.h"
 #include "stepforge/train/trainer.h"
@@ -226,15 +227,25 @@ void build_step_program(Trainer& trainer) {
   check_memory(trainer);
 }
 
+void test_group(const GroupCommunicators& groups, const GroupLane& lane) {
+  Communicator& group = *groups.at(lane.group, lane.lane);
+  const std::string& name = groups.layout().groups.at(static_cast<size_t>(lane.group)).name;
+  if (lane.lane == Lane::peer)
+    test_messages(group, name);
+  else
+    test_collectives(group, name);
+}
+
 void build_groups(Trainer& trainer) {
   if (trainer.world() == nullptr) {
     trainer.groups = std::make_shared<const GroupCommunicators>();
     return;
   }
   std::vector<GroupLane> lanes = group_lanes(trainer.train_program);
-  if (trainer.layout.context_group >= 0 && plan_context(trainer.config).method == ContextMethod::ring)
-    lanes.push_back({trainer.layout.context_group, Lane::peer});
+  if (plan_context(trainer.config).has_ring()) lanes.push_back({trainer.layout.keys_group, Lane::peer});
   trainer.groups = std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.layout, lanes);
+  if (trainer.world()->simulated()) return;
+  for (const GroupLane& lane : lanes) test_group(*trainer.groups, lane);
 }
 
 void build_parameters(Trainer& trainer) {
@@ -246,8 +257,8 @@ void build_parameters(Trainer& trainer) {
 void build_model(Trainer& trainer) {
   const ForwardOptions options{std::max(trainer.config.training.seq_len, generation_context(trainer.config)),
                                trainer.config.training.loss_chunk,
-                               context_exchange(*trainer.groups, plan_context(trainer.config).method),
-                               tensor_sums(*trainer.groups)};
+                               context_exchange(*trainer.groups, plan_context(trainer.config)),
+                               tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place))};
   trainer.model = make_model(trainer.config.model, trainer.store->lookup(), options);
 }
 

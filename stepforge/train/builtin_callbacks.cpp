@@ -20,6 +20,7 @@
 #include "stepforge/step/draw.h"
 #include "stepforge/step/simulate.h"
 #include "stepforge/tensorfile/manifest.h"
+#include "stepforge/train/alarms.h"
 #include "stepforge/train/generation.h"
 #include "stepforge/train/trainer.h"
 
@@ -258,6 +259,7 @@ int64_t generation_context(const Config& config) {
 
 void add_builtin_callbacks(Trainer& trainer) {
   trainer.add_callback(std::make_unique<ReportCallback>());
+  trainer.add_callback(make_alarms());
   trainer.add_callback(std::make_unique<LoggingCallback>());
   if (trainer.config.sampling.freq > 0) trainer.add_callback(std::make_unique<SamplingCallback>());
   if (trainer.config.checkpoint.last_save_in_hf) trainer.add_callback(std::make_unique<ExportCallback>());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of a run, for code that observes or changes it. The start-up report, log, samples and export are
+// The events of a run, for code that observes or changes it. The start-up report, log, alarms, samples and export are
 // built-in callbacks; validation and checkpoints are part of the trainer's loop.
 #pragma once
 

@@ -11,8 +11,6 @@
 
 namespace stepforge {
 
-namespace {
-
 NormType norm_type(ClipNorm norm) {
   switch (norm) {
     case ClipNorm::l1:
@@ -26,6 +24,8 @@ NormType norm_type(ClipNorm norm) {
   }
   return {};
 }
+
+namespace {
 
 int64_t labels_of(const std::vector<Batch>& batches) {
   int64_t labels = 0;

@@ -16,6 +16,9 @@
 
 namespace stepforge {
 
+/// The norm of kernels/reduce.h that the configuration names.
+NormType norm_type(ClipNorm norm);
+
 /// The services of one step on one rank. Collects losses and, if `optimizer` is not null, updates the
 /// weights, unless the loss or the norm is not finite.
 class TrainingServices : public StepServices {

@@ -30,6 +30,7 @@ BlockCost cost_of(const ContextParallel& context) {
 
 TEST(ContextCosts, CountWhatEachMethodExchanges) {
   constexpr auto kContext = static_cast<size_t>(BlockAxis::context);
+  constexpr auto kHeads = static_cast<size_t>(BlockAxis::heads);
   constexpr int64_t kKeys = int64_t{16} * 4 * 2 * 2 * 10;  // of a rank's tokens, in bytes
   constexpr int64_t kQueries = int64_t{16} * 4 * 8 * 10;
   EXPECT_EQ(cost_of({}).forward_exchange.at(kContext), 0);
@@ -38,8 +39,14 @@ TEST(ContextCosts, CountWhatEachMethodExchanges) {
   EXPECT_EQ(cost_of({4, ContextMethod::ring}).forward_exchange.at(kContext), 3 * kKeys);
   EXPECT_EQ(cost_of({4, ContextMethod::ring}).backward_exchange.at(kContext), 7 * kKeys);
   // Each of two key-value heads goes to two ranks.
-  EXPECT_EQ(cost_of({4, ContextMethod::ulysses}).forward_exchange.at(kContext), 2 * kQueries + 2 * kKeys);
-  EXPECT_EQ(cost_of({4, ContextMethod::ulysses}).backward_exchange.at(kContext), 2 * kQueries + 2 * kKeys);
+  EXPECT_EQ(cost_of({4, ContextMethod::ulysses}).forward_exchange.at(kHeads), 2 * kQueries + 2 * kKeys);
+  EXPECT_EQ(cost_of({4, ContextMethod::ulysses}).backward_exchange.at(kHeads), 2 * kQueries + 2 * kKeys);
+  EXPECT_EQ(cost_of({4, ContextMethod::ulysses}).forward_exchange.at(kContext), 0);
+  // Two heads of keys for two neighbours, then around a ring of two.
+  const BlockCost hybrid = cost_of({4, ContextMethod::hybrid, 2});
+  EXPECT_EQ(hybrid.forward_exchange.at(kHeads), 2 * kQueries + kKeys);
+  EXPECT_EQ(hybrid.forward_exchange.at(kContext), kKeys);
+  EXPECT_EQ(hybrid.backward_exchange.at(kContext), 3 * kKeys);
 }
 
 TEST(ContextCosts, UlyssesNeedsHeadsForEveryRank) {

@@ -93,6 +93,35 @@ TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
   EXPECT_EQ(cost("llama", 2, 3).backward_exchange[0], hidden);
 }
 
+TEST(TensorParallelSpec, WithSlicesRanksExchangeTheirTokensAndPassOnlyThose) {
+  const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::bf16, .slices = 2};
+  const auto cost = [&](const char* family, TensorParallel tensor, size_t block) {
+    return block_cost(model_spec(model_of(family, false), 64, tensor).blocks.at(block).regions, context);
+  };
+  const TensorParallel sequence{0, 2, true};
+  const int64_t hidden = 100 * 24 * 2;
+  const int64_t norm = 24 * 4;
+  EXPECT_EQ(cost("llama", sequence, 0).forward_exchange[0], hidden);
+  EXPECT_EQ(cost("llama", sequence, 0).backward_exchange[0], hidden);
+  EXPECT_EQ(cost("llama", sequence, 1).forward_exchange[0], 4 * hidden);
+  EXPECT_EQ(cost("llama", sequence, 1).backward_exchange[0], 6 * hidden + 2 * norm);
+  EXPECT_EQ(cost("qwen3", sequence, 1).backward_exchange[0], 6 * hidden + 2 * norm + 2 * 10 * 4);
+  EXPECT_EQ(cost("llama", sequence, 3).forward_exchange[0], hidden + 100 * 20);
+  EXPECT_EQ(cost("llama", sequence, 3).backward_exchange[0], hidden + norm);
+  EXPECT_EQ(cost("llama", sequence, 1).output_bytes, hidden / 2);
+  EXPECT_LT(cost("llama", sequence, 1).saved_bytes, cost("llama", {0, 2}, 1).saved_bytes);
+  const ModelSpec spec = model_spec(model_of("llama", false), 64, sequence);
+  EXPECT_TRUE(spec.blocks.at(0).outputs.at(0).slice);
+  EXPECT_TRUE(spec.blocks.at(3).inputs.at(0).slice);
+}
+
+TEST(TensorParallelSpec, WithoutLossParallelRanksExchangeTheLogits) {
+  const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::f32};
+  const ModelConfig model = model_of("llama", false);
+  const ModelSpec spec = model_spec(model, 64, {0, 2, false, true});
+  EXPECT_EQ(block_cost(spec.blocks.at(3).regions, context).forward_exchange[0], 100 * model.vocab_size * 4);
+}
+
 TEST(TensorParallelSpec, RefusesDegreesThatDoNotFitWithBothNumbers) {
   const auto refusal = [](ModelConfig model, int degree) {
     return message_of<UsageError>([&] { model_spec(model, 0, {0, degree}); });

@@ -69,6 +69,7 @@ TEST(ShardedCheckpoint, AnyLayoutReadsEveryBitOfAnyOther) {
   }
 }
 
+// Finds what went wrong in sglang#36438 (shards half loaded).
 TEST(ShardedCheckpoint, EachRankWritesItsOwnFilesAndEveryElementIsWrittenOnce) {
   for (const Layout& layout : layouts()) {
     if (layout.ranks == 1) continue;

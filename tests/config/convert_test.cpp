@@ -142,7 +142,7 @@ TEST(ForeignKeys, GetAHintWithOurKeyOrNotAvailableYet) {
             "run.toml:2:1: parallelism.pipeline_parallel_degree: unknown key; not available yet");
   EXPECT_EQ(error_of("[parallelism]\ncontext_parallel_rotate_method = \"alltoall\"\n"),
             "run.toml:2:1: parallelism.context_parallel_rotate_method: unknown key; use "
-            "parallelism.context_parallel_method (\"allgather\", \"ring\" or \"ulysses\")");
+            "parallelism.context_parallel_method (\"allgather\", \"ring\", \"ulysses\" or \"hybrid\")");
   EXPECT_EQ(error_of("", {"gradient_accumulation_steps=4"}),
             "command line: gradient_accumulation_steps: unknown section or key; use "
             "training.global_batch_size (local_batch_size x ranks x accumulation steps)");
@@ -155,7 +155,7 @@ TEST(ForeignKeys, SuggestionsAreFromTheSameSection) {
   EXPECT_FALSE(contains(error_of("[training]\ncompile = true\n"), "precision.compute"));
   EXPECT_FALSE(contains(error_of("[checkpoint]\nkeep = 3\n"), "data.seed"));
   EXPECT_EQ(error_of("[debug]\nworkers = 3\n"),
-            "run.toml:2:1: debug.workers: unknown key; known keys: print_config, prove_layout, "
+            "run.toml:2:1: debug.workers: unknown key; known keys: print_config, prove_layout, check_copies_freq, "
             "plant_nan_step, plant_nan_block");
 }
 

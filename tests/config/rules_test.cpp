@@ -145,6 +145,15 @@ TEST(ParallelismRules, PartsOfRowsExcludeSumsAndAveragesOfWholeRows) {
                   "set loss_aggregation to \"token_mean\"");
 }
 
+TEST(ParallelismRules, NeighboursThatExchangeHeadsDivideTheContext) {
+  const std::string hybrid =
+      "[parallelism]\ncontext_parallel_method = \"hybrid\"\ncontext_parallel_degree = ";
+  EXPECT_EQ(error_of(hybrid + "4\n"), "");
+  EXPECT_EQ(error_of(hybrid + "1\n"), "");
+  EXPECT_CONTAINS(error_of(hybrid + "2\n"), "needs a ulysses_degree that divides context_parallel_degree");
+  EXPECT_CONTAINS(error_of(hybrid + "8\nulysses_degree = 3\n"), "use the method \"ulysses\" or \"ring\"");
+}
+
 TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
   EXPECT_EQ(
       error_of("[optimizer]\nparam_groups = [{ lr = 1 }]\n"),

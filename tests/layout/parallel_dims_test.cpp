@@ -146,5 +146,15 @@ TEST(Mesh, RefusesUnknownAxesAndRanksOutsideTheWorld) {
   EXPECT_THROW(Mesh({1, 3, 1, 1, 1, 1}, 4), UsageError);
 }
 
+/// Two groups of four, in which neighbours exchange heads.
+TEST(Mesh, NeighboursThatExchangeHeadsAreInOneGroup) {
+  const Mesh mesh({.dp_shard = 1, .cp = 8, .tp = 2, .cp_heads = 4}, 16);
+  EXPECT_EQ(mesh.group("cp_heads", 11), (std::vector<int>{9, 11, 13, 15}));
+  EXPECT_EQ(mesh.group("cp_ring", 11), (std::vector<int>{3, 11}));
+  EXPECT_EQ(mesh.coordinate("cp", 11), 5);
+  EXPECT_CONTAINS(message_of<UsageError>([] { Mesh({.dp_shard = 1, .cp = 8, .cp_heads = 3}, 8); }),
+                  "cp_heads = 3 does not divide cp = 8");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

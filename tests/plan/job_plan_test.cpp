@@ -99,6 +99,23 @@ TEST(PlanBatch, RowsAreDividedIntoEqualChunks) {
   EXPECT_CONTAINS(message, "set seq_len to 16 or 32");
 }
 
+TEST(PlanBatch, WithSequenceParallelismRowsAreDividedIntoEqualSlices) {
+  Config config;
+  config.training.seq_len = 24;
+  config.parallelism.data_parallel_shard_degree = 1;
+  config.parallelism.context_parallel_degree = 2;
+  config.parallelism.tensor_parallel_degree = 5;
+  const auto batch = [&] {
+    return plan_batch(config, rank_layout({}, {.dims = {.dp_shard = 1, .cp = 2, .tp = 5}}, {0, 10}));
+  };
+  const std::string message = message_of<UsageError>(batch);
+  EXPECT_CONTAINS(message, "training.seq_len = 24 is not a multiple of 10");
+  EXPECT_CONTAINS(message, "divides the 12 tokens that a rank has of a row into equal slices for 5 ranks");
+  EXPECT_CONTAINS(message, "set seq_len to 20 or 40, or parallelism.enable_sequence_parallel = false");
+  config.parallelism.enable_sequence_parallel = false;
+  EXPECT_EQ(batch().seq_len, 24);
+}
+
 TEST(PlanBatch, OrderedSumsNeedPowersOfTwoOverSeveralRanks) {
   TrainingConfig training;
   training.reduction = ReductionMode::ordered;

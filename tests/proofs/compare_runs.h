@@ -32,11 +32,22 @@ inline Strings overrides_of(const LayoutCase& layout) {
 
 inline const Strings kNoCheckpoint{"checkpoint.enable=false"};
 inline const Strings kRecomputed{"activation_checkpoint.mode=full", "model.dropout=0.1"};
+inline const Strings kAllTokens{"parallelism.enable_sequence_parallel=false"};
+inline const Strings kWholeLogits{"parallelism.disable_loss_parallel=true"};
 inline const Strings kRegions{"activation_checkpoint.mode=regions",
                               "activation_checkpoint.regions=[\"attention\"]"};
 inline const Strings kByDim{"parallelism.fsdp_partition=by_dim",
                             "parallelism.fsdp_reduce_each_micro_batch=true"};
 inline const Strings kOffloaded{"parallelism.fsdp_cpu_offload=true", "parallelism.fsdp_partition=by_tensor"};
+
+/// All of `cases` in the long set. In the fast set each of the two families takes every second one.
+template <typename Case>
+std::vector<Case> cases_of(const std::string& family, const std::vector<Case>& cases) {
+  if (long_tests()) return cases;
+  std::vector<Case> taken;
+  for (size_t i = family == "llama" ? 0 : 1; i < cases.size(); i += 2) taken.push_back(cases[i]);
+  return taken;
+}
 
 /// The bytes of every tensor of the last checkpoint: masters and moments, whole.
 inline std::map<std::string, std::string> saved_tensors(const std::filesystem::path& run_dir, int64_t step) {

@@ -30,6 +30,7 @@ inline const std::vector<Axis> kExactAxes = {
     {{"parallelism.fsdp_reduce_each_micro_batch=false"}, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
     {{"parallelism.fsdp_reduce_in_flight=1"}, {"parallelism.fsdp_reduce_in_flight=2"}},
     {{"parallelism.fsdp_cpu_offload=false"}, {"parallelism.fsdp_cpu_offload=true"}},
+    {{"parallelism.enable_sequence_parallel=true"}, {"parallelism.enable_sequence_parallel=false"}},
 };
 
 inline int64_t combinations() {

@@ -66,6 +66,7 @@ std::set<OpKind> kinds_without_pipelines() {
   return kinds;
 }
 
+// Finds what went wrong in pytorch#177319, Megatron-LM#4609, #5222 (buffers reused in flight).
 TEST(FaultInjection, DelaysBeforeAndAfterEachKindOfOperationChangeNoBit) {
   const TempFolder folder;
   std::set<OpKind> delayed;

@@ -17,13 +17,18 @@ namespace {
 using ContextBody = std::function<void(const ContextExchange& exchange, int64_t rank)>;
 
 /// Runs `body` as each of `degree` ranks.
-void on_context_ranks(int degree, ContextMethod method, const ContextBody& body) {
+void on_context_ranks(const ContextParallel& parallel, const ContextBody& body) {
+  const auto degree = static_cast<int>(parallel.degree);
   const auto run = [&](World& world) -> std::string {
     const RankId id{world.rank(), world.size()};
-    const RankLayout layout = rank_layout({}, {.dims = {.dp_shard = 1, .cp = degree}}, id);
-    const GroupCommunicators groups(
-        world, layout, {{layout.context_group, Lane::compute}, {layout.context_group, Lane::peer}});
-    body(context_exchange(groups, method), id.rank);
+    const RankLayout layout =
+        rank_layout({}, {.dims = {.dp_shard = 1, .cp = degree, .cp_heads = parallel.heads()}}, id);
+    std::vector<GroupLane> lanes;
+    if (layout.heads_group >= 0) lanes.push_back({layout.heads_group, Lane::compute});
+    if (layout.keys_group >= 0) lanes.push_back({layout.keys_group, Lane::compute});
+    if (parallel.has_ring()) lanes.push_back({layout.keys_group, Lane::peer});
+    const GroupCommunicators groups(world, layout, lanes);
+    body(context_exchange(groups, parallel), id.rank);
     return "";
   };
   for (const std::string& result : as_threads().run(degree, run, {60, 60})) EXPECT_EQ(result, "");
@@ -70,18 +75,20 @@ struct MethodCase {
   int64_t heads;
   int64_t kv_heads;
   std::vector<int> degrees;
+  int64_t ulysses_degree = 1;
 };
 
 TEST(ContextExchange, IsEmptyForASingleRank) {
-  EXPECT_FALSE(context_exchange(single_rank_groups(), ContextMethod::allgather).several());
+  EXPECT_FALSE(context_exchange(single_rank_groups(), {}).several());
 }
 
+// Finds what went wrong in diffusers#14265 and TransformerEngine#1557 (keys of the first step in backward).
 TEST(ContextExchange, AttentionOfPartsIsThatOfWholeRows) {
-  const std::vector<MethodCase> cases = {{ContextMethod::allgather, 6, 2, {2, 3, 4, 8}},
-                                         {ContextMethod::ring, 6, 2, {2, 3, 4, 8}},
-                                         {ContextMethod::ulysses, 12, 12, {2, 3, 4, 6}},
-                                         {ContextMethod::ulysses, 8, 2, {2, 4, 8}},
-                                         {ContextMethod::ulysses, 6, 1, {2, 3, 6}}};
+  const std::vector<MethodCase> cases = {
+      {ContextMethod::allgather, 6, 2, {2, 3, 4, 8}}, {ContextMethod::ring, 6, 2, {2, 3, 4, 8}},
+      {ContextMethod::ulysses, 12, 12, {2, 3, 4, 6}}, {ContextMethod::ulysses, 8, 2, {2, 4, 8}},
+      {ContextMethod::ulysses, 6, 1, {2, 3, 6}},      {ContextMethod::hybrid, 6, 2, {4, 6, 8}, 2},
+      {ContextMethod::hybrid, 6, 1, {6}, 3},          {ContextMethod::hybrid, 8, 4, {8}, 4}};
   const Batch rows = rows_with_documents();
   const BatchTensors whole(rows);
   for (const MethodCase& tried : cases) {
@@ -93,13 +100,14 @@ TEST(ContextExchange, AttentionOfPartsIsThatOfWholeRows) {
           attended(qkv, grad_out, [&](const at::Tensor& x) { return attend(x, shape, whole); });
       for (const int degree : tried.degrees) {
         for (const bool head_tail : {true, false}) {
-          on_context_ranks(degree, tried.method, [&](const ContextExchange& exchange, int64_t rank) {
-            const BatchTensors own(take_part(rows, {rank, degree, head_tail}));
+          const ContextParallel parallel{degree, tried.method, tried.ulysses_degree};
+          on_context_ranks(parallel, [&](const ContextExchange& exchange, int64_t rank) {
+            const BatchTensors own(take_part(rows, {rank, degree, head_tail, parallel.heads()}));
             const Attended actual =
                 attended(part_rows(qkv, own.host), part_rows(grad_out, own.host),
                          [&](const at::Tensor& x) { return attend_part(x, shape, own, exchange); });
             const at::Tensor expected_out = part_rows(expected.out, own.host);
-            if (tried.method == ContextMethod::ring) {  // partial results are merged
+            if (parallel.has_ring()) {  // partial results are merged
               expect_close(actual.out, expected_out.to(at::kDouble),
                            type == at::kFloat ? 64 * kEps32 : 2 * kEps16, "out");
             } else {

@@ -17,6 +17,15 @@ TEST(AveragingDomain, TokenMeanWeighsEveryLabelOfTheStepAlike) {
   EXPECT_EQ(domain.loss(std::array{4.5, 1.5, 10.0}, std::array{2.0, 2.0}), 2.0);
 }
 
+// Batches with 1 and 9 labels whose losses add up to 2 and 90: 9.2, while the mean of their means is 6.
+// Finds what went wrong in torchtitan#4167, torchtitan#1842, verl#5625.
+TEST(AveragingDomain, TokenMeanIsNoMeanOfMeans) {
+  AveragingDomain domain(LossAggregation::token_mean, 10, 1);
+  domain.set_step_labels(10);
+  EXPECT_EQ(domain.loss(std::array{2.0, 90.0}, std::array{9.2}), 9.2);
+  EXPECT_EQ(domain.own_mean(std::array{2.0, 90.0}), 9.2);
+}
+
 TEST(AveragingDomain, RankAverageWeighsEveryRankAlike) {
   AveragingDomain domain(LossAggregation::rank_average, 3, 2);
   domain.set_step_labels(8);
@@ -24,6 +33,7 @@ TEST(AveragingDomain, RankAverageWeighsEveryRankAlike) {
   EXPECT_EQ(domain.loss(std::array{4.5, 1.5, 20.0}, std::array{2.0, 4.0}), 3.0);
 }
 
+// Finds what went wrong in VeOmni#618 (a group without labels).
 TEST(AveragingDomain, ARankWithoutLabelsContributesZero) {
   for (const auto aggregation : {LossAggregation::token_mean, LossAggregation::rank_average}) {
     AveragingDomain masked(aggregation, 0, 4);

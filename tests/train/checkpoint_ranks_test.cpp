@@ -70,6 +70,7 @@ TEST(CheckpointsOfRanks, ResumeInTheSameLayoutIsBitEqual) {
   }
 }
 
+// Finds what went wrong in Megatron-LM#5077, #4705 (moments and rates of another layout).
 TEST(CheckpointsOfRanks, WeightsAndMomentsAreBitEqualInEveryLayout) {
   const TempFolder folder;
   const fs::path run_dir = folder / "run";

@@ -74,6 +74,7 @@ TEST(LiveBytesOfThreads, AreCountedSeparatelyForEachRank) {
 
 const std::string kReplicas = "parallelism.data_parallel_replicate_degree=2";
 const std::string kContext = "parallelism.context_parallel_degree=2";
+const std::string kTensor = "parallelism.tensor_parallel_degree=2";
 const std::string kOffload = "parallelism.fsdp_cpu_offload=true";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -87,7 +88,15 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"fsdp_reduced_in_bf16", 2, {"precision.reduce=bf16"}},
         MemoryLayout{"fsdp_offloaded", 2, {kOffload}}, MemoryLayout{"replicas", 2, {kReplicas}},
         MemoryLayout{"hsdp", 4, {kReplicas}}, MemoryLayout{"context_gathered", 2, {kContext}},
+        MemoryLayout{"tensor", 2, {kTensor}},
+        MemoryLayout{"tensor_all_tokens", 2, {kTensor, "parallelism.enable_sequence_parallel=false"}},
+        MemoryLayout{"tensor_whole_logits", 2, {kTensor, "parallelism.disable_loss_parallel=true"}},
+        MemoryLayout{"tensor_recomputed", 4, {kTensor, "activation_checkpoint.mode=full"}},
+        MemoryLayout{"tensor_and_context", 4, {kTensor, kContext}},
         MemoryLayout{"context_in_a_ring", 2, {kContext, "parallelism.context_parallel_method=ring"}},
+        MemoryLayout{"context_in_both_ways",
+                     4,
+                     {"parallelism.context_parallel_degree=4", "parallelism.context_parallel_method=hybrid"}},
         MemoryLayout{"context_by_heads", 2, {kContext, "parallelism.context_parallel_method=ulysses"}},
         MemoryLayout{
             "hsdp_offloaded", 4, {kReplicas, kOffload, "parallelism.fsdp_reduce_each_micro_batch=true"}}),

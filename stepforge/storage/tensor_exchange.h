@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of layers whose matrices are divided over ranks, as collectives of the tensor group.
+// The exchanges of layers whose matrices are divided over ranks, as collectives of the tensor group.
 #pragma once
 
 #include "stepforge/base/dtype.h"
@@ -12,7 +12,7 @@ namespace stepforge {
 DType summed_type(const at::Tensor& tensor);
 
 /// Over the tensor group of `groups`, on the compute lane; empty functions if it has one rank. The functions
-/// throw PeerError. `groups` must outlive them.
-TensorSums tensor_sums(const GroupCommunicators& groups);
+/// throw PeerError. `groups` must outlive them. `parallel` has the rank and degree of that group.
+TensorExchange tensor_exchange(const GroupCommunicators& groups, const TensorParallel& parallel);
 
 }  // namespace stepforge

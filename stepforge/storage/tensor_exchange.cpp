@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/storage/tensor_sums.h"
+#include "stepforge/storage/tensor_exchange.h"
 
 #include <algorithm>
 #include <span>
@@ -37,12 +37,19 @@ DType summed_type(const at::Tensor& tensor) {
   }
 }
 
-TensorSums tensor_sums(const GroupCommunicators& groups) {
+TensorExchange tensor_exchange(const GroupCommunicators& groups, const TensorParallel& parallel) {
   Communicator* const ranks = groups.at(groups.layout().tensor_group, Lane::compute);
   if (ranks == nullptr) return {};
   return {
+      .parallel = parallel,
       .sum = [ranks](const at::Tensor& tensor) { ranks->all_reduce(bytes_of(tensor), summed_type(tensor)); },
-      .max = [ranks](const at::Tensor& tensor) { take_largest(*ranks, tensor); }};
+      .max = [ranks](const at::Tensor& tensor) { take_largest(*ranks, tensor); },
+      .gather = [ranks](const at::Tensor& slice,
+                        const at::Tensor& whole) { ranks->all_gather(bytes_of(slice), bytes_of(whole)); },
+      .sum_slice =
+          [ranks](const at::Tensor& whole, const at::Tensor& slice) {
+            ranks->reduce_scatter(bytes_of(whole), bytes_of(slice), summed_type(slice));
+          }};
 }
 
 }  // namespace stepforge

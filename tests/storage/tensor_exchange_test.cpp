@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on parts of a vocabulary, combined over ranks, against the whole.
-#include "stepforge/storage/tensor_sums.h"
+#include "stepforge/storage/tensor_exchange.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -9,13 +9,15 @@
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/cross_entropy.h"
 #include "stepforge/kernels/embedding.h"
+#include "stepforge/nn/functions.h"
 #include "tests/kernels/compare.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
 
-using PartBody = std::function<void(const TensorSums& sums, const TensorParallel& tensor)>;
+using PartBody = std::function<void(const TensorExchange& ranks, const TensorParallel& tensor)>;
 
 /// Runs `body` as each of `degree` ranks.
 void on_parts(int degree, const PartBody& body) {
@@ -23,7 +25,8 @@ void on_parts(int degree, const PartBody& body) {
     const RankId id{world.rank(), world.size()};
     const RankLayout layout = rank_layout({}, {.dims = {.dp_shard = 1, .tp = degree}}, id);
     const GroupCommunicators groups(world, layout, {{layout.tensor_group, Lane::compute}});
-    body(tensor_sums(groups), {id.rank, degree});
+    const TensorParallel tensor{id.rank, degree};
+    body(tensor_exchange(groups, tensor), tensor);
     return "";
   };
   for (const std::string& result : as_threads().run(degree, run, {60, 60})) EXPECT_EQ(result, "");
@@ -34,25 +37,47 @@ at::Tensor rows_of(const at::Tensor& whole, const TensorParallel& tensor) {
   return whole.narrow(0, part.begin, part.size()).contiguous();
 }
 
-TEST(TensorSums, AreEmptyForASingleRank) {
-  EXPECT_FALSE(tensor_sums(single_rank_groups()).several());
+TEST(TensorExchange, IsEmptyForASingleRank) {
+  EXPECT_FALSE(tensor_exchange(single_rank_groups(), {}).several());
 }
 
-TEST(TensorSums, SumAndLargestAreTheSameOnAllRanks) {
-  on_parts(3, [](const TensorSums& sums, const TensorParallel& tensor) {
+TEST(TensorExchange, SumAndLargestAreTheSameOnAllRanks) {
+  on_parts(3, [](const TensorExchange& ranks, const TensorParallel& tensor) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
       const at::Tensor values = at::full({5}, tensor.rank + 1, type);
-      sums.sum(values);
+      ranks.sum(values);
       EXPECT_TRUE(values.eq(6).all().item<bool>());
     }
     const at::Tensor largest = int_tensor({tensor.rank, 7 - tensor.rank, -5}).to(at::kFloat);
-    sums.max(largest);
+    ranks.max(largest);
     EXPECT_TRUE(at::equal(largest, int_tensor({2, 7, -5}).to(at::kFloat)));
-    EXPECT_THROW(sums.sum(int_tensor({1})), Error);
+    EXPECT_THROW(ranks.sum(int_tensor({1})), Error);
   });
 }
 
-TEST(TensorSums, EmbeddingsOfPartsAddUpToTheWhole) {
+// Finds what went wrong in SkyRL#1886: the sum of a copy, thrown away.
+TEST(TensorExchange, ATensorThatIsNotContiguousIsRefused) {
+  on_parts(2, [](const TensorExchange& ranks, const TensorParallel&) {
+    const at::Tensor columns = at::zeros({4, 5}).narrow(1, 0, 2);
+    EXPECT_CONTAINS(message_of<Error>([&] { ranks.sum(columns); }), "is not contiguous");
+  });
+}
+
+TEST(TensorExchange, SlicesAreGatheredAndSummedInOrder) {
+  on_parts(3, [](const TensorExchange& ranks, const TensorParallel& tensor) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor slice = at::full({2, 5}, tensor.rank + 1, type);
+      const at::Tensor whole = all_slices(slice, ranks);
+      EXPECT_TRUE(at::equal(whole.select(1, 0), int_tensor({1, 1, 2, 2, 3, 3}).to(type)));
+      const at::Tensor shares = whole * (tensor.rank + 1);
+      EXPECT_TRUE(at::equal(sum_of_slice(shares, ranks), at::full({2, 5}, 6 * (tensor.rank + 1), type)));
+    }
+    EXPECT_CONTAINS(message_of<Error>([&] { sum_of_slice(at::zeros({4, 5}), ranks); }),
+                    "4 tokens cannot be divided into 3 equal slices");
+  });
+}
+
+TEST(TensorExchange, EmbeddingsOfPartsAddUpToTheWhole) {
   const at::Tensor table = random_tensor({13, 19}, 1);
   const at::Tensor tokens = int_tensor({12, 0, 4, 12, 7, 4, 4});
   const at::Tensor whole = at::empty({7, 19});
@@ -60,7 +85,7 @@ TEST(TensorSums, EmbeddingsOfPartsAddUpToTheWhole) {
   const at::Tensor grad = random_tensor({7, 19}, 2);
   const at::Tensor whole_grad = at::empty({13, 19});
   embedding_backward(tokens, grad, whole_grad, false);
-  on_parts(3, [&](const TensorSums& sums, const TensorParallel& tensor) {
+  on_parts(3, [&](const TensorExchange& ranks, const TensorParallel& tensor) {
     const VocabularyPart part{tensor.part_of(13).begin, 13};
     const at::Tensor rows = rows_of(table, tensor);
     const at::Tensor out = at::empty({7, 19});
@@ -68,7 +93,7 @@ TEST(TensorSums, EmbeddingsOfPartsAddUpToTheWhole) {
     const at::Tensor reference = at::empty_like(out);
     embedding_forward_reference(tokens, rows, reference, part);
     EXPECT_TRUE(at::equal(out, reference));
-    sums.sum(out);
+    ranks.sum(out);
     EXPECT_TRUE(at::equal(out, whole));
     const at::Tensor part_grad = at::empty_like(rows);
     embedding_backward(tokens, grad, part_grad, false, part);
@@ -80,7 +105,7 @@ TEST(TensorSums, EmbeddingsOfPartsAddUpToTheWhole) {
   });
 }
 
-TEST(TensorSums, LossAndGradientsOfPartsAreThoseOfTheWhole) {
+TEST(TensorExchange, LossAndGradientsOfPartsAreThoseOfTheWhole) {
   const int64_t vocabulary = 53;
   std::vector<int32_t> ids;
   for (int32_t n = 0; n < 29; ++n) ids.push_back(n % 5 == 2 ? -100 : n * 31 % vocabulary);
@@ -93,30 +118,33 @@ TEST(TensorSums, LossAndGradientsOfPartsAreThoseOfTheWhole) {
                                           .grad_weight = at::empty({vocabulary, 24}, at::kDouble)};
     linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), labels, 0.25, whole);
     const double tolerance = type == at::kFloat ? 64 * kEps32 : 4 * kEps16;
-    for (const int64_t chunk : {4, 100}) {
-      on_parts(4, [&](const TensorSums& sums, const TensorParallel& tensor) {
+    for (const auto& [chunk, whole_logits] : {std::pair<int64_t, bool>{4, false}, {100, false}, {4, true}}) {
+      on_parts(4, [&](const TensorExchange& ranks, const TensorParallel& tensor) {
         const VocabularyPart part{tensor.part_of(vocabulary).begin, vocabulary};
         const at::Tensor rows = rows_of(weight, tensor);
         const LinearCrossEntropyOutputs own{.token_loss = at::empty({29}),
                                             .grad_hidden = at::empty({29, 24}, type),
                                             .grad_weight = at::empty({rows.size(0), 24})};
-        linear_cross_entropy(hidden, rows, labels, 0.25, chunk, own, part, sums);
+        TensorExchange exchange = ranks;
+        exchange.parallel.whole_logits = whole_logits;
+        linear_cross_entropy(hidden, rows, labels, 0.25, chunk, own, part, exchange);
+        ranks.sum(own.grad_hidden);
         expect_close(own.token_loss, whole.token_loss, tolerance, "loss");
         expect_close(own.grad_hidden, whole.grad_hidden, tolerance, "grad_hidden");
         expect_close(own.grad_weight, rows_of(whole.grad_weight, tensor), tolerance, "grad_weight");
         const LinearCrossEntropyOutputs evaluated{.token_loss = at::empty({29})};
-        linear_cross_entropy(hidden, rows, labels, 1.0, chunk, evaluated, part, sums);
+        linear_cross_entropy(hidden, rows, labels, 1.0, chunk, evaluated, part, exchange);
         EXPECT_TRUE(at::equal(evaluated.token_loss, own.token_loss));
       });
     }
   }
 }
 
-TEST(TensorSums, ALabelOutsideTheWholeVocabularyIsRefused) {
-  on_parts(2, [](const TensorSums& sums, const TensorParallel& tensor) {
+TEST(TensorExchange, ALabelOutsideTheWholeVocabularyIsRefused) {
+  on_parts(2, [](const TensorExchange& ranks, const TensorParallel& tensor) {
     const LinearCrossEntropyOutputs own{.token_loss = at::empty({1})};
     EXPECT_THROW(linear_cross_entropy(at::zeros({1, 4}), at::zeros({5, 4}), int_tensor({10}), 1.0, 4, own,
-                                      {tensor.rank * 5, 10}, sums),
+                                      {tensor.rank * 5, 10}, ranks),
                  Error);
   });
 }

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/train/alarms.h"
+
+#include <bit>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/base/random.h"
+#include "stepforge/comm/gather.h"
+#include "stepforge/layout/parallel_dims.h"
+#include "stepforge/storage/gradient_norm.h"
+#include "stepforge/train/trainer.h"
+#include "stepforge/train/training_services.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Sums of hashes of the elements of a unit, each with its place: equal for equal values, however they are
+/// sharded.
+struct Digest {
+  uint64_t all = 0;    ///< of this rank's shard
+  uint64_t whole = 0;  ///< of its elements of tensors that are not divided
+
+  void add(const Digest& other) {
+    all += other.all;
+    whole += other.whole;
+  }
+};
+
+/// The digest of the elements of one slice of a tensor of `shape`.
+uint64_t digest_of(const ShardSlice& part, const std::vector<int64_t>& shape, const float* shard) {
+  const int64_t columns = part.slice.sizes.back();
+  const float* values = shard + part.local;
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < part.elements(); ++i) {
+    int64_t rest = i / columns;
+    int64_t index = part.slice.offsets.back() + i % columns;
+    int64_t stride = shape.back();
+    for (size_t d = shape.size() - 1; d-- > 0;) {
+      index += (part.slice.offsets[d] + rest % part.slice.sizes[d]) * stride;
+      rest /= part.slice.sizes[d];
+      stride *= shape[d];
+    }
+    sum += mix_bits(mix_bits(static_cast<uint64_t>(index)) + std::bit_cast<uint32_t>(values[i]));
+  }
+  return sum;
+}
+
+Digest digest_of(const UnitStore& unit) {
+  const auto* shard = unit.master().const_data_ptr<float>();
+  Digest digest;
+  for (size_t p = 0; p < unit.spec().parameters.size(); ++p) {
+    const ParameterSpec& parameter = unit.spec().parameters[p];
+    uint64_t sum = 0;
+    for (const ShardSlice& part : unit.slices(p)) sum += digest_of(part, parameter.shape, shard);
+    sum *= 2 * p + 1;  // by parameter
+    digest.add({sum, parameter.is_sliced() ? 0 : sum});
+  }
+  return digest;
+}
+
+/// Compares the digests of all ranks of a job.
+class CopyCheck {
+ public:
+  CopyCheck(Trainer& trainer, const std::vector<Digest>& own)
+      : step_(trainer.state.step),
+        mesh_(trainer.layout.dims, trainer.place.world_size),
+        units_(own.size()),
+        digests_(gather_values(*trainer.all_ranks, own)) {}
+
+  /// Throws Error naming the ranks. `names`: of the units.
+  void check(const std::vector<std::string>& names) const {
+    for (size_t u = 0; u < units_; ++u) {
+      for (int rank = 0; rank < mesh_.world_size(); ++rank) {
+        const int replica = mesh_.first("dp_replicate", rank);
+        if (of(replica, u).all != of(rank, u).all) fail(names[u], replica, rank, "replicas");
+        const int part = mesh_.first("tp", rank);
+        if (mesh_.coordinate("fsdp", rank) == 0 && whole(part, u) != whole(rank, u))
+          fail(names[u], part, rank, "copies of tensors that tensor parallelism does not divide");
+      }
+    }
+  }
+
+ private:
+  const Digest& of(int rank, size_t unit) const {
+    return digests_[static_cast<size_t>(rank) * units_ + unit];
+  }
+  /// Of all shards of the group of `rank`.
+  uint64_t whole(int rank, size_t unit) const {
+    uint64_t sum = 0;
+    for (const int shard : mesh_.group("fsdp", rank)) sum += of(shard, unit).whole;
+    return sum;
+  }
+  void fail(const std::string& unit, int first, int second, const char* what) const {
+    throw Error(
+        format("step {}: the weights of {} differ between rank {} and rank {}, which hold {}: a kernel, the "
+               "transport or the memory of one of them is wrong; resume from a checkpoint before this step",
+               step_, unit, first, second, what));
+  }
+
+  int64_t step_;
+  Mesh mesh_;
+  size_t units_;
+  std::vector<Digest> digests_;
+};
+
+class Alarms : public Callback {
+ public:
+  std::string_view name() const override { return "alarms"; }
+
+  void pre_update(Trainer& trainer) override {
+    if (norm_checked_ || trainer.all_ranks == nullptr) return;
+    norm_checked_ = true;
+    // The gradients of an offloaded unit may still be on their way.
+    if (trainer.config.parallelism.fsdp_cpu_offload) return;
+    check_norm(trainer);
+  }
+
+  void step_end(Trainer& trainer) override {
+    const int64_t freq = trainer.config.debug.check_copies_freq;
+    if (trainer.all_ranks == nullptr || freq == 0 || trainer.state.step % freq != 0) return;
+    std::vector<Digest> own;
+    std::vector<std::string> names;
+    for (size_t u = 0; u < trainer.store->size(); ++u) {
+      own.push_back(digest_of(trainer.store->unit(u)));
+      names.push_back(trainer.rank_model.units[u].name);
+    }
+    CopyCheck(trainer, own).check(names);
+  }
+
+ private:
+  /// Over the world instead of the groups of the step: every element counts once for each replica.
+  static void check_norm(Trainer& trainer) {
+    const NormType type = norm_type(trainer.config.training.norm_type);
+    const double own = gradient_norm_terms(*trainer.store, type, NormExchange::ranks);
+    double terms = join_over_shards(trainer.all_ranks.get(), type, own);
+    if (type != NormType::inf) terms /= static_cast<double>(trainer.layout.dims.dp_replicate);
+    const double expected = norm_of_terms(type, terms);
+    const double norm = trainer.last_step.grad_norm;
+    constexpr double kTolerance = 1e-9;  // fp64 sums in another order
+    if (std::abs(norm - expected) <= kTolerance * expected) return;
+    throw Error(
+        format("step {}: the gradient norm is {}, but the shards of all {} ranks together have {}: some "
+               "elements are counted twice or not at all",
+               trainer.state.step + 1, norm, trainer.place.world_size, expected));
+  }
+
+  bool norm_checked_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Callback> make_alarms() {
+  return std::make_unique<Alarms>();
+}
+
+}  // namespace stepforge
