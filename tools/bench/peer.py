@@ -28,12 +28,13 @@ class Attention(nn.Module):
 
     def forward(self, x, cos, sin):
         rows, length, _ = x.shape
-        q = self.wq(x).view(rows, length, self.heads, self.head_dim).transpose(1, 2)
-        k = self.wk(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        v = self.wv(x).view(rows, length, self.kv_heads, self.head_dim).transpose(1, 2)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        # -1: all heads, or those of a rank.
+        q, k, v = (w(x).view(rows, length, -1, self.head_dim).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        out = self.attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
         return self.wo(out.transpose(1, 2).reshape(rows, length, -1))
+
+    def attend(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
 
 
 def rotate(x, cos, sin):
@@ -41,19 +42,26 @@ def rotate(x, cos, sin):
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-class Block(nn.Module):
+class Mlp(nn.Module):
     def __init__(self, m):
         super().__init__()
-        self.attention_norm, self.mlp_norm = nn.RMSNorm(m["dim"], m["norm_eps"]), nn.RMSNorm(m["dim"], m["norm_eps"])
-        self.attention = Attention(m)
         self.gate = nn.Linear(m["dim"], m["ffn_dim"], bias=False)
         self.up = nn.Linear(m["dim"], m["ffn_dim"], bias=False)
         self.down = nn.Linear(m["ffn_dim"], m["dim"], bias=False)
 
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        self.attention_norm, self.mlp_norm = nn.RMSNorm(m["dim"], m["norm_eps"]), nn.RMSNorm(m["dim"], m["norm_eps"])
+        self.attention, self.mlp = Attention(m), Mlp(m)
+
     def forward(self, x, cos, sin):
         x = x + self.attention(self.attention_norm(x), cos, sin)
-        y = self.mlp_norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + self.mlp(self.mlp_norm(x))
 
 
 class Llama(nn.Module):

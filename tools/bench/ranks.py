@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares Stepforge on several ranks of one machine with PyTorch FSDP2 over Gloo, in turn, on the same work.
+"""Compares Stepforge on several ranks of one machine with PyTorch over Gloo, in turn, on the same work.
 
-    tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--ranks 2,4] [--rounds 3]
+    tools/bench/ranks.py --program build/release/stepforge --python VENV/bin/python [--kinds fsdp,tensor,context] [--ranks 2,4] [--rounds 3]
 
-The work is the model of tools/bench/small.toml with one thread per rank. First its eight rows per step are divided over the ranks, so
-that matrix products dominate; then each rank has one row, so that communication matters more. Memory is the peak resident size of a
-rank (Stepforge: rank 0, which also writes the run; FSDP2: the largest). Noise is the spread of the rounds of one program.
+The work is the model of tools/bench/small.toml with one thread per rank. fsdp: its eight rows per step are divided over the ranks, so
+that matrix products dominate; then each rank has one row, so that communication matters more. tensor: all ranks share the eight rows,
+with sequence and loss parallelism. context: each row is divided over the ranks, in a ring. Memory is the peak resident size of a rank
+(Stepforge: rank 0, which also writes the run; PyTorch: the largest). Noise is the spread of the rounds of one program.
 """
 import argparse
 import json
@@ -32,13 +33,26 @@ def free_port():
         return server.getsockname()[1]
 
 
-def run_stepforge(options, ranks, rows, steps):
+# The peer, and Stepforge's options.
+KINDS = {
+    "fsdp": ("FSDP2, Gloo", lambda ranks, rows: [f"training.local_batch_size={rows // ranks}"]),
+    "tensor": ("tensor, Gloo", lambda ranks, rows: [
+        f"training.local_batch_size={rows}", f"parallelism.tensor_parallel_degree={ranks}",
+    ]),
+    "context": ("ring, Gloo", lambda ranks, rows: [
+        f"training.local_batch_size={rows}", f"parallelism.context_parallel_degree={ranks}",
+        "parallelism.context_parallel_method=ring",
+    ]),
+}  # fmt: skip
+
+
+def run_stepforge(options, kind, ranks, rows, steps):
     folder = Path(tempfile.mkdtemp(prefix="stepforge-bench."))
     try:
         command = [
             options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", HERE / "small.toml",
-            f"run_dir={folder / 'run'}", f"training.local_batch_size={rows // ranks}", f"training.global_batch_size={rows}",
-            f"training.steps={steps}", "training.threads=1",
+            f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", "training.threads=1",
+            *KINDS[kind][1](ranks, rows),
         ]  # fmt: skip
         began = time.time()
         done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
@@ -55,18 +69,18 @@ def run_stepforge(options, ranks, rows, steps):
         shutil.rmtree(folder)
 
 
-def run_fsdp2(options, ranks, rows, steps):
+def run_peer(options, kind, ranks, rows, steps):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                    "WORLD_SIZE": str(ranks), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
     began = time.time()
     processes = [
-        subprocess.Popen([options.python, HERE / "fsdp_peer.py", HERE / "small.toml", str(rows), str(steps)],
+        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, HERE / "small.toml", str(rows), str(steps)],
                          env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]  # fmt: skip
     outputs = [process.communicate()[0] for process in processes]
     if any(process.returncode != 0 for process in processes):
-        sys.exit("the FSDP2 peer failed")
+        sys.exit(f"the {kind} peer failed")
     results = [json.loads(output.splitlines()[-1]) for output in outputs]
     first = results[0]
     return {
@@ -86,22 +100,23 @@ def summarize(runs, tokens):
     }
 
 
-def bench(options, ranks, rows, seq_len):
+def bench(options, kind, ranks, rows, seq_len):
     tokens = rows * seq_len
     steps = WARMUP_STEPS + max(1, TOKENS // tokens)
-    runs = {"Stepforge": [], "FSDP2, Gloo": []}
+    peer = KINDS[kind][0]
+    runs = {"Stepforge": [], peer: []}
     for number in range(1, options.rounds + 1):
-        print(f"{ranks} ranks, {rows} rows per step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
-        runs["Stepforge"].append(run_stepforge(options, ranks, rows, steps))
-        runs["FSDP2, Gloo"].append(run_fsdp2(options, ranks, rows, steps))
+        print(f"{kind}, {ranks} ranks, {rows} rows per step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
+        runs["Stepforge"].append(run_stepforge(options, kind, ranks, rows, steps))
+        runs[peer].append(run_peer(options, kind, ranks, rows, steps))
     table = {name: summarize(list_of_runs, tokens) for name, list_of_runs in runs.items()}
-    print(f"\n{ranks} ranks, {rows // ranks} rows per rank, {tokens} tokens per step")
+    print(f"\n{kind}: {ranks} ranks, {rows} rows, {tokens} tokens per step")
     print(f"{'':14}{'tok/s':>8}{'peak MiB per rank':>19}{'s to end of step 1':>20}{'noise':>8}")
     for name, row in table.items():
         print(f"{name:14}{row['tps']:8.0f}{row['peak_mib']:19.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
-    ours, theirs = table["Stepforge"], table["FSDP2, Gloo"]
+    ours, theirs = table["Stepforge"], table[peer]
     print(
-        f"Stepforge against FSDP2: speed x {ours['tps'] / theirs['tps']:.2f}, memory per rank x {ours['peak_mib'] / theirs['peak_mib']:.2f}, "
+        f"Stepforge against {peer}: speed x {ours['tps'] / theirs['tps']:.2f}, memory per rank x {ours['peak_mib'] / theirs['peak_mib']:.2f}, "
         f"time to the end of step 1 x {ours['first_step_s'] / theirs['first_step_s']:.2f}"
     )
 
@@ -110,14 +125,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--program", type=Path, required=True)
     parser.add_argument("--python", type=Path, required=True, help="a python with torch")
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument("--ranks", type=lambda text: [int(word) for word in text.split(",")], default=[2, 4])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with open(HERE / "small.toml", "rb") as file:
         training = tomllib.load(file)["training"]
-    for ranks in options.ranks:
-        for rows in (training["local_batch_size"], ranks):
-            bench(options, ranks, rows, training["seq_len"])
+    for kind in options.kinds:
+        for ranks in options.ranks:
+            for rows in (training["local_batch_size"], ranks) if kind == "fsdp" else (training["local_batch_size"],):
+                bench(options, kind, ranks, rows, training["seq_len"])
 
 
 if __name__ == "__main__":

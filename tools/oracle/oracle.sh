@@ -31,6 +31,8 @@ stage "Models against transformers" "$python" tools/oracle/model_oracle.py "$pro
 stage "Training against PyTorch" "$python" tools/oracle/train_oracle.py "$program"
 stage "Training on several ranks against FSDP2" "$python" tools/oracle/fsdp_oracle.py "$program"
 stage "Tensor parallelism against parallelize_module" "$python" tools/oracle/tensor_oracle.py "$program"
+stage "Context parallelism against PyTorch's ring attention" "$python" tools/oracle/context_oracle.py "$program"
+stage "A model trained on 2 x 2 ranks against transformers" "$python" tools/oracle/export_oracle.py "$program"
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
 stage "Checkpoints of 1 to 4 ranks" write_checkpoints
 stage "Checkpoints against PyTorch's reader" "$python" tools/oracle/dcp_oracle.py "$work"/ranks-*/checkpoint/step-*
