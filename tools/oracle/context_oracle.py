@@ -23,7 +23,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 # (model, ranks, ranks of a context-parallel group, method)
 LAYOUTS = [
     ("llama", 2, 2, "allgather"), ("llama", 2, 2, "ring"), ("qwen3", 2, 2, "ulysses"),
-    ("qwen3, tied", 4, 2, "ring"), ("llama", 4, 4, "ring"), ("qwen3", 4, 4, "allgather"),
+    ("qwen3, tied", 4, 2, "ring"), ("llama", 4, 4, "ring"), ("qwen3", 4, 4, "hybrid"),
 ]  # fmt: skip
 
 
