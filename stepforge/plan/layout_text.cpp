@@ -18,12 +18,8 @@ std::string without_layer(const std::string& name) {
   std::string text;
   for (const char letter : name) {
     const bool digit = std::isdigit(static_cast<unsigned char>(letter)) != 0;
-    if (!digit)
-      text += letter;
-    else if (text.ends_with('.'))
-      text += '*';
-    else if (!text.ends_with(".*"))
-      text += letter;
+    if (digit && text.ends_with(".*")) continue;
+    text += digit && text.ends_with('.') ? '*' : letter;
   }
   return text;
 }

@@ -154,9 +154,10 @@ TEST(ForeignKeys, SuggestionsAreFromTheSameSection) {
   EXPECT_FALSE(contains(error_of("[model]\nname = \"llama3\"\n"), "optimizer.name"));
   EXPECT_FALSE(contains(error_of("[training]\ncompile = true\n"), "precision.compute"));
   EXPECT_FALSE(contains(error_of("[checkpoint]\nkeep = 3\n"), "data.seed"));
-  EXPECT_EQ(error_of("[debug]\nworkers = 3\n"),
-            "run.toml:2:1: debug.workers: unknown key; known keys: print_config, prove_layout, check_copies_freq, "
-            "plant_nan_step, plant_nan_block");
+  EXPECT_EQ(
+      error_of("[debug]\nworkers = 3\n"),
+      "run.toml:2:1: debug.workers: unknown key; known keys: print_config, prove_layout, check_copies_freq, "
+      "plant_nan_step, plant_nan_block");
 }
 
 TEST(ForeignKeys, EveryEntryIsUniqueAndNamesAnExistingField) {
