@@ -62,9 +62,8 @@ void check_ulysses(const ModelConfig& model, const TensorParallel& tensor, const
   throw UsageError(format(
       "parallelism.{} = {} with context_parallel_method = \"{}\", but a rank has {} heads and {} key-value "
       "heads (model.n_heads = {}, model.n_kv_heads = {}, tensor_parallel_degree = {}): the degree must "
-      "divide "
-      "the heads, and divide the key-value heads or be a multiple of them; use another degree, or the method "
-      "\"allgather\"",
+      "divide the heads, and divide the key-value heads or be a multiple of them; use another degree, or the "
+      "method \"allgather\"",
       hybrid ? "ulysses_degree" : "context_parallel_degree", degree, hybrid ? "hybrid" : "ulysses", heads,
       kv_heads, model.n_heads, model.n_kv_heads, tensor.degree));
 }

@@ -46,12 +46,11 @@ SchemaOf<ParallelismConfig> parallelism_section() {
           "context_parallel_method", &ParallelismConfig::context_parallel_method,
           "How attention sees the other tokens of a row: gather all keys and values (allgather), pass them "
           "from rank to rank beside attention (ring), exchange tokens for heads (ulysses), which needs a "
-          "head "
-          "for each rank, or that within groups of ulysses_degree ranks and a ring across them (hybrid).")
+          "head for each rank, or that within groups of ulysses_degree ranks and a ring across them "
+          "(hybrid).")
       .field("ulysses_degree", &ParallelismConfig::ulysses_degree,
              "With context_parallel_method hybrid: number of neighbouring ranks that exchange tokens for "
-             "heads, a "
-             "divisor of context_parallel_degree.",
+             "heads, a divisor of context_parallel_degree.",
              {.unit = "ranks", .min = 2, .max = 1 << 24})
       .field("context_parallel_load_balance", &ParallelismConfig::context_parallel_load_balance,
              "Which tokens a rank has: a chunk from each half of the row, so that all ranks have the same "

@@ -16,16 +16,18 @@ namespace stepforge {
 /// dimension.
 struct ContextExchange {
   ContextParallel parallel = {};
-  // Between parallel.across() ranks.
+  // Between the parallel.across() ranks among which keys pass:
   /// parts = `part` of all ranks.
   std::function<void(const at::Tensor& part, const at::Tensor& parts)> gather;
   /// part = the sum over all ranks of their entry for this rank.
   std::function<void(const at::Tensor& parts, const at::Tensor& part)> sum_parts;
-  /// Between parallel.heads() ranks. Entry r of `outgoing` goes to rank r; entry r of `incoming` comes from there.
-  std::function<void(const at::Tensor& outgoing, const at::Tensor& incoming)> all_to_all;
-  /// Between parallel.across() ranks. Starts to send `outgoing` to the next rank and to receive `incoming` from the one before, beside compute.
+  /// Starts to send `outgoing` to the next rank and to receive `incoming` from the one before, beside compute.
   /// Calls run one after another.
   std::function<std::shared_future<void>(const at::Tensor& outgoing, const at::Tensor& incoming)> shift;
+
+  // Between the parallel.heads() ranks that exchange tokens for heads:
+  /// Entry r of `outgoing` goes to rank r; entry r of `incoming` comes from there.
+  std::function<void(const at::Tensor& outgoing, const at::Tensor& incoming)> all_to_all;
 
   /// Whether rows are divided over ranks.
   bool several() const { return parallel.degree > 1; }

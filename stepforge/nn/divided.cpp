@@ -102,6 +102,10 @@ at::Tensor sum_of_slice(const at::Tensor& whole, const TensorExchange& exchange)
   return slice;
 }
 
+at::Tensor all_tokens(const at::Tensor& x, const TensorExchange& exchange, const Context& context) {
+  return takes_slice(exchange, context) ? all_slices(x, exchange) : x;
+}
+
 at::Tensor enter_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context) {
   if (takes_slice(exchange, context))

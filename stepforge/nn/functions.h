@@ -35,6 +35,9 @@ bool takes_slice(const TensorExchange& exchange, const Context& context);
 at::Tensor all_slices(const at::Tensor& slice, const TensorExchange& exchange);
 at::Tensor sum_of_slice(const at::Tensor& whole, const TensorExchange& exchange);
 
+/// x, or if it is a slice of the tokens, all of them. No autograd.
+at::Tensor all_tokens(const at::Tensor& x, const TensorExchange& exchange, const Context& context);
+
 /// x W^T; saves x for the weight's gradient. x [N, in], weight [out, in].
 at::Tensor linear(const at::Tensor& x, Parameter& weight);
 
@@ -42,7 +45,8 @@ at::Tensor linear(const at::Tensor& x, Parameter& weight);
 /// outlive the graph.
 /// enter_linear(): linear() with a weight that is divided by rows. x is all tokens, and its gradient is summed,
 /// or a slice of them, and all are gathered. (f of arXiv:1909.08053, g of arXiv:2205.05198.)
-/// leave_divided(): after a weight that is divided by columns: the sum of x, in place, or of a slice of it.
+/// leave_divided(): after a weight that is divided by columns, and for the gradient before a head: the sum of x,
+/// in place, or of a slice of it.
 at::Tensor enter_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context);
 at::Tensor leave_divided(const at::Tensor& x, const TensorExchange& exchange, const Context& context);

@@ -33,9 +33,8 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
                                                        double scale) {
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = inputs.at(0).detach();
-  const bool slice = takes_slice(tensor_, context);
   Normed normed = norm(hidden, norm_, eps_);
-  if (slice) normed.out = all_slices(normed.out, tensor_);
+  normed.out = all_tokens(normed.out, tensor_, context);
 
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({normed.out.size(0)}, hidden.options().dtype(at::kFloat));
@@ -49,15 +48,10 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
                        part_, tensor_);
 
   normed.out.reset();
-  at::Tensor gradient = outputs.grad_hidden;
-  if (slice) {
-    gradient = sum_of_slice(gradient, tensor_);
-    outputs.grad_hidden.reset();
-  } else if (tensor_.several()) {
-    tensor_.sum(gradient);
-  }
+  const at::Tensor gradient = leave_divided(outputs.grad_hidden, tensor_, context);
+  outputs.grad_hidden.reset();
   // In place: the gradient of the normed hidden becomes that of the hidden.
-  NormGradient norm_gradient(norm_, slice ? &tensor_ : nullptr);
+  NormGradient norm_gradient(norm_, takes_slice(tensor_, context) ? &tensor_ : nullptr);
   rms_norm_backward(gradient, hidden, norm_.value(), normed.rstd, at::Tensor(), gradient,
                     norm_gradient.target(), norm_gradient.accumulate());
   norm_gradient.finish();
@@ -66,8 +60,7 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
 
 LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
   const at::NoGradGuard no_grad;
-  at::Tensor hidden = norm(inputs.at(0), norm_, eps_).out;
-  if (takes_slice(tensor_, context)) hidden = all_slices(hidden, tensor_);
+  const at::Tensor hidden = all_tokens(norm(inputs.at(0), norm_, eps_).out, tensor_, context);
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
   if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
@@ -80,7 +73,7 @@ LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& con
 at::Tensor LinearCrossEntropyHead::last_logits(const Bundle& inputs, const Context& context) {
   const at::NoGradGuard no_grad;
   const int64_t rows = context.batch->host.rows;
-  const at::Tensor hidden = takes_slice(tensor_, context) ? all_slices(inputs.at(0), tensor_) : inputs.at(0);
+  const at::Tensor hidden = all_tokens(inputs.at(0), tensor_, context);
   const int64_t count = hidden.size(0) / rows;
   const at::Tensor last = hidden.view({rows, count, hidden.size(1)}).select(1, count - 1).contiguous();
   return of_all_parts(at::mm(norm(last, norm_, eps_).out, weight_.value().detach().t()).to(at::kFloat));

@@ -201,31 +201,24 @@ class ExactHead : public Head {
 
   LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override {
     const at::NoGradGuard no_grad;
-    const at::Tensor x = tokens_of(inputs, context);
+    const at::Tensor x = all_tokens(inputs.at(0), tensor_, context);
     const at::Tensor errors = errors_of(x, context);
     LossResult result = loss_of(errors);
     const at::Tensor gradient = (to_integers(errors) * scale).to(x.scalar_type());
     weight_.add_product(gradient, x);
-    at::Tensor input_gradient = at::mm(gradient, weight_.value());
-    if (takes_slice(tensor_, context))
-      input_gradient = sum_of_slice(input_gradient, tensor_);
-    else if (tensor_.several())
-      tensor_.sum(input_gradient);
-    result.input_gradients = {to_gradients(input_gradient)};
+    const at::Tensor input_gradient = at::mm(gradient, weight_.value());
+    result.input_gradients = {to_gradients(leave_divided(input_gradient, tensor_, context))};
     return result;
   }
   LossResult loss(const Bundle& inputs, const Context& context, bool) override {
     const at::NoGradGuard no_grad;
-    return loss_of(errors_of(tokens_of(inputs, context), context));
+    return loss_of(errors_of(all_tokens(inputs.at(0), tensor_, context), context));
   }
   at::Tensor last_logits(const Bundle& inputs, const Context&) override {
     return at::mm(inputs.at(0), weight_.value().t());
   }
 
  private:
-  at::Tensor tokens_of(const Bundle& inputs, const Context& context) const {
-    return takes_slice(tensor_, context) ? all_slices(inputs.at(0), tensor_) : inputs.at(0);
-  }
   /// [tokens, vocabulary] fp64, zero where the label is masked.
   at::Tensor errors_of(const at::Tensor& x, const Context& context) const {
     const at::Tensor labels = context.batch->labels.to(at::kLong).unsqueeze(1);
@@ -398,7 +391,6 @@ void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("model", [model](Trainer& built) {
     built.model = make_exact_model(model, built.store->lookup(),
                                    tensor_exchange(*built.groups, plan_tensor(built.config, built.place)),
-
                                    context_exchange(*built.groups, plan_context(built.config)));
   });
   trainer.replace_build_step("loader", [](Trainer& built) {

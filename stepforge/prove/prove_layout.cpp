@@ -26,8 +26,8 @@ namespace {
 
 constexpr int64_t kSteps = 4;
 
-/// Every degree above 1 becomes 2 or 3; cp becomes 4 where groups of neighbours attend together. Only the first odd multiple of 3 becomes 3, so that kExactRows can be
-/// divided.
+/// Every degree above 1 becomes 2 or 3, but cp becomes 4 where groups of neighbours attend together. Only the
+/// first odd multiple of 3 becomes 3, so that kExactRows can be divided.
 ParallelDims small_dims(ParallelDims dims) {
   bool has_three = false;
   const bool hybrid = dims.cp_heads > 1 && dims.cp_heads < dims.cp;

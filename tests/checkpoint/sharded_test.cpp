@@ -69,7 +69,6 @@ TEST(ShardedCheckpoint, AnyLayoutReadsEveryBitOfAnyOther) {
   }
 }
 
-// Finds what went wrong in sglang#36438 (shards half loaded).
 TEST(ShardedCheckpoint, EachRankWritesItsOwnFilesAndEveryElementIsWrittenOnce) {
   for (const Layout& layout : layouts()) {
     if (layout.ranks == 1) continue;
@@ -188,6 +187,7 @@ TEST(ShardedCheckpoint, RanksThatSeeDifferentFoldersRefuseTogether) {
   });
 }
 
+// Finds what went wrong in sglang#36438 (shards half loaded).
 TEST(ShardedCheckpoint, AMissingOrDuplicateShardIsRefusedNamingTensorAndFile) {
   const TempFolder folder;
   save(folder.path(), {2, 1}, 1);

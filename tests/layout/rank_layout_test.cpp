@@ -100,6 +100,20 @@ TEST(RankLayout, PartsOfRowsAreFoldedIntoTheShards) {
   EXPECT_EQ(layout.units[0].shard_group, layout.find(kShardGroup));
 }
 
+TEST(RankLayout, EachStageOfAttentionHasItsGroup) {
+  const RankLayout ring = layout_of({.dp_shard = 1, .cp = 4}, {1, 4});
+  EXPECT_EQ(ring.keys_group, ring.find("cp"));
+  EXPECT_EQ(ring.heads_group, -1);
+  const RankLayout ulysses = layout_of({.dp_shard = 1, .cp = 4, .cp_heads = 4}, {1, 4});
+  EXPECT_EQ(ulysses.keys_group, -1);
+  EXPECT_EQ(ulysses.heads_group, ulysses.find("cp"));
+  const RankLayout hybrid = layout_of({.dp_shard = 1, .cp = 4, .cp_heads = 2}, {1, 4});
+  EXPECT_EQ(hybrid.heads_group, hybrid.find(kHeadsGroup));
+  EXPECT_EQ(hybrid.keys_group, hybrid.find(kRingGroup));
+  EXPECT_EQ(ranks_of(hybrid, kHeadsGroup), (Ranks{0, 1}));
+  EXPECT_EQ(ranks_of(hybrid, kRingGroup), (Ranks{1, 3}));
+}
+
 TEST(RankLayout, TheLossGroupIsTheWorldIfItHasAllRanks) {
   const RankLayout layout = layout_of({.dp_shard = 4}, {2, 4});
   EXPECT_EQ(layout.find(kWorldGroup), -1);

@@ -35,15 +35,15 @@ ContextExchange of_equal_ranks(const ContextParallel& context) {
                        const at::Tensor& parts) { parts.view({-1, part.size(0), part.size(1)}).copy_(part); },
           .sum_parts = [](const at::Tensor& parts,
                           const at::Tensor& part) { part.copy_(parts.slice(0, 0, part.size(0))); },
-          .all_to_all = [](const at::Tensor& outgoing,
-                           const at::Tensor& incoming) { incoming.copy_(outgoing.view(incoming.sizes())); },
           .shift =
               [](const at::Tensor& outgoing, const at::Tensor& incoming) {
                 incoming.copy_(outgoing);
                 std::promise<void> done;
                 done.set_value();
                 return done.get_future().share();
-              }};
+              },
+          .all_to_all = [](const at::Tensor& outgoing,
+                           const at::Tensor& incoming) { incoming.copy_(outgoing.view(incoming.sizes())); }};
 }
 
 /// Every other rank has the same tokens and the same share.

@@ -145,6 +145,17 @@ TEST(PlanLayout, FollowsTheConfiguration) {
   }
 }
 
+TEST(PlanTensor, HasTheOptionsOfTensorParallelismOnlyWithIt) {
+  Config config = with({"parallelism.tensor_parallel_degree=2", "parallelism.disable_loss_parallel=true"});
+  const TensorParallel tensor = plan_tensor(config, {3, 4});
+  EXPECT_EQ(tensor.rank, 1);
+  EXPECT_EQ(tensor.degree, 2);
+  EXPECT_TRUE(tensor.sequence && tensor.whole_logits);
+  config.parallelism.enable_sequence_parallel = false;
+  EXPECT_FALSE(plan_tensor(config, {3, 4}).sequence);
+  EXPECT_FALSE(plan_tensor(with({}), {3, 4}).sequence);
+}
+
 TEST(PlanDataRanks, RefusesDegreesThatDoNotFitTheWorld) {
   EXPECT_EQ(plan_data_ranks(with({"parallelism.data_parallel_replicate_degree=2"}), 8), 8);
   const Config config = with({"parallelism.data_parallel_shard_degree=4"});
@@ -222,6 +233,19 @@ TEST(PlanTrainStep, ProvesAJobOf16384Ranks) {
   EXPECT_EQ(step.proof.world_size, 16384);
   EXPECT_EQ(step.proof.groups, 32U + 512U + 1U);
   EXPECT_EQ(step.proof.peak_bytes, account(step.program).peak_bytes);
+}
+
+TEST(PlanTrainStep, HybridAttentionExchangesOverBothItsGroups) {
+  const Config config =
+      with({"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid",
+            "model.n_heads=4", "model.n_kv_heads=2"});
+  const RankId rank{5, 16};
+  const ModelSpec part = plan_rank_model(config, rank);
+  const ProvedStep step = prove_train_step(config, part, plan_layout(config, part, rank));
+  ProgramBlock layer = step.program.blocks.at(1);
+  EXPECT_EQ(layer.group(BlockAxis::heads), find_group(step.program.groups, kHeadsGroup));
+  EXPECT_EQ(layer.group(BlockAxis::context), find_group(step.program.groups, kRingGroup));
+  EXPECT_EQ(step.proof.world_size, 16);
 }
 
 TEST(PlanTrainStep, RefusesTooManyMicroBatchesBeforeWritingTheProgram) {

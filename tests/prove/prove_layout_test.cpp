@@ -40,6 +40,15 @@ TEST(SmallExactJob, KeepsEveryAxisAndPolicyInSmall) {
   EXPECT_THROW(small_exact_job(config_of({"parallelism.tensor_parallel_degree=3"}), 4), UsageError);
 }
 
+TEST(SmallExactJob, KeepsBothStagesOfHybridContextParallelism) {
+  const Config job = small_exact_job(
+      config_of({"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid",
+                 "parallelism.ulysses_degree=4"}),
+      8);
+  EXPECT_EQ(job.parallelism.context_parallel_degree, 4);
+  EXPECT_EQ(job.parallelism.ulysses_degree, 2);
+}
+
 TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
   const std::vector<std::pair<int, Strings>> jobs = {
       {1, {}},
@@ -47,6 +56,8 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
       {32,
        {"parallelism.data_parallel_replicate_degree=4", "parallelism.tensor_parallel_degree=4",
         "parallelism.context_parallel_degree=2", "parallelism.context_parallel_method=ring"}},
+      {8, {"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid"}},
+      {3, {"parallelism.tensor_parallel_degree=3", "training.seq_len=96"}},
       {6,
        {"parallelism.context_parallel_degree=3", "parallelism.context_parallel_method=ulysses",
         "training.seq_len=96", "model.tie_embeddings=true", "activation_checkpoint.mode=full"}}};

@@ -9,35 +9,12 @@
 namespace stepforge::testing {
 namespace {
 
-/// Changes a trainer before its first step.
-class CallAtStart : public Callback {
- public:
-  explicit CallAtStart(std::function<void(Trainer&)> change) : change_(std::move(change)) {}
-  std::string_view name() const override { return "change"; }
-  void train_begin(Trainer& trainer) override { change_(trainer); }
-
- private:
-  std::function<void(Trainer&)> change_;
-};
-
-/// Changes a trainer after its first step.
-class AfterFirstStep : public Callback {
- public:
-  explicit AfterFirstStep(std::function<void(Trainer&)> change) : change_(std::move(change)) {}
-  std::string_view name() const override { return "change"; }
-  void step_end(Trainer& trainer) override {
-    if (trainer.state.step == 1) change_(trainer);
-  }
-
- private:
-  std::function<void(Trainer&)> change_;
-};
-
 /// A job whose last rank changes the first element of a parameter that it has. Returns the errors of all ranks.
 std::vector<std::string> failures_of_changed_copy(int ranks, const Strings& layout,
                                                   const std::string& parameter) {
   const TempFolder folder;
   const auto change = [&](Trainer& trainer) {
+    if (trainer.state.step != 1) return;
     for (size_t u = 0; u < trainer.store->size(); ++u) {
       const UnitStore& unit = trainer.store->unit(u);
       for (size_t p = 0; p < unit.spec().parameters.size(); ++p) {
@@ -49,7 +26,7 @@ std::vector<std::string> failures_of_changed_copy(int ranks, const Strings& layo
   RankThreads threads(ranks);
   threads.run([&](int) { return job(folder, "run", Strings{"debug.check_copies_freq=1"} + layout); },
               [&](TestRun& run, int rank) {
-                if (rank == ranks - 1) run.trainer().add_callback(std::make_unique<AfterFirstStep>(change));
+                if (rank == ranks - 1) run.trainer().add_callback(std::make_unique<CallAt>(change));
               });
   return threads.failures;
 }

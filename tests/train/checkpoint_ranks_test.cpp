@@ -30,21 +30,11 @@ Strings job(const fs::path& run_dir, const Layout& layout, const Strings& more =
 
 using Inspect = std::function<void(Trainer&)>;
 
-class AtInitEnd : public Callback {
- public:
-  explicit AtInitEnd(Inspect inspect) : inspect_(std::move(inspect)) {}
-  std::string_view name() const override { return "test"; }
-  void init_end(Trainer& trainer) override { inspect_(trainer); }
-
- private:
-  Inspect inspect_;
-};
-
 /// Trains a job on the ranks of a layout; `inspect` gets each trainer after it was built.
 std::vector<Records> train(const Layout& layout, const Strings& args, std::optional<int64_t> last_step = {},
                            const Inspect& inspect = {}) {
   const auto prepare = [&](TestRun& run, int) {
-    if (inspect) run.trainer().add_callback(std::make_unique<AtInitEnd>(inspect));
+    if (inspect) run.trainer().add_callback(std::make_unique<CallAtStart>(inspect));
   };
   RankThreads threads(layout.ranks);
   auto records = threads.run([&](int) { return args; }, prepare, last_step);
@@ -70,7 +60,7 @@ TEST(CheckpointsOfRanks, ResumeInTheSameLayoutIsBitEqual) {
   }
 }
 
-// Finds what went wrong in Megatron-LM#5077, #4705 (moments and rates of another layout).
+// Finds what went wrong in Megatron-LM#5077 (moments of another layout).
 TEST(CheckpointsOfRanks, WeightsAndMomentsAreBitEqualInEveryLayout) {
   const TempFolder folder;
   const fs::path run_dir = folder / "run";

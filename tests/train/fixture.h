@@ -109,6 +109,17 @@ class RecordingLoader : public PrefetchLoader {
   std::vector<int32_t>& served_;
 };
 
+/// Calls a function when everything is built.
+class CallAtStart : public Callback {
+ public:
+  explicit CallAtStart(std::function<void(Trainer&)> at_start) : at_start_(std::move(at_start)) {}
+  std::string_view name() const override { return "test"; }
+  void init_end(Trainer& trainer) override { at_start_(trainer); }
+
+ private:
+  std::function<void(Trainer&)> at_start_;
+};
+
 /// Calls a function at the end of each step.
 class CallAt : public Callback {
  public:

@@ -65,6 +65,8 @@ TEST(Ranks, GatherInBf16GivesTheSameBitsOnEachRank) {
   expect_same_numbers(many, one, "bf16");
 }
 
+// Finds what went wrong in torchtitan#3907, #3908 (the second resume restarts the data), AutoModel#3437 (random
+// state per rank).
 TEST(Ranks, ARunMovesFromOneToTwoToFourToOneRankByResume) {
   const TempFolder folder;
   const Strings args = job(folder, "uncut", {"training.reduction=ordered", "training.steps=8"});

@@ -55,7 +55,6 @@ void expect_same_after(const Strings& args, int64_t cut, int64_t last, const std
   }
 }
 
-// Finds what went wrong in torchtitan#3907, #3908 (data restarted), AutoModel#3437 (random state per rank).
 TEST(Resume, AfterEveryStepOfFortyIsBitEqualToTheUncutRun) {
   constexpr int64_t steps = 40;
   const TempFolder folder;

@@ -13,19 +13,15 @@ from pathlib import Path
 
 import torch
 from fsdp_oracle import ROWS
-from model_oracle import compare, make_tokens, randomize, save_model, stepforge_outputs, transformers_outputs, whole_rows
-from train_oracle import BYTE_VOCABULARY, LENGTH, MODELS, make_letters, run, write_config, write_text
+from model_oracle import compare, make_tokens, stepforge_outputs, transformers_outputs, whole_rows
+from train_oracle import BYTE_VOCABULARY, LENGTH, run, run_oracle, write_inputs
 from transformers import AutoModelForCausalLM
-from transformers.utils import logging
 
 
 def check(program, seed, name):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        original = randomize(MODELS[name](), seed)
-        save_model(original, folder / "model")
-        write_text(folder / "text.txt", make_letters(ROWS))
-        write_config(folder, original)
+        original, _ = write_inputs(folder, name, seed, ROWS)
         run([
             program, "launch", "--nproc", "4", "--log-dir", folder / "logs", "train", folder / "run.toml", "training.threads=1",
             "training.steps=3", f"training.global_batch_size={ROWS}", "parallelism.tensor_parallel_degree=2",
@@ -41,14 +37,5 @@ def check(program, seed, name):
         return compare(f"{name}, trained at 2 x 2", expected, stepforge_outputs(program, folder / "export", tokens, None, folder))
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    torch.set_num_threads(2)
-    logging.disable_progress_bar()
-    program = Path(sys.argv[1]).resolve()
-    sys.exit(1 if sum(check(program, seed, name) for seed, name in enumerate(MODELS)) else 0)
-
-
 if __name__ == "__main__":
-    main()
+    run_oracle(__doc__, check)

@@ -19,12 +19,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from model_oracle import randomize, save_model
 from safetensors.torch import load_file, save_file
 from torch.distributed.fsdp import fully_shard
-from train_oracle import (
-    MAX_NORM, MODELS, adamw, compare, make_letters, stepforge_steps, tokens_of_step, write_config, write_text,
-)  # fmt: skip
+from train_oracle import MAX_NORM, adamw, compare, make_letters, stepforge_steps, tokens_of_step, write_inputs
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -100,10 +97,7 @@ def compare_with_peers(script, program, seed, name, ranks, degree, label, settin
     """Trains the model on `ranks` ranks with `settings` and with the peers of `script`; returns the number of differing runs."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = randomize(MODELS[name](), seed)
-        save_model(model, folder / "model")
-        write_text(folder / "text.txt", make_letters(ROWS))
-        write_config(folder, model)
+        write_inputs(folder, name, seed, ROWS)
         steps, weights = stepforge_steps(program, folder, [
             "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", folder / "run.toml",
             f"training.global_batch_size={ROWS}", "training.threads=1", *settings,

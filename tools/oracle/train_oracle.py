@@ -149,27 +149,34 @@ def compare(name, steps, weights, losses, norms, peer_weights):
     return good
 
 
-def check(program, name, make, seed):
+def write_inputs(folder, name, seed, rows=ROWS):
+    """The model, its text and the configuration of its training; returns the model and the text."""
+    model = randomize(MODELS[name](), seed)
+    save_model(model, folder / "model")
+    letters = make_letters(rows)
+    write_text(folder / "text.txt", letters)
+    write_config(folder, model)
+    return model, letters
+
+
+def check(program, seed, name):
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = randomize(make(), seed)
-        save_model(model, folder / "model")
-        letters = make_letters()
-        write_text(folder / "text.txt", letters)
-        write_config(folder, model)
+        model, letters = write_inputs(folder, name, seed)
         steps, weights = stepforge_steps(program, folder, ["train", folder / "run.toml"])
         losses, norms = pytorch_steps(model.train(), letters, [step["lr"] for step in steps])
         return 0 if compare(name, steps, weights, losses, norms, model.state_dict()) else 1
 
 
-def main():
+def run_oracle(usage, check):
+    """The main function of an oracle that compares every model: `check(program, seed, name)` returns the number of differing runs."""
     if len(sys.argv) != 2:
-        sys.exit(__doc__)
+        sys.exit(usage)
     torch.set_num_threads(2)
     logging.disable_progress_bar()
     program = Path(sys.argv[1]).resolve()
-    sys.exit(1 if sum(check(program, name, make, seed) for seed, (name, make) in enumerate(MODELS.items())) else 0)
+    sys.exit(1 if sum(check(program, seed, name) for seed, name in enumerate(MODELS)) else 0)
 
 
 if __name__ == "__main__":
-    main()
+    run_oracle(__doc__, check)
