@@ -13,6 +13,6 @@ AttentionDims joined_dims(AttentionDims dims, const ContextParallel& context);
 /// Adds to the last operation of `region`, attention of joined_dims() over whole rows, what it needs if the tokens
 /// of each row are divided over more than one rank, around it the exchanges of tokens for heads, and to the region
 /// what it exchanges.
-void exchange_context(RegionCost& region, const AttentionDims& dims, const ContextParallel& context);
+void exchange_context(RegionSpec& region, const AttentionDims& dims, const ContextParallel& context);
 
 }  // namespace stepforge

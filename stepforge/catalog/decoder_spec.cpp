@@ -80,7 +80,7 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
   block.units.push_back(static_cast<int>(spec.units.size()));
   for (auto& part : layers) {
     for (auto& parameter : part.parameters) unit.parameters.push_back(std::move(parameter));
-    block.regions.push_back(std::move(part.cost));
+    block.regions.push_back(std::move(part.region));
   }
   if (kind != BlockKind::embedding) block.inputs.push_back(hidden);
   if (kind != BlockKind::head) block.outputs.push_back(hidden);
@@ -110,6 +110,8 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   spec.kv_heads = tensor.part_of(model.n_kv_heads).size();
   spec.head_dim = dims.head_dim;
   spec.attention_width = tensor.part_of(model.n_heads).size() * dims.head_dim;
+
+  spec.degrees = {tensor.degree, context.across(), context.heads()};
 
   const BundleEntry hidden{"hidden", model.dim, tensor.sequence};
   add_block(spec, hidden, "embedding", BlockKind::embedding, -1,

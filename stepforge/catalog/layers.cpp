@@ -57,148 +57,168 @@ Workspace partial_sums(int64_t columns) {
   return workspace;
 }
 
+constexpr int64_t gradient_bytes(int64_t elements) {
+  return elements * static_cast<int64_t>(sizeof(float));
+}
+
+/// The gradient of a weight of `elements` is summed over the ranks.
+Exchange weight_sum(int64_t elements) {
+  return {BlockAxis::tensor, ExchangeKind::sum, {}, gradient_bytes(elements)};
+}
+
+Exchange over_tokens(ExchangeKind kind, Elements elements) {
+  return {BlockAxis::tensor, kind, elements};
+}
+
 /// The norm before a residual branch. Its backward works in place. It keeps its input, except the input of a
 /// block, which the executor keeps.
-OpCost pre_norm_cost(int64_t width, bool keeps_input, bool slice) {
-  OpCost cost;
-  cost.name = "rms_norm";
-  cost.output.compute = width;
-  cost.extra.fp32 = 1;
-  cost.saves = {keeps_input ? width : 0, 1};
-  cost.backward_workspace = partial_sums(width);
-  if (!slice) return cost;
-  cost.output = cost.output.of_slice();
-  cost.extra = cost.extra.of_slice();
-  cost.saves = cost.saves.of_slice();
-  ++cost.backward_workspace.chunk;  // the gradient of the weight, which is summed over the slices
-  return cost;
+CallSpec pre_norm(const std::string& weight, int64_t width, bool keeps_input, bool slice) {
+  CallSpec call;
+  call.name = "rms_norm";
+  call.weights = {weight};
+  call.output.compute = width;
+  call.extra.fp32 = 1;
+  call.saves = {keeps_input ? width : 0, 1};
+  call.backward_workspace = partial_sums(width);
+  if (!slice) return call;
+  call.output = call.output.of_slice();
+  call.extra = call.extra.of_slice();
+  call.saves = call.saves.of_slice();
+  ++call.backward_workspace.chunk;  // the gradient of the weight, which is summed over the slices
+  call.backward_exchanges = {weight_sum(width)};
+  return call;
+}
+
+/// What is exchanged before a divided part of a layer: all slices of the tokens are gathered, and the gradient of
+/// all is summed; without slices only that. (g of arXiv:2205.05198, f of arXiv:1909.08053.)
+void add_enter(std::vector<CallSpec>& calls, int64_t width, const TensorParallel& tensor) {
+  if (tensor.degree == 1) return;
+  CallSpec enter{.name = "enter", .kind = CallKind::exchange};
+  if (tensor.sequence) enter.forward_exchanges = {over_tokens(ExchangeKind::gather, {width})};
+  enter.backward_exchanges = {
+      over_tokens(tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum, {width})};
+  calls.push_back(std::move(enter));
+}
+
+/// What is exchanged after a divided part of a layer: the shares of all ranks are summed, of a slice of the tokens
+/// or of all. In backward the gradient of all tokens is gathered from the slices.
+CallSpec leave_call(int64_t width, const TensorParallel& tensor) {
+  CallSpec leave{.name = "leave", .kind = CallKind::exchange};
+  leave.forward_exchanges = {
+      over_tokens(tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum, {width})};
+  if (!tensor.sequence) return leave;
+  leave.backward_exchanges = {over_tokens(ExchangeKind::gather, {width})};
+  leave.output.slice_compute = width;
+  leave.forward_workspace.token.compute = width;
+  leave.gradient.compute = width;
+  return leave;
 }
 
 /// [*, in] x [in, out]. Keeps its input unless its producer does. Backward computes the gradient of the
 /// weight and then that of the input. Here these are two calls; the one for the weight, last in the list, has
 /// no output.
-void add_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, int64_t out,
-                bool keeps_input) {
-  OpCost cost;
-  cost.name = name;
-  cost.flops = 2.0 * static_cast<double>(in) * static_cast<double>(out);
-  cost.output.compute = out;
-  cost.saves.compute = keeps_input ? in : 0;
-  cost.gradient.compute = in;
-  ops.push_back(cost);
-  OpCost weight;
-  weight.name = name + " weight";
-  weight.backward_workspace.narrow = in * out;
-  ops.push_back(weight);
+void add_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight, int64_t in,
+                int64_t out, bool keeps_input) {
+  CallSpec call{.name = name, .kind = CallKind::linear, .weights = {weight}};
+  call.flops = 2.0 * static_cast<double>(in) * static_cast<double>(out);
+  call.output.compute = out;
+  call.saves.compute = keeps_input ? in : 0;
+  call.gradient.compute = in;
+  calls.push_back(std::move(call));
+  CallSpec of_weight{.name = name + " weight", .kind = CallKind::memory};
+  of_weight.backward_workspace.narrow = in * out;
+  calls.push_back(std::move(of_weight));
 }
 
-/// add_linear() for a weight that is divided by rows. If its input is a slice, all of it is gathered in forward
-/// and again in backward, and the gradient of all is summed.
-void add_enter_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, int64_t out,
-                      const TensorParallel& tensor) {
-  add_linear(ops, name, in, out, /*keeps_input=*/true);
+/// add_linear() for a weight that is divided by rows. If its input is a slice, it keeps that only, and all of it
+/// is gathered once more in backward.
+void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
+                      int64_t in, int64_t out, const TensorParallel& tensor) {
+  add_enter(calls, in, tensor);
+  add_linear(calls, name, weight, in, out, /*keeps_input=*/true);
   if (!tensor.sequence) return;
-  OpCost& linear = ops.at(ops.size() - 2);
+  CallSpec& linear = calls.at(calls.size() - 2);
   linear.forward_workspace.token.compute = in;
   linear.backward_workspace.token.compute = in;
   linear.saves = linear.saves.of_slice();
   linear.gradient = linear.gradient.of_slice();
-  ops.back().backward_workspace.token.compute = in;
+  linear.backward_exchanges = {over_tokens(ExchangeKind::gather, {in})};
+  calls.back().backward_workspace.token.compute = in;
 }
 
 /// add_linear() for a weight that is divided by columns. Its result, the share of all tokens, becomes the sum of
 /// a slice of them; in backward the gradient of all tokens is gathered.
-void add_leave_linear(std::vector<OpCost>& ops, const std::string& name, int64_t in, int64_t out,
-                      bool keeps_input, const TensorParallel& tensor) {
-  add_linear(ops, name, in, out, keeps_input);
-  if (!tensor.sequence) return;
-  ops.at(ops.size() - 2).output = {};
-  OpCost sum;
-  sum.name = name + " sum";
-  sum.output.slice_compute = out;
-  sum.forward_workspace.token.compute = out;
-  sum.gradient.compute = out;
-  ops.push_back(sum);
+void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
+                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor) {
+  add_linear(calls, name, weight, in, out, keeps_input);
+  if (tensor.sequence) calls.at(calls.size() - 2).output = {};
+  if (tensor.degree > 1) calls.push_back(leave_call(out, tensor));
 }
 
 /// Without q/k norms, forward and backward rotate the projection in place.
-OpCost rotate_cost(const AttentionDims& dims) {
-  OpCost cost;
-  cost.name = dims.qk_norm ? "qk_norm_rope" : "rope";
-  if (!dims.qk_norm) return cost;
-  cost.output.compute = dims.qkv_width();
-  cost.extra.fp32 = dims.heads + dims.kv_heads;
-  cost.saves = {dims.qkv_width(), dims.heads + dims.kv_heads};
-  cost.backward_workspace = partial_sums(3 * dims.head_dim);
-  return cost;
+CallSpec rotate_call(const std::string& prefix, const AttentionDims& dims, bool summed) {
+  CallSpec call;
+  call.name = dims.qk_norm ? "qk_norm_rope" : "rope";
+  if (!dims.qk_norm) return call;
+  call.weights = {prefix + ".q_norm", prefix + ".k_norm"};
+  if (summed) call.backward_exchanges = {weight_sum(2 * dims.head_dim)};
+  call.output.compute = dims.qkv_width();
+  call.extra.fp32 = dims.heads + dims.kv_heads;
+  call.saves = {dims.qkv_width(), dims.heads + dims.kv_heads};
+  call.backward_workspace = partial_sums(3 * dims.head_dim);
+  return call;
 }
 
-OpCost attention_cost(const AttentionDims& dims) {
+CallSpec attention_call(const AttentionDims& dims) {
   constexpr int64_t kFloatBytes = sizeof(float);
-  OpCost cost;
-  cost.name = "attention";
-  cost.flops_per_key = 4.0 * static_cast<double>(dims.query_width());
-  cost.output.compute = dims.query_width();
-  cost.extra.fp32 = dims.heads;
-  cost.saves = {dims.qkv_width() + dims.query_width(), dims.heads};
-  cost.gradient.compute = dims.qkv_width();
-  Workspace& forward = cost.forward_workspace;
+  CallSpec call{.name = "attention", .kind = CallKind::attention};
+  call.flops_per_key = 4.0 * static_cast<double>(dims.query_width());
+  call.output.compute = dims.query_width();
+  call.extra.fp32 = dims.heads;
+  call.saves = {dims.qkv_width() + dims.query_width(), dims.heads};
+  call.gradient.compute = dims.qkv_width();
+  Workspace& forward = call.forward_workspace;
   forward.token.fp32 = dims.kv_heads * cpu::attention_packed_floats(dims.head_dim);
   forward.thread_bytes = kFloatBytes * cpu::attention_forward_floats(dims.head_dim);
   forward.tasks_per_document = dims.heads;
   const auto [per_key, fixed] = cpu::attention_backward_floats(dims.head_dim);
-  Workspace& backward = cost.backward_workspace;
+  Workspace& backward = call.backward_workspace;
   backward.thread_bytes = kFloatBytes * fixed;
   backward.thread_bytes_per_key = kFloatBytes * per_key;
   backward.tasks_per_document = dims.kv_heads;
-  return cost;
+  return call;
 }
 
 /// Adds in place. With dropout, the gradient of its branch is a new, masked tensor.
-OpCost residual_cost(int64_t width, bool dropout, bool slice) {
-  OpCost cost;
-  cost.name = "residual_add";
-  cost.gradient.compute = dropout ? width : 0;
-  if (slice) cost.gradient = cost.gradient.of_slice();
-  return cost;
+CallSpec residual_call(int64_t width, bool dropout, bool slice) {
+  CallSpec call;
+  call.name = "residual_add";
+  call.gradient.compute = dropout ? width : 0;
+  if (slice) call.gradient = call.gradient.of_slice();
+  return call;
 }
 
-constexpr int64_t gradient_bytes(int64_t elements) {
-  return elements * static_cast<int64_t>(sizeof(float));
-}
-
-/// The region sums its result, and the gradient of its input, over the ranks that have its other parts. With
-/// slices, a sum is a gather at one end of the region and a sum of slices at the other; backward gathers the
-/// input once more, and sums the gradient of the norm.
-void add_exchange(RegionCost& region, int64_t width, const TensorParallel& tensor) {
-  if (tensor.degree == 1) return;
-  Exchange& exchange = region.exchange(BlockAxis::tensor);
-  exchange.forward.compute = tensor.sequence ? 2 * width : width;
-  exchange.backward.compute = tensor.sequence ? 3 * width : width;
-  exchange.weight_bytes = tensor.sequence ? gradient_bytes(width) : 0;
-}
-
-/// What the norm and the loss of the head need, and exchange, if the vocabulary is divided.
-void divide_head(RegionCost& head, int64_t width, int64_t vocab, const TensorParallel& tensor) {
-  OpCost& norm = head.ops.front();
-  OpCost& loss = head.ops.back();
-  Exchange& exchange = head.exchange(BlockAxis::tensor);
+/// The loss exchanges what it needs of the other parts of the vocabulary.
+void divide_loss(CallSpec& loss, int64_t vocab, const TensorParallel& tensor) {
   if (tensor.whole_logits) {
-    exchange.forward.compute = vocab;
+    loss.forward_exchanges = {over_tokens(ExchangeKind::gather, {vocab})};
     loss.forward_workspace.chunk_token.compute += vocab;
   } else {
-    exchange.forward.fp32 = 5;  // the largest logit, and two sums in fp64
-    loss.forward_workspace.chunk_token.fp32 = 5;
+    // The largest logit of each rank, and two sums in fp64.
+    loss.forward_exchanges = {over_tokens(ExchangeKind::gather, {0, tensor.degree}),
+                              over_tokens(ExchangeKind::sum, {0, 4})};
+    loss.forward_workspace.chunk_token.fp32 = 4 + tensor.degree;
   }
-  exchange.backward.compute = width;
-  if (!tensor.sequence) return;
+}
+
+/// The final norm and the loss work on slices of the tokens, between which all are gathered.
+void take_slices(CallSpec& norm, CallSpec& loss, int64_t width) {
   norm.output = norm.output.of_slice();
   norm.extra = norm.extra.of_slice();
+  norm.backward_exchanges = {weight_sum(width)};
   loss.forward_workspace.token.compute = width;
   loss.gradient = loss.gradient.of_slice();
   loss.backward_workspace.token.compute = width;
-  exchange.forward.compute += width;
-  exchange.weight_bytes = gradient_bytes(width);
 }
 
 }  // namespace
@@ -218,18 +238,11 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
   const SubTensor table{"weight", hf_name, vocab, {Initializer::Kind::normal, kInitialStd}};
   layer.parameters.push_back(packed(
       prefix + ".weight", width, {row_slice(table, width, tensor.part_of(vocab))}, ParameterTag::embedding));
-  layer.cost.name = "embedding";
-  OpCost cost;
-  cost.name = "embedding";
-  cost.output.compute = width;
-  if (tensor.sequence) {
-    cost.output = cost.output.of_slice();
-    cost.forward_workspace.token.compute = width;
-    cost.gradient.compute = width;
-    layer.cost.exchange(BlockAxis::tensor).backward.compute = width;
-  }
-  layer.cost.ops.push_back(cost);
-  if (tensor.degree > 1) layer.cost.exchange(BlockAxis::tensor).forward.compute = width;
+  layer.region.name = "embedding";
+  CallSpec lookup{.name = "embedding", .kind = CallKind::lookup, .weights = {prefix + ".weight"}};
+  if (!tensor.sequence) lookup.output.compute = width;
+  layer.region.calls.push_back(std::move(lookup));
+  if (tensor.degree > 1) layer.region.calls.push_back(leave_call(width, tensor));
   return layer;
 }
 
@@ -262,20 +275,18 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   layer.parameters.push_back(column_slice(prefix + ".out", hf_prefix + "self_attn.o_proj.weight", dims.width,
                                           whole.query_width(), rows_of_heads(whole.heads), depth_std));
 
-  layer.cost.name = "attention";
-  layer.cost.residual = true;
-  auto& ops = layer.cost.ops;
-  ops.push_back(pre_norm_cost(dims.width, /*keeps_input=*/false, tensor.sequence));
-  add_enter_linear(ops, "qkv", dims.width, dims.qkv_width(), tensor);
-  ops.push_back(rotate_cost(dims));
+  layer.region.name = "attention";
+  layer.region.residual = true;
+  auto& calls = layer.region.calls;
+  calls.push_back(pre_norm(prefix + ".norm", dims.width, /*keeps_input=*/false, tensor.sequence));
+  add_enter_linear(calls, "qkv", prefix + ".qkv", dims.width, dims.qkv_width(), tensor);
+  calls.push_back(rotate_call(prefix, dims, /*summed=*/tensor.degree > 1));
   const bool by_heads = context.heads() > 1;
-  ops.push_back(attention_cost(joined_dims(dims, context)));
-  if (context.degree > 1) exchange_context(layer.cost, dims, context);
-  add_leave_linear(ops, "out", dims.query_width(), dims.width, /*keeps_input=*/by_heads, tensor);
-  ops.push_back(residual_cost(dims.width, dropout, tensor.sequence));
-  add_exchange(layer.cost, dims.width, tensor);
-  if (dims.qk_norm && tensor.degree > 1)
-    layer.cost.exchange(BlockAxis::tensor).weight_bytes += gradient_bytes(2 * dims.head_dim);
+  calls.push_back(attention_call(joined_dims(dims, context)));
+  if (context.degree > 1) exchange_context(layer.region, dims, context);
+  add_leave_linear(calls, "out", prefix + ".out", dims.query_width(), dims.width, /*keeps_input=*/by_heads,
+                   tensor);
+  calls.push_back(residual_call(dims.width, dropout, tensor.sequence));
   return layer;
 }
 
@@ -295,20 +306,19 @@ LayerSpec mlp_layer(const std::string& prefix, const std::string& hf_prefix, int
   layer.parameters.push_back(column_slice(prefix + ".down", hf_prefix + "mlp.down_proj.weight", width,
                                           whole_hidden, part, depth_std));
 
-  layer.cost.name = "mlp";
-  layer.cost.residual = true;
-  auto& ops = layer.cost.ops;
-  ops.push_back(pre_norm_cost(width, /*keeps_input=*/true, tensor.sequence));
-  add_enter_linear(ops, "gate_up", width, 2 * hidden, tensor);
-  OpCost swiglu;
+  layer.region.name = "mlp";
+  layer.region.residual = true;
+  auto& calls = layer.region.calls;
+  calls.push_back(pre_norm(prefix + ".norm", width, /*keeps_input=*/true, tensor.sequence));
+  add_enter_linear(calls, "gate_up", prefix + ".gate_up", width, 2 * hidden, tensor);
+  CallSpec swiglu;
   swiglu.name = "swiglu";
   swiglu.output.compute = hidden;
   swiglu.saves.compute = 2 * hidden;
   swiglu.gradient.compute = 2 * hidden;
-  ops.push_back(swiglu);
-  add_leave_linear(ops, "down", hidden, width, /*keeps_input=*/true, tensor);
-  ops.push_back(residual_cost(width, dropout, tensor.sequence));
-  add_exchange(layer.cost, width, tensor);
+  calls.push_back(std::move(swiglu));
+  add_leave_linear(calls, "down", prefix + ".down", hidden, width, /*keeps_input=*/true, tensor);
+  calls.push_back(residual_call(width, dropout, tensor.sequence));
   return layer;
 }
 
@@ -324,22 +334,26 @@ LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_voc
     layer.parameters.push_back(
         packed(prefix + ".weight", width, {row_slice(output, width, part)}, ParameterTag::head));
   }
-  layer.cost.name = "head";
-  OpCost norm;
+  layer.region.name = "head";
+  auto& calls = layer.region.calls;
+  CallSpec norm;
   norm.name = "rms_norm";
+  norm.weights = {prefix + ".norm"};
   norm.output.compute = width;
   norm.extra.fp32 = 1;
-  layer.cost.ops.push_back(norm);
-  OpCost loss;
-  loss.name = "linear_cross_entropy";
+  CallSpec loss{.name = "linear_cross_entropy", .kind = CallKind::loss};
+  loss.weights = {tied ? "embedding.weight" : prefix + ".weight"};
   loss.flops = 2.0 * static_cast<double>(width) * static_cast<double>(vocab);
   loss.output.fp32 = 1;
   loss.forward_workspace.chunk_token.compute = vocab;
   loss.forward_workspace.chunk = chunk;
   loss.gradient.compute = width;
   loss.backward_workspace.narrow = vocab * width;
-  layer.cost.ops.push_back(loss);
-  if (tensor.degree > 1) divide_head(layer.cost, width, whole_vocab, tensor);
+  if (tensor.degree > 1) divide_loss(loss, whole_vocab, tensor);
+  if (tensor.sequence) take_slices(norm, loss, width);
+  calls.push_back(std::move(norm));
+  add_enter(calls, width, tensor);
+  calls.push_back(std::move(loss));
   return layer;
 }
 

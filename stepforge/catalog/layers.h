@@ -20,7 +20,7 @@ namespace stepforge {
 
 struct LayerSpec {
   std::vector<ParameterSpec> parameters;
-  RegionCost cost;
+  RegionSpec region;
 };
 
 struct AttentionDims {

@@ -16,35 +16,42 @@ int64_t bytes(const Elements& elements, const CostContext& context) {
 }
 
 /// The result of a region is that of its last call with a result; calls without one work in place.
-int64_t output_bytes(const RegionCost& region, const CostContext& context) {
-  for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op)
-    if (const int64_t output = bytes(op->output, context); output > 0) return output;
+int64_t output_bytes(const RegionSpec& region, const CostContext& context) {
+  for (auto call = region.calls.rbegin(); call != region.calls.rend(); ++call)
+    if (const int64_t output = bytes(call->output, context); output > 0) return output;
   return 0;
 }
 
-int64_t saved_bytes(const RegionCost& region, const CostContext& context) {
+int64_t saved_bytes(const RegionSpec& region, const CostContext& context) {
   int64_t sum = 0;
-  for (const OpCost& op : region.ops) sum += bytes(op.saves, context);
+  for (const CallSpec& call : region.calls) sum += bytes(call.saves, context);
   return sum;
 }
 
-double forward_flops(const RegionCost& region, const CostContext& context) {
+double forward_flops(const RegionSpec& region, const CostContext& context) {
   const auto tokens = static_cast<double>(context.tokens);
   double sum = 0;
-  for (const OpCost& op : region.ops)
-    sum += tokens * (op.flops + op.flops_per_key * static_cast<double>(context.document_length));
+  for (const CallSpec& call : region.calls)
+    sum += tokens * (call.flops + call.flops_per_key * static_cast<double>(context.document_length));
   return sum;
+}
+
+void add_exchanges(std::array<int64_t, kBlockAxes>& sums, const std::vector<Exchange>& exchanges,
+                   const CostContext& context) {
+  for (const Exchange& exchange : exchanges)
+    sums.at(static_cast<std::size_t>(exchange.axis)) +=
+        bytes(exchange.elements, context) + exchange.weight_bytes;
 }
 
 /// Peak of the bytes in flight while the region runs, without its input. Results of all its calls live until
 /// it returns, because its local variables hold them; statistics only if a graph keeps them.
-int64_t region_forward_peak(const RegionCost& region, const CostContext& context, bool graph) {
+int64_t region_forward_peak(const RegionSpec& region, const CostContext& context, bool graph) {
   int64_t live = 0;
   int64_t peak = 0;
-  for (const OpCost& op : region.ops) {
-    const int64_t extra = bytes(op.extra, context);
-    live += bytes(op.output, context) + extra;
-    peak = std::max(peak, live + op.forward_workspace.bytes(context));
+  for (const CallSpec& call : region.calls) {
+    const int64_t extra = bytes(call.extra, context);
+    live += bytes(call.output, context) + extra;
+    peak = std::max(peak, live + call.forward_workspace.bytes(context));
     live -= graph ? 0 : extra;
   }
   return peak;
@@ -57,7 +64,7 @@ struct Kept {
 };
 
 /// Runs one region after the other; the result of a region lives until the next one returns.
-int64_t block_forward_peak(const std::vector<RegionCost>& regions, const CostContext& context,
+int64_t block_forward_peak(const std::vector<RegionSpec>& regions, const CostContext& context,
                            const std::vector<Kept>& kept) {
   int64_t stays = 0;
   int64_t input = 0;  // of the current region; the input of the block is not counted
@@ -76,13 +83,13 @@ class BackwardWalk {
  public:
   explicit BackwardWalk(const CostContext& context) : context_(context) {}
 
-  void run(const RegionCost& region) {
+  void run(const RegionSpec& region) {
     const int64_t into_region = incoming_;
     bool held = region.residual;  // until a call of the branch has its own gradient
-    for (auto op = region.ops.rbegin(); op != region.ops.rend(); ++op) {
-      const int64_t gradient = bytes(op->gradient, context_);
-      peak_ = std::max(peak_, live_ + gradient + op->backward_workspace.bytes(context_));
-      live_ += gradient - bytes(op->saves, context_);
+    for (auto call = region.calls.rbegin(); call != region.calls.rend(); ++call) {
+      const int64_t gradient = bytes(call->gradient, context_);
+      peak_ = std::max(peak_, live_ + gradient + call->backward_workspace.bytes(context_));
+      live_ += gradient - bytes(call->saves, context_);
       if (gradient == 0) continue;
       live_ -= held ? 0 : incoming_;
       incoming_ = gradient;
@@ -93,7 +100,7 @@ class BackwardWalk {
 
   /// Runs the region's forward pass again, then its backward pass. `kept`: bytes of its input, which its
   /// saves include.
-  void run_again(const RegionCost& region, int64_t kept) {
+  void run_again(const RegionSpec& region, int64_t kept) {
     peak_ = std::max(peak_, live_ + region_forward_peak(region, context_, /*graph=*/true));
     const int64_t result = output_bytes(region, context_);
     const int64_t into_region = incoming_;
@@ -114,6 +121,17 @@ class BackwardWalk {
 
 }  // namespace
 
+std::string_view axis_name(BlockAxis axis) {
+  constexpr std::array<std::string_view, kBlockAxes> kNames = {"tensor", "context", "heads"};
+  return kNames.at(static_cast<std::size_t>(axis));
+}
+
+std::string_view exchange_name(ExchangeKind kind) {
+  constexpr std::array<std::string_view, 6> kNames = {"sum",   "gather",     "sum of slices",
+                                                      "slice", "all-to-all", "shift"};
+  return kNames.at(static_cast<std::size_t>(kind));
+}
+
 int64_t Workspace::bytes(const CostContext& context) const {
   const int64_t narrow_bytes =
       context.compute == DType::f32 ? 0 : narrow * static_cast<int64_t>(dtype_bytes(context.compute));
@@ -126,19 +144,17 @@ int64_t Workspace::bytes(const CostContext& context) const {
          threads * (thread_bytes + thread_bytes_per_key * context.document_length);
 }
 
-BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& context,
+BlockCost block_cost(const std::vector<RegionSpec>& regions, const CostContext& context,
                      const std::vector<std::string>& recomputed) {
   BlockCost cost;
   std::vector<Kept> kept;  // of each region, from forward to backward
   double recomputed_flops = 0;
-  for (const RegionCost& region : regions) {
+  for (const RegionSpec& region : regions) {
     const bool again = contains(recomputed, region.name);
-    for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {
-      const Exchange& exchange = region.exchanges.at(axis);
-      const int64_t forward = bytes(exchange.forward, context);
-      cost.forward_exchange.at(axis) += forward;
-      cost.backward_exchange.at(axis) +=
-          bytes(exchange.backward, context) + exchange.weight_bytes + (again ? forward : 0);
+    for (const CallSpec& call : region.calls) {
+      add_exchanges(cost.forward_exchange, call.forward_exchanges, context);
+      add_exchanges(cost.backward_exchange, call.backward_exchanges, context);
+      if (again) add_exchanges(cost.backward_exchange, call.forward_exchanges, context);
     }
     if (again) {
       kept.push_back({cost.output_bytes, false});

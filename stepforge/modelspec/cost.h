@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of layers as data: FLOPs, bytes saved for backward, bytes in flight. The cost of a block is
-// computed from these descriptors; a test compares it with what autograd really saves.
+// The layers of a block as data: their calls with FLOPs, bytes saved for backward, bytes in flight, and what they
+// exchange with other ranks. The cost of a block is computed from them; a test compares it with what autograd really
+// saves.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stepforge/base/dtype.h"
@@ -57,10 +59,53 @@ struct Workspace {
   int64_t bytes(const CostContext& context) const;
 };
 
+/// The axes of the mesh over which the layers of a block may be divided: matrices over `tensor`, the tokens of
+/// each row over `context` (keys) and `heads` (tokens for heads).
+enum class BlockAxis : uint8_t { tensor, context, heads };
+inline constexpr std::size_t kBlockAxes = 3;
+
+/// "tensor", "context" or "heads"
+std::string_view axis_name(BlockAxis axis);
+
+enum class ExchangeKind : uint8_t {
+  sum,         ///< all-reduce
+  gather,      ///< all-gather of slices
+  sum_slice,   ///< reduce-scatter: the sum of this rank's slice
+  slice,       ///< takes this rank's slice of what all have; nothing is sent
+  all_to_all,  ///< tokens for heads, or back
+  shift        ///< to the next rank, from the one before
+};
+
+/// "sum", "gather", ...
+std::string_view exchange_name(ExchangeKind kind);
+
+/// What a call exchanges with the ranks of one axis.
+struct Exchange {
+  BlockAxis axis = BlockAxis::tensor;
+  ExchangeKind kind = ExchangeKind::sum;
+  Elements elements = {};    ///< per token
+  int64_t weight_bytes = 0;  ///< of gradients of weights, in backward
+
+  bool operator==(const Exchange&) const = default;
+};
+
+/// What a call does with values that the ranks of an axis share: its rule in value_types.h.
+enum class CallKind : uint8_t {
+  elementwise,  ///< of each token and channel for itself, or channels of one token or head: norms, activations
+  lookup,       ///< rows of its weight, by token
+  linear,       ///< by its weight [out, in]
+  attention,    ///< of each token to others of its row, head by head
+  loss,         ///< logits by its weight [vocabulary, in], and their loss
+  exchange,     ///< nothing but its exchanges: of its input in forward, of the gradient in backward
+  memory        ///< passes no value: memory and FLOPs only
+};
+
 /// One layer call inside a block. Sizes are per token.
-struct OpCost {
+struct CallSpec {
   std::string name;  ///< "rms_norm"
-  double flops = 0;  ///< forward, per token, of matrix products
+  CallKind kind = CallKind::elementwise;
+  std::vector<std::string> weights = {};  ///< names of the parameters that it uses
+  double flops = 0;                       ///< forward, per token, of matrix products
   /// Forward, per token and key of its document: attention without the causal mask.
   double flops_per_key = 0;
   Elements output;               ///< its result; lives until its region returns, or longer if saved
@@ -69,32 +114,16 @@ struct OpCost {
   Workspace forward_workspace;   ///< allocated and freed during the forward
   Elements gradient;             ///< gradient of its input; 0 if its backward works in place
   Workspace backward_workspace;  ///< allocated and freed during the backward
-};
-
-/// The axes of the mesh over which the layers of a block may be divided: matrices over `tensor`, the tokens of
-/// each row over `context` (keys) and `heads` (tokens for heads).
-enum class BlockAxis : uint8_t { tensor, context, heads };
-inline constexpr std::size_t kBlockAxes = 3;
-
-/// What a region exchanges with the ranks of one axis: elements per token in forward and in backward, and bytes
-/// of gradients of weights that are not divided.
-struct Exchange {
-  Elements forward = {};
-  Elements backward = {};
-  int64_t weight_bytes = 0;
-
-  bool operator==(const Exchange&) const = default;
+  std::vector<Exchange> forward_exchanges = {};
+  std::vector<Exchange> backward_exchanges = {};
 };
 
 /// A named part of a block ("attention", "mlp") that is saved or recomputed as a whole.
-struct RegionCost {
+struct RegionSpec {
   std::string name;
-  std::vector<OpCost> ops;
+  std::vector<CallSpec> calls;
   /// Its input is added to its result, so the incoming gradient lives until the end of its backward.
   bool residual = false;
-  std::array<Exchange, kBlockAxes> exchanges = {};
-
-  Exchange& exchange(BlockAxis axis) { return exchanges.at(static_cast<std::size_t>(axis)); }
 };
 
 /// The bytes and FLOPs of one call of a block on one micro-batch.
@@ -130,7 +159,7 @@ struct BlockCost {
 /// again: its `saves` are allocated again, and its result and its incoming gradient live to its end.
 ///
 /// backward_flops is twice forward_flops, plus the forward FLOPs of recomputed regions.
-BlockCost block_cost(const std::vector<RegionCost>& regions, const CostContext& context,
+BlockCost block_cost(const std::vector<RegionSpec>& regions, const CostContext& context,
                      const std::vector<std::string>& recomputed = {});
 
 }  // namespace stepforge

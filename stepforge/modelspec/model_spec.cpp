@@ -6,8 +6,12 @@
 namespace stepforge {
 
 bool BlockSpec::exchanges_over(BlockAxis axis) const {
-  return std::ranges::any_of(regions, [axis](const RegionCost& region) {
-    return region.exchanges.at(static_cast<size_t>(axis)) != Exchange{};
+  const auto over_axis = [axis](const Exchange& exchange) { return exchange.axis == axis; };
+  return std::ranges::any_of(regions, [&](const RegionSpec& region) {
+    return std::ranges::any_of(region.calls, [&](const CallSpec& call) {
+      return std::ranges::any_of(call.forward_exchanges, over_axis) ||
+             std::ranges::any_of(call.backward_exchanges, over_axis);
+    });
   });
 }
 

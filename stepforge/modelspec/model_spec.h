@@ -3,6 +3,7 @@
 // FLOP counts follow from it. catalog/decoder_spec.h builds it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,7 +33,7 @@ struct BlockSpec {
   std::vector<int> units;  ///< indices into ModelSpec::units
   std::vector<BundleEntry> inputs;
   std::vector<BundleEntry> outputs;
-  std::vector<RegionCost> regions;
+  std::vector<RegionSpec> regions;
 
   /// Whether it exchanges something with the ranks of this axis.
   bool exchanges_over(BlockAxis axis) const;
@@ -58,6 +59,8 @@ struct ModelSpec {
   std::vector<UnitSpec> units;
   std::vector<BlockSpec> blocks;  ///< in forward order
   std::vector<TieSpec> ties;
+  /// Ranks over which it is divided, by BlockAxis. The units are one rank's part.
+  std::array<int64_t, kBlockAxes> degrees = {1, 1, 1};
 
   /// Number of parameters; tied ones count once.
   int64_t parameter_count() const;

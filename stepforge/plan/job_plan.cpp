@@ -2,6 +2,7 @@
 #include "stepforge/plan/job_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <map>
 #include <span>
@@ -11,6 +12,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/modelspec/value_types.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
 
@@ -273,7 +275,24 @@ StepProgram write_train_step(const Config& config, const ModelSpec& model, const
   return build_step(model, layout, options);
 }
 
+namespace {
+
+/// The specification must be this rank's part of the model, and its values must fit together.
+void check_specification(const ModelSpec& model, const RankLayout& layout) {
+  const std::array<int, kBlockAxes> groups = {layout.tensor_group, layout.keys_group, layout.heads_group};
+  for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {
+    if (model.degrees.at(axis) == layout.size_of(groups.at(axis))) continue;
+    throw Error(format("the model specification is divided over {} ranks for {}, but the mesh has {} there",
+                       model.degrees.at(axis), axis_name(static_cast<BlockAxis>(axis)),
+                       layout.size_of(groups.at(axis))));
+  }
+  check_value_types(model);
+}
+
+}  // namespace
+
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
+  check_specification(model, layout);
   ProvedStep step{write_train_step(config, model, layout), {}};
   step.proof = prove(step.program, layout);
   return step;

@@ -61,7 +61,8 @@ struct ProvedStep {
 /// The training program of the rank of `layout`, not checked.
 StepProgram write_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
 
-/// The same after checking the programs of all ranks; with the proof, and without.
+/// The same after checking the programs of all ranks and the types of values inside blocks
+/// (modelspec/value_types.h); with the proof, and without. Throws Error if `model` is not divided as the mesh is.
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
 StepProgram plan_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout);
 

@@ -8,6 +8,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/modelspec/flat_layout.h"
+#include "stepforge/modelspec/value_types.h"
 
 namespace stepforge {
 
@@ -138,6 +139,41 @@ std::string tensor_table(const ModelSpec& part, const RankLayout& layout) {
   return table.text();
 }
 
+/// "gather over tensor, sum over tensor (weights)"
+std::string exchanges_text(const std::vector<Exchange>& exchanges) {
+  std::vector<std::string> texts;
+  for (const Exchange& exchange : exchanges)
+    texts.push_back(format("{} over {}{}", exchange_name(exchange.kind), axis_name(exchange.axis),
+                           exchange.weight_bytes > 0 ? " (weights)" : ""));
+  return texts.empty() ? "-" : join(texts, ", ");
+}
+
+/// The types of values and gradients on the axes over which the model is divided, and what is exchanged.
+std::string type_table(const ModelSpec& part) {
+  std::vector<TypeAxis> axes = type_axes(part);
+  axes.erase(axes.begin());  // data: what varies there is plain
+  if (axes.empty()) return "";
+  std::vector<std::string> headings = {"result of"};
+  for (const TypeAxis& axis : axes) headings.push_back(format("{}, gradient", axis.name));
+  headings.insert(headings.end(), {"forward exchanges", "backward exchanges"});
+  Table table(headings);
+  for (const BlockSpec& block : part.blocks) {
+    std::vector<std::vector<CallTypes>> types;
+    for (const TypeAxis& axis : axes) types.push_back(value_types(part, block, axis));
+    for (std::size_t c = 0; c < types[0].size(); ++c) {
+      const CallTypes& of = types[0][c];
+      std::vector<std::string> cells = {format(
+          "{}{}.{}", block.name, of.region->name == block.name ? "" : "." + of.region->name, of.call->name)};
+      for (const std::vector<CallTypes>& typed : types)
+        cells.push_back(format("{}, {}", type_name(typed[c].value), type_name(typed[c].gradient)));
+      cells.push_back(exchanges_text(of.call->forward_exchanges));
+      cells.push_back(exchanges_text(of.call->backward_exchanges));
+      table.add(std::move(cells));
+    }
+  }
+  return "\n" + table.text();
+}
+
 }  // namespace
 
 std::string layout_text(const ModelSpec& part, const RankLayout& layout) {
@@ -145,7 +181,7 @@ std::string layout_text(const ModelSpec& part, const RankLayout& layout) {
                             layout.id.rank, with_thousands(layout.id.world_size), mesh_text(layout.dims),
                             layout.data_rank, layout.data_ranks);
   if (!layout.groups.empty()) text += group_table(layout) + "\n";
-  return text + unit_table(part, layout) + "\n" + tensor_table(part, layout);
+  return text + unit_table(part, layout) + "\n" + tensor_table(part, layout) + type_table(part);
 }
 
 }  // namespace stepforge

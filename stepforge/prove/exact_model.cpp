@@ -262,25 +262,98 @@ ParameterSpec divided(ParameterSpec whole, size_t dimension, const TensorParalle
   return whole;
 }
 
-/// A region that saves about as many bytes as these layers do.
-RegionCost cost(const std::string& name, int64_t output, int64_t saved, int64_t summed = 0,
-                const ContextParallel& context = {}) {
-  OpCost op;
-  op.name = name;
-  op.output.compute = output;
-  op.saves.compute = saved;
-  op.gradient.compute = output;
-  RegionCost region{.name = name, .ops = {op}};
-  region.exchange(BlockAxis::tensor) = {.forward = {summed}, .backward = {summed}};
-  const auto exchanged = [](int64_t ranks) { return Elements{ranks > 1 ? ranks * kWidth : 0}; };
-  region.exchange(BlockAxis::context) = {exchanged(context.across()), exchanged(context.across())};
-  region.exchange(BlockAxis::heads) = {exchanged(context.heads()), exchanged(context.heads())};
+// The calls of the specification. They count about as many bytes as these layers use.
+
+CallSpec call(CallKind kind, const std::string& weight, int64_t output, int64_t saves = 0) {
+  CallSpec made{.name = weight.substr(weight.rfind('.') + 1), .kind = kind, .weights = {weight}};
+  made.output.compute = output;
+  made.saves.compute = saves;
+  made.gradient.compute = output;
+  return made;
+}
+
+Exchange over_tensor(ExchangeKind kind, int64_t width = kWidth) {
+  return {BlockAxis::tensor, kind, {width}};
+}
+
+/// Before and after a divided part, as in the layers of nn/.
+void add_exchanges(std::vector<CallSpec>& calls, const TensorParallel& tensor, bool enter) {
+  if (tensor.degree == 1) return;
+  CallSpec made{.name = enter ? "enter" : "leave", .kind = CallKind::exchange};
+  const ExchangeKind sum = tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum;
+  (enter ? made.backward_exchanges : made.forward_exchanges) = {over_tensor(sum)};
+  if (tensor.sequence)
+    (enter ? made.forward_exchanges : made.backward_exchanges) = {over_tensor(ExchangeKind::gather)};
+  calls.push_back(std::move(made));
+}
+
+/// Sums of the tokens that each token sees, times a weight that every rank has.
+RegionSpec mixing_region(const std::string& mix, const TensorParallel& tensor,
+                         const ContextParallel& context) {
+  RegionSpec region{.name = "attention", .residual = true};
+  std::vector<CallSpec>& calls = region.calls;
+  const bool slices = tensor.degree > 1 && tensor.sequence;
+  if (slices) add_exchanges(calls, tensor, /*enter=*/true);
+  const Exchange by_heads{BlockAxis::heads, ExchangeKind::all_to_all, {kWidth}};
+  const CallSpec exchange_heads{.name = "heads",
+                                .kind = CallKind::exchange,
+                                .forward_exchanges = {by_heads},
+                                .backward_exchanges = {by_heads}};
+  if (context.heads() > 1) calls.push_back(exchange_heads);
+  CallSpec sums{.name = "sums", .kind = CallKind::attention};
+  sums.output.compute = kWidth;
+  sums.gradient.compute = kWidth;
+  if (context.across() > 1) {
+    const Elements all{context.across() * kWidth};
+    const bool ring = context.has_ring();
+    sums.forward_exchanges = {{BlockAxis::context, ring ? ExchangeKind::shift : ExchangeKind::gather, all}};
+    sums.backward_exchanges = {
+        {BlockAxis::context, ring ? ExchangeKind::shift : ExchangeKind::sum_slice, all}};
+  }
+  calls.push_back(std::move(sums));
+  if (context.heads() > 1) calls.push_back(exchange_heads);
+  if (slices)
+    calls.push_back({.name = "slice",
+                     .kind = CallKind::exchange,
+                     .forward_exchanges = {over_tensor(ExchangeKind::slice, 0)}});
+  calls.push_back(call(CallKind::linear, mix, kWidth, 2 * kWidth));
+  if (slices)
+    calls.back().backward_exchanges = {
+        {BlockAxis::tensor, ExchangeKind::sum, {}, kWidth * kWidth * static_cast<int64_t>(sizeof(float))}};
+  return region;
+}
+
+RegionSpec hidden_region(const std::string& layer, const TensorParallel& tensor) {
+  RegionSpec region{.name = "mlp", .residual = true};
+  add_exchanges(region.calls, tensor, /*enter=*/true);
+  region.calls.push_back(call(CallKind::linear, layer + ".up", kHidden, 2 * kWidth));
+  if (tensor.sequence) {
+    CallSpec& up = region.calls.back();
+    up.saves = up.saves.of_slice();
+    up.backward_exchanges = {over_tensor(ExchangeKind::gather)};
+  }
+  region.calls.push_back({.name = "bias", .weights = {layer + ".bias"}});
+  region.calls.push_back(call(CallKind::linear, layer + ".down", kWidth, 2 * kHidden));
+  add_exchanges(region.calls, tensor, /*enter=*/false);
+  return region;
+}
+
+RegionSpec embedding_region(const TensorParallel& tensor) {
+  RegionSpec region{.name = "embedding", .calls = {call(CallKind::lookup, "embedding.weight", kWidth)}};
+  add_exchanges(region.calls, tensor, /*enter=*/false);
+  return region;
+}
+
+RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) {
+  RegionSpec region{.name = "head"};
+  add_exchanges(region.calls, tensor, /*enter=*/true);
+  region.calls.push_back(call(CallKind::loss, weight, kVocabulary));
+  if (tensor.degree > 1) region.calls.back().forward_exchanges = {over_tensor(ExchangeKind::sum, 2)};
   return region;
 }
 
 /// The hidden layer is divided by units, embedding and head by tokens; `mix` is whole on every rank.
 ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const ContextParallel& context) {
-  const int64_t summed = tensor.degree > 1 ? kWidth : 0;
   const bool shared = model == ExactModel::shared;
   ModelSpec spec;
   spec.family = "exact";
@@ -288,15 +361,15 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const Conte
   spec.width = kWidth;
   spec.layers = kExactLayers;
   spec.max_position = 4096;
+  spec.degrees = {tensor.degree, context.across(), context.heads()};
   const BundleEntry stream{"hidden", kWidth, tensor.sequence};
   spec.units.push_back({"embedding", {divided(matrix("embedding.weight", kVocabulary, kWidth), 0, tensor)}});
   spec.blocks.push_back(
-      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {cost("embedding", kWidth, 0, summed)}});
+      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {embedding_region(tensor)}});
   for (int layer = 0; layer < kExactLayers; ++layer) {
     const std::string name = format("layers.{}", layer);
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {cost("attention", kWidth, 2 * kWidth, tensor.sequence ? summed : 0, context),
-                     cost("mlp", kWidth, 2 * kWidth + 2 * kHidden, summed)};
+    block.regions = {mixing_region(name + ".mix", tensor, context), hidden_region(name, tensor)};
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
@@ -315,7 +388,8 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const Conte
     add_unit(std::move(trained));
     spec.blocks.push_back(std::move(block));
   }
-  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {cost("head", kVocabulary, 0, summed)}};
+  const std::string output = shared ? "embedding.weight" : "head.weight";
+  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {head_region(output, tensor)}};
   if (shared) {
     spec.ties.push_back({"embedding.weight", "head", "head.weight"});
   } else {

@@ -65,7 +65,7 @@ void recompute_regions(StepProgram& program, const ModelSpec& model, const std::
   std::vector<std::string> known;
   for (std::size_t b = 0; b < model.blocks.size(); ++b) {
     if (model.blocks[b].kind == BlockKind::head) continue;
-    for (const RegionCost& region : model.blocks[b].regions) {
+    for (const RegionSpec& region : model.blocks[b].regions) {
       if (std::ranges::find(known, region.name) == known.end()) known.push_back(region.name);
       if (std::ranges::find(names, region.name) != names.end())
         program.blocks[b].recomputed_regions.push_back(region.name);

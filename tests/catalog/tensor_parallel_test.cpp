@@ -89,7 +89,7 @@ TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
   EXPECT_EQ(cost("llama", 2, 1).forward_exchange[0], 2 * hidden);
   EXPECT_EQ(cost("llama", 2, 1).backward_exchange[0], 2 * hidden);
   EXPECT_EQ(cost("qwen3", 2, 1).backward_exchange[0], 2 * hidden + 2 * 10 * 4);
-  EXPECT_EQ(cost("llama", 2, 3).forward_exchange[0], 100 * 20);
+  EXPECT_EQ(cost("llama", 2, 3).forward_exchange[0], 100 * 24);
   EXPECT_EQ(cost("llama", 2, 3).backward_exchange[0], hidden);
 }
 
@@ -106,7 +106,7 @@ TEST(TensorParallelSpec, WithSlicesRanksExchangeTheirTokensAndPassOnlyThose) {
   EXPECT_EQ(cost("llama", sequence, 1).forward_exchange[0], 4 * hidden);
   EXPECT_EQ(cost("llama", sequence, 1).backward_exchange[0], 6 * hidden + 2 * norm);
   EXPECT_EQ(cost("qwen3", sequence, 1).backward_exchange[0], 6 * hidden + 2 * norm + 2 * 10 * 4);
-  EXPECT_EQ(cost("llama", sequence, 3).forward_exchange[0], hidden + 100 * 20);
+  EXPECT_EQ(cost("llama", sequence, 3).forward_exchange[0], hidden + 100 * 24);
   EXPECT_EQ(cost("llama", sequence, 3).backward_exchange[0], hidden + norm);
   EXPECT_EQ(cost("llama", sequence, 1).output_bytes, hidden / 2);
   EXPECT_LT(cost("llama", sequence, 1).saved_bytes, cost("llama", {0, 2}, 1).saved_bytes);

@@ -9,8 +9,8 @@ namespace {
 constexpr CostContext kOneToken{.tokens = 1, .document_length = 4, .compute = DType::i8};
 
 /// Sizes in bytes: one token of a one-byte dtype.
-OpCost call(int64_t output, int64_t saves, int64_t gradient) {
-  OpCost cost;
+CallSpec call(int64_t output, int64_t saves, int64_t gradient) {
+  CallSpec cost;
   cost.flops = 10;
   cost.output = {output, 0};
   cost.saves = {saves, 0};
@@ -25,37 +25,37 @@ TEST(Elements, BytesDependOnTheComputeDtypeExceptFp32) {
 }
 
 TEST(BlockCost, SavedBytesAreTheSumOfSaves) {
-  const std::vector<RegionCost> regions = {{"a", {call(4, 1, 4), call(4, 2, 4)}, false},
+  const std::vector<RegionSpec> regions = {{"a", {call(4, 1, 4), call(4, 2, 4)}, false},
                                            {"b", {call(4, 8, 4)}, false}};
   EXPECT_EQ(block_cost(regions, kOneToken).saved_bytes, 1 + 2 + 8);
 }
 
 TEST(BlockCost, ForwardKeepsEveryResultOfARegionUntilItReturns) {
-  OpCost with_workspace = call(4, 0, 4);
+  CallSpec with_workspace = call(4, 0, 4);
   with_workspace.forward_workspace.token = {100, 0};
   with_workspace.extra = {3, 0};
-  const std::vector<RegionCost> one = {{"a", {call(16, 0, 4), with_workspace, call(2, 0, 4)}, false}};
+  const std::vector<RegionSpec> one = {{"a", {call(16, 0, 4), with_workspace, call(2, 0, 4)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).forward_peak_bytes, 16 + 4 + 3 + 100);
   EXPECT_EQ(block_cost(one, kOneToken).output_bytes, 2);
 }
 
 TEST(BlockCost, WithoutAGraphStatisticsLiveOnlyDuringTheirCall) {
-  OpCost first = call(16, 0, 4);
+  CallSpec first = call(16, 0, 4);
   first.extra = {5, 0};
-  const std::vector<RegionCost> one = {{"a", {first, call(4, 0, 4)}, false}};
+  const std::vector<RegionSpec> one = {{"a", {first, call(4, 0, 4)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).forward_peak_bytes, 16 + 5 + 4);
   EXPECT_EQ(block_cost(one, kOneToken).inference_peak_bytes, 16 + 5);
 }
 
 TEST(BlockCost, ForwardKeepsSavesAndTheLastResultBetweenRegions) {
-  const std::vector<RegionCost> two = {{"a", {call(16, 5, 4), call(4, 0, 4)}, false},
+  const std::vector<RegionSpec> two = {{"a", {call(16, 5, 4), call(4, 0, 4)}, false},
                                        {"b", {call(64, 0, 4), call(4, 0, 4)}, false}};
   EXPECT_EQ(block_cost(two, kOneToken).forward_peak_bytes, 5 + 4 + 64 + 4);
   EXPECT_EQ(block_cost(two, kOneToken).inference_peak_bytes, 4 + 64 + 4);
 }
 
 TEST(BlockCost, ARecomputedRegionKeepsItsInputButNotTheInputOfTheBlock) {
-  const std::vector<RegionCost> two = {{"a", {call(4, 50, 4)}, false}, {"b", {call(6, 70, 6)}, false}};
+  const std::vector<RegionSpec> two = {{"a", {call(4, 50, 4)}, false}, {"b", {call(6, 70, 6)}, false}};
   EXPECT_EQ(block_cost(two, kOneToken, {"a"}).saved_bytes, 0 + 70);
   EXPECT_EQ(block_cost(two, kOneToken, {"b"}).saved_bytes, 50 + 4);
   EXPECT_EQ(block_cost(two, kOneToken, {"a", "b"}).saved_bytes, 4);
@@ -64,9 +64,9 @@ TEST(BlockCost, ARecomputedRegionKeepsItsInputButNotTheInputOfTheBlock) {
 TEST(BlockCost, BackwardFreesSavesAndGradientsButNotTheGradientOfTheCaller) {
   // Backward of the second call: +30, then -20 saved = 10; the incoming 8 belong to the caller. Of the first:
   // +8 = 18, workspace 21.
-  OpCost first = call(30, 5, 8);
+  CallSpec first = call(30, 5, 8);
   first.backward_workspace.token = {21, 0};
-  std::vector<RegionCost> regions = {{"a", {first, call(8, 20, 30)}, false}};
+  std::vector<RegionSpec> regions = {{"a", {first, call(8, 20, 30)}, false}};
   EXPECT_EQ(block_cost(regions, kOneToken).backward_peak_bytes, 10 + 8 + 21);
   // After the region: 18 - 5 saved - 30 of the gradient between the calls = -17; the region below adds 75.
   regions.insert(regions.begin(), {"below", {call(8, 0, 75)}, false});
@@ -74,9 +74,9 @@ TEST(BlockCost, BackwardFreesSavesAndGradientsButNotTheGradientOfTheCaller) {
 }
 
 TEST(BlockCost, AResidualRegionKeepsTheIncomingGradientToItsEnd) {
-  OpCost first = call(30, 5, 8);
+  CallSpec first = call(30, 5, 8);
   first.backward_workspace.token = {21, 0};
-  std::vector<RegionCost> regions = {{"a", {first, call(8, 20, 30)}, true},
+  std::vector<RegionSpec> regions = {{"a", {first, call(8, 20, 30)}, true},
                                      {"above", {call(8, 0, 100)}, false}};
   // 100 from above; +30 - 20 saved, and the 100 stay: 110; +8 and workspace 21.
   EXPECT_EQ(block_cost(regions, kOneToken).backward_peak_bytes, 110 + 8 + 21);
@@ -86,19 +86,19 @@ TEST(BlockCost, AResidualRegionKeepsTheIncomingGradientToItsEnd) {
 }
 
 TEST(BlockCost, ACallWithoutAGradientWorksInPlace) {
-  const std::vector<RegionCost> one = {{"a", {call(8, 0, 16), call(8, 0, 0)}, false},
+  const std::vector<RegionSpec> one = {{"a", {call(8, 0, 16), call(8, 0, 0)}, false},
                                        {"b", {call(8, 0, 0)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).backward_peak_bytes, 16);
 }
 
 TEST(BlockCost, BackwardOfARecomputedRegionRunsItsForwardFirst) {
-  const std::vector<RegionCost> one = {{"a", {call(100, 40, 8), call(8, 20, 30)}, false}};
+  const std::vector<RegionSpec> one = {{"a", {call(100, 40, 8), call(8, 20, 30)}, false}};
   EXPECT_EQ(block_cost(one, kOneToken).backward_peak_bytes, 30);
   EXPECT_EQ(block_cost(one, kOneToken, {"a"}).backward_peak_bytes, 108);
 }
 
 TEST(BlockCost, ResultAndIncomingGradientOfARecomputedRegionLiveToItsEnd) {
-  const std::vector<RegionCost> two = {{"a", {call(4, 50, 200)}, false}, {"b", {call(6, 70, 300)}, false}};
+  const std::vector<RegionSpec> two = {{"a", {call(4, 50, 200)}, false}, {"b", {call(6, 70, 300)}, false}};
   // b again: 4, its input, was kept and is one of its 70 saved; 6 its result, +300. Then all but the 300 is
   // freed: a, +200.
   EXPECT_EQ(block_cost(two, kOneToken, {"b"}).backward_peak_bytes, (66 + 6 + 300) - 70 - 6 + 200);
@@ -133,9 +133,9 @@ TEST(Workspace, ScratchIsPerThreadAndThreadsAreLimitedByTasks) {
 }
 
 TEST(BlockCost, BackwardFlopsAreTwiceForwardPlusRecomputation) {
-  OpCost attention = call(1, 0, 1);
+  CallSpec attention = call(1, 0, 1);
   attention.flops_per_key = 3;
-  const std::vector<RegionCost> two = {{"a", {attention}, false}, {"b", {call(1, 0, 1)}, false}};
+  const std::vector<RegionSpec> two = {{"a", {attention}, false}, {"b", {call(1, 0, 1)}, false}};
   EXPECT_DOUBLE_EQ(block_cost(two, kOneToken).forward_flops, (10 + 3 * 4) + 10);
   EXPECT_DOUBLE_EQ(block_cost(two, kOneToken).backward_flops, 2 * 32);
   EXPECT_DOUBLE_EQ(block_cost(two, kOneToken, {"a"}).backward_flops, 2 * 32 + 22);

@@ -276,5 +276,16 @@ TEST(PlanEvaluation, GathersShardsAndReducesNothing) {
   }
 }
 
+TEST(PlanBatch, RefusesASpecificationThatIsNotDividedAsTheMesh) {
+  Config config;
+  config.parallelism.tensor_parallel_degree = 2;
+  config.training.local_batch_size = 1;
+  config.model.vocab_size = 64;
+  const ModelSpec whole = plan_model(config);
+  const RankLayout layout = plan_layout(config, whole, {0, 2});
+  EXPECT_CONTAINS(message_of<Error>([&] { prove_train_step(config, whole, layout); }),
+                  "the model specification is divided over 1 ranks for tensor, but the mesh has 2 there");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

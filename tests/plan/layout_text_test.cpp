@@ -57,5 +57,23 @@ TEST(LayoutText, StatesTheRanksPartOfEveryTensor) {
   EXPECT_EQ(text.find("layers.1"), std::string::npos);
 }
 
+TEST(LayoutText, StatesTheTypesOfValuesAndWhatCallsExchange) {
+  Config config;
+  config.parallelism.tensor_parallel_degree = 2;
+  config.parallelism.context_parallel_degree = 2;
+  const std::string text = text_of(config, {0, 4});
+  EXPECT_CONTAINS(text, "tensor, gradient          context, gradient");
+  EXPECT_CONTAINS(
+      text,
+      "layers.*.mlp.enter (each of 3)               R, P                      S(tokens), S(tokens)  "
+      "gather over tensor");
+  EXPECT_CONTAINS(
+      text,
+      "layers.*.attention.attention (each of 3)     S(channels), S(channels)  S(tokens), S(tokens)  "
+      "gather over context");
+  EXPECT_CONTAINS(text, "sum over tensor (weights)");
+  EXPECT_EQ(text_of({}, {}).find("gradient  "), text_of({}, {}).find("gradient  state"));
+}
+
 }  // namespace
 }  // namespace stepforge::testing

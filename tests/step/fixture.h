@@ -22,8 +22,8 @@ inline ParameterSpec parameter(const std::string& name, std::vector<int64_t> sha
   return spec;
 }
 
-inline OpCost call(const std::string& name, int64_t output, int64_t saves, int64_t gradient) {
-  OpCost cost;
+inline CallSpec call(const std::string& name, int64_t output, int64_t saves, int64_t gradient) {
+  CallSpec cost;
   cost.name = name;
   cost.flops = 100;
   cost.output = {output, 0};
@@ -58,8 +58,8 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
                            {parameter(name + ".norm", {8}, ParameterTag::norm),
                             parameter(name + ".weight", {8, 8}, ParameterTag::matrix)},
                            true});
-    const RegionCost attention{"attention", {call("norm", 8, 2, 8), call("linear", 8, 8, 8)}, true};
-    const RegionCost mlp{"mlp", {call("linear", 16, 8, 8), call("act", 8, 16, 16)}, true};
+    const RegionSpec attention{"attention", {call("norm", 8, 2, 8), call("linear", 8, 8, 8)}, true};
+    const RegionSpec mlp{"mlp", {call("linear", 16, 8, 8), call("act", 8, 16, 16)}, true};
     model.blocks.push_back({name, BlockKind::layer, layer, {layer + 1}, hidden, hidden, {attention, mlp}});
   }
   std::vector<int> head_units = {layers + 1};
@@ -76,6 +76,12 @@ inline ModelSpec small_model(int layers = 2, bool tied = false) {
   model.blocks.push_back(
       {"head", BlockKind::head, -1, head_units, hidden, {}, {{"loss", {call("loss", 0, 0, 8)}, false}}});
   return model;
+}
+
+/// Its last call exchanges so many elements per token.
+inline void add_exchange(RegionSpec& region, BlockAxis axis, int64_t forward, int64_t backward) {
+  region.calls.back().forward_exchanges.push_back({axis, ExchangeKind::sum, {forward}});
+  region.calls.back().backward_exchanges.push_back({axis, ExchangeKind::sum, {backward}});
 }
 
 inline RankOptions small_options(int micro_batches = 1) {

@@ -10,10 +10,10 @@ namespace {
 Programs divided_by_tokens(const RankOptions& options) {
   ModelSpec model = small_model();
   for (BlockSpec& block : model.blocks) {
-    for (RegionCost& region : block.regions) {
-      region.exchange(BlockAxis::tensor) = {.forward = {8}, .backward = {8}};
+    for (RegionSpec& region : block.regions) {
+      add_exchange(region, BlockAxis::tensor, 8, 8);
       if (block.kind == BlockKind::layer)
-        region.exchange(BlockAxis::context) = {.forward = {16}, .backward = {32}};
+        add_exchange(region, BlockAxis::context, 16, 32);
     }
   }
   Programs programs;

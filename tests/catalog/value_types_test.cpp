@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/modelspec/value_types.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "stepforge/catalog/decoder_spec.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+ModelConfig small_config(const std::string& family, bool tied = false) {
+  ModelConfig model;
+  model.family = family;
+  model.dim = 24;
+  model.n_layers = 2;
+  model.n_heads = 8;
+  model.n_kv_heads = 4;
+  model.head_dim = 10;
+  model.ffn_dim = 53;
+  model.vocab_size = 257;
+  model.tie_embeddings = tied;
+  return model;
+}
+
+const std::vector<TensorParallel> kTensorParts = {
+    {}, {0, 2}, {1, 2, true}, {1, 2, false, true}, {0, 4, true, true}};
+const std::vector<ContextParallel> kContextParts = {{},
+                                                    {2, ContextMethod::allgather},
+                                                    {3, ContextMethod::ring},
+                                                    {2, ContextMethod::ulysses},
+                                                    {4, ContextMethod::hybrid, 2}};
+
+TEST(ValueTypes, EveryLayoutOfEveryFamilyFitsTogether) {
+  for (const char* family : {"llama", "qwen3"})
+    for (const bool tied : {false, true})
+      for (const TensorParallel& tensor : kTensorParts)
+        for (const ContextParallel& context : kContextParts)
+          EXPECT_NO_THROW(check_value_types(model_spec(small_config(family, tied), 64, tensor, context)));
+}
+
+TEST(ValueTypes, EveryParameterIsUsedByACall) {
+  const ModelSpec spec = model_spec(small_config("qwen3"), 64, {0, 2, true});
+  std::set<std::string> used;
+  for (const BlockSpec& block : spec.blocks)
+    for (const RegionSpec& region : block.regions)
+      for (const CallSpec& call : region.calls) used.insert(call.weights.begin(), call.weights.end());
+  for (const UnitSpec& unit : spec.units)
+    for (const ParameterSpec& parameter : unit.parameters)
+      EXPECT_TRUE(used.contains(parameter.name)) << parameter.name;
+}
+
+/// "rms_norm: S(tokens), S(tokens)" of each call of a block.
+std::vector<std::string> types_of(const ModelSpec& spec, size_t block, size_t axis) {
+  std::vector<std::string> lines;
+  for (const CallTypes& types : value_types(spec, spec.blocks.at(block), type_axes(spec).at(axis)))
+    lines.push_back(types.call->name + ": " + std::string(type_name(types.value)) + ", " +
+                    std::string(type_name(types.gradient)));
+  return lines;
+}
+
+TEST(ValueTypes, AreInferredThroughALayerOfSlices) {
+  const ModelSpec spec = model_spec(small_config("qwen3"), 64, {0, 2, true});
+  EXPECT_EQ(types_of(spec, 1, 1),
+            (std::vector<std::string>{
+                "rms_norm: S(tokens), S(tokens)", "enter: R, P", "qkv: S(channels), S(channels)",
+                "qk_norm_rope: S(channels), S(channels)", "attention: S(channels), S(channels)", "out: P, R",
+                "leave: S(tokens), S(tokens)", "residual_add: S(tokens), S(tokens)",
+                "rms_norm: S(tokens), S(tokens)", "enter: R, P", "gate_up: S(channels), S(channels)",
+                "swiglu: S(channels), S(channels)", "down: P, R", "leave: S(tokens), S(tokens)",
+                "residual_add: S(tokens), S(tokens)"}));
+}
+
+TEST(ValueTypes, AreInferredThroughTheHeadOfADividedVocabulary) {
+  const ModelSpec spec = model_spec(small_config("llama"), 64, {0, 2});
+  EXPECT_EQ(types_of(spec, 3, 1),
+            (std::vector<std::string>{"rms_norm: R, R", "enter: R, P", "linear_cross_entropy: R, R"}));
+}
+
+TEST(ValueTypes, AreInferredWhereTokensAreExchangedForHeads) {
+  const ModelSpec spec = model_spec(small_config("llama"), 64, {}, {4, ContextMethod::hybrid, 2});
+  const std::vector<std::string> heads = types_of(spec, 1, 2);
+  EXPECT_EQ(heads.at(3), "to heads: S(channels), S(channels)");
+  EXPECT_EQ(heads.at(4), "attention: S(channels), S(channels)");
+  EXPECT_EQ(heads.at(5), "to tokens: S(tokens), S(tokens)");
+  EXPECT_EQ(types_of(spec, 1, 1).at(4), "attention: S(tokens), S(tokens)");
+}
+
+// A fault planted into the specification of one rank. Each must be refused.
+struct TypeFault {
+  const char* name;
+  TensorParallel tensor;
+  ContextParallel context;
+  std::function<void(ModelSpec&)> plant;
+  const char* message;
+};
+
+void PrintTo(const TypeFault& fault, std::ostream* out) {
+  *out << fault.name;
+}
+
+class PlantedTypeFaults : public ::testing::TestWithParam<TypeFault> {};
+
+CallSpec& find_call(ModelSpec& spec, size_t block, size_t region, const std::string& name) {
+  std::vector<CallSpec>& calls = spec.blocks.at(block).regions.at(region).calls;
+  return *std::ranges::find(calls, name, &CallSpec::name);
+}
+
+void erase_call(ModelSpec& spec, size_t block, size_t region, const std::string& name) {
+  std::vector<CallSpec>& calls = spec.blocks.at(block).regions.at(region).calls;
+  calls.erase(std::ranges::find(calls, name, &CallSpec::name));
+}
+
+/// Makes the whole parameter of a part of one.
+void make_whole(ModelSpec& spec, const std::string& name) {
+  for (UnitSpec& unit : spec.units)
+    for (ParameterSpec& parameter : unit.parameters)
+      if (parameter.name == name)
+        for (SubTensor& sub_tensor : parameter.sub_tensors) sub_tensor.tensor_shape.clear();
+}
+
+const TensorParallel kSums{0, 2};
+const TensorParallel kSlices{0, 2, true};
+const ContextParallel kGather{2, ContextMethod::allgather};
+const ContextParallel kRing{2, ContextMethod::ring};
+const ContextParallel kUlysses{2, ContextMethod::ulysses};
+
+std::vector<TypeFault> type_faults() {
+  return {
+      {"ASumAfterAttentionIsMissing",
+       kSums,
+       {},
+       [](ModelSpec& s) { erase_call(s, 1, 0, "leave"); },
+       "layers.0, attention, residual_add, over tensor: uses a partial sum (P), which must be summed first"},
+      {"ASumAfterTheMlpIsMadeTwice",
+       kSums,
+       {},
+       [](ModelSpec& s) {
+         auto& exchanges = find_call(s, 2, 1, "leave").forward_exchanges;
+         exchanges.push_back(exchanges.front());
+       },
+       "layers.1, mlp, leave, over tensor: its input is R: a sum needs a partial sum (P)"},
+      {"TheGradientBeforeAttentionIsNotSummed",
+       kSums,
+       {},
+       [](ModelSpec& s) { erase_call(s, 1, 0, "enter"); },
+       "layers.0, attention, over tensor: the gradient of its input is P, and that of the residual R"},
+      {"TheGradientBeforeTheMlpIsSummedTwice",
+       kSums,
+       {},
+       [](ModelSpec& s) {
+         auto& exchanges = find_call(s, 1, 1, "enter").backward_exchanges;
+         exchanges.push_back(exchanges.front());
+       },
+       "layers.0, mlp, enter, over tensor: the gradient of its result is R: a sum needs a partial sum (P)"},
+      {"TheSlicesAreNotGatheredBeforeTheProjection",
+       kSlices,
+       {},
+       [](ModelSpec& s) { erase_call(s, 1, 0, "enter"); },
+       "qkv, over tensor: the input of a weight that is divided by rows is S(tokens), but must be R"},
+      {"TheResultIsSummedWholeWhereASliceIsWanted",
+       kSlices,
+       {},
+       [](ModelSpec& s) { find_call(s, 1, 0, "leave").forward_exchanges[0].kind = ExchangeKind::sum; },
+       "layers.0, attention, over tensor: the result that is added to its input is R, but must be S(tokens)"},
+      {"TheGradientOfASliceIsNotGathered",
+       kSlices,
+       {},
+       [](ModelSpec& s) { find_call(s, 1, 1, "leave").backward_exchanges.clear(); },
+       "layers.0, mlp, leave, over tensor: the gradient of its input, which is P, is S(tokens)"},
+      {"TheGradientOfASliceIsSummedWhole",
+       kSlices,
+       {},
+       [](ModelSpec& s) { find_call(s, 1, 1, "enter").backward_exchanges[0].kind = ExchangeKind::sum; },
+       "layers.0, mlp, enter, over tensor: the gradient of its input, which is S(tokens), is R"},
+      {"ASliceIsKeptAndNotGatheredAgain",
+       kSlices,
+       {},
+       [](ModelSpec& s) { find_call(s, 1, 1, "gate_up").backward_exchanges.clear(); },
+       "gate_up, over tensor: keeps a slice of its input and does not gather it once in backward"},
+      {"TheGradientOfANormOfSlicesIsNotSummed",
+       kSlices,
+       {},
+       [](ModelSpec& s) { find_call(s, 2, 0, "rms_norm").backward_exchanges.clear(); },
+       "layers.1, over tensor: the gradient of layers.1.attention.norm is a partial sum (P) that nothing "
+       "sums"},
+      {"TheGradientOfAWholeNormIsSummed",
+       kSums,
+       {},
+       [](ModelSpec& s) {
+         find_call(s, 2, 0, "rms_norm").backward_exchanges = {{BlockAxis::tensor, ExchangeKind::sum, {}, 96}};
+       },
+       "the gradient of layers.1.attention.norm is R: a sum needs a partial sum (P)"},
+      {"TheGradientOfTheHeadNormsIsNotSummed",
+       kSums,
+       {},
+       [](ModelSpec& s) { find_call(s, 1, 0, "qk_norm_rope").backward_exchanges.clear(); },
+       "the gradient of layers.0.attention.q_norm is a partial sum (P) that nothing sums"},
+      {"TheGradientOfTheFinalNormIsNotSummed",
+       kSlices,
+       {},
+       [](ModelSpec& s) { find_call(s, 3, 0, "rms_norm").backward_exchanges.clear(); },
+       "head, over tensor: the gradient of head.norm is a partial sum (P) that nothing sums"},
+      {"TheEmbeddingsOfOtherTokensAreMissing",
+       kSums,
+       {},
+       [](ModelSpec& s) { erase_call(s, 0, 0, "leave"); },
+       "embedding, over tensor: what passes to the next block is P, but must be R"},
+      {"TheLossIsOfOnePartOfTheVocabulary",
+       kSums,
+       {},
+       [](ModelSpec& s) { find_call(s, 3, 0, "linear_cross_entropy").forward_exchanges.clear(); },
+       "the loss of a part of the vocabulary is not that of all of it"},
+      {"TheGradientOfTheLossIsNotSummed",
+       kSums,
+       {},
+       [](ModelSpec& s) { erase_call(s, 3, 0, "enter"); },
+       "head, over tensor: the gradient of its input is P, but must be R"},
+      {"AWholeVocabularyIsExchanged",
+       kSums,
+       {},
+       [](ModelSpec& s) { make_whole(s, "head.weight"); },
+       "linear_cross_entropy, over tensor: a gather where nothing must be exchanged"},
+      {"AProjectionIsNotDivided",
+       kSums,
+       {},
+       [](ModelSpec& s) { make_whole(s, "layers.0.mlp.gate_up"); },
+       "layers.0, mlp, down, over tensor: the input of a weight that is divided by columns is R"},
+      {"AProjectionOutIsNotDivided",
+       kSums,
+       {},
+       [](ModelSpec& s) { make_whole(s, "layers.0.attention.out"); },
+       "layers.0, attention, out, over tensor: a part of the channels (S(channels)) meets a weight that is "
+       "not "
+       "divided"},
+      {"ABlockPassesAllTokensWhereASliceIsExpected",
+       kSlices,
+       {},
+       [](ModelSpec& s) { s.blocks.at(2).inputs.at(0).slice = false; },
+       "layers.1"},
+      {"AttentionSeesItsOwnTokensOnly",
+       {},
+       kGather,
+       [](ModelSpec& s) { find_call(s, 1, 0, "attention").forward_exchanges.clear(); },
+       "layers.0, attention, attention, over context: sees only its own tokens of each row"},
+      {"TheGradientsOfKeysAreNotReturned",
+       {},
+       kGather,
+       [](ModelSpec& s) { find_call(s, 1, 0, "attention").backward_exchanges.pop_back(); },
+       "the gradients of keys are not returned to the ranks that have the tokens"},
+      {"TheRingDoesNotTurnInBackward",
+       {},
+       kRing,
+       [](ModelSpec& s) { find_call(s, 2, 0, "attention").backward_exchanges.clear(); },
+       "layers.1, attention, attention, over context: the gradients of keys are not returned"},
+      {"TokensAreNotExchangedForHeads",
+       {},
+       kUlysses,
+       [](ModelSpec& s) { erase_call(s, 1, 0, "to heads"); },
+       "layers.0, attention, attention, over heads: sees only its own tokens of each row"},
+      {"HeadsAreNotExchangedBack",
+       {},
+       kUlysses,
+       [](ModelSpec& s) { erase_call(s, 1, 0, "to tokens"); },
+       "layers.0, attention, out, over heads: a part of the channels (S(channels)) meets a weight that is "
+       "not divided"},
+      {"AWeightGradientIsSummedInTheBlockAndInTheStep",
+       {},
+       kGather,
+       [](ModelSpec& s) {
+         find_call(s, 1, 0, "rms_norm").backward_exchanges = {
+             {BlockAxis::context, ExchangeKind::sum, {}, 96}};
+       },
+       "the gradient of layers.0.attention.norm, which the step sums, is R, but must be P"},
+      {"AParameterIsOfAnotherBlock",
+       kSums,
+       {},
+       [](ModelSpec& s) { find_call(s, 1, 0, "out").weights = {"layers.1.attention.out"}; },
+       "uses the parameter layers.1.attention.out, which is in none of the units of the block"},
+      {"AnExchangeIsOverAnAxisOfOneRank",
+       kSums,
+       {},
+       [](ModelSpec& s) { find_call(s, 1, 0, "leave").forward_exchanges[0].axis = BlockAxis::context; },
+       "layers.0: exchanges over an axis of one rank"},
+  };
+}
+
+TEST_P(PlantedTypeFaults, IsRefused) {
+  const TypeFault& fault = GetParam();
+  ModelSpec spec = model_spec(small_config("qwen3"), 64, fault.tensor, fault.context);
+  ASSERT_NO_THROW(check_value_types(spec));
+  fault.plant(spec);
+  EXPECT_CONTAINS(message_of<ValueTypeError>([&] { check_value_types(spec); }), fault.message);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, PlantedTypeFaults, ::testing::ValuesIn(type_faults()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace stepforge::testing
