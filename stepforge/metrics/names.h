@@ -3,6 +3,7 @@
 // scripts can read our runs.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace stepforge::metric {
@@ -24,6 +25,13 @@ inline constexpr std::string_view data_loading_share = "time_metrics/data_loadin
 inline constexpr std::string_view memory_active = "memory/max_active(GiB)";
 inline constexpr std::string_view memory_resident = "memory/max_resident(GiB)";
 inline constexpr std::string_view tokens_seen = "n_tokens_seen";
+/// Per step and axis of the mesh ("tp"): what is gathered, summed or sent over it, and how long compute waited for it.
+inline std::string comm_bytes(std::string_view axis) {
+  return "comm/" + std::string(axis) + "(GiB)";
+}
+inline std::string comm_wait(std::string_view axis) {
+  return "comm/" + std::string(axis) + "_wait(s)";
+}
 
 inline constexpr std::string_view validation_loss = "validation_metrics/global_avg_loss";
 inline constexpr std::string_view validation_perplexity = "validation_metrics/perplexity";

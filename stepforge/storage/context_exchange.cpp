@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/storage/context_exchange.h"
 
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,9 +23,15 @@ Shift ring_shift(const GroupCommunicators& groups) {
   const int before = (ranks->rank() + ranks->size() - 1) % ranks->size();
   const auto lane = std::make_shared<LaneWorker>(
       /*threaded=*/true, [&groups](const std::string& reason) { groups.abort(reason); });
-  return [=](const at::Tensor& outgoing, const at::Tensor& incoming) {
-    return lane->submit([=] { ranks->send_receive(bytes_of(outgoing), next, bytes_of(incoming), before); })
-        .future();
+  GroupMeter& meter = groups.meter(groups.layout().keys_group);
+  return [=, &meter](const at::Tensor& outgoing, const at::Tensor& incoming) {
+    const LaneTask task =
+        lane->submit([=] { ranks->send_receive(bytes_of(outgoing), next, bytes_of(incoming), before); });
+    const auto wait = [done = task.future(), &meter] {
+      const WaitTimer timer(meter);
+      done.get();
+    };
+    return std::async(std::launch::deferred, wait).share();
   };
 }
 

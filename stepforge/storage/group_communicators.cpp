@@ -9,11 +9,13 @@ namespace stepforge {
 GroupCommunicators::GroupCommunicators(World& world, const RankLayout& layout,
                                        const std::vector<GroupLane>& lanes, const std::string& name)
     : layout_(layout) {
+  for (size_t i = 0; i < layout.groups.size(); ++i) meters_.push_back(std::make_unique<GroupMeter>());
   for (const GroupLane& lane : lanes) {
     const RankGroup& group = layout.groups.at(static_cast<size_t>(lane.group));
-    communicators_[lane] = world.group(
-        format("{}{} {} from rank {}", name, group.name, lane_name(lane.lane), group.ranks.front()),
-        group.ranks);
+    communicators_[lane] = metered(world.group(format("{}{} {} from rank {}", name, group.name,
+                                                      lane_name(lane.lane), group.ranks.front()),
+                                               group.ranks),
+                                   meter(lane.group), /*waits=*/lane.lane == Lane::compute);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stepforge/comm/communicator.h"
+#include "stepforge/comm/metered_communicator.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/step/collectives.h"
 
@@ -32,9 +33,12 @@ class GroupCommunicators {
   const RankLayout& layout() const { return layout_; }
   /// Null for group -1, a group of one rank. Throws Error if this lane of the group was not asked for.
   Communicator* at(int group, Lane lane) const;
+  /// Counts the bytes of all lanes of a group, and the time for which the compute lane waits for it.
+  GroupMeter& meter(int group) const { return *meters_.at(static_cast<size_t>(group)); }
 
  private:
   RankLayout layout_;
+  std::vector<std::unique_ptr<GroupMeter>> meters_;  ///< of each group
   std::map<GroupLane, std::unique_ptr<Communicator>> communicators_;
 };
 

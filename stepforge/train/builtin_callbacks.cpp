@@ -104,6 +104,38 @@ class ReportCallback : public Callback {
   int64_t step_peak_ = 0;
 };
 
+/// What the steps between two log lines exchanged over each group; validation and samples do not count.
+class CommunicationWindow {
+ public:
+  void begin_step(const GroupCommunicators& groups) { add(groups, -1.0); }
+  void end_step(const GroupCommunicators& groups) { add(groups, 1.0); }
+  /// Adds the means per step to `record` and starts again at zero.
+  void take(MetricsRecord& record, const GroupCommunicators& groups, int64_t steps) {
+    for (size_t g = 0; g < totals_.size(); ++g) {
+      const std::string& axis = groups.layout().groups[g].name;
+      record.add(metric::comm_bytes(axis), totals_[g].bytes / static_cast<double>(steps) / (1 << 30));
+      record.add(metric::comm_wait(axis), totals_[g].seconds / static_cast<double>(steps));
+    }
+    totals_.clear();
+  }
+
+ private:
+  struct Total {
+    double bytes = 0;
+    double seconds = 0;
+  };
+  void add(const GroupCommunicators& groups, double sign) {
+    totals_.resize(groups.layout().groups.size());
+    for (size_t g = 0; g < totals_.size(); ++g) {
+      const GroupMeter& meter = groups.meter(static_cast<int>(g));
+      totals_[g].bytes += sign * static_cast<double>(meter.bytes());
+      totals_[g].seconds += sign * meter.wait_seconds();
+    }
+  }
+
+  std::vector<Total> totals_;  ///< of each group
+};
+
 class LoggingCallback : public Callback {
  public:
   std::string_view name() const override { return "logging"; }
@@ -117,9 +149,13 @@ class LoggingCallback : public Callback {
     waited_ = trainer.loader->wait_seconds();
   }
 
-  void step_begin(Trainer& trainer) override { meter_.begin_step(); }
+  void step_begin(Trainer& trainer) override {
+    communication_.begin_step(*trainer.groups);
+    meter_.begin_step();
+  }
 
   void step_end(Trainer& trainer) override {
+    communication_.end_step(*trainer.groups);
     const double waited = trainer.loader->wait_seconds();
     const double seconds = meter_.end_step(trainer.batch.tokens_per_step() / trainer.place.world_size,
                                            trainer.last_flops, waited - waited_);
@@ -148,6 +184,7 @@ class LoggingCallback : public Callback {
     record.add(metric::data_loading,
                window.data_seconds / static_cast<double>(std::max<int64_t>(1, window.steps)));
     record.add(metric::data_loading_share, window.data_percent());
+    communication_.take(record, *trainer.groups, std::max<int64_t>(1, window.steps));
     record.add(metric::tokens_seen, static_cast<double>(trainer.state.tokens));
     trainer.metrics->write(std::move(record));
   }
@@ -171,6 +208,7 @@ class LoggingCallback : public Callback {
  private:
   Smoothed seconds_per_step_;
   ThroughputMeter meter_;
+  CommunicationWindow communication_;
   std::unique_ptr<StatusLine> status_;
   double waited_ = 0.0;
 };

@@ -94,6 +94,20 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
     std::vector<Value>(values_.size()).swap(values_);
     throw;
   }
+  meter_waits();
+}
+
+/// The compute lane waits for collectives of other lanes: the time counts for their groups.
+void Executor::meter_waits() const {
+  for (size_t i = 0; i < program_.operations.size(); ++i) {
+    if (lanes_.waits()[i].count() == 0) continue;
+    for (const int needed : program_.operations[i].needs) {
+      const Operation& operation = program_.operations[static_cast<size_t>(needed)];
+      if (operation.lane == Lane::compute || operation.group < 0) continue;
+      store_.groups().meter(operation.group).add_wait(lanes_.waits()[i]);
+      break;
+    }
+  }
 }
 
 Context Executor::context_for(const Operation& operation, const StepInputs& inputs) {

@@ -90,6 +90,7 @@ class Executor {
     at::Tensor slot;
   };
 
+  void meter_waits() const;
   void execute(const Operation& operation, const StepInputs& inputs, StepServices& services);
   void forward(const Operation& operation, const StepInputs& inputs);
   void backward(const Operation& operation, const StepInputs& inputs);

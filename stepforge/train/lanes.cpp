@@ -27,6 +27,7 @@ Lanes::Lanes(const StepProgram& program) {
       if (need.lane != lane) needs.push_back(need);
     }
   }
+  waits_.resize(needs_.size());
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (lane != kCompute && !operations_.at(lane).empty())
       workers_.emplace_back(lane, std::make_unique<LaneWorker>(/*threaded=*/true));
@@ -35,6 +36,7 @@ Lanes::Lanes(const StepProgram& program) {
 
 void Lanes::run(const Execute& execute, const OnFailure& on_failure) {
   for (Progress& progress : progress_) progress.finished = 0;
+  std::ranges::fill(waits_, std::chrono::nanoseconds(0));
   std::vector<LaneTask> tasks;
   for (const auto& [lane, worker] : workers_) {
     tasks.push_back(worker->submit([&, lane = lane] { run_lane(lane, execute, on_failure); }));
@@ -47,10 +49,7 @@ void Lanes::run(const Execute& execute, const OnFailure& on_failure) {
 void Lanes::run_lane(std::size_t lane, const Execute& execute, const OnFailure& on_failure) {
   std::atomic<uint32_t>& finished = progress_.at(lane).finished;
   for (const std::size_t i : operations_.at(lane)) {
-    const std::vector<Need>& needs = needs_[i];
-    const bool ready =
-        std::all_of(needs.begin(), needs.end(), [this](const Need& need) { return wait_for(need); });
-    if (!ready || (finished.load(std::memory_order_acquire) & kFailed) != 0) return;
+    if (!wait_for_needs(lane, i) || (finished.load(std::memory_order_acquire) & kFailed) != 0) return;
     try {
       execute(i);
     } catch (const std::exception& failure) {
@@ -61,6 +60,15 @@ void Lanes::run_lane(std::size_t lane, const Execute& execute, const OnFailure& 
     finished.fetch_add(1, std::memory_order_release);
     finished.notify_all();
   }
+}
+
+bool Lanes::wait_for_needs(std::size_t lane, std::size_t operation) {
+  const std::vector<Need>& needs = needs_[operation];
+  if (needs.empty()) return true;
+  const auto began = std::chrono::steady_clock::now();
+  const bool ready = std::ranges::all_of(needs, [this](const Need& need) { return wait_for(need); });
+  if (lane == kCompute) waits_[operation] = std::chrono::steady_clock::now() - began;
+  return ready;
 }
 
 bool Lanes::wait_for(const Need& need) const {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -32,6 +33,8 @@ class Lanes {
   /// Runs the whole list. If an operation throws, no further one starts, `on_failure` is called once (it must
   /// wake every lane that waits for other ranks), and when all lanes have stopped the exception is rethrown.
   void run(const Execute& execute, const OnFailure& on_failure);
+  /// How long the compute lane waited for other lanes before each operation of the last run.
+  const std::vector<std::chrono::nanoseconds>& waits() const { return waits_; }
 
  private:
   static constexpr std::size_t kLanes = 5;
@@ -45,10 +48,13 @@ class Lanes {
   void run_lane(std::size_t lane, const Execute& execute, const OnFailure& on_failure);
   /// False if the run has failed.
   bool wait_for(const Need& need) const;
+  /// Waits for all needs of an operation; false if the run has failed.
+  bool wait_for_needs(std::size_t lane, std::size_t operation);
   void fail(std::exception_ptr failure, const std::string& reason, const OnFailure& on_failure);
 
   std::array<std::vector<std::size_t>, kLanes> operations_;  ///< of each lane, in list order
   std::vector<std::vector<Need>> needs_;                     ///< of each operation
+  std::vector<std::chrono::nanoseconds> waits_;              ///< of each operation, on the compute lane
 
   /// How many operations of a lane have finished in this run; kFailed is set in all when the run fails.
   static constexpr uint32_t kFailed = uint32_t{1} << 31;

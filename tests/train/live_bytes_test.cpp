@@ -72,22 +72,22 @@ TEST(LiveBytesOfThreads, AreCountedSeparatelyForEachRank) {
   }
 }
 
-const std::string kReplicas = "parallelism.data_parallel_replicate_degree=2";
+const std::string kReplicated = "parallelism.data_parallel_replicate_degree=2";
 const std::string kContext = "parallelism.context_parallel_degree=2";
 const std::string kTensor = "parallelism.tensor_parallel_degree=2";
-const std::string kOffload = "parallelism.fsdp_cpu_offload=true";
+const std::string kOffloadState = "parallelism.fsdp_cpu_offload=true";
 
 INSTANTIATE_TEST_SUITE_P(
     Layouts, LiveBytes,
     ::testing::Values(
-        MemoryLayout{"one_offloaded", 1, {kOffload}}, MemoryLayout{"fsdp", 2, {}},
+        MemoryLayout{"one_offloaded", 1, {kOffloadState}}, MemoryLayout{"fsdp", 2, {}},
         MemoryLayout{"fsdp_never_resharded", 2, {"parallelism.fsdp_reshard_after_forward=never"}},
         MemoryLayout{"fsdp_reduced_each_time", 2, {"parallelism.fsdp_reduce_each_micro_batch=true"}},
         MemoryLayout{"fsdp_ordered", 2, {"training.reduction=ordered"}},
         MemoryLayout{"fsdp_recomputed", 2, {"activation_checkpoint.mode=full"}},
         MemoryLayout{"fsdp_reduced_in_bf16", 2, {"precision.reduce=bf16"}},
-        MemoryLayout{"fsdp_offloaded", 2, {kOffload}}, MemoryLayout{"replicas", 2, {kReplicas}},
-        MemoryLayout{"hsdp", 4, {kReplicas}}, MemoryLayout{"context_gathered", 2, {kContext}},
+        MemoryLayout{"fsdp_offloaded", 2, {kOffloadState}}, MemoryLayout{"replicas", 2, {kReplicated}},
+        MemoryLayout{"hsdp", 4, {kReplicated}}, MemoryLayout{"context_gathered", 2, {kContext}},
         MemoryLayout{"tensor", 2, {kTensor}},
         MemoryLayout{"tensor_all_tokens", 2, {kTensor, "parallelism.enable_sequence_parallel=false"}},
         MemoryLayout{"tensor_whole_logits", 2, {kTensor, "parallelism.disable_loss_parallel=true"}},
@@ -98,8 +98,9 @@ INSTANTIATE_TEST_SUITE_P(
                      4,
                      {"parallelism.context_parallel_degree=4", "parallelism.context_parallel_method=hybrid"}},
         MemoryLayout{"context_by_heads", 2, {kContext, "parallelism.context_parallel_method=ulysses"}},
-        MemoryLayout{
-            "hsdp_offloaded", 4, {kReplicas, kOffload, "parallelism.fsdp_reduce_each_micro_batch=true"}}),
+        MemoryLayout{"hsdp_offloaded",
+                     4,
+                     {kReplicated, kOffloadState, "parallelism.fsdp_reduce_each_micro_batch=true"}}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
