@@ -41,7 +41,8 @@ int plan_command(const ConfigArgs& args, const PlanOptions& options) {
   if (!options.machine.empty()) text.machine = parse_machine(options.machine);
   text.table.all_micro_batches = options.all;
   text.table.all_repetitions = options.all;
-  if (options.layout) std::cout << layout_text(part, layout) << "\n";
+  if (options.layout)
+    std::cout << layout_text(part, layout, TensorPlan(config.parallelism.tensor_parallel_plan)) << "\n";
   std::cout << render_plan(model, step.program, text);
   if (options.trace.empty()) return 0;
   const TracedRun predicted{"predicted with " + machine_text(text.machine),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/catalog/decoder_spec.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "stepforge/base/error.h"
@@ -36,26 +37,56 @@ void check_sizes(const ModelConfig& model) {
   }
 }
 
-void check_tensor_parallel(const ModelConfig& model, int64_t degree) {
-  const auto require = [&](bool fits, const char* key, int64_t size, const char* rule) {
-    if (fits) return;
+/// How each layer is divided.
+struct LayerParts {
+  TensorParallel embedding;
+  TensorParallel head;
+  std::vector<TensorParallel> attention;
+  std::vector<TensorParallel> mlp;
+};
+
+LayerParts parts_of_layers(const ModelConfig& model, const TensorParallel& tensor, const TensorPlan& plan) {
+  LayerParts parts;
+  parts.embedding = plan.of_layer(tensor, {"embedding.weight"});
+  parts.head = plan.of_layer(tensor, {model.tie_embeddings ? "embedding.weight" : "head.weight"});
+  for (int64_t layer = 0; layer < model.n_layers; ++layer) {
+    const std::string name = format("layers.{}", layer);
+    parts.attention.push_back(plan.of_layer(tensor, {name + ".attention.qkv", name + ".attention.out"}));
+    parts.mlp.push_back(plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"}));
+    if (parts.attention[0].divided != parts.attention.back().divided) {
+      throw UsageError(format(
+          "parallelism.tensor_parallel_plan: attention is {} in layer 0 and not in layer {}; generation "
+          "needs equally many key-value heads in all layers, so replicate attention in all of them or in "
+          "none",
+          parts.attention[0].divided ? "divided" : "replicated", layer));
+    }
+  }
+  return parts;
+}
+
+void check_tensor_parallel(const ModelConfig& model, int64_t degree, const LayerParts& parts) {
+  const auto require = [&](bool divided, bool fits, const char* key, int64_t size, const char* rule) {
+    if (!divided || fits) return;
     throw UsageError(format(
         "parallelism.tensor_parallel_degree = {}, but model.{} = {}: the degree must {}; use a smaller "
-        "degree",
+        "degree, or replicate the layers with parallelism.tensor_parallel_plan",
         degree, key, size, rule));
   };
-  require(model.n_heads % degree == 0, "n_heads", model.n_heads, "divide it");
-  require(model.n_kv_heads % degree == 0, "n_kv_heads", model.n_kv_heads, "divide it");
-  require(model.ffn_dim >= degree, "ffn_dim", model.ffn_dim, "not be larger");
-  require(model.vocab_size >= degree, "vocab_size", model.vocab_size, "not be larger");
+  const bool attention = parts.attention.at(0).divided;
+  require(attention, model.n_heads % degree == 0, "n_heads", model.n_heads, "divide it");
+  require(attention, model.n_kv_heads % degree == 0, "n_kv_heads", model.n_kv_heads, "divide it");
+  const bool mlp = std::ranges::any_of(parts.mlp, &TensorParallel::divided);
+  require(mlp, model.ffn_dim >= degree, "ffn_dim", model.ffn_dim, "not be larger");
+  require(parts.embedding.divided || parts.head.divided, model.vocab_size >= degree, "vocab_size",
+          model.vocab_size, "not be larger");
 }
 
 /// Ranks that exchange tokens for heads get equally many query heads each, and one key-value head or equally many.
 void check_ulysses(const ModelConfig& model, const TensorParallel& tensor, const ContextParallel& context) {
   const int64_t degree = context.heads();
   if (degree == 1) return;
-  const int64_t heads = model.n_heads / tensor.degree;
-  const int64_t kv_heads = model.n_kv_heads / tensor.degree;
+  const int64_t heads = tensor.part_of(model.n_heads).size();
+  const int64_t kv_heads = tensor.part_of(model.n_kv_heads).size();
   const bool fits = heads % degree == 0 && (kv_heads % degree == 0 || degree % kv_heads == 0);
   if (fits) return;
   const bool hybrid = context.method == ContextMethod::hybrid;
@@ -91,12 +122,14 @@ void add_block(ModelSpec& spec, const BundleEntry& hidden, const std::string& na
 }  // namespace
 
 ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorParallel& tensor,
-                     const ContextParallel& context) {
+                     const ContextParallel& context, const TensorPlan& plan) {
   if (model.vocab_size <= 0)
     throw UsageError("model.vocab_size is not set and there is no tokenizer to take it from");
   check_sizes(model);
-  check_tensor_parallel(model, tensor.degree);
-  check_ulysses(model, tensor, context);
+  const LayerParts parts = parts_of_layers(model, tensor, plan);
+  const TensorParallel& attention = parts.attention.at(0);
+  check_tensor_parallel(model, tensor.degree, parts);
+  check_ulysses(model, attention, context);
   const AttentionDims dims = attention_dims(model);
   const bool dropout = model.dropout > 0.0;
   if (loss_chunk <= 0) loss_chunk = automatic_loss_chunk(model.vocab_size);
@@ -107,30 +140,34 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   spec.width = model.dim;
   spec.layers = model.n_layers;
   spec.max_position = model.max_position;
-  spec.kv_heads = tensor.part_of(model.n_kv_heads).size();
+  spec.kv_heads = attention.part_of(model.n_kv_heads).size();
   spec.head_dim = dims.head_dim;
-  spec.attention_width = tensor.part_of(model.n_heads).size() * dims.head_dim;
+  spec.attention_width = attention.part_of(model.n_heads).size() * dims.head_dim;
 
   spec.degrees = {tensor.degree, context.across(), context.heads()};
 
   const BundleEntry hidden{"hidden", model.dim, tensor.sequence};
   add_block(spec, hidden, "embedding", BlockKind::embedding, -1,
-            {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim, tensor)});
+            {embedding_layer("embedding", "model.embed_tokens.weight", model.vocab_size, model.dim,
+                             parts.embedding)});
   for (int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string name = format("layers.{}", layer);
     const std::string hf_prefix = format("model.layers.{}.", layer);
     const double depth_std = residual_std(layer);
     add_block(spec, hidden, name, BlockKind::layer, static_cast<int>(layer),
-              {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout, tensor, context),
-               mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, depth_std, dropout, tensor)});
+              {attention_layer(name + ".attention", hf_prefix, dims, depth_std, dropout,
+                               parts.attention.at(static_cast<size_t>(layer)), context),
+               mlp_layer(name + ".mlp", hf_prefix, model.dim, model.ffn_dim, depth_std, dropout,
+                         parts.mlp.at(static_cast<size_t>(layer)))});
   }
   add_block(spec, hidden, "head", BlockKind::head, -1,
-            {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, tensor)});
+            {head_layer("head", model.dim, model.vocab_size, model.tie_embeddings, loss_chunk, parts.head)});
   if (model.tie_embeddings) {
     // The head reads the unit of the embedding: one copy, one summed gradient.
     spec.blocks.back().units.push_back(0);
     spec.ties.push_back({"embedding.weight", "head", "lm_head.weight"});
   }
+  plan.check_rules(spec);
   return spec;
 }
 

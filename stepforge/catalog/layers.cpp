@@ -89,29 +89,43 @@ CallSpec pre_norm(const std::string& weight, int64_t width, bool keeps_input, bo
   return call;
 }
 
-/// What is exchanged before a divided part of a layer: all slices of the tokens are gathered, and the gradient of
-/// all is summed; without slices only that. (g of arXiv:2205.05198, f of arXiv:1909.08053.)
+/// What is exchanged where a layer begins: all slices of the tokens are gathered, and the gradient of all is
+/// summed; without slices only that. (g of arXiv:2205.05198, f of arXiv:1909.08053.) Of a layer that is not divided
+/// every rank has all of the gradient, and takes its slice.
 void add_enter(std::vector<CallSpec>& calls, int64_t width, const TensorParallel& tensor) {
-  if (tensor.degree == 1) return;
+  if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return;
   CallSpec enter{.name = "enter", .kind = CallKind::exchange};
   if (tensor.sequence) enter.forward_exchanges = {over_tokens(ExchangeKind::gather, {width})};
-  enter.backward_exchanges = {
-      over_tokens(tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum, {width})};
+  if (tensor.divided) {
+    enter.backward_exchanges = {
+        over_tokens(tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum, {width})};
+  } else {
+    enter.backward_exchanges = {over_tokens(ExchangeKind::slice, {})};
+    enter.output.compute = width;
+    enter.gradient.slice_compute = width;
+  }
   calls.push_back(std::move(enter));
 }
 
-/// What is exchanged after a divided part of a layer: the shares of all ranks are summed, of a slice of the tokens
-/// or of all. In backward the gradient of all tokens is gathered from the slices.
-CallSpec leave_call(int64_t width, const TensorParallel& tensor) {
+/// What is exchanged where a layer ends: the shares of all ranks are summed, of a slice of the tokens or of all. Of
+/// a layer that is not divided a rank takes its slice. In backward the gradient of all tokens is gathered from the
+/// slices.
+void add_leave(std::vector<CallSpec>& calls, int64_t width, const TensorParallel& tensor) {
+  if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return;
   CallSpec leave{.name = "leave", .kind = CallKind::exchange};
-  leave.forward_exchanges = {
-      over_tokens(tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum, {width})};
-  if (!tensor.sequence) return leave;
-  leave.backward_exchanges = {over_tokens(ExchangeKind::gather, {width})};
-  leave.output.slice_compute = width;
-  leave.forward_workspace.token.compute = width;
-  leave.gradient.compute = width;
-  return leave;
+  if (!tensor.divided) {
+    leave.forward_exchanges = {over_tokens(ExchangeKind::slice, {})};
+  } else {
+    leave.forward_exchanges = {
+        over_tokens(tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum, {width})};
+  }
+  if (tensor.sequence) {
+    leave.backward_exchanges = {over_tokens(ExchangeKind::gather, {width})};
+    leave.output.slice_compute = width;
+    leave.gradient.compute = width;
+    if (tensor.divided) leave.forward_workspace.token.compute = width;
+  }
+  calls.push_back(std::move(leave));
 }
 
 /// [*, in] x [in, out]. Keeps its input unless its producer does. Backward computes the gradient of the
@@ -136,7 +150,7 @@ void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, con
                       int64_t in, int64_t out, const TensorParallel& tensor) {
   add_enter(calls, in, tensor);
   add_linear(calls, name, weight, in, out, /*keeps_input=*/true);
-  if (!tensor.sequence) return;
+  if (!tensor.sequence || !tensor.divided) return;
   CallSpec& linear = calls.at(calls.size() - 2);
   linear.forward_workspace.token.compute = in;
   linear.backward_workspace.token.compute = in;
@@ -151,8 +165,9 @@ void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, con
 void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
                       int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor) {
   add_linear(calls, name, weight, in, out, keeps_input);
-  if (tensor.sequence) calls.at(calls.size() - 2).output = {};
-  if (tensor.degree > 1) calls.push_back(leave_call(out, tensor));
+  if (tensor.sequence && tensor.divided)
+    calls.at(calls.size() - 2).output = {};  // counted where it is summed
+  add_leave(calls, out, tensor);
 }
 
 /// Without q/k norms, forward and backward rotate the projection in place.
@@ -240,9 +255,9 @@ LayerSpec embedding_layer(const std::string& prefix, const std::string& hf_name,
       prefix + ".weight", width, {row_slice(table, width, tensor.part_of(vocab))}, ParameterTag::embedding));
   layer.region.name = "embedding";
   CallSpec lookup{.name = "embedding", .kind = CallKind::lookup, .weights = {prefix + ".weight"}};
-  if (!tensor.sequence) lookup.output.compute = width;
+  if (!tensor.sequence || !tensor.divided) lookup.output.compute = width;
   layer.region.calls.push_back(std::move(lookup));
-  if (tensor.degree > 1) layer.region.calls.push_back(leave_call(width, tensor));
+  add_leave(layer.region.calls, width, tensor);
   return layer;
 }
 
@@ -280,7 +295,7 @@ LayerSpec attention_layer(const std::string& prefix, const std::string& hf_prefi
   auto& calls = layer.region.calls;
   calls.push_back(pre_norm(prefix + ".norm", dims.width, /*keeps_input=*/false, tensor.sequence));
   add_enter_linear(calls, "qkv", prefix + ".qkv", dims.width, dims.qkv_width(), tensor);
-  calls.push_back(rotate_call(prefix, dims, /*summed=*/tensor.degree > 1));
+  calls.push_back(rotate_call(prefix, dims, /*summed=*/tensor.degree > 1 && tensor.divided));
   const bool by_heads = context.heads() > 1;
   calls.push_back(attention_call(joined_dims(dims, context)));
   if (context.degree > 1) exchange_context(layer.region, dims, context);
@@ -349,7 +364,7 @@ LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_voc
   loss.forward_workspace.chunk = chunk;
   loss.gradient.compute = width;
   loss.backward_workspace.narrow = vocab * width;
-  if (tensor.degree > 1) divide_loss(loss, whole_vocab, tensor);
+  if (tensor.degree > 1 && tensor.divided) divide_loss(loss, whole_vocab, tensor);
   if (tensor.sequence) take_slices(norm, loss, width);
   calls.push_back(std::move(norm));
   add_enter(calls, width, tensor);

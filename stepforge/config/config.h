@@ -96,6 +96,11 @@ constexpr ChoiceNames<4> choice_names(ContextParallelMethod) {
   return {"allgather", "ring", "ulysses", "hybrid"};
 }
 
+enum class TensorStyle : uint8_t { colwise, rowwise, replicate };
+constexpr ChoiceNames<3> choice_names(TensorStyle) {
+  return {"colwise", "rowwise", "replicate"};
+}
+
 enum class LoadBalance : uint8_t { head_tail, none };
 constexpr ChoiceNames<2> choice_names(LoadBalance) {
   return {"head_tail", "none"};
@@ -256,12 +261,20 @@ struct PrefetchListConfig {
   bool operator==(const PrefetchListConfig&) const = default;
 };
 
+struct TensorPlanRule {
+  std::string pattern;
+  TensorStyle style = TensorStyle::replicate;
+
+  bool operator==(const TensorPlanRule&) const = default;
+};
+
 struct ParallelismConfig {
   int64_t data_parallel_replicate_degree = 1;
   int64_t data_parallel_shard_degree = -1;
   int64_t tensor_parallel_degree = 1;
   bool enable_sequence_parallel = true;
   bool disable_loss_parallel = false;
+  std::vector<TensorPlanRule> tensor_parallel_plan;
   int64_t context_parallel_degree = 1;
   ContextParallelMethod context_parallel_method = ContextParallelMethod::allgather;
   int64_t ulysses_degree = 2;

@@ -16,6 +16,16 @@ SchemaOf<PrefetchListConfig> prefetch_list_table() {
              "Units to gather when the unit's backward pass starts.");
 }
 
+SchemaOf<TensorPlanRule> tensor_plan_table() {
+  return SchemaOf<TensorPlanRule>()
+      .field("pattern", &TensorPlanRule::pattern,
+             "Regular expression searched for in parameter names; the first rule that matches counts.",
+             {.non_empty = true})
+      .field("style", &TensorPlanRule::style,
+             "How the matching parameters are divided: not at all (replicate), by the outputs of a layer "
+             "(colwise) or by its inputs (rowwise).");
+}
+
 }  // namespace
 
 SchemaOf<ParallelismConfig> parallelism_section() {
@@ -38,6 +48,9 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("disable_loss_parallel", &ParallelismConfig::disable_loss_parallel,
              "With tensor parallelism: whether every rank computes the loss from the logits of the whole "
              "vocabulary, which needs more memory and communication, instead of from its part of them.")
+      .tables("tensor_parallel_plan", &ParallelismConfig::tensor_parallel_plan, tensor_plan_table(),
+              "With tensor parallelism: rules that replace parts of the family's plan, as {pattern, style} "
+              "tables; a layer whose parameters are replicated is computed whole on every rank.")
       .field("context_parallel_degree", &ParallelismConfig::context_parallel_degree,
              "Number of ranks over which the tokens of each row are divided, for sequences too long for one "
              "rank; weights are sharded over these ranks too.",

@@ -108,12 +108,12 @@ struct CallSpec {
   double flops = 0;                       ///< forward, per token, of matrix products
   /// Forward, per token and key of its document: attention without the causal mask.
   double flops_per_key = 0;
-  Elements output;               ///< its result; lives until its region returns, or longer if saved
-  Elements extra;                ///< statistics, allocated and kept for backward
-  Elements saves;                ///< saved inputs, results and statistics, freed after its backward
-  Workspace forward_workspace;   ///< allocated and freed during the forward
-  Elements gradient;             ///< gradient of its input; 0 if its backward works in place
-  Workspace backward_workspace;  ///< allocated and freed during the backward
+  Elements output = {};               ///< its result; lives until its region returns, or longer if saved
+  Elements extra = {};                ///< statistics, allocated and kept for backward
+  Elements saves = {};                ///< saved inputs, results and statistics, freed after its backward
+  Workspace forward_workspace = {};   ///< allocated and freed during the forward
+  Elements gradient = {};             ///< gradient of its input; 0 if its backward works in place
+  Workspace backward_workspace = {};  ///< allocated and freed during the backward
   std::vector<Exchange> forward_exchanges = {};
   std::vector<Exchange> backward_exchanges = {};
 };
@@ -121,7 +121,7 @@ struct CallSpec {
 /// A named part of a block ("attention", "mlp") that is saved or recomputed as a whole.
 struct RegionSpec {
   std::string name;
-  std::vector<CallSpec> calls;
+  std::vector<CallSpec> calls = {};
   /// Its input is added to its result, so the incoming gradient lives until the end of its backward.
   bool residual = false;
 };

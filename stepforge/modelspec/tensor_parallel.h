@@ -16,9 +16,15 @@ struct TensorParallel {
   bool sequence = false;
   /// The loss is computed from the logits of the whole vocabulary, on every rank, instead of from parts.
   bool whole_logits = false;
+  /// Of one layer: whether it is divided, as all are unless a plan says otherwise. Every rank has all of a layer
+  /// that is not.
+  bool divided = true;
 
   /// This rank's part of `count` heads, hidden units, tokens of the vocabulary or of a batch; the parts differ by at most one.
-  ShardRange part_of(int64_t count) const { return {count * rank / degree, count * (rank + 1) / degree}; }
+  ShardRange part_of(int64_t count) const {
+    if (!divided) return {0, count};
+    return {count * rank / degree, count * (rank + 1) / degree};
+  }
 };
 
 }  // namespace stepforge

@@ -148,13 +148,13 @@ at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) 
   auto [normed, residual] = pre_norm(x, norm_, eps_, slice ? &tensor_ : nullptr);
   const at::Tensor qkv =
       rotate(enter_linear(normed, qkv_, tensor_, context), shape_, context.batch->positions, rope_, q_norm_,
-             k_norm_, eps_, tensor_.several() ? &tensor_ : nullptr);
+             k_norm_, eps_, is_divided(qkv_) ? &tensor_ : nullptr);
   const bool parts = context.batch->host.part.degree > 1;
   const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
                               : parts                  ? attend_part(qkv, shape_, *context.batch, exchange_)
                                                        : attend(qkv, shape_, *context.batch);
-  return residual_add(leave_divided(linear(attended, out_), tensor_, context), residual, context,
-                      static_cast<uint64_t>(2 * layer_), tensor_);
+  return residual_add(leave_layer(linear(attended, out_), is_divided(out_), tensor_, context), residual,
+                      context, static_cast<uint64_t>(2 * layer_), tensor_);
 }
 
 }  // namespace stepforge

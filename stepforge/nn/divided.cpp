@@ -17,6 +17,19 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+int64_t slice_size(const at::Tensor& whole, int64_t degree) {
+  if (whole.size(0) % degree != 0)
+    throw Error(format("{} tokens cannot be divided into {} equal slices", whole.size(0), degree));
+  return whole.size(0) / degree;
+}
+
+/// A copy of this part's slice.
+at::Tensor own_slice(const at::Tensor& whole, const TensorExchange& exchange) {
+  const ShardRange own = exchange.parallel.part_of(whole.size(0));
+  return whole.narrow(0, own.begin, slice_size(whole, exchange.parallel.degree))
+      .clone(at::MemoryFormat::Contiguous);
+}
+
 struct EnterFunction : torch::autograd::Function<EnterFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const TensorExchange* exchange) {
     save_pointer(*ctx, "exchange", exchange);
@@ -76,6 +89,29 @@ struct LeaveToSliceFunction : torch::autograd::Function<LeaveToSliceFunction> {
   }
 };
 
+/// The tokens of all slices, for a layer that every rank has whole: so it also has all of their gradient.
+struct GatherSlicesFunction : torch::autograd::Function<GatherSlicesFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const TensorExchange* exchange) {
+    save_pointer(*ctx, "exchange", exchange);
+    return all_slices(x, *exchange);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    return {own_slice(gradients[0], *saved_pointer<TensorExchange>(*ctx, "exchange")), at::Tensor()};
+  }
+};
+
+/// The opposite: a slice of what every rank has.
+struct TakeSliceFunction : torch::autograd::Function<TakeSliceFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const TensorExchange* exchange) {
+    save_pointer(*ctx, "exchange", exchange);
+    return own_slice(x, *exchange);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto& exchange = *saved_pointer<TensorExchange>(*ctx, "exchange");
+    return {all_slices(gradients[0].contiguous(), exchange), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 VocabularyPart vocabulary_part(const ParameterSpec& table) {
@@ -94,10 +130,7 @@ at::Tensor all_slices(const at::Tensor& slice, const TensorExchange& exchange) {
 }
 
 at::Tensor sum_of_slice(const at::Tensor& whole, const TensorExchange& exchange) {
-  const int64_t degree = exchange.parallel.degree;
-  if (whole.size(0) % degree != 0)
-    throw Error(format("{} tokens cannot be divided into {} equal slices", whole.size(0), degree));
-  at::Tensor slice = at::empty({whole.size(0) / degree, whole.size(1)}, whole.options());
+  at::Tensor slice = at::empty({slice_size(whole, exchange.parallel.degree), whole.size(1)}, whole.options());
   exchange.sum_slice(whole, slice);
   return slice;
 }
@@ -108,14 +141,19 @@ at::Tensor all_tokens(const at::Tensor& x, const TensorExchange& exchange, const
 
 at::Tensor enter_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context) {
-  if (takes_slice(exchange, context))
-    return LinearOfSliceFunction::apply(x, weight.value(), &weight, &exchange);
+  const bool slice = takes_slice(exchange, context);
+  if (!is_divided(weight)) return linear(slice ? GatherSlicesFunction::apply(x, &exchange) : x, weight);
+  if (slice) return LinearOfSliceFunction::apply(x, weight.value(), &weight, &exchange);
   return linear(exchange.several() ? EnterFunction::apply(x, &exchange) : x, weight);
 }
 
-at::Tensor leave_divided(const at::Tensor& x, const TensorExchange& exchange, const Context& context) {
-  if (takes_slice(exchange, context)) return LeaveToSliceFunction::apply(x, &exchange);
-  return exchange.several() ? LeaveFunction::apply(x, &exchange) : x;
+at::Tensor leave_layer(const at::Tensor& x, bool divided, const TensorExchange& exchange,
+                       const Context& context) {
+  if (takes_slice(exchange, context)) {
+    if (!divided) return TakeSliceFunction::apply(x, &exchange);
+    return LeaveToSliceFunction::apply(x, &exchange);
+  }
+  return divided && exchange.several() ? LeaveFunction::apply(x, &exchange) : x;
 }
 
 }  // namespace stepforge

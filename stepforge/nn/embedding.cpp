@@ -42,7 +42,7 @@ at::Tensor embed(const at::Tensor& tokens, Parameter& table, const VocabularyPar
 }
 
 Bundle EmbeddingBlock::forward(const Bundle& inputs, const Context& context) {
-  return {leave_divided(embed(context.batch->tokens, table_, part_), tensor_, context)};
+  return {leave_layer(embed(context.batch->tokens, table_, part_), is_divided(table_), tensor_, context)};
 }
 
 }  // namespace stepforge

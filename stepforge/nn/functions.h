@@ -41,15 +41,21 @@ at::Tensor all_tokens(const at::Tensor& x, const TensorExchange& exchange, const
 /// x W^T; saves x for the weight's gradient. x [N, in], weight [out, in].
 at::Tensor linear(const at::Tensor& x, Parameter& weight);
 
-/// The slots of a layer whose matrices are divided over ranks; without effect if `exchange` is empty. It must
+/// Whether a rank has a part of this parameter.
+inline bool is_divided(const Parameter& weight) {
+  return weight.spec().is_sliced();
+}
+
+/// The slots of a layer whose matrices may be divided over ranks; without effect if `exchange` is empty. It must
 /// outlive the graph.
-/// enter_linear(): linear() with a weight that is divided by rows. x is all tokens, and its gradient is summed,
-/// or a slice of them, and all are gathered. (f of arXiv:1909.08053, g of arXiv:2205.05198.)
-/// leave_divided(): after a weight that is divided by columns, and for the gradient before a head: the sum of x,
-/// in place, or of a slice of it.
+/// enter_linear(): linear(), where x may be a slice of the tokens, of which all are then gathered. If the weight is
+/// divided by rows, the gradient of x is summed. (f of arXiv:1909.08053, g of arXiv:2205.05198.)
+/// leave_layer(): x is the result of a layer for all tokens, or the gradient before a head. If the layer is divided,
+/// it is a share of the sum, which is made in place. Returns all of it, or a slice.
 at::Tensor enter_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context);
-at::Tensor leave_divided(const at::Tensor& x, const TensorExchange& exchange, const Context& context);
+at::Tensor leave_layer(const at::Tensor& x, bool divided, const TensorExchange& exchange,
+                       const Context& context);
 
 /// The start of a residual branch: {norm(x), x}. The second result is x for the residual path; its
 /// gradient and the norm's are added in one pass. `summed`: the ranks that have the other tokens, over which the

@@ -45,10 +45,10 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
     weight_.mark_written();
   }
   linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, scale, chunk_, outputs,
-                       part_, tensor_);
+                       part_, parts());
 
   normed.out.reset();
-  const at::Tensor gradient = leave_divided(outputs.grad_hidden, tensor_, context);
+  const at::Tensor gradient = leave_layer(outputs.grad_hidden, is_divided(weight_), tensor_, context);
   outputs.grad_hidden.reset();
   // In place: the gradient of the normed hidden becomes that of the hidden.
   NormGradient norm_gradient(norm_, takes_slice(tensor_, context) ? &tensor_ : nullptr);
@@ -65,7 +65,7 @@ LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& con
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
   if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
   linear_cross_entropy(hidden, weight_.value().detach(), context.batch->labels, 1.0, chunk_, outputs, part_,
-                       tensor_);
+                       parts());
   const at::Tensor logits = with_logits ? of_all_parts(outputs.logits) : outputs.logits;
   return {sum_in_order(outputs.token_loss), outputs.token_loss, logits, {}};
 }
@@ -80,7 +80,7 @@ at::Tensor LinearCrossEntropyHead::last_logits(const Bundle& inputs, const Conte
 }
 
 at::Tensor LinearCrossEntropyHead::of_all_parts(const at::Tensor& logits) const {
-  return tensor_.several() ? stepforge::of_all_parts(logits, part_, tensor_) : logits;
+  return is_divided(weight_) ? stepforge::of_all_parts(logits, part_, tensor_) : logits;
 }
 
 }  // namespace stepforge

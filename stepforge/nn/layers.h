@@ -83,6 +83,8 @@ class LinearCrossEntropyHead : public Head {
  private:
   /// Logits of the whole vocabulary, from those of this part.
   at::Tensor of_all_parts(const at::Tensor& logits) const;
+  /// The exchanges with the other parts of the vocabulary; empty ones if there are none.
+  TensorExchange parts() const { return is_divided(weight_) ? tensor_ : TensorExchange(); }
 
   Parameter& norm_;
   Parameter& weight_;

@@ -249,8 +249,8 @@ TensorParallel plan_tensor(const Config& config, RankId rank) {
 }
 
 ModelSpec plan_rank_model(const Config& config, RankId rank) {
-  return model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank),
-                    plan_context(config));
+  return model_spec(config.model, config.training.loss_chunk, plan_tensor(config, rank), plan_context(config),
+                    TensorPlan(config.parallelism.tensor_parallel_plan));
 }
 
 int plan_data_ranks(const Config& config, int world_size) {

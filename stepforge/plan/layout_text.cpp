@@ -121,8 +121,8 @@ std::string unit_table(const ModelSpec& part, const RankLayout& layout) {
   return table.text();
 }
 
-std::string tensor_table(const ModelSpec& part, const RankLayout& layout) {
-  Table table({"tensor", "shape", "this rank has", "norm and checkpoint"});
+std::string tensor_table(const ModelSpec& part, const RankLayout& layout, const TensorPlan& plan) {
+  Table table({"tensor", "shape", "style", "this rank has", "norm and checkpoint"});
   for (std::size_t u = 0; u < part.units.size(); ++u) {
     for (std::size_t p = 0; p < part.units[u].parameters.size(); ++p) {
       const ParameterSpec& parameter = part.units[u].parameters[p];
@@ -131,8 +131,9 @@ std::string tensor_table(const ModelSpec& part, const RankLayout& layout) {
         const bool counts = layout.units[u].counts(p);
         table.add(
             {parameter.name + (parameter.sub_tensors.size() > 1 ? " " + parameter.sub_tensors[s].name : ""),
-             shape_text(shape), slice_text(parameter.slice_of(s), shape),
-             counts ? "yes" : "first rank of tp"});
+             shape_text(shape),
+             layout.dims.tp > 1 ? std::string(style_name(plan.style_of(parameter.name))) : "-",
+             slice_text(parameter.slice_of(s), shape), counts ? "yes" : "first rank of tp"});
       }
     }
   }
@@ -176,12 +177,12 @@ std::string type_table(const ModelSpec& part) {
 
 }  // namespace
 
-std::string layout_text(const ModelSpec& part, const RankLayout& layout) {
+std::string layout_text(const ModelSpec& part, const RankLayout& layout, const TensorPlan& plan) {
   std::string text = format("Layout of rank {} of {}: {}; it reads rows as data rank {} of {}\n\n",
                             layout.id.rank, with_thousands(layout.id.world_size), mesh_text(layout.dims),
                             layout.data_rank, layout.data_ranks);
   if (!layout.groups.empty()) text += group_table(layout) + "\n";
-  return text + unit_table(part, layout) + "\n" + tensor_table(part, layout) + type_table(part);
+  return text + unit_table(part, layout) + "\n" + tensor_table(part, layout, plan) + type_table(part);
 }
 
 }  // namespace stepforge

@@ -4,14 +4,15 @@
 
 #include <string>
 
+#include "stepforge/catalog/tensor_plan.h"
 #include "stepforge/layout/rank_layout.h"
 #include "stepforge/modelspec/model_spec.h"
 
 namespace stepforge {
 
-/// The rank's groups, its units (partition, dtypes, reductions) and its part of every tensor. Units and tensors
-/// that differ in their layer's number only are one line. `part` is this rank's part of the model, with the units
-/// of `layout`.
-std::string layout_text(const ModelSpec& part, const RankLayout& layout);
+/// The rank's groups, its units (partition, dtypes, reductions), its part of every tensor, and the types of values
+/// in every block (modelspec/value_types.h). What differs in its layer's number only is one line. `part` is this
+/// rank's part of the model, divided by `plan`, with the units of `layout`. Throws ValueTypeError.
+std::string layout_text(const ModelSpec& part, const RankLayout& layout, const TensorPlan& plan = {});
 
 }  // namespace stepforge

@@ -16,6 +16,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/catalog/tensor_plan.h"
 #include "stepforge/data/context_part.h"
 #include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/function_data.h"
@@ -82,7 +83,7 @@ class ExactEmbedding : public Block {
   ExactEmbedding(Parameter& table, const TensorExchange& tensor) : table_(table), tensor_(tensor) {}
   Bundle forward(const Bundle&, const Context& context) override {
     const at::Tensor rows = embed(context.batch->tokens, table_, vocabulary_part(table_.spec()));
-    return {round_to_exact(leave_divided(rows, tensor_, context) * 4.0)};
+    return {round_to_exact(leave_layer(rows, is_divided(table_), tensor_, context) * 4.0)};
   }
 
  private:
@@ -164,7 +165,7 @@ class ExactLayer : public Block {
     const auto mlp = [this, context](const at::Tensor& x) {
       const at::Tensor up = enter_linear(x, up_, tensor_, context);
       const at::Tensor inner = round_to_exact(AddBias::apply(up, bias_.value(), &bias_));
-      const at::Tensor branch = leave_divided(linear(inner, down_), tensor_, context);
+      const at::Tensor branch = leave_layer(linear(inner, down_), is_divided(down_), tensor_, context);
       return round_to_exact(residual_add(branch, x, context, 2 * layer_ + 1, tensor_));
     };
     return {recompute_region(context, "mlp", mlp,
@@ -207,7 +208,8 @@ class ExactHead : public Head {
     const at::Tensor gradient = (to_integers(errors) * scale).to(x.scalar_type());
     weight_.add_product(gradient, x);
     const at::Tensor input_gradient = at::mm(gradient, weight_.value());
-    result.input_gradients = {to_gradients(leave_divided(input_gradient, tensor_, context))};
+    result.input_gradients = {
+        to_gradients(leave_layer(input_gradient, is_divided(weight_), tensor_, context))};
     return result;
   }
   LossResult loss(const Bundle& inputs, const Context& context, bool) override {
@@ -230,7 +232,7 @@ class ExactHead : public Head {
   }
   LossResult loss_of(const at::Tensor& errors) const {
     const at::Tensor losses = 0.5 * (errors * errors).sum(1);
-    if (tensor_.several()) tensor_.sum(losses);
+    if (is_divided(weight_)) tensor_.sum(losses);
     return {losses.sum().item<double>(), losses.to(at::kFloat), at::Tensor(), {}};
   }
 
@@ -251,7 +253,7 @@ ParameterSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
 
 /// The part of a parameter that this rank holds, along a dimension.
 ParameterSpec divided(ParameterSpec whole, size_t dimension, const TensorParallel& tensor) {
-  if (tensor.degree == 1) return whole;
+  if (tensor.degree == 1 || !tensor.divided) return whole;
   const ShardRange part = tensor.part_of(whole.shape.at(dimension));
   SubTensor& held = whole.sub_tensors.at(0);
   held.tensor_shape = whole.shape;
@@ -276,12 +278,15 @@ Exchange over_tensor(ExchangeKind kind, int64_t width = kWidth) {
   return {BlockAxis::tensor, kind, {width}};
 }
 
-/// Before and after a divided part, as in the layers of nn/.
+/// Where a layer begins and ends, as in the layers of nn/.
 void add_exchanges(std::vector<CallSpec>& calls, const TensorParallel& tensor, bool enter) {
-  if (tensor.degree == 1) return;
+  if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return;
   CallSpec made{.name = enter ? "enter" : "leave", .kind = CallKind::exchange};
-  const ExchangeKind sum = tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum;
-  (enter ? made.backward_exchanges : made.forward_exchanges) = {over_tensor(sum)};
+  const ExchangeKind combine = !tensor.divided   ? ExchangeKind::slice
+                               : tensor.sequence ? ExchangeKind::sum_slice
+                                                 : ExchangeKind::sum;
+  std::vector<Exchange>& combines = enter ? made.backward_exchanges : made.forward_exchanges;
+  combines.push_back(over_tensor(combine, tensor.divided ? kWidth : 0));
   if (tensor.sequence)
     (enter ? made.forward_exchanges : made.backward_exchanges) = {over_tensor(ExchangeKind::gather)};
   calls.push_back(std::move(made));
@@ -327,7 +332,7 @@ RegionSpec hidden_region(const std::string& layer, const TensorParallel& tensor)
   RegionSpec region{.name = "mlp", .residual = true};
   add_exchanges(region.calls, tensor, /*enter=*/true);
   region.calls.push_back(call(CallKind::linear, layer + ".up", kHidden, 2 * kWidth));
-  if (tensor.sequence) {
+  if (tensor.sequence && tensor.divided) {
     CallSpec& up = region.calls.back();
     up.saves = up.saves.of_slice();
     up.backward_exchanges = {over_tensor(ExchangeKind::gather)};
@@ -348,12 +353,15 @@ RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) 
   RegionSpec region{.name = "head"};
   add_exchanges(region.calls, tensor, /*enter=*/true);
   region.calls.push_back(call(CallKind::loss, weight, kVocabulary));
-  if (tensor.degree > 1) region.calls.back().forward_exchanges = {over_tensor(ExchangeKind::sum, 2)};
+  if (tensor.degree > 1 && tensor.divided)
+    region.calls.back().forward_exchanges = {over_tensor(ExchangeKind::sum, 2)};
   return region;
 }
 
-/// The hidden layer is divided by units, embedding and head by tokens; `mix` is whole on every rank.
-ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const ContextParallel& context) {
+/// The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
+/// place they stand; `mix` is whole on every rank.
+ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const ContextParallel& context,
+                     const TensorPlan& plan) {
   const bool shared = model == ExactModel::shared;
   ModelSpec spec;
   spec.family = "exact";
@@ -362,22 +370,26 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const Conte
   spec.layers = kExactLayers;
   spec.max_position = 4096;
   spec.degrees = {tensor.degree, context.across(), context.heads()};
+  const TensorParallel embedding = plan.of_layer(tensor, {"embedding.weight"});
+  const TensorParallel head_part = plan.of_layer(tensor, {shared ? "embedding.weight" : "head.weight"});
   const BundleEntry stream{"hidden", kWidth, tensor.sequence};
-  spec.units.push_back({"embedding", {divided(matrix("embedding.weight", kVocabulary, kWidth), 0, tensor)}});
+  spec.units.push_back(
+      {"embedding", {divided(matrix("embedding.weight", kVocabulary, kWidth), 0, embedding)}});
   spec.blocks.push_back(
-      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {embedding_region(tensor)}});
+      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {embedding_region(embedding)}});
   for (int layer = 0; layer < kExactLayers; ++layer) {
     const std::string name = format("layers.{}", layer);
+    const TensorParallel mlp = plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"});
     BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {mixing_region(name + ".mix", tensor, context), hidden_region(name, tensor)};
+    block.regions = {mixing_region(name + ".mix", tensor, context), hidden_region(name, mlp)};
     const auto add_unit = [&](UnitSpec unit) {
       block.units.push_back(static_cast<int>(spec.units.size()));
       spec.units.push_back(std::move(unit));
     };
     UnitSpec trained{name,
-                     {divided(matrix(name + ".up", kHidden, kWidth), 0, tensor),
-                      divided(parameter(name + ".bias", {kHidden}, ParameterTag::bias), 0, tensor),
-                      divided(matrix(name + ".down", kWidth, kHidden), 1, tensor)}};
+                     {divided(matrix(name + ".up", kHidden, kWidth), 0, mlp),
+                      divided(parameter(name + ".bias", {kHidden}, ParameterTag::bias), 0, mlp),
+                      divided(matrix(name + ".down", kWidth, kHidden), 1, mlp)}};
     ParameterSpec mix = matrix(name + ".mix", kWidth, kWidth);
     if (shared) {
       trained.parameters.push_back(matrix(name + ".unused", 5, 3));
@@ -389,12 +401,12 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const Conte
     spec.blocks.push_back(std::move(block));
   }
   const std::string output = shared ? "embedding.weight" : "head.weight";
-  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {head_region(output, tensor)}};
+  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {head_region(output, head_part)}};
   if (shared) {
     spec.ties.push_back({"embedding.weight", "head", "head.weight"});
   } else {
     head.units = {static_cast<int>(spec.units.size())};
-    spec.units.push_back({"head", {divided(matrix("head.weight", kVocabulary, kWidth), 0, tensor)}});
+    spec.units.push_back({"head", {divided(matrix("head.weight", kVocabulary, kWidth), 0, head_part)}});
   }
   spec.blocks.push_back(std::move(head));
   return spec;
@@ -459,8 +471,10 @@ class Snap : public Callback {
 
 void use_exact_model(Trainer& trainer, ExactModel model) {
   trainer.replace_build_step("specification", [model](Trainer& built) {
-    built.model_spec = exact_spec(model, {}, {});
-    built.rank_model = exact_spec(model, plan_tensor(built.config, built.place), plan_context(built.config));
+    built.model_spec = exact_spec(model, {}, {}, {});
+    const ParallelismConfig& parallelism = built.config.parallelism;
+    built.rank_model = exact_spec(model, plan_tensor(built.config, built.place), plan_context(built.config),
+                                  TensorPlan(parallelism.tensor_parallel_plan));
   });
   trainer.replace_build_step("model", [model](Trainer& built) {
     built.model = make_exact_model(model, built.store->lookup(),

@@ -84,6 +84,7 @@ const std::map<std::string, std::string> kNestedTypes = {
     {"data.validation[]", "DataSourceConfig"},
     {"optimizer.param_groups[]", "ParamGroupConfig"},
     {"parallelism.fsdp_prefetch_lists[]", "PrefetchListConfig"},
+    {"parallelism.tensor_parallel_plan[]", "TensorPlanRule"},
 };
 
 bool read_somewhere(const std::vector<std::string>& files, const FieldInfo& info) {

@@ -25,6 +25,7 @@ struct CostCase {
   std::vector<std::string> recomputed;
   ContextParallel context = {};
   TensorParallel tensor = {};
+  std::vector<TensorPlanRule> plan = {};
 };
 
 /// Every other rank has the same tokens.
@@ -82,7 +83,7 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
 
   Measured measure() const {
     TinyModel tiny(config(), GetParam().compute, 7, 0, of_equal_ranks(GetParam().context),
-                   of_equal_parts(GetParam().tensor));
+                   of_equal_parts(GetParam().tensor), TensorPlan(GetParam().plan));
     const int64_t degree = GetParam().context.degree;
     const BatchTensors batch(take_part(made_up_batch(kRows, kSeqLen * degree, tiny.config.vocab_size),
                                        {0, degree, true, GetParam().context.heads()}));
@@ -118,8 +119,10 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
     const ContextParallel& parallel = GetParam().context;
     const CostContext context{kRows * kSeqLen,       kSeqLen * parallel.degree, GetParam().compute,
                               at::get_num_threads(), parallel.degree,           GetParam().tensor.degree};
-    return block_cost(model_spec(config(), 0, GetParam().tensor, parallel).blocks.at(1).regions, context,
-                      GetParam().recomputed);
+    return block_cost(model_spec(config(), 0, GetParam().tensor, parallel, TensorPlan(GetParam().plan))
+                          .blocks.at(1)
+                          .regions,
+                      context, GetParam().recomputed);
   }
 };
 
@@ -193,6 +196,18 @@ std::vector<CostCase> cost_cases() {
                            {},
                            {1, 2, sequence}});
         }
+      }
+    }
+    for (const char* layer : {"attention", "mlp"}) {
+      for (const bool sequence : {false, true}) {
+        cases.push_back({format("{}_replicated_{}{}", family, layer, sequence ? "_sequence" : ""),
+                         family,
+                         DType::f32,
+                         0.0,
+                         {},
+                         {},
+                         {1, 2, sequence},
+                         {{layer, TensorStyle::replicate}}});
       }
     }
     for (const ContextParallel& context :

@@ -40,9 +40,9 @@ inline ModelConfig tiny_config(const std::string& family = "llama", bool tied = 
 struct TinyModel {
   explicit TinyModel(const ModelConfig& model_config, DType compute = DType::f32, uint64_t seed = 7,
                      int64_t loss_chunk = 0, const ContextExchange& exchange = {},
-                     const TensorExchange& tensor = {})
+                     const TensorExchange& tensor = {}, const TensorPlan& plan = {})
       : config(model_config),
-        spec(model_spec(config, loss_chunk, tensor.parallel)),
+        spec(model_spec(config, loss_chunk, tensor.parallel, {}, plan)),
         store(spec.units, rank_layout(spec.units, {.gather = compute})),
         model(make_model(config, store.lookup(), {config.max_position, loss_chunk, exchange, tensor})) {
     store.initialize(seed);

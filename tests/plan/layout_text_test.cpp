@@ -18,7 +18,8 @@ std::string text_of(Config config, RankId rank) {
   config.model.ffn_dim = 50;
   config.model.vocab_size = 101;
   const ModelSpec part = plan_rank_model(config, rank);
-  return layout_text(part, plan_layout(config, part, rank));
+  return layout_text(part, plan_layout(config, part, rank),
+                     TensorPlan(config.parallelism.tensor_parallel_plan));
 }
 
 TEST(LayoutText, StatesTheGroupsOfTheRank) {
@@ -49,11 +50,12 @@ TEST(LayoutText, StatesTheRanksPartOfEveryTensor) {
   Config config;
   config.parallelism.tensor_parallel_degree = 2;
   const std::string text = text_of(config, {1, 2});
-  EXPECT_CONTAINS(text, "embedding.weight                       [101, 24]  rows 50 to 100");
-  EXPECT_CONTAINS(text, "layers.*.attention.qkv k (each of 3)   [12, 24]   rows 6 to 11");
-  EXPECT_CONTAINS(text, "layers.*.mlp.down (each of 3)          [24, 50]   columns 25 to 49  yes");
-  EXPECT_CONTAINS(text,
-                  "layers.*.mlp.norm (each of 3)          [24]       all               first rank of tp");
+  EXPECT_CONTAINS(text, "embedding.weight                       [101, 24]  rowwise    rows 50 to 100");
+  EXPECT_CONTAINS(text, "layers.*.attention.qkv k (each of 3)   [12, 24]   colwise    rows 6 to 11");
+  EXPECT_CONTAINS(text, "layers.*.mlp.down (each of 3)          [24, 50]   rowwise    columns 25 to 49  yes");
+  EXPECT_CONTAINS(
+      text,
+      "layers.*.mlp.norm (each of 3)          [24]       replicate  all               first rank of tp");
   EXPECT_EQ(text.find("layers.1"), std::string::npos);
 }
 

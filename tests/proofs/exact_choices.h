@@ -31,6 +31,9 @@ inline const std::vector<Axis> kExactAxes = {
     {{"parallelism.fsdp_reduce_in_flight=1"}, {"parallelism.fsdp_reduce_in_flight=2"}},
     {{"parallelism.fsdp_cpu_offload=false"}, {"parallelism.fsdp_cpu_offload=true"}},
     {{"parallelism.enable_sequence_parallel=true"}, {"parallelism.enable_sequence_parallel=false"}},
+    {{"parallelism.tensor_parallel_plan=[]"},
+     {"parallelism.tensor_parallel_plan=[{pattern=\"layers.1.mlp|embedding\",style=\"replicate\"}]"},
+     {"parallelism.tensor_parallel_plan=[{pattern=\"head|mlp\",style=\"replicate\"}]"}},
 };
 
 inline int64_t combinations() {

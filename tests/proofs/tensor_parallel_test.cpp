@@ -30,6 +30,22 @@ TEST_P(TensorParallelTraining, LossesAndNormsAreThoseOfOneRank) {
   }
 }
 
+TEST_P(TensorParallelTraining, WithAPlanOfOnesOwnLossesAreThoseOfOneRank) {
+  const auto replicated = [](const std::string& pattern) {
+    return Strings{"parallelism.tensor_parallel_plan=[{pattern=\"" + pattern + "\",style=\"replicate\"}]"};
+  };
+  const std::vector<LayoutCase> layouts = {{2, 1, 2, 1, replicated("mlp")},
+                                           {2, 1, 2, 1, replicated("attention|head") + kRecomputed},
+                                           {4, 2, 2, 1, replicated("attention") + kRegions},
+                                           {4, 1, 2, 1, replicated("embedding|layers.1.mlp") + kAllTokens},
+                                           {4, 1, 2, 2, replicated("head") + kWholeLogits},
+                                           {6, 1, 3, 1, replicated(".") + kByDim}};
+  for (const LayoutCase& layout : cases_of(GetParam(), layouts)) {
+    expect_losses_of_one_rank(
+        layout, [](const std::filesystem::path& run_dir) { return divided_job(run_dir, GetParam(), 20); });
+  }
+}
+
 TEST_P(TensorParallelTraining, InBf16LossesStayWithinItsPrecision) {
   const TempFolder folder;
   const Strings bf16 = kNoCheckpoint + Strings{"precision.compute=bf16"};

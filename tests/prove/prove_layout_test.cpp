@@ -58,6 +58,9 @@ TEST(ProveLayout, LayoutsOfAllAxesAreThoseOfOneRank) {
         "parallelism.context_parallel_degree=2", "parallelism.context_parallel_method=ring"}},
       {8, {"parallelism.context_parallel_degree=8", "parallelism.context_parallel_method=hybrid"}},
       {3, {"parallelism.tensor_parallel_degree=3", "training.seq_len=96"}},
+      {4,
+       {"parallelism.tensor_parallel_degree=2",
+        "parallelism.tensor_parallel_plan=[{pattern=\"mlp|head\", style=\"replicate\"}]"}},
       {6,
        {"parallelism.context_parallel_degree=3", "parallelism.context_parallel_method=ulysses",
         "training.seq_len=96", "model.tie_embeddings=true", "activation_checkpoint.mode=full"}}};
