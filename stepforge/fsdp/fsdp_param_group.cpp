@@ -17,15 +17,6 @@ namespace stepforge {
 
 namespace {
 
-UnitSpec spec_of(const std::string& name, const std::vector<NamedParameter>& parameters, bool trained) {
-  UnitSpec spec{.name = name, .parameters = {}, .trainable = trained};
-  for (const NamedParameter& parameter : parameters) {
-    const std::vector<int64_t> shape = parameter.tensor.sizes().vec();
-    spec.parameters.push_back({.name = parameter.name, .shape = shape, .sub_tensors = {}});
-  }
-  return spec;
-}
-
 /// A tensor without memory; using it throws `message`.
 at::Tensor unusable(const std::string& message) {
   at::Tensor tensor = at::empty({1}, at::kFloat);
@@ -37,16 +28,16 @@ at::Tensor unusable(const std::string& message) {
 
 }  // namespace
 
-FsdpParamGroup::FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const UnitLayout& layout,
+FsdpParamGroup::FsdpParamGroup(UnitSpec spec, ShardMesh& mesh, const UnitLayout& layout,
                                const StoreOptions& options, std::vector<NamedParameter> parameters)
-    : spec_(spec_of(unit_name, parameters, options.with_gradient)),
+    : spec_(std::move(spec)),
       mesh_(mesh),
       parameters_(std::move(parameters)),
       store_(std::make_unique<UnitStore>(spec_, layout, options, mesh.groups())),
       hidden_(unusable(format(
           "a parameter of unit \"{}\" is used but not gathered: call the module through its holder, or "
           "unshard() it before",
-          unit_name))) {
+          spec_.name))) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
@@ -228,16 +219,16 @@ void FsdpParamGroup::zero_grad() {
   }
 }
 
-void FsdpParamGroup::set_value(size_t index, const at::Tensor& whole) {
+void FsdpParamGroup::set_value(size_t index, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   const std::vector<int64_t>& shape = spec_.parameters.at(index).shape;
-  if (whole.sizes() != at::IntArrayRef(shape)) {
+  if (value.sizes() != at::IntArrayRef(shape)) {
     throw UsageError(format("parameter {} of unit \"{}\" has shape {}, but its value has shape {}",
                             spec_.parameters[index].name, spec_.name, shape_text(shape),
-                            shape_text(whole.sizes().vec())));
+                            shape_text(value.sizes().vec())));
   }
   for (const ShardSlice& held : store_->slices(index)) {
-    part_of(store_->master(), held).copy_(part_of(whole.detach(), held.slice));
+    part_of(store_->master(), held).copy_(part_of(value.detach(), held.slice));
   }
   masters_changed();
 }

@@ -33,10 +33,10 @@ struct ReduceRule {
 class FsdpParamGroup {
  public:
   /// Shards the values of `parameters`, which are on the CPU or on the meta device, and frees the memory of
-  /// their tensors: using one that is not gathered throws c10::Error with `unit_name`.
-  /// options.with_gradient: whether the parameters are trained.
-  FsdpParamGroup(const std::string& unit_name, ShardMesh& mesh, const UnitLayout& layout,
-                 const StoreOptions& options, std::vector<NamedParameter> parameters);
+  /// their tensors: using one that is not gathered throws c10::Error with the unit's name. `spec` has the
+  /// same parameters. options.with_gradient: whether they are trained.
+  FsdpParamGroup(UnitSpec spec, ShardMesh& mesh, const UnitLayout& layout, const StoreOptions& options,
+                 std::vector<NamedParameter> parameters);
   ~FsdpParamGroup();
   FsdpParamGroup(const FsdpParamGroup&) = delete;
   FsdpParamGroup& operator=(const FsdpParamGroup&) = delete;
@@ -77,8 +77,9 @@ class FsdpParamGroup {
   /// Drops every gradient, also those not yet reduced. Waits for a reduction under way.
   void zero_grad();
 
-  /// Sets parameter `index` to the whole value; each rank keeps its shard. Marks gathered values as stale.
-  void set_value(size_t index, const at::Tensor& whole);
+  /// Sets parameter `index` to `value`, of its shape; each rank keeps its shard. Marks gathered values as
+  /// stale.
+  void set_value(size_t index, const at::Tensor& value);
 
  private:
   int64_t masters_version() const;

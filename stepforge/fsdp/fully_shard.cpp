@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
@@ -14,6 +15,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/fsdp/unit_runtime.h"
 #include "stepforge/fsdp/unit_tree.h"
+#include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
 
@@ -45,9 +47,12 @@ class Contents {
            const std::vector<std::shared_ptr<ShardedUnit>>& other_units)
       : unit_name_(unit_name), options_(options), other_units_(other_units) {
     collect(module, "");
+    std::vector<at::Tensor> sliced;
+    for (const TensorSliceOf& slice : options.sliced_params) sliced.push_back(slice.parameter);
     for (const auto& [list, name] : {std::pair{&options.ignored_params, "ignored_params"},
                                      std::pair{&options.replicate_params, "replicate_params"},
-                                     std::pair{&options.tied_params, "tied_params"}}) {
+                                     std::pair{&options.tied_params, "tied_params"},
+                                     std::pair{&std::as_const(sliced), "sliced_params"}}) {
       for (size_t i = 0; i < list->size(); ++i) {
         if (contains(seen_, (*list)[i])) continue;
         throw UsageError(
@@ -55,6 +60,14 @@ class Contents {
                    i, unit_name_));
       }
     }
+    check_stored(sliced);
+  }
+
+  /// The parameters of the unit, sharded or replicated.
+  std::vector<NamedParameter> own() const {
+    std::vector<NamedParameter> all = sharded;
+    all.insert(all.end(), replicated.begin(), replicated.end());
+    return all;
   }
 
   std::vector<NamedParameter> sharded;
@@ -138,6 +151,20 @@ class Contents {
     }
   }
 
+  /// Whether sliced_params has each tensor once, and only parameters that this unit stores.
+  void check_stored(const std::vector<at::Tensor>& sliced) const {
+    std::vector<at::Tensor> left;
+    for (const NamedParameter& parameter : own()) left.push_back(parameter.tensor);
+    for (size_t i = 0; i < sliced.size(); ++i) {
+      const auto same = [&](const at::Tensor& tensor) { return tensor.is_same(sliced[i]); };
+      if (std::erase_if(left, same) > 0) continue;
+      throw UsageError(
+          format("sliced_params[{}] of unit \"{}\" is listed twice, is in ignored_params, or belongs to "
+                 "another unit, which must list it",
+                 i, unit_name_));
+    }
+  }
+
   const std::string& unit_name_;
   const FullyShardOptions& options_;
   const std::vector<std::shared_ptr<ShardedUnit>>& other_units_;
@@ -161,14 +188,18 @@ void add_param_groups(ShardedUnit& unit, const FullyShardOptions& options, bool 
                             .gather = storage.first,
                             .reduce = gather_dtype(precision.reduce_dtype.value_or(at::kFloat))};
     const RankLayout& ranks = unit.mesh().layout();
-    const UnitLayout layout = replicated ? replicated_unit(ranks, plan) : sharded_unit(ranks, plan);
+    UnitSpec spec{.name = unit.unit_name(), .parameters = {}, .trainable = storage.second};
+    for (const NamedParameter& member : members)
+      spec.parameters.push_back(parameter_spec(member, options.sliced_params));
+    const UnitLayout layout =
+        replicated ? replicated_unit(ranks, plan, spec) : sharded_unit(ranks, plan, spec);
     const StoreOptions store{
         .with_gradient = storage.second,
         .alias_if_whole = false,
         .pinned = options.cpu_offload.enabled && options.cpu_offload.pin_memory && at::Context::hasCUDA(),
         .unit = unit.mesh().runtime().unit_count()};
     unit.add_param_group(
-        std::make_unique<FsdpParamGroup>(unit.unit_name(), unit.mesh(), layout, store, members));
+        std::make_unique<FsdpParamGroup>(std::move(spec), unit.mesh(), layout, store, members));
   }
 }
 
@@ -186,9 +217,11 @@ void materialize(ShardedUnit& unit, const Contents& contents, const FullyShardOp
       const std::string& name = group->parameters()[i].name;
       const auto& missing = unit.without_value;
       if (std::find(missing.begin(), missing.end(), name) == missing.end()) continue;
-      const at::Tensor whole = at::zeros(group->store().spec().parameters[i].shape, at::kFloat);
+      // The whole tensor also of a slice, so that values do not depend on the mesh.
+      const ParameterSpec& parameter = group->store().spec().parameters[i];
+      const at::Tensor whole = at::zeros(whole_shape(parameter), at::kFloat);
       options.initialize(name, whole);
-      group->set_value(i, whole);
+      group->set_value(i, part_of(whole, place_in_whole(parameter)));
     }
   }
   for (const auto& [name, buffer] : contents.meta_buffers) options.initialize(name, buffer);
@@ -206,6 +239,7 @@ void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh, const F
   const Contents contents(*impl, name, options, runtime.units());
   if (options.mixed_precision.param_dtype) gather_dtype(*options.mixed_precision.param_dtype);
   if (options.mixed_precision.reduce_dtype) gather_dtype(*options.mixed_precision.reduce_dtype);
+  check_slices(*mesh, contents.own(), options.sliced_params);
 
   const auto unit = std::make_shared<ShardedUnit>(name, std::move(mesh), options.mixed_precision);
   unit->behavior.reshard_after_forward = options.reshard_after_forward;

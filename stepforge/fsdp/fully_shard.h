@@ -34,6 +34,7 @@
 
 #include "stepforge/fsdp/shard_mesh.h"
 #include "stepforge/fsdp/sharded_unit.h"
+#include "stepforge/fsdp/tensor_slices.h"
 #include "stepforge/fsdp/tensors_in.h"
 #include "stepforge/fsdp/unit_call.h"
 
@@ -54,12 +55,17 @@ struct FullyShardOptions {
   CpuOffload cpu_offload = {};
   /// Parameters of the module that stay ordinary: not sharded, gathered or reduced.
   std::vector<at::Tensor> ignored_params = {};
-  /// Parameters that every rank keeps whole; their gradients are summed over all ranks.
+  /// Parameters that are not sharded; their gradients are summed over shards and replicas.
   std::vector<at::Tensor> replicate_params = {};
   /// Parameters of units outside this module that its forward uses too.
   std::vector<at::Tensor> tied_params = {};
+  /// Parameters of this unit that are slices of larger tensors, which the ranks of tensor parallelism hold
+  /// together. The others are the same on all these ranks, and so must their gradients be: the module sums
+  /// those of which each rank computes a part (fsdp/tensor_sums.h).
+  std::vector<TensorSliceOf> sliced_params = {};
   /// Fills parameters and buffers on the meta device: called once for each, in the same order on all ranks,
-  /// with the name relative to the module and a whole tensor to fill (fp32; for a buffer its own dtype).
+  /// with the name relative to the module and a whole tensor to fill (fp32; for a buffer its own dtype). Of
+  /// sliced_params too it fills the whole tensor, and each rank keeps its slice.
   std::function<void(const std::string& name, at::Tensor value)> initialize = {};
 };
 
@@ -106,7 +112,7 @@ class ShardedModule {
   void set_reshard_after_backward(bool wanted, bool recurse = true) const;
   /// false: backward returns while reductions are under way; .grad is set after wait_for_reductions().
   void set_is_last_backward(bool last, bool recurse = true) const;
-  /// avg (the default) divides by the number of ranks in the mesh.
+  /// avg (the default) divides by the number of ranks that read different rows, ShardMesh::ranks().
   void set_reduce_op(ReduceOp op, bool recurse = false) const;
   /// Multiplies reduced gradients by `factor` (nullopt: 1) before they are added to .grad. Throws UsageError
   /// if it is not finite.
@@ -140,11 +146,13 @@ class ShardedModule {
 };
 
 /// Makes a unit of all parameters of `module` that no unit inside it owns. A collective of the mesh. Values
-/// must be the same on all ranks; each rank keeps its shard. Throws UsageError, before anything is changed,
-/// if
+/// must be the same on all ranks, those of sliced_params on all ranks with the same place in tensor
+/// parallelism; each rank keeps its shard. Throws UsageError, before anything is changed, if
 /// - the module is already sharded;
 /// - another unit owns a parameter that is not in tied_params;
 /// - a list of the options has a tensor that is not a parameter of the module;
+/// - slices in sliced_params lie outside their tensors, overlap or do not cover them, or are parameters of
+///   another unit;
 /// - a parameter is neither on the CPU nor on the meta device, or not of type float, bfloat16 or half.
 void fully_shard(ShardedModule& module, std::shared_ptr<ShardMesh> mesh,
                  const FullyShardOptions& options = {});

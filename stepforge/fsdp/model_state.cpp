@@ -44,6 +44,7 @@ void add_tied(const UnitEntry& entry, UnitEntries& entries) {
 StateSource source_of(const ShardedModule& module) {
   StateSource source;
   source.all = module.unit()->mesh().all_ranks();
+  source.tensor_ranks = module.unit()->mesh().tensor_ranks();
   const torch::nn::Module& root = *module.module();
   UnitEntries entries(source);
   for (const FsdpParamRef& parameter : sharded_parameters(root)) {

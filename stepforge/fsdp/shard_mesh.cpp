@@ -12,27 +12,33 @@ namespace stepforge {
 namespace {
 
 ParallelDims dims_of(const std::vector<int64_t>& degrees) {
-  if (degrees.empty() || degrees.size() > 2) {
-    throw UsageError(
-        format("a mesh of {} dimensions: must be {{shards}} or {{replicas, shards}}", degrees.size()));
+  switch (degrees.size()) {
+    case 1:
+      return {.dp_shard = degrees[0]};
+    case 2:
+      return {.dp_replicate = degrees[0], .dp_shard = degrees[1]};
+    case 3:
+      return {.dp_replicate = degrees[0], .dp_shard = degrees[1], .tp = degrees[2]};
+    default:
+      throw UsageError(
+          format("a mesh of {} dimensions: must be {{shards}}, {{replicas, shards}} or {{replicas, shards, "
+                 "tensor}}",
+                 degrees.size()));
   }
-  ParallelDims dims;
-  dims.dp_shard = degrees.back();
-  dims.dp_replicate = degrees.size() == 2 ? degrees.front() : 1;
-  return dims;
 }
 
 /// The lanes of each group that units and optimizers use.
 std::vector<GroupLane> lanes_of(const RankLayout& layout) {
   std::vector<GroupLane> lanes;
-  const auto add = [&](std::string_view axis, std::initializer_list<Lane> used) {
-    const int group = layout.find(axis);
+  const auto add = [&](int group, std::initializer_list<Lane> used) {
     if (group < 0) return;
     for (const Lane lane : used) lanes.push_back({group, lane});
   };
-  add(kShardGroup, {Lane::compute, Lane::gather, Lane::reduce});
-  add(kReplicaGroup, {Lane::reduce});
-  add(kLossGroup, {Lane::compute, Lane::reduce});
+  add(layout.find(kShardGroup), {Lane::compute, Lane::gather, Lane::reduce});
+  add(layout.find(kReplicaGroup), {Lane::reduce});
+  add(layout.loss_group, {Lane::reduce});
+  add(layout.tensor_group, {Lane::compute});
+  add(layout.world_group, {Lane::compute});
   return lanes;
 }
 
@@ -54,8 +60,12 @@ Communicator* ShardMesh::shard_ranks() const {
   return groups_->at(layout().find(kShardGroup), Lane::compute);
 }
 
+Communicator* ShardMesh::tensor_ranks() const {
+  return groups_->at(layout().tensor_group, Lane::compute);
+}
+
 Communicator* ShardMesh::all_ranks() const {
-  return groups_->at(layout().loss_group, Lane::compute);
+  return groups_->at(layout().world_group, Lane::compute);
 }
 
 void ShardMesh::abort(const std::string& reason) const {

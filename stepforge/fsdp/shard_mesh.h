@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks over which fully_shard shards and replicates parameters: their communicators, a gather lane and a
-// reduce lane.
+// The ranks over which fully_shard shards and replicates parameters, and over which the user divides layers:
+// their communicators, a gather lane and a reduce lane.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,10 @@ class ShardMesh {
  public:
   /// Every rank of the world holds one shard.
   explicit ShardMesh(World& world);
-  /// `degrees`: {shards}, or {replicas, shards} with shards innermost; one of them may be -1, the rest of the
-  /// world. `name` distinguishes the meshes of one world. Throws UsageError for another number of dimensions
-  /// or a product that is not the world size, and PeerError.
+  /// `degrees`: {shards}, {replicas, shards} or {replicas, shards, tensor}, the last one innermost: its ranks
+  /// are neighbours. One of them may be -1, the rest of the world. `name` distinguishes the meshes of one
+  /// world. Throws UsageError for another number of dimensions or a product that is not the world size, and
+  /// PeerError.
   ShardMesh(World& world, const std::vector<int64_t>& degrees, const std::string& name = "fully_shard");
   ~ShardMesh();
   ShardMesh(const ShardMesh&) = delete;
@@ -37,10 +38,17 @@ class ShardMesh {
   int replicas() const { return layout().size_of(layout().find(kReplicaGroup)); }
   /// The number of ranks over which gradients are summed or averaged.
   int ranks() const { return shards() * replicas(); }
+  /// This rank's number among these. Ranks of tensor parallelism share it: they read the same rows.
+  int data_rank() const { return layout().data_rank; }
+  /// This rank's place in tensor parallelism, and the number of its ranks.
+  int tensor_rank() const { return layout().index_in(layout().tensor_group); }
+  int tensor_degree() const { return layout().size_of(layout().tensor_group); }
 
   const GroupCommunicators& groups() const { return *groups_; }
-  /// The ranks that hold other shards, and all ranks, on the compute lane; null if this rank is alone.
+  /// The ranks that hold other shards, those with the other places in tensor parallelism, and all ranks, on
+  /// the compute lane; null if this rank is alone. Layers may use them too, for sums of their own.
   Communicator* shard_ranks() const;
+  Communicator* tensor_ranks() const;
   Communicator* all_ranks() const;
 
   LaneWorker& gather_lane() { return gather_lane_; }

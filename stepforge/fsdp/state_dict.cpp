@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/fsdp/state_dict.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/fsdp/tensor_slices.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
@@ -20,7 +24,8 @@ const ParameterSpec& parameter_of(const StateSource& source, const StateEntry& e
 /// This rank's parts of a parameter, sharing the unit's memory.
 LocalValue local_value(const StateSource& source, const StateEntry& entry) {
   const StateUnit& unit = source.units.at(static_cast<size_t>(entry.unit));
-  LocalValue value{parameter_of(source, entry).shape, unit.store->slices(entry.parameter), {}};
+  LocalValue value{
+      whole_shape(parameter_of(source, entry)), parts_of_whole(*unit.store, entry.parameter), {}};
   int64_t elements = 0;
   const int64_t first = value.slices.empty() ? 0 : value.slices.front().local;
   for (ShardSlice& slice : value.slices) {
@@ -38,13 +43,23 @@ at::Tensor copy_of(const at::Tensor& tensor, bool on_host) {
              : source.clone();
 }
 
-/// The whole unit in flat_layout(): of this rank's replica, or of rank 0's.
-at::Tensor whole_unit(const StateUnit& unit, Communicator* all, bool from_rank0) {
-  at::Tensor flat = unit.store->whole(unit.shard);
-  if (!from_rank0 || unit.store->replicas() == 1) return flat;
-  if (flat.is_same(unit.shard)) flat = flat.clone();
-  all->broadcast(bytes_of(flat), 0);
-  return flat;
+/// The whole tensor of `parameter`, joined from the slices of all ranks of tensor parallelism, of which `own`
+/// is this rank's.
+at::Tensor join_slices(Communicator* tensor_ranks, const ParameterSpec& parameter, const at::Tensor& own) {
+  if (tensor_ranks == nullptr || !parameter.is_sliced()) return own;
+  const std::vector<TensorSlice> places = places_of_ranks(tensor_ranks, place_in_whole(parameter));
+  int64_t largest = 0;
+  for (const TensorSlice& place : places) largest = std::max(largest, place.elements());
+  const at::Tensor sent = at::zeros({largest}, own.options());
+  sent.narrow(0, 0, own.numel()).copy_(own.reshape({-1}));
+  const at::Tensor joined = at::empty({std::ssize(places), largest}, own.options());
+  tensor_ranks->all_gather(bytes_of(sent), bytes_of(joined));
+  at::Tensor whole = at::empty(whole_shape(parameter), own.options());
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    const at::Tensor row = joined.select(0, static_cast<int64_t>(rank));
+    part_of(whole, places[rank]).copy_(part_of(row, ShardSlice{places[rank], 0}));
+  }
+  return whole;
 }
 
 /// The entries that `options` select.
@@ -62,24 +77,24 @@ StateDict full_state(const StateSource& source, const GetStateOptions& options) 
   std::map<int, std::vector<const StateEntry*>> by_unit;
   for (const StateEntry* entry : selected_entries(source, options)) by_unit[entry->unit].push_back(entry);
   StateDict values;
+  const auto keep = [&](const StateEntry& entry, const at::Tensor& whole) {
+    if (!keeps) return;
+    const at::Tensor value = copy_of(whole, options.cpu_offload);
+    if (from_rank0) source.all->broadcast(bytes_of(value), 0);
+    values[entry.name] = value;
+  };
   for (const auto& [index, entries] : by_unit) {
     if (index < 0) continue;
     const StateUnit& unit = source.units.at(static_cast<size_t>(index));
-    const at::Tensor flat = whole_unit(unit, source.all, from_rank0);
-    if (!keeps) continue;
+    const at::Tensor flat = unit.store->whole(unit.shard);
     const FlatLayout layout = flat_layout(unit.store->spec());
     for (const StateEntry* entry : entries) {
       const ParameterSpec& parameter = parameter_of(source, *entry);
-      const at::Tensor part = flat.narrow(0, layout.offsets.at(entry->parameter), parameter.elements());
-      values[entry->name] = copy_of(part.view(parameter.shape), options.cpu_offload);
+      const at::Tensor own = flat.narrow(0, layout.offsets.at(entry->parameter), parameter.elements());
+      keep(*entry, join_slices(source.tensor_ranks, parameter, own.view(parameter.shape)));
     }
   }
-  for (const StateEntry* entry : by_unit[-1]) {
-    if (!keeps) continue;
-    const at::Tensor value = copy_of(entry->whole.contiguous(), options.cpu_offload);
-    if (from_rank0) source.all->broadcast(bytes_of(value), 0);
-    values[entry->name] = value;
-  }
+  for (const StateEntry* entry : by_unit[-1]) keep(*entry, entry->whole.contiguous());
   return values;
 }
 

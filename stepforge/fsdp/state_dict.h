@@ -17,8 +17,9 @@
 
 namespace stepforge {
 
-/// Parts of a tensor, for example those on one rank; may be empty. The slices do not overlap.
-/// ShardSlice::local is an index into `data` [elements], where each slice is row-major.
+/// Parts of a tensor, for example those on one rank; may be empty. The slices do not overlap. With tensor
+/// parallelism shape and slices are those of the whole tensor. ShardSlice::local is an index into `data`
+/// [elements], where each slice is row-major.
 struct LocalValue {
   std::vector<int64_t> global_shape;
   std::vector<ShardSlice> slices;
@@ -78,7 +79,8 @@ struct StateUnit {
 struct StateSource {
   std::vector<StateUnit> units;
   std::vector<StateEntry> entries;
-  Communicator* all = nullptr;  ///< all ranks of the model; null: one rank
+  Communicator* all = nullptr;           ///< all ranks of the model; null: one rank
+  Communicator* tensor_ranks = nullptr;  ///< those that hold the other slices of tensors; null: one rank
 };
 
 /// Without full_state_dict and cpu_offload, values share the model's memory; otherwise they are copies. A

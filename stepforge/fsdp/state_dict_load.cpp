@@ -16,6 +16,7 @@
 #include "stepforge/base/tensor_slice.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/fsdp/state_dict.h"
+#include "stepforge/fsdp/tensor_slices.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
@@ -55,9 +56,9 @@ Target target_of(const StateSource& source, const StateEntry& entry) {
     return {&entry, entry.whole.sizes().vec(), {whole_part(entry.whole.detach())}, entry.whole.scalar_type()};
   }
   const StateUnit& unit = source.units.at(static_cast<size_t>(entry.unit));
-  Target target{
-      &entry, unit.store->spec().parameters.at(entry.parameter).shape, {}, unit.shard.scalar_type()};
-  for (const ShardSlice& held : unit.store->slices(entry.parameter)) {
+  const ParameterSpec& parameter = unit.store->spec().parameters.at(entry.parameter);
+  Target target{&entry, whole_shape(parameter), {}, unit.shard.scalar_type()};
+  for (const ShardSlice& held : parts_of_whole(*unit.store, entry.parameter)) {
     target.parts.push_back({held.slice, part_of(unit.shard, held)});
   }
   return target;

@@ -12,9 +12,13 @@ void add_group(RankLayout& layout, const Mesh& mesh, std::string_view axis) {
   if (mesh.size(axis) > 1) layout.groups.push_back({std::string(axis), mesh.group(axis, layout.id.rank)});
 }
 
-UnitLayout unit_of(const ParallelPlan& plan) {
-  return {
+/// What does not depend on whether the unit is sharded.
+UnitLayout unit_of(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
+  UnitLayout result{
       .partition = plan.partition, .gather = plan.gather, .reduce = plan.reduce, .offloaded = plan.offload};
+  for (const ParameterSpec& parameter : unit.parameters)
+    result.counted.push_back(layout.index_in(layout.tensor_group) == 0 || parameter.is_sliced());
+  return result;
 }
 
 }  // namespace
@@ -48,19 +52,20 @@ int RankLayout::index_in(int group) const {
   return static_cast<int>(std::ranges::find(ranks, id.rank) - ranks.begin());
 }
 
-UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan) {
-  UnitLayout unit = unit_of(plan);
-  unit.shard_group = layout.find(kShardGroup);
-  if (unit.shard_group >= 0) unit.reductions.push_back({CollectiveKind::reduce_scatter, unit.shard_group});
+UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
+  UnitLayout result = unit_of(layout, plan, unit);
+  result.shard_group = layout.find(kShardGroup);
+  if (result.shard_group >= 0)
+    result.reductions.push_back({CollectiveKind::reduce_scatter, result.shard_group});
   const int replicas = layout.find(kReplicaGroup);
-  if (replicas >= 0) unit.reductions.push_back({CollectiveKind::all_reduce, replicas});
-  return unit;
+  if (replicas >= 0) result.reductions.push_back({CollectiveKind::all_reduce, replicas});
+  return result;
 }
 
-UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan) {
-  UnitLayout unit = unit_of(plan);
-  if (layout.loss_group >= 0) unit.reductions = {{CollectiveKind::all_reduce, layout.loss_group}};
-  return unit;
+UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit) {
+  UnitLayout result = unit_of(layout, plan, unit);
+  if (layout.loss_group >= 0) result.reductions = {{CollectiveKind::all_reduce, layout.loss_group}};
+  return result;
 }
 
 TensorParallel tensor_parallel(const ParallelDims& resolved, RankId rank) {
@@ -91,10 +96,7 @@ RankLayout rank_layout(const std::vector<UnitSpec>& units, const ParallelPlan& p
   }
   if (layout.size_of(layout.loss_group) < rank.world_size) add_group(layout, mesh, kWorldGroup);
   layout.world_group = label_group(layout.groups);
-  layout.units.assign(units.size(), sharded_unit(layout, plan));
-  for (size_t u = 0; u < units.size(); ++u)
-    for (const ParameterSpec& parameter : units[u].parameters)
-      layout.units[u].counted.push_back(layout.index_in(layout.tensor_group) == 0 || parameter.is_sliced());
+  for (const UnitSpec& unit : units) layout.units.push_back(sharded_unit(layout, plan, unit));
   return layout;
 }
 

@@ -88,11 +88,12 @@ struct RankLayout {
   int index_in(int group) const;
 };
 
-/// The layout of a unit that is sharded over the shard group and replicated over the replica group.
-UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan);
+/// The layout of a unit that is sharded over the shard group and replicated over the replica group. `unit`
+/// has this rank's parts of divided tensors.
+UnitLayout sharded_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit);
 
-/// The layout of a unit of which every rank holds the whole: all ranks are replicas.
-UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan);
+/// The layout of a unit that is not sharded: all ranks with the same parts of divided tensors are replicas.
+UnitLayout replicated_unit(const RankLayout& layout, const ParallelPlan& plan, const UnitSpec& unit);
 
 /// The index of the group with this name; -1 if there is none.
 int find_group(std::span<const RankGroup> groups, std::string_view name);

@@ -34,18 +34,21 @@ double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_
   module.wait_for_reductions();
   const at::NoGradGuard no_grad;
   const ShardMesh& mesh = module.unit()->mesh();
-  // Terms of replicated parameters are the same on all ranks and count once.
+  // Terms of replicated parameters are the same on all ranks and count once. Parameters that all ranks of
+  // tensor parallelism hold are counted by the first one.
   double sharded = 0.0;
   double replicated = 0.0;
   std::vector<at::Tensor> gradients;
   for (const FsdpParamRef& parameter : sharded_parameters(*module.module())) {
     if (!parameter.local().grad().defined()) continue;
     gradients.push_back(parameter.local().grad());
-    double& terms = parameter.group->store().sharded() ? sharded : replicated;
+    const UnitStore& store = parameter.group->store();
+    if (!store.layout().counts(parameter.index)) continue;
+    double& terms = store.sharded() ? sharded : replicated;
     terms = join_norm_terms(type, terms, norm_terms(gradients.back(), type));
   }
-  const double all = join_norm_terms(type, join_over_shards(mesh.shard_ranks(), type, sharded), replicated);
-  const double norm = norm_of_terms(type, all);
+  const double own = join_norm_terms(type, join_over_shards(mesh.shard_ranks(), type, sharded), replicated);
+  const double norm = norm_of_terms(type, join_over_shards(mesh.tensor_ranks(), type, own));
   if (error_if_nonfinite && !std::isfinite(norm)) {
     throw Error(format("the gradient norm of type {} is {}: gradients are left unchanged", norm_type, norm));
   }

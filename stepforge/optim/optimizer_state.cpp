@@ -13,7 +13,11 @@ namespace {
 /// Moments have the layouts of their parameters; step counts are whole on every rank.
 StateSource source_of(ShardedAdamW& optimizer) {
   StateSource source;
-  if (!optimizer.parameters().empty()) source.all = optimizer.parameters()[0].group->mesh().all_ranks();
+  if (!optimizer.parameters().empty()) {
+    const ShardMesh& mesh = optimizer.parameters()[0].group->mesh();
+    source.all = mesh.all_ranks();
+    source.tensor_ranks = mesh.tensor_ranks();
+  }
   for (const ShardedAdamW::GroupState* state : optimizer.state()) {
     const auto first_unit = static_cast<int>(source.units.size());
     const auto& slots = state->moments.slots();

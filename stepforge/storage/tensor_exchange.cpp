@@ -31,6 +31,8 @@ DType summed_type(const at::Tensor& tensor) {
       return DType::f64;
     case at::kBFloat16:
       return DType::bf16;
+    case at::kHalf:
+      return DType::f16;
     default:
       throw Error(
           format("tensors of type {} are not summed over ranks", c10::toString(tensor.scalar_type())));

@@ -101,6 +101,26 @@ TEST_F(Package, ACustomLoopTrainsTheSameOnOneAndTwoRanks) {
   }
 }
 
+TEST_F(Package, DividedLayersTrainTheSameOnOneTwoAndFourRanks) {
+  const fs::path divided = package_folder() / "build" / "tensor_parallel";
+  const ProgramResult one = run(divided, {});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  const std::vector<std::pair<int, double>> expected = norms_in(one.out);
+  ASSERT_EQ(expected.size(), 3U) << one.out;
+  for (const char* ranks : {"2", "4"}) {
+    const ProgramResult several =
+        run(prefix() / "bin" / "stepforge",
+            {"launch", "--nproc", ranks, "--log-dir", (package_folder() / "logs").string(), divided});
+    EXPECT_EQ(several.exit_code, 0) << several.err;
+    EXPECT_CONTAINS(several.out,
+                    std::string("rank 0 of ") + ranks + ", with 1/2 of each layer, has 8 whole tensors");
+    const std::vector<std::pair<int, double>> found = norms_in(several.out);
+    ASSERT_EQ(found.size(), expected.size()) << several.out;
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i].second, expected[i].second, 1e-3) << "step " << found[i].first;
+  }
+}
+
 /// The number after "lowest loss " that custom_trainer prints.
 double lowest_loss_in(const std::string& text) {
   const std::regex line("lowest loss ([0-9.]+) in 30 steps");

@@ -337,8 +337,8 @@ TEST(FullyShard, GatheredValuesAreNotReusedAfterAnUpdate) {
 
 TEST(FullyShard, MeshesThatDoNotFitAreRefused) {
   expect_on_ranks(2, {2}, [](const auto&, CountingWorld& world) -> std::string {
-    for (const std::vector<int64_t>& degrees :
-         std::vector<std::vector<int64_t>>{{}, {3}, {1, 1, 2}, {-1, -1}, {2, 2}, {0}}) {
+    for (const std::vector<int64_t>& degrees : std::vector<std::vector<int64_t>>{
+             {}, {3}, {1, 1, 1, 2}, {-1, -1}, {2, 2}, {1, 2, 2}, {1, 1, 0}, {0}}) {
       try {
         const ShardMesh mesh(world, degrees, "bad");
         return format("{} dimensions accepted", degrees.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The guide's first program is the example, which is built against the installed package.
+// The guide's programs are the examples, which are built against the installed package.
 #include <sstream>
 #include <string>
 
@@ -11,13 +11,19 @@
 namespace stepforge::testing {
 namespace {
 
-TEST(FullyShardGuide, BeginsWithTheWholeExampleProgram) {
-  std::istringstream program(read_file(source_dir() / "examples" / "custom_loop.cpp"));
+/// Whether the guide has this example as an indented block.
+::testing::AssertionResult guide_has(const std::string& example) {
+  std::istringstream program(read_file(source_dir() / "examples" / example));
   std::string indented;
   for (std::string line; std::getline(program, line);) indented += (line.empty() ? "" : "    " + line) + "\n";
-  const std::string guide = read_file(source_dir() / "docs" / "fully-shard.md");
-  EXPECT_NE(guide.find(indented), std::string::npos)
-      << "copy examples/custom_loop.cpp into docs/fully-shard.md";
+  if (read_file(source_dir() / "docs" / "fully-shard.md").find(indented) != std::string::npos)
+    return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "copy examples/" << example << " into docs/fully-shard.md";
+}
+
+TEST(FullyShardGuide, HasWholeExamplePrograms) {
+  EXPECT_TRUE(guide_has("custom_loop.cpp"));
+  EXPECT_TRUE(guide_has("tensor_parallel.cpp"));
 }
 
 }  // namespace

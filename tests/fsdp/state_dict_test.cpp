@@ -60,7 +60,7 @@ class Model {
   Model(World& world, const SavedLayout& layout, uint64_t seed = 1) : specs_(odd_units()) {
     groups_ = rank_groups(world, layout.replicas, format("seed {}", seed));
     for (const UnitSpec& spec : specs_) {
-      const UnitLayout unit_layout = sharded_unit(groups_->layout(), {.partition = layout.partition});
+      const UnitLayout unit_layout = sharded_unit(groups_->layout(), {.partition = layout.partition}, spec);
       stores_.push_back(std::make_unique<UnitStore>(spec, unit_layout, StoreOptions{}, *groups_));
       stores_.back()->initialize(seed);
       if (spec.name == "second") {

@@ -62,12 +62,12 @@ TEST(RankLayout, GradientsAreReduceScatteredOverShardsAndThenSummedOverReplicas)
 
 TEST(RankLayout, AReplicatedUnitIsWholeAndSummedOverAllRanks) {
   const RankLayout layout = layout_of({.dp_replicate = 2}, {0, 4});
-  const UnitLayout unit = replicated_unit(layout, {.gather = DType::bf16});
+  const UnitLayout unit = replicated_unit(layout, {.gather = DType::bf16}, {});
   EXPECT_EQ(unit.shard_group, -1);
   EXPECT_EQ(unit.gather, DType::bf16);
   EXPECT_EQ(unit.reductions,
             (std::vector<ReductionStep>{{CollectiveKind::all_reduce, layout.find(kLossGroup)}}));
-  EXPECT_TRUE(replicated_unit(layout_of({}, {}), {}).reductions.empty());
+  EXPECT_TRUE(replicated_unit(layout_of({}, {}), {}, {}).reductions.empty());
 }
 
 /// Ranks of one tensor- or context-parallel group read the same rows, whatever losses they sum.

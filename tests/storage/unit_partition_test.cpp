@@ -30,7 +30,7 @@ std::vector<Partition> all_partitions() {
 
 /// A unit of `plan` in the groups of the rank.
 UnitLayout unit_layout(const std::shared_ptr<const GroupCommunicators>& groups, const ParallelPlan& plan) {
-  return sharded_unit(groups->layout(), plan);
+  return sharded_unit(groups->layout(), plan, {});
 }
 
 /// Small integers that differ between ranks and elements.
