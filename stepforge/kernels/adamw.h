@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW with decoupled weight decay (Loshchilov and Hutter 2019) as torch.optim.AdamW computes it:
 //
+//   lr = options.lr * lr_factor
 //   g  = grad * grad_scale
 //   p -= lr * weight_decay * p
 //   m  = beta1 m + (1 - beta1) g
@@ -25,21 +26,27 @@ struct AdamWOptions {
   bool operator==(const AdamWOptions&) const = default;
 };
 
-/// The arguments of one update.
-struct AdamWSettings {
-  AdamWOptions options;
-  int64_t step = 1;         ///< t above: 1 at the first update
-  double grad_scale = 1.0;  ///< the clipping coefficient
+/// The numbers of an update that a step computes (kernels/scalars.h). They are read when the kernel runs.
+struct UpdateScalars {
+  at::Tensor finite;      ///< 0: the update changes nothing
+  at::Tensor number;      ///< t above: 1 in the first update
+  at::Tensor lr_factor;   ///< of the learning rate
+  at::Tensor grad_scale;  ///< the clipping coefficient
 };
 
+/// The scalars of a first update without clipping: four views of a new tensor of ones.
+UpdateScalars first_update_scalars(at::Device device);
+
 /// Updates elements [begin, end) in one pass. All four tensors are flat fp32 buffers (fp64 on the reference
-/// path) of the same length. Throws Error if the interval is outside the buffers or step < 1.
+/// path) of the same length, and `scalars` are on their device. Throws Error if the interval is outside the
+/// buffers, and on the CPU if scalars.number < 1.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
-                  const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWSettings& settings);
+                  const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWOptions& options,
+                  const UpdateScalars& scalars);
 
 /// The same by separate ATen operations, without the checks.
 void adamw_update_reference(const at::Tensor& parameter, const at::Tensor& grad,
                             const at::Tensor& first_moment, const at::Tensor& second_moment, int64_t begin,
-                            int64_t end, const AdamWSettings& settings);
+                            int64_t end, const AdamWOptions& options, const UpdateScalars& scalars);
 
 }  // namespace stepforge

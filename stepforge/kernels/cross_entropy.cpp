@@ -33,8 +33,13 @@ bool has_valid_label(const at::Tensor& labels) {
   return labels.ne(kIgnoredLabel).any().item<bool>();
 }
 
-/// The loss of logits of a part of the vocabulary; with `scale` they become their gradient.
-void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
+/// Where a kernel reads the scale of gradients; null without gradients.
+const double* pointer_to(const at::Tensor& scale) {
+  return scale.defined() ? scale.const_data_ptr<double>() : nullptr;
+}
+
+/// The loss of logits of a part of the vocabulary; with a defined `scale` they become their gradient.
+void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
                            const at::Tensor& token_loss, const VocabularyPart& part,
                            const TensorExchange& ranks) {
   if (!has_cpu_kernel(logits)) {
@@ -48,13 +53,13 @@ void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, c
   ranks.max(largest);
   cpu::part_terms(logits, wide_labels, part, largest, terms);
   ranks.sum(terms);
-  cpu::part_losses(logits, wide_labels, part, largest, terms, scale, token_loss);
+  cpu::part_losses(logits, wide_labels, part, largest, terms, pointer_to(scale), token_loss);
 }
 
 /// Computes the chunks one after the other; owns the workspace they share.
 class ChunkedHead {
  public:
-  ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, double scale, int64_t chunk,
+  ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& scale, int64_t chunk,
               const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part,
               const TensorExchange& ranks)
       : hidden_(hidden),
@@ -108,7 +113,8 @@ class ChunkedHead {
       losses_of_all(whole, labels, token_loss, with_gradients);
       logits.copy_(whole.narrow(1, part_.begin, logits.size(1)));
     } else {
-      cross_entropy_of_part(logits, labels, with_gradients ? &scale_ : nullptr, token_loss, part_, ranks_);
+      cross_entropy_of_part(logits, labels, with_gradients ? scale_ : at::Tensor(), token_loss, part_,
+                            ranks_);
     }
   }
 
@@ -137,7 +143,7 @@ class ChunkedHead {
 
   const at::Tensor& hidden_;
   const at::Tensor& weight_;
-  double scale_;
+  const at::Tensor& scale_;
   const LinearCrossEntropyOutputs& outputs_;
   const VocabularyPart& part_;
   const TensorExchange& ranks_;
@@ -147,7 +153,7 @@ class ChunkedHead {
 };
 
 void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                           const LinearCrossEntropyOutputs& outputs) {
+                           const at::Tensor& scale, const LinearCrossEntropyOutputs& outputs) {
   check_shape(hidden, "linear_cross_entropy hidden", {hidden.size(0), hidden.size(1)});
   check_tensor(weight, "linear_cross_entropy weight", {weight.size(0), hidden.size(1)}, hidden.scalar_type());
   check_shape(labels, "linear_cross_entropy labels", {hidden.size(0)});
@@ -160,6 +166,8 @@ void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, c
     check_tensor(outputs.grad_weight, "linear_cross_entropy grad_weight", weight.sizes(),
                  compute_type(hidden));
   }
+  if (outputs.grad_hidden.defined() || outputs.grad_weight.defined())
+    check_scalar(scale, "linear_cross_entropy scale");
   if (outputs.logits.defined()) {
     check_tensor(outputs.logits, "linear_cross_entropy logits", {hidden.size(0), weight.size(0)},
                  compute_type(hidden));
@@ -189,20 +197,21 @@ void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, c
   }
 }
 
-void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels, double scale,
-                                    const at::Tensor& token_loss) {
+void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels,
+                                    const at::Tensor& scale, const at::Tensor& token_loss) {
   check_operands(logits, labels, token_loss);
+  check_scalar(scale, "cross_entropy scale");
   if (has_cpu_kernel(logits)) {
-    cpu::cross_entropy(logits, labels, &scale, token_loss);
+    cpu::cross_entropy(logits, labels, pointer_to(scale), token_loss);
   } else {
     cross_entropy_forward_backward_reference(logits, labels, scale, token_loss);
   }
 }
 
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                          double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
+                          const at::Tensor& scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
                           const VocabularyPart& part, const TensorExchange& ranks) {
-  check_linear_operands(hidden, weight, labels, outputs);
+  check_linear_operands(hidden, weight, labels, scale, outputs);
   if (chunk < 1) throw Error(format("linear_cross_entropy: chunk = {} tokens: must be at least 1", chunk));
   ChunkedHead head(hidden, weight, scale, chunk, outputs, part, ranks);
   const int64_t tokens = hidden.size(0);
@@ -223,7 +232,7 @@ void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor&
 }
 
 void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
-                                              double scale, const at::Tensor& token_loss) {
+                                              const at::Tensor& scale, const at::Tensor& token_loss) {
   cross_entropy_forward_reference(logits, labels, token_loss);
   const at::Tensor ignored = labels.eq(kIgnoredLabel).unsqueeze(1);
   const at::Tensor index = labels.to(at::kLong).unsqueeze(1).masked_fill(ignored, 0);
@@ -233,7 +242,7 @@ void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at
 }
 
 void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
-                                    const at::Tensor& labels, double scale,
+                                    const at::Tensor& labels, const at::Tensor& scale,
                                     const LinearCrossEntropyOutputs& outputs) {
   const at::ScalarType type = compute_type(hidden);
   const at::Tensor logits = at::mm(hidden.to(type), weight.to(type).t());

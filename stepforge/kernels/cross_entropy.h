@@ -18,9 +18,10 @@ namespace stepforge {
 /// written. Throws Error on a label that is neither -100 nor in [0, V). No autograd.
 void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss);
 
-/// The same, and `logits` is overwritten by scale * d loss / d logits: exactly 0 in ignored rows.
-void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels, double scale,
-                                    const at::Tensor& token_loss);
+/// The same, and `logits` is overwritten by scale * d loss / d logits: exactly 0 in ignored rows. `scale` is
+/// a scalar (kernels/scalars.h).
+void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels,
+                                    const at::Tensor& scale, const at::Tensor& token_loss);
 
 /// The outputs of linear_cross_entropy. Undefined tensors are not computed.
 struct LinearCrossEntropyOutputs {
@@ -35,23 +36,23 @@ struct LinearCrossEntropyOutputs {
 /// sum(loss); the logits of all tokens are never materialized at once. hidden: [N, D], weight: [V, D] of one
 /// type. With bf16 the products are summed in fp32 and rounded to bf16 as in PyTorch (logits, their gradient,
 /// and each chunk's share of grad_weight before it is added in fp32); the loss is fp32. A chunk whose labels
-/// are all ignored costs nothing. The sum of the losses is sum_in_order(token_loss).
+/// are all ignored costs nothing. `scale`: a scalar (kernels/scalars.h), not used without gradients.
 ///
 /// If weight holds a part of the vocabulary, each rank calls it with its own part and the same other
 /// arguments. Losses are those of the whole vocabulary, the same on all ranks; grad_weight and logits are this
 /// rank's, and grad_hidden is its share, of which the caller forms the sum. The ranks exchange three numbers per
 /// token, or the logits if ranks.parallel.whole_logits.
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                          double scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
+                          const at::Tensor& scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
                           const VocabularyPart& part = {}, const TensorExchange& ranks = {});
 
 void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor& labels,
                                      const at::Tensor& token_loss);
 void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
-                                              double scale, const at::Tensor& token_loss);
+                                              const at::Tensor& scale, const at::Tensor& token_loss);
 /// Computes all logits at once.
 void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
-                                    const at::Tensor& labels, double scale,
+                                    const at::Tensor& labels, const at::Tensor& scale,
                                     const LinearCrossEntropyOutputs& outputs);
 
 }  // namespace stepforge

@@ -3,11 +3,10 @@
 //
 // A flat buffer is cut into chunks of 1,024 elements; a chunk's sum is formed in fp64 in one fixed order, and
 // chunk sums are added in logical order. Shard boundaries fall on chunks, so ranks can exchange chunk sums
-// and agree bit for bit.
+// and agree bit for bit. Results are scalars (kernels/scalars.h).
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include <ATen/core/Tensor.h>
 
@@ -22,11 +21,12 @@ enum class NormType : uint8_t {
   inf,  ///< largest |x|
 };
 
-/// Joins two terms of a norm: their sum, or for inf the larger one. NaN if either is NaN.
-double join_norm_terms(NormType type, double left, double right);
+/// Joins `terms`, fp64, to `joined`, a scalar, one after the other: their sum, or for inf the largest. NaN if
+/// any is NaN.
+void join_norm_terms(NormType type, const at::Tensor& terms, const at::Tensor& joined);
 
-/// The norm from its joined terms: their square root for l2, cube root for l3.
-double norm_of_terms(NormType type, double terms);
+/// norm = the norm from its joined terms: their square root for l2, cube root for l3. Scalars.
+void norm_of_terms(NormType type, const at::Tensor& terms, const at::Tensor& norm);
 
 /// Number of chunks of a buffer, the last one perhaps shorter.
 constexpr int64_t reduce_chunks(int64_t elements) {
@@ -34,16 +34,20 @@ constexpr int64_t reduce_chunks(int64_t elements) {
 }
 
 /// partials[i] = the joined terms |x|^p (|x| for inf) of chunk i of `flat` (fp32, one-dimensional), in fp64.
-/// NaN and infinity propagate. Throws Error unless partials.size() == reduce_chunks(flat.numel()).
-void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials);
+/// NaN and infinity propagate. Throws Error unless partials is fp64 [reduce_chunks(flat.numel())].
+void norm_terms_by_chunk(const at::Tensor& flat, NormType type, const at::Tensor& partials);
 
 /// Whether a flat fp32 buffer holds no NaN and no infinity.
 bool all_finite(const at::Tensor& flat);
 
-/// Sum of a flat fp32 tensor in fp64, element by element in order (loss sums).
-double sum_in_order(const at::Tensor& flat);
+/// sum, a scalar = the sum of a flat fp32 or fp64 tensor in fp64, element by element in order (loss sums).
+void sum_in_order(const at::Tensor& flat, const at::Tensor& sum);
 
-void norm_terms_by_chunk_reference(const at::Tensor& flat, NormType type, std::span<double> partials);
+// On devices without a kernel. The order of sums is the device's.
+void join_norm_terms_reference(NormType type, const at::Tensor& terms, const at::Tensor& joined);
+void norm_of_terms_reference(NormType type, const at::Tensor& terms, const at::Tensor& norm);
+void norm_terms_by_chunk_reference(const at::Tensor& flat, NormType type, const at::Tensor& partials);
 bool all_finite_reference(const at::Tensor& flat);
+void sum_in_order_reference(const at::Tensor& flat, const at::Tensor& sum);
 
 }  // namespace stepforge

@@ -28,6 +28,10 @@ void check_tensor(const at::Tensor& tensor, std::string_view name, at::IntArrayR
   }
 }
 
+void check_scalar(const at::Tensor& scalar, std::string_view name) {
+  check_tensor(scalar, name, {}, at::kDouble);
+}
+
 bool has_cpu_kernel(const at::Tensor& tensor) {
   return tensor.is_cpu() && (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16);
 }

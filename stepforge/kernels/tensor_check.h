@@ -16,6 +16,9 @@ void check_shape(const at::Tensor& tensor, std::string_view name, at::IntArrayRe
 void check_tensor(const at::Tensor& tensor, std::string_view name, at::IntArrayRef shape,
                   at::ScalarType dtype);
 
+/// Throws Error unless `scalar` is a number of a step (kernels/scalars.h): fp64 without dimensions.
+void check_scalar(const at::Tensor& scalar, std::string_view name);
+
 /// Whether a fused CPU kernel accepts this tensor: on the CPU, fp32 or bf16. Other tensors run the reference.
 bool has_cpu_kernel(const at::Tensor& tensor);
 

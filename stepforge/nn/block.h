@@ -25,17 +25,18 @@ class Block {
 };
 
 struct LossResult {
-  double loss_sum = 0.0;   ///< sum of the cross-entropy over valid labels, natural log
-  at::Tensor token_loss;   ///< [tokens] fp32, 0 where the label is ignored
+  at::Tensor token_loss;   ///< [tokens] fp32 or fp64: cross-entropy, natural log; 0 for an ignored label
   at::Tensor logits;       ///< [tokens, vocab] fp32 if asked for
-  Bundle input_gradients;  ///< of loss_sum * scale, if gradients were asked for
+  Bundle input_gradients;  ///< of the sum of token_loss * scale, if gradients were asked for
 };
 
 class Head {
  public:
   virtual ~Head() = default;
-  /// The loss, and the gradients of loss_sum * scale for the input and the head's own parameters.
-  virtual LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) = 0;
+  /// The loss, and the gradients of its sum * scale for the input and the head's own parameters. `scale` is
+  /// a scalar (kernels/scalars.h).
+  virtual LossResult loss_with_gradients(const Bundle& inputs, const Context& context,
+                                         const at::Tensor& scale) = 0;
   virtual LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) = 0;
   /// [rows, vocab] fp32: the logits of each row's last position.
   virtual at::Tensor last_logits(const Bundle& inputs, const Context& context) = 0;

@@ -6,7 +6,6 @@
 #include <ATen/ops/mm.h>
 
 #include "stepforge/kernels/cross_entropy.h"
-#include "stepforge/kernels/reduce.h"
 #include "stepforge/kernels/rms_norm.h"
 #include "stepforge/nn/kv_cache.h"
 #include "stepforge/nn/layers.h"
@@ -30,7 +29,7 @@ Normed norm(const at::Tensor& hidden, const Parameter& weight, double eps) {
 }  // namespace
 
 LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, const Context& context,
-                                                       double scale) {
+                                                       const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = inputs.at(0).detach();
   Normed normed = norm(hidden, norm_, eps_);
@@ -55,7 +54,7 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
   rms_norm_backward(gradient, hidden, norm_.value(), normed.rstd, at::Tensor(), gradient,
                     norm_gradient.target(), norm_gradient.accumulate());
   norm_gradient.finish();
-  return {sum_in_order(outputs.token_loss), outputs.token_loss, at::Tensor(), {gradient}};
+  return {outputs.token_loss, at::Tensor(), {gradient}};
 }
 
 LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& context, bool with_logits) {
@@ -64,10 +63,10 @@ LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& con
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
   if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
-  linear_cross_entropy(hidden, weight_.value().detach(), context.batch->labels, 1.0, chunk_, outputs, part_,
-                       parts());
+  linear_cross_entropy(hidden, weight_.value().detach(), context.batch->labels, /*scale=*/{}, chunk_, outputs,
+                       part_, parts());
   const at::Tensor logits = with_logits ? of_all_parts(outputs.logits) : outputs.logits;
-  return {sum_in_order(outputs.token_loss), outputs.token_loss, logits, {}};
+  return {outputs.token_loss, logits, {}};
 }
 
 at::Tensor LinearCrossEntropyHead::last_logits(const Bundle& inputs, const Context& context) {

@@ -76,7 +76,8 @@ class LinearCrossEntropyHead : public Head {
         chunk_(chunk),
         part_(vocabulary_part(weight.spec())),
         tensor_(std::move(tensor)) {}
-  LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override;
+  LossResult loss_with_gradients(const Bundle& inputs, const Context& context,
+                                 const at::Tensor& scale) override;
   LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) override;
   at::Tensor last_logits(const Bundle& inputs, const Context& context) override;
 

@@ -13,9 +13,11 @@ void UnitAdamW::allocate() {
   if (!unit_->layout().offloaded) working_ = slots_;
 }
 
-void UnitAdamW::update(size_t first, size_t last, const at::Tensor& gradient, const AdamWSettings& settings) {
+void UnitAdamW::update(size_t first, size_t last, const at::Tensor& gradient, const AdamWOptions& options,
+                       const UpdateScalars& scalars) {
   const ShardRange range = unit_->local_range(first, last);
-  adamw_update(unit_->working_master(), gradient, working_[0], working_[1], range.begin, range.end, settings);
+  adamw_update(unit_->working_master(), gradient, working_[0], working_[1], range.begin, range.end, options,
+               scalars);
 }
 
 void UnitAdamW::reload(const at::Tensor& buffer) {
@@ -33,26 +35,33 @@ void UnitAdamW::offload() {
   }
 }
 
-AdamW::AdamW(ModelStore& store, ParamGroups groups) : store_(store), groups_(std::move(groups)) {
+AdamW::AdamW(ModelStore& store, ParamGroups groups)
+    : store_(store), groups_(std::move(groups)), steps_(at::zeros({}, at::kDouble)) {
   for (size_t i = 0; i < store_.size(); ++i) {
     units_.emplace_back(store_.unit(i));
     if (store_.unit(i).trained()) units_.back().allocate();
   }
 }
 
-void AdamW::begin_update(double lr_factor, double grad_scale) {
-  lr_factor_ = lr_factor;
-  grad_scale_ = grad_scale;
+void AdamW::begin_update(const UpdateScalars& scalars) {
+  scalars.number.copy_(steps_).add_(1.0);
 }
 
-void AdamW::update(int unit) {
+void AdamW::update(int unit, const UpdateScalars& scalars) {
   const auto index = static_cast<size_t>(unit);
   for (const ParamInterval& interval : groups_.intervals.at(index)) {
-    AdamWOptions options = groups_.groups.at(static_cast<size_t>(interval.group)).options;
-    options.lr *= lr_factor_;
-    units_.at(index).update(interval.first, interval.last, store_.unit(index).working_gradient(),
-                            {options, steps_ + 1, grad_scale_});
+    const AdamWOptions& options = groups_.groups.at(static_cast<size_t>(interval.group)).options;
+    units_.at(index).update(interval.first, interval.last, store_.unit(index).working_gradient(), options,
+                            scalars);
   }
+}
+
+void AdamW::end_update(const UpdateScalars& scalars) {
+  steps_.add_(scalars.finite);
+}
+
+int64_t AdamW::steps() const {
+  return static_cast<int64_t>(steps_.item<double>());
 }
 
 }  // namespace stepforge

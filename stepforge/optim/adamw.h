@@ -32,7 +32,8 @@ class UnitAdamW {
   const std::array<at::Tensor, 2>& slots() const { return slots_; }
 
   /// Updates the unit's parameters [first, last) with `gradient`, fp32 [shard_size()].
-  void update(size_t first, size_t last, const at::Tensor& gradient, const AdamWSettings& settings);
+  void update(size_t first, size_t last, const at::Tensor& gradient, const AdamWOptions& options,
+              const UpdateScalars& scalars);
 
   /// For an offloaded unit: copies the slots to `buffer`, fp32 [2 * shard_size()], on which update() then
   /// works. offload() copies them back.
@@ -53,20 +54,21 @@ class AdamW {
   /// `store` must outlive it.
   AdamW(ModelStore& store, ParamGroups groups);
 
-  /// Starts update number steps() + 1, with every group's learning rate multiplied by `lr_factor` and
-  /// gradients by `grad_scale`.
-  void begin_update(double lr_factor, double grad_scale);
+  /// Starts an update: writes its number, steps() + 1, to `scalars`. The others must have their values before
+  /// update() is called.
+  void begin_update(const UpdateScalars& scalars);
   /// Updates unit `unit`. Call it between begin_update() and end_update(), once per trained unit.
-  void update(int unit);
-  void end_update() { ++steps_; }
+  void update(int unit, const UpdateScalars& scalars);
+  /// Counts the update, unless its flag says that it changed nothing.
+  void end_update(const UpdateScalars& scalars);
 
   /// UnitAdamW::reload and offload of unit `unit`.
   void reload(int unit, const at::Tensor& buffer) { units_.at(static_cast<size_t>(unit)).reload(buffer); }
   void offload(int unit) { units_.at(static_cast<size_t>(unit)).offload(); }
 
-  /// The number of finished updates.
-  int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  /// The number of finished updates, for checkpoints: the host reads it from the device.
+  int64_t steps() const;
+  void set_steps(int64_t steps) { steps_.fill_(steps); }
   const ParamGroups& groups() const { return groups_; }
   /// Flat fp32, as large as the unit's shard; undefined for a frozen unit.
   const at::Tensor& slot(size_t unit, size_t slot) const { return units_.at(unit).slots().at(slot); }
@@ -74,9 +76,7 @@ class AdamW {
  private:
   ModelStore& store_;
   ParamGroups groups_;
-  int64_t steps_ = 0;
-  double lr_factor_ = 1.0;
-  double grad_scale_ = 1.0;
+  at::Tensor steps_;  ///< scalar
   std::vector<UnitAdamW> units_;
 };
 

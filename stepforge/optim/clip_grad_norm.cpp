@@ -3,14 +3,15 @@
 
 #include <cmath>
 #include <limits>
-#include <map>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/fsdp/unit_tree.h"
+#include "stepforge/kernels/scalars.h"
 #include "stepforge/storage/gradient_norm.h"
 
 namespace stepforge {
@@ -36,27 +37,33 @@ double clip_grad_norm(const ShardedModule& module, double max_norm, double norm_
   const ShardMesh& mesh = module.unit()->mesh();
   // Terms of replicated parameters are the same on all ranks and count once. Parameters that all ranks of
   // tensor parallelism hold are counted by the first one.
-  double sharded = 0.0;
-  double replicated = 0.0;
+  const at::Tensor sharded = at::zeros({}, at::kDouble);
+  const at::Tensor replicated = at::zeros({}, at::kDouble);
+  const at::Tensor own = at::zeros({}, at::kDouble);
   std::vector<at::Tensor> gradients;
   for (const FsdpParamRef& parameter : sharded_parameters(*module.module())) {
     if (!parameter.local().grad().defined()) continue;
     gradients.push_back(parameter.local().grad());
     const UnitStore& store = parameter.group->store();
     if (!store.layout().counts(parameter.index)) continue;
-    double& terms = store.sharded() ? sharded : replicated;
-    terms = join_norm_terms(type, terms, norm_terms(gradients.back(), type));
+    norm_terms(gradients.back(), type, own);
+    join_norm_terms(type, own, store.sharded() ? sharded : replicated);
   }
-  const double own = join_norm_terms(type, join_over_shards(mesh.shard_ranks(), type, sharded), replicated);
-  const double norm = norm_of_terms(type, join_over_shards(mesh.tensor_ranks(), type, own));
-  if (error_if_nonfinite && !std::isfinite(norm)) {
-    throw Error(format("the gradient norm of type {} is {}: gradients are left unchanged", norm_type, norm));
+  join_over_shards(mesh.shard_ranks(), type, sharded);
+  join_norm_terms(type, replicated, sharded);
+  join_over_shards(mesh.tensor_ranks(), type, sharded);
+  const at::Tensor norm = at::zeros({}, at::kDouble);
+  norm_of_terms(type, sharded, norm);
+  const auto found = norm.item<double>();
+  if (error_if_nonfinite && !std::isfinite(found)) {
+    throw Error(format("the gradient norm of type {} is {}: gradients are left unchanged", norm_type, found));
   }
-  const double coefficient = max_norm > 0.0 ? clip_coefficient(norm, max_norm) : 0.0;
-  if (coefficient != 1.0) {
+  const at::Tensor coefficient = at::zeros({}, at::kDouble);
+  if (max_norm > 0.0) clip_coefficient(norm, max_norm, coefficient);
+  if (coefficient.item<double>() != 1.0) {
     for (at::Tensor& gradient : gradients) gradient.mul_(coefficient);
   }
-  return norm;
+  return found;
 }
 
 }  // namespace stepforge

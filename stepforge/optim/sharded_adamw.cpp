@@ -26,14 +26,15 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const OptionsOf& options
 }
 
 void ShardedAdamW::step(double lr_factor) {
+  scalars_.lr_factor.fill_(lr_factor);
   for (GroupState& state : states_) {
     state.group->finish_reduction();
     state.group->wait_for_gather();
-    if (update(state, lr_factor)) state.group->masters_changed();
+    if (update(state)) state.group->masters_changed();
   }
 }
 
-bool ShardedAdamW::update(GroupState& state, double lr_factor) {
+bool ShardedAdamW::update(GroupState& state) {
   FsdpParamGroup& group = *state.group;
   const size_t count = state.options.size();
   auto* steps = state.steps.data_ptr<int64_t>();
@@ -54,9 +55,8 @@ bool ShardedAdamW::update(GroupState& state, double lr_factor) {
       gradient = group.gradient();
       state.moments.allocate();
     }
-    AdamWOptions options = state.options[first];
-    options.lr *= lr_factor;
-    state.moments.update(first, last, gradient, {options, updates + 1, /*grad_scale=*/1.0});
+    scalars_.number.fill_(updates + 1);
+    state.moments.update(first, last, gradient, state.options[first], scalars_);
     for (size_t i = first; i < last; ++i) ++steps[i];
     first = last;
   }

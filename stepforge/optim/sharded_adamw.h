@@ -47,10 +47,11 @@ class ShardedAdamW {
 
  private:
   /// Whether any parameter had a gradient.
-  static bool update(GroupState& state, double lr_factor);
+  bool update(GroupState& state);
 
   std::vector<FsdpParamRef> parameters_;
   std::vector<GroupState> states_;
+  UpdateScalars scalars_ = first_update_scalars(at::kCPU);
 };
 
 }  // namespace stepforge

@@ -200,7 +200,8 @@ class ExactHead : public Head {
   ExactHead(Parameter& weight, const TensorExchange& tensor)
       : weight_(weight), part_(vocabulary_part(weight.spec())), tensor_(tensor) {}
 
-  LossResult loss_with_gradients(const Bundle& inputs, const Context& context, double scale) override {
+  LossResult loss_with_gradients(const Bundle& inputs, const Context& context,
+                                 const at::Tensor& scale) override {
     const at::NoGradGuard no_grad;
     const at::Tensor x = all_tokens(inputs.at(0), tensor_, context);
     const at::Tensor errors = errors_of(x, context);
@@ -233,7 +234,7 @@ class ExactHead : public Head {
   LossResult loss_of(const at::Tensor& errors) const {
     const at::Tensor losses = 0.5 * (errors * errors).sum(1);
     if (is_divided(weight_)) tensor_.sum(losses);
-    return {losses.sum().item<double>(), losses.to(at::kFloat), at::Tensor(), {}};
+    return {losses, at::Tensor(), {}};
   }
 
   Parameter& weight_;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The global norm of gradients that are sharded over ranks, and the factor by which clipping scales them.
+// The global norm of gradients that are sharded over ranks. Terms are scalars (kernels/scalars.h): sums of
+// |x|^p (for inf the largest |x|) in fp64, of which norm_of_terms() makes the norm.
 #pragma once
-
-#include <span>
 
 #include "stepforge/kernels/reduce.h"
 #include "stepforge/storage/unit_store.h"
@@ -15,22 +14,17 @@ enum class NormExchange : uint8_t {
   chunks,  ///< one number per 1,024 elements, in logical order: the same bits for every flat partition
 };
 
-/// The sum of |x|^p (for inf the largest |x|) over the gradients of all trained units of `store`, computed in
-/// fp64 and bitwise equal on all ranks; norm_of_terms() is the norm. Each element counts once: replicas hold
-/// equal gradients, and of parameters that all ranks of tensor parallelism hold, only one rank counts them. A
-/// collective of `shards`, the units' shard group on the compute lane; null if each rank holds whole units.
-double gradient_norm_terms(const ModelStore& store, NormType type, NormExchange exchange,
-                           Communicator* shards = nullptr);
+/// terms = those of the gradients of all trained units of `store`, bitwise equal on all ranks. Each element
+/// counts once: replicas hold equal gradients, and of parameters that all ranks of tensor parallelism hold,
+/// only one rank counts them. A collective of `shards`, the units' shard group on the compute lane; null if
+/// each rank holds whole units.
+void gradient_norm_terms(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards,
+                         const at::Tensor& terms);
 
-/// The sum of |x|^p over all elements of a gradient of any shape, or for inf the largest |x|: the norm before
-/// its root is taken. Combined chunk by chunk (kernels/reduce.h).
-double norm_terms(const at::Tensor& gradient, NormType type);
+/// terms = those of a gradient of any shape, combined chunk by chunk (kernels/reduce.h).
+void norm_terms(const at::Tensor& gradient, NormType type, const at::Tensor& terms);
 
-/// Combines `own`, the norm_terms() of this rank, over the ranks of `shards`, in rank order. Null: one rank.
-double join_over_shards(Communicator* shards, NormType type, double own);
-
-/// The factor by which gradients are multiplied to limit `norm` to `max_norm`, as in
-/// torch.nn.utils.clip_grad_norm_. 1 if max_norm is 0, which means no clipping.
-double clip_coefficient(double norm, double max_norm);
+/// Combines the `terms` of the ranks of `shards`, in rank order. Null: one rank.
+void join_over_shards(Communicator* shards, NormType type, const at::Tensor& terms);
 
 }  // namespace stepforge

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ops/zeros.h>
+
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/random.h"
@@ -112,17 +114,14 @@ class Alarms : public Callback {
  public:
   std::string_view name() const override { return "alarms"; }
 
-  void pre_update(Trainer& trainer) override {
-    if (norm_checked_ || trainer.all_ranks == nullptr) return;
-    norm_checked_ = true;
-    // The gradients of an offloaded unit may still be on their way.
-    if (trainer.config.parallelism.fsdp_cpu_offload) return;
-    check_norm(trainer);
-  }
-
   void step_end(Trainer& trainer) override {
+    if (trainer.all_ranks == nullptr) return;
+    if (!norm_checked_ && trainer.last_step.updated) {
+      norm_checked_ = true;
+      check_norm(trainer);
+    }
     const int64_t freq = trainer.config.debug.check_copies_freq;
-    if (trainer.all_ranks == nullptr || freq == 0 || trainer.state.step % freq != 0) return;
+    if (freq == 0 || trainer.state.step % freq != 0) return;
     std::vector<Digest> own;
     std::vector<std::string> names;
     for (size_t u = 0; u < trainer.store->size(); ++u) {
@@ -136,17 +135,19 @@ class Alarms : public Callback {
   /// Over the world instead of the groups of the step: every element counts once for each replica.
   static void check_norm(Trainer& trainer) {
     const NormType type = norm_type(trainer.config.training.norm_type);
-    const double own = gradient_norm_terms(*trainer.store, type, NormExchange::ranks);
-    double terms = join_over_shards(trainer.all_ranks.get(), type, own);
-    if (type != NormType::inf) terms /= static_cast<double>(trainer.layout.dims.dp_replicate);
-    const double expected = norm_of_terms(type, terms);
+    const at::Tensor terms = at::zeros({}, at::kDouble);
+    gradient_norm_terms(*trainer.store, type, NormExchange::ranks, /*shards=*/nullptr, terms);
+    join_over_shards(trainer.all_ranks.get(), type, terms);
+    if (type != NormType::inf) terms.div_(trainer.layout.dims.dp_replicate);
+    norm_of_terms(type, terms, terms);
+    const auto expected = terms.item<double>();
     const double norm = trainer.last_step.grad_norm;
     constexpr double kTolerance = 1e-9;  // fp64 sums in another order
     if (std::abs(norm - expected) <= kTolerance * expected) return;
     throw Error(
         format("step {}: the gradient norm is {}, but the shards of all {} ranks together have {}: some "
                "elements are counted twice or not at all",
-               trainer.state.step + 1, norm, trainer.place.world_size, expected));
+               trainer.state.step, norm, trainer.place.world_size, expected));
   }
 
   bool norm_checked_ = false;

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/train/averaging_domain.h"
 
-#include <numeric>
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/kernels/scalars.h"
 
 namespace stepforge {
 
-namespace {
-
-double mean(std::span<const double> values, int64_t count) {
-  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-  return count > 0 ? sum / static_cast<double>(count) : 0.0;
+void AveragingDomain::weigh_tokens(const StepScalars& step) const {
+  const at::Tensor& weight = step.token_weight;
+  if (aggregation_ == LossAggregation::token_mean) return reciprocal_or_zero(step.valid_labels, weight);
+  weight.copy_(step.own_labels).mul_(step.data_ranks);
+  reciprocal_or_zero(weight, weight);
 }
 
-}  // namespace
-
-double AveragingDomain::token_weight() const {
-  const int64_t labels = aggregation_ == LossAggregation::token_mean ? step_labels_ : own_labels_ * ranks_;
-  return labels > 0 ? 1.0 / static_cast<double>(labels) : 0.0;
+void AveragingDomain::average_own(const StepScalars& step) const {
+  mean_in_order(step.loss_sums, step.own_labels, step.own_mean);
 }
 
-double AveragingDomain::own_mean(std::span<const double> loss_sums) const {
-  return mean(loss_sums, own_labels_);
-}
-
-double AveragingDomain::loss(std::span<const double> loss_sums, std::span<const double> rank_means) const {
-  return aggregation_ == LossAggregation::token_mean ? mean(loss_sums, step_labels_)
-                                                     : mean(rank_means, ranks_);
+void AveragingDomain::average_all(const StepScalars& step) const {
+  const int64_t micro_batches = step.loss_sums.numel();
+  const at::Tensor sums = step.gathered_losses.narrow(1, 0, micro_batches).contiguous();
+  const at::Tensor means = step.gathered_losses.select(1, micro_batches).contiguous();
+  if (aggregation_ == LossAggregation::token_mean) {
+    mean_in_order(sums.view({-1}), step.valid_labels, step.loss);
+  } else {
+    mean_in_order(means, step.data_ranks, step.loss);
+  }
+  step.max_loss.copy_(means.amax());
 }
 
 }  // namespace stepforge

@@ -19,8 +19,7 @@ class Trainer;
 ///     epoch_begin                 before the first step of an epoch
 ///       step_begin
 ///         micro_step_end          the loss of a micro-batch (and its gradients) is known
-///         pre_update              Trainer::last_step has this step's loss and norm, both finite; the weights
-///                                 are still the old ones. Not called in a step that is skipped
+///         pre_update              only of a PreUpdateCallback
 ///       step_end                  the weights are the new ones, or the step was skipped
 ///       log                       every metrics.log_freq steps, after step_end
 ///       evaluate                  Trainer::last_validation is that of this step
@@ -42,7 +41,6 @@ class Callback {
   virtual void epoch_begin(Trainer& trainer) {}
   virtual void step_begin(Trainer& trainer) {}
   virtual void micro_step_end(Trainer& trainer) {}
-  virtual void pre_update(Trainer& trainer) {}
   virtual void step_end(Trainer& trainer) {}
   virtual void log(Trainer& trainer) {}
   virtual void evaluate(Trainer& trainer) {}
@@ -52,15 +50,32 @@ class Callback {
   virtual void train_end(Trainer& trainer) {}
 };
 
+/// A callback that acts between the gradients and the update of a step. While one is added, each step waits
+/// there until the host knows its numbers; without one it knows them at the end of the step.
+class PreUpdateCallback : public Callback {
+ public:
+  /// Trainer::last_step has this step's loss and norm, both finite; the weights are still the old ones. Not
+  /// called in a step that is skipped.
+  virtual void pre_update(Trainer& trainer) = 0;
+};
+
 class CallbackList {
  public:
-  void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
+  void add(std::unique_ptr<Callback> callback) {
+    if (auto* before = dynamic_cast<PreUpdateCallback*>(callback.get())) before_update_.push_back(before);
+    callbacks_.push_back(std::move(callback));
+  }
   void emit(void (Callback::*event)(Trainer&), Trainer& trainer) const {
     for (const auto& callback : callbacks_) (callback.get()->*event)(trainer);
+  }
+  bool has_pre_update() const { return !before_update_.empty(); }
+  void emit_pre_update(Trainer& trainer) const {
+    for (auto* callback : before_update_) callback->pre_update(trainer);
   }
 
  private:
   std::vector<std::unique_ptr<Callback>> callbacks_;
+  std::vector<PreUpdateCallback*> before_update_;  ///< those of `callbacks_`
 };
 
 }  // namespace stepforge

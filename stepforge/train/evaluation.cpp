@@ -9,10 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/zeros.h>
+
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/comm/gather.h"
 #include "stepforge/data/context_part.h"
+#include "stepforge/kernels/reduce.h"
 
 namespace stepforge {
 
@@ -23,8 +26,10 @@ class EvaluationServices : public StepServices {
   explicit EvaluationServices(const Batch& batch) : batch_(batch) {}
   BatchTensors load_batch(int micro_batch) override { return BatchTensors(batch_); }
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
+    sum_in_order(loss.token_loss, loss_sum);
     result = loss;
   }
+  at::Tensor loss_sum = at::zeros({}, at::kDouble);
   LossResult result;
 
  private:
@@ -76,12 +81,12 @@ Batch masked(Batch batch) {
 
 }  // namespace
 
-LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logits) {
+BatchLoss evaluate_batch(Executor& executor, const Batch& batch, bool with_logits) {
   EvaluationServices services(batch);
   StepInputs inputs;
   inputs.with_logits = with_logits;
   executor.run(inputs, services);
-  return services.result;
+  return {services.loss_sum.item<double>(), services.result.token_loss, services.result.logits};
 }
 
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
@@ -106,7 +111,7 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
     result.stopped = stopped(tallies);
     if (tallies.front().rows == 0 || result.stopped) break;
     const Batch own = take_part(batch.rows > 0 ? batch : masked(stream.rows(0, rows)), part);
-    const LossResult loss = evaluate_batch(executor, own, false);
+    const BatchLoss loss = evaluate_batch(executor, own, false);
     tallies = {{.rows = batch.rows, .valid_labels = own.valid_labels, .loss_sum = loss.loss_sum}};
     gather(tallies, groups);
     for (const BatchTally& tally : tallies) {

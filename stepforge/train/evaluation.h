@@ -29,8 +29,14 @@ EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t r
                           const std::function<bool()>& stop = {}, const GroupCommunicators& groups = {},
                           const ContextPart& part = {});
 
-/// Runs one batch through an evaluation program. The result has the loss of each token and, `with_logits`,
-/// logits.
-LossResult evaluate_batch(Executor& executor, const Batch& batch, bool with_logits);
+/// The loss of one batch.
+struct BatchLoss {
+  double loss_sum = 0.0;  ///< of token_loss
+  at::Tensor token_loss;  ///< as in LossResult
+  at::Tensor logits;      ///< as in LossResult
+};
+
+/// Runs one batch through an evaluation program. `with_logits`: the result has logits.
+BatchLoss evaluate_batch(Executor& executor, const Batch& batch, bool with_logits);
 
 }  // namespace stepforge

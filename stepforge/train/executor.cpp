@@ -67,7 +67,6 @@ Executor::Value& Executor::allocate(const Operation& operation, BufferKind kind)
 }
 
 void Executor::run(const StepInputs& inputs, StepServices& services) {
-  updates_allowed_ = true;
   times_.assign(program_.operations.size(), {});
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [begin] {
@@ -167,15 +166,13 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::join_norm:
       return services.join_norm(*communicator(operation));
     case OpKind::check_finite:
-      updates_allowed_ = services.check_finite();
-      return;
+      return services.check_finite();
     case OpKind::reload_start:
       return reload(operation, services);
     case OpKind::offload_start:
       return offload(operation, services);
     case OpKind::update:
-      if (updates_allowed_) services.update(operation.unit);
-      return;
+      return services.update(operation.unit);
     default:
       throw Error(format("the executor cannot run {} operations", op_name(operation.kind)));
   }

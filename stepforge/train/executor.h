@@ -21,24 +21,27 @@
 namespace stepforge {
 
 /// What a program needs from outside: data, and functions that use losses and reduced gradients. The executor
-/// calls each function at the operation of the same name. Three classes implement it: TrainingServices
-/// (training_services.h), EvaluationServices (evaluation.cpp) and GenerationServices (generation.cpp).
+/// calls each function at the operation of the same name. No function takes or returns a number that depends
+/// on the data: such numbers are scalars on the compute device (train/step_scalars.h). Three classes implement
+/// it: TrainingServices (training_services.h), EvaluationServices (evaluation.cpp) and GenerationServices
+/// (generation.cpp).
 class StepServices {
  public:
   virtual ~StepServices() = default;
   /// Sums the valid labels of the step over `ranks`.
   virtual void count_labels(Communicator& ranks) {}
   virtual BatchTensors load_batch(int micro_batch) = 0;
-  /// The factor of each token's loss: 1 / valid labels of the whole step.
-  virtual double loss_scale() { return 1.0; }
+  /// The factor of each token's loss, a scalar (kernels/scalars.h): 1 / valid labels of the whole step.
+  virtual at::Tensor loss_scale() { return {}; }
   /// Sums the losses of the step over `ranks`.
   virtual void reduce_loss(Communicator& ranks) {}
   /// The norm of all gradients. `shards`: the ranks that hold other parts of them; null if there are none.
   virtual void gradient_norm(Communicator* shards) {}
   /// Joins the norms of the ranks that hold other parts of divided tensors.
   virtual void join_norm(Communicator& parts) {}
-  /// False if the step must not update: its updates are then skipped.
-  virtual bool check_finite() { return true; }
+  /// Lowers the flag of the updates if the loss or the norm is not finite.
+  virtual void check_finite() {}
+  /// Called for every unit in every step; changes nothing if the flag is down.
   virtual void update(int unit) {}
   /// The optimizer's state of an offloaded unit, [bytes / 4] fp32 on the device: from the host, and back.
   virtual void reload_optimizer(int unit, const at::Tensor& buffer) {}
@@ -126,7 +129,6 @@ class Executor {
   std::vector<Value> values_;
   std::vector<OperationTime> times_;
   Lanes lanes_;
-  bool updates_allowed_ = true;
 };
 
 }  // namespace stepforge

@@ -22,10 +22,20 @@ bool finite(const at::Tensor& tensor) {
   return at::isfinite(tensor).all().item<bool>();
 }
 
+/// The number of ranks whose losses are gathered.
+int loss_ranks(const ModelStore& store) {
+  const RankLayout& layout = store.groups().layout();
+  return layout.size_of(layout.loss_group);
+}
+
 }  // namespace
 
 TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer)
-    : config_(config), executor_(executor), store_(store), optimizer_(optimizer) {}
+    : config_(config),
+      executor_(executor),
+      store_(store),
+      optimizer_(optimizer),
+      scalars_(executor.program().micro_batches, loss_ranks(store), at::kCPU) {}
 
 StepInputs TrainStep::inputs_for(const StepContext& context) const {
   const auto& model = config_.model;
@@ -54,17 +64,31 @@ StepInputs TrainStep::inputs_for(const StepContext& context) const {
 
 StepResult TrainStep::run(const std::vector<Batch>& micro_batches, const StepContext& context) {
   StepInputs inputs = inputs_for(context);
-  TrainingServices services(config_.training, micro_batches, store_, &optimizer_, context.lr_factor);
+  TrainingServices services(config_.training, micro_batches, store_, &optimizer_, scalars_);
+  scalars_.update.lr_factor.fill_(context.lr_factor);
+  scalars_.interrupted.fill_(interrupted && interrupted());
   services.on_micro_step_end = on_micro_step_end;
-  services.on_pre_update = on_pre_update;
-  services.result.interrupted = interrupted && interrupted();
-  executor_.run(inputs, services);
-  if (services.result.updated) {
-    optimizer_.end_update();
-  } else {
-    services.result.first_nonfinite = find_first_nonfinite(micro_batches, std::move(inputs));
+  if (on_pre_update) {
+    services.on_pre_update = [this] {
+      if (const StepResult so_far = read_result(); so_far.updated) on_pre_update(so_far);
+    };
   }
-  return services.result;
+  executor_.run(inputs, services);
+  optimizer_.end_update(scalars_.update);
+  StepResult result = read_result();
+  if (!result.updated) result.first_nonfinite = find_first_nonfinite(micro_batches, std::move(inputs));
+  return result;
+}
+
+StepResult TrainStep::read_result() const {
+  const HostScalars host(scalars_);
+  return {.loss = host(scalars_.loss),
+          .max_loss = host(scalars_.max_loss),
+          .grad_norm = host(scalars_.norm),
+          .valid_labels = static_cast<int64_t>(host(scalars_.valid_labels)),
+          .updated = host(scalars_.update.finite) != 0.0,
+          .interrupted = host(scalars_.interrupted) != 0.0,
+          .first_nonfinite = {}};
 }
 
 namespace {
@@ -129,7 +153,7 @@ NonfiniteFinding TrainStep::replay(const std::vector<Batch>& micro_batches, Step
                format("block {} ({})", block.name, is_gradient ? "gradient of its input" : "output")};
     }
   };
-  TrainingServices services(config_.training, micro_batches, store_, nullptr, 0.0);
+  TrainingServices services(config_.training, micro_batches, store_, nullptr, scalars_);
   executor_.run(inputs, services);
   return first;
 }

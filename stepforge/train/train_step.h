@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step: computes loss and gradient norm, and updates the weights if both are finite.
+// One optimizer step: computes loss and gradient norm, and updates the weights if both are finite. The host
+// sees its numbers after the list of its operations has run.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "stepforge/optim/adamw.h"
 #include "stepforge/storage/gradient_norm.h"
 #include "stepforge/train/executor.h"
+#include "stepforge/train/step_scalars.h"
 
 namespace stepforge {
 
@@ -43,6 +45,7 @@ class TrainStep {
 
   /// See the events of the same names in Callback.
   std::function<void()> on_micro_step_end;
+  /// Null if nobody needs the numbers before the update: the host then reads them only after the step.
   std::function<void(const StepResult& so_far)> on_pre_update;
   /// See StepInputs::watch.
   std::function<void(const Operation& operation, bool ended)> on_operation;
@@ -56,6 +59,8 @@ class TrainStep {
 
  private:
   StepInputs inputs_for(const StepContext& context) const;
+  /// The host's only look at the scalars of a step.
+  StepResult read_result() const;
   std::string find_first_nonfinite(const std::vector<Batch>& micro_batches, StepInputs inputs);
   NonfiniteFinding replay(const std::vector<Batch>& micro_batches, StepInputs inputs);
 
@@ -63,6 +68,7 @@ class TrainStep {
   Executor& executor_;
   ModelStore& store_;
   AdamW& optimizer_;
+  StepScalars scalars_;
 };
 
 }  // namespace stepforge

@@ -150,10 +150,13 @@ void Trainer::step() {
   const double lr_factor = schedule->factor(state.step);
   last_lr = config.optimizer.lr * lr_factor;
   train_step->on_micro_step_end = [this] { callbacks.emit(&Callback::micro_step_end, *this); };
-  train_step->on_pre_update = [this](const StepResult& so_far) {
-    last_step = so_far;
-    callbacks.emit(&Callback::pre_update, *this);
-  };
+  train_step->on_pre_update = {};
+  if (callbacks.has_pre_update()) {
+    train_step->on_pre_update = [this](const StepResult& so_far) {
+      last_step = so_far;
+      callbacks.emit_pre_update(*this);
+    };
+  }
   train_step->interrupted = [this] { return interrupted(); };
   last_step = train_step->run(micro_batches, {state.step, lr_factor});
 

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/train/training_services.h"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <span>
-#include <utility>
-
-#include "stepforge/comm/gather.h"
+#include "stepforge/kernels/scalars.h"
+#include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
 
@@ -36,7 +31,7 @@ int64_t labels_of(const std::vector<Batch>& batches) {
 }  // namespace
 
 TrainingServices::TrainingServices(const TrainingConfig& training, const std::vector<Batch>& batches,
-                                   const ModelStore& store, AdamW* optimizer, double lr_factor)
+                                   const ModelStore& store, AdamW* optimizer, const StepScalars& scalars)
     : norm_type_(norm_type(training.norm_type)),
       norm_exchange_(training.reduction == ReductionMode::ordered ? NormExchange::chunks
                                                                   : NormExchange::ranks),
@@ -44,24 +39,18 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
       batches_(batches),
       store_(store),
       optimizer_(optimizer),
-      lr_factor_(lr_factor),
-      domain_(training.loss_aggregation, labels_of(batches), store.groups().layout().data_ranks) {
-  result.valid_labels = domain_.step_labels();
+      domain_(training.loss_aggregation),
+      scalars_(scalars) {
+  scalars_.begin(labels_of(batches), store.groups().layout().data_ranks);
+  domain_.weigh_tokens(scalars_);
 }
 
 void TrainingServices::count_labels(Communicator& ranks) {
   // Ranks of tensor parallelism read the same rows: one of them counts.
   const RankLayout& layout = store_.groups().layout();
-  const bool counts = layout.index_in(layout.tensor_group) == 0;
-  std::array<int64_t, 2> sums{counts ? result.valid_labels : 0, result.interrupted ? 1 : 0};
-  ranks.all_reduce(std::as_writable_bytes(std::span(sums)), DType::i64);
-  domain_.set_step_labels(sums[0]);
-  result.valid_labels = sums[0];
-  result.interrupted = sums[1] > 0;
-}
-
-double TrainingServices::loss_scale() {
-  return domain_.token_weight();
+  if (layout.index_in(layout.tensor_group) != 0) scalars_.valid_labels.zero_();
+  ranks.all_reduce(bytes_of(scalars_.counts), DType::f64);
+  domain_.weigh_tokens(scalars_);
 }
 
 BatchTensors TrainingServices::load_batch(int micro_batch) {
@@ -69,40 +58,38 @@ BatchTensors TrainingServices::load_batch(int micro_batch) {
 }
 
 void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) {
-  loss_sums_.push_back(loss.loss_sum);
+  sum_in_order(loss.token_loss, scalars_.loss_sums.select(0, micro_batch));
   if (on_micro_step_end) on_micro_step_end();
 }
 
 /// Gathers the loss sums of all micro-batches of the step, in order, and the mean of each rank.
 void TrainingServices::reduce_loss(Communicator& ranks) {
-  std::vector<double> own = std::exchange(loss_sums_, {});
-  own.push_back(domain_.own_mean(own));
-  const std::vector<double> all = gather_values(ranks, own);
-  for (size_t begin = 0; begin < all.size(); begin += own.size()) {
-    const auto of_rank = std::span(all).subspan(begin, own.size());
-    loss_sums_.insert(loss_sums_.end(), of_rank.begin(), of_rank.end() - 1);
-    rank_means_.push_back(of_rank.back());
-  }
+  domain_.average_own(scalars_);
+  ranks.all_gather(bytes_of(scalars_.own_losses), bytes_of(scalars_.gathered_losses));
 }
 
 void TrainingServices::gradient_norm(Communicator* shards) {
-  if (rank_means_.empty()) rank_means_.push_back(domain_.own_mean(loss_sums_));  // one rank
-  result.loss = domain_.loss(loss_sums_, rank_means_);
-  result.max_loss = *std::max_element(rank_means_.begin(), rank_means_.end());
-  norm_terms_ = gradient_norm_terms(store_, norm_type_, norm_exchange_, shards);
-  result.grad_norm = norm_of_terms(norm_type_, norm_terms_);
+  if (scalars_.gathered_losses.size(0) == 1) domain_.average_own(scalars_);  // one rank reduces no loss
+  domain_.average_all(scalars_);
+  gradient_norm_terms(store_, norm_type_, norm_exchange_, shards, scalars_.norm_terms);
+  norm_of_terms(norm_type_, scalars_.norm_terms, scalars_.norm);
 }
 
 void TrainingServices::join_norm(Communicator& parts) {
-  result.grad_norm = norm_of_terms(norm_type_, join_over_shards(&parts, norm_type_, norm_terms_));
+  join_over_shards(&parts, norm_type_, scalars_.norm_terms);
+  norm_of_terms(norm_type_, scalars_.norm_terms, scalars_.norm);
 }
 
-bool TrainingServices::check_finite() {
-  result.updated = optimizer_ != nullptr && std::isfinite(result.loss) && std::isfinite(result.grad_norm);
-  if (!result.updated) return false;
-  if (on_pre_update) on_pre_update(result);
-  optimizer_->begin_update(lr_factor_, clip_coefficient(result.grad_norm, max_norm_));
-  return true;
+void TrainingServices::check_finite() {
+  if (optimizer_ == nullptr) return;
+  flag_if_finite(scalars_.loss, scalars_.norm, scalars_.update.finite);
+  clip_coefficient(scalars_.norm, max_norm_, scalars_.update.grad_scale);
+  if (on_pre_update) on_pre_update();
+  optimizer_->begin_update(scalars_.update);
+}
+
+void TrainingServices::update(int unit) {
+  if (optimizer_ != nullptr) optimizer_->update(unit, scalars_.update);
 }
 
 void TrainingServices::reload_optimizer(int unit, const at::Tensor& buffer) {

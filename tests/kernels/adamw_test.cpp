@@ -2,6 +2,7 @@
 #include "stepforge/kernels/adamw.h"
 
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
@@ -19,22 +20,31 @@ State make_state(int64_t elements, at::ScalarType type) {
           random_tensor({elements}, 3).to(type) * 0.1, random_tensor({elements}, 4).square().to(type) * 0.1};
 }
 
-constexpr AdamWSettings kSettings = {
-    .options = {.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
-    .step = 7,
-    .grad_scale = 0.5};
+constexpr AdamWOptions kOptions = {.lr = 6e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+
+/// Update 7 with half the learning rate and half the gradients.
+UpdateScalars some_scalars() {
+  return {.finite = scalar(1), .number = scalar(7), .lr_factor = scalar(0.5), .grad_scale = scalar(0.5)};
+}
+
+void update(const State& state, int64_t begin, int64_t end, const UpdateScalars& scalars = some_scalars()) {
+  adamw_update(state.p, state.g, state.m, state.v, begin, end, kOptions, scalars);
+}
+
+bool same_bits(const State& left, const State& right) {
+  return at::equal(left.p, right.p) && at::equal(left.m, right.m) && at::equal(left.v, right.v);
+}
 
 TEST(AdamW, AgreesWithTheFp64ReferenceAndWithLibtorch) {
   const State fast = make_state(5000, at::kFloat);
   const State exact = make_state(5000, at::kDouble);
   State theirs = make_state(5000, at::kFloat);
-  adamw_update(fast.p, fast.g, fast.m, fast.v, 0, 5000, kSettings);
-  adamw_update(exact.p, exact.g, exact.m, exact.v, 0, 5000, kSettings);
-  at::Tensor scaled = theirs.g * kSettings.grad_scale;
-  at::Tensor step = at::zeros({}).fill_(kSettings.step);
-  at::_fused_adamw_({theirs.p}, {scaled}, {theirs.m}, {theirs.v}, {}, {step}, kSettings.options.lr,
-                    kSettings.options.beta1, kSettings.options.beta2, kSettings.options.weight_decay,
-                    kSettings.options.eps, false, false);
+  update(fast, 0, 5000);
+  update(exact, 0, 5000);
+  at::Tensor scaled = theirs.g * 0.5;
+  at::Tensor step = at::zeros({}).fill_(7);
+  at::_fused_adamw_({theirs.p}, {scaled}, {theirs.m}, {theirs.v}, {}, {step}, 0.5 * kOptions.lr,
+                    kOptions.beta1, kOptions.beta2, kOptions.weight_decay, kOptions.eps, false, false);
   expect_close(fast.p, exact.p, 4 * kEps32, "parameter");
   expect_close(fast.m, exact.m, 4 * kEps32, "first moment");
   expect_close(fast.v, exact.v, 4 * kEps32, "second moment");
@@ -44,9 +54,9 @@ TEST(AdamW, AgreesWithTheFp64ReferenceAndWithLibtorch) {
 TEST(AdamW, TouchesOnlyItsIntervalAndGivesTheSameBitsInPieces) {
   const State whole = make_state(3000, at::kFloat);
   const State pieces = make_state(3000, at::kFloat);
-  adamw_update(whole.p, whole.g, whole.m, whole.v, 100, 2900, kSettings);
-  adamw_update(pieces.p, pieces.g, pieces.m, pieces.v, 100, 1033, kSettings);
-  adamw_update(pieces.p, pieces.g, pieces.m, pieces.v, 1033, 2900, kSettings);
+  update(whole, 100, 2900);
+  update(pieces, 100, 1033);
+  update(pieces, 1033, 2900);
   EXPECT_TRUE(at::equal(whole.p, pieces.p));
   EXPECT_TRUE(at::equal(whole.v, pieces.v));
   const State untouched = make_state(3000, at::kFloat);
@@ -55,17 +65,53 @@ TEST(AdamW, TouchesOnlyItsIntervalAndGivesTheSameBitsInPieces) {
 }
 
 TEST(AdamW, PaddingOfZerosStaysZero) {
-  const at::Tensor p = at::zeros({64}), g = at::zeros({64}), m = at::zeros({64}), v = at::zeros({64});
-  adamw_update(p, g, m, v, 0, 64, kSettings);
-  EXPECT_TRUE(p.eq(0).all().item<bool>());
+  const State zeros{at::zeros({64}), at::zeros({64}), at::zeros({64}), at::zeros({64})};
+  update(zeros, 0, 64);
+  EXPECT_TRUE(zeros.p.eq(0).all().item<bool>());
 }
 
-TEST(AdamW, RefusesIntervalsOutsideTheBufferAndStepZero) {
-  const State s = make_state(10, at::kFloat);
-  EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, 0, 11, kSettings), Error);
-  EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, -1, 5, kSettings), Error);
-  EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, 6, 5, kSettings), Error);
-  EXPECT_THROW(adamw_update(s.p, s.g, s.m, s.v, 0, 5, {.options = {}, .step = 0}), Error);
+TEST(AdamW, ChangesNoBitIfTheFlagIsDown) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {  // the kernel, and the reference
+    const State state = make_state(3000, type);
+    state.g.fill_(std::nan(""));
+    UpdateScalars scalars = some_scalars();
+    scalars.finite.zero_();
+    scalars.grad_scale.fill_(std::nan(""));
+    update(state, 0, 3000, scalars);
+    EXPECT_TRUE(same_bits(state, make_state(3000, type))) << type;
+  }
+}
+
+TEST(AdamW, ReadsItsScalarsWhenItRuns) {
+  const State state = make_state(3000, at::kFloat);
+  const UpdateScalars scalars = some_scalars();
+  const auto run = [&] { update(state, 0, 3000, scalars); };
+  scalars.finite.zero_();
+  run();
+  EXPECT_TRUE(same_bits(state, make_state(3000, at::kFloat)));
+  scalars.finite.fill_(1);
+  scalars.number.fill_(1);
+  scalars.lr_factor.fill_(2);
+  scalars.grad_scale.fill_(0.25);
+  run();
+  const State expected = make_state(3000, at::kFloat);
+  AdamWOptions doubled = kOptions;
+  doubled.lr *= 2;
+  const UpdateScalars first = first_update_scalars(at::kCPU);
+  adamw_update(expected.p, expected.g * 0.25, expected.m, expected.v, 0, 3000, doubled, first);
+  EXPECT_TRUE(same_bits(state, expected));
+}
+
+TEST(AdamW, RefusesIntervalsOutsideTheBufferAndUpdateZero) {
+  const State state = make_state(10, at::kFloat);
+  EXPECT_THROW(update(state, 0, 11), Error);
+  EXPECT_THROW(update(state, -1, 5), Error);
+  EXPECT_THROW(update(state, 6, 5), Error);
+  UpdateScalars scalars = some_scalars();
+  scalars.number.zero_();
+  EXPECT_THROW(update(state, 0, 5, scalars), Error);
+  scalars.number = at::ones({}, at::kFloat);
+  EXPECT_THROW(update(state, 0, 5, scalars), Error);
 }
 
 }  // namespace

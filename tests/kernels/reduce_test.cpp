@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include <ATen/ops/arange.h>
+
 #include "stepforge/base/error.h"
 #include "tests/kernels/compare.h"
 
@@ -14,16 +16,26 @@ namespace {
 
 constexpr std::array kAllTypes = {NormType::l1, NormType::l2, NormType::l3, NormType::inf};
 
-double terms(const at::Tensor& flat, NormType type) {
-  std::vector<double> partials(static_cast<size_t>(reduce_chunks(flat.numel())));
+at::Tensor partials_of(const at::Tensor& flat, NormType type) {
+  at::Tensor partials = at::empty({reduce_chunks(flat.numel())}, at::kDouble);
   norm_terms_by_chunk(flat, type, partials);
-  double joined = 0.0;
-  for (const double partial : partials) joined = join_norm_terms(type, joined, partial);
+  return partials;
+}
+
+at::Tensor joined_terms(const at::Tensor& flat, NormType type) {
+  at::Tensor joined = scalar(0);
+  join_norm_terms(type, partials_of(flat, type), joined);
   return joined;
 }
 
+double norm_of(const at::Tensor& flat, NormType type) {
+  const at::Tensor norm = scalar(-1);
+  norm_of_terms(type, joined_terms(flat, type), norm);
+  return norm.item<double>();
+}
+
 double sum_of_squares(const at::Tensor& flat) {
-  return terms(flat, NormType::l2);
+  return joined_terms(flat, NormType::l2).item<double>();
 }
 
 TEST(SumOfSquares, AgreesWithFp64) {
@@ -41,13 +53,14 @@ TEST(Norm, EachTypeAgreesWithTheReferenceAndWithTorch) {
     const std::array expected = {exact.norm(1), exact.norm(2), exact.norm(3),
                                  exact.norm(std::numeric_limits<double>::infinity())};
     for (size_t i = 0; i < kAllTypes.size(); ++i) {
-      const double norm = norm_of_terms(kAllTypes.at(i), terms(flat, kAllTypes.at(i)));
+      const double norm = norm_of(flat, kAllTypes.at(i));
       EXPECT_NEAR(norm, expected.at(i).item<double>(), 1e-13 * norm) << i;
-      std::vector<double> reference(static_cast<size_t>(reduce_chunks(elements)));
-      norm_terms_by_chunk_reference(flat, kAllTypes.at(i), reference);
-      double joined = 0.0;
-      for (const double partial : reference) joined = join_norm_terms(kAllTypes.at(i), joined, partial);
-      EXPECT_NEAR(norm_of_terms(kAllTypes.at(i), joined), norm, 1e-13 * norm) << i;
+      const at::Tensor chunks = at::empty({reduce_chunks(elements)}, at::kDouble);
+      norm_terms_by_chunk_reference(flat, kAllTypes.at(i), chunks);
+      const at::Tensor reference = scalar(0);
+      join_norm_terms_reference(kAllTypes.at(i), chunks, reference);
+      norm_of_terms_reference(kAllTypes.at(i), reference, reference);
+      EXPECT_NEAR(reference.item<double>(), norm, 1e-13 * norm) << i;
     }
   }
 }
@@ -57,23 +70,22 @@ TEST(Norm, NanAndInfinityPropagateInEachType) {
     for (const int64_t index : {0, 17, 2999}) {
       at::Tensor flat = random_tensor({3000}, 4);
       flat[index] = -std::numeric_limits<float>::infinity();
-      EXPECT_EQ(norm_of_terms(type, terms(flat, type)), std::numeric_limits<double>::infinity());
+      EXPECT_EQ(norm_of(flat, type), std::numeric_limits<double>::infinity());
       flat[index] = std::numeric_limits<float>::quiet_NaN();
-      EXPECT_TRUE(std::isnan(norm_of_terms(type, terms(flat, type)))) << index;
+      EXPECT_TRUE(std::isnan(norm_of(flat, type))) << index;
     }
   }
 }
 
 TEST(SumOfSquares, ShardsThatEndOnChunksGiveTheSameBits) {
   const at::Tensor flat = random_tensor({5000}, 2);
-  std::vector<double> whole(5);
-  std::vector<double> pieces(5);
-  norm_terms_by_chunk(flat, NormType::l2, whole);
-  norm_terms_by_chunk(flat.slice(0, 0, 2048), NormType::l2, std::span(pieces).subspan(0, 2));
-  norm_terms_by_chunk(flat.slice(0, 2048), NormType::l2, std::span(pieces).subspan(2));
-  EXPECT_EQ(whole, pieces);
+  const at::Tensor whole = partials_of(flat, NormType::l2);
+  const at::Tensor pieces = at::empty({5}, at::kDouble);
+  norm_terms_by_chunk(flat.slice(0, 0, 2048), NormType::l2, pieces.slice(0, 0, 2));
+  norm_terms_by_chunk(flat.slice(0, 2048), NormType::l2, pieces.slice(0, 2));
+  EXPECT_TRUE(at::equal(whole, pieces));
   double sum = 0;
-  for (const double partial : whole) sum += partial;
+  for (int64_t i = 0; i < 5; ++i) sum += whole[i].item<double>();
   EXPECT_EQ(sum, sum_of_squares(flat));
 }
 
@@ -100,7 +112,7 @@ TEST(SumOfSquares, LargeNumbersDoNotOverflow) {
 }
 
 TEST(SumOfSquares, RefusesTheWrongNumberOfPartials) {
-  std::vector<double> partials(1);
+  const at::Tensor partials = at::empty({1}, at::kDouble);
   EXPECT_THROW(norm_terms_by_chunk(random_tensor({1025}, 5), NormType::l2, partials), Error);
 }
 
@@ -123,7 +135,30 @@ TEST(SumInOrder, AddsFirstToLastInFp64) {
   flat[0] = 0x1.0p60F;
   flat[1] = -0x1.0p60F;
   flat[2] = 1.0F;
-  EXPECT_EQ(sum_in_order(flat), 1.0);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor sum = scalar(7);
+    sum_in_order(flat.to(type), sum);
+    EXPECT_EQ(sum.item<double>(), 1.0);
+  }
+  const at::Tensor reference = scalar(7);
+  sum_in_order_reference(at::arange(10, at::kFloat), reference);
+  EXPECT_EQ(reference.item<double>(), 45.0);
+}
+
+TEST(JoinNormTerms, ContinuesFromWhatIsJoinedSoFarInOrder) {
+  const at::Tensor terms = at::empty({3}, at::kDouble);
+  terms[0] = -0x1.0p60;
+  terms[1] = 1.0;
+  terms[2] = 2.0;
+  const at::Tensor sum = scalar(0x1.0p60);
+  join_norm_terms(NormType::l1, terms, sum);
+  EXPECT_EQ(sum.item<double>(), 3.0);
+  const at::Tensor largest = scalar(5);
+  join_norm_terms(NormType::inf, terms, largest);
+  EXPECT_EQ(largest.item<double>(), 5.0);
+  terms[0] = std::nan("");
+  join_norm_terms(NormType::inf, terms, largest);
+  EXPECT_TRUE(std::isnan(largest.item<double>()));
 }
 
 }  // namespace

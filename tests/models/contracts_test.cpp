@@ -153,7 +153,7 @@ TEST(LossContract, LossIsTheMeanOverTheValidLabelsOfTheWholeStep) {
   double sum = 0.0;
   int64_t valid = 0;
   for (const Batch& batch : batches) {
-    const LossResult loss = evaluate_batch(evaluator, batch, /*with_logits=*/false);
+    const BatchLoss loss = evaluate_batch(evaluator, batch, /*with_logits=*/false);
     for (size_t i = 0; i < batch.labels.size(); ++i) {
       const double token_loss = loss.token_loss.data_ptr<float>()[i];
       EXPECT_EQ(token_loss == 0.0, batch.labels[i] == kIgnoredLabel);
@@ -208,7 +208,7 @@ TEST(LossContract, TheFullLogitsAreNeverMaterialized) {
   const int64_t full_logits = batch.token_count() * config.vocab_size * 4;
   reset_cpu_peak();
   const int64_t before = cpu_memory().live_bytes;
-  tiny.model.head->loss_with_gradients({hidden}, context, 1.0);
+  tiny.model.head->loss_with_gradients({hidden}, context, scalar(1));
   EXPECT_LT(cpu_memory().peak_bytes - before, full_logits / 8);
   reset_cpu_peak();
   tiny.model.head->loss({hidden}, context, /*with_logits=*/false);
@@ -258,7 +258,7 @@ TEST(Packing, TokenLossesDoNotDependOnHowDocumentsArePacked) {
   for (const auto& packing : packings) {
     Batch batch;
     const std::map<int, TokenRange> ranges = pack(packing, batch);
-    const LossResult loss = evaluate_batch(evaluator, batch, false);
+    const BatchLoss loss = evaluate_batch(evaluator, batch, false);
     for (const auto& [document, range] : ranges) {
       const float* data = loss.token_loss.data_ptr<float>() + range.begin;
       const std::vector<float> losses(data, data + range.length);

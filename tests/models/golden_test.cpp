@@ -55,7 +55,7 @@ TEST_P(Golden, LogitsAndLossesOfPackedRowsMatchTransformers) {
   Model model = make_model(config.model, store.lookup(), {batch.seq_len, 0});
   const StepProgram program = plan_evaluation(config, spec, plan_layout(config, spec));
   Executor executor(program, model, store);
-  const LossResult result = evaluate_batch(executor, batch, /*with_logits=*/true);
+  const BatchLoss result = evaluate_batch(executor, batch, /*with_logits=*/true);
 
   const SafetensorsFile expected(folder / "expected.safetensors");
   const at::Tensor logits = read_fp32(expected, "logits").view(result.logits.sizes());

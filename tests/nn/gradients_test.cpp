@@ -190,12 +190,15 @@ TEST_F(Gradients, HeadAndLossAreScaledAndSkipMaskedLabels) {
   for (const int64_t chunk : {int64_t{64}, int64_t{48}, int64_t{7}, int64_t{1}}) {  // 48 tokens
     LinearCrossEntropyHead head(norm, weight, 1e-5, chunk);
     tiny.start_gradients();
-    const LossResult result = head.loss_with_gradients({hidden}, context, 0.125);
-    EXPECT_NEAR(result.loss_sum, loss.item<double>(), 1e-5 * loss.item<double>()) << chunk;
+    const LossResult result = head.loss_with_gradients({hidden}, context, scalar(0.125));
+    EXPECT_NEAR(result.token_loss.to(at::kDouble).sum().item<double>(), loss.item<double>(),
+                1e-5 * loss.item<double>())
+        << chunk;
     expect_near(result.input_gradients.at(0), hidden64.grad(), kTolerance, "hidden");
     expect_near(norm.gradient(), norm64.grad(), kTolerance, "norm");
     expect_near(weight.gradient(), weight64.grad(), kTolerance, "weight");
-    EXPECT_EQ(head.loss({hidden}, context, /*with_logits=*/false).loss_sum, result.loss_sum) << chunk;
+    EXPECT_TRUE(at::equal(head.loss({hidden}, context, /*with_logits=*/false).token_loss, result.token_loss))
+        << chunk;
     expect_near(head.loss({hidden}, context, /*with_logits=*/true).logits, logits, kTolerance, "logits");
   }
 }

@@ -38,10 +38,14 @@ void fill_gradients(Job& job, uint64_t seed) {
   }
 }
 
+void update_all(Job& job, const UpdateScalars& scalars) {
+  job.optimizer.begin_update(scalars);
+  for (size_t u = 0; u < job.store.size(); ++u) job.optimizer.update(static_cast<int>(u), scalars);
+  job.optimizer.end_update(scalars);
+}
+
 void update_all(Job& job, double lr_factor, double grad_scale) {
-  job.optimizer.begin_update(lr_factor, grad_scale);
-  for (size_t u = 0; u < job.store.size(); ++u) job.optimizer.update(static_cast<int>(u));
-  job.optimizer.end_update();
+  update_all(job, {scalar(1), scalar(0), scalar(lr_factor), scalar(grad_scale)});
 }
 
 bool padding_is_zero(const UnitStore& unit, const at::Tensor& flat) {
@@ -115,6 +119,34 @@ TEST(AdamW, TheLearningRateFactorAppliesToEveryGroup) {
   update_all(half, 1.0, 1.0);
   EXPECT_TRUE(at::equal(full.masters(), half.masters()));
   EXPECT_EQ(full.optimizer.steps(), 1);
+}
+
+/// All moments of the model, concatenated.
+at::Tensor moments(const Job& job) {
+  std::vector<at::Tensor> all;
+  for (size_t u = 0; u < job.store.size(); ++u)
+    for (size_t slot = 0; slot < 2; ++slot) all.push_back(job.optimizer.slot(u, slot).clone());
+  return at::cat(all);
+}
+
+TEST(AdamW, AnUpdateWhoseFlagIsDownChangesNoBitAndDoesNotCount) {
+  Job job(tiny_job());
+  Job without(tiny_job());
+  const UpdateScalars scalars{scalar(0), scalar(0), scalar(1), scalar(1)};
+  for (uint64_t step = 0; step < 3; ++step) {
+    const bool down = step == 1;
+    scalars.finite.fill_(down ? 0.0 : 1.0);
+    fill_gradients(job, step);
+    if (down) job.store.unit(1).gradient().fill_(std::nan(""));
+    update_all(job, scalars);
+    if (down) continue;
+    fill_gradients(without, step);
+    update_all(without, 1.0, 1.0);
+  }
+  EXPECT_EQ(job.optimizer.steps(), 2);
+  EXPECT_EQ(scalars.number.item<double>(), 2.0);
+  EXPECT_TRUE(at::equal(job.masters(), without.masters()));
+  EXPECT_TRUE(at::equal(moments(job), moments(without)));
 }
 
 TEST(Clipping, IsAppliedInTheUpdateAndLimitsTheNorm) {

@@ -41,6 +41,13 @@ void fill_gradients(ModelStore& store) {
   }
 }
 
+double norm_of(const ModelStore& store, NormType type, NormExchange exchange, Communicator* shards) {
+  const at::Tensor terms = scalar(7);
+  gradient_norm_terms(store, type, exchange, shards, terms);
+  norm_of_terms(type, terms, terms);
+  return terms.item<double>();
+}
+
 /// The norms of all types that each of `shards` x `replicas` ranks finds.
 std::vector<std::vector<double>> norms(int shards, int replicas, NormExchange exchange) {
   std::vector<std::vector<double>> found(static_cast<size_t>(shards * replicas));
@@ -52,8 +59,7 @@ std::vector<std::vector<double>> norms(int shards, int replicas, NormExchange ex
     fill_gradients(store);
     Communicator* const shard_ranks = groups->at(groups->layout().find(kShardGroup), Lane::compute);
     for (const NormType type : kTypes)
-      found[static_cast<size_t>(world.rank())].push_back(
-          norm_of_terms(type, gradient_norm_terms(store, type, exchange, shard_ranks)));
+      found[static_cast<size_t>(world.rank())].push_back(norm_of(store, type, exchange, shard_ranks));
     return std::string();
   });
   for (const std::string& fault : faults) EXPECT_EQ(fault, "");
@@ -87,15 +93,8 @@ TEST(GradientNorm, EqualsTorchsNormOfTheTrainedGradients) {
   const std::vector<double> orders = {1, 2, 3, std::numeric_limits<double>::infinity()};
   for (size_t i = 0; i < kTypes.size(); ++i) {
     const double expected = all.norm(orders[i]).item<double>();
-    EXPECT_NEAR(norm_of_terms(kTypes[i], gradient_norm_terms(store, kTypes[i], NormExchange::ranks)),
-                expected, 1e-13 * expected);
+    EXPECT_NEAR(norm_of(store, kTypes[i], NormExchange::ranks, nullptr), expected, 1e-13 * expected);
   }
-}
-
-TEST(ClipCoefficient, ScalesDownToMaxNormAndZeroTurnsItOff) {
-  EXPECT_EQ(clip_coefficient(0.5, 1.0), 1.0);
-  EXPECT_EQ(clip_coefficient(4.0, 0.0), 1.0);
-  EXPECT_DOUBLE_EQ(clip_coefficient(4.0, 1.0), 1.0 / (4.0 + 1e-6));
 }
 
 }  // namespace

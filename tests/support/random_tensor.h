@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reproducible tensor for tests.
+// Tensors for tests.
 #pragma once
 
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include "stepforge/base/random.h"
 
@@ -20,6 +21,11 @@ inline at::Tensor random_tensor(at::IntArrayRef shape, uint64_t seed, at::Scalar
                                           uniform_float(words[2]) + uniform_float(words[3]) - 2.0F;
   }
   return tensor.to(dtype);
+}
+
+/// A number of a step (kernels/scalars.h).
+inline at::Tensor scalar(double number) {
+  return at::full({}, number, at::kDouble);
 }
 
 }  // namespace stepforge::testing

@@ -2,47 +2,77 @@
 // The labels over which the loss of a step is a mean: computed by hand, and through the trainer.
 #include "stepforge/train/averaging_domain.h"
 
-#include <array>
+#include <ATen/ops/tensor.h>
 
 #include "tests/train/ranks.h"
 
 namespace stepforge::testing {
 namespace {
 
+/// The scalars of rank 0 of two in a step with `labels` of its own and `all_labels` on all ranks. The ranks have
+/// these loss sums of their micro-batches.
+StepScalars of_step(int64_t labels, int64_t all_labels, const std::vector<double>& own,
+                    const std::vector<double>& other, double other_mean) {
+  StepScalars step(static_cast<int64_t>(own.size()), 2, at::kCPU);
+  step.begin(labels, 2);
+  step.valid_labels.fill_(all_labels);
+  step.loss_sums.copy_(at::tensor(own, at::kDouble));
+  std::vector<double> sent = other;
+  sent.push_back(other_mean);
+  step.gathered_losses.select(0, 1).copy_(at::tensor(sent, at::kDouble));
+  return step;
+}
+
+/// All three functions, with a gather from the other rank in between.
+void average(LossAggregation aggregation, const StepScalars& step) {
+  const AveragingDomain domain(aggregation);
+  domain.weigh_tokens(step);
+  domain.average_own(step);
+  step.gathered_losses.select(0, 0).copy_(step.own_losses);
+  domain.average_all(step);
+}
+
 TEST(AveragingDomain, TokenMeanWeighsEveryLabelOfTheStepAlike) {
-  AveragingDomain domain(LossAggregation::token_mean, 3, 2);
-  domain.set_step_labels(8);
-  EXPECT_EQ(domain.token_weight(), 1.0 / 8);
-  EXPECT_EQ(domain.own_mean(std::array{4.5, 1.5}), 2.0);
-  EXPECT_EQ(domain.loss(std::array{4.5, 1.5, 10.0}, std::array{2.0, 2.0}), 2.0);
+  const StepScalars step = of_step(3, 8, {4.5, 1.5}, {10.0, 0.0}, 2.0);
+  average(LossAggregation::token_mean, step);
+  const HostScalars host(step);
+  EXPECT_EQ(host(step.token_weight), 1.0 / 8);
+  EXPECT_EQ(host(step.own_mean), 2.0);
+  EXPECT_EQ(host(step.loss), 2.0);
 }
 
 // Batches with 1 and 9 labels whose losses add up to 2 and 90: 9.2, while the mean of their means is 6.
 // Finds what went wrong in torchtitan#4167, torchtitan#1842, verl#5625.
 TEST(AveragingDomain, TokenMeanIsNoMeanOfMeans) {
-  AveragingDomain domain(LossAggregation::token_mean, 10, 1);
-  domain.set_step_labels(10);
-  EXPECT_EQ(domain.loss(std::array{2.0, 90.0}, std::array{9.2}), 9.2);
-  EXPECT_EQ(domain.own_mean(std::array{2.0, 90.0}), 9.2);
+  const StepScalars step = of_step(1, 10, {2.0}, {90.0}, 10.0);
+  average(LossAggregation::token_mean, step);
+  EXPECT_EQ(HostScalars(step)(step.loss), 9.2);
+  EXPECT_EQ(HostScalars(step)(step.max_loss), 10.0);
+  const StepScalars one_rank = of_step(10, 10, {2.0, 90.0}, {0.0, 0.0}, 0.0);
+  average(LossAggregation::token_mean, one_rank);
+  EXPECT_EQ(HostScalars(one_rank)(one_rank.own_mean), 9.2);
 }
 
 TEST(AveragingDomain, RankAverageWeighsEveryRankAlike) {
-  AveragingDomain domain(LossAggregation::rank_average, 3, 2);
-  domain.set_step_labels(8);
-  EXPECT_EQ(domain.token_weight(), 1.0 / 6);
-  EXPECT_EQ(domain.loss(std::array{4.5, 1.5, 20.0}, std::array{2.0, 4.0}), 3.0);
+  const StepScalars step = of_step(3, 8, {4.5, 1.5}, {20.0, 0.0}, 4.0);
+  average(LossAggregation::rank_average, step);
+  EXPECT_EQ(HostScalars(step)(step.token_weight), 1.0 / 6);
+  EXPECT_EQ(HostScalars(step)(step.loss), 3.0);
 }
 
 // Finds what went wrong in VeOmni#618 (a group without labels).
 TEST(AveragingDomain, ARankWithoutLabelsContributesZero) {
   for (const auto aggregation : {LossAggregation::token_mean, LossAggregation::rank_average}) {
-    AveragingDomain masked(aggregation, 0, 4);
-    EXPECT_EQ(masked.token_weight(), 0.0);
-    EXPECT_EQ(masked.own_mean(std::array{0.0}), 0.0);
-    EXPECT_EQ(masked.loss(std::array{0.0}, std::array{0.0, 0.0, 0.0, 0.0}), 0.0);
+    const StepScalars masked = of_step(0, 0, {0.0}, {0.0}, 0.0);
+    average(aggregation, masked);
+    const HostScalars host(masked);
+    EXPECT_EQ(host(masked.token_weight), 0.0);
+    EXPECT_EQ(host(masked.own_mean), 0.0);
+    EXPECT_EQ(host(masked.loss), 0.0);
   }
-  const AveragingDomain masked(LossAggregation::rank_average, 0, 2);
-  EXPECT_EQ(masked.loss(std::array{0.0, 6.0}, std::array{0.0, 3.0}), 1.5);
+  const StepScalars masked = of_step(0, 2, {0.0}, {6.0}, 3.0);
+  average(LossAggregation::rank_average, masked);
+  EXPECT_EQ(HostScalars(masked)(masked.loss), 1.5);
 }
 
 /// Serves the rows of data rank `part` of two. On data rank 1, masks all labels of a micro-batch except the

@@ -10,7 +10,7 @@ namespace stepforge::testing {
 namespace {
 
 /// Records every event with the number of finished steps.
-class EventRecorder : public Callback {
+class EventRecorder : public PreUpdateCallback {
  public:
   explicit EventRecorder(Strings& events) : events_(events) {}
   std::string_view name() const override { return "recorder"; }
@@ -113,7 +113,7 @@ TEST(Callbacks, AddedBeforeBuildComeAfterTheBuiltInOnes) {
 }
 
 TEST(Callbacks, SeeOldWeightsInPreUpdateAndNewOnesInStepEnd) {
-  class Watcher : public Callback {
+  class Watcher : public PreUpdateCallback {
    public:
     std::string_view name() const override { return "watcher"; }
     void step_begin(Trainer& trainer) override { before_ = bits_of(trainer); }
@@ -131,7 +131,7 @@ TEST(Callbacks, SeeOldWeightsInPreUpdateAndNewOnesInStepEnd) {
 }
 
 TEST(Callbacks, SeeLossAndNormOfTheCurrentStepInPreUpdate) {
-  class Watcher : public Callback {
+  class Watcher : public PreUpdateCallback {
    public:
     std::string_view name() const override { return "watcher"; }
     void pre_update(Trainer& trainer) override { seen_ = trainer.last_step; }
@@ -149,6 +149,23 @@ TEST(Callbacks, SeeLossAndNormOfTheCurrentStepInPreUpdate) {
   run.trainer().add_callback(std::make_unique<Watcher>());
   run.run();
   EXPECT_EQ(run.records.size(), 4U);
+}
+
+TEST(Callbacks, OnlyAPreUpdateCallbackMakesAStepWaitForItsNumbers) {
+  class Watcher : public PreUpdateCallback {
+   public:
+    std::string_view name() const override { return "watcher"; }
+    void pre_update(Trainer&) override {}
+  };
+  const TempFolder folder;
+  TestRun run(two_epochs(folder));
+  run.run(1);
+  EXPECT_FALSE(run.trainer().train_step->on_pre_update) << "no built-in callback needs them";
+  TestRun watched(two_epochs(folder) +
+                  Strings{"checkpoint.resume=false", format("run_dir={}", (folder / "other").string())});
+  watched.trainer().add_callback(std::make_unique<Watcher>());
+  watched.run(1);
+  EXPECT_TRUE(watched.trainer().train_step->on_pre_update);
 }
 
 TEST(Callbacks, SeeABackgroundSaveOnceItIsPublished) {

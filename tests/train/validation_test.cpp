@@ -26,7 +26,7 @@ TEST(Validation, IsTheMeanOverAllHeldOutLabels) {
   double sum = 0.0;
   int64_t labels = 0;
   for (int64_t row = 0; row < *rows.total_rows(); ++row) {
-    const LossResult result = evaluate_batch(*trainer.evaluator, rows.rows(row, 1), /*with_logits=*/false);
+    const BatchLoss result = evaluate_batch(*trainer.evaluator, rows.rows(row, 1), /*with_logits=*/false);
     const float* losses = result.token_loss.data_ptr<float>();
     sum = std::accumulate(losses, losses + result.token_loss.numel(), sum);
     labels += rows.rows(row, 1).valid_labels;

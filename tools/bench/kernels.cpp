@@ -143,8 +143,9 @@ void optimizer() {
   at::Tensor m = at::zeros({kElements});
   at::Tensor v = at::zeros({kElements});
   at::Tensor step = at::zeros({});
+  const UpdateScalars scalars = first_update_scalars(at::kCPU);
   compare(
-      "adamw 16M", [&] { adamw_update(p, g, m, v, 0, kElements, {}); },
+      "adamw 16M", [&] { adamw_update(p, g, m, v, 0, kElements, {}, scalars); },
       [&] { at::_fused_adamw_({p}, {g}, {m}, {v}, {}, {step}, 1e-3, 0.9, 0.999, 0.01, 1e-8, false, false); });
 }
 

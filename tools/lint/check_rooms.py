@@ -15,6 +15,7 @@ stepforge/rooms.json lists the rooms and what each may include. The rules:
 - headers do not include fmt, spdlog or toml++
 - there is no mutable global state
 - layers and models know no rank
+- numbers of a step that depend on its data stay on the compute device (step_scalars.py)
 - no file exceeds 800 lines
 - each room has a README.md of at most 80 lines that lists what the room may include
 - there are no absolute paths of a machine and no to-do notes
@@ -28,6 +29,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 from cpp_source import mutable_state, own_includes, system_includes, without_literals
+from step_scalars import check_step_scalars
 
 TORCH_HEADER = re.compile(r"^(ATen|torch|c10)/")
 FORMATTING_HEADER = re.compile(r"^(fmt|spdlog|toml\+\+)/")
@@ -220,7 +222,7 @@ def check_references(tree):
                     tree.fault(path, number, f"names `{name}`, which does not exist")
 
 
-CHECKS = [check_rooms_file, check_includes, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words, check_references]
+CHECKS = [check_rooms_file, check_includes, check_torch_line, check_headers, check_state, check_ranks, check_sizes, check_readmes, check_words, check_references, check_step_scalars]
 
 
 def faults_of(tree):

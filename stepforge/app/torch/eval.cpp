@@ -63,7 +63,7 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   std::vector<at::Tensor> token_losses;
   double loss_sum = 0.0;
   for (int64_t row = 0; row < batch.rows; ++row) {
-    const LossResult result = evaluate_batch(executor, one_row(batch, row), options.logits);
+    const BatchLoss result = evaluate_batch(executor, one_row(batch, row), options.logits);
     loss_sum += result.loss_sum;
     token_losses.push_back(result.token_loss);
     if (options.logits) writer->write("logits", bytes_of(result.logits));

@@ -5,6 +5,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/kernels/cpu/kernels.h"
 #include "stepforge/kernels/cpu/simd.h"
 
@@ -39,26 +41,36 @@ STEPFORGE_SIMD_CLONES void update_range(float* parameter, const float* grad, flo
   }
 }
 
-}  // namespace
+double value(const at::Tensor& scalar) {
+  return *scalar.const_data_ptr<double>();
+}
 
-void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
-                  const at::Tensor& second_moment, int64_t begin, int64_t end,
-                  const AdamWSettings& settings) {
-  const AdamWOptions& options = settings.options;
-  const auto step = static_cast<double>(settings.step);
-  const double correction1 = 1.0 - std::pow(options.beta1, step);
-  const double correction2 = 1.0 - std::pow(options.beta2, step);
-  const Coefficients coefficients = {
-      .decay = static_cast<float>(1.0 - options.lr * options.weight_decay),
+Coefficients coefficients_of(const AdamWOptions& options, const UpdateScalars& scalars) {
+  const double number = value(scalars.number);
+  if (number < 1.0) throw Error(format("adamw: update number {}: must be at least 1, the first", number));
+  const double lr = options.lr * value(scalars.lr_factor);
+  const double correction1 = 1.0 - std::pow(options.beta1, number);
+  const double correction2 = 1.0 - std::pow(options.beta2, number);
+  return {
+      .decay = static_cast<float>(1.0 - lr * options.weight_decay),
       .beta1 = static_cast<float>(options.beta1),
       .beta2 = static_cast<float>(options.beta2),
       .one_minus_beta1 = static_cast<float>(1.0 - options.beta1),
       .one_minus_beta2 = static_cast<float>(1.0 - options.beta2),
-      .step_size = static_cast<float>(options.lr / correction1),
+      .step_size = static_cast<float>(lr / correction1),
       .inverse_root_correction = static_cast<float>(1.0 / std::sqrt(correction2)),
       .eps = static_cast<float>(options.eps),
-      .grad_scale = static_cast<float>(settings.grad_scale),
+      .grad_scale = static_cast<float>(value(scalars.grad_scale)),
   };
+}
+
+}  // namespace
+
+void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
+                  const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWOptions& options,
+                  const UpdateScalars& scalars) {
+  if (value(scalars.finite) == 0.0) return;
+  const Coefficients coefficients = coefficients_of(options, scalars);
   float* p = parameter.mutable_data_ptr<float>();
   const float* g = grad.const_data_ptr<float>();
   float* m = first_moment.mutable_data_ptr<float>();

@@ -69,10 +69,19 @@ void embedding_backward(const at::Tensor& tokens, const at::Tensor& grad_out, co
 
 /// fp32 only.
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
-                  const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWSettings& settings);
+                  const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWOptions& options,
+                  const UpdateScalars& scalars);
 
-void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials);
+void join_norm_terms(NormType type, const at::Tensor& terms, const at::Tensor& joined);
+void norm_of_terms(NormType type, const at::Tensor& terms, const at::Tensor& norm);
+void norm_terms_by_chunk(const at::Tensor& flat, NormType type, const at::Tensor& partials);
 bool all_finite(const at::Tensor& flat);
+void sum_in_order(const at::Tensor& flat, const at::Tensor& total);
+
+void reciprocal_or_zero(const at::Tensor& count, const at::Tensor& weight);
+void mean_in_order(const at::Tensor& values, const at::Tensor& count, const at::Tensor& mean);
+void clip_coefficient(const at::Tensor& norm, double max_norm, const at::Tensor& coefficient);
+void flag_if_finite(const at::Tensor& first, const at::Tensor& second, const at::Tensor& flag);
 
 /// The last step of sums over tokens:
 /// target[c] = (accumulate ? target[c] : 0) + sum of partials[r * stride + c] over r, in the order of r.

@@ -84,6 +84,13 @@ STEPFORGE_SIMD_CLONES bool range_is_finite(const float* x, int64_t count) {
   return bad == 0;
 }
 
+template <typename T>
+double sum_of(const T* values, int64_t count) {
+  double total = 0.0;
+  for (int64_t i = 0; i < count; ++i) total += double{values[i]};
+  return total;
+}
+
 STEPFORGE_SIMD_CLONES void add_row(const float* row, int64_t width, float* target) {
 #pragma omp simd
   for (int64_t c = 0; c < width; ++c) target[c] += row[c];
@@ -97,17 +104,40 @@ void reduce_rows(const float* partials, int64_t rows, int64_t width, int64_t str
   for (int64_t r = 0; r < rows; ++r) add_row(partials + r * stride, width, target);
 }
 
-void norm_terms_by_chunk(const at::Tensor& flat, NormType type, std::span<double> partials) {
+void join_norm_terms(NormType type, const at::Tensor& terms, const at::Tensor& joined) {
+  const auto* data = terms.const_data_ptr<double>();
+  auto* target = joined.mutable_data_ptr<double>();
+  double all = *target;
+  for (int64_t i = 0; i < terms.numel(); ++i) {
+    all = type == NormType::inf ? larger(all, data[i]) : sum(all, data[i]);
+  }
+  *target = all;
+}
+
+void norm_of_terms(NormType type, const at::Tensor& terms, const at::Tensor& norm) {
+  const double joined = *terms.const_data_ptr<double>();
+  *norm.mutable_data_ptr<double>() = type == NormType::l2   ? std::sqrt(joined)
+                                     : type == NormType::l3 ? std::cbrt(joined)
+                                                            : joined;
+}
+
+void norm_terms_by_chunk(const at::Tensor& flat, NormType type, const at::Tensor& partials) {
   const float* data = flat.const_data_ptr<float>();
+  auto* terms = partials.mutable_data_ptr<double>();
   const int64_t elements = flat.numel();
   constexpr int64_t kChunksPerTask = 32;
-  at::parallel_for(0, static_cast<int64_t>(partials.size()), kChunksPerTask, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, partials.numel(), kChunksPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       const int64_t first = chunk * kReduceChunk;
-      partials[static_cast<size_t>(chunk)] =
-          chunk_terms(type, data + first, std::min(kReduceChunk, elements - first));
+      terms[chunk] = chunk_terms(type, data + first, std::min(kReduceChunk, elements - first));
     }
   });
+}
+
+void sum_in_order(const at::Tensor& flat, const at::Tensor& total) {
+  auto* target = total.mutable_data_ptr<double>();
+  *target = flat.scalar_type() == at::kFloat ? sum_of(flat.const_data_ptr<float>(), flat.numel())
+                                             : sum_of(flat.const_data_ptr<double>(), flat.numel());
 }
 
 bool all_finite(const at::Tensor& flat) {

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/train/step_scalars.h"
+
+#include <utility>
+
+#include <ATen/ops/zeros.h>
+
+namespace stepforge {
+
+StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device) {
+  constexpr int64_t kSingle = 13;
+  const int64_t losses = micro_batches + 1;
+  all = at::zeros({kSingle + losses * (ranks > 1 ? ranks + 1 : 1)},
+                  at::TensorOptions().dtype(at::kDouble).device(device));
+  int64_t used = 0;
+  const auto next = [&](int64_t count) { return all.narrow(0, std::exchange(used, used + count), count); };
+  const auto single = [&] { return next(1).select(0, 0); };
+  own_labels = single();
+  data_ranks = single();
+  counts = next(2);
+  valid_labels = counts.select(0, 0);
+  interrupted = counts.select(0, 1);
+  token_weight = single();
+  own_losses = next(losses);
+  loss_sums = own_losses.narrow(0, 0, micro_batches);
+  own_mean = own_losses.select(0, micro_batches);
+  gathered_losses = (ranks > 1 ? next(losses * ranks) : own_losses).view({ranks, losses});
+  loss = single();
+  max_loss = single();
+  norm_terms = single();
+  norm = single();
+  update = {.finite = single(), .number = single(), .lr_factor = single(), .grad_scale = single()};
+}
+
+void StepScalars::begin(int64_t own_label_count, int64_t data_rank_count) const {
+  all.zero_();
+  own_labels.fill_(own_label_count);
+  data_ranks.fill_(data_rank_count);
+  valid_labels.copy_(own_labels);
+}
+
+}  // namespace stepforge

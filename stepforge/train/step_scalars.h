@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers of a step that depend on its data, in one buffer on the compute device.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "stepforge/kernels/adamw.h"
+
+namespace stepforge {
+
+/// Operations of a step read and write them there (kernels/scalars.h), and ranks exchange their memory. All
+/// tensors are fp64 views of `all`, and without dimensions where no shape is stated.
+struct StepScalars {
+  /// For programs of `micro_batches` per rank whose losses are gathered from `ranks` ranks.
+  StepScalars(int64_t micro_batches, int64_t ranks, at::Device device);
+
+  /// Starts a step: sets the labels of this rank and the number of ranks with data, all others to 0.
+  void begin(int64_t own_label_count, int64_t data_rank_count) const;
+
+  at::Tensor all;
+
+  at::Tensor own_labels;    ///< valid labels of this rank's micro-batches
+  at::Tensor data_ranks;    ///< ranks that read different rows
+  at::Tensor counts;        ///< [2]: the next two, which ranks add
+  at::Tensor valid_labels;  ///< of the step
+  at::Tensor interrupted;   ///< ranks that were asked to stop
+  at::Tensor token_weight;  ///< of each of this rank's tokens in the loss: the scale of its gradient
+
+  at::Tensor own_losses;  ///< [micro_batches + 1]: the next two, which each rank sends
+  at::Tensor loss_sums;   ///< [micro_batches]: of this rank
+  at::Tensor own_mean;    ///< the mean over own_labels
+  at::Tensor
+      gathered_losses;    ///< [ranks, micro_batches + 1]: own_losses of each rank; with one rank the same
+                          ///< memory
+  at::Tensor loss;        ///< of the step
+  at::Tensor max_loss;    ///< the largest own_mean
+  at::Tensor norm_terms;  ///< of the gradients of all units (storage/gradient_norm.h)
+  at::Tensor norm;        ///< of the gradients, before clipping
+  UpdateScalars update;
+};
+
+/// The numbers of a step on the host. Making it waits for the device.
+class HostScalars {
+ public:
+  explicit HostScalars(const StepScalars& scalars) : all_(scalars.all.cpu()) {}
+  /// The number of a scalar of the step.
+  double operator()(const at::Tensor& scalar) const {
+    return all_.const_data_ptr<double>()[scalar.storage_offset()];
+  }
+
+ private:
+  at::Tensor all_;
+};
+
+}  // namespace stepforge
