@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/comm/metered_communicator.h"
 
-#include <optional>
 #include <utility>
 
 namespace stepforge {
@@ -53,9 +52,11 @@ class MeteredCommunicator : public Communicator {
   template <typename Call>
   void measure(std::size_t bytes, const Call& call) {
     meter_.add_bytes(bytes);
-    std::optional<WaitTimer> timer;
-    if (waits_) timer.emplace(meter_);
+    const auto began = GroupMeter::Clock::now();
     call();
+    const auto time = GroupMeter::Clock::now() - began;
+    meter_.add_call(time);
+    if (waits_) meter_.add_wait(time);
   }
 
   std::unique_ptr<Communicator> group_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the bytes of a group's calls, and the time for which compute waits for them.
+// Counts the bytes and the time of a group's calls, and for how long compute waits for them.
 #pragma once
 
 #include <atomic>
@@ -19,20 +19,28 @@ class GroupMeter {
   void add_bytes(std::size_t bytes) {
     bytes_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_relaxed);
   }
-  void add_wait(Clock::duration time) {
-    const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(time);
-    nanoseconds_.fetch_add(nanoseconds.count(), std::memory_order_relaxed);
-  }
+  void add_call(Clock::duration time) { add(calls_, time); }
+  void add_wait(Clock::duration time) { add(waits_, time); }
 
   /// Of whole messages, as `stepforge plan` counts them: all parts of what is gathered or summed.
   int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  double wait_seconds() const {
-    return 1e-9 * static_cast<double>(nanoseconds_.load(std::memory_order_relaxed));
-  }
+  double call_seconds() const { return seconds(calls_); }
+  double wait_seconds() const { return seconds(waits_); }
 
  private:
+  using Nanoseconds = std::atomic<int64_t>;
+
+  static void add(Nanoseconds& sum, Clock::duration time) {
+    sum.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count(),
+                  std::memory_order_relaxed);
+  }
+  static double seconds(const Nanoseconds& sum) {
+    return 1e-9 * static_cast<double>(sum.load(std::memory_order_relaxed));
+  }
+
   std::atomic<int64_t> bytes_{0};
-  std::atomic<int64_t> nanoseconds_{0};
+  Nanoseconds calls_{0};
+  Nanoseconds waits_{0};
 };
 
 /// Adds the time of its life to a meter.
@@ -49,7 +57,7 @@ class WaitTimer {
 };
 
 /// Passes all calls on to `group` and adds them to `meter`, which must outlive it. `waits`: compute waits while a
-/// call runs; otherwise it runs beside compute and only its bytes count.
+/// call runs; otherwise it runs beside compute.
 std::unique_ptr<Communicator> metered(std::unique_ptr<Communicator> group, GroupMeter& meter, bool waits);
 
 }  // namespace stepforge

@@ -52,13 +52,15 @@ TEST(MeteredCommunicator, CountsTheWholeMessageOfEachCall) {
   expect_bytes(0);
 }
 
-TEST(MeteredCommunicator, MeasuresCallsOnlyIfComputeWaitsForThem) {
+TEST(MeteredCommunicator, AddsCallsToTheWaitingIfComputeWaitsForThem) {
   GroupMeter waited;
   slow_group(waited, true)->barrier();
   EXPECT_GE(waited.wait_seconds(), kDelay);
+  EXPECT_EQ(waited.call_seconds(), waited.wait_seconds());
   GroupMeter beside;
   slow_group(beside, false)->barrier();
   EXPECT_EQ(beside.wait_seconds(), 0.0);
+  EXPECT_GE(beside.call_seconds(), kDelay);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how much communication is hidden behind compute: two ranks train as threads of this process, over
+// Measures how much communication is hidden behind compute, of shards and of a ring: two ranks train as threads, over
 // links of several speeds; the times of the operations are recorded in each step.
 //
 //   bench_overlap CONFIG.toml [section.key=value...]
@@ -57,6 +57,25 @@ Overlap overlap_of(const StepProgram& program, const std::vector<OperationTime>&
   return overlap;
 }
 
+/// The ring of context parallelism sends beside attention: how long its calls took, and compute waited for them.
+class RingRecorder : public Callback {
+ public:
+  explicit RingRecorder(std::vector<Overlap>& steps) : steps_(steps) {}
+  std::string_view name() const override { return "ring overlap"; }
+  void step_end(Trainer& trainer) override {
+    const GroupMeter& meter = trainer.groups->meter(trainer.layout.keys_group);
+    const Overlap total{0.0, meter.call_seconds(), meter.wait_seconds()};
+    const double step = trainer.executor->times().back().end;
+    if (trainer.state.step > kWarmupSteps)
+      steps_.push_back({step, total.communicating - before_.communicating, total.exposed - before_.exposed});
+    before_ = total;
+  }
+
+ private:
+  std::vector<Overlap>& steps_;
+  Overlap before_;
+};
+
 class Recorder : public Callback {
  public:
   explicit Recorder(std::vector<Overlap>& steps) : steps_(steps) {}
@@ -71,6 +90,7 @@ class Recorder : public Callback {
 };
 
 /// The measured steps of every rank.
+template <typename StepRecorder>
 std::vector<std::vector<Overlap>> train(const std::filesystem::path& config,
                                         const std::vector<std::string>& overrides, const Link& link) {
   auto worlds = thread_worlds(kRanks);
@@ -86,7 +106,7 @@ std::vector<std::vector<Overlap>> train(const std::filesystem::path& config,
       try {
         Logger log(LogLevel::error);
         Trainer trainer(load_config(config, overrides, ConfigUse::train), log, nullptr, world.get());
-        trainer.add_callback(std::make_unique<Recorder>(steps[rank]));
+        trainer.add_callback(std::make_unique<StepRecorder>(steps[rank]));
         trainer.build();
         trainer.run();
       } catch (const std::exception& failure) {
@@ -115,21 +135,22 @@ Overlap median_of_worst_rank(std::vector<std::vector<Overlap>> ranks_steps) {
   return *worst;
 }
 
-void run(const std::filesystem::path& config, std::vector<std::string> overrides) {
+template <typename StepRecorder>
+void run(const char* title, const std::filesystem::path& config, std::vector<std::string> overrides) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("stepforge-overlap-" + std::to_string(getpid()));
   overrides.insert(overrides.begin(),
                    {"run_dir=" + folder.string(), "training.threads=1", "metrics.status_line=off",
                     "checkpoint.enable=false", format("training.steps={}", kWarmupSteps + kMeasuredSteps)});
   std::printf(
-      "%d ranks, one thread each; median of %d steps on the rank with the smallest hidden share\n"
+      "%s: %d ranks, one thread each; median of %d steps on the rank with the smallest hidden share\n"
       "%-24s%12s%16s%12s%10s\n",
-      kRanks, kMeasuredSteps, "link", "ms per step", "communicating", "exposed", "hidden");
+      title, kRanks, kMeasuredSteps, "link", "ms per step", "communicating", "exposed", "hidden");
   for (const Link& link : {Link{"shared memory, no delay"}, Link{"100 Gbit/s, 10 us", 10e-6, 12.5e9},
                            Link{"25 Gbit/s, 20 us", 20e-6, 3.125e9}, Link{"10 Gbit/s, 50 us", 50e-6, 1.25e9},
                            Link{"5 Gbit/s, 50 us", 50e-6, 0.625e9}}) {
     std::filesystem::remove_all(folder);
-    const Overlap overlap = median_of_worst_rank(train(config, overrides, link));
+    const Overlap overlap = median_of_worst_rank(train<StepRecorder>(config, overrides, link));
     std::printf("%-24s%12.1f%16.1f%12.1f%9.1f%%\n", link.name, 1e3 * overlap.step,
                 1e3 * overlap.communicating, 1e3 * overlap.exposed, 100.0 * overlap.hidden_share());
     std::fflush(stdout);
@@ -146,7 +167,14 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    stepforge::run(argv[1], {argv + 2, argv + argc});
+    using namespace stepforge;
+    const std::vector<std::string> overrides(argv + 2, argv + argc);
+    run<Recorder>("sharded", argv[1], overrides);
+    std::vector<std::string> ring = {"parallelism.context_parallel_degree=2",
+                                     "parallelism.context_parallel_method=ring", "training.seq_len=2048",
+                                     "training.local_batch_size=1", "training.global_batch_size=1"};
+    ring.insert(ring.end(), overrides.begin(), overrides.end());
+    run<RingRecorder>("ring", argv[1], ring);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "error: %s\n", failure.what());
     return 1;
