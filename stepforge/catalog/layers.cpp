@@ -220,17 +220,18 @@ void divide_loss(CallSpec& loss, int64_t vocab, const TensorParallel& tensor) {
     loss.forward_workspace.chunk_token.compute += vocab;
   } else {
     // The largest logit of each rank, and two sums in fp64.
-    loss.forward_exchanges = {over_tokens(ExchangeKind::gather, {0, tensor.degree}),
+    loss.forward_exchanges = {over_tokens(ExchangeKind::max, {0, tensor.degree}),
                               over_tokens(ExchangeKind::sum, {0, 4})};
     loss.forward_workspace.chunk_token.fp32 = 4 + tensor.degree;
   }
 }
 
 /// The final norm and the loss work on slices of the tokens, between which all are gathered.
-void take_slices(CallSpec& norm, CallSpec& loss, int64_t width) {
+void take_slices(CallSpec& norm, CallSpec& loss, int64_t width, bool divided) {
   norm.output = norm.output.of_slice();
   norm.extra = norm.extra.of_slice();
   norm.backward_exchanges = {weight_sum(width)};
+  if (!divided) return;  // counted where all tokens are gathered
   loss.forward_workspace.token.compute = width;
   loss.gradient = loss.gradient.of_slice();
   loss.backward_workspace.token.compute = width;
@@ -365,7 +366,7 @@ LayerSpec head_layer(const std::string& prefix, int64_t width, int64_t whole_voc
   loss.gradient.compute = width;
   loss.backward_workspace.narrow = vocab * width;
   if (tensor.degree > 1 && tensor.divided) divide_loss(loss, whole_vocab, tensor);
-  if (tensor.sequence) take_slices(norm, loss, width);
+  if (tensor.sequence) take_slices(norm, loss, width, tensor.divided);
   calls.push_back(std::move(norm));
   add_enter(calls, width, tensor);
   calls.push_back(std::move(loss));

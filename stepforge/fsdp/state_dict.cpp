@@ -77,10 +77,11 @@ StateDict full_state(const StateSource& source, const GetStateOptions& options) 
   std::map<int, std::vector<const StateEntry*>> by_unit;
   for (const StateEntry* entry : selected_entries(source, options)) by_unit[entry->unit].push_back(entry);
   StateDict values;
-  const auto keep = [&](const StateEntry& entry, const at::Tensor& whole) {
+  // Ranks may have other values only of what several of them hold.
+  const auto keep = [&](const StateEntry& entry, const at::Tensor& whole, bool several_hold_it) {
     if (!keeps) return;
     const at::Tensor value = copy_of(whole, options.cpu_offload);
-    if (from_rank0) source.all->broadcast(bytes_of(value), 0);
+    if (from_rank0 && several_hold_it) source.all->broadcast(bytes_of(value), 0);
     values[entry.name] = value;
   };
   for (const auto& [index, entries] : by_unit) {
@@ -91,10 +92,12 @@ StateDict full_state(const StateSource& source, const GetStateOptions& options) 
     for (const StateEntry* entry : entries) {
       const ParameterSpec& parameter = parameter_of(source, *entry);
       const at::Tensor own = flat.narrow(0, layout.offsets.at(entry->parameter), parameter.elements());
-      keep(*entry, join_slices(source.tensor_ranks, parameter, own.view(parameter.shape)));
+      const bool copies = source.tensor_ranks != nullptr && !parameter.is_sliced();
+      keep(*entry, join_slices(source.tensor_ranks, parameter, own.view(parameter.shape)),
+           copies || unit.store->replicas() > 1);
     }
   }
-  for (const StateEntry* entry : by_unit[-1]) keep(*entry, entry->whole.contiguous());
+  for (const StateEntry* entry : by_unit[-1]) keep(*entry, entry->whole.contiguous(), true);
   return values;
 }
 

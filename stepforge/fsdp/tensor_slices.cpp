@@ -50,8 +50,7 @@ std::string division_fault(const std::vector<int64_t>& shape, const std::vector<
   if (covered == elements) return "";
   return format(
       "the slices of all ranks cover {} of the {} elements of {}; the degree of tensor parallelism is {}, "
-      "the "
-      "last one of the mesh {{replicas, shards, tensor}}",
+      "the last one of the mesh {{replicas, shards, tensor}}",
       covered, elements, shape_text(shape), places.size());
 }
 

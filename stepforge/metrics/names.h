@@ -25,7 +25,7 @@ inline constexpr std::string_view data_loading_share = "time_metrics/data_loadin
 inline constexpr std::string_view memory_active = "memory/max_active(GiB)";
 inline constexpr std::string_view memory_resident = "memory/max_resident(GiB)";
 inline constexpr std::string_view tokens_seen = "n_tokens_seen";
-/// Per step and axis of the mesh ("tp"): what is gathered, summed or sent over it, and how long compute waited for it.
+/// Per step and axis of the mesh ("tp"): the size of its messages (GroupMeter), and how long compute waited.
 inline std::string comm_bytes(std::string_view axis) {
   return "comm/" + std::string(axis) + "(GiB)";
 }

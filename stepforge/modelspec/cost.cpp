@@ -127,7 +127,7 @@ std::string_view axis_name(BlockAxis axis) {
 }
 
 std::string_view exchange_name(ExchangeKind kind) {
-  constexpr std::array<std::string_view, 6> kNames = {"sum",   "gather",     "sum of slices",
+  constexpr std::array<std::string_view, 7> kNames = {"sum",   "max",        "gather", "sum of slices",
                                                       "slice", "all-to-all", "shift"};
   return kNames.at(static_cast<std::size_t>(kind));
 }

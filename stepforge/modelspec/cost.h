@@ -69,6 +69,7 @@ std::string_view axis_name(BlockAxis axis);
 
 enum class ExchangeKind : uint8_t {
   sum,         ///< all-reduce
+  max,         ///< the largest values of all ranks, likewise
   gather,      ///< all-gather of slices
   sum_slice,   ///< reduce-scatter: the sum of this rank's slice
   slice,       ///< takes this rank's slice of what all have; nothing is sent

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "stepforge/base/format.h"
 
@@ -81,6 +82,9 @@ class BlockTypes {
   std::vector<Exchange> forward_exchanges() const { return over_axis(call_->forward_exchanges, false); }
   std::vector<Exchange> backward_exchanges() const { return over_axis(call_->backward_exchanges, false); }
 
+  static std::ptrdiff_t count(const std::vector<Exchange>& exchanges, ExchangeKind kind) {
+    return std::ranges::count(exchanges, kind, &Exchange::kind);
+  }
   void require_no_exchange(const std::vector<Exchange>& exchanges) const {
     if (!exchanges.empty())
       fail(format("a {} where nothing must be exchanged", exchange_name(exchanges[0].kind)));
@@ -147,19 +151,25 @@ class BlockTypes {
 
   /// Attention of some of the tokens of a row needs the keys of the others.
   void check_keys(ValueType x) const {
-    const auto has = [](const std::vector<Exchange>& exchanges, ExchangeKind one, ExchangeKind other) {
-      return std::ranges::any_of(exchanges,
-                                 [&](const Exchange& e) { return e.kind == one || e.kind == other; });
-    };
-    if (x == tokens) {
-      require(has(forward_exchanges(), ExchangeKind::gather, ExchangeKind::shift),
-              "sees only its own tokens of each row: the keys of the others are not exchanged");
-      require(has(backward_exchanges(), ExchangeKind::sum_slice, ExchangeKind::shift),
-              "the gradients of keys are not returned to the ranks that have the tokens");
-    } else {
-      require_no_exchange(forward_exchanges());
-      require_no_exchange(backward_exchanges());
+    const std::vector<Exchange> forward = forward_exchanges();
+    const std::vector<Exchange> backward = backward_exchanges();
+    if (x != tokens) {
+      require_no_exchange(forward);
+      return require_no_exchange(backward);
     }
+    require(!forward.empty(),
+            "sees only its own tokens of each row: the keys of the others are not exchanged");
+    const bool ring = forward[0].kind == ExchangeKind::shift;
+    require(forward.size() == 1 && (ring || forward[0].kind == ExchangeKind::gather),
+            "the keys of other tokens are gathered or shifted, once");
+    require(count(backward, ring ? ExchangeKind::shift : ExchangeKind::sum_slice) > 0,
+            "the gradients of keys are not returned to the ranks that have the tokens");
+    // A ring passes keys and their gradients; otherwise keys may be gathered once more.
+    require(ring ? backward.size() <= 2
+                 : count(backward, ExchangeKind::sum_slice) == 1 &&
+                       count(backward, ExchangeKind::gather) + 1 == std::ssize(backward) &&
+                       backward.size() <= 2,
+            "the gradients of keys are returned more than once");
   }
 
   ValueType loss(ValueType x) const {
@@ -170,10 +180,13 @@ class BlockTypes {
       return of_other_tokens(x) ? partial : x;
     }
     require_type(x, replicated, "the input of a divided vocabulary");
-    require(!exchanges.empty(),
-            "the loss of a part of the vocabulary is not that of all of it: nothing is exchanged");
-    require(std::ranges::count(exchanges, ExchangeKind::sum, &Exchange::kind) <= 1,
-            "its sums are made twice");
+    // Its maxima and sums are combined, or all logits gathered.
+    const auto sums = count(exchanges, ExchangeKind::sum);
+    const auto gathers = count(exchanges, ExchangeKind::gather);
+    require(sums + gathers > 0,
+            "the loss of a part of the vocabulary is not that of all of it: nothing is summed");
+    require(sums + gathers == 1, "the parts of the vocabulary are combined twice");
+    require(count(exchanges, ExchangeKind::max) <= sums, "the largest of all logits is known");
     return replicated;
   }
 
@@ -203,6 +216,8 @@ class BlockTypes {
       case ExchangeKind::all_to_all:
         if (type != tokens && type != channels) refuse("parts (S)");
         return type == tokens ? channels : tokens;
+      case ExchangeKind::max:
+        fail("a max outside the loss");
       case ExchangeKind::shift:
         fail("a shift outside attention");
     }
@@ -368,6 +383,24 @@ std::vector<CallTypes> value_types(const ModelSpec& model, const BlockSpec& bloc
   return BlockTypes(model, block, axis).infer();
 }
 
+namespace {
+
+/// A gradient is checked where a call names its parameter.
+void check_all_named(const ModelSpec& model) {
+  std::set<std::string> named;
+  for (const BlockSpec& block : model.blocks)
+    for (const RegionSpec& region : block.regions)
+      for (const CallSpec& call : region.calls) named.insert(call.weights.begin(), call.weights.end());
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      if (unit.trainable && !named.contains(parameter.name))
+        throw ValueTypeError(format("{}: no call of the model's specification uses it", parameter.name));
+    }
+  }
+}
+
+}  // namespace
+
 void check_value_types(const ModelSpec& model) {
   const std::vector<TypeAxis> axes = type_axes(model);
   for (const BlockSpec& block : model.blocks) {
@@ -376,6 +409,7 @@ void check_value_types(const ModelSpec& model) {
         throw ValueTypeError(format("{}: exchanges over an axis of one rank", block.name));
     for (const TypeAxis& axis : axes) value_types(model, block, axis);
   }
+  check_all_named(model);
 }
 
 }  // namespace stepforge

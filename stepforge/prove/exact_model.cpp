@@ -394,6 +394,8 @@ ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const Conte
     ParameterSpec mix = matrix(name + ".mix", kWidth, kWidth);
     if (shared) {
       trained.parameters.push_back(matrix(name + ".unused", 5, 3));
+      block.regions.back().calls.push_back(
+          {.name = "unused", .kind = CallKind::memory, .weights = {name + ".unused"}});
       add_unit({name + ".frozen", {std::move(mix)}, /*trainable=*/false});
     } else {
       trained.parameters.push_back(std::move(mix));

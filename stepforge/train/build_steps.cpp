@@ -180,7 +180,8 @@ void build_layout(Trainer& trainer) {
   // A specification of one's own states its part only if there are several.
   if (trainer.rank_model.units.empty()) {
     const auto& parallelism = trainer.config.parallelism;
-    const bool whole = parallelism.tensor_parallel_degree == 1 && parallelism.context_parallel_degree == 1;
+    const bool whole = parallelism.tensor_parallel_degree == 1 && parallelism.context_parallel_degree == 1 &&
+                       parallelism.tensor_parallel_plan.empty();
     trainer.rank_model = whole ? trainer.model_spec : plan_rank_model(trainer.config, trainer.place);
   }
   trainer.layout = plan_layout(trainer.config, trainer.rank_model, trainer.place);

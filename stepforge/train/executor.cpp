@@ -96,7 +96,8 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
   meter_waits();
 }
 
-/// The compute lane waits for collectives of other lanes: the time counts for their groups.
+/// The compute lane waits for collectives of other lanes, and for what these wait for: the time counts for their
+/// groups.
 void Executor::meter_waits() const {
   for (size_t i = 0; i < program_.operations.size(); ++i) {
     if (lanes_.waits()[i].count() == 0) continue;

@@ -31,9 +31,8 @@ struct StepScalars {
   at::Tensor own_losses;  ///< [micro_batches + 1]: the next two, which each rank sends
   at::Tensor loss_sums;   ///< [micro_batches]: of this rank
   at::Tensor own_mean;    ///< the mean over own_labels
-  at::Tensor
-      gathered_losses;    ///< [ranks, micro_batches + 1]: own_losses of each rank; with one rank the same
-                          ///< memory
+  /// [ranks, micro_batches + 1]: own_losses of each rank; with one rank the same memory.
+  at::Tensor gathered_losses;
   at::Tensor loss;        ///< of the step
   at::Tensor max_loss;    ///< the largest own_mean
   at::Tensor norm_terms;  ///< of the gradients of all units (storage/gradient_norm.h)

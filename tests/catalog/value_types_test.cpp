@@ -131,6 +131,40 @@ const ContextParallel kUlysses{2, ContextMethod::ulysses};
 
 std::vector<TypeFault> type_faults() {
   return {
+      {"OnlyTheLargestLogitIsOfTheWholeVocabulary",
+       kSums,
+       {},
+       [](ModelSpec& s) { find_call(s, 3, 0, "linear_cross_entropy").forward_exchanges.pop_back(); },
+       "the loss of a part of the vocabulary is not that of all of it"},
+      {"TheSumsOfTheLossAreMadeTwice",
+       kSums,
+       {},
+       [](ModelSpec& s) {
+         auto& exchanges = find_call(s, 3, 0, "linear_cross_entropy").forward_exchanges;
+         exchanges.push_back(exchanges.back());
+       },
+       "the parts of the vocabulary are combined twice"},
+      {"KeysAreGatheredTwice",
+       {},
+       kGather,
+       [](ModelSpec& s) {
+         auto& exchanges = find_call(s, 1, 0, "attention").forward_exchanges;
+         exchanges.push_back(exchanges.front());
+       },
+       "the keys of other tokens are gathered or shifted, once"},
+      {"TheGradientsOfKeysAreSummedTwice",
+       {},
+       kGather,
+       [](ModelSpec& s) {
+         auto& exchanges = find_call(s, 1, 0, "attention").backward_exchanges;
+         exchanges.front() = exchanges.back();
+       },
+       "the gradients of keys are returned more than once"},
+      {"NoCallUsesAParameter",
+       kSums,
+       {},
+       [](ModelSpec& s) { find_call(s, 1, 0, "qk_norm_rope").weights.pop_back(); },
+       "layers.0.attention.k_norm: no call of the model's specification uses it"},
       {"ASumAfterAttentionIsMissing",
        kSums,
        {},
@@ -224,7 +258,7 @@ std::vector<TypeFault> type_faults() {
        kSums,
        {},
        [](ModelSpec& s) { make_whole(s, "head.weight"); },
-       "linear_cross_entropy, over tensor: a gather where nothing must be exchanged"},
+       "linear_cross_entropy, over tensor: a max where nothing must be exchanged"},
       {"AProjectionIsNotDivided",
        kSums,
        {},

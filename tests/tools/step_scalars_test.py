@@ -63,7 +63,7 @@ class StepScalars(unittest.TestCase):
 
     def test_no_code_inside_a_step_waits_for_the_device(self):
         for path in ["stepforge/kernels/a.cpp", "stepforge/nn/a.cpp", "stepforge/storage/a.cpp", "stepforge/optim/a.cpp", "stepforge/train/executor.cpp"]:
-            for read in ["x.item<double>()", "x.item()", "x.item <float>()", "x.cpu()"]:
+            for read in ["x.item<double>()", "x.item()", "x.item <float>()", "x.cpu()", "x.to(at::kCPU)", "x.is_nonzero()", "at::equal(x, y)"]:
                 with self.subTest(path + " " + read):
                     self.refused(path, f"\nauto y = {read};\n", f"{path}:2", "waits for the compute device")
         self.assertEqual(self.faults("stepforge/train/evaluation.cpp", "auto y = x.item<double>();\n"), [])

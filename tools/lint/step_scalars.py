@@ -20,7 +20,7 @@ NAMES = {"lr_factor", "token_weight"}
 SETTINGS = {"max_norm", "qk_norm"}  # have such a word, but do not depend on data
 NUMBER = re.compile(r"\b(double|float|int|int64_t|bool)\s*&?\s+(\w+)\s*(\()?")
 NUMBERS = re.compile(r"\b(?:span|vector|array|optional|pair)<\s*(?:const\s+)?(?:double|float)\b[^>]*>\s*&?\s*(\w+)")
-HOST_READ = re.compile(r"\.(?:item\s*[<(]|cpu\(\))")
+HOST_READ = re.compile(r"\.(?:item\s*[<(]|cpu\(\)|to\(at::kCPU|is_nonzero\(|allclose\(|equal\()|\bat::(?:equal|allclose)\(")
 
 AFTER_A_SKIPPED_STEP = "finds what was not finite, after a step that was skipped"
 ALLOWED_SIGNATURES = {
