@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/fsdp/tensor_sums.h"
 
-#include "stepforge/storage/tensor_exchange.h"
+#include "stepforge/storage/tensor_collectives.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {

@@ -23,8 +23,8 @@
 #include "stepforge/nn/layers.h"
 #include "stepforge/plan/job_plan.h"
 #include "stepforge/prove/token_sum.h"
-#include "stepforge/storage/context_exchange.h"
-#include "stepforge/storage/tensor_exchange.h"
+#include "stepforge/storage/context_collectives.h"
+#include "stepforge/storage/tensor_collectives.h"
 
 namespace stepforge {
 

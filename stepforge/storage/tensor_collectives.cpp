@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/storage/tensor_exchange.h"
+#include "stepforge/storage/tensor_collectives.h"
 
 #include <algorithm>
 #include <span>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of parts of rows, combined over ranks, against attention of whole rows.
-#include "stepforge/storage/context_exchange.h"
+#include "stepforge/storage/context_collectives.h"
 
 #include <ATen/ops/empty_like.h>
 #include <gtest/gtest.h>

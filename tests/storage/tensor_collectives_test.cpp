@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on parts of a vocabulary, combined over ranks, against the whole.
-#include "stepforge/storage/tensor_exchange.h"
+#include "stepforge/storage/tensor_collectives.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>

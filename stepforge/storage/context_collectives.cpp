@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/storage/context_exchange.h"
+#include "stepforge/storage/context_collectives.h"
 
 #include <future>
 #include <memory>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "stepforge/storage/lane_worker.h"
-#include "stepforge/storage/tensor_exchange.h"
+#include "stepforge/storage/tensor_collectives.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
