@@ -12,8 +12,7 @@ Programs divided_by_tokens(const RankOptions& options) {
   for (BlockSpec& block : model.blocks) {
     for (RegionSpec& region : block.regions) {
       add_exchange(region, BlockAxis::tensor, 8, 8);
-      if (block.kind == BlockKind::layer)
-        add_exchange(region, BlockAxis::context, 16, 32);
+      if (block.kind == BlockKind::layer) add_exchange(region, BlockAxis::context, 16, 32);
     }
   }
   Programs programs;

@@ -13,8 +13,7 @@ namespace {
 Programs divided(const RankOptions& options) {
   ModelSpec model = small_model();
   for (BlockSpec& block : model.blocks)
-    for (RegionSpec& region : block.regions)
-      add_exchange(region, BlockAxis::tensor, 8, 8);
+    for (RegionSpec& region : block.regions) add_exchange(region, BlockAxis::tensor, 8, 8);
   Programs programs;
   for (int rank = 0; rank < 4; ++rank) {
     RankOptions of_rank = options;
