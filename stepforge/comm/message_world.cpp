@@ -65,7 +65,7 @@ class MessageWorld : public World, public GroupServices {
       log_ = std::make_unique<FailureLog>(
           *store_, prefix_, options_.rank, options_.size, store_lost_text(),
           [this](const std::string& scope, const std::string& reason) { on_report(scope, reason); });
-      rendezvous("world", prefix_, all, *failure_);
+      rendezvous("world", prefix_, "", all, *failure_);
     } catch (const PeerError&) {
       linger();
       throw;
@@ -95,8 +95,10 @@ class MessageWorld : public World, public GroupServices {
     const auto note = std::make_shared<FailureNote>();
     register_group(key, {note, nullptr});
     try {
-      rendezvous(name, key, ranks, *note);
-      auto links = connect_(key, membership.rank, static_cast<int>(ranks.size()));
+      rendezvous(name, key, key, ranks, *note);
+      auto links = connect(name, key, membership, *note);
+      // A member that left now would close connections on which a slower one still shakes hands.
+      rendezvous(name, key + "/connected", key, ranks, *note);
       auto communicator =
           std::make_unique<MessageCommunicator>(std::move(membership), key, std::move(links), *this, note,
                                                 options_.deadlines.train_seconds, options_.staging_bytes);
@@ -163,9 +165,23 @@ class MessageWorld : public World, public GroupServices {
     return "the launcher's store is no longer reachable";
   }
 
-  /// Waits until all of `ranks` have called this with the same key.
-  void rendezvous(const std::string& name, const std::string& key, const std::vector<int>& ranks,
-                  FailureNote& note) {
+  /// Connects this rank with the other members; its failure is the group's, so that none waits for it.
+  std::unique_ptr<MessageLinks> connect(const std::string& name, const std::string& key,
+                                        const Membership& membership, FailureNote& note) {
+    try {
+      return connect_(key, membership.rank, static_cast<int>(membership.ranks.size()));
+    } catch (const Error& error) {
+      wait_for_failure();
+      throw_if_set(*failure_, options_.rank, creation_text(name));
+      report(key, note, format("rank {} in {}: {}", options_.rank, creation_text(name), error.what()));
+      throw PeerError(*note.text());
+    }
+  }
+
+  /// Waits until all of `ranks` have called this with the same key. A rank that is late is a failure of
+  /// `scope`, whose note is `note`.
+  void rendezvous(const std::string& name, const std::string& key, const std::string& scope,
+                  const std::vector<int>& ranks, FailureNote& note) {
     const auto size = static_cast<int64_t>(ranks.size());
     store_->set(format("{}/there/{}", key, options_.rank), "");
     const int64_t count = store_->add(key + "/count", 1);
@@ -183,7 +199,7 @@ class MessageWorld : public World, public GroupServices {
       if (!store_->has(format("{}/there/{}", key, rank)))
         missing.push_back(format("rank {} (not connected)", rank));
     }
-    report(key == prefix_ ? "" : key, note,
+    report(scope, note,
            format("no answer within {} s: rank {} waits in {} for {}", options_.deadlines.init_seconds,
                   options_.rank, creation_text(name), join(missing, ", ")));
     throw PeerError(*note.text());
@@ -258,11 +274,16 @@ class MessageWorld : public World, public GroupServices {
     try_store([&] { store_->set(format("{}/left/{}", key, options_.rank), ""); });
   }
 
-  /// Throws the failure that ended the store's process if it becomes known soon, otherwise `error`.
-  [[noreturn]] void fail_without_store(const std::string& name, const Error& error) {
+  /// Waits a moment for a failure of the world that explains an error of this rank.
+  void wait_for_failure() const {
     for (int i = 0; i < 100 && !failure_->is_set(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
+  }
+
+  /// Throws the failure that ended the store's process if it becomes known soon, otherwise `error`.
+  [[noreturn]] void fail_without_store(const std::string& name, const Error& error) {
+    wait_for_failure();
     throw_if_set(*failure_, options_.rank, creation_text(name));
     throw PeerError(format("{} (rank {} stopped in {})", error.what(), options_.rank, creation_text(name)));
   }

@@ -3,6 +3,8 @@
 #include "stepforge/comm/message_world.h"
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -11,6 +13,28 @@
 
 namespace stepforge::testing {
 namespace {
+
+using Connect = std::function<void(int member)>;
+
+/// Two ranks that create the world's group; `connect` runs before a member is connected. The results of `body`.
+std::vector<std::string> connected_by(const Connect& connect, const std::function<std::string(World&)>& body,
+                                      const CommDeadlines& deadlines = {.init_seconds = 60,
+                                                                        .train_seconds = 60}) {
+  const MemoryStore store;
+  const auto board = std::make_shared<Switchboard>();
+  return run_rank_threads(2, [&](int rank) {
+    MessageWorldOptions options;
+    options.run_id = "connect";
+    options.rank = rank;
+    options.size = 2;
+    options.deadlines = deadlines;
+    const auto world = message_world(options, store.share(), [&](const std::string& key, int member, int) {
+      connect(member);
+      return std::make_unique<MemoryLinks>(board, key, member);
+    });
+    return body(*world);
+  });
+}
 
 TEST(MessageWorld, AFailureOfTheWorldCallsOnFailure) {
   const MemoryStore store;
@@ -37,6 +61,39 @@ TEST(MessageWorld, AFailureOfTheWorldCallsOnFailure) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(reasons, (std::vector<std::string>{"rank 1: the disk is full", "rank 1: the disk is full"}));
+}
+
+TEST(MessageWorld, NoMemberHasAGroupBeforeAllAreConnected) {
+  std::atomic<int> connected = 0;
+  const auto slow = [&](int member) {
+    if (member == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    ++connected;
+  };
+  const auto results = connected_by(slow, [&](World& world) {
+    const auto group = world.group("all", {0, 1});
+    return std::to_string(connected);
+  });
+  EXPECT_EQ(results, (std::vector<std::string>{"2", "2"}));
+}
+
+TEST(MessageWorld, AMemberThatCannotConnectFailsTheGroupOfAllAtOnce) {
+  const auto broken = [](int member) {
+    if (member == 1) throw Error("no route to host");
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = connected_by(broken, [](World& world) {
+    return result_of([&] {
+      world.group("all", {0, 1});
+      return std::string("went through");
+    });
+  });
+  for (const std::string& result : results) {
+    EXPECT_TRUE(result.starts_with("PeerError: ")) << result;
+    EXPECT_CONTAINS(result, "rank 1 in ");
+    EXPECT_CONTAINS(result, "no route to host");
+  }
+  // The deadline is 60 s; this is no measure of speed.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 TEST(MessageWorld, AGroupCannotBeCreatedTwice) {
