@@ -33,9 +33,11 @@ void pass_keys(RegionSpec& region, const AttentionDims& dims, int64_t degree) {
   // A step sees the keys of one rank.
   int64_t& per_key = attention.backward_workspace.thread_bytes_per_key;
   per_key = (per_key + degree - 1) / degree;
-  attention.forward_exchanges = {{BlockAxis::context, ExchangeKind::shift, {(degree - 1) * keys}}};
-  attention.backward_exchanges = {{BlockAxis::context, ExchangeKind::shift, {(degree - 1) * keys}},
-                                  {BlockAxis::context, ExchangeKind::shift, {0, degree * keys}}};
+  const auto shift = [](Elements elements) {
+    return Exchange{BlockAxis::context, ExchangeKind::shift, elements, 0, /*beside=*/true};
+  };
+  attention.forward_exchanges = {shift({(degree - 1) * keys})};
+  attention.backward_exchanges = {shift({(degree - 1) * keys}), shift({0, degree * keys})};
 }
 
 /// An exchange between neighbours: `from` elements of a token become `to`, with two copies of what is exchanged.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "stepforge/catalog/context_costs.h"
+#include "stepforge/catalog/tensor_costs.h"
 #include "stepforge/modelspec/kernel_tiles.h"
 
 namespace stepforge {
@@ -66,10 +67,6 @@ Exchange weight_sum(int64_t elements) {
   return {BlockAxis::tensor, ExchangeKind::sum, {}, gradient_bytes(elements)};
 }
 
-Exchange over_tokens(ExchangeKind kind, Elements elements) {
-  return {BlockAxis::tensor, kind, elements};
-}
-
 /// The norm before a residual branch. Its backward works in place. It keeps its input, except the input of a
 /// block, which the executor keeps.
 CallSpec pre_norm(const std::string& weight, int64_t width, bool keeps_input, bool slice) {
@@ -87,87 +84,6 @@ CallSpec pre_norm(const std::string& weight, int64_t width, bool keeps_input, bo
   ++call.backward_workspace.chunk;  // the gradient of the weight, which is summed over the slices
   call.backward_exchanges = {weight_sum(width)};
   return call;
-}
-
-/// What is exchanged where a layer begins: all slices of the tokens are gathered, and the gradient of all is
-/// summed; without slices only that. (g of arXiv:2205.05198, f of arXiv:1909.08053.) Of a layer that is not divided
-/// every rank has all of the gradient, and takes its slice.
-void add_enter(std::vector<CallSpec>& calls, int64_t width, const TensorParallel& tensor) {
-  if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return;
-  CallSpec enter{.name = "enter", .kind = CallKind::exchange};
-  if (tensor.sequence) enter.forward_exchanges = {over_tokens(ExchangeKind::gather, {width})};
-  if (tensor.divided) {
-    enter.backward_exchanges = {
-        over_tokens(tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum, {width})};
-  } else {
-    enter.backward_exchanges = {over_tokens(ExchangeKind::slice, {})};
-    enter.output.compute = width;
-    enter.gradient.slice_compute = width;
-  }
-  calls.push_back(std::move(enter));
-}
-
-/// What is exchanged where a layer ends: the shares of all ranks are summed, of a slice of the tokens or of all. Of
-/// a layer that is not divided a rank takes its slice. In backward the gradient of all tokens is gathered from the
-/// slices.
-void add_leave(std::vector<CallSpec>& calls, int64_t width, const TensorParallel& tensor) {
-  if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return;
-  CallSpec leave{.name = "leave", .kind = CallKind::exchange};
-  if (!tensor.divided) {
-    leave.forward_exchanges = {over_tokens(ExchangeKind::slice, {})};
-  } else {
-    leave.forward_exchanges = {
-        over_tokens(tensor.sequence ? ExchangeKind::sum_slice : ExchangeKind::sum, {width})};
-  }
-  if (tensor.sequence) {
-    leave.backward_exchanges = {over_tokens(ExchangeKind::gather, {width})};
-    leave.output.slice_compute = width;
-    leave.gradient.compute = width;
-    if (tensor.divided) leave.forward_workspace.token.compute = width;
-  }
-  calls.push_back(std::move(leave));
-}
-
-/// [*, in] x [in, out]. Keeps its input unless its producer does. Backward computes the gradient of the
-/// weight and then that of the input. Here these are two calls; the one for the weight, last in the list, has
-/// no output.
-void add_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight, int64_t in,
-                int64_t out, bool keeps_input) {
-  CallSpec call{.name = name, .kind = CallKind::linear, .weights = {weight}};
-  call.flops = 2.0 * static_cast<double>(in) * static_cast<double>(out);
-  call.output.compute = out;
-  call.saves.compute = keeps_input ? in : 0;
-  call.gradient.compute = in;
-  calls.push_back(std::move(call));
-  CallSpec of_weight{.name = name + " weight", .kind = CallKind::memory};
-  of_weight.backward_workspace.narrow = in * out;
-  calls.push_back(std::move(of_weight));
-}
-
-/// add_linear() for a weight that is divided by rows. If its input is a slice, it keeps that only, and all of it
-/// is gathered once more in backward.
-void add_enter_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
-                      int64_t in, int64_t out, const TensorParallel& tensor) {
-  add_enter(calls, in, tensor);
-  add_linear(calls, name, weight, in, out, /*keeps_input=*/true);
-  if (!tensor.sequence || !tensor.divided) return;
-  CallSpec& linear = calls.at(calls.size() - 2);
-  linear.forward_workspace.token.compute = in;
-  linear.backward_workspace.token.compute = in;
-  linear.saves = linear.saves.of_slice();
-  linear.gradient = linear.gradient.of_slice();
-  linear.backward_exchanges = {over_tokens(ExchangeKind::gather, {in})};
-  calls.back().backward_workspace.token.compute = in;
-}
-
-/// add_linear() for a weight that is divided by columns. Its result, the share of all tokens, becomes the sum of
-/// a slice of them; in backward the gradient of all tokens is gathered.
-void add_leave_linear(std::vector<CallSpec>& calls, const std::string& name, const std::string& weight,
-                      int64_t in, int64_t out, bool keeps_input, const TensorParallel& tensor) {
-  add_linear(calls, name, weight, in, out, keeps_input);
-  if (tensor.sequence && tensor.divided)
-    calls.at(calls.size() - 2).output = {};  // counted where it is summed
-  add_leave(calls, out, tensor);
 }
 
 /// Without q/k norms, forward and backward rotate the projection in place.
@@ -216,12 +132,12 @@ CallSpec residual_call(int64_t width, bool dropout, bool slice) {
 /// The loss exchanges what it needs of the other parts of the vocabulary.
 void divide_loss(CallSpec& loss, int64_t vocab, const TensorParallel& tensor) {
   if (tensor.whole_logits) {
-    loss.forward_exchanges = {over_tokens(ExchangeKind::gather, {vocab})};
+    loss.forward_exchanges = {over_tensor(ExchangeKind::gather, {vocab})};
     loss.forward_workspace.chunk_token.compute += vocab;
   } else {
     // The largest logit of each rank, and two sums in fp64.
-    loss.forward_exchanges = {over_tokens(ExchangeKind::max, {0, tensor.degree}),
-                              over_tokens(ExchangeKind::sum, {0, 4})};
+    loss.forward_exchanges = {over_tensor(ExchangeKind::max, {0, tensor.degree}),
+                              over_tensor(ExchangeKind::sum, {0, 4})};
     loss.forward_workspace.chunk_token.fp32 = 4 + tensor.degree;
   }
 }

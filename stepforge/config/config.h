@@ -273,6 +273,7 @@ struct ParallelismConfig {
   int64_t data_parallel_shard_degree = -1;
   int64_t tensor_parallel_degree = 1;
   bool enable_sequence_parallel = true;
+  bool enable_async_tensor_parallel = false;
   bool disable_loss_parallel = false;
   std::vector<TensorPlanRule> tensor_parallel_plan;
   int64_t context_parallel_degree = 1;

@@ -153,6 +153,11 @@ void check_parallelism(const RuleCheck& check) {
                 {"parallelism.context_parallel_degree", "training.loss_aggregation"},
                 "with context parallelism a rank has parts of rows, of which an average per rank has no "
                 "meaning; set loss_aggregation to \"token_mean\"");
+  check.require(
+      !parallelism.enable_async_tensor_parallel || parallelism.enable_sequence_parallel,
+      {"parallelism.enable_async_tensor_parallel", "parallelism.enable_sequence_parallel"},
+      "asynchronous tensor parallelism passes the slices of the tokens that sequence parallelism makes; "
+      "set enable_sequence_parallel to true, or enable_async_tensor_parallel to false");
   const int64_t degree = parallelism.context_parallel_degree;
   const int64_t ulysses = parallelism.ulysses_degree;
   check.require(

@@ -45,6 +45,10 @@ SchemaOf<ParallelismConfig> parallelism_section() {
       .field("enable_sequence_parallel", &ParallelismConfig::enable_sequence_parallel,
              "With tensor parallelism: whether norms, dropout and residuals work on a slice of the tokens of "
              "each rank, which saves memory, instead of on all tokens on every rank.")
+      .field("enable_async_tensor_parallel", &ParallelismConfig::enable_async_tensor_parallel,
+             "With sequence parallelism: whether the slices of the tokens pass between the ranks one by one, "
+             "while matrix products of those at hand are computed, instead of all at once before or after "
+             "the product.")
       .field("disable_loss_parallel", &ParallelismConfig::disable_loss_parallel,
              "With tensor parallelism: whether every rank computes the loss from the logits of the whole "
              "vocabulary, which needs more memory and communication, instead of from its part of them.")

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
+#include <span>
 
 #include <ATen/core/Tensor.h>
 
@@ -31,6 +33,15 @@ struct TensorExchange {
   std::function<void(const at::Tensor& slice, const at::Tensor& whole)> gather = {};
   /// slice = the sum over all ranks of this rank's slice of `whole`.
   std::function<void(const at::Tensor& whole, const at::Tensor& slice)> sum_slice = {};
+
+  // Asynchronous tensor parallelism (TensorParallel::async), otherwise empty:
+  /// Starts to send `outgoing` to the rank `distance` places after this one and to receive `incoming` from the one
+  /// as far before, beside compute. Calls run one after another.
+  std::function<std::shared_future<void>(const at::Tensor& outgoing, const at::Tensor& incoming,
+                                         int64_t distance)>
+      pass = {};
+  /// sum = that of the shares of all ranks, in their order; it may be one of them.
+  std::function<void(std::span<const at::Tensor> shares, const at::Tensor& sum)> add = {};
 
   /// Whether layers are divided over ranks.
   bool several() const { return static_cast<bool>(sum); }

@@ -36,11 +36,13 @@ double forward_flops(const RegionSpec& region, const CostContext& context) {
   return sum;
 }
 
-void add_exchanges(std::array<int64_t, kBlockAxes>& sums, const std::vector<Exchange>& exchanges,
-                   const CostContext& context) {
-  for (const Exchange& exchange : exchanges)
-    sums.at(static_cast<std::size_t>(exchange.axis)) +=
-        bytes(exchange.elements, context) + exchange.weight_bytes;
+void add_exchanges(std::array<int64_t, kBlockAxes>& sums, int64_t& beside,
+                   const std::vector<Exchange>& exchanges, const CostContext& context) {
+  for (const Exchange& exchange : exchanges) {
+    const int64_t sent = bytes(exchange.elements, context) + exchange.weight_bytes;
+    sums.at(static_cast<std::size_t>(exchange.axis)) += sent;
+    if (exchange.beside) beside += sent;
+  }
 }
 
 /// Peak of the bytes in flight while the region runs, without its input. Results of all its calls live until
@@ -152,9 +154,12 @@ BlockCost block_cost(const std::vector<RegionSpec>& regions, const CostContext& 
   for (const RegionSpec& region : regions) {
     const bool again = contains(recomputed, region.name);
     for (const CallSpec& call : region.calls) {
-      add_exchanges(cost.forward_exchange, call.forward_exchanges, context);
-      add_exchanges(cost.backward_exchange, call.backward_exchanges, context);
-      if (again) add_exchanges(cost.backward_exchange, call.forward_exchanges, context);
+      add_exchanges(cost.forward_exchange, cost.forward_beside, call.forward_exchanges, context);
+      const auto in_backward = [&](const std::vector<Exchange>& exchanges) {
+        add_exchanges(cost.backward_exchange, cost.backward_beside, exchanges, context);
+      };
+      in_backward(call.backward_exchanges);
+      if (again) in_backward(call.forward_exchanges);
     }
     if (again) {
       kept.push_back({cost.output_bytes, false});

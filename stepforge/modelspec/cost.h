@@ -86,6 +86,7 @@ struct Exchange {
   ExchangeKind kind = ExchangeKind::sum;
   Elements elements = {};    ///< per token
   int64_t weight_bytes = 0;  ///< of gradients of weights, in backward
+  bool beside = false;       ///< made piece by piece while the call computes
 
   bool operator==(const Exchange&) const = default;
 };
@@ -141,6 +142,8 @@ struct BlockCost {
   double backward_flops = 0;
   std::array<int64_t, kBlockAxes> forward_exchange = {};  ///< bytes, with the ranks of each axis
   std::array<int64_t, kBlockAxes> backward_exchange = {};
+  int64_t forward_beside = 0;  ///< of these bytes, those of exchanges made while the calls compute
+  int64_t backward_beside = 0;
 };
 
 /// The cost of the regions of a block. `recomputed` names regions that save only their input and run again in

@@ -19,6 +19,8 @@ struct TensorParallel {
   /// Of one layer: whether it is divided, as all are unless a plan says otherwise. Every rank has all of a layer
   /// that is not.
   bool divided = true;
+  /// With slices: they pass between the ranks one by one, while matrix products of those at hand are computed.
+  bool async = false;
 
   /// This rank's part of `count` heads, hidden units, tokens of the vocabulary or of a batch; the parts differ by at most one.
   ShardRange part_of(int64_t count) const {

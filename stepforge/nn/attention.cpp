@@ -153,8 +153,8 @@ at::Tensor AttentionLayer::forward(const at::Tensor& x, const Context& context) 
   const at::Tensor attended = context.cache != nullptr ? attend_cached(qkv, shape_, context, layer_)
                               : parts                  ? attend_part(qkv, shape_, *context.batch, exchange_)
                                                        : attend(qkv, shape_, *context.batch);
-  return residual_add(leave_layer(linear(attended, out_), is_divided(out_), tensor_, context), residual,
-                      context, static_cast<uint64_t>(2 * layer_), tensor_);
+  return residual_add(leave_linear(attended, out_, tensor_, context), residual, context,
+                      static_cast<uint64_t>(2 * layer_), tensor_);
 }
 
 }  // namespace stepforge

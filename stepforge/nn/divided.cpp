@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of layers whose matrices are divided over ranks, and linear layers that begin with one.
+// The slots of layers whose matrices are divided over ranks, and linear layers that begin or end with one.
+#include <optional>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "stepforge/base/error.h"
-#include "stepforge/base/format.h"
 #include "stepforge/nn/function_data.h"
 #include "stepforge/nn/functions.h"
+#include "stepforge/nn/slices.h"
 
 namespace stepforge {
 
@@ -17,17 +18,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-int64_t slice_size(const at::Tensor& whole, int64_t degree) {
-  if (whole.size(0) % degree != 0)
-    throw Error(format("{} tokens cannot be divided into {} equal slices", whole.size(0), degree));
-  return whole.size(0) / degree;
-}
-
 /// A copy of this part's slice.
 at::Tensor own_slice(const at::Tensor& whole, const TensorExchange& exchange) {
   const ShardRange own = exchange.parallel.part_of(whole.size(0));
-  return whole.narrow(0, own.begin, slice_size(whole, exchange.parallel.degree))
-      .clone(at::MemoryFormat::Contiguous);
+  return whole.narrow(0, own.begin, slice_size(whole.size(0), exchange)).clone(at::MemoryFormat::Contiguous);
 }
 
 struct EnterFunction : torch::autograd::Function<EnterFunction> {
@@ -58,34 +52,97 @@ struct LeaveFunction : torch::autograd::Function<LeaveFunction> {
 struct LinearOfSliceFunction : torch::autograd::Function<LinearOfSliceFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             Parameter* parameter, const TensorExchange* exchange) {
-    ctx->save_for_backward({x});
+    if (parameter->trained()) ctx->save_for_backward({x});
     save_pointer(*ctx, "parameter", parameter);
     save_pointer(*ctx, "exchange", exchange);
-    return at::mm(all_slices(x, *exchange), weight.t());
+    return exchange->parallel.async ? product_of_slices(x, weight, *exchange)
+                                    : at::mm(all_slices(x, *exchange), weight.t());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
     const auto& exchange = *saved_pointer<TensorExchange>(*ctx, "exchange");
-    const at::Tensor& gradient = gradients[0];
+    const at::Tensor x = parameter->trained() ? ctx->get_saved_variables()[0] : at::Tensor();
     const at::NoGradGuard no_grad;
-    if (parameter->trained())
-      parameter->add_product(gradient, all_slices(ctx->get_saved_variables()[0], exchange));
+    const auto in_backward = exchange.parallel.async ? backward_beside : backward_alone;
+    return {in_backward(gradients[0], x, *parameter, exchange, ctx->needs_input_grad(0)), at::Tensor(),
+            at::Tensor(), at::Tensor()};
+  }
+
+ private:
+  static at::Tensor product_of_slices(const at::Tensor& x, const at::Tensor& weight,
+                                      const TensorExchange& exchange) {
+    at::Tensor product = at::empty({exchange.parallel.degree * x.size(0), weight.size(0)}, x.options());
+    ArrivingSlices(x, exchange).each([&](const at::Tensor& slice, int64_t begin) {
+      at::Tensor rows = product.narrow(0, begin, slice.size(0));
+      at::mm_out(rows, slice, weight.t());
+    });
+    return product;
+  }
+
+  static at::Tensor backward_alone(const at::Tensor& gradient, const at::Tensor& x, Parameter& weight,
+                                   const TensorExchange& exchange, bool needs_input_gradient) {
+    if (weight.trained()) weight.add_product(gradient, all_slices(x, exchange));
+    if (!needs_input_gradient) return {};
+    return sum_of_slice(at::mm(gradient, weight.value()), exchange);
+  }
+
+  /// The input arrives beside the product for its gradient, and that leaves beside the product for the weight's.
+  static at::Tensor backward_beside(const at::Tensor& gradient, const at::Tensor& x, Parameter& weight,
+                                    const TensorExchange& exchange, bool needs_input_gradient) {
+    std::optional<ArrivingSlices> input;
+    if (weight.trained()) input.emplace(x, exchange);
+    SumOfSlices sum(gradient.size(0), exchange);
+    if (needs_input_gradient)
+      sum.start([&](int64_t begin, int64_t size) {
+        return at::mm(gradient.narrow(0, begin, size), weight.value());
+      });
+    if (weight.trained()) weight.add_product(gradient, input->all());
+    return needs_input_gradient ? sum.finish() : at::Tensor();
+  }
+};
+
+/// A linear layer whose result is the sum of a slice of the tokens, of which the shares leave while the others are
+/// computed.
+struct LinearToSliceFunction : torch::autograd::Function<LinearToSliceFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            Parameter* parameter, const TensorExchange* exchange) {
+    if (parameter->trained()) ctx->save_for_backward({x});
+    save_pointer(*ctx, "parameter", parameter);
+    save_pointer(*ctx, "exchange", exchange);
+    SumOfSlices sum(x.size(0), *exchange);
+    sum.start([&](int64_t begin, int64_t size) { return at::mm(x.narrow(0, begin, size), weight.t()); });
+    return sum.finish();
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
+    const at::NoGradGuard no_grad;
+    ArrivingSlices gradient(gradients[0].contiguous(), *saved_pointer<TensorExchange>(*ctx, "exchange"));
     at::Tensor input_gradient;
-    if (ctx->needs_input_grad(0))
-      input_gradient = sum_of_slice(at::mm(gradient, parameter->value()), exchange);
+    if (ctx->needs_input_grad(0)) {
+      const at::Tensor weight = parameter->value();
+      input_gradient = at::empty({gradient.tokens(), weight.size(1)}, weight.options());
+      gradient.each([&](const at::Tensor& slice, int64_t begin) {
+        at::Tensor rows = input_gradient.narrow(0, begin, slice.size(0));
+        at::mm_out(rows, slice, weight);
+      });
+    }
+    if (parameter->trained()) parameter->add_product(gradient.all(), ctx->get_saved_variables()[0]);
     return {input_gradient, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
+/// A slice of the tokens: of their sum over the ranks, or if the layer is not divided, of what every rank has.
 struct LeaveToSliceFunction : torch::autograd::Function<LeaveToSliceFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const TensorExchange* exchange) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, bool divided,
+                            const TensorExchange* exchange) {
     save_pointer(*ctx, "exchange", exchange);
-    return sum_of_slice(x, *exchange);
+    return divided ? sum_of_slice(x, *exchange) : own_slice(x, *exchange);
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto& exchange = *saved_pointer<TensorExchange>(*ctx, "exchange");
-    return {all_slices(gradients[0].contiguous(), exchange), at::Tensor()};
+    return {all_slices(gradients[0].contiguous(), exchange), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -97,18 +154,6 @@ struct GatherSlicesFunction : torch::autograd::Function<GatherSlicesFunction> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     return {own_slice(gradients[0], *saved_pointer<TensorExchange>(*ctx, "exchange")), at::Tensor()};
-  }
-};
-
-/// The opposite: a slice of what every rank has.
-struct TakeSliceFunction : torch::autograd::Function<TakeSliceFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const TensorExchange* exchange) {
-    save_pointer(*ctx, "exchange", exchange);
-    return own_slice(x, *exchange);
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto& exchange = *saved_pointer<TensorExchange>(*ctx, "exchange");
-    return {all_slices(gradients[0].contiguous(), exchange), at::Tensor()};
   }
 };
 
@@ -130,7 +175,7 @@ at::Tensor all_slices(const at::Tensor& slice, const TensorExchange& exchange) {
 }
 
 at::Tensor sum_of_slice(const at::Tensor& whole, const TensorExchange& exchange) {
-  at::Tensor slice = at::empty({slice_size(whole, exchange.parallel.degree), whole.size(1)}, whole.options());
+  at::Tensor slice = at::empty({slice_size(whole.size(0), exchange), whole.size(1)}, whole.options());
   exchange.sum_slice(whole, slice);
   return slice;
 }
@@ -149,11 +194,16 @@ at::Tensor enter_linear(const at::Tensor& x, Parameter& weight, const TensorExch
 
 at::Tensor leave_layer(const at::Tensor& x, bool divided, const TensorExchange& exchange,
                        const Context& context) {
-  if (takes_slice(exchange, context)) {
-    if (!divided) return TakeSliceFunction::apply(x, &exchange);
-    return LeaveToSliceFunction::apply(x, &exchange);
-  }
+  if (takes_slice(exchange, context)) return LeaveToSliceFunction::apply(x, divided, &exchange);
   return divided && exchange.several() ? LeaveFunction::apply(x, &exchange) : x;
+}
+
+at::Tensor leave_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
+                        const Context& context) {
+  const bool divided = is_divided(weight);
+  if (divided && exchange.parallel.async && takes_slice(exchange, context))
+    return LinearToSliceFunction::apply(x, weight.value(), &weight, &exchange);
+  return leave_layer(linear(x, weight), divided, exchange, context);
 }
 
 }  // namespace stepforge

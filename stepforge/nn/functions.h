@@ -38,7 +38,7 @@ at::Tensor sum_of_slice(const at::Tensor& whole, const TensorExchange& exchange)
 /// x, or if it is a slice of the tokens, all of them. No autograd.
 at::Tensor all_tokens(const at::Tensor& x, const TensorExchange& exchange, const Context& context);
 
-/// x W^T; saves x for the weight's gradient. x [N, in], weight [out, in].
+/// x W^T; saves x for the gradient of a trained weight. x [N, in], weight [out, in].
 at::Tensor linear(const at::Tensor& x, Parameter& weight);
 
 /// Whether a rank has a part of this parameter.
@@ -54,8 +54,11 @@ inline bool is_divided(const Parameter& weight) {
 /// it is a share of the sum, which is made in place. Returns all of it, or a slice.
 at::Tensor enter_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
                         const Context& context);
+/// leave_linear(): linear() and leave_layer(), by a weight that is divided by columns or not at all.
 at::Tensor leave_layer(const at::Tensor& x, bool divided, const TensorExchange& exchange,
                        const Context& context);
+at::Tensor leave_linear(const at::Tensor& x, Parameter& weight, const TensorExchange& exchange,
+                        const Context& context);
 
 /// The start of a residual branch: {norm(x), x}. The second result is x for the residual path; its
 /// gradient and the norm's are added in one pass. `summed`: the ranks that have the other tokens, over which the

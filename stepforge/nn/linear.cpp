@@ -13,7 +13,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   // The weight is an argument so that a graph is built even if x needs no gradient.
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& weight, Parameter* parameter) {
-    ctx->save_for_backward({x});
+    if (parameter->trained()) ctx->save_for_backward({x});
     save_pointer(*ctx, "parameter", parameter);
     return at::mm(x, weight.t());
   }

@@ -49,7 +49,7 @@ at::Tensor MlpLayer::forward(const at::Tensor& x, const Context& context) {
   const bool slice = takes_slice(tensor_, context);
   auto [normed, residual] = pre_norm(x, norm_, eps_, slice ? &tensor_ : nullptr);
   const at::Tensor gate_up = enter_linear(normed, gate_up_, tensor_, context);
-  const at::Tensor branch = leave_layer(linear(swiglu(gate_up), down_), is_divided(down_), tensor_, context);
+  const at::Tensor branch = leave_linear(swiglu(gate_up), down_, tensor_, context);
   // A layer has two dropouts: that of attention, then this one.
   return residual_add(branch, residual, context, static_cast<uint64_t>(2 * layer_ + 1), tensor_);
 }

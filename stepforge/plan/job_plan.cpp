@@ -244,6 +244,7 @@ TensorParallel plan_tensor(const Config& config, RankId rank) {
   TensorParallel tensor = tensor_parallel(dims_of(config, rank.world_size), rank);
   if (tensor.degree == 1) return tensor;
   tensor.sequence = config.parallelism.enable_sequence_parallel;
+  tensor.async = config.parallelism.enable_async_tensor_parallel;
   tensor.whole_logits = config.parallelism.disable_loss_parallel;
   return tensor;
 }

@@ -144,8 +144,9 @@ std::string tensor_table(const ModelSpec& part, const RankLayout& layout, const 
 std::string exchanges_text(const std::vector<Exchange>& exchanges) {
   std::vector<std::string> texts;
   for (const Exchange& exchange : exchanges)
-    texts.push_back(format("{} over {}{}", exchange_name(exchange.kind), axis_name(exchange.axis),
-                           exchange.weight_bytes > 0 ? " (weights)" : ""));
+    texts.push_back(format("{} over {}{}{}", exchange_name(exchange.kind), axis_name(exchange.axis),
+                           exchange.weight_bytes > 0 ? " (weights)" : "",
+                           exchange.beside ? " (beside)" : ""));
   return texts.empty() ? "-" : join(texts, ", ");
 }
 

@@ -16,7 +16,6 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/catalog/tensor_plan.h"
 #include "stepforge/data/context_part.h"
 #include "stepforge/kernels/tensor_check.h"
 #include "stepforge/nn/function_data.h"
@@ -30,9 +29,6 @@ namespace stepforge {
 
 namespace {
 
-constexpr int64_t kWidth = 37;
-constexpr int64_t kHidden = 53;
-constexpr int64_t kVocabulary = 257;  // the tokenizer's
 constexpr double kLimit = 4.0;
 constexpr double kGradientUnit = 1.0 / static_cast<double>(kExactLabels);
 
@@ -165,7 +161,7 @@ class ExactLayer : public Block {
     const auto mlp = [this, context](const at::Tensor& x) {
       const at::Tensor up = enter_linear(x, up_, tensor_, context);
       const at::Tensor inner = round_to_exact(AddBias::apply(up, bias_.value(), &bias_));
-      const at::Tensor branch = leave_layer(linear(inner, down_), is_divided(down_), tensor_, context);
+      const at::Tensor branch = leave_linear(inner, down_, tensor_, context);
       return round_to_exact(residual_add(branch, x, context, 2 * layer_ + 1, tensor_));
     };
     return {recompute_region(context, "mlp", mlp,
@@ -241,179 +237,6 @@ class ExactHead : public Head {
   VocabularyPart part_;
   TensorExchange tensor_;
 };
-
-ParameterSpec parameter(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
-  const Initializer spread{Initializer::Kind::normal, 0.4};
-  const int64_t rows = shape[0];
-  return {name, std::move(shape), {{"weight", name, rows, spread}}, tag};
-}
-
-ParameterSpec matrix(const std::string& name, int64_t rows, int64_t columns) {
-  return parameter(name, {rows, columns}, ParameterTag::matrix);
-}
-
-/// The part of a parameter that this rank holds, along a dimension.
-ParameterSpec divided(ParameterSpec whole, size_t dimension, const TensorParallel& tensor) {
-  if (tensor.degree == 1 || !tensor.divided) return whole;
-  const ShardRange part = tensor.part_of(whole.shape.at(dimension));
-  SubTensor& held = whole.sub_tensors.at(0);
-  held.tensor_shape = whole.shape;
-  held.offsets.assign(whole.shape.size(), 0);
-  held.offsets.at(dimension) = part.begin;
-  whole.shape.at(dimension) = part.size();
-  held.rows = whole.shape.at(0);
-  return whole;
-}
-
-// The calls of the specification. They count about as many bytes as these layers use.
-
-CallSpec call(CallKind kind, const std::string& weight, int64_t output, int64_t saves = 0) {
-  CallSpec made{.name = weight.substr(weight.rfind('.') + 1), .kind = kind, .weights = {weight}};
-  made.output.compute = output;
-  made.saves.compute = saves;
-  made.gradient.compute = output;
-  return made;
-}
-
-Exchange over_tensor(ExchangeKind kind, int64_t width = kWidth) {
-  return {BlockAxis::tensor, kind, {width}};
-}
-
-/// Where a layer begins and ends, as in the layers of nn/.
-void add_exchanges(std::vector<CallSpec>& calls, const TensorParallel& tensor, bool enter) {
-  if (tensor.degree == 1 || (!tensor.divided && !tensor.sequence)) return;
-  CallSpec made{.name = enter ? "enter" : "leave", .kind = CallKind::exchange};
-  const ExchangeKind combine = !tensor.divided   ? ExchangeKind::slice
-                               : tensor.sequence ? ExchangeKind::sum_slice
-                                                 : ExchangeKind::sum;
-  std::vector<Exchange>& combines = enter ? made.backward_exchanges : made.forward_exchanges;
-  combines.push_back(over_tensor(combine, tensor.divided ? kWidth : 0));
-  if (tensor.sequence)
-    (enter ? made.forward_exchanges : made.backward_exchanges) = {over_tensor(ExchangeKind::gather)};
-  calls.push_back(std::move(made));
-}
-
-/// Sums of the tokens that each token sees, times a weight that every rank has.
-RegionSpec mixing_region(const std::string& mix, const TensorParallel& tensor,
-                         const ContextParallel& context) {
-  RegionSpec region{.name = "attention", .residual = true};
-  std::vector<CallSpec>& calls = region.calls;
-  const bool slices = tensor.degree > 1 && tensor.sequence;
-  if (slices) add_exchanges(calls, tensor, /*enter=*/true);
-  const Exchange by_heads{BlockAxis::heads, ExchangeKind::all_to_all, {kWidth}};
-  const CallSpec exchange_heads{.name = "heads",
-                                .kind = CallKind::exchange,
-                                .forward_exchanges = {by_heads},
-                                .backward_exchanges = {by_heads}};
-  if (context.heads() > 1) calls.push_back(exchange_heads);
-  CallSpec sums{.name = "sums", .kind = CallKind::attention};
-  sums.output.compute = kWidth;
-  sums.gradient.compute = kWidth;
-  if (context.across() > 1) {
-    const Elements all{context.across() * kWidth};
-    const bool ring = context.has_ring();
-    sums.forward_exchanges = {{BlockAxis::context, ring ? ExchangeKind::shift : ExchangeKind::gather, all}};
-    sums.backward_exchanges = {
-        {BlockAxis::context, ring ? ExchangeKind::shift : ExchangeKind::sum_slice, all}};
-  }
-  calls.push_back(std::move(sums));
-  if (context.heads() > 1) calls.push_back(exchange_heads);
-  if (slices)
-    calls.push_back({.name = "slice",
-                     .kind = CallKind::exchange,
-                     .forward_exchanges = {over_tensor(ExchangeKind::slice, 0)}});
-  calls.push_back(call(CallKind::linear, mix, kWidth, 2 * kWidth));
-  if (slices)
-    calls.back().backward_exchanges = {
-        {BlockAxis::tensor, ExchangeKind::sum, {}, kWidth * kWidth * static_cast<int64_t>(sizeof(float))}};
-  return region;
-}
-
-RegionSpec hidden_region(const std::string& layer, const TensorParallel& tensor) {
-  RegionSpec region{.name = "mlp", .residual = true};
-  add_exchanges(region.calls, tensor, /*enter=*/true);
-  region.calls.push_back(call(CallKind::linear, layer + ".up", kHidden, 2 * kWidth));
-  if (tensor.sequence && tensor.divided) {
-    CallSpec& up = region.calls.back();
-    up.saves = up.saves.of_slice();
-    up.backward_exchanges = {over_tensor(ExchangeKind::gather)};
-  }
-  region.calls.push_back({.name = "bias", .weights = {layer + ".bias"}});
-  region.calls.push_back(call(CallKind::linear, layer + ".down", kWidth, 2 * kHidden));
-  add_exchanges(region.calls, tensor, /*enter=*/false);
-  return region;
-}
-
-RegionSpec embedding_region(const TensorParallel& tensor) {
-  RegionSpec region{.name = "embedding", .calls = {call(CallKind::lookup, "embedding.weight", kWidth)}};
-  add_exchanges(region.calls, tensor, /*enter=*/false);
-  return region;
-}
-
-RegionSpec head_region(const std::string& weight, const TensorParallel& tensor) {
-  RegionSpec region{.name = "head"};
-  add_exchanges(region.calls, tensor, /*enter=*/true);
-  region.calls.push_back(call(CallKind::loss, weight, kVocabulary));
-  if (tensor.degree > 1 && tensor.divided)
-    region.calls.back().forward_exchanges = {over_tensor(ExchangeKind::sum, 2)};
-  return region;
-}
-
-/// The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
-/// place they stand; `mix` is whole on every rank.
-ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const ContextParallel& context,
-                     const TensorPlan& plan) {
-  const bool shared = model == ExactModel::shared;
-  ModelSpec spec;
-  spec.family = "exact";
-  spec.vocab_size = kVocabulary;
-  spec.width = kWidth;
-  spec.layers = kExactLayers;
-  spec.max_position = 4096;
-  spec.degrees = {tensor.degree, context.across(), context.heads()};
-  const TensorParallel embedding = plan.of_layer(tensor, {"embedding.weight"});
-  const TensorParallel head_part = plan.of_layer(tensor, {shared ? "embedding.weight" : "head.weight"});
-  const BundleEntry stream{"hidden", kWidth, tensor.sequence};
-  spec.units.push_back(
-      {"embedding", {divided(matrix("embedding.weight", kVocabulary, kWidth), 0, embedding)}});
-  spec.blocks.push_back(
-      {"embedding", BlockKind::embedding, -1, {0}, {}, {stream}, {embedding_region(embedding)}});
-  for (int layer = 0; layer < kExactLayers; ++layer) {
-    const std::string name = format("layers.{}", layer);
-    const TensorParallel mlp = plan.of_layer(tensor, {name + ".mlp.gate_up", name + ".mlp.down"});
-    BlockSpec block{name, BlockKind::layer, layer, {}, {stream}, {stream}, {}};
-    block.regions = {mixing_region(name + ".mix", tensor, context), hidden_region(name, mlp)};
-    const auto add_unit = [&](UnitSpec unit) {
-      block.units.push_back(static_cast<int>(spec.units.size()));
-      spec.units.push_back(std::move(unit));
-    };
-    UnitSpec trained{name,
-                     {divided(matrix(name + ".up", kHidden, kWidth), 0, mlp),
-                      divided(parameter(name + ".bias", {kHidden}, ParameterTag::bias), 0, mlp),
-                      divided(matrix(name + ".down", kWidth, kHidden), 1, mlp)}};
-    ParameterSpec mix = matrix(name + ".mix", kWidth, kWidth);
-    if (shared) {
-      trained.parameters.push_back(matrix(name + ".unused", 5, 3));
-      block.regions.back().calls.push_back(
-          {.name = "unused", .kind = CallKind::memory, .weights = {name + ".unused"}});
-      add_unit({name + ".frozen", {std::move(mix)}, /*trainable=*/false});
-    } else {
-      trained.parameters.push_back(std::move(mix));
-    }
-    add_unit(std::move(trained));
-    spec.blocks.push_back(std::move(block));
-  }
-  const std::string output = shared ? "embedding.weight" : "head.weight";
-  BlockSpec head{"head", BlockKind::head, -1, {0}, {stream}, {}, {head_region(output, head_part)}};
-  if (shared) {
-    spec.ties.push_back({"embedding.weight", "head", "head.weight"});
-  } else {
-    head.units = {static_cast<int>(spec.units.size())};
-    spec.units.push_back({"head", {divided(matrix("head.weight", kVocabulary, kWidth), 0, head_part)}});
-  }
-  spec.blocks.push_back(std::move(head));
-  return spec;
-}
 
 Model make_exact_model(ExactModel model, const ParameterLookup& parameters, const TensorExchange& tensor,
                        const ContextExchange& exchange) {

@@ -11,19 +11,13 @@
 
 #include <cstdint>
 
+#include "stepforge/prove/exact_spec.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
 
-inline constexpr int64_t kExactRows = 24;  ///< per step, divisible by 1, 2, 3, 4, 6 and 8 ranks
-inline constexpr int kExactLayers = 3;
+inline constexpr int64_t kExactRows = 24;     ///< per step, divisible by 1, 2, 3, 4, 6 and 8 ranks
 inline constexpr int64_t kExactLabels = 128;  ///< valid labels per step; three consecutive rows have none
-
-/// Two models of three layers in odd sizes (widths 37 and 53, vocabulary 257).
-enum class ExactModel {
-  plain,   ///< every block has its own unit
-  shared,  ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
-};
 
 /// Makes a trainer train an exact model: its specification, forward code and labels, and the rounding after
 /// each update. Call it before the trainer is built. A step has kExactRows rows of at least 7 tokens, whose

@@ -214,6 +214,8 @@ class BufferWriter {
       if (operation.kind == OpKind::logits) bytes = options_.sequences * model_.vocab_size * 4;
       operation.exchanges.at(axis) = {groups.at(axis), bytes};
     }
+    if (operation.kind != OpKind::logits)
+      operation.beside = (forward ? cost.forward_beside : 0) + (backward ? cost.backward_beside : 0);
   }
 
   /// `allocated`: bytes of the buffers that it allocates, which are part of the measured peaks.

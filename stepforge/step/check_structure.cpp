@@ -72,6 +72,9 @@ class Structure : ListWalk {
     require_optional_index(operation.group, program_.groups.size(), "group");
     for (const GroupExchange& exchange : operation.exchanges)
       require_optional_index(exchange.group, program_.groups.size(), "group");
+    if (operation.beside < 0 || operation.beside > total_bytes(operation) - operation.bytes)
+      fail(format("{} bytes move while it computes, but its exchanges have {}", operation.beside,
+                  total_bytes(operation) - operation.bytes));
     require_optional_index(operation.micro_batch, micro_batches(), "micro-batch");
     require_indices(operation.reads, program_.buffers.size(), "buffer");
     require_indices(operation.allocates, program_.buffers.size(), "buffer");

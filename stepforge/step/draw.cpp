@@ -116,6 +116,7 @@ Json operation_event(const StepProgram& program, int process, std::size_t index,
   const Operation& operation = program.operations[index];
   Json arguments = {{"index", index}};
   if (const int64_t bytes = total_bytes(operation); bytes > 0) arguments["bytes"] = bytes;
+  if (operation.beside > 0) arguments["bytes beside"] = operation.beside;
   if (operation.workspace > 0) arguments["workspace"] = operation.workspace;
   if (!operation.needs.empty()) arguments["needs"] = operation.needs;
   return {{"name", operation_text(program, operation)},

@@ -57,6 +57,7 @@ struct Operation {
   /// stash_gradient, add_gradient and gradient_norm without a group: memory read and written.
   int64_t bytes = 0;
   std::array<GroupExchange, kBlockAxes> exchanges = {};  ///< of a block, by BlockAxis
+  int64_t beside = 0;                                    ///< bytes of exchanges that move while it computes
   int64_t workspace = 0;                                 ///< bytes allocated and freed while it runs
   double flops = 0;                                      ///< of matrix products
   bool keep_graph = false;

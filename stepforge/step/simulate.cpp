@@ -21,10 +21,11 @@ bool is_message(const Operation& operation) {
 double duration(const Operation& operation, const MachineModel& machine) {
   const double rate =
       is_message(operation) ? machine.network_bytes_per_second : machine.memory_bytes_per_second;
-  const int64_t exchanged = total_bytes(operation) - operation.bytes;
-  return machine.seconds_per_operation + operation.flops / machine.flops_per_second +
-         static_cast<double>(operation.bytes) / rate +
-         static_cast<double>(exchanged) / machine.network_bytes_per_second;
+  const int64_t alone = total_bytes(operation) - operation.bytes - operation.beside;
+  const double computing = std::max(operation.flops / machine.flops_per_second,
+                                    static_cast<double>(operation.beside) / machine.network_bytes_per_second);
+  return machine.seconds_per_operation + computing + static_cast<double>(operation.bytes) / rate +
+         static_cast<double>(alone) / machine.network_bytes_per_second;
 }
 
 }  // namespace

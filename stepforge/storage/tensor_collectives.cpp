@@ -8,6 +8,8 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/comm/gather.h"
+#include "stepforge/comm/tree_sum.h"
+#include "stepforge/storage/passing.h"
 #include "stepforge/storage/tensor_parts.h"
 
 namespace stepforge {
@@ -19,6 +21,12 @@ void take_largest(Communicator& ranks, const at::Tensor& values) {
   const std::span<float> own(values.mutable_data_ptr<float>(), static_cast<size_t>(values.numel()));
   const std::vector<float> all = gather_values(ranks, own);
   for (size_t i = 0; i < all.size(); ++i) own[i % own.size()] = std::max(own[i % own.size()], all[i]);
+}
+
+void add_shares(std::span<const at::Tensor> shares, const at::Tensor& sum) {
+  std::vector<const std::byte*> sources;
+  for (const at::Tensor& share : shares) sources.push_back(bytes_of(share).data());
+  tree_sum(sources, bytes_of(sum).data(), bytes_of(sum).size(), summed_type(sum));
 }
 
 }  // namespace
@@ -42,7 +50,7 @@ DType summed_type(const at::Tensor& tensor) {
 TensorExchange tensor_exchange(const GroupCommunicators& groups, const TensorParallel& parallel) {
   Communicator* const ranks = groups.at(groups.layout().tensor_group, Lane::compute);
   if (ranks == nullptr) return {};
-  return {
+  TensorExchange exchange{
       .parallel = parallel,
       .sum = [ranks](const at::Tensor& tensor) { ranks->all_reduce(bytes_of(tensor), summed_type(tensor)); },
       .max = [ranks](const at::Tensor& tensor) { take_largest(*ranks, tensor); },
@@ -52,6 +60,11 @@ TensorExchange tensor_exchange(const GroupCommunicators& groups, const TensorPar
           [ranks](const at::Tensor& whole, const at::Tensor& slice) {
             ranks->reduce_scatter(bytes_of(whole), bytes_of(slice), summed_type(slice));
           }};
+  if (parallel.async) {
+    exchange.pass = pass_tensors(groups, groups.layout().tensor_group);
+    exchange.add = add_shares;
+  }
+  return exchange;
 }
 
 }  // namespace stepforge

@@ -244,6 +244,8 @@ void build_groups(Trainer& trainer) {
   }
   std::vector<GroupLane> lanes = group_lanes(trainer.train_program);
   if (plan_context(trainer.config).has_ring()) lanes.push_back({trainer.layout.keys_group, Lane::peer});
+  if (plan_tensor(trainer.config, trainer.place).async)
+    lanes.push_back({trainer.layout.tensor_group, Lane::peer});
   trainer.groups = std::make_shared<const GroupCommunicators>(*trainer.world(), trainer.layout, lanes);
   if (trainer.world()->simulated()) return;
   for (const GroupLane& lane : lanes) test_group(*trainer.groups, lane);

@@ -145,6 +145,13 @@ TEST(ParallelismRules, PartsOfRowsExcludeSumsAndAveragesOfWholeRows) {
                   "set loss_aggregation to \"token_mean\"");
 }
 
+TEST(ParallelismRules, OnlySlicesPassBesideTheProducts) {
+  const std::string async = "[parallelism]\nenable_async_tensor_parallel = true\n";
+  EXPECT_EQ(error_of(async), "");
+  EXPECT_CONTAINS(error_of(async + "enable_sequence_parallel = false\n"),
+                  "set enable_sequence_parallel to true, or enable_async_tensor_parallel to false");
+}
+
 TEST(ParallelismRules, NeighboursThatExchangeHeadsDivideTheContext) {
   const std::string hybrid =
       "[parallelism]\ncontext_parallel_method = \"hybrid\"\ncontext_parallel_degree = ";

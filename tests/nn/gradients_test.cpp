@@ -90,6 +90,17 @@ TEST_F(Gradients, LinearMatchesAutograd) {
   expect_near(weight.gradient(), weight64.grad(), kTolerance, "weight");
 }
 
+TEST_F(Gradients, OnlyATrainedWeightKeepsTheInputOfALinearLayer) {
+  Parameter& trained = parameter("layers.0.attention.out");
+  Parameter frozen(&trained.spec(), trained.value().detach(), at::Tensor());
+  for (Parameter* weight : {&trained, &frozen}) {
+    const at::Tensor x = leaf(random_tensor({5, weight->value().size(1)}, 1)) * 1.0;
+    const at::Tensor y = linear(x, *weight);
+    EXPECT_EQ(x.use_count() > 1, weight == &trained);
+    torch::autograd::backward({y.sum()}, {});
+  }
+}
+
 TEST_F(Gradients, ASecondBackwardAddsUntilStartGradient) {
   Parameter& weight = parameter("layers.0.mlp.down");
   const at::Tensor x = random_tensor({tokens(), tiny.config.ffn_dim}, 2);

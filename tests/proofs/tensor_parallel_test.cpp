@@ -23,7 +23,8 @@ TEST_P(TensorParallelTraining, LossesAndNormsAreThoseOfOneRank) {
       {3, 1, 3, 1, kRegions},     {3, 1, 3, 1, kAllTokens + kWholeLogits},
       {4, 1, 4, 1, kRecomputed},  {4, 1, 2, 1, kByDim},
       {4, 1, 2, 2, kWholeLogits}, {6, 1, 3, 1, kOffloaded},
-      {8, 1, 2, 2, kRecomputed},  {8, 1, 2, 4, kAllTokens}};
+      {8, 1, 2, 2, kRecomputed},  {8, 1, 2, 4, kAllTokens},
+      {2, 1, 2, 1, kAsync},       {6, 1, 3, 1, kAsync + kRecomputed}};
   for (const LayoutCase& layout : cases_of(GetParam(), layouts)) {
     expect_losses_of_one_rank(
         layout, [](const std::filesystem::path& run_dir) { return divided_job(run_dir, GetParam(), 20); });

@@ -50,6 +50,18 @@ TEST(Simulate, LanesOverlapUnlessNeedsOrderThem) {
   EXPECT_DOUBLE_EQ(times[3].start, 3.0);
 }
 
+TEST(Simulate, ExchangesBesideAComputationAddOnlyWhatItDoesNotCover) {
+  StepProgram program;
+  program.operations = {computation(40), computation(10)};
+  for (Operation& operation : program.operations) {
+    operation.exchanges[0] = {0, 25};  // 5 s, of which 3 s may move beside the computation
+    operation.beside = 15;
+  }
+  const auto times = simulate(program, kMachine);
+  EXPECT_DOUBLE_EQ(times[0].end, 4.0 + 2.0);
+  EXPECT_DOUBLE_EQ(times[1].end - times[1].start, 3.0 + 2.0);
+}
+
 TEST(Simulate, LocalBytesMoveAtTheMemoryRate) {
   StepProgram program;
   program.operations.resize(1);

@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/cross_entropy.h"
@@ -20,16 +21,23 @@ namespace {
 using PartBody = std::function<void(const TensorExchange& ranks, const TensorParallel& tensor)>;
 
 /// Runs `body` as each of `degree` ranks.
-void on_parts(int degree, const PartBody& body) {
+void on_parts(int degree, const PartBody& body, bool async = false) {
   const auto run = [&](World& world) -> std::string {
     const RankId id{world.rank(), world.size()};
     const RankLayout layout = rank_layout({}, {.dims = {.dp_shard = 1, .tp = degree}}, id);
-    const GroupCommunicators groups(world, layout, {{layout.tensor_group, Lane::compute}});
-    const TensorParallel tensor{id.rank, degree};
+    std::vector<GroupLane> lanes = {{layout.tensor_group, Lane::compute}};
+    if (async) lanes.push_back({layout.tensor_group, Lane::peer});
+    const GroupCommunicators groups(world, layout, lanes);
+    const TensorParallel tensor{.rank = id.rank, .degree = degree, .sequence = async, .async = async};
     body(tensor_exchange(groups, tensor), tensor);
     return "";
   };
   for (const std::string& result : as_threads().run(degree, run, {60, 60})) EXPECT_EQ(result, "");
+}
+
+/// Integers from -3 to 3, so that every sum of this test is exact in bf16 too.
+at::Tensor small_integers(at::IntArrayRef shape, uint64_t seed) {
+  return (random_tensor(shape, seed) * 2).round().clamp(-3, 3);
 }
 
 at::Tensor rows_of(const at::Tensor& whole, const TensorParallel& tensor) {
@@ -75,6 +83,52 @@ TEST(TensorExchange, SlicesAreGatheredAndSummedInOrder) {
     EXPECT_CONTAINS(message_of<Error>([&] { sum_of_slice(at::zeros({4, 5}), ranks); }),
                     "4 tokens cannot be divided into 3 equal slices");
   });
+}
+
+/// A linear layer pair whose weights are divided over the ranks: its result and all gradients.
+std::vector<at::Tensor> divided_pair(const TensorExchange& ranks, at::ScalarType type, bool trained) {
+  const int64_t rank = ranks.parallel.rank;
+  const auto weight = [&](std::vector<int64_t> shape, std::size_t dimension, uint64_t seed) {
+    ParameterSpec spec{"weight", shape, {{"weight", "weight", shape[0], {}}}};
+    SubTensor& part = spec.sub_tensors[0];
+    part.tensor_shape = shape;
+    part.tensor_shape[dimension] *= ranks.parallel.degree;
+    part.offsets = {0, 0};
+    part.offsets[dimension] = rank * shape[dimension];
+    at::Tensor value = small_integers(shape, seed + static_cast<uint64_t>(rank)).to(type);
+    if (trained) value.set_requires_grad(true);
+    return std::pair(spec, value);
+  };
+  const auto [in_spec, in_value] = weight({7, 5}, 0, 10);
+  const auto [out_spec, out_value] = weight({5, 7}, 1, 20);
+  const auto gradient = [&](const ParameterSpec& spec) {
+    return trained ? at::zeros(spec.shape) : at::Tensor();
+  };
+  Parameter into(&in_spec, in_value, gradient(in_spec));
+  Parameter out(&out_spec, out_value, gradient(out_spec));
+  at::Tensor x = small_integers({4, 5}, 30 + static_cast<uint64_t>(rank)).to(type);
+  x.set_requires_grad(true);
+  const at::Tensor result = leave_linear(enter_linear(x, into, ranks, {}), out, ranks, {});
+  const at::Tensor x_gradient = torch::autograd::grad(
+      {result}, {x}, {small_integers({4, 5}, 40 + static_cast<uint64_t>(rank)).to(type)})[0];
+  return {result.detach(), x_gradient, into.gradient(), out.gradient()};
+}
+
+TEST(TensorExchange, SlicesThatPassBesideTheProductsGiveTheSameBits) {
+  for (const int degree : {2, 3, 4})
+    for (const bool trained : {true, false})
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+        on_parts(
+            degree,
+            [&](const TensorExchange& ranks, const TensorParallel&) {
+              TensorExchange alone = ranks;
+              alone.parallel.async = false;
+              const std::vector<at::Tensor> expected = divided_pair(alone, type, trained);
+              const std::vector<at::Tensor> found = divided_pair(ranks, type, trained);
+              for (std::size_t i = 0; i < (trained ? 4 : 2); ++i)
+                EXPECT_TRUE(at::equal(found[i], expected[i])) << degree << " " << i;
+            },
+            /*async=*/true);
 }
 
 TEST(TensorExchange, EmbeddingsOfPartsAddUpToTheWhole) {

@@ -66,6 +66,10 @@ INSTANTIATE_TEST_SUITE_P(
                  {"parallelism.tensor_parallel_degree=2", "parallelism.disable_loss_parallel=true",
                   "parallelism.enable_sequence_parallel=false"},
                  "tp"},
+        AxisCase{"passed",
+                 {"parallelism.tensor_parallel_degree=2", "parallelism.enable_async_tensor_parallel=true",
+                  "activation_checkpoint.mode=full"},
+                 "tp"},
         AxisCase{
             "recomputed", {"parallelism.tensor_parallel_degree=2", "activation_checkpoint.mode=full"}, "tp"},
         AxisCase{"gathered", context("allgather"), "cp"}, AxisCase{"ring", context("ring"), "cp"},

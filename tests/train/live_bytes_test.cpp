@@ -75,6 +75,7 @@ TEST(LiveBytesOfThreads, AreCountedSeparatelyForEachRank) {
 const std::string kReplicated = "parallelism.data_parallel_replicate_degree=2";
 const std::string kContext = "parallelism.context_parallel_degree=2";
 const std::string kTensor = "parallelism.tensor_parallel_degree=2";
+const std::string kAsync = "parallelism.enable_async_tensor_parallel=true";
 const std::string kOffloadState = "parallelism.fsdp_cpu_offload=true";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -90,6 +91,10 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryLayout{"hsdp", 4, {kReplicated}}, MemoryLayout{"context_gathered", 2, {kContext}},
         MemoryLayout{"tensor", 2, {kTensor}},
         MemoryLayout{"tensor_all_tokens", 2, {kTensor, "parallelism.enable_sequence_parallel=false"}},
+        MemoryLayout{"tensor_async", 2, {kTensor, kAsync}},
+        MemoryLayout{"tensor_async_of_four",
+                     4,
+                     {"parallelism.tensor_parallel_degree=4", "model.n_kv_heads=4", kAsync}},
         MemoryLayout{"tensor_whole_logits", 2, {kTensor, "parallelism.disable_loss_parallel=true"}},
         MemoryLayout{"tensor_recomputed", 4, {kTensor, "activation_checkpoint.mode=full"}},
         MemoryLayout{"tensor_and_context", 4, {kTensor, kContext}},

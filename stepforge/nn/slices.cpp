@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/nn/slices.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+/// The rank `distance` places after this one; negative: before.
+int64_t neighbour(const TensorExchange& exchange, int64_t distance) {
+  return (exchange.parallel.rank + exchange.parallel.degree + distance) % exchange.parallel.degree;
+}
+
+}  // namespace
+
+int64_t slice_size(int64_t tokens, const TensorExchange& exchange) {
+  const int64_t degree = exchange.parallel.degree;
+  if (tokens % degree != 0)
+    throw Error(format("{} tokens cannot be divided into {} equal slices", tokens, degree));
+  return tokens / degree;
+}
+
+Passes::~Passes() {
+  for (const auto& arrival : arrivals_) arrival.wait();
+}
+
+void Passes::start(const at::Tensor& outgoing, const at::Tensor& incoming, int64_t distance) {
+  arrivals_.push_back(exchange_.pass(outgoing, incoming, distance));
+}
+
+void Passes::wait_next() {
+  arrivals_.at(waited_++).get();
+}
+
+ArrivingSlices::ArrivingSlices(const at::Tensor& own, const TensorExchange& exchange)
+    : own_(own),
+      exchange_(exchange),
+      whole_(at::empty({exchange.parallel.degree * own.size(0), own.size(1)}, own.options())),
+      passes_(exchange) {
+  for (int64_t distance = 1; distance < exchange.parallel.degree; ++distance)
+    passes_.start(own_, whole_.narrow(0, neighbour(exchange, -distance) * own.size(0), own.size(0)),
+                  distance);
+}
+
+void ArrivingSlices::each(const std::function<void(const at::Tensor& slice, int64_t begin)>& use) {
+  const int64_t size = own_.size(0);
+  use(own_, exchange_.parallel.rank * size);
+  for (; arrived_ < exchange_.parallel.degree; ++arrived_) {
+    passes_.wait_next();
+    const int64_t begin = neighbour(exchange_, -arrived_) * size;
+    use(whole_.narrow(0, begin, size), begin);
+  }
+}
+
+const at::Tensor& ArrivingSlices::all() {
+  for (; arrived_ < exchange_.parallel.degree; ++arrived_) passes_.wait_next();
+  whole_.narrow(0, exchange_.parallel.rank * own_.size(0), own_.size(0)).copy_(own_);
+  return whole_;
+}
+
+SumOfSlices::SumOfSlices(int64_t tokens, const TensorExchange& exchange)
+    : size_(slice_size(tokens, exchange)),
+      exchange_(exchange),
+      shares_(static_cast<std::size_t>(exchange.parallel.degree)),
+      passes_(exchange) {}
+
+void SumOfSlices::start(const std::function<at::Tensor(int64_t begin, int64_t size)>& share) {
+  const auto of_slice = [&](int64_t rank) { return share(rank * size_, size_); };
+  const auto share_of = [&](int64_t rank) -> at::Tensor& {
+    return shares_.at(static_cast<std::size_t>(rank));
+  };
+  for (int64_t distance = 1; distance < exchange_.parallel.degree; ++distance) {
+    outgoing_.push_back(of_slice(neighbour(exchange_, distance)));
+    at::Tensor& incoming = share_of(neighbour(exchange_, -distance));
+    incoming = at::empty_like(outgoing_.back());
+    passes_.start(outgoing_.back(), incoming, distance);
+  }
+  share_of(exchange_.parallel.rank) = of_slice(exchange_.parallel.rank);
+}
+
+at::Tensor SumOfSlices::finish() {
+  for (std::size_t i = 0; i < outgoing_.size(); ++i) passes_.wait_next();
+  at::Tensor sum = shares_.at(static_cast<std::size_t>(exchange_.parallel.rank));
+  exchange_.add(shares_, sum);
+  return sum;
+}
+
+}  // namespace stepforge

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The specification of the model of exact_model.h.
+#pragma once
+
+#include "stepforge/catalog/tensor_plan.h"
+#include "stepforge/modelspec/context_parallel.h"
+#include "stepforge/modelspec/model_spec.h"
+
+namespace stepforge {
+
+inline constexpr int kExactLayers = 3;
+
+/// Two models of three layers in odd sizes (widths 37 and 53, vocabulary 257).
+enum class ExactModel {
+  plain,   ///< every block has its own unit
+  shared,  ///< tied embeddings, a frozen and a trained unit in each layer, an unused parameter
+};
+
+/// The hidden layer is divided by units, embedding and head by tokens, unless `plan` replicates the layers in whose
+/// place they stand; `mix` is whole on every rank.
+ModelSpec exact_spec(ExactModel model, const TensorParallel& tensor, const ContextParallel& context,
+                     const TensorPlan& plan);
+
+}  // namespace stepforge
