@@ -27,6 +27,8 @@ struct TensorParallel {
     if (!divided) return {0, count};
     return {count * rank / degree, count * (rank + 1) / degree};
   }
+  /// The index of the part `distance` places after this rank's, around the end; negative: before.
+  int64_t part_after(int64_t distance) const { return (rank + degree + distance) % degree; }
 };
 
 }  // namespace stepforge

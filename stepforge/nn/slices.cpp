@@ -9,15 +9,6 @@
 
 namespace stepforge {
 
-namespace {
-
-/// The rank `distance` places after this one; negative: before.
-int64_t neighbour(const TensorExchange& exchange, int64_t distance) {
-  return (exchange.parallel.rank + exchange.parallel.degree + distance) % exchange.parallel.degree;
-}
-
-}  // namespace
-
 int64_t slice_size(int64_t tokens, const TensorExchange& exchange) {
   const int64_t degree = exchange.parallel.degree;
   if (tokens % degree != 0)
@@ -43,23 +34,23 @@ ArrivingSlices::ArrivingSlices(const at::Tensor& own, const TensorExchange& exch
       whole_(at::empty({exchange.parallel.degree * own.size(0), own.size(1)}, own.options())),
       passes_(exchange) {
   for (int64_t distance = 1; distance < exchange.parallel.degree; ++distance)
-    passes_.start(own_, whole_.narrow(0, neighbour(exchange, -distance) * own.size(0), own.size(0)),
+    passes_.start(own_, whole_.narrow(0, exchange.parallel.part_after(-distance) * own.size(0), own.size(0)),
                   distance);
 }
 
 void ArrivingSlices::each(const std::function<void(const at::Tensor& slice, int64_t begin)>& use) {
   const int64_t size = own_.size(0);
-  use(own_, exchange_.parallel.rank * size);
+  use(own_, exchange_.parallel.part_after(0) * size);
   for (; arrived_ < exchange_.parallel.degree; ++arrived_) {
     passes_.wait_next();
-    const int64_t begin = neighbour(exchange_, -arrived_) * size;
+    const int64_t begin = exchange_.parallel.part_after(-arrived_) * size;
     use(whole_.narrow(0, begin, size), begin);
   }
 }
 
 const at::Tensor& ArrivingSlices::all() {
   for (; arrived_ < exchange_.parallel.degree; ++arrived_) passes_.wait_next();
-  whole_.narrow(0, exchange_.parallel.rank * own_.size(0), own_.size(0)).copy_(own_);
+  whole_.narrow(0, exchange_.parallel.part_after(0) * own_.size(0), own_.size(0)).copy_(own_);
   return whole_;
 }
 
@@ -70,22 +61,22 @@ SumOfSlices::SumOfSlices(int64_t tokens, const TensorExchange& exchange)
       passes_(exchange) {}
 
 void SumOfSlices::start(const std::function<at::Tensor(int64_t begin, int64_t size)>& share) {
-  const auto of_slice = [&](int64_t rank) { return share(rank * size_, size_); };
-  const auto share_of = [&](int64_t rank) -> at::Tensor& {
-    return shares_.at(static_cast<std::size_t>(rank));
+  const auto of_slice = [&](int64_t part) { return share(part * size_, size_); };
+  const auto share_of = [&](int64_t part) -> at::Tensor& {
+    return shares_.at(static_cast<std::size_t>(part));
   };
   for (int64_t distance = 1; distance < exchange_.parallel.degree; ++distance) {
-    outgoing_.push_back(of_slice(neighbour(exchange_, distance)));
-    at::Tensor& incoming = share_of(neighbour(exchange_, -distance));
+    outgoing_.push_back(of_slice(exchange_.parallel.part_after(distance)));
+    at::Tensor& incoming = share_of(exchange_.parallel.part_after(-distance));
     incoming = at::empty_like(outgoing_.back());
     passes_.start(outgoing_.back(), incoming, distance);
   }
-  share_of(exchange_.parallel.rank) = of_slice(exchange_.parallel.rank);
+  share_of(exchange_.parallel.part_after(0)) = of_slice(exchange_.parallel.part_after(0));
 }
 
 at::Tensor SumOfSlices::finish() {
   for (std::size_t i = 0; i < outgoing_.size(); ++i) passes_.wait_next();
-  at::Tensor sum = shares_.at(static_cast<std::size_t>(exchange_.parallel.rank));
+  at::Tensor sum = shares_.at(static_cast<std::size_t>(exchange_.parallel.part_after(0)));
   exchange_.add(shares_, sum);
   return sum;
 }
