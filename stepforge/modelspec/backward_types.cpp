@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/base/format.h"
+#include "stepforge/modelspec/type_rules.h"
+
+namespace stepforge {
+
+namespace {
+
+using enum ValueType;
+
+ValueType exchange_gradient(const TypePlace& place, ValueType gradient,
+                            const std::vector<Exchange>& exchanges) {
+  const std::vector<Exchange> forward = place.forward_exchanges();
+  if (exchanges.empty() && !forward.empty() && forward.front().kind == ExchangeKind::slice)
+    return partial;  // zero outside the slice
+  return place.after(gradient, exchanges, "the gradient of its result");
+}
+
+/// A layer that was given all tokens, but keeps only its slice of them, must gather them again.
+void check_kept_slice(const TypePlace& place, ValueType x, const std::vector<Exchange>& exchanges) {
+  const bool keeps_slice =
+      place.axis.axis == BlockAxis::tensor && x == replicated && place.call->saves.slice_compute > 0;
+  if (!keeps_slice) return place.require_no_exchange(exchanges);
+  place.require(exchanges.size() == 1 && exchanges.front().kind == ExchangeKind::gather,
+                "keeps a slice of its input and does not gather it once in backward");
+}
+
+void add_weight(const TypePlace& place, WeightTypes& weights, const std::string& name, ValueType type) {
+  if (const std::vector<Exchange> exchanges = place.weight_exchanges(); !exchanges.empty())
+    type = place.after(type, exchanges, "the gradient of " + name);
+  const auto [known, added] = weights.emplace(name, type);
+  if (!added && known->second != type) {
+    place.fail(format("the gradients of {} are {} here and {} elsewhere", name, type_name(type),
+                      type_name(known->second)));
+  }
+}
+
+ValueType through_weight(const TypePlace& place, ValueType x, ValueType gradient, WeightTypes& weights) {
+  const std::string& weight = place.call->weights.front();
+  switch (place.division()) {
+    case Division::rows:
+      add_weight(place, weights, weight, channels);
+      return partial;
+    case Division::columns:
+      place.require_type(gradient, replicated, "the gradient of its result");
+      add_weight(place, weights, weight, channels);
+      return channels;
+    case Division::whole:
+      add_weight(place, weights, weight, of_other_tokens(x) || gradient == partial ? partial : replicated);
+      return gradient;
+  }
+  return gradient;
+}
+
+ValueType elementwise_weight(const TypePlace& place, const std::string& weight, ValueType x,
+                             ValueType gradient) {
+  if (place.division_of(weight) == Division::whole)
+    return x != replicated || gradient == partial ? partial : replicated;
+  place.require_type(x, channels, "the input of a weight that is divided");
+  return channels;
+}
+
+ValueType loss_gradient(const TypePlace& place, ValueType x, WeightTypes& weights) {
+  const bool divided = place.division() != Division::whole;
+  add_weight(place, weights, place.call->weights.front(),
+             divided              ? channels
+             : of_other_tokens(x) ? partial
+                                  : replicated);
+  return divided ? partial : x;
+}
+
+}  // namespace
+
+ValueType input_gradient_type(const TypePlace& place, ValueType x, ValueType gradient, WeightTypes& weights) {
+  const std::vector<Exchange> exchanges = place.backward_exchanges();
+  switch (place.call->kind) {
+    case CallKind::exchange:
+      return exchange_gradient(place, gradient, exchanges);
+    case CallKind::lookup:
+    case CallKind::linear:
+      check_kept_slice(place, x, exchanges);
+      return through_weight(place, x, gradient, weights);
+    case CallKind::loss:
+      place.require_no_exchange(exchanges);
+      return loss_gradient(place, x, weights);
+    case CallKind::attention:
+      return gradient;
+    default:
+      place.require_no_exchange(exchanges);
+      for (const std::string& weight : place.call->weights)
+        add_weight(place, weights, weight, elementwise_weight(place, weight, x, gradient));
+      return gradient;
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/base/format.h"
+#include "stepforge/modelspec/type_rules.h"
+
+namespace stepforge {
+
+namespace {
+
+using enum ValueType;
+
+std::vector<Exchange> over_axis(const std::vector<Exchange>& exchanges, const TypeAxis& axis,
+                                bool of_weights) {
+  std::vector<Exchange> found;
+  for (const Exchange& exchange : exchanges)
+    if (exchange.axis == axis.axis && (exchange.weight_bytes > 0) == of_weights) found.push_back(exchange);
+  return found;
+}
+
+const ParameterSpec& parameter_at(const TypePlace& place, const std::string& name) {
+  for (const int index : place.block.units)
+    for (const ParameterSpec& parameter : place.model.units.at(static_cast<std::size_t>(index)).parameters)
+      if (parameter.name == name) return parameter;
+  place.fail(format("uses the parameter {}, which is in none of the units of the block", name));
+}
+
+ValueType after_one(const TypePlace& place, ValueType type, ExchangeKind kind, std::string_view value) {
+  const auto refuse = [&](const char* wanted) {
+    place.fail(format("{} is {}: a {} needs {}", value, type_name(type), exchange_name(kind), wanted));
+  };
+  switch (kind) {
+    case ExchangeKind::sum:
+      if (type != partial) refuse("a partial sum (P)");
+      return replicated;
+    case ExchangeKind::sum_slice:
+      if (type != partial) refuse("a partial sum (P)");
+      return tokens;
+    case ExchangeKind::gather:
+      if (type != tokens && type != channels) refuse("parts (S)");
+      return replicated;
+    case ExchangeKind::slice:
+      if (type != replicated) refuse("the whole (R)");
+      return tokens;
+    case ExchangeKind::all_to_all:
+      if (type != tokens && type != channels) refuse("parts (S)");
+      return type == tokens ? channels : tokens;
+    case ExchangeKind::max:
+      place.fail("a max outside the loss");
+    case ExchangeKind::shift:
+      place.fail("a shift outside attention");
+  }
+  return type;
+}
+
+}  // namespace
+
+void TypePlace::fail(std::string_view reason) const {
+  std::string place = block.name;
+  if (region != nullptr) place += ", " + region->name;
+  if (call != nullptr) place += ", " + call->name;
+  throw ValueTypeError(format("{}, over {}: {}", place, axis.name, reason));
+}
+
+void TypePlace::require_type(ValueType type, ValueType wanted, std::string_view value) const {
+  if (type != wanted) fail(format("{} is {}, but must be {}", value, type_name(type), type_name(wanted)));
+}
+
+void TypePlace::require_no_exchange(const std::vector<Exchange>& exchanges) const {
+  if (!exchanges.empty())
+    fail(format("a {} where nothing must be exchanged", exchange_name(exchanges[0].kind)));
+}
+
+Division TypePlace::division_of(const std::string& weight) const {
+  const ParameterSpec& parameter = parameter_at(*this, weight);
+  if (axis.axis != BlockAxis::tensor || !parameter.is_sliced()) return Division::whole;
+  const bool by_columns =
+      parameter.shape.size() > 1 && parameter.tensor_shape(0).at(1) != parameter.shape.at(1);
+  return by_columns ? Division::columns : Division::rows;
+}
+
+Division TypePlace::division() const {
+  require(!call->weights.empty(), "has no weight");
+  return division_of(call->weights.front());
+}
+
+std::vector<Exchange> TypePlace::forward_exchanges() const {
+  return over_axis(call->forward_exchanges, axis, /*of_weights=*/false);
+}
+
+std::vector<Exchange> TypePlace::backward_exchanges() const {
+  return over_axis(call->backward_exchanges, axis, /*of_weights=*/false);
+}
+
+std::vector<Exchange> TypePlace::weight_exchanges() const {
+  return over_axis(call->backward_exchanges, axis, /*of_weights=*/true);
+}
+
+ValueType TypePlace::after(ValueType type, const std::vector<Exchange>& exchanges,
+                           std::string_view value) const {
+  for (const Exchange& exchange : exchanges) type = after_one(*this, type, exchange.kind, value);
+  return type;
+}
+
+}  // namespace stepforge
