@@ -8,6 +8,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/cpu/scalar_memory.h"
 #include "stepforge/kernels/cpu/simd.h"
 
 namespace stepforge::cpu {
@@ -41,14 +42,10 @@ STEPFORGE_SIMD_CLONES void update_range(float* parameter, const float* grad, flo
   }
 }
 
-double value(const at::Tensor& scalar) {
-  return *scalar.const_data_ptr<double>();
-}
-
 Coefficients coefficients_of(const AdamWOptions& options, const UpdateScalars& scalars) {
-  const double number = value(scalars.number);
+  const double number = read(scalars.number);
   if (number < 1.0) throw Error(format("adamw: update number {}: must be at least 1, the first", number));
-  const double lr = options.lr * value(scalars.lr_factor);
+  const double lr = options.lr * read(scalars.lr_factor);
   const double correction1 = 1.0 - std::pow(options.beta1, number);
   const double correction2 = 1.0 - std::pow(options.beta2, number);
   return {
@@ -60,7 +57,7 @@ Coefficients coefficients_of(const AdamWOptions& options, const UpdateScalars& s
       .step_size = static_cast<float>(lr / correction1),
       .inverse_root_correction = static_cast<float>(1.0 / std::sqrt(correction2)),
       .eps = static_cast<float>(options.eps),
-      .grad_scale = static_cast<float>(value(scalars.grad_scale)),
+      .grad_scale = static_cast<float>(read(scalars.grad_scale)),
   };
 }
 
@@ -69,7 +66,7 @@ Coefficients coefficients_of(const AdamWOptions& options, const UpdateScalars& s
 void adamw_update(const at::Tensor& parameter, const at::Tensor& grad, const at::Tensor& first_moment,
                   const at::Tensor& second_moment, int64_t begin, int64_t end, const AdamWOptions& options,
                   const UpdateScalars& scalars) {
-  if (value(scalars.finite) == 0.0) return;
+  if (read(scalars.finite) == 0.0) return;
   const Coefficients coefficients = coefficients_of(options, scalars);
   float* p = parameter.mutable_data_ptr<float>();
   const float* g = grad.const_data_ptr<float>();

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "stepforge/kernels/cpu/kernels.h"
+#include "stepforge/kernels/cpu/scalar_memory.h"
 #include "stepforge/kernels/cpu/simd.h"
 
 namespace stepforge::cpu {
@@ -115,10 +116,8 @@ void join_norm_terms(NormType type, const at::Tensor& terms, const at::Tensor& j
 }
 
 void norm_of_terms(NormType type, const at::Tensor& terms, const at::Tensor& norm) {
-  const double joined = *terms.const_data_ptr<double>();
-  *norm.mutable_data_ptr<double>() = type == NormType::l2   ? std::sqrt(joined)
-                                     : type == NormType::l3 ? std::cbrt(joined)
-                                                            : joined;
+  const double joined = read(terms);
+  write(norm, type == NormType::l2 ? std::sqrt(joined) : type == NormType::l3 ? std::cbrt(joined) : joined);
 }
 
 void norm_terms_by_chunk(const at::Tensor& flat, NormType type, const at::Tensor& partials) {
