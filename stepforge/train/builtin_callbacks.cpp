@@ -21,6 +21,7 @@
 #include "stepforge/step/simulate.h"
 #include "stepforge/tensorfile/manifest.h"
 #include "stepforge/train/alarms.h"
+#include "stepforge/train/communication_window.h"
 #include "stepforge/train/generation.h"
 #include "stepforge/train/trainer.h"
 
@@ -102,38 +103,6 @@ class ReportCallback : public Callback {
   }
 
   int64_t step_peak_ = 0;
-};
-
-/// What the steps between two log lines exchanged over each group; validation and samples do not count.
-class CommunicationWindow {
- public:
-  void begin_step(const GroupCommunicators& groups) { add(groups, -1.0); }
-  void end_step(const GroupCommunicators& groups) { add(groups, 1.0); }
-  /// Adds the means per step to `record` and starts again at zero.
-  void take(MetricsRecord& record, const GroupCommunicators& groups, int64_t steps) {
-    for (size_t g = 0; g < totals_.size(); ++g) {
-      const std::string& axis = groups.layout().groups[g].name;
-      record.add(metric::comm_bytes(axis), totals_[g].bytes / static_cast<double>(steps) / (1 << 30));
-      record.add(metric::comm_wait(axis), totals_[g].seconds / static_cast<double>(steps));
-    }
-    totals_.clear();
-  }
-
- private:
-  struct Total {
-    double bytes = 0;
-    double seconds = 0;
-  };
-  void add(const GroupCommunicators& groups, double sign) {
-    totals_.resize(groups.layout().groups.size());
-    for (size_t g = 0; g < totals_.size(); ++g) {
-      const GroupMeter& meter = groups.meter(static_cast<int>(g));
-      totals_[g].bytes += sign * static_cast<double>(meter.bytes());
-      totals_[g].seconds += sign * meter.wait_seconds();
-    }
-  }
-
-  std::vector<Total> totals_;  ///< of each group
 };
 
 class LoggingCallback : public Callback {
