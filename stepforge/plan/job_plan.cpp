@@ -2,9 +2,7 @@
 #include "stepforge/plan/job_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <map>
 #include <span>
 #include <utility>
 
@@ -12,7 +10,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/catalog/decoder_spec.h"
-#include "stepforge/modelspec/value_types.h"
+#include "stepforge/plan/job_checks.h"
 #include "stepforge/step/build.h"
 #include "stepforge/step/checker.h"
 
@@ -161,37 +159,6 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   return options;
 }
 
-/// The groups of every rank. Each rank list is made once and shared by its members, found by its first rank.
-class GroupTable {
- public:
-  GroupTable(const StepProgram& program, const Mesh& mesh) : mesh_(mesh), lists_(program.groups.size()) {
-    for (const RankGroup& group : program.groups) names_.push_back(group.name);
-  }
-
-  std::vector<GroupView> operator()(int rank) {
-    std::vector<GroupView> groups;
-    for (std::size_t g = 0; g < names_.size(); ++g) {
-      std::vector<int>& ranks = lists_[g][mesh_.first(names_[g], rank)];
-      if (ranks.empty()) ranks = mesh_.group(names_[g], rank);
-      groups.push_back({names_[g], ranks});
-    }
-    return groups;
-  }
-
- private:
-  const Mesh& mesh_;
-  std::vector<std::string> names_;
-  std::vector<std::map<int, std::vector<int>>> lists_;  // of each group of the program, by first rank
-};
-
-/// Checks all ranks: each runs the operations of `program` over its own groups.
-SymmetryProof prove(const StepProgram& program, const RankLayout& layout) {
-  const int world_size = layout.id.world_size;
-  const Mesh mesh(layout.dims, world_size);
-  GroupTable table(program, mesh);
-  return check_symmetric(program, world_size, [&](int rank) { return table(rank); });
-}
-
 }  // namespace
 
 BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_rank,
@@ -276,26 +243,10 @@ StepProgram write_train_step(const Config& config, const ModelSpec& model, const
   return build_step(model, layout, options);
 }
 
-namespace {
-
-/// The specification must be this rank's part of the model, and its values must fit together.
-void check_specification(const ModelSpec& model, const RankLayout& layout) {
-  const std::array<int, kBlockAxes> groups = {layout.tensor_group, layout.keys_group, layout.heads_group};
-  for (std::size_t axis = 0; axis < kBlockAxes; ++axis) {
-    if (model.degrees.at(axis) == layout.size_of(groups.at(axis))) continue;
-    throw Error(format("the model specification is divided over {} ranks for {}, but the mesh has {} there",
-                       model.degrees.at(axis), axis_name(static_cast<BlockAxis>(axis)),
-                       layout.size_of(groups.at(axis))));
-  }
-  check_value_types(model);
-}
-
-}  // namespace
-
 ProvedStep prove_train_step(const Config& config, const ModelSpec& model, const RankLayout& layout) {
   check_specification(model, layout);
   ProvedStep step{write_train_step(config, model, layout), {}};
-  step.proof = prove(step.program, layout);
+  step.proof = prove_programs(step.program, layout);
   return step;
 }
 
@@ -305,7 +256,7 @@ StepProgram plan_train_step(const Config& config, const ModelSpec& model, const 
 
 StepProgram plan_evaluation(const Config& config, const ModelSpec& model, const RankLayout& layout) {
   StepProgram program = build_step(model, layout, common_options(config, ProgramKind::evaluate, layout));
-  prove(program, layout);
+  prove_programs(program, layout);
   return program;
 }
 
@@ -319,7 +270,7 @@ StepProgram plan_generation(DType compute, const ModelSpec& model, int64_t cache
 StepProgram plan_samples(const Config& config, const ModelSpec& model, int64_t cache_tokens,
                          const RankLayout& layout) {
   StepProgram program = build_step(model, layout, generation_options(config.precision.compute, cache_tokens));
-  prove(program, layout);
+  prove_programs(program, layout);
   return program;
 }
 
