@@ -143,7 +143,6 @@ ModelSpec model_spec(const ModelConfig& model, int64_t loss_chunk, const TensorP
   spec.kv_heads = attention.part_of(model.n_kv_heads).size();
   spec.head_dim = dims.head_dim;
   spec.attention_width = attention.part_of(model.n_heads).size() * dims.head_dim;
-
   spec.degrees = {tensor.degree, context.across(), context.heads()};
 
   const BundleEntry hidden{"hidden", model.dim, tensor.sequence};

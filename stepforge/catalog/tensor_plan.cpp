@@ -73,6 +73,7 @@ TensorParallel TensorPlan::of_layer(TensorParallel tensor, const std::vector<std
 }
 
 void TensorPlan::check_rules(const ModelSpec& model) const {
+  if (rules_.empty()) return;
   std::set<int> followed;
   for (const UnitSpec& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
