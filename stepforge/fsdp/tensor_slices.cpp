@@ -54,18 +54,27 @@ std::string division_fault(const std::vector<int64_t>& shape, const std::vector<
       covered, elements, shape_text(shape), places.size());
 }
 
-/// Throws on all ranks of tensor parallelism unless `own`, with `faults`, is what each of them has.
-void require_same(const ShardMesh& mesh, const std::string& own, const std::vector<std::string>& faults) {
-  const std::string sent = faults.empty() ? own : join(faults, "; ");
-  std::vector<std::string> texts;
-  if (mesh.tensor_ranks() != nullptr) texts = gather_texts(*mesh.tensor_ranks(), sent);
-  if (!faults.empty()) throw UsageError(sent);
-  for (size_t rank = 0; rank < texts.size(); ++rank) {
-    if (texts[rank] == own) continue;
+/// Throws if this rank or another one of tensor parallelism has a fault ("" if it has none).
+void require_no_fault(Communicator* tensor_ranks, const std::string& own) {
+  std::vector<std::string> faults;
+  if (tensor_ranks != nullptr) faults = gather_texts(*tensor_ranks, own);
+  if (!own.empty()) throw UsageError(own);
+  for (size_t rank = 0; rank < faults.size(); ++rank) {
+    if (!faults[rank].empty())
+      throw UsageError(format("rank {} of tensor parallelism: {}", rank, faults[rank]));
+  }
+}
+
+/// Throws on all ranks of tensor parallelism unless they have the same parameters. `own`: those of this rank.
+void require_same(Communicator* tensor_ranks, const std::string& own) {
+  if (tensor_ranks == nullptr) return;
+  const std::vector<std::string> texts = gather_texts(*tensor_ranks, own);
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts[0]) continue;
     throw UsageError(
         format("all ranks of tensor parallelism must have the same parameters, and the same ones in "
-               "sliced_params: rank {}: {}; rank {}: {}",
-               mesh.tensor_rank(), own, rank, texts[rank]));
+               "sliced_params: rank 0 has {}; rank {} has {}",
+               texts[0], rank, texts[rank]));
   }
 }
 
@@ -125,7 +134,8 @@ void check_slices(const ShardMesh& mesh, const std::vector<NamedParameter>& para
     if (std::string fault = place_fault(parameter, *slice); !fault.empty())
       faults.push_back(std::move(fault));
   }
-  require_same(mesh, join(texts, ", "), faults);
+  require_no_fault(mesh.tensor_ranks(), join(faults, "; "));
+  require_same(mesh.tensor_ranks(), join(texts, ", "));
   for (const NamedParameter& parameter : parameters) {
     const ParameterSpec spec = parameter_spec(parameter, slices);
     if (!spec.is_sliced()) continue;

@@ -159,6 +159,19 @@ void expect_refused(const std::vector<int64_t>& degrees,
   });
 }
 
+TEST(SlicedParams, ARankWithoutAFaultNamesTheOneThatHasIt) {
+  expect_on_ranks(2, {1, 1, 2}, [](const auto& mesh, auto&) -> std::string {
+    Sharded<DividedLayerImpl> layer(*mesh);
+    FullyShardOptions options;
+    options.sliced_params = layer->sliced;
+    const bool faulty = mesh->tensor_rank() == 1;
+    if (faulty) options.sliced_params[0].shape = {kHidden - 1, kWidth};
+    const std::string text = message_of<UsageError>([&] { fully_shard(layer, mesh, options); });
+    const std::string begin = faulty ? "sliced_params: " : "rank 1 of tensor parallelism: sliced_params: ";
+    return text.starts_with(begin + "parameter up is a slice") ? "" : text;
+  });
+}
+
 TEST(SlicedParams, ThatDoNotMakeUpTheirTensorsAreRefusedOnAllRanks) {
   const std::vector<int64_t> two = {1, 1, 2};
   const auto up = [](FullyShardOptions& options) -> TensorSliceOf& { return options.sliced_params[0]; };
@@ -188,7 +201,7 @@ TEST(SlicedParams, ThatDoNotMakeUpTheirTensorsAreRefusedOnAllRanks) {
       [&](auto& options, auto& layer) {
         if (layer.mesh.tensor_rank() == 1) options.sliced_params.pop_back();
       },
-      "the same ones in sliced_params");
+      "the same ones in sliced_params: rank 0 has ");
   expect_refused(
       {1, 2, 1}, [&](auto& options, auto&) { up(options).shape[0] = 2 * kHidden; },
       "cover 20 of the 40 elements of [10, 4]; the degree of tensor parallelism is 1");
