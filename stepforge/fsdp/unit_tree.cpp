@@ -44,6 +44,10 @@ std::vector<FsdpParamRef> sharded_parameters(const torch::nn::Module& root) {
   return result;
 }
 
+at::Device device_of(const std::vector<FsdpParamRef>& parameters) {
+  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().group->store().device();
+}
+
 std::vector<std::pair<std::string, at::Tensor>> unsharded_parameters(const torch::nn::Module& root) {
   const std::vector<UnitEntry> units = units_in(root);
   std::vector<std::pair<std::string, at::Tensor>> result;

@@ -39,6 +39,9 @@ struct FsdpParamRef {
 /// Every parameter of every unit in `root`, unit by unit.
 std::vector<FsdpParamRef> sharded_parameters(const torch::nn::Module& root);
 
+/// On which they are trained; without parameters the CPU.
+at::Device device_of(const std::vector<FsdpParamRef>& parameters);
+
 /// Parameters in `root` that belong to no unit, under their names.
 std::vector<std::pair<std::string, at::Tensor>> unsharded_parameters(const torch::nn::Module& root);
 

@@ -36,7 +36,9 @@ void UnitAdamW::offload() {
 }
 
 AdamW::AdamW(ModelStore& store, ParamGroups groups)
-    : store_(store), groups_(std::move(groups)), steps_(at::zeros({}, at::kDouble)) {
+    : store_(store),
+      groups_(std::move(groups)),
+      steps_(at::zeros({}, at::TensorOptions(at::kDouble).device(store.device()))) {
   for (size_t i = 0; i < store_.size(); ++i) {
     units_.emplace_back(store_.unit(i));
     if (store_.unit(i).trained()) units_.back().allocate();

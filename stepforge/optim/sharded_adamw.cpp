@@ -11,7 +11,8 @@ ShardedAdamW::ShardedAdamW(const ShardedModule& module, const AdamWOptions& opti
     : ShardedAdamW(module, [options](const std::string&) { return options; }) {}
 
 ShardedAdamW::ShardedAdamW(const ShardedModule& module, const OptionsOf& options)
-    : parameters_(sharded_parameters(*module.module())) {
+    : parameters_(sharded_parameters(*module.module())),
+      scalars_(first_update_scalars(device_of(parameters_))) {
   if (!module.is_sharded()) {
     throw UsageError("ShardedAdamW: the module is not sharded; call fully_shard before making its optimizer");
   }

@@ -51,7 +51,7 @@ class ShardedAdamW {
 
   std::vector<FsdpParamRef> parameters_;
   std::vector<GroupState> states_;
-  UpdateScalars scalars_ = first_update_scalars(at::kCPU);
+  UpdateScalars scalars_;
 };
 
 }  // namespace stepforge

@@ -55,6 +55,8 @@ class UnitStore {
   /// This rank's index in the shard group.
   int shard() const { return shard_; }
   bool sharded() const { return shards_.shards() > 1; }
+  /// On which steps compute. Masters and gradient of an offloaded unit are in host memory.
+  at::Device device() const { return values_.device(); }
   /// This rank's index among those that hold the same shard, and their number.
   int replica() const { return groups_->layout().index_in(layout_.replica_group()); }
   int replicas() const { return groups_->layout().size_of(layout_.replica_group()); }
@@ -182,6 +184,8 @@ class ModelStore {
   ParameterLookup lookup();
   void initialize(uint64_t seed);
   const GroupCommunicators& groups() const { return *groups_; }
+  /// On which steps compute: that of all units.
+  at::Device device() const { return units_.at(0)->device(); }
 
  private:
   std::vector<std::unique_ptr<UnitStore>> units_;

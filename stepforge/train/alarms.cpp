@@ -135,7 +135,7 @@ class Alarms : public Callback {
   /// Over the world instead of the groups of the step: every element counts once for each replica.
   static void check_norm(Trainer& trainer) {
     const NormType type = norm_type(trainer.config.training.norm_type);
-    const at::Tensor terms = at::zeros({}, at::kDouble);
+    const at::Tensor terms = at::zeros({}, at::TensorOptions(at::kDouble).device(trainer.store->device()));
     gradient_norm_terms(*trainer.store, type, NormExchange::ranks, /*shards=*/nullptr, terms);
     join_over_shards(trainer.all_ranks.get(), type, terms);
     if (type != NormType::inf) terms.div_(trainer.layout.dims.dp_replicate);

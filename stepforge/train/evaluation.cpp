@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/empty.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
@@ -26,10 +26,11 @@ class EvaluationServices : public StepServices {
   explicit EvaluationServices(const Batch& batch) : batch_(batch) {}
   BatchTensors load_batch(int micro_batch) override { return BatchTensors(batch_); }
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
+    loss_sum = at::empty({}, loss.token_loss.options().dtype(at::kDouble));
     sum_in_order(loss.token_loss, loss_sum);
     result = loss;
   }
-  at::Tensor loss_sum = at::zeros({}, at::kDouble);
+  at::Tensor loss_sum;
   LossResult result;
 
  private:

@@ -35,7 +35,7 @@ TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store
       executor_(executor),
       store_(store),
       optimizer_(optimizer),
-      scalars_(executor.program().micro_batches, loss_ranks(store), at::kCPU) {}
+      scalars_(executor.program().micro_batches, loss_ranks(store), store.device()) {}
 
 StepInputs TrainStep::inputs_for(const StepContext& context) const {
   const auto& model = config_.model;
