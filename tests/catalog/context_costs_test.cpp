@@ -5,26 +5,15 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "tests/catalog/small_model.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
 
-ModelConfig model_of_heads(int64_t heads, int64_t kv_heads) {
-  ModelConfig model;
-  model.dim = 24;
-  model.n_layers = 1;
-  model.n_heads = heads;
-  model.n_kv_heads = kv_heads;
-  model.head_dim = 10;
-  model.ffn_dim = 53;
-  model.vocab_size = 257;
-  return model;
-}
-
 /// Of the layer, for 16 tokens of a rank in fp32.
 BlockCost cost_of(const ContextParallel& context) {
-  const ModelSpec spec = model_spec(model_of_heads(8, 2), 0, {}, context);
+  const ModelSpec spec = model_spec(small_model("llama", 8, 2), 0, {}, context);
   return block_cost(spec.blocks.at(1).regions, {16, 16 * context.degree, DType::f32, 2, context.degree});
 }
 
@@ -52,12 +41,12 @@ TEST(ContextCosts, CountWhatEachMethodExchanges) {
 TEST(ContextCosts, UlyssesNeedsHeadsForEveryRank) {
   const auto refusal = [](int64_t heads, int64_t kv_heads, int64_t degree, int tensor) {
     return message_of<UsageError>([&] {
-      model_spec(model_of_heads(heads, kv_heads), 0, {0, tensor}, {degree, ContextMethod::ulysses});
+      model_spec(small_model("llama", heads, kv_heads), 0, {0, tensor}, {degree, ContextMethod::ulysses});
     });
   };
-  EXPECT_NO_THROW(model_spec(model_of_heads(12, 4), 0, {0, 2}, {2, ContextMethod::ulysses}));
-  EXPECT_NO_THROW(model_spec(model_of_heads(12, 4), 0, {0, 2}, {6, ContextMethod::ulysses}));
-  EXPECT_NO_THROW(model_spec(model_of_heads(12, 4), 0, {}, {5, ContextMethod::ring}));
+  EXPECT_NO_THROW(model_spec(small_model("llama", 12, 4), 0, {0, 2}, {2, ContextMethod::ulysses}));
+  EXPECT_NO_THROW(model_spec(small_model("llama", 12, 4), 0, {0, 2}, {6, ContextMethod::ulysses}));
+  EXPECT_NO_THROW(model_spec(small_model("llama", 12, 4), 0, {}, {5, ContextMethod::ring}));
   EXPECT_CONTAINS(refusal(12, 4, 5, 1), "context_parallel_degree = 5");
   EXPECT_CONTAINS(refusal(12, 4, 4, 2), "a rank has 6 heads and 2 key-value heads");
   EXPECT_CONTAINS(refusal(12, 4, 6, 1), "use another degree, or the method \"allgather\"");

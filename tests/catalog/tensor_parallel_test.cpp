@@ -5,24 +5,11 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/catalog/decoder_spec.h"
+#include "tests/catalog/small_model.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
-
-ModelConfig model_of(const std::string& family, bool tied) {
-  ModelConfig model;
-  model.family = family;
-  model.dim = 24;
-  model.n_layers = 2;
-  model.n_heads = 12;
-  model.n_kv_heads = 6;
-  model.head_dim = 10;
-  model.ffn_dim = 53;
-  model.vocab_size = 257;
-  model.tie_embeddings = tied;
-  return model;
-}
 
 /// The slices of each tensor, by Hugging Face name.
 using Slices = std::map<std::string, std::vector<TensorSlice>>;
@@ -61,11 +48,11 @@ void expect_parts_of_whole(const ModelConfig& model, int degree) {
 TEST(TensorParallelSpec, ThePartsOfAllRanksAreEachMatrixOnceAndEveryNormWhole) {
   for (const char* family : {"llama", "qwen3"})
     for (const bool tied : {false, true})
-      for (const int degree : {1, 2, 3, 6}) expect_parts_of_whole(model_of(family, tied), degree);
+      for (const int degree : {1, 2, 3, 6}) expect_parts_of_whole(small_model(family, 12, 6, tied), degree);
 }
 
 TEST(TensorParallelSpec, ARankHoldsWholeHeadsOfQueriesKeysAndValues) {
-  const ModelSpec part = model_spec(model_of("llama", false), 0, {1, 3});
+  const ModelSpec part = model_spec(small_model("llama", 12, 6), 0, {1, 3});
   const ParameterSpec& qkv = *part.find_parameter("layers.0.attention.qkv");
   EXPECT_EQ(qkv.shape, (std::vector<int64_t>{40 + 20 + 20, 24}));
   EXPECT_EQ(qkv.slice_of(0).offsets, (std::vector<int64_t>{40, 0}));
@@ -81,7 +68,8 @@ TEST(TensorParallelSpec, ARankHoldsWholeHeadsOfQueriesKeysAndValues) {
 TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
   const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::bf16};
   const auto cost = [&](const char* family, int degree, size_t block) {
-    return block_cost(model_spec(model_of(family, false), 64, {0, degree}).blocks.at(block).regions, context);
+    return block_cost(model_spec(small_model(family, 12, 6), 64, {0, degree}).blocks.at(block).regions,
+                      context);
   };
   const int64_t hidden = 100 * 24 * 2;
   EXPECT_EQ(cost("llama", 1, 1).forward_exchange[0], 0);
@@ -96,7 +84,7 @@ TEST(TensorParallelSpec, BlocksStateTheBytesThatTheySum) {
 TEST(TensorParallelSpec, WithSlicesRanksExchangeTheirTokensAndPassOnlyThose) {
   const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::bf16, .slices = 2};
   const auto cost = [&](const char* family, TensorParallel tensor, size_t block) {
-    return block_cost(model_spec(model_of(family, false), 64, tensor).blocks.at(block).regions, context);
+    return block_cost(model_spec(small_model(family, 12, 6), 64, tensor).blocks.at(block).regions, context);
   };
   const TensorParallel sequence{0, 2, true};
   const int64_t hidden = 100 * 24 * 2;
@@ -110,14 +98,14 @@ TEST(TensorParallelSpec, WithSlicesRanksExchangeTheirTokensAndPassOnlyThose) {
   EXPECT_EQ(cost("llama", sequence, 3).backward_exchange[0], hidden + norm);
   EXPECT_EQ(cost("llama", sequence, 1).output_bytes, hidden / 2);
   EXPECT_LT(cost("llama", sequence, 1).saved_bytes, cost("llama", {0, 2}, 1).saved_bytes);
-  const ModelSpec spec = model_spec(model_of("llama", false), 64, sequence);
+  const ModelSpec spec = model_spec(small_model("llama", 12, 6), 64, sequence);
   EXPECT_TRUE(spec.blocks.at(0).outputs.at(0).slice);
   EXPECT_TRUE(spec.blocks.at(3).inputs.at(0).slice);
 }
 
 TEST(TensorParallelSpec, WithoutLossParallelRanksExchangeTheLogits) {
   const CostContext context{.tokens = 100, .document_length = 50, .compute = DType::f32};
-  const ModelConfig model = model_of("llama", false);
+  const ModelConfig model = small_model("llama", 12, 6);
   const ModelSpec spec = model_spec(model, 64, {0, 2, false, true});
   EXPECT_EQ(block_cost(spec.blocks.at(3).regions, context).forward_exchange[0], 100 * model.vocab_size * 4);
 }
@@ -126,7 +114,7 @@ TEST(TensorParallelSpec, RefusesDegreesThatDoNotFitWithBothNumbers) {
   const auto refusal = [](ModelConfig model, int degree) {
     return message_of<UsageError>([&] { model_spec(model, 0, {0, degree}); });
   };
-  ModelConfig model = model_of("llama", false);
+  ModelConfig model = small_model("llama", 12, 6);
   EXPECT_CONTAINS(refusal(model, 5), "parallelism.tensor_parallel_degree = 5, but model.n_heads = 12");
   EXPECT_CONTAINS(refusal(model, 4), "parallelism.tensor_parallel_degree = 4, but model.n_kv_heads = 6");
   model.ffn_dim = 5;

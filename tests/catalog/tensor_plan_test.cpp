@@ -5,6 +5,7 @@
 
 #include "stepforge/catalog/decoder_spec.h"
 #include "stepforge/modelspec/value_types.h"
+#include "tests/catalog/small_model.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
@@ -12,22 +13,10 @@ namespace {
 
 using Rules = std::vector<TensorPlanRule>;
 
-ModelConfig planned_model(bool tied = false) {
-  ModelConfig model;
-  model.family = "qwen3";
-  model.dim = 24;
-  model.n_layers = 3;
-  model.n_heads = 6;
-  model.n_kv_heads = 3;
-  model.head_dim = 4;
-  model.ffn_dim = 10;
-  model.vocab_size = 33;
-  model.tie_embeddings = tied;
-  return model;
-}
-
 ModelSpec planned(const Rules& rules, TensorParallel tensor = {1, 3, true}, bool tied = false) {
-  return model_spec(planned_model(tied), 0, tensor, {}, TensorPlan(rules));
+  ModelConfig model = small_model("qwen3", 6, 3, tied);
+  model.n_layers = 3;
+  return model_spec(model, 0, tensor, {}, TensorPlan(rules));
 }
 
 TEST(TensorPlan, WithoutRulesDividesMatricesAndReplicatesNorms) {
@@ -49,7 +38,7 @@ TEST(TensorPlan, ARankHasAllOfWhatIsReplicatedAndItsPartOfTheRest) {
   const ModelSpec spec = planned({{"layers\\.1\\.mlp", TensorStyle::replicate}});
   EXPECT_TRUE(spec.find_parameter("layers.0.mlp.down")->is_sliced());
   EXPECT_FALSE(spec.find_parameter("layers.1.mlp.down")->is_sliced());
-  EXPECT_EQ(spec.find_parameter("layers.1.mlp.gate_up")->shape, (std::vector<int64_t>{20, 24}));
+  EXPECT_EQ(spec.find_parameter("layers.1.mlp.gate_up")->shape, (std::vector<int64_t>{106, 24}));
   EXPECT_TRUE(spec.find_parameter("layers.1.attention.out")->is_sliced());
 }
 

@@ -8,24 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/catalog/decoder_spec.h"
+#include "tests/catalog/small_model.h"
 #include "tests/support/throws.h"
 
 namespace stepforge::testing {
 namespace {
-
-ModelConfig small_config(const std::string& family, bool tied = false) {
-  ModelConfig model;
-  model.family = family;
-  model.dim = 24;
-  model.n_layers = 2;
-  model.n_heads = 8;
-  model.n_kv_heads = 4;
-  model.head_dim = 10;
-  model.ffn_dim = 53;
-  model.vocab_size = 257;
-  model.tie_embeddings = tied;
-  return model;
-}
 
 const std::vector<TensorParallel> kTensorParts = {
     {}, {0, 2}, {1, 2, true}, {1, 2, false, true}, {0, 4, true, true}};
@@ -40,11 +27,12 @@ TEST(ValueTypes, EveryLayoutOfEveryFamilyFitsTogether) {
     for (const bool tied : {false, true})
       for (const TensorParallel& tensor : kTensorParts)
         for (const ContextParallel& context : kContextParts)
-          EXPECT_NO_THROW(check_value_types(model_spec(small_config(family, tied), 64, tensor, context)));
+          EXPECT_NO_THROW(
+              check_value_types(model_spec(small_model(family, 8, 4, tied), 64, tensor, context)));
 }
 
 TEST(ValueTypes, EveryParameterIsUsedByACall) {
-  const ModelSpec spec = model_spec(small_config("qwen3"), 64, {0, 2, true});
+  const ModelSpec spec = model_spec(small_model("qwen3", 8, 4), 64, {0, 2, true});
   std::set<std::string> used;
   for (const BlockSpec& block : spec.blocks)
     for (const RegionSpec& region : block.regions)
@@ -64,7 +52,7 @@ std::vector<std::string> types_of(const ModelSpec& spec, size_t block, size_t ax
 }
 
 TEST(ValueTypes, AreInferredThroughALayerOfSlices) {
-  const ModelSpec spec = model_spec(small_config("qwen3"), 64, {0, 2, true});
+  const ModelSpec spec = model_spec(small_model("qwen3", 8, 4), 64, {0, 2, true});
   EXPECT_EQ(types_of(spec, 1, 1),
             (std::vector<std::string>{
                 "rms_norm: S(tokens), S(tokens)", "enter: R, P", "qkv: S(channels), S(channels)",
@@ -76,13 +64,13 @@ TEST(ValueTypes, AreInferredThroughALayerOfSlices) {
 }
 
 TEST(ValueTypes, AreInferredThroughTheHeadOfADividedVocabulary) {
-  const ModelSpec spec = model_spec(small_config("llama"), 64, {0, 2});
+  const ModelSpec spec = model_spec(small_model("llama", 8, 4), 64, {0, 2});
   EXPECT_EQ(types_of(spec, 3, 1),
             (std::vector<std::string>{"rms_norm: R, R", "enter: R, P", "linear_cross_entropy: R, R"}));
 }
 
 TEST(ValueTypes, AreInferredWhereTokensAreExchangedForHeads) {
-  const ModelSpec spec = model_spec(small_config("llama"), 64, {}, {4, ContextMethod::hybrid, 2});
+  const ModelSpec spec = model_spec(small_model("llama", 8, 4), 64, {}, {4, ContextMethod::hybrid, 2});
   const std::vector<std::string> heads = types_of(spec, 1, 2);
   EXPECT_EQ(heads.at(3), "to heads: S(channels), S(channels)");
   EXPECT_EQ(heads.at(4), "attention: S(channels), S(channels)");
@@ -325,7 +313,7 @@ std::vector<TypeFault> type_faults() {
 
 TEST_P(PlantedTypeFaults, IsRefused) {
   const TypeFault& fault = GetParam();
-  ModelSpec spec = model_spec(small_config("qwen3"), 64, fault.tensor, fault.context);
+  ModelSpec spec = model_spec(small_model("qwen3", 8, 4), 64, fault.tensor, fault.context);
   ASSERT_NO_THROW(check_value_types(spec));
   fault.plant(spec);
   EXPECT_CONTAINS(message_of<ValueTypeError>([&] { check_value_types(spec); }), fault.message);
