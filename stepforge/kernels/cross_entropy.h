@@ -25,11 +25,11 @@ void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& 
 
 /// The outputs of linear_cross_entropy. Undefined tensors are not computed.
 struct LinearCrossEntropyOutputs {
-  at::Tensor token_loss;           ///< fp32 [N], required
-  at::Tensor grad_hidden;          ///< [N, D] of hidden's type
-  at::Tensor grad_weight;          ///< fp32 [V, D]
+  at::Tensor token_loss = {};      ///< fp32 [N], required
+  at::Tensor grad_hidden = {};     ///< [N, D] of hidden's type
+  at::Tensor grad_weight = {};     ///< fp32 [V, D]
   bool accumulate_weight = false;  ///< add to grad_weight instead of overwriting it
-  at::Tensor logits;               ///< fp32 [N, V]; only without gradients
+  at::Tensor logits = {};          ///< fp32 [N, V]; only without gradients
 };
 
 /// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, loss, and the gradients of scale *

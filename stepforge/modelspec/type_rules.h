@@ -57,7 +57,8 @@ using WeightTypes = std::map<std::string, ValueType>;
 /// The type of the result of the call, for an input `x`.
 ValueType result_type(const TypePlace& place, ValueType x);
 
-/// The type of the gradient of `x`, for the `gradient` of the result. Adds the gradients of the call's weights.
+/// The type of the gradient of `x`, for the `gradient` of the result. Adds the gradients of the call's
+/// weights.
 ValueType input_gradient_type(const TypePlace& place, ValueType x, ValueType gradient, WeightTypes& weights);
 
 }  // namespace stepforge

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how much communication is hidden behind compute, of shards and of a ring: two ranks train as threads, over
-// links of several speeds; the times of the operations are recorded in each step.
+// Measures how much communication is hidden behind compute, of shards and of a ring: two ranks train as
+// threads, over links of several speeds; the times of the operations are recorded in each step.
 //
 //   bench_overlap CONFIG.toml [section.key=value...]
 #include <algorithm>
@@ -42,8 +42,8 @@ struct Overlap {
   double hidden_share() const { return communicating > 0 ? 1.0 - exposed / communicating : 1.0; }
 };
 
-/// Gathers and reductions as in lane_report(); collectives on the compute lane itself (counts, norm, loss) are
-/// never hidden.
+/// Gathers and reductions as in lane_report(); collectives on the compute lane itself (counts, norm, loss)
+/// are never hidden.
 Overlap overlap_of(const StepProgram& program, const std::vector<OperationTime>& times) {
   const LaneReport report = lane_report(program, times);
   Overlap overlap{report.total, report.communicating, report.waiting};
@@ -57,7 +57,8 @@ Overlap overlap_of(const StepProgram& program, const std::vector<OperationTime>&
   return overlap;
 }
 
-/// The ring of context parallelism sends beside attention: how long its calls took, and compute waited for them.
+/// The ring of context parallelism sends beside attention: how long its calls took, and compute waited for
+/// them.
 class RingRecorder : public Callback {
  public:
   explicit RingRecorder(std::vector<Overlap>& steps) : steps_(steps) {}
