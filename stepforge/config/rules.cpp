@@ -142,6 +142,27 @@ void check_ordered(const RuleCheck& check) {
                 "\"fp32\", or reduction to \"fast\"");
 }
 
+/// What is wrong with the regular expression, or "".
+std::string pattern_error(const std::string& pattern) {
+  constexpr size_t kMaxLength = 1000;
+  if (pattern.size() > kMaxLength) return format("longer than {} characters", kMaxLength);
+  try {
+    static_cast<void>(NamePattern(pattern).matches("layers.10.attention.query.weight"));
+    return "";
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+}
+
+/// `example`: a pattern for the refusal of an empty one, which would match every name.
+void check_pattern(const RuleCheck& check, const std::string& field, const std::string& pattern,
+                   std::string_view owner, std::string_view example) {
+  check.require(!pattern.empty(), {field}, format("a {} needs a pattern, such as \"{}\"", owner, example));
+  if (pattern.empty()) return;
+  const std::string error = pattern_error(pattern);
+  check.require(error.empty(), {field}, error);
+}
+
 void check_parallelism(const RuleCheck& check) {
   const ParallelismConfig& parallelism = check.config().parallelism;
   check.require(
@@ -166,6 +187,10 @@ void check_parallelism(const RuleCheck& check) {
       {"parallelism.context_parallel_degree", "parallelism.ulysses_degree"},
       "the method \"hybrid\" needs a ulysses_degree that divides context_parallel_degree and is smaller; "
       "change one of them, or use the method \"ulysses\" or \"ring\"");
+  for (size_t i = 0; i < parallelism.tensor_parallel_plan.size(); ++i) {
+    check_pattern(check, format("parallelism.tensor_parallel_plan.{}.pattern", i),
+                  parallelism.tensor_parallel_plan[i].pattern, "rule", "mlp");
+  }
   std::set<std::string> seen;
   for (size_t i = 0; i < parallelism.fsdp_prefetch_lists.size(); ++i) {
     const PrefetchListConfig& list = parallelism.fsdp_prefetch_lists[i];
@@ -184,29 +209,14 @@ void check_parallelism(const RuleCheck& check) {
   }
 }
 
-/// What is wrong with the regular expression, or "".
-std::string pattern_error(const std::string& pattern) {
-  constexpr size_t kMaxLength = 1000;
-  if (pattern.size() > kMaxLength) return format("longer than {} characters", kMaxLength);
-  try {
-    static_cast<void>(NamePattern(pattern).matches("layers.10.attention.query.weight"));
-    return "";
-  } catch (const FormatError& error) {
-    return error.what();
-  }
-}
-
 void check_optimizer(const RuleCheck& check) {
   const auto& groups = check.config().optimizer.param_groups;
   std::set<std::string> seen;
   for (size_t i = 0; i < groups.size(); ++i) {
     const std::string name = format("optimizer.param_groups.{}.pattern", i);
     const std::string& pattern = groups[i].pattern;
-    check.require(!pattern.empty(), {name}, "a group needs a pattern, such as \"embed\"");
-    if (pattern.empty()) continue;
-    const std::string error = pattern_error(pattern);
-    check.require(error.empty(), {name}, error);
-    check.require(seen.insert(pattern).second, {name},
+    check_pattern(check, name, pattern, "group", "embed");
+    check.require(pattern.empty() || seen.insert(pattern).second, {name},
                   "an earlier group has the same pattern and takes all its parameters; remove one");
   }
 }

@@ -161,6 +161,17 @@ TEST(ParallelismRules, NeighboursThatExchangeHeadsDivideTheContext) {
   EXPECT_CONTAINS(error_of(hybrid + "8\nulysses_degree = 3\n"), "use the method \"ulysses\" or \"ring\"");
 }
 
+TEST(ParallelismRules, EachRuleOfATensorParallelPlanNeedsARegularExpression) {
+  // Without a pattern it would match every parameter.
+  EXPECT_EQ(
+      error_of("[parallelism]\ntensor_parallel_plan = [{ style = \"replicate\" }]\n"),
+      "run.toml:2:25: parallelism.tensor_parallel_plan.0.pattern = \"\": a rule needs a pattern, such as "
+      "\"mlp\"");
+  EXPECT_CONTAINS(
+      error_of("[parallelism]\ntensor_parallel_plan = [{ pattern = \"mlp\" }, { pattern = \"(a\" }]\n"),
+      "parallelism.tensor_parallel_plan.1.pattern = \"(a\": not a regular expression: ");
+}
+
 TEST(OptimizerRules, PatternsAreDistinctRegularExpressions) {
   EXPECT_EQ(
       error_of("[optimizer]\nparam_groups = [{ lr = 1 }]\n"),
