@@ -55,7 +55,7 @@ std::string division_fault(const std::vector<int64_t>& shape, const std::vector<
 }
 
 /// Throws if this rank or another one of tensor parallelism has a fault ("" if it has none).
-void require_no_fault(Communicator* tensor_ranks, const std::string& own) {
+void require_slices(Communicator* tensor_ranks, const std::string& own) {
   std::vector<std::string> faults;
   if (tensor_ranks != nullptr) faults = gather_texts(*tensor_ranks, own);
   if (!own.empty()) throw UsageError(own);
@@ -134,7 +134,7 @@ void check_slices(const ShardMesh& mesh, const std::vector<NamedParameter>& para
     if (std::string fault = place_fault(parameter, *slice); !fault.empty())
       faults.push_back(std::move(fault));
   }
-  require_no_fault(mesh.tensor_ranks(), join(faults, "; "));
+  require_slices(mesh.tensor_ranks(), join(faults, "; "));
   require_same(mesh.tensor_ranks(), join(texts, ", "));
   for (const NamedParameter& parameter : parameters) {
     const ParameterSpec spec = parameter_spec(parameter, slices);
