@@ -29,7 +29,7 @@ void pass_keys(RegionSpec& region, const AttentionDims& dims, int64_t degree) {
   attention.forward_workspace.token.compute += 2 * keys + dims.query_width();
   attention.forward_workspace.token.fp32 += dims.query_width() + 2 * dims.heads;
   attention.backward_workspace.token.compute += 3 * keys + dims.query_width();
-  attention.backward_workspace.token.fp32 += 2 * keys + dims.query_width();
+  attention.backward_workspace.token.fp32 += 3 * keys + dims.query_width();
   // A step sees the keys of one rank.
   int64_t& per_key = attention.backward_workspace.thread_bytes_per_key;
   per_key = (per_key + degree - 1) / degree;
@@ -37,7 +37,7 @@ void pass_keys(RegionSpec& region, const AttentionDims& dims, int64_t degree) {
     return Exchange{BlockAxis::context, ExchangeKind::shift, elements, 0, /*beside=*/true};
   };
   attention.forward_exchanges = {shift({(degree - 1) * keys})};
-  attention.backward_exchanges = {shift({(degree - 1) * keys}), shift({0, degree * keys})};
+  attention.backward_exchanges = {shift({(degree - 1) * keys}), shift({0, (degree - 1) * keys})};
 }
 
 /// An exchange between neighbours: `from` elements of a token become `to`, with two copies of what is exchanged.

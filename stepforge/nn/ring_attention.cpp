@@ -2,7 +2,10 @@
 // Ring attention: keys and values pass from rank to rank while each rank attends to those at hand. Partial
 // results are merged by their log-sum-exp in fp32; those of one step have the type of qkv (Liu et al.,
 // arXiv:2310.01889).
+#include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -58,6 +61,27 @@ void merge(const at::Tensor& sum, const at::Tensor& sum_lse, const at::Tensor& p
   sum_lse.copy_(lse);
 }
 
+/// The same ranges, the first and the last half of their queries.
+std::pair<std::vector<AttentionRange>, std::vector<AttentionRange>> in_two(
+    const std::vector<AttentionRange>& ranges) {
+  int64_t left = 0;  // queries of the first half
+  for (const AttentionRange& range : ranges) left += range.queries;
+  left /= 2;
+  std::pair<std::vector<AttentionRange>, std::vector<AttentionRange>> halves;
+  for (const AttentionRange& range : ranges) {
+    AttentionRange before = range;
+    before.queries = std::min(left, range.queries);
+    AttentionRange after = range;
+    after.query_begin += before.queries;
+    after.queries -= before.queries;
+    if (range.causal) after.past += before.queries;
+    if (before.queries > 0) halves.first.push_back(before);
+    if (after.queries > 0) halves.second.push_back(after);
+    left -= before.queries;
+  }
+  return halves;
+}
+
 struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const ContextArguments* arguments) {
     const AttentionShape& shape = arguments->shape;
@@ -92,7 +116,8 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
     return out;
   }
 
-  /// Gradients of keys and values travel with them, one step behind, and end where they belong.
+  /// Gradients of keys and values travel behind them, from the first rank that has them to where they belong. The
+  /// rank's own keys come in two halves, of which one covers the first exchange and the other the last.
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto& arguments = saved_value<ContextArguments>(*ctx, "arguments");
     const AttentionShape& shape = arguments.shape;
@@ -103,27 +128,39 @@ struct RingAttendFunction : torch::autograd::Function<RingAttendFunction> {
     const at::Tensor q_part = at::empty(q_sum.sizes(), qkv.options());
     const at::Tensor kv_part = at::empty({qkv.size(0), 2 * arguments.width()}, qkv.options());
     const QueryKeyValue part = with_keys(q_part, kv_part, arguments);
-    Ring keys(own_keys(qkv, arguments), *arguments.exchange);
-    Ring sums(at::zeros(kv_part.sizes(), fp32), *arguments.exchange);
-    for (int64_t step = 0; step < arguments.degree(); ++step) {
-      const bool last = step + 1 == arguments.degree();
-      if (!last) keys.start_next();
-      const std::vector<AttentionRange> ranges =
-          arguments.batch->ranges_to(arguments.batch->host.part.joined().before(step));
+    const auto differentiate = [&](const at::Tensor& keys, const std::vector<AttentionRange>& ranges) {
       q_part.zero_();
       kv_part.zero_();
-      attention_backward(gradients[0], with_keys(qkv, keys.here(), arguments), saved[1], saved[2], shape,
-                         ranges, part);
+      attention_backward(gradients[0], with_keys(qkv, keys, arguments), saved[1], saved[2], shape, ranges,
+                         part);
       q_sum.add_(q_part);
-      if (step > 0) sums.take_next();
+    };
+    const auto ranges_of = [&](int64_t step) {
+      return arguments.batch->ranges_to(arguments.batch->host.part.joined().before(step));
+    };
+    const auto [first, second] = in_two(ranges_of(0));
+    const at::Tensor own_sum = at::zeros(kv_part.sizes(), fp32);
+    std::optional<Ring> keys(std::in_place, own_keys(qkv, arguments), *arguments.exchange);
+    Ring sums(at::zeros(kv_part.sizes(), fp32), *arguments.exchange);
+    keys->start_next();
+    differentiate(keys->here(), first);
+    own_sum.add_(kv_part);
+    for (int64_t step = 1; step < arguments.degree(); ++step) {
+      keys->take_next();
+      if (step + 1 < arguments.degree()) keys->start_next();
+      differentiate(keys->here(), ranges_of(step));
+      if (step > 1) sums.take_next();
       sums.here().add_(kv_part);
-      if (!last) keys.take_next();
       sums.start_next();
     }
+    keys.reset();
+    differentiate(own_keys(qkv, arguments), second);
+    own_sum.add_(kv_part);
     sums.take_next();
+    own_sum.add_(sums.here());
     const at::Tensor qkv_gradient = at::empty_like(qkv);
     qkv_gradient.narrow(1, 0, shape.out_width()).copy_(q_sum);
-    qkv_gradient.narrow(1, shape.out_width(), 2 * arguments.width()).copy_(sums.here());
+    qkv_gradient.narrow(1, shape.out_width(), 2 * arguments.width()).copy_(own_sum);
     return {qkv_gradient, at::Tensor()};
   }
 };
