@@ -38,7 +38,7 @@ void enter_in_slices(CallSpec& enter, CallSpec& linear, CallSpec& of_weight, int
        {&enter.forward_exchanges, &enter.backward_exchanges, &linear.backward_exchanges})
     pass_slices(*exchanges, width, tensor);
   // Shares on their way to other ranks, and theirs for this one.
-  linear.backward_workspace.token.slice_compute = 2 * (tensor.degree - 1) * width;
+  linear.backward_workspace.token.slice_compute = int64_t{2} * (tensor.degree - 1) * width;
   linear.backward_workspace.narrow = std::exchange(of_weight.backward_workspace, {}).narrow;
 }
 
@@ -47,7 +47,7 @@ void leave_in_slices(CallSpec& linear, CallSpec& of_weight, CallSpec& leave, int
                      const TensorParallel& tensor) {
   pass_slices(leave.forward_exchanges, width, tensor);
   pass_slices(leave.backward_exchanges, width, tensor);
-  leave.forward_workspace.token = {.slice_compute = 2 * (tensor.degree - 1) * width};
+  leave.forward_workspace.token = {.slice_compute = int64_t{2} * (tensor.degree - 1) * width};
   linear.backward_workspace.narrow = std::exchange(of_weight.backward_workspace, {}).narrow;
 }
 
