@@ -88,15 +88,19 @@ TEST_P(TensorParallelTraining, AValueThatIsNotFiniteStopsAllRanksAndIsNamed) {
 }
 
 TEST_P(TensorParallelTraining, AFailingRankEndsTheOthers) {
-  const TempFolder folder;
-  RankThreads threads(4);
   const auto fail = [](TestRun& run, int rank) {
     if (rank != 3) return;
     run.trainer().add_callback(std::make_unique<CallAt>([](Trainer&) { throw Error("planted failure"); }));
   };
-  threads.run(
-      [&](int) { return divided_job(folder / "run", GetParam(), 4) + overrides_of({4, 1, 4, 1, {}}); }, fail);
-  for (const std::string& failure : threads.failures) EXPECT_CONTAINS(failure, "planted failure");
+  for (const Strings& more : {Strings{}, kAsync}) {
+    const TempFolder folder;
+    RankThreads threads(4);
+    const auto job = [&](int) {
+      return divided_job(folder / "run", GetParam(), 4) + overrides_of({4, 1, 4, 1, more});
+    };
+    threads.run(job, fail);
+    for (const std::string& failure : threads.failures) EXPECT_CONTAINS(failure, "planted failure");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TensorParallelTraining, ::testing::Values("llama", "qwen3"),
