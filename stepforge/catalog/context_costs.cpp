@@ -28,7 +28,9 @@ void pass_keys(RegionSpec& region, const AttentionDims& dims, int64_t degree) {
   // Two sets of keys; the results of one step beside those of all, in fp32.
   attention.forward_workspace.token.compute += 2 * keys + dims.query_width();
   attention.forward_workspace.token.fp32 += dims.query_width() + 2 * dims.heads;
-  attention.backward_workspace.token.compute += 3 * keys + dims.query_width();
+  // At the end, beside the gradient of qkv: those of one step, of the rank's own keys, and two sets that pass. Before,
+  // with other keys instead of that gradient, it is less, unless there is a third rank.
+  attention.backward_workspace.token.compute += (degree > 2 ? 2 : 1) * keys + dims.query_width();
   attention.backward_workspace.token.fp32 += 3 * keys + dims.query_width();
   // A step sees the keys of one rank.
   int64_t& per_key = attention.backward_workspace.thread_bytes_per_key;
