@@ -39,8 +39,8 @@ void warn_of_new_schedule(const Trainer& trainer, const TrainerState& saved) {
 void resume_from(Trainer& trainer, const FoundCheckpoint& found) {
   const std::filesystem::path& folder = found.path;
   const Json json = read_checkpoint_state(found);
-  const ConfigChanges changes =
-      compare_with_checkpoint(json, trainer.config, (folder / "state.json").string());
+  const ConfigChanges changes = compare_with_checkpoint(json, trainer.config, trainer.batch.rows_per_step,
+                                                        (folder / "state.json").string());
   if (!changes.refused.empty()) {
     throw UsageError(format("the checkpoint {} belongs to another run:\n  {}", folder.string(),
                             join(changes.refused, "\n  ")));

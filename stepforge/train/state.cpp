@@ -9,21 +9,21 @@
 #include "stepforge/config/diff.h"
 #include "stepforge/config/load.h"
 #include "stepforge/config/schema_docs.h"
-#include "stepforge/plan/job_plan.h"
 
 namespace stepforge {
 
 namespace {
 
-/// A global batch left to the local one becomes a number, so that changing the local one shows.
-Config with_open_fields_closed(Config config) {
-  config.training.global_batch_size = plan_batch(config.training).rows_per_step;
+/// A global batch left to the local one becomes a number, so that changing the local one or the number of ranks
+/// shows.
+Config with_open_fields_closed(Config config, int64_t rows_per_step) {
+  config.training.global_batch_size = rows_per_step;
   return config;
 }
 
 }  // namespace
 
-Json state_to_json(const TrainerState& state, const Config& config) {
+Json state_to_json(const TrainerState& state, const Config& config, int64_t rows_per_step) {
   Json json;
   json["step"] = state.step;
   json["tokens"] = state.tokens;
@@ -34,7 +34,7 @@ Json state_to_json(const TrainerState& state, const Config& config) {
   json["validation_pending"] = state.validation_pending;
   json["schedule_steps"] = state.schedule_steps;
   json["arithmetic"] = state.arithmetic;
-  json["config"] = config_toml(with_open_fields_closed(config));
+  json["config"] = config_toml(with_open_fields_closed(config, rows_per_step));
   return json;
 }
 
@@ -57,11 +57,12 @@ TrainerState state_from_json(const Json& json, const std::string& source) {
   return state;
 }
 
-ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, const std::string& source) {
+ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, int64_t rows_per_step,
+                                      const std::string& source) {
   const auto& allowed = config.checkpoint.allow_changed;
   const Config before = parse_config(JsonReader(json, source)["config"].text(), source).config;
   ConfigChanges changes;
-  for (const FieldDifference& change : diff(before, with_open_fields_closed(config))) {
+  for (const FieldDifference& change : diff(before, with_open_fields_closed(config, rows_per_step))) {
     const OnResume& on_resume = change.on_resume;
     if (!on_resume.reported) continue;
     const std::string text =

@@ -24,8 +24,9 @@ struct TrainerState {
   std::string arithmetic;           ///< threads and processor that computed it; "" in older checkpoints
 };
 
-/// state.json: the state, and the configuration it was made with.
-Json state_to_json(const TrainerState& state, const Config& config);
+/// state.json: the state, and the configuration it was made with. `rows_per_step`: of all ranks together, which
+/// stands for a global batch that the configuration leaves open.
+Json state_to_json(const TrainerState& state, const Config& config, int64_t rows_per_step);
 /// Throws FormatError naming `source` and the field.
 TrainerState state_from_json(const Json& json, const std::string& source);
 
@@ -39,6 +40,7 @@ struct ConfigChanges {
 
 /// `json` is the state that `source` holds. Throws UsageError if this version does not accept its
 /// configuration.
-ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, const std::string& source);
+ConfigChanges compare_with_checkpoint(const Json& json, const Config& config, int64_t rows_per_step,
+                                      const std::string& source);
 
 }  // namespace stepforge

@@ -206,7 +206,8 @@ void Trainer::save_checkpoint() {
   // A resume does not repeat these steps, so their metrics must be on disk first.
   metrics->flush();
   checkpoints->save(state.step, stage_checkpoint(rank_model, *store, optimizer.get(),
-                                                 state_to_json(state, config), checkpoints->reusable()));
+                                                 state_to_json(state, config, batch.rows_per_step),
+                                                 checkpoints->reusable()));
   report_saves();
 }
 

@@ -8,6 +8,7 @@
 #include "stepforge/checkpoint/native.h"
 #include "tests/support/flip_bit.h"
 #include "tests/train/fixture.h"
+#include "tests/train/ranks.h"
 
 namespace stepforge::testing {
 namespace {
@@ -92,6 +93,19 @@ TEST(ChangedRun, LocalBatchIsFreeWhereTheGlobalBatchIsGivenAndGuardedWhereItIsNo
   TestRun changed(open + Strings{"training.local_batch_size=4"});
   const std::string message = message_of<UsageError>([&] { changed.build(); });
   EXPECT_CONTAINS(message, "checkpoint.allow_changed = [\"batch\"]");
+}
+
+TEST(ChangedRun, OtherRanksThatChangeTheGlobalBatchAreRefusedUnlessItIsAllowed) {
+  const TempFolder folder;
+  const Strings open = trainer_run(folder / "open") + Strings{"training.global_batch_size=-1"};
+  TestRun(open).run(2);
+  const auto on_two = [&](const Strings& more) {
+    RankThreads threads(2);
+    threads.run([&](int) { return open + more; }, [](TestRun&, int) {});
+    return threads.failures;
+  };
+  for (const std::string& failure : on_two({})) EXPECT_CONTAINS(failure, "training.global_batch_size: 2 in");
+  EXPECT_EQ(on_two({"training.local_batch_size=1"}), (Strings{"", ""}));  // two rows as before
 }
 
 TEST(ChangedRun, HyperparametersAreToldInTheLog) {

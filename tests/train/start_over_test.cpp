@@ -89,9 +89,10 @@ TEST_F(StartOver, IsRefusedIfOnlyTheWeightsOfStepZeroAreLeft) {
   {
     TestRun other(trainer_run(folder_ / "other") + Strings{"training.steps=4"});
     const Trainer& trainer = other.build();
-    write_checkpoint(run_ / "checkpoint", 0,
-                     stage_checkpoint(trainer.model_spec, *trainer.store, nullptr,
-                                      state_to_json(trainer.state, trainer.config)));
+    write_checkpoint(
+        run_ / "checkpoint", 0,
+        stage_checkpoint(trainer.model_spec, *trainer.store, nullptr,
+                         state_to_json(trainer.state, trainer.config, trainer.batch.rows_per_step)));
   }
   flip_bit(checkpoint(3) / "model.safetensors");
   flip_bit(checkpoint(4) / "model.safetensors");
