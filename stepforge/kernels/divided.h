@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <span>
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/kernels/pass_tensors.h"
 #include "stepforge/modelspec/tensor_parallel.h"
 
 namespace stepforge {
@@ -35,11 +35,7 @@ struct TensorExchange {
   std::function<void(const at::Tensor& whole, const at::Tensor& slice)> sum_slice = {};
 
   // Asynchronous tensor parallelism (TensorParallel::async), otherwise empty:
-  /// Starts to send `outgoing` to the rank `distance` places after this one and to receive `incoming` from the one
-  /// as far before, beside compute. Calls run one after another.
-  std::function<std::shared_future<void>(const at::Tensor& outgoing, const at::Tensor& incoming,
-                                         int64_t distance)>
-      pass = {};
+  PassTensors pass = {};
   /// sum = that of the shares of all ranks, in their order; it may be one of them.
   std::function<void(std::span<const at::Tensor> shares, const at::Tensor& sum)> add = {};
 

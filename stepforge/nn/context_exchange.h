@@ -4,10 +4,10 @@
 #pragma once
 
 #include <functional>
-#include <future>
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/kernels/pass_tensors.h"
 #include "stepforge/modelspec/context_parallel.h"
 
 namespace stepforge {
@@ -21,9 +21,8 @@ struct ContextExchange {
   std::function<void(const at::Tensor& part, const at::Tensor& parts)> gather;
   /// part = the sum over all ranks of their entry for this rank.
   std::function<void(const at::Tensor& parts, const at::Tensor& part)> sum_parts;
-  /// Starts to send `outgoing` to the next rank and to receive `incoming` from the one before, beside compute.
-  /// Calls run one after another.
-  std::function<std::shared_future<void>(const at::Tensor& outgoing, const at::Tensor& incoming)> shift;
+  /// For a ring.
+  PassTensors pass;
 
   // Between the parallel.heads() ranks that exchange tokens for heads:
   /// Entry r of `outgoing` goes to rank r; entry r of `incoming` comes from there.

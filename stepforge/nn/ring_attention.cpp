@@ -37,7 +37,7 @@ class Ring {
   const at::Tensor& here() const { return here_; }
   void start_next() {
     if (!next_.defined()) next_ = at::empty_like(here_);
-    arrival_ = exchange_.shift(here_, next_);
+    arrival_ = exchange_.pass(here_, next_, /*distance=*/1);
   }
   void take_next() {
     std::exchange(arrival_, {}).get();

@@ -72,7 +72,7 @@ class TokenSum {
       const at::Tensor part =
           product(batch_.ranges_to(batch_.host.part.joined().before(step)), backward_ ? x : here, x.size(0));
       (backward_ ? here : sum).add_(part);
-      exchange_.shift(here, next).get();
+      exchange_.pass(here, next, /*distance=*/1).get();
       std::swap(here, next);
     }
     return backward_ ? here : sum;

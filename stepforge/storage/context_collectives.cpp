@@ -23,10 +23,7 @@ ContextExchange context_exchange(const GroupCommunicators& groups, const Context
     };
   }
   if (parallel.has_ring()) {
-    exchange.shift = [pass = pass_tensors(groups, layout.keys_group)](const at::Tensor& outgoing,
-                                                                      const at::Tensor& incoming) {
-      return pass(outgoing, incoming, /*distance=*/1);
-    };
+    exchange.pass = pass_tensors(groups, layout.keys_group);
   } else if (Communicator* const ranks = groups.at(layout.keys_group, Lane::compute)) {
     exchange.gather = [ranks](const at::Tensor& part, const at::Tensor& parts) {
       ranks->all_gather(bytes_of(part), bytes_of(parts));

@@ -3,6 +3,7 @@
 #include <future>
 #include <ostream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -28,6 +29,13 @@ struct CostCase {
   std::vector<TensorPlanRule> plan = {};
 };
 
+std::shared_future<void> from_equal_rank(const at::Tensor& outgoing, const at::Tensor& incoming, int64_t) {
+  incoming.copy_(outgoing);
+  std::promise<void> done;
+  done.set_value();
+  return done.get_future().share();
+}
+
 /// Every other rank has the same tokens.
 ContextExchange of_equal_ranks(const ContextParallel& context) {
   if (context.degree == 1) return {};
@@ -36,13 +44,7 @@ ContextExchange of_equal_ranks(const ContextParallel& context) {
                        const at::Tensor& parts) { parts.view({-1, part.size(0), part.size(1)}).copy_(part); },
           .sum_parts = [](const at::Tensor& parts,
                           const at::Tensor& part) { part.copy_(parts.slice(0, 0, part.size(0))); },
-          .shift =
-              [](const at::Tensor& outgoing, const at::Tensor& incoming) {
-                incoming.copy_(outgoing);
-                std::promise<void> done;
-                done.set_value();
-                return done.get_future().share();
-              },
+          .pass = from_equal_rank,
           .all_to_all = [](const at::Tensor& outgoing,
                            const at::Tensor& incoming) { incoming.copy_(outgoing.view(incoming.sizes())); }};
 }
@@ -57,7 +59,9 @@ TensorExchange of_equal_parts(const TensorParallel& tensor) {
       .gather = [](const at::Tensor& slice,
                    const at::Tensor& whole) { whole.view({-1, slice.size(0), slice.size(1)}).copy_(slice); },
       .sum_slice = [](const at::Tensor& whole,
-                      const at::Tensor& slice) { slice.copy_(whole.slice(0, 0, slice.size(0))); }};
+                      const at::Tensor& slice) { slice.copy_(whole.slice(0, 0, slice.size(0))); },
+      .pass = from_equal_rank,
+      .add = [](std::span<const at::Tensor>, const at::Tensor&) {}};
 }
 
 struct Measured {
@@ -78,6 +82,7 @@ class BlockCostTest : public ::testing::TestWithParam<CostCase> {
     ModelConfig config = tiny_config(GetParam().family);
     config.dropout = GetParam().dropout;
     config.max_position = 4 * kSeqLen;
+    config.n_kv_heads = std::max<int64_t>(config.n_kv_heads, GetParam().tensor.degree);
     return config;
   }
 
@@ -197,6 +202,17 @@ std::vector<CostCase> cost_cases() {
                            {1, 2, sequence}});
         }
       }
+    }
+    for (const auto& [name, degree, recomputed] :
+         std::vector<std::tuple<std::string, int, std::vector<std::string>>>{
+             {"async_2", 2, {}}, {"async_2_again", 2, {"attention", "mlp"}}, {"async_4", 4, {}}}) {
+      cases.push_back({std::string(family) + "_" + name,
+                       family,
+                       DType::f32,
+                       0.0,
+                       recomputed,
+                       {},
+                       {.rank = 1, .degree = degree, .sequence = true, .async = true}});
     }
     for (const char* layer : {"attention", "mlp"}) {
       for (const bool sequence : {false, true}) {

@@ -67,6 +67,12 @@ std::vector<Fault> tensor_faults() {
       {"OneRankRecomputesFewerSums", divided, recomputed, 1,
        [](StepProgram& p) { at(p, {K::recompute, -1, 1, 0}).exchanges[0].bytes /= 2; }, 1,
        "recompute layers.0 m0", "bytes, but rank 0"},
+      {"MoreBytesMoveBesideTheComputationThanItExchanges", divided, plain, kEveryRank,
+       [](StepProgram& p) {
+         Operation& forward = at(p, {K::forward, -1, 1, 0});
+         forward.beside = forward.exchanges[0].bytes + 1;
+       },
+       0, "forward layers.0 m0", "bytes move while it computes, but its exchanges have"},
       {"LabelsAreCountedOverSomeRanksOnly", divided, plain, kEveryRank,
        [](StepProgram& p) { at(p, {K::count_labels}).group = group_of(p, kLossGroup); }, 0, "count_labels",
        "it must run over world {0, 1, 2, 3}"},

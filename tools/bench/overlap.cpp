@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how much communication is hidden behind compute, of shards and of a ring: two ranks train as
-// threads, over links of several speeds; the times of the operations are recorded in each step.
+// Measures how much communication is hidden behind compute, of shards, of a ring and of tensor parallelism: two
+// ranks train as threads, over links of several speeds; the times of the operations are recorded in each step.
 //
 //   bench_overlap CONFIG.toml [section.key=value...]
 #include <algorithm>
@@ -57,14 +57,14 @@ Overlap overlap_of(const StepProgram& program, const std::vector<OperationTime>&
   return overlap;
 }
 
-/// The ring of context parallelism sends beside attention: how long its calls took, and compute waited for
-/// them.
-class RingRecorder : public Callback {
+/// What blocks exchange over one group: how long the calls took, and compute waited for them.
+template <int RankLayout::* group>
+class GroupRecorder : public Callback {
  public:
-  explicit RingRecorder(std::vector<Overlap>& steps) : steps_(steps) {}
-  std::string_view name() const override { return "ring overlap"; }
+  explicit GroupRecorder(std::vector<Overlap>& steps) : steps_(steps) {}
+  std::string_view name() const override { return "overlap of a group"; }
   void step_end(Trainer& trainer) override {
-    const GroupMeter& meter = trainer.groups->meter(trainer.layout.keys_group);
+    const GroupMeter& meter = trainer.groups->meter(trainer.layout.*group);
     const Overlap total{0.0, meter.call_seconds(), meter.wait_seconds()};
     const double step = trainer.executor->times().back().end;
     if (trainer.state.step > kWarmupSteps)
@@ -175,7 +175,15 @@ int main(int argc, char** argv) {
                                      "parallelism.context_parallel_method=ring", "training.seq_len=2048",
                                      "training.local_batch_size=1", "training.global_batch_size=1"};
     ring.insert(ring.end(), overrides.begin(), overrides.end());
-    run<RingRecorder>("ring", argv[1], ring);
+    run<GroupRecorder<&RankLayout::keys_group>>("ring", argv[1], ring);
+    std::vector<std::string> tensor = {"parallelism.tensor_parallel_degree=2",
+                                       "parallelism.enable_async_tensor_parallel=false"};
+    tensor.insert(tensor.end(), overrides.begin(), overrides.end());
+    for (const char* async : {"false", "true"}) {
+      tensor[1] = std::string("parallelism.enable_async_tensor_parallel=") + async;
+      run<GroupRecorder<&RankLayout::tensor_group>>(format("tensor, asynchronous: {}", async).c_str(),
+                                                    argv[1], tensor);
+    }
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "error: %s\n", failure.what());
     return 1;
