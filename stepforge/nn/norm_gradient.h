@@ -28,11 +28,9 @@ class NormGradient {
   /// Call it when target() has been written.
   void finish() {
     if (!weight_.trained()) return;
-    if (summed_ != nullptr) {
-      summed_->sum(target_);
-      write_or_add(weight_.gradient(), target_, weight_.written());
-    }
-    weight_.mark_written();
+    if (summed_ == nullptr) return weight_.mark_written();
+    summed_->sum(target_);
+    weight_.add_gradient(target_);
   }
 
  private:

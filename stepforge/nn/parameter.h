@@ -10,7 +10,7 @@
 namespace stepforge {
 
 /// Owned by the unit's storage (storage/), which also binds the leaf's memory. Layers only read value() and
-/// add gradients.
+/// add gradients, or leave that to autograd.
 class Parameter {
  public:
   Parameter() = default;
@@ -27,9 +27,15 @@ class Parameter {
 
   /// Starts a new gradient: the next write overwrites the old one instead of adding to it.
   void start_gradient() { written_ = false; }
+  /// Completes the gradient after a backward: adds what autograd has left at value(), because tensor operations
+  /// used it, and zeroes a gradient that nothing has written since start_gradient(). For trained parameters.
+  void finish_gradient();
   /// Whether the current gradient has been written, so that further writes add to it.
   bool written() const { return written_; }
   void mark_written() { written_ = true; }
+
+  /// gradient = `value` of any floating dtype, or += if written().
+  void add_gradient(const at::Tensor& value);
 
   /// gradient = left^T right, or += if written(): the weight gradient of a linear layer. left [tokens, rows],
   /// right [tokens, columns].

@@ -62,14 +62,7 @@ struct AddBias : torch::autograd::Function<AddBias> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    auto* parameter = saved_pointer<Parameter>(*ctx, "parameter");
-    const at::Tensor sum = gradients[0].to(at::kFloat).sum(0);
-    if (parameter->written()) {
-      parameter->gradient().add_(sum);
-    } else {
-      parameter->gradient().copy_(sum);
-    }
-    parameter->mark_written();
+    saved_pointer<Parameter>(*ctx, "parameter")->add_gradient(gradients[0].to(at::kFloat).sum(0));
     return {gradients[0], at::Tensor(), at::Tensor()};
   }
 };
@@ -118,8 +111,7 @@ struct LinearOnSlice : torch::autograd::Function<LinearOnSlice> {
       const at::Tensor sum =
           at::mm(gradients[0].to(at::kFloat).t(), ctx->get_saved_variables()[0].to(at::kFloat));
       saved_pointer<TensorExchange>(*ctx, "exchange")->sum(sum);
-      write_or_add(parameter->gradient(), sum, parameter->written());
-      parameter->mark_written();
+      parameter->add_gradient(sum);
     }
     return {at::mm(gradients[0], parameter->value()), at::Tensor(), at::Tensor(), at::Tensor()};
   }

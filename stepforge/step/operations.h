@@ -12,7 +12,7 @@
 namespace stepforge {
 
 enum class OpKind : uint8_t {
-  count_labels,           ///< counts the labels of the step over the group: the divisor of the loss
+  count_labels,           ///< counts the labels of the batch, and requests to stop, over the group
   load_batch,             ///< takes micro-batch m from the loader
   gather_start,           ///< starts to gather unit u, in the gather dtype, into its slot
   gather_wait,            ///< from here on unit u may be used
@@ -116,7 +116,7 @@ enum OpTrait : uint16_t {
   kOverShards = 1 << 6,     ///< its group is the shard group of its unit, or none if the unit has none
   kOverReplicas = 1 << 7,   ///< its group is the replica group of its unit
   kUsesUnits = 1 << 8,      ///< computes with the units of its block
-  kContributes = 1 << 9,    ///< adds to the gradients of the trainable units of its block
+  kContributes = 1 << 9,    ///< adds to the gradients of the trainable units of its block, and completes them
   kRunsBackward = 1 << 10,  ///< belongs to the backward half of a step
   kTrains = 1 << 11,        ///< only in programs that train
   kNeverTrains = 1 << 12,   ///< only in programs that do not train
@@ -156,7 +156,7 @@ using enum Lane;
 
 // clang-format off
 inline constexpr std::array kRows = {
-    OpInfo{count_labels, "count_labels", compute, kTrains},
+    OpInfo{count_labels, "count_labels", compute, 0},
     OpInfo{load_batch, "load_batch", compute, kHasMicroBatch, {}, {kBatch}},
     OpInfo{gather_start, "gather_start", gather, kUnit | kOverShards, {kWeights}, {kSlot}},
     OpInfo{gather_wait, "gather_wait", compute, kUnit, {kSlot}},
@@ -182,7 +182,7 @@ inline constexpr std::array kRows = {
     OpInfo{all_reduce_start, "all_reduce_start", reduce, kGradient | kOverReplicas | kHasGroup, {kGradients}},
     OpInfo{all_reduce_wait, "all_reduce_wait", compute, kGradient},
     OpInfo{tie_reduce, "tie_reduce", compute, kGradient | kHasGroup},
-    OpInfo{reduce_loss, "reduce_loss", compute, kTrains},
+    OpInfo{reduce_loss, "reduce_loss", compute, 0},
     OpInfo{send, "send", peer, kBlock | kHasPeer},
     OpInfo{receive, "receive", peer, kBlock | kHasPeer},
     OpInfo{gradient_norm, "gradient_norm", compute, kTrains},

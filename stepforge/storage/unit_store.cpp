@@ -195,7 +195,6 @@ void UnitStore::clear_padding(const at::Tensor& gathered) const {
 }
 
 void UnitStore::reduce(bool accumulate) {
-  finish_gradient();
   const at::NoGradGuard no_grad;
   const bool as_written = layout_.reduce == DType::f32 && shards_.joined_is_gathered();
   if (sharded() && as_written && !accumulate) {
@@ -238,7 +237,6 @@ void UnitStore::end_reduction() {
 }
 
 void UnitStore::all_reduce() {
-  finish_gradient();
   const at::NoGradGuard no_grad;
   if (reduce_scale() != 1.0) working_gradient_.mul_(reduce_scale());
   all_reduce(working_gradient_, TrainedParts(shards_));
@@ -256,30 +254,16 @@ void UnitStore::all_reduce(const at::Tensor& shard, const TrainedParts& parts) c
 }
 
 void UnitStore::finish_gradient() {
-  for (auto& parameter : parameters_) {
-    if (parameter.value().grad().defined()) {
-      throw Error(
-          format("the gradient of parameter {} would be lost: a plain tensor operation uses it, and autograd "
-                 "left its gradient in the tensor; use the parameter through a layer of nn/, which writes "
-                 "gradients into the unit's buffer",
-                 parameter.spec().name));
-    }
-    if (!parameter.written()) {
-      parameter.gradient().zero_();
-      parameter.mark_written();
-    }
-  }
+  for (auto& parameter : parameters_) parameter.finish_gradient();
 }
 
 at::Tensor UnitStore::take_gradient() {
-  finish_gradient();
   if (writes_in_place()) return gradient_.clone();
   bind(whole_gradient_, nullptr);
   return std::exchange(gradient_buffer_, {});
 }
 
 void UnitStore::add_gradient(const at::Tensor& earlier) {
-  finish_gradient();
   at::Tensor sum = written_gradient();
   at::add_out(sum, earlier, sum);
 }

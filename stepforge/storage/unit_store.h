@@ -109,9 +109,8 @@ class UnitStore {
   /// The next write of each gradient overwrites it. Unless writes_in_place(), gradients are written into
   /// `buffer` [gathered_size()] fp32 until end_reduction().
   void start_gradient(at::Tensor buffer = {});
-  /// Zeroes gradients that no backward has written since start_gradient(). Throws Error naming a parameter
-  /// whose gradient autograd has left in its tensor, because a plain tensor operation used it: such a
-  /// gradient would be neither reduced nor applied.
+  /// Completes the gradients of all parameters after a backward (Parameter::finish_gradient). Required before they
+  /// are taken, added or reduced.
   void finish_gradient();
   /// The flat buffer that backward writes into; undefined if not trained.
   const at::Tensor& written_gradient() const { return writes_in_place() ? gradient_ : whole_gradient_; }

@@ -78,6 +78,7 @@ void Executor::run(const StepInputs& inputs, StepServices& services) {
       if (inputs.watch) inputs.watch(operation, /*ended=*/false);
       times_[index].start = seconds();
       execute(operation, inputs, services);
+      if (has_trait(operation.kind, kContributes)) finish_gradients(operation);
       for (const int buffer : operation.frees) free(operation, buffer);
       times_[index].end = seconds();
       if (inputs.watch) inputs.watch(operation, /*ended=*/true);
@@ -160,9 +161,6 @@ void Executor::execute(const Operation& operation, const StepInputs& inputs, Ste
     case OpKind::reduce_loss:
       return services.reduce_loss(*communicator(operation));
     case OpKind::gradient_norm:
-      for (size_t i = 0; i < store_.size(); ++i) {
-        if (store_.unit(i).trained()) store_.unit(i).finish_gradient();
-      }
       return services.gradient_norm(communicator(operation));
     case OpKind::join_norm:
       return services.join_norm(*communicator(operation));
@@ -227,6 +225,13 @@ void Executor::loss(const Operation& operation, const StepInputs& inputs, StepSe
     Value& gradient = allocate(operation, BufferKind::bundle_gradient);
     gradient.bundle = std::move(result.input_gradients);
     if (inputs.inspect) inputs.inspect(program_block(operation), gradient.bundle, /*is_gradient=*/true);
+  }
+}
+
+void Executor::finish_gradients(const Operation& operation) {
+  for (const int index : program_block(operation).units) {
+    UnitStore& contributed = store_.unit(static_cast<size_t>(index));
+    if (contributed.trained()) contributed.finish_gradient();
   }
 }
 

@@ -28,7 +28,7 @@ namespace stepforge {
 class StepServices {
  public:
   virtual ~StepServices() = default;
-  /// Sums the valid labels of the step over `ranks`.
+  /// Sums the valid labels, and the requests to stop, over `ranks`.
   virtual void count_labels(Communicator& ranks) {}
   virtual BatchTensors load_batch(int micro_batch) = 0;
   /// The factor of each token's loss, a scalar (kernels/scalars.h): 1 / valid labels of the whole step.
@@ -77,6 +77,7 @@ class Executor {
   void run(const StepInputs& inputs, StepServices& services);
 
   const StepProgram& program() const { return program_; }
+  const ModelStore& store() const { return store_; }
   /// Start and end of each operation of the last run, in seconds since the run began.
   const std::vector<OperationTime>& times() const { return times_; }
 
@@ -98,6 +99,8 @@ class Executor {
   void forward(const Operation& operation, const StepInputs& inputs);
   void backward(const Operation& operation, const StepInputs& inputs);
   void loss(const Operation& operation, const StepInputs& inputs, StepServices& services);
+  /// Of the units of the operation's block, to which it has contributed.
+  void finish_gradients(const Operation& operation);
   void gather(const Operation& operation);
   void start_gradient(const Operation& operation);
   void stash_gradient(const Operation& operation);

@@ -61,6 +61,7 @@ std::string check_unit(World& world, const Partition& partition, DType gather, D
     store.start_gradient(at::full({store.gathered_size()}, 77.0, at::kFloat));
     for (size_t i = 1; i < store.parameters().size(); ++i)
       write_gradient(store.parameters()[i], world.rank());
+    store.finish_gradient();
     store.reduce(accumulate);
     store.end_reduction();
   }

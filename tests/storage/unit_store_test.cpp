@@ -109,13 +109,19 @@ TEST(UnitStore, PaddingIsZeroBeforeAndAfterInitialize) {
   EXPECT_FALSE(store.master_view(0).eq(0).any().item<bool>());
 }
 
-TEST(UnitStore, AGradientOfAPlainTensorOperationIsRefusedAndNamed) {
+TEST(UnitStore, FinishGradientAddsWhatAutogradLeftInTheTensor) {
   const UnitSpec spec = two_parameters();
   UnitStore store(spec);
+  store.gradient().fill_(9.0);
   store.start_gradient();
-  store.parameters()[1].value().sum().backward();
-  EXPECT_CONTAINS(message_of<Error>([&] { store.finish_gradient(); }),
-                  "the gradient of parameter second would be lost");
+  Parameter& second = store.parameters()[1];
+  for (int micro_batch = 1; micro_batch <= 2; ++micro_batch) {
+    (second.value() * 3.0).sum().backward();
+    store.finish_gradient();
+    EXPECT_FALSE(second.value().grad().defined());
+    EXPECT_TRUE(second.gradient().eq(3.0 * micro_batch).all().item<bool>());
+    EXPECT_TRUE(store.parameters()[0].gradient().eq(0).all().item<bool>());
+  }
 }
 
 /// Records the bytes of live tensors when a communicator is destroyed.

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// A family whose layers are tensor operations only, without the functions of nn/: autograd trains it.
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/tanh.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "tests/train/ranks.h"
+
+namespace stepforge::testing {
+namespace {
+
+constexpr int64_t kWidth = 24;
+constexpr int64_t kVocabulary = 257;  // the tokenizer's
+
+ParameterSpec spread(const std::string& name, std::vector<int64_t> shape, ParameterTag tag) {
+  const int64_t rows = shape.at(0);
+  return {name, std::move(shape), {{"weight", name, rows, {Initializer::Kind::normal, 0.3}}}, tag};
+}
+
+CallSpec call(CallKind kind, std::vector<std::string> weights) {
+  CallSpec made{.name = "call", .kind = kind, .weights = std::move(weights)};
+  made.output.compute = made.saves.compute = made.gradient.compute = kWidth;
+  return made;
+}
+
+ModelSpec operations_spec(bool tied) {
+  const BundleEntry stream{"hidden", kWidth};
+  const std::string output = tied ? "embedding.weight" : "head.weight";
+  ModelSpec spec;
+  spec.family = "operations";
+  spec.vocab_size = kVocabulary;
+  spec.width = kWidth;
+  spec.layers = 1;
+  spec.max_position = 4096;
+  spec.units = {{"embedding", {spread("embedding.weight", {kVocabulary, kWidth}, ParameterTag::matrix)}},
+                {"layers.0",
+                 {spread("layers.0.weight", {kWidth, kWidth}, ParameterTag::matrix),
+                  spread("layers.0.bias", {kWidth}, ParameterTag::bias)}}};
+  spec.blocks = {{"embedding",
+                  BlockKind::embedding,
+                  -1,
+                  {0},
+                  {},
+                  {stream},
+                  {{.name = "embedding", .calls = {call(CallKind::lookup, {"embedding.weight"})}}}},
+                 {"layers.0",
+                  BlockKind::layer,
+                  0,
+                  {1},
+                  {stream},
+                  {stream},
+                  {{.name = "mlp",
+                    .calls = {call(CallKind::linear, {"layers.0.weight", "layers.0.bias"})},
+                    .residual = true}}},
+                 {"head",
+                  BlockKind::head,
+                  -1,
+                  {tied ? 0 : 2},
+                  {stream},
+                  {},
+                  {{.name = "head", .calls = {call(CallKind::loss, {output})}}}}};
+  if (tied) {
+    spec.ties = {{"embedding.weight", "head", "head.weight"}};
+  } else {
+    spec.units.push_back({"head", {spread("head.weight", {kVocabulary, kWidth}, ParameterTag::matrix)}});
+  }
+  return spec;
+}
+
+at::Tensor embedded(const at::Tensor& table, const at::Tensor& tokens) {
+  return at::embedding(table, tokens.to(at::kLong));
+}
+
+at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return x + at::tanh(at::linear(x, weight, bias));
+}
+
+at::Tensor token_losses(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& labels) {
+  return at::cross_entropy_loss(at::linear(x, weight).to(at::promote_types(x.scalar_type(), at::kFloat)),
+                                labels.to(at::kLong), {}, at::Reduction::None, kIgnoredLabel);
+}
+
+class Embedding : public Block {
+ public:
+  explicit Embedding(Parameter& table) : table_(table) {}
+  Bundle forward(const Bundle&, const Context& context) override {
+    return {embedded(table_.value(), context.batch->tokens)};
+  }
+
+ private:
+  Parameter& table_;
+};
+
+class Layer : public Block {
+ public:
+  Layer(Parameter& weight, Parameter& bias) : weight_(weight), bias_(bias) {}
+  Bundle forward(const Bundle& inputs, const Context&) override {
+    return {layer(inputs.at(0), weight_.value(), bias_.value())};
+  }
+
+ private:
+  Parameter& weight_;
+  Parameter& bias_;
+};
+
+class OutputHead : public Head {
+ public:
+  explicit OutputHead(Parameter& weight) : weight_(weight) {}
+  LossResult loss_with_gradients(const Bundle& inputs, const Context& context,
+                                 const at::Tensor& scale) override {
+    const at::AutoGradMode mode(true);
+    const at::Tensor x = inputs.at(0).detach().requires_grad_(true);
+    const at::Tensor losses = token_losses(x, weight_.value(), context.batch->labels);
+    torch::autograd::backward({(losses * scale).sum()}, {});
+    return {losses.detach(), at::Tensor(), {x.grad()}};
+  }
+  LossResult loss(const Bundle& inputs, const Context& context, bool) override {
+    return {token_losses(inputs.at(0), weight_.value(), context.batch->labels).detach(), at::Tensor(), {}};
+  }
+  at::Tensor last_logits(const Bundle& inputs, const Context&) override {
+    return at::linear(inputs.at(0), weight_.value());
+  }
+
+ private:
+  Parameter& weight_;
+};
+
+void use_operations(TestRun& run, bool tied) {
+  run.trainer().replace_build_step("specification", [tied](Trainer& trainer) {
+    trainer.model_spec = trainer.rank_model = operations_spec(tied);
+  });
+  run.trainer().replace_build_step("model", [tied](Trainer& trainer) {
+    const auto parameter = trainer.store->lookup();
+    trainer.model.blocks.push_back(std::make_unique<Embedding>(parameter("embedding.weight")));
+    trainer.model.blocks.push_back(
+        std::make_unique<Layer>(parameter("layers.0.weight"), parameter("layers.0.bias")));
+    trainer.model.head = std::make_unique<OutputHead>(parameter(tied ? "embedding.weight" : "head.weight"));
+  });
+}
+
+class TensorOperations : public ::testing::TestWithParam<bool> {};
+
+TEST_P(TensorOperations, GradientsAreThoseOfAutogradOverAllMicroBatches) {
+  const TempFolder folder;
+  const bool tied = GetParam();
+  TestRun run(job(folder, "one", {"training.steps=1", "training.max_norm=0"}));
+  use_operations(run, tied);
+  const char* output = tied ? "embedding.weight" : "head.weight";
+  std::map<std::string, at::Tensor> leaves;
+  run.trainer().add_callback(std::make_unique<CallAtStart>([&](Trainer& trainer) {
+    for (const char* name : {"embedding.weight", "layers.0.weight", "layers.0.bias", output})
+      leaves[name] = trainer.store->parameter(name).value().detach().to(at::kDouble).requires_grad_(true);
+  }));
+  run.run();
+  const BatchTensors batch(run.trainer().data.train->rows(0, 8));
+  const at::Tensor x = layer(embedded(leaves.at("embedding.weight"), batch.tokens),
+                             leaves.at("layers.0.weight"), leaves.at("layers.0.bias"));
+  const at::Tensor losses = token_losses(x, leaves.at(output), batch.labels);
+  torch::autograd::backward({losses.sum() / static_cast<double>(batch.host.valid_labels)}, {});
+  for (const auto& [name, leaf] : leaves) {
+    const at::Tensor gradient = run.trainer().store->parameter(name).gradient().to(at::kDouble);
+    EXPECT_GT(leaf.grad().norm().item<double>(), 1e-3) << name;
+    EXPECT_LE((gradient - leaf.grad()).norm().item<double>(), 1e-6 * leaf.grad().norm().item<double>())
+        << name;
+  }
+}
+
+TEST_P(TensorOperations, TrainOnSeveralRanksToTheBitsOfOne) {
+  const TempFolder folder;
+  for (const char* compute : {"fp32", "bf16"}) {
+    for (const char* replicas : {"1", "2"}) {
+      const std::string name = format("{}-{}", compute, replicas);
+      const Strings args =
+          job(folder, name, {"training.reduction=ordered", format("precision.compute={}", compute)});
+      TestRun one(args + Strings{format("run_dir={}", (folder / (name + "-one")).string())});
+      use_operations(one, GetParam());
+      const Records expected = one.run();
+      RankThreads ranks(4);
+      const std::vector<Records> many = ranks.run(
+          [&](int) {
+            return args + Strings{format("parallelism.data_parallel_replicate_degree={}", replicas)};
+          },
+          [&](TestRun& run, int) { use_operations(run, GetParam()); });
+      for (const std::string& failure : ranks.failures) EXPECT_EQ(failure, "");
+      expect_same_numbers(many, expected, name);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Embeddings, TensorOperations, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "tied" : "untied"; });
+
+}  // namespace
+}  // namespace stepforge::testing
