@@ -28,6 +28,10 @@ class Writer {
   Operation& add(OpKind kind, int unit = -1, int group = -1) {
     return program_.operations.emplace_back(make_operation(kind, unit, group));
   }
+  /// Only if there is such a group.
+  void add_over(int group, OpKind kind) {
+    if (group >= 0) add(kind, -1, group);
+  }
   void add_block(OpKind kind, int block, int micro_batch, bool keep_graph = false) {
     Operation& operation = add(kind);
     operation.block = block;
@@ -43,8 +47,7 @@ void write_training(StepProgram& program, const ModelSpec& model) {
   Writer writer(program);
   const int head = static_cast<int>(program.blocks.size()) - 1;
   const int lowest = lowest_trained_block(model);
-  const int loss = find_group(program.groups, kLossGroup);
-  if (const int ranks = label_group(program.groups); ranks >= 0) writer.add(OpKind::count_labels, -1, ranks);
+  writer.add_over(label_group(program.groups), OpKind::count_labels);
   for (int u = 0; u < std::ssize(program.units); ++u) {
     const ProgramUnit& unit = element(program.units, u);
     if (unit.trainable && !unit.reduces()) writer.add(OpKind::start_gradient, u);  // others: reduce_pass
@@ -55,23 +58,25 @@ void write_training(StepProgram& program, const ModelSpec& model) {
     writer.add_block(OpKind::loss_forward_backward, head, m);
     for (int b = head - 1; b >= lowest; --b) writer.add_block(OpKind::backward, b, m);
   }
-  if (loss >= 0) writer.add(OpKind::reduce_loss, -1, loss);
+  writer.add_over(find_group(program.groups, kLossGroup), OpKind::reduce_loss);
   writer.add(OpKind::gradient_norm, -1, find_group(program.groups, kShardGroup));
-  if (const int tensor = find_group(program.groups, kTensorGroup); tensor >= 0)
-    writer.add(OpKind::join_norm, -1, tensor);
+  writer.add_over(find_group(program.groups, kTensorGroup), OpKind::join_norm);
   writer.add(OpKind::check_finite);
   for (int u = 0; u < std::ssize(program.units); ++u)
     if (element(program.units, u).trainable) writer.add(OpKind::update, u);
 }
 
-void write_forward_only(StepProgram& program, OpKind last) {
+void write_forward_only(StepProgram& program) {
   Writer writer(program);
   const int head = static_cast<int>(program.blocks.size()) - 1;
+  const bool with_loss = program.kind == ProgramKind::evaluate;
+  if (with_loss) writer.add_over(label_group(program.groups), OpKind::count_labels);
   for (int m = 0; m < program.micro_batches; ++m) {
     writer.add_block(OpKind::load_batch, -1, m);
     for (int b = 0; b < head; ++b) writer.add_block(OpKind::forward, b, m);
-    writer.add_block(last, head, m);
+    writer.add_block(with_loss ? OpKind::loss : OpKind::logits, head, m);
   }
+  if (with_loss) writer.add_over(find_group(program.groups, kLossGroup), OpKind::reduce_loss);
 }
 
 void check_model(const ModelSpec& model) {
@@ -145,7 +150,7 @@ StepProgram write_base_program(const ModelSpec& model, const RankLayout& layout,
   if (options.kind == ProgramKind::train)
     write_training(program, model);
   else
-    write_forward_only(program, options.kind == ProgramKind::evaluate ? OpKind::loss : OpKind::logits);
+    write_forward_only(program);
   return program;
 }
 

@@ -10,17 +10,18 @@ class Loss : RuleWalk {
  public:
   explicit Loss(const CheckedProgram& checked)
       : RuleWalk(checked),
-        group_(find_group(program_.groups, kLossGroup)),
-        all_ranks_(label_group(program_.groups)) {}
+        group_(has_loss() ? find_group(program_.groups, kLossGroup) : -1),
+        all_ranks_(has_loss() ? label_group(program_.groups) : -1) {}
 
   void check() {
     walk([this](const Operation& operation) { visit(operation); });
-    if (!trains()) return;
     require_over(all_ranks_, count_, "the labels of the step are never counted");
     require_over(group_, reduce_, "the loss is never reduced");
   }
 
  private:
+  bool has_loss() const { return program_.kind != ProgramKind::generate; }
+
   void require_over(int group, int done, const char* reason) const {
     if (group >= 0 && done == kNever) fail(format("{} over {}", reason, group_text(group)));
   }
@@ -35,6 +36,7 @@ class Loss : RuleWalk {
         once(reduce_, "the loss was already reduced");
         for (const int loss : losses_) require_order(loss);
         return;
+      case OpKind::loss:
       case OpKind::loss_forward_backward:
         return loss();
       case OpKind::check_finite:

@@ -6,16 +6,13 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <utility>
-#include <vector>
-
-#include <ATen/ops/empty.h>
+#include <optional>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/comm/gather.h"
 #include "stepforge/data/context_part.h"
 #include "stepforge/kernels/reduce.h"
+#include "stepforge/train/step_scalars.h"
 
 namespace stepforge {
 
@@ -23,55 +20,24 @@ namespace {
 
 class EvaluationServices : public StepServices {
  public:
-  explicit EvaluationServices(const Batch& batch) : batch_(batch) {}
+  EvaluationServices(const Batch& batch, const ModelStore& store, const StepScalars& scalars)
+      : batch_(batch), layout_(store.groups().layout()), scalars_(scalars) {
+    scalars_.begin(batch.valid_labels, layout_.data_ranks);
+  }
+  void count_labels(Communicator& ranks) override { scalars_.sum_counts(ranks, layout_); }
   BatchTensors load_batch(int micro_batch) override { return BatchTensors(batch_); }
   void loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) override {
-    loss_sum = at::empty({}, loss.token_loss.options().dtype(at::kDouble));
-    sum_in_order(loss.token_loss, loss_sum);
+    sum_in_order(loss.token_loss, scalars_.loss_sums.select(0, micro_batch));
     result = loss;
   }
-  at::Tensor loss_sum;
+  void reduce_loss(Communicator& ranks) override { scalars_.gather_losses(ranks); }
   LossResult result;
 
  private:
   const Batch& batch_;
+  const RankLayout& layout_;
+  const StepScalars& scalars_;
 };
-
-/// One rank's batch of a round.
-struct BatchTally {
-  int64_t rows = 0;
-  int64_t valid_labels = 0;
-  double loss_sum = 0.0;
-  int64_t stopped = 0;
-};
-
-/// Gathers the tallies of all data ranks, in rank order. Ranks that read the same rows count once, but labels
-/// of their parts are added, and each of them may ask to stop.
-void gather(std::vector<BatchTally>& tallies, const GroupCommunicators& groups) {
-  const RankLayout& layout = groups.layout();
-  Communicator* const ranks = groups.at(layout.world_group, Lane::compute);
-  if (ranks == nullptr) return;
-  const std::vector<BatchTally> all = gather_values(*ranks, tallies);
-  const auto same_rows = all.size() / static_cast<size_t>(layout.data_ranks);
-  const auto same_tokens = same_rows / static_cast<size_t>(layout.dims.cp);
-  tallies.clear();
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (i % same_rows == 0) {
-      tallies.push_back(all[i]);
-      continue;
-    }
-    BatchTally& sum = tallies.back();
-    sum.stopped += all[i].stopped;
-    if (i % same_tokens != 0) continue;
-    sum.valid_labels += all[i].valid_labels;
-    sum.loss_sum += all[i].loss_sum;
-  }
-}
-
-bool stopped(const std::vector<BatchTally>& tallies) {
-  return std::any_of(tallies.begin(), tallies.end(),
-                     [](const BatchTally& tally) { return tally.stopped > 0; });
-}
 
 /// For a rank without a batch in the last round: it takes part in the collectives but adds nothing.
 Batch masked(Batch batch) {
@@ -80,46 +46,54 @@ Batch masked(Batch batch) {
   return batch;
 }
 
+int64_t rows_to_evaluate(const RowStream& stream, int64_t rows, int64_t max_batches) {
+  const std::optional<int64_t> total = stream.total_rows();
+  if (!total) throw Error("evaluation reads a stream once, but it is endless");
+  return max_batches < 0 || max_batches > *total / rows ? *total : max_batches * rows;
+}
+
 }  // namespace
 
 BatchLoss evaluate_batch(Executor& executor, const Batch& batch, bool with_logits) {
-  EvaluationServices services(batch);
+  const StepScalars scalars = step_scalars(executor.program().micro_batches, executor.store());
+  EvaluationServices services(batch, executor.store(), scalars);
   StepInputs inputs;
   inputs.with_logits = with_logits;
   executor.run(inputs, services);
-  return {services.loss_sum.item<double>(), services.result.token_loss, services.result.logits};
+  return {HostScalars(scalars)(scalars.loss_sums.select(0, 0)), services.result.token_loss,
+          services.result.logits};
 }
 
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
-                          const std::function<bool()>& stop, const GroupCommunicators& groups,
-                          const ContextPart& part) {
+                          const std::function<bool()>& stop, const ContextPart& part) {
   const auto begin = std::chrono::steady_clock::now();
+  const RankLayout& layout = executor.store().groups().layout();
+  if (part.degree != layout.dims.cp) {
+    throw Error(
+        format("evaluation of one of {} parts of rows on groups for {}", part.degree, layout.dims.cp));
+  }
+  const int64_t all_rows = rows_to_evaluate(stream, rows, max_batches);
+  const StepScalars scalars = step_scalars(executor.program().micro_batches, executor.store());
   EvaluationResult result;
   double loss_sum = 0.0;
-  const int ranks = groups.layout().data_ranks;
-  if (part.degree != groups.layout().dims.cp) {
-    throw Error(format("evaluation of one of {} parts of rows on groups for {}", part.degree,
-                       groups.layout().dims.cp));
-  }
-  for (int64_t first = 0; max_batches < 0 || first < max_batches; first += ranks) {
-    const int64_t number = first + groups.layout().data_rank;
-    const bool wanted = max_batches < 0 || number < max_batches;
-    const Batch batch = wanted ? stream.rows(number * rows, rows) : Batch{};
-    std::vector<BatchTally> tallies{{.rows = batch.rows, .stopped = stop && stop() ? 1 : 0}};
-    gather(tallies, groups);
-    // Rank order is batch order, so without context parallelism the sums are those of a single rank; rank 0
-    // has the round's first batch.
-    result.stopped = stopped(tallies);
-    if (tallies.front().rows == 0 || result.stopped) break;
-    const Batch own = take_part(batch.rows > 0 ? batch : masked(stream.rows(0, rows)), part);
-    const BatchLoss loss = evaluate_batch(executor, own, false);
-    tallies = {{.rows = batch.rows, .valid_labels = own.valid_labels, .loss_sum = loss.loss_sum}};
-    gather(tallies, groups);
-    for (const BatchTally& tally : tallies) {
-      loss_sum += tally.loss_sum;
-      result.valid_labels += tally.valid_labels;
-      result.tokens += tally.rows * stream.seq_len();
-    }
+  // In each round every data rank has a batch; the last round may lack some.
+  const int64_t round = rows * layout.data_ranks;
+  for (int64_t first = 0; first < all_rows; first += round) {
+    const int64_t own_first = first + rows * layout.data_rank;
+    const int64_t own_rows = std::min(rows, all_rows - own_first);
+    const Batch batch =
+        take_part(own_rows > 0 ? stream.rows(own_first, own_rows) : masked(stream.rows(0, rows)), part);
+    EvaluationServices services(batch, executor.store(), scalars);
+    scalars.interrupted.fill_(stop && stop());
+    executor.run({}, services);
+    const HostScalars host(scalars);
+    result.stopped = host(scalars.interrupted) != 0.0;
+    if (result.stopped) break;
+    // Rank order is batch order, so without context parallelism the sum is that of a single rank.
+    for (int64_t rank = 0; rank < scalars.gathered_losses.size(0); ++rank)
+      loss_sum += host(scalars.gathered_losses.select(0, rank).select(0, 0));
+    result.valid_labels += static_cast<int64_t>(host(scalars.valid_labels));
+    result.tokens += std::min(round, all_rows - first) * stream.seq_len();
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.loss = loss_sum / static_cast<double>(result.valid_labels);

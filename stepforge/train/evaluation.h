@@ -20,14 +20,13 @@ struct EvaluationResult {
   bool stopped = false;  ///< ended early because some rank was asked to stop
 };
 
-/// Evaluates up to `max_batches` batches of `rows` rows of a one-pass stream; -1 = all. Ends early if `stop`
-/// returns true between two batches. A collective over the data ranks of `groups`, which share the batches;
-/// the result is the same on all of them, and equal to that of a single rank, with
-/// context parallelism up to the last bits. `part`: of each row, that this
-/// rank has.
+/// Evaluates up to `max_batches` batches of `rows` rows of a one-pass stream; -1 = all. Ends early, after a batch
+/// before which `stop` returned true on some rank. A collective over the ranks of the executor's store: the data
+/// ranks share the batches; the result is the same on all of them, and equal to that of a single rank, with
+/// context parallelism up to the last bits. `part`: of each row, that this rank has. Throws Error for an endless
+/// stream.
 EvaluationResult evaluate(Executor& executor, const RowStream& stream, int64_t rows, int64_t max_batches,
-                          const std::function<bool()>& stop = {}, const GroupCommunicators& groups = {},
-                          const ContextPart& part = {});
+                          const std::function<bool()>& stop = {}, const ContextPart& part = {});
 
 /// The loss of one batch.
 struct BatchLoss {

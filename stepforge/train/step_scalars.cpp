@@ -5,6 +5,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "stepforge/storage/tensor_parts.h"
+
 namespace stepforge {
 
 StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device) {
@@ -37,6 +39,20 @@ void StepScalars::begin(int64_t own_label_count, int64_t data_rank_count) const 
   own_labels.fill_(own_label_count);
   data_ranks.fill_(data_rank_count);
   valid_labels.copy_(own_labels);
+}
+
+void StepScalars::sum_counts(Communicator& ranks, const RankLayout& layout) const {
+  if (layout.index_in(layout.tensor_group) != 0) valid_labels.zero_();
+  ranks.all_reduce(bytes_of(counts), DType::f64);
+}
+
+void StepScalars::gather_losses(Communicator& ranks) const {
+  ranks.all_gather(bytes_of(own_losses), bytes_of(gathered_losses));
+}
+
+StepScalars step_scalars(int64_t micro_batches, const ModelStore& store) {
+  const RankLayout& layout = store.groups().layout();
+  return {micro_batches, layout.size_of(layout.loss_group), store.device()};
 }
 
 }  // namespace stepforge

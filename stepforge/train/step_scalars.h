@@ -6,18 +6,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "stepforge/comm/communicator.h"
 #include "stepforge/kernels/adamw.h"
+#include "stepforge/layout/rank_layout.h"
+#include "stepforge/storage/unit_store.h"
 
 namespace stepforge {
 
-/// Operations of a step read and write them there (kernels/scalars.h), and ranks exchange their memory. All
-/// tensors are fp64 views of `all`, and without dimensions where no shape is stated.
+/// Operations of a training or evaluation step read and write them there (kernels/scalars.h), and ranks
+/// exchange their memory. All tensors are fp64 views of `all`, and without dimensions where no shape is stated.
 struct StepScalars {
   /// For programs of `micro_batches` per rank whose losses are gathered from `ranks` ranks.
   StepScalars(int64_t micro_batches, int64_t ranks, at::Device device);
 
   /// Starts a step: sets the labels of this rank and the number of ranks with data, all others to 0.
   void begin(int64_t own_label_count, int64_t data_rank_count) const;
+
+  /// Adds `counts` of all ranks; of those that read the same rows by tensor parallelism, one counts labels.
+  void sum_counts(Communicator& ranks, const RankLayout& layout) const;
+  /// Fills gathered_losses.
+  void gather_losses(Communicator& ranks) const;
 
   at::Tensor all;
 
@@ -39,6 +47,9 @@ struct StepScalars {
   at::Tensor norm;        ///< of the gradients, before clipping
   UpdateScalars update;
 };
+
+/// For programs of `micro_batches` per rank on the units and groups of `store`.
+StepScalars step_scalars(int64_t micro_batches, const ModelStore& store);
 
 /// The numbers of a step on the host. Making it waits for the device.
 class HostScalars {

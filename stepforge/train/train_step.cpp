@@ -22,12 +22,6 @@ bool finite(const at::Tensor& tensor) {
   return at::isfinite(tensor).all().item<bool>();
 }
 
-/// The number of ranks whose losses are gathered.
-int loss_ranks(const ModelStore& store) {
-  const RankLayout& layout = store.groups().layout();
-  return layout.size_of(layout.loss_group);
-}
-
 }  // namespace
 
 TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store, AdamW& optimizer)
@@ -35,7 +29,7 @@ TrainStep::TrainStep(const Config& config, Executor& executor, ModelStore& store
       executor_(executor),
       store_(store),
       optimizer_(optimizer),
-      scalars_(executor.program().micro_batches, loss_ranks(store), store.device()) {}
+      scalars_(step_scalars(executor.program().micro_batches, store)) {}
 
 StepInputs TrainStep::inputs_for(const StepContext& context) const {
   const auto& model = config_.model;

@@ -194,7 +194,7 @@ void Trainer::validate() {
   if (last_validated_step_ == state.step) return;
   last_validation = evaluate(
       *evaluator, *data.validation, batch.rows_per_micro_batch, config.validation.steps,
-      [this] { return interrupted(); }, *groups, batch.part);
+      [this] { return interrupted(); }, batch.part);
   state.validation_pending = last_validation.stopped;
   if (last_validation.stopped) return;
   last_validated_step_ = state.step;

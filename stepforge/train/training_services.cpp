@@ -46,10 +46,7 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
 }
 
 void TrainingServices::count_labels(Communicator& ranks) {
-  // Ranks of tensor parallelism read the same rows: one of them counts.
-  const RankLayout& layout = store_.groups().layout();
-  if (layout.index_in(layout.tensor_group) != 0) scalars_.valid_labels.zero_();
-  ranks.all_reduce(bytes_of(scalars_.counts), DType::f64);
+  scalars_.sum_counts(ranks, store_.groups().layout());
   domain_.weigh_tokens(scalars_);
 }
 
@@ -65,7 +62,7 @@ void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, co
 /// Gathers the loss sums of all micro-batches of the step, in order, and the mean of each rank.
 void TrainingServices::reduce_loss(Communicator& ranks) {
   domain_.average_own(scalars_);
-  ranks.all_gather(bytes_of(scalars_.own_losses), bytes_of(scalars_.gathered_losses));
+  scalars_.gather_losses(ranks);
 }
 
 void TrainingServices::gradient_norm(Communicator* shards) {

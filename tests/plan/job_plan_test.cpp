@@ -265,15 +265,16 @@ TEST(PlanTrainStep, ProvesAJobOfAMillionRanks) {
   EXPECT_EQ(step.proof.groups, static_cast<std::size_t>(1024 + replicas + 1));
 }
 
-TEST(PlanEvaluation, GathersShardsAndReducesNothing) {
+TEST(PlanEvaluation, GathersShardsAndJoinsLabelsAndLosses) {
   const Config config = with({});
   const ModelSpec model = plan_model(config);
   const StepProgram program = plan_evaluation(config, model, plan_layout(config, model, {1, 2}));
   EXPECT_EQ(program.micro_batches, 1);
-  for (const CollectiveTotal& total : collective_totals(program)) {
-    EXPECT_EQ(total.kind, OpKind::gather_start);
-    EXPECT_EQ(total.count, 4);
-  }
+  std::vector<std::pair<OpKind, int64_t>> counts;
+  for (const CollectiveTotal& total : collective_totals(program))
+    counts.emplace_back(total.kind, total.count);
+  EXPECT_EQ(counts, (std::vector<std::pair<OpKind, int64_t>>{
+                        {OpKind::gather_start, 4}, {OpKind::count_labels, 1}, {OpKind::reduce_loss, 1}}));
 }
 
 TEST(PlanBatch, RefusesASpecificationThatIsNotDividedAsTheMesh) {

@@ -189,13 +189,14 @@ TEST(DataParallel, OneRankHasNoCollectives) {
   EXPECT_TRUE(collective_totals(program).empty());
 }
 
-TEST(DataParallel, AnEvaluationOnlyGathers) {
+TEST(DataParallel, AnEvaluationGathersAndJoinsItsLosses) {
   RankOptions options = small_options(1);
   options.kind = ProgramKind::evaluate;
-  for (const CollectiveTotal& total : collective_totals(built(4, 2, options))) {
-    EXPECT_EQ(total.kind, OpKind::gather_start);
-    EXPECT_EQ(total.count, 3);
-  }
+  std::vector<std::tuple<OpKind, int64_t, int64_t>> totals;
+  for (const CollectiveTotal& total : collective_totals(built(4, 2, options)))
+    if (total.kind != OpKind::gather_start) totals.emplace_back(total.kind, total.count, total.bytes);
+  EXPECT_EQ(totals, (std::vector<std::tuple<OpKind, int64_t, int64_t>>{{OpKind::count_labels, 1, 16},
+                                                                       {OpKind::reduce_loss, 1, 8 * 2 * 8}}));
 }
 
 TEST(DataParallel, ShardsAreEqualAndMadeOfWholeChunks) {

@@ -201,6 +201,8 @@ std::vector<Fault> gather_faults() {
 std::vector<Fault> loss_faults() {
   using K = OpKind;
   const RankOptions plain = two_micro_batches();
+  RankOptions evaluation = plain;
+  evaluation.kind = ProgramKind::evaluate;
   return {
       {"LabelsAreNotCounted", fsdp, plain, kEveryRank,
        [](StepProgram& p) { erase(p, find(p, {K::count_labels})); }, 0, "loss_forward_backward head m0",
@@ -220,6 +222,15 @@ std::vector<Fault> loss_faults() {
       {"LossIsReducedBeforeTheLastMicroBatch", fsdp, plain, 1,
        [](StepProgram& p) { move(p, find(p, {K::reduce_loss}), find(p, {K::load_batch, -1, -1, 1})); }, 1,
        "loss_forward_backward head m1", "the loss was already reduced by"},
+      {"LabelsOfAnEvaluationAreNotCounted", hsdp, evaluation, kEveryRank,
+       [](StepProgram& p) { erase(p, find(p, {K::count_labels})); }, 0, "loss head m0",
+       "the labels of the step have not been counted over loss"},
+      {"LossOfAnEvaluationIsNeverReduced", hsdp, evaluation, kEveryRank,
+       [](StepProgram& p) { erase(p, find(p, {K::reduce_loss})); }, 0, "end of the program",
+       "the loss is never reduced over loss"},
+      {"LossOfAnEvaluationIsReducedBeforeItIsComputed", hsdp, evaluation, kEveryRank,
+       [](StepProgram& p) { move(p, find(p, {K::reduce_loss}), find(p, {K::loss})); }, 0, "loss head m0",
+       "the loss was already reduced"},
       {"LossIsReducedTwice", hsdp, plain, 2, [](StepProgram& p) { repeat(p, find(p, {K::reduce_loss})); }, 2,
        "reduce_loss", "the loss was already reduced by"},
       {"LossIsReducedAfterTheCheck", fsdp, plain, 0,

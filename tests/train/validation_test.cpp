@@ -4,7 +4,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "tests/train/fixture.h"
+#include "tests/train/ranks.h"
 
 namespace stepforge::testing {
 namespace {
@@ -74,6 +74,51 @@ TEST(Validation, UsesNoDropout) {
   // Dropout masks depend on the row id.
   batch.row_ids = {1000, 1001};
   EXPECT_EQ(evaluate_batch(*trainer.evaluator, batch, false).loss_sum, loss);
+}
+
+/// Evaluates initial weights on 31 batches of a row, on `ranks` ranks. `stop` gets the rank.
+std::vector<EvaluationResult> evaluated(const TempFolder& folder, int ranks, const Strings& more = {},
+                                        const std::function<bool(int rank)>& stop = {}) {
+  const Strings args = on_text(folder) + Strings{"training.global_batch_size=8", "model.n_kv_heads=2"} + more;
+  std::vector<EvaluationResult> results(static_cast<size_t>(ranks));
+  const auto prepare = [&](TestRun& run, int rank) {
+    run.trainer().add_callback(std::make_unique<CallAtStart>([&, rank](Trainer& trainer) {
+      EXPECT_EQ(*trainer.data.validation->total_rows(), 31);
+      results[static_cast<size_t>(rank)] = evaluate(
+          *trainer.evaluator, *trainer.data.validation, /*rows=*/1, /*max_batches=*/-1,
+          [&] { return stop && stop(rank); }, trainer.batch.part);
+    }));
+  };
+  RankThreads threads(ranks);
+  threads.run([&](int) { return args; }, prepare, /*last_step=*/0);
+  for (const std::string& failure : threads.failures) EXPECT_EQ(failure, "");
+  return results;
+}
+
+TEST(ValidationRanks, AllHaveTheResultOfOneRank) {
+  const TempFolder folder;
+  const EvaluationResult expected = evaluated(folder, 1).at(0);
+  EXPECT_GT(expected.valid_labels, 900);
+  EXPECT_EQ(expected.tokens, 31 * 32);
+  const Strings divided{"parallelism.tensor_parallel_degree=2"};
+  for (const auto& [ranks, more, tolerance] :
+       std::vector<std::tuple<int, Strings, double>>{{2, {}, 0.0}, {4, {}, 0.0}, {4, divided, 1e-5}}) {
+    for (const EvaluationResult& result : evaluated(folder, ranks, more)) {
+      EXPECT_NEAR(result.loss, expected.loss, tolerance) << ranks;
+      EXPECT_EQ(result.valid_labels, expected.valid_labels) << ranks;
+      EXPECT_EQ(result.tokens, expected.tokens) << ranks;
+    }
+  }
+}
+
+TEST(ValidationRanks, ARequestToOneRankStopsAllAfterTheSameBatch) {
+  const TempFolder folder;
+  int asked = 0;
+  const auto stop = [&asked](int rank) { return rank == 1 && ++asked == 2; };
+  for (const EvaluationResult& result : evaluated(folder, 4, {}, stop)) {
+    EXPECT_TRUE(result.stopped);
+    EXPECT_EQ(result.tokens, 4 * 32);
+  }
 }
 
 TEST(Samples, AreWrittenEveryFewStepsAndChangeNothing) {
