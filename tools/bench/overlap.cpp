@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
     const std::vector<std::string> overrides(argv + 2, argv + argc);
     run<Recorder>("sharded", argv[1], overrides);
     std::vector<std::string> ring = {"parallelism.context_parallel_degree=2",
-                                     "parallelism.context_parallel_method=ring", "training.seq_len=2048",
+                                     "parallelism.context_parallel_method=ring", "training.seq_len=4096",
                                      "training.local_batch_size=1", "training.global_batch_size=1"};
     ring.insert(ring.end(), overrides.begin(), overrides.end());
     run<GroupRecorder<&RankLayout::keys_group>>("ring", argv[1], ring);

@@ -6,7 +6,7 @@
 
 The work is the model of tools/bench/small.toml with one thread per rank. fsdp: its eight rows per step are divided over the ranks, so
 that matrix products dominate; then each rank has one row, so that communication matters more. tensor: all ranks share the eight rows,
-with sequence and loss parallelism. context: each row is divided over the ranks, in a ring. Memory is the peak resident size of a rank
+with sequence and loss parallelism. context: each row is divided over the ranks, in a ring; then the tokens of the step are one row. Memory is the peak resident size of a rank
 (Stepforge: rank 0, which also writes the run; PyTorch: the largest). Noise is the spread of the rounds of one program.
 """
 import argparse
@@ -46,12 +46,21 @@ KINDS = {
 }  # fmt: skip
 
 
-def run_stepforge(options, kind, ranks, rows, steps):
+def shapes(kind, ranks, rows, seq_len):
+    """Rows per step and their length."""
+    yield rows, seq_len
+    if kind == "fsdp":
+        yield ranks, seq_len
+    if kind == "context":
+        yield 1, rows * seq_len
+
+
+def run_stepforge(options, kind, ranks, rows, seq_len, steps):
     folder = Path(tempfile.mkdtemp(prefix="stepforge-bench."))
     try:
         command = [
             options.program, "launch", "--nproc", str(ranks), "--log-dir", folder / "logs", "train", HERE / "small.toml",
-            f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", "training.threads=1",
+            f"run_dir={folder / 'run'}", f"training.global_batch_size={rows}", f"training.steps={steps}", f"training.seq_len={seq_len}", "training.threads=1",
             *KINDS[kind][1](ranks, rows),
         ]  # fmt: skip
         began = time.time()
@@ -69,12 +78,12 @@ def run_stepforge(options, kind, ranks, rows, steps):
         shutil.rmtree(folder)
 
 
-def run_peer(options, kind, ranks, rows, steps):
+def run_peer(options, kind, ranks, rows, seq_len, steps):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                    "WORLD_SIZE": str(ranks), "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
     began = time.time()
     processes = [
-        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, HERE / "small.toml", str(rows), str(steps)],
+        subprocess.Popen([options.python, HERE / "ranks_peer.py", kind, HERE / "small.toml", str(rows), str(seq_len), str(steps)],
                          env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(ranks)
     ]  # fmt: skip
@@ -107,10 +116,10 @@ def bench(options, kind, ranks, rows, seq_len):
     runs = {"Stepforge": [], peer: []}
     for number in range(1, options.rounds + 1):
         print(f"{kind}, {ranks} ranks, {rows} rows per step: round {number} of {options.rounds}", file=sys.stderr, flush=True)
-        runs["Stepforge"].append(run_stepforge(options, kind, ranks, rows, steps))
-        runs[peer].append(run_peer(options, kind, ranks, rows, steps))
+        runs["Stepforge"].append(run_stepforge(options, kind, ranks, rows, seq_len, steps))
+        runs[peer].append(run_peer(options, kind, ranks, rows, seq_len, steps))
     table = {name: summarize(list_of_runs, tokens) for name, list_of_runs in runs.items()}
-    print(f"\n{kind}: {ranks} ranks, {rows} rows, {tokens} tokens per step")
+    print(f"\n{kind}: {ranks} ranks, {rows} {'row' if rows == 1 else 'rows'} of {seq_len} tokens per step")
     print(f"{'':14}{'tok/s':>8}{'peak MiB per rank':>19}{'s to end of step 1':>20}{'noise':>8}")
     for name, row in table.items():
         print(f"{name:14}{row['tps']:8.0f}{row['peak_mib']:19.0f}{row['first_step_s']:20.2f}{row['noise']:8.1%}")
@@ -133,8 +142,8 @@ def main():
         training = tomllib.load(file)["training"]
     for kind in options.kinds:
         for ranks in options.ranks:
-            for rows in (training["local_batch_size"], ranks) if kind == "fsdp" else (training["local_batch_size"],):
-                bench(options, kind, ranks, rows, training["seq_len"])
+            for rows, seq_len in shapes(kind, ranks, training["local_batch_size"], training["seq_len"]):
+                bench(options, kind, ranks, rows, seq_len)
 
 
 if __name__ == "__main__":

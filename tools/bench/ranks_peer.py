@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a training run in PyTorch over Gloo, the peers in tools/bench/ranks.py.
 
-    RANK=… WORLD_SIZE=… MASTER_ADDR=… MASTER_PORT=… tools/bench/ranks_peer.py fsdp|tensor|context CONFIG.toml ROWS STEPS
+    RANK=… WORLD_SIZE=… MASTER_ADDR=… MASTER_PORT=… tools/bench/ranks_peer.py fsdp|tensor|context CONFIG.toml ROWS SEQ_LEN STEPS
 
 fsdp: FSDP2, every block and the root are units. tensor: `parallelize_module` with sequence and loss parallelism, the plan that torchtitan
 uses. context: PyTorch's load-balanced ring attention around its CPU attention, weights sharded with FSDP2 over the same ranks. fp32,
@@ -75,11 +75,11 @@ def main():
     kind = sys.argv[1]
     with open(sys.argv[2], "rb") as file:
         config = tomllib.load(file)
-    rows, steps = int(sys.argv[3]), int(sys.argv[4])
+    rows, length, steps = map(int, sys.argv[3:6])
     m, training, optimizer = config["model"], config["training"], config["optimizer"]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, world, length = dist.get_rank(), dist.get_world_size(), training["seq_len"]
+    rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = Llama(m, length)
     mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
