@@ -21,6 +21,7 @@ void check_attention_shape(const AttentionShape& shape) {
         "heads",
         shape.heads, shape.kv_heads, shape.head_dim));
   }
+  if (shape.window < 0) throw Error(format("attention: window = {}: must not be negative", shape.window));
 }
 
 /// `rows` x `heads` heads, in adjacent columns.
@@ -42,7 +43,8 @@ void check_inputs(const QueryKeyValue& tensors, const char* names, const QueryKe
   check_heads(tensors.v, format("{}v", names).c_str(), like.k.size(0), shape.kv_heads, shape, type);
 }
 
-void check_ranges(std::span<const AttentionRange> ranges, const QueryKeyValue& inputs) {
+void check_ranges(std::span<const AttentionRange> ranges, const QueryKeyValue& inputs,
+                  const AttentionShape& shape) {
   int64_t keys_end = 0;
   for (size_t i = 0; i < ranges.size(); ++i) {
     const AttentionRange& range = ranges[i];
@@ -56,6 +58,13 @@ void check_ranges(std::span<const AttentionRange> ranges, const QueryKeyValue& i
           "attention: range {}: queries [{}, {}) of {} after {} of the keys [{}, {}) of {} is not valid", i,
           range.query_begin, range.query_begin + range.queries, inputs.q.size(0), range.past, range.key_begin,
           range.key_begin + range.keys, inputs.k.size(0)));
+    }
+    if (shape.window > 0 && !range.causal) {
+      throw Error(
+          format("attention: range {} holds keys whose distance from its queries is unknown, so a window of "
+                 "{} cannot be "
+                 "applied; gather the keys or exchange heads instead of a ring",
+                 i, shape.window));
     }
     keys_end = range.key_begin + range.keys;
   }
@@ -78,18 +87,22 @@ QueryKeyValue range_heads(const QueryKeyValue& inputs, const AttentionRange& ran
           keys(inputs.v)};
 }
 
-/// scale * q k^T [.., queries, keys], -infinity at keys after the query; query t is at position past + t.
-at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale, int64_t past) {
+/// scale * q k^T [.., queries, keys], -infinity at keys that a query does not see; query t is at position past + t.
+at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionShape& shape,
+                         int64_t past) {
   const auto options = at::TensorOptions().device(q.device()).dtype(at::kLong);
   const at::Tensor rows = at::arange(q.size(-2), options).add(past).unsqueeze(1);
   const at::Tensor columns = at::arange(k.size(-2), options).unsqueeze(0);
-  return (at::matmul(q, k.transpose(-1, -2)) * scale).masked_fill(columns.gt(rows), -INFINITY);
+  at::Tensor hidden = columns.gt(rows);
+  if (shape.window > 0) hidden = hidden.logical_or(columns.le(rows - shape.window));
+  return (at::matmul(q, k.transpose(-1, -2)) * shape.scale).masked_fill(hidden, -INFINITY);
 }
 
 /// The same for keys that the queries of a range do not see.
-at::Tensor range_scores(const QueryKeyValue& heads, double scale, const AttentionRange& range) {
-  if (range.causal) return masked_scores(heads.q, heads.k, scale, range.past);
-  at::Tensor scores = at::matmul(heads.q, heads.k.transpose(-1, -2)) * scale;
+at::Tensor range_scores(const QueryKeyValue& heads, const AttentionShape& shape,
+                        const AttentionRange& range) {
+  if (range.causal) return masked_scores(heads.q, heads.k, shape, range.past);
+  at::Tensor scores = at::matmul(heads.q, heads.k.transpose(-1, -2)) * shape.scale;
   scores.narrow(-1, range.past, range.keys - range.past).fill_(-INFINITY);
   return scores;
 }
@@ -123,7 +136,7 @@ void attention_forward(const QueryKeyValue& inputs, const AttentionShape& shape,
                        std::span<const AttentionRange> ranges, const at::Tensor& out, const at::Tensor& lse) {
   check_attention_shape(shape);
   check_inputs(inputs, "", inputs, shape);
-  check_ranges(ranges, inputs);
+  check_ranges(ranges, inputs, shape);
   check_tensor(out, "attention out", {inputs.q.size(0), shape.out_width()}, inputs.q.scalar_type());
   check_tensor(lse, "attention lse", {inputs.q.size(0), shape.heads}, compute_type(inputs.q));
   if (has_cpu_kernel(inputs.q)) {
@@ -138,7 +151,7 @@ void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs,
                         std::span<const AttentionRange> ranges, const QueryKeyValue& gradients) {
   check_attention_shape(shape);
   check_inputs(inputs, "", inputs, shape);
-  check_ranges(ranges, inputs);
+  check_ranges(ranges, inputs, shape);
   check_tensor(out, "attention out", {inputs.q.size(0), shape.out_width()}, inputs.q.scalar_type());
   check_tensor(grad_out, "attention grad_out", out.sizes(), inputs.q.scalar_type());
   check_tensor(lse, "attention lse", {inputs.q.size(0), shape.heads}, compute_type(inputs.q));
@@ -181,7 +194,7 @@ void attention_forward_reference(const QueryKeyValue& inputs, const AttentionSha
   for (const AttentionRange& range : ranges) {
     if (range.queries == 0) continue;
     const QueryKeyValue heads = range_heads(inputs, range, shape);
-    const at::Tensor scores = range_scores(heads, shape.scale, range);
+    const at::Tensor scores = range_scores(heads, shape, range);
     const at::Tensor log_sum = at::logsumexp(scores, {-1});
     const at::Tensor mixed = at::matmul((scores - log_sum.unsqueeze(-1)).exp(), heads.v);
     out.narrow(0, range.query_begin, range.queries)
@@ -213,7 +226,7 @@ void attention_backward_reference(const at::Tensor& grad_out, const QueryKeyValu
     };
     const QueryKeyValue heads = range_heads(inputs, range, shape);
     const at::Tensor log_sum = queries(lse).transpose(0, 1).unsqueeze(-1);
-    const at::Tensor probability = (range_scores(heads, shape.scale, range) - log_sum).exp();
+    const at::Tensor probability = (range_scores(heads, shape, range) - log_sum).exp();
     const at::Tensor grad = heads_first(queries(grad_out), shape);
     const at::Tensor delta = (grad * heads_first(queries(out), shape)).sum(-1, /*keepdim=*/true);
     const at::Tensor grad_scores =
@@ -239,7 +252,7 @@ void attention_cached_reference(const at::Tensor& q, const at::Tensor& k_cache, 
           .repeat_interleave(shape.group(), 0);
     };
     const at::Tensor queries = q[row].to(type).view({q.size(1), shape.heads, shape.head_dim}).transpose(0, 1);
-    const at::Tensor scores = masked_scores(queries, entries(k_cache), shape.scale, past);
+    const at::Tensor scores = masked_scores(queries, entries(k_cache), shape, past);
     const at::Tensor mixed = at::matmul(scores.softmax(-1), entries(v_cache));
     out[row].copy_(mixed.transpose(0, 1).reshape({q.size(1), shape.out_width()}));
   }

@@ -2,7 +2,7 @@
 // Causal attention over packed documents, with grouped key-value heads.
 //
 // Query head h reads key-value head h / (heads / kv_heads); rope is already applied. Within each document:
-//   s[t, u] = scale * q[t] . k[u]  for u <= t
+//   s[t, u] = scale * q[t] . k[u]  for u <= t, with a window only for u > t - window
 //   lse[t]  = log sum_u exp(s[t, u])
 //   out[t]  = sum_u exp(s[t, u] - lse[t]) v[u]
 // The matrix s is never materialized: it is computed block by block (Dao et al., "FlashAttention", 2022).
@@ -21,6 +21,8 @@ struct AttentionShape {
   int64_t kv_heads = 0;  ///< divides heads
   int64_t head_dim = 0;
   double scale = 1.0;  ///< usually 1 / sqrt(head_dim)
+  /// A query sees itself and the window - 1 keys before it (Beltagy et al., "Longformer", 2020); 0: all before it.
+  int64_t window = 0;
 
   int64_t group() const { return heads / kv_heads; }
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
@@ -39,7 +41,7 @@ struct QueryKeyValue {
 QueryKeyValue split_qkv(const at::Tensor& qkv, const AttentionShape& shape);
 
 /// Some queries of a document, rows of q, and keys of it, rows of k and v. Query t sees the keys [0, past + t];
-/// if not `causal`, the first `past` keys.
+/// if not `causal`, the first `past` keys. With a window ranges must be causal.
 struct AttentionRange {
   int64_t query_begin = 0;
   int64_t queries = 0;  ///< may be 0
@@ -71,7 +73,7 @@ void attention_backward(const at::Tensor& grad_out, const QueryKeyValue& inputs,
 
 /// Generation: Tq new queries per row against a cache that already holds their own keys and values.
 /// q, out: [B, Tq, H d]; k_cache, v_cache: [B, max_len, K, d], all of the same type. Query t of row b sees
-/// cache entries [0, past_lengths[b] + t]; past_lengths[b] + Tq <= max_len.
+/// cache entries [0, past_lengths[b] + t], with a window the last of them; past_lengths[b] + Tq <= max_len.
 void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_cache,
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
                       const at::Tensor& out);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/attention.h"
 
+#include <algorithm>
+
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -47,9 +49,7 @@ const std::vector<int32_t> kBoundaries = {0, 1, 1, 17, 65, 114, 210, 307, 560};
 
 class AttentionShapes : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};
 
-TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
-  const auto [heads, kv_heads, head_dim] = GetParam();
-  const AttentionShape shape = make_shape(heads, kv_heads, head_dim);
+void expect_reference(const AttentionShape& shape) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 1).to(type);
     const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 2).to(type);
@@ -61,6 +61,64 @@ TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
     // Sums of up to 253 differences dP - delta that nearly cancel; in bf16 delta comes from the rounded out.
     expect_close(actual.grad_qkv, expected.grad_qkv, narrow ? 4 * kEps16 : 128 * kEps32, "grad_qkv");
   }
+}
+
+TEST_P(AttentionShapes, AgreesWithTheFp64Reference) {
+  const auto [heads, kv_heads, head_dim] = GetParam();
+  expect_reference(make_shape(heads, kv_heads, head_dim));
+}
+
+TEST(AttentionWindow, AgreesWithTheFp64Reference) {
+  for (const int64_t window : {2, 5, 16, 48, 64, 97, 200}) {
+    for (AttentionShape shape : {make_shape(4, 2, 32), make_shape(2, 1, 100)}) {
+      SCOPED_TRACE(window);
+      shape.window = window;
+      expect_reference(shape);
+    }
+  }
+}
+
+/// A query attends as if the document began with its window.
+TEST(AttentionWindow, TheReferenceSeesNothingOutsideOfIt) {
+  const AttentionShape whole = make_shape(4, 2, 6);
+  AttentionShape shape = whole;
+  shape.window = 5;
+  const at::Tensor qkv = random_tensor({19, shape.qkv_width()}, 3).to(at::kDouble);
+  const at::Tensor grad_out = at::zeros({19, shape.out_width()}, at::kDouble);
+  const at::Tensor out = run(qkv, grad_out, shape, {0, 19}).out;
+  for (int64_t query = 0; query < 19; ++query) {
+    const int64_t first = std::max<int64_t>(query - 4, 0);
+    const auto length = static_cast<int32_t>(query + 1 - first);
+    const AttentionResults alone =
+        run(qkv.slice(0, first, query + 1), grad_out.slice(0, 0, length), whole, {0, length});
+    expect_close(out[query], alone.out[length - 1], 1e-14, "out");
+  }
+}
+
+TEST(AttentionWindow, AsLongAsTheDocumentsChangesNoBit) {
+  AttentionShape shape = make_shape(4, 2, 32);
+  const at::Tensor qkv = random_tensor({kBoundaries.back(), shape.qkv_width()}, 5);
+  const at::Tensor grad_out = random_tensor({kBoundaries.back(), shape.out_width()}, 6);
+  const AttentionResults whole = run(qkv, grad_out, shape, kBoundaries);
+  shape.window = 253;
+  const AttentionResults windowed = run(qkv, grad_out, shape, kBoundaries);
+  EXPECT_TRUE(at::equal(windowed.out, whole.out));
+  EXPECT_TRUE(at::equal(windowed.lse, whole.lse));
+  EXPECT_TRUE(at::equal(windowed.grad_qkv, whole.grad_qkv));
+}
+
+TEST(AttentionWindow, OfKeysWithoutPositionsOrNegativeIsRefused) {
+  AttentionShape shape = make_shape(2, 1, 16);
+  const at::Tensor qkv = random_tensor({8, shape.qkv_width()}, 5);
+  const at::Tensor out = at::empty({8, shape.out_width()});
+  const at::Tensor lse = at::empty({8, shape.heads});
+  const std::vector<AttentionRange> earlier = {{0, 4, 0, 8, 4, /*causal=*/false}};
+  EXPECT_NO_THROW(attention_forward(split_qkv(qkv, shape), shape, earlier, out, lse));
+  shape.window = 3;
+  EXPECT_THROW(attention_forward(split_qkv(qkv, shape), shape, earlier, out, lse), Error);
+  shape.window = -1;
+  EXPECT_THROW(attention_forward(split_qkv(qkv, shape), shape, document_ranges(std::vector{0, 8}), out, lse),
+               Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Attention, AttentionShapes,
@@ -131,8 +189,11 @@ TEST(Attention, LargeScoresStayFinite) {
   EXPECT_TRUE(actual.grad_qkv.isfinite().all().item<bool>());
 }
 
-TEST(AttentionCached, AgreesWithAttentionOverTheWholeDocument) {
-  const AttentionShape shape = make_shape(6, 2, 40);
+class CachedAttention : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(CachedAttention, AgreesWithAttentionOverTheWholeDocument) {
+  AttentionShape shape = make_shape(6, 2, 40);
+  shape.window = GetParam();
   constexpr int64_t kLength = 50;
   constexpr int64_t kCapacity = 64;
   const int64_t kv_width = shape.kv_heads * shape.head_dim;
@@ -166,9 +227,14 @@ TEST(AttentionCached, AgreesWithAttentionOverTheWholeDocument) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Windows, CachedAttention, ::testing::Values(0, 1, 9, 48));
+
+class SomeQueries : public ::testing::TestWithParam<int64_t> {};
+
 /// Some of the queries, each with all keys of its document: cut anywhere, also in the middle of a block.
-TEST(Attention, SomeQueriesGiveTheBitsOfAll) {
-  const AttentionShape shape = make_shape(4, 2, 24);
+TEST_P(SomeQueries, GiveTheBitsOfAll) {
+  AttentionShape shape = make_shape(4, 2, 24);
+  shape.window = GetParam();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor qkv = random_tensor({560, shape.qkv_width()}, 17).to(type);
     const at::Tensor grad_out = random_tensor({560, shape.out_width()}, 18).to(type);
@@ -218,6 +284,8 @@ TEST(Attention, SomeQueriesGiveTheBitsOfAll) {
                  type == at::kFloat ? 128 * kEps32 : 4 * kEps16, "keys and values");
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Windows, SomeQueries, ::testing::Values(0, 33));
 
 /// As in a ring, where queries see a part of the keys before them, and other queries none of them.
 TEST(Attention, QueriesThatSeeTheFirstKeysOnlyAgreeWithTheReference) {

@@ -76,6 +76,7 @@ struct MethodCase {
   int64_t kv_heads;
   std::vector<int> degrees;
   int64_t ulysses_degree = 1;
+  int64_t window = 0;
 };
 
 TEST(ContextExchange, IsEmptyForASingleRank) {
@@ -85,14 +86,15 @@ TEST(ContextExchange, IsEmptyForASingleRank) {
 // Finds what went wrong in diffusers#14265 and TransformerEngine#1557 (keys of the first step in backward).
 TEST(ContextExchange, AttentionOfPartsIsThatOfWholeRows) {
   const std::vector<MethodCase> cases = {
-      {ContextMethod::allgather, 6, 2, {2, 3, 4, 8}}, {ContextMethod::ring, 6, 2, {2, 3, 4, 8}},
-      {ContextMethod::ulysses, 12, 12, {2, 3, 4, 6}}, {ContextMethod::ulysses, 8, 2, {2, 4, 8}},
-      {ContextMethod::ulysses, 6, 1, {2, 3, 6}},      {ContextMethod::hybrid, 6, 2, {4, 6, 8}, 2},
-      {ContextMethod::hybrid, 6, 1, {6}, 3},          {ContextMethod::hybrid, 8, 4, {8}, 4}};
+      {ContextMethod::allgather, 6, 2, {2, 3, 4, 8}},  {ContextMethod::ring, 6, 2, {2, 3, 4, 8}},
+      {ContextMethod::ulysses, 12, 12, {2, 3, 4, 6}},  {ContextMethod::ulysses, 8, 2, {2, 4, 8}},
+      {ContextMethod::ulysses, 6, 1, {2, 3, 6}},       {ContextMethod::hybrid, 6, 2, {4, 6, 8}, 2},
+      {ContextMethod::hybrid, 6, 1, {6}, 3},           {ContextMethod::hybrid, 8, 4, {8}, 4},
+      {ContextMethod::allgather, 6, 2, {3, 4}, 1, 10}, {ContextMethod::ulysses, 8, 2, {4}, 1, 10}};
   const Batch rows = rows_with_documents();
   const BatchTensors whole(rows);
   for (const MethodCase& tried : cases) {
-    const AttentionShape shape{tried.heads, tried.kv_heads, 8, 0.3};
+    const AttentionShape shape{tried.heads, tried.kv_heads, 8, 0.3, tried.window};
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor qkv = random_tensor({whole.token_count(), shape.qkv_width()}, 1).to(type);
       const at::Tensor grad_out = random_tensor({whole.token_count(), shape.out_width()}, 2).to(type);

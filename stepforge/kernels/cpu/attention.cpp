@@ -62,32 +62,33 @@ Plan make_plan(std::span<const AttentionRange> ranges) {
 struct StripSoftmax {
   float* scores;  ///< rows kKeyBlock apart: scores in, exp2(score - max) out
   int64_t rows;
-  int64_t columns;  ///< computed; 0 beyond the visible ones
-  int64_t visible;  ///< columns that row 0 may see, if positive
-  int64_t growth;   ///< more in each following row
-  float* largest;   ///< per row, updated
-  float* sum;       ///< per row, updated
-  float* mixed;     ///< per row the unnormalized output so far, rescaled to the new maximum
+  VisibleColumns visible;  ///< others become 0
+  float* largest;          ///< per row, updated
+  float* sum;              ///< per row, updated
+  float* mixed;            ///< per row the unnormalized output so far, rescaled to the new maximum
   int64_t mixed_row;
 };
 
 STEPFORGE_SIMD_CLONES void update_softmax(const StripSoftmax& strip) {
-  const int64_t columns = strip.columns;
+  const int64_t columns = strip.visible.columns;
   const int64_t mixed_row = strip.mixed_row;
   for (int64_t r = 0; r < strip.rows; ++r) {
     float* row = strip.scores + r * kKeyBlock;
-    const int64_t visible = std::clamp<int64_t>(strip.visible + r * strip.growth, 0, columns);
+    const int64_t begin = strip.visible.begin(r);
+    const int64_t end = strip.visible.end(r);
+    std::fill(row, row + begin, 0.0F);
+    std::fill(row + end, row + columns, 0.0F);
+    if (begin == end) continue;
     const float before = strip.largest[r];
     float largest = before;
 #pragma omp simd reduction(max : largest)
-    for (int64_t c = 0; c < visible; ++c) largest = largest < row[c] ? row[c] : largest;
+    for (int64_t c = begin; c < end; ++c) largest = largest < row[c] ? row[c] : largest;
     float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < visible; ++c) {
+    for (int64_t c = begin; c < end; ++c) {
       row[c] = exp2_approx(row[c] - largest);
       sum += row[c];
     }
-    for (int64_t c = visible; c < columns; ++c) row[c] = 0.0F;
     const float shrink = exp2_approx(before - largest);
     strip.largest[r] = largest;
     strip.sum[r] = strip.sum[r] * shrink + sum;
@@ -160,12 +161,12 @@ class Forward {
     std::fill_n(sum, rows, 0.0F);
 
     const int64_t kv_head = head / shape_.group();
-    for (int64_t key = 0; key < block.seen(); key += kKeyBlock) {
+    for (int64_t key = block.first_key(shape_.window); key < block.seen(); key += kKeyBlock) {
       for (int64_t strip = 0; strip < rows; strip += kStrip) {
         const int64_t strip_rows = std::min(kStrip, rows - strip);
         const int64_t visible = block.past - key + (block.causal ? strip + 1 : 0);
         const int64_t seen = std::min(visible + (block.causal ? strip_rows - 1 : 0), kKeyBlock);
-        if (seen <= 0) continue;
+        if (seen <= 0 || (shape_.window > 0 && visible - shape_.window >= kKeyBlock)) continue;
         const int64_t columns = round_up(seen, kColumnUnit);
         block_gemm().rows({.a = queries + strip * padded_dim_,
                            .a_row = padded_dim_,
@@ -179,9 +180,7 @@ class Forward {
                            .accumulate = false});
         update_softmax({.scores = scores,
                         .rows = strip_rows,
-                        .columns = columns,
-                        .visible = visible,
-                        .growth = block.causal ? 1 : 0,
+                        .visible = {columns, visible, block.causal ? 1 : 0, shape_.window},
                         .largest = largest + strip,
                         .sum = sum + strip,
                         .mixed = mixed + strip * padded_dim_,

@@ -39,30 +39,29 @@ struct StripGradient {
   float* scores;
   float* grad_scores;
   int64_t rows;
-  int64_t columns;  ///< written; 0 beyond the visible ones
-  int64_t visible;  ///< columns that row 0 may see, if positive
-  int64_t growth;   ///< more in each following row
+  VisibleColumns visible;  ///< others become 0
   const float* log_sums;
   const float* deltas;
 };
 
 STEPFORGE_SIMD_CLONES void differentiate_softmax(const StripGradient& strip) {
-  const int64_t columns = strip.columns;
+  const int64_t columns = strip.visible.columns;
   for (int64_t r = 0; r < strip.rows; ++r) {
     float* probability = strip.scores + r * kKeyBlock;
     float* grad = strip.grad_scores + r * kKeyBlock;
     const float log_sum = strip.log_sums[r];
     const float delta = strip.deltas[r];
-    const int64_t visible = std::clamp<int64_t>(strip.visible + r * strip.growth, 0, columns);
+    const int64_t begin = strip.visible.begin(r);
+    const int64_t end = strip.visible.end(r);
+    for (float* scores : {probability, grad}) {
+      std::fill(scores, scores + begin, 0.0F);
+      std::fill(scores + end, scores + columns, 0.0F);
+    }
 #pragma omp simd
-    for (int64_t c = 0; c < visible; ++c) {
+    for (int64_t c = begin; c < end; ++c) {
       const float p = exp2_approx(probability[c] - log_sum);
       probability[c] = p;
       grad[c] = p * (grad[c] - delta);
-    }
-    for (int64_t c = visible; c < columns; ++c) {
-      probability[c] = 0.0F;
-      grad[c] = 0.0F;
     }
   }
 }
@@ -194,7 +193,7 @@ class Backward {
       s.log_sums[r] = lse_[(block.begin + r) * shape_.heads + head] * kLog2E;
       s.deltas[r] = dot(grad_out + r * out_width, out + r * out_width, dim_);
     }
-    for (int64_t key = 0; key < block.seen(); key += kKeyBlock) {
+    for (int64_t key = block.first_key(shape_.window); key < block.seen(); key += kKeyBlock) {
       score_gradients(d, block, key, s);
       key_gradients(block, key, s);
     }
@@ -233,9 +232,7 @@ class Backward {
       differentiate_softmax({.scores = scores,
                              .grad_scores = grad_scores,
                              .rows = strip_rows,
-                             .columns = block_columns,
-                             .visible = visible,
-                             .growth = block.causal ? 1 : 0,
+                             .visible = {block_columns, visible, block.causal ? 1 : 0, shape_.window},
                              .log_sums = s.log_sums + strip,
                              .deltas = s.deltas + strip});
       if (seen == 0) continue;

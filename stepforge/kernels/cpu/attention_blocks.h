@@ -27,6 +27,23 @@ struct QueryBlock {
   bool causal;   ///< query t sees past + 1 + t keys; otherwise `past`
 
   int64_t seen() const { return past + (causal ? rows : 0); }
+  /// The key with which the first block of keys begins; those before it are outside the window of all rows.
+  int64_t first_key(int64_t window) const {
+    return window == 0 ? 0 : std::max<int64_t>(past + 1 - window, 0) / kKeyBlock * kKeyBlock;
+  }
+};
+
+/// Which columns of a block of scores the rows of a strip see: row r those in [begin(r), end(r)).
+struct VisibleColumns {
+  int64_t columns;  ///< of the block
+  int64_t end_of_first;
+  int64_t growth;  ///< further columns of each following row
+  int64_t window;
+
+  int64_t end(int64_t r) const { return std::clamp<int64_t>(end_of_first + r * growth, 0, columns); }
+  int64_t begin(int64_t r) const {
+    return window == 0 ? 0 : std::clamp<int64_t>(end_of_first + r * growth - window, 0, end(r));
+  }
 };
 
 /// The columns of a head in row `row`.

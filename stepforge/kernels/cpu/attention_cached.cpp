@@ -84,11 +84,14 @@ void cached(const at::Tensor& q, const at::Tensor& k_cache, const at::Tensor& v_
     const int64_t entries = row * capacity * entry_stride + head / shape.group() * shape.head_dim;
     for (int64_t t = 0; t < chunk; ++t) {
       const int64_t offset = (row * chunk + t) * shape.out_width() + head * shape.head_dim;
+      const int64_t length = past_lengths[static_cast<size_t>(row)] + t + 1;
+      const int64_t seen = shape.window == 0 ? length : std::min(length, shape.window);
+      const int64_t first = entries + (length - seen) * entry_stride;
       attend(CachedQuery<T>{.query = queries + offset,
-                            .keys = keys + entries,
-                            .values = values + entries,
+                            .keys = keys + first,
+                            .values = values + first,
                             .entry_stride = entry_stride,
-                            .length = past_lengths[static_cast<size_t>(row)] + t + 1,
+                            .length = seen,
                             .dim = shape.head_dim,
                             .scale = static_cast<float>(shape.scale),
                             .scores = scratch + slot * memory.size(1),
