@@ -204,6 +204,7 @@ struct TrainingConfig {
   double max_norm = 1.0;
   ClipNorm norm_type = ClipNorm::l2;
   LossAggregation loss_aggregation = LossAggregation::token_mean;
+  double z_loss_weight = 0.0;
   NonfiniteAction nonfinite = NonfiniteAction::stop;
   int64_t max_skipped = 10;
   ReductionMode reduction = ReductionMode::fast;

@@ -55,6 +55,11 @@ SchemaOf<TrainingConfig> training_section() {
       .field("loss_aggregation", &TrainingConfig::loss_aggregation,
              "How the loss is averaged: token_mean is the mean over all valid labels of the step, "
              "rank_average the average over ranks of each rank's own mean.")
+      .field(
+          "z_loss_weight", &TrainingConfig::z_loss_weight,
+          "Weight of the z-loss in the gradients, the square of the logarithm of the sum of all tokens' "
+          "exponentials (PaLM: 1e-4), which keeps logits from growing and is not part of the logged losses.",
+          {.min = 0, .max = 1})
       .field("nonfinite", &TrainingConfig::nonfinite,
              "What to do if the loss or the gradient norm is not finite: stop the run, or skip the step "
              "without updating weights and moments.")

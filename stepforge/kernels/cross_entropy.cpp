@@ -33,13 +33,12 @@ bool has_valid_label(const at::Tensor& labels) {
   return labels.ne(kIgnoredLabel).any().item<bool>();
 }
 
-/// Where a kernel reads the scale of gradients; null without gradients.
-const double* pointer_to(const at::Tensor& scale) {
-  return scale.defined() ? scale.const_data_ptr<double>() : nullptr;
+cpu::LogitsGradient for_kernel(const LossGradient& gradient) {
+  return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr, gradient.z_weight};
 }
 
-/// The loss of logits of a part of the vocabulary; with a defined `scale` they become their gradient.
-void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& scale,
+/// The loss of logits of a part of the vocabulary; with a defined scale they become their gradient.
+void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, const LossGradient& gradient,
                            const at::Tensor& token_loss, const VocabularyPart& part,
                            const TensorExchange& ranks) {
   if (!has_cpu_kernel(logits)) {
@@ -53,18 +52,18 @@ void cross_entropy_of_part(const at::Tensor& logits, const at::Tensor& labels, c
   ranks.max(largest);
   cpu::part_terms(logits, wide_labels, part, largest, terms);
   ranks.sum(terms);
-  cpu::part_losses(logits, wide_labels, part, largest, terms, pointer_to(scale), token_loss);
+  cpu::part_losses(logits, wide_labels, part, largest, terms, for_kernel(gradient), token_loss);
 }
 
 /// Computes the chunks one after the other; owns the workspace they share.
 class ChunkedHead {
  public:
-  ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& scale, int64_t chunk,
+  ChunkedHead(const at::Tensor& hidden, const at::Tensor& weight, const LossGradient& gradient, int64_t chunk,
               const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part,
               const TensorExchange& ranks)
       : hidden_(hidden),
         weight_(weight),
-        scale_(scale),
+        gradient_(gradient),
         outputs_(outputs),
         part_(part),
         ranks_(ranks),
@@ -113,7 +112,7 @@ class ChunkedHead {
       losses_of_all(whole, labels, token_loss, with_gradients);
       logits.copy_(whole.narrow(1, part_.begin, logits.size(1)));
     } else {
-      cross_entropy_of_part(logits, labels, with_gradients ? scale_ : at::Tensor(), token_loss, part_,
+      cross_entropy_of_part(logits, labels, with_gradients ? gradient_ : LossGradient(), token_loss, part_,
                             ranks_);
     }
   }
@@ -122,7 +121,7 @@ class ChunkedHead {
   void losses_of_all(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss,
                      bool with_gradients) const {
     if (with_gradients) {
-      cross_entropy_forward_backward(logits, labels, scale_, token_loss);
+      cross_entropy_forward_backward(logits, labels, gradient_, token_loss);
     } else {
       cross_entropy_forward(logits, labels, token_loss);
     }
@@ -143,7 +142,7 @@ class ChunkedHead {
 
   const at::Tensor& hidden_;
   const at::Tensor& weight_;
-  const at::Tensor& scale_;
+  const LossGradient& gradient_;
   const LinearCrossEntropyOutputs& outputs_;
   const VocabularyPart& part_;
   const TensorExchange& ranks_;
@@ -191,29 +190,30 @@ at::Tensor of_all_parts(const at::Tensor& logits, const VocabularyPart& part, co
 void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss) {
   check_operands(logits, labels, token_loss);
   if (has_cpu_kernel(logits)) {
-    cpu::cross_entropy(logits, labels, nullptr, token_loss);
+    cpu::cross_entropy(logits, labels, {}, token_loss);
   } else {
     cross_entropy_forward_reference(logits, labels, token_loss);
   }
 }
 
 void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels,
-                                    const at::Tensor& scale, const at::Tensor& token_loss) {
+                                    const LossGradient& gradient, const at::Tensor& token_loss) {
   check_operands(logits, labels, token_loss);
-  check_scalar(scale, "cross_entropy scale");
+  check_scalar(gradient.scale, "cross_entropy scale");
   if (has_cpu_kernel(logits)) {
-    cpu::cross_entropy(logits, labels, pointer_to(scale), token_loss);
+    cpu::cross_entropy(logits, labels, for_kernel(gradient), token_loss);
   } else {
-    cross_entropy_forward_backward_reference(logits, labels, scale, token_loss);
+    cross_entropy_forward_backward_reference(logits, labels, gradient, token_loss);
   }
 }
 
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                          const at::Tensor& scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
-                          const VocabularyPart& part, const TensorExchange& ranks) {
-  check_linear_operands(hidden, weight, labels, scale, outputs);
+                          const LossGradient& gradient, int64_t chunk,
+                          const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part,
+                          const TensorExchange& ranks) {
+  check_linear_operands(hidden, weight, labels, gradient.scale, outputs);
   if (chunk < 1) throw Error(format("linear_cross_entropy: chunk = {} tokens: must be at least 1", chunk));
-  ChunkedHead head(hidden, weight, scale, chunk, outputs, part, ranks);
+  ChunkedHead head(hidden, weight, gradient, chunk, outputs, part, ranks);
   const int64_t tokens = hidden.size(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
     const int64_t end = std::min(begin + chunk, tokens);
@@ -232,22 +232,24 @@ void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor&
 }
 
 void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
-                                              const at::Tensor& scale, const at::Tensor& token_loss) {
+                                              const LossGradient& gradient, const at::Tensor& token_loss) {
   cross_entropy_forward_reference(logits, labels, token_loss);
   const at::Tensor ignored = labels.eq(kIgnoredLabel).unsqueeze(1);
   const at::Tensor index = labels.to(at::kLong).unsqueeze(1).masked_fill(ignored, 0);
-  at::Tensor grad = logits.to(compute_type(logits)).softmax(1);
+  const at::Tensor wide = logits.to(compute_type(logits));
+  at::Tensor grad =
+      wide.softmax(1) * (at::logsumexp(wide, {1}, /*keepdim=*/true) * (2.0 * gradient.z_weight) + 1.0);
   grad.scatter_add_(1, index, at::full({1, 1}, -1, grad.options()).expand_as(index));
-  logits.copy_((grad * scale).masked_fill(ignored, 0));
+  logits.copy_((grad * gradient.scale).masked_fill(ignored, 0));
 }
 
 void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
-                                    const at::Tensor& labels, const at::Tensor& scale,
+                                    const at::Tensor& labels, const LossGradient& gradient,
                                     const LinearCrossEntropyOutputs& outputs) {
   const at::ScalarType type = compute_type(hidden);
   const at::Tensor logits = at::mm(hidden.to(type), weight.to(type).t());
   if (outputs.logits.defined()) outputs.logits.copy_(logits);
-  cross_entropy_forward_backward_reference(logits, labels, scale, outputs.token_loss);
+  cross_entropy_forward_backward_reference(logits, labels, gradient, outputs.token_loss);
   if (outputs.grad_hidden.defined()) outputs.grad_hidden.copy_(at::mm(logits, weight.to(type)));
   if (outputs.grad_weight.defined()) {
     write_or_add(outputs.grad_weight, at::mm(logits.t(), hidden.to(type)), outputs.accumulate_weight);

@@ -3,6 +3,8 @@
 //
 //   loss[n] = log sum_v exp(logits[n, v]) - logits[n, label[n]], and 0 where the label is -100 (ignored)
 //   d loss[n] / d logits[n, v] = softmax(logits[n])[v] - (v == label[n])
+//
+// Gradients may include that of a z-loss (Chowdhery et al., "PaLM", 2022, section 5), which keeps the log of the sum near 0.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +16,20 @@
 
 namespace stepforge {
 
+/// Gradients are of scale * sum(loss + z_weight * lse^2) over the tokens whose label is not ignored;
+/// lse[n] = log sum_v exp(logits[n, v]).
+struct LossGradient {
+  at::Tensor scale = {};  ///< a scalar (kernels/scalars.h); undefined without gradients
+  double z_weight = 0.0;
+};
+
 /// logits: [n, V] fp32 or bf16; labels: int32 or int64 [n]; token_loss: [n] fp32 (fp64 logits: fp64),
 /// written. Throws Error on a label that is neither -100 nor in [0, V). No autograd.
 void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss);
 
-/// The same, and `logits` is overwritten by scale * d loss / d logits: exactly 0 in ignored rows. `scale` is
-/// a scalar (kernels/scalars.h).
+/// The same, and `logits` is overwritten by its gradient: exactly 0 in ignored rows.
 void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels,
-                                    const at::Tensor& scale, const at::Tensor& token_loss);
+                                    const LossGradient& gradient, const at::Tensor& token_loss);
 
 /// The outputs of linear_cross_entropy. Undefined tensors are not computed.
 struct LinearCrossEntropyOutputs {
@@ -32,27 +40,27 @@ struct LinearCrossEntropyOutputs {
   at::Tensor logits = {};          ///< fp32 [N, V]; only without gradients
 };
 
-/// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, loss, and the gradients of scale *
-/// sum(loss); the logits of all tokens are never materialized at once. hidden: [N, D], weight: [V, D] of one
+/// Head and loss in chunks of `chunk` tokens: logits = hidden weight^T, loss, and `gradient`; the logits of all tokens are never materialized at once. hidden: [N, D], weight: [V, D] of one
 /// type. With bf16 the products are summed in fp32 and rounded to bf16 as in PyTorch (logits, their gradient,
 /// and each chunk's share of grad_weight before it is added in fp32); the loss is fp32. A chunk whose labels
-/// are all ignored costs nothing. `scale`: a scalar (kernels/scalars.h), not used without gradients.
+/// are all ignored costs nothing. `gradient` is not used without gradients.
 ///
 /// If weight holds a part of the vocabulary, each rank calls it with its own part and the same other
 /// arguments. Losses are those of the whole vocabulary, the same on all ranks; grad_weight and logits are this
 /// rank's, and grad_hidden is its share, of which the caller forms the sum. The ranks exchange three numbers per
 /// token, or the logits if ranks.parallel.whole_logits.
 void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                          const at::Tensor& scale, int64_t chunk, const LinearCrossEntropyOutputs& outputs,
-                          const VocabularyPart& part = {}, const TensorExchange& ranks = {});
+                          const LossGradient& gradient, int64_t chunk,
+                          const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part = {},
+                          const TensorExchange& ranks = {});
 
 void cross_entropy_forward_reference(const at::Tensor& logits, const at::Tensor& labels,
                                      const at::Tensor& token_loss);
 void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at::Tensor& labels,
-                                              const at::Tensor& scale, const at::Tensor& token_loss);
+                                              const LossGradient& gradient, const at::Tensor& token_loss);
 /// Computes all logits at once.
 void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,
-                                    const at::Tensor& labels, const at::Tensor& scale,
+                                    const at::Tensor& labels, const LossGradient& gradient,
                                     const LinearCrossEntropyOutputs& outputs);
 
 }  // namespace stepforge

@@ -62,7 +62,7 @@ Model make_model(const ModelConfig& config, const ParameterLookup& parameters,
   }
   Parameter& output = parameters(config.tie_embeddings ? "embedding.weight" : "head.weight");
   model.head = std::make_unique<LinearCrossEntropyHead>(parameters("head.norm"), output, config.norm_eps,
-                                                        chunk, options.tensor);
+                                                        chunk, options.tensor, options.z_loss_weight);
   return model;
 }
 

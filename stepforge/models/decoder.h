@@ -16,6 +16,7 @@ struct ForwardOptions {
   ContextExchange exchange = {};  ///< if ranks hold parts of each row
   TensorExchange tensor =
       {};  ///< if `parameters` are this rank's parts of tensors that are divided over ranks
+  double z_loss_weight = 0.0;  ///< training.z_loss_weight
 };
 
 /// Embedding, layers and head of `config`, bound to `parameters`, which are looked up by the names of the

@@ -43,8 +43,8 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
     outputs.accumulate_weight = weight_.written();
     weight_.mark_written();
   }
-  linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, scale, chunk_, outputs,
-                       part_, parts());
+  linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, {scale, z_weight_},
+                       chunk_, outputs, part_, parts());
 
   normed.out.reset();
   const at::Tensor gradient = leave_layer(outputs.grad_hidden, is_divided(weight_), tensor_, context);
@@ -63,8 +63,8 @@ LossResult LinearCrossEntropyHead::loss(const Bundle& inputs, const Context& con
   LinearCrossEntropyOutputs outputs;
   outputs.token_loss = at::empty({hidden.size(0)}, hidden.options().dtype(at::kFloat));
   if (with_logits) outputs.logits = at::empty({hidden.size(0), weight_.value().size(0)}, at::kFloat);
-  linear_cross_entropy(hidden, weight_.value().detach(), context.batch->labels, /*scale=*/{}, chunk_, outputs,
-                       part_, parts());
+  linear_cross_entropy(hidden, weight_.value().detach(), context.batch->labels, /*gradient=*/{}, chunk_,
+                       outputs, part_, parts());
   const at::Tensor logits = with_logits ? of_all_parts(outputs.logits) : outputs.logits;
   return {outputs.token_loss, logits, {}};
 }

@@ -67,15 +67,17 @@ class EmbeddingBlock : public Block {
 /// materialized.
 class LinearCrossEntropyHead : public Head {
  public:
-  /// `weight` [vocab, width] is the head's own or the embedding's. `chunk`: tokens per chunk.
+  /// `weight` [vocab, width] is the head's own or the embedding's. `chunk`: tokens per chunk. `z_weight`: of the z-loss
+  /// in gradients (kernels/cross_entropy.h).
   LinearCrossEntropyHead(Parameter& norm, Parameter& weight, double eps, int64_t chunk,
-                         TensorExchange tensor = {})
+                         TensorExchange tensor = {}, double z_weight = 0.0)
       : norm_(norm),
         weight_(weight),
         eps_(eps),
         chunk_(chunk),
         part_(vocabulary_part(weight.spec())),
-        tensor_(std::move(tensor)) {}
+        tensor_(std::move(tensor)),
+        z_weight_(z_weight) {}
   LossResult loss_with_gradients(const Bundle& inputs, const Context& context,
                                  const at::Tensor& scale) override;
   LossResult loss(const Bundle& inputs, const Context& context, bool with_logits) override;
@@ -93,6 +95,7 @@ class LinearCrossEntropyHead : public Head {
   int64_t chunk_;
   VocabularyPart part_;
   TensorExchange tensor_;
+  double z_weight_;
 };
 
 }  // namespace stepforge

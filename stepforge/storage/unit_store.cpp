@@ -263,7 +263,7 @@ at::Tensor UnitStore::take_gradient() {
   return std::exchange(gradient_buffer_, {});
 }
 
-void UnitStore::add_gradient(const at::Tensor& earlier) {
+void UnitStore::add_gradient(const at::Tensor& earlier) const {
   at::Tensor sum = written_gradient();
   at::add_out(sum, earlier, sum);
 }

@@ -133,7 +133,7 @@ class UnitStore {
   /// start_gradient() begins another.
   at::Tensor take_gradient();
   /// Ordered mode: written gradient = `earlier` + written gradient.
-  void add_gradient(const at::Tensor& earlier);
+  void add_gradient(const at::Tensor& earlier) const;
 
   /// Initial values from (seed, Hugging Face name of the sub-tensor, element index).
   void initialize(uint64_t seed);

@@ -261,7 +261,8 @@ void build_model(Trainer& trainer) {
   const ForwardOptions options{std::max(trainer.config.training.seq_len, generation_context(trainer.config)),
                                trainer.config.training.loss_chunk,
                                context_exchange(*trainer.groups, plan_context(trainer.config)),
-                               tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place))};
+                               tensor_exchange(*trainer.groups, plan_tensor(trainer.config, trainer.place)),
+                               trainer.config.training.z_loss_weight};
   trainer.model = make_model(trainer.config.model, trainer.store->lookup(), options);
 }
 

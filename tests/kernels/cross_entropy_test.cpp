@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/kernels/cross_entropy.h"
 
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/kernels/reduce.h"
@@ -23,12 +27,12 @@ TEST(CrossEntropy, AgreesWithTheFp64Reference) {
       const at::Tensor labels = some_labels(23, static_cast<int32_t>(vocabulary));
       const at::Tensor wide = logits.to(at::kDouble);
       const at::Tensor expected_loss = at::empty({23}, at::kDouble);
-      cross_entropy_forward_backward_reference(wide, labels, scalar(0.125), expected_loss);
+      cross_entropy_forward_backward_reference(wide, labels, {scalar(0.125)}, expected_loss);
       const at::Tensor loss = at::empty({23});
       cross_entropy_forward(logits, labels, loss);
       expect_close(loss, expected_loss, 16 * kEps32, "loss alone");
       const at::Tensor grad = logits.clone();
-      cross_entropy_forward_backward(grad, labels.to(at::kLong), scalar(0.125), loss);
+      cross_entropy_forward_backward(grad, labels.to(at::kLong), {scalar(0.125)}, loss);
       expect_close(loss, expected_loss, 16 * kEps32, "loss");
       expect_close(grad, wide, type == at::kFloat ? 32 * kEps32 : kEps16, "gradient");
     }
@@ -40,7 +44,7 @@ TEST(CrossEntropy, ReferenceGradientIsTheDerivative) {
   const at::Tensor labels = some_labels(6, 9);
   const at::Tensor loss = at::empty({6}, at::kDouble);
   const at::Tensor grad = logits.clone();
-  cross_entropy_forward_backward(grad, labels, scalar(1), loss);
+  cross_entropy_forward_backward(grad, labels, {scalar(1)}, loss);
   expect_derivative(
       [&](const at::Tensor& x) {
         cross_entropy_forward(x, labels, loss);
@@ -52,7 +56,7 @@ TEST(CrossEntropy, ReferenceGradientIsTheDerivative) {
 TEST(CrossEntropy, IgnoredRowsAreExactlyZero) {
   const at::Tensor logits = random_tensor({3, 50}, 3);
   const at::Tensor loss = at::empty({3}).fill_(7);
-  cross_entropy_forward_backward(logits, int_tensor({-100, 4, -100}), scalar(1), loss);
+  cross_entropy_forward_backward(logits, int_tensor({-100, 4, -100}), {scalar(1)}, loss);
   EXPECT_EQ(loss[0].item<float>(), 0.0F);
   EXPECT_GT(loss[1].item<float>(), 0.0F);
   EXPECT_TRUE(logits[0].eq(0).all().item<bool>());
@@ -66,9 +70,9 @@ TEST(CrossEntropy, HugeLogitsStayFinite) {
     logits[1] += huge;
     const at::Tensor wide = logits.to(at::kDouble);
     const at::Tensor expected = at::empty({2}, at::kDouble);
-    cross_entropy_forward_backward_reference(wide, int_tensor({7, 5}), scalar(1), expected);
+    cross_entropy_forward_backward_reference(wide, int_tensor({7, 5}), {scalar(1)}, expected);
     const at::Tensor loss = at::empty({2});
-    cross_entropy_forward_backward(logits, int_tensor({7, 5}), scalar(1), loss);
+    cross_entropy_forward_backward(logits, int_tensor({7, 5}), {scalar(1)}, loss);
     expect_close(loss, expected, 16 * kEps32, "loss");
     expect_close(logits, wide, 32 * kEps32, "gradient");
   }
@@ -110,11 +114,11 @@ TEST(LinearCrossEntropy, ChunksAgreeWithTheWholeInFp64) {
     const at::Tensor hidden = head.hidden.to(type);
     const at::Tensor weight = head.weight.to(type);
     const LinearCrossEntropyOutputs expected = head.outputs(at::kDouble, at::kDouble);
-    linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), head.labels, scalar(0.25),
-                                   expected);
+    linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), head.labels,
+                                   {scalar(0.25)}, expected);
     for (const int64_t chunk : {1, 8, 29, 100}) {
       const LinearCrossEntropyOutputs actual = head.outputs(type, at::kFloat);
-      linear_cross_entropy(hidden, weight, head.labels, scalar(0.25), chunk, actual);
+      linear_cross_entropy(hidden, weight, head.labels, {scalar(0.25)}, chunk, actual);
       const double tolerance = type == at::kFloat ? 64 * kEps32 : 4 * kEps16;
       expect_close(actual.token_loss, expected.token_loss, tolerance, "loss");
       expect_close(actual.grad_hidden, expected.grad_hidden, tolerance, "grad_hidden");
@@ -126,11 +130,11 @@ TEST(LinearCrossEntropy, ChunksAgreeWithTheWholeInFp64) {
 TEST(LinearCrossEntropy, AddsToTheWeightGradientWhenAsked) {
   const Head head;
   LinearCrossEntropyOutputs once = head.outputs(at::kFloat, at::kFloat);
-  linear_cross_entropy(head.hidden, head.weight, head.labels, scalar(1), 10, once);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, {scalar(1)}, 10, once);
   LinearCrossEntropyOutputs twice = once;
   twice.grad_weight = once.grad_weight.clone();
   twice.accumulate_weight = true;
-  linear_cross_entropy(head.hidden, head.weight, head.labels, scalar(1), 10, twice);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, {scalar(1)}, 10, twice);
   expect_close(twice.grad_weight, once.grad_weight * 2, 32 * kEps32, "grad_weight");
 }
 
@@ -139,7 +143,7 @@ TEST(LinearCrossEntropy, WithoutValidLabelsEverythingIsExactlyZero) {
   const at::Tensor ignored = at::empty({29}, at::kInt).fill_(-100);
   const LinearCrossEntropyOutputs outputs = head.outputs(at::kFloat, at::kFloat);
   outputs.grad_weight.fill_(5);
-  linear_cross_entropy(head.hidden, head.weight, ignored, scalar(1), 10, outputs);
+  linear_cross_entropy(head.hidden, head.weight, ignored, {scalar(1)}, 10, outputs);
   EXPECT_TRUE(outputs.token_loss.eq(0).all().item<bool>());
   EXPECT_TRUE(outputs.grad_hidden.eq(0).all().item<bool>());
   EXPECT_TRUE(outputs.grad_weight.eq(0).all().item<bool>());
@@ -148,7 +152,7 @@ TEST(LinearCrossEntropy, WithoutValidLabelsEverythingIsExactlyZero) {
 TEST(LinearCrossEntropy, EvaluationGivesTheSameLossAndTheLogits) {
   const Head head;
   const LinearCrossEntropyOutputs training = head.outputs(at::kFloat, at::kFloat);
-  linear_cross_entropy(head.hidden, head.weight, head.labels, scalar(1), 10, training);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, {scalar(1)}, 10, training);
   const LinearCrossEntropyOutputs evaluation = {
       .token_loss = at::empty({29}), .grad_hidden = {}, .grad_weight = {}, .logits = at::empty({29, 53})};
   linear_cross_entropy(head.hidden, head.weight, head.labels, {}, 10, evaluation);
@@ -157,14 +161,36 @@ TEST(LinearCrossEntropy, EvaluationGivesTheSameLossAndTheLogits) {
                32 * kEps32, "logits");
 }
 
+TEST(LinearCrossEntropy, GradientsIncludeTheZLossAndTheLossDoesNot) {
+  const Head head;
+  constexpr double kWeight = 0.01;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor hidden = head.hidden.to(type).to(at::kDouble).requires_grad_(true);
+    const at::Tensor weight = head.weight.to(type).to(at::kDouble).requires_grad_(true);
+    const at::Tensor logits = at::mm(hidden, weight.t());
+    const at::Tensor valid = head.labels.ne(-100);
+    const at::Tensor losses =
+        at::cross_entropy_loss(logits, head.labels.to(at::kLong), {}, at::Reduction::None, -100);
+    const at::Tensor squares = at::logsumexp(logits, {1}).square() * valid;
+    torch::autograd::backward({((losses + kWeight * squares) * 0.25).sum()}, {});
+    const LinearCrossEntropyOutputs actual = head.outputs(type, at::kFloat);
+    linear_cross_entropy(head.hidden.to(type), head.weight.to(type), head.labels, {scalar(0.25), kWeight}, 8,
+                         actual);
+    const double tolerance = type == at::kFloat ? 64 * kEps32 : 4 * kEps16;
+    expect_close(actual.token_loss, losses.detach(), tolerance, "loss");
+    expect_close(actual.grad_hidden, hidden.grad(), tolerance, "grad_hidden");
+    expect_close(actual.grad_weight, weight.grad(), tolerance, "grad_weight");
+  }
+}
+
 TEST(LinearCrossEntropy, ReadsTheScaleWhenItRuns) {
   const Head head;
   const at::Tensor scale = scalar(1);
   const LinearCrossEntropyOutputs once = head.outputs(at::kFloat, at::kFloat);
-  linear_cross_entropy(head.hidden, head.weight, head.labels, scale, 10, once);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, {scale}, 10, once);
   scale.fill_(0.25);  // a power of two scales every product exactly
   const LinearCrossEntropyOutputs quarter = head.outputs(at::kFloat, at::kFloat);
-  linear_cross_entropy(head.hidden, head.weight, head.labels, scale, 10, quarter);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, {scale}, 10, quarter);
   EXPECT_TRUE(at::equal(quarter.grad_hidden, once.grad_hidden * 0.25));
   EXPECT_TRUE(at::equal(quarter.grad_weight, once.grad_weight * 0.25));
   EXPECT_TRUE(at::equal(quarter.token_loss, once.token_loss));
@@ -174,7 +200,7 @@ TEST(LinearCrossEntropy, RefusesAScaleThatIsNoScalar) {
   const Head head;
   const LinearCrossEntropyOutputs outputs = head.outputs(at::kFloat, at::kFloat);
   for (const at::Tensor& scale : {at::Tensor(), at::ones({1}, at::kDouble), at::ones({}, at::kFloat)})
-    EXPECT_THROW(linear_cross_entropy(head.hidden, head.weight, head.labels, scale, 10, outputs), Error);
+    EXPECT_THROW(linear_cross_entropy(head.hidden, head.weight, head.labels, {scale}, 10, outputs), Error);
 }
 
 }  // namespace

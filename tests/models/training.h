@@ -37,7 +37,9 @@ class Job {
         program(plan_train_step(config, spec, plan_layout(config, spec))),
         store(spec.units, rank_layout(spec.units, {.gather = config.precision.compute})),
         model(make_model(config.model, store.lookup(),
-                         {config.model.max_position, config.training.loss_chunk})),
+                         {.context_length = config.model.max_position,
+                          .loss_chunk = config.training.loss_chunk,
+                          .z_loss_weight = config.training.z_loss_weight})),
         optimizer(store, resolve_param_groups(config.optimizer, spec)),
         executor(program, model, store),
         train_step(config, executor, store, optimizer) {

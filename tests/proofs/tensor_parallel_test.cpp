@@ -47,6 +47,19 @@ TEST_P(TensorParallelTraining, WithAPlanOfOnesOwnLossesAreThoseOfOneRank) {
   }
 }
 
+TEST_P(TensorParallelTraining, AZLossIsThatOfOneRankAndChangesTheRun) {
+  const auto job = [](const std::filesystem::path& run_dir, double weight) {
+    return divided_job(run_dir, GetParam(), 20) + Strings{format("training.z_loss_weight={}", weight)};
+  };
+  for (const LayoutCase& layout : {LayoutCase{2, 1, 2, 1, {}}, LayoutCase{3, 1, 3, 1, kWholeLogits}})
+    expect_losses_of_one_rank(layout,
+                              [&](const std::filesystem::path& run_dir) { return job(run_dir, 0.1); });
+  const TempFolder folder;
+  const double with = TestRun(job(folder / "with", 0.1) + kNoCheckpoint).run().back().loss;
+  const double without = TestRun(job(folder / "without", 0.0) + kNoCheckpoint).run().back().loss;
+  EXPECT_GT(std::abs(with - without), 1e-3);
+}
+
 TEST_P(TensorParallelTraining, InBf16LossesStayWithinItsPrecision) {
   const TempFolder folder;
   const Strings bf16 = kNoCheckpoint + Strings{"precision.compute=bf16"};

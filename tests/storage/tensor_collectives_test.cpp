@@ -170,8 +170,8 @@ TEST(TensorExchange, LossAndGradientsOfPartsAreThoseOfTheWhole) {
     const LinearCrossEntropyOutputs whole{.token_loss = at::empty({29}, at::kDouble),
                                           .grad_hidden = at::empty({29, 24}, at::kDouble),
                                           .grad_weight = at::empty({vocabulary, 24}, at::kDouble)};
-    linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), labels, scalar(0.25),
-                                   whole);
+    linear_cross_entropy_reference(hidden.to(at::kDouble), weight.to(at::kDouble), labels,
+                                   {scalar(0.25), 0.01}, whole);
     const double tolerance = type == at::kFloat ? 64 * kEps32 : 4 * kEps16;
     for (const auto& [chunk, whole_logits] : {std::pair<int64_t, bool>{4, false}, {100, false}, {4, true}}) {
       on_parts(4, [&](const TensorExchange& ranks, const TensorParallel& tensor) {
@@ -182,7 +182,7 @@ TEST(TensorExchange, LossAndGradientsOfPartsAreThoseOfTheWhole) {
                                             .grad_weight = at::empty({rows.size(0), 24})};
         TensorExchange exchange = ranks;
         exchange.parallel.whole_logits = whole_logits;
-        linear_cross_entropy(hidden, rows, labels, scalar(0.25), chunk, own, part, exchange);
+        linear_cross_entropy(hidden, rows, labels, {scalar(0.25), 0.01}, chunk, own, part, exchange);
         ranks.sum(own.grad_hidden);
         expect_close(own.token_loss, whole.token_loss, tolerance, "loss");
         expect_close(own.grad_hidden, whole.grad_hidden, tolerance, "grad_hidden");

@@ -86,33 +86,38 @@ double centred_logit(const T* logit, float largest) {
   return static_cast<double>(load(logit)) - static_cast<double>(largest);
 }
 
-/// The loss of a row whose label has the logit `centred`; with `scale` the row becomes its scaled gradient.
-/// The label is at index `label` unless another part of the vocabulary has it.
+/// The loss of a row whose label has the logit `centred`; with a scale the row becomes its gradient. The label is
+/// at index `label` unless another part of the vocabulary has it.
 template <typename T>
 float finish_row(T* row, int64_t width, int64_t label, const RowSum& statistics, double centred,
-                 const double* scale) {
-  if (scale != nullptr) {
+                 const LogitsGradient& gradient) {
+  const double log_sum = std::log(statistics.sum);
+  if (gradient.scale != nullptr) {
+    const double lse = log_sum + static_cast<double>(statistics.largest);
+    const double growth = 1.0 + 2.0 * gradient.z_weight * lse;
     const double probability = std::exp(centred) / statistics.sum;
-    row_gradient(row, width, statistics.largest, static_cast<float>(*scale / statistics.sum));
-    if (label >= 0 && label < width) store(row + label, static_cast<float>((probability - 1.0) * *scale));
+    const double scale = *gradient.scale;
+    row_gradient(row, width, statistics.largest, static_cast<float>(scale * growth / statistics.sum));
+    if (label >= 0 && label < width)
+      store(row + label, static_cast<float>((probability * growth - 1.0) * scale));
   }
-  return static_cast<float>(std::log(statistics.sum) - centred);
+  return static_cast<float>(log_sum - centred);
 }
 
 /// The loss and the gradient of a row whose label is ignored.
 template <typename T>
-float ignored_row(T* row, int64_t width, const double* scale) {
-  if (scale != nullptr) std::fill_n(row, width, T(0.0F));
+float ignored_row(T* row, int64_t width, const LogitsGradient& gradient) {
+  if (gradient.scale != nullptr) std::fill_n(row, width, T(0.0F));
   return 0.0F;
 }
 
-/// The loss of a row with all tokens; with `scale` the row becomes its scaled gradient.
+/// The loss of a row with all tokens; with a scale the row becomes its gradient.
 template <typename T>
-float whole_row(T* row, int64_t width, int64_t label, const double* scale) {
-  if (label == kIgnoredLabel) return ignored_row(row, width, scale);
+float whole_row(T* row, int64_t width, int64_t label, const LogitsGradient& gradient) {
+  if (label == kIgnoredLabel) return ignored_row(row, width, gradient);
   const float largest = row_max(row, width);
   const RowSum statistics{largest, row_sum(row, width, largest)};
-  return finish_row(row, width, label, statistics, centred_logit(row + label, largest), scale);
+  return finish_row(row, width, label, statistics, centred_logit(row + label, largest), gradient);
 }
 
 /// visit(n, row n) for all rows, in parallel. The rows are changed only where the caller may change them.
@@ -138,14 +143,14 @@ void for_each_row(const at::Tensor& logits, const Visit& visit) {
 
 }  // namespace
 
-void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
+void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const LogitsGradient& gradient,
                    const at::Tensor& token_loss) {
   const at::Tensor wide_labels = labels.to(at::kLong);
   const auto* label_data = wide_labels.const_data_ptr<int64_t>();
   check_labels(label_data, labels.numel(), logits.size(1));
   auto* losses = token_loss.mutable_data_ptr<float>();
   for_each_row(logits, [&](int64_t n, auto* row) {
-    losses[n] = whole_row(row, logits.size(1), label_data[n], scale);
+    losses[n] = whole_row(row, logits.size(1), label_data[n], gradient);
   });
 }
 
@@ -171,7 +176,7 @@ void part_terms(const at::Tensor& logits, const at::Tensor& labels, const Vocabu
 }
 
 void part_losses(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
-                 const at::Tensor& largest, const at::Tensor& terms, const double* scale,
+                 const at::Tensor& largest, const at::Tensor& terms, const LogitsGradient& gradient,
                  const at::Tensor& token_loss) {
   const auto* label_data = labels.const_data_ptr<int64_t>();
   const auto* largest_data = largest.const_data_ptr<float>();
@@ -182,8 +187,8 @@ void part_losses(const at::Tensor& logits, const at::Tensor& labels, const Vocab
   for_each_row(logits, [&](int64_t n, auto* row) {
     const RowSum statistics{largest_data[n], sums[n]};
     losses[n] = label_data[n] == kIgnoredLabel
-                    ? ignored_row(row, width, scale)
-                    : finish_row(row, width, label_data[n] - part.begin, statistics, centred[n], scale);
+                    ? ignored_row(row, width, gradient)
+                    : finish_row(row, width, label_data[n] - part.begin, statistics, centred[n], gradient);
   });
 }
 

@@ -48,8 +48,14 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k_cache, const at::
                       std::span<const int64_t> past_lengths, const AttentionShape& shape,
                       const at::Tensor& out);
 
-/// Computes the loss; if `scale` is not null, `logits` are overwritten by *scale * their gradient.
-void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const double* scale,
+/// LossGradient for a kernel, which reads the scale when it runs; null without gradients.
+struct LogitsGradient {
+  const double* scale = nullptr;
+  double z_weight = 0.0;
+};
+
+/// Computes the loss; with a scale, `logits` are overwritten by their gradient.
+void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const LogitsGradient& gradient,
                    const at::Tensor& token_loss);
 
 /// The same for logits of a part of the vocabulary, in three stages. Each row's largest logit; with that of
@@ -59,7 +65,7 @@ void part_maxima(const at::Tensor& logits, const at::Tensor& largest);
 void part_terms(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
                 const at::Tensor& largest, const at::Tensor& terms);
 void part_losses(const at::Tensor& logits, const at::Tensor& labels, const VocabularyPart& part,
-                 const at::Tensor& largest, const at::Tensor& terms, const double* scale,
+                 const at::Tensor& largest, const at::Tensor& terms, const LogitsGradient& gradient,
                  const at::Tensor& token_loss);
 
 void embedding_forward(const at::Tensor& tokens, const at::Tensor& weight, const at::Tensor& out,
