@@ -86,6 +86,7 @@ void expect_equal(const std::vector<FileTensor>& left, std::vector<FileTensor> r
   }
 }
 
+// Finds what went wrong in torchtitan#3764: an empty output weight of a tied model.
 TEST(HfFolder, ImportThenExportGivesBitEqualTensors) {
   for (const char* family : {"llama", "qwen3"}) {
     for (const bool tied : {false, true}) {

@@ -51,6 +51,7 @@ std::vector<fs::path> tensor_files(const fs::path& folder) {
   return files;
 }
 
+// Finds what went wrong in ISEEKYAN/Megatron-LM#104 (whole weights, but not the moments of the shard).
 TEST(ShardedCheckpoint, AnyLayoutReadsEveryBitOfAnyOther) {
   const TempFolder folder;
   for (size_t i = 0; i < layouts().size(); ++i) save(folder.path(), layouts()[i], i);
@@ -211,6 +212,7 @@ TEST(ShardedCheckpoint, AMissingOrDuplicateShardIsRefusedNamingTensorAndFile) {
   EXPECT_EQ(model.bits(), before);
 }
 
+// Finds what went wrong in torchtitan#3807: a fused qkv over more ranks than key-value heads.
 TEST(ShardedCheckpoint, ExportsTheSameAsOneRankAndIsReadBackByAnyLayout) {
   const TempFolder folder;
   save(folder / "one", {1, 1}, 1);

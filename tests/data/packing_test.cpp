@@ -27,6 +27,7 @@ Batch all_rows(const RowSource& source) {
   return batch;
 }
 
+// Finds what went wrong in torchtitan#4075: the last token of a document predicts the next document.
 TEST(Packing, ConcatenatesDocumentsAndCutsThemIntoRows) {
   const TempFolder folder;
   const auto source = packed(folder, counting_documents({3, 4, 6}), 4);

@@ -111,6 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"Qwen3Tied", {"model.family=qwen3", "model.tie_embeddings=true"}},
         Variant{"SkippedStep",
                 {"training.nonfinite=skip", "debug.plant_nan_step=3", "debug.plant_nan_block=layers.1"}},
+        // Finds what went wrong in Megatron-LM#4705 (rates of groups overwritten).
         Variant{"EpochsAndParameterGroups",
                 {"training.steps=0", "training.epochs=1", "data.synthetic_tokens=512",
                  "data.sources=[{format=\"synthetic\"}]", "data.synthetic_document_length=0",
