@@ -24,6 +24,7 @@ class JsonReader {
 
   const Json& json() const { return value_; }
   const std::string& source() const { return *source_; }
+  const std::string& path() const { return path_; }
 
   /// Members of an object.
   bool has(std::string_view key) const { return find(key) != nullptr; }

@@ -19,8 +19,11 @@ namespace {
 
 std::vector<const AddedToken*> tokens_with(const TokenizerDefinition& definition, bool normalized) {
   std::vector<const AddedToken*> tokens;
-  for (const AddedToken& token : definition.added_tokens) {
-    if (token.normalized == normalized) tokens.push_back(&token);
+  // Of tokens with the same spelling after normalization a special one counts.
+  for (const bool special : {true, false}) {
+    for (const AddedToken& token : definition.added_tokens) {
+      if (token.normalized == normalized && token.special == special) tokens.push_back(&token);
+    }
   }
   return tokens;
 }
@@ -39,41 +42,35 @@ std::string configured_token(const Json& config, const char* key, const std::str
 
 }  // namespace
 
-/// Splits a text in steps: at added tokens, by each pattern, then merges.
+/// Encodes a text in steps: added tokens, normalization, added tokens again, words, merges.
 class BpeTokenizer::WordEncoder final : public Encoder {
  public:
   explicit WordEncoder(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     require_utf8(text, "text to tokenize");
+    const TokenizerDefinition& definition = tokenizer_.definition_;
     cut_at_tokens(text, tokenizer_.first_finder_, ids, [&](std::string_view section) {
-      cut_at_tokens(section, tokenizer_.second_finder_, ids,
-                    [&](std::string_view part) { split(part, 0, ids); });
+      const bool first = section.data() == text.data();
+      const std::string_view normalized = definition.normalizer.apply(section, normalized_, scratch_);
+      cut_at_tokens(normalized, tokenizer_.second_finder_, ids, [&](std::string_view part) {
+        definition.pre_tokenizer.split(part, first && part.data() == normalized.data(), scratch_,
+                                       [&](std::string_view piece) { word(piece, ids); });
+      });
     });
   }
 
- private:
   template <typename Section>
   static void cut_at_tokens(std::string_view text, const AddedTokenFinder& finder, std::vector<int32_t>& ids,
                             const Section& section) {
     size_t begin = 0;
-    while (begin < text.size()) {
-      const auto found = finder.find(text, begin);
-      const size_t end = found ? found->begin : text.size();
-      if (end > begin) section(text.substr(begin, end - begin));
-      if (!found) break;
+    AddedTokenFinder::Search search(finder, text);
+    while (const auto found = search.next()) {
+      if (found->begin > begin) section(text.substr(begin, found->begin - begin));
       ids.push_back(found->token->id);
-      begin = found->begin + found->token->content.size();
+      begin = found->end;
     }
-  }
-
-  void split(std::string_view text, size_t stage, std::vector<int32_t>& ids) {
-    if (stage == tokenizer_.patterns_.size()) return word(text, ids);
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t length = tokenizer_.patterns_[stage].piece_length(text, begin, scratch_);
-      split(text.substr(begin, length), stage + 1, ids);
-      begin += length;
-    }
+    if (begin < text.size()) section(text.substr(begin));
   }
 
   void word(std::string_view text, std::vector<int32_t>& ids) {
@@ -88,6 +85,7 @@ class BpeTokenizer::WordEncoder final : public Encoder {
 
   const BpeTokenizer& tokenizer_;
   SplitPattern::Scratch scratch_;
+  std::string normalized_;
   WordCache cache_;
 };
 
@@ -98,8 +96,6 @@ BpeTokenizer::BpeTokenizer(TokenizerFiles files, const std::string& source)
       first_finder_(tokens_with(definition_, false)),
       second_finder_(tokens_with(definition_, true)),
       bytes_by_id_(model_.token_bytes()) {
-  for (const std::string& pattern : definition_.split_patterns)
-    patterns_.emplace_back(pattern, source + "/tokenizer.json");
   place_added_tokens();
   read_special_roles(source);
   fingerprint_ = content_hash(
@@ -183,10 +179,10 @@ std::string BpeTokenizer::default_config() const {
   for (const AddedToken& token : definition_.added_tokens) {
     append_member(added, std::to_string(token.id),
                   {{"content", token.content},
-                   {"lstrip", false},
+                   {"lstrip", token.lstrip},
                    {"normalized", token.normalized},
-                   {"rstrip", false},
-                   {"single_word", false},
+                   {"rstrip", token.rstrip},
+                   {"single_word", token.single_word},
                    {"special", token.special}});
   }
   config["added_tokens_decoder"] = added;

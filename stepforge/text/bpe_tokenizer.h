@@ -12,7 +12,6 @@
 #include "stepforge/text/added_tokens.h"
 #include "stepforge/text/bpe_model.h"
 #include "stepforge/text/definition.h"
-#include "stepforge/text/splitter.h"
 #include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
@@ -48,7 +47,6 @@ class BpeTokenizer final : public Tokenizer {
   TokenizerFiles files_;
   TokenizerDefinition definition_;
   BpeModel model_;
-  std::vector<SplitPattern> patterns_;
   AddedTokenFinder first_finder_;
   AddedTokenFinder second_finder_;
   std::vector<std::string> bytes_by_id_;

@@ -11,7 +11,6 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
 #include "stepforge/text/byte_alphabet.h"
-#include "stepforge/text/splitter.h"
 
 namespace stepforge {
 
@@ -119,46 +118,12 @@ PieceIds read_model(const JsonReader& model, TokenizerDefinition& definition) {
   return ids;
 }
 
-void read_split(const JsonReader& split, const std::string& source, TokenizerDefinition& definition) {
-  split.only_keys({"type", "pattern", "behavior", "invert"});
-  const JsonReader pattern = split["pattern"];
-  pattern.only_keys({"Regex"});
-  if (split["behavior"].text() != "Isolated") split["behavior"].refuse("only \"Isolated\" is supported");
-  require_flag(split, "invert", false, false);
-  const std::string& regex = pattern["Regex"].text();
-  SplitPattern(regex, source + ": pre_tokenizer");
-  definition.split_patterns.push_back(regex);
-}
-
-void read_byte_level(const JsonReader& byte_level, TokenizerDefinition& definition) {
-  byte_level.only_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-  require_flag(byte_level, "add_prefix_space", false, true);
-  if (byte_level.boolean_or("use_regex", true)) definition.split_patterns.emplace_back(kGpt2Pattern);
-}
-
-/// ByteLevel, or a Sequence of any number of Split and then one ByteLevel.
-void read_pre_tokenizer(const JsonReader& root, const std::string& source, TokenizerDefinition& definition) {
+void read_pre_tokenizer(const JsonReader& root, TokenizerDefinition& definition) {
   if (!root.has("pre_tokenizer")) root.refuse("pre_tokenizer", "only byte-level tokenizers are supported");
-  const JsonReader top = root["pre_tokenizer"];
-  if (top["type"].text() != "Sequence") {
-    if (top["type"].text() != "ByteLevel")
-      top["type"].refuse("only ByteLevel, or a Sequence that ends in it, is supported");
-    return read_byte_level(top, definition);
-  }
-  top.only_keys({"type", "pretokenizers"});
-  const JsonReader steps = top["pretokenizers"];
-  if (steps.size() == 0) steps.refuse("the last step must be ByteLevel");
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const JsonReader step = steps.at(i);
-    const bool last = i + 1 == steps.size();
-    const std::string wanted = last ? "ByteLevel" : "Split";
-    if (step["type"].text() != wanted) step["type"].refuse(format("only {} is supported here", wanted));
-    if (last) {
-      read_byte_level(step, definition);
-    } else {
-      read_split(step, source, definition);
-    }
-  }
+  const JsonReader pre_tokenizer = root["pre_tokenizer"];
+  definition.pre_tokenizer = PreTokenizer(pre_tokenizer, definition.normalizer.keeps_beginning());
+  if (!definition.pre_tokenizer.ends_in_bytes())
+    pre_tokenizer.refuse("only ByteLevel, or a Sequence that ends in it, is supported");
 }
 
 /// Hugging Face ignores the id in the file: a token of the model's vocabulary keeps that id, the others are
@@ -168,10 +133,11 @@ void read_added_tokens(const JsonReader& root, const PieceIds& ids, TokenizerDef
   const JsonReader tokens = root["added_tokens"];
   auto next = static_cast<int32_t>(definition.pieces.size());
   std::unordered_set<std::string_view> seen;
+  SplitPattern::Scratch scratch;
+  std::string buffer;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const JsonReader token = tokens.at(i);
     token.only_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-    for (const char* flag : {"single_word", "lstrip", "rstrip"}) require_flag(token, flag, false, false);
     const std::string& content = token["content"].text();
     if (content.empty()) token["content"].refuse("an added token must not be empty");
     if (!seen.insert(content).second) token["content"].refuse("the same content is added twice");
@@ -183,15 +149,15 @@ void read_added_tokens(const JsonReader& root, const PieceIds& ids, TokenizerDef
                  json_excerpt(Json(content)), expected, definition.pieces.size()));
     }
     const bool special = token.boolean_or("special", false);
-    definition.added_tokens.push_back({expected, content, special, token.boolean_or("normalized", !special)});
+    AddedToken added{.id = expected, .content = content, .special = special};
+    added.normalized = token.boolean_or("normalized", !special);
+    added.single_word = token.boolean_or("single_word", false);
+    added.lstrip = token.boolean_or("lstrip", false);
+    added.rstrip = token.boolean_or("rstrip", false);
+    if (added.normalized) added.pattern = definition.normalizer.apply(content, buffer, scratch);
+    if (added.pattern.empty()) token["content"].refuse("the normalizer leaves nothing of this added token");
+    definition.added_tokens.push_back(std::move(added));
   }
-}
-
-/// A sequence of no normalizers changes nothing.
-void check_normalizer(const JsonReader& normalizer) {
-  if (normalizer["type"].text() != "Sequence") normalizer.refuse("only null is supported");
-  const JsonReader steps = normalizer["normalizers"];
-  for (size_t i = 0; i < steps.size(); ++i) check_normalizer(steps.at(i));
 }
 
 void check_decoder(const JsonReader& root) {
@@ -260,11 +226,11 @@ TokenizerDefinition parse_definition(std::string_view json, const std::string& s
   for (const char* key : {"truncation", "padding"}) {
     if (root.has(key)) root[key].refuse("only null is supported");
   }
-  if (root.has("normalizer")) check_normalizer(root["normalizer"]);
   TokenizerDefinition definition;
+  if (root.has("normalizer")) definition.normalizer = Normalizer(root["normalizer"]);
   definition.content_hash = sorted_hash(document);
   const PieceIds ids = read_model(root["model"], definition);
-  read_pre_tokenizer(root, source, definition);
+  read_pre_tokenizer(root, definition);
   read_added_tokens(root, ids, definition);
   check_decoder(root);
   if (root.has("post_processor")) check_post_processor(root["post_processor"]);

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/text/normalizer.h"
 #include "stepforge/text/pair_map.h"
+#include "stepforge/text/pre_tokenizer.h"
 
 namespace stepforge {
 
@@ -20,6 +22,13 @@ struct AddedToken {
   /// Hugging Face looks for tokens with `normalized` false first, then for the others in the rest of the
   /// text.
   bool normalized = false;
+  /// Not found between or beside characters of words.
+  bool single_word = false;
+  /// The white space before or after it in the text becomes part of it.
+  bool lstrip = false;
+  bool rstrip = false;
+  /// What to look for: `content`, normalized if `normalized` is true. Not empty.
+  std::string pattern = content;
 };
 
 /// A byte-level BPE tokenizer.
@@ -32,8 +41,8 @@ struct TokenizerDefinition {
   std::vector<int32_t> merged_ids;
   /// A word that is a token as a whole is encoded as that token, without merges (Llama 3).
   bool ignore_merges = false;
-  /// Applied in order, each to the pieces of the one before. If there are none, the whole text is one word.
-  std::vector<std::string> split_patterns;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
   /// Their ids either follow the model's vocabulary without holes or belong to entries of it.
   std::vector<AddedToken> added_tokens;
   /// Hash of the JSON value: layout and the order of keys do not matter.

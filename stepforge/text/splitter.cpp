@@ -95,20 +95,27 @@ SplitPattern::SplitPattern(std::string_view pattern, const std::string& source) 
   code_ = code;
 }
 
-size_t SplitPattern::piece_length(std::string_view text, size_t position, Scratch& scratch) const {
+std::optional<SplitPattern::Match> SplitPattern::find(std::string_view text, size_t from,
+                                                      Scratch& scratch) const {
   const Scratch::State& state = *scratch.state_;
   const auto* code = static_cast<const pcre2_code*>(code_.get());
   const size_t steps = std::min<size_t>(kBaseMatchSteps + kMatchStepsPerByte * text.size(), UINT32_MAX);
   pcre2_set_match_limit(state.context, static_cast<uint32_t>(steps));
   const int found =
-      pcre2_match(code, units(text), text.size(), position, PCRE2_NO_UTF_CHECK, state.match, state.context);
-  if (found == PCRE2_ERROR_NOMATCH) return text.size() - position;
+      pcre2_match(code, units(text), text.size(), from, PCRE2_NO_UTF_CHECK, state.match, state.context);
+  if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0) {
-    throw Error(format("{}: matching the regular expression at byte {} of a text failed: {}", source_,
-                       position, pcre2_message(found)));
+    throw Error(format("{}: matching the regular expression at byte {} of a text failed: {}", source_, from,
+                       pcre2_message(found)));
   }
   const PCRE2_SIZE* span = pcre2_get_ovector_pointer(state.match);
-  return (span[0] > position ? span[0] : span[1]) - position;
+  return Match{span[0], span[1]};
+}
+
+size_t SplitPattern::piece_length(std::string_view text, size_t position, Scratch& scratch) const {
+  const std::optional<Match> match = find(text, position, scratch);
+  if (!match) return text.size() - position;
+  return (match->begin > position ? match->begin : match->end) - position;
 }
 
 }  // namespace stepforge

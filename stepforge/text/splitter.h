@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,15 @@ class SplitPattern {
     struct State;
     std::shared_ptr<State> state_;
   };
+
+  /// A match, as offsets in bytes.
+  struct Match {
+    size_t begin = 0;
+    size_t end = 0;
+  };
+
+  /// The first match that begins at byte `from` or later, with the conditions of piece_length().
+  std::optional<Match> find(std::string_view text, size_t from, Scratch& scratch) const;
 
   /// Length of the first piece of `text` from `position` on: a match, or the text before the next match.
   /// `text` must be valid UTF-8 with a character at `position`. Throws Error if the match takes more steps

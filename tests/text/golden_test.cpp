@@ -27,5 +27,23 @@ TEST_P(Golden, ReturnsTheIdsOfHuggingFaceTokenizers) {
 INSTANTIATE_TEST_SUITE_P(Tokenizer, Golden, ::testing::Values("llama3_like", "gpt2_like"),
                          [](const auto& info) { return info.param; });
 
+// Recorded by tools/oracle/make_pipeline_golden.py: each changes one component of llama3_like.
+TEST(GoldenPipeline, EveryComponentGivesTheIdsOfHuggingFaceTokenizers) {
+  const Json base = read_json_file(golden_folder("llama3_like") / "tokenizer.json");
+  const Json golden = read_json_file(source_dir() / "tests/golden/text/pipelines.json");
+  ASSERT_GE(golden["pipelines"].size(), 60U);
+  for (const Json& pipeline : golden["pipelines"]) {
+    Json definition = base;
+    definition["model"]["ignore_merges"] = false;
+    for (const char* key : {"added_tokens", "normalizer", "pre_tokenizer"}) definition[key] = pipeline[key];
+    const auto tokenizer = tokenizer_of(definition);
+    for (size_t i = 0; i < golden["texts"].size(); ++i) {
+      const std::string text = golden["texts"][i].get<std::string>();
+      EXPECT_EQ(tokenizer->encode(text), pipeline["ids"][i].get<std::vector<int32_t>>())
+          << pipeline["name"] << ": " << text;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stepforge::testing
