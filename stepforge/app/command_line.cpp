@@ -231,17 +231,21 @@ class CommandLine {
     train->add_option("--output", training->output, "Folder for tokenizer.json")->required();
     train->add_option("--field", training->field, "Field of a JSON line with the text");
     on(train, [=] { return tokenizer_train_command(*training); });
-    add_codec(*command, "encode", "Text to token ids", tokenizer_encode_command);
-    add_codec(*command, "decode", "Token ids to text", tokenizer_decode_command);
+    add_codec(*command, "encode", "Text to token ids", tokenizer_encode_command, true);
+    add_codec(*command, "decode", "Token ids to text", tokenizer_decode_command, false);
   }
 
   void add_codec(CLI::App& parent, const char* name, const char* text,
-                 int (*run)(const TokenizerCodecOptions&)) {
+                 int (*run)(const TokenizerCodecOptions&), bool encodes) {
     CLI::App* command = add(parent, name, text);
     auto codec = options<TokenizerCodecOptions>();
     command->add_option("--tokenizer", codec->tokenizer, "tokenizer.json or its folder")->required();
     command->add_option("input", codec->input, "File; standard input without it");
     command->add_flag("--jsonl", codec->jsonl, "Read and write one JSON value per line");
+    if (encodes) {
+      command->add_flag("--add-special-tokens", codec->add_special_tokens,
+                        "Put the special tokens of the tokenizer's post-processor around each text");
+    }
     on(command, [=] { return run(*codec); });
   }
 

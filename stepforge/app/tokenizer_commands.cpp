@@ -23,14 +23,18 @@ int run_codec(const TokenizerCodecOptions& options, const Codec& codec) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
   if (options.input.empty() || options.input == "-") {
     std::ios::sync_with_stdio(false);
-    codec(*tokenizer, {std::cin, "standard input"}, std::cout);
+    codec(*tokenizer,
+          {.stream = std::cin, .name = "standard input", .add_special_tokens = options.add_special_tokens},
+          std::cout);
     return 0;
   }
   std::ifstream input(options.input, std::ios::binary);
   if (!input || std::filesystem::is_directory(options.input)) {
     throw UsageError(format("cannot read {}", options.input.string()));
   }
-  codec(*tokenizer, {input, options.input.string()}, std::cout);
+  codec(*tokenizer,
+        {.stream = input, .name = options.input.string(), .add_special_tokens = options.add_special_tokens},
+        std::cout);
   return 0;
 }
 

@@ -27,6 +27,7 @@ class BpeTokenizer final : public Tokenizer {
 
   int32_t vocab_size() const override { return static_cast<int32_t>(bytes_by_id_.size()); }
   std::unique_ptr<Encoder> encoder() const override;
+  SpecialTokens special_tokens() const override { return definition_.special_tokens; }
   std::string_view token_bytes(int32_t id) const override;
   bool is_special(int32_t id) const override;
   std::optional<int32_t> eos_id() const override { return eos_; }

@@ -166,15 +166,11 @@ void check_decoder(const JsonReader& root) {
   if (type.text() != "ByteLevel") type.refuse("only ByteLevel is supported");
 }
 
-/// Post-processors add tokens around a text or trim offsets; encoding without added tokens does not depend on
-/// them.
-void check_post_processor(const JsonReader& processor) {
-  const std::string& type = processor["type"].text();
-  if (type == "ByteLevel" || type == "TemplateProcessing") return;
-  if (type != "Sequence")
-    processor["type"].refuse("only ByteLevel, TemplateProcessing and Sequence are supported");
-  const JsonReader steps = processor["processors"];
-  for (size_t i = 0; i < steps.size(); ++i) check_post_processor(steps.at(i));
+/// Ids of the vocabulary or of added tokens.
+int32_t vocabulary_size(const TokenizerDefinition& definition) {
+  auto size = static_cast<int32_t>(definition.pieces.size());
+  for (const AddedToken& token : definition.added_tokens) size = std::max(size, token.id + 1);
+  return size;
 }
 
 /// Appends the JSON with the keys of objects in order.
@@ -233,7 +229,8 @@ TokenizerDefinition parse_definition(std::string_view json, const std::string& s
   read_pre_tokenizer(root, definition);
   read_added_tokens(root, ids, definition);
   check_decoder(root);
-  if (root.has("post_processor")) check_post_processor(root["post_processor"]);
+  if (root.has("post_processor"))
+    definition.special_tokens = read_post_processor(root["post_processor"], vocabulary_size(definition));
   return definition;
 }
 

@@ -9,6 +9,7 @@
 
 #include "stepforge/text/normalizer.h"
 #include "stepforge/text/pair_map.h"
+#include "stepforge/text/post_processor.h"
 #include "stepforge/text/pre_tokenizer.h"
 
 namespace stepforge {
@@ -45,6 +46,8 @@ struct TokenizerDefinition {
   PreTokenizer pre_tokenizer;
   /// Their ids either follow the model's vocabulary without holes or belong to entries of it.
   std::vector<AddedToken> added_tokens;
+  /// Put around a text on request.
+  SpecialTokens special_tokens;
   /// Hash of the JSON value: layout and the order of keys do not matter.
   std::string content_hash;
 };

@@ -60,6 +60,14 @@ std::string ids_text(const std::vector<int32_t>& ids, char separator) {
   return text;
 }
 
+/// The ids of a text, between special tokens.
+void append_text(Encoder& encoder, const std::string& text, const SpecialTokens& special,
+                 std::vector<int32_t>& ids) {
+  ids.insert(ids.end(), special.before.begin(), special.before.end());
+  encoder.append(text, ids);
+  ids.insert(ids.end(), special.after.begin(), special.after.end());
+}
+
 int32_t parse_id(std::string_view word, const std::string& location) {
   int32_t id = 0;
   const auto [end, fault] = std::from_chars(word.data(), word.data() + word.size(), id);
@@ -94,19 +102,22 @@ std::vector<int32_t> parse_id_array(const std::string& line, const std::string& 
 void encode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
   std::string text;
   read_until(input, "", text, input.name);
-  const std::vector<int32_t> ids = with_location(input.name, [&] { return tokenizer.encode(text); });
+  std::vector<int32_t> ids;
+  const SpecialTokens special = input.add_special_tokens ? tokenizer.special_tokens() : SpecialTokens();
+  with_location(input.name, [&] { append_text(*tokenizer.encoder(), text, special, ids); });
   output << ids_text(ids, ' ') << '\n';
   require_written(output);
 }
 
 void encode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
   const std::unique_ptr<Encoder> encoder = tokenizer.encoder();
+  const SpecialTokens special = input.add_special_tokens ? tokenizer.special_tokens() : SpecialTokens();
   std::vector<int32_t> ids;
   for_each_line(input, [&](const std::string& line, const std::string& location) {
     const Json text = parse_json(line, location);
     if (!text.is_string()) throw FormatError(format("{}: expected a JSON string", location));
     ids.clear();
-    encoder->append(text.get_ref<const std::string&>(), ids);
+    append_text(*encoder, text.get_ref<const std::string&>(), special, ids);
     output << '[' << ids_text(ids, ',') << "]\n";
   });
   require_written(output);

@@ -17,6 +17,7 @@ struct CodecInput {
   std::istream& stream;
   std::string name;  // for error texts
   int64_t max_bytes = kMaxCodecBytes;
+  bool add_special_tokens = false;  ///< encode each text between Tokenizer::special_tokens()
 };
 
 // All throw FormatError naming the input and the line or word if it is malformed or a line exceeds max_bytes,

@@ -14,6 +14,12 @@
 
 namespace stepforge {
 
+/// The ids before and after those of a single text.
+struct SpecialTokens {
+  std::vector<int32_t> before;
+  std::vector<int32_t> after;
+};
+
 /// One thread's working memory for encoding, with its cache of words already seen. Must not outlive its
 /// tokenizer.
 class Encoder {
@@ -36,6 +42,10 @@ class Tokenizer {
 
   /// The ids of one text. For many texts make one encoder() per thread and keep it.
   std::vector<int32_t> encode(std::string_view text) const;
+
+  /// The ids that the post-processor of tokenizer.json puts before and after a text, such as <s>; none if there is
+  /// no post-processor.
+  virtual SpecialTokens special_tokens() const { return {}; }
 
   /// The bytes of a token; they need not be complete characters. Throws Error if there is no such id.
   virtual std::string_view token_bytes(int32_t id) const = 0;

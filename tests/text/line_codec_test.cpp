@@ -100,5 +100,17 @@ TEST(LineCodec, AFailingOutputIsAnError) {
   EXPECT_CONTAINS(message_of<Error>([&] { return encode_plain(*tokenizer, {in, "stdin"}, out); }), "output");
 }
 
+TEST(LineCodec, SpecialTokensStandAroundEachTextOnRequest) {
+  const auto tokenizer = load_tokenizer(golden_folder("llama3_like"));
+  std::istringstream lines("\"a\"\n\"\"\n");
+  std::ostringstream output;
+  encode_jsonl(*tokenizer, {.stream = lines, .name = "in", .add_special_tokens = true}, output);
+  EXPECT_EQ(output.str(), "[481,64]\n[481]\n");
+  std::istringstream text("a");
+  output.str("");
+  encode_plain(*tokenizer, {.stream = text, .name = "in", .add_special_tokens = true}, output);
+  EXPECT_EQ(output.str(), "481 64\n");
+}
+
 }  // namespace
 }  // namespace stepforge::testing
