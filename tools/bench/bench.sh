@@ -5,15 +5,17 @@
 # - speed, memory and time to the first step against PyTorch eager, torch.compile and transformers on the same work
 # - two and four ranks against FSDP2, tensor and context parallelism
 # - the overlap of communication with compute
+# - sums and gathers over Gloo against PyTorch's
 #
 #   tools/bench/bench.sh [ROUNDS]
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 scripts/setup.sh
 scripts/build.sh
-cmake --build --preset release --target bench_kernels bench_overlap
+cmake --build --preset release --target bench_collectives bench_kernels bench_overlap
 python=$(tools/oracle/environment.sh)
 build/release/bench_kernels
 python3 -B tools/bench/compare.py --program "$program" --python "$python" --rounds "${1:-3}"
 python3 -B tools/bench/ranks.py --program "$program" --python "$python" --rounds "${1:-3}"
 build/release/bench_overlap tools/bench/overlap.toml
+python3 -B tools/bench/collectives.py --program build/release/bench_collectives --python "$python" --rounds "${1:-3}"
