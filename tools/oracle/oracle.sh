@@ -34,6 +34,7 @@ stage "Tensor parallelism against parallelize_module" "$python" tools/oracle/ten
 stage "Context parallelism against PyTorch's ring attention" "$python" tools/oracle/context_oracle.py "$program"
 stage "A model trained on 2 x 2 ranks against transformers" "$python" tools/oracle/export_oracle.py "$program"
 stage "Tokenizers against tokenizers" "$python" tools/oracle/tokenizer_oracle.py "$program" "$work/book.txt"
+stage "Components of tokenizers against tokenizers" "$python" tools/oracle/pipeline_oracle.py "$program" tests/golden/text/llama3_like/tokenizer.json
 stage "Checkpoints of 1 to 4 ranks" write_checkpoints
 stage "Checkpoints against PyTorch's reader" "$python" tools/oracle/dcp_oracle.py "$work"/ranks-*/checkpoint/step-*
 stage "One step saved by several layouts" "$python" tools/oracle/dcp_oracle.py --same \
