@@ -245,6 +245,9 @@ class CommandLine {
     if (encodes) {
       command->add_flag("--add-special-tokens", codec->add_special_tokens,
                         "Put the special tokens of the tokenizer's post-processor around each text");
+    } else {
+      command->add_flag("--skip-special-tokens", codec->skip_special_tokens,
+                        "Leave special tokens out of the text");
     }
     on(command, [=] { return run(*codec); });
   }

@@ -79,7 +79,8 @@ struct TokenizerCodecOptions {
   std::filesystem::path tokenizer;  ///< a tokenizer.json or its folder
   std::filesystem::path input;      ///< "" or "-": standard input
   bool jsonl = false;
-  bool add_special_tokens = false;  ///< only for encoding
+  bool add_special_tokens = false;   ///< only for encoding
+  bool skip_special_tokens = false;  ///< only for decoding
 };
 /// From text to ids on standard output; see text/line_codec.h for the forms.
 int tokenizer_encode_command(const TokenizerCodecOptions& options);

@@ -21,20 +21,24 @@ using Codec = std::function<void(const Tokenizer&, const CodecInput&, std::ostre
 
 int run_codec(const TokenizerCodecOptions& options, const Codec& codec) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
+  const auto run = [&](std::istream& stream, const std::string& name) {
+    codec(*tokenizer,
+          {.stream = stream,
+           .name = name,
+           .add_special_tokens = options.add_special_tokens,
+           .skip_special_tokens = options.skip_special_tokens},
+          std::cout);
+  };
   if (options.input.empty() || options.input == "-") {
     std::ios::sync_with_stdio(false);
-    codec(*tokenizer,
-          {.stream = std::cin, .name = "standard input", .add_special_tokens = options.add_special_tokens},
-          std::cout);
+    run(std::cin, "standard input");
     return 0;
   }
   std::ifstream input(options.input, std::ios::binary);
   if (!input || std::filesystem::is_directory(options.input)) {
     throw UsageError(format("cannot read {}", options.input.string()));
   }
-  codec(*tokenizer,
-        {.stream = input, .name = options.input.string(), .add_special_tokens = options.add_special_tokens},
-        std::cout);
+  run(input, options.input.string());
   return 0;
 }
 

@@ -2,212 +2,118 @@
 #include "stepforge/text/bpe_model.h"
 
 #include <algorithm>
-#include <functional>
-#include <limits>
-#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/byte_alphabet.h"
 
 namespace stepforge {
 
-namespace {
-
-constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
-// Up to this length, looking at all pairs for each merge is faster than a heap.
-constexpr size_t kShortWord = 48;
-constexpr size_t kMaxMergedBytes = std::numeric_limits<int32_t>::max();
-
-}  // namespace
-
-BpeModel::BpeModel(const TokenizerDefinition& definition, size_t round_merges)
-    : round_merges_(round_merges), merges_(definition.merges.size()) {
-  token_bytes_.reserve(definition.pieces.size());
-  for (const std::string& piece : definition.pieces) {
-    const std::optional<std::string> bytes = from_byte_alphabet(piece);
-    // A piece outside the byte alphabet can never result from merges; Hugging Face decodes it as it is
-    // spelled.
-    token_bytes_.push_back(bytes.value_or(piece));
-    const auto id = static_cast<int32_t>(token_bytes_.size() - 1);
-    if (bytes && bytes->size() == 1) byte_ids_[static_cast<uint8_t>(bytes->front())] = id;
+bool BpeDefinition::is_byte_level() const {
+  if (!prefix.empty() || !suffix.empty()) return false;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (!vocabulary->find(to_byte_alphabet(std::string(1, static_cast<char>(byte))))) return false;
   }
-  for (size_t rank = 0; rank < definition.merges.size(); ++rank) {
-    merges_[definition.merges[rank]] = {static_cast<int32_t>(rank), definition.merged_ids[rank]};
-  }
-  if (!definition.ignore_merges) return;
-  for (size_t id = 0; id < token_bytes_.size(); ++id) {
-    if (from_byte_alphabet(definition.pieces[id]))
-      whole_words_.emplace(token_bytes_[id], static_cast<int32_t>(id));
+  return true;
+}
+
+ByteBpeModel::ByteBpeModel(const BpeDefinition& definition, size_t round_merges)
+    : vocabulary_(definition.vocabulary),
+      merges_(definition.merges, definition.merged_ids, round_merges),
+      ignore_merges_(definition.ignore_merges) {
+  for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
+    byte_ids_[byte] = vocabulary_->find(to_byte_alphabet(std::string(1, static_cast<char>(byte)))).value();
   }
 }
 
-void BpeModel::append_word(std::string_view word, std::vector<int32_t>& ids) const {
-  if (!whole_words_.empty()) {
-    if (const auto whole = whole_words_.find(word); whole != whole_words_.end()) {
-      ids.push_back(whole->second);
-      return;
-    }
+void ByteBpeModel::append_word(std::string_view word, std::vector<int32_t>& ids) const {
+  if (ignore_merges_) {
+    if (const auto whole = vocabulary_->find(to_byte_alphabet(word))) return ids.push_back(*whole);
   }
   const size_t begin = ids.size();
   ids.resize(begin + word.size());
   for (size_t i = 0; i < word.size(); ++i) ids[begin + i] = byte_ids_[static_cast<uint8_t>(word[i])];
-  if (merges_.size() == 0) return;
-  if (word.size() <= kShortWord) {
-    merge_short(ids, begin);
-  } else {
-    merge_long(ids, begin);
-  }
+  merges_.apply(ids, begin);
 }
 
-void BpeModel::merge_short(std::vector<int32_t>& symbols, size_t begin) const {
-  size_t count = symbols.size() - begin;
-  int32_t* symbol = symbols.data() + begin;
-  std::array<Merge, kShortWord> pairs;
-  const auto look_up = [&](size_t i) {
-    const Merge* merge = i + 1 < count ? merges_.find(token_pair(symbol[i], symbol[i + 1])) : nullptr;
-    return merge != nullptr ? *merge : Merge{kNoRank, 0};
-  };
-  for (size_t i = 0; i < count; ++i) pairs[i] = look_up(i);
-  while (true) {
-    size_t best = 0;
-    for (size_t i = 1; i + 1 < count; ++i) {
-      if (pairs[i].rank < pairs[best].rank) best = i;
-    }
-    if (count < 2 || pairs[best].rank == kNoRank) break;
-    symbol[best] = pairs[best].id;
-    --count;
-    for (size_t i = best + 1; i < count; ++i) {
-      symbol[i] = symbol[i + 1];
-      pairs[i] = pairs[i + 1];
-    }
-    pairs[best] = look_up(best);
-    if (best > 0) pairs[best - 1] = look_up(best - 1);
-  }
-  symbols.resize(begin + count);
+CharacterBpeModel::CharacterBpeModel(BpeDefinition definition)
+    : definition_(std::move(definition)),
+      byte_ids_(byte_token_ids(*definition_.vocabulary)),
+      merges_(definition_.merges, definition_.merged_ids) {
+  if (definition_.unk_token) unk_id_ = definition_.vocabulary->find(*definition_.unk_token).value_or(-1);
+  definition_.merges = {};
+  definition_.merged_ids = {};
 }
 
-namespace {
-
-/// The symbols of a word, one slot per byte. A merged symbol is in its first slot; its second and last slots
-/// hold the negative length, so that neighbours are found from both sides without more memory.
-class Symbols {
+/// Collects the symbols of one word before merging.
+class CharacterBpeModel::Symbols {
  public:
-  Symbols(int32_t* slots, uint32_t count) : slots_(slots), count_(count) {}
+  Symbols(const CharacterBpeModel& model, std::vector<int32_t>& ids) : model_(model), ids_(ids) {}
 
-  uint32_t count() const { return count_; }
-  int32_t operator[](uint32_t i) const { return slots_[i]; }
-  /// False inside a merged symbol.
-  bool begins_at(uint32_t i) const { return slots_[i] >= 0; }
-  /// Where the next symbol begins; count() after the last.
-  uint32_t next(uint32_t i) const { return i + length(i); }
-  /// Where the symbol before `i` begins. `i` is not 0.
-  uint32_t previous(uint32_t i) const { return slots_[i - 1] >= 0 ? i - 1 : i - stored_length(i - 1); }
-  /// The symbol at `i` and the next one become `id`.
-  void merge(uint32_t i, int32_t id) {
-    const uint32_t right = next(i);
-    const uint32_t total = length(i) + length(right);
-    slots_[i] = id;
-    slots_[right] = -1;
-    slots_[i + 1] = slots_[i + total - 1] = -static_cast<int32_t>(total);
+  void add(std::string_view spelling) {
+    const BpeDefinition& definition = model_.definition_;
+    if (const auto id = definition.vocabulary->find(spelling)) {
+      finish();
+      ids_.push_back(*id);
+    } else if (!(definition.byte_fallback && add_bytes(spelling)) && definition.unk_token) {
+      add_unknown(definition, spelling);
+    }
+  }
+
+  /// Writes the unknown token that may still grow. Hugging Face keeps it while byte tokens pass by.
+  void finish() {
+    if (unknown_) ids_.push_back(model_.unk_id_);
+    unknown_ = false;
   }
 
  private:
-  uint32_t stored_length(uint32_t i) const { return static_cast<uint32_t>(-slots_[i]); }
-  uint32_t length(uint32_t i) const { return i + 1 < count_ && slots_[i + 1] < 0 ? stored_length(i + 1) : 1; }
-
-  int32_t* slots_;
-  uint32_t count_;
-};
-
-}  // namespace
-
-/// Applies the merges to one long word, by rank and from left to right. A huge word takes several rounds,
-/// each with the first of the possible merges, so that the heap stays smaller than the word; the order of
-/// merges is that of a single round.
-class BpeModel::LongWord {
- public:
-  LongWord(const PairMap<Merge>& merges, Symbols symbols, size_t max_candidates)
-      : merges_(merges), symbols_(symbols), max_candidates_(max_candidates) {}
-
-  void merge() {
-    do {
-      find_candidates();
-      merge_candidates();
-    } while (bound_ != kEnd);
-  }
-
- private:
-  using Candidate = std::pair<int32_t, uint32_t>;  // rank and index
-  static constexpr Candidate kEnd = {kNoRank, 0};
-
-  /// The merge of the symbol at `i` with the next one, or null.
-  const Merge* merge_at(uint32_t i) const {
-    const uint32_t right = symbols_.next(i);
-    return right < symbols_.count() ? merges_.find(token_pair(symbols_[i], symbols_[right])) : nullptr;
-  }
-
-  /// Adds the merge at `i` to a heap with the order `compare`, if there is one below the bound. Returns
-  /// whether it did.
-  template <typename Compare>
-  bool add(uint32_t i, const Compare& compare) {
-    const Merge* merge = merge_at(i);
-    if (merge == nullptr || Candidate(merge->rank, i) >= bound_) return false;
-    heap_.emplace_back(merge->rank, i);
-    std::push_heap(heap_.begin(), heap_.end(), compare);
+  bool add_bytes(std::string_view spelling) {
+    const auto id_of = [this](char byte) { return model_.byte_ids_[static_cast<uint8_t>(byte)]; };
+    if (std::any_of(spelling.begin(), spelling.end(), [&](char byte) { return id_of(byte) < 0; }))
+      return false;
+    for (const char byte : spelling) ids_.push_back(id_of(byte));
     return true;
   }
 
-  template <typename Compare>
-  Candidate pop(const Compare& compare) {
-    std::pop_heap(heap_.begin(), heap_.end(), compare);
-    const Candidate first = heap_.back();
-    heap_.pop_back();
-    return first;
-  }
-
-  /// Collects the lowest candidates, with the highest of them first; lowers the bound to what does not fit.
-  void find_candidates() {
-    bound_ = kEnd;
-    for (uint32_t i = 0; i < symbols_.count(); i = symbols_.next(i)) {
-      if (add(i, std::less<>()) && heap_.size() > max_candidates_) bound_ = pop(std::less<>());
+  void add_unknown(const BpeDefinition& definition, std::string_view spelling) {
+    if (model_.unk_id_ < 0) {
+      throw Error(format("{} is not in the vocabulary of the tokenizer, and neither is its unk_token {}",
+                         quoted_for_message(spelling), quoted_for_message(*definition.unk_token)));
     }
+    if (!definition.fuse_unk) finish();
+    unknown_ = true;
   }
 
-  void merge_candidates() {
-    const std::greater<> lowest_first;
-    std::make_heap(heap_.begin(), heap_.end(), lowest_first);
-    while (!heap_.empty()) {
-      const auto [rank, i] = pop(lowest_first);
-      const Merge* merge = symbols_.begins_at(i) ? merge_at(i) : nullptr;
-      if (merge == nullptr || merge->rank != rank) continue;  // a neighbour was merged meanwhile
-      symbols_.merge(i, merge->id);
-      add(i, lowest_first);
-      if (i > 0) add(symbols_.previous(i), lowest_first);
-    }
-  }
-
-  const PairMap<Merge>& merges_;
-  Symbols symbols_;
-  size_t max_candidates_;
-  std::vector<Candidate> heap_;
-  Candidate bound_ = kEnd;  ///< the heap has all candidates below it
+  const CharacterBpeModel& model_;
+  std::vector<int32_t>& ids_;
+  bool unknown_ = false;
 };
 
-void BpeModel::merge_long(std::vector<int32_t>& symbols, size_t begin) const {
-  const size_t bytes = symbols.size() - begin;
-  if (bytes > kMaxMergedBytes) {
-    throw Error(format("a word of {} bytes is too long; split the text into lines", bytes));
+void CharacterBpeModel::append_word(std::string_view word, std::vector<int32_t>& ids) const {
+  if (definition_.ignore_merges) {
+    if (const auto whole = definition_.vocabulary->find(word)) return ids.push_back(*whole);
   }
-  const Symbols word(symbols.data() + begin, static_cast<uint32_t>(bytes));
-  LongWord(merges_, word, std::max(round_merges_, bytes / 8)).merge();
-  size_t kept = begin;
-  for (uint32_t i = 0; i < word.count();) {
-    const uint32_t next = word.next(i);
-    symbols[kept++] = word[i];
-    i = next;
+  const size_t begin = ids.size();
+  Symbols symbols(*this, ids);
+  std::string spelling;
+  for (size_t at = 0; at < word.size();) {
+    const size_t end = at + utf8_sequence_length(word.substr(at));
+    const std::string_view character = word.substr(at, end - at);
+    const bool has_prefix = at > 0 && !definition_.prefix.empty();
+    const bool has_suffix = end == word.size() && !definition_.suffix.empty();
+    if (has_prefix || has_suffix) {
+      spelling = has_prefix ? definition_.prefix : "";
+      spelling += character;
+      if (has_suffix) spelling += definition_.suffix;
+      symbols.add(spelling);
+    } else {
+      symbols.add(character);
+    }
+    at = end;
   }
-  symbols.resize(kept);
+  symbols.finish();
+  merges_.apply(ids, begin);
 }
 
 }  // namespace stepforge

@@ -8,7 +8,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/text/bpe_tokenizer.h"
+#include "stepforge/text/pipeline_tokenizer.h"
 #include "stepforge/text/splitter.h"
 #include "stepforge/text/tokenizer_json.h"
 
@@ -166,7 +166,7 @@ TrainedBpe train_bpe(const WordCounts& counts, const BpeTrainerOptions& options)
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(const TrainedBpe& trained) {
   TokenizerFiles files;
   files["tokenizer.json"] = tokenizer_json(trained.merges, kLlama3Pattern);
-  return std::make_unique<BpeTokenizer>(std::move(files), "trained tokenizer");
+  return std::make_unique<PipelineTokenizer>(std::move(files), "trained tokenizer");
 }
 
 }  // namespace stepforge

@@ -7,8 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/text/decoder.h"
+#include "stepforge/text/model.h"
 #include "stepforge/text/normalizer.h"
-#include "stepforge/text/pair_map.h"
 #include "stepforge/text/post_processor.h"
 #include "stepforge/text/pre_tokenizer.h"
 
@@ -28,26 +29,20 @@ struct AddedToken {
   /// The white space before or after it in the text becomes part of it.
   bool lstrip = false;
   bool rstrip = false;
-  /// What to look for: `content`, normalized if `normalized` is true. Not empty.
+  /// What to look for, and what it decodes as: `content`, normalized if `normalized` is true. Not empty.
   std::string pattern = content;
 };
 
-/// A byte-level BPE tokenizer.
+/// The parts of a tokenizer, in the order in which a text passes them.
 struct TokenizerDefinition {
-  /// The model's vocabulary by id, as spelled in the file (byte alphabet).
-  std::vector<std::string> pieces;
-  /// By rank: the merge of lowest index is applied first.
-  std::vector<TokenPair> merges;
-  /// merged_ids[rank] is the token that merges[rank] makes.
-  std::vector<int32_t> merged_ids;
-  /// A word that is a token as a whole is encoded as that token, without merges (Llama 3).
-  bool ignore_merges = false;
-  Normalizer normalizer;
-  PreTokenizer pre_tokenizer;
   /// Their ids either follow the model's vocabulary without holes or belong to entries of it.
   std::vector<AddedToken> added_tokens;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  ModelDefinition model;
   /// Put around a text on request.
   SpecialTokens special_tokens;
+  Decoder decoder;
   /// Hash of the JSON value: layout and the order of keys do not matter.
   std::string content_hash;
 };

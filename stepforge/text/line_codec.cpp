@@ -9,6 +9,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
+#include "stepforge/text/utf8_repair.h"
 
 namespace stepforge {
 
@@ -124,7 +125,9 @@ void encode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostr
 }
 
 void decode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
+  const std::unique_ptr<TokenDecoder> decoder = tokenizer.decoder(input.skip_special_tokens);
   std::string word;
+  std::string bytes;
   bool more = true;
   for (int64_t number = 1; more;) {
     const std::string location = format("{}: word {}", input.name, number);
@@ -133,16 +136,22 @@ void decode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostr
     if (word.empty()) continue;
     ++number;
     const int32_t id = parse_id(word, location);
-    output << with_location(location, [&] { return tokenizer.token_bytes(id); });
+    bytes.clear();
+    with_location(location, [&] { decoder->push(id, bytes); });
+    output << bytes;
   }
+  bytes.clear();
+  decoder->finish(bytes);
+  output << bytes;
   require_written(output);
 }
 
 void decode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output) {
   for_each_line(input, [&](const std::string& line, const std::string& location) {
     const std::vector<int32_t> ids = parse_id_array(line, location);
-    const std::string text = with_location(location, [&] { return tokenizer.decode(ids); });
-    output << Json(text).dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    std::string text =
+        with_location(location, [&] { return tokenizer.decode(ids, input.skip_special_tokens); });
+    output << Json(repaired_utf8(std::move(text))).dump() << '\n';
   });
   require_written(output);
 }

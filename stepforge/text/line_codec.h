@@ -17,7 +17,8 @@ struct CodecInput {
   std::istream& stream;
   std::string name;  // for error texts
   int64_t max_bytes = kMaxCodecBytes;
-  bool add_special_tokens = false;  ///< encode each text between Tokenizer::special_tokens()
+  bool add_special_tokens = false;   ///< encode each text between Tokenizer::special_tokens()
+  bool skip_special_tokens = false;  ///< decode without them
 };
 
 // All throw FormatError naming the input and the line or word if it is malformed or a line exceeds max_bytes,
@@ -29,7 +30,7 @@ void encode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostr
 /// Reads one JSON string per line; writes one JSON array of ids per line: "[1,2,3]". Empty lines are errors.
 void encode_jsonl(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
-/// Ids separated by whitespace in, exactly their bytes out.
+/// Ids separated by whitespace in, what Tokenizer::decode() makes of them out: of a tokenizer of bytes exactly these.
 void decode_plain(const Tokenizer& tokenizer, const CodecInput& input, std::ostream& output);
 
 /// Reads one JSON array of ids per line; writes one JSON string per line. Bytes that are not UTF-8 become

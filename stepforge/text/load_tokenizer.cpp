@@ -4,7 +4,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/text/bpe_tokenizer.h"
+#include "stepforge/text/pipeline_tokenizer.h"
 #include "stepforge/text/tokenizer_json.h"
 
 namespace stepforge {
@@ -41,21 +41,21 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
           format("the folder {} contains no tokenizer.json; make one with `stepforge tokenizer train`",
                  path.string()));
     }
-    return std::make_unique<BpeTokenizer>(read_folder(path), path.string());
+    return std::make_unique<PipelineTokenizer>(read_folder(path), path.string());
   }
   if (!fs::exists(path)) throw UsageError(format("there is no tokenizer at {}", path.string()));
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (path.filename() == "tokenizer.json")
-    return std::make_unique<BpeTokenizer>(read_folder(folder), folder.string());
+    return std::make_unique<PipelineTokenizer>(read_folder(folder), folder.string());
   TokenizerFiles files;
   files["tokenizer.json"] = read_file(path, kMaxTokenizerBytes);
-  return std::make_unique<BpeTokenizer>(std::move(files), path.string());
+  return std::make_unique<PipelineTokenizer>(std::move(files), path.string());
 }
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() {
   TokenizerFiles files;
   files["tokenizer.json"] = tokenizer_json({}, {});
-  return std::make_unique<BpeTokenizer>(std::move(files), "byte tokenizer");
+  return std::make_unique<PipelineTokenizer>(std::move(files), "byte tokenizer");
 }
 
 }  // namespace stepforge

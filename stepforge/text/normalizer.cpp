@@ -6,17 +6,13 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/text/replace.h"
 #include "stepforge/text/text_pattern.h"
 #include "stepforge/text/unicode_forms.h"
 
 namespace stepforge {
 
 namespace {
-
-// The longest compatibility form has 11 times the bytes of its character. Replacements in a hostile file could
-// double a text many times over.
-constexpr size_t kMaxGrowth = 64;
-constexpr size_t kMaxGrowthBytes = size_t{1} << 20;
 
 std::optional<NormalForm> form_named(std::string_view name) {
   if (name == "NFC") return NormalForm::nfc;
@@ -58,23 +54,32 @@ std::string without_marks(std::string_view text) {
   return kept;
 }
 
-std::string replaced(std::string_view text, const SplitPattern& pattern, const std::string& content,
-                     SplitPattern::Scratch& scratch, size_t limit) {
-  std::string result;
+/// The head after a replacement: what a match makes comes from its last character.
+size_t head_of_replaced(std::string_view text, size_t head, const SplitPattern& pattern, size_t content_size,
+                        SplitPattern::Scratch& scratch) {
+  size_t size = 0;
   size_t begin = 0;
-  while (begin < text.size()) {
+  while (begin < head) {
     const auto match = pattern.find(text, begin, scratch);
-    if (!match) break;
-    result += text.substr(begin, match->begin - begin);
-    result += content;
+    if (!match || match->begin >= head) return size + head - begin;
+    size += match->begin - begin;
+    if (match->end > head) return size;
+    size += content_size;
     begin = match->end;
-    if (result.size() > limit) break;
   }
-  return result += text.substr(begin);
+  return size;
 }
 
-size_t max_normalized(size_t bytes) {
-  return kMaxGrowthBytes + kMaxGrowth * bytes;
+/// The bytes at the beginning of both texts that are whole characters and equal.
+size_t common_beginning(std::string_view left, std::string_view right) {
+  const size_t end = std::min(left.size(), right.size());
+  size_t size = 0;
+  while (size < end) {
+    const size_t length = utf8_sequence_length(left.substr(size));
+    if (left.substr(size, length) != right.substr(size, length)) break;
+    size += length;
+  }
+  return size;
 }
 
 }  // namespace
@@ -83,40 +88,80 @@ Normalizer::Normalizer(const JsonReader& normalizer) {
   read(normalizer);
 }
 
+/// A change of each character by itself.
+void Normalizer::add(Change change) {
+  steps_.push_back({change, [change](std::string_view text, std::string_view, size_t head, auto& scratch) {
+                      const auto changed = change(text.substr(0, head), scratch);
+                      return changed ? changed->size() : head;
+                    }});
+}
+
+void Normalizer::add_form(NormalForm form) {
+  const Change change = [form](std::string_view text, auto&) {
+    return may_change(text, form) ? std::optional(normal_form(text, form)) : std::nullopt;
+  };
+  const Head new_head = [form](std::string_view text, std::string_view changed, size_t head, auto&) {
+    if (head == 0 || changed.empty()) return size_t{0};
+    // Characters after the first may combine with it, or move between its parts.
+    return std::max(common_beginning(normal_form(text.substr(0, head), form), changed),
+                    utf8_sequence_length(changed));
+  };
+  steps_.push_back({change, new_head});
+}
+
+void Normalizer::add_strip(bool left, bool right) {
+  const Change change = [left, right](std::string_view text, auto&) {
+    if (left) text = without_leading_space(text);
+    return std::optional(std::string(right ? without_trailing_space(text) : text));
+  };
+  const Head new_head = [left](std::string_view text, std::string_view, size_t head, auto&) {
+    const size_t removed = left ? text.size() - without_leading_space(text).size() : 0;
+    return head > removed ? head - removed : 0;
+  };
+  steps_.push_back({change, new_head});
+}
+
+void Normalizer::add_replace(SplitPattern pattern, std::string content) {
+  const Head new_head = [pattern, size = content.size()](std::string_view text, std::string_view, size_t head,
+                                                         auto& scratch) {
+    return head_of_replaced(text, head, pattern, size, scratch);
+  };
+  const Change change = [pattern, content = std::move(content)](std::string_view text, auto& scratch) {
+    return std::optional(replace_matches(text, pattern, content, scratch, max_replaced(text.size())));
+  };
+  steps_.push_back({change, new_head});
+}
+
+void Normalizer::add_prepend(std::string prefix) {
+  const Head new_head = [size = prefix.size()](std::string_view text, std::string_view, size_t head, auto&) {
+    return head > 0 ? head + size : 0;
+  };
+  const Change change = [prefix = std::move(prefix)](std::string_view text, auto&) {
+    return text.empty() ? std::nullopt : std::optional(prefix + std::string(text));
+  };
+  steps_.push_back({change, new_head});
+}
+
 void Normalizer::read(const JsonReader& normalizer) {
   const std::string& type = normalizer["type"].text();
   if (const auto form = form_named(type)) {
     normalizer.only_keys({"type"});
-    steps_.emplace_back([form = *form](std::string_view text, auto&) {
-      return may_change(text, form) ? std::optional(normal_form(text, form)) : std::nullopt;
-    });
+    add_form(*form);
   } else if (type == "Lowercase") {
     normalizer.only_keys({"type"});
-    steps_.emplace_back([](std::string_view text, auto&) { return std::optional(lower_case(text)); });
+    add([](std::string_view text, auto&) { return std::optional(lower_case(text)); });
   } else if (type == "Strip") {
     normalizer.only_keys({"type", "strip_left", "strip_right"});
-    keeps_beginning_ = false;
-    steps_.emplace_back([left = normalizer["strip_left"].boolean(),
-                         right = normalizer["strip_right"].boolean()](std::string_view text, auto&) {
-      if (left) text = without_leading_space(text);
-      return std::optional(std::string(right ? without_trailing_space(text) : text));
-    });
+    add_strip(normalizer["strip_left"].boolean(), normalizer["strip_right"].boolean());
   } else if (type == "StripAccents") {
     normalizer.only_keys({"type"});
-    keeps_beginning_ = false;
-    steps_.emplace_back([](std::string_view text, auto&) { return std::optional(without_marks(text)); });
+    add([](std::string_view text, auto&) { return std::optional(without_marks(text)); });
   } else if (type == "Replace") {
     normalizer.only_keys({"type", "pattern", "content"});
-    keeps_beginning_ = false;
-    steps_.emplace_back([pattern = read_text_pattern(normalizer["pattern"]),
-                         content = normalizer["content"].text()](std::string_view text, auto& scratch) {
-      return std::optional(replaced(text, pattern, content, scratch, max_normalized(text.size())));
-    });
+    add_replace(read_text_pattern(normalizer["pattern"]), normalizer["content"].text());
   } else if (type == "Prepend") {
     normalizer.only_keys({"type", "prepend"});
-    steps_.emplace_back([prefix = normalizer["prepend"].text()](std::string_view text, auto&) {
-      return text.empty() ? std::nullopt : std::optional(prefix + std::string(text));
-    });
+    add_prepend(normalizer["prepend"].text());
   } else if (type == "Sequence") {
     normalizer.only_keys({"type", "normalizers"});
     const JsonReader steps = normalizer["normalizers"];
@@ -128,11 +173,11 @@ void Normalizer::read(const JsonReader& normalizer) {
   }
 }
 
-std::string_view Normalizer::apply(std::string_view text, std::string& buffer,
+std::string_view Normalizer::apply(std::string_view text, std::string& buffer, size_t& head,
                                    SplitPattern::Scratch& scratch) const {
-  const size_t limit = max_normalized(text.size());
+  const size_t limit = max_replaced(text.size());
   for (const Step& step : steps_) {
-    std::optional<std::string> changed = step(text, scratch);
+    std::optional<std::string> changed = step.change(text, scratch);
     if (!changed) continue;
     if (changed->size() > limit) {
       throw Error(
@@ -140,6 +185,7 @@ std::string_view Normalizer::apply(std::string_view text, std::string& buffer,
                  "tokenizer.json repeat a replacement?",
                  limit));
     }
+    if (head > 0) head = step.head(text, *changed, head, scratch);
     buffer = std::move(*changed);
     text = buffer;
   }

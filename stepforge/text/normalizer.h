@@ -10,6 +10,7 @@
 
 #include "stepforge/base/json_reader.h"
 #include "stepforge/text/splitter.h"
+#include "stepforge/text/unicode_forms.h"
 
 namespace stepforge {
 
@@ -25,19 +26,29 @@ class Normalizer {
 
   /// The normalized text: `text` itself if nothing changes, else a view of `buffer`. `text` must be UTF-8.
   /// Throws Error if the result is many times longer than the text.
-  std::string_view apply(std::string_view text, std::string& buffer, SplitPattern::Scratch& scratch) const;
-
-  /// No step removes or replaces the beginning of a text.
-  bool keeps_beginning() const { return keeps_beginning_; }
+  /// `head` is how many bytes of `text` come from the first character of the whole input; it becomes that of the
+  /// normalized text.
+  std::string_view apply(std::string_view text, std::string& buffer, size_t& head,
+                         SplitPattern::Scratch& scratch) const;
 
  private:
   /// nullopt if the text stays as it is.
-  using Step = std::function<std::optional<std::string>(std::string_view, SplitPattern::Scratch&)>;
+  using Change = std::function<std::optional<std::string>(std::string_view, SplitPattern::Scratch&)>;
+  /// The new head of a text: of the text before and after the change, and its old head.
+  using Head = std::function<size_t(std::string_view, std::string_view, size_t, SplitPattern::Scratch&)>;
+  struct Step {
+    Change change;
+    Head head;
+  };
 
   void read(const JsonReader& normalizer);
+  void add(Change change);
+  void add_form(NormalForm form);
+  void add_strip(bool left, bool right);
+  void add_replace(SplitPattern pattern, std::string content);
+  void add_prepend(std::string prefix);
 
   std::vector<Step> steps_;
-  bool keeps_beginning_ = true;
 };
 
 }  // namespace stepforge

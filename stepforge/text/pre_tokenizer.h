@@ -9,6 +9,7 @@
 
 #include "stepforge/base/json_reader.h"
 #include "stepforge/text/cut.h"
+#include "stepforge/text/metaspace.h"
 
 namespace stepforge {
 
@@ -20,57 +21,68 @@ class PreTokenizer {
 
   /// Reads Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer,
   /// CharDelimiterSplit and Sequence. Throws FormatError naming file and component for others.
-  /// `keeps_beginning` is that of the normalizer before it.
-  PreTokenizer(const JsonReader& pre_tokenizer, bool keeps_beginning);
+  explicit PreTokenizer(const JsonReader& pre_tokenizer);
 
-  /// The last step writes bytes in the byte alphabet, and no other does. split() leaves this step to the model,
-  /// so that words are pieces of the text itself.
+  /// The last step writes bytes in the byte alphabet, and no other does.
   bool ends_in_bytes() const;
 
-  /// Calls `word` with each word of `text`, in order. `first`: `text` begins where the whole input begins.
-  /// Words are views of `text` or of memory that lives during the call.
+  /// From now on split() leaves out the last step, so that words are pieces of the text itself.
+  void leave_bytes_to_model() { --used_; }
+
+  /// Calls `word` with each word of `text`, in order. `head`: how many bytes of `text` come from the first character
+  /// of the whole input. Words are views of `text` or of memory that lives during the call.
   template <typename Word>
-  void split(std::string_view text, bool first, SplitPattern::Scratch& scratch, const Word& word) const {
-    run(0, text, first, scratch, word);
+  void split(std::string_view text, size_t head, SplitPattern::Scratch& scratch, const Word& word) const {
+    run(0, text, head, scratch, word);
   }
 
  private:
   struct Step {
     enum class Kind { cut, prefix_space, metaspace, byte_alphabet };
     Kind kind = Kind::cut;
-    std::optional<Cut> cut;
-    std::string replacement;  ///< of metaspace
-    enum class Prefix { never, first, always } prefix = Prefix::never;
+    std::optional<Cut> cut = {};
+    std::string replacement = {};  ///< of metaspace
+    Metaspace::Prepend prepend = Metaspace::Prepend::never;
+  };
+
+  /// A text and its head.
+  struct Changed {
+    std::string text;
+    size_t head = 0;
   };
 
   template <typename Word>
-  void run(size_t stage, std::string_view text, bool first, SplitPattern::Scratch& scratch,
+  void run(size_t stage, std::string_view text, size_t head, SplitPattern::Scratch& scratch,
            const Word& word) const {
-    if (stage == steps_.size()) return word(text);
+    if (stage == used_) return word(text);
     const Step& step = steps_[stage];
     if (step.kind != Step::Kind::cut) {
-      const std::optional<std::string> changed = change(step, text, first);
-      return run(stage + 1, changed ? std::string_view(*changed) : text, first, scratch, word);
+      const std::optional<Changed> changed = change(step, text, head);
+      return changed ? run(stage + 1, changed->text, changed->head, scratch, word)
+                     : run(stage + 1, text, head, scratch, word);
     }
+    const auto head_at = [head](size_t begin) { return head > begin ? head - begin : 0; };
     if (const SplitPattern* pattern = step.cut->isolating_pattern()) {
       for (size_t begin = 0; begin < text.size();) {
         const size_t length = pattern->piece_length(text, begin, scratch);
-        run(stage + 1, text.substr(begin, length), first && begin == 0, scratch, word);
+        run(stage + 1, text.substr(begin, length), head_at(begin), scratch, word);
         begin += length;
       }
       return;
     }
     for (const std::string_view piece : step.cut->pieces(text, scratch))
-      run(stage + 1, piece, first && piece.data() == text.data(), scratch, word);
+      run(stage + 1, piece, head_at(static_cast<size_t>(piece.data() - text.data())), scratch, word);
   }
 
-  std::optional<std::string> change(const Step& step, std::string_view text, bool first) const;
-  void read(const JsonReader& step, bool keeps_beginning);
+  std::optional<Changed> change(const Step& step, std::string_view text, size_t head) const;
+  void read(const JsonReader& step);
   void read_byte_level(const JsonReader& step);
-  void read_metaspace(const JsonReader& step, bool keeps_beginning);
-  void add(Cut cut) { steps_.push_back({.cut = std::move(cut), .replacement = {}}); }
+  void read_metaspace(const Metaspace& metaspace);
+  void add(Step step);
+  void add(Cut cut) { add(Step{.cut = std::move(cut)}); }
 
   std::vector<Step> steps_;
+  size_t used_ = 0;  ///< how many of the steps split() takes
 };
 
 }  // namespace stepforge

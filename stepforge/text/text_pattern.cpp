@@ -3,6 +3,8 @@
 
 #include <cctype>
 
+#include "stepforge/base/utf8.h"
+
 namespace stepforge {
 
 std::string literal_pattern(std::string_view text) {
@@ -13,6 +15,12 @@ std::string literal_pattern(std::string_view text) {
     pattern += c;
   }
   return pattern;
+}
+
+std::string read_character(const JsonReader& value) {
+  const std::string& text = value.text();
+  if (text.empty() || utf8_sequence_length(text) != text.size()) value.refuse("one character is expected");
+  return text;
 }
 
 SplitPattern read_text_pattern(const JsonReader& pattern) {

@@ -16,4 +16,7 @@ SplitPattern read_text_pattern(const JsonReader& pattern);
 /// The regular expression that matches exactly `text`.
 std::string literal_pattern(std::string_view text);
 
+/// A text of one character. Throws FormatError.
+std::string read_character(const JsonReader& value);
+
 }  // namespace stepforge

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/text/tokenizer.h"
 
+#include <utility>
+
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/text/utf8_repair.h"
 
 namespace stepforge {
 
@@ -22,24 +25,19 @@ void append_visible(std::string& text, std::string_view character) {
   }
 }
 
-/// Moves the complete characters from `bytes` to `text`; bytes that cannot become a character become U+FFFD,
-/// one for each longest ill-formed prefix, as Unicode recommends. An incomplete character at the end stays in
-/// `bytes`.
-void move_complete(std::string& bytes, std::string& text) {
-  std::string_view rest = bytes;
-  while (!rest.empty() && !is_incomplete_utf8(rest)) {
-    size_t length = utf8_sequence_length(rest);
-    if (length > 0) {
-      text += rest.substr(0, length);
-    } else {
-      length = 1;
-      while (length < rest.size() && is_incomplete_utf8(rest.substr(0, length + 1))) ++length;
-      text += kReplacementCharacter;
-    }
-    rest.remove_prefix(length);
+/// Each token stands for its bytes.
+class ByteDecoder final : public TokenDecoder {
+ public:
+  ByteDecoder(const Tokenizer& tokenizer, bool skip_special)
+      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  void push(int32_t id, std::string& bytes) override {
+    if (!skip_special_ || !tokenizer_.is_special(id)) bytes += tokenizer_.token_bytes(id);
   }
-  bytes.erase(0, bytes.size() - rest.size());
-}
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
+};
 
 }  // namespace
 
@@ -49,9 +47,15 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+std::unique_ptr<TokenDecoder> Tokenizer::decoder(bool skip_special) const {
+  return std::make_unique<ByteDecoder>(*this, skip_special);
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  const std::unique_ptr<TokenDecoder> decoder = this->decoder(skip_special);
   std::string bytes;
-  for (const int32_t id : ids) bytes += token_bytes(id);
+  for (const int32_t id : ids) decoder->push(id, bytes);
+  decoder->finish(bytes);
   return bytes;
 }
 
@@ -71,16 +75,15 @@ std::string Tokenizer::token_text(int32_t id) const {
 }
 
 std::string StreamDecoder::push(int32_t id) {
-  held_ += tokenizer_.token_bytes(id);
+  decoder_->push(id, held_);
   std::string text;
-  move_complete(held_, text);
+  move_complete_utf8(held_, text);
   return text;
 }
 
 std::string StreamDecoder::finish() {
-  const bool incomplete = !held_.empty();
-  held_.clear();
-  return std::string(incomplete ? kReplacementCharacter : "");
+  decoder_->finish(held_);
+  return repaired_utf8(std::exchange(held_, {}));
 }
 
 }  // namespace stepforge

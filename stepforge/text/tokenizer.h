@@ -31,6 +31,16 @@ class Encoder {
   virtual void append(std::string_view text, std::vector<int32_t>& ids) = 0;
 };
 
+/// Decodes one sequence of ids from beginning to end.
+class TokenDecoder {
+ public:
+  virtual ~TokenDecoder() = default;
+  /// Appends what is certain after this token. Throws Error if there is no such id.
+  virtual void push(int32_t id, std::string& bytes) = 0;
+  /// Appends what was held back because of tokens that might have followed.
+  virtual void finish(std::string& bytes) {}
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -47,11 +57,16 @@ class Tokenizer {
   /// no post-processor.
   virtual SpecialTokens special_tokens() const { return {}; }
 
-  /// The bytes of a token; they need not be complete characters. Throws Error if there is no such id.
+  /// The bytes of a token, or, where tokens do not stand for bytes, its spelling. They need not be complete characters.
+  /// Throws Error if there is no such id.
   virtual std::string_view token_bytes(int32_t id) const = 0;
 
-  /// The concatenated bytes of all tokens. Throws Error if an id is out of range.
-  std::string decode(std::span<const int32_t> ids) const;
+  /// The decoder of tokenizer.json; it must not outlive the tokenizer. A tokenizer of bytes gives the bytes of each
+  /// token, which need not be UTF-8 together. `skip_special` leaves special tokens out.
+  virtual std::unique_ptr<TokenDecoder> decoder(bool skip_special = false) const;
+
+  /// What decoder() makes of `ids`. Throws Error if there is no such id.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
   /// The token for display: line breaks, control characters and incomplete characters as escapes (\n, \xE2).
   std::string token_text(int32_t id) const;
@@ -89,17 +104,17 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 /// Decodes a stream of ids piece by piece; holds back the bytes of an incomplete character.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit StreamDecoder(const Tokenizer& tokenizer) : decoder_(tokenizer.decoder()) {}
 
   /// The text that is complete after this token. Always valid UTF-8: bytes that cannot become a character are
   /// replaced by U+FFFD. Throws Error if there is no such id.
   std::string push(int32_t id);
 
-  /// Ends the stream: returns U+FFFD if an incomplete character was held back, else "".
+  /// Ends the stream: returns what was held back, with U+FFFD for an incomplete character.
   std::string finish();
 
  private:
-  const Tokenizer& tokenizer_;
+  std::unique_ptr<TokenDecoder> decoder_;
   std::string held_;
 };
 

@@ -13,7 +13,7 @@ namespace stepforge::testing {
 namespace {
 
 /// The simplest implementation: apply the lowest rank, leftmost first, then look at all pairs again.
-std::vector<int32_t> merge_slowly(const TokenizerDefinition& definition, std::string_view word) {
+std::vector<int32_t> merge_slowly(const BpeDefinition& definition, std::string_view word) {
   std::vector<int32_t> symbols;
   for (const char byte : word) symbols.push_back(static_cast<uint8_t>(byte));
   while (true) {
@@ -34,11 +34,12 @@ std::vector<int32_t> merge_slowly(const TokenizerDefinition& definition, std::st
   }
 }
 
-TokenizerDefinition definition_with(const std::vector<TokenPair>& merges) {
-  return parse_definition(tokenizer_json(merges, ""), "test");
+BpeDefinition definition_with(const std::vector<TokenPair>& merges) {
+  const Json json = Json::parse(tokenizer_json(merges, ""));
+  return BpeDefinition(JsonReader(json["model"], "test", "model"));
 }
 
-std::vector<int32_t> word_ids(const BpeModel& model, std::string_view word) {
+std::vector<int32_t> word_ids(const Model& model, std::string_view word) {
   std::vector<int32_t> ids;
   model.append_word(word, ids);
   return ids;
@@ -46,24 +47,24 @@ std::vector<int32_t> word_ids(const BpeModel& model, std::string_view word) {
 
 TEST(BpeModel, TheLowestRankMergesFirst) {
   // "b c" has a lower rank than "a b": in "abc" it wins although "a b" is further left.
-  const BpeModel model(definition_with({token_pair('b', 'c'), token_pair('a', 'b')}));
+  const ByteBpeModel model(definition_with({token_pair('b', 'c'), token_pair('a', 'b')}));
   EXPECT_EQ(word_ids(model, "abc"), (std::vector<int32_t>{'a', 256}));
   EXPECT_EQ(word_ids(model, "abab"), (std::vector<int32_t>{257, 257}));
 }
 
 TEST(BpeModel, OfEqualRanksTheLeftmostMergesFirst) {
-  const BpeModel model(definition_with({token_pair('a', 'a')}));
+  const ByteBpeModel model(definition_with({token_pair('a', 'a')}));
   EXPECT_EQ(word_ids(model, "aaa"), (std::vector<int32_t>{256, 'a'}));
 }
 
 TEST(BpeModel, ShortAndLongWordsFollowTheSameRule) {
   // Merges over a small alphabet, so that they overlap and compete; words on both sides of the switch to the
   // heap.
-  const TokenizerDefinition definition = definition_with(
+  const BpeDefinition definition = definition_with(
       {token_pair('a', 'a'), token_pair('b', 'a'), token_pair(256, 'b'), token_pair(257, 257),
        token_pair('b', 'b'), token_pair(256, 256), token_pair(258, 259), token_pair(261, 'a')});
-  const BpeModel model(definition);
-  const BpeModel in_rounds(definition, 2);
+  const ByteBpeModel model(definition);
+  const ByteBpeModel in_rounds(definition, 2);
   for (uint64_t round = 0; round < 2000; ++round) {
     std::string word;
     const uint64_t length = 1 + mix_bits(round) % 120;
@@ -75,12 +76,12 @@ TEST(BpeModel, ShortAndLongWordsFollowTheSameRule) {
 }
 
 TEST(BpeModel, IgnoreMergesEncodesAWordThatIsATokenAsThatToken) {
-  TokenizerDefinition definition =
+  BpeDefinition definition =
       definition_with({token_pair('b', 'c'), token_pair('a', 'b'), token_pair(257, 'c')});
-  EXPECT_EQ(word_ids(BpeModel(definition), "abc"), (std::vector<int32_t>{'a', 256}));
+  EXPECT_EQ(word_ids(ByteBpeModel(definition), "abc"), (std::vector<int32_t>{'a', 256}));
   definition.ignore_merges = true;
-  EXPECT_EQ(word_ids(BpeModel(definition), "abc"), (std::vector<int32_t>{258}));
-  EXPECT_EQ(word_ids(BpeModel(definition), "abcx"), (std::vector<int32_t>{'a', 256, 'x'}));
+  EXPECT_EQ(word_ids(ByteBpeModel(definition), "abc"), (std::vector<int32_t>{258}));
+  EXPECT_EQ(word_ids(ByteBpeModel(definition), "abcx"), (std::vector<int32_t>{'a', 256, 'x'}));
 }
 
 }  // namespace

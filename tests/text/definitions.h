@@ -7,7 +7,7 @@
 #include <string>
 
 #include "stepforge/base/json.h"
-#include "stepforge/text/bpe_tokenizer.h"
+#include "stepforge/text/pipeline_tokenizer.h"
 #include "stepforge/text/tokenizer_json.h"
 #include "tests/support/paths.h"
 
@@ -23,7 +23,7 @@ inline Json good_definition() {
 inline std::unique_ptr<Tokenizer> tokenizer_of(const std::string& json) {
   TokenizerFiles files;
   files["tokenizer.json"] = json;
-  return std::make_unique<BpeTokenizer>(std::move(files), "test");
+  return std::make_unique<PipelineTokenizer>(std::move(files), "test");
 }
 
 inline std::unique_ptr<Tokenizer> tokenizer_of(const Json& definition) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/text/bpe_tokenizer.h"
+#include "stepforge/text/pipeline_tokenizer.h"
 
+#include <algorithm>
 #include <system_error>
+#include <unordered_set>
+#include <utility>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
@@ -42,19 +45,20 @@ std::string configured_token(const Json& config, const char* key, const std::str
 
 }  // namespace
 
-/// Encodes a text in steps: added tokens, normalization, added tokens again, words, merges.
-class BpeTokenizer::WordEncoder final : public Encoder {
+/// Encodes a text in steps: added tokens, normalization, added tokens again, words, model.
+class PipelineTokenizer::WordEncoder final : public Encoder {
  public:
-  explicit WordEncoder(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit WordEncoder(const PipelineTokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     require_utf8(text, "text to tokenize");
     const TokenizerDefinition& definition = tokenizer_.definition_;
     cut_at_tokens(text, tokenizer_.first_finder_, ids, [&](std::string_view section) {
-      const bool first = section.data() == text.data();
-      const std::string_view normalized = definition.normalizer.apply(section, normalized_, scratch_);
+      size_t head = section.data() == text.data() ? utf8_sequence_length(text) : 0;
+      const std::string_view normalized = definition.normalizer.apply(section, normalized_, head, scratch_);
       cut_at_tokens(normalized, tokenizer_.second_finder_, ids, [&](std::string_view part) {
-        definition.pre_tokenizer.split(part, first && part.data() == normalized.data(), scratch_,
+        const auto begin = static_cast<size_t>(part.data() - normalized.data());
+        definition.pre_tokenizer.split(part, head > begin ? head - begin : 0, scratch_,
                                        [&](std::string_view piece) { word(piece, ids); });
       });
     });
@@ -74,59 +78,66 @@ class BpeTokenizer::WordEncoder final : public Encoder {
   }
 
   void word(std::string_view text, std::vector<int32_t>& ids) {
+    if (text.empty()) return;
     if (const auto known = cache_.find(text)) {
       ids.insert(ids.end(), known->begin(), known->end());
       return;
     }
     const size_t begin = ids.size();
-    tokenizer_.model_.append_word(text, ids);
+    tokenizer_.definition_.model.model->append_word(text, ids);
     cache_.insert(text, std::span<const int32_t>(ids).subspan(begin));
   }
 
-  const BpeTokenizer& tokenizer_;
+  const PipelineTokenizer& tokenizer_;
   SplitPattern::Scratch scratch_;
   std::string normalized_;
   WordCache cache_;
 };
 
-BpeTokenizer::BpeTokenizer(TokenizerFiles files, const std::string& source)
+PipelineTokenizer::PipelineTokenizer(TokenizerFiles files, const std::string& source)
     : files_(std::move(files)),
       definition_(parse_definition(files_.at("tokenizer.json"), source + "/tokenizer.json")),
-      model_(definition_),
       first_finder_(tokens_with(definition_, false)),
-      second_finder_(tokens_with(definition_, true)),
-      bytes_by_id_(model_.token_bytes()) {
-  place_added_tokens();
+      second_finder_(tokens_with(definition_, true)) {
+  place_tokens();
   read_special_roles(source);
   fingerprint_ = content_hash(
       format("{} eos {} bos {}", definition_.content_hash, eos_.value_or(-1), bos_.value_or(-1)));
 }
 
-void BpeTokenizer::place_added_tokens() {
-  special_.resize(bytes_by_id_.size());
+void PipelineTokenizer::place_tokens() {
+  const Vocabulary& vocabulary = *definition_.model.vocabulary;
+  int32_t end = vocabulary.id_end();
+  std::unordered_set<std::string_view> special;
   for (const AddedToken& token : definition_.added_tokens) {
-    const auto id = static_cast<size_t>(token.id);
-    if (id >= bytes_by_id_.size()) {
-      bytes_by_id_.resize(id + 1);
-      special_.resize(id + 1);
-    }
-    // Hugging Face decodes an added token as byte alphabet too, if it consists of nothing else.
-    bytes_by_id_[id] = from_byte_alphabet(token.content).value_or(token.content);
-    special_[id] = token.special;
+    end = std::max(end, token.id + 1);
+    if (token.special) special.insert(token.content);
+  }
+  text_by_id_.resize(static_cast<size_t>(end));
+  special_.resize(text_by_id_.size());
+  skipped_.resize(text_by_id_.size());
+  const auto place = [&](int32_t id, const std::string& spelling) {
+    const auto at = static_cast<size_t>(id);
+    skipped_[at] = special.contains(spelling);
+    // Spellings that are not in the byte alphabet are decoded as they are.
+    text_by_id_[at] =
+        definition_.decoder.is_byte_level() ? from_byte_alphabet(spelling).value_or(spelling) : spelling;
+  };
+  for (int32_t id = 0; id < vocabulary.id_end(); ++id) place(id, vocabulary.piece(id));
+  for (const AddedToken& token : definition_.added_tokens) {
+    place(token.id, token.pattern);
+    special_[static_cast<size_t>(token.id)] = token.special;
   }
 }
 
-std::optional<int32_t> BpeTokenizer::find_token(std::string_view content) const {
+std::optional<int32_t> PipelineTokenizer::find_token(std::string_view content) const {
   for (const AddedToken& token : definition_.added_tokens) {
     if (token.content == content) return token.id;
   }
-  for (size_t id = 0; id < definition_.pieces.size(); ++id) {
-    if (definition_.pieces[id] == content) return static_cast<int32_t>(id);
-  }
-  return std::nullopt;
+  return definition_.model.vocabulary->find(content);
 }
 
-void BpeTokenizer::read_special_roles(const std::string& source) {
+void PipelineTokenizer::read_special_roles(const std::string& source) {
   const auto file = files_.find("tokenizer_config.json");
   if (file == files_.end()) {
     eos_ = find_token(kEndOfText);
@@ -148,32 +159,68 @@ void BpeTokenizer::read_special_roles(const std::string& source) {
   bos_ = role("bos_token");
 }
 
-std::unique_ptr<Encoder> BpeTokenizer::encoder() const {
+std::unique_ptr<Encoder> PipelineTokenizer::encoder() const {
   return std::make_unique<WordEncoder>(*this);
 }
 
-std::string_view BpeTokenizer::token_bytes(int32_t id) const {
-  if (id < 0 || id >= vocab_size()) {
+std::string_view PipelineTokenizer::token_bytes(int32_t id) const {
+  if (id < 0 || id >= vocab_size() || text_by_id_[static_cast<size_t>(id)].empty()) {
     throw Error(
-        format("token id {} is outside the vocabulary of {} tokens; are these ids of another tokenizer?", id,
+        format("token id {} is not in the vocabulary of {} tokens; are these ids of another tokenizer?", id,
                vocab_size()));
   }
-  return bytes_by_id_[static_cast<size_t>(id)];
+  return text_by_id_[static_cast<size_t>(id)];
 }
 
-bool BpeTokenizer::is_special(int32_t id) const {
+/// Runs tokens through the steps of the decoder.
+class PipelineTokenizer::ChainDecoder final : public TokenDecoder {
+ public:
+  ChainDecoder(const PipelineTokenizer& tokenizer, bool skip_special)
+      : tokenizer_(tokenizer), skip_special_(skip_special) {
+    if (!tokenizer.definition_.decoder.is_byte_level()) first_ = tokenizer.definition_.decoder.start(output_);
+  }
+
+  void push(int32_t id, std::string& bytes) override {
+    const std::string_view token = tokenizer_.token_bytes(id);
+    if (skip_special_ && tokenizer_.skipped_[static_cast<size_t>(id)]) return;
+    if (first_ == nullptr) {
+      bytes += token;
+      return;
+    }
+    first_->text(token);
+    first_->end_token();
+    bytes += std::exchange(output_, {});
+  }
+
+  void finish(std::string& bytes) override {
+    if (first_ != nullptr) first_->finish();
+    bytes += std::exchange(output_, {});
+  }
+
+ private:
+  const PipelineTokenizer& tokenizer_;
+  bool skip_special_;
+  std::string output_;
+  std::unique_ptr<DecoderStage> first_;  ///< null: the tokens are bytes
+};
+
+std::unique_ptr<TokenDecoder> PipelineTokenizer::decoder(bool skip_special) const {
+  return std::make_unique<ChainDecoder>(*this, skip_special);
+}
+
+bool PipelineTokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
 }
 
 /// The token as tokenizer.json spells it.
-const std::string& BpeTokenizer::spelling(int32_t id) const {
+const std::string& PipelineTokenizer::spelling(int32_t id) const {
   for (const AddedToken& token : definition_.added_tokens) {
     if (token.id == id) return token.content;
   }
-  return definition_.pieces[static_cast<size_t>(id)];
+  return definition_.model.vocabulary->piece(id);
 }
 
-std::string BpeTokenizer::default_config() const {
+std::string PipelineTokenizer::default_config() const {
   Json config = Json::object();
   Json added = Json::object();
   for (const AddedToken& token : definition_.added_tokens) {
@@ -193,14 +240,14 @@ std::string BpeTokenizer::default_config() const {
   return config.dump(2) + "\n";
 }
 
-std::string BpeTokenizer::default_special_tokens() const {
+std::string PipelineTokenizer::default_special_tokens() const {
   Json roles = Json::object();
   if (bos_) roles["bos_token"] = spelling(*bos_);
   if (eos_) roles["eos_token"] = spelling(*eos_);
   return roles.dump(2) + "\n";
 }
 
-void BpeTokenizer::save_pretrained(const fs::path& folder) const {
+void PipelineTokenizer::save_pretrained(const fs::path& folder) const {
   std::error_code failure;
   fs::create_directories(folder, failure);
   if (failure) throw Error(format("cannot create the folder {}: {}", folder.string(), failure.message()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-level BPE as in Hugging Face tokenizers: added tokens, splitting, merges.
+// A tokenizer as in Hugging Face tokenizers: added tokens, normalizer, pre-tokenizer, model; and back, its decoder.
 #pragma once
 
 #include <map>
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "stepforge/text/added_tokens.h"
-#include "stepforge/text/bpe_model.h"
 #include "stepforge/text/definition.h"
 #include "stepforge/text/tokenizer.h"
 
@@ -19,16 +18,17 @@ namespace stepforge {
 /// The tokenizer files of a folder by name, with their unchanged contents.
 using TokenizerFiles = std::map<std::string, std::string>;
 
-class BpeTokenizer final : public Tokenizer {
+class PipelineTokenizer final : public Tokenizer {
  public:
   /// `files` contains "tokenizer.json" and the files beside it. eos and bos are chosen, and FormatError is
   /// thrown, as documented for load_tokenizer(). `source` is the folder, for error texts.
-  BpeTokenizer(TokenizerFiles files, const std::string& source);
+  PipelineTokenizer(TokenizerFiles files, const std::string& source);
 
-  int32_t vocab_size() const override { return static_cast<int32_t>(bytes_by_id_.size()); }
+  int32_t vocab_size() const override { return static_cast<int32_t>(text_by_id_.size()); }
   std::unique_ptr<Encoder> encoder() const override;
   SpecialTokens special_tokens() const override { return definition_.special_tokens; }
   std::string_view token_bytes(int32_t id) const override;
+  std::unique_ptr<TokenDecoder> decoder(bool skip_special) const override;
   bool is_special(int32_t id) const override;
   std::optional<int32_t> eos_id() const override { return eos_; }
   std::optional<int32_t> bos_id() const override { return bos_; }
@@ -37,8 +37,9 @@ class BpeTokenizer final : public Tokenizer {
 
  private:
   class WordEncoder;
+  class ChainDecoder;
 
-  void place_added_tokens();
+  void place_tokens();
   void read_special_roles(const std::string& source);
   std::optional<int32_t> find_token(std::string_view content) const;
   const std::string& spelling(int32_t id) const;
@@ -47,11 +48,13 @@ class BpeTokenizer final : public Tokenizer {
 
   TokenizerFiles files_;
   TokenizerDefinition definition_;
-  BpeModel model_;
   AddedTokenFinder first_finder_;
   AddedTokenFinder second_finder_;
-  std::vector<std::string> bytes_by_id_;
+  /// What the decoder reads: spellings, or bytes if it is ByteLevel alone. "" where there is no token.
+  std::vector<std::string> text_by_id_;
   std::vector<bool> special_;
+  /// Left out by a decoder that skips special tokens: Hugging Face compares the spelling.
+  std::vector<bool> skipped_;
   std::optional<int32_t> eos_;
   std::optional<int32_t> bos_;
   std::string fingerprint_;
