@@ -48,6 +48,7 @@ bool Cut::joins(const Span& earlier, const Span& later) const {
 }
 
 std::vector<std::string_view> Cut::pieces(std::string_view text, SplitPattern::Scratch& scratch) const {
+  if (function_) return function_(text);
   std::vector<std::string_view> pieces;
   const std::vector<Span> all = spans(text, scratch);
   for (size_t i = 0; i < all.size(); ++i) {

@@ -2,6 +2,7 @@
 // Cuts a text at the matches of a pattern or at a kind of characters.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,9 @@ class Cut {
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   /// Each character for which `is_match` is true is a match.
   Cut(bool (*is_match)(char32_t), CutBehavior behavior) : is_match_(is_match), behavior_(behavior) {}
+  /// Calls a function that returns the pieces.
+  using Function = std::function<std::vector<std::string_view>(std::string_view)>;
+  explicit Cut(Function function) : function_(std::move(function)) {}
 
   /// The pattern whose piece_length() gives the same pieces as pieces(), or null.
   const SplitPattern* isolating_pattern() const {
@@ -43,7 +47,8 @@ class Cut {
 
   std::optional<SplitPattern> pattern_;
   bool (*is_match_)(char32_t) = nullptr;
-  CutBehavior behavior_;
+  Function function_;
+  CutBehavior behavior_ = CutBehavior::isolated;
   bool invert_ = false;
 };
 

@@ -78,10 +78,24 @@ void Decoder::read(const JsonReader& decoder, bool last) {
     steps_.emplace_back([suffix = read_text(decoder, "suffix")](Next next) {
       return std::make_unique<BpeStage>(std::move(next), suffix);
     });
+  } else if (type == "WordPiece") {
+    decoder.only_keys({"type", "prefix", "cleanup"});
+    steps_.emplace_back(
+        [prefix = decoder["prefix"].text(), cleanup = decoder["cleanup"].boolean()](Next next) {
+          return std::make_unique<WordPieceStage>(std::move(next), prefix, cleanup);
+        });
+  } else if (type == "CTC") {
+    decoder.only_keys({"type", "pad_token", "word_delimiter_token", "cleanup"});
+    steps_.emplace_back([pad = decoder["pad_token"].text(),
+                         delimiter = read_text(decoder, "word_delimiter_token"),
+                         cleanup = decoder["cleanup"].boolean()](Next next) {
+      return std::make_unique<CtcStage>(std::move(next), pad, delimiter, cleanup);
+    });
   } else {
     decoder["type"].refuse(
-        "only BPEDecoder, ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip and Sequence are "
-        "supported");
+        "only BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse, Metaspace, Replace, Strip, WordPiece and "
+        "Sequence "
+        "are supported");
   }
 }
 

@@ -2,7 +2,9 @@
 #include "stepforge/text/decoder_stages.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <utility>
 
 #include "stepforge/base/utf8.h"
 #include "stepforge/text/byte_alphabet.h"
@@ -136,6 +138,41 @@ void MetaspaceStage::end_token() {
 void BpeStage::token(std::string token) {
   if (held_) pass_token(replace_text(*held_, suffix_, " "));
   held_ = std::move(token);
+}
+
+namespace {
+
+/// Joins English punctuation and abbreviations to the word before them.
+std::string cleaned_up(std::string text) {
+  constexpr std::array<std::pair<const char*, const char*>, 11> replacements = {{{" .", "."},
+                                                                                 {" ?", "?"},
+                                                                                 {" !", "!"},
+                                                                                 {" ,", ","},
+                                                                                 {" ' ", "'"},
+                                                                                 {" n't", "n't"},
+                                                                                 {" 'm", "'m"},
+                                                                                 {" do not", " don't"},
+                                                                                 {" 's", "'s"},
+                                                                                 {" 've", "'ve"},
+                                                                                 {" 're", "'re"}}};
+  for (const auto& [old, content] : replacements) text = replace_text(text, old, content);
+  return text;
+}
+
+}  // namespace
+
+void WordPieceStage::token(std::string token) {
+  if (!std::exchange(first_, false))
+    token = token.starts_with(prefix_) ? token.substr(prefix_.size()) : " " + token;
+  pass_token(cleanup_ ? cleaned_up(std::move(token)) : token);
+}
+
+void CtcStage::token(std::string token) {
+  if (last_ == token) return;
+  std::string text = pad_.empty() ? token : replace_text(token, pad_, "");
+  if (cleanup_) text = replace_text(cleaned_up(std::move(text)), delimiter_, " ");
+  if (!text.empty()) pass_token(text);
+  last_ = std::move(token);
 }
 
 void BpeStage::finish() {

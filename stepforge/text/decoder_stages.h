@@ -163,4 +163,34 @@ class BpeStage final : public TokenStage {
   std::optional<std::string> held_;
 };
 
+/// Puts a space before tokens that do not begin with a prefix, and removes the prefix from the others.
+class WordPieceStage final : public TokenStage {
+ public:
+  WordPieceStage(std::unique_ptr<DecoderStage> next, std::string prefix, bool cleanup)
+      : TokenStage(std::move(next)), prefix_(std::move(prefix)), cleanup_(cleanup) {}
+
+ private:
+  void token(std::string token) override;
+  std::string prefix_;
+  bool cleanup_;
+  bool first_ = true;
+};
+
+/// Leaves out tokens that repeat the one before, and padding.
+class CtcStage final : public TokenStage {
+ public:
+  CtcStage(std::unique_ptr<DecoderStage> next, std::string pad, std::string delimiter, bool cleanup)
+      : TokenStage(std::move(next)),
+        pad_(std::move(pad)),
+        delimiter_(std::move(delimiter)),
+        cleanup_(cleanup) {}
+
+ private:
+  void token(std::string token) override;
+  std::string pad_;
+  std::string delimiter_;  ///< becomes a space
+  bool cleanup_;
+  std::optional<std::string> last_;
+};
+
 }  // namespace stepforge

@@ -2,10 +2,14 @@
 #include "stepforge/text/normalizer.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/text/bert_text.h"
+#include "stepforge/text/byte_alphabet.h"
+#include "stepforge/text/character_map.h"
 #include "stepforge/text/replace.h"
 #include "stepforge/text/text_pattern.h"
 #include "stepforge/text/unicode_forms.h"
@@ -89,7 +93,8 @@ Normalizer::Normalizer(const JsonReader& normalizer) {
 }
 
 /// A change of each character by itself.
-void Normalizer::add(Change change) {
+void Normalizer::add(std::string (*function)(std::string_view)) {
+  const Change change = [function](std::string_view text, auto&) { return std::optional(function(text)); };
   steps_.push_back({change, [change](std::string_view text, std::string_view, size_t head, auto& scratch) {
                       const auto changed = change(text.substr(0, head), scratch);
                       return changed ? changed->size() : head;
@@ -142,6 +147,25 @@ void Normalizer::add_prepend(std::string prefix) {
   steps_.push_back({change, new_head});
 }
 
+void Normalizer::add_bert(const JsonReader& normalizer) {
+  normalizer.only_keys({"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
+  const bool lowercase = normalizer["lowercase"].boolean();
+  if (normalizer["clean_text"].boolean()) add(without_controls);
+  if (normalizer["handle_chinese_chars"].boolean()) add(with_spaced_ideographs);
+  if (normalizer.boolean_or("strip_accents", lowercase)) {
+    add_form(NormalForm::nfd);
+    add(without_nonspacing_marks);
+  }
+  if (lowercase) add(lower_case);
+}
+
+void Normalizer::add_precompiled(const JsonReader& charsmap) {
+  const auto map = std::make_shared<const CharacterMap>(charsmap);
+  steps_.push_back(
+      {[map](std::string_view text, auto&) { return std::optional(map->apply(text)); },
+       [map](std::string_view text, std::string_view, size_t head, auto&) { return map->head(text, head); }});
+}
+
 void Normalizer::read(const JsonReader& normalizer) {
   const std::string& type = normalizer["type"].text();
   if (const auto form = form_named(type)) {
@@ -149,27 +173,39 @@ void Normalizer::read(const JsonReader& normalizer) {
     add_form(*form);
   } else if (type == "Lowercase") {
     normalizer.only_keys({"type"});
-    add([](std::string_view text, auto&) { return std::optional(lower_case(text)); });
+    add(lower_case);
   } else if (type == "Strip") {
     normalizer.only_keys({"type", "strip_left", "strip_right"});
     add_strip(normalizer["strip_left"].boolean(), normalizer["strip_right"].boolean());
   } else if (type == "StripAccents") {
     normalizer.only_keys({"type"});
-    add([](std::string_view text, auto&) { return std::optional(without_marks(text)); });
+    add(without_marks);
   } else if (type == "Replace") {
     normalizer.only_keys({"type", "pattern", "content"});
     add_replace(read_text_pattern(normalizer["pattern"]), normalizer["content"].text());
   } else if (type == "Prepend") {
     normalizer.only_keys({"type", "prepend"});
     add_prepend(normalizer["prepend"].text());
+  } else if (type == "ByteLevel") {
+    normalizer.only_keys({"type"});
+    add(to_byte_alphabet);
+  } else if (type == "Nmt") {
+    normalizer.only_keys({"type"});
+    add(nmt_text);
+  } else if (type == "BertNormalizer") {
+    add_bert(normalizer);
+  } else if (type == "Precompiled") {
+    normalizer.only_keys({"type", "precompiled_charsmap"});
+    add_precompiled(normalizer["precompiled_charsmap"]);
   } else if (type == "Sequence") {
     normalizer.only_keys({"type", "normalizers"});
     const JsonReader steps = normalizer["normalizers"];
     for (size_t i = 0; i < steps.size(); ++i) read(steps.at(i));
   } else {
     normalizer["type"].refuse(
-        "only NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend and Sequence are "
-        "supported");
+        "only NFC, NFD, NFKC, NFKD, BertNormalizer, ByteLevel, Lowercase, Nmt, Precompiled, Prepend, "
+        "Replace, "
+        "Strip, StripAccents and Sequence are supported");
   }
 }
 

@@ -20,8 +20,8 @@ class Normalizer {
   /// Changes nothing.
   Normalizer() = default;
 
-  /// Reads NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend and Sequence. Throws
-  /// FormatError naming file and component for others.
+  /// Reads NFC, NFD, NFKC, NFKD, BertNormalizer, ByteLevel, Lowercase, Nmt, Precompiled, Prepend, Replace, Strip,
+  /// StripAccents and Sequence. Throws FormatError naming file and component for others.
   explicit Normalizer(const JsonReader& normalizer);
 
   /// The normalized text: `text` itself if nothing changes, else a view of `buffer`. `text` must be UTF-8.
@@ -42,11 +42,13 @@ class Normalizer {
   };
 
   void read(const JsonReader& normalizer);
-  void add(Change change);
+  void add(std::string (*function)(std::string_view));
   void add_form(NormalForm form);
   void add_strip(bool left, bool right);
   void add_replace(SplitPattern pattern, std::string content);
   void add_prepend(std::string prefix);
+  void add_bert(const JsonReader& normalizer);
+  void add_precompiled(const JsonReader& charsmap);
 
   std::vector<Step> steps_;
 };

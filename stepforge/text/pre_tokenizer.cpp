@@ -3,10 +3,12 @@
 
 #include <algorithm>
 
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/byte_alphabet.h"
 #include "stepforge/text/replace.h"
 #include "stepforge/text/text_pattern.h"
 #include "stepforge/text/unicode_forms.h"
+#include "stepforge/text/unicode_scripts.h"
 
 namespace stepforge {
 
@@ -20,6 +22,36 @@ CutBehavior read_behavior(const JsonReader& behavior) {
   if (name == "MergedWithPrevious") return CutBehavior::merged_with_previous;
   if (name == "MergedWithNext") return CutBehavior::merged_with_next;
   behavior.refuse("only Isolated, Removed, Contiguous, MergedWithPrevious and MergedWithNext are supported");
+}
+
+std::vector<std::string_view> pieces_of_length(std::string_view text, size_t characters) {
+  std::vector<std::string_view> pieces;
+  size_t begin = 0;
+  size_t count = 0;
+  for (size_t at = 0; at < text.size();) {
+    at += utf8_sequence_length(text.substr(at));
+    if (++count < characters && at < text.size()) continue;
+    pieces.push_back(text.substr(begin, at - begin));
+    begin = at;
+    count = 0;
+  }
+  return pieces;
+}
+
+/// Cuts where the script changes. As in Hugging Face, what comes before the first character with a script is lost.
+std::vector<std::string_view> pieces_of_scripts(std::string_view text) {
+  std::vector<std::string_view> pieces;
+  std::optional<size_t> begin;
+  uint8_t last = kAnyScript;
+  for (size_t at = 0; at < text.size(); at += utf8_sequence_length(text.substr(at))) {
+    const uint8_t script = script_of(decode_code_point(text.substr(at)));
+    if (script == kAnyScript || script == last) continue;
+    if (begin) pieces.push_back(text.substr(*begin, at - *begin));
+    begin = at;
+    last = script;
+  }
+  if (begin) pieces.push_back(text.substr(*begin));
+  return pieces;
 }
 
 }  // namespace
@@ -110,11 +142,17 @@ void PreTokenizer::read(const JsonReader& step) {
     step.only_keys({"type", "delimiter"});
     add(Cut(SplitPattern(literal_pattern(read_character(step["delimiter"])), "CharDelimiterSplit"),
             CutBehavior::removed, false));
+  } else if (type == "UnicodeScripts") {
+    step.only_keys({"type"});
+    add(Cut(pieces_of_scripts));
+  } else if (type == "FixedLength") {
+    step.only_keys({"type", "length"});
+    const int64_t length = step.integer_or("length", 5, 1);
+    add(Cut([length](std::string_view text) { return pieces_of_length(text, static_cast<size_t>(length)); }));
   } else {
     step["type"].refuse(
-        "only Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit, "
-        "BertPreTokenizer, "
-        "CharDelimiterSplit and Sequence are supported");
+        "only Split, ByteLevel, Digits, FixedLength, Metaspace, Punctuation, UnicodeScripts, Whitespace, "
+        "WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit and Sequence are supported");
   }
 }
 

@@ -20,7 +20,7 @@ class PreTokenizer {
   PreTokenizer() = default;
 
   /// Reads Split, ByteLevel, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit, BertPreTokenizer,
-  /// CharDelimiterSplit and Sequence. Throws FormatError naming file and component for others.
+  /// CharDelimiterSplit, FixedLength, UnicodeScripts and Sequence. Throws FormatError naming file and component for others.
   explicit PreTokenizer(const JsonReader& pre_tokenizer);
 
   /// The last step writes bytes in the byte alphabet, and no other does.

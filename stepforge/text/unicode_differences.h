@@ -13,6 +13,15 @@ bool is_mark_elsewhere(char32_t code_point);
 /// utf8proc's answer to "is this punctuation" is the wrong one.
 bool is_punctuation_elsewhere(char32_t code_point);
 
+/// The same for the category Mn, of characters that are their own canonical decomposition.
+bool is_nonspacing_mark_elsewhere(char32_t code_point);
+
+/// The same for control, format and private-use characters.
+bool is_control_elsewhere(char32_t code_point);
+
+/// utf8proc's answer to "does it belong to the letter before it" is the wrong one.
+bool is_grapheme_extender_elsewhere(char32_t code_point);
+
 /// is_word_character()'s categories give the wrong answer.
 bool is_word_elsewhere(char32_t code_point);
 

@@ -159,4 +159,47 @@ bool is_white_space(char32_t code_point) {
          code_point == 0x3000;
 }
 
+bool is_nonspacing_mark(char32_t code_point) {
+  const bool mark = utf8proc_category(static_cast<utf8proc_int32_t>(code_point)) == UTF8PROC_CATEGORY_MN;
+  return mark != is_nonspacing_mark_elsewhere(code_point);
+}
+
+bool is_control(char32_t code_point) {
+  if (code_point == '\t' || code_point == '\n' || code_point == '\r') return false;
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  const bool control = category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
+                       category == UTF8PROC_CATEGORY_CO;
+  return control != is_control_elsewhere(code_point);
+}
+
+namespace {
+
+bool breaks_between(char32_t before, char32_t after, utf8proc_int32_t& state) {
+  const bool breaks = utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before),
+                                                       static_cast<utf8proc_int32_t>(after), &state);
+  if (!is_grapheme_extender_elsewhere(after)) return breaks;
+  const auto kind = utf8proc_get_property(static_cast<utf8proc_int32_t>(before))->boundclass;
+  const bool stands_alone =
+      kind == UTF8PROC_BOUNDCLASS_CONTROL || kind == UTF8PROC_BOUNDCLASS_CR || kind == UTF8PROC_BOUNDCLASS_LF;
+  return stands_alone ? breaks : !breaks;
+}
+
+}  // namespace
+
+std::optional<std::string_view> GraphemeClusters::next() {
+  if (rest_.empty()) return std::nullopt;
+  utf8proc_int32_t state = 0;
+  char32_t last = decode_code_point(rest_);
+  size_t length = utf8_sequence_length(rest_);
+  while (length < rest_.size()) {
+    const char32_t point = decode_code_point(rest_.substr(length));
+    if (breaks_between(last, point, state)) break;
+    last = point;
+    length += utf8_sequence_length(rest_.substr(length));
+  }
+  const std::string_view cluster = rest_.substr(0, length);
+  rest_.remove_prefix(length);
+  return cluster;
+}
+
 }  // namespace stepforge

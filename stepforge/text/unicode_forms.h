@@ -2,6 +2,7 @@
 // Unicode's normalization forms, lower case and character classes, as Hugging Face `tokenizers` computes them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,5 +31,21 @@ bool is_word_character(char32_t code_point);
 
 /// White_Space of Unicode.
 bool is_white_space(char32_t code_point);
+
+/// A mark of the category Mn.
+bool is_nonspacing_mark(char32_t code_point);
+
+/// Control, format and private-use characters except tab and line breaks.
+bool is_control(char32_t code_point);
+
+/// The extended grapheme clusters of a text, which must be UTF-8 and outlive this.
+class GraphemeClusters {
+ public:
+  explicit GraphemeClusters(std::string_view text) : rest_(text) {}
+  std::optional<std::string_view> next();
+
+ private:
+  std::string_view rest_;
+};
 
 }  // namespace stepforge
