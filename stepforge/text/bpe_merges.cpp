@@ -64,11 +64,9 @@ void BpeMerges::merge_short(std::vector<int32_t>& symbols, size_t begin) const {
   symbols.resize(begin + count);
 }
 
-namespace {
-
 /// The symbols of a word, one slot each before merging. A merged symbol is in its first slot; its second and last slots
 /// hold the negative length, so that neighbours are found from both sides without more memory.
-class Symbols {
+class BpeMerges::Symbols {
  public:
   Symbols(int32_t* slots, uint32_t count) : slots_(slots), count_(count) {}
 
@@ -96,8 +94,6 @@ class Symbols {
   int32_t* slots_;
   uint32_t count_;
 };
-
-}  // namespace
 
 /// Applies the merges to one long word, by rank and from left to right. A huge word takes several rounds,
 /// each with the first of the possible merges, so that the heap stays smaller than the word; the order of

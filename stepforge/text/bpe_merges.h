@@ -29,6 +29,7 @@ class BpeMerges {
     int32_t id = 0;
   };
 
+  class Symbols;
   class LongWord;
 
   void merge_short(std::vector<int32_t>& symbols, size_t begin) const;

@@ -5,6 +5,8 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/text/pipeline_tokenizer.h"
+#include "stepforge/text/sentencepiece_tokenizer.h"
+#include "stepforge/text/tokenizer_import.h"
 #include "stepforge/text/tokenizer_json.h"
 
 namespace stepforge {
@@ -25,28 +27,60 @@ constexpr std::array kCompanionNames = {"tokenizer_config.json",
 
 TokenizerFiles read_folder(const fs::path& folder) {
   TokenizerFiles files;
-  files["tokenizer.json"] = read_file(folder / "tokenizer.json", kMaxTokenizerBytes);
   for (const char* name : kCompanionNames) {
     if (fs::exists(folder / name)) files[name] = read_file(folder / name, kMaxCompanionBytes);
   }
+  if (fs::exists(folder / "tokenizer.json")) {
+    files["tokenizer.json"] = read_file(folder / "tokenizer.json", kMaxTokenizerBytes);
+  } else {
+    const auto config = files.find("tokenizer_config.json");
+    files["tokenizer.json"] =
+        tokenizer_json_of_gpt2(files.at("vocab.json"), files.at("merges.txt"),
+                               config == files.end() ? "" : config->second, folder.string());
+  }
   return files;
+}
+
+bool holds_tokenizer(const fs::path& folder) {
+  return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "tokenizer.model") ||
+         (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"));
+}
+
+TokenizerFiles read_tiktoken(const fs::path& path) {
+  TokenizerFiles files;
+  const fs::path config = path.parent_path() / "tokenizer_config.json";
+  if (fs::exists(config)) files["tokenizer_config.json"] = read_file(config, kMaxCompanionBytes);
+  const auto found = files.find("tokenizer_config.json");
+  files["tokenizer.json"] = tokenizer_json_of_tiktoken(
+      read_file(path, kMaxTokenizerBytes), found == files.end() ? "" : found->second, path.string());
+  return files;
+}
+
+std::unique_ptr<Tokenizer> read_sentencepiece(const fs::path& path) {
+  return make_sentencepiece_tokenizer(read_file(path, kMaxTokenizerBytes), path.string());
 }
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   if (fs::is_directory(path)) {
-    if (!fs::exists(path / "tokenizer.json")) {
-      throw UsageError(
-          format("the folder {} contains no tokenizer.json; make one with `stepforge tokenizer train`",
-                 path.string()));
+    if (!holds_tokenizer(path)) {
+      throw UsageError(format(
+          "the folder {} contains neither tokenizer.json nor tokenizer.model nor vocab.json and merges.txt; "
+          "make a tokenizer with `stepforge tokenizer train`",
+          path.string()));
     }
+    if (!fs::exists(path / "tokenizer.json") && fs::exists(path / "tokenizer.model"))
+      return read_sentencepiece(path / "tokenizer.model");
     return std::make_unique<PipelineTokenizer>(read_folder(path), path.string());
   }
   if (!fs::exists(path)) throw UsageError(format("there is no tokenizer at {}", path.string()));
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (path.filename() == "tokenizer.json")
     return std::make_unique<PipelineTokenizer>(read_folder(folder), folder.string());
+  if (path.extension() == ".model") return read_sentencepiece(path);
+  if (path.extension() == ".tiktoken")
+    return std::make_unique<PipelineTokenizer>(read_tiktoken(path), folder.string());
   TokenizerFiles files;
   files["tokenizer.json"] = read_file(path, kMaxTokenizerBytes);
   return std::make_unique<PipelineTokenizer>(std::move(files), path.string());

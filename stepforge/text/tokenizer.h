@@ -92,7 +92,8 @@ class Tokenizer {
 /// The end-of-text token of all tokenizers that Stepforge trains.
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
-/// Loads `path`: a tokenizer.json, or a folder that holds one. eos and bos come from a tokenizer_config.json
+/// Loads `path`: a tokenizer.json, a .tiktoken file (see tokenizer_import.h), a .model file of SentencePiece, or
+/// a folder that holds a tokenizer.json, a tokenizer.model or, as GPT-2 had it, vocab.json and merges.txt. eos and bos come from a tokenizer_config.json
 /// beside it; without one, eos is the added token "<|endoftext|>" if there is one. Throws UsageError if
 /// `path` does not exist, FormatError (naming file and component) if the definition is malformed or asks for
 /// something that is not implemented exactly.

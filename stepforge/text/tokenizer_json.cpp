@@ -2,10 +2,12 @@
 #include "stepforge/text/tokenizer_json.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "stepforge/base/format.h"
 #include "stepforge/base/json.h"
 #include "stepforge/text/byte_alphabet.h"
+#include "stepforge/text/splitter.h"
 #include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
@@ -19,8 +21,10 @@ Json byte_level(bool add_prefix_space, bool use_regex) {
           {"use_regex", use_regex}};
 }
 
-Json pre_tokenizer(std::string_view split_pattern) {
-  if (split_pattern.empty()) return byte_level(false, false);
+Json pre_tokenizer(std::string_view split_pattern, bool add_prefix_space) {
+  if (split_pattern.empty()) return byte_level(add_prefix_space, false);
+  // Its own pattern, which comes after the space.
+  if (split_pattern == kGpt2Pattern) return byte_level(add_prefix_space, true);
   const Json split = {{"type", "Split"},
                       {"pattern", {{"Regex", std::string(split_pattern)}}},
                       {"behavior", "Isolated"},
@@ -53,6 +57,13 @@ std::string tokenizer_json(const std::vector<TokenPair>& merges, std::string_vie
   }
   Json vocab = Json::object();
   for (size_t id = 0; id < pieces.size(); ++id) append_member(vocab, pieces[id], id);
+  return byte_level_json(std::move(vocab), std::move(merge_list), Json::array({added_token(pieces.size())}),
+                         {.pattern = split_pattern})
+             .dump(2) +
+         "\n";
+}
+
+Json byte_level_json(Json vocab, Json merges, Json added_tokens, const ByteLevelOptions& options) {
   Json model = {{"type", "BPE"},
                 {"dropout", nullptr},
                 {"unk_token", nullptr},
@@ -60,17 +71,17 @@ std::string tokenizer_json(const std::vector<TokenPair>& merges, std::string_vie
                 {"end_of_word_suffix", nullptr},
                 {"fuse_unk", false},
                 {"byte_fallback", false},
-                {"ignore_merges", false}};
+                {"ignore_merges", options.ignore_merges}};
   model["vocab"] = std::move(vocab);
-  model["merges"] = std::move(merge_list);
+  model["merges"] = std::move(merges);
   Json document = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
-  document["added_tokens"] = Json::array({added_token(pieces.size())});
+  document["added_tokens"] = std::move(added_tokens);
   document["normalizer"] = nullptr;
-  document["pre_tokenizer"] = pre_tokenizer(split_pattern);
+  document["pre_tokenizer"] = pre_tokenizer(options.pattern, options.add_prefix_space);
   document["post_processor"] = nullptr;
   document["decoder"] = byte_level(true, true);
   document["model"] = std::move(model);
-  return document.dump(2) + "\n";
+  return document;
 }
 
 }  // namespace stepforge
