@@ -20,7 +20,7 @@ struct ByteLevelOptions {
   bool add_prefix_space = false;
   bool ignore_merges = false;
   /// "": the whole text is one word.
-  std::string_view pattern = "";
+  std::string_view pattern;
 };
 
 /// The document of a byte-level BPE tokenizer from its parts as tokenizer.json has them.
