@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/jinja/attributes.h"
+
+#include <algorithm>
+
+#include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
+#include "stepforge/jinja/methods.h"
+#include "stepforge/jinja/operations.h"
+#include "stepforge/jinja/runtime.h"
+#include "stepforge/jinja/unicode.h"
+
+namespace stepforge::jinja {
+namespace {
+
+Value loop_attribute(Heap& heap, Loop& loop, std::string_view name) {
+  if (name == "index0") return Value::integer(loop.index0);
+  if (name == "index") return Value::integer(loop.index0 + 1);
+  if (name == "first") return Value::boolean(loop.index0 == 0);
+  if (name == "last") return Value::boolean(loop.is_last());
+  if (name == "length") return Value::integer(loop.length());
+  if (name == "revindex0") return Value::integer(loop.length() - loop.index0 - 1);
+  if (name == "revindex") return Value::integer(loop.length() - loop.index0);
+  if (name == "depth0") return Value::integer(loop.depth0);
+  if (name == "depth") return Value::integer(loop.depth0 + 1);
+  if (name == "previtem") return loop.index0 == 0 ? heap.undefined("there is no previous item") : loop.before;
+  if (name == "nextitem") return loop.next_item();
+  return {};
+}
+
+Value macro_attribute(Heap& heap, const Macro& macro, std::string_view name) {
+  const MacroBody& body = *macro.body;
+  if (name == "name") return body.name.empty() ? Value::none() : heap.text(body.name);
+  if (name == "catch_kwargs") return Value::boolean(body.kwargs >= 0);
+  if (name == "catch_varargs") return Value::boolean(body.varargs >= 0);
+  if (name == "caller") return Value::boolean(body.caller >= 0 || body.explicit_caller);
+  if (name == "explicit_caller") return Value::boolean(body.explicit_caller);
+  if (name != "arguments") return {};
+  std::vector<Value> names;
+  for (const ExpressionPtr& parameter : body.parameters) names.push_back(heap.text(parameter->name));
+  return heap.tuple(std::move(names));
+}
+
+Value number_attribute(const Value& number, std::string_view name) {
+  const bool floating = number.is(Kind::floating);
+  if (name == "real") return unchanged(number);
+  if (name == "imag") return floating ? Value::floating(0) : Value::integer(0);
+  if (!floating && name == "numerator") return unchanged(number);
+  if (!floating && name == "denominator") return Value::integer(1);
+  return {};
+}
+
+Value range_attribute(const Range& range, std::string_view name) {
+  if (name == "start") return Value::integer(range.start);
+  if (name == "stop") return Value::integer(range.stop);
+  if (name == "step") return Value::integer(range.step);
+  return {};
+}
+
+Value data_attribute(Heap& heap, const Value& object, std::string_view name) {
+  switch (object.kind()) {
+    case Kind::loop:
+      return loop_attribute(heap, object.kept<Loop>(), name);
+    case Kind::macro:
+      return macro_attribute(heap, object.kept<Macro>(), name);
+    case Kind::boolean:
+    case Kind::integer:
+    case Kind::floating:
+      return number_attribute(object, name);
+    case Kind::range:
+      return range_attribute(object.range(), name);
+    case Kind::tuple:
+      if (object.sequence().group && name == "grouper") return object.items()[0];
+      if (object.sequence().group && name == "list") return object.items()[1];
+      return {};
+    case Kind::name_space: {
+      const Value* found = object.kept<Namespace>().find(name);
+      return found == nullptr ? Value() : *found;
+    }
+    case Kind::cycler: {
+      auto& cycler = object.kept<Cycler>();
+      if (name == "current") return cycler.items[cycler.position];
+      if (name == "pos") return Value::integer(static_cast<int64_t>(cycler.position));
+      return name == "items" ? heap.tuple(cycler.items) : Value();
+    }
+    case Kind::joiner:
+      if (name == "sep") return object.kept<Joiner>().separator;
+      return name == "used" ? Value::boolean(object.kept<Joiner>().used) : Value();
+    default:
+      return {};
+  }
+}
+
+/// What Python's getattr finds, or a missing value. What the sandbox forbids is undefined.
+Value python_attribute(Heap& heap, const Value& object, std::string_view name) {
+  if (object.is(Kind::undefined)) fail_undefined(object);
+  if (name.starts_with("__") && name.ends_with("__") && name.size() > 4) {
+    return heap.undefined(format("the attribute {} is private", name));
+  }
+  Value data = data_attribute(heap, object, name);
+  if (!data.is(Kind::missing)) return data;
+  const Method* method = find_method(object, name);
+  if (method == nullptr) return {};
+  if (method->changes)
+    return heap.undefined(
+        format("the method {} would change a {}, which templates may not", name, type_name(object)));
+  return heap.method(object, method);
+}
+
+bool is_hashable(const Value& key) {
+  if (key.is(Kind::tuple)) return std::all_of(key.items().begin(), key.items().end(), is_hashable);
+  return !key.is(Kind::list) && !key.is(Kind::dict) &&
+         !(key.is(Kind::view) && key.view().of != View::Of::values);
+}
+
+/// What Python's `object[key]` finds, or a missing value.
+Value python_item(Heap& heap, const Value& object, const Value& key) {
+  if (object.is(Kind::undefined)) fail_undefined(object);
+  if (object.is(Kind::dict)) {
+    if (!is_hashable(key)) return {};
+    const Value* found = find_in(heap.budget(), object.dict(), key);
+    return found == nullptr ? Value() : *found;
+  }
+  if (!key.is_integral()) return {};
+  if (object.is(Kind::string)) return character(heap, object, key.integer());
+  if (!object.is_sequence() && !object.is(Kind::range)) return {};
+  const int64_t size = length(object);
+  const int64_t index = key.integer() < 0 ? key.integer() + size : key.integer();
+  if (index < 0 || index >= size) return {};
+  return object.is(Kind::range) ? item_of_range(object.range(), index)
+                                : object.items()[static_cast<size_t>(index)];
+}
+
+}  // namespace
+
+Value get_attribute(Heap& heap, const Value& object, std::string_view name) {
+  Value found = python_attribute(heap, object, name);
+  if (!found.is(Kind::missing)) return found;
+  if (object.is(Kind::dict)) {
+    if (const Value* item = find_in(object.dict(), name)) return *item;
+  }
+  return heap.undefined(format("a {} has no attribute {}", type_name(object), name));
+}
+
+Value get_item(Heap& heap, const Value& object, const Value& key) {
+  Value found = python_item(heap, object, key);
+  if (!found.is(Kind::missing)) return found;
+  if (key.is(Kind::string)) {
+    found = python_attribute(heap, object, key.text());
+    if (!found.is(Kind::missing)) return found;
+    return heap.undefined(
+        format("a {} has no element {}", type_name(object), quoted_for_message(key.text())));
+  }
+  return heap.undefined(format("a {} has no such element", type_name(object)));
+}
+
+namespace {
+
+struct Bounds {
+  int64_t start;
+  int64_t step;
+  int64_t count;
+};
+
+int64_t bound(const Value& value, int64_t size, int64_t low, int64_t high, int64_t fallback) {
+  if (value.is(Kind::none)) return fallback;
+  if (!value.is_integral())
+    fail(format("a slice needs integers or none, not {}", type_name(value)), "convert with | int");
+  const int64_t index = value.integer() < 0 ? value.integer() + size : value.integer();
+  return std::clamp(index, low, high);
+}
+
+Bounds bounds_of(int64_t size, const Value& start, const Value& stop, const Value& step) {
+  int64_t stride = 1;
+  if (!step.is(Kind::none)) {
+    if (!step.is_integral())
+      fail(format("a slice needs integers or none, not {}", type_name(step)), "convert with | int");
+    stride = step.integer();
+  }
+  if (stride == 0) fail("the step of a slice is zero", "use another step");
+  stride = std::clamp<int64_t>(stride, -(INT64_MAX / 4), INT64_MAX / 4);
+  const int64_t low = stride > 0 ? 0 : -1;
+  const int64_t high = stride > 0 ? size : size - 1;
+  const int64_t first = bound(start, size, low, high, stride > 0 ? low : high);
+  const int64_t last = bound(stop, size, low, high, stride > 0 ? high : low);
+  const int64_t span = stride > 0 ? last - first : first - last;
+  const int64_t magnitude = stride > 0 ? stride : -stride;
+  return {first, stride, span <= 0 ? 0 : (span + magnitude - 1) / magnitude};
+}
+
+std::string sliced(Heap& heap, const Text& text, const Bounds& bounds) {
+  heap.budget().read_bytes(text.bytes.size());
+  if (bounds.step == 1) {
+    const size_t begin =
+        text.ascii() ? static_cast<size_t>(bounds.start) : offset_of(text.bytes, bounds.start);
+    const std::string_view rest = std::string_view(text.bytes).substr(begin);
+    return std::string(
+        rest.substr(0, text.ascii() ? static_cast<size_t>(bounds.count) : offset_of(rest, bounds.count)));
+  }
+  std::vector<size_t> offsets;
+  heap.budget().allocate(static_cast<size_t>(text.length) * sizeof(size_t));
+  for (size_t at = 0; at < text.bytes.size();
+       at += utf8_sequence_length(std::string_view(text.bytes).substr(at)))
+    offsets.push_back(at);
+  offsets.push_back(text.bytes.size());
+  std::string result;
+  for (int64_t i = 0; i < bounds.count; ++i) {
+    const auto at = static_cast<size_t>(bounds.start + i * bounds.step);
+    result.append(text.bytes, offsets[at], offsets[at + 1] - offsets[at]);
+  }
+  return result;
+}
+
+}  // namespace
+
+Value get_slice(Heap& heap, const Value& object, const Value& start, const Value& stop, const Value& step) {
+  if (object.is(Kind::undefined)) fail_undefined(object);
+  if (!object.is(Kind::string) && !object.is_sequence() && !object.is(Kind::range)) {
+    fail(format("{} cannot be sliced", type_name(object)), "slice strings or lists; convert with | list");
+  }
+  const Bounds bounds = bounds_of(length(object), start, stop, step);
+  if (object.is(Kind::string)) return heap.text(sliced(heap, object.string(), bounds));
+  if (object.is(Kind::range)) {
+    const Range& range = object.range();
+    int64_t step_of_result = 0;
+    int64_t span = 0;
+    int64_t stop_of_result = 0;
+    const int64_t first = bounds.count == 0 ? range.start : range.start + bounds.start * range.step;
+    if (__builtin_mul_overflow(bounds.step, range.step, &step_of_result) ||
+        __builtin_mul_overflow(bounds.count, step_of_result, &span) ||
+        __builtin_add_overflow(first, span, &stop_of_result)) {
+      fail_limit("a slice of a range needs more than 64 bits", "use smaller numbers");
+    }
+    return heap.range(first, stop_of_result, step_of_result);
+  }
+  std::vector<Value> items;
+  heap.budget().step(bounds.count / 4);
+  for (int64_t i = 0; i < bounds.count; ++i)
+    items.push_back(object.items()[static_cast<size_t>(bounds.start + i * bounds.step)]);
+  return object.is(Kind::list) ? heap.list(std::move(items)) : heap.tuple(std::move(items));
+}
+
+}  // namespace stepforge::jinja

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of an evaluation, and the limits that end it before it uses too much time, memory or stack.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "stepforge/jinja/template.h"
+
+namespace stepforge::jinja {
+
+/// What went wrong, without the place: Template adds name and line. Never leaves the room.
+struct Fault {
+  TemplateError::Reason reason;
+  std::string message;
+  std::string remedy;
+};
+
+[[noreturn]] void fail(std::string message, std::string remedy = "correct the template");
+[[noreturn]] void fail_limit(std::string message, std::string remedy);
+[[noreturn]] void fail_unsupported(std::string message, std::string remedy);
+
+/// Counts down the limits of one render. Time is counted in steps: one for each expression or statement, and one
+/// for each 64 bytes or 4 values that an operation reads or writes.
+class Budget {
+ public:
+  explicit Budget(const RenderOptions& options);
+
+  void step(int64_t count = 1) {
+    steps_ -= count;
+    if (steps_ < 0) out_of_steps();
+  }
+  void read_bytes(size_t bytes) { step(static_cast<int64_t>(bytes / 64)); }
+  /// Memory counts when it is taken and is not given back, so this bounds what can be live.
+  void allocate(size_t bytes);
+  void check_output(size_t bytes) const;
+
+  /// One level of nested evaluation while it exists.
+  class Level {
+   public:
+    explicit Level(Budget& budget) : budget_(budget) {
+      if (++budget_.depth_ > budget_.options_.max_depth) budget_.too_deep();
+    }
+    ~Level() { --budget_.depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    Budget& budget_;
+  };
+
+ private:
+  [[noreturn]] void out_of_steps() const;
+  [[noreturn]] void too_deep();
+
+  RenderOptions options_;
+  int64_t steps_;
+  int64_t memory_;
+  int depth_ = 0;
+};
+
+}  // namespace stepforge::jinja

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Filters that make text.
+#include <algorithm>
+
+#include "stepforge/base/format.h"
+#include "stepforge/base/utf8.h"
+#include "stepforge/jinja/filters.h"
+#include "stepforge/jinja/formatting.h"
+#include "stepforge/jinja/methods.h"
+#include "stepforge/jinja/operations.h"
+#include "stepforge/jinja/unicode.h"
+
+namespace stepforge::jinja {
+namespace {
+namespace text_filter {
+
+template <std::string (*change)(std::string_view)>
+Value changed(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  bind("the filter", arguments, {}, 0);
+  const std::string text = str(interpreter.heap(), subject);
+  interpreter.heap().budget().step(static_cast<int64_t>(text.size() / 8));
+  return interpreter.heap().text(change(text));
+}
+
+/// Words begin after white space, hyphens and opening brackets.
+std::string title_words(std::string_view text) {
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    const auto separates = [&](size_t place) {
+      return space_length(text.substr(place)) != 0 ||
+             std::string_view("-({[<").find(text[place]) != std::string_view::npos;
+    };
+    size_t end = at;
+    if (separates(at)) {
+      while (end < text.size() && separates(end)) end += utf8_sequence_length(text.substr(end));
+      result += text.substr(at, end - at);
+    } else {
+      while (end < text.size() && !separates(end)) end += utf8_sequence_length(text.substr(end));
+      const size_t first = utf8_sequence_length(text.substr(at));
+      result += upper(text.substr(at, first));
+      result += lower(text.substr(at + first, end - at - first));
+    }
+    at = end;
+  }
+  return result;
+}
+
+Value string(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  bind("string", arguments, {}, 0);
+  return subject.is(Kind::string) ? subject : interpreter.heap().text(str(interpreter.heap(), subject));
+}
+
+Value safe(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  bind("safe", arguments, {}, 0);
+  return interpreter.heap().text(str(interpreter.heap(), subject), true);
+}
+
+Value escape(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  bind("escape", arguments, {}, 0);
+  if (subject.is(Kind::string) && subject.string().safe) return subject;
+  Heap& heap = interpreter.heap();
+  std::string result;
+  for (const char c : str(heap, subject)) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&#34;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return heap.text(std::move(result), true);
+}
+
+Value trim(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  const auto values = bind("trim", arguments, {"chars"}, 0);
+  const std::string text = str(interpreter.heap(), subject);
+  interpreter.heap().budget().read_bytes(text.size());
+  return interpreter.heap().text(std::string(stripped(text, values[0], true, true)));
+}
+
+Value replace(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  const auto values = bind("replace", arguments, {"old", "new", "count"}, 2);
+  Heap& heap = interpreter.heap();
+  const bool limited = values[2] != nullptr && !values[2]->is(Kind::none);
+  const int64_t count = limited ? integer_argument("replace", *values[2]) : -1;
+  return heap.text(replaced(heap, str(heap, subject), str(heap, *values[0]), str(heap, *values[1]), count));
+}
+
+Value truncate(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  const auto values = bind("truncate", arguments, {"length", "killwords", "end", "leeway"}, 0);
+  const int64_t length_wanted = values[0] == nullptr ? 255 : integer_argument("truncate", *values[0]);
+  const std::string end = values[2] == nullptr ? "..." : text_argument("truncate", *values[2]);
+  const int64_t leeway =
+      values[3] == nullptr || values[3]->is(Kind::none) ? 5 : integer_argument("truncate", *values[3]);
+  const int64_t kept = length_wanted - count_code_points(end);
+  if (kept < 0) fail("truncate: the length is smaller than that of the end", "truncate to a greater length");
+  if (leeway < 0) fail("truncate: the leeway is negative", "pass 0 or more");
+  if (length(subject) <= length_wanted + leeway) return subject;
+  const std::string& text = text_argument("truncate", subject);
+  std::string_view part = std::string_view(text).substr(0, offset_of(text, kept));
+  if (!flag(values[1])) part = part.substr(0, part.rfind(' '));
+  return interpreter.heap().text(std::string(part) + end);
+}
+
+Value indent(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  const auto values = bind("indent", arguments, {"width", "first", "blank"}, 0);
+  Heap& heap = interpreter.heap();
+  std::string indentation(4, ' ');
+  if (values[0] != nullptr) {
+    indentation = values[0]->is(Kind::string) ? values[0]->text()
+                                              : repeated(heap, " ", integer_argument("indent", *values[0]));
+  }
+  const std::string text = text_argument("indent", subject) + "\n";
+  heap.budget().read_bytes(text.size());
+  const bool blank = flag(values[2]);
+  std::string result;
+  bool is_first = true;
+  for (const std::string_view line : lines_of(text, false)) {
+    heap.budget().step();
+    heap.budget().allocate(indentation.size());
+    if (!is_first) result += '\n';
+    if (is_first ? flag(values[1]) : blank || !line.empty()) result += indentation;
+    result += line;
+    is_first = false;
+  }
+  return heap.text(std::move(result));
+}
+
+Value center(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  const auto values = bind("center", arguments, {"width"}, 0);
+  Heap& heap = interpreter.heap();
+  const int64_t width = values[0] == nullptr ? 80 : integer_argument("center", *values[0]);
+  const std::string text = str(heap, subject);
+  const int64_t missing = std::max<int64_t>(width - count_code_points(text), 0);
+  const int64_t left = missing / 2 + (missing & width & 1);
+  return heap.text(repeated(heap, " ", left) + text + repeated(heap, " ", missing - left));
+}
+
+Value format_filter(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  Heap& heap = interpreter.heap();
+  if (!arguments.named.empty() && !arguments.positional.empty())
+    fail("format takes values or names, not both", "pass one kind");
+  Value values;
+  if (arguments.named.empty()) {
+    values = heap.tuple(arguments.positional);
+  } else {
+    std::vector<std::pair<Value, Value>> items;
+    for (const auto& [name, value] : arguments.named) items.emplace_back(heap.text(name), value);
+    values = heap.dict(std::move(items));
+  }
+  return heap.text(percent_format(heap, str(heap, subject), values));
+}
+
+Value join(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  const auto values = bind("join", arguments, {"d", "attribute"}, 0);
+  Heap& heap = interpreter.heap();
+  const AttributePath path(heap, values[1]);
+  const std::string separator = values[0] == nullptr ? "" : str(heap, *values[0]);
+  const Next next = iterate(heap, subject);
+  std::string result;
+  bool first = true;
+  for (Value item; next(item);) {
+    heap.budget().step();
+    if (item.is(Kind::string) && item.string().safe) {
+      fail_unsupported("a safe string in join",
+                       "apply `safe` and `escape` last: these templates are not HTML");
+    }
+    const std::string text = str(heap, path.look_up(heap, item));
+    heap.budget().allocate(text.size() + separator.size());
+    if (!std::exchange(first, false)) result += separator;
+    result += text;
+  }
+  return heap.text(std::move(result));
+}
+
+Value wordcount(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  bind("wordcount", arguments, {}, 0);
+  const std::string text = str(interpreter.heap(), subject);
+  interpreter.heap().budget().step(static_cast<int64_t>(text.size() / 8));
+  int64_t count = 0;
+  bool inside = false;
+  for (size_t at = 0; at < text.size(); at += utf8_sequence_length(std::string_view(text).substr(at))) {
+    const bool word = is_word(decode_code_point(std::string_view(text).substr(at)));
+    count += word && !inside ? 1 : 0;
+    inside = word;
+  }
+  return Value::integer(count);
+}
+
+std::string url_quoted(std::string_view text, bool query) {
+  std::string result;
+  for (const char c : text) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                       std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !query);
+    if (plain)
+      result += c;
+    else if (c == ' ' && query)
+      result += '+';
+    else
+      result += format("%{:02X}", static_cast<uint32_t>(static_cast<unsigned char>(c)));
+  }
+  return result;
+}
+
+Value urlencode(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  bind("urlencode", arguments, {}, 0);
+  Heap& heap = interpreter.heap();
+  if (subject.is(Kind::string) || !is_iterable(subject))
+    return heap.text(url_quoted(str(heap, subject), false));
+  const Next next = iterate(heap, subject.is(Kind::dict) ? heap.view(View::Of::items, subject) : subject);
+  std::string result;
+  for (Value item; next(item);) {
+    heap.budget().step();
+    const std::vector<Value> pair = all_of(heap, item);
+    if (pair.size() != 2) fail("urlencode needs pairs", "pass a string, a dict or a list of pairs");
+    if (!result.empty()) result += '&';
+    result += url_quoted(str(heap, pair[0]), true) + "=" + url_quoted(str(heap, pair[1]), true);
+    heap.budget().step(static_cast<int64_t>(result.size() / 64));
+  }
+  return heap.text(std::move(result));
+}
+
+Value tojson(Interpreter& interpreter, const Value& subject, Arguments& arguments) {
+  const auto values = bind("tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"}, 0);
+  Heap& heap = interpreter.heap();
+  JsonStyle style;
+  style.ensure_ascii = flag(values[0]);
+  style.sort_keys = flag(values[3]);
+  if (values[1] != nullptr && !values[1]->is(Kind::none)) {
+    style.indented = true;
+    style.item_separator = ",";
+    style.indent = values[1]->is(Kind::string) ? values[1]->text()
+                                               : repeated(heap, " ", integer_argument("tojson", *values[1]));
+    if (style.indent.size() > 1000)
+      fail_limit("tojson with an indent of more than 1,000 characters", "indent less");
+  }
+  if (values[2] != nullptr && !values[2]->is(Kind::none)) {
+    const std::vector<Value> separators = all_of(heap, *values[2]);
+    if (separators.size() != 2)
+      fail("tojson: separators needs two strings", "pass (item separator, key separator)");
+    style.item_separator = text_argument("tojson", separators[0]);
+    style.key_separator = text_argument("tojson", separators[1]);
+  }
+  return heap.text(json_text(heap, subject, style));
+}
+
+constexpr NamedFunction kFilters[] = {
+    {"capitalize", changed<capitalized>},
+    {"center", center},
+    {"e", escape},
+    {"escape", escape},
+    {"format", format_filter},
+    {"indent", indent},
+    {"join", join},
+    {"lower", changed<lower>},
+    {"replace", replace},
+    {"safe", safe},
+    {"string", string},
+    {"title", changed<title_words>},
+    {"tojson", tojson},
+    {"trim", trim},
+    {"truncate", truncate},
+    {"upper", changed<upper>},
+    {"urlencode", urlencode},
+    {"wordcount", wordcount},
+};
+
+}  // namespace text_filter
+}  // namespace
+
+std::span<const NamedFunction> text_filters() {
+  return text_filter::kFilters;
+}
+
+}  // namespace stepforge::jinja
