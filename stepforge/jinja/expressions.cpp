@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "stepforge/base/format.h"
 #include "stepforge/jinja/attributes.h"
 #include "stepforge/jinja/formatting.h"
@@ -126,11 +128,28 @@ Value Interpreter::evaluate_conditional(const Expression& expression) {
       format("the inline if of line {} has no else, and its condition is false", expression.line));
 }
 
+namespace {
+
+bool is_literal(const Expression& expression) {
+  using Kind = Expression::Kind;
+  if (expression.kind == Kind::constant) return true;
+  if (expression.kind != Kind::tuple && expression.kind != Kind::list && expression.kind != Kind::dict) return false;
+  return std::all_of(expression.operands.begin(), expression.operands.end(),
+                     [](const ExpressionPtr& operand) { return is_literal(*operand); });
+}
+
+}  // namespace
+
 Value Interpreter::evaluate_slice(const Expression& expression) {
   const Value object = evaluate(*expression.operands[0]);
   Value bounds[3];
   for (size_t i = 0; i < 3; ++i) {
     bounds[i] = expression.operands[i + 1] ? evaluate(*expression.operands[i + 1]) : Value::none();
+  }
+  const bool can_be_sliced = object.is(Kind::string) || object.is_sequence();
+  if (!can_be_sliced && is_literal(*expression.operands[0])) {
+    // Jinja2 computes constants beforehand, with the rules of object[key].
+    return heap_.undefined(format("a {} cannot be sliced", type_name(object)));
   }
   return get_slice(heap_, object, bounds[0], bounds[1], bounds[2]);
 }

@@ -57,6 +57,8 @@ class Interpreter {
   void check_namespaces(const Expression& target);
   void write(std::string_view text);
   void write(const Value& value);
+  /// What a block makes is not converted.
+  void write_text(const Value& value, std::string_view block);
   void enter(const Scope& scope);
   Value variable(const std::string& name);
 

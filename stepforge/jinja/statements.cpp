@@ -21,6 +21,13 @@ void Interpreter::write(const Value& value) {
   write(std::string_view(str(heap_, value)));
 }
 
+void Interpreter::write_text(const Value& value, std::string_view block) {
+  if (!value.is(Kind::string)) {
+    fail(format("a {} block makes {}, not a string", block, type_name(value)), "add | string");
+  }
+  write(value);
+}
+
 Value Interpreter::variable(const std::string& name) {
   const auto found = variables_.find(name);
   return found == variables_.end() ? global_function(name) : found->second;
@@ -224,7 +231,7 @@ Interpreter::Flow Interpreter::filter_block(const Statement& statement) {
     if (flow != Flow::normal) return flow;
     value = heap_.text(std::move(buffer.text));
   }
-  write(evaluate_filter(*statement.filter, &value));
+  write_text(evaluate_filter(*statement.filter, &value), "filter");
   return Flow::normal;
 }
 
@@ -241,7 +248,7 @@ void Interpreter::define_macro(const Statement& statement) {
 
 void Interpreter::call_block(const Statement& statement) {
   const Value caller = Value::pointer(Kind::macro, &heap_.keep(Macro{statement.macro.get(), frame_}));
-  write(evaluate_call(*statement.value, &caller));
+  write_text(evaluate_call(*statement.value, &caller), "call");
 }
 
 void Interpreter::generation(const Statement& statement) {
