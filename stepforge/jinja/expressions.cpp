@@ -133,7 +133,8 @@ namespace {
 bool is_literal(const Expression& expression) {
   using Kind = Expression::Kind;
   if (expression.kind == Kind::constant) return true;
-  if (expression.kind != Kind::tuple && expression.kind != Kind::list && expression.kind != Kind::dict) return false;
+  if (expression.kind != Kind::tuple && expression.kind != Kind::list && expression.kind != Kind::dict)
+    return false;
   return std::all_of(expression.operands.begin(), expression.operands.end(),
                      [](const ExpressionPtr& operand) { return is_literal(*operand); });
 }

@@ -14,11 +14,16 @@ using stepforge::jinja::TemplateError;
 
 std::string reason_name(TemplateError::Reason reason) {
   switch (reason) {
-    case TemplateError::Reason::syntax: return "syntax";
-    case TemplateError::Reason::evaluation: return "evaluation";
-    case TemplateError::Reason::limit: return "limit";
-    case TemplateError::Reason::unsupported: return "unsupported";
-    case TemplateError::Reason::refusal: return "refusal";
+    case TemplateError::Reason::syntax:
+      return "syntax";
+    case TemplateError::Reason::evaluation:
+      return "evaluation";
+    case TemplateError::Reason::limit:
+      return "limit";
+    case TemplateError::Reason::unsupported:
+      return "unsupported";
+    case TemplateError::Reason::refusal:
+      return "refusal";
   }
   return "";
 }
@@ -27,7 +32,8 @@ Json answer(const Json& question) {
   stepforge::jinja::RenderOptions options;
   options.now = question.at("now").get<int64_t>();
   try {
-    const auto parsed = stepforge::jinja::Template::parse(question.at("template").get<std::string>(), "template");
+    const auto parsed =
+        stepforge::jinja::Template::parse(question.at("template").get<std::string>(), "template");
     const auto rendered = parsed.render(question.at("variables"), options);
     Json spans = Json::array();
     for (const auto& span : rendered.generation) spans.push_back({span.begin, span.end});

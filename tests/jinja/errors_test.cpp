@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors name place, fault and remedy; limits hold.
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "tests/jinja/rendered.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+using jinja::Template;
+using jinja::TemplateError;
+using Reason = TemplateError::Reason;
+
+TEST(JinjaErrors, NameTemplateLineFaultAndRemedy) {
+  const std::string text = message_of<TemplateError>([] { rendered("a\n{{ x.y }}"); });
+  EXPECT_TRUE(contains(text, "test.jinja, line 2: x is undefined", "is defined"));
+}
+
+TEST(JinjaErrors, RaiseExceptionHasItsOwnTypeAndMessage) {
+  try {
+    rendered("\n{{ raise_exception('bad roles') }}");
+    FAIL() << "no exception";
+  } catch (const jinja::TemplateRefusal& refusal) {
+    EXPECT_EQ(refusal.message(), "bad roles");
+    EXPECT_EQ(refusal.line(), 2);
+  }
+}
+
+TEST(JinjaErrors, SyntaxIsCheckedBeforeRendering) {
+  for (const char* source :
+       {"{% if x %}", "{{ 1 + }}", "{% nosuch %}", "{{ 'a }}", "{{ x|nosuch }}", "{% break %}", "{{ (1] }}",
+        "{# open ", "{% for loop in x %}{{ loop }}{% endfor %}", "{% macro m(a, a) %}{% endmacro %}",
+        "{{ f(a=1, a=2) }}"}) {
+    EXPECT_THROW(Template::parse(source, "t"), TemplateError) << source;
+  }
+}
+
+TEST(JinjaErrors, AnUnknownFilterInABranchThatIsNotTakenIsNoError) {
+  EXPECT_EQ(rendered("{% if false %}{{ x|nosuch }}{% endif %}ok"), "ok");
+}
+
+TEST(JinjaErrors, WhatIsMissingIsRefusedByName) {
+  for (const char* source :
+       {"{% include 'x' %}", "{% extends 'x' %}", "{% import 'x' as y %}", "{% block b %}{% endblock %}",
+        "{{ self }}", "{{ lipsum() }}", "{{ [1]|random }}", "{{ 'a'|safe ~ 'b' }}", "{{ range }}",
+        "{{ 'a'.encode() }}"}) {
+    EXPECT_EQ(reason_of(source), Reason::unsupported) << source;
+  }
+}
+
+TEST(JinjaLimits, EndEndlessAndHugeWork) {
+  for (const char* source : {
+           "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+           "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+           "{{ 'abcdefgh' * 1000000000 }}",
+           "{{ [1] * 1000000000 }}",
+           "{{ '%1000000000d' % 1 }}",
+           "{{ 'x'.center(1000000000) }}",
+           "{{ 9223372036854775807 + 1 }}",
+           "{{ 3 ** 1000 }}",
+           "{% set n = namespace(x=[]) %}{% for i in range(1000) %}{% set n.x = [n.x] %}{% endfor %}",
+           "{% set n = namespace(x='a') %}{% for i in range(1000) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+           "{% set n = namespace(x=[0]) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ "
+           "n.x }}",
+           "{% set n = namespace(x=[0], y=[0]) %}{% for i in range(90) %}{% set n.x = [n.x, n.x] %}{% set "
+           "n.y = [n.y, n.y] %}{% endfor %}{{ n.x == n.y }}",
+           "{% set n = namespace() %}{% set n.n = n %}{{ n }}",
+       }) {
+    EXPECT_EQ(reason_of(source), Reason::limit) << source;
+  }
+  EXPECT_EQ(reason_of("{{ range(100001) }}"), Reason::evaluation);
+}
+
+TEST(JinjaLimits, BoundTheNestingOfTheSource) {
+  const auto repeat = [](const std::string& text, int count) {
+    std::string result;
+    for (int i = 0; i < count; ++i) result += text;
+    return result;
+  };
+  EXPECT_EQ(reason_of("{{ " + repeat("(", 5000) + "1" + repeat(")", 5000) + " }}"), Reason::limit);
+  EXPECT_EQ(reason_of("{{ " + repeat("not ", 5000) + "1 }}"), Reason::limit);
+  EXPECT_EQ(reason_of("{{ 1" + repeat(" + 1", 5000) + " }}"), Reason::limit);
+  EXPECT_EQ(reason_of(repeat("{% if 1 %}", 5000)), Reason::limit);
+  EXPECT_EQ(rendered("{{ 1" + repeat(" + 1", 200) + " }}"), "201");
+}
+
+TEST(JinjaLimits, TheOutputHasAMaximum) {
+  jinja::RenderOptions options;
+  options.max_output_bytes = 9;
+  EXPECT_EQ(reason_of("{% for i in range(10) %}x{% endfor %}", Json::object(), options), Reason::limit);
+  EXPECT_EQ(rendered("{% for i in range(9) %}x{% endfor %}", Json::object(), options), "xxxxxxxxx");
+}
+
+TEST(JinjaTemplate, RendersFromSeveralThreads) {
+  const Template shared = Template::parse("{% for i in range(n) %}{{ 'a' ~ i }}{% endfor %}", "t");
+  std::vector<std::string> texts(4);
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      threads.emplace_back([&, i] { texts[i] = shared.render({{"n", i}}).text; });
+    }
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"", "a0", "a0a1", "a0a1a2"}));
+}
+
+}  // namespace
+}  // namespace stepforge::testing
