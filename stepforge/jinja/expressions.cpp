@@ -3,6 +3,7 @@
 
 #include "stepforge/base/format.h"
 #include "stepforge/jinja/attributes.h"
+#include "stepforge/jinja/filters.h"
 #include "stepforge/jinja/formatting.h"
 #include "stepforge/jinja/interpreter.h"
 #include "stepforge/jinja/operations.h"
@@ -130,13 +131,19 @@ Value Interpreter::evaluate_conditional(const Expression& expression) {
 
 namespace {
 
-bool is_literal(const Expression& expression) {
+/// Whether Jinja2's compiler computes the expression beforehand.
+bool is_constant(const Expression& expression) {
   using Kind = Expression::Kind;
-  if (expression.kind == Kind::constant) return true;
-  if (expression.kind != Kind::tuple && expression.kind != Kind::list && expression.kind != Kind::dict)
+  if (expression.kind == Kind::name || expression.kind == Kind::call || expression.kind == Kind::attribute)
     return false;
-  return std::all_of(expression.operands.begin(), expression.operands.end(),
-                     [](const ExpressionPtr& operand) { return is_literal(*operand); });
+  if (expression.kind == Kind::filter && is_choice_filter(expression.name)) return false;
+  const auto holds = [](const ExpressionPtr& child) { return child == nullptr || is_constant(*child); };
+  const CallArguments& arguments = expression.arguments;
+  return std::all_of(expression.operands.begin(), expression.operands.end(), holds) &&
+         std::all_of(arguments.positional.begin(), arguments.positional.end(), holds) &&
+         std::all_of(arguments.named.begin(), arguments.named.end(),
+                     [&](const auto& entry) { return holds(entry.second); }) &&
+         holds(arguments.star) && holds(arguments.star_star);
 }
 
 }  // namespace
@@ -148,9 +155,9 @@ Value Interpreter::evaluate_slice(const Expression& expression) {
     bounds[i] = expression.operands[i + 1] ? evaluate(*expression.operands[i + 1]) : Value::none();
   }
   const bool can_be_sliced = object.is(Kind::string) || object.is_sequence();
-  if (!can_be_sliced && is_literal(*expression.operands[0])) {
-    // Jinja2 computes constants beforehand, with the rules of object[key].
-    return heap_.undefined(format("a {} cannot be sliced", type_name(object)));
+  if (!can_be_sliced && !object.is(Kind::undefined) && is_constant(expression)) {
+    // Jinja2's compiler computes some constants beforehand with other rules, which make this undefined.
+    fail_unsupported(format("a slice of the constant {}", type_name(object)), "slice a string or a list");
   }
   return get_slice(heap_, object, bounds[0], bounds[1], bounds[2]);
 }

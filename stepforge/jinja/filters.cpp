@@ -40,6 +40,10 @@ ValueFunction find_filter(std::string_view name) {
   return nullptr;
 }
 
+bool is_choice_filter(std::string_view name) {
+  return name != "unique" && find_among(choice_filters(), name) != nullptr;
+}
+
 AttributePath::AttributePath(Heap& heap, const Value* path) {
   if (path == nullptr || path->is(Kind::none)) return;
   if (!path->is(Kind::string)) {

@@ -14,6 +14,8 @@ namespace stepforge::jinja {
 /// Null: there is no such filter or test.
 ValueFunction find_filter(std::string_view name);
 ValueFunction find_test(std::string_view name);
+/// Whether it is map, select, reject, ... and so depends on the render.
+bool is_choice_filter(std::string_view name);
 
 using NamedFunction = std::pair<std::string_view, ValueFunction>;
 std::span<const NamedFunction> text_filters();      // text_filters.cpp

@@ -11,7 +11,7 @@ namespace stepforge::jinja {
 namespace {
 
 /// Values are compared, printed and deleted by recursion.
-constexpr int kMaxNesting = 100;
+constexpr int kMaxValueDepth = 100;
 /// Smaller dicts are searched from the beginning.
 constexpr size_t kMinIndexed = 9;
 
@@ -22,8 +22,9 @@ size_t text_hash(std::string_view text) {
 }  // namespace
 
 int Heap::checked_depth(int inner) const {
-  if (inner >= kMaxNesting) {
-    fail_limit(format("lists and dicts are nested more than {} levels deep", kMaxNesting), "nest them less");
+  if (inner >= kMaxValueDepth) {
+    fail_limit(format("lists and dicts are nested more than {} levels deep", kMaxValueDepth),
+               "nest them less");
   }
   return inner + 1;
 }

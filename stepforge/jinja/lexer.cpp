@@ -48,7 +48,7 @@ std::string described(const Token& token) {
 
 namespace {
 
-bool is_digit(char c) {
+bool is_ascii_digit(char c) {
   return c >= '0' && c <= '9';
 }
 bool is_name_start(char c) {
@@ -213,7 +213,7 @@ class Lexer {
   void token() {
     const char c = text_[at_];
     if (const size_t end = skip_space(at_); end != at_) return advance(end);
-    if (is_digit(c)) return number();
+    if (is_ascii_digit(c)) return number();
     if (is_name_start(c)) return name();
     if (c == '\'' || c == '"') return string(c);
     if (static_cast<unsigned char>(c) >= 0x80) {
@@ -227,7 +227,7 @@ class Lexer {
 
   void name() {
     size_t end = at_;
-    while (is_name_start(peek(end)) || is_digit(peek(end))) ++end;
+    while (is_name_start(peek(end)) || is_ascii_digit(peek(end))) ++end;
     if (static_cast<unsigned char>(peek(end)) >= 0x80 && !space_length(std::string_view(text_).substr(end))) {
       fail_unsupported_at(line_, "a name with characters beyond ASCII", "rename it");
     }
@@ -251,13 +251,13 @@ class Lexer {
     const std::string_view decimal = "0123456789";
     size_t end = digits_end(at_, decimal);
     bool fraction = false;
-    if (peek(end) == '.' && is_digit(peek(end + 1))) {
+    if (peek(end) == '.' && is_ascii_digit(peek(end + 1))) {
       end = digits_end(end + 1, decimal);
       fraction = true;
     }
     if (peek(end) == 'e' || peek(end) == 'E') {
       const size_t exponent = end + 1 + (peek(end + 1) == '+' || peek(end + 1) == '-' ? 1 : 0);
-      if (is_digit(peek(exponent))) return digits_end(exponent, decimal);
+      if (is_ascii_digit(peek(exponent))) return digits_end(exponent, decimal);
     }
     return fraction ? end : 0;
   }

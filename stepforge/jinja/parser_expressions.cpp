@@ -11,7 +11,7 @@ namespace stepforge::jinja {
 namespace {
 
 /// A long chain of operators is a deep tree, which is evaluated and deleted by recursion.
-constexpr int kMaxDepth = 300;
+constexpr int kMaxChain = 300;
 
 bool is_constant_name(std::string_view name) {
   return name == "true" || name == "True" || name == "false" || name == "False" || name == "none" ||
@@ -39,9 +39,9 @@ ExpressionPtr Parser::own(ExpressionPtr parent, ExpressionPtr child) const {
 }
 
 ExpressionPtr Parser::checked(ExpressionPtr expression) const {
-  if (expression->depth > kMaxDepth) {
+  if (expression->depth > kMaxChain) {
     throw SourceFault{TemplateError::Reason::limit, expression->line,
-                      format("an expression has more than {} operators in a chain", kMaxDepth),
+                      format("an expression has more than {} operators in a chain", kMaxChain),
                       "divide it with {% set %}"};
   }
   return expression;
