@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 # Programs through which tools/oracle reaches parts of the library, built only when asked for: `make oracle` does.
 add_executable(jinja_render EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/tools/oracle/jinja_render.cpp)
-target_link_libraries(jinja_render PRIVATE sf_jinja)
+target_link_libraries(jinja_render PRIVATE sf_text)

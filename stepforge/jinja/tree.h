@@ -71,8 +71,8 @@ struct Expression {
   };
   enum class Use : uint8_t { load, store, parameter };
 
-  Kind kind;
-  int line;
+  Kind kind = Kind{};
+  int line = 0;
   int depth = 1;
   Use use = Use::load;
   std::string name;
@@ -157,8 +157,8 @@ struct Statement {
     break_loop,
     continue_loop,
   };
-  Kind kind;
-  int line;
+  Kind kind = Kind{};
+  int line = 0;
   std::vector<ExpressionPtr> expressions;
   std::vector<ExpressionPtr> targets;
   ExpressionPtr target;

@@ -156,7 +156,7 @@ struct UndefinedInfo {
 
 struct BoundMethod {
   Value self;
-  const Method* method;
+  const Method* method = nullptr;
 };
 
 /// The arguments of a call, a filter or a test.

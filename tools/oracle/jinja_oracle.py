@@ -104,4 +104,5 @@ def main():
     sys.exit(1 if different else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

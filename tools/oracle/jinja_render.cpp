@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Renders templates for jinja_oracle.py. Reads lines {"template": ..., "variables": {...}, "now": seconds} and writes for each
+// Renders templates for jinja_oracle.py. Reads lines {"template": ..., "variables": {...}, "now": seconds}, or for the template of a
+// model folder {"folder": ..., "messages": [...], "tools": ..., "documents": ..., "add_generation_prompt": ...,
+// "continue_final_message": ..., "variables": {...}, "now": seconds}. Writes for each
 // {"text": ..., "spans": [[begin, end], ...]} or {"error": ..., "reason": ...}.
 #include <iostream>
 #include <string>
 
 #include "stepforge/base/json.h"
 #include "stepforge/jinja/template.h"
+#include "stepforge/text/chat_template.h"
 
 namespace {
 
@@ -28,18 +31,33 @@ std::string reason_name(TemplateError::Reason reason) {
   return "";
 }
 
-Json answer(const Json& question) {
-  stepforge::jinja::RenderOptions options;
-  options.now = question.at("now").get<int64_t>();
-  try {
+stepforge::jinja::Rendered rendered(const Json& question) {
+  stepforge::ChatOptions options;
+  options.limits.now = question.at("now").get<int64_t>();
+  if (question.contains("template")) {
     const auto parsed =
-        stepforge::jinja::Template::parse(question.at("template").get<std::string>(), "template");
-    const auto rendered = parsed.render(question.at("variables"), options);
+        stepforge::jinja::Template::parse(question["template"].get<std::string>(), "template");
+    return parsed.render(question.at("variables"), options.limits);
+  }
+  options.tools = question.at("tools");
+  options.documents = question.at("documents");
+  options.add_generation_prompt = question.at("add_generation_prompt").get<bool>();
+  options.continue_final_message = question.at("continue_final_message").get<bool>();
+  options.variables = question.at("variables");
+  const auto chat = stepforge::ChatTemplate::load(question.at("folder").get<std::string>());
+  return chat.render(question.at("messages"), options);
+}
+
+Json answer(const Json& question) {
+  try {
+    const stepforge::jinja::Rendered result = rendered(question);
     Json spans = Json::array();
-    for (const auto& span : rendered.generation) spans.push_back({span.begin, span.end});
-    return {{"text", rendered.text}, {"spans", spans}};
+    for (const auto& span : result.generation) spans.push_back({span.begin, span.end});
+    return {{"text", result.text}, {"spans", spans}};
   } catch (const TemplateError& error) {
     return {{"error", error.what()}, {"reason", reason_name(error.reason())}};
+  } catch (const stepforge::Error& error) {
+    return {{"error", error.what()}, {"reason", "use"}};
   }
 }
 
