@@ -228,7 +228,6 @@ size_t hash_of(Budget& budget, const Value& value) {
   switch (value.kind()) {
     case Kind::list:
     case Kind::dict:
-      fail(format("{} cannot be a key", type_name(value)), "use strings, numbers or tuples as keys");
     case Kind::view:
       fail(format("{} cannot be a key", type_name(value)), "use strings, numbers or tuples as keys");
     case Kind::string:

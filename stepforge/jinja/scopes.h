@@ -39,9 +39,9 @@ class Symbols {
 
  private:
   struct Load {
-    ScopeLoad::From from;
+    ScopeLoad::From from = ScopeLoad::From::nothing;
     Slot outer;
-    bool parameter;
+    bool parameter = false;
   };
   const Symbols* find(const std::string& name) const;
   int define(const std::string& name, Load load);

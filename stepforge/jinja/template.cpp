@@ -55,7 +55,7 @@ std::vector<Span> byte_spans(const std::vector<Span>& spans, const std::string& 
 
 }  // namespace
 
-Template Template::parse(std::string source, std::string name) {
+Template Template::parse(const std::string& source, std::string name) {
   require_utf8(source, name);
   auto program = std::make_shared<Program>();
   program->name = std::move(name);

@@ -79,7 +79,7 @@ class Template {
  public:
   /// `name` stands for the template in errors. Throws TemplateError (syntax, limit, unsupported); FormatError if
   /// `source` is not UTF-8.
-  static Template parse(std::string source, std::string name);
+  static Template parse(const std::string& source, std::string name);
 
   /// Renders with the members of `variables`, an object. Throws TemplateError, or TemplateRefusal if the template calls
   /// raise_exception.

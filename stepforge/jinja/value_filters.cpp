@@ -37,7 +37,7 @@ Value truncated(double value) {
 
 Value int_filter(Interpreter&, const Value& subject, Arguments& arguments) {
   const auto values = bind("int", arguments, {"default", "base"}, 0);
-  const Value fallback = values[0] == nullptr ? Value::integer(0) : *values[0];
+  Value fallback = values[0] == nullptr ? Value::integer(0) : *values[0];
   const int64_t base = values[1] == nullptr ? 10 : integer_argument("int", *values[1]);
   if (subject.is(Kind::undefined)) fail_undefined(subject);
   if (subject.is_integral()) return Value::integer(subject.integer());
@@ -53,7 +53,7 @@ Value int_filter(Interpreter&, const Value& subject, Arguments& arguments) {
 
 Value float_filter(Interpreter&, const Value& subject, Arguments& arguments) {
   const auto values = bind("float", arguments, {"default"}, 0);
-  const Value fallback = values[0] == nullptr ? Value::floating(0) : *values[0];
+  Value fallback = values[0] == nullptr ? Value::floating(0) : *values[0];
   if (subject.is(Kind::undefined)) fail_undefined(subject);
   if (subject.is_number()) return Value::floating(to_double(subject));
   if (!subject.is(Kind::string)) return fallback;
