@@ -112,23 +112,23 @@ int data_build_command(const DataBuildOptions& options) {
       options.tokenizer == "bytes" ? make_byte_tokenizer() : load_tokenizer(options.tokenizer);
   const Tokenizer& tokenizer = *loaded;
   check(options, tokenizer);
+  const PlainText records(tokenizer, {.eos = options.append_eod});
   const TextSource source({.paths = options.input,
                            .format = parse_text_format(options.format),
                            .mode = parse_document_mode(options.documents),
                            .field = options.json_key});
   if (const std::string skipped = source.skipped(); !skipped.empty()) std::cerr << skipped << '\n';
   if (options.output_prefix.has_parent_path()) fs::create_directories(options.output_prefix.parent_path());
-  const TokenType type = token_type_for(tokenizer.vocab_size());
-  IndexedDatasetWriter train(output_name(options, ""), type);
+  const DatasetContents contents{token_type_for(tokenizer.vocab_size()), records.has_loss_mask()};
+  IndexedDatasetWriter train(output_name(options, ""), contents);
   std::unique_ptr<IndexedDatasetWriter> validation;
   if (options.validation_fraction > 0.0) {
-    validation = std::make_unique<IndexedDatasetWriter>(output_name(options, "_validation"), type);
+    validation = std::make_unique<IndexedDatasetWriter>(output_name(options, "_validation"), contents);
   }
-  const TokenizeOptions tokenizing{.append_eos = options.append_eod,
-                                   .workers = options.workers,
+  const TokenizeOptions tokenizing{.workers = options.workers,
                                    .split = {.fraction = options.validation_fraction, .seed = 0}};
   const TokenizeResult result =
-      tokenize(source, tokenizer, tokenizing, train, validation.get(), terminal_progress());
+      tokenize(source, records, tokenizing, train, validation.get(), terminal_progress());
   finish(train, result.train, tokenizer, source.description());
   if (validation) finish(*validation, result.validation, tokenizer, source.description());
   return 0;

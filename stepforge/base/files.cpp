@@ -120,6 +120,12 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   }
 }
 
+fs::path with_suffix(const fs::path& path, std::string_view suffix) {
+  fs::path result = path;
+  result += suffix;
+  return result;
+}
+
 fs::path set_aside(const fs::path& path, std::string_view suffix) {
   fs::path aside = path;
   aside += suffix;
@@ -183,8 +189,7 @@ void FileWriter::finish() {
 }
 
 void write_file_atomic(const fs::path& path, std::string_view bytes) {
-  fs::path staging = path;
-  staging += ".tmp";
+  const fs::path staging = with_suffix(path, ".tmp");
   try {
     FileWriter writer(staging);
     writer.write(bytes);

@@ -43,6 +43,11 @@ constexpr ChoiceNames<5> choice_names(DataFormat) {
   return {"auto", "text", "jsonl", "bin", "synthetic"};
 }
 
+enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none };
+constexpr ChoiceNames<5> choice_names(DataPacking) {
+  return {"concat", "hard", "soft", "best_fit", "none"};
+}
+
 enum class DocumentUnit : uint8_t { file, line, paragraph };
 constexpr ChoiceNames<3> choice_names(DocumentUnit) {
   return {"file", "line", "paragraph"};
@@ -184,6 +189,9 @@ struct DataConfig {
   std::vector<DataSourceConfig> validation;
   double validation_fraction = 0.0;
   DocumentUnit document = DocumentUnit::file;
+  DataPacking packing = DataPacking::concat;
+  bool bos = true;
+  bool eos = true;
   bool shuffle = true;
   int64_t seed = 42;
   int64_t prefetch = 2;

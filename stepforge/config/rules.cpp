@@ -102,6 +102,13 @@ void check_data_section(const RuleCheck& check) {
   check.require(data.validation.empty() || data.validation_fraction == 0,
                 {"data.validation_fraction", "data.validation"},
                 "validation data is either held out of the sources or listed; set only one of them");
+  const auto synthetic = [](const DataSourceConfig& source) {
+    return source.format == DataFormat::synthetic;
+  };
+  const bool all_synthetic = std::all_of(data.sources.begin(), data.sources.end(), synthetic);
+  check.require(data.packing == DataPacking::concat || data.sources.empty() || !all_synthetic,
+                {"data.packing", "data.sources.0.format"},
+                "synthetic rows are not packed from documents; set packing to \"concat\"");
 }
 
 void check_training(const RuleCheck& check) {

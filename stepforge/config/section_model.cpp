@@ -96,6 +96,17 @@ SchemaOf<DataConfig> data_section() {
              "How plain-text files are split into documents: one per file, per line, or per paragraph, where "
              "an empty line ends a paragraph.",
              {}, guarded(Guard::data))
+      .field(
+          "packing", &DataConfig::packing,
+          "Which documents share a row: concat puts all end to end and cuts them into rows, hard the same in "
+          "a shuffled order, soft and best_fit put whole documents together, none gives each a row of its "
+          "own.",
+          {}, guarded(Guard::data))
+      .field("bos", &DataConfig::bos,
+             "Whether documents begin with the tokens that the tokenizer puts before a text, such as <s>.",
+             {}, guarded(Guard::data))
+      .field("eos", &DataConfig::eos, "Whether documents end with the end-of-text token of the tokenizer.",
+             {}, guarded(Guard::data))
       .field("shuffle", &DataConfig::shuffle, "Whether to shuffle the rows in every epoch.", {},
              guarded(Guard::data))
       .field("seed", &DataConfig::seed, "Seed of the shuffling, the mixture and the validation split.",

@@ -30,11 +30,12 @@ Batch empty_batch(int64_t seq_len, int64_t rows) {
 namespace {
 
 /// Appends tokens [begin, end) of the row, which are part of one document. The last label is ignored if the
-/// document ends there.
+/// document ends there, and so are labels that do not count.
 void append_part(const Row& row, int32_t begin, int32_t end, bool document_ends, Batch& batch) {
   for (int32_t i = begin; i < end; ++i) {
     const auto index = static_cast<size_t>(i);
-    const bool ignored = document_ends && i + 1 == end;
+    const bool ignored =
+        (document_ends && i + 1 == end) || (!row.counted.empty() && row.counted[index + 1] == 0);
     batch.tokens.push_back(row.tokens[index]);
     batch.positions.push_back(i - begin);
     batch.labels.push_back(ignored ? kIgnoredLabel : row.tokens[index + 1]);

@@ -35,7 +35,7 @@ struct Batch {
   ContextPart part = {};
   std::vector<int32_t> tokens;     ///< [rows * seq_len]
   std::vector<int32_t> positions;  ///< [rows * seq_len], index of the token in its part of the document
-  /// [rows * seq_len], the next token; kIgnoredLabel where that belongs to another document.
+  /// [rows * seq_len], the next token; kIgnoredLabel where that belongs to another document or does not count.
   std::vector<int32_t> labels;
   /// Ascending boundaries of the document parts over the flattened tokens of the whole rows: first 0, last
   /// rows * row_length(); the end of a row is always a boundary.
@@ -53,6 +53,8 @@ struct Row {
   std::vector<int32_t> tokens;  ///< [seq_len + 1]; the last one is only a label
   /// Ascending indices into `tokens`, in [1, seq_len], at which another document begins.
   std::vector<int32_t> document_starts;
+  /// [seq_len + 1], 1 if the token counts in the loss where it is the label, else 0; empty if all count.
+  std::vector<uint8_t> counted;
 };
 
 /// An empty batch of rows of `seq_len` tokens, with capacity for `rows`. Throws UsageError if that many

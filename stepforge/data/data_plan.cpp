@@ -7,8 +7,9 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/data/concat_rows.h"
 #include "stepforge/data/dataset_cache.h"
-#include "stepforge/data/packing.h"
+#include "stepforge/data/packed_rows.h"
 #include "stepforge/data/synthetic.h"
 
 namespace stepforge {
@@ -59,7 +60,7 @@ class SourceOpener {
     return opened;
   }
 
-  OpenedSource open_indexed(const SourceSpec& spec, double fraction) const {
+  OpenedSource open_indexed(const SourceSpec& spec, double fraction) {
     if (fraction > 0.0) {
       throw UsageError(
           format("{} is a finished dataset: a validation fraction of {} cannot be held out of it; name a "
@@ -77,8 +78,7 @@ class SourceOpener {
     }
     std::optional<int64_t> text_bytes;
     if (description) text_bytes = description->statistics.text_bytes;
-    return {std::make_shared<PackedSource>(std::move(dataset), plan_.seq_len, vocab_size(), text_bytes),
-            nullptr};
+    return {rows_of(std::move(dataset), text_bytes), nullptr};
   }
 
   OpenedSource open_text(const SourceSpec& spec, double fraction) {
@@ -96,14 +96,14 @@ class SourceOpener {
     const auto cached = [&](double held_out) {
       const TokenizeOptions options{.workers = plan_.workers,
                                     .split = {.fraction = held_out, .seed = plan_.seed}};
-      return open_cached_dataset(source, *tokenizer_, options, plan_.cache_dir, progress_);
+      return open_cached_dataset(source, PlainText(*tokenizer_, plan_.ends), options, plan_.cache_dir,
+                                 progress_);
     };
     const CachedDataset split = cached(fraction);
     if (fraction == 0.0) return {packed(spec, split), nullptr};
-    const int64_t least = std::min(split.train_statistics.tokens, split.validation_statistics.tokens);
-    if (least <= plan_.seq_len) return hold_out_rows(packed(spec, cached(0.0)), spec, fraction);
-    return {packed(spec, split), std::make_shared<PackedSource>(split.validation, plan_.seq_len, vocab_size(),
-                                                                split.validation_statistics.text_bytes)};
+    if (!makes_a_row(split.train_statistics) || !makes_a_row(split.validation_statistics))
+      return hold_out_rows(packed(spec, cached(0.0)), spec, fraction);
+    return {packed(spec, split), rows_of(split.validation, split.validation_statistics.text_bytes)};
   }
 
   /// For sources of which no document, or nearly all of the text, would be held out otherwise.
@@ -127,15 +127,36 @@ class SourceOpener {
   }
 
   /// The training part. Throws UsageError in terms of the text if that is too small for one row.
-  std::shared_ptr<const RowSource> packed(const SourceSpec& spec, const CachedDataset& cached) const {
+  std::shared_ptr<const RowSource> packed(const SourceSpec& spec, const CachedDataset& cached) {
     const DatasetStatistics& statistics = cached.train_statistics;
-    if (statistics.tokens <= plan_.seq_len) {
+    if (!makes_a_row(statistics)) {
       throw UsageError(format(
           "{}: its {} documents have {} tokens, too few for one row of {} tokens and its last label: use "
           "more text or a smaller training.seq_len",
           spec.path, statistics.documents, statistics.tokens, plan_.seq_len));
     }
-    return std::make_shared<PackedSource>(cached.train, plan_.seq_len, vocab_size(), statistics.text_bytes);
+    return rows_of(cached.train, statistics.text_bytes);
+  }
+
+  /// Whether documents of these sizes fill, or with padding make, at least one row.
+  bool makes_a_row(const DatasetStatistics& sizes) const {
+    const bool is_cut = plan_.packing == Packing::concat || plan_.packing == Packing::hard;
+    return is_cut ? sizes.tokens > plan_.seq_len : sizes.documents > 0;
+  }
+
+  std::shared_ptr<const RowSource> rows_of(std::shared_ptr<const IndexedDataset> dataset,
+                                           std::optional<int64_t> text_bytes) {
+    if (plan_.packing == Packing::concat)
+      return std::make_shared<ConcatRows>(std::move(dataset), plan_.seq_len, vocab_size(), text_bytes);
+    auto rows = std::make_shared<PackedRows>(std::move(dataset), plan_.seq_len, vocab_size(), plan_.packing,
+                                             plan_.seed, text_bytes);
+    if (const PackTable& table = rows->table(); table.cut_documents > 0) {
+      notes.push_back(
+          format("{}: {} documents are longer than a row of {} tokens and were cut; {} tokens are not used",
+                 rows->name(), with_thousands(table.cut_documents), plan_.seq_len,
+                 with_thousands(table.unused_tokens)));
+    }
+    return rows;
   }
 
   const DataPlan& plan_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "stepforge/data/packing.h"
 #include "stepforge/data/row_stream.h"
 #include "stepforge/data/tokenize.h"
 
@@ -38,6 +39,8 @@ struct DataPlan {
   /// source has too few documents for that, its last rows are held out.
   double validation_fraction = 0.0;
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
+  Packing packing = Packing::concat;
+  TextEnds ends{};
   int64_t seq_len = 0;
   uint64_t seed = 0;
   bool shuffle = true;

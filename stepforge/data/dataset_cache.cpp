@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// To be raised when the layout of an entry or the way of cutting documents changes.
-constexpr int kCacheVersion = 3;
+constexpr int kCacheVersion = 4;
 constexpr auto kLeftoverAge = std::chrono::hours(24);
 
 /// Held while an entry is built; released by the system if the process dies.
@@ -160,9 +160,9 @@ DatasetStatistics statistics_from(const JsonReader& json) {
 /// Builds one entry, starting where an earlier build of it stopped.
 class EntryBuild {
  public:
-  EntryBuild(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+  EntryBuild(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options,
              const fs::path& folder)
-      : source_(source), tokenizer_(tokenizer), options_(options), folder_(folder) {}
+      : source_(source), records_(records), options_(options), folder_(folder) {}
 
   void run(const TokenizeProgressFunction& progress) {
     const TokenizePosition start = resume();
@@ -176,7 +176,7 @@ class EntryBuild {
       unsaved = 0;
     };
     const TokenizeResult result =
-        tokenize(source_, tokenizer_, options_, *train_, validation_.get(), progress, start, reached);
+        tokenize(source_, records_, options_, *train_, validation_.get(), progress, start, reached);
     publish(*train_, result.train);
     if (validation_) publish(*validation_, result.validation);
     std::error_code ignored;
@@ -198,10 +198,11 @@ class EntryBuild {
   }
 
   void open_writers(const TokenizeResult& done) {
-    const TokenType type = token_type_for(tokenizer_.vocab_size());
+    const DatasetContents contents{token_type_for(records_.tokenizer().vocab_size()),
+                                   records_.has_loss_mask()};
     const auto writer = [&](const char* name, const DatasetStatistics& statistics) {
       return std::make_unique<IndexedDatasetWriter>(
-          folder_ / name, type, IndexedDatasetWriter::Position{statistics.documents, statistics.tokens});
+          folder_ / name, contents, IndexedDatasetWriter::Position{statistics.documents, statistics.tokens});
     };
     train_ = writer(kTrainPart, done.train);
     if (options_.split.fraction > 0.0) validation_ = writer(kValidationPart, done.validation);
@@ -234,22 +235,22 @@ class EntryBuild {
 
   void publish(IndexedDatasetWriter& writer, const DatasetStatistics& statistics) {
     writer.publish();
-    write_description(writer.prefix(), statistics, tokenizer_, source_.description());
+    write_description(writer.prefix(), statistics, records_.tokenizer(), source_.description());
   }
 
   const TextSource& source_;
-  const Tokenizer& tokenizer_;
+  const RecordFormat& records_;
   const TokenizeOptions& options_;
   const fs::path& folder_;
   std::unique_ptr<IndexedDatasetWriter> train_;
   std::unique_ptr<IndexedDatasetWriter> validation_;
 };
 
-void build_entry(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+void build_entry(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options,
                  const fs::path& entry, bool locked, const TokenizeProgressFunction& progress) {
   BuildFolder folder(entry, locked);
   try {
-    EntryBuild(source, tokenizer, options, folder.path()).run(progress);
+    EntryBuild(source, records, options, folder.path()).run(progress);
   } catch (const FormatError&) {
     folder.clear();  // the same text will fail again
     throw;
@@ -285,30 +286,28 @@ CachedDataset open_entry(const fs::path& entry, bool with_validation, const std:
 
 }  // namespace
 
-std::string cache_key(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options) {
-  const auto eos = options.append_eos ? tokenizer.eos_id() : std::nullopt;
-  std::string parts = format("version {}\n{}\n{}\n{}", kCacheVersion, source.content_key(options.workers),
-                             tokenizer.fingerprint(), eos ? *eos : -1);
+std::string cache_key(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options) {
+  std::string parts =
+      format("version {}\n{}\n{}", kCacheVersion, source.content_key(options.workers), records.fingerprint());
   if (options.split.fraction > 0.0) parts += format("\n{} {}", options.split.fraction, options.split.seed);
   return content_hash(parts);
 }
 
-CachedDataset open_cached_dataset(const TextSource& source, const Tokenizer& tokenizer,
+CachedDataset open_cached_dataset(const TextSource& source, const RecordFormat& records,
                                   const TokenizeOptions& options, const fs::path& cache_dir,
                                   const TokenizeProgressFunction& progress) {
   std::error_code failure;
   fs::create_directories(cache_dir, failure);
   if (failure)
     throw Error(format("cannot create the data cache {}: {}", cache_dir.string(), failure.message()));
-  const fs::path entry = cache_dir / cache_key(source, tokenizer, options);
+  const fs::path entry = cache_dir / cache_key(source, records, options);
   if (!fs::is_directory(entry)) {
-    fs::path lock_path = entry;
-    lock_path += ".lock";
+    const fs::path lock_path = with_suffix(entry, ".lock");
     const FileLock lock(lock_path, [&] {
       if (progress) progress({.bytes_total = source.total_bytes(), .waiting = true});
     });
     remove_leftovers(entry);
-    if (!fs::is_directory(entry)) build_entry(source, tokenizer, options, entry, lock.held(), progress);
+    if (!fs::is_directory(entry)) build_entry(source, records, options, entry, lock.held(), progress);
     fs::remove(lock_path, failure);
   }
   return open_entry(entry, options.split.fraction > 0.0, [&] {

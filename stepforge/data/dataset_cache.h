@@ -20,16 +20,16 @@ struct CachedDataset {
   DatasetStatistics validation_statistics;
 };
 
-/// The name of the entry: a hash of the contents of all files, the document mode, the tokenizer and the
-/// validation split.
-std::string cache_key(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options);
+/// The name of the entry: a hash of the contents of all files, the document mode, the format of the records
+/// and the validation split.
+std::string cache_key(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options);
 
 /// Opens the entry of `source` in `cache_dir`; builds it first if it does not exist. An entry appears by one
 /// rename, so it is complete or absent. A build that was killed or interrupted is continued by the next one.
 /// A second process that needs the same entry waits for the first; where files cannot be locked, both build
 /// it and one result is kept. Every byte of an entry is checked against its hash. Throws what tokenize()
 /// throws, and Error if the folder cannot be written or the entry is damaged.
-CachedDataset open_cached_dataset(const TextSource& source, const Tokenizer& tokenizer,
+CachedDataset open_cached_dataset(const TextSource& source, const RecordFormat& records,
                                   const TokenizeOptions& options, const std::filesystem::path& cache_dir,
                                   const TokenizeProgressFunction& progress);
 

@@ -24,34 +24,16 @@ static_assert(std::endian::native == std::endian::little, "the indexed dataset i
 
 namespace {
 
-constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 constexpr uint64_t kVersionOffset = 9;
 constexpr uint64_t kTypeOffset = 17;
 constexpr uint64_t kSequencesOffset = 18;
 constexpr uint64_t kBoundariesOffset = 26;
 constexpr uint64_t kHeaderBytes = 34;
-constexpr size_t kBufferBytes = size_t{1} << 20;
 
 std::string type_name(uint8_t code) {
   static constexpr std::array<const char*, 9> names = {"",    "u8",  "i8",  "i16", "i32",
                                                        "i64", "f64", "f32", "u16"};
   return code >= 1 && code < names.size() ? names.at(code) : "unknown";
-}
-
-void append_bytes(std::string& buffer, const void* bytes, size_t count) {
-  buffer.append(static_cast<const char*>(bytes), count);
-}
-
-template <typename T>
-void append_narrow(std::string& buffer, std::span<const int32_t> tokens, TokenType type) {
-  for (const int32_t token : tokens) {
-    if (!std::in_range<T>(token) || token < 0) {
-      throw Error(format("token id {} does not fit the dataset's token type {}", token,
-                         type_name(static_cast<uint8_t>(type))));
-    }
-    const T narrow = static_cast<T>(token);
-    append_bytes(buffer, &narrow, sizeof narrow);
-  }
 }
 
 template <typename T>
@@ -61,12 +43,6 @@ void widen(std::span<const std::byte> bytes, std::span<int32_t> out) {
     std::memcpy(&token, bytes.data() + i * sizeof(T), sizeof(T));
     out[i] = static_cast<int32_t>(token);
   }
-}
-
-fs::path with_suffix(const fs::path& prefix, const std::string& suffix) {
-  fs::path path = prefix;
-  path += suffix;
-  return path;
 }
 
 /// The bytes of the .idx, after checking that both files exist.
@@ -80,11 +56,18 @@ std::string read_index(const fs::path& prefix) {
   return read_file(idx_path(prefix), std::numeric_limits<int64_t>::max());
 }
 
-void rename_file(const fs::path& from, const fs::path& to) {
-  std::error_code failure;
-  fs::rename(from, to, failure);
-  if (failure)
-    throw Error(format("cannot rename {} to {}: {}", from.string(), to.string(), failure.message()));
+/// Hash of the size of a file and a sample of its bytes.
+std::string sampled_hash(const FileReader& file) {
+  constexpr int64_t kSamples = 256;
+  constexpr int64_t kSampleBytes = 4096;
+  const int64_t size = file.size();
+  std::string parts = format("{}:", size);
+  if (size <= kSamples * kSampleBytes) return content_hash(parts + content_hash(file.text(0, size)));
+  for (int64_t sample = 0; sample < kSamples; ++sample) {
+    const int64_t begin = (size - kSampleBytes) / (kSamples - 1) * sample;
+    parts += content_hash(file.text(begin, begin + kSampleBytes));
+  }
+  return content_hash(parts);
 }
 
 }  // namespace
@@ -99,6 +82,10 @@ int64_t token_bytes(TokenType type) {
       return 4;
   }
   throw Error("unknown token type");
+}
+
+std::string token_type_name(TokenType type) {
+  return type_name(static_cast<uint8_t>(type));
 }
 
 TokenType token_type_for(int64_t vocab_size) {
@@ -158,7 +145,7 @@ class IndexParser {
 TokenType IndexParser::parse_header() {
   const uint64_t size = bytes_.size();
   if (size < kHeaderBytes) fail(size, "header", format("the file ends; a header has {} bytes", kHeaderBytes));
-  if (std::memcmp(bytes_.data(), kMagic.data(), kMagic.size()) != 0) {
+  if (std::memcmp(bytes_.data(), kIndexMagic.data(), kIndexMagic.size()) != 0) {
     fail(0, "magic", "not \"MMIDIDX\": this is not a Megatron indexed dataset");
   }
   const auto version = at<uint64_t>(kVersionOffset);
@@ -278,14 +265,48 @@ IndexedDataset::IndexedDataset(fs::path prefix, const std::string& idx)
       bin_(bin_path(prefix_)),
       idx_hash_(content_hash(idx)),
       index_(DatasetIndex::parse(std::as_bytes(std::span(idx)), static_cast<uint64_t>(bin_.size()),
-                                 idx_path(prefix_).string())) {}
+                                 idx_path(prefix_).string())) {
+  if (const fs::path mask = mask_path(prefix_); fs::exists(fs::symlink_status(mask)))
+    mask_.emplace(mask, index_.tokens());
+}
+
+void IndexedDataset::require_tokens(int64_t first_token, size_t count) const {
+  const auto wanted = static_cast<int64_t>(count);
+  if (first_token >= 0 && first_token <= index_.tokens() && wanted <= index_.tokens() - first_token) return;
+  throw Error(format("{}: tokens [{}, {} + {}) requested, but there are {}", bin_path(prefix_).string(),
+                     first_token, first_token, wanted, index_.tokens()));
+}
+
+void IndexedDataset::append(int64_t first_token, int64_t count, int64_t vocab_size, Row& row) const {
+  const size_t begin = row.tokens.size();
+  row.tokens.resize(begin + static_cast<size_t>(count));
+  const auto ids = std::span(row.tokens).subspan(begin);
+  read(first_token, ids);
+  check_ids(first_token, ids, vocab_size);
+  if (!mask_) return;
+  row.counted.resize(row.tokens.size());
+  read_counted(first_token, std::span(row.counted).subspan(begin));
+}
+
+void IndexedDataset::check_ids(int64_t first_token, std::span<const int32_t> ids, int64_t vocab_size) const {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    const int64_t token = first_token + static_cast<int64_t>(i);
+    throw FormatError(
+        format("{}: document {} holds token id {} (token {} of the file), but the vocabulary has {} entries: "
+               "it was built with another tokenizer",
+               bin_path(prefix_).string(), index_.document_of(token), ids[i], token, vocab_size));
+  }
+}
+
+void IndexedDataset::read_counted(int64_t first_token, std::span<uint8_t> out) const {
+  require_tokens(first_token, out.size());
+  mask_->read(first_token, out);
+}
 
 void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
+  require_tokens(first_token, out.size());
   const auto count = static_cast<int64_t>(out.size());
-  if (first_token < 0 || first_token > index_.tokens() || count > index_.tokens() - first_token) {
-    throw Error(format("{}: tokens [{}, {} + {}) requested, but there are {}", bin_path(prefix_).string(),
-                       first_token, first_token, count, index_.tokens()));
-  }
   const int64_t width = token_bytes(index_.type());
   std::vector<std::byte> bytes(static_cast<size_t>(count * width));
   bin_.read(first_token * width, bytes);
@@ -300,129 +321,9 @@ void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
 }
 
 std::string IndexedDataset::content_key() const {
-  constexpr int64_t kSamples = 256;
-  constexpr int64_t kSampleBytes = 4096;
-  const int64_t size = bin_.size();
-  std::string parts = format("{}:{}:", idx_hash_, size);
-  if (size <= kSamples * kSampleBytes) return content_hash(parts + content_hash(bin_.text(0, size)));
-  for (int64_t sample = 0; sample < kSamples; ++sample) {
-    const int64_t begin = (size - kSampleBytes) / (kSamples - 1) * sample;
-    parts += content_hash(bin_.text(begin, begin + kSampleBytes));
-  }
+  std::string parts = format("{}:{}", idx_hash_, sampled_hash(bin_));
+  if (mask_) parts += ":" + sampled_hash(mask_->file());
   return content_hash(parts);
-}
-
-IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, TokenType type)
-    : prefix_(std::move(prefix)),
-      type_(type),
-      // The process id keeps apart two processes that write the same pair.
-      bin_staging_(with_suffix(prefix_, format(".bin.tmp{}", getpid()))),
-      idx_staging_(with_suffix(prefix_, format(".idx.tmp{}", getpid()))),
-      bin_(std::make_unique<FileWriter>(bin_staging_)) {}
-
-IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, TokenType type, const Position& resume)
-    : prefix_(std::move(prefix)),
-      type_(type),
-      bin_staging_(with_suffix(prefix_, ".bin.part")),
-      idx_staging_(with_suffix(prefix_, ".idx.part")),
-      lengths_staging_(with_suffix(prefix_, ".lengths.part")),
-      bin_(std::make_unique<FileWriter>(bin_staging_, resume.tokens * token_bytes(type))),
-      tokens_(resume.tokens) {
-  read_lengths(resume.documents);
-  const auto kept = static_cast<int64_t>(lengths_.size() * sizeof(int32_t));
-  lengths_file_ = std::make_unique<FileWriter>(lengths_staging_, kept);
-}
-
-void IndexedDatasetWriter::read_lengths(int64_t documents) {
-  if (documents == 0) return;
-  lengths_.resize(static_cast<size_t>(documents));
-  FileReader(lengths_staging_).read(0, std::as_writable_bytes(std::span(lengths_)));
-  const int64_t sum = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
-  if (sum != tokens_) {
-    throw Error(format("{}: the first {} documents have {} tokens, not {}", lengths_staging_.string(),
-                       documents, sum, tokens_));
-  }
-}
-
-IndexedDatasetWriter::~IndexedDatasetWriter() {
-  if (published_ || lengths_file_) return;
-  std::error_code ignored;
-  fs::remove(bin_staging_, ignored);
-  fs::remove(idx_staging_, ignored);
-}
-
-IndexedDatasetWriter::Position IndexedDatasetWriter::save() {
-  bin_->write(buffer_);
-  buffer_.clear();
-  bin_->flush();
-  const auto saved = static_cast<size_t>(lengths_file_->written()) / sizeof(int32_t);
-  lengths_file_->write(lengths_.data() + saved, (lengths_.size() - saved) * sizeof(int32_t));
-  lengths_file_->flush();
-  return {documents(), tokens_};
-}
-
-void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
-  if (!std::in_range<int32_t>(tokens.size())) {
-    throw Error(format(
-        "document {} has {} tokens; the format allows at most {} per document: cut the text into smaller "
-        "documents",
-        documents(), tokens.size(), std::numeric_limits<int32_t>::max()));
-  }
-  switch (type_) {
-    case TokenType::u8:
-      append_narrow<uint8_t>(buffer_, tokens, type_);
-      break;
-    case TokenType::u16:
-      append_narrow<uint16_t>(buffer_, tokens, type_);
-      break;
-    case TokenType::i32:
-      append_narrow<int32_t>(buffer_, tokens, type_);
-      break;
-  }
-  lengths_.push_back(static_cast<int32_t>(tokens.size()));
-  tokens_ += static_cast<int64_t>(tokens.size());
-  if (buffer_.size() >= kBufferBytes) {
-    bin_->write(buffer_);
-    buffer_.clear();
-  }
-}
-
-void IndexedDatasetWriter::write_index() {
-  FileWriter writer(idx_staging_);
-  std::string buffer(kMagic);
-  const auto put = [&](const auto value) {
-    append_bytes(buffer, &value, sizeof value);
-    if (buffer.size() < kBufferBytes) return;
-    writer.write(buffer);
-    buffer.clear();
-  };
-  put(uint64_t{1});
-  put(static_cast<uint8_t>(type_));
-  put(uint64_t{lengths_.size()});
-  put(uint64_t{lengths_.size() + 1});
-  for (const int32_t length : lengths_) put(length);
-  int64_t offset = 0;
-  for (const int32_t length : lengths_) {
-    put(offset);
-    offset += length * token_bytes(type_);
-  }
-  for (int64_t boundary = 0; boundary <= documents(); ++boundary) put(boundary);
-  writer.write(buffer);
-  writer.finish();
-}
-
-void IndexedDatasetWriter::publish() {
-  bin_->write(buffer_);
-  buffer_.clear();
-  bin_->finish();
-  write_index();
-  std::error_code missing;
-  fs::remove(idx_path(prefix_), missing);
-  rename_file(bin_staging_, bin_path(prefix_));
-  rename_file(idx_staging_, idx_path(prefix_));
-  published_ = true;
-  if (lengths_file_) fs::remove(lengths_staging_, missing);
-  fsync_path(prefix_.has_parent_path() ? prefix_.parent_path() : fs::path("."));
 }
 
 }  // namespace stepforge

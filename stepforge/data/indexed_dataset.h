@@ -8,20 +8,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stepforge/base/files.h"
+#include "stepforge/data/batch.h"
+#include "stepforge/data/loss_mask.h"
 
 namespace stepforge {
+
+/// The first bytes of every .idx.
+inline constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
 
 /// Supported token types, by their code in the .idx.
 enum class TokenType : uint8_t { u8 = 1, i32 = 4, u16 = 8 };
 
 /// Bytes of one token.
 int64_t token_bytes(TokenType type);
+/// "u8", "i32" or "u16".
+std::string token_type_name(TokenType type);
 
 /// u16 if vocab_size < 65500, else i32, as Megatron chooses.
 TokenType token_type_for(int64_t vocab_size);
@@ -61,67 +69,30 @@ class IndexedDataset {
 
   const DatasetIndex& index() const { return index_; }
   const std::filesystem::path& prefix() const { return prefix_; }
+  /// Appends tokens [first_token, first_token + count) to a row, and whether they count if there is a mask.
+  /// Throws FormatError naming file, document, id and vocabulary size if an id is outside of the vocabulary.
+  void append(int64_t first_token, int64_t count, int64_t vocab_size, Row& row) const;
   /// Token ids [first_token, first_token + out.size()), which must lie inside [0, tokens()). Throws Error
   /// naming the file if it cannot be read.
   void read(int64_t first_token, std::span<int32_t> out) const;
-  /// Hash of the whole .idx, the size of the .bin and a sample of its bytes.
+  /// Whether some tokens do not count in the loss.
+  bool has_mask() const { return mask_.has_value(); }
+  /// out[i] = 1 if token first_token + i counts in the loss, else 0; the same range as read(). Only with
+  /// has_mask().
+  void read_counted(int64_t first_token, std::span<uint8_t> out) const;
+  /// Hash of the whole .idx, the sizes of the .bin and of the .mask and a sample of their bytes.
   std::string content_key() const;
 
  private:
   IndexedDataset(std::filesystem::path prefix, const std::string& idx);
+  void require_tokens(int64_t first_token, size_t count) const;
+  void check_ids(int64_t first_token, std::span<const int32_t> ids, int64_t vocab_size) const;
 
   std::filesystem::path prefix_;
   FileReader bin_;
   std::string idx_hash_;
   DatasetIndex index_;
-};
-
-/// Writes a pair in order. Nothing appears under the final names before publish().
-class IndexedDatasetWriter {
- public:
-  /// How much has been written.
-  struct Position {
-    int64_t documents = 0;
-    int64_t tokens = 0;
-  };
-
-  /// Creates temporary files beside the final ones; the destructor removes them. Throws Error if it cannot.
-  IndexedDatasetWriter(std::filesystem::path prefix, TokenType type);
-  /// A writer that can be resumed: its temporary files stay until publish(), so that a later writer of the
-  /// same prefix can continue at a position that save() returned; {} starts from the beginning. Only one may
-  /// write at a time. Throws Error if the files hold less than `resume`.
-  IndexedDatasetWriter(std::filesystem::path prefix, TokenType type, const Position& resume);
-  ~IndexedDatasetWriter();
-  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
-  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
-
-  /// Throws Error if an id does not fit the token type or the document has 2^31 tokens or more.
-  void add_document(std::span<const int32_t> tokens);
-  /// Flushes all documents to the disk. Only for a writer that can be resumed.
-  Position save();
-  /// Flushes both files, then renames the .bin and last the .idx. An older .idx is removed first, so that a
-  /// reader finds a matching pair or none.
-  void publish();
-
-  int64_t documents() const { return static_cast<int64_t>(lengths_.size()); }
-  int64_t tokens() const { return tokens_; }
-  const std::filesystem::path& prefix() const { return prefix_; }
-
- private:
-  void read_lengths(int64_t documents);
-  void write_index();
-
-  std::filesystem::path prefix_;
-  TokenType type_;
-  std::filesystem::path bin_staging_;
-  std::filesystem::path idx_staging_;
-  std::filesystem::path lengths_staging_;
-  std::unique_ptr<FileWriter> bin_;
-  std::unique_ptr<FileWriter> lengths_file_;  ///< only if it can be resumed: lengths_ on the disk
-  std::vector<int32_t> lengths_;
-  std::string buffer_;
-  int64_t tokens_ = 0;
-  bool published_ = false;
+  std::optional<LossMask> mask_;
 };
 
 }  // namespace stepforge

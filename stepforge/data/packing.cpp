@@ -1,74 +1,183 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/packing.h"
 
-#include <cmath>
+#include <algorithm>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "stepforge/base/error.h"
-#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/data/peer_orders.h"
 
 namespace stepforge {
 
-PackedSource::PackedSource(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
-                           std::optional<int64_t> text_bytes)
-    : dataset_(std::move(dataset)),
-      seq_len_(seq_len),
-      vocab_size_(vocab_size),
-      text_bytes_(text_bytes),
-      name_(bin_path(dataset_->prefix()).string()) {
-  const int64_t count = dataset_->index().tokens();
-  if (seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", seq_len));
-  if (count <= seq_len) {
-    throw UsageError(
-        format("{} holds {} tokens, too few for one row of {} tokens and its last label: use more text or a "
-               "smaller training.seq_len",
-               name_, count, seq_len));
+namespace {
+
+/// Documents packed together; the numbers are those of XTuner's soft packing.
+constexpr size_t kChunkDocuments = 10000;
+constexpr size_t kBufferDocuments = 100;
+
+/// Fills a table with whole documents, of which those longer than a row are cut.
+class RowBuilder {
+ public:
+  RowBuilder(std::span<const int64_t> lengths, int64_t capacity) : lengths_(lengths), capacity_(capacity) {}
+
+  /// The tokens of the document that a row can hold.
+  int64_t used(int64_t document) const {
+    return std::min(lengths_[static_cast<size_t>(document)], capacity_);
   }
-  rows_ = (count - 1) / seq_len;
-  fingerprint_ = content_hash(format("packed {} {}", dataset_->content_key(), seq_len));
+  void add_row(const std::vector<int64_t>& documents) {
+    for (const int64_t document : documents) {
+      const int64_t end = used(document);
+      const int64_t left = lengths_[static_cast<size_t>(document)] - end;
+      table.pieces.push_back({document, 0, end});
+      table.cut_documents += left > 0 ? 1 : 0;
+      table.unused_tokens += left;
+    }
+    table.row_begins.push_back(std::ssize(table.pieces));
+  }
+
+  PackTable table;
+
+ private:
+  std::span<const int64_t> lengths_;
+  int64_t capacity_;
+};
+
+/// Takes documents from the end of `chunk`. When the next one does not fit, the row is filled with the shortest
+/// of the last ones that do, and the one that did not fit begins the next row.
+void pack_soft(std::vector<int64_t> chunk, int64_t capacity, RowBuilder& rows) {
+  std::vector<int64_t> row;
+  int64_t filled = 0;
+  while (!chunk.empty()) {
+    const int64_t next = chunk.back();
+    chunk.pop_back();
+    if (row.empty() || filled + rows.used(next) <= capacity) {
+      row.push_back(next);
+      filled += rows.used(next);
+      continue;
+    }
+    const size_t first = chunk.size() - std::min(chunk.size(), kBufferDocuments);
+    std::vector<int64_t> buffer(chunk.begin() + static_cast<std::ptrdiff_t>(first), chunk.end());
+    chunk.resize(first);
+    std::vector<size_t> by_length(buffer.size());
+    std::iota(by_length.begin(), by_length.end(), size_t{0});
+    std::stable_sort(by_length.begin(), by_length.end(),
+                     [&](size_t a, size_t b) { return rows.used(buffer[a]) < rows.used(buffer[b]); });
+    std::vector<bool> taken(buffer.size(), false);
+    for (const size_t i : by_length) {
+      if (filled + rows.used(buffer[i]) > capacity) break;
+      filled += rows.used(buffer[i]);
+      row.push_back(buffer[i]);
+      taken[i] = true;
+    }
+    for (size_t i = 0; i < buffer.size(); ++i)
+      if (!taken[i]) chunk.push_back(buffer[i]);
+    rows.add_row(row);
+    row = {next};
+    filled = rows.used(next);
+  }
+  if (!row.empty()) rows.add_row(row);
 }
 
-void PackedSource::read(int64_t number, Row& row) const {
-  const DatasetIndex& index = dataset_->index();
-  const int64_t first = number * seq_len_;
-  row.tokens.resize(static_cast<size_t>(seq_len_ + 1));
-  dataset_->read(first, row.tokens);
-  check_ids(first, row);
-  row.document_starts.clear();
-  int64_t last_start = first;
-  for (int64_t document = index.document_of(first) + 1; document < index.documents(); ++document) {
-    const int64_t start = index.document_begin(document);
-    if (start > first + seq_len_) break;
-    // An empty document begins where the next one does.
-    if (start > last_start) row.document_starts.push_back(static_cast<int32_t>(start - first));
-    last_start = start;
+/// Longest first, each into the fullest row that has room: at most one row is half empty.
+void pack_best_fit(std::vector<int64_t> chunk, int64_t capacity, RowBuilder& rows) {
+  std::stable_sort(chunk.begin(), chunk.end(),
+                   [&](int64_t a, int64_t b) { return rows.used(a) > rows.used(b); });
+  std::vector<std::vector<int64_t>> open;
+  std::set<std::pair<int64_t, size_t>> by_room;  // (free tokens, index in `open`)
+  for (const int64_t document : chunk) {
+    const int64_t length = rows.used(document);
+    const auto found = by_room.lower_bound({length, 0});
+    size_t row = open.size();
+    int64_t room = capacity;
+    if (found != by_room.end()) {
+      std::tie(room, row) = *found;
+      by_room.erase(found);
+    } else {
+      open.emplace_back();
+    }
+    open[row].push_back(document);
+    by_room.emplace(room - length, row);
   }
+  for (const auto& row : open) rows.add_row(row);
 }
 
-void PackedSource::check_ids(int64_t first_token, const Row& row) const {
-  for (size_t i = 0; i < row.tokens.size(); ++i) {
-    const int32_t id = row.tokens[i];
-    if (id >= 0 && id < vocab_size_) continue;
-    const int64_t token = first_token + static_cast<int64_t>(i);
-    throw FormatError(
-        format("{}: document {} holds token id {} (token {} of the file), but the vocabulary has {} entries: "
-               "it was built with another tokenizer",
-               name_, dataset_->index().document_of(token), id, token, vocab_size_));
+/// The shuffled documents end to end, cut at every `capacity` tokens; the rest after the last full row is left.
+PackTable pack_hard(std::span<const int64_t> lengths, const std::vector<int64_t>& order, int64_t capacity) {
+  PackTable table;
+  int64_t filled = 0;
+  size_t complete = 0;  // pieces of full rows
+  for (const int64_t document : order) {
+    const int64_t length = lengths[static_cast<size_t>(document)];
+    for (int64_t begin = 0; begin < length;) {
+      const int64_t end = std::min(length, begin + capacity - filled);
+      table.pieces.push_back({document, begin, end});
+      filled += end - begin;
+      begin = end;
+      if (filled < capacity) continue;
+      complete = table.pieces.size();
+      table.row_begins.push_back(std::ssize(table.pieces));
+      filled = 0;
+    }
   }
+  table.unused_tokens = filled;
+  table.pieces.resize(complete);
+  return table;
 }
 
-RowRange::RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_t count)
-    : whole_(std::move(whole)),
-      first_(first),
-      count_(count),
-      fingerprint_(content_hash(format("rows {} {} of {}", first, count, whole_->fingerprint()))) {}
+/// Numbers of the documents that are not empty, in the order `order`.
+std::vector<int64_t> not_empty(std::span<const int64_t> lengths) {
+  std::vector<int64_t> documents;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    if (lengths[i] > 0) documents.push_back(static_cast<int64_t>(i));
+  return documents;
+}
 
-std::optional<int64_t> RowRange::text_bytes() const {
-  const std::optional<int64_t> bytes = whole_->text_bytes();
-  if (!bytes) return std::nullopt;
-  return std::llround(static_cast<double>(*bytes) * static_cast<double>(tokens()) /
-                      static_cast<double>(whole_->tokens()));
+}  // namespace
+
+Packing parse_packing(std::string_view word) {
+  if (word == "concat") return Packing::concat;
+  if (word == "hard") return Packing::hard;
+  if (word == "soft") return Packing::soft;
+  if (word == "best_fit") return Packing::best_fit;
+  if (word == "none") return Packing::none;
+  throw UsageError(format(
+      "\"{}\" is not a packing; expected \"concat\", \"hard\", \"soft\", \"best_fit\" or \"none\"", word));
+}
+
+std::span<const Piece> PackTable::row(int64_t number) const {
+  const auto begin = static_cast<size_t>(row_begins[static_cast<size_t>(number)]);
+  const auto end = static_cast<size_t>(row_begins[static_cast<size_t>(number) + 1]);
+  return std::span(pieces).subspan(begin, end - begin);
+}
+
+PackTable pack_documents(std::span<const int64_t> lengths, int64_t capacity, Packing packing, uint64_t seed) {
+  std::vector<int64_t> documents = not_empty(lengths);
+  const auto in_order = [&](const std::vector<int64_t>& order) {
+    std::vector<int64_t> ordered;
+    ordered.reserve(order.size());
+    for (const int64_t i : order) ordered.push_back(documents[static_cast<size_t>(i)]);
+    return ordered;
+  };
+  const auto word = static_cast<uint32_t>(seed);
+  RowBuilder rows(lengths, capacity);
+  if (packing == Packing::hard)
+    return pack_hard(lengths, in_order(numpy_shuffle(std::ssize(documents), word)), capacity);
+  if (packing == Packing::none) {
+    for (const int64_t document : documents) rows.add_row({document});
+    return std::move(rows.table);
+  }
+  if (packing == Packing::concat) throw Error("concat packing needs no table");
+  documents = in_order(torch_randperm(std::ssize(documents), word));
+  for (size_t begin = 0; begin < documents.size(); begin += kChunkDocuments) {
+    const auto first = documents.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto count = std::min(kChunkDocuments, documents.size() - begin);
+    std::vector<int64_t> chunk(first, first + static_cast<std::ptrdiff_t>(count));
+    (packing == Packing::soft ? pack_soft : pack_best_fit)(std::move(chunk), capacity, rows);
+  }
+  return std::move(rows.table);
 }
 
 }  // namespace stepforge

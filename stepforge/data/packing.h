@@ -1,66 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-// Concat-then-split packing: the documents of a dataset end to end, cut into rows of equal length.
+// Which documents share a row: pure functions of the documents' lengths.
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <string>
-
-#include "stepforge/data/indexed_dataset.h"
-#include "stepforge/data/row_source.h"
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
 
 namespace stepforge {
 
-/// Row k holds tokens [k T, k T + T], T being seq_len, the last one only as a label. So N tokens make
-/// floor((N - 1) / T) rows.
-class PackedSource : public RowSource {
- public:
-  /// `text_bytes`: UTF-8 bytes that the dataset was made from, if known. Throws UsageError if the dataset is
-  /// too small for one row.
-  PackedSource(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
-               std::optional<int64_t> text_bytes);
-
-  const std::string& name() const override { return name_; }
-  int64_t rows() const override { return rows_; }
-  int64_t seq_len() const override { return seq_len_; }
-  /// Throws FormatError naming file, document, id and vocabulary size if a token id is outside of the
-  /// vocabulary.
-  void read(int64_t number, Row& row) const override;
-  const std::string& fingerprint() const override { return fingerprint_; }
-  int64_t tokens() const override { return dataset_->index().tokens(); }
-  std::optional<int64_t> text_bytes() const override { return text_bytes_; }
-
- private:
-  void check_ids(int64_t first_token, const Row& row) const;
-
-  std::shared_ptr<const IndexedDataset> dataset_;
-  int64_t seq_len_;
-  int64_t vocab_size_;
-  std::optional<int64_t> text_bytes_;
-  int64_t rows_ = 0;
-  std::string name_;
-  std::string fingerprint_;
+/// How documents become rows of L tokens.
+enum class Packing {
+  concat,    ///< all documents end to end, in order, cut at every L tokens (data/concat_rows.h)
+  hard,      ///< the same for documents in a shuffled order
+  soft,      ///< whole documents, filled up from a buffer of short ones: XTuner's pack_level "soft"
+  best_fit,  ///< whole documents, each into the row that it fills best
+  none,      ///< one document per row
 };
 
-/// Rows [first, first + count) of another source.
-class RowRange : public RowSource {
- public:
-  RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_t count);
+/// "concat", "hard", "soft", "best_fit" or "none"; throws UsageError for anything else.
+Packing parse_packing(std::string_view word);
 
-  const std::string& name() const override { return whole_->name(); }
-  int64_t rows() const override { return count_; }
-  int64_t seq_len() const override { return whole_->seq_len(); }
-  void read(int64_t number, Row& row) const override { whole_->read(first_ + number, row); }
-  const std::string& fingerprint() const override { return fingerprint_; }
-  int64_t tokens() const override { return count_ * seq_len(); }
-  /// In proportion to the tokens.
-  std::optional<int64_t> text_bytes() const override;
+/// Tokens [begin, end) of a document.
+struct Piece {
+  int64_t document = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
 
- private:
-  std::shared_ptr<const RowSource> whole_;
-  int64_t first_;
-  int64_t count_;
-  std::string fingerprint_;
+  friend bool operator==(const Piece&, const Piece&) = default;
 };
+
+/// Pieces of documents by row.
+struct PackTable {
+  std::vector<Piece> pieces;              ///< row after row, in their order in the row
+  std::vector<int64_t> row_begins = {0};  ///< [rows + 1] into `pieces`
+  int64_t cut_documents = 0;              ///< longer than a row, of which only the first L tokens are used
+  int64_t unused_tokens = 0;              ///< of cut documents and after the last full row
+
+  int64_t rows() const { return static_cast<int64_t>(row_begins.size()) - 1; }
+  std::span<const Piece> row(int64_t number) const;
+};
+
+/// Distributes documents with these lengths (in tokens; empty ones are left out) over rows of `capacity` tokens.
+/// Every document is used exactly once. Except for `hard`, one that is longer than a row is cut. Orders are
+/// those of the peers: `soft` begins with PyTorch's randperm(seed), `hard` with NumPy's RandomState(seed).shuffle;
+/// equal lengths keep their order. `seed` is used modulo 2^32. Not for Packing::concat, which needs no table.
+PackTable pack_documents(std::span<const int64_t> lengths, int64_t capacity, Packing packing, uint64_t seed);
 
 }  // namespace stepforge

@@ -47,6 +47,7 @@ void SyntheticSource::read(int64_t number, Row& row) const {
   const auto count = static_cast<size_t>(options_.seq_len) + 1;
   row.tokens.resize(count);
   row.document_starts.clear();
+  row.counted.clear();
   size_t next_start = 0;
   uint64_t token = 0;
   for (size_t i = 0; i < count; ++i) {

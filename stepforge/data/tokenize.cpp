@@ -24,9 +24,7 @@ namespace {
 
 /// One chunk after encoding.
 struct EncodedChunk {
-  std::vector<int32_t> tokens;
-  std::vector<int64_t> document_ends;   ///< in tokens
-  std::vector<int64_t> document_bytes;  ///< of text
+  EncodedDocuments documents;
   std::exception_ptr failure;
 };
 
@@ -34,15 +32,14 @@ struct EncodedChunk {
 /// ready.
 class ChunkEncoder {
  public:
-  ChunkEncoder(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+  ChunkEncoder(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options,
                const TokenizePosition& start, int workers)
       : source_(source),
-        tokenizer_(tokenizer),
+        records_(records),
         window_(static_cast<size_t>(workers) * 2),
         slots_(window_),
         next_file_(start.file),
         next_byte_(start.byte) {
-    if (options.append_eos) eos_ = tokenizer.eos_id();
     chunk_bytes_ = options.chunk_bytes;
     for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
   }
@@ -90,7 +87,7 @@ class ChunkEncoder {
 
   void work() {
     try {
-      const auto encoder = tokenizer_.encoder();
+      const auto encoder = records_.encoder();
       while (Slot* const slot = claim()) {
         EncodedChunk encoded = encode(slot->chunk, *encoder);
         const std::lock_guard lock(mutex_);
@@ -125,15 +122,10 @@ class ChunkEncoder {
     return &slot;
   }
 
-  EncodedChunk encode(const TextChunk& chunk, Encoder& encoder) const {
+  EncodedChunk encode(const TextChunk& chunk, RecordEncoder& encoder) const {
     EncodedChunk encoded;
     try {
-      source_.read(chunk, [&](std::string_view text) {
-        encoder.append(text, encoded.tokens);
-        if (eos_) encoded.tokens.push_back(*eos_);
-        encoded.document_ends.push_back(static_cast<int64_t>(encoded.tokens.size()));
-        encoded.document_bytes.push_back(static_cast<int64_t>(text.size()));
-      });
+      source_.read(chunk, [&](std::string_view record) { encoder.append(record, encoded.documents); });
     } catch (...) {
       encoded.failure = std::current_exception();
     }
@@ -141,8 +133,7 @@ class ChunkEncoder {
   }
 
   const TextSource& source_;
-  const Tokenizer& tokenizer_;
-  std::optional<int32_t> eos_;
+  const RecordFormat& records_;
   int64_t chunk_bytes_ = 0;
   size_t window_;
 
@@ -169,12 +160,12 @@ bool ValidationSplit::holds_out(int64_t document) const {
   return uniform_double(words[0], words[1]) < fraction;
 }
 
-TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+TokenizeResult tokenize(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options,
                         IndexedDatasetWriter& train, IndexedDatasetWriter* validation,
                         const TokenizeProgressFunction& progress, const TokenizePosition& start,
                         const std::function<void(const TokenizePosition&)>& reached) {
   const int workers = options.workers > 0 ? options.workers : hardware_threads();
-  ChunkEncoder encoder(source, tokenizer, options, start, workers);
+  ChunkEncoder encoder(source, records, options, start, workers);
   TokenizeResult result = start.done;
   TokenizeProgress state;
   state.bytes_total = source.total_bytes();
@@ -187,18 +178,21 @@ TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, co
   report();
   int64_t document = result.train.documents + result.validation.documents;
   while (const auto next = encoder.next(report)) {
-    const auto& [chunk, encoded] = *next;
+    const TextChunk& chunk = next->first;
+    const EncodedDocuments& encoded = next->second.documents;
     int64_t begin = 0;
-    for (size_t i = 0; i < encoded.document_ends.size(); ++i, ++document) {
+    for (size_t i = 0; i < encoded.ends.size(); ++i, ++document) {
       const bool held_out = validation != nullptr && options.split.holds_out(document);
-      const int64_t count = encoded.document_ends[i] - begin;
+      const int64_t count = encoded.ends[i] - begin;
       const std::span<const int32_t> tokens(encoded.tokens.data() + begin, static_cast<size_t>(count));
-      (held_out ? *validation : train).add_document(tokens);
+      std::span<const uint8_t> counted = encoded.counted;
+      if (!counted.empty()) counted = counted.subspan(static_cast<size_t>(begin), tokens.size());
+      (held_out ? *validation : train).add_document(tokens, counted);
       DatasetStatistics& statistics = held_out ? result.validation : result.train;
       ++statistics.documents;
       statistics.tokens += count;
-      statistics.text_bytes += encoded.document_bytes[i];
-      begin = encoded.document_ends[i];
+      statistics.text_bytes += encoded.text_bytes[i];
+      begin = encoded.ends[i];
     }
     state.bytes_done += chunk.end - chunk.begin;
     state.tokens += begin;
@@ -213,9 +207,7 @@ TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, co
 }
 
 fs::path description_path(const fs::path& prefix) {
-  fs::path path = prefix;
-  path += ".json";
-  return path;
+  return with_suffix(prefix, ".json");
 }
 
 void write_description(const fs::path& prefix, const DatasetStatistics& statistics,

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "stepforge/base/json.h"
-#include "stepforge/data/indexed_dataset.h"
+#include "stepforge/data/indexed_dataset_writer.h"
+#include "stepforge/data/record_format.h"
 #include "stepforge/data/text_source.h"
-#include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
 
@@ -42,8 +42,7 @@ struct DatasetStatistics {
 };
 
 struct TokenizeOptions {
-  bool append_eos = true;  ///< after each document, if the tokenizer has an end-of-text token
-  int workers = 0;         ///< threads; 0 = all cores
+  int workers = 0;  ///< threads; 0 = all cores
   ValidationSplit split{};
   int64_t chunk_bytes = int64_t{1} << 20;  ///< text a thread takes at once; does not affect the result
   int64_t save_bytes = int64_t{64} << 20;  ///< text between two positions that the cache saves
@@ -66,7 +65,7 @@ struct TokenizePosition {
 /// Throws what reading and encoding throw, and UsageError if there is no document at all.
 /// `progress` is called on this thread after each chunk and at least once a second.
 /// `reached` is called on this thread after each chunk, with a position from which tokenize() can continue.
-TokenizeResult tokenize(const TextSource& source, const Tokenizer& tokenizer, const TokenizeOptions& options,
+TokenizeResult tokenize(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options,
                         IndexedDatasetWriter& train, IndexedDatasetWriter* validation,
                         const TokenizeProgressFunction& progress, const TokenizePosition& start = {},
                         const std::function<void(const TokenizePosition&)>& reached = {});

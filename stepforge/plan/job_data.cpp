@@ -91,6 +91,8 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.validation_sources = convert(data.validation);
   plan.validation_fraction = data.validation_fraction;
   plan.documents = choice_name(data.document);
+  plan.packing = parse_packing(choice_name(data.packing));
+  plan.ends = {.bos = data.bos, .eos = data.eos};
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);
   plan.shuffle = data.shuffle;

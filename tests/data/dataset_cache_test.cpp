@@ -27,9 +27,9 @@ struct CountedBuild {
   int calls = 0;
   CachedDataset open(const TextSource& source, const std::filesystem::path& cache,
                      const TokenizeOptions& options = {}) {
-    return open_cached_dataset(source, *tokenizer, options, cache, [this](const TokenizeProgress& progress) {
-      calls += is_end(progress) ? 1 : 0;
-    });
+    return open_cached_dataset(
+        source, PlainText(*tokenizer), options, cache,
+        [this](const TokenizeProgress& progress) { calls += is_end(progress) ? 1 : 0; });
   }
   std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer();
 };
@@ -67,7 +67,6 @@ TEST(DatasetCache, RebuildsIfTextOrSplitChanges) {
   };
   const auto plain = open("a\nb\nc\nd\n", {});
   EXPECT_NE(open("a\nb\nc\nD\n", {}), plain);
-  EXPECT_NE(open("a\nb\nc\nd\n", {.append_eos = false}), plain);
   const auto split = open("a\nb\nc\nd\n", {.split = {.fraction = 0.5, .seed = 1}});
   EXPECT_NE(split, plain);
   EXPECT_NE(open("a\nb\nc\nd\n", {.split = {.fraction = 0.5, .seed = 2}}), split);
@@ -98,8 +97,11 @@ TEST(DatasetCache, EachTokenizerHasItsOwnEntry) {
   const TempFolder folder;
   CountedBuild build;
   const TextSource source({.paths = {folder.write("a.txt", "hello")}});
-  EXPECT_NE(cache_key(source, OtherTokenizer(), {}), cache_key(source, *build.tokenizer, {}));
-  EXPECT_EQ(cache_key(source, *make_byte_tokenizer(), {}), cache_key(source, *build.tokenizer, {}));
+  const OtherTokenizer other;
+  const std::string plain = cache_key(source, PlainText(*build.tokenizer), {});
+  EXPECT_NE(cache_key(source, PlainText(other), {}), plain);
+  EXPECT_EQ(cache_key(source, PlainText(*make_byte_tokenizer()), {}), plain);
+  EXPECT_NE(cache_key(source, PlainText(*build.tokenizer, {.eos = false}), {}), plain);
 }
 
 TEST(DatasetCache, AFailedBuildLeavesNoEntry) {
@@ -166,7 +168,7 @@ TEST(DatasetCache, CheckingAnEntryReportsProgress) {
   const TextSource source({.paths = {folder.write("a.txt", "hello")}});
   build.open(source, folder / "cache");
   int reports = 0;
-  open_cached_dataset(source, *build.tokenizer, {}, folder / "cache",
+  open_cached_dataset(source, PlainText(*build.tokenizer), {}, folder / "cache",
                       [&](const TokenizeProgress& progress) { reports += progress.verifying ? 1 : 0; });
   EXPECT_EQ(reports, 3) << "one for each small file";
 }
@@ -218,7 +220,7 @@ TEST(DatasetCache, ThreadsThatRaceForAnEntryBuildItOnce) {
     threads.emplace_back([&] {
       const auto tokenizer = make_byte_tokenizer();
       const auto cached =
-          open_cached_dataset(source, *tokenizer, {.workers = 1}, folder / "cache",
+          open_cached_dataset(source, PlainText(*tokenizer), {.workers = 1}, folder / "cache",
                               [&](const TokenizeProgress& progress) { builds += is_end(progress) ? 1 : 0; });
       EXPECT_EQ(cached.train->index().tokens(), 6);
     });
@@ -235,8 +237,8 @@ TEST(DatasetCache, UsesAnEntryThatAppearsDuringTheBuild) {
   const auto tokenizer = make_byte_tokenizer();
   const auto other = build.open(source, folder / "other");
   const auto entry = folder / "cache" / other.folder.filename().string();
-  const auto cached =
-      open_cached_dataset(source, *tokenizer, {}, folder / "cache", [&](const TokenizeProgress& progress) {
+  const auto cached = open_cached_dataset(
+      source, PlainText(*tokenizer), {}, folder / "cache", [&](const TokenizeProgress& progress) {
         if (is_end(progress))
           std::filesystem::copy(other.folder, entry, std::filesystem::copy_options::recursive);
       });
@@ -258,7 +260,7 @@ class StoppedBuild : public ::testing::Test {
   /// Calls `stop` once half of the text is done.
   CachedDataset open(const std::string& cache, const std::function<void()>& stop = {}) {
     first_report_ = -1;
-    return open_cached_dataset(source_, *tokenizer_, options_, folder_ / cache,
+    return open_cached_dataset(source_, PlainText(*tokenizer_), options_, folder_ / cache,
                                [&](const TokenizeProgress& progress) {
                                  if (first_report_ < 0) first_report_ = progress.bytes_done;
                                  if (stop && 2 * progress.bytes_done > progress.bytes_total) stop();

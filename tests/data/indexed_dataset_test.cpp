@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "stepforge/data/indexed_dataset.h"
-
 #include <cstring>
 #include <functional>
 #include <span>
@@ -8,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "stepforge/data/indexed_dataset_writer.h"
 #include "tests/data/test_support.h"
 
 namespace stepforge::testing {
@@ -98,7 +97,7 @@ TEST(IndexedDataset, NamesTheMissingFileOfAPair) {
 TEST(IndexedDatasetWriter, LeavesNothingBehindWithoutPublish) {
   const TempFolder folder;
   {
-    IndexedDatasetWriter writer(folder / "pair", TokenType::u16);
+    IndexedDatasetWriter writer(folder / "pair", {TokenType::u16});
     writer.add_document(std::vector<int32_t>{1, 2});
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
@@ -115,7 +114,7 @@ TEST(IndexedDatasetWriter, RefusesIdsThatDoNotFit) {
   const TempFolder folder;
   const auto write = [&](TokenType type, int32_t id) {
     return message_of<Error>(
-        [&] { IndexedDatasetWriter(folder / "pair", type).add_document(std::vector<int32_t>{id}); });
+        [&] { IndexedDatasetWriter(folder / "pair", {type}).add_document(std::vector<int32_t>{id}); });
   };
   EXPECT_CONTAINS(write(TokenType::u16, 65536), "token id 65536 does not fit the dataset's token type u16");
   EXPECT_CONTAINS(write(TokenType::u8, 256), "token id 256");

@@ -1,134 +1,134 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/packing.h"
 
+#include <algorithm>
 #include <numeric>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "stepforge/base/json.h"
+#include "stepforge/base/json_reader.h"
+#include "stepforge/data/peer_orders.h"
 #include "tests/data/test_support.h"
+#include "tests/support/paths.h"
 
 namespace stepforge::testing {
 namespace {
 
-std::shared_ptr<const PackedSource> packed(const TempFolder& folder, const Documents& documents,
-                                           int64_t seq_len, int64_t vocab_size = 100000) {
-  return std::make_shared<PackedSource>(write_dataset(folder / "pair", documents, TokenType::i32), seq_len,
-                                        vocab_size, std::nullopt);
+using Numbers = std::vector<int64_t>;
+
+Json golden() {
+  return read_json_file(source_dir() / "tests/golden/data/packing.json");
 }
 
-Batch all_rows(const RowSource& source) {
-  Batch batch = empty_batch(source.seq_len(), source.rows());
-  Row row;
-  for (int64_t i = 0; i < source.rows(); ++i) {
-    source.read(i, row);
-    append_row(row, static_cast<uint64_t>(i), batch);
-  }
-  return batch;
+std::vector<Numbers> documents_by_row(const PackTable& table) {
+  std::vector<Numbers> rows(static_cast<size_t>(table.rows()));
+  for (int64_t row = 0; row < table.rows(); ++row)
+    for (const Piece& piece : table.row(row)) rows[static_cast<size_t>(row)].push_back(piece.document);
+  return rows;
 }
 
-// Finds what went wrong in torchtitan#4075: the last token of a document predicts the next document.
-TEST(Packing, ConcatenatesDocumentsAndCutsThemIntoRows) {
-  const TempFolder folder;
-  const auto source = packed(folder, counting_documents({3, 4, 6}), 4);
-  ASSERT_EQ(source->rows(), 3);
-  const Batch batch = all_rows(*source);
-  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
-  EXPECT_EQ(batch.labels, (std::vector<int32_t>{1, 2, -100, 4, 5, 6, -100, 8, 9, 10, 11, 12}));
-  EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 0, 0, 1, 2, 0, 0, 1, 2, 3}));
-  EXPECT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0, 3, 4, 7, 8, 12}));
-  EXPECT_EQ(batch.max_document_length, 4);
-  EXPECT_EQ(batch.valid_labels, 10);
-  EXPECT_EQ(batch.row_ids, (std::vector<uint64_t>{0, 1, 2}));
+std::vector<std::vector<Numbers>> pieces_by_row(const PackTable& table) {
+  std::vector<std::vector<Numbers>> rows(static_cast<size_t>(table.rows()));
+  for (int64_t row = 0; row < table.rows(); ++row)
+    for (const Piece& piece : table.row(row))
+      rows[static_cast<size_t>(row)].push_back({piece.document, piece.begin, piece.end});
+  return rows;
 }
 
-TEST(Packing, IgnoresTheLastLabelOfARowIfTheNextRowBeginsADocument) {
-  const TempFolder folder;
-  const Batch batch = all_rows(*packed(folder, counting_documents({4, 5}), 4));
-  EXPECT_EQ(batch.labels, (std::vector<int32_t>{1, 2, 3, -100, 5, 6, 7, 8}));
-  EXPECT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0, 4, 8}));
-}
-
-TEST(Packing, NTokensMakeFloorOfNMinus1OverTRows) {
-  for (const int64_t count : {5, 8, 9, 12, 13}) {
-    const TempFolder folder;
-    EXPECT_EQ(packed(folder, counting_documents({count}), 4)->rows(), (count - 1) / 4) << count;
+TEST(PeerOrders, AreThoseOfTorchRandpermAndNumpyShuffle) {
+  const Json orders = golden()["orders"];
+  ASSERT_GE(orders.size(), 5U);
+  for (const Json& order : orders) {
+    const auto count = order["count"].get<int64_t>();
+    const auto seed = order["seed"].get<uint32_t>();
+    EXPECT_EQ(torch_randperm(count, seed), order["torch"].get<Numbers>()) << count;
+    EXPECT_EQ(numpy_shuffle(count, seed), order["numpy"].get<Numbers>()) << count;
   }
 }
 
-TEST(Packing, TokensLabelsPositionsAndBoundariesAgree) {
+TEST(Packing, SoftAndHardRowsAreThoseOfXTuner) {
+  const Json cases = golden()["cases"];
+  ASSERT_GE(cases.size(), 3U);
+  for (const Json& test : cases) {
+    const auto lengths = test["lengths"].get<Numbers>();
+    const auto pack = [&](Packing packing) {
+      return pack_documents(lengths, test["capacity"].get<int64_t>(), packing, test["seed"].get<uint64_t>());
+    };
+    EXPECT_EQ(documents_by_row(pack(Packing::soft)), test["soft"].get<std::vector<Numbers>>());
+    EXPECT_EQ(pieces_by_row(pack(Packing::hard)), test["hard"].get<std::vector<std::vector<Numbers>>>());
+  }
+}
+
+TEST(Packing, SoftPacksTenThousandDocumentsAtATime) {
+  const Json large = golden()["large"];
+  const PackTable table = pack_documents(large["lengths"].get<Numbers>(), large["capacity"].get<int64_t>(),
+                                         Packing::soft, large["seed"].get<uint64_t>());
+  Numbers counts;
+  for (int64_t row = 0; row < table.rows(); ++row) counts.push_back(std::ssize(table.row(row)));
+  EXPECT_EQ(counts, large["soft_documents"].get<Numbers>());
+}
+
+TEST(Packing, EveryDocumentIsUsedOnceAndRowsDoNotOverflow) {
   const bool holds = rc::check("packing", [] {
-    const auto lengths = *rc::gen::container<std::vector<int64_t>>(rc::gen::inRange<int64_t>(0, 9));
-    const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-    RC_PRE(total >= 2);
-    const int64_t seq_len = *rc::gen::inRange<int64_t>(1, std::min<int64_t>(total, 12));
-    const TempFolder folder;
-    const auto source = packed(folder, counting_documents(lengths), seq_len);
-    const Batch batch = all_rows(*source);
-    // The document of each token, straight from the lengths.
-    std::vector<int64_t> document;
-    for (size_t d = 0; d < lengths.size(); ++d)
-      document.insert(document.end(), static_cast<size_t>(lengths[d]), static_cast<int64_t>(d));
-    std::vector<int32_t> boundaries = {0};
-    int64_t valid = 0;
-    int32_t longest = 0;
-    for (size_t i = 0; i < batch.tokens.size(); ++i) {
-      const bool row_begins = i % static_cast<size_t>(seq_len) == 0;
-      const bool part_begins = row_begins || document[i] != document[i - 1];
-      if (part_begins && i > 0) boundaries.push_back(static_cast<int32_t>(i));
-      const bool last = document[i] != document[i + 1];
-      valid += last ? 0 : 1;
-      RC_ASSERT(batch.tokens[i] == static_cast<int32_t>(i));
-      RC_ASSERT(batch.labels[i] == (last ? -100 : static_cast<int32_t>(i) + 1));
-      RC_ASSERT(batch.positions[i] == static_cast<int32_t>(i) - boundaries.back());
-      longest = std::max(longest, batch.positions[i] + 1);
+    const auto lengths = *rc::gen::container<Numbers>(rc::gen::inRange<int64_t>(0, 40));
+    const auto capacity = *rc::gen::inRange<int64_t>(1, 64);
+    const auto packing = *rc::gen::element(Packing::soft, Packing::best_fit, Packing::none);
+    const PackTable table = pack_documents(lengths, capacity, packing, *rc::gen::arbitrary<uint32_t>());
+    std::set<int64_t> seen;
+    int64_t used = 0;
+    for (int64_t row = 0; row < table.rows(); ++row) {
+      int64_t filled = 0;
+      for (const Piece& piece : table.row(row)) {
+        const int64_t length = lengths[static_cast<size_t>(piece.document)];
+        RC_ASSERT(seen.insert(piece.document).second);
+        RC_ASSERT(piece.begin == 0 && piece.end == std::min(length, capacity));
+        filled += piece.end;
+      }
+      RC_ASSERT(filled > 0 && filled <= capacity);
+      used += filled;
     }
-    boundaries.push_back(static_cast<int32_t>(batch.tokens.size()));
-    RC_ASSERT(batch.cu_seqlens == boundaries);
-    RC_ASSERT(batch.valid_labels == valid);
-    RC_ASSERT(batch.max_document_length == longest);
+    RC_ASSERT(std::ssize(seen) ==
+              std::count_if(lengths.begin(), lengths.end(), [](auto n) { return n > 0; }));
+    RC_ASSERT(used + table.unused_tokens == std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
   });
   EXPECT_TRUE(holds);
 }
 
-TEST(Packing, RefusesADatasetTooSmallForOneRow) {
-  const TempFolder folder;
-  const auto message = message_of<UsageError>([&] { packed(folder, counting_documents({4}), 4); });
-  EXPECT_CONTAINS(message, "holds 4 tokens, too few for one row of 4 tokens");
+TEST(Packing, HardRowsAreFullAndLeaveLessThanOneRow) {
+  const PackTable table = pack_documents(Numbers{3, 9, 0, 5, 14}, 7, Packing::hard, 1);
+  EXPECT_EQ(table.rows(), 4);
+  EXPECT_EQ(table.unused_tokens, 3);
+  for (int64_t row = 0; row < table.rows(); ++row) {
+    int64_t filled = 0;
+    for (const Piece& piece : table.row(row)) filled += piece.end - piece.begin;
+    EXPECT_EQ(filled, 7);
+  }
 }
 
-TEST(Packing, NamesFileDocumentAndIdOutsideOfTheVocabulary) {
-  const TempFolder folder;
-  const auto source = packed(folder, {{1, 2, 3}, {4, 300, 5, 6}}, 3, 256);
-  const auto message = message_of<FormatError>([&] { all_rows(*source); });
-  EXPECT_CONTAINS(
-      message, "pair.bin: document 1 holds token id 300 (token 4 of the file), but the vocabulary has 256");
+TEST(Packing, BestFitLeavesAtMostOneRowHalfEmpty) {
+  const bool holds = rc::check("best fit", [] {
+    const auto lengths = *rc::gen::container<Numbers>(rc::gen::inRange<int64_t>(1, 65));
+    const PackTable table = pack_documents(lengths, 64, Packing::best_fit, 0);
+    int half_empty = 0;
+    for (int64_t row = 0; row < table.rows(); ++row) {
+      int64_t filled = 0;
+      for (const Piece& piece : table.row(row)) filled += piece.end;
+      half_empty += filled <= 32 ? 1 : 0;
+    }
+    RC_ASSERT(half_empty <= 1);
+  });
+  EXPECT_TRUE(holds);
 }
 
-TEST(Packing, NegativeIdsAreOutsideOfTheVocabulary) {
-  const TempFolder folder;
-  write_dataset(folder / "pair", {{1, 2, 3, 4}}, TokenType::i32);
-  std::string bin = read_file(folder / "pair.bin");
-  bin[7] = '\x80';
-  folder.write("pair.bin", bin);
-  const PackedSource source(std::make_shared<IndexedDataset>(folder / "pair"), 3, 256, std::nullopt);
-  Row row;
-  EXPECT_CONTAINS(message_of<FormatError>([&] { source.read(0, row); }), "holds token id -2147483646");
-}
-
-TEST(Packing, TheFingerprintDependsOnContentAndRowLength) {
-  const TempFolder a, b, c;
-  const auto one = packed(a, counting_documents({9}), 4);
-  EXPECT_EQ(packed(b, counting_documents({9}), 4)->fingerprint(), one->fingerprint());
-  EXPECT_NE(packed(c, counting_documents({4, 5}), 4)->fingerprint(), one->fingerprint());
-  EXPECT_NE(packed(b, counting_documents({9}), 3)->fingerprint(), one->fingerprint());
-  EXPECT_NE(packed(b, {{0, 1, 2, 3, 4, 5, 6, 7, 9}}, 4)->fingerprint(), one->fingerprint());
-}
-
-TEST(Batch, RefusesMoreTokensThanBoundariesCanCount) {
-  EXPECT_CONTAINS(message_of<UsageError>([] { empty_batch(int64_t{1} << 20, 2048); }),
-                  "2048 rows of 1048576 tokens");
-  EXPECT_CONTAINS(message_of<UsageError>([] { empty_batch(0, 1); }), "rows of 0 tokens");
+TEST(Packing, CountsWhatIsCutOff) {
+  for (const Packing packing : {Packing::soft, Packing::best_fit, Packing::none}) {
+    const PackTable table = pack_documents(Numbers{4, 13, 9}, 8, packing, 0);
+    EXPECT_EQ(table.cut_documents, 2);
+    EXPECT_EQ(table.unused_tokens, 6);
+  }
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 Batch small_batch() {
   Batch batch = empty_batch(4, 1);
-  append_row({.tokens = {'h', 'i', 256, '\n', 'x'}, .document_starts = {3}}, 17, batch);
+  append_row({.tokens = {'h', 'i', 256, '\n', 'x'}, .document_starts = {3}, .counted = {}}, 17, batch);
   return batch;
 }
 

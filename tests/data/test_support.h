@@ -13,8 +13,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/data/indexed_dataset.h"
-#include "stepforge/data/packing.h"
+#include "stepforge/data/concat_rows.h"
+#include "stepforge/data/indexed_dataset_writer.h"
 #include "stepforge/text/tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
@@ -26,7 +26,7 @@ using Documents = std::vector<std::vector<int32_t>>;
 inline std::shared_ptr<const IndexedDataset> write_dataset(const std::filesystem::path& prefix,
                                                            const Documents& documents,
                                                            TokenType type = TokenType::u16) {
-  IndexedDatasetWriter writer(prefix, type);
+  IndexedDatasetWriter writer(prefix, {type});
   for (const auto& document : documents) writer.add_document(document);
   writer.publish();
   return std::make_shared<IndexedDataset>(prefix);

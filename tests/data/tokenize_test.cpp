@@ -13,11 +13,11 @@ namespace {
 
 /// Tokenizes with the byte tokenizer into a published pair for training and one for validation.
 TokenizeResult build(const TempFolder& folder, const TextSource& source, const TokenizeOptions& options,
-                     const TokenizeProgressFunction& progress = {}) {
+                     const TokenizeProgressFunction& progress = {}, const TextEnds& ends = {}) {
   const auto tokenizer = make_byte_tokenizer();
-  IndexedDatasetWriter train(folder / "train", TokenType::u16);
-  IndexedDatasetWriter validation(folder / "validation", TokenType::u16);
-  const auto result = tokenize(source, *tokenizer, options, train, &validation, progress);
+  IndexedDatasetWriter train(folder / "train", {TokenType::u16});
+  IndexedDatasetWriter validation(folder / "validation", {TokenType::u16});
+  const auto result = tokenize(source, PlainText(*tokenizer, ends), options, train, &validation, progress);
   train.publish();
   validation.publish();
   return result;
@@ -48,7 +48,7 @@ TEST(Tokenize, EndsEachDocumentWithTheEndOfTextToken) {
   const auto result = build(folder, source, {});
   EXPECT_EQ(texts_of(IndexedDataset(folder / "train")), (std::vector<std::string>{"ab$", "c$"}));
   EXPECT_EQ(result.train, (DatasetStatistics{.documents = 2, .tokens = 5, .text_bytes = 3}));
-  build(folder, source, {.append_eos = false});
+  build(folder, source, {}, {}, {.eos = false});
   EXPECT_EQ(texts_of(IndexedDataset(folder / "train")), (std::vector<std::string>{"ab", "c"}));
 }
 
@@ -129,9 +129,10 @@ TEST(Tokenize, ContinuesFromAnyPositionThatItReported) {
   const TokenizeOptions options{.workers = 2, .split = {.fraction = 0.3, .seed = 1}, .chunk_bytes = 64};
   const auto run = [&](const std::string& name, const TokenizePosition& start,
                        const std::function<void(const TokenizePosition&)>& reached) {
-    IndexedDatasetWriter train(folder / (name + "-train"), TokenType::u16);
-    IndexedDatasetWriter validation(folder / (name + "-validation"), TokenType::u16);
-    const auto result = tokenize(source, *tokenizer, options, train, &validation, {}, start, reached);
+    IndexedDatasetWriter train(folder / (name + "-train"), {TokenType::u16});
+    IndexedDatasetWriter validation(folder / (name + "-validation"), {TokenType::u16});
+    const auto result =
+        tokenize(source, PlainText(*tokenizer), options, train, &validation, {}, start, reached);
     train.publish();
     validation.publish();
     return result;

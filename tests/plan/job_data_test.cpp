@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
-#include "stepforge/data/indexed_dataset.h"
+#include "stepforge/data/indexed_dataset_writer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 TEST(JobTokenizer, RefusesToTrainOnTokenIds) {
   const TempFolder folder;
-  IndexedDatasetWriter writer(folder / "pair", TokenType::u16);
+  IndexedDatasetWriter writer(folder / "pair", {TokenType::u16});
   writer.add_document(std::vector<int32_t>(100, 65000));
   writer.publish();
   Config config;

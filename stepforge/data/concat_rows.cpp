@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/data/concat_rows.h"
+
+#include <cmath>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+ConcatRows::ConcatRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
+                       std::optional<int64_t> text_bytes)
+    : dataset_(std::move(dataset)),
+      seq_len_(seq_len),
+      vocab_size_(vocab_size),
+      text_bytes_(text_bytes),
+      name_(bin_path(dataset_->prefix()).string()) {
+  const int64_t count = dataset_->index().tokens();
+  if (seq_len < 1) throw UsageError(format("sequence length {}: it must be at least 1", seq_len));
+  if (count <= seq_len) {
+    throw UsageError(
+        format("{} holds {} tokens, too few for one row of {} tokens and its last label: use more text or a "
+               "smaller training.seq_len",
+               name_, count, seq_len));
+  }
+  rows_ = (count - 1) / seq_len;
+  fingerprint_ = content_hash(format("packed {} {}", dataset_->content_key(), seq_len));
+}
+
+void ConcatRows::read(int64_t number, Row& row) const {
+  const DatasetIndex& index = dataset_->index();
+  const int64_t first = number * seq_len_;
+  row.tokens.clear();
+  row.counted.clear();
+  dataset_->append(first, seq_len_ + 1, vocab_size_, row);
+  row.document_starts.clear();
+  int64_t last_start = first;
+  for (int64_t document = index.document_of(first) + 1; document < index.documents(); ++document) {
+    const int64_t start = index.document_begin(document);
+    if (start > first + seq_len_) break;
+    // An empty document begins where the next one does.
+    if (start > last_start) row.document_starts.push_back(static_cast<int32_t>(start - first));
+    last_start = start;
+  }
+}
+
+RowRange::RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_t count)
+    : whole_(std::move(whole)),
+      first_(first),
+      count_(count),
+      fingerprint_(content_hash(format("rows {} {} of {}", first, count, whole_->fingerprint()))) {}
+
+std::optional<int64_t> RowRange::text_bytes() const {
+  const std::optional<int64_t> bytes = whole_->text_bytes();
+  if (!bytes) return std::nullopt;
+  return std::llround(static_cast<double>(*bytes) * static_cast<double>(tokens()) /
+                      static_cast<double>(whole_->tokens()));
+}
+
+}  // namespace stepforge

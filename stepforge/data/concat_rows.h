@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Concat-then-split packing: the documents of a dataset end to end, cut into rows of equal length.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "stepforge/data/indexed_dataset.h"
+#include "stepforge/data/row_source.h"
+
+namespace stepforge {
+
+/// Row k holds tokens [k T, k T + T], T being seq_len, the last one only as a label. So N tokens make
+/// floor((N - 1) / T) rows.
+class ConcatRows : public RowSource {
+ public:
+  /// `text_bytes`: UTF-8 bytes that the dataset was made from, if known. Throws UsageError if the dataset is
+  /// too small for one row.
+  ConcatRows(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_len, int64_t vocab_size,
+             std::optional<int64_t> text_bytes);
+
+  const std::string& name() const override { return name_; }
+  int64_t rows() const override { return rows_; }
+  int64_t seq_len() const override { return seq_len_; }
+  void read(int64_t number, Row& row) const override;
+  const std::string& fingerprint() const override { return fingerprint_; }
+  int64_t tokens() const override { return dataset_->index().tokens(); }
+  std::optional<int64_t> text_bytes() const override { return text_bytes_; }
+
+ private:
+  std::shared_ptr<const IndexedDataset> dataset_;
+  int64_t seq_len_;
+  int64_t vocab_size_;
+  std::optional<int64_t> text_bytes_;
+  int64_t rows_ = 0;
+  std::string name_;
+  std::string fingerprint_;
+};
+
+/// Rows [first, first + count) of another source.
+class RowRange : public RowSource {
+ public:
+  RowRange(std::shared_ptr<const RowSource> whole, int64_t first, int64_t count);
+
+  const std::string& name() const override { return whole_->name(); }
+  int64_t rows() const override { return count_; }
+  int64_t seq_len() const override { return whole_->seq_len(); }
+  void read(int64_t number, Row& row) const override { whole_->read(first_ + number, row); }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  int64_t tokens() const override { return count_ * seq_len(); }
+  /// In proportion to the tokens.
+  std::optional<int64_t> text_bytes() const override;
+
+ private:
+  std::shared_ptr<const RowSource> whole_;
+  int64_t first_;
+  int64_t count_;
+  std::string fingerprint_;
+};
+
+}  // namespace stepforge

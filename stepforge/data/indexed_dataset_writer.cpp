@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/data/indexed_dataset_writer.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <unistd.h>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/data/loss_mask.h"
+
+namespace stepforge {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kBufferBytes = size_t{1} << 20;
+
+void append_bytes(std::string& buffer, const void* bytes, size_t count) {
+  buffer.append(static_cast<const char*>(bytes), count);
+}
+
+template <typename T>
+void append_narrow(std::string& buffer, std::span<const int32_t> tokens, TokenType type) {
+  for (const int32_t token : tokens) {
+    if (!std::in_range<T>(token) || token < 0) {
+      throw Error(
+          format("token id {} does not fit the dataset's token type {}", token, token_type_name(type)));
+    }
+    const T narrow = static_cast<T>(token);
+    append_bytes(buffer, &narrow, sizeof narrow);
+  }
+}
+
+void rename_file(const fs::path& from, const fs::path& to) {
+  std::error_code failure;
+  fs::rename(from, to, failure);
+  if (failure)
+    throw Error(format("cannot rename {} to {}: {}", from.string(), to.string(), failure.message()));
+}
+
+}  // namespace
+
+IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, const DatasetContents& contents)
+    : prefix_(std::move(prefix)),
+      contents_(contents),
+      // The process id keeps apart two processes that write the same pair.
+      bin_staging_(with_suffix(prefix_, format(".bin.tmp{}", getpid()))),
+      idx_staging_(with_suffix(prefix_, format(".idx.tmp{}", getpid()))),
+      mask_staging_(with_suffix(prefix_, format(".mask.tmp{}", getpid()))),
+      counted_staging_(with_suffix(prefix_, format(".counted.tmp{}", getpid()))),
+      bin_(std::make_unique<FileWriter>(bin_staging_)) {
+  if (contents_.loss_mask) counted_ = std::make_unique<FileWriter>(counted_staging_);
+}
+
+IndexedDatasetWriter::IndexedDatasetWriter(fs::path prefix, const DatasetContents& contents,
+                                           const Position& resume)
+    : prefix_(std::move(prefix)),
+      contents_(contents),
+      bin_staging_(with_suffix(prefix_, ".bin.part")),
+      idx_staging_(with_suffix(prefix_, ".idx.part")),
+      lengths_staging_(with_suffix(prefix_, ".lengths.part")),
+      mask_staging_(with_suffix(prefix_, ".mask.part")),
+      counted_staging_(with_suffix(prefix_, ".counted.part")),
+      bin_(std::make_unique<FileWriter>(bin_staging_, resume.tokens * token_bytes(contents.type))),
+      tokens_(resume.tokens) {
+  read_lengths(resume.documents);
+  const auto kept = static_cast<int64_t>(lengths_.size() * sizeof(int32_t));
+  lengths_file_ = std::make_unique<FileWriter>(lengths_staging_, kept);
+  if (contents_.loss_mask) counted_ = std::make_unique<FileWriter>(counted_staging_, resume.tokens);
+}
+
+void IndexedDatasetWriter::read_lengths(int64_t documents) {
+  if (documents == 0) return;
+  lengths_.resize(static_cast<size_t>(documents));
+  FileReader(lengths_staging_).read(0, std::as_writable_bytes(std::span(lengths_)));
+  const int64_t sum = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
+  if (sum != tokens_) {
+    throw Error(format("{}: the first {} documents have {} tokens, not {}", lengths_staging_.string(),
+                       documents, sum, tokens_));
+  }
+}
+
+IndexedDatasetWriter::~IndexedDatasetWriter() {
+  if (published_ || lengths_file_) return;
+  std::error_code ignored;
+  for (const fs::path& staging : {bin_staging_, idx_staging_, mask_staging_, counted_staging_})
+    fs::remove(staging, ignored);
+}
+
+IndexedDatasetWriter::Position IndexedDatasetWriter::save() {
+  write_buffers();
+  bin_->flush();
+  if (counted_) counted_->flush();
+  const auto saved = static_cast<size_t>(lengths_file_->written()) / sizeof(int32_t);
+  lengths_file_->write(lengths_.data() + saved, (lengths_.size() - saved) * sizeof(int32_t));
+  lengths_file_->flush();
+  return {documents(), tokens_};
+}
+
+void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens, std::span<const uint8_t> counted) {
+  if (!std::in_range<int32_t>(tokens.size())) {
+    throw Error(format(
+        "document {} has {} tokens; the format allows at most {} per document: cut the text into smaller "
+        "documents",
+        documents(), tokens.size(), std::numeric_limits<int32_t>::max()));
+  }
+  switch (contents_.type) {
+    case TokenType::u8:
+      append_narrow<uint8_t>(buffer_, tokens, contents_.type);
+      break;
+    case TokenType::u16:
+      append_narrow<uint16_t>(buffer_, tokens, contents_.type);
+      break;
+    case TokenType::i32:
+      append_narrow<int32_t>(buffer_, tokens, contents_.type);
+      break;
+  }
+  lengths_.push_back(static_cast<int32_t>(tokens.size()));
+  tokens_ += static_cast<int64_t>(tokens.size());
+  add_counted(tokens.size(), counted);
+  if (buffer_.size() >= kBufferBytes) write_buffers();
+}
+
+void IndexedDatasetWriter::add_counted(size_t tokens, std::span<const uint8_t> counted) {
+  if (!counted.empty() && counted.size() != tokens)
+    throw Error(format("document {}: {} loss flags for {} tokens", documents() - 1, counted.size(), tokens));
+  if (!counted_) {
+    if (std::find(counted.begin(), counted.end(), 0) == counted.end()) return;
+    throw Error(
+        format("document {} has tokens that do not count in the loss, but the dataset has no loss mask",
+               documents() - 1));
+  }
+  if (counted.empty()) {
+    counted_buffer_.append(tokens, '\1');
+  } else {
+    append_bytes(counted_buffer_, counted.data(), counted.size());
+  }
+}
+
+void IndexedDatasetWriter::write_buffers() {
+  bin_->write(buffer_);
+  buffer_.clear();
+  if (counted_) counted_->write(counted_buffer_);
+  counted_buffer_.clear();
+}
+
+void IndexedDatasetWriter::write_index() {
+  FileWriter writer(idx_staging_);
+  std::string buffer(kIndexMagic);
+  const auto put = [&](const auto value) {
+    append_bytes(buffer, &value, sizeof value);
+    if (buffer.size() < kBufferBytes) return;
+    writer.write(buffer);
+    buffer.clear();
+  };
+  put(uint64_t{1});
+  put(static_cast<uint8_t>(contents_.type));
+  put(uint64_t{lengths_.size()});
+  put(uint64_t{lengths_.size() + 1});
+  for (const int32_t length : lengths_) put(length);
+  int64_t offset = 0;
+  for (const int32_t length : lengths_) {
+    put(offset);
+    offset += length * token_bytes(contents_.type);
+  }
+  for (int64_t boundary = 0; boundary <= documents(); ++boundary) put(boundary);
+  writer.write(buffer);
+  writer.finish();
+}
+
+void IndexedDatasetWriter::publish() {
+  write_buffers();
+  bin_->finish();
+  write_index();
+  if (counted_) {
+    counted_->finish();
+    write_loss_mask(mask_staging_, FileReader(counted_staging_));
+  }
+  std::error_code missing;
+  fs::remove(idx_path(prefix_), missing);
+  // The mask of an older pair must not remain beside the new one.
+  fs::remove(mask_path(prefix_), missing);
+  if (counted_) rename_file(mask_staging_, mask_path(prefix_));
+  rename_file(bin_staging_, bin_path(prefix_));
+  rename_file(idx_staging_, idx_path(prefix_));
+  published_ = true;
+  if (lengths_file_) fs::remove(lengths_staging_, missing);
+  if (counted_) fs::remove(counted_staging_, missing);
+  fsync_path(prefix_.has_parent_path() ? prefix_.parent_path() : fs::path("."));
+}
+
+}  // namespace stepforge

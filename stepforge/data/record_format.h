@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the records of a source become documents of tokens, and which of these count in the loss.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/text/tokenizer.h"
+
+namespace stepforge {
+
+/// Documents end to end.
+struct EncodedDocuments {
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> counted;     ///< [tokens] 1 if the token counts in the loss; empty if all do
+  std::vector<int64_t> ends;        ///< of the documents, in tokens
+  std::vector<int64_t> text_bytes;  ///< of the documents, without special tokens
+};
+
+/// One thread's working memory for encoding records. Must not outlive its format.
+class RecordEncoder {
+ public:
+  virtual ~RecordEncoder() = default;
+  /// Appends the documents of one record, usually one. Throws FormatError, without a location, if the record
+  /// is malformed.
+  virtual void append(std::string_view record, EncodedDocuments& documents) = 0;
+};
+
+/// Immutable; may be shared between threads.
+class RecordFormat {
+ public:
+  RecordFormat() = default;
+  virtual ~RecordFormat() = default;
+  RecordFormat(const RecordFormat&) = delete;
+  RecordFormat& operator=(const RecordFormat&) = delete;
+
+  virtual std::unique_ptr<RecordEncoder> encoder() const = 0;
+  /// The tokenizer of all documents.
+  virtual const Tokenizer& tokenizer() const = 0;
+  /// Whether some tokens do not count in the loss.
+  virtual bool has_loss_mask() const = 0;
+  /// Hash of all that decides the documents of a record: equal formats make equal documents.
+  virtual std::string fingerprint() const = 0;
+};
+
+/// Which of the tokenizer's own tokens stand at the ends of a document.
+struct TextEnds {
+  bool bos = true;  ///< what its post-processor puts before a text, such as <s>
+  bool eos = true;  ///< its end-of-text token, or what its post-processor puts after a text
+};
+
+/// Each record is the text of one document; every token counts.
+class PlainText : public RecordFormat {
+ public:
+  /// Must not outlive `tokenizer`.
+  explicit PlainText(const Tokenizer& tokenizer, const TextEnds& ends = {});
+
+  std::unique_ptr<RecordEncoder> encoder() const override;
+  const Tokenizer& tokenizer() const override { return tokenizer_; }
+  bool has_loss_mask() const override { return false; }
+  std::string fingerprint() const override;
+
+ private:
+  const Tokenizer& tokenizer_;
+  SpecialTokens ends_;
+};
+
+}  // namespace stepforge

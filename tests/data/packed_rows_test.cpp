@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/data/packed_rows.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/data/test_support.h"
+
+namespace stepforge::testing {
+namespace {
+
+PackedRows rows_of(const TempFolder& folder, const Documents& documents, int64_t seq_len, Packing packing) {
+  return {
+      write_dataset(folder / "pair", documents, TokenType::i32), seq_len, 100000, packing, 0, std::nullopt};
+}
+
+Batch batch_of(const RowSource& rows) {
+  Batch batch = empty_batch(rows.seq_len(), rows.rows());
+  Row row;
+  for (int64_t i = 0; i < rows.rows(); ++i) {
+    rows.read(i, row);
+    append_row(row, static_cast<uint64_t>(i), batch);
+  }
+  return batch;
+}
+
+TEST(PackedRows, PadsRowsAndCountsNoPadding) {
+  const TempFolder folder;
+  const Batch batch = batch_of(rows_of(folder, {{11, 12, 13}, {21, 22}}, 4, Packing::none));
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{11, 12, 13, 0, 21, 22, 0, 0}));
+  EXPECT_EQ(batch.labels, (std::vector<int32_t>{12, 13, -100, -100, 22, -100, -100, -100}));
+  EXPECT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0, 3, 4, 6, 8}));
+  EXPECT_EQ(batch.valid_labels, 3);
+}
+
+TEST(PackedRows, ThePaddingIsDividedIntoShortDocuments) {
+  const TempFolder folder;
+  const Batch batch = batch_of(rows_of(folder, {{11, 12}}, 600, Packing::none));
+  EXPECT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0, 2, 258, 514, 600}));
+  EXPECT_EQ(batch.max_document_length, 256);
+}
+
+TEST(PackedRows, TheLastLabelOfACutDocumentIsItsNextToken) {
+  const TempFolder folder;
+  const Batch batch = batch_of(rows_of(folder, {{11, 12, 13, 14, 15, 16}}, 4, Packing::none));
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{11, 12, 13, 14}));
+  EXPECT_EQ(batch.labels, (std::vector<int32_t>{12, 13, 14, 15}));
+}
+
+TEST(PackedRows, TheLastLabelOfAFullRowIsIgnoredIfItsDocumentEnds) {
+  const TempFolder folder;
+  const Batch batch = batch_of(rows_of(folder, {{11, 12}, {21, 22}}, 4, Packing::best_fit));
+  ASSERT_EQ(batch.rows, 1);
+  EXPECT_EQ(batch.labels[1], kIgnoredLabel);
+  EXPECT_EQ(batch.labels[3], kIgnoredLabel);
+  EXPECT_EQ(batch.valid_labels, 2);
+}
+
+TEST(PackedRows, KeepsTheLossMaskOfItsDataset) {
+  const TempFolder folder;
+  IndexedDatasetWriter writer(folder / "pair", {.type = TokenType::u16, .loss_mask = true});
+  writer.add_document(std::vector<int32_t>{11, 12, 13, 14}, std::vector<uint8_t>{0, 0, 1, 1});
+  writer.add_document(std::vector<int32_t>{21, 22}, std::vector<uint8_t>{0, 1});
+  writer.publish();
+  const auto dataset = std::make_shared<IndexedDataset>(folder / "pair");
+  const Batch batch = batch_of(PackedRows(dataset, 4, 100, Packing::none, 0, std::nullopt));
+  EXPECT_EQ(batch.labels, (std::vector<int32_t>{-100, 13, 14, -100, 22, -100, -100, -100}));
+}
+
+TEST(PackedRows, RefusesADatasetWithoutAFullRow) {
+  const TempFolder folder;
+  EXPECT_CONTAINS(message_of<UsageError>([&] { rows_of(folder, {{1, 2, 3}}, 4, Packing::hard); }),
+                  "holds 3 tokens, too few for one row of 4 tokens");
+}
+
+TEST(PackedRows, TheFingerprintKnowsPackingLengthAndSeed) {
+  const TempFolder folder;
+  const auto dataset = write_dataset(folder / "pair", counting_documents({3, 2, 4}));
+  const auto print = [&](int64_t seq_len, Packing packing, uint64_t seed) {
+    return PackedRows(dataset, seq_len, 100, packing, seed, std::nullopt).fingerprint();
+  };
+  EXPECT_NE(print(4, Packing::soft, 1), print(5, Packing::soft, 1));
+  EXPECT_NE(print(4, Packing::soft, 1), print(4, Packing::best_fit, 1));
+  EXPECT_NE(print(4, Packing::soft, 1), print(4, Packing::soft, 2));
+}
+
+}  // namespace
+}  // namespace stepforge::testing
