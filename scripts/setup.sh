@@ -15,7 +15,8 @@ torch_version=2.11.0
 torch_home=$cache/torch-$torch_version
 declare -A groups=(
   [build]="git make g++ cmake ninja-build ccache mold pkg-config unzip python3 python3-pip libtomlplusplus-dev libcli11-dev
-    libspdlog-dev libfmt-dev libsimdjson-dev nlohmann-json3-dev libyaml-cpp-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libxxhash-dev
+    libspdlog-dev libfmt-dev libsimdjson-dev nlohmann-json3-dev libyaml-cpp-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
+    libxxhash-dev zlib1g-dev libzstd-dev
     libgtest-dev librapidcheck-dev"
   [lint]="clang-format-19 clang-tidy-19"
   [clang]="clang-19 libclang-rt-19-dev"

@@ -120,6 +120,13 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   }
 }
 
+std::string lower_extension(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return extension;
+}
+
 fs::path with_suffix(const fs::path& path, std::string_view suffix) {
   fs::path result = path;
   result += suffix;

@@ -22,6 +22,9 @@ std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int
 /// failure throws Error and leaves `path` unchanged.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
+/// The extension of the name in small letters, such as ".txt"; "" if it has none.
+std::string lower_extension(const std::filesystem::path& path);
+
 /// `path` with `suffix` after its name.
 std::filesystem::path with_suffix(const std::filesystem::path& path, std::string_view suffix);
 

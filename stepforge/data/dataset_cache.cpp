@@ -217,7 +217,7 @@ class EntryBuild {
     TokenizePosition position;
     const int64_t last_file = std::ssize(source_.files()) - 1;
     position.file = static_cast<size_t>(reader["file"].integer(0, last_file));
-    position.byte = reader["byte"].integer(0, source_.files()[position.file].bytes);
+    position.byte = reader["byte"].count();
     position.done = {statistics_from(reader["train"]), statistics_from(reader["validation"])};
     return position;
   }

@@ -54,32 +54,38 @@ std::string keys_of(const simdjson::dom::object& object) {
 /// copied.
 class LineParser {
  public:
-  LineParser(std::string_view text, const std::string& field,
+  LineParser(std::string_view text, const std::optional<std::string>& field,
              const std::function<std::string(int64_t line)>& location)
       : text_(text), field_(field), location_(location) {}
 
-  /// The text of the field in the line [begin, end), valid until the next call.
-  std::string_view field_of(size_t begin, size_t end) {
+  /// The document in the line [begin, end), valid until the next call.
+  std::string_view document_of(size_t begin, size_t end) {
     if (static_cast<int64_t>(end - begin) > kMaxJsonLineBytes) {
       fail(begin, format("a line of {} bytes; at most {} are accepted", end - begin, kMaxJsonLineBytes));
     }
+    if (!field_) return text_.substr(begin, end - begin);
     simdjson::dom::element value;
     const auto parsed = parse(begin, end).get(value);
     if (parsed != simdjson::SUCCESS) fail(begin, format("invalid JSON: {}", simdjson::error_message(parsed)));
     simdjson::dom::object object;
     if (value.get(object) != simdjson::SUCCESS) {
-      fail(begin, format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(value.type()), field_));
+      fail(begin, format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(value.type()), *field_));
     }
     simdjson::dom::element member;
-    if (object.at_key(field_).get(member) != simdjson::SUCCESS) {
-      fail(begin,
-           format("no field \"{}\"; it has {}: name the field that holds the text", field_, keys_of(object)));
+    if (object.at_key(*field_).get(member) != simdjson::SUCCESS) {
+      fail(begin, format("no field \"{}\"; it has {}: name the field that holds the text", *field_,
+                         keys_of(object)));
     }
     std::string_view text;
     if (member.get(text) != simdjson::SUCCESS) {
-      fail(begin, format("field \"{}\" is {}, not a string", field_, kind_of(member.type())));
+      fail(begin, format("field \"{}\" is {}, not a string", *field_, kind_of(member.type())));
     }
     return text;
+  }
+
+  [[noreturn]] void fail(size_t begin, const std::string& fault) const {
+    const auto before = text_.substr(0, begin);
+    throw FormatError(format("{}: {}", location_(std::count(before.begin(), before.end(), '\n') + 1), fault));
   }
 
  private:
@@ -92,13 +98,8 @@ class LineParser {
     return parser_.parse(tail_);
   }
 
-  [[noreturn]] void fail(size_t begin, const std::string& fault) const {
-    const auto before = text_.substr(0, begin);
-    throw FormatError(format("{}: {}", location_(std::count(before.begin(), before.end(), '\n') + 1), fault));
-  }
-
   std::string_view text_;
-  const std::string& field_;
+  const std::optional<std::string>& field_;
   const std::function<std::string(int64_t line)>& location_;
   simdjson::dom::parser parser_;
   simdjson::padded_string tail_;
@@ -106,14 +107,21 @@ class LineParser {
 
 }  // namespace
 
-void read_json_lines(std::string_view text, const std::string& field,
+void read_json_lines(std::string_view text, const std::optional<std::string>& field,
                      const std::function<std::string(int64_t line)>& location,
                      const std::function<void(std::string_view)>& document) {
   LineParser parser(text, field, location);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.size(), text.find('\n', begin));
     const bool blank = text.substr(begin, end - begin).find_first_not_of(" \t\r") == std::string_view::npos;
-    if (!blank) document(parser.field_of(begin, end));
+    if (!blank) {
+      const std::string_view found = parser.document_of(begin, end);
+      try {
+        document(found);
+      } catch (const FormatError& fault) {
+        parser.fail(begin, fault.what());
+      }
+    }
     begin = end + 1;
   }
 }

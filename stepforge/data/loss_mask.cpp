@@ -18,12 +18,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kMagic = "SFMASK01";
-constexpr int64_t kHeaderBytes = 16;
+constexpr std::string_view kMaskMagic = "SFMASK01";
+constexpr int64_t kMaskHeaderBytes = 16;
 constexpr int64_t kBlockTokens = int64_t{1} << 20;
 
 int64_t mask_bytes(int64_t tokens) {
-  return kHeaderBytes + (tokens + 7) / 8;
+  return kMaskHeaderBytes + (tokens + 7) / 8;
 }
 
 }  // namespace
@@ -37,13 +37,13 @@ LossMask::LossMask(const fs::path& path, int64_t tokens) : file_(path) {
     throw FormatError(format("{}: {}; build the dataset again, or delete the file to count all tokens",
                              path.string(), fault));
   };
-  if (file_.size() < kHeaderBytes) fail(format("{} bytes, too few for a header", file_.size()));
-  std::array<std::byte, kHeaderBytes> header{};
+  if (file_.size() < kMaskHeaderBytes) fail(format("{} bytes, too few for a header", file_.size()));
+  std::array<std::byte, kMaskHeaderBytes> header{};
   file_.read(0, header);
-  if (std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0)
+  if (std::memcmp(header.data(), kMaskMagic.data(), kMaskMagic.size()) != 0)
     fail("it does not begin with \"SFMASK01\": this is not a loss mask");
   uint64_t stated = 0;
-  std::memcpy(&stated, header.data() + kMagic.size(), sizeof stated);
+  std::memcpy(&stated, header.data() + kMaskMagic.size(), sizeof stated);
   if (stated != static_cast<uint64_t>(tokens))
     fail(format("it is the mask of {} tokens, but the dataset has {}", stated, tokens));
   if (file_.size() != mask_bytes(tokens))
@@ -55,7 +55,7 @@ void LossMask::read(int64_t first_token, std::span<uint8_t> out) const {
   const int64_t first_byte = first_token / 8;
   const int64_t last_byte = (first_token + static_cast<int64_t>(out.size()) - 1) / 8;
   std::vector<std::byte> bytes(static_cast<size_t>(last_byte - first_byte + 1));
-  file_.read(kHeaderBytes + first_byte, bytes);
+  file_.read(kMaskHeaderBytes + first_byte, bytes);
   for (size_t i = 0; i < out.size(); ++i) {
     const size_t bit = static_cast<size_t>(first_token % 8) + i;
     out[i] = static_cast<uint8_t>((std::to_integer<unsigned>(bytes[bit / 8]) >> (bit % 8)) & 1U);
@@ -64,7 +64,7 @@ void LossMask::read(int64_t first_token, std::span<uint8_t> out) const {
 
 void write_loss_mask(const fs::path& path, const FileReader& counted) {
   FileWriter writer(path);
-  writer.write(kMagic);
+  writer.write(kMaskMagic);
   const auto tokens = static_cast<uint64_t>(counted.size());
   writer.write(&tokens, sizeof tokens);
   for (int64_t begin = 0; begin < counted.size(); begin += kBlockTokens) {

@@ -11,6 +11,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/data/decompressor.h"
 #include "stepforge/data/json_lines.h"
 
 namespace stepforge {
@@ -21,25 +22,19 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-std::string lower_extension(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return extension;
+/// The name without .gz or .zst.
+fs::path unpacked_name(const fs::path& path) {
+  return is_compressed_name(path) ? path.stem() : path.filename();
 }
 
 bool is_plain_text_name(const fs::path& path) {
-  const std::string extension = lower_extension(path);
+  const std::string extension = lower_extension(unpacked_name(path));
   return extension == ".txt" || extension == ".text" || extension == ".md";
 }
 
 bool is_json_lines_name(const fs::path& path) {
-  const std::string extension = lower_extension(path);
+  const std::string extension = lower_extension(unpacked_name(path));
   return extension == ".jsonl" || extension == ".ndjson";
-}
-
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
 }
 
 /// The line that begins at `begin`, without its end of line.
@@ -49,18 +44,6 @@ std::string_view line_at(std::string_view text, size_t begin) {
 
 std::string_view without_carriage_return(std::string_view line) {
   return line.ends_with('\r') ? line.substr(0, line.size() - 1) : line;
-}
-
-/// The end of the paragraph that contains `from`: just after the next blank line, or the end of the text.
-size_t after_blank_line(std::string_view text, size_t from) {
-  size_t line_feed = text.find('\n', from);
-  while (line_feed != std::string_view::npos) {
-    const auto line = line_at(text, line_feed + 1);
-    const size_t end = line_feed + 1 + line.size();
-    if (is_blank(line)) return std::min(end + 1, text.size());
-    line_feed = text.find('\n', end);
-  }
-  return text.size();
 }
 
 void read_lines(std::string_view text, const std::function<void(std::string_view)>& document) {
@@ -100,8 +83,6 @@ constexpr std::string_view kPandas =
     "orient='records', lines=True)\"";
 
 constexpr std::array kForeignTypes = {
-    ForeignType{".gz", false, "unpack it: gunzip -k {0}"},
-    ForeignType{".zst", false, "unpack it: zstd -d {0}"},
     ForeignType{".bz2", false, "unpack it: bunzip2 -k {0}"},
     ForeignType{".xz", false, "unpack it: unxz -k {0}"},
     ForeignType{".zip", false, "unpack it: unzip {0}"},
@@ -116,27 +97,13 @@ constexpr std::array kForeignTypes = {
 
 /// What to do about a file of a type that cannot be read, or "".
 std::string remedy_for(const fs::path& path, TextFormat format) {
-  const std::string extension = lower_extension(path);
+  const std::string extension = lower_extension(unpacked_name(path));
   for (const ForeignType& type : kForeignTypes) {
     if (type.extension != extension || (type.is_text && format == TextFormat::text)) continue;
     const bool table = type.remedy.starts_with("read_");
     return format_arguments(table ? kPandas : type.remedy, {path.native(), type.remedy});
   }
   return "";
-}
-
-/// The first document boundary at or after byte `from` in the first `size` bytes of `file`: just after the
-/// next line break or blank line, or the end.
-int64_t boundary_after(const FileReader& file, int64_t size, int64_t from, bool by_line) {
-  for (int64_t window = int64_t{1} << 16;; window *= 2) {
-    const int64_t begin = by_line ? from - 1 : from;
-    const int64_t end = std::min(size, begin + window);
-    const std::string text = file.text(begin, end);
-    const size_t boundary = by_line ? text.find('\n') + 1 : after_blank_line(text, 0);
-    // A boundary at the end of the window is not necessarily one of the file.
-    if (boundary > 0 && boundary < text.size()) return begin + static_cast<int64_t>(boundary);
-    if (end == size) return size;
-  }
 }
 
 }  // namespace
@@ -183,7 +150,7 @@ std::string TextSource::description() const {
 
 bool TextSource::is_json_lines(const fs::path& path) const {
   if (options_.format != TextFormat::automatic) return options_.format == TextFormat::json_lines;
-  return is_json_lines_name(path) || lower_extension(path) == ".json";
+  return is_json_lines_name(path) || lower_extension(unpacked_name(path)) == ".json";
 }
 
 void TextSource::add_path(const fs::path& path) {
@@ -259,40 +226,35 @@ std::string TextSource::content_key(int workers) const {
     const auto& file = files_[static_cast<size_t>(i)];
     hashes[static_cast<size_t>(i)] = (file.json_lines ? "jsonl:" : "text:") + file_hash(file.path);
   });
-  return content_hash(
-      format("{}\n{}\n{}", document_mode_name(options_.mode), options_.field, join(hashes, "\n")));
+  return content_hash(format("{}\n{}\n{}", document_mode_name(options_.mode), options_.field.value_or(""),
+                             join(hashes, "\n")));
 }
 
-std::vector<TextChunk> TextSource::chunks(size_t file, int64_t target_bytes, int64_t begin) const {
+std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes, int64_t begin) const {
   const TextFile& entry = files_.at(file);
-  if (begin >= entry.bytes) return {};
-  if (!entry.json_lines && options_.mode == DocumentMode::file) return {{file, begin, entry.bytes}};
-  const FileReader reader(entry.path);
-  const bool by_line = entry.json_lines || options_.mode == DocumentMode::line;
-  std::vector<TextChunk> ranges;
-  while (begin < entry.bytes) {
-    const int64_t wanted = std::min(target_bytes, entry.bytes - begin);
-    const int64_t end = boundary_after(reader, entry.bytes, begin + wanted, by_line);
-    ranges.push_back({file, begin, end});
-    begin = end;
-  }
-  return ranges;
+  const DocumentMode mode = entry.json_lines ? DocumentMode::line : options_.mode;
+  return open_text_chunks({entry.path, entry.bytes, file, mode}, target_bytes, begin);
 }
 
 int64_t TextSource::lines_before(const TextChunk& chunk) const {
   constexpr int64_t kBlockBytes = int64_t{1} << 20;
-  const FileReader reader(files_.at(chunk.file).path);
+  const auto before = chunks(chunk.file, kBlockBytes);
   int64_t lines = 0;
-  for (int64_t begin = 0; begin < chunk.begin; begin += kBlockBytes) {
-    const std::string block = reader.text(begin, std::min(chunk.begin, begin + kBlockBytes));
-    lines += std::count(block.begin(), block.end(), '\n');
+  for (auto block = before->next(); block && block->begin < chunk.begin; block = before->next()) {
+    const std::string text = contents_of(*block);
+    const auto wanted = std::min(std::ssize(text), chunk.begin - block->begin);
+    lines += std::count(text.begin(), text.begin() + wanted, '\n');
   }
   return lines;
 }
 
+std::string TextSource::contents_of(const TextChunk& chunk) const {
+  return chunk.text ? *chunk.text : FileReader(files_.at(chunk.file).path).text(chunk.begin, chunk.end);
+}
+
 void TextSource::read(const TextChunk& chunk, const std::function<void(std::string_view)>& document) const {
   const TextFile& entry = files_.at(chunk.file);
-  const std::string bytes = FileReader(entry.path).text(chunk.begin, chunk.end);
+  const std::string bytes = contents_of(chunk);
   std::string_view text = bytes;
   if (chunk.begin == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   require_utf8(text, entry.path.string(), static_cast<size_t>(chunk.end) - text.size());

@@ -5,25 +5,22 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace stepforge {
+#include "stepforge/data/text_chunks.h"
 
-/// How a plain text file is cut into documents. JSON Lines always have one document a line.
-enum class DocumentMode {
-  file,       ///< the whole file
-  line,       ///< every line that is not blank
-  paragraph,  ///< lines up to a blank line
-};
+namespace stepforge {
 
 /// "file", "line" or "paragraph"; throws UsageError for anything else.
 DocumentMode parse_document_mode(std::string_view word);
 std::string document_mode_name(DocumentMode mode);
 
-/// "auto" goes by the name: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines; everything else
-/// is text.
+/// "auto" goes by the name, without .gz or .zst: .jsonl, .ndjson and .json (as Megatron uses it) are JSON Lines;
+/// everything else is text.
 enum class TextFormat { automatic, text, json_lines };
 
 /// "auto", "text" or "jsonl"; throws UsageError for anything else.
@@ -33,7 +30,8 @@ struct TextSourceOptions {
   std::vector<std::filesystem::path> paths;  ///< files and folders, read in this order
   TextFormat format = TextFormat::automatic;
   DocumentMode mode = DocumentMode::file;
-  std::string field = "text";  ///< name of the text field of a JSON line
+  /// Name of the text field of a JSON line; none: the document is the whole line.
+  std::optional<std::string> field = "text";
 };
 
 /// One file of a source.
@@ -43,19 +41,12 @@ struct TextFile {
   int64_t bytes = 0;
 };
 
-/// A byte range of one file that begins and ends at document boundaries.
-struct TextChunk {
-  size_t file = 0;  ///< index into TextSource::files()
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-
 /// Documents in a fixed order. Folders are searched recursively for *.txt, *.text, *.md, *.jsonl and *.ndjson
-/// (as the format allows), sorted by path; hidden files are skipped. Documents of only whitespace are
+/// (as the format allows), also compressed as .gz or .zst, sorted by path; hidden files are skipped. Documents of only whitespace are
 /// skipped, and so is a byte order mark. const members may be called from several threads.
 class TextSource {
  public:
-  /// Throws UsageError if a path does not exist, is of a type that must be converted first (compressed,
+  /// Throws UsageError if a path does not exist, is of a type that must be converted first (archives,
   /// tables, PDF), or if there are no files; Error if something cannot be read.
   explicit TextSource(TextSourceOptions options);
 
@@ -72,8 +63,8 @@ class TextSource {
   /// every byte.
   std::string content_key(int workers) const;
 
-  /// Cuts a file, from the document boundary `begin` on, into ranges of about `target_bytes`, in order.
-  std::vector<TextChunk> chunks(size_t file, int64_t target_bytes, int64_t begin = 0) const;
+  /// The chunks of a file, from the document boundary `begin` on, of about `target_bytes`.
+  std::unique_ptr<TextChunks> chunks(size_t file, int64_t target_bytes, int64_t begin = 0) const;
   /// Calls `document` with each document of the chunk, in order. Throws FormatError if the text is not UTF-8
   /// (naming file and byte), or if a JSON line is not an object or lacks the field (naming file, line and the
   /// keys it has).
@@ -85,6 +76,7 @@ class TextSource {
   void add_file(const std::filesystem::path& path);
   bool is_json_lines(const std::filesystem::path& path) const;
   int64_t lines_before(const TextChunk& chunk) const;
+  std::string contents_of(const TextChunk& chunk) const;
 
   TextSourceOptions options_;
   std::vector<TextFile> files_;

@@ -15,6 +15,7 @@
 #include "stepforge/base/json_reader.h"
 #include "stepforge/base/random.h"
 #include "stepforge/base/threads.h"
+#include "stepforge/data/decompressor.h"
 
 namespace stepforge {
 
@@ -107,18 +108,20 @@ class ChunkEncoder {
   Slot* claim() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || exhausted_ || claimed_ < taken_ + window_; });
-    while (!stopped_ && !exhausted_ && pending_next_ == pending_.size()) {
+    std::optional<TextChunk> chunk;
+    while (!stopped_ && !exhausted_ && !chunk) {
+      if (chunks_) chunk = chunks_->next();
+      if (chunk) break;
       if (next_file_ == source_.files().size()) {
         exhausted_ = true;
         changed_.notify_all();
       } else {
-        pending_ = source_.chunks(next_file_++, chunk_bytes_, std::exchange(next_byte_, 0));
-        pending_next_ = 0;
+        chunks_ = source_.chunks(next_file_++, chunk_bytes_, std::exchange(next_byte_, 0));
       }
     }
     if (stopped_ || exhausted_) return nullptr;
     Slot& slot = slots_[claimed_++ % window_];
-    slot.chunk = pending_[pending_next_++];
+    slot.chunk = std::move(*chunk);
     return &slot;
   }
 
@@ -140,8 +143,7 @@ class ChunkEncoder {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;
-  std::vector<TextChunk> pending_;  ///< of the current file
-  size_t pending_next_ = 0;
+  std::unique_ptr<TextChunks> chunks_;  ///< of the current file
   size_t next_file_;
   int64_t next_byte_;   ///< of that file
   size_t claimed_ = 0;  ///< chunks begun
@@ -169,8 +171,10 @@ TokenizeResult tokenize(const TextSource& source, const RecordFormat& records, c
   TokenizeResult result = start.done;
   TokenizeProgress state;
   state.bytes_total = source.total_bytes();
-  state.bytes_done = start.byte;
-  for (size_t file = 0; file < start.file; ++file) state.bytes_done += source.files()[file].bytes;
+  std::vector<int64_t> before = {0};  // of each file, bytes of the files before it
+  for (const TextFile& file : source.files()) before.push_back(before.back() + file.bytes);
+  state.bytes_done = before[start.file];
+  if (!is_compressed_name(source.files()[start.file].path)) state.bytes_done += start.byte;
   state.tokens = result.train.tokens + result.validation.tokens;
   const auto report = [&] {
     if (progress) progress(state);
@@ -194,7 +198,7 @@ TokenizeResult tokenize(const TextSource& source, const RecordFormat& records, c
       statistics.text_bytes += encoded.text_bytes[i];
       begin = encoded.ends[i];
     }
-    state.bytes_done += chunk.end - chunk.begin;
+    state.bytes_done = before[chunk.file] + chunk.file_bytes;
     state.tokens += begin;
     report();
     if (reached) reached({chunk.file, chunk.end, result});

@@ -15,8 +15,9 @@ namespace {
 std::vector<std::string> documents_of(const TextSource& source, int64_t chunk_bytes = 1 << 20) {
   std::vector<std::string> documents;
   for (size_t file = 0; file < source.files().size(); ++file) {
-    for (const auto& chunk : source.chunks(file, chunk_bytes)) {
-      source.read(chunk, [&](std::string_view text) { documents.emplace_back(text); });
+    const auto chunks = source.chunks(file, chunk_bytes);
+    while (const auto chunk = chunks->next()) {
+      source.read(*chunk, [&](std::string_view text) { documents.emplace_back(text); });
     }
   }
   return documents;
@@ -46,9 +47,10 @@ TEST(TextSource, TheSizeOfChunksDoesNotChangeTheDocuments) {
     for (const int64_t bytes : {1, 2, 3, 7}) RC_ASSERT(documents_of(source, bytes) == whole);
     // The chunks cover the file without a gap.
     int64_t end = 0;
-    for (const auto& chunk : source.chunks(0, 3)) {
-      RC_ASSERT(chunk.begin == end);
-      end = chunk.end;
+    const auto chunks = source.chunks(0, 3);
+    while (const auto chunk = chunks->next()) {
+      RC_ASSERT(chunk->begin == end);
+      end = chunk->end;
     }
     RC_ASSERT(end == static_cast<int64_t>(text.size()));
   });
@@ -112,12 +114,12 @@ TEST(TextSource, CountsTheFilesOfAFolderThatItDoesNotRead) {
   const TempFolder folder;
   folder.write("a.txt", "text");
   EXPECT_EQ(TextSource({.paths = {folder.path()}}).skipped(), "");
-  folder.write("b.jsonl.gz", "12345");
+  folder.write("b.jsonl.xz", "12345");
   folder.write("deep/c.parquet", "123");
   folder.write(".hidden", "no");
   const std::string skipped = TextSource({.paths = {folder.path()}}).skipped();
   EXPECT_CONTAINS(skipped, "2 files (8 B) are not read: ");
-  EXPECT_CONTAINS(skipped, "b.jsonl.gz");
+  EXPECT_CONTAINS(skipped, "b.jsonl.xz");
   EXPECT_CONTAINS(skipped, "c.parquet");
 }
 
@@ -126,8 +128,8 @@ TEST(TextSource, RefusesTypesThatMustBeConvertedWithTheCommand) {
   const auto refusal = [&](const std::string& name) {
     return open_message({.paths = {folder.write(name, "x")}});
   };
-  EXPECT_CONTAINS(refusal("a.jsonl.gz"), "a.jsonl.gz cannot be read as text; unpack it: gunzip -k /");
-  EXPECT_CONTAINS(refusal("a.txt.ZST"), "unpack it: zstd -d /");
+  EXPECT_CONTAINS(refusal("a.jsonl.bz2"), "a.jsonl.bz2 cannot be read as text; unpack it: bunzip2 -k /");
+  EXPECT_CONTAINS(refusal("a.txt.XZ"), "unpack it: unxz -k /");
   EXPECT_CONTAINS(refusal("a.parquet"), "pandas.read_parquet('/");
   EXPECT_CONTAINS(refusal("a.parquet"), "a.parquet.jsonl', orient='records', lines=True)");
   EXPECT_CONTAINS(refusal("a.csv"), "pandas.read_csv('/");
