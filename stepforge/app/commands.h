@@ -46,10 +46,13 @@ int config_convert_command(const std::filesystem::path& file);
 struct DataBuildOptions {
   std::vector<std::filesystem::path> input;  ///< text files, JSON Lines, folders
   std::string tokenizer = "bytes";           ///< or a tokenizer.json, or its folder
-  std::string format = "auto";               ///< "auto", "text" or "jsonl"
+  std::string format = "auto";               ///< of records (data/records.h)
   std::string documents = "file";            ///< "file", "line" or "paragraph"
   std::string json_key = "text";
   bool append_eod = true;
+  bool bos = true;                      ///< begin documents as the tokenizer's post-processor does
+  std::string loss_on = "assistant";    ///< of chat data: "assistant", "last" or "all"
+  std::filesystem::path chat_template;  ///< empty: the one beside the tokenizer
   std::filesystem::path output_prefix;  ///< writes <output_prefix>_<json_key>_document.{bin,idx,json}
   int workers = 0;                      ///< 0 = all cores
   double validation_fraction = 0.0;     ///< above 0: also <output_prefix>_validation_<json_key>_document

@@ -105,6 +105,10 @@ TokenizeProgressFunction terminal_progress() {
   return [line](const TokenizeProgress& progress) { line->update(progress); };
 }
 
+fs::path tokenizer_folder(const fs::path& tokenizer) {
+  return fs::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path();
+}
+
 }  // namespace
 
 int data_build_command(const DataBuildOptions& options) {
@@ -112,14 +116,18 @@ int data_build_command(const DataBuildOptions& options) {
       options.tokenizer == "bytes" ? make_byte_tokenizer() : load_tokenizer(options.tokenizer);
   const Tokenizer& tokenizer = *loaded;
   check(options, tokenizer);
-  const PlainText records(tokenizer, {.eos = options.append_eod});
-  const TextSource source({.paths = options.input,
-                           .format = parse_text_format(options.format),
-                           .mode = parse_document_mode(options.documents),
-                           .field = options.json_key});
+  const Records records = open_records(options.input, tokenizer,
+                                       {.format = options.format,
+                                        .field = options.json_key,
+                                        .documents = options.documents,
+                                        .ends = {.bos = options.bos, .eos = options.append_eod},
+                                        .loss_on = options.loss_on,
+                                        .tokenizer_folder = tokenizer_folder(options.tokenizer),
+                                        .chat_template = options.chat_template});
+  const TextSource& source = *records.source;
   if (const std::string skipped = source.skipped(); !skipped.empty()) std::cerr << skipped << '\n';
   if (options.output_prefix.has_parent_path()) fs::create_directories(options.output_prefix.parent_path());
-  const DatasetContents contents{token_type_for(tokenizer.vocab_size()), records.has_loss_mask()};
+  const DatasetContents contents{token_type_for(tokenizer.vocab_size()), records.format->has_loss_mask()};
   IndexedDatasetWriter train(output_name(options, ""), contents);
   std::unique_ptr<IndexedDatasetWriter> validation;
   if (options.validation_fraction > 0.0) {
@@ -128,7 +136,7 @@ int data_build_command(const DataBuildOptions& options) {
   const TokenizeOptions tokenizing{.workers = options.workers,
                                    .split = {.fraction = options.validation_fraction, .seed = 0}};
   const TokenizeResult result =
-      tokenize(source, records, tokenizing, train, validation.get(), terminal_progress());
+      tokenize(source, *records.format, tokenizing, train, validation.get(), terminal_progress());
   finish(train, result.train, tokenizer, source.description());
   if (validation) finish(*validation, result.validation, tokenizer, source.description());
   return 0;

@@ -38,9 +38,24 @@ constexpr ChoiceNames<3> choice_names(TokenizerType) {
   return {"bytes", "bpe", "hf"};
 }
 
-enum class DataFormat : uint8_t { automatic, text, jsonl, bin, synthetic };
-constexpr ChoiceNames<5> choice_names(DataFormat) {
-  return {"auto", "text", "jsonl", "bin", "synthetic"};
+enum class DataFormat : uint8_t {
+  automatic,
+  text,
+  jsonl,
+  bin,
+  synthetic,
+  messages,
+  sharegpt,
+  alpaca,
+  prompt_completion
+};
+constexpr ChoiceNames<9> choice_names(DataFormat) {
+  return {"auto", "text", "jsonl", "bin", "synthetic", "messages", "sharegpt", "alpaca", "prompt_completion"};
+}
+
+enum class LossOnMessages : uint8_t { assistant, last, all };
+constexpr ChoiceNames<3> choice_names(LossOnMessages) {
+  return {"assistant", "last", "all"};
 }
 
 enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none };
@@ -180,6 +195,7 @@ struct DataSourceConfig {
   double weight = 1.0;
   std::string field = "text";
   DataFormat format = DataFormat::automatic;
+  LossOnMessages loss_on = LossOnMessages::assistant;
 
   bool operator==(const DataSourceConfig&) const = default;
 };
@@ -190,6 +206,7 @@ struct DataConfig {
   double validation_fraction = 0.0;
   DocumentUnit document = DocumentUnit::file;
   DataPacking packing = DataPacking::concat;
+  std::string chat_template;
   bool bos = true;
   bool eos = true;
   bool shuffle = true;

@@ -92,6 +92,11 @@ void check_sources(const RuleCheck& check, std::string_view list,
                   "a source needs a path, unless its format is \"synthetic\"");
     check.require(!synthetic || sources[i].path.empty(), {name + ".path", name + ".format"},
                   "a synthetic source has no path; remove it, or choose another format");
+    const bool is_chat = sources[i].format >= DataFormat::messages;
+    check.require(
+        is_chat || sources[i].loss_on == LossOnMessages::assistant, {name + ".loss_on", name + ".format"},
+        "only conversations have messages; remove it, or choose the format messages, sharegpt, alpaca or "
+        "prompt_completion");
   }
 }
 

@@ -31,7 +31,10 @@ SchemaOf<DataSourceConfig> data_source_table() {
       .field("weight", &DataSourceConfig::weight,
              "Weight of this source in the mixture, relative to the other sources.", {.max = 1e9, .above = 0})
       .field("field", &DataSourceConfig::field, "Key of the text in each JSON line.", {.non_empty = true})
-      .field("format", &DataSourceConfig::format, "Format of the files; auto derives it from their names.");
+      .field("format", &DataSourceConfig::format, "Format of the files; auto derives it from their names.")
+      .field(
+          "loss_on", &DataSourceConfig::loss_on,
+          "Which messages of a conversation are learned: all of the assistant, its last one, or everything.");
 }
 
 }  // namespace
@@ -101,6 +104,10 @@ SchemaOf<DataConfig> data_section() {
           "Which documents share a row: concat puts all end to end and cuts them into rows, hard the same in "
           "a shuffled order, soft and best_fit put whole documents together, none gives each a row of its "
           "own.",
+          {}, guarded(Guard::data))
+      .field(
+          "chat_template", &DataConfig::chat_template,
+          "Path of the Jinja template that renders conversations; empty means the one beside the tokenizer.",
           {}, guarded(Guard::data))
       .field("bos", &DataConfig::bos,
              "Whether documents begin with the tokens that the tokenizer puts before a text, such as <s>.",

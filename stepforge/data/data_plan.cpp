@@ -86,18 +86,19 @@ class SourceOpener {
       throw UsageError(format(
           "{} is text, but no tokenizer is configured: name a tokenizer, or an indexed dataset", spec.path));
     }
-    const TextSource source({.paths = {spec.path},
-                             .format = parse_text_format(spec.format),
-                             .mode = parse_document_mode(plan_.documents),
-                             .field = spec.field});
+    RecordOptions options = plan_.records;
+    options.format = spec.format;
+    options.field = spec.field;
+    options.loss_on = spec.loss_on;
+    const Records records = open_records({spec.path}, *tokenizer_, options);
+    const TextSource& source = *records.source;
     if (const std::string skipped = source.skipped(); !skipped.empty()) {
       notes.push_back(format("{}: {}", spec.path, skipped));
     }
     const auto cached = [&](double held_out) {
-      const TokenizeOptions options{.workers = plan_.workers,
-                                    .split = {.fraction = held_out, .seed = plan_.seed}};
-      return open_cached_dataset(source, PlainText(*tokenizer_, plan_.ends), options, plan_.cache_dir,
-                                 progress_);
+      const TokenizeOptions tokenizing{.workers = plan_.workers,
+                                       .split = {.fraction = held_out, .seed = plan_.seed}};
+      return open_cached_dataset(source, *records.format, tokenizing, plan_.cache_dir, progress_);
     };
     const CachedDataset split = cached(fraction);
     if (fraction == 0.0) return {packed(spec, split), nullptr};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stepforge/data/packing.h"
+#include "stepforge/data/records.h"
 #include "stepforge/data/row_stream.h"
 #include "stepforge/data/tokenize.h"
 
@@ -18,9 +19,11 @@ namespace stepforge {
 struct SourceSpec {
   std::string path{};  ///< file, folder, or prefix of an indexed dataset; unused for "synthetic"
   double weight = 1.0;
-  /// "auto" (by the name), "text", "jsonl", "bin" (an indexed dataset) or "synthetic".
+  /// "auto" (by the name), "text", "jsonl", "bin" (an indexed dataset), "synthetic", or a layout of chat data
+  /// (data/conversation.h), which is read from JSON Lines.
   std::string format = "auto";
-  std::string field = "text";  ///< name of the text field of a JSON line
+  std::string field = "text";         ///< name of the text field of a JSON line
+  std::string loss_on = "assistant";  ///< of chat data: what counts in the loss
 };
 
 /// Whether the source is an indexed dataset: by its format, or for "auto" by its name.
@@ -38,9 +41,8 @@ struct DataPlan {
   /// Fraction of the documents (synthetic: of the rows) that is held out for validation, in [0, 1). If a
   /// source has too few documents for that, its last rows are held out.
   double validation_fraction = 0.0;
-  std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
+  RecordOptions records;  ///< what all sources share; format, field and loss_on are each source's own
   Packing packing = Packing::concat;
-  TextEnds ends{};
   int64_t seq_len = 0;
   uint64_t seed = 0;
   bool shuffle = true;

@@ -5,8 +5,11 @@
 
 #include "stepforge/base/cache_dir.h"
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
+#include "stepforge/data/conversation.h"
 #include "stepforge/data/count_words.h"
 #include "stepforge/text/bpe_trainer.h"
+#include "stepforge/text/chat_template.h"
 
 namespace stepforge {
 
@@ -22,7 +25,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   WordCounter counter;
   std::vector<std::string> skipped;
   for (const auto& source : config.data.sources) {
-    if (is_synthetic(source) ||
+    if (is_synthetic(source) || find_chat_layout(choice_name(source.format)) ||
         is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
       skipped.push_back(is_synthetic(source) ? "synthetic" : source.path);
       continue;
@@ -48,6 +51,13 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   return made;
 }
 
+/// The folder of the files beside the tokenizer.
+std::filesystem::path tokenizer_folder(const Config& config) {
+  const std::filesystem::path path = config.tokenizer.path;
+  if (path.empty()) return run_tokenizer_folder(config);
+  return std::filesystem::is_directory(path) ? path : path.parent_path();
+}
+
 }  // namespace
 
 int64_t planned_vocabulary(const Config& config) {
@@ -61,10 +71,19 @@ std::filesystem::path run_tokenizer_folder(const Config& config) {
   return std::filesystem::path(config.run_dir) / "tokenizer";
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config) {
-  if (config.tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer();
+void save_run_tokenizer(const Config& config, const Tokenizer& tokenizer) {
+  const std::string& chat_template = config.data.chat_template;
+  if (config.tokenizer.type == TokenizerType::bytes && chat_template.empty()) return;
   const std::filesystem::path folder = run_tokenizer_folder(config);
-  return std::filesystem::exists(folder / "tokenizer.json") ? load_tokenizer(folder) : nullptr;
+  tokenizer.save_pretrained(folder);
+  if (!chat_template.empty())
+    write_file_atomic(folder / kChatTemplateFile, read_chat_template(chat_template));
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config) {
+  const std::filesystem::path folder = run_tokenizer_folder(config);
+  if (std::filesystem::exists(folder / "tokenizer.json")) return load_tokenizer(folder);
+  return config.tokenizer.type == TokenizerType::bytes ? make_byte_tokenizer() : nullptr;
 }
 
 std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log,
@@ -83,16 +102,22 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   const auto convert = [](const std::vector<DataSourceConfig>& sources) {
     std::vector<SourceSpec> specs;
     for (const auto& source : sources)
-      specs.push_back({source.path, source.weight, std::string(choice_name(source.format)), source.field});
+      specs.push_back({.path = source.path,
+                       .weight = source.weight,
+                       .format = std::string(choice_name(source.format)),
+                       .field = source.field,
+                       .loss_on = std::string(choice_name(source.loss_on))});
     return specs;
   };
   DataPlan plan;
   plan.sources = convert(data.sources);
   plan.validation_sources = convert(data.validation);
   plan.validation_fraction = data.validation_fraction;
-  plan.documents = choice_name(data.document);
   plan.packing = parse_packing(choice_name(data.packing));
-  plan.ends = {.bos = data.bos, .eos = data.eos};
+  plan.records.documents = choice_name(data.document);
+  plan.records.ends = {.bos = data.bos, .eos = data.eos};
+  plan.records.tokenizer_folder = tokenizer_folder(config);
+  plan.records.chat_template = data.chat_template;
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);
   plan.shuffle = data.shuffle;

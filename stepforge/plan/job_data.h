@@ -27,6 +27,10 @@ int64_t planned_vocabulary(const Config& config);
 /// The folder in which a run keeps its tokenizer.
 std::filesystem::path run_tokenizer_folder(const Config& config);
 
+/// Copies the tokenizer and the chat template of config.data to the run's folder, so that this alone is enough to
+/// evaluate the run, export it and chat with it. A byte tokenizer without a template is not copied.
+void save_run_tokenizer(const Config& config, const Tokenizer& tokenizer);
+
 /// The tokenizer of an existing run at config.run_dir: the copy in its folder, because a relative
 /// tokenizer.path may no longer resolve. nullptr if there is none, as in a run that was imported without
 /// tokenizer files.

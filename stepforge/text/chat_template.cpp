@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
@@ -17,38 +19,64 @@ namespace {
 
 constexpr int64_t kMaxTemplateBytes = int64_t{4} << 20;
 constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 constexpr std::array kTokenNames = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 constexpr std::array kReasoningNames = {"reasoning_content", "thinking", "reasoning"};
 /// Marks the end of the message to continue, as in transformers: a template that trims removes the space.
 constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-using Templates = std::map<std::string, jinja::Template>;
+/// A template that is not parsed yet.
+struct Source {
+  std::string text;
+  std::string where;
+};
+using Sources = std::map<std::string, Source>;
 
-void add_file(Templates& templates, const std::string& name, const fs::path& path) {
-  templates.insert_or_assign(name, jinja::Template::parse(read_file(path, kMaxTemplateBytes), path.string()));
-}
-
-void read_files(Templates& templates, const fs::path& folder) {
-  if (fs::exists(folder / "chat_template.jinja"))
-    add_file(templates, "default", folder / "chat_template.jinja");
+Sources files_of(const fs::path& folder) {
+  Sources sources;
+  if (const fs::path path = folder / kChatTemplateFile; fs::exists(path))
+    sources["default"] = {read_chat_template(path), path.string()};
   const fs::path others = folder / "additional_chat_templates";
-  if (!fs::is_directory(others)) return;
+  if (!fs::is_directory(others)) return sources;
   for (const fs::path& path : entries_of(others)) {
-    if (path.extension() == ".jinja") add_file(templates, path.stem().string(), path);
+    if (path.extension() == ".jinja")
+      sources[path.stem().string()] = {read_chat_template(path), path.string()};
   }
+  return sources;
 }
 
-void read_member(Templates& templates, const JsonReader& config) {
-  const auto parse = [&](const std::string& name, const JsonReader& text) {
-    templates.insert_or_assign(
-        name, jinja::Template::parse(text.text(), config.source() + ", chat_template " + name));
+Sources members_of(const JsonReader& config) {
+  Sources sources;
+  const auto add = [&](const std::string& name, const JsonReader& text) {
+    sources[name] = {text.text(), config.source() + ", chat_template " + name};
   };
-  if (!config.has("chat_template")) return;
+  if (!config.has("chat_template")) return sources;
   const JsonReader member = config["chat_template"];
-  if (member.json().is_string()) return parse("default", member);
+  if (member.json().is_string()) {
+    add("default", member);
+    return sources;
+  }
   for (size_t i = 0; i < member.size(); ++i)
-    parse(member.at(i).object()["name"].text(), member.at(i)["template"]);
+    add(member.at(i).object()["name"].text(), member.at(i)["template"]);
+  return sources;
+}
+
+/// Null if the file does not exist.
+Json read_config(const fs::path& path) {
+  if (!fs::exists(path)) return nullptr;
+  Json document = read_json_file(path, {.max_bytes = kMaxConfigBytes});
+  const JsonReader reader(document, path.string());
+  reader.object();
+  return document;
+}
+
+Sources sources_in(const fs::path& folder) {
+  Sources sources = files_of(folder);
+  const fs::path path = folder / kTokenizerConfig;
+  if (const Json config = read_config(path); sources.empty() && !config.is_null())
+    sources = members_of(JsonReader(config, path.string()));
+  return sources;
 }
 
 void read_tokens(std::map<std::string, std::string>& tokens, const JsonReader& config) {
@@ -123,31 +151,58 @@ void cut_at_end_mark(std::string& text, std::string_view content, const std::str
 
 }  // namespace
 
-ChatTemplate ChatTemplate::load(const fs::path& folder) {
+std::string read_chat_template(const fs::path& file) {
+  if (!fs::exists(file)) throw UsageError(format("there is no chat template at {}", file.string()));
+  return read_file(file, kMaxTemplateBytes);
+}
+
+bool ChatTemplate::exists(const fs::path& folder) {
+  return !sources_in(folder).empty();
+}
+
+ChatTemplate ChatTemplate::from_source(const std::string& source, const std::string& name) {
   ChatTemplate result;
-  result.source_ = folder.string();
-  read_files(result.templates_, folder);
-  const bool from_files = !result.templates_.empty();
-  const JsonLimits limits{.max_bytes = kMaxConfigBytes};
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    if (!fs::exists(folder / name)) continue;
-    const Json document = read_json_file(folder / name, limits);
+  result.source_ = name;
+  result.texts_["default"] = source;
+  result.templates_.emplace("default", jinja::Template::parse(source, name));
+  return result;
+}
+
+ChatTemplate ChatTemplate::load(const fs::path& folder, const fs::path& file) {
+  ChatTemplate result;
+  if (file.empty()) {
+    result.source_ = folder.string();
+    for (auto& [name, source] : sources_in(folder)) {
+      result.templates_.emplace(name, jinja::Template::parse(source.text, source.where));
+      result.texts_[name] = std::move(source.text);
+    }
+  } else {
+    result = from_source(read_chat_template(file), file.string());
+  }
+  if (result.templates_.empty()) {
+    throw UsageError(
+        format("the folder {} has no chat template, neither a {} nor \"chat_template\" in its {}; add one",
+               folder.string(), kChatTemplateFile, kTokenizerConfig));
+  }
+  for (const char* name : {kTokenizerConfig, "special_tokens_map.json"}) {
+    const Json document = read_config(folder / name);
+    if (document.is_null()) continue;
     const JsonReader config(document, (folder / name).string());
-    config.object();
-    if (!from_files && name == std::string_view("tokenizer_config.json"))
-      read_member(result.templates_, config);
     // Newer folders list all added tokens in tokenizer_config.json, which then holds all special tokens too.
     read_tokens(result.special_tokens_, config);
     if (config.has("added_tokens_decoder")) break;
   }
-  if (result.templates_.empty()) {
-    throw UsageError(
-        format("the folder {} has no chat template; add a file chat_template.jinja", folder.string()));
-  }
   return result;
 }
 
-const jinja::Template& ChatTemplate::choose(const ChatOptions& options) const {
+std::string ChatTemplate::fingerprint() const {
+  Json parts = Json::array();
+  for (const auto& named : {texts_, special_tokens_})
+    for (const auto& [name, text] : named) parts.push_back({name, text});
+  return content_hash(parts.dump());
+}
+
+const jinja::Template& ChatTemplate::choose(const ChatTemplateOptions& options) const {
   std::string name = options.template_name;
   if (name.empty())
     name = !options.tools.is_null() && templates_.contains("tool_use") ? "tool_use" : "default";
@@ -159,7 +214,7 @@ const jinja::Template& ChatTemplate::choose(const ChatOptions& options) const {
                           quoted_for_message(name), join(names, ", ")));
 }
 
-jinja::Rendered ChatTemplate::render(const Json& messages, const ChatOptions& options) const {
+jinja::Rendered ChatTemplate::render(const Json& messages, const ChatTemplateOptions& options) const {
   if (!messages.is_array() || messages.empty())
     throw Error("a conversation needs a list of one or more messages; pass one");
   if (options.continue_final_message && options.add_generation_prompt) {

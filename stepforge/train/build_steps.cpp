@@ -125,9 +125,7 @@ auto reading_input(const Read& read) {
 void build_tokenizer_step(Trainer& trainer) {
   rank0_first(trainer.all_ranks.get(), [&](const ReportProgress& report) {
     trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log, report); });
-    // Copied, so that the run folder alone is enough to evaluate and export the run.
-    if (trainer.is_main() && trainer.config.tokenizer.type != TokenizerType::bytes)
-      trainer.tokenizer->save_pretrained(run_tokenizer_folder(trainer.config));
+    if (trainer.is_main()) save_run_tokenizer(trainer.config, *trainer.tokenizer);
   });
 }
 

@@ -145,11 +145,11 @@ TEST(LoadConfig, RefusesWrongLists) {
   EXPECT_EQ(error_of("[activation_checkpoint]\nmode = \"regions\"\nregions = [\"mlp\", \"atention\"]\n"),
             "run.toml:3:11: activation_checkpoint.regions = [\"mlp\", \"atention\"]: expected a list of any "
             "of \"attention\", \"mlp\"; did you mean \"attention\"?");
-  EXPECT_EQ(
-      error_of("[data]\nsources = [{ path = 3 }, 4]\n"),
-      "2 errors in the configuration:\n"
-      "  run.toml:2:21: data.sources.0.path = 3: expected a string; write \"3\"\n"
-      "  run.toml:2:26: data.sources.1 = 4: expected a table with the keys path, weight, field, format");
+  EXPECT_EQ(error_of("[data]\nsources = [{ path = 3 }, 4]\n"),
+            "2 errors in the configuration:\n"
+            "  run.toml:2:21: data.sources.0.path = 3: expected a string; write \"3\"\n"
+            "  run.toml:2:26: data.sources.1 = 4: expected a table with the keys path, weight, field, "
+            "format, loss_on");
 }
 
 TEST(LoadConfig, RefusesNumbersOutOfRange) {

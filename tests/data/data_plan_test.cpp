@@ -15,7 +15,7 @@ class DataPlanTest : public ::testing::Test {
   DataPlan plan(std::vector<SourceSpec> sources) const {
     DataPlan made;
     made.sources = std::move(sources);
-    made.documents = "line";
+    made.records.documents = "line";
     made.seq_len = 8;
     made.seed = 1;
     made.cache_dir = folder_ / "cache";
@@ -118,7 +118,7 @@ TEST_F(DataPlanTest, HoldsOutTheLastRowsIfThereAreTooFewDocuments) {
     folder_.write(format("books/{:02}.txt", book), text);
   }
   auto made = plan({{.path = (folder_ / "books").string()}});
-  made.documents = "file";
+  made.records.documents = "file";
   made.validation_fraction = 0.02;
   made.shuffle = false;
   const DataSet data = open(made);
@@ -137,7 +137,7 @@ TEST_F(DataPlanTest, HoldsOutTheLastRowsIfThereAreTooFewDocuments) {
 
 TEST_F(DataPlanTest, NamesASourceThatIsTooSmall) {
   auto made = plan({{.path = folder_.write("a.txt", "just one line of text").string()}});
-  made.documents = "file";
+  made.records.documents = "file";
   made.validation_fraction = 0.5;
   made.seq_len = 30;
   EXPECT_CONTAINS(message(made), "its 1 documents have 22 tokens, too few for one row of 30 tokens");
@@ -180,7 +180,7 @@ TEST_F(DataPlanTest, TheFingerprintDependsOnThePlan) {
   EXPECT_EQ(base, print([](DataPlan& p) { p.workers = 1; }));
   EXPECT_NE(base, print([](DataPlan& p) { p.seed = 2; }));
   EXPECT_NE(base, print([](DataPlan& p) { p.seq_len = 9; }));
-  EXPECT_NE(base, print([](DataPlan& p) { p.documents = "file"; }));
+  EXPECT_NE(base, print([](DataPlan& p) { p.records.documents = "file"; }));
   EXPECT_NE(base, print([](DataPlan& p) { p.validation_fraction = 0.3; }));
 }
 

@@ -26,7 +26,7 @@ ChatTemplate loaded(const Json& config, const std::string& file = "") {
 TEST(ChatTemplate, PassesMessagesSpecialTokensAndOptions) {
   const ChatTemplate chat =
       loaded({{"chat_template", kSource}, {"bos_token", {{"content", "<s>"}}}, {"eos_token", nullptr}});
-  ChatOptions options;
+  ChatTemplateOptions options;
   options.add_generation_prompt = true;
   options.tools = Json::array({{{"name", "f"}}});
   options.variables["extra"] = "!";
@@ -37,10 +37,37 @@ TEST(ChatTemplate, TheFileComesBeforeTheConfiguration) {
   EXPECT_EQ(loaded({{"chat_template", "config"}}, "file").render(kMessages).text, "file");
 }
 
+TEST(ChatTemplate, AFileThatIsNamedReplacesTheFoldersButNotItsSpecialTokens) {
+  const TempFolder folder;
+  write_text(folder / "tokenizer_config.json", R"({"chat_template": "config", "bos_token": "<s>"})");
+  write_text(folder / "mine.jinja", "{{ bos_token }}mine");
+  EXPECT_EQ(ChatTemplate::load(folder.path(), folder / "mine.jinja").render(kMessages).text, "<s>mine");
+  EXPECT_CONTAINS(message_of<UsageError>([&] { ChatTemplate::load(folder.path(), folder / "no.jinja"); }),
+                  "there is no chat template at");
+}
+
+TEST(ChatTemplate, ExistsInAFolderThatHasOne) {
+  const TempFolder folder;
+  EXPECT_FALSE(ChatTemplate::exists(folder.path()));
+  write_text(folder / "tokenizer_config.json", R"({"bos_token": "<s>"})");
+  EXPECT_FALSE(ChatTemplate::exists(folder.path()));
+  write_text(folder / "chat_template.jinja", "file");
+  EXPECT_TRUE(ChatTemplate::exists(folder.path()));
+}
+
+TEST(ChatTemplate, TheFingerprintKnowsTemplateAndSpecialTokens) {
+  const auto print = [](const char* source, const char* bos) {
+    return loaded({{"chat_template", source}, {"bos_token", bos}}).fingerprint();
+  };
+  EXPECT_EQ(print("a", "<s>"), print("a", "<s>"));
+  EXPECT_NE(print("a", "<s>"), print("b", "<s>"));
+  EXPECT_NE(print("a", "<s>"), print("a", "<t>"));
+}
+
 TEST(ChatTemplate, OfSeveralOneIsChosenByNameOrTools) {
   const Json both = {{{"name", "default"}, {"template", "d"}}, {{"name", "tool_use"}, {"template", "t"}}};
   const ChatTemplate chat = loaded({{"chat_template", both}});
-  ChatOptions options;
+  ChatTemplateOptions options;
   EXPECT_EQ(chat.render(kMessages, options).text, "d");
   options.tools = Json::array();
   EXPECT_EQ(chat.render(kMessages, options).text, "t");
@@ -56,7 +83,7 @@ TEST(ChatTemplate, DropsNullMembersAndPassesReasoningUnderAllNames) {
 }
 
 TEST(ChatTemplate, ContinuesTheLastMessage) {
-  ChatOptions options;
+  ChatTemplateOptions options;
   options.continue_final_message = true;
   const Json messages = {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b "}}};
   EXPECT_EQ(loaded({{"chat_template", "{% for m in messages %}<{{ m.content }}>{% endfor %}"}})

@@ -32,7 +32,7 @@ std::string reason_name(TemplateError::Reason reason) {
 }
 
 stepforge::jinja::Rendered rendered(const Json& question) {
-  stepforge::ChatOptions options;
+  stepforge::ChatTemplateOptions options;
   options.limits.now = question.at("now").get<int64_t>();
   if (question.contains("template")) {
     const auto parsed =

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/data/chat_mask.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+
+namespace stepforge {
+
+namespace {
+
+/// Stands for a message's content; its first and last characters do not begin or end usual text.
+constexpr std::string_view kStandIn = "\x01 stand-in \x02";
+
+/// Finds the spans of the messages in the text of a template without {% generation %} blocks.
+class MessageFinder {
+ public:
+  MessageFinder(const ChatTemplate& chat_template, const Conversation& conversation, const std::string& text)
+      : template_(chat_template), conversation_(conversation), text_(text) {}
+
+  TextSpan span_of(size_t message) const {
+    if (const auto added = added_by(message)) return *added;
+    return content_of(message);
+  }
+
+ private:
+  std::string render(const Json& messages, bool add_generation_prompt) const {
+    return template_
+        .render(messages, {.tools = conversation_.tools, .add_generation_prompt = add_generation_prompt})
+        .text;
+  }
+
+  Json first_messages(size_t count) const {
+    Json messages = Json::array();
+    for (size_t i = 0; i < count; ++i) messages.push_back(conversation_.messages[i]);
+    return messages;
+  }
+
+  /// What follows the generation prompt when the message is added; nullopt if the text is not made piece by piece.
+  std::optional<TextSpan> added_by(size_t message) const {
+    if (message == 0) return std::nullopt;
+    try {
+      const std::string before = render(first_messages(message), true);
+      const bool is_last = message + 1 == conversation_.messages.size();
+      const std::string after = is_last ? text_ : render(first_messages(message + 1), false);
+      if (!text_.starts_with(after) || !after.starts_with(before)) return std::nullopt;
+      return TextSpan{before.size(), after.size()};
+    } catch (const Error&) {
+      return std::nullopt;  // the template takes whole conversations only
+    }
+  }
+
+  /// The content alone, for templates that render a message in another way when others follow, such as those that
+  /// remove its reasoning: the part of the text that changes when the content does.
+  TextSpan content_of(size_t message) const {
+    Json messages = conversation_.messages;
+    Json& changed = messages[message];
+    if (!changed.contains("content") || !changed["content"].is_string() || changed.contains("tool_calls")) {
+      throw FormatError(
+          format("the chat template renders messages[{}] in another way when messages follow, so what it "
+                 "adds cannot be "
+                 "found; set loss_on = \"last\", or use a template with {{% generation %}} blocks",
+                 message));
+    }
+    changed["content"] = kStandIn;
+    const std::string other = render(messages, false);
+    const auto ahead = std::mismatch(text_.begin(), text_.end(), other.begin(), other.end());
+    const auto begin = static_cast<size_t>(ahead.first - text_.begin());
+    const auto behind = std::mismatch(text_.rbegin(), text_.rend() - static_cast<std::ptrdiff_t>(begin),
+                                      other.rbegin(), other.rend() - static_cast<std::ptrdiff_t>(begin));
+    return {begin, text_.size() - static_cast<size_t>(behind.first - text_.rbegin())};
+  }
+
+  const ChatTemplate& template_;
+  const Conversation& conversation_;
+  const std::string& text_;
+};
+
+/// The spans of {% generation %} blocks that belong to messages that count.
+std::vector<TextSpan> generation_spans(const std::vector<jinja::Span>& blocks,
+                                       const Conversation& conversation) {
+  std::vector<bool> wanted;  // by message of the assistant
+  for (size_t i = 0; i < conversation.messages.size(); ++i)
+    if (conversation.messages[i]["role"] == "assistant") wanted.push_back(conversation.counted[i]);
+  const bool all = std::find(wanted.begin(), wanted.end(), false) == wanted.end();
+  if (!all && blocks.size() != wanted.size()) {
+    throw FormatError(format(
+        "the chat template has {} {{% generation %}} blocks for {} messages of the assistant, so it is not "
+        "clear which of them belong to the messages that count",
+        blocks.size(), wanted.size()));
+  }
+  std::vector<TextSpan> spans;
+  for (size_t i = 0; i < blocks.size(); ++i)
+    if (all || wanted[i])
+      spans.push_back({static_cast<size_t>(blocks[i].begin), static_cast<size_t>(blocks[i].end)});
+  return spans;
+}
+
+/// Finds the tokens of an encoded text by byte.
+class TokenFinder {
+ public:
+  TokenFinder(const Tokenizer& tokenizer, Encoder& encoder, std::span<const int32_t> tokens,
+              std::string_view text)
+      : encoder_(encoder), tokens_(tokens), text_(text), ends_(ends_of(tokenizer)) {}
+
+  /// The token that holds the byte at `place`; the number of tokens at the end of the text.
+  size_t token_at(size_t place) const {
+    if (ends_)
+      return static_cast<size_t>(std::upper_bound(ends_->begin(), ends_->end(), place) - ends_->begin());
+    return common_start(place).tokens;
+  }
+
+  /// One more than the token that holds the byte before `place` > 0.
+  size_t end_at(size_t place) const {
+    if (ends_)
+      return static_cast<size_t>(std::lower_bound(ends_->begin(), ends_->end(), place) - ends_->begin()) + 1;
+    const CommonStart start = common_start(place);
+    return std::min(start.tokens + (start.is_border ? 0 : 1), tokens_.size());
+  }
+
+ private:
+  struct CommonStart {
+    size_t tokens = 0;
+    bool is_border = false;  ///< a token ends there
+  };
+
+  /// The tokens that are the same when only the first `size` bytes are encoded.
+  CommonStart common_start(size_t size) const {
+    std::vector<int32_t> shorter;
+    encoder_.append(text_.substr(0, size), shorter);
+    const auto differ = std::mismatch(shorter.begin(), shorter.end(), tokens_.begin(), tokens_.end());
+    return {static_cast<size_t>(differ.first - shorter.begin()), differ.first == shorter.end()};
+  }
+
+  /// Where each token ends in the text; nullopt if a normalizer changed it, so that they do not spell it byte by byte.
+  std::optional<std::vector<size_t>> ends_of(const Tokenizer& tokenizer) const {
+    std::vector<size_t> ends;
+    ends.reserve(tokens_.size());
+    size_t end = 0;
+    for (const int32_t token : tokens_) {
+      const std::string_view bytes = tokenizer.token_bytes(token);
+      if (text_.substr(end, bytes.size()) != bytes) return std::nullopt;
+      end += bytes.size();
+      ends.push_back(end);
+    }
+    if (end != text_.size()) return std::nullopt;
+    return ends;
+  }
+
+  Encoder& encoder_;
+  std::span<const int32_t> tokens_;
+  std::string_view text_;
+  std::optional<std::vector<size_t>> ends_;
+};
+
+/// Whether a token is white space, which some tokenizers spell as U+2581.
+bool is_white_space(std::string_view token) {
+  constexpr std::string_view kMark = "\u2581";
+  while (token.starts_with(kMark)) token.remove_prefix(kMark.size());
+  return token.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+/// Makes the flags [begin, end) of a message end with the special token that ends it: takes away blank text
+/// after it, or adds it if it comes next.
+void fit_to_end_token(const Tokenizer& tokenizer, std::span<const int32_t> tokens, size_t begin, size_t end,
+                      std::span<uint8_t> flags) {
+  size_t last = end;
+  while (last > begin && !tokenizer.is_special(tokens[last - 1]) &&
+         is_white_space(tokenizer.token_bytes(tokens[last - 1])))
+    --last;
+  if (last > begin && tokenizer.is_special(tokens[last - 1])) {
+    std::fill(flags.begin() + static_cast<std::ptrdiff_t>(last),
+              flags.begin() + static_cast<std::ptrdiff_t>(end), 0);
+  } else if (end < tokens.size() && tokenizer.is_special(tokens[end])) {
+    flags[end] = 1;
+  }
+}
+
+}  // namespace
+
+RenderedConversation render_for_loss(const ChatTemplate& chat_template, const Conversation& conversation) {
+  const jinja::Rendered whole = chat_template.render(conversation.messages, {.tools = conversation.tools});
+  if (!whole.generation.empty())
+    return {whole.text, generation_spans(whole.generation, conversation), /*with_end_token=*/false};
+  RenderedConversation rendered{.text = whole.text, .counted = {}, .with_end_token = true};
+  const MessageFinder finder(chat_template, conversation, whole.text);
+  for (size_t i = 0; i < conversation.messages.size(); ++i)
+    if (conversation.counted[i]) rendered.counted.push_back(finder.span_of(i));
+  return rendered;
+}
+
+void encode_with_mask(const RenderedConversation& rendered, const Tokenizer& tokenizer, Encoder& encoder,
+                      std::vector<int32_t>& tokens, std::vector<uint8_t>& counted) {
+  const size_t first = tokens.size();
+  encoder.append(rendered.text, tokens);
+  const auto added = std::span<const int32_t>(tokens).subspan(first);
+  counted.resize(tokens.size(), 0);
+  const auto flags = std::span(counted).subspan(first);
+  const TokenFinder find(tokenizer, encoder, added, rendered.text);
+  for (const TextSpan& span : rendered.counted) {
+    const size_t begin = find.token_at(span.begin);
+    // The answer may be empty but for the token that ends it.
+    const size_t end = span.begin == span.end ? begin : find.end_at(span.end);
+    std::fill(flags.begin() + static_cast<std::ptrdiff_t>(begin),
+              flags.begin() + static_cast<std::ptrdiff_t>(end), 1);
+    if (rendered.with_end_token) fit_to_end_token(tokenizer, added, begin, end, flags);
+  }
+}
+
+}  // namespace stepforge

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/data/chat_mask.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/data/test_support.h"
+
+namespace stepforge::testing {
+namespace {
+
+/// Messages as "[role]content<|endoftext|>" and a line feed.
+constexpr const char* kPlain =
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|endoftext|>{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}";
+/// The same with a block that also takes the line feed.
+constexpr const char* kBlocks =
+    "{% for m in messages %}[{{ m.role }}]"
+    "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|endoftext|>{{ '\\n' }}{% endgeneration %}"
+    "{% else %}{{ m.content }}<|endoftext|>{{ '\\n' }}{% endif %}{% endfor %}";
+/// Removes what stands before "|" in all messages but the last.
+constexpr const char* kForgetful =
+    "{% for m in messages %}[{{ m.role }}]"
+    "{{ m.content if loop.last else m.content.split('|')[-1] }}<|endoftext|>{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}";
+
+Conversation conversation(const std::vector<std::string>& contents) {
+  Conversation made;
+  for (size_t i = 0; i < contents.size(); ++i) {
+    made.messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", contents[i]}});
+    made.counted.push_back(i % 2 == 1);
+  }
+  return made;
+}
+
+/// The text of the tokens that count; "$" stands for the end-of-text token.
+std::string counted_text(const char* source, const Conversation& chat) {
+  const auto tokenizer = make_byte_tokenizer();
+  const ChatTemplate chat_template = ChatTemplate::from_source(source, "test");
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> counted;
+  encode_with_mask(render_for_loss(chat_template, chat), *tokenizer, *tokenizer->encoder(), tokens, counted);
+  EXPECT_EQ(tokens, tokenizer->encode(chat_template.render(chat.messages, {.tools = chat.tools}).text));
+  EXPECT_EQ(tokens.size(), counted.size());
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (counted[i] != 0) text += tokens[i] == 256 ? '$' : static_cast<char>(tokens[i]);
+  return text;
+}
+
+TEST(ChatMask, CountsAnswersWithTheTokenThatEndsThem) {
+  EXPECT_EQ(counted_text(kPlain, conversation({"a", "b c", "d", "e"})), "b c$e$");
+}
+
+TEST(ChatMask, GenerationBlocksSayThemselvesWhatCounts) {
+  EXPECT_EQ(counted_text(kBlocks, conversation({"a", "b", "c", "d"})), "b$\nd$\n");
+}
+
+TEST(ChatMask, MessagesThatDoNotCountAreLeftOut) {
+  for (const auto& [source, expected] : {std::pair{kPlain, "d$"}, {kBlocks, "d$\n"}}) {
+    Conversation chat = conversation({"a", "b", "c", "d"});
+    chat.counted[1] = false;
+    EXPECT_EQ(counted_text(source, chat), expected);
+  }
+}
+
+TEST(ChatMask, FindsAnswersThatTheTemplateShortensWhenOthersFollow) {
+  EXPECT_EQ(counted_text(kForgetful, conversation({"a", "why|b", "c", "how|d"})), "b$how|d$");
+}
+
+TEST(ChatMask, AnEmptyAnswerStillHasTheTokenThatEndsIt) {
+  EXPECT_EQ(counted_text(kPlain, conversation({"a", "", "c", "d"})), "$d$");
+  EXPECT_EQ(counted_text(kForgetful, conversation({"a", "why|", "c", "d"})), "$d$");
+}
+
+TEST(ChatMask, ContentLikeThePartsOfTheTemplateIsNotTakenForIt) {
+  EXPECT_EQ(counted_text(kPlain, conversation({"[assistant]", "[user]", "[assistant]x", "x"})), "[user]$x$");
+  EXPECT_EQ(counted_text(kForgetful, conversation({"x", "1|x", "x", "2|x"})), "x$2|x$");
+}
+
+TEST(ChatMask, AnAnswerThatIsCalledByToolsCannotBeFoundInAChangedText) {
+  Conversation chat = conversation({"a", "why|b", "c", "d"});
+  chat.messages[1]["tool_calls"] = Json::array();
+  EXPECT_CONTAINS(message_of<FormatError>([&] { counted_text(kForgetful, chat); }),
+                  "the chat template renders messages[1] in another way when messages follow");
+}
+
+TEST(ChatMask, BlocksThatCannotBeMatchedWithMessagesAreRefused) {
+  const char* const one_block =
+      "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}";
+  Conversation chat = conversation({"a", "b", "c", "d"});
+  chat.counted[1] = false;
+  EXPECT_CONTAINS(message_of<FormatError>([&] { counted_text(one_block, chat); }),
+                  "1 {% generation %} blocks for 2 messages of the assistant");
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/data/conversation.h"
+
+#include <gtest/gtest.h>
+
+#include "stepforge/base/error.h"
+#include "tests/support/throws.h"
+
+namespace stepforge::testing {
+namespace {
+
+Conversation read(const std::string& record, ChatLayout layout, LossOn loss_on = LossOn::assistant) {
+  return read_conversation(parse_json(record, "test"), layout, loss_on);
+}
+
+std::string fault(const std::string& record, ChatLayout layout = ChatLayout::messages) {
+  return message_of<FormatError>([&] { read(record, layout); });
+}
+
+constexpr const char* kTwoTurns = R"({"messages": [{"role": "system", "content": "s"},
+  {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+  {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})";
+
+TEST(Conversation, CountsEveryMessageOfTheAssistant) {
+  const Conversation found = read(kTwoTurns, ChatLayout::messages);
+  EXPECT_EQ(found.messages.size(), 5U);
+  EXPECT_EQ(found.counted, (std::vector<bool>{false, false, true, false, true}));
+  EXPECT_TRUE(found.tools.is_null());
+}
+
+TEST(Conversation, OnRequestOnlyTheLastMessageCounts) {
+  EXPECT_EQ(read(kTwoTurns, ChatLayout::messages, LossOn::last).counted,
+            (std::vector<bool>{false, false, false, false, true}));
+}
+
+TEST(Conversation, AMessageMaySayThatItDoesNotCount) {
+  const Conversation found = read(R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "b", "loss": false}, {"role": "user", "content": "c"},
+      {"role": "assistant", "content": "d", "weight": 1}, {"role": "assistant", "content": "e", "weight": 0}]})",
+                                  ChatLayout::messages);
+  EXPECT_EQ(found.counted, (std::vector<bool>{false, false, false, true, false}));
+  EXPECT_FALSE(found.messages[1].contains("loss"));
+  EXPECT_FALSE(found.messages[3].contains("weight"));
+}
+
+TEST(Conversation, KeepsToolsAndToolCalls) {
+  const Conversation found = read(R"({"dialogs": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]},
+      {"role": "tool", "content": "1"}, {"role": "assistant", "content": "b"}],
+      "tools": "[{\"type\": \"function\"}]"})",
+                                  ChatLayout::messages);
+  EXPECT_EQ(found.tools, Json::parse(R"([{"type": "function"}])"));
+  EXPECT_EQ(found.messages[1]["tool_calls"][0]["function"]["arguments"]["x"], 1);
+}
+
+TEST(Conversation, ReadsShareGpt) {
+  const Conversation found =
+      read(R"({"system": "s", "tools": "", "conversations": [{"from": "human", "value": "a"},
+      {"from": "function_call", "value": "f"}, {"from": "observation", "value": "o"}, {"from": "gpt", "value": "b"}]})",
+           ChatLayout::sharegpt);
+  EXPECT_EQ(found.messages,
+            Json::parse(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+      {"role": "assistant", "content": "f"}, {"role": "tool", "content": "o"}, {"role": "assistant", "content": "b"}])"));
+  EXPECT_EQ(found.counted, (std::vector<bool>{false, false, true, false, true}));
+}
+
+TEST(Conversation, ReadsAlpacaWithInputAndHistory) {
+  const Conversation found =
+      read(R"({"instruction": "Add.", "input": "1 2", "output": "3", "system": "", "history": [["q", "r"]]})",
+           ChatLayout::alpaca);
+  EXPECT_EQ(found.messages,
+            Json::parse(R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"},
+      {"role": "user", "content": "Add.\n1 2"}, {"role": "assistant", "content": "3"}])"));
+  EXPECT_EQ(found.counted, (std::vector<bool>{false, true, false, true}));
+}
+
+TEST(Conversation, ReadsPromptAndCompletionAsTextsOrAsMessages) {
+  const Conversation texts = read(R"({"prompt": "a", "completion": "b"})", ChatLayout::prompt_completion);
+  EXPECT_EQ(texts.prompt, "a");
+  EXPECT_EQ(texts.completion, "b");
+  const Conversation lists =
+      read(R"({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "x"},
+      {"role": "user", "content": "y"}], "completion": [{"role": "assistant", "content": "b"}]})",
+           ChatLayout::prompt_completion);
+  EXPECT_FALSE(lists.prompt);
+  EXPECT_EQ(lists.counted, (std::vector<bool>{false, false, false, true}));
+}
+
+TEST(Conversation, NamesWhatIsNotOfTheLayout) {
+  EXPECT_CONTAINS(fault("[]"), "the record is not an object");
+  EXPECT_CONTAINS(fault(R"({"text": "a", "id": 1})"), R"(no "messages"; it has "text", "id")");
+  EXPECT_CONTAINS(fault(R"({"messages": {"role": "user"}})"), "the messages are not a list");
+  EXPECT_CONTAINS(fault(R"({"messages": ["a"]})"), "messages[0] is not an object");
+  EXPECT_CONTAINS(fault(R"({"messages": [{"content": "a"}]})"), R"(no "role"; it has "content")");
+  EXPECT_CONTAINS(fault(R"({"messages": [{"role": "assistant", "content": "a", "loss": 1}]})"),
+                  "messages[0].loss is not true or false");
+  EXPECT_CONTAINS(fault(R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})"),
+                  "messages[0].weight is neither 0 nor 1");
+  EXPECT_CONTAINS(fault(R"({"messages": [{"role": "user", "content": "a"}]})"),
+                  "no message of the assistant counts in the loss");
+  EXPECT_CONTAINS(fault(R"({"conversations": [{"from": "bot", "value": "a"}]})", ChatLayout::sharegpt),
+                  R"(conversations[0].from is "bot"; known are human)");
+  EXPECT_CONTAINS(fault(R"({"instruction": "a"})", ChatLayout::alpaca),
+                  R"(no "output"; it has "instruction")");
+  EXPECT_CONTAINS(fault(R"({"instruction": "a", "output": "b", "history": [["q"]]})", ChatLayout::alpaca),
+                  "\"history\" is not a list of pairs");
+  EXPECT_CONTAINS(fault(R"({"prompt": "a"})", ChatLayout::prompt_completion), R"(no "completion")");
+}
+
+}  // namespace
+}  // namespace stepforge::testing

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the tokens and loss masks of `stepforge data build --format messages` with transformers'
+apply_chat_template(return_assistant_tokens_mask=True) on random conversations.
+
+    pip install transformers tokenizers numpy
+    tools/oracle/chat_mask_oracle.py STEPFORGE [NUMBER_OF_CONVERSATIONS]
+
+Each template is read twice: with its {% generation %} blocks, and without them, where the messages have to be found.
+The mask of transformers is made with the blocks both times. Exit code 1 with the first differences.
+"""
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|header|>", "<|end_header|>", "<|eot|>", "<s>", "</s>", "[INST]", "[/INST]"]
+
+TEMPLATES = {
+    "chatml": (
+        "{% for message in messages %}"
+        "{{ '<|im_start|>' + message['role'] + '\\n' }}"
+        "{% if message['role'] == 'assistant' %}"
+        "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
+        "{% else %}{{ message['content'] + '<|im_end|>\\n' }}{% endif %}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    ),
+    "headers": (
+        "{{ bos_token }}{% for m in messages %}"
+        "{{ '<|header|>' ~ m.role ~ '<|end_header|>\\n\\n' }}"
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content | trim }}{{ '<|eot|>' }}{% endgeneration %}"
+        "{% else %}{{ (m.content | trim) ~ '<|eot|>' }}{% endif %}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|header|>assistant<|end_header|>\\n\\n' }}{% endif %}"
+    ),
+    "instruct": (
+        "{{ bos_token }}{% for m in messages %}"
+        "{% if m.role == 'system' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
+        "{% elif m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
+        "{% else %}{% generation %}{{ ' ' + m.content + eos_token }}{% endgeneration %}{% endif %}"
+        "{% endfor %}"
+    ),
+    # Removes the reasoning of all answers but the last.
+    "reasoning": (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+        "{% if m.role == 'assistant' %}"
+        "{% set content = m.content.split('</think>')[-1].lstrip('\\n') %}"
+        "{% if loop.last %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}"
+        "{% else %}{% generation %}{{ content + '<|im_end|>' }}{% endgeneration %}{% endif %}{{ '\\n' }}"
+        "{% else %}{{ m.content + '<|im_end|>\\n' }}{% endif %}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    ),
+}
+WORDS = "the of and wheel 12 345 Ünï Привет 你好 \U0001f600\U0001f3fd e\u0301 <|im_end|> {{ x }} % # \t  ' \" def f(): return".split(" ") + ["\n", "\n\n", " "]
+
+
+def byte_level(rng):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    text = [" ".join(rng.choices(WORDS, k=40)) for _ in range(300)]
+    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator(text, trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    return tokenizer
+
+
+def byte_fallback(rng):
+    """As in Llama 2: a normalizer changes the text, so that tokens do not spell it byte by byte."""
+    tokenizer = Tokenizer(models.BPE(fuse_unk=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    text = [" ".join(rng.choices([word for word in WORDS if word.isascii()], k=40)) for _ in range(300)]
+    tokenizer.train_from_iterator(text, trainers.BpeTrainer(vocab_size=340, special_tokens=["<unk>"], show_progress=False))
+    # The tokens of bytes are ordinary ones.
+    definition = json.loads(tokenizer.to_str())
+    vocabulary = definition["model"]["vocab"]
+    vocabulary.update({"<0x%02X>" % byte: len(vocabulary) + byte for byte in range(256)})
+    definition["model"]["byte_fallback"] = True
+    tokenizer = Tokenizer.from_str(json.dumps(definition))
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    return tokenizer
+
+
+def conversation(rng, answers_with_reasoning):
+    def text():
+        return "".join(rng.choice(["", " "]) + rng.choice(WORDS) for _ in range(rng.randrange(1, 25))).strip() or "x"
+
+    messages = [{"role": "system", "content": text()}] if rng.random() < 0.4 else []
+    for _ in range(rng.randrange(1, 5)):
+        messages.append({"role": "user", "content": text().replace("<|im_end|>", "")})
+        reasoning = "<think>" + text() + "</think>\n\n" if answers_with_reasoning and rng.random() < 0.5 else ""
+        messages.append({"role": "assistant", "content": reasoning + text().replace("<|im_end|>", "")})
+    return messages
+
+
+def read_pair(prefix):
+    index = prefix.with_suffix(".idx").read_bytes()
+    assert index[:9] == b"MMIDIDX\0\0"
+    count = int.from_bytes(index[18:26], "little")
+    lengths = numpy.frombuffer(index, numpy.int32, count, 34)
+    width = {1: numpy.uint8, 4: numpy.int32, 8: numpy.uint16}[index[17]]
+    tokens = numpy.fromfile(prefix.with_suffix(".bin"), width)
+    mask = prefix.with_suffix(".mask").read_bytes()
+    assert mask[:8] == b"SFMASK01" and int.from_bytes(mask[8:16], "little") == len(tokens)
+    bits = numpy.unpackbits(numpy.frombuffer(mask, numpy.uint8, offset=16), bitorder="little")[: len(tokens)]
+    ends = numpy.cumsum(lengths)
+    return [(tokens[end - length : end].tolist(), bits[end - length : end].tolist()) for end, length in zip(ends, lengths)]
+
+
+def compare(stepforge, folder, name, template, tokenizer, conversations):
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    expected = []
+    for messages in conversations:
+        made = theirs.apply_chat_template(messages, chat_template=template, return_dict=True, return_assistant_tokens_mask=True)
+        expected.append((made["input_ids"], made["assistant_masks"]))
+    different = 0
+    for kind, source in [("with blocks", template), ("without blocks", re.sub(r"{% (end)?generation %}", "", template))]:
+        theirs.chat_template = source
+        theirs.save_pretrained(folder)
+        data = folder / "data.jsonl"
+        data.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in conversations))
+        subprocess.run([stepforge, "data", "build", "--input", data, "--format", "messages", "--tokenizer", folder, "--output-prefix", folder / "out"],
+                       check=True, stdout=subprocess.DEVNULL)
+        ours = read_pair(folder / "out_text_document")
+        assert len(ours) == len(expected), (len(ours), len(expected))
+        wrong = [i for i in range(len(ours)) if ours[i][0] != expected[i][0] or ours[i][1] != expected[i][1]]
+        learned = sum(sum(mask) for _, mask in ours)
+        print(f"{name}, {kind}: {len(wrong)} of {len(ours)} conversations differ; {sum(len(t) for t, _ in ours)} tokens, {learned} of them count")
+        for i in wrong[:2]:
+            print("  ", ascii(conversations[i])[:300], "\n    stepforge   ", ours[i], "\n    transformers", expected[i])
+        different += len(wrong)
+    return different
+
+
+def main():
+    stepforge, *rest = sys.argv[1:]
+    count = int(rest[0]) if rest else 1000
+    rng = random.Random(31)
+    different = 0
+    for make in (byte_level, byte_fallback):
+        tokenizer = make(rng)
+        for name, template in TEMPLATES.items():
+            conversations = [conversation(rng, name == "reasoning") for _ in range(count)]
+            with tempfile.TemporaryDirectory() as folder:
+                different += compare(stepforge, Path(folder), f"{make.__name__}, {name}", template, tokenizer, conversations)
+    sys.exit(1 if different else 0)
+
+
+main()
