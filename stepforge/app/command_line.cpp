@@ -66,6 +66,7 @@ class CommandLine {
     add_launch();
     add_eval();
     add_generate();
+    add_chat();
     add_export();
     add_import();
     add_tokenizer();
@@ -199,6 +200,28 @@ class CommandLine {
     on(command, [=] { return run_with_torch(*generate); });
   }
 
+  void add_chat() {
+    CLI::App* command = add(app_, "chat", "Talk with a model, in the words of its chat template");
+    auto chat = options<ChatOptions>();
+    command->add_option("model", chat->model, kModelText)->required();
+    command->add_option("--system", chat->system, "System message");
+    command->add_option("--chat-template", chat->chat_template, "Jinja template [the model's own]");
+    command->add_option("--context", chat->context, "Tokens of the conversation, at most the model's")
+        ->check(number(2));
+    command->add_option("--max-tokens", chat->max_tokens, "Maximum number of tokens of an answer")
+        ->check(number(1));
+    command->add_option("--temperature", chat->temperature, "Sampling temperature; 0 = greedy [the model's]")
+        ->check(number(0));
+    command->add_option("--top-k", chat->top_k, "Sample from the k most likely tokens; 0 = all [the model's]")
+        ->check(number(0));
+    command
+        ->add_option("--top-p", chat->top_p, "Sample from the smallest set of this probability [the model's]")
+        ->check(number(0, 1));
+    command->add_option("--seed", chat->seed, "Seed of the sampling")->check(number(0));
+    add_choice(*command, "--compute", chat->compute, {"fp32", "bf16"}, kComputeText);
+    on(command, [=] { return run_with_torch(*chat); });
+  }
+
   void add_export() {
     CLI::App* command = add(app_, "export", "Write a checkpoint as a Hugging Face folder");
     auto exported = options<ExportOptions>();
@@ -265,7 +288,13 @@ class CommandLine {
     build->add_flag("--append-eod,!--no-append-eod", data->append_eod,
                     "End each document with the end-of-text token (default), or not");
     build->add_option("--workers", data->workers, "Threads; 0 = all cores")->check(number(0));
-    build->add_option("--format", data->format, "auto, text or jsonl");
+    build->add_flag("--bos,!--no-bos", data->bos,
+                    "Begin each document with what the tokenizer puts before a text (default), or not");
+    build->add_option("--format", data->format,
+                      "auto, text, jsonl, messages, sharegpt, alpaca, prompt_completion");
+    build->add_option("--loss-on", data->loss_on, "Of conversations: assistant, last or all");
+    build->add_option("--chat-template", data->chat_template,
+                      "Jinja template of conversations [the one beside the tokenizer]");
     build->add_option("--documents", data->documents,
                       "How a text file is divided into documents: file, line, paragraph");
     build->add_option("--validation-fraction", data->validation_fraction, "Share of documents held out");

@@ -45,6 +45,19 @@ struct GenerateOptions {
   DType compute = DType::f32;
 };
 
+struct ChatOptions {
+  std::filesystem::path model;
+  std::filesystem::path chat_template;  ///< empty: the model's own
+  std::string system;
+  int64_t context = 4096;
+  int64_t max_tokens = 1024;
+  std::optional<double> temperature;  ///< these three: empty = those of generation_config.json
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  uint64_t seed = 42;
+  DType compute = DType::f32;
+};
+
 struct ExportOptions {
   std::filesystem::path model;  ///< checkpoint step or run folder
   std::filesystem::path output;
@@ -57,8 +70,8 @@ struct ImportOptions {
   std::filesystem::path output;  ///< run folder; its checkpoint folder gets step-0
 };
 
-using TorchRequest =
-    std::variant<TrainOptions, ProveOptions, EvalOptions, GenerateOptions, ExportOptions, ImportOptions>;
+using TorchRequest = std::variant<TrainOptions, ProveOptions, EvalOptions, GenerateOptions, ChatOptions,
+                                  ExportOptions, ImportOptions>;
 
 /// Passed to every command; both must outlive it.
 struct CommandContext {

@@ -128,4 +128,8 @@ bool stdout_is_terminal() {
   return terminal_columns(STDOUT_FILENO) > 0;
 }
 
+bool stdin_is_terminal() {
+  return terminal_columns(STDIN_FILENO) > 0;
+}
+
 }  // namespace stepforge

@@ -67,5 +67,6 @@ inline constexpr const char* kStderrColumnsVariable = "STEPFORGE_STDERR_COLUMNS"
 
 bool stderr_is_terminal();
 bool stdout_is_terminal();
+bool stdin_is_terminal();
 
 }  // namespace stepforge

@@ -80,5 +80,71 @@ TEST(FinetunePage, CommandsRunOnAHuggingFaceFolder) {
     EXPECT_TRUE(fs::exists(folder / "my-model" / file)) << file;
 }
 
+constexpr const char* kChatTemplate =
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|endoftext|>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}";
+
+std::string chat_lines() {
+  std::string lines;
+  for (int i = 0; i < 80; ++i)
+    lines += format(
+        R"({{"messages": [{{"role": "user", "content": "number {0}"}}, {{"role": "assistant", "content": "it is {0}"}}]}})"
+        "\n",
+        i);
+  return lines;
+}
+
+TEST(FinetunePage, CommandsRunOnConversations) {
+  const TempFolder folder;
+  const std::string commands =
+      block_that_starts("docs/finetune.md", "stepforge import Llama-3.2-1B-Instruct");
+  write_text(folder / "my-text.txt", paragraphs(60));
+  write_text(folder / "chat.jsonl", chat_lines());
+  const Strings training =
+      Strings{"train"} + small_run(folder / "original") +
+      Strings{format("data.sources=[{{path=\"{}\"}}]", (folder / "my-text.txt").string()),
+              "tokenizer.type=bpe", "tokenizer.vocab_size=300", "training.steps=2"};
+  ASSERT_EQ(run_program(training).exit_code, 0);
+  output_of({"export", (folder / "original").string(), (folder / "Llama-3.2-1B-Instruct").string()});
+  write_text(folder / "Llama-3.2-1B-Instruct" / "chat_template.jinja", kChatTemplate);
+  const ProgramResult result = run_script(
+      folder.path(), replaced(commands, "training.steps=500", "training.steps=4 validation.freq=2"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_file(folder / "my-chat-model" / "chat_template.jinja"), kChatTemplate);
+  EXPECT_NE(result.out, "");
+}
+
+/// The blocks of docs/data.md: sections of a configuration, and the command that makes a pair.
+TEST(DataPage, EverySourceCanBeShown) {
+  const TempFolder folder;
+  fs::create_directories(folder / "books");
+  write_text(folder / "books" / "a.txt", paragraphs(40));
+  std::string web;
+  for (int i = 0; i < 300; ++i) web += format("{{\"content\": \"Page {} of the web tells of ships.\"}}\n", i);
+  write_text(folder / "web.jsonl", web);
+  write_text(folder / "chat.jsonl", chat_lines());
+  write_text(folder / "sharegpt.jsonl",
+             R"({"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]})");
+  write_text(folder / "alpaca.jsonl", R"({"instruction": "Add.", "input": "1 2", "output": "3"})");
+  write_text(folder / "pairs.jsonl", R"({"prompt": "two and two is", "completion": " four"})");
+  write_text(folder / "template.jinja", kChatTemplate);
+  const std::string build = block_that_starts("docs/data.md", "stepforge data build");
+  const ProgramResult built =
+      run_script(folder.path(), "gzip web.jsonl\n" + replaced(build, "my-tokenizer", "bytes"));
+  ASSERT_EQ(built.exit_code, 0) << built.err;
+  int shown = 0;
+  for (const std::string& block : blocks_of(source_dir() / "docs/data.md")) {
+    if (!block.starts_with("[data]")) continue;
+    const std::string chat =
+        block.find("format") == std::string::npos ? "" : "chat_template = \"template.jinja\"\n";
+    write_text(folder / "run.toml", "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\n");
+    const ProgramResult result = run_script(folder.path(), "stepforge data show run.toml");
+    EXPECT_EQ(result.exit_code, 0) << block << result.err;
+    EXPECT_CONTAINS(result.out, "rows of 64 tokens");
+    ++shown;
+  }
+  EXPECT_EQ(shown, 8);
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -20,21 +20,20 @@ TEST_P(Help, FitsAScreen) {
   EXPECT_GE(count, 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(OfEveryCommand, Help,
-                         ::testing::Values(Strings{}, Strings{"train"}, Strings{"launch"}, Strings{"eval"},
-                                           Strings{"generate"}, Strings{"export"}, Strings{"import"},
-                                           Strings{"tokenizer"}, Strings{"tokenizer", "train"},
-                                           Strings{"tokenizer", "encode"}, Strings{"tokenizer", "decode"},
-                                           Strings{"data"}, Strings{"data", "build"}, Strings{"data", "show"},
-                                           Strings{"plan"}, Strings{"config"}, Strings{"config", "show"},
-                                           Strings{"config", "schema"}, Strings{"config", "presets"},
-                                           Strings{"config", "convert"}, Strings{"plot"}, Strings{"doctor"},
-                                           Strings{"version"}),
-                         [](const auto& command) {
-                           std::string name = "stepforge";
-                           for (const auto& word : command.param) name += "_" + word;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    OfEveryCommand, Help,
+    ::testing::Values(Strings{}, Strings{"train"}, Strings{"launch"}, Strings{"eval"}, Strings{"generate"},
+                      Strings{"chat"}, Strings{"export"}, Strings{"import"}, Strings{"tokenizer"},
+                      Strings{"tokenizer", "train"}, Strings{"tokenizer", "encode"},
+                      Strings{"tokenizer", "decode"}, Strings{"data"}, Strings{"data", "build"},
+                      Strings{"data", "show"}, Strings{"plan"}, Strings{"config"}, Strings{"config", "show"},
+                      Strings{"config", "schema"}, Strings{"config", "presets"}, Strings{"config", "convert"},
+                      Strings{"plot"}, Strings{"doctor"}, Strings{"version"}),
+    [](const auto& command) {
+      std::string name = "stepforge";
+      for (const auto& word : command.param) name += "_" + word;
+      return name;
+    });
 
 TEST(Program, NamesItsCommandsInItsHelp) {
   const std::string text = output_of({"--help"});

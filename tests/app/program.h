@@ -78,6 +78,9 @@ class Child {
   /// Its output to standard error so far; "" if that is a terminal.
   std::string err() const { return fs::exists(folder_ / "err") ? read_file(folder_ / "err") : ""; }
 
+  /// Its output to standard output so far.
+  std::string out() const { return fs::exists(folder_ / "out") ? read_file(folder_ / "out") : ""; }
+
   /// Waits until the process has ended.
   ProgramResult wait() {
     int status = 0;

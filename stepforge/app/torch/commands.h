@@ -11,6 +11,7 @@ int run(const TrainOptions& options, const CommandContext& context);
 int run(const ProveOptions& options, const CommandContext& context);
 int run(const EvalOptions& options, const CommandContext& context);
 int run(const GenerateOptions& options, const CommandContext& context);
+int run(const ChatOptions& options, const CommandContext& context);
 int run(const ExportOptions& options, const CommandContext& context);
 int run(const ImportOptions& options, const CommandContext& context);
 

@@ -22,8 +22,9 @@ ModelFiles from_hf(const fs::path& folder) {
   ModelSpec spec = model_spec(config.model);
   std::unique_ptr<Tokenizer> tokenizer;
   if (fs::exists(folder / "tokenizer.json")) tokenizer = load_tokenizer(folder);
-  return {std::move(config), std::move(spec), std::move(tokenizer), open_hf_weights(folder),
-          read_generation_config(folder)};
+  return {std::move(config),       std::move(spec),
+          std::move(tokenizer),    folder,
+          open_hf_weights(folder), read_generation_config(folder)};
 }
 
 ModelFiles from_checkpoint(const FoundCheckpoint& found) {
@@ -36,8 +37,9 @@ ModelFiles from_checkpoint(const FoundCheckpoint& found) {
   config.run_dir = fs::absolute(found.path).parent_path().parent_path().string();
   std::unique_ptr<Tokenizer> tokenizer = tokenizer_of_run(config);
   Json generation = read_generation_config(config.run_dir);
-  return {std::move(config), std::move(spec), std::move(tokenizer), checkpoint_tensors(found),
-          std::move(generation)};
+  std::filesystem::path folder = run_tokenizer_folder(config);
+  return {std::move(config), std::move(spec),           std::move(tokenizer),
+          std::move(folder), checkpoint_tensors(found), std::move(generation)};
 }
 
 /// The folder of checkpoints that the run's configuration names.
@@ -71,8 +73,9 @@ LoadedModel load_model(const fs::path& path, DType compute, Logger& log) {
   RankLayout layout = rank_layout(files.spec.units, {.gather = compute});
   auto store = std::make_unique<ModelStore>(files.spec.units, layout, StoreOptions{.with_gradient = false});
   import_weights(files.weights, files.spec, *store);
-  return {std::move(files.config), std::move(files.spec),      std::move(layout),
-          std::move(store),        std::move(files.tokenizer), std::move(files.generation)};
+  return {std::move(files.config),    std::move(files.spec),      std::move(layout),
+          std::move(store),           std::move(files.tokenizer), std::move(files.tokenizer_folder),
+          std::move(files.generation)};
 }
 
 }  // namespace stepforge

@@ -20,7 +20,8 @@ namespace stepforge {
 struct ModelFiles {
   Config config;  ///< of the run; for a Hugging Face folder only the model section is set
   ModelSpec spec;
-  std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
+  std::unique_ptr<Tokenizer> tokenizer;    ///< null if there is none
+  std::filesystem::path tokenizer_folder;  ///< with the chat template, if there is one
   TensorFolder weights;
   Json generation;  ///< read_generation_config() of the folder or run; null if there is none
 };
@@ -33,8 +34,9 @@ struct LoadedModel {
   ModelSpec spec;
   RankLayout layout;  ///< of a single rank, whatever the run's was
   std::unique_ptr<ModelStore> store;
-  std::unique_ptr<Tokenizer> tokenizer;  ///< null if there is none
-  Json generation;                       ///< as in ModelFiles
+  std::unique_ptr<Tokenizer> tokenizer;    ///< null if there is none
+  std::filesystem::path tokenizer_folder;  ///< as in ModelFiles, and so is the next
+  Json generation;
 
   /// Forward code for up to `context_length` positions.
   Model forward(int64_t context_length) const;

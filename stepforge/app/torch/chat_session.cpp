@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/app/torch/chat_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
+#include "stepforge/plan/job_plan.h"
+
+namespace stepforge {
+
+namespace {
+
+const Tokenizer& tokenizer_of(const LoadedModel& model) {
+  if (model.tokenizer == nullptr) throw UsageError("the model has no tokenizer.json, so it cannot chat");
+  return *model.tokenizer;
+}
+
+/// The tokens that end an answer: those of generation_config.json and the tokenizer's end-of-text token.
+std::vector<int32_t> end_tokens(const LoadedModel& model) {
+  std::vector<int32_t> ids;
+  if (const auto eos = model.tokenizer->eos_id()) ids.push_back(*eos);
+  if (!model.generation.is_object() || !model.generation.contains("eos_token_id")) return ids;
+  const Json& listed = model.generation["eos_token_id"];
+  for (const Json& id : listed.is_array() ? listed : Json::array({listed}))
+    if (id.is_number_integer()) ids.push_back(id.get<int32_t>());
+  return ids;
+}
+
+Json message(const char* role, const std::string& content) {
+  Json made = Json::object();
+  made["role"] = role;
+  made["content"] = content;
+  return made;
+}
+
+int64_t context_of(const LoadedModel& model, const ChatSessionOptions& options) {
+  return std::min(options.context, model.config.model.max_position);
+}
+
+}  // namespace
+
+ChatSession::ChatSession(const LoadedModel& model, const ChatTemplate& chat_template, DType compute,
+                         ChatSessionOptions options)
+    : tokenizer_(tokenizer_of(model)),
+      template_(chat_template),
+      options_(std::move(options)),
+      forward_(model.forward(context_of(model, options_))),
+      generator_(model.spec, plan_generation(compute, model.spec, context_of(model, options_)), forward_,
+                 *model.store, compute, context_of(model, options_)),
+      end_tokens_(end_tokens(model)) {
+  reset();
+}
+
+void ChatSession::reset() {
+  messages_ = Json::array();
+  if (!options_.system.empty()) messages_.push_back(message("system", options_.system));
+}
+
+void ChatSession::set_system(const std::string& text) {
+  options_.system = text;
+  reset();
+}
+
+std::vector<int32_t> ChatSession::prompt() const {
+  return tokenizer_.encode(template_.render(messages_, {.add_generation_prompt = true}).text);
+}
+
+bool ChatSession::ends_answer(int32_t token) const {
+  return std::find(end_tokens_.begin(), end_tokens_.end(), token) != end_tokens_.end();
+}
+
+std::string ChatSession::answer(const std::string& user, const std::function<void(std::string_view)>& print,
+                                const std::function<bool()>& stopped) {
+  const Json before = messages_;
+  messages_.push_back(message("user", user));
+  std::string text;
+  try {
+    StreamDecoder decoder(tokenizer_);
+    const auto show = [&](const std::string& piece) {
+      text += piece;
+      if (!piece.empty()) print(piece);
+    };
+    generator_.generate(prompt(), options_.sampling, -1, [&](int32_t token) {
+      if (ends_answer(token)) return false;
+      show(decoder.push(token));
+      return !stopped();
+    });
+    show(decoder.finish());
+  } catch (...) {
+    messages_ = before;
+    throw;
+  }
+  messages_.push_back(message("assistant", text));
+  return text;
+}
+
+}  // namespace stepforge
