@@ -51,7 +51,7 @@ class CheckRooms(unittest.TestCase):
         self.assertIn("is torch-free but may include b", faults(("b", "torch", []), ("a", "core", ["b"]))[0])
 
     def test_a_readme_lists_what_its_room_may_include(self):
-        self.refused({"stepforge/text/a.cpp": "\n", "stepforge/text/README.md": "May include: `data`.\n"}, "May include: `base`.")
+        self.refused({"stepforge/config/a.cpp": "\n", "stepforge/config/README.md": "May include: `data`.\n"}, "May include: `base`.")
 
     def test_every_folder_is_a_room(self):
         self.refused({"stepforge/utils/a.cpp": "\n"}, "utils is not a room")
