@@ -50,42 +50,48 @@ std::string keys_of(const simdjson::dom::object& object) {
   return keys.empty() ? "no keys" : join(keys, ", ");
 }
 
+/// Where a fault is, with the fault; throws.
+using Fail = std::function<void(const std::string& fault)>;
+
+/// The text of `field` in a record. Calls `fail` if there is none.
+std::string_view field_of(const simdjson::dom::element& record, const std::string& field, const Fail& fail) {
+  simdjson::dom::object object;
+  if (record.get(object) != simdjson::SUCCESS)
+    fail(format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(record.type()), field));
+  simdjson::dom::element member;
+  if (object.at_key(field).get(member) != simdjson::SUCCESS)
+    fail(format("no field \"{}\"; it has {}: name the field that holds the text", field, keys_of(object)));
+  std::string_view text;
+  if (member.get(text) != simdjson::SUCCESS)
+    fail(format("field \"{}\" is {}, not a string", field, kind_of(member.type())));
+  return text;
+}
+
+/// Calls `document`; what it throws goes to `fail`.
+void deliver(std::string_view found, const std::function<void(std::string_view)>& document,
+             const Fail& fail) {
+  try {
+    document(found);
+  } catch (const FormatError& fault) {
+    fail(fault.what());
+  }
+}
+
 /// Parses lines in place. simdjson reads up to 64 bytes past the end, so lines near the end of the text are
 /// copied.
 class LineParser {
  public:
-  LineParser(std::string_view text, const std::optional<std::string>& field,
-             const std::function<std::string(int64_t line)>& location)
-      : text_(text), field_(field), location_(location) {}
+  LineParser(std::string_view text, const std::optional<std::string>& field) : text_(text), field_(field) {}
 
   /// The document in the line [begin, end), valid until the next call.
-  std::string_view document_of(size_t begin, size_t end) {
-    if (static_cast<int64_t>(end - begin) > kMaxJsonLineBytes) {
-      fail(begin, format("a line of {} bytes; at most {} are accepted", end - begin, kMaxJsonLineBytes));
-    }
+  std::string_view document_of(size_t begin, size_t end, const Fail& fail) {
+    if (static_cast<int64_t>(end - begin) > kMaxJsonLineBytes)
+      fail(format("a line of {} bytes; at most {} are accepted", end - begin, kMaxJsonLineBytes));
     if (!field_) return text_.substr(begin, end - begin);
-    simdjson::dom::element value;
-    const auto parsed = parse(begin, end).get(value);
-    if (parsed != simdjson::SUCCESS) fail(begin, format("invalid JSON: {}", simdjson::error_message(parsed)));
-    simdjson::dom::object object;
-    if (value.get(object) != simdjson::SUCCESS) {
-      fail(begin, format("{}, not an object like {{\"{}\": \"...\"}}", kind_of(value.type()), *field_));
-    }
-    simdjson::dom::element member;
-    if (object.at_key(*field_).get(member) != simdjson::SUCCESS) {
-      fail(begin, format("no field \"{}\"; it has {}: name the field that holds the text", *field_,
-                         keys_of(object)));
-    }
-    std::string_view text;
-    if (member.get(text) != simdjson::SUCCESS) {
-      fail(begin, format("field \"{}\" is {}, not a string", *field_, kind_of(member.type())));
-    }
-    return text;
-  }
-
-  [[noreturn]] void fail(size_t begin, const std::string& fault) const {
-    const auto before = text_.substr(0, begin);
-    throw FormatError(format("{}: {}", location_(std::count(before.begin(), before.end(), '\n') + 1), fault));
+    simdjson::dom::element record;
+    const auto parsed = parse(begin, end).get(record);
+    if (parsed != simdjson::SUCCESS) fail(format("invalid JSON: {}", simdjson::error_message(parsed)));
+    return field_of(record, *field_, fail);
   }
 
  private:
@@ -100,7 +106,6 @@ class LineParser {
 
   std::string_view text_;
   const std::optional<std::string>& field_;
-  const std::function<std::string(int64_t line)>& location_;
   simdjson::dom::parser parser_;
   simdjson::padded_string tail_;
 };
@@ -108,21 +113,41 @@ class LineParser {
 }  // namespace
 
 void read_json_lines(std::string_view text, const std::optional<std::string>& field,
-                     const std::function<std::string(int64_t line)>& location,
-                     const std::function<void(std::string_view)>& document) {
-  LineParser parser(text, field, location);
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document) {
+  LineParser parser(text, field);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.size(), text.find('\n', begin));
+    const Fail fail = [&](const std::string& fault) {
+      const auto before = text.substr(0, begin);
+      throw FormatError(
+          format("{}: {}", location(std::count(before.begin(), before.end(), '\n') + 1), fault));
+    };
     const bool blank = text.substr(begin, end - begin).find_first_not_of(" \t\r") == std::string_view::npos;
-    if (!blank) {
-      const std::string_view found = parser.document_of(begin, end);
-      try {
-        document(found);
-      } catch (const FormatError& fault) {
-        parser.fail(begin, fault.what());
-      }
-    }
+    if (!blank) deliver(parser.document_of(begin, end, fail), document, fail);
     begin = end + 1;
+  }
+}
+
+bool begins_json_array(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '[';
+}
+
+void read_json_array(std::string_view text, const std::optional<std::string>& field,
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document) {
+  simdjson::dom::parser parser;
+  simdjson::dom::array records;
+  const simdjson::padded_string padded(text);
+  if (const auto parsed = parser.parse(padded).get(records); parsed != simdjson::SUCCESS)
+    throw FormatError(format("{}: invalid JSON: {}", location(1), simdjson::error_message(parsed)));
+  int64_t number = 0;
+  for (const simdjson::dom::element record : records) {
+    ++number;
+    const Fail fail = [&](const std::string& fault) {
+      throw FormatError(format("{}: {}", location(number), fault));
+    };
+    const std::string whole = field ? "" : std::string(simdjson::minify(record));
+    deliver(field ? field_of(record, *field, fail) : whole, document, fail);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one text field from each line of JSON Lines.
+// Reads records, or one text field of each, from JSON Lines or a JSON array.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,19 @@ namespace stepforge {
 /// Longer lines are refused, so that a broken file does not use up the memory.
 inline constexpr int64_t kMaxJsonLineBytes = int64_t{256} << 20;
 
+/// Where record `number`, counted from 1, is.
+using RecordLocation = std::function<std::string(int64_t number)>;
+
 /// Calls `document` with `field` of every line of `text` that is not blank, or with the line itself if `field` is
-/// not given. Throws FormatError that begins with location(line), `line` being the line's number in `text`,
-/// counted from 1; also if `document` throws FormatError.
+/// not given. Throws FormatError that begins with location(line); also if `document` throws FormatError.
 void read_json_lines(std::string_view text, const std::optional<std::string>& field,
-                     const std::function<std::string(int64_t line)>& location,
-                     const std::function<void(std::string_view)>& document);
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document);
+
+/// Whether the text is one JSON array, as LLaMA-Factory's data sets are, instead of lines.
+bool begins_json_array(std::string_view text);
+
+/// The same for the elements of one JSON array of less than 4 GiB.
+void read_json_array(std::string_view text, const std::optional<std::string>& field,
+                     const RecordLocation& location, const std::function<void(std::string_view)>& document);
 
 }  // namespace stepforge

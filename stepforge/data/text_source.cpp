@@ -95,6 +95,18 @@ constexpr std::array kForeignTypes = {
     ForeignType{".epub", false, "convert it to text: pandoc -t plain -o {0}.txt {0}"},
 };
 
+/// The first characters of a file's contents.
+std::string beginning_of(const fs::path& path) {
+  constexpr int64_t kBytes = 4096;
+  if (!is_compressed_name(path)) {
+    const FileReader file(path);
+    return file.text(0, std::min(kBytes, file.size()));
+  }
+  std::string text(kBytes, '\0');
+  text.resize(static_cast<size_t>(open_decompressor(path)->read(text)));
+  return text;
+}
+
 /// What to do about a file of a type that cannot be read, or "".
 std::string remedy_for(const fs::path& path, TextFormat format) {
   const std::string extension = lower_extension(unpacked_name(path));
@@ -148,9 +160,12 @@ std::string TextSource::description() const {
   return join(names, ", ");
 }
 
-bool TextSource::is_json_lines(const fs::path& path) const {
-  if (options_.format != TextFormat::automatic) return options_.format == TextFormat::json_lines;
-  return is_json_lines_name(path) || lower_extension(unpacked_name(path)) == ".json";
+TextFileKind TextSource::kind_of(const fs::path& path) const {
+  const bool by_name = is_json_lines_name(path) || lower_extension(unpacked_name(path)) == ".json";
+  const bool is_json =
+      options_.format == TextFormat::automatic ? by_name : options_.format == TextFormat::json_lines;
+  if (!is_json) return TextFileKind::text;
+  return begins_json_array(beginning_of(path)) ? TextFileKind::json_array : TextFileKind::json_lines;
 }
 
 void TextSource::add_path(const fs::path& path) {
@@ -201,7 +216,7 @@ void TextSource::add_file(const fs::path& path) {
   const std::string remedy = remedy_for(path, options_.format);
   if (!remedy.empty()) throw UsageError(format("{} cannot be read as text; {}", path.string(), remedy));
   const int64_t bytes = FileReader(path).size();  // fails now if the file is unreadable
-  files_.push_back({path, is_json_lines(path), bytes});
+  files_.push_back({path, kind_of(path), bytes});
   total_bytes_ += bytes;
 }
 
@@ -224,7 +239,8 @@ std::string TextSource::content_key(int workers) const {
   std::vector<std::string> hashes(files_.size());
   parallel_for_each(static_cast<int64_t>(files_.size()), workers, [&](int64_t i) {
     const auto& file = files_[static_cast<size_t>(i)];
-    hashes[static_cast<size_t>(i)] = (file.json_lines ? "jsonl:" : "text:") + file_hash(file.path);
+    hashes[static_cast<size_t>(i)] =
+        (file.kind == TextFileKind::text ? "text:" : "jsonl:") + file_hash(file.path);
   });
   return content_hash(format("{}\n{}\n{}", document_mode_name(options_.mode), options_.field.value_or(""),
                              join(hashes, "\n")));
@@ -232,7 +248,9 @@ std::string TextSource::content_key(int workers) const {
 
 std::unique_ptr<TextChunks> TextSource::chunks(size_t file, int64_t target_bytes, int64_t begin) const {
   const TextFile& entry = files_.at(file);
-  const DocumentMode mode = entry.json_lines ? DocumentMode::line : options_.mode;
+  DocumentMode mode = options_.mode;
+  if (entry.kind == TextFileKind::json_lines) mode = DocumentMode::line;
+  if (entry.kind == TextFileKind::json_array) mode = DocumentMode::file;
   return open_text_chunks({entry.path, entry.bytes, file, mode}, target_bytes, begin);
 }
 
@@ -261,7 +279,12 @@ void TextSource::read(const TextChunk& chunk, const std::function<void(std::stri
   const auto keep = [&](std::string_view content) {
     if (!is_blank(content)) document(content);
   };
-  if (entry.json_lines) {
+  if (entry.kind == TextFileKind::json_array) {
+    const auto location = [&](int64_t record) {
+      return format("{}: record {}", entry.path.string(), record);
+    };
+    read_json_array(text, options_.field, location, keep);
+  } else if (entry.kind == TextFileKind::json_lines) {
     const auto location = [&](int64_t line) {
       return format("{}:{}", entry.path.string(), lines_before(chunk) + line);
     };

@@ -34,10 +34,17 @@ struct TextSourceOptions {
   std::optional<std::string> field = "text";
 };
 
+/// What a file holds.
+enum class TextFileKind {
+  text,
+  json_lines,
+  json_array,  ///< one array of records, recognised by its first character
+};
+
 /// One file of a source.
 struct TextFile {
   std::filesystem::path path;
-  bool json_lines = false;
+  TextFileKind kind = TextFileKind::text;
   int64_t bytes = 0;
 };
 
@@ -74,7 +81,7 @@ class TextSource {
   void add_path(const std::filesystem::path& path);
   void add_folder(const std::filesystem::path& folder);
   void add_file(const std::filesystem::path& path);
-  bool is_json_lines(const std::filesystem::path& path) const;
+  TextFileKind kind_of(const std::filesystem::path& path) const;
   int64_t lines_before(const TextChunk& chunk) const;
   std::string contents_of(const TextChunk& chunk) const;
 

@@ -86,6 +86,18 @@ TEST(TextSource, ReadsJsonLinesOfEverySizeUpToTheEndOfTheFile) {
   EXPECT_EQ(documents_of(source, 100), expected);
 }
 
+TEST(TextSource, ReadsAJsonArrayAsItsElements) {
+  const TempFolder folder;
+  const auto path = folder.write("a.json", "\n [{\"text\": \"one\"},\n {\"text\": \"two\", \"id\": 2}]\n");
+  EXPECT_EQ(documents_of(TextSource({.paths = {path}})), (Texts{"one", "two"}));
+  EXPECT_EQ(documents_of(TextSource({.paths = {path}, .field = std::nullopt}), 1),
+            (Texts{"{\"text\":\"one\"}", "{\"text\":\"two\",\"id\":2}"}));
+  const TextSource bad({.paths = {folder.write("b.json", "[{\"text\": \"one\"}, {\"body\": 1}]")}});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { documents_of(bad); }), "b.json: record 2: no field \"text\"");
+  const TextSource cut({.paths = {folder.write("c.json", "[{\"text\": \"one\"}, ")}});
+  EXPECT_CONTAINS(message_of<FormatError>([&] { documents_of(cut); }), "c.json: record 1: invalid JSON");
+}
+
 TEST(TextSource, SkipsBlankDocumentsAndByteOrderMarks) {
   const TempFolder folder;
   const auto jsonl =
