@@ -195,7 +195,7 @@ namespace {
 /// The operands of %, taken in order or by name.
 class PercentArguments {
  public:
-  PercentArguments(Heap& heap, const Value& value) : heap_(heap), value_(value) {}
+  explicit PercentArguments(const Value& value) : value_(value) {}
 
   const Value& next() {
     if (value_.is(Kind::tuple)) {
@@ -221,7 +221,6 @@ class PercentArguments {
   }
 
  private:
-  Heap& heap_;
   const Value& value_;
   size_t used_ = 0;
 };
@@ -329,7 +328,7 @@ size_t percent_place(Heap& heap, std::string_view pattern, size_t at, PercentArg
 }  // namespace
 
 std::string percent_format(Heap& heap, std::string_view pattern, const Value& value) {
-  PercentArguments arguments(heap, value);
+  PercentArguments arguments(value);
   std::string result;
   for (size_t at = 0; at < pattern.size();) {
     if (pattern[at] != '%') {

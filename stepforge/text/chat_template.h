@@ -12,14 +12,14 @@
 namespace stepforge {
 
 struct ChatTemplateOptions {
-  Json tools;      ///< a list of function schemas, or null
-  Json documents;  ///< a list of objects, or null
+  Json tools{};      ///< a list of function schemas, or null
+  Json documents{};  ///< a list of objects, or null
   bool add_generation_prompt = false;
   /// Ends the text with the content of the last message, so that a model continues it.
   bool continue_final_message = false;
   Json variables = Json::object();  ///< further variables; they replace special tokens of the same name
-  std::string template_name;        ///< of several; empty: "tool_use" if there are tools, otherwise "default"
-  jinja::RenderOptions limits;
+  std::string template_name{};      ///< of several; empty: "tool_use" if there are tools, otherwise "default"
+  jinja::RenderOptions limits{};
 };
 
 /// Immutable; several threads may render with it.
