@@ -89,7 +89,7 @@ def fuzzed_conversations(count, seed):
 def main():
     warnings.simplefilter("ignore")  # Python's compiler warns of what random programs do
     program = sys.argv[1]
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 10000
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 2500
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
     different = 0
     golden = sorted(GOLDEN.glob("templates/*.jinja"))
