@@ -165,7 +165,9 @@ TextFileKind TextSource::kind_of(const fs::path& path) const {
   const bool is_json =
       options_.format == TextFormat::automatic ? by_name : options_.format == TextFormat::json_lines;
   if (!is_json) return TextFileKind::text;
-  return begins_json_array(beginning_of(path)) ? TextFileKind::json_array : TextFileKind::json_lines;
+  // A line of a .jsonl file that is an array is a fault, which the reader names.
+  const bool is_array = !is_json_lines_name(path) && begins_json_array(beginning_of(path));
+  return is_array ? TextFileKind::json_array : TextFileKind::json_lines;
 }
 
 void TextSource::add_path(const fs::path& path) {

@@ -38,7 +38,7 @@ struct TextSourceOptions {
 enum class TextFileKind {
   text,
   json_lines,
-  json_array,  ///< one array of records, recognised by its first character
+  json_array,  ///< one array of records, recognised by its first character in a file not named .jsonl or .ndjson
 };
 
 /// One file of a source.
