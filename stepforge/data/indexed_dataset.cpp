@@ -56,18 +56,18 @@ std::string read_index(const fs::path& prefix) {
   return read_file(idx_path(prefix), std::numeric_limits<int64_t>::max());
 }
 
-/// Hash of the size of a file and a sample of its bytes.
-std::string sampled_hash(const FileReader& file) {
+/// The size of a file and hashes of a sample of its bytes.
+std::string sample_of(const FileReader& file) {
   constexpr int64_t kSamples = 256;
   constexpr int64_t kSampleBytes = 4096;
   const int64_t size = file.size();
   std::string parts = format("{}:", size);
-  if (size <= kSamples * kSampleBytes) return content_hash(parts + content_hash(file.text(0, size)));
+  if (size <= kSamples * kSampleBytes) return parts + content_hash(file.text(0, size));
   for (int64_t sample = 0; sample < kSamples; ++sample) {
     const int64_t begin = (size - kSampleBytes) / (kSamples - 1) * sample;
     parts += content_hash(file.text(begin, begin + kSampleBytes));
   }
-  return content_hash(parts);
+  return parts;
 }
 
 }  // namespace
@@ -321,8 +321,8 @@ void IndexedDataset::read(int64_t first_token, std::span<int32_t> out) const {
 }
 
 std::string IndexedDataset::content_key() const {
-  std::string parts = format("{}:{}", idx_hash_, sampled_hash(bin_));
-  if (mask_) parts += ":" + sampled_hash(mask_->file());
+  std::string parts = format("{}:{}", idx_hash_, sample_of(bin_));
+  if (mask_) parts += ":" + sample_of(mask_->file());
   return content_hash(parts);
 }
 
