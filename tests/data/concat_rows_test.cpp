@@ -17,22 +17,12 @@ std::shared_ptr<const ConcatRows> packed(const TempFolder& folder, const Documen
                                       vocab_size, std::nullopt);
 }
 
-Batch all_rows(const RowSource& source) {
-  Batch batch = empty_batch(source.seq_len(), source.rows());
-  Row row;
-  for (int64_t i = 0; i < source.rows(); ++i) {
-    source.read(i, row);
-    append_row(row, static_cast<uint64_t>(i), batch);
-  }
-  return batch;
-}
-
 // Finds what went wrong in torchtitan#4075: the last token of a document predicts the next document.
 TEST(ConcatRows, ConcatenatesDocumentsAndCutsThemIntoRows) {
   const TempFolder folder;
   const auto source = packed(folder, counting_documents({3, 4, 6}), 4);
   ASSERT_EQ(source->rows(), 3);
-  const Batch batch = all_rows(*source);
+  const Batch batch = batch_of(*source);
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
   EXPECT_EQ(batch.labels, (std::vector<int32_t>{1, 2, -100, 4, 5, 6, -100, 8, 9, 10, 11, 12}));
   EXPECT_EQ(batch.positions, (std::vector<int32_t>{0, 1, 2, 0, 0, 1, 2, 0, 0, 1, 2, 3}));
@@ -44,7 +34,7 @@ TEST(ConcatRows, ConcatenatesDocumentsAndCutsThemIntoRows) {
 
 TEST(ConcatRows, IgnoresTheLastLabelOfARowIfTheNextRowBeginsADocument) {
   const TempFolder folder;
-  const Batch batch = all_rows(*packed(folder, counting_documents({4, 5}), 4));
+  const Batch batch = batch_of(*packed(folder, counting_documents({4, 5}), 4));
   EXPECT_EQ(batch.labels, (std::vector<int32_t>{1, 2, 3, -100, 5, 6, 7, 8}));
   EXPECT_EQ(batch.cu_seqlens, (std::vector<int32_t>{0, 4, 8}));
 }
@@ -64,7 +54,7 @@ TEST(ConcatRows, TokensLabelsPositionsAndBoundariesAgree) {
     const int64_t seq_len = *rc::gen::inRange<int64_t>(1, std::min<int64_t>(total, 12));
     const TempFolder folder;
     const auto source = packed(folder, counting_documents(lengths), seq_len);
-    const Batch batch = all_rows(*source);
+    const Batch batch = batch_of(*source);
     // The document of each token, straight from the lengths.
     std::vector<int64_t> document;
     for (size_t d = 0; d < lengths.size(); ++d)
@@ -100,7 +90,7 @@ TEST(ConcatRows, RefusesADatasetTooSmallForOneRow) {
 TEST(ConcatRows, NamesFileDocumentAndIdOutsideOfTheVocabulary) {
   const TempFolder folder;
   const auto source = packed(folder, {{1, 2, 3}, {4, 300, 5, 6}}, 3, 256);
-  const auto message = message_of<FormatError>([&] { all_rows(*source); });
+  const auto message = message_of<FormatError>([&] { batch_of(*source); });
   EXPECT_CONTAINS(
       message, "pair.bin: document 1 holds token id 300 (token 4 of the file), but the vocabulary has 256");
 }

@@ -13,16 +13,6 @@ PackedRows rows_of(const TempFolder& folder, const Documents& documents, int64_t
       write_dataset(folder / "pair", documents, TokenType::i32), seq_len, 100000, packing, 0, std::nullopt};
 }
 
-Batch batch_of(const RowSource& rows) {
-  Batch batch = empty_batch(rows.seq_len(), rows.rows());
-  Row row;
-  for (int64_t i = 0; i < rows.rows(); ++i) {
-    rows.read(i, row);
-    append_row(row, static_cast<uint64_t>(i), batch);
-  }
-  return batch;
-}
-
 TEST(PackedRows, PadsRowsAndCountsNoPadding) {
   const TempFolder folder;
   const Batch batch = batch_of(rows_of(folder, {{11, 12, 13}, {21, 22}}, 4, Packing::none));

@@ -13,8 +13,8 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
-#include "stepforge/data/concat_rows.h"
 #include "stepforge/data/indexed_dataset_writer.h"
+#include "stepforge/data/row_source.h"
 #include "stepforge/text/tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
@@ -41,6 +41,17 @@ inline Documents counting_documents(const std::vector<int64_t>& lengths) {
     for (int64_t i = 0; i < length; ++i) documents.back().push_back(next++);
   }
   return documents;
+}
+
+/// All rows of a source as one batch.
+inline Batch batch_of(const RowSource& rows) {
+  Batch batch = empty_batch(rows.seq_len(), rows.rows());
+  Row row;
+  for (int64_t i = 0; i < rows.rows(); ++i) {
+    rows.read(i, row);
+    append_row(row, static_cast<uint64_t>(i), batch);
+  }
+  return batch;
 }
 
 inline bool same(const Batch& a, const Batch& b) {
