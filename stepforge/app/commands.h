@@ -11,6 +11,7 @@
 
 #include "stepforge/config/load.h"
 #include "stepforge/launch/launcher.h"
+#include "stepforge/plan/known_model.h"
 
 namespace stepforge {
 
@@ -19,7 +20,9 @@ struct ConfigArgs {
   std::optional<std::filesystem::path> file;
   std::vector<std::string> overrides;
 
-  LoadedConfig load(ConfigUse use = ConfigUse::inspect) const { return load_config(file, overrides, use); }
+  LoadedConfig load(ConfigUse use = ConfigUse::inspect) const {
+    return load_config(file, overrides, use, settings_from_model);
+  }
 };
 
 struct PlanOptions {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/json_reader.h"
 #include "stepforge/catalog/decoder_spec.h"
@@ -13,6 +14,8 @@
 #include "stepforge/config/schema.h"
 
 namespace stepforge {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -211,6 +214,22 @@ ModelConfig model_from_hf_config(const Json& json, const std::string& source) {
                   format("the head size is {}, but the rotary embedding needs an even one", model.head_dim));
   }
   return model;
+}
+
+ModelConfig hf_model_config(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  return model_from_hf_config(read_json_file(path), path.string());
+}
+
+Json read_generation_config(const fs::path& folder) {
+  const auto read = [&](const char* name) {
+    return fs::exists(folder / name) ? read_json_file(folder / name) : Json();
+  };
+  const Json generation = read(kGenerationFileName);
+  const Json config = read("config.json");
+  if (generation.is_null() && config.is_null()) return nullptr;
+  return hf_generation(generation.is_null() ? Json::object() : generation,
+                       config.is_null() ? Json::object() : config, folder.string());
 }
 
 }  // namespace stepforge

@@ -2,6 +2,7 @@
 // Conversion between config.json and generation_config.json of Hugging Face and our [model] section.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -30,5 +31,15 @@ Json hf_generation(const Json& generation, const Json& config, const std::string
 /// The generation_config.json of an export: `generation`, which may be null, with missing token ids taken
 /// from `bos` and `eos` of the tokenizer; null where the tokenizer has none either.
 Json hf_generation_config(Json generation, std::optional<int32_t> bos, std::optional<int32_t> eos);
+
+/// The model section for folder/config.json. Throws Error if it cannot be read, FormatError naming the key
+/// that is wrong or not supported.
+ModelConfig hf_model_config(const std::filesystem::path& folder);
+
+/// The generation settings of `folder`: its generation_config.json, and the token ids of its config.json if
+/// the former has none; null if it has neither file. A run folder keeps those of the model that the run
+/// started from.
+Json read_generation_config(const std::filesystem::path& folder);
+inline constexpr const char* kGenerationFileName = "generation_config.json";
 
 }  // namespace stepforge

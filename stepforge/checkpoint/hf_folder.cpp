@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
@@ -66,6 +67,26 @@ class WideReader {
   at::Tensor chunk_;
 };
 
+/// The mean over the rows of a matrix, fp64.
+at::Tensor mean_row(const WideReader& reader, const std::vector<int64_t>& shape) {
+  const int64_t rows = shape.at(0);
+  const int64_t columns = shape.at(1);
+  at::Tensor sum = at::zeros({columns}, at::kDouble);
+  const at::Tensor row = at::empty({columns}, at::kFloat);
+  for (int64_t i = 0; i < rows; ++i) {
+    reader.read(whole_slice(shape), i * columns, row);
+    sum += row;
+  }
+  return sum / static_cast<double>(rows);
+}
+
+/// Fills the rows of `slice` that the stored matrix lacks, which begin at element `done` of `target`.
+void fill_new_rows(const WideReader& reader, const std::vector<int64_t>& stored_shape,
+                   const TensorSlice& slice, const at::Tensor& target, int64_t done) {
+  const at::Tensor mean = mean_row(reader, stored_shape).narrow(0, slice.offsets.at(1), slice.sizes.at(1));
+  target.narrow(0, done, target.numel() - done).view({-1, slice.sizes[1]}).copy_(mean);
+}
+
 /// Whether two tensors of one type and shape hold the same bytes.
 bool equal_bytes(const TensorFolder& folder, const StoredTensor& left, const StoredTensor& right) {
   const TensorSlice whole = whole_slice(left.shape);
@@ -99,6 +120,7 @@ std::string fault_of_copy(const TensorFolder& folder, const StoredTensor& copy,
       original_name);
 }
 
+/// `tensors`: those of `model`, with the shapes that the folder must hold.
 void require_fit(const TensorFolder& folder, const ModelSpec& model,
                  const std::vector<NamedTensor>& tensors) {
   TensorComparison comparison(folder);
@@ -159,31 +181,23 @@ void write_weights(const fs::path& folder, const std::vector<NamedTensor>& tenso
 
 }  // namespace
 
-ModelConfig hf_model_config(const fs::path& folder) {
-  const fs::path path = folder / "config.json";
-  return model_from_hf_config(read_json_file(path), path.string());
-}
-
-Json read_generation_config(const fs::path& folder) {
-  const auto read = [&](const char* name) {
-    return fs::exists(folder / name) ? read_json_file(folder / name) : Json();
-  };
-  const Json generation = read(kGenerationFileName);
-  const Json config = read("config.json");
-  if (generation.is_null() && config.is_null()) return nullptr;
-  return hf_generation(generation.is_null() ? Json::object() : generation,
-                       config.is_null() ? Json::object() : config, folder.string());
-}
-
-void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store) {
+void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store,
+                    const ModelSpec* stored) {
   const at::NoGradGuard no_grad;
   const std::vector<NamedTensor> tensors = named_tensors(model);
-  require_fit(weights, model, tensors);
-  for (const NamedTensor& tensor : tensors) {
+  const std::vector<NamedTensor> in_folder = named_tensors(stored == nullptr ? model : *stored);
+  require_fit(weights, stored == nullptr ? model : *stored, in_folder);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const NamedTensor& tensor = tensors[i];
     const UnitStore& unit = store.unit(tensor.unit);
     const WideReader reader(weights, tensor.name);
+    const TensorSlice held = whole_slice(in_folder[i].shape);
     for (const auto& [slice, local] : shard_slices(unit, tensor)) {
-      reader.read(slice, 0, unit.master().narrow(0, local, slice.elements()));
+      const at::Tensor target = unit.master().narrow(0, local, slice.elements());
+      const auto known = intersection(slice, held);
+      const int64_t count = known ? known->elements() : 0;
+      if (known) reader.read(*known, 0, target.narrow(0, 0, count));
+      if (count < slice.elements()) fill_new_rows(reader, in_folder[i].shape, slice, target, count);
     }
   }
 }

@@ -16,21 +16,15 @@
 
 namespace stepforge {
 
-/// The model section for folder/config.json. Throws Error if it cannot be read, FormatError naming the key
-/// that is wrong or not supported.
-ModelConfig hf_model_config(const std::filesystem::path& folder);
-
-/// The generation settings of `folder`: its generation_config.json, and the token ids of its config.json if
-/// the former has none; null if it has neither file. A run folder keeps those of the model that the run
-/// started from.
-Json read_generation_config(const std::filesystem::path& folder);
-inline constexpr const char* kGenerationFileName = "generation_config.json";
-
 /// Loads this rank's part of the fp32 masters from tensors with Hugging Face names, whole or sharded over
 /// ranks. F32, BF16 and F16 become fp32 exactly. A second copy of a tied tensor must equal the first bit for
 /// bit; "rotary_emb.inv_freq" buffers of older exports and optimizer state are ignored. Throws Error listing
 /// every tensor that is missing, unexpected, or of a different shape or type, and then changes nothing.
-void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store);
+///
+/// `stored`: the model that the weights are of, if its vocabulary is smaller. The new rows of the embedding and of
+/// the head become the mean of the stored ones, around which transformers draws them.
+void import_weights(const TensorFolder& weights, const ModelSpec& model, ModelStore& store,
+                    const ModelSpec* stored = nullptr);
 
 /// The same from a folder with model.safetensors, or shards and their index.
 void import_hf(const std::filesystem::path& folder, const ModelSpec& model, ModelStore& store);

@@ -29,7 +29,6 @@
 
 namespace stepforge {
 
-inline constexpr std::string_view kStateFileName = "state.json";
 /// Value of "tensor_names" in the manifest's layout.
 inline constexpr std::string_view kTensorNames = "hugging_face";
 

@@ -163,6 +163,7 @@ struct RopeScalingConfig {
 };
 
 struct ModelConfig {
+  std::string from;
   std::string family = "llama";
   int64_t dim = 256;
   int64_t n_layers = 6;

@@ -9,10 +9,12 @@
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
 #include "stepforge/config/apply.h"
+#include "stepforge/config/diff.h"
 #include "stepforge/config/foreign_reader.h"
 #include "stepforge/config/override_value.h"
 #include "stepforge/config/presets.h"
 #include "stepforge/config/rules.h"
+#include "stepforge/config/toml_text.h"
 
 namespace stepforge {
 
@@ -27,6 +29,11 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
+/// The origin of what the model of model.from sets.
+std::string model_layer_name(const std::string& from) {
+  return "model.from " + from;
+}
+
 class ConfigLoader {
  public:
   /// `name` stands for the file's name in messages.
@@ -34,11 +41,20 @@ class ConfigLoader {
 
   /// The folder of a file config.toml, which may be a run folder.
   void set_file_folder(const std::filesystem::path& folder) { file_folder_ = folder; }
-  LoadedConfig load(ConfigUse use);
+  LoadedConfig load(ConfigUse use, const ModelSettings& settings_of_model);
 
  private:
   void follow_moved_run();
+  /// The value of a key that decides about other layers: from the command line or the file; null if neither
+  /// gives a usable one.
+  struct Choice {
+    std::string text;
+    std::string place;
+  };
+  std::optional<Choice> chosen(const std::string& name) const;
   void apply_chosen_preset();
+  void apply_model(const ModelSettings& settings_of_model);
+  void check_against_model();
   void apply_preset(const std::string& name, const std::string& chosen_at, int depth);
 
   ErrorList errors_ = ErrorList::with_places("the configuration");
@@ -49,6 +65,7 @@ class ConfigLoader {
   std::vector<Override> overrides_;
   std::filesystem::path file_folder_;
   LoadedConfig loaded_;
+  std::optional<Config> model_;  ///< after the layer of model.from, if there is one
 };
 
 ConfigLoader::ConfigLoader(std::string_view text, const std::string& name,
@@ -68,22 +85,64 @@ ConfigLoader::ConfigLoader(std::string_view text, const std::string& name,
   }
 }
 
-void ConfigLoader::apply_chosen_preset() {
+std::optional<ConfigLoader::Choice> ConfigLoader::chosen(const std::string& name) const {
   const auto typed = std::find_if(overrides_.rbegin(), overrides_.rend(),
-                                  [](const Override& setting) { return setting.name == "preset"; });
+                                  [&](const Override& setting) { return setting.name == name; });
   const bool is_typed = typed != overrides_.rend();
-  ConfigValue choice;
+  ConfigValue value;
   if (is_typed) {
     try {
-      choice = override_value(*config_schema().find("preset"), typed->text);
+      Config any;
+      value = override_value(*find_field(config_schema(), &any, name).field, typed->text);
     } catch (const TomlError&) {
-      return;  // reported when the override is applied
+      return std::nullopt;  // reported when the override is applied
     }
-  } else if (const ConfigValue* in_file = file_.find("preset")) {
-    choice = *in_file;
+  } else {
+    const size_t dot = name.find('.');
+    const ConfigValue* in_file = file_.find(name.substr(0, dot));
+    if (in_file != nullptr && dot != std::string::npos) in_file = in_file->find(name.substr(dot + 1));
+    if (in_file != nullptr) value = *in_file;
   }
-  if (choice.kind == ConfigValue::Kind::text && !choice.text.empty())
-    apply_preset(choice.text, (is_typed ? command_line_ : file_layer_).place(choice.position), 0);
+  if (value.kind != ConfigValue::Kind::text || value.text.empty()) return std::nullopt;
+  return Choice{value.text, (is_typed ? command_line_ : file_layer_).place(value.position)};
+}
+
+void ConfigLoader::apply_chosen_preset() {
+  if (const auto preset = chosen("preset")) apply_preset(preset->text, preset->place, 0);
+}
+
+void ConfigLoader::apply_model(const ModelSettings& settings_of_model) {
+  const auto from = chosen("model.from");
+  if (!from) return;
+  try {
+    if (!settings_of_model) throw UsageError("models on disk cannot be read here");
+    loaded_.model_from = from->text;
+    LayerApplier layer(loaded_, errors_, refused_, {model_layer_name(from->text)});
+    for (const Override& setting : read_overrides(settings_of_model(from->text))) layer.apply(setting);
+    model_ = loaded_.config;
+  } catch (const Error& error) {
+    errors_.add(format("{}: model.from = \"{}\": {}", from->place, from->text, error.what()));
+    refused_.add("");
+  }
+}
+
+/// Refuses keys of [model] that contradict the model of model.from.
+void ConfigLoader::check_against_model() {
+  const auto& allowed = loaded_.config.checkpoint.allow_changed;
+  if (!model_ || std::find(allowed.begin(), allowed.end(), Guard::model) != allowed.end()) return;
+  const Config& config = loaded_.config;
+  for (const FieldDifference& difference : diff(*model_, config)) {
+    const std::string& name = difference.name;
+    if (!name.starts_with("model.") || name == "model.from" || name == "model.dropout" ||
+        name == "model.max_position" ||
+        (name == "model.vocab_size" && config.model.vocab_size > model_->model.vocab_size))
+      continue;
+    errors_.add(
+        format("{}: {} = {}: the model in {} has {}; remove the key, or accept the difference with "
+               "checkpoint.allow_changed = [\"model\"]{}",
+               where(loaded_, name), name, difference.after, loaded_.model_from, difference.before,
+               name == "model.vocab_size" ? "; a vocabulary may only grow" : ""));
+  }
 }
 
 void ConfigLoader::apply_preset(const std::string& name, const std::string& chosen_at, int depth) {
@@ -113,29 +172,34 @@ void ConfigLoader::follow_moved_run() {
     config.run_dir = file_folder_.string();
 }
 
-LoadedConfig ConfigLoader::load(ConfigUse use) {
+LoadedConfig ConfigLoader::load(ConfigUse use, const ModelSettings& settings_of_model) {
   apply_chosen_preset();
+  apply_model(settings_of_model);
   LayerApplier(loaded_, errors_, refused_, file_layer_).apply(file_);
   LayerApplier command_line(loaded_, errors_, refused_, command_line_);
   for (const Override& setting : overrides_) command_line.apply(setting);
   follow_moved_run();
+  check_against_model();
   check_combinations(loaded_, refused_, errors_);
   if (use != ConfigUse::inspect) check_data(loaded_, refused_, errors_);
   if (use == ConfigUse::train) check_for_training(loaded_, refused_, errors_);
   errors_.throw_if_any<UsageError>();
+  loaded_.config.model.from.clear();
   return std::move(loaded_);
 }
 
 }  // namespace
 
 LoadedConfig parse_config(std::string_view text, const std::string& name,
-                          std::span<const std::string> overrides, ConfigUse use) {
-  return ConfigLoader(text, name, overrides).load(use);
+                          std::span<const std::string> overrides, ConfigUse use,
+                          const ModelSettings& settings_of_model) {
+  return ConfigLoader(text, name, overrides).load(use, settings_of_model);
 }
 
 LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
-                         std::span<const std::string> overrides, ConfigUse use) {
-  if (!file) return parse_config("", "", overrides, use);
+                         std::span<const std::string> overrides, ConfigUse use,
+                         const ModelSettings& settings_of_model) {
+  if (!file) return parse_config("", "", overrides, use, settings_of_model);
   std::string text;
   try {
     text = read_file(*file, kMaxFileBytes);
@@ -148,7 +212,7 @@ LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
   ConfigLoader loader(text, file->string(), overrides);
   if (file->filename() == "config.toml")
     loader.set_file_folder(std::filesystem::absolute(*file).parent_path());
-  return loader.load(use);
+  return loader.load(use, settings_of_model);
 }
 
 void validate_for_training(const LoadedConfig& loaded) {
@@ -156,6 +220,17 @@ void validate_for_training(const LoadedConfig& loaded) {
   check_data(loaded, {}, errors);
   check_for_training(loaded, {}, errors);
   errors.throw_if_any<UsageError>();
+}
+
+std::vector<std::string> taken_from_model(const LoadedConfig& loaded) {
+  Config config = loaded.config;
+  std::vector<std::string> settings;
+  for (const auto& [name, layer] : loaded.origins) {
+    if (layer != model_layer_name(loaded.model_from)) continue;
+    const FieldRef ref = find_field(config_schema(), &config, name);
+    settings.push_back(format("{} = {}", name, toml_value(*ref.field, slot_of(ref))));
+  }
+  return settings;
 }
 
 std::string where(const LoadedConfig& loaded, std::string_view field) {

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stepforge/config/config.h"
 
@@ -18,15 +20,25 @@ struct LoadedConfig {
   Config config;
   /// "training.steps" -> "run.toml:12:9", "command line" or "preset debug"; defaults are not listed.
   std::map<std::string, std::string, std::less<>> origins;
+  /// What `model.from` named, or empty. `config` states all that it set, and names it no more.
+  std::string model_from = {};
 };
 
 /// What is checked in addition to values and their combinations: nothing (plan, config show), that the data
 /// sources exist (data show), or all that training needs (see validate_for_training).
 enum class ConfigUse { inspect, data, train };
 
-/// Loads defaults, preset, `file` (if any) and `overrides` in this order; later ones win.
+/// The settings, written as overrides, of a run that starts from the model that `model.from` names
+/// (plan/known_model.h has the function). Throws Error if there is no such model.
+using ModelSettings = std::function<std::vector<std::string>(const std::string& from)>;
+
+/// Loads defaults, preset, the settings of `model.from`, `file` (if any) and `overrides` in this order; later
+/// ones win.
 ///
 /// - The preset is named by the key `preset` of the file or of an override.
+/// - Keys of [model] must not differ from the model of `model.from`, unless checkpoint.allow_changed names
+///   "model"; dropout and max_position may, and vocab_size may be larger. Without `settings_of_model`,
+///   `model.from` is refused.
 /// - Overrides have the form "training.steps=10", "--training.steps=10", or "--training.steps" "10". Their
 ///   values are TOML, where strings need no quotes and lists no brackets.
 /// - A nested table is merged key by key; a list is replaced as a whole.
@@ -36,15 +48,20 @@ enum class ConfigUse { inspect, data, train };
 /// Throws UsageError listing every error, each on its own line:
 /// "run.toml:12:9: training.steps = "ten": expected …".
 LoadedConfig load_config(const std::optional<std::filesystem::path>& file,
-                         std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect);
+                         std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect,
+                         const ModelSettings& settings_of_model = {});
 
 /// The same for the text of a file; `name` is the file's name in messages.
 LoadedConfig parse_config(std::string_view text, const std::string& name,
-                          std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect);
+                          std::span<const std::string> overrides = {}, ConfigUse use = ConfigUse::inspect,
+                          const ModelSettings& settings_of_model = {});
 
 /// Throws UsageError listing what training needs and the configuration lacks: data sources, steps or epochs,
 /// validation data if validation is enabled, files that exist.
 void validate_for_training(const LoadedConfig& loaded);
+
+/// "model.dim = 512" for each field that has the value of the model that `model.from` named.
+std::vector<std::string> taken_from_model(const LoadedConfig& loaded);
 
 /// The origin of a field such as "training.steps" or "data.sources.0.path": "run.toml:12:9", "command line",
 /// "preset debug" or "default".

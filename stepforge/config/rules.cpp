@@ -306,8 +306,9 @@ void check_data(const LoadedConfig& loaded, const RefusedFields& refused, ErrorL
   const Config& config = check.config();
   check.require(!config.data.sources.empty(), {"data.sources"},
                 "there is no data; write data.sources = [{ path = \"book.txt\" }]");
-  const bool run_has_tokenizer =
-      std::filesystem::exists(std::filesystem::path(config.run_dir) / "tokenizer" / "tokenizer.json");
+  const std::filesystem::path run_tokenizer = std::filesystem::path(config.run_dir) / "tokenizer";
+  const bool run_has_tokenizer = std::filesystem::exists(run_tokenizer / "tokenizer.json") ||
+                                 std::filesystem::exists(run_tokenizer / "tokenizer.model");
   check.require(
       config.tokenizer.type != TokenizerType::hf || !config.tokenizer.path.empty() || run_has_tokenizer,
       {"tokenizer.type", "tokenizer.path"},

@@ -41,6 +41,12 @@ SchemaOf<DataSourceConfig> data_source_table() {
 
 SchemaOf<ModelConfig> model_section() {
   return SchemaOf<ModelConfig>()
+      .field(
+          "from", &ModelConfig::from,
+          "Hugging Face folder, run or checkpoint to start from: it sets the other keys of this section, the "
+          "tokenizer, the chat template and the initial weights, and defaults for fine-tuning; empty means a "
+          "new model.",
+          {}, kUnreported)
       .field("family", &ModelConfig::family,
              "Model architecture; qwen3 differs from llama by normalizing queries and keys.",
              {.choices = {"llama", "qwen3"}})

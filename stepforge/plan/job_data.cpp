@@ -80,19 +80,13 @@ void save_run_tokenizer(const Config& config, const Tokenizer& tokenizer) {
     write_file_atomic(folder / kChatTemplateFile, read_chat_template(chat_template));
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config) {
-  const std::filesystem::path folder = run_tokenizer_folder(config);
-  if (std::filesystem::exists(folder / "tokenizer.json")) return load_tokenizer(folder);
-  return config.tokenizer.type == TokenizerType::bytes ? make_byte_tokenizer() : nullptr;
-}
-
 std::unique_ptr<Tokenizer> job_tokenizer(const Config& config, Logger& log,
                                          const std::function<void()>& progress) {
   const std::filesystem::path folder = run_tokenizer_folder(config);
   const auto& tokenizer = config.tokenizer;
   if (tokenizer.type == TokenizerType::bytes) return make_byte_tokenizer();
   if (!tokenizer.path.empty()) return load_tokenizer(tokenizer.path);
-  if (std::filesystem::exists(folder / "tokenizer.json")) return load_tokenizer(folder);
+  if (holds_tokenizer(folder)) return load_tokenizer(folder);
   if (tokenizer.type == TokenizerType::hf) throw UsageError("tokenizer.type = \"hf\" needs tokenizer.path");
   return train_tokenizer(config, folder, log, progress);
 }

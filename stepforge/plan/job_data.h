@@ -31,11 +31,6 @@ std::filesystem::path run_tokenizer_folder(const Config& config);
 /// evaluate the run, export it and chat with it. A byte tokenizer without a template is not copied.
 void save_run_tokenizer(const Config& config, const Tokenizer& tokenizer);
 
-/// The tokenizer of an existing run at config.run_dir: the copy in its folder, because a relative
-/// tokenizer.path may no longer resolve. nullptr if there is none, as in a run that was imported without
-/// tokenizer files.
-std::unique_ptr<Tokenizer> tokenizer_of_run(const Config& config);
-
 /// The data section as a DataPlan. Only synthetic rows use `vocab_size`.
 DataPlan data_plan(const Config& config, int64_t vocab_size);
 

@@ -16,6 +16,8 @@
 namespace stepforge {
 
 inline constexpr std::string_view kManifestFileName = "manifest.json";
+/// What the trainer needs to continue, and the run's configuration.
+inline constexpr std::string_view kStateFileName = "state.json";
 /// No run has more steps: a larger number in a manifest is refused, so that counting on cannot overflow.
 inline constexpr int64_t kMaxSteps = 1'000'000'000'000;
 

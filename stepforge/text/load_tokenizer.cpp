@@ -41,11 +41,6 @@ TokenizerFiles read_folder(const fs::path& folder) {
   return files;
 }
 
-bool holds_tokenizer(const fs::path& folder) {
-  return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "tokenizer.model") ||
-         (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"));
-}
-
 TokenizerFiles read_tiktoken(const fs::path& path) {
   TokenizerFiles files;
   const fs::path config = path.parent_path() / "tokenizer_config.json";
@@ -61,6 +56,11 @@ std::unique_ptr<Tokenizer> read_sentencepiece(const fs::path& path) {
 }
 
 }  // namespace
+
+bool holds_tokenizer(const fs::path& folder) {
+  return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "tokenizer.model") ||
+         (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"));
+}
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
   if (fs::is_directory(path)) {

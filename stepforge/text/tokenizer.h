@@ -99,6 +99,9 @@ inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 /// something that is not implemented exactly.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& path);
 
+/// Whether load_tokenizer() finds one of those in the folder.
+bool holds_tokenizer(const std::filesystem::path& folder);
+
 /// Ids 0 to 255 are the bytes, 256 is "<|endoftext|>". Saves as a byte-level BPE without merges.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 

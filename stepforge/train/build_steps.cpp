@@ -20,6 +20,7 @@
 #include "stepforge/metrics/jsonl.h"
 #include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_data.h"
+#include "stepforge/plan/known_model.h"
 #include "stepforge/plan/memory_fit.h"
 #include "stepforge/storage/context_collectives.h"
 #include "stepforge/storage/tensor_collectives.h"
@@ -122,7 +123,20 @@ auto reading_input(const Read& read) {
   }
 }
 
+/// Says what the model of model.from set.
+void log_known_model(const Trainer& trainer) {
+  const std::string& from = trainer.loaded.model_from;
+  if (from.empty() || !trainer.is_main()) return;
+  std::vector<std::string> taken;
+  std::vector<std::string> defaults;
+  for (const std::string& setting : taken_from_model(trainer.loaded))
+    (is_fine_tune_default(setting) ? defaults : taken).push_back(setting);
+  trainer.log.info("from {}: {}", from, join(taken, ", "));
+  if (!defaults.empty()) trainer.log.info("defaults of a fine-tune: {}", join(defaults, ", "));
+}
+
 void build_tokenizer_step(Trainer& trainer) {
+  log_known_model(trainer);
   rank0_first(trainer.all_ranks.get(), [&](const ReportProgress& report) {
     trainer.tokenizer = reading_input([&] { return job_tokenizer(trainer.config, trainer.log, report); });
     if (trainer.is_main()) save_run_tokenizer(trainer.config, *trainer.tokenizer);

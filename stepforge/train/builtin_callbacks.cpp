@@ -9,6 +9,7 @@
 #include "stepforge/base/dtype.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/machine.h"
+#include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/native.h"
 #include "stepforge/kernels/cpu_allocator.h"

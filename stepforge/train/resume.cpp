@@ -9,10 +9,12 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/json_reader.h"
+#include "stepforge/catalog/decoder_spec.h"
+#include "stepforge/catalog/hf_config.h"
 #include "stepforge/catalog/model_comparison.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/tensor_names.h"
-#include "stepforge/config/load.h"
+#include "stepforge/plan/known_model.h"
 #include "stepforge/train/trainer.h"
 
 namespace stepforge {
@@ -68,17 +70,12 @@ void resume_own(Trainer& trainer, const FoundCheckpoint& found) {
   trainer.last_saved_step = found.step;
 }
 
-ModelConfig saved_model(const FoundCheckpoint& found) {
-  const Json state = read_checkpoint_state(found);
-  const std::string source = (found.path / kStateFileName).string();
-  return parse_config(JsonReader(state, source)["config"].text(), source).config.model;
-}
-
 /// Throws UsageError if the model saved in `source` computes differently, unless the configuration accepts
-/// it.
-void require_same_model(const Trainer& trainer, const std::filesystem::path& source,
-                        const ModelConfig& saved) {
-  const std::vector<std::string> differences = model_differences(saved, trainer.config.model);
+/// it. The vocabulary may be larger than the saved one.
+void require_same_model(const Trainer& trainer, const std::filesystem::path& source, ModelConfig saved) {
+  const ModelConfig& model = trainer.config.model;
+  saved.vocab_size = std::max(saved.vocab_size, model.vocab_size);
+  const std::vector<std::string> differences = model_differences(saved, model);
   if (differences.empty()) return;
   const auto& allowed = trainer.config.checkpoint.allow_changed;
   if (std::find(allowed.begin(), allowed.end(), Guard::model) == allowed.end()) {
@@ -98,10 +95,23 @@ void keep_generation_config(const Trainer& trainer, const std::filesystem::path&
                     generation.dump(2) + "\n");
 }
 
+void load_weights(Trainer& trainer, const KnownModel& known, const TensorFolder& weights) {
+  require_same_model(trainer, known.weights, known.config.model);
+  const int64_t grown = trainer.config.model.vocab_size - known.config.model.vocab_size;
+  if (grown > 0) {
+    trainer.log.info(
+        "the vocabulary has {} more tokens than {}: their weights start at the mean of the others", grown,
+        known.weights.string());
+    const ModelSpec stored = model_spec(known.config.model);
+    import_weights(weights, trainer.rank_model, *trainer.store, &stored);
+  } else {
+    import_weights(weights, trainer.rank_model, *trainer.store);
+  }
+  trainer.log.info("weights loaded from {}", known.weights.string());
+}
+
 void load_weights(Trainer& trainer, const FoundCheckpoint& found) {
-  require_same_model(trainer, found.path, saved_model(found));
-  load_checkpoint(found, trainer.rank_model, *trainer.store, nullptr);
-  trainer.log.info("weights loaded from {}", found.path.string());
+  load_weights(trainer, known_checkpoint(found.path), checkpoint_tensors(found));
 }
 
 /// Continues from a checkpoint of the run's own folder. One of step 0 without optimizer state was made by an
@@ -120,12 +130,10 @@ void initial_load(Trainer& trainer) {
     const FoundCheckpoint found = verify_checkpoint(path, *trainer.checkpoint_ranks);
     if (!checkpoint.initial_load_model_only) return resume_from(trainer, found);
     load_weights(trainer, found);
-    return keep_generation_config(trainer, std::filesystem::absolute(path).parent_path().parent_path());
+    return keep_generation_config(trainer, known_checkpoint(path).folder);
   }
-  require_same_model(trainer, path, hf_model_config(path));
-  import_hf(path, trainer.rank_model, *trainer.store);
+  load_weights(trainer, known_hf_folder(path), open_hf_weights(path));
   keep_generation_config(trainer, path);
-  trainer.log.info("weights loaded from {}", path.string());
 }
 
 /// All ranks, with their own communicator, because they save while training continues.

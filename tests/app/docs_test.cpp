@@ -65,7 +65,7 @@ TEST(Readme, TheSampleConfigurationTrains) {
 /// The commands of docs/finetune.md, with a tiny folder in place of the published one and fewer steps.
 TEST(FinetunePage, CommandsRunOnAHuggingFaceFolder) {
   const TempFolder folder;
-  const std::string commands = block_that_starts("docs/finetune.md", "stepforge import");
+  const std::string commands = block_that_starts("docs/finetune.md", "stepforge eval");
   write_text(folder / "my-text.txt", paragraphs(60));
   const Strings training =
       Strings{"train"} + small_run(folder / "original") +
@@ -97,7 +97,7 @@ std::string chat_lines() {
 TEST(FinetunePage, CommandsRunOnConversations) {
   const TempFolder folder;
   const std::string commands =
-      block_that_starts("docs/finetune.md", "stepforge import Llama-3.2-1B-Instruct");
+      block_that_starts("docs/finetune.md", "stepforge train model.from=Llama-3.2-1B-Instruct");
   write_text(folder / "my-text.txt", paragraphs(60));
   write_text(folder / "chat.jsonl", chat_lines());
   const Strings training =

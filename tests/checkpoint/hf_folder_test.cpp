@@ -3,7 +3,11 @@
 
 #include <algorithm>
 
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/tensor.h>
+
 #include "stepforge/base/error.h"
+#include "stepforge/catalog/hf_config.h"
 #include "stepforge/kernels/cpu_allocator.h"
 #include "stepforge/tensorfile/safetensors.h"
 #include "tests/checkpoint/fixture.h"
@@ -118,6 +122,36 @@ TEST(HfFolder, ExportThenImportRestoresTheMastersAndTheModelSection) {
     SmallModel loaded(2, model.config);
     import_hf(folder / family, loaded.spec, loaded.store);
     EXPECT_EQ(loaded.bits(true), model.bits(true));
+  }
+}
+
+TEST(HfFolder, NewTokensStartAtTheMeanOfTheOthers) {
+  for (const bool tied : {false, true}) {
+    const TempFolder folder;
+    const SmallModel stored(1, small_config("llama", tied));
+    export_model(folder / "out", stored);
+    ModelConfig larger = stored.config;
+    larger.vocab_size += 3;
+    SmallModel grown(2, larger);
+    import_weights(open_hf_weights(folder / "out"), grown.spec, grown.store, &stored.spec);
+    export_model(folder / "grown", grown);
+    const TensorFolder before = open_hf_weights(folder / "out");
+    const TensorFolder after = open_hf_weights(folder / "grown");
+    for (const std::string& name : before.names()) {
+      const auto values = [&](const TensorFolder& files, const TensorSlice& slice) {
+        std::vector<float> read(static_cast<size_t>(slice.elements()));
+        files.read(name, slice, std::as_writable_bytes(std::span(read)));
+        return read;
+      };
+      const std::vector<int64_t> shape = before.find(name)->shape;
+      EXPECT_EQ(values(after, whole_slice(shape)), values(before, whole_slice(shape))) << name;
+      if (shape[0] != stored.config.vocab_size) continue;
+      const at::Tensor rows = at::tensor(values(before, whole_slice(shape))).view(shape).to(at::kDouble);
+      const at::Tensor mean = (rows.sum(0) / static_cast<double>(shape[0])).to(at::kFloat);
+      const std::vector<float> added = values(after, {{shape[0], 0}, {3, shape[1]}});
+      const at::Tensor expected = mean.repeat({3});
+      EXPECT_TRUE(at::allclose(at::tensor(added), expected, 1e-6, 1e-9)) << name;
+    }
   }
 }
 

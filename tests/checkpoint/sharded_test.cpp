@@ -236,5 +236,25 @@ TEST(ShardedCheckpoint, ExportsTheSameAsOneRankAndIsReadBackByAnyLayout) {
   });
 }
 
+TEST(ShardedCheckpoint, ASmallerVocabularyGrowsInTheSameWayInEveryLayout) {
+  const TempFolder folder;
+  ModelConfig smaller = odd_config();
+  smaller.vocab_size -= 5;
+  const SmallModel stored(1, smaller);
+  write_checkpoint(folder.path(), 1, stored.stage());
+  const FoundCheckpoint found = verify_checkpoint(folder / "step-1");
+  SmallModel grown(2, odd_config());
+  import_weights(checkpoint_tensors(found), grown.spec, grown.store, &stored.spec);
+  write_checkpoint(folder.path(), 2, grown.stage());
+  for (const Layout& layout : layouts()) {
+    run_on(layout, 3, [&](RankModel& rank) {
+      import_weights(checkpoint_tensors(found), rank.model.spec, rank.model.store, &stored.spec);
+      const std::string imported = rank.model.bits(true);
+      load_checkpoint(folder / "step-2", rank.model.spec, rank.model.store, nullptr);
+      EXPECT_TRUE(imported == rank.model.bits(true)) << layout.name();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace stepforge::testing

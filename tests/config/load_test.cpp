@@ -329,5 +329,47 @@ TEST_F(LoadConfigFile, TheConfigTomlOfAMovedRunSetsRunDirToItsCurrentFolder) {
   EXPECT_EQ(load_config(file).config.run_dir, "runs/gone");
 }
 
+Strings settings_of_tiny_model(const std::string&) {
+  return {"model.dim=64", "model.vocab_size=300", "tokenizer.type=\"hf\"", "tokenizer.path=\"tiny\"",
+          "optimizer.lr=2e-5"};
+}
+
+LoadedConfig from_tiny(const std::string& text, const Strings& overrides = {}) {
+  return parse_config("[model]\nfrom = \"tiny\"\n" + text, "run.toml", overrides, ConfigUse::inspect,
+                      settings_of_tiny_model);
+}
+
+TEST(LoadConfig, ModelFromComesBetweenPresetAndFile) {
+  const LoadedConfig loaded =
+      parse_config("preset = \"debug\"\n[optimizer]\nlr = 1e-4\n", "run.toml", Strings{"model.from=tiny"},
+                   ConfigUse::inspect, settings_of_tiny_model);
+  EXPECT_EQ(loaded.config.model.dim, 64);
+  EXPECT_EQ(loaded.config.tokenizer.path, "tiny");
+  EXPECT_EQ(loaded.config.optimizer.lr, 1e-4);
+  EXPECT_EQ(where(loaded, "model.dim"), "model.from tiny");
+  EXPECT_EQ(where(loaded, "model.n_layers"), "preset debug");
+  EXPECT_EQ(taken_from_model(loaded), (Strings{"model.dim = 64", "model.vocab_size = 300",
+                                               "tokenizer.path = \"tiny\"", "tokenizer.type = \"hf\""}));
+}
+
+TEST(LoadConfig, KeysBesideModelFromMustAgreeWithTheModel) {
+  EXPECT_EQ(message_of<UsageError>([] { from_tiny("dim = 128\n"); }),
+            "run.toml:3:7: model.dim = 128: the model in tiny has 64; remove "
+            "the key, or accept the difference with checkpoint.allow_changed = [\"model\"]");
+  EXPECT_EQ(from_tiny("dim = 64\n").config.model.dim, 64);
+  EXPECT_EQ(from_tiny("dropout = 0.1\nmax_position = 4096\n").config.model.dropout, 0.1);
+  EXPECT_EQ(from_tiny("dim = 128\n", {"checkpoint.allow_changed=model"}).config.model.dim, 128);
+}
+
+TEST(LoadConfig, AVocabularyBesideModelFromMayOnlyGrow) {
+  EXPECT_EQ(from_tiny("vocab_size = 301\n").config.model.vocab_size, 301);
+  EXPECT_CONTAINS(message_of<UsageError>([] { from_tiny("vocab_size = 299\n"); }), "may only grow");
+}
+
+TEST(LoadConfig, RefusesModelFromWhereModelsCannotBeRead) {
+  EXPECT_CONTAINS(message_of<UsageError>([] { parsed("[model]\nfrom = \"tiny\"\n"); }),
+                  "run.toml:2:8: model.from = \"tiny\": models on disk cannot be read here");
+}
+
 }  // namespace
 }  // namespace stepforge::testing

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "stepforge/app/torch/token_rows.h"
+#include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/models/decoder.h"
 #include "stepforge/plan/job_plan.h"

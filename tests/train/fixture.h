@@ -22,6 +22,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/config/load.h"
 #include "stepforge/metrics/jsonl.h"
+#include "stepforge/plan/known_model.h"
 #include "stepforge/train/trainer.h"
 #include "tests/support/long_tests.h"
 #include "tests/support/small_run.h"
@@ -148,8 +149,9 @@ inline void after_build_step(Trainer& trainer, std::string_view name, std::funct
 class TestRun {
  public:
   explicit TestRun(const Strings& args, const InterruptWatcher* interrupts = nullptr, World* world = nullptr)
-      : run_dir_(load_config(std::nullopt, args).config.run_dir),
-        trainer_(load_config(std::nullopt, args, ConfigUse::train), log_, interrupts, world) {
+      : run_dir_(load_config(std::nullopt, args, {}, settings_from_model).config.run_dir),
+        trainer_(load_config(std::nullopt, args, ConfigUse::train, settings_from_model), log_, interrupts,
+                 world) {
     trainer_.replace_build_step("loader", [this](Trainer& trainer) {
       trainer.loader = std::make_unique<RecordingLoader>(trainer, served_);
     });

@@ -12,15 +12,10 @@ namespace stepforge {
 
 namespace {
 
-const Tokenizer& tokenizer_of(const LoadedModel& model) {
-  if (model.tokenizer == nullptr) throw UsageError("the model has no tokenizer.json, so it cannot chat");
-  return *model.tokenizer;
-}
-
 /// The tokens that end an answer: those of generation_config.json and the tokenizer's end-of-text token.
-std::vector<int32_t> end_tokens(const LoadedModel& model) {
+std::vector<int32_t> end_tokens(const LoadedModel& model, const Tokenizer& tokenizer) {
   std::vector<int32_t> ids;
-  if (const auto eos = model.tokenizer->eos_id()) ids.push_back(*eos);
+  if (const auto eos = tokenizer.eos_id()) ids.push_back(*eos);
   if (!model.generation.is_object() || !model.generation.contains("eos_token_id")) return ids;
   const Json& listed = model.generation["eos_token_id"];
   for (const Json& id : listed.is_array() ? listed : Json::array({listed}))
@@ -36,20 +31,20 @@ Json message(const char* role, const std::string& content) {
 }
 
 int64_t context_of(const LoadedModel& model, const ChatSessionOptions& options) {
-  return std::min(options.context, model.config.model.max_position);
+  return std::min(options.context, model.config().model.max_position);
 }
 
 }  // namespace
 
 ChatSession::ChatSession(const LoadedModel& model, const ChatTemplate& chat_template, DType compute,
                          ChatSessionOptions options)
-    : tokenizer_(tokenizer_of(model)),
+    : tokenizer_(model.known.require_tokenizer()),
       template_(chat_template),
       options_(std::move(options)),
       forward_(model.forward(context_of(model, options_))),
       generator_(model.spec, plan_generation(compute, model.spec, context_of(model, options_)), forward_,
                  *model.store, compute, context_of(model, options_)),
-      end_tokens_(end_tokens(model)) {
+      end_tokens_(end_tokens(model, *tokenizer_)) {
   reset();
 }
 
@@ -64,7 +59,7 @@ void ChatSession::set_system(const std::string& text) {
 }
 
 std::vector<int32_t> ChatSession::prompt() const {
-  return tokenizer_.encode(template_.render(messages_, {.add_generation_prompt = true}).text);
+  return tokenizer_->encode(template_.render(messages_, {.add_generation_prompt = true}).text);
 }
 
 bool ChatSession::ends_answer(int32_t token) const {
@@ -77,7 +72,7 @@ std::string ChatSession::answer(const std::string& user, const std::function<voi
   messages_.push_back(message("user", user));
   std::string text;
   try {
-    StreamDecoder decoder(tokenizer_);
+    StreamDecoder decoder(*tokenizer_);
     const auto show = [&](const std::string& piece) {
       text += piece;
       if (!piece.empty()) print(piece);

@@ -45,7 +45,7 @@ class ChatSession {
   std::vector<int32_t> prompt() const;
   bool ends_answer(int32_t token) const;
 
-  const Tokenizer& tokenizer_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
   const ChatTemplate& template_;
   ChatSessionOptions options_;
   Model forward_;

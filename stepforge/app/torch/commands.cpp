@@ -8,6 +8,7 @@
 #include "stepforge/app/torch/loaded_model.h"
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
+#include "stepforge/catalog/hf_config.h"
 #include "stepforge/checkpoint/hf_folder.h"
 #include "stepforge/checkpoint/writer.h"
 #include "stepforge/config/schema_docs.h"
@@ -71,17 +72,16 @@ int run(const GenerateOptions& options, const CommandContext& context) {
   install_cpu_allocator();
   const DType compute = options.compute;
   const LoadedModel model = load_model(options.model, compute, context.log);
-  if (model.tokenizer == nullptr)
-    throw UsageError(format("{} has no tokenizer.json", options.model.string()));
-  const auto prompt_tokens = static_cast<int64_t>(model.tokenizer->encode(options.prompt).size());
-  check_prompt(prompt_tokens, model.config.model.max_position);
-  const int64_t capacity = std::min(model.config.model.max_position,
+  const auto tokenizer = model.known.require_tokenizer();
+  const auto prompt_tokens = static_cast<int64_t>(tokenizer->encode(options.prompt).size());
+  check_prompt(prompt_tokens, model.config().model.max_position);
+  const int64_t capacity = std::min(model.config().model.max_position,
                                     std::max<int64_t>(1, prompt_tokens) + options.sampling.max_tokens);
   Model forward = model.forward(capacity);
   Generator generator(model.spec, plan_generation(compute, model.spec, capacity), forward, *model.store,
                       compute, capacity);
   std::cout << options.prompt << std::flush;
-  generate_text(generator, *model.tokenizer, options.prompt, options.sampling,
+  generate_text(generator, *tokenizer, options.prompt, options.sampling,
                 [](std::string_view piece) { std::cout << piece << std::flush; });
   std::cout << std::endl;
   return 0;
@@ -90,7 +90,8 @@ int run(const GenerateOptions& options, const CommandContext& context) {
 int run(const ExportOptions& options, const CommandContext& context) {
   const ModelFiles model = open_model(options.model, context.log);
   const auto shard = static_cast<int64_t>(options.max_shard_gib * static_cast<double>(1 << 30));
-  export_hf(options.output, model.config.model, model.spec, model.weights, model.tokenizer.get(),
+  const auto tokenizer = model.known.load_tokenizer();
+  export_hf(options.output, model.config().model, model.spec, model.weights, tokenizer.get(),
             {options.dtype, shard, model.generation});
   context.log.info("exported {} parameters to {}", with_thousands(model.spec.parameter_count()),
                    options.output.string());
@@ -119,13 +120,12 @@ int run(const ImportOptions& options, const CommandContext& context) {
     throw UsageError(format("{} exists already; choose another folder for the run", options.output.string()));
   }
   LoadedModel model = load_model(options.model, DType::f32, context.log);
-  Config config = model.config;
+  Config config = model.config();
+  const auto tokenizer = model.known.load_tokenizer();
   config.run_dir = std::filesystem::absolute(options.output).string();
   config.training.seq_len = std::min(config.training.seq_len, config.model.max_position);
-  // Without a path, the tokenizer is read from the run folder, which may be moved.
-  config.tokenizer.type = TokenizerType::hf;
   std::filesystem::create_directories(options.output);
-  if (model.tokenizer != nullptr) model.tokenizer->save_pretrained(run_tokenizer_folder(config));
+  if (tokenizer != nullptr) tokenizer->save_pretrained(run_tokenizer_folder(config));
   write_file_atomic(options.output / kGenerationFileName, model.generation.dump(2) + "\n");
   CheckpointWriter writer(options.output / config.checkpoint.folder, 0, context.log, /*background=*/false);
   writer.save(
@@ -136,9 +136,8 @@ int run(const ImportOptions& options, const CommandContext& context) {
   context.log.info(
       "imported {} parameters; train them with: stepforge train {} data.sources=... training.steps=...",
       with_thousands(model.spec.parameter_count()), (options.output / "config.toml").string());
-  if (model.tokenizer == nullptr) {
-    context.log.warning("{} has no tokenizer.json: set tokenizer.path before training",
-                        options.model.string());
+  if (tokenizer == nullptr) {
+    context.log.warning("{} has no tokenizer: set tokenizer.path before training", options.model.string());
   }
   return 0;
 }

@@ -24,7 +24,7 @@ constexpr int64_t kRowsPerBatch = 4;
 
 /// The config with which `model` is evaluated on rows of `seq_len` tokens.
 Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType compute) {
-  Config config = model.config;
+  Config config = model.config();
   config.training.seq_len = seq_len;
   config.training.local_batch_size = 1;
   config.training.global_batch_size = -1;
@@ -35,7 +35,7 @@ Config evaluation_config(const LoadedModel& model, int64_t seq_len, DType comput
 /// Throws UsageError if rows of `seq_len` tokens do not fit the model's context; `source` is named in the
 /// message.
 void check_context(const LoadedModel& model, const std::string& source, int64_t seq_len) {
-  const int64_t context = model.config.model.max_position;
+  const int64_t context = model.config().model.max_position;
   if (seq_len <= context) return;
   throw UsageError(format("{}: rows of {} tokens; the model's context holds {}", source, seq_len, context));
 }
@@ -79,29 +79,32 @@ int evaluate_tokens(const EvalOptions& options, const LoadedModel& model, DType 
   return 0;
 }
 
+/// Whether some of its data is text.
+bool reads_text(const DataPlan& plan) {
+  const auto is_text = [](const SourceSpec& spec) { return spec.format != "synthetic" && !is_indexed(spec); };
+  return std::ranges::any_of(plan.sources, is_text) || std::ranges::any_of(plan.validation_sources, is_text);
+}
+
 int evaluate_text(const EvalOptions& options, const LoadedModel& model, DType compute) {
-  if (model.tokenizer == nullptr)
-    throw UsageError(format("{} has no tokenizer.json", options.model.string()));
-  const int64_t trained =
-      std::filesystem::exists(options.model / "config.json") ? kDefaultSeqLen : model.config.training.seq_len;
+  const int64_t trained = std::filesystem::exists(options.model / "config.json")
+                              ? kDefaultSeqLen
+                              : model.config().training.seq_len;
   check_context(model, "--seq-len", options.seq_len);
   const int64_t seq_len =
-      options.seq_len > 0 ? options.seq_len : std::min(model.config.model.max_position, trained);
+      options.seq_len > 0 ? options.seq_len : std::min(model.config().model.max_position, trained);
   Config config = evaluation_config(model, seq_len, compute);
-  std::shared_ptr<const RowStream> rows;
-  if (options.data.empty()) {
-    const DataSet data = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get());
-    rows = data.validation;
-    if (rows == nullptr) throw UsageError("the run has no validation data; pass text with --data");
-  } else {
+  if (!options.data.empty()) {
     // A data plan needs a training source too; the same text is named but not read.
     config.data.sources.clear();
     config.data.validation_fraction = 0.0;
     config.data.document = options.documents;
     for (const auto& path : options.data) config.data.sources.push_back({path.string()});
     config.data.validation = config.data.sources;
-    rows = open_data(data_plan(config, model.spec.vocab_size), model.tokenizer.get()).validation;
   }
+  const DataPlan plan = data_plan(config, model.spec.vocab_size);
+  const std::unique_ptr<Tokenizer> tokenizer = reads_text(plan) ? model.known.require_tokenizer() : nullptr;
+  const std::shared_ptr<const RowStream> rows = open_data(plan, tokenizer.get()).validation;
+  if (rows == nullptr) throw UsageError("the run has no validation data; pass text with --data");
   const StepProgram program = plan_evaluation(config, model.spec, model.layout);
   Model forward = model.forward(seq_len);
   Executor executor(program, forward, *model.store);

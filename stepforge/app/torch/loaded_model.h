@@ -7,36 +7,30 @@
 
 #include "stepforge/base/json.h"
 #include "stepforge/base/log.h"
-#include "stepforge/config/config.h"
 #include "stepforge/modelspec/model_spec.h"
 #include "stepforge/nn/block.h"
+#include "stepforge/plan/known_model.h"
 #include "stepforge/storage/unit_store.h"
 #include "stepforge/tensorfile/tensor_folder.h"
-#include "stepforge/text/tokenizer.h"
 
 namespace stepforge {
 
-/// A model on disk: its weights are not read yet.
+/// A model on disk: its weights and its tokenizer are not read yet.
 struct ModelFiles {
-  Config config;  ///< of the run; for a Hugging Face folder only the model section is set
+  KnownModel known;
   ModelSpec spec;
-  std::unique_ptr<Tokenizer> tokenizer;    ///< null if there is none
-  std::filesystem::path tokenizer_folder;  ///< with the chat template, if there is one
   TensorFolder weights;
   Json generation;  ///< read_generation_config() of the folder or run; null if there is none
+
+  const Config& config() const { return known.config; }
 };
 
 /// `path`: step-N, a run folder or a Hugging Face folder. Throws UsageError if it is none of them.
 ModelFiles open_model(const std::filesystem::path& path, Logger& log);
 
-struct LoadedModel {
-  Config config;  ///< as in ModelFiles
-  ModelSpec spec;
+struct LoadedModel : ModelFiles {
   RankLayout layout;  ///< of a single rank, whatever the run's was
   std::unique_ptr<ModelStore> store;
-  std::unique_ptr<Tokenizer> tokenizer;    ///< null if there is none
-  std::filesystem::path tokenizer_folder;  ///< as in ModelFiles, and so is the next
-  Json generation;
 
   /// Forward code for up to `context_length` positions.
   Model forward(int64_t context_length) const;

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trained model on disk, without its tensors: what it is, and the configuration that starts from it.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stepforge/config/config.h"
+#include "stepforge/text/tokenizer.h"
+
+namespace stepforge {
+
+enum class ModelKind { checkpoint, run, hf_folder };
+
+/// Which kind of model `path` is. Throws UsageError if it is none of them.
+ModelKind model_kind(const std::filesystem::path& path);
+
+/// A checkpoint or a Hugging Face folder.
+struct KnownModel {
+  /// Of the run, with the run's present folder as run_dir; of a Hugging Face folder only the model and the type
+  /// of the tokenizer are set.
+  Config config;
+  std::filesystem::path weights;  ///< the checkpoint (step-N), or the Hugging Face folder
+  std::filesystem::path folder;   ///< with the generation settings: the run's, or the Hugging Face folder
+  std::filesystem::path tokenizer_folder;  ///< with the tokenizer and the chat template, if there are any
+
+  /// Null if there is none.
+  std::unique_ptr<Tokenizer> load_tokenizer() const;
+  /// Throws UsageError if there is none.
+  std::unique_ptr<Tokenizer> require_tokenizer() const;
+};
+
+/// Throws Error if the files that describe the model cannot be read, FormatError if they are malformed. The
+/// weights are not looked at.
+KnownModel known_checkpoint(const std::filesystem::path& step_folder);
+KnownModel known_hf_folder(const std::filesystem::path& folder);
+
+/// Where the run in `folder` keeps its checkpoints.
+std::filesystem::path checkpoint_folder_of_run(const std::filesystem::path& folder);
+
+/// The settings of a run that starts from the model at `path`, as on the command line: architecture,
+/// tokenizer, initial weights, and the defaults of a fine-tune. Of a run, its newest checkpoint is taken. This
+/// is what load_config() needs for `model.from`. Throws UsageError if `path` is not a model, or a run without
+/// a checkpoint.
+std::vector<std::string> settings_from_model(const std::string& path);
+
+/// Whether a setting, "optimizer.lr = 2e-05", is such a default and not taken from the model.
+bool is_fine_tune_default(std::string_view setting);
+
+}  // namespace stepforge
