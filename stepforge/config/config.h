@@ -73,6 +73,11 @@ constexpr ChoiceNames<4> choice_names(ClipNorm) {
   return {"l1", "l2", "l3", "inf"};
 }
 
+enum class LossReduction : uint8_t { token, sample, square };
+constexpr ChoiceNames<3> choice_names(LossReduction) {
+  return {"token", "sample", "square"};
+}
+
 enum class LossAggregation : uint8_t {
   token_mean,    ///< the mean over all valid labels of the step, on all ranks
   rank_average,  ///< the average over ranks of each rank's mean over its own valid labels
@@ -229,6 +234,7 @@ struct TrainingConfig {
   int64_t seed = 42;
   double max_norm = 1.0;
   ClipNorm norm_type = ClipNorm::l2;
+  LossReduction loss_reduction = LossReduction::token;
   LossAggregation loss_aggregation = LossAggregation::token_mean;
   double z_loss_weight = 0.0;
   NonfiniteAction nonfinite = NonfiniteAction::stop;

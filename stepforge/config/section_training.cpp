@@ -52,8 +52,12 @@ SchemaOf<TrainingConfig> training_section() {
              {.min = 0, .max = 1e12})
       .field("norm_type", &TrainingConfig::norm_type,
              "Gradient norm that is clipped and logged; inf is the largest absolute value.")
+      .field("loss_reduction", &TrainingConfig::loss_reduction,
+             "What each of the n labels of a sample weighs in the loss, which is the weighted mean: token 1, "
+             "sample 1/n, so that every sample counts alike, square 1/sqrt(n); the validation loss stays the "
+             "mean over tokens.")
       .field("loss_aggregation", &TrainingConfig::loss_aggregation,
-             "How the loss is averaged: token_mean is the mean over all valid labels of the step, "
+             "How the loss is averaged: token_mean is the mean over all labels of the step that count, "
              "rank_average the average over ranks of each rank's own mean.")
       .field(
           "z_loss_weight", &TrainingConfig::z_loss_weight,

@@ -44,7 +44,13 @@ struct Batch {
   /// [rows], global row numbers: a row keeps its dropout however the batch is split.
   std::vector<uint64_t> row_ids;
   int64_t valid_labels = 0;  ///< labels that are not kIgnoredLabel
+  /// [rows * seq_len], what each label weighs in the loss, 0 if it is ignored (data/loss_weights.h); empty if all
+  /// others weigh 1.
+  std::vector<float> weights;
+  double label_weight = 0.0;  ///< the sum of `weights`
 
+  /// What the labels weigh together.
+  double loss_weight() const { return weights.empty() ? static_cast<double>(valid_labels) : label_weight; }
   int64_t row_length() const { return seq_len * part.degree; }
 };
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the rows of a step are divided between ranks and micro-batches.
+// How the rows of a step are divided between ranks and micro-batches, and what their labels weigh.
 #pragma once
 
 #include <cstdint>
 
 #include "stepforge/data/batch.h"
+#include "stepforge/data/loss_weights.h"
 
 namespace stepforge {
 
@@ -18,6 +19,7 @@ struct BatchLayout {
   int64_t data_rank = 0;             ///< index of this rank among them
   ContextPart part = {};             ///< of each row, that this rank holds
   int64_t slices = 1;                ///< into which its tokens are divided (sequence parallelism)
+  LabelWeights label_weights = LabelWeights::token;
 
   /// Micro-batches of one rank in a step (gradient accumulation).
   int64_t micro_batches() const { return rows_per_step / (rows_per_micro_batch * data_ranks); }

@@ -5,6 +5,7 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/data/loss_weights.h"
 
 namespace stepforge {
 
@@ -29,16 +30,18 @@ Batch take_part(Batch whole, const ContextPart& part) {
   const std::vector<TokenRange> held = token_ranges(part, whole.seq_len);
   for (int64_t row = 0; row < whole.rows; ++row) {
     for (const TokenRange& range : held) {
-      const auto append = [&](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
+      const auto append = [&](auto& to, const auto& from) {
         const auto first = from.begin() + row * whole.seq_len + range.begin;
         to.insert(to.end(), first, first + range.size);
       };
       append(batch.tokens, whole.tokens);
       append(batch.positions, whole.positions);
       append(batch.labels, whole.labels);
+      if (!whole.weights.empty()) append(batch.weights, whole.weights);
     }
   }
   for (const int32_t label : batch.labels) batch.valid_labels += label == kIgnoredLabel ? 0 : 1;
+  if (!batch.weights.empty()) batch.label_weight = sum_of_weights(batch);
   return batch;
 }
 

@@ -36,7 +36,9 @@ Loader::Loader(std::shared_ptr<const RowStream> stream, const BatchLayout& layou
     : stream_(std::move(stream)), layout_(checked(layout)), cursor_(layout, 0) {}
 
 Batch Loader::read(const BatchCursor& cursor) const {
-  return take_part(stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch), layout_.part);
+  Batch batch = stream_->rows(cursor.first_row(), layout_.rows_per_micro_batch);
+  weigh_labels(layout_.label_weights, batch);
+  return take_part(std::move(batch), layout_.part);
 }
 
 Batch Loader::next() {

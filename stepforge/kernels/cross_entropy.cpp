@@ -34,7 +34,14 @@ bool has_valid_label(const at::Tensor& labels) {
 }
 
 cpu::LogitsGradient for_kernel(const LossGradient& gradient) {
-  return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr, gradient.z_weight};
+  return {gradient.scale.defined() ? gradient.scale.const_data_ptr<double>() : nullptr, gradient.z_weight,
+          gradient.weights.defined() ? gradient.weights.const_data_ptr<float>() : nullptr};
+}
+
+void check_gradient(const LossGradient& gradient, const at::Tensor& labels, std::string_view function) {
+  check_scalar(gradient.scale, format("{} scale", function));
+  if (gradient.weights.defined())
+    check_tensor(gradient.weights, format("{} weights", function), labels.sizes(), at::kFloat);
 }
 
 /// The loss of logits of a part of the vocabulary; with a defined scale they become their gradient.
@@ -64,6 +71,7 @@ class ChunkedHead {
       : hidden_(hidden),
         weight_(weight),
         gradient_(gradient),
+        chunk_gradient_(gradient),
         outputs_(outputs),
         part_(part),
         ranks_(ranks),
@@ -75,6 +83,7 @@ class ChunkedHead {
   }
 
   void run(int64_t begin, int64_t end, const at::Tensor& labels) {
+    if (gradient_.weights.defined()) chunk_gradient_.weights = gradient_.weights.slice(0, begin, end);
     const at::Tensor token_loss = outputs_.token_loss.slice(0, begin, end);
     // Reading the labels costs nothing on the CPU; elsewhere it would wait for the device.
     if (labels.is_cpu() && !outputs_.logits.defined() && !has_valid_label(labels)) {
@@ -112,8 +121,8 @@ class ChunkedHead {
       losses_of_all(whole, labels, token_loss, with_gradients);
       logits.copy_(whole.narrow(1, part_.begin, logits.size(1)));
     } else {
-      cross_entropy_of_part(logits, labels, with_gradients ? gradient_ : LossGradient(), token_loss, part_,
-                            ranks_);
+      cross_entropy_of_part(logits, labels, with_gradients ? chunk_gradient_ : LossGradient(), token_loss,
+                            part_, ranks_);
     }
   }
 
@@ -121,7 +130,7 @@ class ChunkedHead {
   void losses_of_all(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& token_loss,
                      bool with_gradients) const {
     if (with_gradients) {
-      cross_entropy_forward_backward(logits, labels, gradient_, token_loss);
+      cross_entropy_forward_backward(logits, labels, chunk_gradient_, token_loss);
     } else {
       cross_entropy_forward(logits, labels, token_loss);
     }
@@ -143,6 +152,7 @@ class ChunkedHead {
   const at::Tensor& hidden_;
   const at::Tensor& weight_;
   const LossGradient& gradient_;
+  LossGradient chunk_gradient_;  ///< with the weights of one chunk
   const LinearCrossEntropyOutputs& outputs_;
   const VocabularyPart& part_;
   const TensorExchange& ranks_;
@@ -152,7 +162,7 @@ class ChunkedHead {
 };
 
 void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                           const at::Tensor& scale, const LinearCrossEntropyOutputs& outputs) {
+                           const LossGradient& gradient, const LinearCrossEntropyOutputs& outputs) {
   check_shape(hidden, "linear_cross_entropy hidden", {hidden.size(0), hidden.size(1)});
   check_tensor(weight, "linear_cross_entropy weight", {weight.size(0), hidden.size(1)}, hidden.scalar_type());
   check_shape(labels, "linear_cross_entropy labels", {hidden.size(0)});
@@ -166,7 +176,7 @@ void check_linear_operands(const at::Tensor& hidden, const at::Tensor& weight, c
                  compute_type(hidden));
   }
   if (outputs.grad_hidden.defined() || outputs.grad_weight.defined())
-    check_scalar(scale, "linear_cross_entropy scale");
+    check_gradient(gradient, labels, "linear_cross_entropy");
   if (outputs.logits.defined()) {
     check_tensor(outputs.logits, "linear_cross_entropy logits", {hidden.size(0), weight.size(0)},
                  compute_type(hidden));
@@ -199,7 +209,7 @@ void cross_entropy_forward(const at::Tensor& logits, const at::Tensor& labels, c
 void cross_entropy_forward_backward(const at::Tensor& logits, const at::Tensor& labels,
                                     const LossGradient& gradient, const at::Tensor& token_loss) {
   check_operands(logits, labels, token_loss);
-  check_scalar(gradient.scale, "cross_entropy scale");
+  check_gradient(gradient, labels, "cross_entropy");
   if (has_cpu_kernel(logits)) {
     cpu::cross_entropy(logits, labels, for_kernel(gradient), token_loss);
   } else {
@@ -211,7 +221,7 @@ void linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, co
                           const LossGradient& gradient, int64_t chunk,
                           const LinearCrossEntropyOutputs& outputs, const VocabularyPart& part,
                           const TensorExchange& ranks) {
-  check_linear_operands(hidden, weight, labels, gradient.scale, outputs);
+  check_linear_operands(hidden, weight, labels, gradient, outputs);
   if (chunk < 1) throw Error(format("linear_cross_entropy: chunk = {} tokens: must be at least 1", chunk));
   ChunkedHead head(hidden, weight, gradient, chunk, outputs, part, ranks);
   const int64_t tokens = hidden.size(0);
@@ -240,7 +250,9 @@ void cross_entropy_forward_backward_reference(const at::Tensor& logits, const at
   at::Tensor grad =
       wide.softmax(1) * (at::logsumexp(wide, {1}, /*keepdim=*/true) * (2.0 * gradient.z_weight) + 1.0);
   grad.scatter_add_(1, index, at::full({1, 1}, -1, grad.options()).expand_as(index));
-  logits.copy_((grad * gradient.scale).masked_fill(ignored, 0));
+  grad = grad * gradient.scale;
+  if (gradient.weights.defined()) grad = grad * gradient.weights.unsqueeze(1);
+  logits.copy_(grad.masked_fill(ignored, 0));
 }
 
 void linear_cross_entropy_reference(const at::Tensor& hidden, const at::Tensor& weight,

@@ -16,11 +16,12 @@
 
 namespace stepforge {
 
-/// Gradients are of scale * sum(loss + z_weight * lse^2) over the tokens whose label is not ignored;
+/// Gradients are of scale * sum(weight * (loss + z_weight * lse^2)) over the tokens whose label is not ignored;
 /// lse[n] = log sum_v exp(logits[n, v]).
 struct LossGradient {
   at::Tensor scale = {};  ///< a scalar (kernels/scalars.h); undefined without gradients
   double z_weight = 0.0;
+  at::Tensor weights = {};  ///< fp32 [n], of each token; undefined if all are 1
 };
 
 /// logits: [n, V] fp32 or bf16; labels: int32 or int64 [n]; token_loss: [n] fp32 (fp64 logits: fp64),

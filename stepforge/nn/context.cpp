@@ -18,9 +18,10 @@ namespace stepforge {
 
 namespace {
 
-at::Tensor view_of(std::vector<int32_t>& values) {
+template <typename T>
+at::Tensor view_of(std::vector<T>& values) {
   return at::from_blob(values.data(), {static_cast<int64_t>(values.size())},
-                       at::TensorOptions().dtype(at::kInt));
+                       at::TensorOptions().dtype(c10::CppTypeToScalarType<T>::value));
 }
 
 /// Some tokens of a document that a rank has, all inside one chunk.
@@ -66,6 +67,7 @@ BatchTensors::BatchTensors(Batch host_batch)
       tokens(view_of(host.tokens)),
       positions(view_of(host.positions)),
       labels(view_of(host.labels)),
+      weights(host.weights.empty() ? at::Tensor() : view_of(host.weights)),
       row_ids(at::empty({token_count()}, at::kLong)),
       row_positions(at::empty({token_count()}, at::kInt)),
       documents(document_ranges(host.cu_seqlens)),

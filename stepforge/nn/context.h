@@ -30,6 +30,7 @@ struct BatchTensors {
   at::Tensor tokens;                      ///< [rows * seq_len] int32
   at::Tensor positions;                   ///< [rows * seq_len] int32, restarting at document boundaries
   at::Tensor labels;                      ///< [rows * seq_len] int32, -100 = ignored
+  at::Tensor weights;                     ///< [rows * seq_len] fp32: of the labels; undefined if all weigh 1
   at::Tensor row_ids;                     ///< [rows * seq_len] int64: global row of each token
   at::Tensor row_positions;               ///< [rows * seq_len] int32: position of each token in its row
   std::vector<AttentionRange> documents;  ///< of the whole rows, each with all its queries and keys

@@ -43,8 +43,8 @@ LossResult LinearCrossEntropyHead::loss_with_gradients(const Bundle& inputs, con
     outputs.accumulate_weight = weight_.written();
     weight_.mark_written();
   }
-  linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels, {scale, z_weight_},
-                       chunk_, outputs, part_, parts());
+  linear_cross_entropy(normed.out, weight_.value().detach(), context.batch->labels,
+                       {scale, z_weight_, context.batch->weights}, chunk_, outputs, part_, parts());
 
   normed.out.reset();
   const at::Tensor gradient = leave_layer(outputs.grad_hidden, is_divided(weight_), tensor_, context);

@@ -159,6 +159,18 @@ StepOptions generation_options(DType compute, int64_t cache_tokens) {
   return options;
 }
 
+LabelWeights label_weights(LossReduction reduction) {
+  switch (reduction) {
+    case LossReduction::token:
+      return LabelWeights::token;
+    case LossReduction::sample:
+      return LabelWeights::sample;
+    case LossReduction::square:
+      return LabelWeights::square;
+  }
+  return {};
+}
+
 }  // namespace
 
 BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_rank,
@@ -172,6 +184,7 @@ BatchLayout plan_batch(const TrainingConfig& training, int data_ranks, int data_
   batch.data_ranks = data_ranks;
   batch.data_rank = data_rank;
   batch.part = part;
+  batch.label_weights = label_weights(training.loss_reduction);
   batch.check();
   if (ordered) check_ordered(batch);
   return batch;

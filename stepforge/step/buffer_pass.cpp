@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMasterBytes = 4;      // masters and gradients are fp32
 constexpr int64_t kPartialSumBytes = 8;  // fp64; one per rank, or per kUnitAlignment elements in ordered mode
-constexpr int64_t kLabelCountBytes = 16;  // the number of labels, and whether a rank has been told to stop
+constexpr int64_t kLabelCountBytes = 24;  // what the labels weigh, their number, how many ranks are to stop
 constexpr int64_t kLossBytes = 8;         // fp64; one per micro-batch, and the mean of each rank
 
 /// The number of elements of a unit in the shard of this rank, in all shards, and in a gathered copy.

@@ -9,13 +9,13 @@ namespace stepforge {
 
 void AveragingDomain::weigh_tokens(const StepScalars& step) const {
   const at::Tensor& weight = step.token_weight;
-  if (aggregation_ == LossAggregation::token_mean) return reciprocal_or_zero(step.valid_labels, weight);
-  weight.copy_(step.own_labels).mul_(step.data_ranks);
+  if (aggregation_ == LossAggregation::token_mean) return reciprocal_or_zero(step.label_weight, weight);
+  weight.copy_(step.own_weight).mul_(step.data_ranks);
   reciprocal_or_zero(weight, weight);
 }
 
 void AveragingDomain::average_own(const StepScalars& step) const {
-  mean_in_order(step.loss_sums, step.own_labels, step.own_mean);
+  mean_in_order(step.loss_sums, step.own_weight, step.own_mean);
 }
 
 void AveragingDomain::average_all(const StepScalars& step) const {
@@ -23,7 +23,7 @@ void AveragingDomain::average_all(const StepScalars& step) const {
   const at::Tensor sums = step.gathered_losses.narrow(1, 0, micro_batches).contiguous();
   const at::Tensor means = step.gathered_losses.select(1, micro_batches).contiguous();
   if (aggregation_ == LossAggregation::token_mean) {
-    mean_in_order(sums.view({-1}), step.valid_labels, step.loss);
+    mean_in_order(sums.view({-1}), step.label_weight, step.loss);
   } else {
     mean_in_order(means, step.data_ranks, step.loss);
   }

@@ -22,7 +22,7 @@ class EvaluationServices : public StepServices {
  public:
   EvaluationServices(const Batch& batch, const ModelStore& store, const StepScalars& scalars)
       : batch_(batch), layout_(store.groups().layout()), scalars_(scalars) {
-    scalars_.begin(batch.valid_labels, layout_.data_ranks);
+    scalars_.begin(batch.loss_weight(), batch.valid_labels, layout_.data_ranks);
   }
   void count_labels(Communicator& ranks) override { scalars_.sum_counts(ranks, layout_); }
   BatchTensors load_batch(int micro_batch) override { return BatchTensors(batch_); }

@@ -10,18 +10,19 @@
 namespace stepforge {
 
 StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device) {
-  constexpr int64_t kSingle = 13;
+  constexpr int64_t kSingle = 14;
   const int64_t losses = micro_batches + 1;
   all = at::zeros({kSingle + losses * (ranks > 1 ? ranks + 1 : 1)},
                   at::TensorOptions().dtype(at::kDouble).device(device));
   int64_t used = 0;
   const auto next = [&](int64_t count) { return all.narrow(0, std::exchange(used, used + count), count); };
   const auto single = [&] { return next(1).select(0, 0); };
-  own_labels = single();
+  own_weight = single();
   data_ranks = single();
-  counts = next(2);
-  valid_labels = counts.select(0, 0);
-  interrupted = counts.select(0, 1);
+  counts = next(3);
+  label_weight = counts.select(0, 0);
+  valid_labels = counts.select(0, 1);
+  interrupted = counts.select(0, 2);
   token_weight = single();
   own_losses = next(losses);
   loss_sums = own_losses.narrow(0, 0, micro_batches);
@@ -34,15 +35,19 @@ StepScalars::StepScalars(int64_t micro_batches, int64_t ranks, at::Device device
   update = {.finite = single(), .number = single(), .lr_factor = single(), .grad_scale = single()};
 }
 
-void StepScalars::begin(int64_t own_label_count, int64_t data_rank_count) const {
+void StepScalars::begin(double own_label_weight, int64_t own_labels, int64_t data_rank_count) const {
   all.zero_();
-  own_labels.fill_(own_label_count);
+  own_weight.fill_(own_label_weight);
   data_ranks.fill_(data_rank_count);
-  valid_labels.copy_(own_labels);
+  label_weight.fill_(own_label_weight);
+  valid_labels.fill_(own_labels);
 }
 
 void StepScalars::sum_counts(Communicator& ranks, const RankLayout& layout) const {
-  if (layout.index_in(layout.tensor_group) != 0) valid_labels.zero_();
+  if (layout.index_in(layout.tensor_group) != 0) {
+    label_weight.zero_();
+    valid_labels.zero_();
+  }
   ranks.all_reduce(bytes_of(counts), DType::f64);
 }
 

@@ -19,8 +19,9 @@ struct StepScalars {
   /// For programs of `micro_batches` per rank whose losses are gathered from `ranks` ranks.
   StepScalars(int64_t micro_batches, int64_t ranks, at::Device device);
 
-  /// Starts a step: sets the labels of this rank and the number of ranks with data, all others to 0.
-  void begin(int64_t own_label_count, int64_t data_rank_count) const;
+  /// Starts a step: sets what the labels of this rank weigh together, their number, and the number of ranks with
+  /// data, all others to 0.
+  void begin(double own_label_weight, int64_t own_labels, int64_t data_rank_count) const;
 
   /// Adds `counts` of all ranks; of those that read the same rows by tensor parallelism, one counts labels.
   void sum_counts(Communicator& ranks, const RankLayout& layout) const;
@@ -29,16 +30,18 @@ struct StepScalars {
 
   at::Tensor all;
 
-  at::Tensor own_labels;    ///< valid labels of this rank's micro-batches
+  at::Tensor
+      own_weight;  ///< of the labels of this rank's micro-batches together; their number if each weighs 1
   at::Tensor data_ranks;    ///< ranks that read different rows
-  at::Tensor counts;        ///< [2]: the next two, which ranks add
+  at::Tensor counts;        ///< [3]: the next three, which ranks add
+  at::Tensor label_weight;  ///< own_weight of all ranks
   at::Tensor valid_labels;  ///< of the step
   at::Tensor interrupted;   ///< ranks that were asked to stop
-  at::Tensor token_weight;  ///< of each of this rank's tokens in the loss: the scale of its gradient
+  at::Tensor token_weight;  ///< of a label of this rank that weighs 1 in the loss: the scale of its gradient
 
   at::Tensor own_losses;  ///< [micro_batches + 1]: the next two, which each rank sends
   at::Tensor loss_sums;   ///< [micro_batches]: of this rank
-  at::Tensor own_mean;    ///< the mean over own_labels
+  at::Tensor own_mean;    ///< the weighted mean of this rank's losses
   /// [ranks, micro_batches + 1]: own_losses of each rank; with one rank the same memory.
   at::Tensor gathered_losses;
   at::Tensor loss;        ///< of the step

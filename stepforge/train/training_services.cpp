@@ -22,10 +22,14 @@ NormType norm_type(ClipNorm norm) {
 
 namespace {
 
-int64_t labels_of(const std::vector<Batch>& batches) {
+void begin(const StepScalars& scalars, const std::vector<Batch>& batches, int64_t data_ranks) {
+  double weight = 0.0;
   int64_t labels = 0;
-  for (const auto& batch : batches) labels += batch.valid_labels;
-  return labels;
+  for (const auto& batch : batches) {
+    weight += batch.loss_weight();
+    labels += batch.valid_labels;
+  }
+  scalars.begin(weight, labels, data_ranks);
 }
 
 }  // namespace
@@ -41,7 +45,7 @@ TrainingServices::TrainingServices(const TrainingConfig& training, const std::ve
       optimizer_(optimizer),
       domain_(training.loss_aggregation),
       scalars_(scalars) {
-  scalars_.begin(labels_of(batches), store.groups().layout().data_ranks);
+  begin(scalars_, batches, store.groups().layout().data_ranks);
   domain_.weigh_tokens(scalars_);
 }
 
@@ -55,7 +59,9 @@ BatchTensors TrainingServices::load_batch(int micro_batch) {
 }
 
 void TrainingServices::loss_ready(int micro_batch, const BatchTensors& batch, const LossResult& loss) {
-  sum_in_order(loss.token_loss, scalars_.loss_sums.select(0, micro_batch));
+  const at::Tensor& losses = loss.token_loss;
+  sum_in_order(batch.weights.defined() ? losses.to(at::kDouble) * batch.weights : losses,
+               scalars_.loss_sums.select(0, micro_batch));
   if (on_micro_step_end) on_micro_step_end();
 }
 

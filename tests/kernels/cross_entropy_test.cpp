@@ -183,6 +183,23 @@ TEST(LinearCrossEntropy, GradientsIncludeTheZLossAndTheLossDoesNot) {
   }
 }
 
+TEST(LinearCrossEntropy, WeightsOfTokensScaleTheirGradientsAndNotTheirLosses) {
+  const Head head;
+  const int64_t tokens = head.hidden.size(0);
+  at::Tensor weights = at::zeros({tokens});
+  for (int64_t n = 0; n < tokens; ++n) weights[n] = n % 3 == 0 ? 0.5 : 0.125;  // powers of two scale exactly
+  const LinearCrossEntropyOutputs plain = head.outputs(at::kFloat, at::kFloat);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, {scalar(1), 0.01}, 7, plain);
+  const LinearCrossEntropyOutputs weighted = head.outputs(at::kFloat, at::kFloat);
+  linear_cross_entropy(head.hidden, head.weight, head.labels, {scalar(1), 0.01, weights}, 7, weighted);
+  EXPECT_TRUE(at::equal(weighted.token_loss, plain.token_loss));
+  EXPECT_TRUE(at::equal(weighted.grad_hidden, plain.grad_hidden * weights.unsqueeze(1)));
+  const LinearCrossEntropyOutputs reference = head.outputs(at::kFloat, at::kFloat);
+  linear_cross_entropy_reference(head.hidden, head.weight, head.labels, {scalar(1), 0.01, weights},
+                                 reference);
+  expect_close(weighted.grad_weight, reference.grad_weight, 64 * kEps32, "grad_weight");
+}
+
 TEST(LinearCrossEntropy, ReadsTheScaleWhenItRuns) {
   const Head head;
   const at::Tensor scale = scalar(1);

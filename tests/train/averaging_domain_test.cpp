@@ -2,6 +2,9 @@
 // The labels over which the loss of a step is a mean: computed by hand, and through the trainer.
 #include "stepforge/train/averaging_domain.h"
 
+#include <cmath>
+
+#include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
 
 #include "tests/train/ranks.h"
@@ -14,8 +17,8 @@ namespace {
 StepScalars of_step(int64_t labels, int64_t all_labels, const std::vector<double>& own,
                     const std::vector<double>& other, double other_mean) {
   StepScalars step(static_cast<int64_t>(own.size()), 2, at::kCPU);
-  step.begin(labels, 2);
-  step.valid_labels.fill_(all_labels);
+  step.begin(static_cast<double>(labels), labels, 2);
+  step.label_weight.fill_(all_labels);
   step.loss_sums.copy_(at::tensor(own, at::kDouble));
   std::vector<double> sent = other;
   sent.push_back(other_mean);
@@ -181,6 +184,60 @@ TEST(RankAverage, OfOneRankEqualsTheTokenMeanBitForBit) {
   const Records mean = TestRun(job(folder, "mean")).run();
   const Records average = TestRun(job(folder, "average", {"training.loss_aggregation=rank_average"})).run();
   EXPECT_EQ(numbers(average), numbers(mean));
+}
+
+/// The mean over the documents of `batch` of the mean over their labels, computed by hand.
+double mean_of_sample_means(const Batch& batch, const at::Tensor& token_loss) {
+  double sum = 0.0;
+  int64_t samples = 0;
+  for (size_t document = 0; document + 1 < batch.cu_seqlens.size(); ++document) {
+    double losses = 0.0;
+    int64_t labels = 0;
+    for (int32_t i = batch.cu_seqlens[document]; i < batch.cu_seqlens[document + 1]; ++i) {
+      if (batch.labels[static_cast<size_t>(i)] == kIgnoredLabel) continue;
+      losses += token_loss[i].item<double>();
+      ++labels;
+    }
+    if (labels == 0) continue;
+    sum += losses / static_cast<double>(labels);
+    ++samples;
+  }
+  return sum / static_cast<double>(samples);
+}
+
+const Strings short_documents{"data.synthetic_document_length=9", "validation.freq=100",
+                              "data.validation_fraction=0.1"};
+
+TEST(LossReduction, OfSamplesIsTheMeanOfTheirMeans) {
+  const TempFolder folder;
+  TestRun run(job(folder, "sample", short_documents + one_step + Strings{"training.loss_reduction=sample"}));
+  double expected = 0.0;
+  double expected_mean = 0.0;
+  run.trainer().add_callback(std::make_unique<CallAtStart>([&](Trainer& trainer) {
+    const Batch batch = trainer.data.train->rows(0, 8);
+    at::Tensor losses;
+    for (int64_t row = 0; row < 8; ++row) {
+      const at::Tensor of_row =
+          evaluate_batch(*trainer.evaluator, trainer.data.train->rows(row, 1), false).token_loss;
+      losses = row == 0 ? of_row.clone() : at::cat({losses, of_row});
+    }
+    expected = mean_of_sample_means(batch, losses);
+    expected_mean = losses.sum().item<double>() / static_cast<double>(batch.valid_labels);
+  }));
+  const Records records = run.run();
+  EXPECT_GT(std::abs(expected - expected_mean), 1e-4);
+  EXPECT_NEAR(records.front().loss, expected, 1e-6);
+}
+
+TEST(LossReduction, GivesTheSameBitsOnOneAndFourRanks) {
+  const TempFolder folder;
+  for (const char* reduction : {"sample", "square"}) {
+    const Strings args = short_documents + Strings{"training.reduction=ordered",
+                                                   format("training.loss_reduction={}", reduction)};
+    const Records one = TestRun(job(folder, format("one-{}", reduction), args)).run();
+    for (const Records& records : RankThreads(4).run(job(folder, format("four-{}", reduction), args)))
+      EXPECT_EQ(numbers(records), numbers(one)) << reduction;
+  }
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(StepScalars, AreViewsOfOneBufferThatDoNotOverlap) {
   step.all.zero_();
   const at::Tensor& all = step.all;
   for (const at::Tensor& view :
-       {step.own_labels, step.data_ranks, step.counts, step.token_weight, step.own_losses,
+       {step.own_weight, step.data_ranks, step.counts, step.token_weight, step.own_losses,
         step.gathered_losses, step.loss, step.max_loss, step.norm_terms, step.norm, step.update.finite,
         step.update.number, step.update.lr_factor, step.update.grad_scale}) {
     EXPECT_TRUE(view.eq(0).all().item<bool>());
@@ -126,10 +126,12 @@ TEST(StepScalars, AreViewsOfOneBufferThatDoNotOverlap) {
   }
   EXPECT_TRUE(all.eq(1).all().item<bool>());
   // What ranks exchange lies in one piece.
+  step.label_weight.fill_(1.5);
   step.valid_labels.fill_(2);
   step.interrupted.fill_(3);
-  EXPECT_EQ(step.counts[0].item<double>(), 2.0);
-  EXPECT_EQ(step.counts[1].item<double>(), 3.0);
+  EXPECT_EQ(step.counts[0].item<double>(), 1.5);
+  EXPECT_EQ(step.counts[1].item<double>(), 2.0);
+  EXPECT_EQ(step.counts[2].item<double>(), 3.0);
   step.own_mean.fill_(4);
   EXPECT_EQ(step.own_losses[3].item<double>(), 4.0);
 }
@@ -143,9 +145,10 @@ TEST(StepScalars, OfOneRankGatherItsOwnLossesInPlace) {
 TEST(StepScalars, AStepBeginsWithoutAnythingOfTheOneBefore) {
   const StepScalars step(1, 1, at::kCPU);
   step.all.fill_(std::nan(""));
-  step.begin(5, 2);
+  step.begin(2.5, 5, 2);
   const HostScalars host(step);
-  EXPECT_EQ(host(step.own_labels), 5.0);
+  EXPECT_EQ(host(step.own_weight), 2.5);
+  EXPECT_EQ(host(step.label_weight), 2.5);
   EXPECT_EQ(host(step.valid_labels), 5.0);
   EXPECT_EQ(host(step.data_ranks), 2.0);
   for (const at::Tensor& number : {step.interrupted, step.token_weight, step.own_mean, step.loss, step.norm,

@@ -86,17 +86,17 @@ double centred_logit(const T* logit, float largest) {
   return static_cast<double>(load(logit)) - static_cast<double>(largest);
 }
 
-/// The loss of a row whose label has the logit `centred`; with a scale the row becomes its gradient. The label is
+/// The loss of row n, whose label has the logit `centred`; with a scale the row becomes its gradient. The label is
 /// at index `label` unless another part of the vocabulary has it.
 template <typename T>
-float finish_row(T* row, int64_t width, int64_t label, const RowSum& statistics, double centred,
+float finish_row(int64_t n, T* row, int64_t width, int64_t label, const RowSum& statistics, double centred,
                  const LogitsGradient& gradient) {
   const double log_sum = std::log(statistics.sum);
   if (gradient.scale != nullptr) {
     const double lse = log_sum + static_cast<double>(statistics.largest);
     const double growth = 1.0 + 2.0 * gradient.z_weight * lse;
     const double probability = std::exp(centred) / statistics.sum;
-    const double scale = *gradient.scale;
+    const double scale = gradient.row_scale(n);
     row_gradient(row, width, statistics.largest, static_cast<float>(scale * growth / statistics.sum));
     if (label >= 0 && label < width)
       store(row + label, static_cast<float>((probability * growth - 1.0) * scale));
@@ -111,13 +111,13 @@ float ignored_row(T* row, int64_t width, const LogitsGradient& gradient) {
   return 0.0F;
 }
 
-/// The loss of a row with all tokens; with a scale the row becomes its gradient.
+/// The loss of row n with all tokens; with a scale the row becomes its gradient.
 template <typename T>
-float whole_row(T* row, int64_t width, int64_t label, const LogitsGradient& gradient) {
+float whole_row(int64_t n, T* row, int64_t width, int64_t label, const LogitsGradient& gradient) {
   if (label == kIgnoredLabel) return ignored_row(row, width, gradient);
   const float largest = row_max(row, width);
   const RowSum statistics{largest, row_sum(row, width, largest)};
-  return finish_row(row, width, label, statistics, centred_logit(row + label, largest), gradient);
+  return finish_row(n, row, width, label, statistics, centred_logit(row + label, largest), gradient);
 }
 
 /// visit(n, row n) for all rows, in parallel. The rows are changed only where the caller may change them.
@@ -150,7 +150,7 @@ void cross_entropy(const at::Tensor& logits, const at::Tensor& labels, const Log
   check_labels(label_data, labels.numel(), logits.size(1));
   auto* losses = token_loss.mutable_data_ptr<float>();
   for_each_row(logits, [&](int64_t n, auto* row) {
-    losses[n] = whole_row(row, logits.size(1), label_data[n], gradient);
+    losses[n] = whole_row(n, row, logits.size(1), label_data[n], gradient);
   });
 }
 
@@ -188,7 +188,7 @@ void part_losses(const at::Tensor& logits, const at::Tensor& labels, const Vocab
     const RowSum statistics{largest_data[n], sums[n]};
     losses[n] = label_data[n] == kIgnoredLabel
                     ? ignored_row(row, width, gradient)
-                    : finish_row(row, width, label_data[n] - part.begin, statistics, centred[n], gradient);
+                    : finish_row(n, row, width, label_data[n] - part.begin, statistics, centred[n], gradient);
   });
 }
 

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the labels of a sample weigh in the loss.
+#pragma once
+
+#include <cstdint>
+
+#include "stepforge/data/batch.h"
+
+namespace stepforge {
+
+/// The weight of each of the n labels that count in a sample: 1, 1/n or 1/sqrt(n). The loss of a step is the
+/// weighted mean over all its labels, so `sample` makes every sample count alike, however long it is, and
+/// `square` is between the two (InternVL's "square averaging", XTuner's loss_reduction).
+enum class LabelWeights : uint8_t { token, sample, square };
+
+/// Sets the weights of a batch of whole rows; `token` leaves it as it is. A sample is a document, or the part of
+/// it that a row holds.
+void weigh_labels(LabelWeights weights, Batch& batch);
+
+/// The sum of batch.weights. Each row's share is rounded to a multiple of 2^-24, so that the sum over a step does
+/// not depend on how its rows are divided.
+double sum_of_weights(const Batch& batch);
+
+}  // namespace stepforge
