@@ -79,7 +79,8 @@ struct SplitPattern::Scratch::State {
 
 SplitPattern::Scratch::Scratch() : state_(std::make_shared<State>()) {}
 
-SplitPattern::SplitPattern(std::string_view pattern, const std::string& source) : source_(source) {
+SplitPattern::SplitPattern(std::string_view pattern, const std::string& source, bool use_scanner)
+    : source_(source), scanner_(use_scanner ? scanner_for(pattern) : nullptr) {
   if (pattern.size() > kMaxPatternBytes) {
     throw FormatError(format("{}: a regular expression of {} bytes; at most {} are accepted", source,
                              pattern.size(), kMaxPatternBytes));
@@ -113,6 +114,7 @@ std::optional<SplitPattern::Match> SplitPattern::find(std::string_view text, siz
 }
 
 size_t SplitPattern::piece_length(std::string_view text, size_t position, Scratch& scratch) const {
+  if (scanner_ != nullptr) return scanner_(text, position);
   const std::optional<Match> match = find(text, position, scratch);
   if (!match) return text.size() - position;
   return (match->begin > position ? match->begin : match->end) - position;

@@ -9,23 +9,17 @@
 #include <string_view>
 #include <vector>
 
+#include "stepforge/text/known_patterns.h"
+
 namespace stepforge {
-
-/// The pattern of GPT-4 and Llama 3: contractions, words with one leading character, up to three digits,
-/// punctuation, line breaks, spaces.
-inline constexpr std::string_view kLlama3Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-/// The pattern of GPT-2, which Hugging Face's ByteLevel pre-tokenizer uses when use_regex is true.
-inline constexpr std::string_view kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 /// A compiled pattern; immutable, may be shared between threads.
 class SplitPattern {
  public:
-  /// `pattern` in Oniguruma's language (see pattern_rewriter.h). Throws FormatError naming `source` if it is
+  /// `pattern` in Oniguruma's language (see pattern_rewriter.h). With `use_scanner` the pieces of a known pattern
+  /// (known_patterns.h) are found without the regular expression. Throws FormatError naming `source` if it is
   /// not supported, does not compile or can match the empty string.
-  SplitPattern(std::string_view pattern, const std::string& source);
+  SplitPattern(std::string_view pattern, const std::string& source, bool use_scanner = true);
 
   /// One thread's working memory for matching; usable with every pattern.
   class Scratch {
@@ -55,6 +49,7 @@ class SplitPattern {
  private:
   std::string source_;
   std::shared_ptr<const void> code_;
+  PieceScanner scanner_ = nullptr;  ///< null: pieces are found by the regular expression
 };
 
 }  // namespace stepforge

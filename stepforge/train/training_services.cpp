@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/train/training_services.h"
 
+#include <ATen/TensorOperators.h>
+
 #include "stepforge/kernels/scalars.h"
 #include "stepforge/storage/tensor_parts.h"
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/text/splitter.h"
 
+#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "stepforge/base/error.h"
+#include "stepforge/base/utf8.h"
 #include "stepforge/text/pattern_rewriter.h"
 #include "tests/support/throws.h"
 
@@ -34,6 +36,59 @@ TEST(Splitter, Llama3PatternSplitsAsPublished) {
 TEST(Splitter, Gpt2PatternKeepsRunsOfDigitsAndLowerCaseContractions) {
   EXPECT_EQ(split(kGpt2Pattern, "it's IT'S 12345  x"),
             (Pieces{"it", "'s", " IT", "'", "S", " 12345", " ", " x"}));
+}
+
+/// Characters that the known patterns treat differently, and random ones of all planes.
+std::string random_text(std::mt19937& random) {
+  static constexpr std::string_view kParts[] = {
+      "a",      "Z",          "s",          "S",      "t",      "re",    "LL",     "Ve",     "d",
+      "m",      "'",          "'",          "'s",     " ",      " ",     "  ",     "\n",     "\r",
+      "\t",     "\v",         "1",          "23",     "9",      "-",     "\u017F", "\u00E9", "\u0301",
+      "\u00A0", "\u3000",     "\u2028",     "!",      ".",      "\0",    "\x7F",   "\u00BD", "\u0663",
+      "\u6F22", "\U0001F600", "\U00031350", "\u0085", "\u180E", "\uFB05"};
+  std::string text;
+  for (size_t left = random() % 24; left > 0; --left) {
+    if (random() % 8 != 0) {
+      text += kParts[random() % std::size(kParts)];
+    } else if (const char32_t point = random() % 0x110000; point < 0xD800 || point >= 0xE000) {
+      append_utf8(text, point);
+    }
+  }
+  return text;
+}
+
+TEST(Splitter, ScannersFindThePiecesOfTheirRegularExpressions) {
+  std::mt19937 random(7);
+  SplitPattern::Scratch scratch;
+  for (const std::string_view pattern : {kLlama3Pattern, kQwen2Pattern, kGpt2Pattern}) {
+    ASSERT_NE(scanner_for(pattern), nullptr);
+    const SplitPattern expression(pattern, "test", /*use_scanner=*/false);
+    for (int i = 0; i < 40000; ++i) {
+      const std::string text = random_text(random);
+      for (size_t begin = 0; begin < text.size();) {
+        const size_t length = expression.piece_length(text, begin, scratch);
+        ASSERT_EQ(scanner_for(pattern)(text, begin), length)
+            << quoted_for_message(text) << " at byte " << begin << " by " << pattern;
+        begin += length;
+      }
+    }
+  }
+}
+
+TEST(Splitter, ScannersKnowTheClassOfEveryCharacter) {
+  SplitPattern::Scratch scratch;
+  for (const std::string_view pattern : {kLlama3Pattern, kGpt2Pattern}) {
+    const SplitPattern expression(pattern, "test", /*use_scanner=*/false);
+    for (char32_t point = 0; point < 0x110000; ++point) {
+      if (point >= 0xD800 && point < 0xE000) continue;
+      std::string text;
+      append_utf8(text, point);
+      text += "a1 !";
+      text += text;
+      ASSERT_EQ(scanner_for(pattern)(text, 0), expression.piece_length(text, 0, scratch))
+          << std::hex << +point;
+    }
+  }
 }
 
 TEST(Splitter, TextBetweenMatchesIsAPiece) {

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stepforge/text/known_patterns.h"
+
+#include "stepforge/text/character_classes.h"
+
+namespace stepforge {
+
+namespace {
+
+constexpr std::string_view kLongS = "\u017F";  // folds to "s"
+
+/// Reads the characters of a text one after the other.
+class Cursor {
+ public:
+  Cursor(std::string_view text, size_t position) : text_(text), position_(position) { classify(); }
+
+  bool at_end() const { return position_ == text_.size(); }
+  size_t position() const { return position_; }
+  /// Not at the end.
+  CharacterClass kind() const { return current_.kind; }
+  bool is(CharacterClass kind) const { return !at_end() && current_.kind == kind; }
+  bool is_space() const { return is(CharacterClass::space) || is(CharacterClass::line_break); }
+  bool is_byte(char byte) const { return !at_end() && text_[position_] == byte; }
+  void advance() {
+    position_ += current_.length;
+    classify();
+  }
+  /// Passes all characters of a class, at most `most`.
+  void pass(CharacterClass kind, int most) {
+    for (int passed = 0; passed < most && is(kind); ++passed) advance();
+  }
+  void pass(CharacterClass kind) {
+    while (is(kind)) advance();
+  }
+
+ private:
+  void classify() {
+    if (!at_end()) current_ = character_at(text_, position_);
+  }
+
+  std::string_view text_;
+  size_t position_;
+  ClassifiedCharacter current_;
+};
+
+char lower(char byte) {
+  return byte >= 'A' && byte <= 'Z' ? static_cast<char>(byte + ('a' - 'A')) : byte;
+}
+
+/// Length of 's, 't, 're, 've, 'm, 'll or 'd at the start of `text`, or 0.
+template <bool kAnyCase>
+size_t contraction(std::string_view text) {
+  if (text.size() < 2 || text[0] != '\'') return 0;
+  const auto letter = [&](size_t at) { return kAnyCase ? lower(text[at]) : text[at]; };
+  switch (letter(1)) {
+    case 's':
+    case 't':
+    case 'm':
+    case 'd':
+      return 2;
+    case 'r':
+    case 'v':
+      return text.size() > 2 && letter(2) == 'e' ? 3 : 0;
+    case 'l':
+      return text.size() > 2 && letter(2) == 'l' ? 3 : 0;
+    default:
+      return kAnyCase && text.substr(1).starts_with(kLongS) ? 1 + kLongS.size() : 0;
+  }
+}
+
+/// Where `\s+(?!\S)|\s+` ends: before the last character of white space if a word follows, so that the word has
+/// it. With `kLineBreaks`, `\s*[\r\n]+` comes first: after the last line break.
+template <bool kLineBreaks>
+size_t end_of_space(Cursor cursor) {
+  const size_t begin = cursor.position();
+  size_t last = begin;
+  size_t after_line_break = begin;
+  while (cursor.is_space()) {
+    last = cursor.position();
+    const bool is_line_break = cursor.kind() == CharacterClass::line_break;
+    cursor.advance();
+    if (is_line_break) after_line_break = cursor.position();
+  }
+  if (kLineBreaks && after_line_break > begin) return after_line_break;
+  return cursor.at_end() || last == begin ? cursor.position() : last;
+}
+
+/// kLlama3Pattern with at most kDigits digits together.
+template <int kDigits>
+size_t llama3_piece(std::string_view text, size_t position) {
+  if (const size_t length = contraction<true>(text.substr(position))) return length;
+  Cursor cursor(text, position);
+  const CharacterClass first = cursor.kind();
+  if (first == CharacterClass::letter) {
+    cursor.pass(CharacterClass::letter);
+    return cursor.position() - position;
+  }
+  if (first == CharacterClass::number) {
+    cursor.pass(CharacterClass::number, kDigits);
+    return cursor.position() - position;
+  }
+  if (first == CharacterClass::line_break) return end_of_space<true>(cursor) - position;
+  Cursor second = cursor;
+  second.advance();
+  if (second.is(CharacterClass::letter)) {
+    second.pass(CharacterClass::letter);
+    return second.position() - position;
+  }
+  if (first == CharacterClass::space) {
+    if (!cursor.is_byte(' ') || !second.is(CharacterClass::other))
+      return end_of_space<true>(cursor) - position;
+  }
+  second.pass(CharacterClass::other);
+  second.pass(CharacterClass::line_break);
+  return second.position() - position;
+}
+
+size_t gpt2_piece(std::string_view text, size_t position) {
+  if (const size_t length = contraction<false>(text.substr(position))) return length;
+  const Cursor start(text, position);
+  Cursor cursor = start;
+  if (cursor.is_byte(' ')) cursor.advance();
+  if (cursor.at_end() || cursor.is_space()) return end_of_space<false>(start) - position;
+  cursor.pass(cursor.kind());
+  return cursor.position() - position;
+}
+
+}  // namespace
+
+PieceScanner scanner_for(std::string_view pattern) {
+  if (pattern == kLlama3Pattern) return llama3_piece<3>;
+  if (pattern == kQwen2Pattern) return llama3_piece<1>;
+  if (pattern == kGpt2Pattern) return gpt2_piece;
+  return nullptr;
+}
+
+}  // namespace stepforge
