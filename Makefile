@@ -4,7 +4,7 @@
 .NOTPARALLEL:
 SECONDS ?= 60
 ROUNDS ?= 3
-.PHONY: setup build demo test check test-all lint format docs api oracle bench fuzz mutants clean help
+.PHONY: setup build demo test check test-all lint format docs api oracle bench bench-data fuzz mutants clean help
 
 setup: ## Install what building and testing need: Debian packages, and libtorch in ~/.cache
 	@scripts/setup.sh
@@ -41,6 +41,9 @@ oracle: ## Compare results with PyTorch, transformers and tokenizers (downloads 
 
 bench: ## Measure speed and memory against PyTorch, torch.compile and transformers; ROUNDS=3
 	@tools/bench/bench.sh $(ROUNDS)
+
+bench-data: ## Measure tokenizing and preparing text against tokenizers, datasets and Megatron; ROUNDS=3
+	@tools/bench/data.sh $(ROUNDS)
 
 fuzz: ## Fuzz the file parsers, SECONDS=60 each
 	@scripts/fuzz.sh $(SECONDS)
