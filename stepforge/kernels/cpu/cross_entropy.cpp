@@ -86,6 +86,12 @@ double centred_logit(const T* logit, float largest) {
   return static_cast<double>(load(logit)) - static_cast<double>(largest);
 }
 
+/// The scale of row n.
+double scale_of(const LogitsGradient& gradient, int64_t n) {
+  return gradient.weights == nullptr ? *gradient.scale
+                                     : *gradient.scale * static_cast<double>(gradient.weights[n]);
+}
+
 /// The loss of row n, whose label has the logit `centred`; with a scale the row becomes its gradient. The label is
 /// at index `label` unless another part of the vocabulary has it.
 template <typename T>
@@ -96,7 +102,7 @@ float finish_row(int64_t n, T* row, int64_t width, int64_t label, const RowSum& 
     const double lse = log_sum + static_cast<double>(statistics.largest);
     const double growth = 1.0 + 2.0 * gradient.z_weight * lse;
     const double probability = std::exp(centred) / statistics.sum;
-    const double scale = gradient.row_scale(n);
+    const double scale = scale_of(gradient, n);
     row_gradient(row, width, statistics.largest, static_cast<float>(scale * growth / statistics.sum));
     if (label >= 0 && label < width)
       store(row + label, static_cast<float>((probability * growth - 1.0) * scale));

@@ -53,11 +53,6 @@ struct LogitsGradient {
   const double* scale = nullptr;
   double z_weight = 0.0;
   const float* weights = nullptr;  ///< of each row; null if all are 1
-
-  /// The scale of row n.
-  double row_scale(int64_t n) const {
-    return weights == nullptr ? *scale : *scale * static_cast<double>(weights[n]);
-  }
 };
 
 /// Computes the loss; with a scale, `logits` are overwritten by their gradient.
