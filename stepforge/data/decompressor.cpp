@@ -60,7 +60,7 @@ class CompressedInput {
   int64_t output_ = 0;
 };
 
-class GzipDecompressor : public Decompressor {
+class GzipDecompressor : public ContentReader {
  public:
   explicit GzipDecompressor(const fs::path& path) : input_(path) {
     constexpr int kGzipWindow = 15 + 16;
@@ -108,7 +108,7 @@ class GzipDecompressor : public Decompressor {
   bool inside_ = false;
 };
 
-class ZstdDecompressor : public Decompressor {
+class ZstdDecompressor : public ContentReader {
  public:
   explicit ZstdDecompressor(const fs::path& path)
       : input_(path), stream_(ZSTD_createDStream(), ZSTD_freeDStream) {
@@ -148,7 +148,7 @@ bool is_compressed_name(const fs::path& path) {
   return extension == ".gz" || extension == ".zst";
 }
 
-std::unique_ptr<Decompressor> open_decompressor(const fs::path& path) {
+std::unique_ptr<ContentReader> open_decompressor(const fs::path& path) {
   if (lower_extension(path) == ".zst") return std::make_unique<ZstdDecompressor>(path);
   return std::make_unique<GzipDecompressor>(path);
 }

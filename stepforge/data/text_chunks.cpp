@@ -7,7 +7,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
-#include "stepforge/data/decompressor.h"
+#include "stepforge/data/content_reader.h"
 
 namespace stepforge {
 
@@ -51,12 +51,12 @@ class PlainChunks : public TextChunks {
   int64_t begin_;
 };
 
-/// Pieces of the contents of a compressed file. It is read from its beginning even if the first chunk begins later.
-class CompressedChunks : public TextChunks {
+/// Pieces of what a ContentReader reads: from the beginning of the file, even if the first chunk begins later.
+class SequentialChunks : public TextChunks {
  public:
-  CompressedChunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin)
+  SequentialChunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin)
       : file_(file),
-        input_(open_decompressor(file.path)),
+        input_(open_contents(file.path)),
         target_bytes_(target_bytes),
         skip_(begin),
         begin_(begin) {}
@@ -112,7 +112,7 @@ class CompressedChunks : public TextChunks {
   }
 
   ChunkedFile file_;
-  std::unique_ptr<Decompressor> input_;
+  std::unique_ptr<ContentReader> input_;
   int64_t target_bytes_;
   int64_t skip_;   ///< contents before the first chunk
   int64_t begin_;  ///< of `rest_` in the contents
@@ -137,7 +137,7 @@ size_t after_blank_line(std::string_view text, size_t from) {
 }
 
 std::unique_ptr<TextChunks> open_text_chunks(const ChunkedFile& file, int64_t target_bytes, int64_t begin) {
-  if (is_compressed_name(file.path)) return std::make_unique<CompressedChunks>(file, target_bytes, begin);
+  if (is_sequential_name(file.path)) return std::make_unique<SequentialChunks>(file, target_bytes, begin);
   return std::make_unique<PlainChunks>(file, target_bytes, begin);
 }
 

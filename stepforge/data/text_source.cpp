@@ -11,6 +11,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/base/threads.h"
 #include "stepforge/base/utf8.h"
+#include "stepforge/data/content_reader.h"
 #include "stepforge/data/decompressor.h"
 #include "stepforge/data/json_lines.h"
 
@@ -98,12 +99,12 @@ constexpr std::array kForeignTypes = {
 /// The first characters of a file's contents.
 std::string beginning_of(const fs::path& path) {
   constexpr int64_t kBytes = 4096;
-  if (!is_compressed_name(path)) {
+  if (!is_sequential_name(path)) {
     const FileReader file(path);
     return file.text(0, std::min(kBytes, file.size()));
   }
   std::string text(kBytes, '\0');
-  text.resize(static_cast<size_t>(open_decompressor(path)->read(text)));
+  text.resize(static_cast<size_t>(open_contents(path)->read(text)));
   return text;
 }
 

@@ -15,7 +15,7 @@
 #include "stepforge/base/json_reader.h"
 #include "stepforge/base/random.h"
 #include "stepforge/base/threads.h"
-#include "stepforge/data/decompressor.h"
+#include "stepforge/data/content_reader.h"
 
 namespace stepforge {
 
@@ -174,7 +174,7 @@ TokenizeResult tokenize(const TextSource& source, const RecordFormat& records, c
   std::vector<int64_t> before = {0};  // of each file, bytes of the files before it
   for (const TextFile& file : source.files()) before.push_back(before.back() + file.bytes);
   state.bytes_done = before[start.file];
-  if (!is_compressed_name(source.files()[start.file].path)) state.bytes_done += start.byte;
+  if (!is_sequential_name(source.files()[start.file].path)) state.bytes_done += start.byte;
   state.tokens = result.train.tokens + result.validation.tokens;
   const auto report = [&] {
     if (progress) progress(state);
