@@ -47,10 +47,13 @@ enum class DataFormat : uint8_t {
   messages,
   sharegpt,
   alpaca,
-  prompt_completion
+  prompt_completion,
+  preference
 };
-constexpr ChoiceNames<9> choice_names(DataFormat) {
-  return {"auto", "text", "jsonl", "bin", "synthetic", "messages", "sharegpt", "alpaca", "prompt_completion"};
+constexpr ChoiceNames<10> choice_names(DataFormat) {
+  return {
+      "auto",      "text", "jsonl", "bin", "synthetic", "messages", "sharegpt", "alpaca", "prompt_completion",
+      "preference"};
 }
 
 enum class LossOnMessages : uint8_t { assistant, last, all };
@@ -61,6 +64,11 @@ constexpr ChoiceNames<3> choice_names(LossOnMessages) {
 enum class DataPacking : uint8_t { concat, hard, soft, best_fit, none };
 constexpr ChoiceNames<5> choice_names(DataPacking) {
   return {"concat", "hard", "soft", "best_fit", "none"};
+}
+
+enum class TooLongRule : uint8_t { cut, drop, error, proportional };
+constexpr ChoiceNames<4> choice_names(TooLongRule) {
+  return {"cut", "drop", "error", "proportional"};
 }
 
 enum class DocumentUnit : uint8_t { file, line, paragraph };
@@ -202,6 +210,7 @@ struct DataSourceConfig {
   std::string field = "text";
   DataFormat format = DataFormat::automatic;
   LossOnMessages loss_on = LossOnMessages::assistant;
+  std::string dataset;
 
   bool operator==(const DataSourceConfig&) const = default;
 };
@@ -212,6 +221,7 @@ struct DataConfig {
   double validation_fraction = 0.0;
   DocumentUnit document = DocumentUnit::file;
   DataPacking packing = DataPacking::concat;
+  TooLongRule too_long = TooLongRule::cut;
   std::string chat_template;
   bool bos = true;
   bool eos = true;

@@ -92,7 +92,13 @@ void check_sources(const RuleCheck& check, std::string_view list,
                   "a source needs a path, unless its format is \"synthetic\"");
     check.require(!synthetic || sources[i].path.empty(), {name + ".path", name + ".format"},
                   "a synthetic source has no path; remove it, or choose another format");
-    const bool is_chat = sources[i].format >= DataFormat::messages;
+    const bool named = !sources[i].dataset.empty();
+    check.require(!named || sources[i].format == DataFormat::automatic, {name + ".dataset", name + ".format"},
+                  "the entry of dataset_info.json says the format; remove it");
+    check.require(!named || sources[i].field == DataSourceConfig{}.field,
+                  {name + ".dataset", name + ".field"},
+                  "the entry of dataset_info.json says the fields; remove it");
+    const bool is_chat = named || sources[i].format >= DataFormat::messages;
     check.require(
         is_chat || sources[i].loss_on == LossOnMessages::assistant, {name + ".loss_on", name + ".format"},
         "only conversations have messages; remove it, or choose the format messages, sharegpt, alpaca or "
@@ -114,6 +120,10 @@ void check_data_section(const RuleCheck& check) {
   check.require(data.packing == DataPacking::concat || data.sources.empty() || !all_synthetic,
                 {"data.packing", "data.sources.0.format"},
                 "synthetic rows are not packed from documents; set packing to \"concat\"");
+  const bool cuts_rows = data.packing == DataPacking::concat || data.packing == DataPacking::hard;
+  check.require(
+      data.too_long == TooLongRule::cut || !cuts_rows, {"data.too_long", "data.packing"},
+      "rows of this packing hold documents of any length; set packing to \"best_fit\", or remove too_long");
 }
 
 void check_training(const RuleCheck& check) {

@@ -34,7 +34,11 @@ SchemaOf<DataSourceConfig> data_source_table() {
       .field("format", &DataSourceConfig::format, "Format of the files; auto derives it from their names.")
       .field(
           "loss_on", &DataSourceConfig::loss_on,
-          "Which messages of a conversation are learned: all of the assistant, its last one, or everything.");
+          "Which messages of a conversation are learned: all of the assistant, its last one, or everything.")
+      .field("dataset", &DataSourceConfig::dataset,
+             "Name of a data set in LLaMA-Factory's dataset_info.json, which path (or its folder) is then; "
+             "the entry "
+             "says the file and its format.");
 }
 
 }  // namespace
@@ -111,6 +115,13 @@ SchemaOf<DataConfig> data_section() {
           "a shuffled order, soft and best_fit put whole documents together, none gives each a row of its "
           "own.",
           {}, guarded(Guard::data))
+      .field("too_long", &DataConfig::too_long,
+             "What becomes of a document longer than seq_len where rows hold whole documents: cut loses its "
+             "end, drop "
+             "leaves it out, error stops, proportional cuts questions and answers in proportion, as "
+             "LLaMA-Factory "
+             "does.",
+             {}, guarded(Guard::data))
       .field(
           "chat_template", &DataConfig::chat_template,
           "Path of the Jinja template that renders conversations; empty means the one beside the tokenizer.",

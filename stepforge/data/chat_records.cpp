@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stepforge/data/chat_records.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/files.h"
 #include "stepforge/base/format.h"
+#include "stepforge/data/chat_fields.h"
 #include "stepforge/data/chat_mask.h"
 
 namespace stepforge {
@@ -22,16 +26,58 @@ class ChatEncoder : public RecordEncoder {
         special_(tokenizer.special_tokens()) {}
 
   void append(std::string_view record, EncodedDocuments& documents) override {
-    const Json json = parse_json(record, "the record");
-    const Conversation conversation = read_conversation(json, options_.layout, options_.loss_on);
-    const int64_t bytes =
-        conversation.prompt ? append_pair(conversation, documents) : append_messages(conversation, documents);
+    const Conversation conversation = read(record, options_.loss_on);
+    const int64_t bytes = encode(conversation, documents);
     if (options_.loss_on == LossOn::all) documents.counted.clear();
     documents.ends.push_back(std::ssize(documents.tokens));
     documents.text_bytes.push_back(bytes);
   }
 
+  std::vector<DocumentTurn> turns(std::string_view record) override {
+    auto turns = turns_of(answers_in(record));
+    if (options_.loss_on == LossOn::last) std::reverse(turns.begin(), turns.end());
+    return turns;
+  }
+
  private:
+  Conversation read(std::string_view record, LossOn loss_on) const {
+    return read_conversation(parse_json(record, "the record"), options_.layout, loss_on, options_.keys);
+  }
+
+  int64_t encode(const Conversation& conversation, EncodedDocuments& documents) {
+    return conversation.prompt ? append_pair(conversation, documents)
+                               : append_messages(conversation, documents);
+  }
+
+  /// 1 for each token that the assistant says, whether it counts or not.
+  std::vector<uint8_t> answers_in(std::string_view record) {
+    Conversation conversation = read(record, LossOn::all);
+    for (size_t i = 0; i < conversation.messages.size(); ++i)
+      conversation.counted[i] = conversation.messages[i]["role"] == kAssistantRole;
+    EncodedDocuments documents;
+    try {
+      encode(conversation, documents);
+    } catch (const FormatError&) {  // the template hides where earlier answers are
+      documents = {};
+      encode(read(record, options_.loss_on), documents);
+    }
+    return std::move(documents.counted);
+  }
+
+  /// The last answer takes what the template puts after it.
+  static std::vector<DocumentTurn> turns_of(const std::vector<uint8_t>& answers) {
+    std::vector<DocumentTurn> turns;
+    for (auto place = answers.begin(); place != answers.end();) {
+      const auto answer = std::find(place, answers.end(), 1);
+      const auto end = std::find(answer, answers.end(), 0);
+      if (answer == answers.end() && !turns.empty()) break;
+      turns.push_back({place - answers.begin(), answer - answers.begin(), end - answers.begin()});
+      place = end;
+    }
+    if (!turns.empty()) turns.back().end = std::ssize(answers);
+    return turns;
+  }
+
   int64_t append_messages(const Conversation& conversation, EncodedDocuments& documents) {
     if (template_ == nullptr)
       throw FormatError(
@@ -68,6 +114,14 @@ class ChatEncoder : public RecordEncoder {
   SpecialTokens special_;
 };
 
+/// All names, so that different ones have different texts.
+std::string keys_text(const ChatKeys& keys) {
+  Json json = {keys.prompt, keys.query,  keys.response, keys.history, keys.messages, keys.system,
+               keys.tools,  keys.chosen, keys.rejected, keys.role,    keys.content};
+  for (const RoleName& role : keys.roles) json.push_back({role.name, role.role});
+  return json.dump();
+}
+
 }  // namespace
 
 ChatRecords::ChatRecords(const Tokenizer& tokenizer, std::shared_ptr<const ChatTemplate> chat_template,
@@ -79,9 +133,11 @@ std::unique_ptr<RecordEncoder> ChatRecords::encoder() const {
 }
 
 std::string ChatRecords::fingerprint() const {
-  return content_hash(format("chat {} {}\n{}\n{}", static_cast<int>(options_.layout),
-                             static_cast<int>(options_.loss_on), tokenizer_.fingerprint(),
-                             template_ ? template_->fingerprint() : "none"));
+  std::string parts =
+      format("chat {} {}\n{}\n{}", static_cast<int>(options_.layout), static_cast<int>(options_.loss_on),
+             tokenizer_.fingerprint(), template_ ? template_->fingerprint() : "none");
+  if (options_.keys != ChatKeys{}) parts += "\n" + keys_text(options_.keys);
+  return content_hash(parts);
 }
 
 }  // namespace stepforge

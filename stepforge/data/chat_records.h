@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "stepforge/data/conversation.h"
 #include "stepforge/data/record_format.h"
@@ -15,6 +14,7 @@ namespace stepforge {
 struct ChatRecordOptions {
   ChatLayout layout = ChatLayout::messages;
   LossOn loss_on = LossOn::assistant;
+  ChatKeys keys{};
 };
 
 /// Each record is one JSON object that holds a conversation, and becomes one document: the text of the template,

@@ -7,60 +7,18 @@
 
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
+#include "stepforge/data/chat_fields.h"
 
 namespace stepforge {
 
 namespace {
 
-constexpr std::string_view kAssistant = "assistant";
-
-/// The value of the first of `keys` that the record has; null if it has none.
-const Json* find_member(const Json& record, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) {
-    const auto found = record.find(key);
-    if (found != record.end() && !found->is_null()) return &*found;
-  }
-  return nullptr;
-}
-
-std::string keys_of(const Json& record) {
-  std::vector<std::string> keys;
-  for (const auto& member : record.items()) keys.push_back(format("\"{}\"", member.key()));
-  return keys.empty() ? "no keys" : join(keys, ", ");
-}
-
-const std::string& text_of(const Json& record, const char* key) {
-  const Json* value = find_member(record, {key});
-  if (value == nullptr) throw FormatError(format("no \"{}\"; it has {}", key, keys_of(record)));
-  if (!value->is_string()) throw FormatError(format("\"{}\" is not a string", key));
-  return value->get_ref<const std::string&>();
-}
-
-std::string text_or_empty(const Json& record, const char* key) {
-  return find_member(record, {key}) == nullptr ? "" : text_of(record, key);
-}
-
-/// Lists of tools are given as JSON, or as a string that holds JSON.
-Json tools_of(const Json& record) {
-  const Json* value = find_member(record, {"tools"});
-  if (value == nullptr) return nullptr;
-  Json tools = *value;
-  if (value->is_string()) {
-    const auto& text = value->get_ref<const std::string&>();
-    if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nullptr;
-    tools = parse_json(text, "\"tools\"");
-  }
-  if (!tools.is_array()) throw FormatError("\"tools\" is not a list");
-  if (tools.empty()) return nullptr;
-  return tools;
-}
-
-Json message(std::string_view role, std::string content) {
-  Json made = Json::object();
-  made["role"] = role;
-  made["content"] = std::move(content);
-  return made;
-}
+constexpr std::array<std::pair<std::string_view, ChatLayout>, 5> kLayouts = {
+    {{"messages", ChatLayout::messages},
+     {"sharegpt", ChatLayout::sharegpt},
+     {"alpaca", ChatLayout::alpaca},
+     {"prompt_completion", ChatLayout::prompt_completion},
+     {"preference", ChatLayout::preference}}};
 
 void add(Conversation& conversation, Json made, bool counted) {
   conversation.messages.push_back(std::move(made));
@@ -69,11 +27,11 @@ void add(Conversation& conversation, Json made, bool counted) {
 
 /// Whether a message is to be learned from, by its own flag.
 bool wants_loss(const Json& made, size_t index) {
-  if (const Json* flag = find_member(made, {"loss"}); flag != nullptr) {
+  if (const Json* flag = find_member(made, "loss"); flag != nullptr) {
     if (!flag->is_boolean()) throw FormatError(format("messages[{}].loss is not true or false", index));
     return flag->get<bool>();
   }
-  const Json* weight = find_member(made, {"weight"});
+  const Json* weight = find_member(made, "weight");
   if (weight == nullptr) return true;
   if (!weight->is_number() || (*weight != 0 && *weight != 1))
     throw FormatError(format("messages[{}].weight is neither 0 nor 1", index));
@@ -86,82 +44,99 @@ void read_messages(const Json& list, Conversation& conversation) {
     if (!list[i].is_object()) throw FormatError(format("messages[{}] is not an object", i));
     Json made = list[i];
     const std::string& role = text_of(list[i], "role");
-    const bool counted = role == kAssistant && wants_loss(made, i);
+    const bool counted = role == kAssistantRole && wants_loss(made, i);
     made.erase("loss");
     made.erase("weight");
     add(conversation, std::move(made), counted);
   }
 }
 
-/// The roles of ShareGPT and its relatives.
-std::string_view role_of(const std::string& from, size_t index) {
-  struct Role {
-    std::string_view name;
-    std::string_view role;
+/// The words of ShareGPT and its relatives.
+const std::vector<RoleName>& usual_roles() {
+  static const std::vector<RoleName> kRoles = {{"human", "user"},
+                                               {"user", "user"},
+                                               {"gpt", kAssistantRole},
+                                               {"assistant", kAssistantRole},
+                                               {"function_call", kAssistantRole},
+                                               {"system", "system"},
+                                               {"observation", "tool"},
+                                               {"tool", "tool"}};
+  return kRoles;
+}
+
+/// The words for which `wanted` is true: human, user.
+template <typename Wanted>
+std::string role_words(const std::vector<RoleName>& roles, const Wanted& wanted) {
+  std::vector<std::string> words;
+  for (const RoleName& role : roles)
+    if (wanted(role.role)) words.push_back(role.name);
+  return join(words, ", ");
+}
+
+std::string_view role_of(const std::string& word, const std::vector<RoleName>& roles,
+                         const std::string& place) {
+  for (const RoleName& role : roles)
+    if (role.name == word) return role.role;
+  throw FormatError(format("{} is \"{}\"; known are {}", place, word,
+                           role_words(roles, [](std::string_view) { return true; })));
+}
+
+/// Turn `number`, counted after the system message, must be a question if that is even, else an answer.
+void require_turn(size_t number, std::string_view role, const std::string& word,
+                  const std::vector<RoleName>& roles, const std::string& place) {
+  const bool question = number % 2 == 0;
+  const auto is_due = [&](std::string_view found) {
+    return question ? found == "user" || found == "tool" : found == kAssistantRole;
   };
-  static constexpr std::array kRoles = {Role{"human", "user"},
-                                        Role{"user", "user"},
-                                        Role{"gpt", kAssistant},
-                                        Role{"assistant", kAssistant},
-                                        Role{"function_call", kAssistant},
-                                        Role{"system", "system"},
-                                        Role{"observation", "tool"},
-                                        Role{"tool", "tool"}};
-  for (const Role& role : kRoles)
-    if (role.name == from) return role.role;
-  throw FormatError(format(
-      "conversations[{}].from is \"{}\"; known are human, user, gpt, assistant, function_call, system, "
-      "observation and tool",
-      index, from));
+  if (is_due(role)) return;
+  throw FormatError(format("{} is \"{}\", but it is the turn of {}: questions and answers must alternate",
+                           place, word, role_words(roles, is_due)));
 }
 
-Conversation read_sharegpt(const Json& record) {
+Conversation of_messages(Json messages) {
   Conversation conversation;
-  const Json* turns = find_member(record, {"conversations", "conversation"});
+  for (Json& made : messages) {
+    const bool counted = made["role"] == kAssistantRole;
+    add(conversation, std::move(made), counted);
+  }
+  return conversation;
+}
+
+std::vector<std::string> keys_or(const std::vector<std::string>& keys, std::vector<std::string> usual) {
+  return keys.empty() ? std::move(usual) : keys;
+}
+
+Conversation read_sharegpt(const Json& record, const ChatKeys& keys) {
+  const auto lists = keys_or(keys.messages, {"conversations", "conversation"});
+  const Json* turns = find_member(record, lists);
   if (turns == nullptr || !turns->is_array())
-    throw FormatError(format("no list \"conversations\"; it has {}", keys_of(record)));
-  if (std::string system = text_or_empty(record, "system"); !system.empty())
-    add(conversation, message("system", std::move(system)), false);
-  for (size_t i = 0; i < turns->size(); ++i) {
-    const Json& turn = (*turns)[i];
-    if (!turn.is_object()) throw FormatError(format("conversations[{}] is not an object", i));
-    const std::string_view role = role_of(text_of(turn, "from"), i);
-    add(conversation, message(role, text_of(turn, "value")), role == kAssistant);
+    throw FormatError(format("no list \"{}\"; it has {}", lists.front(), keys_of(record)));
+  Conversation conversation = of_messages(read_sharegpt_turns(*turns, keys));
+  // A system message among the turns takes the place of the column, as in LLaMA-Factory.
+  std::string system = text_or_empty(record, keys.system);
+  const Json& messages = conversation.messages;
+  if (!system.empty() && (messages.empty() || messages.front()["role"] != "system")) {
+    conversation.messages.insert(conversation.messages.begin(), chat_message("system", std::move(system)));
+    conversation.counted.insert(conversation.counted.begin(), false);
   }
-  conversation.tools = tools_of(record);
+  conversation.tools = tools_of(record, keys.tools);
   return conversation;
 }
 
-Conversation read_alpaca(const Json& record) {
-  Conversation conversation;
-  if (std::string system = text_or_empty(record, "system"); !system.empty())
-    add(conversation, message("system", std::move(system)), false);
-  if (const Json* history = find_member(record, {"history"}); history != nullptr) {
-    for (const Json& turn : *history) {
-      if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string())
-        throw FormatError("\"history\" is not a list of pairs [question, answer]");
-      add(conversation, message("user", turn[0].get<std::string>()), false);
-      add(conversation, message(kAssistant, turn[1].get<std::string>()), true);
-    }
-  }
-  std::string question = text_of(record, "instruction");
-  const std::string input = text_or_empty(record, "input");
-  if (!input.empty()) question += (question.empty() ? "" : "\n") + input;
-  add(conversation, message("user", std::move(question)), false);
-  add(conversation, message(kAssistant, text_of(record, "output")), true);
+Conversation read_alpaca(const Json& record, const ChatKeys& keys) {
+  Conversation conversation = of_messages(read_alpaca_prompt(record, keys));
+  add(conversation, chat_message(kAssistantRole, text_of(record, keys.response)), true);
   return conversation;
 }
 
-Conversation read_prompt_completion(const Json& record) {
+Conversation read_prompt_completion(const Json& record, const ChatKeys& keys) {
   Conversation conversation;
-  const Json* prompt = find_member(record, {"prompt"});
+  const Json* prompt = find_member(record, "prompt");
   if (prompt != nullptr && prompt->is_array()) {
     read_messages(*prompt, conversation);
     std::fill(conversation.counted.begin(), conversation.counted.end(), false);
-    const Json* completion = find_member(record, {"completion"});
-    if (completion == nullptr) throw FormatError(format("no \"completion\"; it has {}", keys_of(record)));
-    read_messages(*completion, conversation);
-    conversation.tools = tools_of(record);
+    read_messages(member_of(record, "completion"), conversation);
+    conversation.tools = tools_of(record, keys.tools);
     return conversation;
   }
   conversation.prompt = text_of(record, "prompt");
@@ -169,34 +144,39 @@ Conversation read_prompt_completion(const Json& record) {
   return conversation;
 }
 
-Conversation read_layout(const Json& record, ChatLayout layout) {
+Conversation read_layout(const Json& record, ChatLayout layout, const ChatKeys& keys) {
   switch (layout) {
     case ChatLayout::messages: {
-      const Json* list = find_member(record, {"messages", "conversations", "dialogs"});
-      if (list == nullptr) throw FormatError(format("no \"messages\"; it has {}", keys_of(record)));
+      const auto lists = keys_or(keys.messages, {"messages", "conversations", "dialogs"});
+      const Json* list = find_member(record, lists);
+      if (list == nullptr) throw FormatError(format("no \"{}\"; it has {}", lists.front(), keys_of(record)));
       Conversation conversation;
       read_messages(*list, conversation);
-      conversation.tools = tools_of(record);
+      conversation.tools = tools_of(record, keys.tools);
       return conversation;
     }
     case ChatLayout::sharegpt:
-      return read_sharegpt(record);
+      return read_sharegpt(record, keys);
     case ChatLayout::alpaca:
-      return read_alpaca(record);
+      return read_alpaca(record, keys);
     case ChatLayout::prompt_completion:
-      return read_prompt_completion(record);
+      return read_prompt_completion(record, keys);
+    case ChatLayout::preference:
+      break;
   }
-  throw Error("unknown chat layout");
+  throw UsageError("preference data is read by data show; training on it is not available yet");
 }
 
 }  // namespace
 
 std::optional<ChatLayout> find_chat_layout(std::string_view word) {
-  if (word == "messages") return ChatLayout::messages;
-  if (word == "sharegpt") return ChatLayout::sharegpt;
-  if (word == "alpaca") return ChatLayout::alpaca;
-  if (word == "prompt_completion") return ChatLayout::prompt_completion;
+  for (const auto& [name, layout] : kLayouts)
+    if (name == word) return layout;
   return std::nullopt;
+}
+
+std::string_view chat_layout_name(ChatLayout layout) {
+  return kLayouts.at(static_cast<size_t>(layout)).first;
 }
 
 LossOn parse_loss_on(std::string_view word) {
@@ -206,9 +186,47 @@ LossOn parse_loss_on(std::string_view word) {
   throw UsageError(format("loss_on \"{}\": expected \"assistant\", \"last\" or \"all\"", word));
 }
 
-Conversation read_conversation(const Json& record, ChatLayout layout, LossOn loss_on) {
+Json read_sharegpt_turns(const Json& turns, const ChatKeys& keys, size_t first_turn) {
+  const std::vector<RoleName>& roles = keys.roles.empty() ? usual_roles() : keys.roles;
+  Json messages = Json::array();
+  size_t number = first_turn;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const Json& turn = turns[i];
+    if (!turn.is_object()) throw FormatError(format("conversations[{}] is not an object", i));
+    const std::string place = format("conversations[{}].{}", i, keys.role);
+    const std::string& word = text_of(turn, keys.role);
+    const std::string_view role = role_of(word, roles, place);
+    if (i > 0 || role != "system") require_turn(number++, role, word, roles, place);
+    messages.push_back(chat_message(role, text_of(turn, keys.content)));
+  }
+  return messages;
+}
+
+Json read_alpaca_prompt(const Json& record, const ChatKeys& keys) {
+  Json messages = Json::array();
+  if (std::string system = text_or_empty(record, keys.system); !system.empty())
+    messages.push_back(chat_message("system", std::move(system)));
+  if (const Json* history = find_member(record, keys.history); history != nullptr) {
+    const auto is_pair = [](const Json& turn) {
+      return turn.is_array() && turn.size() == 2 && turn[0].is_string() && turn[1].is_string();
+    };
+    if (!history->is_array() || !std::all_of(history->begin(), history->end(), is_pair))
+      throw FormatError(format("\"{}\" is not a list of pairs [question, answer]", keys.history));
+    for (const Json& turn : *history) {
+      messages.push_back(chat_message("user", turn[0].get<std::string>()));
+      messages.push_back(chat_message(kAssistantRole, turn[1].get<std::string>()));
+    }
+  }
+  std::string question = text_of(record, keys.prompt);
+  const std::string query = text_or_empty(record, keys.query);
+  if (!query.empty()) question += (question.empty() ? "" : "\n") + query;
+  messages.push_back(chat_message("user", std::move(question)));
+  return messages;
+}
+
+Conversation read_conversation(const Json& record, ChatLayout layout, LossOn loss_on, const ChatKeys& keys) {
   if (!record.is_object()) throw FormatError("the record is not an object");
-  Conversation conversation = read_layout(record, layout);
+  Conversation conversation = read_layout(record, layout, keys);
   if (conversation.prompt || loss_on == LossOn::all) return conversation;
   auto& counted = conversation.counted;
   const auto last = std::find(counted.rbegin(), counted.rend(), true);

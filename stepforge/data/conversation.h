@@ -2,6 +2,7 @@
 // Conversations in the layouts of the usual chat and instruction data sets, read into one form.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,21 +12,52 @@
 
 namespace stepforge {
 
-/// The layouts of a record.
+/// The layouts of a record, with their usual keys.
 enum class ChatLayout {
   /// {"messages": [{"role", "content", ...}], "tools": [...]}, as OpenAI and TRL have it; the list may also be
   /// called "conversations" or "dialogs". A message may say "loss": false (XTuner) or "weight": 0 (OpenAI).
   messages,
-  /// {"conversations": [{"from", "value"}], "system": "...", "tools": "..."}.
+  /// {"conversations": [{"from", "value"}], "system": "...", "tools": "..."}. After the system message, questions
+  /// (human, observation) and answers (gpt, function_call) alternate.
   sharegpt,
   /// {"instruction", "input", "output", "system", "history": [[question, answer], ...]}.
   alpaca,
   /// {"prompt", "completion"}, both texts or both lists of messages, as TRL has it.
   prompt_completion,
+  /// A prompt with a better and a worse answer; see data/preference.h.
+  preference,
 };
 
-/// "messages", "sharegpt", "alpaca" or "prompt_completion"; nullopt for other words.
+/// "messages", "sharegpt", "alpaca", "prompt_completion" or "preference"; nullopt for other words.
 std::optional<ChatLayout> find_chat_layout(std::string_view word);
+std::string_view chat_layout_name(ChatLayout layout);
+
+/// The word with which a data set names a role.
+struct RoleName {
+  std::string name;
+  std::string_view role;  ///< "user", "assistant", "tool" or "system"
+
+  friend bool operator==(const RoleName&, const RoleName&) = default;
+};
+
+/// What a data set calls the parts of its records; the names of LLaMA-Factory's columns and tags. "" for a part that
+/// may be absent means that it is not read.
+struct ChatKeys {
+  std::string prompt = "instruction";
+  std::string query = "input";
+  std::string response = "output";
+  std::string history = "history";
+  std::vector<std::string> messages{};  ///< the first that a record has; empty: the usual ones of the layout
+  std::string system = "system";
+  std::string tools = "tools";
+  std::string chosen = "chosen";
+  std::string rejected = "rejected";
+  std::string role = "from";      ///< of a turn of ShareGPT
+  std::string content = "value";  ///< of a turn of ShareGPT
+  std::vector<RoleName> roles{};  ///< of ShareGPT; empty: the usual ones
+
+  friend bool operator==(const ChatKeys&, const ChatKeys&) = default;
+};
 
 /// What a model is to learn from.
 enum class LossOn {
@@ -47,7 +79,15 @@ struct Conversation {
 };
 
 /// Reads one record. Throws FormatError naming the key and the fault, without a location: something is not of
-/// the layout, a role is unknown, there is no message of an assistant.
-Conversation read_conversation(const Json& record, ChatLayout layout, LossOn loss_on);
+/// the layout, a role is unknown or out of turn, there is no message of an assistant. Throws UsageError for
+/// ChatLayout::preference, whose records are no conversations.
+Conversation read_conversation(const Json& record, ChatLayout layout, LossOn loss_on,
+                               const ChatKeys& keys = {});
+
+/// The messages of a list of turns {"from", "value"}; a system message may come first. `first_turn`: 0 if a question is
+/// due, 1 if an answer is. Throws FormatError as above.
+Json read_sharegpt_turns(const Json& turns, const ChatKeys& keys, size_t first_turn = 0);
+/// The question of an Alpaca record: its system message and history, then instruction and input.
+Json read_alpaca_prompt(const Json& record, const ChatKeys& keys);
 
 }  // namespace stepforge

@@ -67,6 +67,11 @@ class SourceOpener {
                  "validation source, or split it with data build --validation-fraction",
                  spec.path, fraction));
     }
+    if (plan_.records.limit.rule != TooLong::cut)
+      throw UsageError(
+          format("{} is a finished dataset, of which long documents can only be cut: set data.too_long = "
+                 "\"cut\", or name the source that it was built from",
+                 spec.path));
     auto dataset = std::make_shared<IndexedDataset>(spec.path);
     const auto description = read_description(*dataset);
     if (description && tokenizer_ != nullptr &&
@@ -90,6 +95,7 @@ class SourceOpener {
     options.format = spec.format;
     options.field = spec.field;
     options.loss_on = spec.loss_on;
+    options.dataset = spec.dataset;
     const Records records = open_records({spec.path}, *tokenizer_, options);
     const TextSource& source = *records.source;
     if (const std::string skipped = source.skipped(); !skipped.empty()) {
@@ -97,7 +103,8 @@ class SourceOpener {
     }
     const auto cached = [&](double held_out) {
       const TokenizeOptions tokenizing{.workers = plan_.workers,
-                                       .split = {.fraction = held_out, .seed = plan_.seed}};
+                                       .split = {.fraction = held_out, .seed = plan_.seed},
+                                       .max_records = records.max_records};
       return open_cached_dataset(source, *records.format, tokenizing, plan_.cache_dir, progress_);
     };
     const CachedDataset split = cached(fraction);

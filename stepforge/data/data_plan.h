@@ -24,6 +24,7 @@ struct SourceSpec {
   std::string format = "auto";
   std::string field = "text";         ///< name of the text field of a JSON line
   std::string loss_on = "assistant";  ///< of chat data: what counts in the loss
+  std::string dataset{};              ///< of a dataset_info.json that `path` names
 };
 
 /// Whether the source is an indexed dataset: by its format, or for "auto" by its name.

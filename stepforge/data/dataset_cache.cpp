@@ -211,7 +211,8 @@ class EntryBuild {
   /// Returns the beginning if nothing was saved.
   TokenizePosition saved_position() const {
     const fs::path path = folder_ / kPositionFile;
-    if (!fs::exists(path)) return {};
+    // A limit of records is counted from the beginning.
+    if (!fs::exists(path) || options_.max_records > 0) return {};
     const Json json = read_json_file(path, {.max_bytes = 4096, .max_depth = 4});
     const JsonReader reader(json, path.string());
     TokenizePosition position;
@@ -289,6 +290,7 @@ CachedDataset open_entry(const fs::path& entry, bool with_validation, const std:
 std::string cache_key(const TextSource& source, const RecordFormat& records, const TokenizeOptions& options) {
   std::string parts =
       format("version {}\n{}\n{}", kCacheVersion, source.content_key(options.workers), records.fingerprint());
+  if (options.max_records > 0) parts += format("\n{} records", options.max_records);
   if (options.split.fraction > 0.0) parts += format("\n{} {}", options.split.fraction, options.split.seed);
   return content_hash(parts);
 }

@@ -36,6 +36,21 @@ std::string ids_text(const std::vector<int32_t>& ids) {
 
 }  // namespace
 
+LostText& LostText::operator+=(const LostText& more) {
+  documents += more.documents;
+  tokens += more.tokens;
+  text_bytes += more.text_bytes;
+  return *this;
+}
+
+void add_losses(LossesByReason& losses, const LossesByReason& more) {
+  for (const auto& [reason, lost] : more) losses[reason] += lost;
+}
+
+std::vector<DocumentTurn> RecordEncoder::turns(std::string_view /*record*/) {
+  return {};
+}
+
 PlainText::PlainText(const Tokenizer& tokenizer, const TextEnds& ends) : tokenizer_(tokenizer) {
   const SpecialTokens special = tokenizer.special_tokens();
   if (ends.bos) ends_.before = special.before;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,12 +14,36 @@
 
 namespace stepforge {
 
+/// Documents that are not, or not wholly, among the encoded ones, for one reason.
+struct LostText {
+  int64_t documents = 0;
+  int64_t tokens = 0;      ///< 0 for documents that were dropped before they were encoded
+  int64_t text_bytes = 0;  ///< of whole documents
+
+  LostText& operator+=(const LostText& more);
+  friend bool operator==(const LostText&, const LostText&) = default;
+};
+using LossesByReason = std::map<std::string, LostText, std::less<>>;
+
+void add_losses(LossesByReason& losses, const LossesByReason& more);
+
+/// Tokens of a document: a question [begin, answer) and its answer [answer, end).
+struct DocumentTurn {
+  int64_t begin = 0;
+  int64_t answer = 0;
+  int64_t end = 0;
+
+  friend bool operator==(const DocumentTurn&, const DocumentTurn&) = default;
+};
+
 /// Documents end to end.
 struct EncodedDocuments {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> counted;     ///< [tokens] 1 if the token counts in the loss; empty if all do
   std::vector<int64_t> ends;        ///< of the documents, in tokens
   std::vector<int64_t> text_bytes;  ///< of the documents, without special tokens
+  LossesByReason dropped{};         ///< by the format; none of their tokens are here
+  LossesByReason cut{};             ///< what was cut off documents that are here
 };
 
 /// One thread's working memory for encoding records. Must not outlive its format.
@@ -27,6 +53,9 @@ class RecordEncoder {
   /// Appends the documents of one record, usually one. Throws FormatError, without a location, if the record
   /// is malformed.
   virtual void append(std::string_view record, EncodedDocuments& documents) = 0;
+  /// The turns of the one document that append() makes of the record, the most important first; together they are
+  /// the whole document. None if the text is all of one piece.
+  virtual std::vector<DocumentTurn> turns(std::string_view record);
 };
 
 /// Immutable; may be shared between threads.

@@ -2,8 +2,12 @@
 #include "stepforge/data/records.h"
 
 #include <optional>
+#include <utility>
 
+#include "stepforge/base/error.h"
+#include "stepforge/base/format.h"
 #include "stepforge/data/chat_records.h"
+#include "stepforge/data/dataset_info.h"
 
 namespace stepforge {
 
@@ -14,24 +18,48 @@ std::shared_ptr<const ChatTemplate> find_template(const RecordOptions& options) 
   return std::make_shared<ChatTemplate>(ChatTemplate::load(options.tokenizer_folder, options.chat_template));
 }
 
+/// The options with what an entry of dataset_info.json says.
+RecordOptions options_of(const DatasetEntry& entry, RecordOptions options) {
+  options.dataset.clear();
+  options.format = entry.layout ? chat_layout_name(*entry.layout) : "jsonl";
+  options.field = entry.field;
+  options.keys = entry.keys;
+  return options;
+}
+
 }  // namespace
 
 Records open_records(const std::vector<std::filesystem::path>& paths, const Tokenizer& tokenizer,
                      const RecordOptions& options) {
+  if (!options.dataset.empty()) {
+    const DatasetEntry entry = find_dataset(paths.front(), options.dataset);
+    if (!entry.layout && options.loss_on != "assistant")
+      throw UsageError(
+          format("loss_on = \"{}\": the data set \"{}\" holds texts, and only conversations have messages",
+                 options.loss_on, options.dataset));
+    Records records = open_records({entry.path}, tokenizer, options_of(entry, options));
+    records.max_records = entry.max_records;
+    return records;
+  }
   Records records;
+  std::unique_ptr<const RecordFormat> made;
   TextSourceOptions source{.paths = paths, .mode = parse_document_mode(options.documents)};
   if (const auto layout = find_chat_layout(options.format)) {
+    if (layout == ChatLayout::preference)
+      throw UsageError("preference data is read by data show; training on it is not available yet");
     source.format = TextFormat::json_lines;
     source.field = std::nullopt;
-    records.format = std::make_unique<ChatRecords>(
+    made = std::make_unique<ChatRecords>(
         tokenizer, find_template(options),
-        ChatRecordOptions{.layout = *layout, .loss_on = parse_loss_on(options.loss_on)});
+        ChatRecordOptions{
+            .layout = *layout, .loss_on = parse_loss_on(options.loss_on), .keys = options.keys});
   } else {
     source.format = parse_text_format(options.format);
     source.field = options.field;
-    records.format = std::make_unique<PlainText>(tokenizer, options.ends);
+    made = std::make_unique<PlainText>(tokenizer, options.ends);
   }
   records.source = std::make_unique<TextSource>(std::move(source));
+  records.format = limited(std::move(made), options.limit);
   return records;
 }
 

@@ -2,11 +2,14 @@
 // Opens files of documents or of conversations by the name of their format.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "stepforge/data/conversation.h"
+#include "stepforge/data/document_limit.h"
 #include "stepforge/data/record_format.h"
 #include "stepforge/data/text_source.h"
 
@@ -19,7 +22,12 @@ struct RecordOptions {
   std::string field = "text";      ///< name of the text field of a JSON line
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"
   TextEnds ends{};
-  std::string loss_on = "assistant";         ///< of chat data: what counts in the loss
+  std::string loss_on = "assistant";  ///< of chat data: what counts in the loss
+  /// Name of a data set in LLaMA-Factory's dataset_info.json, which is the path then (data/dataset_info.h); it says the
+  /// files, the format and the keys.
+  std::string dataset{};
+  ChatKeys keys{};                           ///< of chat data: what the parts of a record are called
+  DocumentLimit limit{};                     ///< what becomes of long documents
   std::filesystem::path tokenizer_folder{};  ///< where the chat template lies, unless the next is given
   std::filesystem::path chat_template{};     ///< a file
 };
@@ -28,10 +36,11 @@ struct RecordOptions {
 struct Records {
   std::unique_ptr<const TextSource> source;
   std::unique_ptr<const RecordFormat> format;
+  int64_t max_records = 0;  ///< the first that are used; 0 = all
 };
 
-/// Must not outlive `tokenizer`. Throws UsageError for unknown words and missing files, and what reading the chat
-/// template throws.
+/// Must not outlive `tokenizer`. Throws UsageError for unknown words, missing files and preference data, which are read
+/// otherwise (data/sample.h), and what reading the chat template and dataset_info.json throws.
 Records open_records(const std::vector<std::filesystem::path>& paths, const Tokenizer& tokenizer,
                      const RecordOptions& options);
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -23,6 +24,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr int64_t kAllRecords = std::numeric_limits<int64_t>::max();
+
 /// One chunk after encoding.
 struct EncodedChunk {
   EncodedDocuments documents;
@@ -40,7 +43,8 @@ class ChunkEncoder {
         window_(static_cast<size_t>(workers) * 2),
         slots_(window_),
         next_file_(start.file),
-        next_byte_(start.byte) {
+        next_byte_(start.byte),
+        records_left_(options.max_records > 0 ? options.max_records : kAllRecords) {
     chunk_bytes_ = options.chunk_bytes;
     for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
   }
@@ -83,6 +87,7 @@ class ChunkEncoder {
   struct Slot {
     bool ready = false;
     TextChunk chunk;
+    int64_t records = kAllRecords;  ///< of the chunk that are used
     EncodedChunk encoded;
   };
 
@@ -90,7 +95,7 @@ class ChunkEncoder {
     try {
       const auto encoder = records_.encoder();
       while (Slot* const slot = claim()) {
-        EncodedChunk encoded = encode(slot->chunk, *encoder);
+        EncodedChunk encoded = encode(*slot, *encoder);
         const std::lock_guard lock(mutex_);
         slot->encoded = std::move(encoded);
         slot->ready = true;
@@ -110,9 +115,9 @@ class ChunkEncoder {
     changed_.wait(lock, [&] { return stopped_ || exhausted_ || claimed_ < taken_ + window_; });
     std::optional<TextChunk> chunk;
     while (!stopped_ && !exhausted_ && !chunk) {
-      if (chunks_) chunk = chunks_->next();
+      if (chunks_ && records_left_ > 0) chunk = chunks_->next();
       if (chunk) break;
-      if (next_file_ == source_.files().size()) {
+      if (next_file_ == source_.files().size() || records_left_ == 0) {
         exhausted_ = true;
         changed_.notify_all();
       } else {
@@ -120,15 +125,30 @@ class ChunkEncoder {
       }
     }
     if (stopped_ || exhausted_) return nullptr;
+    const int64_t records = take_records(*chunk);
     Slot& slot = slots_[claimed_++ % window_];
     slot.chunk = std::move(*chunk);
+    slot.records = records;
     return &slot;
   }
 
-  EncodedChunk encode(const TextChunk& chunk, RecordEncoder& encoder) const {
+  /// How many records of the next chunk are used. Only a limit of records needs to count them.
+  int64_t take_records(const TextChunk& chunk) {
+    if (records_left_ == kAllRecords) return kAllRecords;
+    int64_t records = 0;
+    source_.read(chunk, [&](std::string_view) { ++records; });
+    records = std::min(records, records_left_);
+    records_left_ -= records;
+    return records;
+  }
+
+  EncodedChunk encode(const Slot& slot, RecordEncoder& encoder) const {
     EncodedChunk encoded;
+    int64_t left = slot.records;
     try {
-      source_.read(chunk, [&](std::string_view record) { encoder.append(record, encoded.documents); });
+      source_.read(slot.chunk, [&](std::string_view record) {
+        if (left-- > 0) encoder.append(record, encoded.documents);
+      });
     } catch (...) {
       encoded.failure = std::current_exception();
     }
@@ -145,9 +165,10 @@ class ChunkEncoder {
   std::vector<Slot> slots_;
   std::unique_ptr<TextChunks> chunks_;  ///< of the current file
   size_t next_file_;
-  int64_t next_byte_;   ///< of that file
-  size_t claimed_ = 0;  ///< chunks begun
-  size_t taken_ = 0;    ///< chunks handed out
+  int64_t next_byte_;     ///< of that file
+  int64_t records_left_;  ///< that may still be used
+  size_t claimed_ = 0;    ///< chunks begun
+  size_t taken_ = 0;      ///< chunks handed out
   bool exhausted_ = false;
   bool stopped_ = false;
   std::exception_ptr failure_;

@@ -44,6 +44,7 @@ struct DatasetStatistics {
 struct TokenizeOptions {
   int workers = 0;  ///< threads; 0 = all cores
   ValidationSplit split{};
+  int64_t max_records = 0;                 ///< the first records that are used; 0 = all
   int64_t chunk_bytes = int64_t{1} << 20;  ///< text a thread takes at once; does not affect the result
   int64_t save_bytes = int64_t{64} << 20;  ///< text between two positions that the cache saves
 };

@@ -25,7 +25,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
   WordCounter counter;
   std::vector<std::string> skipped;
   for (const auto& source : config.data.sources) {
-    if (is_synthetic(source) || find_chat_layout(choice_name(source.format)) ||
+    if (is_synthetic(source) || find_chat_layout(choice_name(source.format)) || !source.dataset.empty() ||
         is_indexed({.path = source.path, .format = std::string(choice_name(source.format))})) {
       skipped.push_back(is_synthetic(source) ? "synthetic" : source.path);
       continue;
@@ -100,7 +100,8 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
                        .weight = source.weight,
                        .format = std::string(choice_name(source.format)),
                        .field = source.field,
-                       .loss_on = std::string(choice_name(source.loss_on))});
+                       .loss_on = std::string(choice_name(source.loss_on)),
+                       .dataset = source.dataset});
     return specs;
   };
   DataPlan plan;
@@ -112,6 +113,8 @@ DataPlan data_plan(const Config& config, int64_t vocab_size) {
   plan.records.ends = {.bos = data.bos, .eos = data.eos};
   plan.records.tokenizer_folder = tokenizer_folder(config);
   plan.records.chat_template = data.chat_template;
+  plan.records.limit = {.rule = parse_too_long(choice_name(data.too_long)),
+                        .tokens = config.training.seq_len};
   plan.seq_len = config.training.seq_len;
   plan.seed = static_cast<uint64_t>(data.seed);
   plan.shuffle = data.shuffle;
