@@ -20,6 +20,7 @@ for source in tests/fuzz/*_fuzz.cpp; do
   # The shipped presets and the templates of the tests are good first inputs.
   if [ "$name" = config_fuzz ]; then seeds=(presets); fi
   if [ "$name" = jinja_fuzz ]; then seeds=(tests/golden/jinja/templates); fi
+  if [ "$name" = chat_record_fuzz ]; then seeds=(tests/golden/data/chat_records); fi
   say "$name for $seconds s"
   "build/fuzz/$name" -max_total_time="$seconds" -max_len=8192 -rss_limit_mb=2048 -malloc_limit_mb=256 -timeout=10 -print_funcs=0 \
     -print_final_stats=1 -verbosity=0 -artifact_prefix="build/fuzz/found/$name-" "$corpus" "${seeds[@]}" >"build/fuzz/$name.log" 2>&1 ||

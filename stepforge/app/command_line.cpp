@@ -309,6 +309,11 @@ class CommandLine {
     show->add_option("--max-tokens", rows->max_tokens, "Tokens of each row in the table; 0 = all")
         ->check(number(0));
     show->add_flag("--validation", rows->validation, "Rows of the validation set");
+    CLI::Option* sample =
+        show->add_option("--sample", rows->sample, "Print this sample of a source, from 0, instead of rows")
+            ->check(number(0));
+    show->add_option("--source", rows->source, "Number, path or name of the source of the sample [0]")
+        ->needs(sample);
     on(show, [=] { return data_show_command(config_args(*show, *preset), *rows); });
   }
 

@@ -66,10 +66,12 @@ int data_build_command(const DataBuildOptions& options);
 struct DataShowOptions {
   int64_t first_row = 0;
   int64_t rows = 1;
-  int64_t max_tokens = 64;  ///< of each row in the table; 0 = all
-  bool validation = false;  ///< the validation set instead of the training set
+  int64_t max_tokens = 64;   ///< of each row in the table; 0 = all
+  bool validation = false;   ///< the validation set instead of the training set
+  int64_t sample = -1;       ///< print this sample of a source instead of rows; -1 = rows
+  std::string source = "0";  ///< number or name of the source of the sample
 };
-/// Prints rows of the stream that training would read.
+/// Prints rows of the stream that training would read, or one sample of a source.
 int data_show_command(const ConfigArgs& args, const DataShowOptions& options);
 
 struct TokenizerTrainOptions {

@@ -12,6 +12,7 @@
 #include "stepforge/base/error.h"
 #include "stepforge/base/format.h"
 #include "stepforge/base/log.h"
+#include "stepforge/data/sample.h"
 #include "stepforge/data/show.h"
 #include "stepforge/plan/job_data.h"
 #include "stepforge/text/tokenizer.h"
@@ -150,8 +151,15 @@ int data_show_command(const ConfigArgs& args, const DataShowOptions& options) {
   }
   Logger log(LogLevel::info, stderr_is_terminal());
   const auto tokenizer = job_tokenizer(config, log);
-  const DataSet data =
-      open_data(data_plan(config, planned_vocabulary(config)), tokenizer.get(), terminal_progress());
+  const DataPlan plan = data_plan(config, planned_vocabulary(config));
+  const ShowOptions shown{.colour = stdout_is_terminal(), .max_tokens = options.max_tokens};
+  if (options.sample >= 0) {
+    const auto& sources = options.validation ? plan.validation_sources : plan.sources;
+    const Sample sample = read_sample(plan, find_source(sources, options.source), options.sample, *tokenizer);
+    std::cout << render_sample(sample, *tokenizer, shown);
+    return 0;
+  }
+  const DataSet data = open_data(plan, tokenizer.get(), terminal_progress());
   for (const std::string& note : data.notes) std::cerr << note << '\n';
   const auto& stream = options.validation ? data.validation : data.train;
   if (!stream)
@@ -162,8 +170,7 @@ int data_show_command(const ConfigArgs& args, const DataShowOptions& options) {
   const Batch batch = stream->rows(options.first_row, options.rows);
   if (batch.rows == 0)
     throw UsageError(format("--row {}: there are only {} rows", options.first_row, total.value_or(0)));
-  std::cout << render_batch(batch, *tokenizer,
-                            {.colour = stdout_is_terminal(), .max_tokens = options.max_tokens});
+  std::cout << render_batch(batch, *tokenizer, shown);
   return 0;
 }
 

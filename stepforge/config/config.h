@@ -210,7 +210,7 @@ struct DataSourceConfig {
   std::string field = "text";
   DataFormat format = DataFormat::automatic;
   LossOnMessages loss_on = LossOnMessages::assistant;
-  std::string dataset;
+  std::string dataset = {};
 
   bool operator==(const DataSourceConfig&) const = default;
 };

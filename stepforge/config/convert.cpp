@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "stepforge/base/error_list.h"
 #include "stepforge/base/format.h"
@@ -59,6 +60,23 @@ bool is_off(const ConfigValue& value) {
   return false;
 }
 
+/// The texts of a list, or the parts of one text between commas.
+std::vector<std::string> names_in(const ConfigValue& value) {
+  std::vector<std::string> names;
+  if (value.kind == Kind::list) {
+    for (const ConfigValue& element : value.list) names.push_back(element.text);
+  } else {
+    std::istringstream text(value.text);
+    for (std::string name; std::getline(text, name, ',');) names.push_back(name);
+  }
+  for (std::string& name : names) {
+    name.erase(0, name.find_first_not_of(' '));
+    name.erase(name.find_last_not_of(' ') + 1);
+  }
+  std::erase(names, "");
+  return names;
+}
+
 struct Setting {
   std::string name;
   ConfigValue value;
@@ -95,6 +113,9 @@ class Conversion {
   void set_decay(const Setting& setting);
   void set_strategy(const Setting& setting, const ForeignKey& key);
   void set_sources(const Setting& setting, std::string_view ours);
+  void set_datasets(const Setting& setting, std::string_view ours);
+  void set_stage(const Setting& setting);
+  void set_packing(const Setting& setting, std::string_view ours);
 
   /// Sets our field `ours` to the TOML `value`; a value that the field refuses is lost.
   void set(const Setting& setting, std::string_view ours, std::string value) {
@@ -170,6 +191,12 @@ void Conversion::translate_by_rule(const Setting& setting, const ForeignKey& key
       return set(setting, key.ours, is_true(&value) ? "false" : "true");
     case ForeignRule::sources:
       return set_sources(setting, key.ours);
+    case ForeignRule::datasets:
+      return set_datasets(setting, key.ours);
+    case ForeignRule::stage:
+      return set_stage(setting);
+    case ForeignRule::packing:
+      return set_packing(setting, key.ours);
     case ForeignRule::tokenizer:
       set(setting, "tokenizer.type", "hf");
       return set(setting, key.ours, toml_value(value));
@@ -270,6 +297,40 @@ void Conversion::set_sources(const Setting& setting, std::string_view ours) {
     add(value);
   }
   if (!is_off(value)) set(setting, ours, format("[{}]", join(tables, ", ")));
+}
+
+/// LLaMA-Factory's names, a list or with commas between them, which stand in <dataset_dir>/dataset_info.json.
+void Conversion::set_datasets(const Setting& setting, std::string_view ours) {
+  const ConfigValue* folder = foreign({"dataset_dir"});
+  const std::string path =
+      (folder != nullptr && !folder->text.empty() ? folder->text : "data") + "/dataset_info.json";
+  std::string_view loss_on = "assistant";
+  if (is_true(foreign({"mask_history"}))) loss_on = "last";
+  if (is_true(foreign({"train_on_prompt"}))) loss_on = "all";
+  std::vector<std::string> tables;
+  for (const std::string& name : names_in(setting.value)) {
+    std::string table = format("path = {}, dataset = {}", toml_string(path), toml_string(name));
+    if (loss_on != "assistant") table += format(", loss_on = \"{}\"", loss_on);
+    tables.push_back(format("{{ {} }}", table));
+  }
+  if (!tables.empty()) set(setting, ours, format("[{}]", join(tables, ", ")));
+}
+
+/// Fine-tuning gives each sample a row of its own, unless packing is on, and cuts long ones in proportion.
+void Conversion::set_stage(const Setting& setting) {
+  const std::string name = lower_text(setting.value);
+  if (name == "pt") return;
+  if (name != "sft") return lose(setting, foreign_hint(setting.name));
+  if (foreign({"packing", "neat_packing"}) == nullptr) set(setting, "data.packing", "none");
+  set(setting, "data.too_long", "proportional");
+}
+
+void Conversion::set_packing(const Setting& setting, std::string_view ours) {
+  if (setting.value.kind == Kind::text) return set(setting, ours, toml_value(setting.value));
+  const ConfigValue* stage = foreign({"stage"});
+  const bool is_pretraining = stage != nullptr && lower_text(*stage) == "pt";
+  if (is_true(&setting.value)) return set(setting, ours, is_pretraining ? "concat" : "best_fit");
+  if (!is_true(foreign({"neat_packing"}))) set(setting, ours, "none");
 }
 
 /// The fields that were set, as TOML. Errors of their combination are added to what is lost.

@@ -16,6 +16,8 @@ constexpr std::string_view kNotAvailable = "not available yet";
 constexpr std::string_view kWeightsAreFp32 =
     "not needed: weights are always kept in fp32; precision.compute is the format of the computation";
 constexpr std::string_view kOneTablePerSource = "one table { path = \"...\" } per source";
+constexpr std::string_view kOneTablePerDataset =
+    "one table { path = \"data/dataset_info.json\", dataset = \"...\" } per data set";
 constexpr std::string_view kFused = "not needed: the kernels are already fused";
 constexpr std::string_view kTrace = "not a configuration key: use `stepforge train --trace FILE`";
 
@@ -153,7 +155,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"torch_compile", "", kFused, ignore},
     {"push_to_hub", "", kNotAvailable},
     {"group_by_length", "", "not needed: documents are packed into full rows", ignore},
-    {"packing", "", "not needed: documents are always packed into full rows", ignore},
+    {"packing", "data.packing", "\"best_fit\" or \"none\"", packing},
     // Hugging Face config.json
     {"hidden_size", "model.dim"},
     {"num_hidden_layers", "model.n_layers"},
@@ -166,15 +168,20 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"model_type", "model.family"},
     // LLaMA-Factory
     {"model_name_or_path", "checkpoint.initial_load_path", "a Hugging Face folder on this machine", weights},
-    {"stage", "", "not available yet; only pre-training (\"pt\") is", copy, "pt"},
+    {"stage", "data.packing", "only pre-training (\"pt\") and fine-tuning (\"sft\") are available yet",
+     stage},
     {"finetuning_type", "", "not available yet; only \"full\" is", copy, "full"},
-    {"template", "", "not available yet: training uses the plain text"},
+    {"template", "data.chat_template", "a Jinja file; without it the one beside the tokenizer is used",
+     by_hand},
     {"lora_rank", "", kNotAvailable},
     {"lora_target", "", kNotAvailable},
     {"quantization_bit", "", kNotAvailable},
-    {"dataset", "data.sources", kOneTablePerSource, by_hand},
-    {"dataset_dir", "data.sources", kOneTablePerSource, ignore},
-    {"eval_dataset", "data.validation", kOneTablePerSource, by_hand},
+    {"dataset", "data.sources", kOneTablePerDataset, datasets},
+    {"dataset_dir", "data.sources", kOneTablePerDataset, ignore},
+    {"eval_dataset", "data.validation", kOneTablePerDataset, datasets},
+    {"neat_packing", "data.packing", "\"best_fit\"", when_true, "best_fit"},
+    {"mask_history", "data.sources", "loss_on = \"last\" in each source", ignore},
+    {"train_on_prompt", "data.sources", "loss_on = \"all\" in each source", ignore},
     {"cutoff_len", "training.seq_len"},
     {"val_size", "data.validation_fraction", "a fraction below 1"},
     {"max_samples", "", kNotAvailable},

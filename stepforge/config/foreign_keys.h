@@ -17,6 +17,9 @@ enum class ForeignRule : uint8_t {
   when_true,     ///< true sets the fixed value
   negate,        ///< the opposite boolean
   sources,       ///< one path or a list of them becomes a list of tables
+  datasets,      ///< names in LLaMA-Factory's dataset_info.json
+  stage,         ///< LLaMA-Factory's kind of training
+  packing,       ///< whether samples share rows
   tokenizer,     ///< a folder; also sets tokenizer.type
   weights,       ///< a Hugging Face folder; also sets the tokenizer
   accumulation,  ///< micro-batches per step

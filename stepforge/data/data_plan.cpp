@@ -91,12 +91,7 @@ class SourceOpener {
       throw UsageError(format(
           "{} is text, but no tokenizer is configured: name a tokenizer, or an indexed dataset", spec.path));
     }
-    RecordOptions options = plan_.records;
-    options.format = spec.format;
-    options.field = spec.field;
-    options.loss_on = spec.loss_on;
-    options.dataset = spec.dataset;
-    const Records records = open_records({spec.path}, *tokenizer_, options);
+    const Records records = open_records({spec.path}, *tokenizer_, record_options(plan_, spec));
     const TextSource& source = *records.source;
     if (const std::string skipped = source.skipped(); !skipped.empty()) {
       notes.push_back(format("{}: {}", spec.path, skipped));
@@ -192,6 +187,15 @@ bool is_indexed(const SourceSpec& spec) {
   const std::string extension = fs::path(spec.path).extension().string();
   return extension == ".bin" || extension == ".idx" ||
          (!fs::exists(spec.path) && fs::exists(idx_path(spec.path)));
+}
+
+RecordOptions record_options(const DataPlan& plan, const SourceSpec& spec) {
+  RecordOptions options = plan.records;
+  options.format = spec.format;
+  options.field = spec.field;
+  options.loss_on = spec.loss_on;
+  options.dataset = spec.dataset;
+  return options;
 }
 
 DataSet open_data(const DataPlan& plan, const Tokenizer* tokenizer,

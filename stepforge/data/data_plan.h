@@ -59,6 +59,9 @@ struct DataSet {
   std::vector<std::string> notes;               ///< messages to the user about the sources, a line each
 };
 
+/// How the records of a source are read.
+RecordOptions record_options(const DataPlan& plan, const SourceSpec& spec);
+
 /// Opens all sources; text that is not in the cache yet is tokenized first. `tokenizer` may be null if all
 /// sources are indexed datasets or synthetic. Throws UsageError if the plan is impossible, and whatever
 /// reading the sources throws.

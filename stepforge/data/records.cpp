@@ -20,6 +20,10 @@ std::shared_ptr<const ChatTemplate> find_template(const RecordOptions& options) 
 
 /// The options with what an entry of dataset_info.json says.
 RecordOptions options_of(const DatasetEntry& entry, RecordOptions options) {
+  if (!entry.layout && options.loss_on != "assistant")
+    throw UsageError(
+        format("loss_on = \"{}\": the data set \"{}\" holds texts, and only conversations have messages",
+               options.loss_on, options.dataset));
   options.dataset.clear();
   options.format = entry.layout ? chat_layout_name(*entry.layout) : "jsonl";
   options.field = entry.field;
@@ -29,38 +33,41 @@ RecordOptions options_of(const DatasetEntry& entry, RecordOptions options) {
 
 }  // namespace
 
-Records open_records(const std::vector<std::filesystem::path>& paths, const Tokenizer& tokenizer,
-                     const RecordOptions& options) {
+RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, const RecordOptions& options) {
   if (!options.dataset.empty()) {
     const DatasetEntry entry = find_dataset(paths.front(), options.dataset);
-    if (!entry.layout && options.loss_on != "assistant")
-      throw UsageError(
-          format("loss_on = \"{}\": the data set \"{}\" holds texts, and only conversations have messages",
-                 options.loss_on, options.dataset));
-    Records records = open_records({entry.path}, tokenizer, options_of(entry, options));
-    records.max_records = entry.max_records;
-    return records;
+    RecordFiles files = open_record_files({entry.path}, options_of(entry, options));
+    files.max_records = entry.max_records;
+    return files;
   }
-  Records records;
-  std::unique_ptr<const RecordFormat> made;
   TextSourceOptions source{.paths = paths, .mode = parse_document_mode(options.documents)};
-  if (const auto layout = find_chat_layout(options.format)) {
-    if (layout == ChatLayout::preference)
-      throw UsageError("preference data is read by data show; training on it is not available yet");
+  if (find_chat_layout(options.format)) {
     source.format = TextFormat::json_lines;
     source.field = std::nullopt;
-    made = std::make_unique<ChatRecords>(
-        tokenizer, find_template(options),
-        ChatRecordOptions{
-            .layout = *layout, .loss_on = parse_loss_on(options.loss_on), .keys = options.keys});
   } else {
     source.format = parse_text_format(options.format);
     source.field = options.field;
-    made = std::make_unique<PlainText>(tokenizer, options.ends);
   }
-  records.source = std::make_unique<TextSource>(std::move(source));
-  records.format = limited(std::move(made), options.limit);
-  return records;
+  return {.source = std::make_unique<TextSource>(std::move(source)), .options = options};
+}
+
+std::unique_ptr<const RecordFormat> make_record_format(const Tokenizer& tokenizer,
+                                                       const RecordOptions& options) {
+  const auto layout = find_chat_layout(options.format);
+  if (!layout) return limited(std::make_unique<PlainText>(tokenizer, options.ends), options.limit);
+  if (layout == ChatLayout::preference)
+    throw UsageError("preference data is read by data show; training on it is not available yet");
+  const ChatRecordOptions chat{
+      .layout = *layout, .loss_on = parse_loss_on(options.loss_on), .keys = options.keys};
+  return limited(std::make_unique<ChatRecords>(tokenizer, find_template(options), chat), options.limit);
+}
+
+Records open_records(const std::vector<std::filesystem::path>& paths, const Tokenizer& tokenizer,
+                     const RecordOptions& options) {
+  RecordFiles files = open_record_files(paths, options);
+  return {.source = std::move(files.source),
+          .format = make_record_format(tokenizer, files.options),
+          .max_records = files.max_records};
 }
 
 }  // namespace stepforge

@@ -32,6 +32,21 @@ struct RecordOptions {
   std::filesystem::path chat_template{};     ///< a file
 };
 
+/// The files of a source.
+struct RecordFiles {
+  std::unique_ptr<const TextSource> source;
+  RecordOptions options;    ///< with what an entry of dataset_info.json says
+  int64_t max_records = 0;  ///< the first that are used; 0 = all
+};
+
+/// Throws UsageError for unknown words and missing files, and what reading dataset_info.json throws.
+RecordFiles open_record_files(const std::vector<std::filesystem::path>& paths, const RecordOptions& options);
+
+/// What the records become. Must not outlive `tokenizer`. Throws UsageError for unknown words and preference data, and
+/// what reading the chat template throws.
+std::unique_ptr<const RecordFormat> make_record_format(const Tokenizer& tokenizer,
+                                                       const RecordOptions& options);
+
 /// Where records come from, and what they become.
 struct Records {
   std::unique_ptr<const TextSource> source;
@@ -39,8 +54,7 @@ struct Records {
   int64_t max_records = 0;  ///< the first that are used; 0 = all
 };
 
-/// Must not outlive `tokenizer`. Throws UsageError for unknown words, missing files and preference data, which are read
-/// otherwise (data/sample.h), and what reading the chat template and dataset_info.json throws.
+/// Both of the above.
 Records open_records(const std::vector<std::filesystem::path>& paths, const Tokenizer& tokenizer,
                      const RecordOptions& options);
 

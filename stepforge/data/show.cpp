@@ -7,16 +7,11 @@
 #include <vector>
 
 #include "stepforge/base/format.h"
+#include "stepforge/data/terminal_text.h"
 
 namespace stepforge {
 
 namespace {
-
-constexpr std::string_view kDim = "\033[2m";
-constexpr std::string_view kBold = "\033[1m";
-constexpr std::string_view kEven = "\033[36m";
-constexpr std::string_view kOdd = "\033[33m";
-constexpr std::string_view kReset = "\033[0m";
 
 /// Writes one batch. Without colour, bars separate the tokens; ignored labels are marked "ignored".
 class BatchPrinter {
@@ -37,7 +32,7 @@ class BatchPrinter {
 
   std::string painted(std::string_view text, std::string_view code) const {
     if (!options_.colour) return std::string(text);
-    return std::string(code) + std::string(text) + std::string(kReset);
+    return std::string(code) + std::string(text) + std::string(kResetColour);
   }
 
   int32_t token(int64_t i) const { return batch_.tokens[static_cast<size_t>(i)]; }
@@ -61,11 +56,11 @@ class BatchPrinter {
     text_ += painted(format("row {}: {} tokens, {} document parts, {} labels ({} ignored)",
                             batch_.row_ids[static_cast<size_t>(row)], batch_.seq_len, parts.size(),
                             batch_.seq_len - ignored, ignored),
-                     kBold) +
+                     kBoldText) +
              "\n";
     text_ +=
         painted(format("{:>7} {:>8} {:>7}  {:<20} {:>7}  {}", "index", "position", "token", "", "label", ""),
-                kBold) +
+                kBoldText) +
         "\n";
     const int64_t begin = row * batch_.seq_len;
     const int64_t shown =
@@ -77,27 +72,29 @@ class BatchPrinter {
   }
 
   void print_text(const Part& part) {
-    text_ += painted(format("  --- document part, positions 0 to {} ---", part.end - part.begin - 1), kDim) +
-             "\n  ";
+    text_ +=
+        painted(format("  --- document part, positions 0 to {} ---", part.end - part.begin - 1), kDimText) +
+        "\n  ";
     for (int64_t i = part.begin; i < part.end; ++i) {
       const std::string word = tokenizer_.token_text(token(i));
       if (!options_.colour) {
         text_ += (i > part.begin ? "|" : "") + word;
       } else if (label(i) == kIgnoredLabel) {
-        text_ += painted(word, kDim);
+        text_ += painted(word, kDimText);
       } else {
-        text_ += painted(word, (i - part.begin) % 2 == 0 ? kEven : kOdd);
+        text_ += painted(word, (i - part.begin) % 2 == 0 ? kEvenColour : kOddColour);
       }
     }
     text_ += "\n";
   }
 
   void print_token(int64_t i, int64_t in_row) {
-    if (in_row > 0 && position(i) == 0) text_ += painted("        --- document boundary ---", kDim) + "\n";
+    if (in_row > 0 && position(i) == 0)
+      text_ += painted("        --- document boundary ---", kDimText) + "\n";
     const std::string start = format("{:>7} {:>8} {:>7}  {:<20} ", in_row, position(i), token(i),
                                      format("\"{}\"", tokenizer_.token_text(token(i))));
     if (label(i) == kIgnoredLabel) {
-      text_ += painted(start + format("{:>7}  ignored", label(i)), kDim) + "\n";
+      text_ += painted(start + format("{:>7}  ignored", label(i)), kDimText) + "\n";
     } else {
       text_ += start + format("{:>7}  \"{}\"\n", label(i), tokenizer_.token_text(label(i)));
     }

@@ -127,6 +127,10 @@ TEST(DataPage, EverySourceCanBeShown) {
              R"({"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]})");
   write_text(folder / "alpaca.jsonl", R"({"instruction": "Add.", "input": "1 2", "output": "3"})");
   write_text(folder / "pairs.jsonl", R"({"prompt": "two and two is", "completion": " four"})");
+  fs::create_directories(folder / "data");
+  write_text(folder / "data" / "identity.json",
+             R"([{"instruction": "Who are you?", "input": "", "output": "A model."}])");
+  write_text(folder / "data" / "dataset_info.json", R"({"identity": {"file_name": "identity.json"}})");
   write_text(folder / "template.jinja", kChatTemplate);
   const std::string build = block_that_starts("docs/data.md", "stepforge data build");
   const ProgramResult built =
@@ -135,15 +139,23 @@ TEST(DataPage, EverySourceCanBeShown) {
   int shown = 0;
   for (const std::string& block : blocks_of(source_dir() / "docs/data.md")) {
     if (!block.starts_with("[data]")) continue;
-    const std::string chat =
-        block.find("format") == std::string::npos ? "" : "chat_template = \"template.jinja\"\n";
+    const bool is_chat =
+        block.find("format") != std::string::npos || block.find("dataset") != std::string::npos;
+    const std::string chat = is_chat ? "chat_template = \"template.jinja\"\n" : "";
     write_text(folder / "run.toml", "preset = \"debug\"\n" + block + chat + "[training]\nseq_len = 64\n");
     const ProgramResult result = run_script(folder.path(), "stepforge data show run.toml");
     EXPECT_EQ(result.exit_code, 0) << block << result.err;
     EXPECT_CONTAINS(result.out, "rows of 64 tokens");
     ++shown;
   }
-  EXPECT_EQ(shown, 8);
+  EXPECT_EQ(shown, 10);
+  write_text(folder / "run.toml",
+             "preset = \"debug\"\n[data]\nsources = [{path = \"chat.jsonl\", format = \"messages\"}]\n"
+             "chat_template = \"template.jinja\"\n[training]\nseq_len = 64\n");
+  const ProgramResult sample =
+      run_script(folder.path(), block_that_starts("docs/data.md", "stepforge data show run.toml --sample"));
+  EXPECT_EQ(sample.exit_code, 0) << sample.err;
+  EXPECT_CONTAINS(sample.out, ">>it is 0<|endoftext|><<");
 }
 
 }  // namespace

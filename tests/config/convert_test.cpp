@@ -99,20 +99,44 @@ TEST(ConvertConfig, TranslatesALlamaFactoryYaml) {
 model_name_or_path: /models/llama
 stage: sft
 finetuning_type: full
-dataset: alpaca
+dataset: alpaca, identity
 cutoff_len: 2048
+mask_history: true
 learning_rate: 1.0e-5
 num_train_epochs: 2.0
 warmup_ratio: 0.1
 bf16: true
 )",
-                "sft.yaml",
-                {"stage = \"sft\": not available yet; only pre-training (\"pt\") is",
-                 "dataset = \"alpaca\": use data.sources (one table { path = \"...\" } per source)",
-                 "warmup_ratio = 0.1: set lr_scheduler.warmup_steps to a number of steps"});
+                "sft.yaml", {"warmup_ratio = 0.1: set lr_scheduler.warmup_steps to a number of steps"});
   EXPECT_EQ(config.checkpoint.initial_load_path, "/models/llama");
   EXPECT_EQ(config.tokenizer.type, TokenizerType::hf);
   EXPECT_EQ(config.training.epochs, 2);
+  EXPECT_EQ(config.training.seq_len, 2048);
+  ASSERT_EQ(config.data.sources.size(), 2U);
+  EXPECT_EQ(config.data.sources[1],
+            (DataSourceConfig{
+                .path = "data/dataset_info.json", .loss_on = LossOnMessages::last, .dataset = "identity"}));
+  EXPECT_EQ(config.data.packing, DataPacking::none);
+  EXPECT_EQ(config.data.too_long, TooLongRule::proportional);
+}
+
+TEST(ConvertConfig, TranslatesThePackingOfLlamaFactory) {
+  const auto packing = [](const std::string& yaml) { return converted(yaml, "a.yaml", {}).data.packing; };
+  EXPECT_EQ(packing("stage: sft\npacking: true\n"), DataPacking::best_fit);
+  EXPECT_EQ(packing("stage: sft\nneat_packing: true\n"), DataPacking::best_fit);
+  EXPECT_EQ(packing("stage: sft\npacking: false\n"), DataPacking::none);
+  EXPECT_EQ(packing("stage: pt\npacking: true\n"), DataPacking::concat);
+  EXPECT_EQ(packing("stage: pt\n"), DataPacking::concat);
+}
+
+TEST(ConvertConfig, TrainOnPromptLearnsEverything) {
+  const Config config =
+      converted("dataset_dir: my\ndataset: [a]\neval_dataset: b\ntrain_on_prompt: true\n", "a.yaml", {});
+  const DataSourceConfig expected{
+      .path = "my/dataset_info.json", .loss_on = LossOnMessages::all, .dataset = "a"};
+  EXPECT_EQ(config.data.sources, (std::vector{expected}));
+  ASSERT_EQ(config.data.validation.size(), 1U);
+  EXPECT_EQ(config.data.validation[0].dataset, "b");
 }
 
 TEST(ConvertConfig, ListsRefusedValues) {

@@ -62,9 +62,27 @@ TEST(DataRules, OnlyASyntheticSourceHasNoPath) {
 TEST(DataRules, ValidationDataIsHeldOutOrListed) {
   EXPECT_CONTAINS(error_of("[data]\nvalidation = [{ path = \"a\" }]\nvalidation_fraction = 0.1\n"),
                   "run.toml:3:23: data.validation_fraction = 0.1 and run.toml:2:14: data.validation = [{ "
-                  "path = \"a\", weight = 1.0, field = \"text\", format = \"auto\", loss_on = \"assistant\" "
-                  "}]: validation data is "
+                  "path = \"a\", weight = 1.0, field = \"text\", format = \"auto\", loss_on = \"assistant\", "
+                  "dataset = \"\" }]: validation data is "
                   "either held out of the sources or listed; set only one of them");
+}
+
+TEST(DataRules, TheEntryOfADataSetSaysFormatAndFields) {
+  const auto source = [](const std::string& more) {
+    return error_of("[data]\nsources = [{ path = \"dataset_info.json\", dataset = \"a\"" + more + " }]\n");
+  };
+  EXPECT_EQ(source(""), "");
+  EXPECT_EQ(source(", loss_on = \"last\""), "");
+  EXPECT_CONTAINS(source(", format = \"alpaca\""),
+                  "the entry of dataset_info.json says the format; remove it");
+  EXPECT_CONTAINS(source(", field = \"t\""), "the entry of dataset_info.json says the fields; remove it");
+}
+
+TEST(DataRules, RulesForLongDocumentsNeedRowsOfWholeDocuments) {
+  EXPECT_CONTAINS(error_of("[data]\ntoo_long = \"drop\"\n"),
+                  "rows of this packing hold documents of any length");
+  EXPECT_EQ(error_of("[data]\ntoo_long = \"proportional\"\npacking = \"none\"\n"), "");
+  EXPECT_EQ(error_of("[data]\ntoo_long = \"cut\"\n"), "");
 }
 
 TEST(TrainingRules, StepsAndEpochsExcludeEachOther) {

@@ -13,8 +13,14 @@ Conversation read(const std::string& record, ChatLayout layout, LossOn loss_on =
   return read_conversation(parse_json(record, "test"), layout, loss_on);
 }
 
+/// The message of the FormatError; "" if there is none.
 std::string fault(const std::string& record, ChatLayout layout = ChatLayout::messages) {
-  return message_of<FormatError>([&] { read(record, layout); });
+  try {
+    read(record, layout);
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+  return "";
 }
 
 constexpr const char* kTwoTurns = R"({"messages": [{"role": "system", "content": "s"},
@@ -84,6 +90,102 @@ TEST(Conversation, ReadsPromptAndCompletionAsTextsOrAsMessages) {
            ChatLayout::prompt_completion);
   EXPECT_FALSE(lists.prompt);
   EXPECT_EQ(lists.counted, (std::vector<bool>{false, false, false, true}));
+}
+
+TEST(Conversation, AnotherNameOfEveryPartIsRead) {
+  ChatKeys keys;
+  keys.messages = {"talk"};
+  keys.system = "persona";
+  keys.tools = "functions";
+  keys.role = "who";
+  keys.content = "what";
+  keys.roles = {{"U", "user"}, {"A", "assistant"}, {"S", "system"}};
+  const Conversation found = read_conversation(
+      parse_json(R"({"talk": [{"who": "U", "what": "a"}, {"who": "A", "what": "b"}], "persona": "s",
+                     "functions": [{"name": "f"}], "system": "no", "tools": [1]})",
+                 "test"),
+      ChatLayout::sharegpt, LossOn::assistant, keys);
+  EXPECT_EQ(found.messages,
+            Json::parse(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "a"},
+      {"role": "assistant", "content": "b"}])"));
+  EXPECT_EQ(found.tools, Json::parse(R"([{"name": "f"}])"));
+  ChatKeys alpaca;
+  alpaca.prompt = "q";
+  alpaca.response = "a";
+  alpaca.query = "";
+  alpaca.history = "before";
+  const Conversation asked = read_conversation(
+      parse_json(R"({"q": "x", "a": "y", "input": "not read", "before": [["1", "2"]], "system": "s"})",
+                 "test"),
+      ChatLayout::alpaca, LossOn::last, alpaca);
+  EXPECT_EQ(asked.messages,
+            Json::parse(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "1"},
+      {"role": "assistant", "content": "2"}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}])"));
+}
+
+TEST(Conversation, QuestionsAndAnswersOfShareGptAlternate) {
+  const auto turns = [](const std::vector<std::string>& words) {
+    Json list = Json::array();
+    for (const std::string& word : words) list.push_back({{"from", word}, {"value", "x"}});
+    return Json({{"conversations", list}}).dump();
+  };
+  EXPECT_CONTAINS(fault(turns({"human", "human", "gpt"}), ChatLayout::sharegpt),
+                  "conversations[1].from is \"human\", but it is the turn of gpt, assistant, function_call");
+  EXPECT_CONTAINS(fault(turns({"gpt", "human"}), ChatLayout::sharegpt),
+                  "conversations[0].from is \"gpt\", but it is the turn of human, user, observation, tool");
+  EXPECT_CONTAINS(fault(turns({"human", "gpt", "system"}), ChatLayout::sharegpt), "conversations[2].from is");
+  EXPECT_CONTAINS(fault(turns({"system", "gpt"}), ChatLayout::sharegpt), "conversations[1].from is");
+  EXPECT_EQ(fault(turns({"system", "human", "gpt", "tool", "gpt"}), ChatLayout::sharegpt), "");
+}
+
+TEST(Conversation, ASystemMessageAmongTheTurnsTakesThePlaceOfTheColumn) {
+  const Conversation found =
+      read(R"({"system": "column", "conversations": [{"from": "system", "value": "turn"},
+      {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})",
+           ChatLayout::sharegpt);
+  EXPECT_EQ(found.messages[0]["content"], "turn");
+  EXPECT_EQ(found.messages.size(), 3U);
+  EXPECT_EQ(found.counted, (std::vector<bool>{false, false, true}));
+}
+
+/// Every key of a layout with a value of every kind.
+TEST(Conversation, AWrongTypeAnywhereIsAFault) {
+  const std::vector<std::pair<ChatLayout, std::string>> records = {
+      {ChatLayout::messages, R"({"messages": [{"role": "assistant", "content": "b"}], "tools": [1]})"},
+      {ChatLayout::sharegpt,
+       R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "s", "tools": "[]"})"},
+      {ChatLayout::alpaca,
+       R"({"instruction": "a", "input": "b", "output": "c", "system": "s", "history": [["q", "a"]]})"},
+      {ChatLayout::prompt_completion, R"({"prompt": "a", "completion": "b"})"}};
+  const std::vector<Json> values = {Json(), true, 1, -2.5, Json::array({Json::array()}), Json({{"a", 1}})};
+  for (const auto& [layout, text] : records) {
+    const Json record = Json::parse(text);
+    EXPECT_NO_THROW(read_conversation(record, layout, LossOn::assistant));
+    for (const auto& member : record.items()) {
+      for (const Json& value : values) {
+        Json changed = record;
+        changed[member.key()] = value;
+        const bool may_be_absent = value.is_null() && member.key() != "messages" &&
+                                   member.key() != "conversations" && member.key() != "instruction" &&
+                                   member.key() != "output" && member.key() != "prompt" &&
+                                   member.key() != "completion";
+        const bool is_list_of_tools = member.key() == "tools" && value.is_array();
+        if (may_be_absent || is_list_of_tools) continue;
+        EXPECT_THROW(read_conversation(changed, layout, LossOn::assistant), FormatError) << changed.dump();
+      }
+    }
+  }
+}
+
+TEST(Conversation, PreferenceDataAreNoConversations) {
+  EXPECT_CONTAINS(message_of<UsageError>([] { read(R"({"prompt": "a"})", ChatLayout::preference); }),
+                  "training on it is not available yet");
+}
+
+TEST(Conversation, EveryLayoutHasItsName) {
+  for (const char* name : {"messages", "sharegpt", "alpaca", "prompt_completion", "preference"})
+    EXPECT_EQ(chat_layout_name(find_chat_layout(name).value()), name);
+  EXPECT_EQ(find_chat_layout("chatml"), std::nullopt);
 }
 
 TEST(Conversation, NamesWhatIsNotOfTheLayout) {
