@@ -177,6 +177,12 @@ TEST(Conversation, AWrongTypeAnywhereIsAFault) {
   }
 }
 
+TEST(Conversation, AFieldOfTenMegabytesIsNotRepeatedInAMessage) {
+  const std::string text(10'000'000, 'x');
+  const std::string record = R"({"conversations": [{"from": "human", "value": [")" + text + R"("]}]})";
+  EXPECT_EQ(fault(record, ChatLayout::sharegpt), "\"value\" is not a string");
+}
+
 TEST(Conversation, PreferenceDataAreNoConversations) {
   EXPECT_CONTAINS(message_of<UsageError>([] { read(R"({"prompt": "a"})", ChatLayout::preference); }),
                   "training on it is not available yet");

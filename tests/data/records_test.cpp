@@ -98,6 +98,11 @@ TEST(Records, ABadRecordIsNamedByFileAndLine) {
   };
   EXPECT_CONTAINS(fault(R"({"text": "a"})"), "in/data.jsonl:4: no \"messages\"; it has \"text\"");
   EXPECT_CONTAINS(fault(R"({"messages": [)"), "in/data.jsonl:4: the record: ");
+  EXPECT_CONTAINS(fault(R"({"messages": [{"role": "assistant", "content": "\ud800"}]})"),
+                  "in/data.jsonl:4: the record: ");
+  EXPECT_CONTAINS(fault(R"({"messages": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}"),
+                  "in/data.jsonl:4: the record: ");
+  EXPECT_CONTAINS(fault("{\"messages\": \"\xFF\"}"), "not valid UTF-8");
 }
 
 TEST(Records, WithoutATemplateConversationsAreRefusedWithTheRemedy) {
