@@ -249,8 +249,21 @@ class CommandLine {
     CLI::App* train = add(*command, "train", "Learn a byte-level BPE from text");
     auto training = options<TokenizerTrainOptions>();
     train->add_option("inputs", training->inputs, "Text files, .jsonl files or folders")->required();
-    train->add_option("--vocab-size", training->vocab_size, "Tokens, <|endoftext|> included")
-        ->check(number(257));
+    BpeRecipe& recipe = training->recipe;
+    train->add_option("--vocab-size", recipe.vocab_size, "Tokens, special ones included")->check(number(257));
+    train->add_option("--special-tokens", recipe.special_tokens,
+                      "They have the first ids, in this order [<|endoftext|>, which has the last id]");
+    train->add_option("--eos-token", recipe.eos_token, "Which of them ends a text [<|endoftext|>]");
+    train->add_option("--bos-token", recipe.bos_token, "Which of them begins every text [none]");
+    train
+        ->add_option("--min-frequency", recipe.min_frequency, "How often a pair must occur to become a token")
+        ->check(number(1));
+    train->add_option("--pattern", recipe.pattern,
+                      "How text is split into words: gpt2, llama3, qwen, o200k, or a regular expression");
+    train
+        ->add_option("--digits", recipe.digits,
+                     "Digits before that: as the pattern splits them, one each, or up to three together")
+        ->check(CLI::IsMember({"pattern", "one", "three"}));
     train->add_option("--output", training->output, "Folder for tokenizer.json")->required();
     train->add_option("--field", training->field, "Field of a JSON line with the text");
     on(train, [=] { return tokenizer_train_command(*training); });

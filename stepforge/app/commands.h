@@ -12,6 +12,7 @@
 #include "stepforge/config/load.h"
 #include "stepforge/launch/launcher.h"
 #include "stepforge/plan/known_model.h"
+#include "stepforge/text/bpe_trainer.h"
 
 namespace stepforge {
 
@@ -74,7 +75,7 @@ int data_show_command(const ConfigArgs& args, const DataShowOptions& options);
 
 struct TokenizerTrainOptions {
   std::vector<std::filesystem::path> inputs;  ///< text files, .jsonl files, folders of them
-  int32_t vocab_size = 4096;                  ///< "<|endoftext|>" included
+  BpeRecipe recipe;
   std::filesystem::path output;  ///< folder for tokenizer.json and its companions; made if missing
   std::string field = "text";    ///< of a JSON line
 };

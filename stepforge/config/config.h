@@ -38,6 +38,11 @@ constexpr ChoiceNames<3> choice_names(TokenizerType) {
   return {"bytes", "bpe", "hf"};
 }
 
+enum class DigitChoice : uint8_t { pattern, one, three };
+constexpr ChoiceNames<3> choice_names(DigitChoice) {
+  return {"pattern", "one", "three"};
+}
+
 enum class DataFormat : uint8_t {
   automatic,
   text,
@@ -192,6 +197,12 @@ struct TokenizerConfig {
   std::string path;
   int64_t vocab_size = 4096;
   int64_t train_bytes = int64_t{64} << 20;
+  std::vector<std::string> special_tokens;
+  std::string eos_token;
+  std::string bos_token;
+  int64_t min_frequency = 2;
+  std::string pattern = "llama3";
+  DigitChoice digits = DigitChoice::pattern;
 
   bool operator==(const TokenizerConfig&) const = default;
 };

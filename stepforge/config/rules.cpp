@@ -70,6 +70,34 @@ void check_model(const RuleCheck& check) {
                 "low_freq_factor must be below high_freq_factor");
 }
 
+/// Settings that only a tokenizer to be trained has.
+void check_tokenizer_training(const RuleCheck& check, bool trained) {
+  const TokenizerConfig& tokenizer = check.config().tokenizer;
+  const TokenizerConfig usual;
+  const auto only_trained = [&](const char* field, bool is_usual) {
+    check.require(
+        trained || is_usual, {field, "tokenizer.type", "tokenizer.path"},
+        "applies only to a tokenizer that the run trains: remove it, or set type to \"bpe\" without path");
+  };
+  only_trained("tokenizer.special_tokens", tokenizer.special_tokens.empty());
+  only_trained("tokenizer.eos_token", tokenizer.eos_token.empty());
+  only_trained("tokenizer.bos_token", tokenizer.bos_token.empty());
+  only_trained("tokenizer.min_frequency", tokenizer.min_frequency == usual.min_frequency);
+  only_trained("tokenizer.pattern", tokenizer.pattern == usual.pattern);
+  only_trained("tokenizer.digits", tokenizer.digits == usual.digits);
+  const auto& special = tokenizer.special_tokens;
+  const auto is_special = [&](const std::string& token) {
+    return std::find(special.begin(), special.end(), token) != special.end();
+  };
+  const std::string eos = tokenizer.eos_token.empty() ? "<|endoftext|>" : tokenizer.eos_token;
+  check.require(special.empty() ? eos == "<|endoftext|>" : is_special(eos),
+                {"tokenizer.eos_token", "tokenizer.special_tokens"},
+                "eos_token must be one of special_tokens; empty, it is <|endoftext|>");
+  check.require(tokenizer.bos_token.empty() || is_special(tokenizer.bos_token),
+                {"tokenizer.bos_token", "tokenizer.special_tokens"},
+                "bos_token must be one of special_tokens");
+}
+
 void check_tokenizer(const RuleCheck& check) {
   const Config& config = check.config();
   check.require(config.tokenizer.type != TokenizerType::bytes || config.tokenizer.path.empty(),
@@ -81,6 +109,7 @@ void check_tokenizer(const RuleCheck& check) {
       {"tokenizer.vocab_size", "model.vocab_size"},
       "the tokenizer would have more tokens than the model; increase model.vocab_size, or set it to 0 for "
       "the tokenizer's size");
+  check_tokenizer_training(check, trained);
 }
 
 void check_sources(const RuleCheck& check, std::string_view list,

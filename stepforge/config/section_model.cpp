@@ -89,7 +89,24 @@ SchemaOf<TokenizerConfig> tokenizer_section() {
              {.unit = "tokens", .min = 257, .max = 1 << 24})
       .field("train_bytes", &TokenizerConfig::train_bytes,
              "Maximum amount of text used to train a bpe tokenizer.",
-             {.unit = "bytes", .min = 1, .max = 1e12});
+             {.unit = "bytes", .min = 1, .max = 1e12})
+      .field(
+          "special_tokens", &TokenizerConfig::special_tokens,
+          "Special tokens of a tokenizer to be trained: they have the first ids, in this order. Empty means "
+          "<|endoftext|>, which has the last id.")
+      .field("eos_token", &TokenizerConfig::eos_token,
+             "Which of special_tokens ends a text; empty means <|endoftext|>.")
+      .field("bos_token", &TokenizerConfig::bos_token,
+             "Which of special_tokens begins every text; empty means none.")
+      .field("min_frequency", &TokenizerConfig::min_frequency,
+             "How often a pair of tokens must occur in the text to become a token.", {.min = 1, .max = 1e12})
+      .field(
+          "pattern", &TokenizerConfig::pattern,
+          "How text is split into words before training: gpt2, llama3, qwen, o200k, or a regular expression.")
+      .field("digits", &TokenizerConfig::digits,
+             "How digits are split before the pattern applies: pattern leaves them to it, one makes each a "
+             "word, "
+             "three puts up to three together.");
 }
 
 SchemaOf<DataConfig> data_section() {

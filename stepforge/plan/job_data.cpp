@@ -22,7 +22,15 @@ bool is_synthetic(const DataSourceConfig& source) {
 std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::filesystem::path& folder,
                                            Logger& log, const std::function<void()>& progress) {
   const auto& tokenizer = config.tokenizer;
-  WordCounter counter;
+  const BpeRecipe recipe{.vocab_size = static_cast<int32_t>(tokenizer.vocab_size),
+                         .min_frequency = tokenizer.min_frequency,
+                         .special_tokens = tokenizer.special_tokens,
+                         .eos_token = tokenizer.eos_token,
+                         .bos_token = tokenizer.bos_token,
+                         .pattern = tokenizer.pattern,
+                         .digits = std::string(choice_name(tokenizer.digits))};
+  const BpeTraining training(recipe);
+  WordCounter counter(training.counting());
   std::vector<std::string> skipped;
   for (const auto& source : config.data.sources) {
     if (is_synthetic(source) || find_chat_layout(choice_name(source.format)) ||
@@ -42,9 +50,8 @@ std::unique_ptr<Tokenizer> train_tokenizer(const Config& config, const std::file
         "source",
         join(skipped, ", ")));
   }
-  const TrainedBpe trained = train_bpe(
-      counter.counts(), {.vocab_size = static_cast<int32_t>(tokenizer.vocab_size), .progress = progress});
-  auto made = make_bpe_tokenizer(trained);
+  const TrainedBpe trained = training.train(counter.counts(), progress);
+  auto made = training.tokenizer(trained);
   made->save_pretrained(folder);
   log.info("trained a BPE tokenizer of {} tokens on {} of text: {}", with_thousands(trained.vocab_size),
            human_bytes(counter.bytes()), folder.string());
