@@ -21,7 +21,7 @@ Records open_records(const std::vector<std::filesystem::path>& paths, const Toke
   Records records;
   TextSourceOptions source{.paths = paths, .mode = parse_document_mode(options.documents)};
   if (const auto layout = find_chat_layout(options.format)) {
-    source.format = TextFormat::json_lines;
+    source.format = TextFormat::records;
     source.field = std::nullopt;
     records.format = std::make_unique<ChatRecords>(
         tokenizer, find_template(options),

@@ -13,8 +13,8 @@
 namespace stepforge {
 
 struct RecordOptions {
-  /// "auto" (by the name), "text" or "jsonl"; or a layout of chat data (data/conversation.h), which is read from
-  /// JSON Lines.
+  /// "auto" (by the name), "text", "jsonl", "csv" or "mds"; or a layout of chat data (data/conversation.h), which is
+  /// read from JSON Lines or tables.
   std::string format = "auto";
   std::string field = "text";      ///< name of the text field of a JSON line
   std::string documents = "file";  ///< what a document of a text file is: "file", "line" or "paragraph"

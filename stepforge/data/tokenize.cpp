@@ -174,7 +174,8 @@ TokenizeResult tokenize(const TextSource& source, const RecordFormat& records, c
   std::vector<int64_t> before = {0};  // of each file, bytes of the files before it
   for (const TextFile& file : source.files()) before.push_back(before.back() + file.bytes);
   state.bytes_done = before[start.file];
-  if (!is_sequential_name(source.files()[start.file].path)) state.bytes_done += start.byte;
+  const TextFile& first = source.files()[start.file];
+  if (!is_sequential(first.path, first.table)) state.bytes_done += start.byte;
   state.tokens = result.train.tokens + result.validation.tokens;
   const auto report = [&] {
     if (progress) progress(state);

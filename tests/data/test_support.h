@@ -15,6 +15,7 @@
 #include "stepforge/base/format.h"
 #include "stepforge/data/indexed_dataset_writer.h"
 #include "stepforge/data/row_source.h"
+#include "stepforge/data/text_source.h"
 #include "stepforge/text/tokenizer.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/throws.h"
@@ -41,6 +42,23 @@ inline Documents counting_documents(const std::vector<int64_t>& lengths) {
     for (int64_t i = 0; i < length; ++i) documents.back().push_back(next++);
   }
   return documents;
+}
+
+/// All documents of a source, read in chunks of about `chunk_bytes`.
+inline std::vector<std::string> texts_of(const TextSource& source, int64_t chunk_bytes = 1 << 20) {
+  std::vector<std::string> documents;
+  for (size_t file = 0; file < source.files().size(); ++file) {
+    const auto chunks = source.chunks(file, chunk_bytes);
+    while (const auto chunk = chunks->next())
+      source.read(*chunk, [&](std::string_view text) { documents.emplace_back(text); });
+  }
+  return documents;
+}
+
+/// The message of the error that opening a source or reading all of it must throw.
+template <typename Exception>
+std::string source_message(const TextSourceOptions& options, int64_t chunk_bytes = 1 << 20) {
+  return message_of<Exception>([&] { texts_of(TextSource(options), chunk_bytes); });
 }
 
 /// All rows of a source as one batch.
